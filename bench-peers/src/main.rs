@@ -1,0 +1,3 @@
+//! The workloads of corewise-bench against other runtimes.
+
+fn main() {}

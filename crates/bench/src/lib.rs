@@ -1,0 +1,1 @@
+//! Workloads, the before variants, and paired statistics.

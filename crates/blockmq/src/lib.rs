@@ -1,0 +1,1 @@
+//! Multi-queue block dispatch whose common path takes no sleeping lock.

@@ -1,0 +1,3 @@
+//! The corewise program.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Device graph, drivers, parallel probe and shutdown ordered by real dependencies.

@@ -1,0 +1,1 @@
+//! The NBD protocol: wire module, handshake, session, exports over a block device.

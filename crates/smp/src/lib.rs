@@ -1,0 +1,1 @@
+//! Run a function on one CPU, on many, on all; wait without holding the core.

@@ -1,0 +1,1 @@
+//! std/loom facade, padding, and the execution context of a thread.

@@ -1,0 +1,1 @@
+//! Spans on lanes, critical path and renderers for bring-up and shutdown.

@@ -1,0 +1,1 @@
+//! Workqueues whose worker pools follow the affinity scope.

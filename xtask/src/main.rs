@@ -1,0 +1,3 @@
+//! The project's own tasks: every test in one command.
+
+fn main() {}
