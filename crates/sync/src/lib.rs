@@ -1,1 +1,36 @@
-//! std/loom facade, padding, and the execution context of a thread.
+//! The floor under every Corewise crate that has threads: a std/loom facade, a few
+//! one-word synchronization primitives, and the execution context of a thread.
+//!
+//! Three things live here, and nothing else:
+//!
+//! * **The facade** ([`atomic`], [`cell`], [`thread`], [`hint`], [`Mutex`], [`Condvar`], [`fence`]).
+//!   Product code takes its primitives from here, never from `std::sync::atomic`, so that the same
+//!   code runs under the [loom](https://docs.rs/loom) model checker when built with `--cfg loom`.
+//! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`], [`inbox`].
+//! * **The execution context** ([`context`]): atomic sections, [`context::might_block`], blocking
+//!   regions and the placement token of the running task.
+//!
+//! Legend of the guard letters used on shared fields in all of Corewise:
+//!
+//! | letter | the field is |
+//! |---|---|
+//! | `I:` | immutable after construction |
+//! | `A:` | atomic, touched by any thread; the ordering is argued where it is used |
+//! | `L:` | guarded by the lock that the comment names, or is that lock |
+//! | `O:` | touched by its owner thread only |
+//! | `P:` | owned by whoever holds the state bit that the comment names |
+
+pub mod context;
+pub mod fence;
+pub mod inbox;
+
+mod completion;
+mod facade;
+mod lock;
+mod parker;
+
+pub use completion::{Completion, Countdown};
+pub use crossbeam_utils::CachePadded;
+pub use facade::{atomic, cell, hint, thread};
+pub use lock::{Condvar, Mutex, MutexGuard};
+pub use parker::{Parker, Unparker};

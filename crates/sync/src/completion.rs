@@ -1,0 +1,292 @@
+//! One-shot events: one thing happened ([`Completion`]), or n things did ([`Countdown`]).
+//!
+//! The state is one word with two bits, `DONE` and `WAITERS`; all changes are read-modify-writes of
+//! that word, so the two sides see each other in its modification order and no fence is needed:
+//!
+//! ```text
+//! complete                         register (under the lock of the waiters)
+//! Finish: old = or DONE            Announce: old = or WAITERS
+//! if old has WAITERS:              if old has DONE: don't sleep
+//!   Take: lock, take, wake all     else push the waker
+//! ```
+//!
+//! Either Finish comes first, then Announce sees `DONE`; or Announce does, then Finish sees `WAITERS`
+//! and its Take waits for the lock under which the waker is pushed. `tests/loom_completion.rs`.
+
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crate::atomic::{AtomicU32, AtomicUsize, Ordering};
+use crate::{Mutex, Parker, context, hint};
+
+/// It happened.
+const DONE: u32 = 1;
+/// Somebody registered a waker; never cleared.
+const WAITERS: u32 = 2;
+
+/// How often a waiter looks before it parks. A wake-up costs some microseconds, and a look some
+/// nanoseconds: about one wake-up's worth.
+const SPINS: u32 = if cfg!(loom) { 1 } else { 128 };
+
+/// A one-shot event that threads and futures can wait for. Share it in an `Arc`.
+///
+/// Everything that the completing thread did before [`Completion::complete`] is visible after a wait.
+#[derive(Debug)]
+pub struct Completion {
+    /// A: `DONE` and `WAITERS`.
+    state: AtomicU32,
+    /// L: is the lock; guards the wakers of those who wait.
+    waiters: Mutex<Vec<Waker>>,
+}
+
+impl Default for Completion {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Completion {
+    /// An event that hasn't happened.
+    pub fn new() -> Self {
+        Completion { state: AtomicU32::new(0), waiters: Mutex::new(Vec::new()) }
+    }
+
+    /// It happened: wakes all waiters. More calls do nothing. Any context; takes a short lock only
+    /// where somebody waits.
+    pub fn complete(&self) {
+        // Finish. Release pairs with the Acquire loads of the waiters.
+        let old = self.state.fetch_or(DONE, Ordering::AcqRel);
+        if old & (DONE | WAITERS) == WAITERS {
+            // Take.
+            let waiters = std::mem::take(&mut *self.waiters.lock());
+            for waiter in waiters {
+                waiter.wake();
+            }
+        }
+    }
+
+    /// Whether it happened. If so, what came before it is visible.
+    #[inline]
+    pub fn is_complete(&self) -> bool {
+        self.state.load(Ordering::Acquire) & DONE != 0
+    }
+
+    /// Waits. May block: inside an atomic section that is reported. On a worker thread the pool is
+    /// told and starts other work meanwhile; the waiter spins briefly, then parks.
+    #[track_caller]
+    pub fn wait(&self) {
+        context::might_block("Completion::wait");
+        if self.spin() {
+            return;
+        }
+        context::blocking("Completion::wait", || self.park(None));
+    }
+
+    /// As [`Completion::wait`], for at most `timeout`: true where it happened.
+    #[track_caller]
+    pub fn wait_timeout(&self, timeout: Duration) -> bool {
+        context::might_block("Completion::wait_timeout");
+        if self.spin() {
+            return true;
+        }
+        context::blocking("Completion::wait_timeout", || {
+            self.park(Instant::now().checked_add(timeout))
+        })
+    }
+
+    /// For futures: ready where it happened, else the task is woken when it does.
+    pub fn poll_complete(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.is_complete() || !self.register(cx.waker()) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+
+    fn spin(&self) -> bool {
+        for _ in 0..SPINS {
+            if self.is_complete() {
+                return true;
+            }
+            hint::spin_loop();
+        }
+        self.is_complete()
+    }
+
+    fn park(&self, deadline: Option<Instant>) -> bool {
+        let parker = Parker::new();
+        if !self.register(&parker.waker()) {
+            return true;
+        }
+        while !self.is_complete() {
+            match deadline {
+                None => parker.park(),
+                Some(end) => match end.checked_duration_since(Instant::now()) {
+                    Some(left) => {
+                        parker.park_timeout(left);
+                    }
+                    None => {
+                        self.forget(&parker.waker());
+                        return self.is_complete();
+                    }
+                },
+            }
+        }
+        true
+    }
+
+    /// Registers a waker; false where it has happened meanwhile and nothing was registered.
+    fn register(&self, waker: &Waker) -> bool {
+        let mut waiters = self.waiters.lock();
+        // Announce. Acquire: where DONE is seen, the completer's writes are too.
+        if self.state.fetch_or(WAITERS, Ordering::AcqRel) & DONE != 0 {
+            return false;
+        }
+        if !waiters.iter().any(|w| w.will_wake(waker)) {
+            waiters.push(waker.clone());
+        }
+        true
+    }
+
+    /// A waiter whose time ran out leaves nothing behind.
+    fn forget(&self, waker: &Waker) {
+        self.waiters.lock().retain(|w| !w.will_wake(waker));
+    }
+}
+
+/// Completes when [`Countdown::done`] has been called `n` times.
+///
+/// What each caller of `done` did before is visible after a wait: the decrements form one release
+/// sequence, which the last of them acquires.
+#[derive(Debug)]
+pub struct Countdown {
+    /// A: how many are still to come.
+    left: AtomicUsize,
+    all: Completion,
+}
+
+impl Countdown {
+    /// Waits for `n` calls; 0 is complete at once.
+    pub fn new(n: usize) -> Self {
+        let countdown = Countdown { left: AtomicUsize::new(n), all: Completion::new() };
+        if n == 0 {
+            countdown.all.complete();
+        }
+        countdown
+    }
+
+    /// One is done: true for the last. Any context.
+    ///
+    /// # Panics
+    /// Where it is called more than `n` times: the count is then wrong for good.
+    pub fn done(&self) -> bool {
+        // AcqRel: releases this caller's writes, and the last one acquires everybody's.
+        let before = self.left.fetch_sub(1, Ordering::AcqRel);
+        assert!(before != 0, "Countdown::done called more often than it counts");
+        if before == 1 {
+            self.all.complete();
+        }
+        before == 1
+    }
+
+    /// How many are still to come (a moment ago).
+    pub fn remaining(&self) -> usize {
+        self.left.load(Ordering::Acquire)
+    }
+
+    /// Whether all are done.
+    pub fn is_complete(&self) -> bool {
+        self.all.is_complete()
+    }
+
+    /// Waits for all; as [`Completion::wait`].
+    #[track_caller]
+    pub fn wait(&self) {
+        self.all.wait();
+    }
+
+    /// Waits for all, for at most `timeout`; as [`Completion::wait_timeout`].
+    #[track_caller]
+    pub fn wait_timeout(&self, timeout: Duration) -> bool {
+        self.all.wait_timeout(timeout)
+    }
+
+    /// For futures; as [`Completion::poll_complete`].
+    pub fn poll_complete(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.all.poll_complete(cx)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn waiting_after_it_happened_returns_at_once() {
+        let event = Completion::new();
+        event.complete();
+        event.complete();
+        event.wait();
+        assert!(event.wait_timeout(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_wait_that_times_out_leaves_no_waker_behind() {
+        let event = Completion::new();
+        assert!(!event.wait_timeout(Duration::from_millis(1)));
+        assert!(event.waiters.lock().is_empty());
+    }
+
+    #[test]
+    fn all_waiters_are_woken() {
+        let event = Arc::new(Completion::new());
+        let waiters: Vec<_> = (0..4)
+            .map(|_| {
+                let event = Arc::clone(&event);
+                std::thread::spawn(move || event.wait())
+            })
+            .collect();
+        event.complete();
+        for waiter in waiters {
+            waiter.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_countdown_completes_with_the_last_and_names_it() {
+        let countdown = Countdown::new(2);
+        assert!(!countdown.done());
+        assert!(!countdown.is_complete());
+        assert!(countdown.done());
+        countdown.wait();
+        assert!(Countdown::new(0).is_complete());
+    }
+
+    #[test]
+    #[should_panic(expected = "more often")]
+    fn a_countdown_counts_no_further_than_zero() {
+        Countdown::new(0).done();
+    }
+
+    #[test]
+    fn a_poll_registers_once_and_is_woken() {
+        use crate::atomic::AtomicUsize;
+        use std::task::Wake;
+        struct Count(AtomicUsize);
+        impl Wake for Count {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        let waker = Waker::from(Arc::clone(&count));
+        let mut cx = Context::from_waker(&waker);
+        let event = Completion::new();
+        assert!(event.poll_complete(&mut cx).is_pending());
+        assert!(event.poll_complete(&mut cx).is_pending());
+        event.complete();
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        assert!(event.poll_complete(&mut cx).is_ready());
+    }
+}

@@ -1,0 +1,297 @@
+//! The execution context of a thread: may it block here, whom to tell when it does, and where was the
+//! running task placed?
+//!
+//! * An **atomic section** is a stretch in which the thread must not block: a call handler, a
+//!   completion handler, a dispatch. It maps the kernel's "interrupts off" to user space.
+//!   [`might_block`] reports a call that may block inside one, with both sites: always counted, and in
+//!   builds with debug assertions also logged and kept (the kernel's `might_sleep`).
+//! * A **blocking region** ([`blocking`]) is the opposite: the thread says that it is about to block,
+//!   so that its worker pool starts other work meanwhile.
+//! * The **placement token** ([`Placement`]) says where the running task was placed, so that nobody
+//!   places it a second time. "Am I on some worker?" is the wrong question: a worker of another kind
+//!   proves nothing about placement.
+//!
+//! Everything here is per thread: no function blocks, and each guard belongs to the thread that made it.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::rc::Rc;
+
+/// Declares thread-locals. Under loom, threads are coroutines on one OS thread, so its own have to be
+/// used; they can't be initialized in a const context, the standard ones should be.
+macro_rules! per_thread {
+    ($(static $name:ident: $type:ty = $init:expr;)*) => {
+        #[cfg(loom)]
+        loom::thread_local! { $(static $name: $type = $init;)* }
+        #[cfg(not(loom))]
+        std::thread_local! { $(static $name: $type = const { $init };)* }
+    };
+}
+
+per_thread! {
+    static SECTION: Cell<Option<Site>> = Cell::new(None);
+    static VIOLATIONS: Cell<u64> = Cell::new(0);
+    static LAST: Cell<Option<Violation>> = Cell::new(None);
+    static OBSERVER: RefCell<Option<Rc<dyn BlockingObserver>>> = RefCell::new(None);
+    static BLOCKING: Cell<u32> = Cell::new(0);
+    static PLACEMENT: Cell<Option<Placement>> = Cell::new(None);
+}
+
+/// A place in the source, and what is done there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Site {
+    /// What is done, in a word or two: `"call handler"`, `"Completion::wait"`.
+    pub what: &'static str,
+    /// Where.
+    pub location: &'static Location<'static>,
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}", self.what, self.location)
+    }
+}
+
+/// A call that may block, made inside an atomic section.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Violation {
+    /// The call that may block.
+    pub blocked: Site,
+    /// The innermost atomic section around it.
+    pub section: Site,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} may block, inside the atomic section {}", self.blocked, self.section)
+    }
+}
+
+/// A stretch in which this thread must not block; ends when dropped. Sections nest.
+#[derive(Debug)]
+#[must_use = "the section ends when the guard is dropped"]
+pub struct AtomicSection {
+    outer: Option<Site>,
+    not_send: PhantomData<*const ()>,
+}
+
+impl AtomicSection {
+    /// Enters a section; `what` and the caller's location name it in reports.
+    #[track_caller]
+    pub fn enter(what: &'static str) -> AtomicSection {
+        let site = Site { what, location: Location::caller() };
+        AtomicSection { outer: SECTION.with(|s| s.replace(Some(site))), not_send: PhantomData }
+    }
+}
+
+impl Drop for AtomicSection {
+    fn drop(&mut self) {
+        SECTION.with(|s| s.set(self.outer));
+    }
+}
+
+/// Whether this thread is inside an atomic section.
+pub fn in_atomic_section() -> bool {
+    SECTION.with(|s| s.get().is_some())
+}
+
+/// Says that the caller may block. Inside an atomic section this is a [`Violation`]: it is counted,
+/// and with debug assertions also logged (`tracing::error!`) and kept for [`take_violation`]. It never
+/// panics: the caller goes on, and blocks.
+#[track_caller]
+pub fn might_block(what: &'static str) {
+    if let Some(section) = SECTION.with(Cell::get) {
+        report(Violation { blocked: Site { what, location: Location::caller() }, section });
+    }
+}
+
+#[cold]
+fn report(violation: Violation) {
+    VIOLATIONS.with(|n| n.set(n.get() + 1));
+    if cfg!(debug_assertions) {
+        LAST.with(|last| last.set(Some(violation)));
+        tracing::error!("{violation}");
+    }
+}
+
+/// How many violations this thread has had.
+pub fn violations() -> u64 {
+    VIOLATIONS.with(Cell::get)
+}
+
+/// Takes this thread's last violation. Kept only in builds with debug assertions.
+pub fn take_violation() -> Option<Violation> {
+    LAST.with(Cell::take)
+}
+
+/// Told when its thread is about to block and when it goes on: how a worker pool learns that it may
+/// start other work. The calls come in pairs and don't nest.
+pub trait BlockingObserver {
+    /// The thread is about to block.
+    fn begin(&self);
+    /// The thread goes on.
+    fn end(&self);
+}
+
+/// Makes `observer` this thread's observer until the guard is dropped. For worker loops.
+pub fn observe(observer: Rc<dyn BlockingObserver>) -> ObserverGuard {
+    let outer = OBSERVER.with(|o| o.borrow_mut().replace(observer));
+    ObserverGuard { outer, not_send: PhantomData }
+}
+
+/// Restores the thread's former observer when dropped.
+#[must_use = "the observer is removed when the guard is dropped"]
+pub struct ObserverGuard {
+    outer: Option<Rc<dyn BlockingObserver>>,
+    not_send: PhantomData<*const ()>,
+}
+
+impl fmt::Debug for ObserverGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ObserverGuard")
+    }
+}
+
+impl Drop for ObserverGuard {
+    fn drop(&mut self) {
+        OBSERVER.with(|o| *o.borrow_mut() = self.outer.take());
+    }
+}
+
+/// Runs `f`, which is expected to block, on this thread. On a worker the pool is told before, so that
+/// it can start other work, and told after; regions nest and only the outermost tells. Elsewhere it
+/// just runs `f`. Inside an atomic section this is a violation, as with [`might_block`].
+#[track_caller]
+pub fn blocking<R>(what: &'static str, f: impl FnOnce() -> R) -> R {
+    might_block(what);
+    let _region = Region::enter();
+    f()
+}
+
+struct Region {
+    told: Option<Rc<dyn BlockingObserver>>,
+}
+
+impl Region {
+    fn enter() -> Region {
+        let depth = BLOCKING.with(|d| d.replace(d.get() + 1));
+        let told = if depth == 0 { OBSERVER.with(|o| o.borrow().clone()) } else { None };
+        if let Some(observer) = &told {
+            observer.begin();
+        }
+        Region { told }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        BLOCKING.with(|d| d.set(d.get() - 1));
+        if let Some(observer) = &self.told {
+            observer.end();
+        }
+    }
+}
+
+/// Where the running task was placed. Whoever would place it again sees the token and runs inline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Placement {
+    /// The NUMA node, where it is known.
+    pub node: Option<u32>,
+    /// The pod of its worker pool, in the numbering of that pool's affinity scope.
+    pub pod: Option<u32>,
+}
+
+impl Placement {
+    /// The token of the task that runs on this thread; `None` where nobody placed it.
+    pub fn current() -> Option<Placement> {
+        PLACEMENT.with(Cell::get)
+    }
+
+    /// Makes this the token of what runs on this thread, until the guard is dropped.
+    pub fn enter(self) -> PlacementGuard {
+        PlacementGuard { outer: PLACEMENT.with(|p| p.replace(Some(self))), not_send: PhantomData }
+    }
+}
+
+/// Restores the former token when dropped.
+#[derive(Debug)]
+#[must_use = "the token is removed when the guard is dropped"]
+pub struct PlacementGuard {
+    outer: Option<Placement>,
+    not_send: PhantomData<*const ()>,
+}
+
+impl Drop for PlacementGuard {
+    fn drop(&mut self) {
+        PLACEMENT.with(|p| p.set(self.outer));
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocking_inside_an_atomic_section_is_reported_with_both_sites() {
+        let before = violations();
+        {
+            let _outer = AtomicSection::enter("outer");
+            let _inner = AtomicSection::enter("call handler");
+            might_block("lock");
+        }
+        assert_eq!(violations(), before + 1);
+        if cfg!(debug_assertions) {
+            let violation = take_violation().unwrap();
+            assert_eq!(violation.blocked.what, "lock");
+            assert_eq!(violation.section.what, "call handler");
+            assert!(violation.to_string().contains("context.rs"));
+        }
+    }
+
+    #[test]
+    fn outside_a_section_nothing_is_reported() {
+        drop(AtomicSection::enter("over"));
+        might_block("lock");
+        assert!(!in_atomic_section());
+        assert_eq!(violations(), 0);
+        assert_eq!(take_violation(), None);
+    }
+
+    #[test]
+    fn only_the_outermost_blocking_region_tells_the_observer_also_when_it_panics() {
+        struct Log(RefCell<Vec<&'static str>>);
+        impl BlockingObserver for Log {
+            fn begin(&self) {
+                self.0.borrow_mut().push("begin");
+            }
+            fn end(&self) {
+                self.0.borrow_mut().push("end");
+            }
+        }
+        let log = Rc::new(Log(RefCell::default()));
+        let guard = observe(log.clone());
+        blocking("outer", || blocking("inner", || ()));
+        let panicked = std::panic::catch_unwind(|| blocking("dies", || panic!("on purpose")));
+        assert!(panicked.is_err());
+        drop(guard);
+        blocking("unobserved", || ());
+        assert_eq!(*log.0.borrow(), ["begin", "end", "begin", "end"]);
+    }
+
+    #[test]
+    fn the_placement_token_is_scoped() {
+        assert_eq!(Placement::current(), None);
+        let here = Placement { node: Some(1), pod: Some(3) };
+        {
+            let _outer = here.enter();
+            {
+                let _inner = Placement { node: Some(0), pod: None }.enter();
+                assert_eq!(Placement::current().and_then(|p| p.node), Some(0));
+            }
+            assert_eq!(Placement::current(), Some(here));
+        }
+        assert_eq!(Placement::current(), None);
+    }
+}

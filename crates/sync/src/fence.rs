@@ -1,0 +1,39 @@
+//! The full fence as a type parameter.
+//!
+//! "Publish, full fence, check" is the one pattern under all of Corewise's protocols: two sides each
+//! store to their own word and then load the other's. Without a StoreLoad fence on *both* sides each
+//! may read the old value (store buffering), and a wake-up or a request is lost. No release/acquire
+//! pair gives that order, not even on x86.
+//!
+//! A protocol type takes the fence as a [`FencePolicy`], so that its loom test can build the very same
+//! code with [`NoFence`] and prove that the model then fails.
+
+use crate::atomic::{self, Ordering};
+
+/// How a protocol issues the fence between its publish and its check.
+pub trait FencePolicy: Send + Sync + 'static {
+    /// Orders every earlier access of this thread before every later one, in one order that all
+    /// threads agree on.
+    fn full();
+}
+
+/// A sequentially consistent fence: what product code uses.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FullFence;
+
+impl FencePolicy for FullFence {
+    #[inline]
+    fn full() {
+        atomic::fence(Ordering::SeqCst);
+    }
+}
+
+/// No fence at all: only for models that have to fail.
+#[cfg(loom)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoFence;
+
+#[cfg(loom)]
+impl FencePolicy for NoFence {
+    fn full() {}
+}

@@ -1,0 +1,353 @@
+//! A lock-free inbox: many push, one takes everything at once, in the order of arrival.
+//!
+//! It is Treiber's stack, reversed when it is taken. Nodes are never popped one by one, so the ABA
+//! problem can't arise: a pusher compares the head only to link in front of it, and a node that left
+//! and came back is a valid thing to link in front of. The kernel's `llist` is the same structure.
+//!
+//! * Push: one compare-exchange on the head (Release). The push that finds the inbox empty is told
+//!   so: it, and it alone, has to wake the consumer.
+//! * Take: one exchange with null (Acquire). Pushes are read-modify-writes of the head, so they form
+//!   one release sequence, and the take sees what every one of them wrote.
+//!
+//! Model: `tests/loom_inbox.rs`.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use crate::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+/// The hook of a node: put one into each type that travels through an [`Inbox`].
+pub struct Link {
+    /// P: owned by the pusher until the push, by the taker after the take; atomic only so that a
+    /// broken obligation is no data race.
+    next: AtomicPtr<()>,
+    /// A: set while a shared node (`Arc`) is in an inbox, so that it can't be pushed twice.
+    claimed: AtomicBool,
+}
+
+impl Link {
+    /// A hook that is in no inbox.
+    pub fn new() -> Self {
+        Link { next: AtomicPtr::new(ptr::null_mut()), claimed: AtomicBool::new(false) }
+    }
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Link")
+    }
+}
+
+/// A type that holds its own hook.
+///
+/// # Safety
+/// `link` has to return the same [`Link`] each time, one that lives inside `self` and that no other
+/// value returns.
+pub unsafe trait HasLink {
+    /// The hook inside `self`.
+    fn link(&self) -> &Link;
+}
+
+/// An owning handle that an [`Inbox`] can carry: `Box<T>` and `Arc<T>` where `T` has a [`Link`].
+///
+/// # Safety
+/// `into_raw` gives up exactly what `from_raw` takes back; between the two the target stays valid and
+/// in place, and no second `into_raw` for the same target succeeds; `link` returns the hook of the
+/// target.
+pub unsafe trait Node: Sized {
+    /// What the pointers in the inbox point to.
+    type Target;
+    /// Gives the handle up.
+    fn into_raw(self) -> NonNull<Self::Target>;
+    /// Takes the handle back.
+    ///
+    /// # Safety
+    /// `raw` came from `into_raw`, and is taken back once.
+    unsafe fn from_raw(raw: NonNull<Self::Target>) -> Self;
+    /// The hook of a node that was given up and not taken back.
+    ///
+    /// # Safety
+    /// `raw` came from `into_raw`, and isn't taken back while the reference lives.
+    unsafe fn link<'a>(raw: NonNull<Self::Target>) -> &'a Link
+    where
+        Self: 'a;
+}
+
+// SAFETY: a box is unique, so the target is in one inbox at most; `Box::into_raw` and `from_raw`
+// preserve it in place.
+unsafe impl<T: HasLink> Node for Box<T> {
+    type Target = T;
+
+    fn into_raw(self) -> NonNull<T> {
+        NonNull::from(Box::leak(self))
+    }
+
+    unsafe fn from_raw(raw: NonNull<T>) -> Self {
+        // SAFETY: the caller passes what `into_raw` leaked, once.
+        unsafe { Box::from_raw(raw.as_ptr()) }
+    }
+
+    unsafe fn link<'a>(raw: NonNull<T>) -> &'a Link
+    where
+        Self: 'a,
+    {
+        // SAFETY: the target was leaked and isn't taken back while the reference lives.
+        unsafe { raw.as_ref() }.link()
+    }
+}
+
+// SAFETY: the count that the handle held keeps the target in place; `claimed` refuses a second handle
+// of the same target for as long as one is in an inbox.
+unsafe impl<T: HasLink> Node for Arc<T> {
+    type Target = T;
+
+    fn into_raw(self) -> NonNull<T> {
+        // Relaxed: the flag carries nothing but itself; the node's contents travel with the head.
+        let was = self.link().claimed.swap(true, Ordering::Relaxed);
+        assert!(!was, "this node is in an inbox already: a shared node is pushed once at a time");
+        // SAFETY: `Arc::into_raw` never returns null.
+        unsafe { NonNull::new_unchecked(Arc::into_raw(self).cast_mut()) }
+    }
+
+    unsafe fn from_raw(raw: NonNull<T>) -> Self {
+        // SAFETY: the caller passes what `into_raw` gave up, once.
+        let this = unsafe { Arc::from_raw(raw.as_ptr().cast_const()) };
+        this.link().claimed.store(false, Ordering::Relaxed);
+        this
+    }
+
+    unsafe fn link<'a>(raw: NonNull<T>) -> &'a Link
+    where
+        Self: 'a,
+    {
+        // SAFETY: the count given up keeps the target alive while the reference lives.
+        unsafe { raw.as_ref() }.link()
+    }
+}
+
+/// The inbox. Dropping it drops what is in it.
+pub struct Inbox<N: Node> {
+    /// A: the node pushed last, or null.
+    head: AtomicPtr<N::Target>,
+    owns: PhantomData<N>,
+}
+
+// SAFETY: the inbox moves handles between threads (N: Send) and never gives two threads a reference
+// to the same handle.
+unsafe impl<N: Node + Send> Send for Inbox<N> {}
+// SAFETY: as above: `&Inbox` only allows handles to be moved in and out.
+unsafe impl<N: Node + Send> Sync for Inbox<N> {}
+
+impl<N: Node> Default for Inbox<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<N: Node> Inbox<N> {
+    /// An empty inbox.
+    pub fn new() -> Self {
+        Inbox { head: AtomicPtr::new(ptr::null_mut()), owns: PhantomData }
+    }
+
+    /// Puts a node in; true where the inbox was empty, so that the caller has to see to it that
+    /// somebody takes. Lock-free; any context.
+    ///
+    /// # Panics
+    /// Where the node is an `Arc` whose target is in an inbox already.
+    pub fn push(&self, node: N) -> bool {
+        let raw = node.into_raw();
+        // SAFETY: `raw` was given up just now and nobody can take it back before the exchange below.
+        let link = unsafe { N::link(raw) };
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            link.next.store(head.cast(), Ordering::Relaxed);
+            // Release pairs with the Acquire of `take`: the node and its `next` are seen there.
+            match self.head.compare_exchange_weak(
+                head,
+                raw.as_ptr(),
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return head.is_null(),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Takes everything, first come first. Lock-free; any context.
+    pub fn take(&self) -> Batch<N> {
+        if self.is_empty() {
+            return Batch { first: None, owns: PhantomData };
+        }
+        // Acquire pairs with the Release of each push in the head's release sequence.
+        let mut newest = NonNull::new(self.head.swap(ptr::null_mut(), Ordering::Acquire));
+        let mut first = None;
+        while let Some(node) = newest {
+            // SAFETY: the exchange made the whole list ours; each node in it was given up by a push.
+            let link = unsafe { N::link(node) };
+            newest = NonNull::new(link.next.load(Ordering::Relaxed).cast());
+            link.next.store(
+                first.map_or(ptr::null_mut(), |n: NonNull<N::Target>| n.as_ptr().cast()),
+                Ordering::Relaxed,
+            );
+            first = Some(node);
+        }
+        Batch { first, owns: PhantomData }
+    }
+
+    /// Whether nothing is in it (a moment ago). Relaxed: a protocol that decides to sleep on the
+    /// answer puts its own full fence before the call.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.head.load(Ordering::Relaxed).is_null()
+    }
+}
+
+impl<N: Node> Drop for Inbox<N> {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}
+
+impl<N: Node> fmt::Debug for Inbox<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inbox").field("empty", &self.is_empty()).finish()
+    }
+}
+
+/// What one [`Inbox::take`] took: an iterator, oldest first. Dropping it drops what is left.
+pub struct Batch<N: Node> {
+    first: Option<NonNull<N::Target>>,
+    owns: PhantomData<N>,
+}
+
+// SAFETY: a batch owns its handles, as a `Vec<N>` would.
+unsafe impl<N: Node + Send> Send for Batch<N> {}
+
+impl<N: Node> Batch<N> {
+    /// Whether nothing is left in it.
+    pub fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+}
+
+impl<N: Node> Iterator for Batch<N> {
+    type Item = N;
+
+    fn next(&mut self) -> Option<N> {
+        let node = self.first?;
+        // SAFETY: the node is in our list: given up by its push and not taken back.
+        let next = unsafe { N::link(node) }.next.load(Ordering::Relaxed);
+        self.first = NonNull::new(next.cast());
+        // SAFETY: as above, and it just left the list, so it is taken back once.
+        Some(unsafe { N::from_raw(node) })
+    }
+}
+
+impl<N: Node> Drop for Batch<N> {
+    fn drop(&mut self) {
+        for node in self.by_ref() {
+            drop(node);
+        }
+    }
+}
+
+impl<N: Node> fmt::Debug for Batch<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("empty", &self.is_empty()).finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    struct Item {
+        link: Link,
+        value: usize,
+    }
+    // SAFETY: always the same field.
+    unsafe impl HasLink for Item {
+        fn link(&self) -> &Link {
+            &self.link
+        }
+    }
+    fn item(value: usize) -> Item {
+        Item { link: Link::new(), value }
+    }
+
+    #[test]
+    fn what_is_pushed_is_taken_in_order_and_only_the_first_push_finds_it_empty() {
+        let inbox = Inbox::new();
+        assert!(inbox.push(Box::new(item(1))));
+        assert!(!inbox.push(Box::new(item(2))));
+        assert!(!inbox.push(Box::new(item(3))));
+        let values: Vec<_> = inbox.take().map(|i| i.value).collect();
+        assert_eq!(values, [1, 2, 3]);
+        assert!(inbox.is_empty());
+        assert!(inbox.push(Box::new(item(4))), "after a take it is empty again");
+    }
+
+    #[test]
+    fn dropping_an_inbox_or_a_batch_drops_what_is_in_it() {
+        let shared: Vec<_> = (0..3).map(|n| Arc::new(item(n))).collect();
+        let inbox = Inbox::new();
+        for node in &shared {
+            inbox.push(Arc::clone(node));
+        }
+        let mut batch = inbox.take();
+        assert_eq!(batch.next().map(|n| n.value), Some(0));
+        drop(batch);
+        inbox.push(Arc::clone(&shared[1]));
+        drop(inbox);
+        assert!(shared.iter().all(|n| Arc::strong_count(n) == 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "in an inbox already")]
+    fn a_shared_node_cannot_be_in_an_inbox_twice() {
+        let node = Arc::new(item(1));
+        let inbox = Inbox::new();
+        inbox.push(Arc::clone(&node));
+        inbox.push(node);
+    }
+
+    #[test]
+    fn nothing_is_lost_or_doubled_under_many_pushers() {
+        const EACH: usize = 10_000;
+        let inbox = Arc::new(Inbox::new());
+        let pushers: Vec<_> = (0..3)
+            .map(|p| {
+                let inbox = Arc::clone(&inbox);
+                std::thread::spawn(move || {
+                    for n in 0..EACH {
+                        inbox.push(Box::new(item(p * EACH + n)));
+                    }
+                })
+            })
+            .collect();
+        let mut seen = vec![Vec::new(); 3];
+        let mut total = 0;
+        while total < 3 * EACH {
+            for node in inbox.take() {
+                seen[node.value / EACH].push(node.value % EACH);
+                total += 1;
+            }
+        }
+        for pusher in pushers {
+            pusher.join().unwrap();
+        }
+        for of_one in seen {
+            assert!(of_one.iter().copied().eq(0..EACH), "each pusher's nodes come in its order");
+        }
+    }
+}

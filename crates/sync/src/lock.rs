@@ -1,0 +1,120 @@
+//! `Mutex` and `Condvar` without poisoning.
+//!
+//! A panic in user code never spreads through a lock: Corewise catches panics where user code is
+//! called, and never calls user code while it holds one of its own locks.
+
+#[cfg(loom)]
+use loom::sync as imp;
+#[cfg(not(loom))]
+use std::sync as imp;
+use std::time::Duration;
+
+pub use imp::MutexGuard;
+
+/// A mutual-exclusion lock that sleeps. Taking it in an atomic section is a design error there, but
+/// isn't reported: short critical sections on slow paths are left to the caller's judgment.
+#[derive(Debug, Default)]
+pub struct Mutex<T: ?Sized>(imp::Mutex<T>);
+
+impl<T> Mutex<T> {
+    /// A new, unlocked mutex.
+    #[cfg(not(loom))]
+    pub const fn new(value: T) -> Self {
+        Mutex(imp::Mutex::new(value))
+    }
+
+    /// A new, unlocked mutex.
+    #[cfg(loom)]
+    pub fn new(value: T) -> Self {
+        Mutex(imp::Mutex::new(value))
+    }
+
+    /// Gives the value back.
+    pub fn into_inner(self) -> T {
+        match self.0.into_inner() {
+            Ok(value) => value,
+            Err(poisoned) => poisoned.into_inner(),
+        }
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    /// Takes the lock; may sleep.
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        match self.0.lock() {
+            Ok(guard) => guard,
+            Err(poisoned) => poisoned.into_inner(),
+        }
+    }
+
+    /// Takes the lock if it is free; never sleeps.
+    #[inline]
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// The value, without locking: `&mut` proves that nobody else can hold the lock.
+    #[cfg(not(loom))]
+    pub fn get_mut(&mut self) -> &mut T {
+        match self.0.get_mut() {
+            Ok(value) => value,
+            Err(poisoned) => poisoned.into_inner(),
+        }
+    }
+}
+
+/// A condition variable for [`Mutex`].
+#[derive(Debug, Default)]
+pub struct Condvar(imp::Condvar);
+
+impl Condvar {
+    /// A new condition variable.
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Condvar(imp::Condvar::new())
+    }
+
+    /// A new condition variable.
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Condvar(imp::Condvar::new())
+    }
+
+    /// Gives the lock up, sleeps, takes it again. May wake without a notification: re-check.
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        match self.0.wait(guard) {
+            Ok(guard) => guard,
+            Err(poisoned) => poisoned.into_inner(),
+        }
+    }
+
+    /// As [`Condvar::wait`], for at most `timeout`. The flag is true where the time ran out.
+    pub fn wait_timeout<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        timeout: Duration,
+    ) -> (MutexGuard<'a, T>, bool) {
+        match self.0.wait_timeout(guard, timeout) {
+            Ok((guard, result)) => (guard, result.timed_out()),
+            Err(poisoned) => {
+                let (guard, result) = poisoned.into_inner();
+                (guard, result.timed_out())
+            }
+        }
+    }
+
+    /// Wakes one waiter.
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    /// Wakes all waiters.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
