@@ -1,0 +1,154 @@
+//! The face of a block device: its geometry, `submit`, and blocking helpers for tests and tools.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use corewise_sync::{Completion, Mutex};
+
+use crate::error::IoError;
+use crate::request::{Completed, Request};
+
+/// What a device looks like and can do. Plain numbers; it doesn't change while the device lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Size in bytes, a multiple of `block_size`.
+    pub size: u64,
+    /// Smallest unit of a request, in bytes: offsets and lengths are multiples of it. A power of
+    /// two, at least 512.
+    pub block_size: u32,
+    /// The size in bytes at which (and to multiples of which) the device works best.
+    pub preferred: u32,
+    /// Most bytes that one read or write may carry. Discards and write-zeroes aren't limited.
+    pub max_transfer: u32,
+    /// Changes are refused.
+    pub read_only: bool,
+    /// There is something to flush. Where this is false, a flush succeeds and does nothing:
+    /// a completed write is as durable as it will ever be.
+    pub can_flush: bool,
+    /// A change can be made durable on its own (`fua`).
+    pub can_fua: bool,
+    /// Discards free space. Where this is false, a discard is refused as not supported.
+    pub can_discard: bool,
+    /// Ranges can be zeroed without sending zeroes. Where false, refused as not supported.
+    pub can_write_zeroes: bool,
+    /// Seeks cost time.
+    pub rotational: bool,
+}
+
+impl Geometry {
+    /// A writable device of `size` bytes with 512-byte blocks, 4 KiB preferred, transfers of up to
+    /// 32 MiB, that can do everything.
+    pub const fn new(size: u64) -> Self {
+        Self {
+            size,
+            block_size: 512,
+            preferred: 4096,
+            max_transfer: 32 << 20,
+            read_only: false,
+            can_flush: true,
+            can_fua: true,
+            can_discard: true,
+            can_write_zeroes: true,
+            rotational: false,
+        }
+    }
+}
+
+/// A block device, whatever is behind it: a [`Queue`](crate::Queue) over a driver, or anything
+/// else that takes requests. Shared as `Arc<dyn BlockDevice>`, and stackable.
+///
+/// # What a device promises
+/// - Every request completes exactly once, on any thread, perhaps before `submit` returns.
+/// - Requests in flight at the same time are not ordered. Who needs order waits for the first.
+/// - Whoever reads after a write **completed** sees that write.
+/// - After a flush has completed, every write that completed before the flush was submitted
+///   survives a crash of this process and of the machine, as far as the layer below keeps its
+///   word. A write with `fua` promises that for itself.
+pub trait BlockDevice: Send + Sync {
+    /// The name under which logs and errors speak of this device.
+    fn name(&self) -> &str;
+
+    /// Size, block size and abilities.
+    fn geometry(&self) -> Geometry;
+
+    /// Takes a request. Never blocks, and may be called in an atomic section: also from a
+    /// completion function. A request that is refused completes with the error.
+    fn submit(&self, rq: Request);
+
+    /// Takes several requests and starts them together: cheaper where they come in bursts.
+    /// As [`submit`](BlockDevice::submit) in everything else.
+    fn submit_batch(&self, batch: &mut dyn Iterator<Item = Request>) {
+        for rq in batch {
+            self.submit(rq);
+        }
+    }
+}
+
+/// Blocking calls on a [`BlockDevice`], for tests, tools and metadata.
+///
+/// Each may block the calling thread, so none may be called in an atomic section (for instance in
+/// a completion function). On a workqueue worker they count as a blocking region.
+pub trait BlockDeviceExt: BlockDevice {
+    /// Submits and waits.
+    #[track_caller]
+    fn execute(&self, rq: Request) -> Completed {
+        let slot = Arc::new((Completion::new(), Mutex::new(None)));
+        let theirs = Arc::clone(&slot);
+        self.submit(rq.on_complete(move |done| {
+            *theirs.1.lock() = Some(done);
+            theirs.0.complete();
+        }));
+        slot.0.wait();
+        slot.1.lock().take().expect("the completion is signalled after the slot is filled")
+    }
+
+    /// Reads `len` bytes at byte `offset`.
+    #[track_caller]
+    fn read_at(&self, offset: u64, len: usize) -> Result<BytesMut, IoError> {
+        self.execute(Request::read(offset, len)).into_data()
+    }
+
+    /// Writes `data` at byte `offset`. Durable after the next [`flush`](BlockDeviceExt::flush).
+    #[track_caller]
+    fn write_at(&self, offset: u64, data: impl Into<Bytes>) -> Result<(), IoError> {
+        self.execute(Request::write(offset, data.into())).result
+    }
+
+    /// Makes what has completed durable.
+    #[track_caller]
+    fn flush(&self) -> Result<(), IoError> {
+        self.execute(Request::flush()).result
+    }
+
+    /// Gives up the content of a range.
+    #[track_caller]
+    fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        self.execute(Request::discard(offset, len)).result
+    }
+
+    /// Zeroes a range.
+    #[track_caller]
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        self.execute(Request::write_zeroes(offset, len)).result
+    }
+}
+
+impl<T: BlockDevice + ?Sized> BlockDeviceExt for T {}
+
+impl<T: BlockDevice + ?Sized> BlockDevice for Arc<T> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn geometry(&self) -> Geometry {
+        (**self).geometry()
+    }
+
+    fn submit(&self, rq: Request) {
+        (**self).submit(rq);
+    }
+
+    fn submit_batch(&self, batch: &mut dyn Iterator<Item = Request>) {
+        (**self).submit_batch(batch);
+    }
+}

@@ -1,0 +1,139 @@
+//! What a request can fail with.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// Why a request failed, as a closed set that a protocol can translate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum IoErrorKind {
+    /// The device can't do this operation (it says so in its [`Geometry`](crate::Geometry)).
+    NotSupported,
+    /// A read or discard reaches beyond the end of the device.
+    OutOfRange,
+    /// A write reaches beyond the end of the device, or its backing store is full.
+    NoSpace,
+    /// A change was asked of a device that is read-only.
+    ReadOnly,
+    /// The request itself is malformed: unaligned, too long, or its payload doesn't fit.
+    InvalidInput,
+    /// The backing store failed with this `errno` (positive, as in `<errno.h>`).
+    Io(i32),
+    /// The request was taken back before it ran.
+    Cancelled,
+    /// The device went away with the request unfinished, so whether it took effect is unknown.
+    Gone,
+}
+
+/// Error of one request: its [`IoErrorKind`], and what was asked and found, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IoError {
+    kind: IoErrorKind,
+    detail: Option<Cow<'static, str>>,
+}
+
+impl IoError {
+    /// An error of this kind without further words.
+    pub const fn new(kind: IoErrorKind) -> Self {
+        Self { kind, detail: None }
+    }
+
+    /// An error of this kind that says what was asked and what was found.
+    pub fn with(kind: IoErrorKind, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self { kind, detail: Some(detail.into()) }
+    }
+
+    /// Translates a system error: `ENOSPC`, `EROFS`, `EOPNOTSUPP` and their like get their own kind.
+    pub fn from_errno(errno: i32) -> Self {
+        Self::new(match errno {
+            errno::ENOSPC | errno::EDQUOT => IoErrorKind::NoSpace,
+            errno::EROFS => IoErrorKind::ReadOnly,
+            errno::EOPNOTSUPP => IoErrorKind::NotSupported,
+            errno::ECANCELED => IoErrorKind::Cancelled,
+            other => IoErrorKind::Io(other),
+        })
+    }
+
+    /// What went wrong, as a kind.
+    pub const fn kind(&self) -> IoErrorKind {
+        self.kind
+    }
+
+    /// The nearest positive `errno`: what a client of a block protocol is told. `EPERM` for a
+    /// read-only device (as NBD wants it), `ESHUTDOWN` for a device that is gone.
+    pub const fn errno(&self) -> i32 {
+        match self.kind {
+            IoErrorKind::NotSupported => errno::EOPNOTSUPP,
+            IoErrorKind::OutOfRange | IoErrorKind::InvalidInput => errno::EINVAL,
+            IoErrorKind::NoSpace => errno::ENOSPC,
+            IoErrorKind::ReadOnly => errno::EPERM,
+            IoErrorKind::Io(errno) => errno,
+            IoErrorKind::Cancelled => errno::ECANCELED,
+            IoErrorKind::Gone => errno::ESHUTDOWN,
+        }
+    }
+}
+
+impl From<std::io::Error> for IoError {
+    fn from(error: std::io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(errno) => Self::from_errno(errno),
+            None => Self::with(IoErrorKind::Io(errno::EIO), error.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for IoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            IoErrorKind::NotSupported => f.write_str("not supported by this device")?,
+            IoErrorKind::OutOfRange => f.write_str("beyond the end of the device")?,
+            IoErrorKind::NoSpace => f.write_str("no space left")?,
+            IoErrorKind::ReadOnly => f.write_str("the device is read-only")?,
+            IoErrorKind::InvalidInput => f.write_str("invalid request")?,
+            IoErrorKind::Io(errno) => {
+                write!(f, "I/O error: {}", std::io::Error::from_raw_os_error(errno))?
+            }
+            IoErrorKind::Cancelled => f.write_str("cancelled before it ran")?,
+            IoErrorKind::Gone => f.write_str("the device went away with the request unfinished")?,
+        }
+        match &self.detail {
+            Some(detail) => write!(f, ": {detail}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for IoError {}
+
+/// The few Linux error numbers that this crate produces or translates.
+pub(crate) mod errno {
+    pub(crate) const EPERM: i32 = 1;
+    pub(crate) const EIO: i32 = 5;
+    pub(crate) const EINVAL: i32 = 22;
+    pub(crate) const ENOSPC: i32 = 28;
+    pub(crate) const EROFS: i32 = 30;
+    pub(crate) const EOPNOTSUPP: i32 = 95;
+    pub(crate) const ESHUTDOWN: i32 = 108;
+    pub(crate) const EDQUOT: i32 = 122;
+    pub(crate) const ECANCELED: i32 = 125;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_store_and_a_read_only_one_are_told_apart_from_an_io_error() {
+        assert_eq!(IoError::from_errno(28).kind(), IoErrorKind::NoSpace);
+        assert_eq!(IoError::from_errno(30).kind(), IoErrorKind::ReadOnly);
+        assert_eq!(IoError::from_errno(5).kind(), IoErrorKind::Io(5));
+        assert_eq!(IoError::from_errno(5).errno(), 5);
+    }
+
+    #[test]
+    fn the_message_carries_the_detail() {
+        let error = IoError::with(IoErrorKind::OutOfRange, "read of 512 bytes at 4096");
+        assert_eq!(error.to_string(), "beyond the end of the device: read of 512 bytes at 4096");
+    }
+}
