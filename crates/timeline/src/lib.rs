@@ -1,1 +1,63 @@
 //! Spans on lanes, critical path and renderers for bring-up and shutdown.
+//!
+//! # What it is
+//!
+//! A [`Timeline`] says what happened while something with dependencies ran: one [`Span`] per
+//! device (or initcall, or task), each with the worker that ran it, when it became ready, when it
+//! started and ended, how it ended and what released it; and one [`Edge`] per dependency. The same
+//! model carries what Corewise recorded itself and what a kernel log says.
+//!
+//! From it come the three numbers that tell whether running in parallel paid:
+//!
+//! * [`Timeline::makespan`]: how long it took;
+//! * [`Timeline::serial_sum`]: how long the same work would have taken one after another;
+//! * [`Timeline::critical_path`]: how short it could have been with any number of workers.
+//!
+//! # Renderers
+//!
+//! [`text::render`] for a terminal, [`svg::render`] for a picture, [`json::render`] for programs.
+//!
+//! # What it is not
+//!
+//! The crate is pure: it reads no clock, starts no thread, opens no file. Times are [`Duration`]s
+//! since the timeline's zero, given by whoever recorded them. Every function here may be called
+//! from any context; none blocks.
+//!
+//! # Example
+//!
+//! ```
+//! use corewise_timeline::{EdgeKind, Span, SpanKind, Timeline, text};
+//! use std::time::Duration;
+//!
+//! let ms = Duration::from_millis;
+//! let mut t = Timeline::new("bring-up");
+//! let disk = t.push(Span::new("disk", SpanKind::Probe, ms(0), ms(30)).on("worker 0", Some(0)));
+//! let log = t.push(Span::new("log", SpanKind::Probe, ms(0), ms(10)).on("worker 1", Some(1)));
+//! let mut volume = Span::new("volume", SpanKind::Probe, ms(30), ms(50)).on("worker 0", Some(0));
+//! volume.queued = ms(30);
+//! volume.released_by = Some("disk".into());
+//! let volume = t.push(volume);
+//! t.push_edge(disk, volume, EdgeKind::Parent);
+//! t.push_edge(log, volume, EdgeKind::Supplier);
+//!
+//! assert_eq!(t.makespan(), ms(50));
+//! assert_eq!(t.serial_sum(), ms(60));
+//! assert_eq!(t.critical_path().spans, [disk, volume]);
+//! print!("{}", text::render(&t, 100));
+//! ```
+//!
+//! [`Duration`]: std::time::Duration
+
+pub mod json;
+mod lanes;
+mod model;
+mod path;
+mod select;
+pub mod svg;
+pub mod text;
+mod units;
+
+pub use lanes::{Lane, LaneRow};
+pub use model::{Edge, EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline};
+pub use path::{CriticalPath, Summary};
+pub use units::duration;

@@ -1,0 +1,193 @@
+//! A timeline as JSON, for programs.
+//!
+//! ```json
+//! {
+//!   "name": "bring-up",
+//!   "summary": { "spans": 2, "ok": 2, "failed": 0, "skipped": 0, "cancelled": 0, "no_callback": 0,
+//!                "makespan_ns": 50, "serial_sum_ns": 60, "critical_path_ns": 50,
+//!                "max_parallelism": 2 },
+//!   "spans": [ { "name": "disk", "kind": "probe", "worker": "worker 0", "cpu": 0, "node": null,
+//!                "queued_ns": 0, "start_ns": 0, "end_ns": 30, "outcome": "ok", "message": null,
+//!                "released_by": null, "no_callback": false, "critical": true } ],
+//!   "edges": [ { "before": 0, "after": 1, "kind": "parent", "kept": true } ],
+//!   "critical_path": [0, 1]
+//! }
+//! ```
+//!
+//! Times are whole nanoseconds since the timeline's zero. `before`, `after` and the numbers of
+//! `critical_path` are indexes into `spans`. Fields may be added; none changes its meaning.
+
+use crate::model::Timeline;
+use serde::Serialize;
+use std::time::Duration;
+
+/// Renders the whole timeline as one JSON object, indented, with a newline at its end.
+pub fn render(t: &Timeline) -> String {
+    let mut text = serde_json::to_string_pretty(&view(t))
+        .expect("the view has string keys and no map or float that JSON could refuse");
+    text.push('\n');
+    text
+}
+
+fn view(t: &Timeline) -> TimelineView<'_> {
+    let path = t.critical_path();
+    let mut critical = vec![false; t.spans().len()];
+    for id in &path.spans {
+        critical[id.index()] = true;
+    }
+    let s = t.summary();
+    TimelineView {
+        name: t.name(),
+        summary: SummaryView {
+            spans: s.spans,
+            ok: s.ok,
+            failed: s.failed,
+            skipped: s.skipped,
+            cancelled: s.cancelled,
+            no_callback: s.no_callback,
+            makespan_ns: ns(s.makespan),
+            serial_sum_ns: ns(s.serial_sum),
+            critical_path_ns: ns(s.critical_path),
+            max_parallelism: s.max_parallelism,
+        },
+        spans: t
+            .iter()
+            .map(|(id, span)| SpanView {
+                name: &span.name,
+                kind: span.kind.as_str(),
+                worker: Some(span.worker.as_str()).filter(|w| !w.is_empty()),
+                cpu: span.cpu,
+                node: span.node,
+                queued_ns: ns(span.queued),
+                start_ns: ns(span.start),
+                end_ns: ns(span.end),
+                outcome: span.outcome.as_str(),
+                message: span.outcome.message(),
+                released_by: span.released_by.as_deref(),
+                no_callback: span.no_callback,
+                critical: critical[id.index()],
+            })
+            .collect(),
+        edges: t
+            .edges()
+            .iter()
+            .map(|edge| EdgeView {
+                before: edge.before.index(),
+                after: edge.after.index(),
+                kind: edge.kind.as_str(),
+                kept: t.is_kept(edge),
+            })
+            .collect(),
+        critical_path: path.spans.iter().map(|id| id.index()).collect(),
+    }
+}
+
+/// 584 years fit; what is longer is a broken stamp.
+fn ns(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[derive(Serialize)]
+struct TimelineView<'a> {
+    name: &'a str,
+    summary: SummaryView,
+    spans: Vec<SpanView<'a>>,
+    edges: Vec<EdgeView>,
+    critical_path: Vec<usize>,
+}
+
+#[derive(Serialize)]
+struct SummaryView {
+    spans: usize,
+    ok: usize,
+    failed: usize,
+    skipped: usize,
+    cancelled: usize,
+    no_callback: usize,
+    makespan_ns: u64,
+    serial_sum_ns: u64,
+    critical_path_ns: u64,
+    max_parallelism: usize,
+}
+
+#[derive(Serialize)]
+struct SpanView<'a> {
+    name: &'a str,
+    kind: &'a str,
+    worker: Option<&'a str>,
+    cpu: Option<u32>,
+    node: Option<u32>,
+    queued_ns: u64,
+    start_ns: u64,
+    end_ns: u64,
+    outcome: &'a str,
+    message: Option<&'a str>,
+    released_by: Option<&'a str>,
+    no_callback: bool,
+    critical: bool,
+}
+
+#[derive(Serialize)]
+struct EdgeView {
+    before: usize,
+    after: usize,
+    kind: &'static str,
+    kept: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{EdgeKind, Outcome, Span, SpanKind, Timeline};
+    use serde_json::{Value, json};
+    use std::time::Duration;
+
+    #[test]
+    fn every_field_of_the_model_is_there_and_names_are_escaped() {
+        let ns = Duration::from_nanos;
+        let mut t = Timeline::new("bring-up");
+        let mut disk = Span::new("disk \"0\"\n", SpanKind::Probe, ns(5), ns(30)).on("w0", Some(3));
+        disk.queued = ns(2);
+        disk.node = Some(1);
+        disk.outcome = Outcome::Failed("no such file".into());
+        let disk = t.push(disk);
+        let mut volume = Span::new("volume", SpanKind::Shutdown, ns(30), ns(30));
+        volume.released_by = Some("disk".into());
+        volume.no_callback = true;
+        let volume = t.push(volume);
+        t.push_edge(disk, volume, EdgeKind::Supplier);
+
+        let text = super::render(&t);
+        assert!(text.ends_with("}\n"));
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            value,
+            json!({
+                "name": "bring-up",
+                "summary": {
+                    "spans": 2, "ok": 1, "failed": 1, "skipped": 0, "cancelled": 0,
+                    "no_callback": 1, "makespan_ns": 28, "serial_sum_ns": 25,
+                    "critical_path_ns": 25, "max_parallelism": 1
+                },
+                "spans": [
+                    { "name": "disk \"0\"\n", "kind": "probe", "worker": "w0", "cpu": 3, "node": 1,
+                      "queued_ns": 2, "start_ns": 5, "end_ns": 30, "outcome": "failed",
+                      "message": "no such file", "released_by": null, "no_callback": false,
+                      "critical": true },
+                    { "name": "volume", "kind": "shutdown", "worker": null, "cpu": null,
+                      "node": null, "queued_ns": 30, "start_ns": 30, "end_ns": 30, "outcome": "ok",
+                      "message": null, "released_by": "disk", "no_callback": true,
+                      "critical": false }
+                ],
+                "edges": [ { "before": 0, "after": 1, "kind": "supplier", "kept": true } ],
+                "critical_path": [0]
+            })
+        );
+    }
+
+    #[test]
+    fn an_empty_timeline_is_an_object_too() {
+        let value: Value = serde_json::from_str(&super::render(&Timeline::new("x"))).unwrap();
+        assert_eq!(value["spans"], json!([]));
+        assert_eq!(value["summary"]["makespan_ns"], json!(0));
+    }
+}

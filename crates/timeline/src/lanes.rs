@@ -1,0 +1,158 @@
+//! Puts spans on lanes: one lane per worker, and as many rows in a lane as overlaps ask for.
+
+use crate::model::{Span, SpanId, Timeline};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+/// The spans that one worker ran.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lane {
+    /// The worker's name; where it is not known the CPU's, else `unknown worker`.
+    pub name: String,
+    /// Rows in which no two spans overlap. The first holds what could be put there, and so on.
+    pub rows: Vec<LaneRow>,
+}
+
+/// Spans of one lane that do not overlap, by start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LaneRow {
+    /// The spans, by start.
+    pub spans: Vec<SpanId>,
+}
+
+impl Timeline {
+    /// The spans by worker. Lanes come in natural order of their names (`cpu 2` before `cpu 10`);
+    /// within a lane, spans that overlap (one probe inside another's) stand in different rows.
+    pub fn lanes(&self) -> Vec<Lane> {
+        let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        self.lanes_with(|span| (ns(span.start), ns(span.end)))
+    }
+
+    /// Like [`lanes`](Timeline::lanes), but `extent` says how much room a span needs in its row
+    /// (from, to), so that a renderer can keep room for labels.
+    pub(crate) fn lanes_with(&self, extent: impl Fn(&Span) -> (u64, u64)) -> Vec<Lane> {
+        let mut by_name: BTreeMap<NaturalKey, (String, Vec<SpanId>)> = BTreeMap::new();
+        for (id, span) in self.iter() {
+            let name = lane_name(span);
+            by_name.entry(natural_key(&name)).or_insert_with(|| (name, Vec::new())).1.push(id);
+        }
+        let by_name = by_name.into_values();
+        by_name.map(|(name, ids)| Lane { name, rows: self.pack(ids, &extent) }).collect()
+    }
+
+    /// Puts each span, by where its room begins, into the first row that is free.
+    fn pack(&self, mut ids: Vec<SpanId>, extent: &impl Fn(&Span) -> (u64, u64)) -> Vec<LaneRow> {
+        ids.sort_by_cached_key(|&id| (extent(self.span(id)), id));
+        let mut rows: Vec<LaneRow> = Vec::new();
+        // Rows by the moment at which they become free, and rows that are free, by their place.
+        let mut busy: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
+        let mut free: BinaryHeap<Reverse<usize>> = BinaryHeap::new();
+        for id in ids {
+            let (from, to) = extent(self.span(id));
+            while busy.peek().is_some_and(|Reverse((until, _))| *until <= from) {
+                free.extend(busy.pop().map(|Reverse((_, row))| Reverse(row)));
+            }
+            let row = free.pop().map_or(rows.len(), |Reverse(row)| row);
+            if row == rows.len() {
+                rows.push(LaneRow::default());
+            }
+            rows[row].spans.push(id);
+            busy.push(Reverse((to, row)));
+        }
+        rows
+    }
+}
+
+/// The name of the lane on which a span is drawn.
+pub(crate) fn lane_name(span: &Span) -> String {
+    match (span.worker.is_empty(), span.cpu) {
+        (false, _) => span.worker.clone(),
+        (true, Some(cpu)) => format!("CPU {cpu}"),
+        (true, None) => "unknown worker".to_owned(),
+    }
+}
+
+/// A name cut into texts and numbers, which compare as numbers.
+type NaturalKey = Vec<(String, u64)>;
+
+fn natural_key(name: &str) -> NaturalKey {
+    let mut key = NaturalKey::new();
+    let mut rest = name;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let (text, tail) = rest.split_at(digits);
+        let end = tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len());
+        let (number, tail) = tail.split_at(end);
+        // Kept in the text as well, so that `w1` and `w01` stay two names.
+        let value = number.parse().unwrap_or(u64::MAX);
+        key.push((text.to_owned(), value));
+        if value == u64::MAX || number.starts_with('0') {
+            key.push((number.to_owned(), 0));
+        }
+        rest = tail;
+    }
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Span, SpanKind, Timeline};
+    use std::time::Duration;
+
+    fn push(t: &mut Timeline, worker: &str, cpu: Option<u32>, start: u64, end: u64) -> usize {
+        let ms = Duration::from_millis;
+        t.push(Span::new("x", SpanKind::Probe, ms(start), ms(end)).on(worker, cpu)).index()
+    }
+
+    fn names(t: &Timeline) -> Vec<String> {
+        t.lanes().into_iter().map(|l| l.name).collect()
+    }
+
+    #[test]
+    fn lanes_are_in_natural_order_and_named_after_what_is_known() {
+        let mut t = Timeline::new("t");
+        for (worker, cpu) in [
+            ("w10", None),
+            ("w2", None),
+            ("w02", None),
+            ("", Some(3)),
+            ("", None),
+            ("main", Some(0)),
+        ] {
+            push(&mut t, worker, cpu, 0, 1);
+        }
+        assert_eq!(names(&t), ["CPU 3", "main", "unknown worker", "w2", "w02", "w10"]);
+    }
+
+    #[test]
+    fn a_worker_on_two_cpus_is_one_lane() {
+        let mut t = Timeline::new("t");
+        push(&mut t, "w", Some(0), 0, 1);
+        push(&mut t, "w", Some(1), 1, 2);
+        assert_eq!(t.lanes().len(), 1);
+        assert_eq!(t.lanes()[0].rows.len(), 1);
+    }
+
+    #[test]
+    fn spans_that_overlap_stand_in_different_rows() {
+        let mut t = Timeline::new("t");
+        let outer = push(&mut t, "w", None, 0, 10);
+        let inner = push(&mut t, "w", None, 2, 5);
+        let later = push(&mut t, "w", None, 10, 12);
+        let rows: Vec<Vec<usize>> = t.lanes()[0]
+            .rows
+            .iter()
+            .map(|row| row.spans.iter().map(|s| s.index()).collect())
+            .collect();
+        assert_eq!(rows, [vec![outer, later], vec![inner]]);
+    }
+
+    #[test]
+    fn a_number_too_long_to_parse_still_makes_a_lane_of_its_own() {
+        let mut t = Timeline::new("t");
+        push(&mut t, "w99999999999999999999999", None, 0, 1);
+        push(&mut t, "w99999999999999999999998", None, 0, 1);
+        assert_eq!(names(&t).len(), 2);
+    }
+}

@@ -1,0 +1,329 @@
+//! The data model: a timeline of spans and the edges between them.
+
+use std::time::Duration;
+
+/// What happened while a set of things with dependencies ran. Times count from the timeline's
+/// zero, which is whatever moment the recorder chose (usually: when it was asked to begin).
+///
+/// Spans keep the order in which they were pushed. It has no meaning, except that it breaks ties,
+/// so that equal timelines render equally.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Timeline {
+    name: String,
+    spans: Vec<Span>,
+    edges: Vec<Edge>,
+}
+
+impl Timeline {
+    /// An empty timeline. `name` is the heading of what is rendered, such as `bring-up`.
+    pub fn new(name: impl Into<String>) -> Timeline {
+        Timeline { name: name.into(), spans: Vec::new(), edges: Vec::new() }
+    }
+
+    /// The heading.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Adds a span and says under which id edges may name it.
+    ///
+    /// A span whose times run backwards is put right (`queued <= start <= end`): a log may round
+    /// its stamps, and no renderer should have to care.
+    pub fn push(&mut self, mut span: Span) -> SpanId {
+        span.queued = span.queued.min(span.start);
+        span.end = span.end.max(span.start);
+        self.spans.push(span);
+        SpanId(self.spans.len() - 1)
+    }
+
+    /// Says that `before` had to end before `after` could start. In a bring-up `before` is the
+    /// parent or the supplier; in a shutdown it is the child or the consumer.
+    ///
+    /// # Panics
+    ///
+    /// When an id is not one that this timeline's [`push`](Timeline::push) gave out.
+    pub fn push_edge(&mut self, before: SpanId, after: SpanId, kind: EdgeKind) {
+        let known = self.spans.len();
+        assert!(
+            before.0 < known && after.0 < known,
+            "an edge names span {} and span {}, but the timeline has {known} spans; \
+             push the spans first, then their edges",
+            before.0,
+            after.0,
+        );
+        self.edges.push(Edge { before, after, kind });
+    }
+
+    /// Every span, in the order in which they were pushed; a [`SpanId`] is an index into it.
+    pub fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
+    /// Every edge, in the order in which they were pushed.
+    pub fn edges(&self) -> &[Edge] {
+        &self.edges
+    }
+
+    /// One span.
+    ///
+    /// # Panics
+    ///
+    /// When `id` came from a larger timeline.
+    pub fn span(&self, id: SpanId) -> &Span {
+        &self.spans[id.0]
+    }
+
+    /// Each span with its id.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (SpanId, &Span)> + ExactSizeIterator {
+        self.spans.iter().enumerate().map(|(i, span)| (SpanId(i), span))
+    }
+
+    /// The first span of that name, if there is one.
+    pub fn find(&self, name: &str) -> Option<SpanId> {
+        self.spans.iter().position(|s| s.name == name).map(SpanId)
+    }
+
+    /// True when nothing was recorded.
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// True when `edge` was kept in this run: its first span had ended when its second one
+    /// started. Edges that were not kept (a cycle that was broken, a probe nested in its parent's)
+    /// take no part in the critical path.
+    pub fn is_kept(&self, edge: &Edge) -> bool {
+        self.span(edge.before).end <= self.span(edge.after).start
+    }
+
+    /// The edges that were not kept. A recorder's test wants this empty.
+    pub fn edges_not_kept(&self) -> impl Iterator<Item = &Edge> {
+        self.edges.iter().filter(|edge| !self.is_kept(edge))
+    }
+}
+
+/// Names one span of one timeline. Ids are given out in order, beginning with 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SpanId(pub(crate) usize);
+
+impl SpanId {
+    /// The index into [`Timeline::spans`].
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
+
+/// One thing that was run: the probe or the shutdown of a device, say.
+///
+/// Three moments divide its life: until `queued` it waited for its dependencies, from `queued` to
+/// `start` it waited for a worker, from `start` to `end` it ran.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Span {
+    /// What was run: a device's name. Unique names read best, but nothing depends on that.
+    pub name: String,
+    /// What was done to it.
+    pub kind: SpanKind,
+    /// The worker (thread) that ran it, and so the lane that it is drawn on. Empty: not known.
+    pub worker: String,
+    /// The CPU on which it ran, as seen when it started. None: not known.
+    pub cpu: Option<u32>,
+    /// The NUMA node near which it was asked to run. None: no preference, or not known.
+    pub node: Option<u32>,
+    /// When nothing that it depends on was left, so that any free worker could have run it.
+    pub queued: Duration,
+    /// When it started to run.
+    pub start: Duration,
+    /// When it was over, whatever the outcome.
+    pub end: Duration,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The dependency that ended last and so released it. None: it depended on nothing.
+    pub released_by: Option<String>,
+    /// True when there was nothing to call: it was completed on the spot, so that those who depend
+    /// on it could go on. Renderers fold these.
+    pub no_callback: bool,
+}
+
+impl Span {
+    /// A span that ended well, was ready at the moment it started, and ran on no known worker.
+    /// Set the other fields afterwards.
+    pub fn new(name: impl Into<String>, kind: SpanKind, start: Duration, end: Duration) -> Span {
+        Span {
+            name: name.into(),
+            kind,
+            worker: String::new(),
+            cpu: None,
+            node: None,
+            queued: start,
+            start,
+            end,
+            outcome: Outcome::Ok,
+            released_by: None,
+            no_callback: false,
+        }
+    }
+
+    /// Says where it ran.
+    #[must_use]
+    pub fn on(mut self, worker: impl Into<String>, cpu: Option<u32>) -> Span {
+        self.worker = worker.into();
+        self.cpu = cpu;
+        self
+    }
+
+    /// How long it waited for a worker after its dependencies were done.
+    pub fn waited(&self) -> Duration {
+        self.start.saturating_sub(self.queued)
+    }
+
+    /// How long it ran.
+    pub fn took(&self) -> Duration {
+        self.end.saturating_sub(self.start)
+    }
+}
+
+/// What was done to the thing that a span names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SpanKind {
+    /// A driver was bound to a device.
+    Probe,
+    /// A device was shut down.
+    Shutdown,
+    /// An init function of a kernel ran.
+    Initcall,
+    /// Any other piece of work.
+    Task,
+}
+
+impl SpanKind {
+    /// One lower-case word, as it stands in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SpanKind::Probe => "probe",
+            SpanKind::Shutdown => "shutdown",
+            SpanKind::Initcall => "initcall",
+            SpanKind::Task => "task",
+        }
+    }
+}
+
+/// How a span ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// As it should.
+    Ok,
+    /// It ran and failed; the message says how.
+    Failed(String),
+    /// It was not run, and the message says why (a supplier failed, say).
+    Skipped(String),
+    /// It was not run, or was left, because everything was being stopped.
+    Cancelled,
+}
+
+impl Outcome {
+    /// One lower-case word, as it stands in tables and in JSON.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Outcome::Ok => "ok",
+            Outcome::Failed(_) => "failed",
+            Outcome::Skipped(_) => "skipped",
+            Outcome::Cancelled => "cancelled",
+        }
+    }
+
+    /// What there is to say beside the word.
+    pub fn message(&self) -> Option<&str> {
+        match self {
+            Outcome::Failed(m) | Outcome::Skipped(m) if !m.is_empty() => Some(m),
+            _ => None,
+        }
+    }
+
+    /// True for [`Outcome::Ok`].
+    pub fn is_ok(&self) -> bool {
+        matches!(self, Outcome::Ok)
+    }
+}
+
+/// A dependency: `before` had to end before `after` could start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Edge {
+    /// The span that had to end first.
+    pub before: SpanId,
+    /// The span that had to wait for it.
+    pub after: SpanId,
+    /// Which relation of the device graph asked for it.
+    pub kind: EdgeKind,
+}
+
+/// The relation that an edge stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EdgeKind {
+    /// Parent and child (the parent probes first, the child shuts down first).
+    Parent,
+    /// Supplier and consumer (the supplier probes first, the consumer shuts down first).
+    Supplier,
+}
+
+impl EdgeKind {
+    /// One lower-case word, as it stands in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            EdgeKind::Parent => "parent",
+            EdgeKind::Supplier => "supplier",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    #[test]
+    fn times_that_run_backwards_are_put_right() {
+        let mut t = Timeline::new("x");
+        let mut span = Span::new("a", SpanKind::Probe, ms(5), ms(3));
+        span.queued = ms(9);
+        let id = t.push(span);
+        let span = t.span(id);
+        assert_eq!((span.queued, span.start, span.end), (ms(5), ms(5), ms(5)));
+    }
+
+    #[test]
+    fn an_edge_to_a_span_that_is_not_there_is_refused() {
+        let mut t = Timeline::new("x");
+        let a = t.push(Span::new("a", SpanKind::Probe, ms(0), ms(1)));
+        let beyond = SpanId(7);
+        let refused = std::panic::catch_unwind(move || t.push_edge(a, beyond, EdgeKind::Parent));
+        assert!(refused.is_err());
+    }
+
+    #[test]
+    fn an_edge_is_kept_when_its_first_span_ended_in_time() {
+        let mut t = Timeline::new("x");
+        let a = t.push(Span::new("a", SpanKind::Probe, ms(0), ms(4)));
+        let b = t.push(Span::new("b", SpanKind::Probe, ms(4), ms(5)));
+        let nested = t.push(Span::new("nested", SpanKind::Probe, ms(1), ms(2)));
+        t.push_edge(a, b, EdgeKind::Parent);
+        t.push_edge(a, nested, EdgeKind::Parent);
+        let not_kept: Vec<_> = t.edges_not_kept().map(|e| e.after).collect();
+        assert_eq!(not_kept, [nested]);
+    }
+
+    #[test]
+    fn a_name_finds_its_first_span() {
+        let mut t = Timeline::new("x");
+        t.push(Span::new("a", SpanKind::Probe, ms(0), ms(4)));
+        let b = t.push(Span::new("b", SpanKind::Probe, ms(4), ms(5)));
+        t.push(Span::new("b", SpanKind::Probe, ms(5), ms(6)));
+        assert_eq!(t.find("b"), Some(b));
+        assert_eq!(t.find("c"), None);
+    }
+}

@@ -1,0 +1,365 @@
+//! The numbers of a timeline: makespan, serial sum, critical path, parallelism.
+
+use crate::model::{Outcome, SpanId, Timeline};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// The chain of dependent spans that bounds a timeline from below; see
+/// [`Timeline::critical_path`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CriticalPath {
+    /// The spans of the chain, first to last. Empty for an empty timeline.
+    pub spans: Vec<SpanId>,
+    /// The sum of their run times.
+    pub length: Duration,
+}
+
+impl CriticalPath {
+    /// True when `id` is on the path.
+    pub fn contains(&self, id: SpanId) -> bool {
+        self.spans.contains(&id)
+    }
+}
+
+/// Everything that a heading says about a timeline.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Summary {
+    /// Number of spans.
+    pub spans: usize,
+    /// How many of them ended well.
+    pub ok: usize,
+    /// How many failed.
+    pub failed: usize,
+    /// How many were skipped.
+    pub skipped: usize,
+    /// How many were cancelled.
+    pub cancelled: usize,
+    /// How many had no callback.
+    pub no_callback: usize,
+    /// See [`Timeline::makespan`].
+    pub makespan: Duration,
+    /// See [`Timeline::serial_sum`].
+    pub serial_sum: Duration,
+    /// See [`Timeline::critical_path`].
+    pub critical_path: Duration,
+    /// See [`Timeline::max_parallelism`].
+    pub max_parallelism: usize,
+}
+
+impl Timeline {
+    /// When the first span could have started: the earliest `queued`. Zero when empty.
+    pub fn origin(&self) -> Duration {
+        self.spans().iter().map(|s| s.queued).min().unwrap_or_default()
+    }
+
+    /// When the last span was over. Zero when empty.
+    pub fn finish(&self) -> Duration {
+        self.spans().iter().map(|s| s.end).max().unwrap_or_default()
+    }
+
+    /// The time from the first moment at which anything could have started to the end of the last
+    /// span. Zero when empty.
+    pub fn makespan(&self) -> Duration {
+        self.finish().saturating_sub(self.origin())
+    }
+
+    /// The sum of all run times: what the same work takes one after another, provided that running
+    /// in parallel made none of it slower or faster.
+    pub fn serial_sum(&self) -> Duration {
+        self.spans().iter().map(|s| s.took()).sum()
+    }
+
+    /// The chain of spans, each joined to the next by a recorded edge, whose run times add up to
+    /// most. Waiting between them does not count, so its length is what the makespan would have
+    /// been with a free worker for everything: no number of workers makes it shorter, only shorter
+    /// spans or fewer dependencies do. It is never longer than the makespan.
+    ///
+    /// * Only edges that were [kept](Timeline::is_kept) count. Where spans overlap although an edge
+    ///   joins them (a probe inside its parent's probe), their times would count twice.
+    /// * Without edges it is the longest single span.
+    /// * Of equal chains the one whose last span ended later is taken, then the one pushed first;
+    ///   the same rule picks between equal predecessors.
+    ///
+    /// The method is the longest path in a directed acyclic graph, by dynamic programming in
+    /// topological order: linear in spans plus edges, without recursion.
+    pub fn critical_path(&self) -> CriticalPath {
+        let n = self.spans().len();
+        let mut successors: Vec<Vec<usize>> = vec![Vec::new(); n];
+        let mut unfinished = vec![0usize; n];
+        for edge in self.edges().iter().filter(|e| self.is_kept(e)) {
+            successors[edge.before.0].push(edge.after.0);
+            unfinished[edge.after.0] += 1;
+        }
+
+        // `best` is the length of the longest chain that ends with the span, `via` its last step.
+        let mut best: Vec<Duration> = vec![Duration::ZERO; n];
+        let mut via: Vec<Option<usize>> = vec![None; n];
+        let mut done = vec![false; n];
+        let mut ready: Vec<usize> = (0..n).filter(|&i| unfinished[i] == 0).collect();
+        // Kept edges can only form a cycle among spans of no length at one instant, where the order
+        // adds nothing: then go on with the one that ended first.
+        let mut rest: Vec<usize> = (0..n).collect();
+        rest.sort_by_key(|&i| self.spans()[i].end);
+        let mut rest = rest.into_iter();
+        while let Some(i) = ready.pop().or_else(|| rest.find(|&i| !done[i])) {
+            if std::mem::replace(&mut done[i], true) {
+                continue;
+            }
+            best[i] += self.spans()[i].took();
+            for &s in &successors[i] {
+                let rank = |i: usize| (best[i], self.spans()[i].end, std::cmp::Reverse(i));
+                // Before a span is done, its `best` is that of its best predecessor.
+                if !done[s] && via[s].is_none_or(|p| rank(i) > rank(p)) {
+                    best[s] = best[i];
+                    via[s] = Some(i);
+                }
+                unfinished[s] -= 1;
+                if unfinished[s] == 0 {
+                    ready.push(s);
+                }
+            }
+        }
+
+        let rank = |&i: &usize| (best[i], self.spans()[i].end, std::cmp::Reverse(i));
+        let Some(last) = (0..n).max_by_key(rank) else { return CriticalPath::default() };
+        let mut spans: Vec<SpanId> =
+            std::iter::successors(Some(last), |&i| via[i]).map(SpanId).collect();
+        spans.reverse();
+        CriticalPath { spans, length: best[last] }
+    }
+
+    /// The greatest number of spans that ran at one moment. Spans that one worker ran inside one
+    /// another count once; a span of no length counts for nothing, and one that ends as another
+    /// starts does not overlap it.
+    pub fn max_parallelism(&self) -> usize {
+        let mut moments: Vec<(Duration, bool, usize)> = Vec::new();
+        let mut workers: HashMap<&str, usize> = HashMap::new();
+        // Spans of an unknown worker are taken to have had a worker each.
+        let mut lanes = 0;
+        for span in self.spans().iter().filter(|s| s.start < s.end) {
+            let lane = if span.worker.is_empty() {
+                lanes += 1;
+                lanes - 1
+            } else {
+                *workers.entry(&span.worker).or_insert_with(|| {
+                    lanes += 1;
+                    lanes - 1
+                })
+            };
+            moments.push((span.start, true, lane));
+            moments.push((span.end, false, lane));
+        }
+        // At one moment ends (false) come before starts (true).
+        moments.sort_unstable();
+        let mut depth = vec![0usize; lanes];
+        let (mut now, mut most) = (0usize, 0usize);
+        for (_, starts, lane) in moments {
+            if starts {
+                depth[lane] += 1;
+                now += usize::from(depth[lane] == 1);
+                most = most.max(now);
+            } else {
+                depth[lane] -= 1;
+                now -= usize::from(depth[lane] == 0);
+            }
+        }
+        most
+    }
+
+    /// All the numbers at once.
+    pub fn summary(&self) -> Summary {
+        let count = |f: fn(&Outcome) -> bool| self.spans().iter().filter(|s| f(&s.outcome)).count();
+        Summary {
+            spans: self.spans().len(),
+            ok: count(Outcome::is_ok),
+            failed: count(|o| matches!(o, Outcome::Failed(_))),
+            skipped: count(|o| matches!(o, Outcome::Skipped(_))),
+            cancelled: count(|o| matches!(o, Outcome::Cancelled)),
+            no_callback: self.spans().iter().filter(|s| s.no_callback).count(),
+            makespan: self.makespan(),
+            serial_sum: self.serial_sum(),
+            critical_path: self.critical_path().length,
+            max_parallelism: self.max_parallelism(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{EdgeKind, Span, SpanId, SpanKind, Timeline};
+    use std::time::Duration;
+
+    const fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    /// Spans by (start, end) and edges by index.
+    fn timeline(spans: &[(u64, u64)], edges: &[(usize, usize)]) -> Timeline {
+        let mut t = Timeline::new("t");
+        for (i, &(start, end)) in spans.iter().enumerate() {
+            t.push(Span::new(format!("s{i}"), SpanKind::Probe, ms(start), ms(end)));
+        }
+        for &(before, after) in edges {
+            t.push_edge(SpanId(before), SpanId(after), EdgeKind::Parent);
+        }
+        t
+    }
+
+    fn path(t: &Timeline) -> Vec<usize> {
+        t.critical_path().spans.iter().map(|s| s.index()).collect()
+    }
+
+    #[test]
+    fn an_empty_timeline_has_zero_of_everything() {
+        assert_eq!(Timeline::new("t").summary(), crate::Summary::default());
+    }
+
+    #[test]
+    fn without_edges_the_longest_span_is_the_path() {
+        let t = timeline(&[(0, 10), (0, 30), (5, 32)], &[]);
+        assert_eq!(path(&t), [1]);
+        assert_eq!(t.critical_path().length, ms(30));
+        assert_eq!(t.makespan(), ms(32));
+        assert_eq!(t.serial_sum(), ms(67));
+    }
+
+    #[test]
+    fn the_path_is_the_heaviest_chain_and_not_the_one_with_most_spans() {
+        // 0 -> 1 -> 2 is three short ones, 3 -> 4 two long ones.
+        let t = timeline(
+            &[(0, 1), (1, 2), (2, 3), (0, 10), (12, 20)],
+            &[(0, 1), (1, 2), (3, 4), (0, 4)],
+        );
+        assert_eq!(path(&t), [3, 4]);
+        // The two idle milliseconds between them do not count.
+        assert_eq!(t.critical_path().length, ms(18));
+    }
+
+    #[test]
+    fn a_long_span_that_nothing_waits_for_can_be_the_path_alone() {
+        let t = timeline(&[(0, 1), (1, 2), (0, 50)], &[(0, 1)]);
+        assert_eq!(path(&t), [2]);
+    }
+
+    #[test]
+    fn a_nested_span_is_not_counted_twice() {
+        let t = timeline(&[(0, 10), (2, 9)], &[(0, 1)]);
+        assert_eq!(t.critical_path().length, ms(10));
+        assert!(t.critical_path().length <= t.makespan());
+    }
+
+    #[test]
+    fn spans_without_length_join_the_chains_on_both_sides_of_them() {
+        // 0 runs, 3 and 1 are completed on the spot, 2 runs. The ids are out of order on purpose.
+        let t = timeline(&[(0, 5), (5, 5), (5, 9), (5, 5)], &[(0, 3), (3, 1), (1, 2)]);
+        assert_eq!(path(&t), [0, 3, 1, 2]);
+        assert_eq!(t.critical_path().length, ms(9));
+    }
+
+    #[test]
+    fn a_cycle_of_spans_without_length_is_gone_through_once() {
+        // 3 leads into the cycle of 1 and 2, which leads to 0.
+        let t = timeline(&[(5, 8), (5, 5), (5, 5), (0, 5)], &[(3, 1), (1, 2), (2, 1), (2, 0)]);
+        assert_eq!(path(&t), [3, 1, 2, 0]);
+        assert_eq!(t.critical_path().length, ms(8));
+    }
+
+    #[test]
+    fn a_chain_of_a_hundred_thousand_needs_no_stack() {
+        let n = 100_000;
+        let spans: Vec<(u64, u64)> = (0..n).map(|i| (i, i + 1)).collect();
+        let edges: Vec<(usize, usize)> = (1..n as usize).map(|i| (i - 1, i)).collect();
+        let t = timeline(&spans, &edges);
+        assert_eq!(t.critical_path().spans.len(), n as usize);
+        assert_eq!(t.critical_path().length, t.makespan());
+    }
+
+    #[test]
+    fn of_equal_chains_the_later_end_wins_then_the_first_pushed() {
+        assert_eq!(path(&timeline(&[(0, 5), (1, 6)], &[])), [1]);
+        assert_eq!(path(&timeline(&[(0, 5), (0, 5)], &[])), [0]);
+    }
+
+    #[test]
+    fn the_path_agrees_with_trying_every_chain() {
+        // A small deterministic generator, so that a failure can be repeated.
+        let mut state = 0x9E37_79B9_7F4A_7C15u64;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % below
+        };
+        for _ in 0..300 {
+            let n = 1 + random(8) as usize;
+            let spans: Vec<(u64, u64)> = (0..n)
+                .map(|_| {
+                    let start = random(12);
+                    (start, start + random(6))
+                })
+                .collect();
+            let edges: Vec<(usize, usize)> = (0..random(16))
+                .map(|_| (random(n as u64) as usize, random(n as u64) as usize))
+                .filter(|(a, b)| a < b)
+                .collect();
+            let t = timeline(&spans, &edges);
+            let longest = (0..n).map(|i| longest_from(&t, i)).max().unwrap();
+            let found = t.critical_path();
+            assert_eq!(found.length, longest, "spans {spans:?} edges {edges:?}");
+            assert_eq!(found.spans.iter().map(|&s| t.span(s).took()).sum::<Duration>(), longest);
+            for pair in found.spans.windows(2) {
+                assert!(
+                    t.edges().iter().any(|e| [e.before, e.after] == pair[..] && t.is_kept(e)),
+                    "{pair:?} is no kept edge"
+                );
+            }
+        }
+    }
+
+    fn longest_from(t: &Timeline, i: usize) -> Duration {
+        let rest = t.edges().iter().filter(|e| e.before.index() == i && t.is_kept(e));
+        let rest = rest.map(|e| longest_from(t, e.after.index())).max().unwrap_or_default();
+        t.spans()[i].took() + rest
+    }
+
+    #[test]
+    fn the_makespan_begins_when_the_first_span_could_have_started() {
+        let mut t = Timeline::new("t");
+        let mut span = Span::new("a", SpanKind::Probe, ms(5), ms(8));
+        span.queued = ms(2);
+        t.push(span);
+        assert_eq!(t.makespan(), ms(6));
+    }
+
+    #[test]
+    fn parallelism_counts_workers_and_touching_spans_do_not_overlap() {
+        let t = timeline(&[(0, 5), (5, 9), (2, 6), (3, 3)], &[]);
+        assert_eq!(t.max_parallelism(), 2);
+
+        let mut nested = Timeline::new("t");
+        for (start, end) in [(0, 9), (2, 5)] {
+            nested.push(Span::new("x", SpanKind::Probe, ms(start), ms(end)).on("w0", None));
+        }
+        nested.push(Span::new("y", SpanKind::Probe, ms(4), ms(6)).on("w1", None));
+        assert_eq!(nested.max_parallelism(), 2);
+    }
+
+    #[test]
+    fn the_summary_counts_each_outcome() {
+        use crate::Outcome;
+        let mut t = Timeline::new("t");
+        for outcome in [
+            Outcome::Ok,
+            Outcome::Failed("no".into()),
+            Outcome::Skipped("late".into()),
+            Outcome::Cancelled,
+        ] {
+            let mut span = Span::new("a", SpanKind::Probe, ms(0), ms(1));
+            span.outcome = outcome;
+            span.no_callback = span.outcome.is_ok();
+            t.push(span);
+        }
+        let s = t.summary();
+        assert_eq!((s.spans, s.ok, s.failed, s.skipped, s.cancelled), (4, 1, 1, 1, 1));
+        assert_eq!(s.no_callback, 1);
+    }
+}

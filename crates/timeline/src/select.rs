@@ -1,0 +1,143 @@
+//! Which spans a reader wants to see when there are too many for all of them.
+
+use crate::model::{SpanId, Timeline};
+use crate::path::CriticalPath;
+use std::time::Duration;
+
+/// Up to so many spans that had no callback are shown one by one; more are folded into one line.
+pub(crate) const FOLD_ABOVE: usize = 4;
+
+/// What is shown, and what is said about the rest.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Selection {
+    /// The spans to show, by start.
+    pub(crate) shown: Vec<SpanId>,
+    /// Spans without a callback that were folded.
+    pub(crate) folded: Rest,
+    /// Other spans that found no room.
+    pub(crate) left_out: Rest,
+}
+
+/// A number of spans that are not shown.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rest {
+    pub(crate) count: usize,
+    /// How many of them did not end well.
+    pub(crate) not_ok: usize,
+    /// The sum of their run times.
+    pub(crate) took: Duration,
+    /// The longest of them.
+    pub(crate) longest: Duration,
+}
+
+impl Rest {
+    fn add(&mut self, took: Duration, ok: bool) {
+        self.count += 1;
+        self.not_ok += usize::from(!ok);
+        self.took += took;
+        self.longest = self.longest.max(took);
+    }
+}
+
+/// Picks at most `rows` spans: what failed (up to half the room), then the critical path, then the
+/// longest; of each the longest first.
+pub(crate) fn select(t: &Timeline, path: &CriticalPath, rows: usize) -> Selection {
+    let mut on_path = vec![false; t.spans().len()];
+    for id in &path.spans {
+        on_path[id.0] = true;
+    }
+    let folds = |id: SpanId| t.span(id).no_callback && t.span(id).outcome.is_ok();
+    let fold = t.iter().filter(|&(id, _)| folds(id)).count() > FOLD_ABOVE;
+
+    let mut selection = Selection::default();
+    let mut candidates: Vec<SpanId> = Vec::new();
+    for (id, span) in t.iter() {
+        if fold && folds(id) {
+            selection.folded.add(span.took(), true);
+        } else {
+            candidates.push(id);
+        }
+    }
+    if candidates.len() > rows {
+        let longest_first = |&id: &SpanId| (std::cmp::Reverse(t.span(id).took()), id);
+        candidates.sort_by_key(longest_first);
+        let mut not_ok_left = rows / 2;
+        // Cached, as the key is counted down: it is asked for once, longest span first.
+        candidates.sort_by_cached_key(|&id| {
+            let urgent = !t.span(id).outcome.is_ok() && not_ok_left > 0;
+            not_ok_left -= usize::from(urgent);
+            if urgent {
+                0
+            } else if on_path[id.0] {
+                1
+            } else {
+                2
+            }
+        });
+        for id in candidates.drain(rows..) {
+            selection.left_out.add(t.span(id).took(), t.span(id).outcome.is_ok());
+        }
+    }
+    candidates.sort_by_key(|&id| (t.span(id).start, t.span(id).queued, id));
+    selection.shown = candidates;
+    selection
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{EdgeKind, Outcome, Span, SpanKind};
+
+    const fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    fn shown(t: &Timeline, rows: usize) -> Vec<String> {
+        let ids = select(t, &t.critical_path(), rows).shown;
+        ids.into_iter().map(|id| t.span(id).name.clone()).collect()
+    }
+
+    #[test]
+    fn everything_is_shown_when_there_is_room() {
+        let mut t = Timeline::new("t");
+        t.push(Span::new("late", SpanKind::Probe, ms(5), ms(6)));
+        t.push(Span::new("early", SpanKind::Probe, ms(1), ms(2)));
+        assert_eq!(shown(&t, 2), ["early", "late"]);
+    }
+
+    #[test]
+    fn failures_then_the_critical_path_then_the_longest_are_kept() {
+        let mut t = Timeline::new("t");
+        let a = t.push(Span::new("path-a", SpanKind::Probe, ms(0), ms(6)));
+        let b = t.push(Span::new("path-b", SpanKind::Probe, ms(6), ms(12)));
+        t.push_edge(a, b, EdgeKind::Supplier);
+        t.push(Span::new("long", SpanKind::Probe, ms(0), ms(10)));
+        t.push(Span::new("middle", SpanKind::Probe, ms(0), ms(8)));
+        for i in 0..5 {
+            let mut bad = Span::new(format!("bad-{i}"), SpanKind::Probe, ms(0), ms(1));
+            bad.outcome = Outcome::Failed("no".into());
+            t.push(bad);
+        }
+        let picked = select(&t, &t.critical_path(), 5);
+        let names: Vec<&str> = picked.shown.iter().map(|&id| t.span(id).name.as_str()).collect();
+        assert_eq!(names, ["path-a", "long", "bad-0", "bad-1", "path-b"]);
+        assert_eq!((picked.left_out.count, picked.left_out.not_ok), (4, 3));
+        assert_eq!(picked.left_out.longest, ms(8));
+    }
+
+    #[test]
+    fn many_spans_without_a_callback_are_folded_and_few_are_not() {
+        let mut t = Timeline::new("t");
+        t.push(Span::new("real", SpanKind::Probe, ms(0), ms(6)));
+        for i in 0..=FOLD_ABOVE {
+            if i == FOLD_ABOVE {
+                assert_eq!(shown(&t, 40).len(), 1 + FOLD_ABOVE);
+            }
+            let mut bus = Span::new(format!("bus-{i}"), SpanKind::Probe, ms(1), ms(1));
+            bus.no_callback = true;
+            t.push(bus);
+        }
+        assert_eq!(shown(&t, 40), ["real"]);
+        assert_eq!(select(&t, &t.critical_path(), 40).folded.count, FOLD_ABOVE + 1);
+    }
+}

@@ -1,0 +1,407 @@
+//! A timeline as text for a terminal: a row per device with its bar, and the numbers below.
+//!
+//! A `*` marks the critical path. In a bar, `·` waits for a dependency, `░` waits for a worker,
+//! `█` runs, and `▏` runs for less than half a column.
+
+use crate::model::{Outcome, Span, SpanId, SpanKind, Timeline};
+use crate::path::{CriticalPath, Summary};
+use crate::select::{Selection, select};
+use crate::units::{duration, fit, printable, wrap};
+use std::time::Duration;
+
+/// More spans than that are cut down to those that matter most.
+const MAX_ROWS: usize = 40;
+/// A longer critical path is named by its ends.
+const MAX_PATH_NAMES: usize = 12;
+/// So many messages of spans that did not end well are printed.
+const MAX_MESSAGES: usize = 20;
+
+/// Renders `t` for a terminal of `width` columns (less than 60 counts as 60, more than 200 as
+/// 200), with a newline at the end of each line. No line is wider; each character is taken to be
+/// one column wide. It holds no colours and no control characters, whatever the names hold.
+///
+/// At most 40 spans get a row: those that did not end well, those on the critical path, then the
+/// longest; it is said how many were left out. More than four spans without a callback become one
+/// line.
+pub fn render(t: &Timeline, width: usize) -> String {
+    let width = width.clamp(60, 200);
+    let noun = Noun::of(t);
+    let mut out = Lines { width, text: String::new() };
+    if t.is_empty() {
+        out.wrapped(&format!("{}: nothing was recorded", printable(t.name())), 0);
+        return out.text;
+    }
+
+    let summary = t.summary();
+    let path = t.critical_path();
+    let selection = select(t, &path, MAX_ROWS);
+    out.wrapped(&heading(t, &summary, &noun), 2);
+    out.line("");
+    if !selection.shown.is_empty() {
+        table(&mut out, t, &path, &selection, &noun);
+    }
+    rest(&mut out, &selection, &noun);
+    out.line("");
+    out.wrapped(&numbers(&summary), 2);
+    out.wrapped(&path_names(t, &path), 2);
+    messages(&mut out, t, &selection);
+    out.text
+}
+
+/// The text so far, and the width that no line may exceed.
+struct Lines {
+    width: usize,
+    text: String,
+}
+
+impl Lines {
+    fn line(&mut self, line: &str) {
+        self.text.push_str(line.trim_end());
+        self.text.push('\n');
+    }
+
+    fn wrapped(&mut self, text: &str, indent: usize) {
+        for line in wrap(text, self.width, indent) {
+            self.line(&line);
+        }
+    }
+}
+
+/// What the spans are called.
+struct Noun {
+    one: &'static str,
+    many: &'static str,
+}
+
+impl Noun {
+    fn of(t: &Timeline) -> Noun {
+        let all = |k: &[SpanKind]| t.spans().iter().all(|s| k.contains(&s.kind));
+        if all(&[SpanKind::Probe, SpanKind::Shutdown]) {
+            Noun { one: "device", many: "devices" }
+        } else if all(&[SpanKind::Initcall]) {
+            Noun { one: "initcall", many: "initcalls" }
+        } else if all(&[SpanKind::Task]) {
+            Noun { one: "task", many: "tasks" }
+        } else {
+            Noun { one: "span", many: "spans" }
+        }
+    }
+
+    fn count(&self, n: usize) -> String {
+        format!("{n} {}", if n == 1 { self.one } else { self.many })
+    }
+}
+
+fn heading(t: &Timeline, s: &Summary, noun: &Noun) -> String {
+    let mut text = format!("{}: {}", printable(t.name()), noun.count(s.spans));
+    let parts = [(s.ok, "ok"), (s.failed, "failed"), (s.skipped, "skipped")];
+    for (n, what) in parts.into_iter().chain([(s.cancelled, "cancelled")]) {
+        match n {
+            0 => {}
+            _ if n == s.spans && n > 1 => text += &format!(", all {what}"),
+            _ if n == s.spans => text += &format!(", {what}"),
+            _ => text += &format!(", {n} {what}"),
+        }
+    }
+    text
+}
+
+pub(crate) fn numbers(s: &Summary) -> String {
+    let mut serial = format!("serial sum {}", duration(s.serial_sum));
+    if !s.makespan.is_zero() {
+        let times = s.serial_sum.as_secs_f64() / s.makespan.as_secs_f64();
+        serial += &format!(" ({times:.2} times the makespan)");
+    }
+    format!(
+        "makespan {}, {serial}, critical path {}, at most {} at once",
+        duration(s.makespan),
+        duration(s.critical_path),
+        s.max_parallelism,
+    )
+}
+
+pub(crate) fn path_names(t: &Timeline, path: &CriticalPath) -> String {
+    let name = |&id: &SpanId| {
+        let span = t.span(id);
+        format!("{} ({})", fit(&span.name, 40), duration(span.took()))
+    };
+    let mut names: Vec<String> = path.spans.iter().map(name).collect();
+    if names.len() > MAX_PATH_NAMES {
+        let half = MAX_PATH_NAMES / 2;
+        let left_out = names.len() - 2 * half;
+        names.splice(half..half + left_out, [format!("({left_out} more)")]);
+    }
+    format!("critical path: {}", names.join(" > "))
+}
+
+fn rest(out: &mut Lines, selection: &Selection, noun: &Noun) {
+    let folded = &selection.folded;
+    if folded.count > 0 {
+        let who = noun.count(folded.count);
+        let took = duration(folded.took);
+        out.wrapped(
+            &format!("+ {who} without a callback, completed on the spot ({took} in all)"),
+            4,
+        );
+    }
+    let left = &selection.left_out;
+    if left.count > 0 {
+        let not_ok = match left.not_ok {
+            0 => String::new(),
+            n => format!(", {n} of them not ok"),
+        };
+        out.wrapped(
+            &format!(
+                "+ {} left out, none longer than {}{not_ok} ({} in all)",
+                noun.count(left.count),
+                duration(left.longest),
+                duration(left.took),
+            ),
+            4,
+        );
+    }
+}
+
+fn messages(out: &mut Lines, t: &Timeline, selection: &Selection) {
+    let mut said = 0;
+    for &id in &selection.shown {
+        let span = t.span(id);
+        let Some(message) = span.outcome.message() else { continue };
+        if said == MAX_MESSAGES {
+            out.line("and more messages; the JSON has them all");
+            return;
+        }
+        said += 1;
+        let word = span.outcome.as_str();
+        out.wrapped(&format!("{word}: {}: {}", printable(&span.name), printable(message)), 4);
+    }
+}
+
+/// The widths of the columns that are not fixed.
+#[derive(Debug, PartialEq, Eq)]
+struct Columns {
+    name: usize,
+    place: usize,
+    state: usize,
+    released: usize,
+    bar: usize,
+}
+
+impl Columns {
+    /// Gives each text column what it needs if the bar keeps a third of the width; else takes from
+    /// the widest until it fits. `need` is name, place, state, released.
+    fn plan(width: usize, need: [usize; 4]) -> Columns {
+        let [name, place, state, released] = need;
+        let mut text = [name.min(32), place.min(24), released.min(24)];
+        let least = [10, 6, 7];
+        // The mark, two times of seven, and the blanks between seven columns.
+        let fixed = 2 + 7 + 7 + state + 6;
+        let total = |text: &[usize; 3]| text.iter().sum::<usize>() + fixed;
+        for bar_wanted in [width / 3, 16, 8] {
+            while total(&text) + bar_wanted > width {
+                let shrinkable = (0..3).filter(|&i| text[i] > least[i]);
+                let Some(widest) = shrinkable.max_by_key(|&i| text[i]) else { break };
+                // A third of the width for the bar is a wish; text that one can read comes first.
+                if bar_wanted == width / 3 && text[widest] <= 16 {
+                    break;
+                }
+                text[widest] -= 1;
+            }
+        }
+        let [name, place, released] = text;
+        Columns { name, place, state, released, bar: width.saturating_sub(total(&text)) }
+    }
+}
+
+/// The cells of one row, but for the bar.
+struct Row {
+    critical: bool,
+    name: String,
+    place: String,
+    /// What to say of the place where there is no room for all.
+    place_short: String,
+    waited: String,
+    took: String,
+    state: &'static str,
+    released: String,
+    /// What to say of it where that does not fit; empty: cut it.
+    released_short: String,
+}
+
+/// `text`, or `short` where only that fits, or as much as fits.
+fn fit_or(text: &str, short: &str, width: usize) -> String {
+    let len = |s: &str| s.chars().count();
+    let cut = len(text) > width && !short.is_empty() && len(short) <= width;
+    fit(if cut { short } else { text }, width)
+}
+
+impl Row {
+    fn of(span: &Span, critical: bool) -> Row {
+        let cpu = span.cpu.map(|cpu| format!("cpu {cpu}"));
+        let ran = !span.took().is_zero()
+            || !matches!(span.outcome, Outcome::Skipped(_) | Outcome::Cancelled);
+        let place = match (&cpu, span.worker.is_empty()) {
+            (Some(cpu), false) => format!("{}, {cpu}", span.worker),
+            (Some(cpu), true) => cpu.clone(),
+            (None, _) => span.worker.clone(),
+        };
+        Row {
+            critical,
+            name: span.name.clone(),
+            place,
+            place_short: cpu.unwrap_or_default(),
+            waited: if span.waited().is_zero() { "-".into() } else { duration(span.waited()) },
+            took: if ran { duration(span.took()) } else { "-".into() },
+            state: span.outcome.as_str(),
+            released: span.released_by.clone().unwrap_or_default(),
+            released_short: String::new(),
+        }
+    }
+
+    fn text(&self, c: &Columns, bar: &str) -> String {
+        format!(
+            "{} {:<name$} {:<at$} {:>7} {:>7} {:<state$} {:<released$} {bar}",
+            if self.critical { '*' } else { ' ' },
+            fit(&self.name, c.name),
+            fit_or(&self.place, &self.place_short, c.place),
+            self.waited,
+            self.took,
+            self.state,
+            fit_or(&self.released, &self.released_short, c.released),
+            name = c.name,
+            at = c.place,
+            state = c.state,
+            released = c.released,
+        )
+    }
+}
+
+fn table(out: &mut Lines, t: &Timeline, path: &CriticalPath, selection: &Selection, noun: &Noun) {
+    let mut critical = vec![false; t.spans().len()];
+    for id in &path.spans {
+        critical[id.index()] = true;
+    }
+    let header = Row {
+        critical: false,
+        name: noun.one.into(),
+        place: "worker".into(),
+        place_short: "on".into(),
+        waited: "waited".into(),
+        took: "took".into(),
+        state: "state",
+        released: "released by".into(),
+        released_short: "after".into(),
+    };
+    let rows: Vec<(Row, SpanId)> =
+        selection.shown.iter().map(|&id| (Row::of(t.span(id), critical[id.index()]), id)).collect();
+
+    let mut need = [0usize; 4];
+    for row in rows.iter().map(|(row, _)| row).chain([&header]) {
+        let cells = [&*row.name, &row.place, row.state, &row.released];
+        for (need, cell) in need.iter_mut().zip(cells) {
+            *need = (*need).max(cell.chars().count());
+        }
+    }
+    let columns = Columns::plan(out.width, need);
+    let scale = Scale { from: t.origin(), length: t.makespan(), columns: columns.bar };
+
+    out.line(&header.text(&columns, &scale.axis()));
+    let mut used = String::new();
+    for (row, id) in &rows {
+        let bar = scale.bar(t.span(*id));
+        used.push_str(&bar);
+        out.line(&row.text(&columns, &bar));
+    }
+    let legend = [
+        ('*', "critical path"),
+        ('·', "waits for a dependency"),
+        ('░', "waits for a worker"),
+        ('█', "runs"),
+    ];
+    let seen = legend.iter().filter(|(mark, _)| *mark == '*' || used.contains(*mark));
+    let legend: Vec<String> = seen.map(|(mark, what)| format!("{mark} {what}")).collect();
+    out.line("");
+    out.wrapped(&legend.join(", "), 2);
+}
+
+/// Time on the columns of a bar.
+struct Scale {
+    from: Duration,
+    length: Duration,
+    columns: usize,
+}
+
+impl Scale {
+    fn axis(&self) -> String {
+        let end = duration(self.length);
+        let room = self.columns.saturating_sub(1);
+        format!("0{end:>room$}")
+    }
+
+    /// The column, with fraction, at which a moment lies.
+    fn at(&self, moment: Duration) -> f64 {
+        let length = self.length.as_secs_f64();
+        if length == 0.0 {
+            return 0.0;
+        }
+        moment.saturating_sub(self.from).as_secs_f64() / length * self.columns as f64
+    }
+
+    fn bar(&self, span: &Span) -> String {
+        let last = self.columns.saturating_sub(1);
+        let column = |moment| (self.at(moment) as usize).min(last);
+        let (queued, start) = (column(span.queued), column(span.start));
+        let end = (self.at(span.end).ceil() as usize).clamp(start + 1, self.columns.max(start + 1));
+        let blocked = if span.released_by.is_some() { '·' } else { ' ' };
+        let short = self.at(span.end) - self.at(span.start) < 0.5;
+        let end = if short { start + 1 } else { end };
+        (0..end)
+            .map(|i| match i {
+                _ if i < queued => blocked,
+                _ if i < start => '░',
+                _ if short => '▏',
+                _ => '█',
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    #[test]
+    fn a_bar_shows_both_kinds_of_waiting_and_the_run() {
+        let scale = Scale { from: ms(0), length: ms(100), columns: 20 };
+        let mut span = Span::new("a", SpanKind::Probe, ms(50), ms(75));
+        span.queued = ms(25);
+        span.released_by = Some("b".into());
+        assert_eq!(scale.bar(&span), "·····░░░░░█████");
+        span.released_by = None;
+        assert_eq!(scale.bar(&span), "     ░░░░░█████");
+    }
+
+    #[test]
+    fn a_run_of_no_length_at_the_very_end_is_still_seen() {
+        let scale = Scale { from: ms(0), length: ms(100), columns: 10 };
+        assert_eq!(scale.bar(&Span::new("a", SpanKind::Probe, ms(100), ms(100))), "         ▏");
+        let nothing = Scale { from: ms(0), length: ms(0), columns: 10 };
+        assert_eq!(nothing.bar(&Span::new("a", SpanKind::Probe, ms(0), ms(0))), "▏");
+    }
+
+    #[test]
+    fn columns_fill_the_width_exactly_and_none_vanishes() {
+        for width in 60..=200 {
+            for need in [[1, 1, 2, 1], [60, 40, 9, 60], [10, 10, 9, 30], [32, 6, 5, 11]] {
+                let c = Columns::plan(width, need);
+                assert_eq!(2 + 7 + 7 + 6 + c.name + c.place + c.state + c.released + c.bar, width);
+                assert!(c.bar >= 6, "{width} {need:?} {c:?}");
+                assert!(c.name >= need[0].min(10) && c.released >= need[3].min(7));
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! How a length of time is written for people, and how names are made fit to print.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+/// A length of time with three significant digits and its unit, at most seven characters wide:
+/// `0 ns`, `12.3 µs`, `310 ms`, `1.21 s`, `83.0 s`. From 10 000 s on it is as wide as it needs.
+pub fn duration(d: Duration) -> String {
+    let ns = d.as_nanos() as f64;
+    // The limits lie where the next unit's rounding begins, so that 999.6 µs is not `1000 µs`.
+    let (value, unit) = match ns {
+        _ if ns < 999.5 => return format!("{ns:.0} ns"),
+        _ if ns < 999.5e3 => (ns / 1e3, "µs"),
+        _ if ns < 999.5e6 => (ns / 1e6, "ms"),
+        _ => (ns / 1e9, "s"),
+    };
+    match value {
+        _ if value < 9.995 => format!("{value:.2} {unit}"),
+        _ if value < 99.95 => format!("{value:.1} {unit}"),
+        _ => format!("{value:.0} {unit}"),
+    }
+}
+
+/// Replaces what would move a cursor or break a line, as names may come from a log that anyone
+/// could have written to.
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    let bad = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if text.contains(bad) { text.replace(bad, "\u{fffd}").into() } else { text.into() }
+}
+
+/// `text` in at most `width` characters; what is cut off is marked by `…`. The beginning of a name
+/// mostly says what kind it is and the end which one it is, so the middle goes.
+pub(crate) fn fit(text: &str, width: usize) -> String {
+    let text = printable(text);
+    let len = text.chars().count();
+    if len <= width {
+        return text.into_owned();
+    }
+    let Some(keep) = width.checked_sub(1) else { return String::new() };
+    let head = keep.div_ceil(2);
+    let tail = keep - head;
+    text.chars().take(head).chain(['…']).chain(text.chars().skip(len - tail)).collect()
+}
+
+/// Breaks `text` at blanks into lines of at most `width` characters; later lines begin with
+/// `indent` blanks. A word that is wider than a line is cut.
+pub(crate) fn wrap(text: &str, width: usize, indent: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    let mut used = 0;
+    for word in text.split(' ') {
+        let mut word: &str = word;
+        let mut len = word.chars().count();
+        if used > 0 && used + 1 + len > width {
+            lines.push(std::mem::replace(&mut line, " ".repeat(indent)));
+            used = indent;
+        } else if used > 0 {
+            line.push(' ');
+            used += 1;
+        }
+        while used + len > width && width > indent {
+            let cut = word.char_indices().nth(width - used).map_or(word.len(), |(at, _)| at);
+            line.push_str(&word[..cut]);
+            word = &word[cut..];
+            len = word.chars().count();
+            lines.push(std::mem::replace(&mut line, " ".repeat(indent)));
+            used = indent;
+        }
+        line.push_str(word);
+        used += len;
+    }
+    lines.push(line);
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_has_three_digits_and_at_most_seven_characters() {
+        for (ns, text) in [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1_000, "1.00 µs"),
+            (9_994, "9.99 µs"),
+            (9_996, "10.0 µs"),
+            (999_499, "999 µs"),
+            (999_500, "1.00 ms"),
+            (34_765_890, "34.8 ms"),
+            (999_600_000, "1.00 s"),
+            (83_000_000_000, "83.0 s"),
+            (9_999_000_000_000, "9999 s"),
+        ] {
+            let shown = duration(Duration::from_nanos(ns));
+            assert_eq!(shown, text);
+            assert!(shown.chars().count() <= 7);
+        }
+    }
+
+    #[test]
+    fn a_long_name_keeps_its_beginning_and_its_end() {
+        assert_eq!(fit("volume", 6), "volume");
+        assert_eq!(fit("pci-0000:01:00.0", 9), "pci-…00.0");
+        assert_eq!(fit("abc", 1), "…");
+        assert_eq!(fit("abc", 0), "");
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(fit("a\x1b[2Jb\n", 20), "a\u{fffd}[2Jb\u{fffd}");
+        assert_eq!(printable("a\u{202e}b"), "a\u{fffd}b");
+    }
+
+    #[test]
+    fn lines_break_at_blanks_and_long_words_are_cut() {
+        assert_eq!(wrap("one two three", 8, 2), ["one two", "  three"]);
+        assert_eq!(wrap("abcdefghij", 4, 1), ["abcd", " efg", " hij"]);
+        assert_eq!(wrap("", 8, 2), [""]);
+        for line in wrap(&"wörd ".repeat(40), 20, 4) {
+            assert!(line.chars().count() <= 20, "{line}");
+        }
+    }
+}
