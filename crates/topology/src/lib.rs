@@ -1,1 +1,50 @@
 //! Facts about CPUs, caches and nodes: CPU sets, topologies, affinity scopes, pods, shard layout.
+//!
+//! A [`Topology`] is the facts about one machine: the live one, one whose sysfs was saved, or one
+//! described in a line (`numa:2 l3:1 core:36 pu:2`). [`Pods`] divide its CPUs by [`AffinityScope`].
+//! A [`Machine`] is the handle that is passed to whatever places work: the topology, the masks of
+//! usable CPUs that change over time, and an epoch.
+//!
+//! ```
+//! use corewise_topology::{AffinityScope, DEFAULT_SHARD_SIZE, Machine};
+//!
+//! let machine = Machine::live()?;
+//! let pods = machine.pods(DEFAULT_SHARD_SIZE);
+//! for cpu in &machine.housekeeping() {
+//!     let shard = pods.pod_of(AffinityScope::CacheShard, cpu);
+//!     assert!(shard.is_some());
+//! }
+//! # Ok::<(), corewise_topology::TopologyError>(())
+//! ```
+//!
+//! The crate spawns no thread and keeps no global state. It runs on Linux; topologies that were saved
+//! or described can be used wherever it compiles.
+
+mod cpulist;
+mod cpuset;
+mod error;
+mod scope;
+mod shard;
+
+mod facts;
+mod topology;
+
+mod affinity;
+mod cgroup;
+mod live;
+mod sysfs;
+
+mod synthetic;
+mod synthetic_parse;
+
+mod machine;
+mod pods;
+
+pub use affinity::{current_cpu, pin_current_thread};
+pub use cpuset::{CpuSet, Iter};
+pub use error::TopologyError;
+pub use machine::{Machine, Masks};
+pub use pods::{Pod, Pods};
+pub use scope::AffinityScope;
+pub use shard::{DEFAULT_SHARD_SIZE, ShardLayout, shard_layout};
+pub use topology::{Cpu, Llc, Node, Source, Topology};

@@ -1,0 +1,177 @@
+//! The CPUs that the process's cgroup leaves to it, of cgroup versions 1 and 2.
+//!
+//! The kernel applies a cpuset to each thread's affinity mask, so this seldom adds anything. It does
+//! where the mask was read from somewhere that doesn't know the cpuset (some sandboxes). Anything
+//! that isn't there, or looks unusual, says nothing, rather than that no CPU may be used.
+//!
+//! Formats: `proc(5)`, `cgroups(7)`, `cpuset(7)`, the kernel's `admin-guide/cgroup-v2.rst`.
+
+use std::path::{Path, PathBuf};
+
+use crate::cpuset::CpuSet;
+use crate::sysfs;
+
+/// The effective cpuset of this process, if there is one to be found.
+pub(crate) fn cpuset() -> Option<CpuSet> {
+    let read = |path: &str| sysfs::text(Path::new(path)).ok().flatten();
+    let memberships = read("/proc/self/cgroup")?;
+    let mounts = read("/proc/self/mountinfo")?;
+    find(&memberships, &mounts)
+}
+
+fn find(memberships: &str, mounts: &str) -> Option<CpuSet> {
+    let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
+    // Version 1 goes first: where the cpuset controller is mounted as version 1, version 2 lacks it.
+    for version in [1, 2] {
+        let group = memberships.lines().find_map(|line| membership(line, version));
+        let mount = mounts.iter().find(|mount| mount.version == version);
+        if let (Some(group), Some(mount)) = (group, mount)
+            && let Some(set) = read_upwards(mount, group)
+        {
+            return Some(set);
+        }
+    }
+    None
+}
+
+/// The group's path in one line of `/proc/PID/cgroup`: `HIERARCHY:CONTROLLERS:PATH`.
+fn membership(line: &str, version: u32) -> Option<&str> {
+    let mut parts = line.splitn(3, ':');
+    let (hierarchy, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+    let wanted = match version {
+        1 => controllers.split(',').any(|controller| controller == "cpuset"),
+        _ => hierarchy == "0" && controllers.is_empty(),
+    };
+    wanted.then_some(path)
+}
+
+/// A mounted hierarchy that has, or may have, the cpuset controller.
+#[derive(Debug, PartialEq, Eq)]
+struct Mount {
+    version: u32,
+    /// Which group of the hierarchy is seen at `at`.
+    root: PathBuf,
+    at: PathBuf,
+}
+
+impl Mount {
+    /// One line of `/proc/PID/mountinfo`.
+    fn parse(line: &str) -> Option<Mount> {
+        let (mount, filesystem) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ').skip(3);
+        let (root, at) = (fields.next()?, fields.next()?);
+        let mut fields = filesystem.split(' ');
+        let (kind, _, options) = (fields.next()?, fields.next()?, fields.next()?);
+        let version = match kind {
+            "cgroup2" => 2,
+            "cgroup" if options.split(',').any(|option| option == "cpuset") => 1,
+            _ => return None,
+        };
+        Some(Mount { version, root: unescape(root), at: unescape(at) })
+    }
+}
+
+/// `mountinfo` writes space, tab, newline and backslash as three octal digits.
+fn unescape(path: &str) -> PathBuf {
+    let path = path.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n");
+    PathBuf::from(path.replace("\\134", "\\"))
+}
+
+/// The cpuset of the group or, where the controller isn't enabled for it, of the nearest group above
+/// it for which it is: that one's CPUs are shared by all below it.
+fn read_upwards(mount: &Mount, group: &str) -> Option<CpuSet> {
+    // With a cgroup namespace the group may be outside of what is mounted: then its top is all there
+    // is to see.
+    let inner = Path::new(group).strip_prefix(&mount.root).unwrap_or(Path::new(""));
+    if inner.components().any(|part| part == std::path::Component::ParentDir) {
+        return read_group(&mount.at);
+    }
+    let mut inner = Some(inner);
+    while let Some(at) = inner {
+        if let Some(set) = read_group(&mount.at.join(at)) {
+            return Some(set);
+        }
+        inner = at.parent();
+    }
+    None
+}
+
+fn read_group(dir: &Path) -> Option<CpuSet> {
+    // Version 2, version 1, version 1 of old kernels.
+    ["cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"]
+        .iter()
+        .find_map(|name| sysfs::text(&dir.join(name)).ok().flatten())
+        .and_then(|list| list.parse().ok())
+        .filter(|set: &CpuSet| !set.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn write(dir: &Path, name: &str, text: &str) {
+        fs::create_dir_all(dir).unwrap();
+        fs::write(dir.join(name), text).unwrap();
+    }
+
+    fn mount_line(kind: &str, root: &str, at: &Path, options: &str) -> String {
+        format!("31 23 0:28 {root} {} rw,relatime shared:9 - {kind} none {options}\n", at.display())
+    }
+
+    fn check(memberships: &str, mounts: &str, wanted: Option<&str>) {
+        let found = find(memberships, mounts).map(|set| set.to_string());
+        assert_eq!(found.as_deref(), wanted, "{memberships}{mounts}");
+    }
+
+    #[test]
+    fn version_2_takes_the_group_or_the_nearest_above_that_has_the_controller() {
+        let dir = tempfile::tempdir().unwrap();
+        let mounts = mount_line("cgroup2", "/", dir.path(), "rw");
+        write(&dir.path().join("a"), "cpuset.cpus.effective", "2-3\n");
+        write(&dir.path().join("a/b"), "cpu.max", "max\n");
+        check("0::/a/b\n", &mounts, Some("2-3"));
+        check("0::/a\n", &mounts, Some("2-3"));
+        check("0::/other\n", &mounts, None);
+        check("0::/a\n", "", None);
+        check("", &mounts, None);
+    }
+
+    #[test]
+    fn version_1_needs_the_cpuset_hierarchy_and_reads_its_own_file_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let mounts = mount_line("cgroup", "/", dir.path(), "rw,cpuset")
+            + &mount_line("cgroup", "/", Path::new("/nowhere"), "rw,memory");
+        write(&dir.path().join("c"), "cpuset.effective_cpus", "1\n");
+        write(&dir.path().join("old"), "cpuset.cpus", "0-1\n");
+        check("4:memory:/x\n3:cpuset:/c\n0::/\n", &mounts, Some("1"));
+        check("3:cpu,cpuset:/old\n", &mounts, Some("0-1"));
+        check("4:memory:/c\n", &mounts, None);
+    }
+
+    #[test]
+    fn a_container_sees_its_own_group_at_the_top_of_the_mount() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), "cpuset.cpus.effective", "5\n");
+        let mounts = mount_line("cgroup2", "/docker/1", dir.path(), "rw");
+        check("0::/docker/1\n", &mounts, Some("5"));
+        let mounts = mount_line("cgroup2", "/", dir.path(), "rw");
+        check("0::/../outside\n", &mounts, Some("5"));
+    }
+
+    #[test]
+    fn an_empty_or_strange_file_says_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let mounts = mount_line("cgroup2", "/", dir.path(), "rw");
+        write(&dir.path().join("empty"), "cpuset.cpus.effective", "\n");
+        write(&dir.path().join("odd"), "cpuset.cpus.effective", "all\n");
+        check("0::/empty\n", &mounts, None);
+        check("0::/odd\n", &mounts, None);
+    }
+
+    #[test]
+    fn mount_points_with_spaces_are_unescaped() {
+        let line = r"31 23 0:28 / /sys/my\040group rw - cgroup2 none rw";
+        assert_eq!(Mount::parse(line).unwrap().at, Path::new("/sys/my group"));
+    }
+}

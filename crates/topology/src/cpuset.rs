@@ -1,0 +1,209 @@
+//! A set of CPU numbers, as a bitmap.
+
+use std::fmt;
+
+/// A set of CPU numbers.
+///
+/// A bitmap that grows as needed, so it is as happy with 512 CPUs as with 2. Equal sets are equal
+/// values, whatever order they were built in. [`Display`](fmt::Display) writes the kernel's list
+/// format (`0-3,8`), and [`FromStr`](std::str::FromStr) reads it.
+///
+/// ```
+/// use corewise_topology::CpuSet;
+///
+/// let set: CpuSet = "0-3,8".parse()?;
+/// assert_eq!(set.len(), 5);
+/// assert!(set.contains(8));
+/// assert_eq!(set.intersection(&CpuSet::full(3)).to_string(), "0-2");
+/// # Ok::<(), corewise_topology::TopologyError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub struct CpuSet {
+    // The last word is never zero: that makes the derived Eq and Hash those of the set.
+    words: Vec<u64>,
+}
+
+const BITS: u32 = u64::BITS;
+
+impl CpuSet {
+    /// The highest CPU number that a set can hold. Far above what any kernel supports (8191), and
+    /// low enough that a typing error in a list cannot eat the memory.
+    pub const MAX_CPU: u32 = 65_535;
+
+    /// The empty set.
+    pub fn new() -> CpuSet {
+        CpuSet::default()
+    }
+
+    /// The CPUs `0..n`.
+    ///
+    /// # Panics
+    /// If `n` is above [`CpuSet::MAX_CPU`] + 1.
+    pub fn full(n: u32) -> CpuSet {
+        (0..n).collect()
+    }
+
+    /// Adds a CPU. True if it was not in the set before.
+    ///
+    /// # Panics
+    /// If `cpu` is above [`CpuSet::MAX_CPU`].
+    pub fn insert(&mut self, cpu: u32) -> bool {
+        assert!(cpu <= Self::MAX_CPU, "CPU {cpu} is above the highest, {}", Self::MAX_CPU);
+        let (word, bit) = place(cpu);
+        if self.words.len() <= word {
+            self.words.resize(word + 1, 0);
+        }
+        let new = self.words[word] & bit == 0;
+        self.words[word] |= bit;
+        new
+    }
+
+    /// Takes a CPU out. True if it was in the set before.
+    pub fn remove(&mut self, cpu: u32) -> bool {
+        let (word, bit) = place(cpu);
+        let Some(held) = self.words.get_mut(word) else { return false };
+        let had = *held & bit != 0;
+        *held &= !bit;
+        self.trim();
+        had
+    }
+
+    /// Whether the CPU is in the set. Any number may be asked for.
+    pub fn contains(&self, cpu: u32) -> bool {
+        let (word, bit) = place(cpu);
+        self.words.get(word).is_some_and(|held| held & bit != 0)
+    }
+
+    /// How many CPUs are in the set.
+    pub fn len(&self) -> usize {
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// Whether no CPU is in the set.
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    /// The lowest CPU of the set.
+    pub fn first(&self) -> Option<u32> {
+        self.iter().next()
+    }
+
+    /// The highest CPU of the set.
+    pub fn last(&self) -> Option<u32> {
+        let word = self.words.last()?;
+        Some((self.words.len() as u32 - 1) * BITS + (BITS - 1 - word.leading_zeros()))
+    }
+
+    /// The CPUs in rising order.
+    pub fn iter(&self) -> Iter<'_> {
+        Iter { words: &self.words, index: 0, rest: self.words.first().copied().unwrap_or(0) }
+    }
+
+    /// The CPUs that are in either set.
+    pub fn union(&self, other: &CpuSet) -> CpuSet {
+        let (long, short) =
+            if self.words.len() >= other.words.len() { (self, other) } else { (other, self) };
+        let mut words = long.words.clone();
+        for (word, more) in words.iter_mut().zip(&short.words) {
+            *word |= more;
+        }
+        CpuSet { words }
+    }
+
+    /// The CPUs that are in both sets.
+    pub fn intersection(&self, other: &CpuSet) -> CpuSet {
+        let words = self.words.iter().zip(&other.words).map(|(a, b)| a & b).collect();
+        let mut set = CpuSet { words };
+        set.trim();
+        set
+    }
+
+    /// The CPUs of this set that are not in the other one.
+    pub fn difference(&self, other: &CpuSet) -> CpuSet {
+        let mut set = self.clone();
+        for (word, less) in set.words.iter_mut().zip(&other.words) {
+            *word &= !less;
+        }
+        set.trim();
+        set
+    }
+
+    /// Whether each CPU of this set is in the other one. The empty set is a subset of any.
+    pub fn is_subset(&self, other: &CpuSet) -> bool {
+        self.words.len() <= other.words.len()
+            && self.words.iter().zip(&other.words).all(|(a, b)| a & !b == 0)
+    }
+
+    /// Whether some CPU is in both sets. Allocates nothing.
+    pub fn intersects(&self, other: &CpuSet) -> bool {
+        self.words.iter().zip(&other.words).any(|(a, b)| a & b != 0)
+    }
+
+    fn trim(&mut self) {
+        while self.words.last() == Some(&0) {
+            self.words.pop();
+        }
+    }
+}
+
+fn place(cpu: u32) -> (usize, u64) {
+    ((cpu / BITS) as usize, 1 << (cpu % BITS))
+}
+
+/// The CPUs of a [`CpuSet`] in rising order.
+#[derive(Clone, Debug)]
+pub struct Iter<'a> {
+    words: &'a [u64],
+    index: usize,
+    rest: u64,
+}
+
+impl Iterator for Iter<'_> {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        while self.rest == 0 {
+            self.index += 1;
+            self.rest = *self.words.get(self.index)?;
+        }
+        let bit = self.rest.trailing_zeros();
+        self.rest &= self.rest - 1;
+        Some(self.index as u32 * BITS + bit)
+    }
+}
+
+impl<'a> IntoIterator for &'a CpuSet {
+    type Item = u32;
+    type IntoIter = Iter<'a>;
+
+    fn into_iter(self) -> Iter<'a> {
+        self.iter()
+    }
+}
+
+impl Extend<u32> for CpuSet {
+    /// # Panics
+    /// If a CPU is above [`CpuSet::MAX_CPU`].
+    fn extend<I: IntoIterator<Item = u32>>(&mut self, cpus: I) {
+        for cpu in cpus {
+            self.insert(cpu);
+        }
+    }
+}
+
+impl FromIterator<u32> for CpuSet {
+    /// # Panics
+    /// If a CPU is above [`CpuSet::MAX_CPU`].
+    fn from_iter<I: IntoIterator<Item = u32>>(cpus: I) -> CpuSet {
+        let mut set = CpuSet::new();
+        set.extend(cpus);
+        set
+    }
+}
+
+impl fmt::Debug for CpuSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CpuSet({self})")
+    }
+}

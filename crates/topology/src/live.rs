@@ -1,0 +1,92 @@
+//! The machine that this process runs on: its sysfs, and what of it the process may use.
+
+use std::path::Path;
+
+use crate::cpuset::CpuSet;
+use crate::error::TopologyError;
+use crate::facts::{Key, RawCpu, RawMachine};
+use crate::topology::{Source, Topology};
+use crate::{affinity, cgroup, sysfs};
+
+const SYSTEM: &str = "/sys/devices/system";
+
+pub(crate) fn topology() -> Result<Topology, TopologyError> {
+    let mask = affinity::current_affinity()?;
+    let raw = if Path::new(SYSTEM).join("cpu").is_dir() {
+        sysfs::read(Path::new(SYSTEM))?
+    } else {
+        flat(mask.as_ref())
+    };
+    let topology = raw.into_topology(Source::Live)?;
+    match allowed(&topology, mask, cgroup::cpuset()) {
+        Some(allowed) => topology.with_allowed(&allowed),
+        None => Ok(topology),
+    }
+}
+
+/// What the process may use: its mask, less what its cpuset excludes. A cpuset lists online CPUs
+/// only, so it can't exclude one that is offline. It is not believed if it would leave nothing, since
+/// the process runs somewhere.
+fn allowed(topology: &Topology, mask: Option<CpuSet>, cpuset: Option<CpuSet>) -> Option<CpuSet> {
+    let online = topology.online();
+    let narrowed = |mask: &CpuSet, cpuset: &CpuSet| {
+        let narrowed = mask.difference(&online.difference(cpuset));
+        narrowed.intersects(&online).then_some(narrowed)
+    };
+    match (mask, cpuset) {
+        (Some(mask), Some(cpuset)) => Some(narrowed(&mask, &cpuset).unwrap_or(mask)),
+        (Some(mask), None) => Some(mask),
+        (None, Some(cpuset)) => narrowed(&topology.cpu_set(), &cpuset),
+        (None, None) => None,
+    }
+}
+
+/// A machine of which nothing is known but which CPUs may be used.
+fn flat(mask: Option<&CpuSet>) -> RawMachine {
+    let threads = || std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    let cpus = mask.cloned().unwrap_or_else(|| CpuSet::full(threads().min(CpuSet::MAX_CPU)));
+    let cpus = cpus.iter().map(|cpu| RawCpu {
+        cpu,
+        core: Some(Key::Lowest(cpu)),
+        package: Some(Key::Ids(vec![0])),
+        cache: None,
+        node: None,
+        online: true,
+    });
+    RawMachine { cpus: cpus.collect(), nodes: Vec::new(), isolated: CpuSet::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(list: &str) -> CpuSet {
+        list.parse().unwrap()
+    }
+
+    #[test]
+    fn the_cpuset_narrows_the_mask_among_online_cpus_and_never_to_nothing() {
+        let mut topology = Topology::synthetic("core:8 pu:1").unwrap();
+        topology.cpus[7].online = false;
+        for (mask, cpuset, wanted) in [
+            (Some("0-7"), Some("0-3"), Some("0-3,7")),
+            (Some("2-7"), Some("0-3"), Some("2-3,7")),
+            (Some("2-3"), None, Some("2-3")),
+            (None, Some("0-3"), Some("0-3,7")),
+            (Some("4-7"), Some("0-3"), Some("4-7")),
+            (None, Some("9"), None),
+            (None, None, None),
+        ] {
+            let found = allowed(&topology, mask.map(set), cpuset.map(set));
+            assert_eq!(found, wanted.map(set), "{mask:?} {cpuset:?}");
+        }
+    }
+
+    #[test]
+    fn a_machine_without_sysfs_is_flat() {
+        let topology = flat(Some(&set("1,3"))).into_topology(Source::Live).unwrap();
+        assert_eq!(topology.cpu_set(), set("1,3"));
+        assert_eq!((topology.core_count(), topology.package_count()), (2, 1));
+        assert_eq!((topology.llcs().len(), topology.nodes()[0].node), (1, 0));
+    }
+}

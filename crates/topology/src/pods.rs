@@ -1,0 +1,206 @@
+//! Pods: the groups of CPUs that each affinity scope divides a machine into.
+
+use std::collections::BTreeMap;
+
+use crate::cpuset::CpuSet;
+use crate::scope::AffinityScope;
+use crate::shard::{ShardLayout, shard_layout};
+use crate::topology::{Cpu, Topology};
+
+/// One group of CPUs of a scope: what one worker pool serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pod {
+    /// Its number within its scope: an index into [`Pods::scope`].
+    pub pod: u32,
+    /// Its CPUs, online or not. Never empty.
+    pub cpus: CpuSet,
+    /// The NUMA node that all its CPUs are in; `None` if they are in several, or it isn't known.
+    pub node: Option<u32>,
+}
+
+/// The pods of every scope of a machine.
+///
+/// # Which CPUs
+/// Pods consist of the CPUs that were [allowed](Topology::allowed) when the topology was made,
+/// **online or not**, and are computed once. A CPU that goes offline, or that a cpuset takes away
+/// later, leaves pods and their numbers as they are; only the usable subset of a pod shrinks
+/// ([`Machine::online`](crate::Machine::online)), maybe to nothing.
+///
+/// CPUs that never were allowed are in no pod. The kernel, which owns the whole machine, computes pods
+/// over all possible CPUs. A process in a cpuset of 12 of 72 cores would then get up to nine pods
+/// with one or two usable cores each, where a shard is meant to have about eight. For the same
+/// reason the cores of a shard are counted by the lowest *allowed* SMT sibling: with the lowest of
+/// the whole core, a core whose first sibling the cpuset hides would not count at all.
+///
+/// # Numbers
+/// Pods are numbered densely from 0 by their lowest CPU, as in the kernel; pods of CPUs of which
+/// nothing is known, since they are offline, come last.
+///
+/// ```
+/// use corewise_topology::{AffinityScope, Pods, Topology};
+///
+/// let pods = Pods::new(&Topology::synthetic("numa:2 l3:1 core:36 pu:2")?, 8);
+/// let shards = pods.scope(AffinityScope::CacheShard);
+/// assert_eq!(shards.len(), 10);
+/// assert_eq!(shards[0].cpus.to_string(), "0-15"); // 8 cores with their siblings
+/// assert_eq!(pods.pod_of(AffinityScope::Numa, 100), Some(1));
+/// # Ok::<(), corewise_topology::TopologyError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pods {
+    shard_size: u32,
+    shard_size_was_zero: bool,
+    scopes: [ScopePods; AffinityScope::ALL.len()],
+    layouts: BTreeMap<u32, ShardLayout>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ScopePods {
+    pods: Vec<Pod>,
+    /// The pod of each CPU number, [`NO_POD`] where there is none.
+    of_cpu: Vec<u32>,
+}
+
+const NO_POD: u32 = u32::MAX;
+
+impl Pods {
+    /// Divides the machine's allowed CPUs into the pods of every scope, with cache shards of about
+    /// `shard_size` cores ([`shard_layout`]). Shards are computed for each last-level cache on its
+    /// own, and siblings of a core are never in different ones.
+    ///
+    /// A `shard_size` of 0 becomes 1; [`Pods::shard_size_was_zero`] tells, so that the caller can
+    /// warn.
+    pub fn new(topology: &Topology, shard_size: u32) -> Pods {
+        let members: Vec<&Cpu> =
+            topology.cpus().iter().filter(|cpu| topology.allowed().contains(cpu.cpu)).collect();
+        let (shards, layouts) = shards(&members, shard_size);
+        let scopes = AffinityScope::ALL.map(|scope| {
+            let pods = match scope {
+                AffinityScope::Cpu => group(&members, |cpu| Some(cpu.cpu)),
+                AffinityScope::Smt => group(&members, |cpu| cpu.core),
+                AffinityScope::Cache => group(&members, |cpu| cpu.llc),
+                AffinityScope::CacheShard => group(&members, |cpu| shards.get(&cpu.cpu)),
+                // Nothing is known of the place of CPUs without a node, so they are one group.
+                AffinityScope::Numa => group(&members, |cpu| Some(cpu.node)),
+                AffinityScope::System => group(&members, |_| Some(())),
+            };
+            ScopePods::new(topology, pods)
+        });
+        let effective = shard_layout(0, shard_size);
+        Pods {
+            shard_size: effective.size(),
+            shard_size_was_zero: effective.size_was_zero(),
+            scopes,
+            layouts,
+        }
+    }
+
+    /// The pods of a scope; a pod's number is its index.
+    pub fn scope(&self, scope: AffinityScope) -> &[Pod] {
+        &self.scopes[scope as usize].pods
+    }
+
+    /// The pod of a scope that a CPU is in. `None` if there is no such CPU, or it never was allowed.
+    pub fn pod_of(&self, scope: AffinityScope, cpu: u32) -> Option<u32> {
+        let pod = self.scopes[scope as usize].of_cpu.get(cpu as usize).copied();
+        pod.filter(|&pod| pod != NO_POD)
+    }
+
+    /// The pods of a scope that lie entirely in a NUMA node, in the order of their numbers.
+    pub fn in_node(&self, scope: AffinityScope, node: u32) -> impl Iterator<Item = &Pod> {
+        self.scope(scope).iter().filter(move |pod| pod.node == Some(node))
+    }
+
+    /// The shard size in cores that was aimed at; at least 1.
+    pub fn shard_size(&self) -> u32 {
+        self.shard_size
+    }
+
+    /// Whether a shard size of 0 was asked for, and 1 taken instead.
+    pub fn shard_size_was_zero(&self) -> bool {
+        self.shard_size_was_zero
+    }
+
+    /// How the allowed cores of each last-level cache were divided: the cache's number (an index into
+    /// [`Topology::llcs`]) and its layout, by rising number. Caches without an allowed CPU are left
+    /// out.
+    pub fn shard_layouts(&self) -> impl Iterator<Item = (u32, &ShardLayout)> {
+        self.layouts.iter().map(|(&llc, layout)| (llc, layout))
+    }
+}
+
+impl ScopePods {
+    fn new(topology: &Topology, groups: Vec<CpuSet>) -> ScopePods {
+        let highest = groups.iter().filter_map(CpuSet::last).max();
+        let mut of_cpu = vec![NO_POD; highest.map_or(0, |cpu| cpu as usize + 1)];
+        let pods = groups.into_iter().zip(0..).map(|(cpus, pod)| {
+            let mut nodes = cpus.iter().map(|cpu| topology.cpu(cpu).and_then(|cpu| cpu.node));
+            let first = nodes.next().flatten();
+            let node = first.filter(|_| nodes.all(|node| node == first));
+            for cpu in &cpus {
+                of_cpu[cpu as usize] = pod;
+            }
+            Pod { pod, cpus, node }
+        });
+        let pods = pods.collect();
+        ScopePods { pods, of_cpu }
+    }
+}
+
+/// Groups CPUs by key, in the order of the lowest CPU. CPUs without a key are alone, and come last.
+fn group<K: Ord>(members: &[&Cpu], key: impl Fn(&Cpu) -> Option<K>) -> Vec<CpuSet> {
+    let mut groups: Vec<CpuSet> = Vec::new();
+    let mut numbers = BTreeMap::new();
+    let mut alone = Vec::new();
+    for cpu in members {
+        let Some(key) = key(cpu) else {
+            alone.push(CpuSet::from_iter([cpu.cpu]));
+            continue;
+        };
+        let number = *numbers.entry(key).or_insert(groups.len());
+        if number == groups.len() {
+            groups.push(CpuSet::new());
+        }
+        groups[number].insert(cpu.cpu);
+    }
+    groups.append(&mut alone);
+    groups
+}
+
+/// A shard: its last-level cache and its number within that.
+type Shard = (u32, u32);
+
+/// The shard of each CPU whose cache is known, and the layout of each cache.
+fn shards(members: &[&Cpu], size: u32) -> (BTreeMap<u32, Shard>, BTreeMap<u32, ShardLayout>) {
+    let mut caches: BTreeMap<u32, Vec<&Cpu>> = BTreeMap::new();
+    for cpu in members {
+        if let Some(llc) = cpu.llc {
+            caches.entry(llc).or_default().push(cpu);
+        }
+    }
+    let mut shard_of = BTreeMap::new();
+    let mut layouts = BTreeMap::new();
+    for (llc, cpus) in caches {
+        let cores = group(&cpus, |cpu| cpu.core);
+        let layout = shard_layout(cores.len() as u32, size);
+        // Cores come in the order of their lowest allowed CPU, the leader. Each leader takes the next
+        // place in the current shard, or the first of the next one if that is full; its siblings
+        // follow it, wherever their numbers are.
+        let mut places = layout.shards().iter().zip(0..);
+        let mut current = places.next();
+        let mut used = 0;
+        for core in &cores {
+            if current.is_some_and(|(&room, _)| used == room) {
+                current = places.next();
+                used = 0;
+            }
+            let (_, shard) = current.expect("the layout has a place for each core");
+            shard_of.extend(core.iter().map(|cpu| (cpu, (llc, shard))));
+            used += 1;
+        }
+        debug_assert!(places.next().is_none(), "the last core is in the last shard");
+        layouts.insert(llc, layout);
+    }
+    (shard_of, layouts)
+}

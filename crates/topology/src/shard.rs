@@ -1,0 +1,135 @@
+//! How one last-level cache is divided into shards: pure arithmetic on a number of cores.
+//!
+//! The rule is that of the Linux kernel's `WQ_AFFN_CACHE_SHARD` as merged for 7.1.
+
+/// The shard size, in cores, that is used where nobody asks for another one.
+pub const DEFAULT_SHARD_SIZE: u32 = 8;
+
+/// The shards of one last-level cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardLayout {
+    cores: u32,
+    size: u32,
+    corrected: bool,
+    shards: Vec<u32>,
+}
+
+/// Divides `cores` cores (SMT siblings count once) into shards of about `size` cores.
+///
+/// The number of shards is `cores / size` rounded to the nearest integer, halves up, and at least
+/// one; the shards are as equal as can be, and larger ones come first. So `size` is what a shard's
+/// size is closest to, not its maximum: with size 8 an unsplit cache has up to 11 cores, a shard of
+/// a split one 6 to 10.
+///
+/// A `size` of 0 makes no sense and becomes 1; [`ShardLayout::size_was_zero`] tells, so that the
+/// caller can warn. No cores have no shards.
+///
+/// ```
+/// use corewise_topology::shard_layout;
+///
+/// assert_eq!(shard_layout(36, 8).shards(), [8, 7, 7, 7, 7]);
+/// assert_eq!(shard_layout(11, 8).shards(), [11]);
+/// ```
+pub fn shard_layout(cores: u32, size: u32) -> ShardLayout {
+    let corrected = size == 0;
+    let size = size.max(1);
+    let shards = if cores == 0 {
+        Vec::new()
+    } else {
+        // In 64 bits, since `size` may be any number, also one that means "never split".
+        let nearest = (2 * u64::from(cores) + u64::from(size)) / (2 * u64::from(size));
+        // At most `cores`, since `size` is at least 1.
+        let count = nearest.max(1) as u32;
+        let (base, larger) = (cores / count, cores % count);
+        (0..count).map(|shard| base + u32::from(shard < larger)).collect()
+    };
+    ShardLayout { cores, size, corrected, shards }
+}
+
+impl ShardLayout {
+    /// The cores that were divided.
+    pub fn cores(&self) -> u32 {
+        self.cores
+    }
+
+    /// The size in cores that was aimed at; at least 1.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Whether a size of 0 was asked for, and 1 taken instead.
+    pub fn size_was_zero(&self) -> bool {
+        self.corrected
+    }
+
+    /// The cores of each shard, in shard order: larger ones first. Empty if there are no cores.
+    pub fn shards(&self) -> &[u32] {
+        &self.shards
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_examples_of_the_merged_rule_hold() {
+        for (cores, shards) in [
+            (1, vec![1]),
+            (8, vec![8]),
+            (11, vec![11]),
+            (12, vec![6, 6]),
+            (19, vec![10, 9]),
+            (20, vec![7, 7, 6]),
+            (36, vec![8, 7, 7, 7, 7]),
+            (72, vec![8; 9]),
+            (100, [vec![8; 9], vec![7; 4]].concat()),
+        ] {
+            assert_eq!(shard_layout(cores, 8).shards(), shards, "{cores} cores");
+        }
+    }
+
+    #[test]
+    fn shards_share_out_all_cores_evenly_for_each_size() {
+        for cores in 1..=512 {
+            for size in 1..=40 {
+                let layout = shard_layout(cores, size);
+                let shards = layout.shards();
+                assert_eq!(shards.iter().sum::<u32>(), cores);
+                assert!(shards.is_sorted_by(|a, b| a >= b), "larger shards come first");
+                assert!(shards[0] - shards[shards.len() - 1] <= 1, "{cores}/{size}: {shards:?}");
+                // Round-to-nearest, halves up: |cores - count * size| is at most half a size.
+                let (count, cores, size) = (shards.len() as i64, cores as i64, size as i64);
+                let over = 2 * (cores - count * size);
+                assert!(count == 1 || (-size..=size).contains(&over), "{cores}/{size}");
+                assert!(over < size, "{cores}/{size}: a half rounds up");
+            }
+        }
+    }
+
+    #[test]
+    fn a_split_cache_has_shards_of_6_to_10_cores_at_size_8() {
+        for cores in 1..=512 {
+            let layout = shard_layout(cores, 8);
+            match layout.shards() {
+                [one] => assert!((1..=11).contains(one)),
+                many => assert!(many.iter().all(|shard| (6..=10).contains(shard)), "{cores}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_size_of_zero_becomes_one_and_says_so() {
+        let layout = shard_layout(3, 0);
+        assert_eq!((layout.shards(), layout.size()), (&[1, 1, 1][..], 1));
+        assert!(layout.size_was_zero());
+        assert!(!shard_layout(3, 1).size_was_zero());
+    }
+
+    #[test]
+    fn extreme_numbers_neither_overflow_nor_divide_by_zero() {
+        assert_eq!(shard_layout(7, u32::MAX).shards(), [7]);
+        assert_eq!(shard_layout(u32::MAX, u32::MAX).shards(), [u32::MAX]);
+        assert!(shard_layout(0, 8).shards().is_empty());
+    }
+}

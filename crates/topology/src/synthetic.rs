@@ -1,0 +1,78 @@
+//! Builds a topology from a description in hwloc's synthetic language.
+//!
+//! [`parse`](crate::synthetic_parse::parse) turns the text into levels; this file walks the tree
+//! that they describe. The language is that of the hwloc manual, "Synthetic topologies".
+
+use crate::cpuset::CpuSet;
+use crate::error::TopologyError;
+use crate::facts::{Key, RawCpu, RawMachine};
+use crate::synthetic_parse::{Kind, Level, parse};
+use crate::topology::{Source, Topology};
+
+pub(crate) fn topology(description: &str) -> Result<Topology, TopologyError> {
+    let levels = parse(description)?;
+    let mut walk = Walk { levels: &levels, cpus: Vec::new(), nodes: 0, path: Vec::new() };
+    walk.object(0);
+    let raw =
+        RawMachine { cpus: walk.cpus, nodes: (0..walk.nodes).collect(), isolated: CpuSet::new() };
+    raw.into_topology(Source::Synthetic(description.trim().to_owned()))
+}
+
+/// A walk through the tree, depth first. Level 0 is the machine itself.
+struct Walk<'a> {
+    levels: &'a [Level],
+    cpus: Vec<RawCpu>,
+    nodes: u32,
+    /// The index of the current object within its parent, for each level down to the current one:
+    /// the beginning of it, up to some level, identifies the object of that level.
+    path: Vec<i64>,
+}
+
+impl Walk<'_> {
+    /// Visits one object of the level `depth` and everything below it.
+    fn object(&mut self, depth: usize) {
+        let level = &self.levels[depth];
+        let first_cpu = self.cpus.len();
+        if level.kind == Kind::Pu {
+            self.processing_unit();
+        }
+        if let Some(below) = self.levels.get(depth + 1) {
+            for index in 0..below.count {
+                self.path.push(i64::from(index));
+                self.object(depth + 1);
+                self.path.pop();
+            }
+        }
+        // As in hwloc, inner nodes are numbered before outer ones. A CPU belongs to the innermost
+        // one and, of several attached in the same place, to the first.
+        for _ in 0..level.numa {
+            for cpu in &mut self.cpus[first_cpu..] {
+                cpu.node.get_or_insert(self.nodes);
+            }
+            self.nodes += 1;
+        }
+    }
+
+    fn processing_unit(&mut self) {
+        // The end of `path` belongs to this unit (level `path.len()`), its start to level 1.
+        let object = |depth: usize| Key::Ids(self.path[..depth].to_vec());
+        let depth_of = |wanted: Kind| self.levels.iter().position(|level| level.kind == wanted);
+        let cache = self
+            .levels
+            .iter()
+            .enumerate()
+            .filter_map(|(depth, level)| match level.kind {
+                Kind::Cache { level } => Some((level, depth)),
+                _ => None,
+            })
+            .max();
+        self.cpus.push(RawCpu {
+            cpu: self.cpus.len() as u32,
+            core: Some(object(depth_of(Kind::Core).unwrap_or(self.path.len()))),
+            package: Some(object(depth_of(Kind::Package).unwrap_or(0))),
+            cache: cache.map(|(level, depth)| (level, object(depth))),
+            node: None,
+            online: true,
+        });
+    }
+}

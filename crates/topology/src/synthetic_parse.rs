@@ -1,0 +1,366 @@
+//! Reads a description in hwloc's synthetic language: text in, levels out, errors with a position.
+
+use crate::cpuset::CpuSet;
+use crate::error::TopologyError;
+
+/// What the objects of a level are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Machine,
+    Package,
+    Core,
+    Pu,
+    /// A unified or data cache.
+    Cache {
+        level: u32,
+    },
+    /// Anything that says nothing about placement: groups, dies, instruction caches, and the place
+    /// that NUMA nodes of a level of their own are attached to.
+    Group,
+}
+
+/// One level of the tree: each object of the level above has `count` of these.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Level {
+    pub(crate) kind: Kind,
+    pub(crate) count: u32,
+    /// How many NUMA nodes are attached to each object of this level.
+    pub(crate) numa: u32,
+}
+
+/// The type of a level as written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Type {
+    Numa,
+    Die,
+    InstructionCache { level: u32 },
+    Plain(Kind),
+}
+
+/// hwloc's shortest form of each name is two letters; these are the long ones.
+const NAMES: [(&str, Type); 9] = [
+    ("numanode", Type::Numa),
+    ("node", Type::Numa),
+    ("package", Type::Plain(Kind::Package)),
+    ("socket", Type::Plain(Kind::Package)),
+    ("die", Type::Die),
+    ("core", Type::Plain(Kind::Core)),
+    ("pu", Type::Plain(Kind::Pu)),
+    ("tile", Type::Plain(Kind::Group)),
+    ("module", Type::Plain(Kind::Group)),
+];
+
+const KNOWN: &str = "use numanode, package, die, group, l1 to l5, core or pu";
+
+/// Turns a description into levels. The first is the machine itself, the last are the CPUs.
+pub(crate) fn parse(description: &str) -> Result<Vec<Level>> {
+    Parser { text: description, at: 0 }.levels()
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+type Result<T> = std::result::Result<T, TopologyError>;
+
+impl<'a> Parser<'a> {
+    fn levels(mut self) -> Result<Vec<Level>> {
+        let mut levels = vec![Level { kind: Kind::Machine, count: 1, numa: 0 }];
+        // The type of each level as written (`None`: a bare number) and where it starts.
+        let mut types: Vec<(Option<Type>, usize)> = Vec::new();
+        let mut attached_at = None;
+        let mut total = 1u64;
+        self.skip_space();
+        if self.peek() == Some('(') {
+            self.attributes(false)?;
+        }
+        loop {
+            self.skip_space();
+            let start = self.at;
+            match self.peek() {
+                None => break,
+                Some('[') => {
+                    self.attached_numa()?;
+                    levels.last_mut().expect("the machine's level is there").numa += 1;
+                    attached_at.get_or_insert(start);
+                }
+                Some(_) => {
+                    let (kind, count) = self.level()?;
+                    total = total.saturating_mul(u64::from(count));
+                    if total > u64::from(CpuSet::MAX_CPU) + 1 {
+                        let most = CpuSet::MAX_CPU + 1;
+                        return Err(self.wrong(
+                            start,
+                            self.at,
+                            format!("the machine has more than {most} objects from here on; use smaller numbers"),
+                        ));
+                    }
+                    types.push((kind, start));
+                    levels.push(Level { kind: Kind::Group, count, numa: 0 });
+                }
+            }
+        }
+        self.name_levels(&mut types, attached_at.is_some())?;
+        self.check_once(&types)?;
+        for (level, (kind, start)) in levels[1..].iter_mut().zip(&types) {
+            match kind {
+                Some(Type::Numa) => {
+                    if let Some(at) = attached_at {
+                        let end = self.token_end(at);
+                        return Err(self.wrong(
+                            at,
+                            end,
+                            "NUMA nodes can be a level or attached, not both in one description",
+                        ));
+                    }
+                    level.numa = 1;
+                }
+                Some(Type::Plain(kind)) => level.kind = *kind,
+                Some(Type::Die | Type::InstructionCache { .. }) => {}
+                None => {
+                    return Err(self.wrong(
+                        *start,
+                        self.token_end(*start),
+                        "a bare number stands beside levels with a type; give each level its type, or none",
+                    ));
+                }
+            }
+        }
+        Ok(levels)
+    }
+
+    /// Makes the last level the CPUs, and gives a description of bare numbers hwloc's usual types.
+    fn name_levels(&self, types: &mut [(Option<Type>, usize)], attached: bool) -> Result<()> {
+        let end = self.text.trim_end().len();
+        let Some((last, inner)) = types.split_last_mut() else {
+            return Err(self.wrong(
+                end,
+                end,
+                "it has no levels; write for example 'numa:2 l3:1 core:8 pu:2'",
+            ));
+        };
+        match last.0 {
+            None => last.0 = Some(Type::Plain(Kind::Pu)),
+            Some(Type::Plain(Kind::Pu)) => {}
+            Some(_) => {
+                return Err(self.wrong(
+                    end,
+                    end,
+                    "the last level must be the hardware threads; add 'pu:1' for one per core",
+                ));
+            }
+        }
+        if !inner.is_empty() && inner.iter().all(|(kind, _)| kind.is_none()) {
+            let usual = usual_types(inner.len(), attached);
+            for (level, kind) in inner.iter_mut().zip(usual) {
+                level.0 = Some(kind);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_once(&self, types: &[(Option<Type>, usize)]) -> Result<()> {
+        for (index, (kind, start)) in types.iter().enumerate() {
+            let repeats = types[..index].iter().any(|(before, _)| before == kind);
+            let may_repeat = matches!(kind, None | Some(Type::Plain(Kind::Group)));
+            if repeats && !may_repeat {
+                return Err(self.wrong(
+                    *start,
+                    self.token_end(*start),
+                    "there is a level of this type already; each type but 'group' stands once",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// `type:count(attributes)` or `count(attributes)`.
+    fn level(&mut self) -> Result<(Option<Type>, u32)> {
+        let start = self.at;
+        let mut kind = None;
+        if !self.peek().is_some_and(|c| c.is_ascii_digit()) {
+            let name = self.take_while(|c| !c.is_whitespace() && !":([])".contains(c));
+            kind = Some(level_type(name).map_err(|reason| self.wrong(start, self.at, reason))?);
+            if self.peek() != Some(':') {
+                let reason = format!("a ':' and a number must follow the type, as in '{name}:2'");
+                return Err(self.wrong(start, self.token_end(start), reason));
+            }
+            self.at += 1;
+        }
+        let digits = self.take_while(|c| c.is_ascii_digit());
+        let token_ends = self.peek().is_none_or(|c| c.is_whitespace() || c == '(' || c == '[');
+        if digits.is_empty() || !token_ends {
+            let end = self.token_end(start);
+            return Err(self.wrong(start, end, "expected a number of objects after the type"));
+        }
+        let count = match digits.parse() {
+            Ok(0) => Err("there can't be 0 objects of a level; leave the level out".to_owned()),
+            Ok(count) if count <= CpuSet::MAX_CPU + 1 => Ok(count),
+            _ => Err(format!("the number is too large; {} is the most", CpuSet::MAX_CPU + 1)),
+        };
+        let count = count.map_err(|reason| self.wrong(start, self.at, reason))?;
+        if self.peek() == Some('(') {
+            let cache = matches!(
+                kind,
+                Some(Type::Plain(Kind::Cache { .. }) | Type::InstructionCache { .. })
+            );
+            self.attributes(cache)?;
+        }
+        Ok((kind, count))
+    }
+
+    /// `[numa]` or `[numa(memory=1GB)]`.
+    fn attached_numa(&mut self) -> Result<()> {
+        let start = self.at;
+        self.at += 1;
+        let name = self.take_while(|c| !c.is_whitespace() && !":([])".contains(c));
+        if level_type(name) != Ok(Type::Numa) {
+            let end = self.token_end(start);
+            return Err(self.wrong(start, end, "only NUMA nodes can be attached: write '[numa]'"));
+        }
+        if self.peek() == Some('(') {
+            self.attributes(false)?;
+        }
+        if self.peek() != Some(']') {
+            let end = self.token_end(start);
+            return Err(self.wrong(start, end, "the closing ']' is missing"));
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    /// `(name=value name=value)`: sizes of caches and memory, which are checked and dropped.
+    fn attributes(&mut self, cache: bool) -> Result<()> {
+        let start = self.at;
+        self.at += 1;
+        loop {
+            self.take_while(|c| c == ' ');
+            let from = self.at;
+            if self.peek() == Some(')') {
+                self.at += 1;
+                return Ok(());
+            }
+            let attribute = self.take_while(|c| !c.is_whitespace() && c != ')');
+            if attribute.is_empty() {
+                return Err(self.wrong(start, self.at, "the closing ')' is missing"));
+            }
+            let fits = match attribute.split_once('=') {
+                Some(("size", value)) if cache => memory_size(value),
+                Some(("memory", value)) if !cache => memory_size(value),
+                Some(("memorysidecachesize", value)) => memory_size(value),
+                Some(("indexes", _)) => Err(
+                    "numbering CPUs or nodes with 'indexes=' is not supported yet; leave it out",
+                ),
+                _ if cache => Err("not an attribute of a cache; 'size=32MB' is one"),
+                _ => Err("not an attribute of this level; 'memory=16GB' is one"),
+            };
+            fits.map_err(|reason| self.wrong(from, self.at, reason))?;
+        }
+    }
+
+    fn peek(&self) -> Option<char> {
+        self.text[self.at..].chars().next()
+    }
+
+    fn skip_space(&mut self) {
+        self.take_while(char::is_whitespace);
+    }
+
+    fn take_while(&mut self, wanted: impl Fn(char) -> bool) -> &'a str {
+        let rest = &self.text[self.at..];
+        let end = rest.find(|c| !wanted(c)).unwrap_or(rest.len());
+        self.at += end;
+        &rest[..end]
+    }
+
+    /// Where the token that starts at `start` ends: at the next white space.
+    fn token_end(&self, start: usize) -> usize {
+        let rest = &self.text[start..];
+        start + rest.find(char::is_whitespace).unwrap_or(rest.len())
+    }
+
+    fn wrong(&self, start: usize, end: usize, reason: impl Into<String>) -> TopologyError {
+        TopologyError::Synthetic {
+            description: self.text.trim().to_owned(),
+            token: self.text[start..end].to_owned(),
+            position: self.text[..start].chars().count() + 1,
+            reason: reason.into(),
+        }
+    }
+}
+
+/// The types that hwloc gives to `count` levels above the CPUs that are written as bare numbers. It
+/// wants nodes, packages, cores, caches and groups, in this order, and places them as in a machine.
+fn usual_types(count: usize, attached_numa: bool) -> Vec<Type> {
+    let numa = usize::from(!attached_numa).min(count);
+    let package = (count - numa).min(1);
+    let core = (count - numa - package).min(1);
+    let caches = (count - numa - package - core).min(4);
+    let groups = count - numa - package - core - caches;
+
+    let cache = |level| Type::Plain(Kind::Cache { level });
+    let all = [cache(3), cache(2), cache(1), Type::InstructionCache { level: 1 }];
+    // An L3 comes third, and there is no instruction cache without it.
+    let caches = if caches >= 3 { &all[..caches] } else { &all[1..=caches] };
+
+    let mut types = vec![Type::Plain(Kind::Group); groups];
+    types.extend(vec![Type::Plain(Kind::Package); package]);
+    types.extend(vec![Type::Numa; numa]);
+    types.extend(caches);
+    types.extend(vec![Type::Plain(Kind::Core); core]);
+    types
+}
+
+/// The type that a name stands for. Like hwloc, takes any case and any beginning of a name.
+fn level_type(name: &str) -> std::result::Result<Type, String> {
+    let lower = name.to_ascii_lowercase();
+    if let Some(cache) =
+        lower.strip_prefix('l').filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    {
+        return cache_type(cache)
+            .ok_or_else(|| "not a cache; caches are l1 to l5, also l1d, l1i, l2u".to_owned());
+    }
+    let word = lower.trim_end_matches(|c: char| c.is_ascii_digit());
+    if word.len() >= 2 && "group".starts_with(word) {
+        return Ok(Type::Plain(Kind::Group));
+    }
+    if lower.len() >= 2 && "machine".starts_with(&lower) {
+        return Err(format!("the machine is always there and is not written; {KNOWN}"));
+    }
+    NAMES
+        .into_iter()
+        .find(|(long, _)| lower.len() >= 2 && long.starts_with(&lower))
+        .map(|(_, kind)| kind)
+        .ok_or_else(|| format!("unknown type of level; {KNOWN}"))
+}
+
+/// The cache that `3`, `2u`, `1d`, `1icache` (after the letter `l`) stand for.
+fn cache_type(rest: &str) -> Option<Type> {
+    let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let level = rest[..digits].parse().ok().filter(|level| (1..=5).contains(level))?;
+    let rest = &rest[digits..];
+    let (instruction, suffix) = match rest.chars().next() {
+        Some('i') => (true, &rest[1..]),
+        Some('d' | 'u') => (false, &rest[1..]),
+        _ => (false, rest),
+    };
+    if !"cache".starts_with(suffix) || (instruction && level > 3) {
+        return None;
+    }
+    Some(if instruction {
+        Type::InstructionCache { level }
+    } else {
+        Type::Plain(Kind::Cache { level })
+    })
+}
+
+fn memory_size(value: &str) -> std::result::Result<(), &'static str> {
+    const REASON: &str = "expected a size such as 32MB, 32MiB or 33554432";
+    let unit = value.trim_start_matches(|c: char| c.is_ascii_digit());
+    let units = ["", "kb", "kib", "mb", "mib", "gb", "gib", "tb", "tib"];
+    if unit.len() == value.len() || !units.contains(&unit.to_ascii_lowercase().as_str()) {
+        return Err(REASON);
+    }
+    Ok(())
+}

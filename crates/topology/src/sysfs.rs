@@ -1,0 +1,211 @@
+//! Reads the `devices/system` level of a sysfs tree, live or saved.
+//!
+//! Files: `Documentation/ABI/stable/sysfs-devices-system-cpu` and `.../sysfs-devices-node` of the
+//! Linux kernel. A file that isn't there is a fact that isn't reported; a file that is there and
+//! can't be read, or says something else than such a file does, is an error that names it.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use crate::cpuset::CpuSet;
+use crate::error::TopologyError;
+use crate::facts::{Key, RawCpu, RawMachine};
+use crate::topology::{Source, Topology};
+
+type Result<T> = std::result::Result<T, TopologyError>;
+
+/// Reads the saved tree in `dir`, which may be its root, its `/sys` or its `devices/system`.
+pub(crate) fn saved(dir: &Path) -> Result<Topology> {
+    let system = ["sys/devices/system", "devices/system", ""]
+        .into_iter()
+        .map(|inner| dir.join(inner))
+        .find(|system| system.join("cpu").is_dir())
+        .ok_or_else(|| TopologyError::NotSysfs { path: dir.to_owned() })?;
+    read(&system)?.into_topology(Source::Sysfs(dir.to_owned()))
+}
+
+/// Reads what the tree at `system` (a `devices/system`) reports.
+pub(crate) fn read(system: &Path) -> Result<RawMachine> {
+    let cpu_dir = system.join("cpu");
+    // CPUs that are possible but not present have no thread and no facts; they don't count.
+    let present = match cpu_list(&cpu_dir, "present")? {
+        Some(present) => present,
+        None => numbered(&cpu_dir, "cpu")?,
+    };
+    let online = cpu_list(&cpu_dir, "online")?;
+    let isolated = cpu_list(&cpu_dir, "isolated")?.unwrap_or_default();
+    let nodes = nodes(&system.join("node"))?;
+
+    let cpus = present.iter().map(|cpu| {
+        let dir = cpu_dir.join(format!("cpu{cpu}"));
+        // Either file may be missing from a saved tree; the boot CPU often has none of its own.
+        let online = online.as_ref().is_none_or(|online| online.contains(cpu))
+            && text(&dir.join("online"))?.as_deref() != Some("0");
+        raw_cpu(cpu, &dir, online, &nodes)
+    });
+    let cpus = cpus.collect::<Result<_>>()?;
+    Ok(RawMachine { cpus, nodes: nodes.into_iter().map(|(node, _)| node).collect(), isolated })
+}
+
+fn raw_cpu(cpu: u32, dir: &Path, online: bool, nodes: &[(u32, CpuSet)]) -> Result<RawCpu> {
+    let topology = dir.join("topology");
+    let listed = nodes.iter().find(|(_, cpus)| cpus.contains(cpu)).map(|(node, _)| *node);
+    let node = match listed {
+        Some(node) => Some(node),
+        // Nodes list online CPUs only; the link to its node often stays with an offline CPU.
+        None => numbered(dir, "node")?.first(),
+    };
+    let mut raw = RawCpu {
+        cpu,
+        core: core(&topology)?,
+        package: package(&topology)?,
+        cache: last_level_cache(&dir.join("cache"))?,
+        node,
+        online,
+    };
+    if online {
+        // Some sandboxes report CPUs and nothing about them: cores of their own, in one package.
+        raw.core.get_or_insert(Key::Lowest(cpu));
+        raw.package.get_or_insert(Key::Ids(vec![0]));
+    }
+    Ok(raw)
+}
+
+/// The core. The list of its threads comes first: `core_id` repeats in each package, and in some
+/// machines in each die of a package.
+fn core(topology: &Path) -> Result<Option<Key>> {
+    for name in ["core_cpus", "thread_siblings"] {
+        if let Some(first) = shared(topology, &format!("{name}_list"), name)?.first() {
+            return Ok(Some(Key::Lowest(first)));
+        }
+    }
+    let Some(core) = number(&topology.join("core_id"))? else { return Ok(None) };
+    let die = number(&topology.join("die_id"))?.unwrap_or(0);
+    let package = number(&topology.join("physical_package_id"))?.unwrap_or(0);
+    Ok(Some(Key::Ids(vec![package, die, core])))
+}
+
+fn package(topology: &Path) -> Result<Option<Key>> {
+    if let Some(id) = number(&topology.join("physical_package_id"))? {
+        return Ok(Some(Key::Ids(vec![id])));
+    }
+    for name in ["package_cpus", "core_siblings"] {
+        if let Some(first) = shared(topology, &format!("{name}_list"), name)?.first() {
+            return Ok(Some(Key::Lowest(first)));
+        }
+    }
+    Ok(None)
+}
+
+/// The highest level of unified or data cache for which it is known who shares it.
+fn last_level_cache(cache: &Path) -> Result<Option<(u32, Key)>> {
+    let mut best: Option<(u32, Key)> = None;
+    for index in numbered(cache, "index")?.iter() {
+        let dir = cache.join(format!("index{index}"));
+        let Some(level) = number(&dir.join("level"))? else { continue };
+        let level = u32::try_from(level).map_err(|_| TopologyError::Content {
+            path: dir.join("level"),
+            found: level.to_string(),
+            reason: "expected a cache level such as 3".into(),
+        })?;
+        let kind = text(&dir.join("type"))?.unwrap_or_default();
+        if kind.eq_ignore_ascii_case("instruction") || best.as_ref().is_some_and(|b| b.0 >= level) {
+            continue;
+        }
+        if let Some(first) = shared(&dir, "shared_cpu_list", "shared_cpu_map")?.first() {
+            best = Some((level, Key::Lowest(first)));
+        }
+    }
+    Ok(best)
+}
+
+/// The nodes with the CPUs that they list. Empty where the machine reports no NUMA.
+fn nodes(dir: &Path) -> Result<Vec<(u32, CpuSet)>> {
+    numbered(dir, "node")?
+        .iter()
+        .map(|node| {
+            let dir = dir.join(format!("node{node}"));
+            Ok((node, shared(&dir, "cpulist", "cpumap")?))
+        })
+        .collect()
+}
+
+/// A set of CPUs from its list or, in old trees, its mask; empty if there is neither.
+fn shared(dir: &Path, list: &str, mask: &str) -> Result<CpuSet> {
+    if let Some(set) = cpu_list(dir, list)? {
+        return Ok(set);
+    }
+    let path = dir.join(mask);
+    let Some(mask) = text(&path)? else { return Ok(CpuSet::new()) };
+    CpuSet::from_mask(&mask).map_err(|error| content(path, mask, &error))
+}
+
+fn cpu_list(dir: &Path, name: &str) -> Result<Option<CpuSet>> {
+    let path = dir.join(name);
+    let Some(list) = text(&path)? else { return Ok(None) };
+    match list.parse() {
+        Ok(set) => Ok(Some(set)),
+        Err(error) => Err(content(path, list, &error)),
+    }
+}
+
+fn number(path: &Path) -> Result<Option<i64>> {
+    let Some(text) = text(path)? else { return Ok(None) };
+    match text.parse() {
+        Ok(number) => Ok(Some(number)),
+        Err(_) => Err(TopologyError::Content {
+            path: path.to_owned(),
+            found: text,
+            reason: "expected a whole number".into(),
+        }),
+    }
+}
+
+/// The numbers `N` of the entries `prefixN` of a folder, as a set; empty if there is no such folder.
+fn numbered(dir: &Path, prefix: &str) -> Result<CpuSet> {
+    let read = |error| TopologyError::Read { path: dir.to_owned(), error };
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if is_absent(&error) => return Ok(CpuSet::new()),
+        Err(error) => return Err(read(error)),
+    };
+    let mut numbers = CpuSet::new();
+    for entry in entries {
+        let name = entry.map_err(read)?.file_name();
+        // `cpufreq`, `cpuidle` and the like are no CPUs.
+        let number = name.to_str().and_then(|name| name.strip_prefix(prefix));
+        if let Some(number) = number.and_then(|digits| digits.parse::<u32>().ok()) {
+            if number > CpuSet::MAX_CPU {
+                return Err(content(
+                    dir.join(&name),
+                    name.to_string_lossy().into_owned(),
+                    &format!("numbers end at {}", CpuSet::MAX_CPU),
+                ));
+            }
+            numbers.insert(number);
+        }
+    }
+    Ok(numbers)
+}
+
+/// A file's content, trimmed, or `None` if there is no such file.
+pub(crate) fn text(path: &Path) -> Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text.trim().to_owned())),
+        Err(error) if is_absent(&error) => Ok(None),
+        Err(error) => Err(TopologyError::Read { path: path.to_owned(), error }),
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    // ENODEV and ENXIO: the CPU went away between the listing and the reading.
+    const GONE: [i32; 2] =
+        [rustix::io::Errno::NODEV.raw_os_error(), rustix::io::Errno::NXIO.raw_os_error()];
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+        || error.raw_os_error().is_some_and(|errno| GONE.contains(&errno))
+}
+
+fn content(path: PathBuf, found: String, reason: &dyn ToString) -> TopologyError {
+    TopologyError::Content { path, found, reason: reason.to_string() }
+}
