@@ -1,0 +1,327 @@
+//! CPUs come and go: who runs each target, and the slow path that changes it.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use corewise_sync::{Completion, context};
+use corewise_topology::CpuSet;
+
+use crate::error::{StartError, StartErrorKind};
+use crate::smp::Smp;
+use crate::target_state::Opened;
+#[cfg(not(loom))]
+use crate::{target::CallTarget, threads};
+
+/// Who runs the targets. Guarded by `Shared::control`.
+pub(crate) struct Control {
+    /// In the order of `Shared::targets`.
+    seats: Vec<Seat>,
+    /// The machine's epoch that was followed last.
+    epoch: u64,
+}
+
+/// Who runs one target.
+enum Seat {
+    /// Whoever got the `CallTarget`.
+    Stepped,
+    /// Nobody: the CPU is offline.
+    #[cfg(not(loom))]
+    Vacant(CallTarget),
+    /// A thread of ours. It ends when the CPU has left, and gives the owner side back.
+    #[cfg(not(loom))]
+    Thread(threads::Thread),
+}
+
+/// Threads to be joined after the lock was released.
+pub(crate) struct Threads {
+    #[cfg(not(loom))]
+    threads: Vec<threads::Thread>,
+}
+
+impl Threads {
+    pub(crate) fn is_empty(&self) -> bool {
+        #[cfg(not(loom))]
+        return self.threads.is_empty();
+        #[cfg(loom)]
+        return true;
+    }
+
+    pub(crate) fn join(self) {
+        #[cfg(not(loom))]
+        for thread in self.threads {
+            drop(thread.join());
+        }
+    }
+}
+
+impl Control {
+    pub(crate) fn stepped(targets: usize, epoch: u64) -> Self {
+        Control { seats: (0..targets).map(|_| Seat::Stepped).collect(), epoch }
+    }
+
+    pub(crate) fn take_threads(&mut self) -> Threads {
+        #[cfg(loom)]
+        self.seats.clear();
+        Threads {
+            #[cfg(not(loom))]
+            threads: self
+                .seats
+                .drain(..)
+                .filter_map(|seat| match seat {
+                    Seat::Thread(thread) => Some(thread),
+                    Seat::Stepped | Seat::Vacant(_) => None,
+                })
+                .collect(),
+        }
+    }
+}
+
+/// CPUs on their way out. Each runs what it had accepted; then it is offline for calls. Dropping this
+/// just doesn't wait.
+#[must_use = "the CPUs leave in any case, but may still be running calls"]
+pub struct Leaving {
+    events: Vec<Arc<Completion>>,
+}
+
+impl Leaving {
+    pub(crate) fn new(events: Vec<Arc<Completion>>) -> Self {
+        Leaving { events }
+    }
+
+    /// Whether they have all left.
+    pub fn is_complete(&self) -> bool {
+        self.events.iter().all(|event| event.is_complete())
+    }
+
+    /// Waits until they have all left. What their last calls wrote is visible after. May block: as
+    /// [`Call::wait`](crate::Call::wait). A target that is stepped by hand has to be stepped elsewhere.
+    #[track_caller]
+    pub fn wait(&self) {
+        for event in &self.events {
+            event.wait();
+        }
+    }
+}
+
+impl Future for Leaving {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        for event in &self.events {
+            if event.poll_complete(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+impl fmt::Debug for Leaving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leaving").field("complete", &self.is_complete()).finish_non_exhaustive()
+    }
+}
+
+/// What following the machine changed.
+#[derive(Debug)]
+#[must_use = "the CPUs that leave may still be running calls, and some may have failed to start"]
+pub struct Followed {
+    /// The machine's epoch that the call targets now match.
+    pub epoch: u64,
+    /// CPUs that accept calls now and didn't before.
+    pub joined: CpuSet,
+    /// CPUs that accept no more calls.
+    pub left: CpuSet,
+    /// To wait until those have run what they had accepted.
+    pub leaving: Leaving,
+    /// CPUs that are online but whose target couldn't be started. Tried again at the next call.
+    pub failed: Vec<StartError>,
+}
+
+impl Smp {
+    /// Takes a CPU out: from now on calls to it are refused; those it has accepted still run, and their
+    /// waiters end. A CPU that isn't online has left already. Doesn't block itself; any context.
+    ///
+    /// This is about calls alone: the machine's mask is set with
+    /// [`Machine::set_online`](corewise_topology::Machine::set_online), which [`Smp::follow_machine`] follows.
+    pub fn cpu_offline(&self, cpu: u32) -> Leaving {
+        let event = self.shared.target(cpu).and_then(|target| target.close(false));
+        Leaving::new(event.into_iter().collect())
+    }
+
+    /// Takes a CPU in: starts its target's thread (unless the targets are stepped), pins it there (unless
+    /// the machine is synthetic), and accepts calls. One that is online already is left as it is.
+    ///
+    /// Blocks: it waits for the thread, and for the CPU's last leave to be over where that isn't yet. A
+    /// stepped target that is still leaving has to be stepped elsewhere.
+    ///
+    /// # Errors
+    /// The topology has no such CPU, the handle is shut down, the stepped target was dropped, or its
+    /// thread couldn't be started or pinned.
+    pub fn cpu_online(&self, cpu: u32) -> Result<(), StartError> {
+        context::might_block("Smp::cpu_online");
+        let Some(position) = self.shared.position(cpu) else {
+            return Err(StartError::new(cpu, StartErrorKind::UnknownCpu));
+        };
+        let target = &self.shared.targets[position];
+        loop {
+            let mut control = self.shared.control.lock();
+            let state = target.state().snapshot();
+            if state.is_online() {
+                return Ok(());
+            }
+            if state.is_closing() {
+                drop(control);
+                if let Some(event) = target.closing() {
+                    event.wait();
+                }
+                continue;
+            }
+            if state.is_stopped() {
+                return Err(StartError::new(cpu, StartErrorKind::ShuttingDown));
+            }
+            // The lock is held while the thread starts: two who bring the same CPU in don't both start
+            // one. Calls don't take this lock.
+            control.seat_thread(position, cpu, self.machine())?;
+            return match target.open() {
+                Opened::Now | Opened::Already => Ok(()),
+                Opened::Stopped => Err(StartError::new(cpu, StartErrorKind::ShuttingDown)),
+                Opened::Abandoned => Err(StartError::new(cpu, StartErrorKind::Abandoned)),
+                // Only `open` makes a target online, and that is done under the lock that we hold.
+                Opened::StillClosing => {
+                    unreachable!("an offline target opened without the control lock")
+                }
+            };
+        }
+    }
+
+    /// Makes the call targets match the machine's online mask, where its epoch has changed since the last
+    /// time. Call it after the mask changed; calls themselves never look at the machine.
+    ///
+    /// Leaving CPUs are closed first, without waiting for them; joining CPUs are started, which blocks as
+    /// [`Smp::cpu_online`] does. A CPU that was taken out with [`Smp::cpu_offline`] alone comes back if the
+    /// machine has it online.
+    pub fn follow_machine(&self) -> Followed {
+        let (epoch, wanted) = self.machine().read(|masks| (masks.epoch, masks.online.clone()));
+        let mut followed = Followed {
+            epoch,
+            joined: CpuSet::new(),
+            left: CpuSet::new(),
+            leaving: Leaving::new(Vec::new()),
+            failed: Vec::new(),
+        };
+        if self.shared.control.lock().epoch == epoch {
+            return followed;
+        }
+        let have = self.online();
+        for cpu in &have.difference(&wanted) {
+            followed.leaving.events.append(&mut self.cpu_offline(cpu).events);
+            followed.left.insert(cpu);
+        }
+        for cpu in &wanted.difference(&have) {
+            match self.cpu_online(cpu) {
+                Ok(()) => {
+                    followed.joined.insert(cpu);
+                }
+                Err(error) => followed.failed.push(error),
+            }
+        }
+        if followed.failed.is_empty() {
+            self.shared.control.lock().epoch = epoch;
+        }
+        followed
+    }
+}
+
+#[cfg(loom)]
+impl Control {
+    fn seat_thread(
+        &mut self,
+        _position: usize,
+        _cpu: u32,
+        _machine: &corewise_topology::Machine,
+    ) -> Result<(), StartError> {
+        Ok(())
+    }
+}
+
+#[cfg(not(loom))]
+impl Control {
+    /// Has a thread of ours run the target, unless it is stepped by somebody else. The CPU is offline.
+    fn seat_thread(
+        &mut self,
+        position: usize,
+        cpu: u32,
+        machine: &corewise_topology::Machine,
+    ) -> Result<(), StartError> {
+        let owner = match std::mem::replace(&mut self.seats[position], Seat::Stepped) {
+            Seat::Stepped => return Ok(()),
+            Seat::Vacant(owner) => owner,
+            // The CPU is offline, so the thread's loop has returned: this join is short.
+            Seat::Thread(thread) => match thread.join() {
+                Some(owner) => owner,
+                // It panicked, which dropped its owner side: `open` will say that it is abandoned.
+                None => return Ok(()),
+            },
+        };
+        match threads::Thread::start(owner, machine).and_then(threads::Starting::finish) {
+            Ok(thread) => {
+                self.seats[position] = Seat::Thread(thread);
+                Ok(())
+            }
+            Err(failed) => {
+                if let Some(owner) = failed.owner {
+                    self.seats[position] = Seat::Vacant(owner);
+                }
+                Err(StartError::new(cpu, failed.kind))
+            }
+        }
+    }
+}
+
+#[cfg(not(loom))]
+impl Smp {
+    /// Call targets with a thread each, for the machine's online CPUs. A thread is pinned to its CPU
+    /// (unless the machine is synthetic), parks while it has nothing to run, and lives for as long as its CPU
+    /// is online.
+    ///
+    /// The threads are started here and not at the first call, so that a call never waits for a thread and
+    /// can't fail for want of one: delivery is a push and at most one wake-up. CPUs that are offline get
+    /// none until [`Smp::cpu_online`]. Blocks until all are pinned.
+    ///
+    /// # Errors
+    /// A thread couldn't be started or pinned; those that were are ended.
+    pub fn new(machine: &corewise_topology::Machine) -> Result<Smp, StartError> {
+        let (smp, owners) = Smp::unopened(machine);
+        let online = machine.online();
+        let mut starting = Vec::new();
+        {
+            let mut control = smp.shared.control.lock();
+            for (position, owner) in owners.into_iter().enumerate() {
+                let cpu = owner.cpu();
+                if online.contains(cpu) {
+                    let thread = threads::Thread::start(owner, machine);
+                    let thread = thread.map_err(|failed| StartError::new(cpu, failed.kind))?;
+                    starting.push((position, cpu, thread));
+                } else {
+                    control.seats[position] = Seat::Vacant(owner);
+                }
+            }
+            for (position, cpu, thread) in starting {
+                let thread = thread.finish();
+                let thread = thread.map_err(|failed| StartError::new(cpu, failed.kind))?;
+                control.seats[position] = Seat::Thread(thread);
+            }
+        }
+        for cpu in &online {
+            if let Some(target) = smp.shared.target(cpu) {
+                // A target that was made just now can always be opened.
+                let _ = target.open();
+            }
+        }
+        Ok(smp)
+    }
+}

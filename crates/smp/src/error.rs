@@ -1,0 +1,218 @@
+//! What can go wrong with a call: refused before it was accepted, or failed after.
+
+use std::any::Any;
+use std::fmt;
+
+use corewise_sync::Mutex;
+
+/// Why a CPU gets no call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SkipReason {
+    /// The CPU isn't online for calls: it never was, it left, or the machine has no such CPU.
+    NotOnline,
+    /// The handle is shutting down.
+    ShuttingDown,
+}
+
+impl fmt::Display for SkipReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SkipReason::NotOnline => "not online",
+            SkipReason::ShuttingDown => "shutting down",
+        })
+    }
+}
+
+/// The call wasn't accepted: the function never ran, and is given back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum CallError<F> {
+    /// The CPU isn't online for calls. It may come back: see [`Smp::follow_machine`](crate::Smp::follow_machine).
+    NotOnline {
+        /// The CPU that was asked for.
+        cpu: u32,
+        /// The function.
+        f: F,
+    },
+    /// [`Smp::shutdown`](crate::Smp::shutdown) was called: no call is accepted any more.
+    ShuttingDown {
+        /// The function.
+        f: F,
+    },
+}
+
+impl<F> CallError<F> {
+    pub(crate) fn new(cpu: u32, reason: SkipReason, f: F) -> Self {
+        match reason {
+            SkipReason::NotOnline => CallError::NotOnline { cpu, f },
+            SkipReason::ShuttingDown => CallError::ShuttingDown { f },
+        }
+    }
+
+    /// The function that didn't run.
+    pub fn into_inner(self) -> F {
+        match self {
+            CallError::NotOnline { f, .. } | CallError::ShuttingDown { f } => f,
+        }
+    }
+}
+
+impl<F> fmt::Debug for CallError<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CallError::NotOnline { cpu, .. } => {
+                f.debug_struct("NotOnline").field("cpu", cpu).finish_non_exhaustive()
+            }
+            CallError::ShuttingDown { .. } => {
+                f.debug_struct("ShuttingDown").finish_non_exhaustive()
+            }
+        }
+    }
+}
+
+impl<F> fmt::Display for CallError<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CallError::NotOnline { cpu, .. } => {
+                write!(f, "CPU {cpu} was called, but is not online for calls: choose another CPU")
+            }
+            CallError::ShuttingDown { .. } => {
+                f.write_str("the call targets are shutting down and accept no more calls")
+            }
+        }
+    }
+}
+
+impl<F> std::error::Error for CallError<F> {}
+
+/// The call was accepted and has no value.
+#[derive(Debug)]
+pub enum CallFailed {
+    /// The function panicked. Its CPU goes on taking calls.
+    Panicked {
+        /// The CPU on which it ran.
+        cpu: u32,
+        /// What it panicked with.
+        panic: PanicPayload,
+    },
+    /// Whoever stepped this CPU's target is gone, and the function never ran. Can't happen where
+    /// Corewise runs the target's thread.
+    NotOnline {
+        /// The CPU that was asked for.
+        cpu: u32,
+    },
+}
+
+impl CallFailed {
+    /// The CPU that was asked for.
+    pub fn cpu(&self) -> u32 {
+        match self {
+            CallFailed::Panicked { cpu, .. } | CallFailed::NotOnline { cpu } => *cpu,
+        }
+    }
+}
+
+impl fmt::Display for CallFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CallFailed::Panicked { cpu, panic } => {
+                write!(f, "the function called on CPU {cpu} panicked: {}", panic.message())
+            }
+            CallFailed::NotOnline { cpu } => {
+                write!(f, "CPU {cpu} left before the function ran: nobody steps its call target")
+            }
+        }
+    }
+}
+
+impl std::error::Error for CallFailed {}
+
+/// What a function panicked with.
+#[derive(Debug)]
+pub struct PanicPayload {
+    message: String,
+    /// L: is the lock; guards the payload, which may be sent but not shared.
+    payload: Mutex<Box<dyn Any + Send>>,
+}
+
+impl PanicPayload {
+    pub(crate) fn new(payload: Box<dyn Any + Send>) -> Self {
+        let message = match payload.downcast_ref::<&'static str>() {
+            Some(text) => (*text).to_owned(),
+            None => match payload.downcast_ref::<String>() {
+                Some(text) => text.clone(),
+                None => "(a payload that is not text)".to_owned(),
+            },
+        };
+        PanicPayload { message, payload: Mutex::new(payload) }
+    }
+
+    /// The panic's message, where it was text.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The payload, for [`std::panic::resume_unwind`].
+    pub fn into_inner(self) -> Box<dyn Any + Send> {
+        self.payload.into_inner()
+    }
+}
+
+/// A CPU's call target couldn't be started.
+#[derive(Debug)]
+pub struct StartError {
+    cpu: u32,
+    kind: StartErrorKind,
+}
+
+#[derive(Debug)]
+#[cfg_attr(loom, allow(dead_code))]
+pub(crate) enum StartErrorKind {
+    UnknownCpu,
+    ShuttingDown,
+    Abandoned,
+    Spawn(std::io::Error),
+    Pin(String),
+}
+
+impl StartError {
+    pub(crate) fn new(cpu: u32, kind: StartErrorKind) -> Self {
+        StartError { cpu, kind }
+    }
+
+    /// The CPU whose target couldn't be started.
+    pub fn cpu(&self) -> u32 {
+        self.cpu
+    }
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cpu = self.cpu;
+        match &self.kind {
+            StartErrorKind::UnknownCpu => {
+                write!(f, "CPU {cpu} can't take calls: the machine's topology has no such CPU")
+            }
+            StartErrorKind::ShuttingDown => {
+                write!(f, "CPU {cpu} can't take calls: the call targets are shut down")
+            }
+            StartErrorKind::Abandoned => {
+                write!(f, "CPU {cpu} can't take calls: its CallTarget was dropped")
+            }
+            StartErrorKind::Spawn(error) => {
+                write!(f, "no thread for the call target of CPU {cpu}: {error}")
+            }
+            StartErrorKind::Pin(error) => {
+                write!(f, "the call target of CPU {cpu} can't be pinned there: {error}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.kind {
+            StartErrorKind::Spawn(error) => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! The handle: call one CPU, many, or all; take CPUs out and in; shut down.
+
+use std::fmt;
+use std::sync::Arc;
+
+use corewise_sync::{Mutex, context};
+use corewise_topology::{CpuSet, Machine};
+
+use crate::call::{Answer, Call, CallCell};
+use crate::control::{Control, Leaving};
+use crate::error::{CallError, SkipReason};
+use crate::many::{CastCell, ManyCall, ManyCell, Reach, Skipped};
+use crate::message::{Class, Job, Message};
+use crate::policy::{self, Delivery};
+use crate::stats::CallStats;
+use crate::target::{CallTarget, Target};
+
+/// The call targets of a machine's CPUs. Clone it freely; when the last clone is dropped the targets run
+/// what they have accepted, and end.
+///
+/// That last drop waits for the targets' threads, inside a blocking region. In an atomic section (a
+/// handler that owned the last clone) it doesn't wait: the threads then end by themselves.
+#[derive(Clone)]
+pub struct Smp {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What the clones of a handle share. The targets' threads don't hold it, so they don't keep it alive.
+pub(crate) struct Shared {
+    /// I: the machine.
+    pub(crate) machine: Machine,
+    /// I: one target per CPU of the topology, in CPU order.
+    pub(crate) targets: Box<[Arc<Target>]>,
+    /// I: position in `targets` by CPU number.
+    index: Box<[Option<u32>]>,
+    /// L: is the lock; guards who runs each target. Only its holder opens a target. Never taken by a call.
+    pub(crate) control: Mutex<Control>,
+}
+
+impl Shared {
+    pub(crate) fn target(&self, cpu: u32) -> Option<&Arc<Target>> {
+        self.targets.get(self.position(cpu)?)
+    }
+
+    /// Where in `targets` a CPU's target is.
+    pub(crate) fn position(&self, cpu: u32) -> Option<usize> {
+        self.index.get(cpu as usize).copied()?.map(|position| position as usize)
+    }
+}
+
+impl Smp {
+    /// Call targets without threads: whoever holds the [`CallTarget`]s steps them, or runs each in a
+    /// thread that it owns. One per CPU of the topology, in CPU order; those of online CPUs accept calls
+    /// at once. Nothing is pinned.
+    pub fn stepped(machine: &Machine) -> (Smp, Vec<CallTarget>) {
+        let (smp, owners) = Smp::unopened(machine);
+        for cpu in &smp.shared.machine.online() {
+            if let Some(target) = smp.shared.target(cpu) {
+                // A target that was made just now can always be opened.
+                let _ = target.open();
+            }
+        }
+        (smp, owners)
+    }
+
+    /// One target per CPU, all offline.
+    pub(crate) fn unopened(machine: &Machine) -> (Smp, Vec<CallTarget>) {
+        let cpus: Vec<u32> = machine.topology().cpu_set().iter().collect();
+        let (targets, owners): (Vec<_>, Vec<_>) = cpus.iter().map(|&cpu| Target::new(cpu)).unzip();
+        let mut index = vec![None; cpus.last().map_or(0, |&last| last as usize + 1)];
+        for (position, &cpu) in (0u32..).zip(&cpus) {
+            index[cpu as usize] = Some(position);
+        }
+        let control = Control::stepped(targets.len(), machine.epoch());
+        let shared = Shared {
+            machine: machine.clone(),
+            targets: targets.into(),
+            index: index.into(),
+            control: Mutex::new(control),
+        };
+        (Smp { shared: Arc::new(shared) }, owners)
+    }
+
+    /// The machine whose CPUs are called.
+    pub fn machine(&self) -> &Machine {
+        &self.shared.machine
+    }
+
+    /// The CPUs that accept calls just now.
+    pub fn online(&self) -> CpuSet {
+        let targets = self.shared.targets.iter();
+        targets.filter(|t| t.state().snapshot().is_online()).map(|t| t.cpu).collect()
+    }
+
+    /// Runs `f` on `cpu`, ahead of the calls there that nobody waits for. The answer is waited for with
+    /// [`Call::wait`], or awaited.
+    ///
+    /// `f` runs on the target's thread, inside an atomic section: it must be short and must not block.
+    /// Calls of one caller to one CPU run in the caller's order, within those waited for and within
+    /// those not. What the caller wrote before is visible in `f`. A caller that is that CPU's target (`f`
+    /// of another call, calling its own CPU) runs `f` at once.
+    ///
+    /// Never blocks and takes no lock: any context. The CPU can't leave between the check that it is
+    /// online and the push.
+    ///
+    /// # Errors
+    /// The CPU isn't online, or the handle is shut down; `f` is given back.
+    pub fn call<F, R>(&self, cpu: u32, f: F) -> Result<Call<R>, CallError<F>>
+    where
+        F: FnOnce() -> R + Send + 'static,
+        R: Send + 'static,
+    {
+        let Some(target) = self.shared.target(cpu) else {
+            return Err(CallError::NotOnline { cpu, f });
+        };
+        match policy::delivery(target.is_run_by_this_thread(), true) {
+            Delivery::Queue => {
+                Ok(Call::sent(cpu, send(target, Class::Urgent, f)? as Arc<dyn Answer<R>>))
+            }
+            Delivery::Inline => {
+                let cell = CallCell::new(Class::Urgent, f);
+                run_here(target, Arc::clone(&cell) as Arc<dyn Job>);
+                // SAFETY: the call has just run in this thread, and nobody else has its answer.
+                Ok(Call::here(cpu, unsafe { Answer::take(&*cell) }))
+            }
+        }
+    }
+
+    /// Runs `f` on `cpu`; nobody waits. As [`Smp::call`] otherwise, but always through the queue: a
+    /// handler that calls its own CPU this way returns first.
+    ///
+    /// A panic of `f` is logged and counted.
+    ///
+    /// # Errors
+    /// As [`Smp::call`].
+    pub fn call_nowait<F>(&self, cpu: u32, f: F) -> Result<(), CallError<F>>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        match self.shared.target(cpu) {
+            Some(target) => send(target, Class::Plain, f).map(drop),
+            None => Err(CallError::NotOnline { cpu, f }),
+        }
+    }
+
+    /// Runs `f` on every CPU of the set that is online, each with its own number, all at once. CPUs that
+    /// aren't online are skipped, and [`ManyCall::reach`] says which: the function doesn't run there
+    /// and nobody waits for them.
+    ///
+    /// The caller's own CPU is a CPU like any other: if it is in the set, `f` runs there too, on its
+    /// call target (the kernel's `smp_call_function_many` leaves it out, its `on_each_cpu` does not).
+    /// That the caller happens to run there now means nothing once it may be moved. Only where the
+    /// caller is that CPU's target is `f` run in place, after the other CPUs have been told.
+    ///
+    /// Contexts and ordering are those of [`Smp::call`]. `f` is dropped by whoever lets go of the call
+    /// last: the caller or one of the targets, inside its handler.
+    pub fn call_many<F, R>(&self, cpus: &CpuSet, f: F) -> ManyCall<R>
+    where
+        F: Fn(u32) -> R + Send + Sync + 'static,
+        R: Send + 'static,
+    {
+        self.send_many(cpus.iter().collect(), f)
+    }
+
+    /// [`Smp::call_many`] for all CPUs of the topology: those that aren't online are skipped and named.
+    /// The caller's own is among them (the kernel's `on_each_cpu`).
+    pub fn call_all<F, R>(&self, f: F) -> ManyCall<R>
+    where
+        F: Fn(u32) -> R + Send + Sync + 'static,
+        R: Send + 'static,
+    {
+        self.send_many(self.every_cpu(), f)
+    }
+
+    /// As [`Smp::call_many`], but nobody waits. Panics of `f` are logged and counted.
+    pub fn call_many_nowait<F>(&self, cpus: &CpuSet, f: F) -> Reach
+    where
+        F: Fn(u32) + Send + Sync + 'static,
+    {
+        self.cast(cpus.iter().collect(), f)
+    }
+
+    /// As [`Smp::call_all`], but nobody waits.
+    pub fn call_all_nowait<F>(&self, f: F) -> Reach
+    where
+        F: Fn(u32) + Send + Sync + 'static,
+    {
+        self.cast(self.every_cpu(), f)
+    }
+
+    /// Every CPU's counters, in CPU order.
+    pub fn stats(&self) -> Vec<CallStats> {
+        self.shared.targets.iter().map(|target| target.stats.snapshot(target.cpu)).collect()
+    }
+
+    /// One CPU's counters; `None` where the topology has no such CPU.
+    pub fn cpu_stats(&self, cpu: u32) -> Option<CallStats> {
+        self.shared.target(cpu).map(|target| target.stats.snapshot(cpu))
+    }
+
+    /// Accepts no more calls, for good. What was accepted still runs, then the CPUs leave, which can be
+    /// waited for. Doesn't block itself; any context.
+    pub fn shutdown(&self) -> Leaving {
+        let targets = self.shared.targets.iter();
+        Leaving::new(targets.filter_map(|target| target.close(true)).collect())
+    }
+
+    fn every_cpu(&self) -> Vec<u32> {
+        self.shared.targets.iter().map(|target| target.cpu).collect()
+    }
+
+    fn send_many<F, R>(&self, candidates: Vec<u32>, f: F) -> ManyCall<R>
+    where
+        F: Fn(u32) -> R + Send + Sync + 'static,
+        R: Send + 'static,
+    {
+        let cell = ManyCell::new(candidates.len(), f);
+        let mut here = None;
+        let mut slots = Vec::with_capacity(candidates.len());
+        let mut skipped = Vec::new();
+        for (index, &cpu) in candidates.iter().enumerate() {
+            let found = match self.shared.target(cpu) {
+                None => Err(SkipReason::NotOnline),
+                Some(target) => match policy::delivery(target.is_run_by_this_thread(), true) {
+                    Delivery::Inline => {
+                        here = Some((target, index));
+                        Ok(())
+                    }
+                    Delivery::Queue => {
+                        let job = Arc::clone(&cell) as Arc<dyn Job>;
+                        // SAFETY: each index is given to one message, or to `here`.
+                        target.deliver(unsafe { Message::new(Class::Urgent, cpu, index, job) })
+                    }
+                },
+            };
+            match found {
+                Ok(()) => slots.push((index, cpu)),
+                Err(reason) => {
+                    cell.skip_one();
+                    skipped.push(Skipped { cpu, reason });
+                }
+            }
+        }
+        if let Some((target, index)) = here {
+            let job = Arc::clone(&cell) as Arc<dyn Job>;
+            target.stats.inline.add_one();
+            // SAFETY: no message was made for this index.
+            target.run_one(unsafe { Message::new(Class::Urgent, target.cpu, index, job) });
+        }
+        ManyCall::new(slots, skipped, cell)
+    }
+
+    fn cast<F>(&self, candidates: Vec<u32>, f: F) -> Reach
+    where
+        F: Fn(u32) + Send + Sync + 'static,
+    {
+        let cell = CastCell::new(f);
+        let mut reach = Reach::default();
+        for (index, cpu) in candidates.into_iter().enumerate() {
+            let job = Arc::clone(&cell) as Arc<dyn Job>;
+            let found = match self.shared.target(cpu) {
+                None => Err(SkipReason::NotOnline),
+                Some(target) => {
+                    // SAFETY: each index is given to one message.
+                    target.deliver(unsafe { Message::new(Class::Plain, cpu, index, job) })
+                }
+            };
+            match found {
+                Ok(()) => {
+                    reach.reached.insert(cpu);
+                }
+                Err(reason) => reach.skipped.push(Skipped { cpu, reason }),
+            }
+        }
+        reach
+    }
+}
+
+/// Sends a call to one CPU. Everything is allocated before the target is entered, so that the section
+/// between the check and the push stays short.
+fn send<F, R>(target: &Target, class: Class, f: F) -> Result<Arc<CallCell<F, R>>, CallError<F>>
+where
+    F: FnOnce() -> R + Send + 'static,
+    R: Send + 'static,
+{
+    if let Some(reason) = target.state().hint_refusal() {
+        return Err(CallError::new(target.cpu, reason, f));
+    }
+    let cell = CallCell::new(class, f);
+    let job = Arc::clone(&cell) as Arc<dyn Job>;
+    // SAFETY: the call's only message.
+    match target.deliver(unsafe { Message::new(class, target.cpu, 0, job) }) {
+        Ok(()) => Ok(cell),
+        Err(reason) => {
+            // SAFETY: the message wasn't accepted, and gave the call up.
+            let f = unsafe { cell.take_back() };
+            let f = f.expect("a call that wasn't accepted still has its function");
+            Err(CallError::new(target.cpu, reason, f))
+        }
+    }
+}
+
+/// Runs a call in this thread, which is the target's.
+fn run_here(target: &Target, job: Arc<dyn Job>) {
+    target.stats.inline.add_one();
+    // SAFETY: the call's only message.
+    target.run_one(unsafe { Message::new(Class::Urgent, target.cpu, 0, job) });
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        for target in &self.targets {
+            // Nobody can wait for the event: there is no handle left.
+            drop(target.close(true));
+        }
+        let threads = self.control.lock().take_threads();
+        if threads.is_empty() || context::in_atomic_section() {
+            return;
+        }
+        context::blocking("Smp::drop", || threads.join());
+    }
+}
+
+impl fmt::Debug for Smp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Smp").field("targets", &self.shared.targets).finish_non_exhaustive()
+    }
+}
+
+#[cfg(loom)]
+impl Smp {
+    /// [`Smp::call`] without counting the caller in: wrong, for the model that has to fail.
+    #[doc(hidden)]
+    pub fn call_unguarded<F, R>(&self, cpu: u32, f: F) -> Option<Call<R>>
+    where
+        F: FnOnce() -> R + Send + 'static,
+        R: Send + 'static,
+    {
+        let target = self.shared.target(cpu)?;
+        let cell = CallCell::new(Class::Urgent, f);
+        let job = Arc::clone(&cell) as Arc<dyn Job>;
+        // SAFETY: the call's only message.
+        let message = unsafe { Message::new(Class::Urgent, cpu, 0, job) };
+        target.deliver_unguarded(message).ok()?;
+        Some(Call::sent(cpu, cell))
+    }
+}

@@ -1,0 +1,87 @@
+//! The threads that run call targets: start, pin, run, end.
+
+use std::sync::Arc;
+
+use corewise_sync::thread::{Builder, JoinHandle};
+use corewise_sync::{Completion, Mutex};
+use corewise_topology::{CpuSet, Machine};
+
+use crate::error::StartErrorKind;
+use crate::target::CallTarget;
+
+/// A thread that runs a target. It gives the owner side back when it ends.
+pub(crate) struct Thread {
+    handle: JoinHandle<CallTarget>,
+}
+
+/// A thread that hasn't said yet whether it is where it belongs.
+pub(crate) struct Starting {
+    thread: Thread,
+    report: Arc<Report>,
+}
+
+/// What a new thread tells the one that started it.
+struct Report {
+    /// L: is the lock; guards the reason why the thread couldn't be pinned.
+    problem: Mutex<Option<String>>,
+    told: Completion,
+}
+
+/// A thread wasn't started.
+pub(crate) struct StartFailed {
+    /// The owner side, where it could be had back.
+    pub(crate) owner: Option<CallTarget>,
+    pub(crate) kind: StartErrorKind,
+}
+
+impl Thread {
+    /// Starts a thread for the target, and doesn't wait for it.
+    pub(crate) fn start(owner: CallTarget, machine: &Machine) -> Result<Starting, StartFailed> {
+        let report = Arc::new(Report { problem: Mutex::new(None), told: Completion::new() });
+        let told = Arc::clone(&report);
+        let machine = machine.clone();
+        // The kernel shows 15 characters of a name.
+        let builder = Builder::new().name(format!("cw-call/{}", owner.cpu()));
+        // If the spawn fails, the closure is dropped and the owner side with it: an abandoned target,
+        // of a CPU that never accepted a call.
+        let spawned = builder.spawn(move || main(owner, &machine, &told));
+        match spawned {
+            Ok(handle) => Ok(Starting { thread: Thread { handle }, report }),
+            Err(error) => Err(StartFailed { owner: None, kind: StartErrorKind::Spawn(error) }),
+        }
+    }
+
+    /// Waits until the thread has ended. `None` where it panicked.
+    pub(crate) fn join(self) -> Option<CallTarget> {
+        self.handle.join().ok()
+    }
+}
+
+impl Starting {
+    /// Waits until the thread is where it belongs.
+    pub(crate) fn finish(self) -> Result<Thread, StartFailed> {
+        self.report.told.wait();
+        let problem = self.report.problem.lock().take();
+        match problem {
+            None => Ok(self.thread),
+            Some(why) => {
+                Err(StartFailed { owner: self.thread.join(), kind: StartErrorKind::Pin(why) })
+            }
+        }
+    }
+}
+
+/// The thread's body.
+fn main(mut owner: CallTarget, machine: &Machine, report: &Report) -> CallTarget {
+    match machine.pin_current_thread(&CpuSet::from_iter([owner.cpu()])) {
+        Ok(_) => {
+            report.told.complete();
+            owner.run();
+        }
+        Err(error) => {
+            *report.problem.lock() = Some(error.to_string());
+            report.told.complete();
+        }
+    }
+    owner
+}
