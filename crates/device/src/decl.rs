@@ -1,0 +1,206 @@
+//! What a device is declared to be, and which probes may run asynchronously.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+/// Declares one device: its name, its driver, and what it needs.
+///
+/// Built with [`DeviceDecl::new`] and the chained setters; pure data until it is handed to
+/// [`Graph::build`](crate::Graph::build) or
+/// [`DeviceManager::bring_up`](crate::DeviceManager::bring_up).
+///
+/// ```
+/// use corewise_device::DeviceDecl;
+///
+/// let disk = DeviceDecl::new("disk0", "file").node(Some(1)).async_shutdown(true);
+/// let volume = DeviceDecl::new("vol", "stripe").supplier("disk0").supplier("disk1");
+/// assert_eq!(volume.suppliers, ["disk0", "disk1"]);
+/// # let _ = disk;
+/// ```
+#[derive(Clone)]
+pub struct DeviceDecl {
+    /// Unique among all devices of a manager; not empty.
+    pub name: String,
+    /// The name of a registered [`Driver`](crate::Driver).
+    pub driver: String,
+    /// The device inside which this one lives. It is bound before and shut down after this one.
+    pub parent: Option<String>,
+    /// Devices whose service this one uses (managed links): bound before, shut down after this one.
+    pub suppliers: Vec<String>,
+    /// Suppliers that only want to know when this device is bound. Such a link orders neither probe
+    /// nor shutdown, and may point anywhere, in a circle too; but its target has to exist.
+    pub sync_state_only: Vec<String>,
+    /// The NUMA node near which to probe. `None` takes over the parent's, as in Linux.
+    pub node: Option<u32>,
+    /// Opt-in: the shutdown callback may run on another thread, beside others.
+    pub async_shutdown: bool,
+    /// Overrides the driver's [`ProbeType`], except that `ForceSynchronous` always wins.
+    pub probe_type: Option<ProbeType>,
+    /// What the driver is to know about this device (a path, a size): read with
+    /// [`ProbeContext::config`](crate::ProbeContext::config).
+    pub config: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl DeviceDecl {
+    /// A device with no parent, no supplier, no preferred node, and synchronous shutdown.
+    pub fn new(name: impl Into<String>, driver: impl Into<String>) -> DeviceDecl {
+        DeviceDecl {
+            name: name.into(),
+            driver: driver.into(),
+            parent: None,
+            suppliers: Vec::new(),
+            sync_state_only: Vec::new(),
+            node: None,
+            async_shutdown: false,
+            probe_type: None,
+            config: None,
+        }
+    }
+
+    /// Sets the parent.
+    #[must_use]
+    pub fn parent(mut self, name: impl Into<String>) -> DeviceDecl {
+        self.parent = Some(name.into());
+        self
+    }
+
+    /// Adds a supplier (managed link). Naming one twice is harmless.
+    #[must_use]
+    pub fn supplier(mut self, name: impl Into<String>) -> DeviceDecl {
+        self.suppliers.push(name.into());
+        self
+    }
+
+    /// Adds a supplier whose link is for sync-state only and orders nothing.
+    #[must_use]
+    pub fn sync_state_only(mut self, name: impl Into<String>) -> DeviceDecl {
+        self.sync_state_only.push(name.into());
+        self
+    }
+
+    /// Sets the NUMA node near which to probe.
+    #[must_use]
+    pub fn node(mut self, node: Option<u32>) -> DeviceDecl {
+        self.node = node;
+        self
+    }
+
+    /// Opts the device in to (or out of) asynchronous shutdown.
+    #[must_use]
+    pub fn async_shutdown(mut self, opted_in: bool) -> DeviceDecl {
+        self.async_shutdown = opted_in;
+        self
+    }
+
+    /// Overrides the driver's probe type.
+    #[must_use]
+    pub fn probe_type(mut self, probe_type: ProbeType) -> DeviceDecl {
+        self.probe_type = Some(probe_type);
+        self
+    }
+
+    /// Sets what the driver is to know about this device.
+    #[must_use]
+    pub fn config<T: Any + Send + Sync>(mut self, config: T) -> DeviceDecl {
+        self.config = Some(Arc::new(config));
+        self
+    }
+}
+
+impl fmt::Debug for DeviceDecl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceDecl")
+            .field("name", &self.name)
+            .field("driver", &self.driver)
+            .field("parent", &self.parent)
+            .field("suppliers", &self.suppliers)
+            .field("sync_state_only", &self.sync_state_only)
+            .field("node", &self.node)
+            .field("async_shutdown", &self.async_shutdown)
+            .field("probe_type", &self.probe_type)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether a driver's probes may run beside others, as in Linux.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ProbeType {
+    /// Synchronous, unless [`AsyncProbe`] asks otherwise.
+    #[default]
+    Default,
+    /// Asynchronous: queued near its node as soon as what it needs is bound.
+    PreferAsynchronous,
+    /// Synchronous, and nothing overrides it.
+    ForceSynchronous,
+}
+
+/// Which drivers of [`ProbeType::Default`] are asked to probe asynchronously: the counterpart of
+/// the kernel's `driver_async_probe=`.
+///
+/// A list of driver names; `*` inverts it, so that the names beside it are the synchronous ones.
+///
+/// ```
+/// use corewise_device::AsyncProbe;
+///
+/// assert!(!AsyncProbe::default().asks_for("file"));
+/// assert!("file,memory".parse::<AsyncProbe>().unwrap().asks_for("file"));
+/// let all_but_file = AsyncProbe::parse("*, file");
+/// assert!(all_but_file.asks_for("memory") && !all_but_file.asks_for("file"));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AsyncProbe {
+    names: Vec<String>,
+    inverted: bool,
+}
+
+impl AsyncProbe {
+    /// Every driver of the default type is asked; the same as `*`.
+    pub fn all() -> AsyncProbe {
+        AsyncProbe { names: Vec::new(), inverted: true }
+    }
+
+    /// Reads a comma-separated list. Blanks around names and empty entries don't count.
+    pub fn parse(list: &str) -> AsyncProbe {
+        let entries = list.split(',').map(str::trim).filter(|e| !e.is_empty());
+        let (stars, names): (Vec<_>, Vec<_>) = entries.partition(|&e| e == "*");
+        AsyncProbe {
+            names: names.into_iter().map(String::from).collect(),
+            inverted: !stars.is_empty(),
+        }
+    }
+
+    /// Whether drivers of that name are asked to probe asynchronously.
+    pub fn asks_for(&self, driver: &str) -> bool {
+        self.names.iter().any(|n| n == driver) != self.inverted
+    }
+}
+
+impl std::str::FromStr for AsyncProbe {
+    type Err = std::convert::Infallible;
+
+    fn from_str(list: &str) -> Result<AsyncProbe, Self::Err> {
+        Ok(AsyncProbe::parse(list))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_inverts_the_list_wherever_it_stands() {
+        for list in ["*,nvme", "nvme,*", " nvme , * ,"] {
+            let asked = AsyncProbe::parse(list);
+            assert!(!asked.asks_for("nvme"), "{list}");
+            assert!(asked.asks_for("ahci"), "{list}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_asked_for_by_default_and_everything_by_all() {
+        assert!(!AsyncProbe::parse("").asks_for("nvme"));
+        assert_eq!(AsyncProbe::parse(" , "), AsyncProbe::default());
+        assert_eq!(AsyncProbe::parse("*"), AsyncProbe::all());
+    }
+}

@@ -1,0 +1,319 @@
+//! What a driver does: probe a device into a bound object, which can be shut down.
+
+use crate::{Cancel, DeviceDecl, ProbeType};
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+/// Knows how to bring up devices of one kind. Registered once with
+/// [`DeviceManager::register`](crate::DeviceManager::register), shared by all its devices.
+pub trait Driver: Send + Sync {
+    /// The name that declarations use. Constant.
+    fn name(&self) -> &str;
+
+    /// Whether probes may run beside others. Constant.
+    fn probe_type(&self) -> ProbeType {
+        ProbeType::Default
+    }
+
+    /// Brings up one device.
+    ///
+    /// Called once per device, after all that it needs is bound: on a pool worker near the device's
+    /// node, or (a synchronous probe without a usable node) on the thread that called
+    /// [`bring_up`](crate::DeviceManager::bring_up). Several probes of one driver run at once,
+    /// unless its type forbids it.
+    ///
+    /// It may sleep: it runs inside a blocking region, so its worker's pool starts other work
+    /// meanwhile. It must not wait for another device; whatever it needs is a declared supplier.
+    ///
+    /// # Errors
+    ///
+    /// A failure is recorded; what was created so far has to be dropped by the probe itself. A
+    /// panic is caught and recorded as a failure too. Devices that need this one are skipped.
+    fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError>;
+}
+
+/// A device that is up: what its consumers use, and what is called at shutdown.
+///
+/// Consumers get at the concrete type with [`ProbeContext::supplier`]; drivers that stand for one
+/// another bind the same type (a struct around `Arc<dyn BlockDevice>`, say).
+///
+/// The object is dropped by the thread that called
+/// [`shutdown`](crate::DeviceManager::shutdown), after the last callback has ended, each device
+/// before what it needs. A panic in `drop` is caught.
+pub trait Bound: Any + Send + Sync {
+    /// Flushes and closes, after everything that needs this device was shut down.
+    ///
+    /// Called at most once: on a pool worker or the caller of
+    /// [`shutdown`](crate::DeviceManager::shutdown) for a device that opted in to asynchronous
+    /// shutdown, else on that caller. It may block.
+    ///
+    /// # Errors
+    ///
+    /// An error (or a panic) is recorded on the timeline, and never stops the sequence.
+    fn shutdown(&self) -> Result<(), ShutdownError> {
+        Ok(())
+    }
+
+    /// False where [`Bound::shutdown`] has nothing to do: the device is then completed on the spot,
+    /// without lock or queue. Asked once, when the shutdown begins.
+    fn has_shutdown(&self) -> bool {
+        true
+    }
+}
+
+impl fmt::Debug for dyn Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Bound")
+    }
+}
+
+/// What a probe gets to see: its device's declaration, and the bound objects of what it needs.
+pub struct ProbeContext<'a> {
+    decl: &'a DeviceDecl,
+    node: Option<u32>,
+    needs: &'a [(String, Arc<dyn Bound>)],
+    cancel: &'a Cancel,
+}
+
+impl<'a> ProbeContext<'a> {
+    /// Made by the manager; public so that a driver can be tested without one. `needs` are the
+    /// bound parent and suppliers, by name.
+    pub fn new(
+        decl: &'a DeviceDecl,
+        node: Option<u32>,
+        needs: &'a [(String, Arc<dyn Bound>)],
+        cancel: &'a Cancel,
+    ) -> ProbeContext<'a> {
+        ProbeContext { decl, node, needs, cancel }
+    }
+
+    /// The device's name.
+    pub fn name(&self) -> &str {
+        &self.decl.name
+    }
+
+    /// The device's declaration.
+    pub fn decl(&self) -> &DeviceDecl {
+        self.decl
+    }
+
+    /// The NUMA node near which the device is (its own, else its parent's).
+    pub fn node(&self) -> Option<u32> {
+        self.node
+    }
+
+    /// What the declaration tells the driver.
+    ///
+    /// # Errors
+    ///
+    /// Where the declaration has none, or one of another type.
+    pub fn config<T: Any + Send + Sync>(&self) -> Result<&T, ProbeError> {
+        let wanted = std::any::type_name::<T>();
+        let Some(config) = &self.decl.config else {
+            return Err(ProbeError::failed(format!("its driver wants a {wanted}, but got none")));
+        };
+        let config: &(dyn Any + Send + Sync) = &**config;
+        config.downcast_ref().ok_or_else(|| {
+            ProbeError::failed(format!("its driver wants a {wanted}, but got something else"))
+        })
+    }
+
+    /// The bound object of a supplier (or of the parent) by name.
+    ///
+    /// # Errors
+    ///
+    /// Where the declaration doesn't name it as a parent or supplier, or it is no `T`.
+    pub fn supplier<T: Bound>(&self, name: &str) -> Result<Arc<T>, ProbeError> {
+        let Some((_, bound)) = self.needs.iter().find(|(n, _)| n == name) else {
+            return Err(ProbeError::failed(format!(
+                "it uses \"{name}\", which it doesn't declare as its parent or supplier; \
+                 declare it, so that it is bound first"
+            )));
+        };
+        downcast(bound.clone()).ok_or_else(|| {
+            let wanted = std::any::type_name::<T>();
+            ProbeError::failed(format!("its supplier \"{name}\" is no {wanted}"))
+        })
+    }
+
+    /// The bound objects of all suppliers, in the order in which they are declared.
+    ///
+    /// # Errors
+    ///
+    /// Where one of them is no `T`.
+    pub fn suppliers<T: Bound>(&self) -> Result<Vec<Arc<T>>, ProbeError> {
+        self.decl.suppliers.iter().map(|name| self.supplier(name)).collect()
+    }
+
+    /// The bound object of the parent.
+    ///
+    /// # Errors
+    ///
+    /// Where the device has no parent, or it is no `T`.
+    pub fn parent<T: Bound>(&self) -> Result<Arc<T>, ProbeError> {
+        match &self.decl.parent {
+            Some(name) => self.supplier(name),
+            None => Err(ProbeError::failed("its driver wants a parent, but it has none")),
+        }
+    }
+
+    /// True once the bring-up is being cancelled: a long probe may look now and then, and give up
+    /// with an error.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.is_cancelled()
+    }
+}
+
+impl fmt::Debug for ProbeContext<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let needs: Vec<&str> = self.needs.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("ProbeContext")
+            .field("decl", &self.decl)
+            .field("node", &self.node)
+            .field("needs", &needs)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The concrete object behind a bound one.
+pub(crate) fn downcast<T: Bound>(bound: Arc<dyn Bound>) -> Option<Arc<T>> {
+    let any: Arc<dyn Any + Send + Sync> = bound;
+    any.downcast().ok()
+}
+
+/// Why a probe did not bind its device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbeError {
+    kind: ProbeErrorKind,
+    message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ProbeErrorKind {
+    Failed,
+    NoDevice,
+    Panicked,
+}
+
+impl ProbeError {
+    /// The probe failed. Say what was asked, what was found, and what to do; the device's name is
+    /// added by whoever reports it. Fits `map_err(ProbeError::failed)`.
+    pub fn failed(message: impl fmt::Display) -> ProbeError {
+        ProbeError { kind: ProbeErrorKind::Failed, message: message.to_string() }
+    }
+
+    /// There is no such device. A failure like any other, except that it is not logged as a
+    /// warning: whoever asked may have been guessing.
+    pub fn no_device(message: impl fmt::Display) -> ProbeError {
+        ProbeError { kind: ProbeErrorKind::NoDevice, message: message.to_string() }
+    }
+
+    pub(crate) fn panicked(message: String) -> ProbeError {
+        ProbeError { kind: ProbeErrorKind::Panicked, message }
+    }
+
+    /// True where the probe panicked.
+    pub fn is_panic(&self) -> bool {
+        self.kind == ProbeErrorKind::Panicked
+    }
+
+    /// True where there is no such device.
+    pub fn is_no_device(&self) -> bool {
+        self.kind == ProbeErrorKind::NoDevice
+    }
+}
+
+impl fmt::Display for ProbeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            ProbeErrorKind::Failed | ProbeErrorKind::NoDevice => f.write_str(&self.message),
+            ProbeErrorKind::Panicked => write!(f, "the probe panicked: {}", self.message),
+        }
+    }
+}
+
+impl std::error::Error for ProbeError {}
+
+/// Why a shutdown callback did not do all that it should. It is recorded; nothing stops for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShutdownError(String);
+
+impl ShutdownError {
+    /// What went wrong, and what may be lost. Fits `map_err(ShutdownError::new)`.
+    pub fn new(message: impl fmt::Display) -> ShutdownError {
+        ShutdownError(message.to_string())
+    }
+}
+
+impl fmt::Display for ShutdownError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ShutdownError {}
+
+/// What a caught panic said.
+pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
+    if let Some(text) = payload.downcast_ref::<&str>() {
+        (*text).to_string()
+    } else if let Some(text) = payload.downcast_ref::<String>() {
+        text.clone()
+    } else {
+        "something that is no text".to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Disk(u32);
+    impl Bound for Disk {}
+    struct Other;
+    impl Bound for Other {}
+
+    fn with_context<R>(decl: &DeviceDecl, f: impl FnOnce(&ProbeContext<'_>) -> R) -> R {
+        let needs: Vec<(String, Arc<dyn Bound>)> = vec![
+            ("bus".into(), Arc::new(Other)),
+            ("b".into(), Arc::new(Disk(2))),
+            ("a".into(), Arc::new(Disk(1))),
+        ];
+        f(&ProbeContext::new(decl, None, &needs, &Cancel::new()))
+    }
+
+    #[test]
+    fn suppliers_come_in_declared_order_and_by_type() {
+        let decl = DeviceDecl::new("stripe", "d").parent("bus").supplier("a").supplier("b");
+        with_context(&decl, |cx| {
+            let disks: Vec<u32> = cx.suppliers::<Disk>().unwrap().iter().map(|d| d.0).collect();
+            assert_eq!(disks, [1, 2]);
+            assert!(cx.parent::<Other>().is_ok());
+            let wrong = cx.parent::<Disk>().unwrap_err().to_string();
+            assert!(wrong.contains("\"bus\" is no") && wrong.contains("Disk"), "{wrong}");
+        });
+    }
+
+    #[test]
+    fn using_an_undeclared_supplier_says_what_to_do() {
+        let decl = DeviceDecl::new("x", "d");
+        with_context(&decl, |cx| {
+            let error = cx.supplier::<Disk>("nobody").unwrap_err().to_string();
+            assert!(error.contains("\"nobody\"") && error.contains("declare it"), "{error}");
+        });
+    }
+
+    #[test]
+    fn config_is_found_by_its_type() {
+        let decl = DeviceDecl::new("x", "d").config(7u64);
+        with_context(&decl, |cx| {
+            assert_eq!(cx.config::<u64>().unwrap(), &7);
+            assert!(cx.config::<u32>().unwrap_err().to_string().contains("something else"));
+        });
+        with_context(&DeviceDecl::new("y", "d"), |cx| {
+            assert!(cx.config::<u32>().unwrap_err().to_string().contains("got none"));
+        });
+    }
+}

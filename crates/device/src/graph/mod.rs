@@ -1,0 +1,188 @@
+//! The device graph: immutable, validated, with edges both ways and one base order. Pure.
+
+mod build;
+mod error;
+
+pub use error::GraphError;
+
+use crate::DeviceDecl;
+use corewise_timeline::EdgeKind;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// A device of a [`Graph`]: its place in registration order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId(pub(crate) u32);
+
+impl DeviceId {
+    /// The index in registration order.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    pub(crate) fn new(index: usize) -> DeviceId {
+        DeviceId(u32::try_from(index).expect("the graph's builder bounds the number of devices"))
+    }
+}
+
+/// Who needs whom, built once from declarations and never changed.
+///
+/// A device *needs* its parent and its suppliers: they are bound before it, and shut down after it.
+/// Links for sync-state only order nothing and are no edges. There is no cycle: devices on one are
+/// [rejected](Graph::is_rejected), as are those with any other fault, and what a rejected device
+/// needs is forgotten, since it is never probed.
+///
+/// All methods are pure and may be called from any context.
+pub struct Graph {
+    decls: Vec<Arc<DeviceDecl>>,
+    nodes: Vec<Option<u32>>,
+    rejected: Vec<bool>,
+    needs: Edges,
+    feeds: Edges,
+    order: Vec<DeviceId>,
+    rank: Vec<u32>,
+    by_name: HashMap<String, DeviceId>,
+}
+
+impl Graph {
+    /// Builds a graph from declarations, in registration order. Linear in devices and edges, except
+    /// for a heap.
+    ///
+    /// # Errors
+    ///
+    /// All faults, by index; see [`GraphError`]. There is at least one.
+    pub fn build(decls: Vec<DeviceDecl>) -> Result<Graph, Vec<GraphError>> {
+        let (graph, faults) = Graph::build_tolerant(decls);
+        if faults.is_empty() { Ok(graph) } else { Err(faults) }
+    }
+
+    /// As [`Graph::build`], but devices at fault become [rejected](Graph::is_rejected) ones, and
+    /// the rest is as usable as it can be: for bringing up what can be brought up.
+    pub fn build_tolerant(decls: Vec<DeviceDecl>) -> (Graph, Vec<GraphError>) {
+        build::build(None, decls, None)
+    }
+
+    /// The devices of `prior`, then those of `decls`. Where `drivers` is given, a device whose
+    /// driver is not among them is at fault. Faults count from the first of `decls`.
+    pub(crate) fn extended(
+        prior: &Graph,
+        decls: Vec<DeviceDecl>,
+        drivers: &[String],
+    ) -> (Graph, Vec<GraphError>) {
+        build::build(Some(prior), decls, Some(drivers))
+    }
+
+    /// A graph without devices.
+    pub fn empty() -> Graph {
+        build::build(None, Vec::new(), None).0
+    }
+
+    /// Number of devices, rejected ones included.
+    pub fn len(&self) -> usize {
+        self.decls.len()
+    }
+
+    /// True without any device.
+    pub fn is_empty(&self) -> bool {
+        self.decls.is_empty()
+    }
+
+    /// All devices in registration order.
+    pub fn ids(&self) -> impl DoubleEndedIterator<Item = DeviceId> + ExactSizeIterator + use<> {
+        (0..self.decls.len()).map(DeviceId::new)
+    }
+
+    /// The device of that name.
+    pub fn find(&self, name: &str) -> Option<DeviceId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The declaration of a device.
+    ///
+    /// # Panics
+    ///
+    /// Here and in the other lookups: when `id` came from a larger graph.
+    pub fn decl(&self, id: DeviceId) -> &Arc<DeviceDecl> {
+        &self.decls[id.index()]
+    }
+
+    /// The name of a device.
+    pub fn name(&self, id: DeviceId) -> &str {
+        &self.decls[id.index()].name
+    }
+
+    /// The NUMA node near which the device is: its own, else that of the closest ancestor that has
+    /// one.
+    pub fn node(&self, id: DeviceId) -> Option<u32> {
+        self.nodes[id.index()]
+    }
+
+    /// True for a device at fault: it is never probed, and those that need it are skipped.
+    pub fn is_rejected(&self, id: DeviceId) -> bool {
+        self.rejected[id.index()]
+    }
+
+    /// What the device needs: its parent and suppliers, each once.
+    pub fn needs(&self, id: DeviceId) -> &[DeviceId] {
+        self.needs.of(id)
+    }
+
+    /// Who needs the device: its children and consumers, each once.
+    pub fn feeds(&self, id: DeviceId) -> &[DeviceId] {
+        self.feeds.of(id)
+    }
+
+    /// The base order: registration order, in which only devices registered before something that
+    /// they need are moved behind it. Among devices that may come next the one registered first
+    /// does, so an order that needs no change has none.
+    ///
+    /// The reverse is the order of a serial shutdown; every device comes after all that it needs.
+    pub fn order(&self) -> &[DeviceId] {
+        &self.order
+    }
+
+    /// The place of a device in [`Graph::order`].
+    pub fn rank(&self, id: DeviceId) -> u32 {
+        self.rank[id.index()]
+    }
+
+    /// Every edge: a device, one that it needs, and why.
+    pub fn edges(&self) -> impl Iterator<Item = (DeviceId, DeviceId, EdgeKind)> + '_ {
+        self.ids().flat_map(|id| {
+            let range = self.needs.range(id);
+            let kinds = &self.needs.kinds[range.clone()];
+            self.needs.to[range].iter().zip(kinds).map(move |(&need, &kind)| (id, need, kind))
+        })
+    }
+}
+
+impl fmt::Debug for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut map = f.debug_map();
+        for id in self.ids() {
+            let needs: Vec<&str> = self.needs(id).iter().map(|&n| self.name(n)).collect();
+            map.entry(&self.name(id), &needs);
+        }
+        map.finish()
+    }
+}
+
+/// Adjacency in two flat arrays (compressed sparse rows): 100 000 devices cost no 100 000 vectors.
+#[derive(Clone, Default)]
+struct Edges {
+    /// Row i is `to[start[i]..start[i + 1]]`.
+    start: Vec<u32>,
+    to: Vec<DeviceId>,
+    kinds: Vec<EdgeKind>,
+}
+
+impl Edges {
+    fn range(&self, id: DeviceId) -> std::ops::Range<usize> {
+        self.start[id.index()] as usize..self.start[id.index() + 1] as usize
+    }
+
+    fn of(&self, id: DeviceId) -> &[DeviceId] {
+        &self.to[self.range(id)]
+    }
+}

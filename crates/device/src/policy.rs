@@ -1,0 +1,332 @@
+//! The decisions, apart from the mechanism: pure functions over plain values, tested without
+//! threads. Rule numbers are those of `spec/mechanisms.md`.
+
+use crate::{AsyncProbe, ProbeType};
+use corewise_sync::context::Placement;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How long a shutdown callback runs before it counts as blocking, so that another thread may take
+/// its place (rule 3.4.4). A helper costs some ten microseconds to start: at a millisecond its cost
+/// has vanished, and a callback that is done sooner gained nothing from one.
+pub(crate) const SLOW: Duration = Duration::from_millis(1);
+
+/// By how much the number of threads grows for each callback that was seen blocking.
+const GROWTH: usize = 3;
+
+/// Whether a device probes asynchronously (rule 1.2.1): the driver's type, the declaration's, and
+/// what the command line asked for. Asked by the manager once per device and bring-up.
+pub(crate) fn probes_async(
+    driver: ProbeType,
+    decl: Option<ProbeType>,
+    name: &str,
+    asked: &AsyncProbe,
+) -> bool {
+    match (driver, decl) {
+        (ProbeType::ForceSynchronous, _) | (_, Some(ProbeType::ForceSynchronous)) => false,
+        (_, Some(ProbeType::PreferAsynchronous)) => true,
+        (_, Some(ProbeType::Default)) | (ProbeType::Default, None) => asked.asks_for(name),
+        (ProbeType::PreferAsynchronous, None) => true,
+    }
+}
+
+/// Which path asks for a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Path {
+    /// The caller waits for the probe.
+    Sync,
+    /// Nobody waits.
+    Async,
+}
+
+/// Where a probe goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Into the calling thread: queue nothing.
+    Inline,
+    /// Onto the queue, at a CPU near the node.
+    Near,
+    /// Onto the queue, anywhere.
+    Anywhere,
+}
+
+/// Where to run a probe (rules 1.2.6 to 1.2.13). `usable` says that the node is known and has a CPU
+/// that is online and not isolated; `token` is the caller's own placement.
+///
+/// The two paths differ in their fallback: a synchronous probe runs in the caller, an asynchronous
+/// one is still queued. A token counts for the synchronous path only: there the caller *is* the
+/// place where it would run. On the asynchronous path it is the token of whatever task released the
+/// device, and running inline would put one device's probe after another's for no reason.
+pub(crate) fn place(
+    path: Path,
+    node: Option<u32>,
+    usable: bool,
+    token: Option<Placement>,
+) -> Place {
+    match path {
+        Path::Async if usable => Place::Near,
+        Path::Async => Place::Anywhere,
+        Path::Sync if !usable => Place::Inline,
+        Path::Sync if node.is_some() && token.and_then(|t| t.node) == node => Place::Inline,
+        Path::Sync => Place::Near,
+    }
+}
+
+/// A CPU that a probe may be given.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidate {
+    pub cpu: u32,
+    /// The core: SMT siblings share it. `None`: not known, taken as a core of its own.
+    pub core: Option<u32>,
+    /// The pod (shard of a last-level cache) whose pool would run it.
+    pub pod: Option<u32>,
+}
+
+/// The order in which the CPUs of a node are given out, round and round: pods in turn, so that no
+/// shard gets two probes before each has one; within a pod each core once before any SMT sibling
+/// (spec 1.5: the first CPU would always mean the first shard).
+pub(crate) fn rotation(candidates: &[Candidate]) -> Vec<u32> {
+    // How many CPUs of the same core, and of the same pod and sibling rank, came before.
+    let mut siblings: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut pods: BTreeMap<Option<u32>, Vec<(usize, u32)>> = BTreeMap::new();
+    for c in candidates {
+        let sibling = c.core.map_or(0, |core| {
+            let seen = siblings.entry(core).or_insert(0);
+            *seen += 1;
+            *seen - 1
+        });
+        pods.entry(c.pod).or_default().push((sibling, c.cpu));
+    }
+    let mut lists: Vec<Vec<(usize, u32)>> = pods.into_values().collect();
+    for list in &mut lists {
+        list.sort_unstable();
+    }
+    let longest = lists.iter().map(Vec::len).max().unwrap_or(0);
+    let turn = |i: usize| lists.iter().filter_map(move |list| list.get(i)).map(|&(_, cpu)| cpu);
+    (0..longest).flat_map(turn).collect()
+}
+
+/// Whether a shutdown is the plain serial loop (rule 3.4.5): with fewer than two callbacks that may
+/// run elsewhere there is nothing to gain from counters, queues or threads.
+pub(crate) fn shuts_down_serially(async_callbacks: usize) -> bool {
+    async_callbacks < 2
+}
+
+/// What a shutdown looks like at one moment, to those who decide about helpers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Load {
+    /// Asynchronous devices that are ready and that nobody has taken.
+    pub backlog: usize,
+    /// Threads that are inside a callback, the caller included.
+    pub running: usize,
+    /// Those of them that have been inside it for longer than [`SLOW`].
+    pub blocked: usize,
+    /// How many may be at most, for now.
+    pub target: usize,
+    /// Helpers that are there.
+    pub helpers: usize,
+    /// Helpers that were asked for and have not come.
+    pub coming: usize,
+    /// The most helpers that there may be.
+    pub cap: usize,
+    /// Somebody without work looks at the clock.
+    pub watched: bool,
+    /// A callback was seen blocking in this run.
+    pub slow_seen: bool,
+}
+
+/// How many helpers to ask for now (rule 3.4.4). The backlog is what is left after the asker took
+/// its own share, so one device is left over exactly when two were ready, or one beside the
+/// caller's synchronous work.
+///
+/// Without evidence of slow callbacks it is one at a time: each helper that comes asks for the next
+/// one, so the caller pays for a single wake-up, and callbacks that take microseconds are gone
+/// before a second helper is asked for.
+pub(crate) fn helpers_to_ask(load: &Load) -> usize {
+    let wanted = load.backlog.saturating_sub(load.coming);
+    let below_cap = load.cap.saturating_sub(load.helpers + load.coming);
+    let room = load.target.saturating_sub(load.running + load.coming).min(below_cap);
+    if wanted == 0 || below_cap == 0 {
+        0
+    } else if room == 0 {
+        // One that watches, and raises the target when callbacks turn out to block.
+        usize::from(!load.watched && load.coming == 0)
+    } else if load.slow_seen {
+        wanted.min(room)
+    } else {
+        usize::from(load.coming == 0)
+    }
+}
+
+/// The new most for threads inside callbacks, where work is ready and the old most is reached.
+/// Grows only when callbacks have been blocking; never beyond the cap and the caller.
+pub(crate) fn raised_target(load: &Load, cpus: usize) -> usize {
+    if load.backlog == 0 || load.blocked == 0 || load.running < load.target {
+        return load.target;
+    }
+    let active = load.running.saturating_sub(load.blocked);
+    let more = cpus.saturating_sub(active).max(load.blocked * GROWTH);
+    (load.running + more).min(load.cap + 1).max(load.target)
+}
+
+/// What a helper that asks for work does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HelperRole {
+    /// Takes a device.
+    Run,
+    /// Waits until the callbacks that run count as blocking, and looks again.
+    Watch,
+    /// Goes home.
+    Leave,
+}
+
+/// What a helper that asks for work does; see [`Load`].
+pub(crate) fn helper_role(load: &Load) -> HelperRole {
+    if load.backlog == 0 {
+        HelperRole::Leave
+    } else if load.running < load.target {
+        HelperRole::Run
+    } else if load.watched || load.helpers + load.coming > load.cap {
+        HelperRole::Leave
+    } else {
+        HelperRole::Watch
+    }
+}
+
+/// Whether the caller, which has no synchronous device ready, may run an asynchronous one.
+///
+/// It must not be held by a long callback while a synchronous device becomes ready that didn't have
+/// to wait for it. So: where no synchronous device is to come; or where nothing else could release
+/// one meanwhile (`alone`: this is the only one ready, and nothing runs); or where each synchronous
+/// device still to come needs this one to be finished anyway (`below` has all bits of `to_come`;
+/// both are `None` where there are more such devices than bits).
+pub(crate) fn caller_may_help(
+    sync_to_come: usize,
+    alone: bool,
+    below: Option<u64>,
+    to_come: Option<u64>,
+) -> bool {
+    if sync_to_come == 0 || alone {
+        return true;
+    }
+    matches!((below, to_come), (Some(below), Some(to_come)) if below & to_come == to_come)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ON_1: Option<Placement> = Some(Placement { node: Some(1), pod: None });
+
+    #[test]
+    fn force_synchronous_is_never_overridden() {
+        use ProbeType::{Default, ForceSynchronous, PreferAsynchronous};
+        let all = AsyncProbe::all();
+        assert!(!probes_async(ForceSynchronous, Some(PreferAsynchronous), "d", &all));
+        assert!(!probes_async(PreferAsynchronous, Some(ForceSynchronous), "d", &all));
+        assert!(probes_async(Default, Some(PreferAsynchronous), "d", &AsyncProbe::default()));
+        assert!(probes_async(PreferAsynchronous, None, "d", &AsyncProbe::default()));
+    }
+
+    #[test]
+    fn the_default_type_is_asynchronous_only_where_asked() {
+        let asked = AsyncProbe::parse("nvme");
+        assert!(probes_async(ProbeType::Default, None, "nvme", &asked));
+        assert!(!probes_async(ProbeType::Default, None, "ahci", &asked));
+        assert!(!probes_async(ProbeType::PreferAsynchronous, Some(ProbeType::Default), "x", &asked));
+    }
+
+    #[test]
+    fn the_paths_share_the_place_and_differ_in_the_fallback() {
+        assert_eq!(place(Path::Sync, Some(1), true, None), Place::Near);
+        assert_eq!(place(Path::Async, Some(1), true, None), Place::Near);
+        assert_eq!(place(Path::Sync, Some(1), false, None), Place::Inline);
+        assert_eq!(place(Path::Async, Some(1), false, None), Place::Anywhere);
+        assert_eq!(place(Path::Sync, None, false, None), Place::Inline);
+    }
+
+    #[test]
+    fn a_task_placed_on_the_node_runs_a_synchronous_probe_inline_and_on_another_it_does_not() {
+        assert_eq!(place(Path::Sync, Some(1), true, ON_1), Place::Inline);
+        assert_eq!(place(Path::Sync, Some(0), true, ON_1), Place::Near);
+        let somewhere = Some(Placement { node: None, pod: Some(3) });
+        assert_eq!(place(Path::Sync, Some(1), true, somewhere), Place::Near);
+    }
+
+    #[test]
+    fn the_releasing_task_does_not_swallow_asynchronous_probes() {
+        assert_eq!(place(Path::Async, Some(1), true, ON_1), Place::Near);
+    }
+
+    #[test]
+    fn the_rotation_takes_pods_in_turn_and_cores_before_siblings() {
+        let c = |cpu, core, pod| Candidate { cpu, core: Some(core), pod: Some(pod) };
+        // Two shards of two cores; siblings are numbered far apart.
+        let far: Vec<Candidate> = (0..8).map(|cpu| c(cpu, cpu % 4, cpu % 4 / 2)).collect();
+        assert_eq!(rotation(&far), [0, 2, 1, 3, 4, 6, 5, 7]);
+        // The same with adjacent siblings.
+        let near: Vec<Candidate> = (0..8).map(|cpu| c(cpu, cpu / 2, cpu / 4)).collect();
+        assert_eq!(rotation(&near), [0, 4, 2, 6, 1, 5, 3, 7]);
+    }
+
+    #[test]
+    fn the_rotation_gives_every_candidate_once_also_where_little_is_known() {
+        let c = |cpu| Candidate { cpu, core: None, pod: None };
+        assert_eq!(rotation(&[c(3), c(1), c(2)]), [1, 2, 3]);
+        assert!(rotation(&[]).is_empty());
+    }
+
+    #[test]
+    fn fewer_than_two_asynchronous_callbacks_make_a_serial_loop() {
+        assert!(shuts_down_serially(0) && shuts_down_serially(1) && !shuts_down_serially(2));
+    }
+
+    fn load(backlog: usize) -> Load {
+        Load { backlog, target: 4, cap: 16, ..Load::default() }
+    }
+
+    #[test]
+    fn one_helper_is_asked_for_at_a_time_until_callbacks_turn_out_slow() {
+        assert_eq!(helpers_to_ask(&load(0)), 0);
+        assert_eq!(helpers_to_ask(&load(30)), 1);
+        assert_eq!(helpers_to_ask(&Load { coming: 1, ..load(30) }), 0);
+        assert_eq!(helpers_to_ask(&Load { slow_seen: true, running: 1, ..load(30) }), 3);
+        assert_eq!(helpers_to_ask(&Load { slow_seen: true, target: 99, ..load(30) }), 16);
+        assert_eq!(helpers_to_ask(&Load { slow_seen: true, target: 99, ..load(2) }), 2);
+    }
+
+    #[test]
+    fn with_all_places_taken_one_helper_is_asked_to_watch() {
+        let full = Load { running: 4, ..load(3) };
+        assert_eq!(helpers_to_ask(&full), 1);
+        assert_eq!(helpers_to_ask(&Load { watched: true, ..full }), 0);
+        assert_eq!(helper_role(&Load { helpers: 1, ..full }), HelperRole::Watch);
+        assert_eq!(helper_role(&Load { helpers: 1, watched: true, ..full }), HelperRole::Leave);
+    }
+
+    #[test]
+    fn at_the_cap_nobody_is_asked_and_nobody_watches() {
+        let at_cap = Load { running: 17, target: 17, helpers: 16, ..load(5) };
+        assert_eq!(helpers_to_ask(&at_cap), 0);
+        assert_eq!(helper_role(&Load { helpers: 17, ..at_cap }), HelperRole::Leave);
+    }
+
+    #[test]
+    fn the_target_grows_only_when_callbacks_block_and_never_beyond_the_cap() {
+        let full = Load { running: 4, ..load(30) };
+        assert_eq!(raised_target(&full, 4), 4);
+        assert_eq!(raised_target(&Load { blocked: 4, ..full }, 4), 16);
+        assert_eq!(raised_target(&Load { blocked: 1, ..full }, 4), 7);
+        assert_eq!(raised_target(&Load { blocked: 4, running: 12, target: 12, ..full }, 4), 17);
+        assert_eq!(raised_target(&Load { blocked: 4, backlog: 0, ..full }, 4), 4);
+    }
+
+    #[test]
+    fn the_caller_helps_only_where_no_synchronous_device_can_be_kept_waiting() {
+        assert!(caller_may_help(0, false, None, None));
+        assert!(caller_may_help(3, true, None, None));
+        assert!(!caller_may_help(3, false, None, None));
+        assert!(caller_may_help(2, false, Some(0b111), Some(0b101)));
+        assert!(!caller_may_help(2, false, Some(0b110), Some(0b101)));
+    }
+}
