@@ -181,7 +181,8 @@ impl<'a> Parser<'a> {
         let mut kind = None;
         if !self.peek().is_some_and(|c| c.is_ascii_digit()) {
             let name = self.take_while(|c| !c.is_whitespace() && !":([])".contains(c));
-            kind = Some(level_type(name).map_err(|reason| self.wrong(start, self.at, reason))?);
+            let end = if name.is_empty() { self.token_end(start) } else { self.at };
+            kind = Some(level_type(name).map_err(|reason| self.wrong(start, end, reason))?);
             if self.peek() != Some(':') {
                 let reason = format!("a ':' and a number must follow the type, as in '{name}:2'");
                 return Err(self.wrong(start, self.token_end(start), reason));
