@@ -1,1 +1,43 @@
 //! The NBD protocol: wire module, handshake, session, exports over a block device.
+//!
+//! In reading order:
+//!
+//! | module | its job |
+//! |---|---|
+//! | [`wire`] | constants and messages, bytes to structs and back. Pure |
+//! | [`handshake`] | the negotiation as a state machine over bytes. Pure |
+//! | [`policy`] | what a request deserves, which flags an export gets, who is admitted. Pure |
+//! | [`Export`] | a [`BlockDevice`](corewise_blockmq::BlockDevice) under a name |
+//! | [`load`] | what a connection owes its client, in one word |
+//! | [`reply`] | how replies reach the socket without anybody waiting |
+//! | `session` | the transmission phase of one connection |
+//! | [`Server`] | listeners, exports, connections, drain |
+//!
+//! What is spoken: fixed newstyle negotiation (`EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`), simple replies, `READ`, `WRITE`, `FLUSH`,
+//! `TRIM`, `WRITE_ZEROES`, `DISC`, the flags `FUA` and `NO_HOLE`, several connections to one export. Not spoken: TLS, structured replies,
+//! block status, extended headers; clients are told so and go on without.
+
+#[cfg(not(loom))]
+mod connection;
+#[cfg(not(loom))]
+mod error;
+#[cfg(not(loom))]
+mod export;
+pub mod handshake;
+pub mod load;
+#[cfg(not(loom))]
+mod negotiate;
+pub mod policy;
+pub mod reply;
+#[cfg(not(loom))]
+mod server;
+#[cfg(not(loom))]
+mod session;
+pub mod wire;
+
+#[cfg(not(loom))]
+pub use error::Error;
+#[cfg(not(loom))]
+pub use export::Export;
+#[cfg(not(loom))]
+pub use server::{DrainReport, Endpoint, ExportStatus, FlushOutcome, Listener, Options, Server};

@@ -1,0 +1,94 @@
+//! What can go wrong when a server is set up.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use crate::export::Export;
+
+/// Why the server could not do what its owner asked. Clients never see these; they get the protocol's errors.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// An export of this name exists already. The new one is given back.
+    NameTaken(Box<Export>),
+    /// A name or description that the protocol can't carry: longer than 4096 bytes, or with a NUL in it.
+    BadText {
+        /// "name" or "description".
+        what: &'static str,
+        /// The text.
+        text: String,
+    },
+    /// Another process answers on this Unix socket.
+    SocketInUse(PathBuf),
+    /// There is something at this path that is not a socket; it was left alone.
+    NotASocket(PathBuf),
+    /// The address can't be listened on.
+    Listen {
+        /// The path or address.
+        address: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A thread, or another resource of the process, could not be had.
+    Resource {
+        /// What it was needed for.
+        what: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The server, or the export, is shutting down.
+    ShuttingDown,
+    /// All places are taken by clients that are being served.
+    TooManyConnections {
+        /// How many there may be.
+        limit: usize,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NameTaken(export) => {
+                write!(
+                    f,
+                    "an export named '{}' exists already: choose another name, or remove the \
+                    old export first",
+                    export.name()
+                )
+            }
+            Error::BadText { what, text } => write!(
+                f,
+                "the {what} of an export is at most 4096 bytes of text without NUL, but this one has \
+                 {} bytes: '{}'",
+                text.len(),
+                text.chars().take(40).collect::<String>().escape_debug()
+            ),
+            Error::SocketInUse(path) => write!(
+                f,
+                "another server answers on the socket {}: stop it, or choose another path",
+                path.display()
+            ),
+            Error::NotASocket(path) => write!(
+                f,
+                "{} exists and is not a socket: remove it, or choose another path",
+                path.display()
+            ),
+            Error::Listen { address, source } => write!(f, "can't listen on {address}: {source}"),
+            Error::Resource { what, source } => write!(f, "can't get {what}: {source}"),
+            Error::ShuttingDown => f.write_str("the server is shutting down"),
+            Error::TooManyConnections { limit } => {
+                write!(f, "all {limit} connections that are allowed are in use")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Listen { source, .. } | Error::Resource { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

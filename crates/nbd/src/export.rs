@@ -1,0 +1,95 @@
+//! An export: a block device under a name.
+
+use std::fmt;
+use std::sync::Arc;
+
+use corewise_blockmq::BlockDevice;
+
+use crate::error::Error;
+use crate::handshake::ExportOffer;
+use crate::policy;
+use crate::wire::{ExportSummary, MAX_STRING};
+
+/// A block device under a name, as clients see it.
+#[derive(Clone)]
+pub struct Export {
+    name: String,
+    description: String,
+    device: Arc<dyn BlockDevice>,
+    read_only: bool,
+}
+
+impl Export {
+    /// An export of `device` under `name`. The device's own limits (size, read-only, abilities) apply.
+    pub fn new(name: impl Into<String>, device: Arc<dyn BlockDevice>) -> Export {
+        Export { name: name.into(), description: String::new(), device, read_only: false }
+    }
+
+    /// Sets a description for people, shown by clients that list the server.
+    #[must_use]
+    pub fn description(mut self, description: impl Into<String>) -> Export {
+        self.description = description.into();
+        self
+    }
+
+    /// Refuses changes, whatever the device allows.
+    #[must_use]
+    pub fn read_only(mut self, read_only: bool) -> Export {
+        self.read_only = read_only;
+        self
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The description; empty where none was set.
+    pub fn description_text(&self) -> &str {
+        &self.description
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<dyn BlockDevice> {
+        &self.device
+    }
+
+    /// Whether a client can change anything: neither the export nor its device is read-only.
+    pub fn is_writable(&self) -> bool {
+        !self.read_only && !self.device.geometry().read_only
+    }
+
+    /// What a client is told. The size is asked of the device each time, so a device that grew shows it at the next connection.
+    pub fn offer(&self) -> ExportOffer {
+        let geometry = self.device.geometry();
+        ExportOffer {
+            name: self.name.clone(),
+            description: self.description.clone(),
+            summary: ExportSummary {
+                size: geometry.size,
+                flags: policy::transmission_flags(&geometry, self.read_only),
+            },
+            block_sizes: policy::block_sizes(&geometry),
+        }
+    }
+
+    /// Refuses what the protocol can't carry.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        for (what, text) in [("name", &self.name), ("description", &self.description)] {
+            if text.len() > MAX_STRING || text.contains('\0') {
+                return Err(Error::BadText { what, text: text.clone() });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Export {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Export")
+            .field("name", &self.name)
+            .field("device", &self.device.name())
+            .field("read_only", &self.read_only)
+            .finish_non_exhaustive()
+    }
+}

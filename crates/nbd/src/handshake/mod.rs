@@ -1,0 +1,327 @@
+//! The handshake as a pure state machine: bytes in, replies and an outcome out. No sockets, no clock, no threads.
+//!
+//! The caller feeds whatever has arrived; the machine consumes whole messages and says how many bytes that were. It never
+//! buffers by itself and never trusts a length: the longest input that it waits for is
+//! [`MAX_OPTION_DATA`] bytes of one option.
+//!
+//! Fixed newstyle negotiation with `EXPORT_NAME`, `LIST`, `INFO`, `GO` and `ABORT`; any other option gets `ERR_UNSUP`.
+
+mod offer;
+
+use crate::policy;
+use crate::wire::{
+    self, ClientFlags, EXPORT_NAME_PADDING, GoRequest, Greeting, HandshakeFlags, InfoKind,
+    OPTION_HEADER_LEN, OptionHeader, OptionKind, OptionReplyHeader, OptionReplyKind,
+};
+
+pub use offer::{Catalogue, ExportOffer};
+
+/// Longest data of one option in bytes. More is answered with `ERR_TOO_BIG`, and the connection is closed, since skipping
+/// the claimed length could take for ever.
+pub const MAX_OPTION_DATA: u32 = 16 << 10;
+
+/// Replies beyond this many bytes are sent before the next option is looked at: a client that pipelines a thousand `LIST`s
+/// (which the protocol forbids) mustn't fill our memory with answers.
+const ENOUGH_REPLIES: usize = 64 << 10;
+
+/// Where the handshake stands after [`Handshake::advance`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Send the replies, then feed more bytes.
+    NeedMore,
+    /// Send the replies before they grow any further, then feed the unconsumed bytes again: more may follow from them.
+    SendFirst,
+    /// Send the replies; the transmission phase of this export begins. Bytes that weren't consumed belong to it.
+    Begin(ExportOffer),
+    /// Send the replies, then close the connection.
+    Close(CloseReason),
+}
+
+/// Why the server ends a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// The client sent `ABORT`.
+    Aborted,
+    /// The client set flags that nobody offered.
+    UnknownClientFlags(u32),
+    /// The client is out of step.
+    BadMagic(wire::BadMagic),
+    /// An option longer than [`MAX_OPTION_DATA`]; the length is the claim of the client.
+    OptionTooBig(u32),
+    /// More options than [`policy::max_options`] allows.
+    TooManyOptions,
+    /// `EXPORT_NAME` named something that can't be served, and the protocol has no error for that.
+    NoSuchExport,
+    /// A client without fixed newstyle sent something else than `EXPORT_NAME`.
+    NotFixedNewstyle,
+}
+
+impl std::fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            CloseReason::Aborted => f.write_str("the client gave up"),
+            CloseReason::UnknownClientFlags(flags) => write!(f, "unknown client flags {flags:#x}"),
+            CloseReason::BadMagic(error) => error.fmt(f),
+            CloseReason::OptionTooBig(length) => {
+                write!(f, "an option of {length} bytes, the limit is {MAX_OPTION_DATA}")
+            }
+            CloseReason::TooManyOptions => f.write_str("too many options in one handshake"),
+            CloseReason::NoSuchExport => f.write_str("no export of the name that was asked for"),
+            CloseReason::NotFixedNewstyle => {
+                f.write_str("an option other than EXPORT_NAME without fixed newstyle")
+            }
+        }
+    }
+}
+
+/// What one call of [`Handshake::advance`] did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of the input that were used; the rest has to be fed again, with more behind it.
+    pub consumed: usize,
+    /// Where the handshake stands.
+    pub outcome: Outcome,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    ClientFlags,
+    Options,
+    Over,
+}
+
+/// One handshake.
+#[derive(Debug)]
+pub struct Handshake {
+    state: State,
+    client: ClientFlags,
+    options: u32,
+}
+
+impl Default for Handshake {
+    fn default() -> Self {
+        Handshake::new()
+    }
+}
+
+impl Handshake {
+    /// A handshake that hasn't begun.
+    pub fn new() -> Handshake {
+        Handshake { state: State::ClientFlags, client: ClientFlags::empty(), options: 0 }
+    }
+
+    /// What the server says before it reads anything.
+    pub fn greeting() -> [u8; wire::GREETING_LEN] {
+        Greeting { flags: HandshakeFlags::FIXED_NEWSTYLE | HandshakeFlags::NO_ZEROES }.encode()
+    }
+
+    /// True once the client flags have been read.
+    pub fn saw_client_flags(&self) -> bool {
+        self.state != State::ClientFlags
+    }
+
+    /// Takes as many whole messages as `input` holds and appends the replies to `out`.
+    ///
+    /// Stops at the first message that is incomplete (`NeedMore`) or that ends the handshake. After `Begin` or `Close`
+    /// nothing more may be fed: further calls consume nothing and answer `Close`.
+    pub fn advance(
+        &mut self,
+        input: &[u8],
+        catalogue: &dyn Catalogue,
+        out: &mut Vec<u8>,
+    ) -> Progress {
+        let mut consumed = 0;
+        loop {
+            let rest = &input[consumed..];
+            let step = match self.state {
+                State::ClientFlags => self.client_flags(rest),
+                State::Options => self.option(rest, catalogue, out),
+                State::Over => Step::End(0, Outcome::Close(CloseReason::Aborted)),
+            };
+            match step {
+                Step::Wait => return Progress { consumed, outcome: Outcome::NeedMore },
+                Step::Used(n) => {
+                    consumed += n;
+                    if out.len() >= ENOUGH_REPLIES {
+                        return Progress { consumed, outcome: Outcome::SendFirst };
+                    }
+                }
+                Step::End(n, outcome) => {
+                    self.state = State::Over;
+                    return Progress { consumed: consumed + n, outcome };
+                }
+            }
+        }
+    }
+
+    fn client_flags(&mut self, rest: &[u8]) -> Step {
+        let Some(bytes) = rest.first_chunk::<4>() else { return Step::Wait };
+        let flags = wire::decode_client_flags(*bytes);
+        let unknown = flags.without(ClientFlags::FIXED_NEWSTYLE | ClientFlags::NO_ZEROES);
+        if !unknown.is_empty() {
+            return Step::close(4, CloseReason::UnknownClientFlags(unknown.0));
+        }
+        self.client = flags;
+        self.state = State::Options;
+        Step::Used(4)
+    }
+
+    fn option(&mut self, rest: &[u8], catalogue: &dyn Catalogue, out: &mut Vec<u8>) -> Step {
+        let Some(head) = rest.first_chunk::<OPTION_HEADER_LEN>() else { return Step::Wait };
+        let head = match OptionHeader::decode(head) {
+            Ok(head) => head,
+            Err(error) => return Step::close(OPTION_HEADER_LEN, CloseReason::BadMagic(error)),
+        };
+        let fixed = self.client.contains(ClientFlags::FIXED_NEWSTYLE);
+        if !fixed && head.option != OptionKind::EXPORT_NAME {
+            return Step::close(OPTION_HEADER_LEN, CloseReason::NotFixedNewstyle);
+        }
+        if head.length > MAX_OPTION_DATA {
+            if head.option != OptionKind::EXPORT_NAME {
+                let message =
+                    format!("the data of an option is limited to {MAX_OPTION_DATA} bytes");
+                refuse(out, head.option, OptionReplyKind::ERR_TOO_BIG, &message);
+            }
+            return Step::close(OPTION_HEADER_LEN, CloseReason::OptionTooBig(head.length));
+        }
+        let used = OPTION_HEADER_LEN + head.length as usize;
+        let Some(data) = rest.get(OPTION_HEADER_LEN..used) else { return Step::Wait };
+        self.options += 1;
+        if self.options > policy::max_options(catalogue.len()) {
+            return Step::close(used, CloseReason::TooManyOptions);
+        }
+        match head.option {
+            OptionKind::ABORT => {
+                reply(out, head.option, OptionReplyKind::ACK, &[]);
+                Step::close(used, CloseReason::Aborted)
+            }
+            OptionKind::EXPORT_NAME => self.export_name(used, data, catalogue, out),
+            option if catalogue.is_shutting_down() => {
+                refuse(out, option, OptionReplyKind::ERR_SHUTDOWN, "the server is shutting down");
+                Step::Used(used)
+            }
+            OptionKind::LIST => {
+                list(data, catalogue, out);
+                Step::Used(used)
+            }
+            OptionKind::INFO | OptionKind::GO => {
+                match describe(head.option, data, catalogue, out) {
+                    Some(offer) if head.option == OptionKind::GO => {
+                        Step::End(used, Outcome::Begin(offer))
+                    }
+                    _ => Step::Used(used),
+                }
+            }
+            option => {
+                refuse(out, option, OptionReplyKind::ERR_UNSUP, "this option is not supported");
+                Step::Used(used)
+            }
+        }
+    }
+
+    /// `EXPORT_NAME` has no error reply: what can't be served is a closed connection.
+    fn export_name(
+        &self,
+        used: usize,
+        data: &[u8],
+        catalogue: &dyn Catalogue,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        let offer = match wire::decode_export_name(data) {
+            Some(name) if !catalogue.is_shutting_down() => catalogue.find(name),
+            _ => None,
+        };
+        let Some(offer) = offer else {
+            return Step::close(used, CloseReason::NoSuchExport);
+        };
+        out.extend_from_slice(&offer.summary.encode());
+        if !self.client.contains(ClientFlags::NO_ZEROES) {
+            out.extend_from_slice(&[0; EXPORT_NAME_PADDING]);
+        }
+        Step::End(used, Outcome::Begin(offer))
+    }
+}
+
+enum Step {
+    /// The message isn't complete.
+    Wait,
+    /// A message of so many bytes was dealt with; there may be another.
+    Used(usize),
+    /// A message of so many bytes ended the handshake.
+    End(usize, Outcome),
+}
+
+impl Step {
+    fn close(used: usize, reason: CloseReason) -> Step {
+        Step::End(used, Outcome::Close(reason))
+    }
+}
+
+fn list(data: &[u8], catalogue: &dyn Catalogue, out: &mut Vec<u8>) {
+    if !data.is_empty() {
+        refuse(out, OptionKind::LIST, OptionReplyKind::ERR_INVALID, "LIST takes no data");
+        return;
+    }
+    let mut entry = Vec::new();
+    catalogue.for_each(&mut |name, description| {
+        entry.clear();
+        wire::encode_server_entry(&mut entry, name, description);
+        reply(out, OptionKind::LIST, OptionReplyKind::SERVER, &entry);
+    });
+    reply(out, OptionKind::LIST, OptionReplyKind::ACK, &[]);
+}
+
+/// Answers `INFO` or `GO`; the offer when the answer was positive.
+fn describe(
+    option: OptionKind,
+    data: &[u8],
+    catalogue: &dyn Catalogue,
+    out: &mut Vec<u8>,
+) -> Option<ExportOffer> {
+    let go = match GoRequest::decode(data) {
+        Ok(go) => go,
+        Err(error) => {
+            refuse(out, option, OptionReplyKind::ERR_INVALID, error.message());
+            return None;
+        }
+    };
+    let Some(offer) = catalogue.find(go.name) else {
+        let message = format!("there is no export named '{}'", go.name.escape_debug());
+        refuse(out, option, OptionReplyKind::ERR_UNKNOWN, &message);
+        return None;
+    };
+    let mut info = Vec::new();
+    wire::encode_info_export(&mut info, offer.summary);
+    reply(out, option, OptionReplyKind::INFO, &info);
+    // A repeated or unknown kind is no reason to answer twice, or to fail.
+    let wants = |kind| go.kinds().any(|asked| asked == kind);
+    for (kind, text) in [(InfoKind::NAME, &offer.name), (InfoKind::DESCRIPTION, &offer.description)]
+    {
+        if wants(kind) && (kind == InfoKind::NAME || !text.is_empty()) {
+            info.clear();
+            wire::encode_info_text(&mut info, kind, text);
+            reply(out, option, OptionReplyKind::INFO, &info);
+        }
+    }
+    // Sent unasked too: the sizes are binding, so a client that understands them should see them.
+    info.clear();
+    wire::encode_info_block_size(&mut info, offer.block_sizes);
+    reply(out, option, OptionReplyKind::INFO, &info);
+    reply(out, option, OptionReplyKind::ACK, &[]);
+    Some(offer)
+}
+
+fn reply(out: &mut Vec<u8>, option: OptionKind, kind: OptionReplyKind, data: &[u8]) {
+    let length = u32::try_from(data.len()).expect("replies hold two strings of 4096 bytes at most");
+    out.extend_from_slice(&OptionReplyHeader { option, kind, length }.encode());
+    out.extend_from_slice(data);
+}
+
+fn refuse(out: &mut Vec<u8>, option: OptionKind, kind: OptionReplyKind, message: &str) {
+    // A message may quote a long name; the protocol limits strings, and a character isn't cut in two.
+    let mut end = message.len().min(wire::MAX_STRING);
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    reply(out, option, kind, &message.as_bytes()[..end]);
+}

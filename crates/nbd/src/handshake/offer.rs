@@ -1,0 +1,32 @@
+//! What a handshake needs to know about the exports.
+
+use crate::wire::{BlockSizes, ExportSummary};
+
+/// What a client is told about an export, and what the transmission phase then keeps to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportOffer {
+    /// The canonical name.
+    pub name: String,
+    /// A description for people; may be empty.
+    pub description: String,
+    /// Size and abilities.
+    pub summary: ExportSummary,
+    /// Sizes of requests.
+    pub block_sizes: BlockSizes,
+}
+
+/// The exports that a handshake may choose from.
+pub trait Catalogue {
+    /// The export of this name; the empty name asks for the default export.
+    fn find(&self, name: &str) -> Option<ExportOffer>;
+    /// Calls `each` with the name and description of each export.
+    fn for_each(&self, each: &mut dyn FnMut(&str, &str));
+    /// How many exports there are.
+    fn len(&self) -> usize;
+    /// True when there is no export.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// True when no new client is wanted: options are answered with `ERR_SHUTDOWN`.
+    fn is_shutting_down(&self) -> bool;
+}

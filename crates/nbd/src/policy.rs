@@ -1,0 +1,376 @@
+//! The decisions of the server as pure functions over plain numbers: what a request deserves, which flags an export gets,
+//! how many options are too many, who is evicted, how long to wait when file descriptors run out.
+
+use std::time::Duration;
+
+use corewise_blockmq::Geometry;
+
+use crate::wire::{
+    BlockSizes, Command, CommandFlags, ExportSummary, MAX_PAYLOAD, ReplyError, Request,
+    TransmissionFlags,
+};
+
+/// What the transmission phase holds a request against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Size of the export in bytes.
+    pub size: u64,
+    /// What was advertised.
+    pub flags: TransmissionFlags,
+    /// Offsets and lengths are multiples of this power of two, in bytes.
+    pub block: u32,
+    /// Largest payload of a `READ` or `WRITE` in bytes.
+    pub max_payload: u32,
+}
+
+impl Limits {
+    /// The limits that follow from what a client was told.
+    pub fn new(summary: ExportSummary, sizes: BlockSizes) -> Limits {
+        Limits {
+            size: summary.size,
+            flags: summary.flags,
+            block: sizes.minimum,
+            max_payload: sizes.maximum,
+        }
+    }
+}
+
+/// What to do with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Hand it to the device.
+    Submit(Operation),
+    /// Answer success at once: there is nothing to do (a range of length 0).
+    Done,
+    /// Skip the payload, if any, and answer with the error; the connection stays usable.
+    Refuse(ReplyError),
+    /// `DISC`: answer what is outstanding, then close.
+    Disconnect,
+    /// Answer what is outstanding, then close: the payload that follows is larger than any client may send, so the stream
+    /// can't be followed any further.
+    Hopeless,
+}
+
+/// What the device is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Read the range.
+    Read,
+    /// Write the payload.
+    Write {
+        /// Answer when it is durable.
+        fua: bool,
+    },
+    /// Make what was answered durable.
+    Flush,
+    /// The range isn't needed any more.
+    Trim {
+        /// Answer when it is durable.
+        fua: bool,
+    },
+    /// Make the range read as zeroes.
+    WriteZeroes {
+        /// Answer when it is durable.
+        fua: bool,
+        /// Keep the range allocated.
+        no_hole: bool,
+    },
+}
+
+/// Judges a request.
+///
+/// Choices where the specification leaves one:
+/// - length 0 succeeds without reaching the device, once everything else about the request is right;
+/// - `READ` above the advertised payload, or beyond the end: `EINVAL`; changes beyond the end: `ENOSPC`;
+/// - `WRITE` above the advertised payload: the connection ends, its payload is never read;
+/// - offsets and lengths that aren't multiples of the advertised minimum: `EINVAL`, also for clients that didn't ask for it;
+/// - `FLUSH` with an offset or a length: `EINVAL`;
+/// - `FUA` is accepted on every command where it is advertised, and means nothing on those that change nothing.
+///
+/// ```
+/// use corewise_nbd::policy::{Limits, Operation, Verdict, judge};
+/// use corewise_nbd::wire::{Command, CommandFlags, ReplyError, Request, TransmissionFlags};
+/// let limits = Limits { size: 1 << 20, flags: TransmissionFlags::HAS_FLAGS, block: 512, max_payload: 32 << 20 };
+/// let read = Request { flags: CommandFlags::empty(), command: Command::READ, cookie: 1, offset: 0, length: 512 };
+/// assert_eq!(judge(&read, &limits), Verdict::Submit(Operation::Read));
+/// let beyond = Request { offset: 1 << 20, ..read };
+/// assert_eq!(judge(&beyond, &limits), Verdict::Refuse(ReplyError::Inval));
+/// ```
+pub fn judge(request: &Request, limits: &Limits) -> Verdict {
+    if request.payload_len() > limits.max_payload {
+        return Verdict::Hopeless;
+    }
+    let (needs, allowed) = match request.command {
+        Command::DISC => return Verdict::Disconnect,
+        Command::READ => (TransmissionFlags::empty(), CommandFlags::empty()),
+        Command::WRITE => (TransmissionFlags::empty(), CommandFlags::empty()),
+        Command::FLUSH => (TransmissionFlags::SEND_FLUSH, CommandFlags::empty()),
+        Command::TRIM => (TransmissionFlags::SEND_TRIM, CommandFlags::empty()),
+        Command::WRITE_ZEROES => (TransmissionFlags::SEND_WRITE_ZEROES, CommandFlags::NO_HOLE),
+        _ => return Verdict::Refuse(ReplyError::Inval),
+    };
+    let can_fua = limits.flags.contains(TransmissionFlags::SEND_FUA);
+    let allowed = allowed.with_if(can_fua, CommandFlags::FUA);
+    if !request.flags.without(allowed).is_empty() {
+        return Verdict::Refuse(ReplyError::Inval);
+    }
+    let change = matches!(request.command, Command::WRITE | Command::TRIM | Command::WRITE_ZEROES);
+    // Before the question whether the command is offered at all: a read-only export offers no TRIM, and EPERM says why.
+    if change && limits.flags.contains(TransmissionFlags::READ_ONLY) {
+        return Verdict::Refuse(ReplyError::Perm);
+    }
+    if !limits.flags.contains(needs) {
+        return Verdict::Refuse(ReplyError::Inval);
+    }
+    if request.command == Command::FLUSH {
+        return if request.offset == 0 && request.length == 0 {
+            Verdict::Submit(Operation::Flush)
+        } else {
+            Verdict::Refuse(ReplyError::Inval)
+        };
+    }
+    let mask = u64::from(limits.block) - 1;
+    if (request.offset | u64::from(request.length)) & mask != 0 {
+        return Verdict::Refuse(ReplyError::Inval);
+    }
+    if request.command == Command::READ && request.length > limits.max_payload {
+        return Verdict::Refuse(ReplyError::Inval);
+    }
+    // The sum may overflow: the offset is any 64-bit number.
+    match request.offset.checked_add(request.length.into()) {
+        Some(end) if end <= limits.size => {}
+        _ if change => return Verdict::Refuse(ReplyError::NoSpc),
+        _ => return Verdict::Refuse(ReplyError::Inval),
+    }
+    if request.length == 0 {
+        return Verdict::Done;
+    }
+    let fua = request.flags.contains(CommandFlags::FUA);
+    Verdict::Submit(match request.command {
+        Command::READ => Operation::Read,
+        Command::WRITE => Operation::Write { fua },
+        Command::TRIM => Operation::Trim { fua },
+        _ => Operation::WriteZeroes { fua, no_hole: request.flags.contains(CommandFlags::NO_HOLE) },
+    })
+}
+
+/// What an export over such a device can do.
+///
+/// `CAN_MULTI_CONN` is always set: a [`BlockDevice`](corewise_blockmq::BlockDevice) promises that whoever reads after a
+/// completed write sees it, and that a flush covers every write that completed before the flush was submitted, whoever
+/// submitted it. All connections of an export share the one device and nothing is cached per connection. A reply leaves
+/// after its completion, so a write that a client saw answered (on any connection) completed before the flush that the
+/// client sends next (on any other) was submitted.
+///
+/// `FUA` is offered where the device can do it; where it has nothing to flush, a completed write is as durable as it ever
+/// will be, so `FUA` and `FLUSH` hold trivially and are offered too.
+pub fn transmission_flags(geometry: &Geometry, read_only: bool) -> TransmissionFlags {
+    let read_only = read_only || geometry.read_only;
+    (TransmissionFlags::HAS_FLAGS
+        | TransmissionFlags::SEND_FLUSH
+        | TransmissionFlags::CAN_MULTI_CONN)
+        .with_if(read_only, TransmissionFlags::READ_ONLY)
+        .with_if(geometry.can_fua || !geometry.can_flush, TransmissionFlags::SEND_FUA)
+        .with_if(geometry.rotational, TransmissionFlags::ROTATIONAL)
+        .with_if(geometry.can_discard && !read_only, TransmissionFlags::SEND_TRIM)
+        .with_if(geometry.can_write_zeroes && !read_only, TransmissionFlags::SEND_WRITE_ZEROES)
+}
+
+/// The sizes that are advertised for a device: its block size, its preferred size, and the largest payload, which is
+/// [`MAX_PAYLOAD`] or what the device takes at once, rounded down to whole blocks.
+pub fn block_sizes(geometry: &Geometry) -> BlockSizes {
+    let minimum = geometry.block_size;
+    let maximum = MAX_PAYLOAD.min(geometry.max_transfer) / minimum * minimum;
+    BlockSizes {
+        minimum,
+        preferred: geometry.preferred.next_power_of_two().clamp(minimum, maximum.max(minimum)),
+        maximum: maximum.max(minimum),
+    }
+}
+
+/// How many options one handshake may hold: a fixed number for haggling, and four for each export, since a client that
+/// lists a server asks about each export in the same handshake.
+pub fn max_options(exports: usize) -> u32 {
+    u32::try_from(exports.saturating_mul(4).saturating_add(64)).unwrap_or(u32::MAX)
+}
+
+/// What to do with a connection that was just accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Serve it.
+    Admit,
+    /// Serve it, and close the oldest connection that hasn't finished its handshake.
+    EvictOldestHalfOpen,
+    /// Close it: all places are taken by clients that are being served.
+    Refuse,
+}
+
+/// Whether one more connection is admitted where `connections` exist, `half_open` of them still in their handshake.
+///
+/// Half-open connections never lock anybody out: when places run short, the oldest of them goes.
+pub fn admit(
+    connections: usize,
+    half_open: usize,
+    limit: usize,
+    half_open_limit: usize,
+) -> Admission {
+    if half_open > 0 && (connections >= limit || half_open >= half_open_limit) {
+        Admission::EvictOldestHalfOpen
+    } else if connections >= limit {
+        Admission::Refuse
+    } else {
+        Admission::Admit
+    }
+}
+
+/// How long to wait before accepting again after the `failures`-th failure in a row for want of resources: 10 ms, doubling
+/// up to 1 s. The wait ends early when the listener is stopped.
+pub fn accept_backoff(failures: u32) -> Duration {
+    Duration::from_millis((10 << failures.saturating_sub(1).min(7)).min(1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(flags: TransmissionFlags) -> Limits {
+        Limits { size: 1 << 20, flags, block: 512, max_payload: 1 << 16 }
+    }
+
+    fn all() -> TransmissionFlags {
+        transmission_flags(&Geometry::new(1 << 20), false)
+    }
+
+    fn request(command: Command, offset: u64, length: u32) -> Request {
+        Request { flags: CommandFlags::empty(), command, cookie: 1, offset, length }
+    }
+
+    const REFUSE_INVAL: Verdict = Verdict::Refuse(ReplyError::Inval);
+
+    #[test]
+    fn requests_inside_the_export_are_submitted() {
+        let l = limits(all());
+        let end = (1 << 20) - 512;
+        for (command, operation) in [
+            (Command::READ, Operation::Read),
+            (Command::WRITE, Operation::Write { fua: false }),
+            (Command::TRIM, Operation::Trim { fua: false }),
+            (Command::WRITE_ZEROES, Operation::WriteZeroes { fua: false, no_hole: false }),
+        ] {
+            assert_eq!(judge(&request(command, end, 512), &l), Verdict::Submit(operation));
+        }
+        assert_eq!(judge(&request(Command::FLUSH, 0, 0), &l), Verdict::Submit(Operation::Flush));
+        assert_eq!(judge(&request(Command::DISC, 9, 9), &l), Verdict::Disconnect);
+    }
+
+    #[test]
+    fn beyond_the_end_is_inval_for_reads_and_nospc_for_changes_and_never_wraps() {
+        let l = limits(all());
+        let nospc = Verdict::Refuse(ReplyError::NoSpc);
+        for offset in [1 << 20, (1 << 20) - 512, u64::MAX - 511, 1 << 63] {
+            assert_eq!(judge(&request(Command::READ, offset, 1024), &l), REFUSE_INVAL);
+            assert_eq!(judge(&request(Command::WRITE, offset, 1024), &l), nospc);
+            assert_eq!(judge(&request(Command::TRIM, offset, 1024), &l), nospc);
+            assert_eq!(judge(&request(Command::WRITE_ZEROES, offset, 1024), &l), nospc);
+        }
+    }
+
+    #[test]
+    fn a_payload_above_the_advertised_one_is_refused_for_reads_and_hopeless_for_writes() {
+        let l = limits(all());
+        assert_eq!(judge(&request(Command::READ, 0, (1 << 16) + 512), &l), REFUSE_INVAL);
+        assert_eq!(judge(&request(Command::READ, 0, u32::MAX), &l), REFUSE_INVAL);
+        assert_eq!(judge(&request(Command::WRITE, 0, u32::MAX), &l), Verdict::Hopeless);
+        assert_eq!(judge(&request(Command::WRITE, 0, (1 << 16) + 512), &l), Verdict::Hopeless);
+        // Neither discards nor zeroes carry a payload, so nothing limits them but the size.
+        assert!(matches!(judge(&request(Command::TRIM, 0, 1 << 20), &l), Verdict::Submit(_)));
+    }
+
+    #[test]
+    fn unaligned_requests_are_refused_and_length_zero_succeeds_where_all_else_is_right() {
+        let l = limits(all());
+        assert_eq!(judge(&request(Command::READ, 1, 512), &l), REFUSE_INVAL);
+        assert_eq!(judge(&request(Command::WRITE, 0, 511), &l), REFUSE_INVAL);
+        assert_eq!(judge(&request(Command::READ, 512, 0), &l), Verdict::Done);
+        assert_eq!(judge(&request(Command::WRITE, 1 << 20, 0), &l), Verdict::Done);
+        assert_eq!(judge(&request(Command::READ, 1 << 21, 0), &l), REFUSE_INVAL);
+        assert_eq!(judge(&request(Command::FLUSH, 0, 512), &l), REFUSE_INVAL);
+    }
+
+    #[test]
+    fn a_read_only_export_answers_perm_to_every_change_and_offers_none() {
+        let flags = transmission_flags(&Geometry::new(1 << 20), true);
+        assert!(flags.contains(TransmissionFlags::READ_ONLY));
+        assert!(!flags.contains(TransmissionFlags::SEND_TRIM));
+        for command in [Command::WRITE, Command::TRIM, Command::WRITE_ZEROES] {
+            assert_eq!(
+                judge(&request(command, 0, 512), &limits(flags)),
+                Verdict::Refuse(ReplyError::Perm)
+            );
+        }
+        assert_eq!(
+            judge(&request(Command::READ, 0, 512), &limits(flags)),
+            Verdict::Submit(Operation::Read)
+        );
+    }
+
+    #[test]
+    fn unknown_commands_and_flags_are_refused() {
+        let l = limits(all());
+        for command in [Command::CACHE, Command::BLOCK_STATUS, Command::RESIZE, Command(0xffff)] {
+            assert_eq!(judge(&request(command, 0, 512), &l), REFUSE_INVAL);
+        }
+        for flag in [CommandFlags::DF, CommandFlags::NO_HOLE, CommandFlags(0x8000)] {
+            let bad = Request { flags: flag, ..request(Command::READ, 0, 512) };
+            assert_eq!(judge(&bad, &l), REFUSE_INVAL);
+        }
+        let zeroes = request(Command::WRITE_ZEROES, 0, 512);
+        let fast = Request { flags: CommandFlags::FAST_ZERO, ..zeroes };
+        assert_eq!(judge(&fast, &l), REFUSE_INVAL);
+        let hole = Request { flags: CommandFlags::NO_HOLE | CommandFlags::FUA, ..zeroes };
+        assert_eq!(
+            judge(&hole, &l),
+            Verdict::Submit(Operation::WriteZeroes { fua: true, no_hole: true })
+        );
+    }
+
+    #[test]
+    fn fua_needs_to_be_offered_and_is_accepted_on_every_command_then() {
+        let mut geometry = Geometry::new(1 << 20);
+        geometry.can_fua = false;
+        let without = transmission_flags(&geometry, false);
+        let fua = Request { flags: CommandFlags::FUA, ..request(Command::WRITE, 0, 512) };
+        assert_eq!(judge(&fua, &limits(without)), REFUSE_INVAL);
+        assert_eq!(judge(&fua, &limits(all())), Verdict::Submit(Operation::Write { fua: true }));
+        let read = Request { command: Command::READ, ..fua };
+        assert_eq!(judge(&read, &limits(all())), Verdict::Submit(Operation::Read));
+    }
+
+    #[test]
+    fn advertised_sizes_stay_within_the_device_and_the_protocol() {
+        let mut geometry = Geometry::new(1 << 30);
+        assert_eq!(
+            block_sizes(&geometry),
+            BlockSizes { minimum: 512, preferred: 4096, maximum: 32 << 20 }
+        );
+        geometry.max_transfer = (1 << 20) + 100;
+        geometry.preferred = 3000;
+        let sizes = block_sizes(&geometry);
+        assert_eq!(sizes, BlockSizes { minimum: 512, preferred: 4096, maximum: 1 << 20 });
+    }
+
+    #[test]
+    fn half_open_connections_make_room_and_served_ones_do_not() {
+        assert_eq!(admit(0, 0, 4, 2), Admission::Admit);
+        assert_eq!(admit(2, 2, 4, 2), Admission::EvictOldestHalfOpen);
+        assert_eq!(admit(4, 1, 4, 2), Admission::EvictOldestHalfOpen);
+        assert_eq!(admit(4, 0, 4, 2), Admission::Refuse);
+    }
+
+    #[test]
+    fn the_back_off_doubles_and_is_bounded() {
+        assert_eq!(accept_backoff(1), Duration::from_millis(10));
+        assert_eq!(accept_backoff(2), Duration::from_millis(20));
+        assert_eq!(accept_backoff(100), Duration::from_millis(1000));
+    }
+}

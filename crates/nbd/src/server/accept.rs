@@ -1,0 +1,99 @@
+//! The accept loop: one thread for each listener, woken by its socket or by an eventfd, never by a clock.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use corewise_sync::thread;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+
+use super::Inner;
+use super::listen::Listener;
+use crate::connection::timespec;
+use crate::error::Error;
+use crate::policy;
+
+/// A listener's thread and the means to end it.
+pub(super) struct Acceptor {
+    wake: Arc<OwnedFd>,
+    thread: thread::JoinHandle<()>,
+}
+
+impl Acceptor {
+    pub(super) fn start(server: &Arc<Inner>, listener: Listener) -> Result<Acceptor, Error> {
+        let resource = |what| move |source| Error::Resource { what, source };
+        // Non-blocking, since another process that shares the listener may take the connection that woke us.
+        rustix::io::ioctl_fionbio(listener.as_fd(), true)
+            .map_err(|e| resource("a non-blocking listener")(e.into()))?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let wake = Arc::new(
+            eventfd(0, flags).map_err(|e| resource("an eventfd for a listener")(e.into()))?,
+        );
+        let (theirs, server) = (Arc::clone(&wake), Arc::clone(server));
+        let thread = thread::Builder::new()
+            .name("nbd-accept".to_owned())
+            .spawn(move || run(&server, &listener, &theirs))
+            .map_err(resource("a thread for a listener"))?;
+        Ok(Acceptor { wake, thread })
+    }
+
+    /// Ends the thread and waits for it; its socket is closed then, and its socket file removed.
+    pub(super) fn stop(self) {
+        // Fails only where the counter is full, and then the thread is being woken anyway.
+        let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+        if self.thread.join().is_err() {
+            tracing::error!("the thread of a listener panicked");
+        }
+    }
+}
+
+fn run(server: &Arc<Inner>, listener: &Listener, wake: &OwnedFd) {
+    let mut failures = 0;
+    loop {
+        // Out of resources: a listener that is ready would make the poll return at once, so wait for the wake-up alone.
+        let timeout = (failures > 0).then(|| timespec(policy::accept_backoff(failures)));
+        let mut both = [
+            PollFd::new(wake, PollFlags::IN),
+            PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
+        ];
+        let fds = if failures > 0 { &mut both[..1] } else { &mut both[..] };
+        match poll(fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => {
+                tracing::error!(%error, listener = %listener.endpoint(), "can't wait for clients");
+                return;
+            }
+        }
+        if !both[0].revents().is_empty() {
+            return;
+        }
+        failures = match accept(server, listener) {
+            Ok(()) => 0,
+            Err(()) => failures + 1,
+        };
+    }
+}
+
+/// Accepts what is waiting. An error means: out of resources, wait before the next try.
+fn accept(server: &Arc<Inner>, listener: &Listener) -> Result<(), ()> {
+    loop {
+        match listener.accept() {
+            Ok(socket) => match server.serve(socket) {
+                Ok(()) => {}
+                Err(Error::Resource { what, source }) => {
+                    tracing::warn!(%source, "can't get {what}: a client was turned away");
+                    return Err(());
+                }
+                Err(error) => tracing::warn!(%error, "a client was turned away"),
+            },
+            Err(Errno::AGAIN) => return Ok(()),
+            // The client left before it was accepted, or a signal came.
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(error) => {
+                tracing::warn!(%error, listener = %listener.endpoint(),
+                    "can't accept clients for want of resources; trying again");
+                return Err(());
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Draining: an orderly end with a deadline, for one export or for the whole server.
+//!
+//! accepting → quiescing (no new clients, new requests get `ESHUTDOWN`) → draining (what is in flight finishes and is answered, each
+//! client's device is flushed, then its connection is closed; an idle client's at once) → gone (the device is flushed once more;
+//! after the deadline the connections that are left are cut).
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use corewise_blockmq::{BlockDevice, Request};
+use corewise_sync::{Completion, Mutex};
+
+use super::registry::Registry;
+use crate::connection::Connection;
+use crate::export::Export;
+
+/// How the last flush of a device ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FlushOutcome {
+    /// Everything that clients were answered is durable.
+    Done,
+    /// The device refused; says why.
+    Failed(String),
+    /// It hadn't finished at the deadline.
+    Unfinished,
+}
+
+/// What a drain did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DrainReport {
+    /// Clients that were connected when the drain began, those in their handshake included.
+    pub clients: usize,
+    /// Those of them that had nothing in flight, and were closed at once.
+    pub idle: usize,
+    /// Those whose connections were cut at the deadline.
+    pub cut: usize,
+    /// Requests in flight at the beginning that finished and were answered.
+    pub requests_completed: u64,
+    /// Requests in flight at the beginning, or refused since, whose replies were lost by a cut.
+    pub requests_cut: u64,
+    /// For each export: how the flush of its device ended.
+    pub flushes: Vec<(String, FlushOutcome)>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl DrainReport {
+    /// True where nobody was cut and each device was flushed.
+    pub fn is_clean(&self) -> bool {
+        self.cut == 0 && self.flushes.iter().all(|(_, outcome)| *outcome == FlushOutcome::Done)
+    }
+}
+
+impl fmt::Display for DrainReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} clients ({} idle), {} requests answered",
+            self.clients, self.idle, self.requests_completed
+        )?;
+        if self.cut > 0 {
+            write!(f, ", {} clients cut with {} requests", self.cut, self.requests_cut)?;
+        }
+        for (export, outcome) in &self.flushes {
+            match outcome {
+                FlushOutcome::Done => {}
+                FlushOutcome::Failed(why) => write!(f, "; flush of '{export}' failed: {why}")?,
+                FlushOutcome::Unfinished => write!(f, "; flush of '{export}' didn't finish")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Drains these connections and flushes these exports. They are closed to newcomers already. Blocks until the deadline at most.
+pub(super) fn drain(
+    registry: &Registry,
+    exports: &[Export],
+    connections: Vec<Arc<Connection>>,
+    deadline: Instant,
+) -> DrainReport {
+    let begin = Instant::now();
+    let mut report = DrainReport { clients: connections.len(), ..DrainReport::default() };
+    let mut in_flight = 0;
+    for connection in &connections {
+        let owed = connection.drain().requests;
+        report.idle += usize::from(owed == 0);
+        in_flight += u64::from(owed);
+    }
+    for connection in registry.wait_until_gone(connections, deadline) {
+        let owed = connection.cut().requests;
+        report.cut += 1;
+        report.requests_cut += u64::from(owed);
+        tracing::warn!(client = connection.id, requests = owed, "cut at the deadline of a drain");
+    }
+    report.requests_completed = in_flight.saturating_sub(report.requests_cut);
+    report.flushes = flush_all(exports, deadline);
+    report.took = begin.elapsed();
+    report
+}
+
+/// Flushes every device at the same time. A flush is asked for even after the deadline; it just isn't waited for then.
+fn flush_all(exports: &[Export], deadline: Instant) -> Vec<(String, FlushOutcome)> {
+    let flushes: Vec<_> = exports
+        .iter()
+        .filter(|export| export.is_writable())
+        .map(|export| {
+            let slot = Arc::new((Completion::new(), Mutex::new(FlushOutcome::Unfinished)));
+            let theirs = Arc::clone(&slot);
+            export.device().submit(Request::flush().on_complete(move |done| {
+                *theirs.1.lock() = match done.result {
+                    Ok(()) => FlushOutcome::Done,
+                    Err(error) => FlushOutcome::Failed(error.to_string()),
+                };
+                theirs.0.complete();
+            }));
+            (export.name().to_owned(), slot)
+        })
+        .collect();
+    flushes
+        .into_iter()
+        .map(|(name, slot)| {
+            slot.0.wait_timeout(deadline.saturating_duration_since(Instant::now()));
+            let outcome = slot.1.lock().clone();
+            (name, outcome)
+        })
+        .collect()
+}

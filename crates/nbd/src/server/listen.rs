@@ -1,0 +1,229 @@
+//! Listening sockets: Unix and TCP, bound here or by the caller.
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::net::{SocketFlags, accept_with, sockopt};
+
+use crate::error::Error;
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// A Unix socket; `None` where the caller's listener has no path.
+    Unix(Option<PathBuf>),
+    /// A TCP address, with the port that was really bound.
+    Tcp(SocketAddr),
+}
+
+impl Endpoint {
+    /// The URI by which clients reach `export` here.
+    ///
+    /// ```
+    /// use corewise_nbd::Endpoint;
+    /// let here = Endpoint::Unix(Some("/run/disks.sock".into()));
+    /// assert_eq!(here.uri("a b"), "nbd+unix:///a%20b?socket=/run/disks.sock");
+    /// let tcp = Endpoint::Tcp("127.0.0.1:10810".parse().unwrap());
+    /// assert_eq!(tcp.uri("disk"), "nbd://127.0.0.1:10810/disk");
+    /// ```
+    pub fn uri(&self, export: &str) -> String {
+        match self {
+            Endpoint::Unix(path) => {
+                let path = path.as_deref().unwrap_or(Path::new("")).to_string_lossy();
+                format!("nbd+unix:///{}?socket={}", escape(export, ""), escape(&path, "/"))
+            }
+            Endpoint::Tcp(address) => format!("nbd://{address}/{}", escape(export, "/")),
+        }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Endpoint::Unix(Some(path)) => write!(f, "{}", path.display()),
+            Endpoint::Unix(None) => f.write_str("(unnamed Unix socket)"),
+            Endpoint::Tcp(address) => address.fmt(f),
+        }
+    }
+}
+
+/// Percent-encodes what isn't plain in a URI.
+fn escape(text: &str, plain: &str) -> String {
+    text.bytes().fold(String::new(), |mut out, byte| {
+        if byte.is_ascii_alphanumeric()
+            || b"-._~".contains(&byte)
+            || plain.as_bytes().contains(&byte)
+        {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+        out
+    })
+}
+
+/// A listening socket, bound by the caller or by [`Server::listen_unix`](crate::Server::listen_unix) and
+/// [`Server::listen_tcp`](crate::Server::listen_tcp).
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+    endpoint: Endpoint,
+    /// The socket file that is ours, removed when this is dropped.
+    _file: Option<SocketFile>,
+}
+
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Somebody may have put another socket there meanwhile: that one isn't ours.
+        if identity(&self.path).is_ok_and(|now| now == self.identity) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()))
+}
+
+impl From<UnixListener> for Listener {
+    /// A listener that the caller bound. Its socket file, if any, stays the caller's.
+    fn from(listener: UnixListener) -> Self {
+        let path = listener.local_addr().ok().and_then(|a| a.as_pathname().map(Path::to_owned));
+        Listener { socket: listener.into(), endpoint: Endpoint::Unix(path), _file: None }
+    }
+}
+
+impl TryFrom<TcpListener> for Listener {
+    type Error = io::Error;
+
+    /// A listener that the caller bound.
+    fn try_from(listener: TcpListener) -> io::Result<Self> {
+        let endpoint = Endpoint::Tcp(listener.local_addr()?);
+        Ok(Listener { socket: listener.into(), endpoint, _file: None })
+    }
+}
+
+impl Listener {
+    /// Binds a Unix socket. A socket file that nobody answers on is a leftover, and replaced. The file is removed when the listener
+    /// is dropped. Doesn't block for long: a connect to a local socket answers at once.
+    ///
+    /// # Errors
+    /// `SocketInUse`, `NotASocket`, `Listen`: nothing was changed then.
+    pub fn unix(path: impl AsRef<Path>) -> Result<Listener, Error> {
+        let path = path.as_ref();
+        let failed = |source| Error::Listen { address: path.display().to_string(), source };
+        match std::fs::symlink_metadata(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(error)),
+            Ok(meta) if !meta.file_type().is_socket() => {
+                return Err(Error::NotASocket(path.to_owned()));
+            }
+            Ok(_) => match UnixStream::connect(path) {
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                    tracing::info!(path = %path.display(), "replacing a socket nobody answers on");
+                    std::fs::remove_file(path).map_err(failed)?;
+                }
+                // Went away between the two looks.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(failed(error)),
+                Ok(_) => return Err(Error::SocketInUse(path.to_owned())),
+            },
+        }
+        let listener = UnixListener::bind(path).map_err(|source| match source.kind() {
+            ErrorKind::AddrInUse => Error::SocketInUse(path.to_owned()),
+            _ => failed(source),
+        })?;
+        let file = identity(path).map_err(failed)?;
+        Ok(Listener {
+            socket: listener.into(),
+            endpoint: Endpoint::Unix(Some(path.to_owned())),
+            _file: Some(SocketFile { path: path.to_owned(), identity: file }),
+        })
+    }
+
+    /// Binds a TCP address; port 0 lets the system choose. A host name is looked up, which may block.
+    ///
+    /// # Errors
+    /// `Listen`.
+    pub fn tcp(address: impl ToSocketAddrs + fmt::Debug) -> Result<Listener, Error> {
+        let failed = |source| Error::Listen { address: format!("{address:?}"), source };
+        let listener = TcpListener::bind(&address).map_err(failed)?;
+        Listener::try_from(listener).map_err(failed)
+    }
+
+    /// Where it listens.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Accepts one connection. The listener may be shared with other processes, so another may have been quicker: `WouldBlock`.
+    pub(super) fn accept(&self) -> rustix::io::Result<OwnedFd> {
+        let socket = accept_with(&self.socket, SocketFlags::CLOEXEC)?;
+        if matches!(self.endpoint, Endpoint::Tcp(_)) {
+            // Replies are batched here; the kernel's own waiting for more would only add latency.
+            sockopt::set_tcp_nodelay(&socket, true)?;
+            sockopt::set_socket_keepalive(&socket, true)?;
+        }
+        Ok(socket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leftover_socket_is_replaced_and_a_live_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "a plain bind leaves its file behind");
+        let first = Listener::unix(&path).unwrap();
+        assert!(matches!(Listener::unix(&path), Err(Error::SocketInUse(p)) if p == path));
+        drop(first);
+        assert!(!path.exists(), "our own file is removed");
+    }
+
+    #[test]
+    fn a_file_that_is_no_socket_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, "precious").unwrap();
+        assert!(matches!(Listener::unix(&path), Err(Error::NotASocket(_))));
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn a_socket_that_replaced_ours_is_not_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let ours = Listener::unix(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        // Held until the end, so that the two can't share an inode number.
+        let _theirs = UnixListener::bind(&path).unwrap();
+        let before = identity(&path).unwrap();
+        drop(ours);
+        assert_eq!(identity(&path).ok(), Some(before));
+    }
+
+    #[test]
+    fn a_missing_directory_is_said_with_the_path() {
+        let error = Listener::unix("/nonexistent/dir/s").unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/dir/s"), "{error}");
+    }
+}

@@ -1,0 +1,308 @@
+//! The server: exports, listeners, connections, and how they end.
+
+mod accept;
+mod drain;
+mod listen;
+mod registry;
+
+use std::any::Any;
+use std::fmt;
+use std::net::ToSocketAddrs;
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use corewise_sync::{Mutex, Parker, context, thread};
+
+use crate::connection::Connection;
+use crate::error::Error;
+use crate::export::Export;
+use crate::load::Budget;
+use crate::negotiate::{NoAgreement, negotiate};
+use crate::policy::Limits;
+use crate::session::{End, STACK, Session};
+
+use accept::Acceptor;
+use registry::Registry;
+
+pub use drain::{DrainReport, FlushOutcome};
+pub use listen::{Endpoint, Listener};
+pub use registry::ExportStatus;
+
+/// What a server allows its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How long a handshake may take, from the first byte of ours to the choice of an export.
+    pub handshake_timeout: Duration,
+    /// Connections at the same time, handshakes included. Each has a thread.
+    pub max_connections: usize,
+    /// Handshakes at the same time. Beyond it the oldest one is closed, so that nobody is locked out by clients that never speak.
+    pub max_half_open: usize,
+    /// What one connection may have in flight.
+    pub budget: Budget,
+}
+
+impl Default for Options {
+    /// 10 s for a handshake, 1,024 connections, 256 of them in their handshake, 256 requests and 64 MiB in flight each.
+    fn default() -> Self {
+        Options {
+            handshake_timeout: Duration::from_secs(10),
+            max_connections: 1024,
+            max_half_open: 256,
+            budget: Budget::default(),
+        }
+    }
+}
+
+/// An NBD server: exports block devices to the clients of its listeners.
+///
+/// Exports, listeners and clients may come and go while it runs. Dropping the server stops the listeners and cuts every connection;
+/// [`Server::drain`] first is the polite way.
+///
+/// ```no_run
+/// # fn demo(device: std::sync::Arc<dyn corewise_blockmq::BlockDevice>) -> Result<(), corewise_nbd::Error> {
+/// use corewise_nbd::{Export, Server};
+/// use std::time::Duration;
+/// let server = Server::new(corewise_nbd::Options::default());
+/// server.add_export(Export::new("disk", device).description("a demonstration"))?;
+/// let endpoint = server.listen_unix("/run/demo.sock")?;
+/// println!("nbdinfo '{}'", endpoint.uri("disk"));
+/// // ... until it is time to stop:
+/// let report = server.drain(Duration::from_secs(10));
+/// assert!(report.is_clean());
+/// # Ok(())
+/// # }
+/// ```
+pub struct Server {
+    inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    options: Options,
+    registry: Registry,
+    /// L: is the lock; guards the listeners' threads. Taken before the registry's lock, never inside it.
+    acceptors: Mutex<Vec<(Endpoint, Acceptor)>>,
+}
+
+impl Server {
+    /// A server without exports and listeners. Starts no thread.
+    pub fn new(options: Options) -> Server {
+        let registry = Registry::new();
+        Server { inner: Arc::new(Inner { options, registry, acceptors: Mutex::new(Vec::new()) }) }
+    }
+
+    /// Offers an export to clients from now on.
+    ///
+    /// # Errors
+    /// `NameTaken` (gives the export back), `BadText`, `ShuttingDown`.
+    pub fn add_export(&self, export: Export) -> Result<(), Error> {
+        self.inner.registry.add_export(export)
+    }
+
+    /// Withdraws an export: new clients don't find it any more, those it has are drained until `deadline`, its device is flushed. Returns
+    /// when no client uses the device, or after the deadline; `None` where there is no such export, or it is being withdrawn by
+    /// somebody else. Blocks.
+    pub fn remove_export(&self, name: &str, deadline: Duration) -> Option<DrainReport> {
+        let until = after(deadline);
+        let registry = &self.inner.registry;
+        let (export, connections) = registry.close_export(name)?;
+        let report = context::blocking("Server::remove_export", || {
+            drain::drain(registry, &[export], connections, until)
+        });
+        registry.forget_export(name);
+        Some(report)
+    }
+
+    /// The exports and how busy they are, by name.
+    pub fn exports(&self) -> Vec<ExportStatus> {
+        self.inner.registry.exports()
+    }
+
+    /// How many connections there are, handshakes included.
+    pub fn connections(&self) -> usize {
+        self.inner.registry.connections()
+    }
+
+    /// Listens on a Unix socket, as [`Listener::unix`] says. Starts a thread.
+    ///
+    /// # Errors
+    /// Those of [`Listener::unix`] and [`Server::listen`].
+    pub fn listen_unix(&self, path: impl AsRef<Path>) -> Result<Endpoint, Error> {
+        self.listen(Listener::unix(path)?)
+    }
+
+    /// Listens on a TCP address, as [`Listener::tcp`] says. Starts a thread. The protocol has no authentication here: whoever can
+    /// reach the address can read and write the exports, so listen on loopback unless the network is trusted.
+    ///
+    /// # Errors
+    /// Those of [`Listener::tcp`] and [`Server::listen`].
+    pub fn listen_tcp(&self, address: impl ToSocketAddrs + fmt::Debug) -> Result<Endpoint, Error> {
+        self.listen(Listener::tcp(address)?)
+    }
+
+    /// Accepts clients from this listener. Starts a thread, which sleeps until a client or [`Server::stop_accepting`] comes.
+    ///
+    /// # Errors
+    /// `ShuttingDown`; `Resource` where no thread or eventfd is to be had.
+    pub fn listen(&self, listener: Listener) -> Result<Endpoint, Error> {
+        let endpoint = listener.endpoint().clone();
+        let mut acceptors = self.inner.acceptors.lock();
+        if self.inner.registry.is_closing() {
+            return Err(Error::ShuttingDown);
+        }
+        acceptors.push((endpoint.clone(), Acceptor::start(&self.inner, listener)?));
+        Ok(endpoint)
+    }
+
+    /// Where it listens.
+    pub fn endpoints(&self) -> Vec<Endpoint> {
+        self.inner.acceptors.lock().iter().map(|(endpoint, _)| endpoint.clone()).collect()
+    }
+
+    /// Serves one connected stream socket (of a socket pair, or accepted by somebody else). Starts a thread and returns.
+    ///
+    /// # Errors
+    /// `ShuttingDown`, `TooManyConnections`, `Resource`: the socket is closed then.
+    pub fn serve(&self, socket: impl Into<OwnedFd>) -> Result<(), Error> {
+        self.inner.serve(socket.into())
+    }
+
+    /// Closes the listeners: nobody new comes in, those who are connected go on. Waits for the listeners' threads, which end at once.
+    pub fn stop_accepting(&self) {
+        let acceptors = std::mem::take(&mut *self.inner.acceptors.lock());
+        for (_, acceptor) in acceptors {
+            acceptor.stop();
+        }
+    }
+
+    /// Ends everything in order, by `deadline` from now at the latest: closes the listeners, refuses new requests with `ESHUTDOWN`, closes
+    /// idle clients at once, lets what is in flight finish and be answered, flushes the devices, and cuts the clients that are left
+    /// at the deadline. The server is of no use afterwards; calling it again is harmless. Blocks.
+    pub fn drain(&self, deadline: Duration) -> DrainReport {
+        let until = after(deadline);
+        let (exports, connections) = self.inner.registry.close();
+        self.stop_accepting();
+        context::blocking("Server::drain", || {
+            drain::drain(&self.inner.registry, &exports, connections, until)
+        })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let (_, connections) = self.inner.registry.close();
+        self.stop_accepting();
+        for connection in connections {
+            connection.cut();
+        }
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("endpoints", &self.endpoints())
+            .field("exports", &self.exports())
+            .field("connections", &self.connections())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The time `deadline` from now; a deadline beyond all time is thirty years.
+fn after(deadline: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(deadline).unwrap_or(now + Duration::from_secs(30 * 365 * 86_400))
+}
+
+impl Inner {
+    pub(super) fn serve(self: &Arc<Self>, socket: OwnedFd) -> Result<(), Error> {
+        let Options { max_connections, max_half_open, budget, .. } = self.options;
+        let (connection, parker, evicted) =
+            self.registry.admit(max_connections, max_half_open, |id| {
+                let (connection, parker) = Connection::new(id, socket, budget);
+                (Arc::new(connection), parker)
+            })?;
+        if let Some(evicted) = evicted {
+            tracing::info!(
+                client = evicted.id,
+                "closed, since it hasn't chosen an export and others wait"
+            );
+            evicted.cut();
+        }
+        let id = connection.id;
+        let server = Arc::clone(self);
+        thread::Builder::new()
+            .name(format!("nbd-{id}"))
+            .stack_size(STACK)
+            .spawn(move || server.run(&connection, &parker))
+            .map(drop)
+            .map_err(|source| {
+                self.registry.leave(id);
+                Error::Resource { what: "a thread for a client", source }
+            })
+    }
+
+    /// The thread of a connection. Whatever happens in it stays in it.
+    fn run(&self, connection: &Arc<Connection>, parker: &Parker) {
+        let served = catch_unwind(AssertUnwindSafe(|| self.converse(connection, parker)));
+        if let Err(panic) = served {
+            tracing::error!(
+                client = connection.id,
+                panic = message(&*panic),
+                "serving a client panicked: its connection is closed"
+            );
+            connection.cut();
+        }
+        connection.close();
+        self.registry.leave(connection.id);
+    }
+
+    fn converse(&self, connection: &Arc<Connection>, parker: &Parker) {
+        let deadline = after(self.options.handshake_timeout);
+        let (offer, received) = match negotiate(connection, &self.registry, deadline) {
+            Ok(agreed) => agreed,
+            Err(NoAgreement::Closed(reason)) => {
+                tracing::debug!(client = connection.id, %reason, "handshake ended");
+                return;
+            }
+            Err(NoAgreement::EndOfStream) => return,
+            Err(NoAgreement::TooSlow) => {
+                tracing::info!(client = connection.id, "closed: the handshake took too long");
+                return;
+            }
+            Err(NoAgreement::Failed(error)) => {
+                tracing::debug!(client = connection.id, %error, "handshake failed");
+                return;
+            }
+        };
+        let Some(export) = self.registry.attach(connection.id, &offer.name) else {
+            tracing::debug!(
+                client = connection.id,
+                export = offer.name,
+                "closed: the export is going"
+            );
+            return;
+        };
+        let limits = Limits::new(offer.summary, offer.block_sizes);
+        tracing::debug!(client = connection.id, export = offer.name, "client attached");
+        let device = Arc::clone(export.device());
+        match Session::run(Arc::clone(connection), parker, device, limits, received) {
+            End::Violation(what) => {
+                tracing::warn!(client = connection.id, export = offer.name, what, "closed");
+            }
+            end => {
+                tracing::debug!(client = connection.id, export = offer.name, ?end, "client left")
+            }
+        }
+    }
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(text), _) => text,
+        (None, Some(text)) => text,
+        (None, None) => "(not a text)",
+    }
+}

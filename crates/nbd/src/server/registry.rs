@@ -1,0 +1,241 @@
+//! The server's books: exports, connections, and which connection uses which export. One lock, held for a few instructions; never
+//! taken on the path of a request.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use corewise_sync::{Condvar, Mutex};
+
+use crate::connection::Connection;
+use crate::error::Error;
+use crate::export::Export;
+use crate::handshake::{Catalogue, ExportOffer};
+use crate::policy::{self, Admission};
+
+/// The books. The lock is a leaf: nothing else is locked, and no device is called, while it is held.
+pub(super) struct Registry {
+    /// L: is the lock; guards everything in `Books`.
+    books: Mutex<Books>,
+    /// L: waited on with `books`; notified when a connection leaves the books.
+    left: Condvar,
+}
+
+#[derive(Default)]
+struct Books {
+    closing: bool,
+    exports: BTreeMap<String, Entry>,
+    connections: BTreeMap<u64, Entered>,
+    half_open: BTreeSet<u64>,
+    last_id: u64,
+}
+
+struct Entry {
+    export: Export,
+    /// No client is admitted any more.
+    closing: bool,
+}
+
+struct Entered {
+    connection: Arc<Connection>,
+    /// Name of its export; `None` during the handshake.
+    export: Option<String>,
+}
+
+/// One export, as its owner sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportStatus {
+    /// Name of the export.
+    pub name: String,
+    /// Clients in their transmission phase.
+    pub clients: usize,
+    /// Requests that were admitted and whose reply hasn't been sent.
+    pub in_flight: u64,
+    /// No client is admitted any more.
+    pub closing: bool,
+}
+
+impl Registry {
+    pub(super) fn new() -> Registry {
+        Registry { books: Mutex::new(Books::default()), left: Condvar::new() }
+    }
+
+    pub(super) fn add_export(&self, export: Export) -> Result<(), Error> {
+        export.check()?;
+        let mut books = self.books.lock();
+        if books.closing {
+            return Err(Error::ShuttingDown);
+        }
+        if books.exports.contains_key(export.name()) {
+            return Err(Error::NameTaken(Box::new(export)));
+        }
+        books.exports.insert(export.name().to_owned(), Entry { export, closing: false });
+        Ok(())
+    }
+
+    /// Closes an export to new clients and gives it out with its connections; `None` where there is none, or somebody else is
+    /// removing it.
+    pub(super) fn close_export(&self, name: &str) -> Option<(Export, Vec<Arc<Connection>>)> {
+        let mut books = self.books.lock();
+        let entry = books.exports.get_mut(name).filter(|entry| !entry.closing)?;
+        entry.closing = true;
+        let export = entry.export.clone();
+        Some((export, books.connections_of(Some(name))))
+    }
+
+    pub(super) fn forget_export(&self, name: &str) {
+        self.books.lock().exports.remove(name);
+    }
+
+    /// Closes the server to new clients; its exports, and all connections.
+    pub(super) fn close(&self) -> (Vec<Export>, Vec<Arc<Connection>>) {
+        let mut books = self.books.lock();
+        books.closing = true;
+        let exports = books.exports.values().map(|entry| entry.export.clone()).collect();
+        (exports, books.connections_of(None))
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.books.lock().closing
+    }
+
+    /// Enters a new connection, made by `make` from its id. Where half-open ones hold the places, the oldest is given out to be cut.
+    pub(super) fn admit<T>(
+        &self,
+        limit: usize,
+        half_open_limit: usize,
+        make: impl FnOnce(u64) -> (Arc<Connection>, T),
+    ) -> Result<(Arc<Connection>, T, Option<Arc<Connection>>), Error> {
+        let mut books = self.books.lock();
+        if books.closing {
+            return Err(Error::ShuttingDown);
+        }
+        let (all, half_open) = (books.connections.len(), books.half_open.len());
+        let evicted = match policy::admit(all, half_open, limit, half_open_limit) {
+            Admission::Admit => None,
+            Admission::Refuse => return Err(Error::TooManyConnections { limit }),
+            // It leaves the books here and now, so that its place is free whatever its thread does.
+            Admission::EvictOldestHalfOpen => books
+                .half_open
+                .pop_first()
+                .and_then(|id| books.connections.remove(&id))
+                .map(|entered| entered.connection),
+        };
+        books.last_id += 1;
+        let id = books.last_id;
+        let (connection, rest) = make(id);
+        books.half_open.insert(id);
+        let entered = Entered { connection: Arc::clone(&connection), export: None };
+        books.connections.insert(id, entered);
+        Ok((connection, rest, evicted))
+    }
+
+    /// The connection begins its transmission phase; the export. `None` where it was evicted, or the export closed meanwhile.
+    pub(super) fn attach(&self, id: u64, export: &str) -> Option<Export> {
+        let mut books = self.books.lock();
+        let entry = books.exports.get(export).filter(|entry| !entry.closing)?;
+        let device = entry.export.clone();
+        if books.closing {
+            return None;
+        }
+        books.connections.get_mut(&id)?.export = Some(export.to_owned());
+        books.half_open.remove(&id);
+        Some(device)
+    }
+
+    pub(super) fn leave(&self, id: u64) {
+        let mut books = self.books.lock();
+        books.half_open.remove(&id);
+        let gone = books.connections.remove(&id);
+        drop(books);
+        self.left.notify_all();
+        drop(gone);
+    }
+
+    /// Waits until none of the connections is in the books, or the deadline passes; those that are left. Blocks.
+    pub(super) fn wait_until_gone(
+        &self,
+        mut connections: Vec<Arc<Connection>>,
+        deadline: Instant,
+    ) -> Vec<Arc<Connection>> {
+        let mut books = self.books.lock();
+        loop {
+            connections.retain(|connection| books.connections.contains_key(&connection.id));
+            let left = deadline.saturating_duration_since(Instant::now());
+            if connections.is_empty() || left.is_zero() {
+                return connections;
+            }
+            (books, _) = self.left.wait_timeout(books, left);
+        }
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        self.books.lock().connections.len()
+    }
+
+    pub(super) fn exports(&self) -> Vec<ExportStatus> {
+        let books = self.books.lock();
+        books
+            .exports
+            .iter()
+            .map(|(name, entry)| {
+                let clients = books.connections_of(Some(name));
+                ExportStatus {
+                    name: name.clone(),
+                    clients: clients.len(),
+                    in_flight: clients.iter().map(|c| u64::from(c.load.snapshot().requests)).sum(),
+                    closing: entry.closing || books.closing,
+                }
+            })
+            .collect()
+    }
+}
+
+impl Books {
+    /// The connections of an export, or all.
+    fn connections_of(&self, export: Option<&str>) -> Vec<Arc<Connection>> {
+        self.connections
+            .values()
+            .filter(|entered| export.is_none() || entered.export.as_deref() == export)
+            .map(|entered| Arc::clone(&entered.connection))
+            .collect()
+    }
+}
+
+/// Exports that are closing are as good as gone.
+impl Catalogue for Registry {
+    fn find(&self, name: &str) -> Option<ExportOffer> {
+        let export = {
+            let books = self.books.lock();
+            let mut open = books.exports.values().filter(|entry| !entry.closing);
+            let entry = match books.exports.get(name) {
+                Some(entry) => Some(entry).filter(|entry| !entry.closing),
+                // The empty name asks for the default export: where there is one export only, nothing else can be meant.
+                None if name.is_empty() => open.next().filter(|_| open.next().is_none()),
+                None => None,
+            };
+            entry?.export.clone()
+        };
+        Some(export.offer())
+    }
+
+    fn for_each(&self, each: &mut dyn FnMut(&str, &str)) {
+        let offers: Vec<(String, String)> = {
+            let books = self.books.lock();
+            let open = books.exports.values().filter(|entry| !entry.closing);
+            open.map(|e| (e.export.name().to_owned(), e.export.description_text().to_owned()))
+                .collect()
+        };
+        for (name, description) in &offers {
+            each(name, description);
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.books.lock().exports.len()
+    }
+
+    fn is_shutting_down(&self) -> bool {
+        self.is_closing()
+    }
+}

@@ -1,0 +1,139 @@
+//! The transmission phase of one connection: who reads, who replies, and how it ends.
+//!
+//! * The **reader** (the connection's thread) receives large pieces, judges each request, and submits a whole batch to the device;
+//!   it never waits while it holds the flush right or unsubmitted requests.
+//! * **Completions** make replies and post them on the [reply path](crate::reply); they never block.
+//! * The **writer** thread exists from the first time the socket was full; it takes the flush right over and blocks instead.
+//!
+//! How it ends: the reader stops (end of the stream, `DISC`, garbage, drain), waits until every reply has been sent or dropped,
+//! flushes the device where the server drains and this client has written, and closes the socket. So a client that sees the
+//! orderly end of a drained connection knows that what was answered is durable.
+
+mod reader;
+mod sink;
+mod writer;
+
+pub(crate) use writer::STACK;
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use corewise_blockmq::{BlockDevice, Completed, Payload, Request};
+use corewise_sync::Parker;
+
+use crate::connection::Connection;
+use crate::policy::Limits;
+use crate::reply::{Patience, Posted, Ran, ReplyPath, Right};
+use crate::wire::{ReplyError, SimpleReply};
+
+use reader::Reader;
+use sink::{Reply, SocketSink};
+use writer::Writer;
+
+/// How often a completion thread goes round for replies that arrive meanwhile, before it hands them to the writer.
+const COMPLETION_ROUNDS: u32 = 16;
+
+/// Why the transmission phase ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The client sent `DISC`.
+    Disconnected,
+    /// The client closed its side, or the server stopped reading because it drains.
+    EndOfStream,
+    /// The stream can't be followed any further; says why.
+    Violation(String),
+    /// The socket failed.
+    Failed(String),
+    /// The connection was given up by the server.
+    Cut,
+}
+
+/// What the threads of one connection share.
+pub(crate) struct Session {
+    connection: Arc<Connection>,
+    device: Arc<dyn BlockDevice>,
+    path: ReplyPath<SocketSink>,
+    writer: Writer,
+    /// Whether the device takes `fua`; where it has nothing to flush, every write is as durable as with it.
+    device_fua: bool,
+}
+
+impl Session {
+    /// Runs the transmission phase on the calling thread until it is over; blocks. `received` is what the client sent behind its
+    /// handshake.
+    pub(crate) fn run(
+        connection: Arc<Connection>,
+        parker: &Parker,
+        device: Arc<dyn BlockDevice>,
+        limits: Limits,
+        received: BytesMut,
+    ) -> End {
+        let (writer, writer_parker) = Writer::new();
+        let session = Arc::new(Session {
+            path: ReplyPath::new(SocketSink::new(Arc::clone(&connection), writer_parker)),
+            device_fua: device.geometry().can_fua,
+            connection,
+            device,
+            writer,
+        });
+        let _stop = StopWriter(&session);
+        let mut reader = Reader::new(&session, parker, limits, received);
+        let end = reader.run();
+        let wrote = reader.wrote();
+        drop(reader);
+        session.connection.load.wait_for_zero(parker);
+        if wrote && session.connection.load.snapshot().draining {
+            session.flush_device(parker);
+        }
+        end
+    }
+
+    /// Makes durable what this client was answered. Counts as a request, so that it is waited for like one.
+    fn flush_device(self: &Arc<Self>, parker: &Parker) {
+        if self.connection.load.try_admit(0).is_none() {
+            return; // can't be: nothing is owed, and the reader is the only one that adds
+        }
+        let connection = Arc::clone(&self.connection);
+        self.device.submit(Request::flush().on_complete(move |done| {
+            if let Err(error) = done.result {
+                tracing::error!(client = connection.id, %error, "the flush of a drained connection failed");
+            }
+            connection.settle(1, 0);
+        }));
+        self.connection.load.wait_for_zero(parker);
+    }
+
+    /// A request completed. Runs in an atomic section, on any thread.
+    fn completed(self: &Arc<Self>, cookie: u64, bytes: u64, done: Completed) {
+        let reply = match (done.result, done.payload) {
+            // The head has been in front of the data since the request was made.
+            (Ok(()), Payload::Read(message)) => Reply::message(message, bytes),
+            (Ok(()), _) => Reply::head(SimpleReply::new(cookie, Ok(())), bytes),
+            (Err(error), _) => {
+                tracing::debug!(client = self.connection.id, op = %done.op, offset = done.offset,
+                    len = done.len, %error, "a request failed");
+                let error = ReplyError::from_errno(error.errno());
+                Reply::head(SimpleReply::new(cookie, Err(error)), bytes)
+            }
+        };
+        if let Posted::YouSend(right) = self.path.post(reply) {
+            self.send(right, COMPLETION_ROUNDS);
+        }
+    }
+
+    /// Sends what was posted, without blocking; what can't be sent now goes to the writer thread.
+    fn send(self: &Arc<Self>, right: Right, rounds: u32) {
+        if let Ran::HandOver(right) = self.path.run(right, Patience::None, rounds) {
+            writer::hand_over(self, right);
+        }
+    }
+}
+
+/// Ends the writer thread when the reader is done, also by a panic.
+struct StopWriter<'a>(&'a Session);
+
+impl Drop for StopWriter<'_> {
+    fn drop(&mut self) {
+        self.0.writer.stop();
+    }
+}

@@ -1,0 +1,271 @@
+//! The reading side of a session: bytes to requests, requests to the device, in batches.
+//!
+//! Rule **nothing held while waiting**: before the reader waits (for bytes, for room) it submits its batch and runs the flush right
+//! if it has it. Otherwise a completed reply, or a request that could complete, would wait for the client's next byte.
+
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes, BytesMut};
+use corewise_blockmq::Request as DeviceRequest;
+use corewise_sync::Parker;
+
+use super::sink::Reply;
+use super::{End, Session};
+use crate::policy::{Limits, Operation, Verdict, judge};
+use crate::reply::{Posted, Right};
+use crate::wire::{REQUEST_LEN, ReplyError, Request, SIMPLE_REPLY_LEN, SimpleReply};
+
+/// What one receive may bring, in bytes: about what a Unix socket holds.
+const RECEIVE: usize = 256 << 10;
+/// A buffer with less room than this is renewed.
+const RECEIVE_MIN: usize = 32 << 10;
+
+/// The reader of one session. Lives on the connection's thread.
+pub(super) struct Reader<'a> {
+    session: &'a Arc<Session>,
+    parker: &'a Parker,
+    limits: Limits,
+    /// Received and not yet understood.
+    buffer: BytesMut,
+    /// Understood and not yet submitted.
+    batch: Vec<DeviceRequest>,
+    /// The flush right, where a reply of our own got it: run with the batch.
+    cork: Option<Right>,
+    /// A refused write whose payload has to be read away before the answer.
+    skipping: Option<Skip>,
+    wrote: bool,
+}
+
+struct Skip {
+    left: usize,
+    reply: Box<Reply>,
+}
+
+/// What parsing came to.
+enum Parsed {
+    NeedMore,
+    End(End),
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(
+        session: &'a Arc<Session>,
+        parker: &'a Parker,
+        limits: Limits,
+        buffer: BytesMut,
+    ) -> Reader<'a> {
+        Reader {
+            session,
+            parker,
+            limits,
+            buffer,
+            batch: Vec::new(),
+            cork: None,
+            skipping: None,
+            wrote: false,
+        }
+    }
+
+    /// Whether this client has changed anything.
+    pub(super) fn wrote(&self) -> bool {
+        self.wrote
+    }
+
+    /// Reads until the stream ends or can't be followed. Blocks.
+    pub(super) fn run(&mut self) -> End {
+        let end = loop {
+            if let Parsed::End(end) = self.parse() {
+                break end;
+            }
+            self.let_go();
+            if self.buffer.capacity() - self.buffer.len() < RECEIVE_MIN {
+                // Reuses the old memory where no request holds a part of it any more.
+                self.buffer.reserve(RECEIVE);
+            }
+            match self.session.connection.receive(&mut self.buffer) {
+                Ok(0) => break self.end_of_stream(),
+                Ok(_) => {}
+                Err(error) => break End::Failed(error.to_string()),
+            }
+        };
+        if let Some(skip) = self.skipping.take() {
+            // The payload never came in full; the refusal is all that is left to say.
+            self.post(skip.reply);
+        }
+        self.let_go();
+        end
+    }
+
+    fn end_of_stream(&self) -> End {
+        if self.session.connection.load.snapshot().cut { End::Cut } else { End::EndOfStream }
+    }
+
+    /// Takes every complete request out of the buffer.
+    fn parse(&mut self) -> Parsed {
+        loop {
+            if !self.skip() {
+                return Parsed::NeedMore;
+            }
+            let Some(head) = self.buffer.first_chunk::<REQUEST_LEN>() else {
+                return Parsed::NeedMore;
+            };
+            let request = match Request::decode(head) {
+                Ok(request) => request,
+                Err(error) => return Parsed::End(End::Violation(error.to_string())),
+            };
+            self.buffer.advance(REQUEST_LEN);
+            let verdict = judge(&request, &self.limits);
+            let cost = match verdict {
+                Verdict::Disconnect => return Parsed::End(End::Disconnected),
+                Verdict::Hopeless => {
+                    let message = format!(
+                        "a write of {} bytes, the limit is {}",
+                        request.length, self.limits.max_payload
+                    );
+                    return Parsed::End(End::Violation(message));
+                }
+                Verdict::Submit(Operation::Read | Operation::Write { .. }) => {
+                    u64::from(request.length)
+                }
+                Verdict::Submit(_) | Verdict::Done | Verdict::Refuse(_) => 0,
+            };
+            let Some(draining) = self.admit(cost) else { return Parsed::End(End::Cut) };
+            let verdict = if draining { Verdict::Refuse(ReplyError::Shutdown) } else { verdict };
+            match verdict {
+                Verdict::Submit(operation) => match self.submit(&request, operation, cost) {
+                    Ok(()) => {}
+                    Err(end) => return Parsed::End(end),
+                },
+                Verdict::Refuse(error) => self.answer(&request, Err(error), cost),
+                Verdict::Done | Verdict::Disconnect | Verdict::Hopeless => {
+                    self.answer(&request, Ok(()), cost);
+                }
+            }
+        }
+    }
+
+    /// Reads a refused payload away; false where more of it has to come.
+    fn skip(&mut self) -> bool {
+        let Some(mut skip) = self.skipping.take() else { return true };
+        let here = skip.left.min(self.buffer.len());
+        self.buffer.advance(here);
+        skip.left -= here;
+        if skip.left > 0 {
+            self.skipping = Some(skip);
+            return false;
+        }
+        self.post(skip.reply);
+        true
+    }
+
+    /// Counts a request as owed, waiting for room first; whether the connection is being drained. `None` where it was cut.
+    fn admit(&mut self, cost: u64) -> Option<bool> {
+        let load = &self.session.connection.load;
+        loop {
+            if let Some(before) = load.try_admit(cost) {
+                return Some(before.draining);
+            }
+            self.let_go();
+            load.wait_for_room(self.parker, cost);
+            if load.snapshot().cut {
+                return None;
+            }
+        }
+    }
+
+    /// Answers without the device, once the payload of the request is out of the way.
+    fn answer(&mut self, request: &Request, result: Result<(), ReplyError>, cost: u64) {
+        let reply = Reply::head(SimpleReply::new(request.cookie, result), cost);
+        self.skipping = Some(Skip { left: request.payload_len() as usize, reply });
+    }
+
+    fn submit(&mut self, request: &Request, operation: Operation, cost: u64) -> Result<(), End> {
+        let (offset, length) = (request.offset, request.length as usize);
+        let wants_fua = matches!(
+            operation,
+            Operation::Write { fua: true }
+                | Operation::Trim { fua: true }
+                | Operation::WriteZeroes { fua: true, .. }
+        );
+        self.wrote |= !matches!(operation, Operation::Read | Operation::Flush);
+        let mut rq = match operation {
+            Operation::Read => {
+                let mut message = BytesMut::with_capacity(SIMPLE_REPLY_LEN + length);
+                let head = SimpleReply::new(request.cookie, Ok(()));
+                message.extend_from_slice(&head.encode());
+                DeviceRequest::read_into(offset, length, message)
+            }
+            Operation::Write { .. } => match self.payload(length) {
+                Ok(payload) => DeviceRequest::write(offset, payload),
+                Err(end) => {
+                    self.session.connection.settle(1, cost);
+                    return Err(end);
+                }
+            },
+            Operation::Flush => DeviceRequest::flush(),
+            Operation::Trim { .. } => DeviceRequest::discard(offset, length as u64),
+            Operation::WriteZeroes { no_hole, .. } => {
+                let rq = DeviceRequest::write_zeroes(offset, length as u64);
+                if no_hole { rq.no_unmap() } else { rq }
+            }
+        };
+        if wants_fua && self.session.device_fua {
+            rq = rq.fua();
+        }
+        let session = Arc::clone(self.session);
+        let cookie = request.cookie;
+        self.batch.push(rq.on_complete(move |done| session.completed(cookie, cost, done)));
+        Ok(())
+    }
+
+    /// The next `length` bytes of the stream. A payload that fits into the buffer is a slice of it; a larger one is received into
+    /// memory of its own, and only what had arrived with its head is copied.
+    fn payload(&mut self, length: usize) -> Result<Bytes, End> {
+        while self.buffer.len() < length {
+            self.let_go();
+            let room = self.buffer.capacity() - self.buffer.len();
+            if room < length - self.buffer.len() {
+                return self.large_payload(length);
+            }
+            match self.session.connection.receive(&mut self.buffer) {
+                Ok(0) => return Err(self.end_of_stream()),
+                Ok(_) => {}
+                Err(error) => return Err(End::Failed(error.to_string())),
+            }
+        }
+        Ok(self.buffer.split_to(length).freeze())
+    }
+
+    fn large_payload(&mut self, length: usize) -> Result<Bytes, End> {
+        let mut payload = BytesMut::with_capacity(length);
+        payload.extend_from_slice(&self.buffer);
+        self.buffer.clear();
+        let missing = length - payload.len();
+        match self.session.connection.receive_exact(&mut payload, missing) {
+            Ok(got) if got == missing => Ok(payload.freeze()),
+            Ok(_) => Err(self.end_of_stream()),
+            Err(error) => Err(End::Failed(error.to_string())),
+        }
+    }
+
+    /// Posts a reply of the reader's own; if that wins the flush right, it is run with the batch.
+    fn post(&mut self, reply: Box<Reply>) {
+        if let Posted::YouSend(right) = self.session.path.post(reply) {
+            self.cork = Some(right);
+        }
+    }
+
+    /// Submits the batch with the replies corked, and sends what has been answered. Doesn't block.
+    fn let_go(&mut self) {
+        if !self.batch.is_empty() {
+            if self.cork.is_none() {
+                self.cork = self.session.path.cork();
+            }
+            self.session.device.submit_batch(&mut self.batch.drain(..));
+        }
+        if let Some(right) = self.cork.take() {
+            // The reader submits nothing meanwhile, so the rounds end with what is in flight.
+            self.session.send(right, u32::MAX);
+        }
+    }
+}

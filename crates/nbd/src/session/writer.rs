@@ -1,0 +1,86 @@
+//! The writer thread of a connection: takes the flush right over where the socket is full, and blocks in its holder's place.
+//!
+//! Started at the first hand-over, since most connections never need it; parked when idle.
+
+use std::sync::Arc;
+
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::{Parker, Unparker, thread};
+
+use super::Session;
+use crate::reply::{Patience, Ran, Right};
+
+/// Stack of a connection's threads in bytes: they call the device and little else.
+pub(crate) const STACK: usize = 512 << 10;
+
+/// The mailbox of the writer thread, whether that exists yet or not.
+pub(super) struct Writer {
+    /// A: the flush right waits here. Set (Release) by the holder that gives it up, swapped out (Acquire) by the writer.
+    handed: AtomicBool,
+    /// A: the session is over. Set (Release) once.
+    over: AtomicBool,
+    unparker: Unparker,
+}
+
+impl Writer {
+    pub(super) fn new() -> (Writer, Parker) {
+        let parker = Parker::new();
+        let unparker = parker.unparker();
+        let (handed, over) = (AtomicBool::new(false), AtomicBool::new(false));
+        (Writer { handed, over, unparker }, parker)
+    }
+
+    /// Ends the thread, where there is one, once it has nothing to send.
+    pub(super) fn stop(&self) {
+        self.over.store(true, Ordering::Release);
+        self.unparker.unpark();
+    }
+}
+
+/// Gives the flush right to the writer thread, and starts that where it doesn't exist. Never blocks.
+pub(super) fn hand_over(session: &Arc<Session>, mut right: Right) {
+    let parker = session.path.with_sink(&mut right, |sink| sink.writer_parker.take());
+    right.give_up();
+    // Release: the writer sees the sink as we leave it.
+    session.writer.handed.store(true, Ordering::Release);
+    let Some(parker) = parker else {
+        session.writer.unparker.unpark();
+        return;
+    };
+    let theirs = Arc::clone(session);
+    let name = format!("nbd-write-{}", session.connection.id);
+    let spawned =
+        thread::Builder::new().name(name).stack_size(STACK).spawn(move || run(&theirs, &parker));
+    if let Err(error) = spawned {
+        tracing::error!(client = session.connection.id, %error,
+            "no thread for the replies of a slow client: the connection is closed");
+        if session.writer.handed.swap(false, Ordering::Acquire) {
+            // SAFETY: given up above, and the swap took it back; no writer thread exists that could have taken it.
+            let mut right = unsafe { Right::taken_over() };
+            session.path.with_sink(&mut right, |sink| sink.give_up());
+            // A sink that gave up drops everything and is never full, so the rounds end with the replies.
+            while let Ran::HandOver(again) = session.path.run(right, Patience::None, u32::MAX) {
+                right = again;
+            }
+        }
+    }
+}
+
+/// The thread: blocks in sends and, without a right, in the parker.
+fn run(session: &Session, parker: &Parker) {
+    loop {
+        // Acquire pairs with the Release of the hand-over.
+        if session.writer.handed.swap(false, Ordering::Acquire) {
+            // SAFETY: the holder gave the right up before it set the flag, and the swap took the flag from everybody else.
+            let mut right = unsafe { Right::taken_over() };
+            while let Ran::HandOver(again) = session.path.run(right, Patience::Unlimited, u32::MAX)
+            {
+                right = again;
+            }
+        } else if session.writer.over.load(Ordering::Acquire) {
+            return;
+        } else {
+            parker.park();
+        }
+    }
+}

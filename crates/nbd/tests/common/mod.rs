@@ -1,0 +1,343 @@
+//! A raw client that speaks the protocol badly on demand, and a memory device whose completions a test can hold back.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use corewise_blockmq::{BlockDevice, Geometry, IoError, IoErrorKind, Op, Request as DeviceRequest};
+use corewise_nbd::wire::*;
+use corewise_nbd::{Export, Options, Server};
+use corewise_sync::{Condvar, Mutex};
+
+/// How long a test waits for something that has to come before it calls it lost.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a [`TestDevice`] remembers about a request that reached it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub op: Op,
+    pub offset: u64,
+    pub len: u64,
+    pub fua: bool,
+    pub no_unmap: bool,
+}
+
+/// A device in memory. Completes inline, or holds requests back until the test releases them.
+pub struct TestDevice {
+    geometry: Geometry,
+    /// L: is the lock; guards contents and held requests.
+    state: Mutex<State>,
+    /// L: waited on with `state`; notified when a request arrives.
+    arrived: Condvar,
+}
+
+struct State {
+    data: Vec<u8>,
+    holding: bool,
+    held: Vec<DeviceRequest>,
+    seen: Vec<Seen>,
+    fail: Option<IoErrorKind>,
+    panic_at: Option<u64>,
+}
+
+impl TestDevice {
+    pub fn new(size: u64) -> Arc<TestDevice> {
+        TestDevice::with(Geometry::new(size))
+    }
+
+    pub fn with(geometry: Geometry) -> Arc<TestDevice> {
+        let size = usize::try_from(geometry.size).unwrap();
+        let state = State {
+            data: (0..size).map(|i| (i / 512) as u8).collect(),
+            holding: false,
+            held: Vec::new(),
+            seen: Vec::new(),
+            fail: None,
+            panic_at: None,
+        };
+        Arc::new(TestDevice { geometry, state: Mutex::new(state), arrived: Condvar::new() })
+    }
+
+    /// Requests from now on wait for [`TestDevice::release`].
+    pub fn hold(&self) {
+        self.state.lock().holding = true;
+    }
+
+    /// Requests from now on fail.
+    pub fn fail(&self, kind: IoErrorKind) {
+        self.state.lock().fail = Some(kind);
+    }
+
+    /// `submit` panics for a request at this offset.
+    pub fn panic_at(&self, offset: u64) {
+        self.state.lock().panic_at = Some(offset);
+    }
+
+    /// Waits until `n` requests have reached the device since the beginning.
+    pub fn wait_for_seen(&self, n: usize) {
+        let mut state = self.state.lock();
+        while state.seen.len() < n {
+            let (again, late) = self.arrived.wait_timeout(state, PATIENCE);
+            state = again;
+            assert!(!late || state.seen.len() >= n, "{} of {n} requests arrived", state.seen.len());
+        }
+    }
+
+    pub fn seen(&self) -> Vec<Seen> {
+        self.state.lock().seen.clone()
+    }
+
+    pub fn held(&self) -> usize {
+        self.state.lock().held.len()
+    }
+
+    /// Completes what is held, newest first (so that no test relies on an order), and holds nothing from now on.
+    pub fn release(&self) {
+        let held = {
+            let mut state = self.state.lock();
+            state.holding = false;
+            std::mem::take(&mut state.held)
+        };
+        for rq in held.into_iter().rev() {
+            self.run(rq);
+        }
+    }
+
+    /// Completes up to `n` of the held requests, oldest first, and goes on holding.
+    pub fn release_some(&self, n: usize) {
+        let held: Vec<_> = {
+            let mut state = self.state.lock();
+            let n = n.min(state.held.len());
+            state.held.drain(..n).collect()
+        };
+        for rq in held {
+            self.run(rq);
+        }
+    }
+
+    pub fn bytes(&self, offset: usize, len: usize) -> Vec<u8> {
+        self.state.lock().data[offset..offset + len].to_vec()
+    }
+
+    fn run(&self, mut rq: DeviceRequest) {
+        let result = {
+            let mut state = self.state.lock();
+            match state.fail {
+                Some(kind) => Err(IoError::new(kind)),
+                None => {
+                    let (from, to) = (rq.offset() as usize, (rq.offset() + rq.len()) as usize);
+                    match rq.op() {
+                        Op::Read => {
+                            rq.buffer().unwrap().extend_from_slice(&state.data[from..to]);
+                        }
+                        Op::Write => state.data[from..to].copy_from_slice(rq.data()),
+                        Op::WriteZeroes | Op::Discard => state.data[from..to].fill(0),
+                        Op::Flush => {}
+                    }
+                    Ok(())
+                }
+            }
+        };
+        rq.complete(result);
+    }
+}
+
+impl BlockDevice for TestDevice {
+    fn name(&self) -> &str {
+        "test"
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn submit(&self, rq: DeviceRequest) {
+        let mut state = self.state.lock();
+        state.seen.push(Seen {
+            op: rq.op(),
+            offset: rq.offset(),
+            len: rq.len(),
+            fua: rq.flags().fua,
+            no_unmap: rq.flags().no_unmap,
+        });
+        self.arrived.notify_all();
+        if state.panic_at == Some(rq.offset()) && rq.op() == Op::Read {
+            drop(state);
+            panic!("this device panics on purpose");
+        }
+        if state.holding {
+            state.held.push(rq);
+        } else {
+            drop(state);
+            self.run(rq);
+        }
+    }
+}
+
+/// A reply of the transmission phase.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reply {
+    pub cookie: u64,
+    pub error: u32,
+    pub data: Vec<u8>,
+}
+
+/// A reply to an option.
+#[derive(Debug, PartialEq, Eq)]
+pub struct OptReply {
+    pub option: OptionKind,
+    pub kind: OptionReplyKind,
+    pub data: Vec<u8>,
+}
+
+/// A client over any stream; it checks nothing and does what the test says.
+pub struct Client<S = UnixStream> {
+    pub stream: S,
+}
+
+impl<S: Read + Write> Client<S> {
+    /// Takes the greeting and answers with these flags.
+    pub fn greet(stream: S, flags: ClientFlags) -> Client<S> {
+        let mut client = Client { stream };
+        let mut greeting = [0; GREETING_LEN];
+        client.stream.read_exact(&mut greeting).unwrap();
+        let greeting = Greeting::decode(&greeting).unwrap();
+        assert_eq!(greeting.flags, HandshakeFlags::FIXED_NEWSTYLE | HandshakeFlags::NO_ZEROES);
+        client.send(&flags.0.to_be_bytes());
+        client
+    }
+
+    pub fn fixed(stream: S) -> Client<S> {
+        Client::greet(stream, ClientFlags::FIXED_NEWSTYLE | ClientFlags::NO_ZEROES)
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    pub fn option(&mut self, option: OptionKind, data: &[u8]) {
+        let length = u32::try_from(data.len()).unwrap();
+        let mut message = OptionHeader { option, length }.encode().to_vec();
+        message.extend_from_slice(data);
+        self.send(&message);
+    }
+
+    pub fn opt_reply(&mut self) -> OptReply {
+        let mut head = [0; OPTION_REPLY_HEADER_LEN];
+        self.stream.read_exact(&mut head).unwrap();
+        let head = OptionReplyHeader::decode(&head).unwrap();
+        let mut data = vec![0; head.length as usize];
+        self.stream.read_exact(&mut data).unwrap();
+        OptReply { option: head.option, kind: head.kind, data }
+    }
+
+    /// Chooses an export with `GO`.
+    pub fn go(&mut self, name: &str) -> ExportSummary {
+        self.option(OptionKind::GO, &GoRequest::encode(name, &[InfoKind::BLOCK_SIZE]));
+        let mut summary = None;
+        loop {
+            let reply = self.opt_reply();
+            assert_eq!(reply.option, OptionKind::GO);
+            match reply.kind {
+                OptionReplyKind::INFO if reply.data[..2] == [0, 0] => {
+                    summary = Some(ExportSummary::decode(reply.data[2..].try_into().unwrap()));
+                }
+                OptionReplyKind::INFO => {}
+                OptionReplyKind::ACK => return summary.expect("EXPORT comes before ACK"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    pub fn request(&mut self, command: Command, cookie: u64, offset: u64, length: u32) {
+        self.request_with(CommandFlags::empty(), command, cookie, offset, length);
+    }
+
+    pub fn request_with(
+        &mut self,
+        flags: CommandFlags,
+        command: Command,
+        cookie: u64,
+        offset: u64,
+        length: u32,
+    ) {
+        self.send(&Request { flags, command, cookie, offset, length }.encode());
+    }
+
+    pub fn write_request(&mut self, cookie: u64, offset: u64, data: &[u8]) {
+        let length = u32::try_from(data.len()).unwrap();
+        let head = Request {
+            flags: CommandFlags::empty(),
+            command: Command::WRITE,
+            cookie,
+            offset,
+            length,
+        };
+        let mut message = head.encode().to_vec();
+        message.extend_from_slice(data);
+        self.send(&message);
+    }
+
+    /// Reads a reply; `len` bytes of data follow where it is a success.
+    pub fn reply(&mut self, len: usize) -> Reply {
+        let mut head = [0; SIMPLE_REPLY_LEN];
+        self.stream.read_exact(&mut head).unwrap();
+        let head = SimpleReply::decode(&head).unwrap();
+        let mut data = vec![0; if head.error == 0 { len } else { 0 }];
+        self.stream.read_exact(&mut data).unwrap();
+        Reply { cookie: head.cookie, error: head.error, data }
+    }
+
+    /// One read, answered.
+    pub fn read(&mut self, cookie: u64, offset: u64, len: u32) -> Reply {
+        self.request(Command::READ, cookie, offset, len);
+        self.reply(len as usize)
+    }
+
+    /// Expects the end of the stream, with nothing before it.
+    pub fn expect_end(&mut self) {
+        let mut byte = [0];
+        match self.stream.read(&mut byte) {
+            Ok(0) => {}
+            Ok(_) => panic!("a byte ({:#x}) where the end should be", byte[0]),
+            // The server closed with bytes of ours unread.
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// A server with one export, "disk", over this device.
+pub fn server(device: Arc<TestDevice>) -> Server {
+    server_with(device, Options::default())
+}
+
+pub fn server_with(device: Arc<TestDevice>, options: Options) -> Server {
+    let server = Server::new(options);
+    server.add_export(Export::new("disk", device).description("a test disk")).unwrap();
+    server
+}
+
+/// A socket pair, one end served.
+pub fn connect(server: &Server) -> UnixStream {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_read_timeout(Some(PATIENCE)).unwrap();
+    ours.set_write_timeout(Some(PATIENCE)).unwrap();
+    server.serve(theirs).unwrap();
+    ours
+}
+
+/// A client in its transmission phase.
+pub fn client(server: &Server) -> Client {
+    let mut client = Client::fixed(connect(server));
+    client.go("disk");
+    client
+}
+
+/// An empty buffer, for tests that need one.
+pub fn buffer() -> BytesMut {
+    BytesMut::new()
+}
