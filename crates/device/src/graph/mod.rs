@@ -26,6 +26,12 @@ impl DeviceId {
     }
 }
 
+impl From<DeviceId> for u32 {
+    fn from(id: DeviceId) -> u32 {
+        id.0
+    }
+}
+
 /// Who needs whom, built once from declarations and never changed.
 ///
 /// A device *needs* its parent and its suppliers: they are bound before it, and shut down after it.

@@ -1,0 +1,59 @@
+//! What a device manager refuses to do.
+
+use crate::GraphError;
+use corewise_workqueue::BuildError;
+use std::fmt;
+
+/// Why a [`DeviceManager`](crate::DeviceManager) did not do what it was asked. A device that fails
+/// is no such error: it stands in the report.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// Declarations are at fault, each as said; nothing was probed.
+    Rejected(Vec<GraphError>),
+    /// The devices are being shut down, or are down: none can be added.
+    ShuttingDown,
+    /// Another bring-up is in progress.
+    Busy,
+    /// A driver of that name is registered already.
+    DuplicateDriver(String),
+    /// The queue for device work could not be made.
+    Queue(BuildError),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Rejected(faults) => {
+                for (i, fault) in faults.iter().enumerate() {
+                    if i > 0 {
+                        f.write_str("\n")?;
+                    }
+                    fault.fmt(f)?;
+                }
+                Ok(())
+            }
+            Error::ShuttingDown => f.write_str(
+                "devices are being shut down or are down already, none can be brought up or shut \
+                 down again; make a new device manager",
+            ),
+            Error::Busy => f.write_str(
+                "another bring-up is in progress; wait for it, or hand it all devices at once",
+            ),
+            Error::DuplicateDriver(name) => {
+                write!(f, "a driver named \"{name}\" is registered already; choose another name")
+            }
+            Error::Queue(error) => write!(f, "no queue for device work: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Rejected(faults) => faults.first().map(|f| f as _),
+            Error::Queue(error) => Some(error),
+            Error::ShuttingDown | Error::Busy | Error::DuplicateDriver(_) => None,
+        }
+    }
+}

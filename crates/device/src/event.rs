@@ -1,0 +1,43 @@
+//! What an observer is told while devices come up or go down.
+
+use corewise_timeline::Outcome;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Something happened to a device.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// Its probe or its shutdown callback is about to be called.
+    Started {
+        /// The device's name.
+        device: &'a str,
+    },
+    /// It is done with, one way or the other: also skipped and cancelled devices get here, and
+    /// those without a shutdown callback don't.
+    Finished {
+        /// The device's name.
+        device: &'a str,
+        /// How it ended.
+        outcome: &'a Outcome,
+        /// How many are done with now, this one included.
+        done: usize,
+        /// How many there are.
+        total: usize,
+    },
+}
+
+/// Told about each [`Event`], for progress bars and logs.
+///
+/// Called on whatever thread the event happens on, several at once, with no lock held. It should be
+/// quick: the thread has work to do. A panic in it is caught and logged.
+pub type Observer = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
+
+/// Tells the observer, if there is one; its panic harms nobody.
+pub(crate) fn tell(observer: Option<&Observer>, event: &Event<'_>) {
+    if let Some(observer) = observer
+        && catch_unwind(AssertUnwindSafe(|| observer(event))).is_err()
+    {
+        tracing::error!(?event, "an observer of device events panicked");
+    }
+}

@@ -1,0 +1,132 @@
+//! How a bring-up is asked for, and what it says afterwards.
+
+use super::state::{Finished, ProbeOutcome};
+use crate::event::Observer;
+use crate::{AsyncProbe, Cancel, DeviceId, Graph, record};
+use corewise_timeline::{SpanKind, Timeline};
+use std::fmt;
+
+/// How to bring devices up. The default: stop at the first failure; drivers of the default probe
+/// type are synchronous, as in Linux.
+#[derive(Clone, Default)]
+pub struct BringUpOptions {
+    /// Go on when a device fails or its declaration is at fault: everything that doesn't need it
+    /// comes up.
+    pub keep_going: bool,
+    /// Which drivers of the default probe type are asked to probe asynchronously.
+    pub async_probe: AsyncProbe,
+    /// Throwing it stops the start of further probes. Probes that run are waited for.
+    pub cancel: Cancel,
+    /// Told about each device, for progress bars.
+    pub observer: Option<Observer>,
+}
+
+impl BringUpOptions {
+    /// The defaults.
+    pub fn new() -> BringUpOptions {
+        BringUpOptions::default()
+    }
+
+    /// Sets whether to go on when a device fails.
+    #[must_use]
+    pub fn keep_going(mut self, yes: bool) -> BringUpOptions {
+        self.keep_going = yes;
+        self
+    }
+
+    /// Sets which drivers of the default type are asked to probe asynchronously.
+    #[must_use]
+    pub fn async_probe(mut self, asked: AsyncProbe) -> BringUpOptions {
+        self.async_probe = asked;
+        self
+    }
+
+    /// Sets the switch that cancels.
+    #[must_use]
+    pub fn cancel(mut self, cancel: Cancel) -> BringUpOptions {
+        self.cancel = cancel;
+        self
+    }
+
+    /// Sets who is told.
+    #[must_use]
+    pub fn observer(mut self, observer: Observer) -> BringUpOptions {
+        self.observer = Some(observer);
+        self
+    }
+}
+
+impl fmt::Debug for BringUpOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BringUpOptions")
+            .field("keep_going", &self.keep_going)
+            .field("async_probe", &self.async_probe)
+            .field("cancel", &self.cancel)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a bring-up did: one outcome per declaration, and when everything happened.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct BringUp {
+    /// In the order of the declarations.
+    pub devices: Vec<DeviceReport>,
+    /// A span for each device, an edge for each dependency.
+    pub timeline: Timeline,
+    /// The device whose failure stopped the rest (never with `keep_going`).
+    pub stopped_by: Option<String>,
+    /// True where the bring-up was cancelled.
+    pub cancelled: bool,
+}
+
+/// What became of one device.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DeviceReport {
+    /// Its name.
+    pub name: String,
+    /// Its driver's name.
+    pub driver: String,
+    /// What became of it.
+    pub outcome: ProbeOutcome,
+}
+
+impl BringUp {
+    pub(crate) fn new(graph: &Graph, first: usize, finished: &Finished, cancelled: bool) -> BringUp {
+        let report = |(i, (outcome, _)): (usize, &(ProbeOutcome, _))| {
+            let decl = graph.decl(DeviceId::new(first + i));
+            DeviceReport {
+                name: decl.name.clone(),
+                driver: decl.driver.clone(),
+                outcome: outcome.clone(),
+            }
+        };
+        BringUp {
+            devices: finished.devices.iter().enumerate().map(report).collect(),
+            timeline: record::timeline("bring-up", SpanKind::Probe, graph, &finished.records),
+            stopped_by: finished.stopped_by.map(|id| graph.name(id).to_string()),
+            cancelled,
+        }
+    }
+
+    /// True where every device is up.
+    pub fn is_complete(&self) -> bool {
+        self.devices.iter().all(|d| d.outcome == ProbeOutcome::Bound)
+    }
+
+    /// The devices that are up.
+    pub fn bound(&self) -> impl Iterator<Item = &DeviceReport> {
+        self.devices.iter().filter(|d| d.outcome == ProbeOutcome::Bound)
+    }
+
+    /// The devices that are not up, for whatever reason, in the order of the declarations.
+    pub fn not_bound(&self) -> impl Iterator<Item = &DeviceReport> {
+        self.devices.iter().filter(|d| d.outcome != ProbeOutcome::Bound)
+    }
+
+    /// The device of that name.
+    pub fn device(&self, name: &str) -> Option<&DeviceReport> {
+        self.devices.iter().find(|d| d.name == name)
+    }
+}

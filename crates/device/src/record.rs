@@ -1,0 +1,106 @@
+//! What is noted while devices come up or go down, and how it becomes a timeline.
+
+use crate::{DeviceId, Graph};
+use corewise_timeline::{Outcome, Span, SpanId, SpanKind, Timeline};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Counts from the beginning of a bring-up or a shutdown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock(Instant);
+
+impl Clock {
+    pub(crate) fn start() -> Clock {
+        Clock(Instant::now())
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+/// Where something runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Site {
+    pub worker: Arc<str>,
+    pub cpu: Option<u32>,
+}
+
+impl Site {
+    /// The calling thread. `placed` is the CPU near which it was asked to run: on a synthetic
+    /// machine that is the only CPU that means something, on a live one the true one is noted.
+    #[cfg(not(loom))]
+    pub(crate) fn here(machine: &corewise_topology::Machine, placed: Option<u32>) -> Site {
+        let thread = corewise_sync::thread::current();
+        let worker = Arc::from(thread.name().unwrap_or("a thread without a name"));
+        let cpu =
+            if machine.is_synthetic() { placed } else { corewise_topology::current_cpu() };
+        Site { worker, cpu }
+    }
+}
+
+/// One device's part of a bring-up or shutdown. Smaller and cheaper than a [`Span`]: those are made
+/// when somebody wants to see them, not while devices wait.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    pub device: DeviceId,
+    pub queued: Duration,
+    pub start: Duration,
+    pub end: Duration,
+    pub site: Option<Site>,
+    pub released_by: Option<DeviceId>,
+    pub outcome: Outcome,
+    pub no_callback: bool,
+}
+
+impl Record {
+    /// Something that took no time. The caller says whether there was anything to call.
+    pub(crate) fn instant(
+        device: DeviceId,
+        at: Duration,
+        released_by: Option<DeviceId>,
+        outcome: Outcome,
+        no_callback: bool,
+    ) -> Record {
+        Record {
+            device,
+            queued: at,
+            start: at,
+            end: at,
+            site: None,
+            released_by,
+            outcome,
+            no_callback,
+        }
+    }
+}
+
+/// Draws the records as a timeline: a span each, by start, and an edge for each dependency of which
+/// both ends were recorded.
+pub(crate) fn timeline(name: &str, kind: SpanKind, graph: &Graph, records: &[Record]) -> Timeline {
+    let mut timeline = Timeline::new(name);
+    let mut ids: Vec<Option<SpanId>> = vec![None; graph.len()];
+    let mut by_start: Vec<&Record> = records.iter().collect();
+    by_start.sort_by_key(|r| (r.start, r.end));
+    for record in by_start {
+        let mut span = Span::new(graph.name(record.device), kind, record.start, record.end);
+        if let Some(site) = &record.site {
+            span.worker = site.worker.to_string();
+            span.cpu = site.cpu;
+        }
+        span.node = graph.node(record.device);
+        span.queued = record.queued;
+        span.outcome = record.outcome.clone();
+        span.released_by = record.released_by.map(|d| graph.name(d).to_string());
+        span.no_callback = record.no_callback;
+        ids[record.device.index()] = Some(timeline.push(span));
+    }
+    for (device, need, edge) in graph.edges() {
+        if let (Some(device), Some(need)) = (ids[device.index()], ids[need.index()]) {
+            let (before, after) =
+                if kind == SpanKind::Shutdown { (device, need) } else { (need, device) };
+            timeline.push_edge(before, after, edge);
+        }
+    }
+    timeline
+}
