@@ -24,6 +24,9 @@ pub mod context;
 pub mod fence;
 pub mod inbox;
 
+#[cfg(loom)]
+pub mod model;
+
 mod completion;
 mod facade;
 mod lock;

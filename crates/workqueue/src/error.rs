@@ -1,0 +1,119 @@
+//! What can go wrong, and what to do then.
+
+use std::any::Any;
+use std::fmt;
+
+/// A workqueue could not be built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The CPUs asked for have none in common with the online CPUs of the machine.
+    NoCpus {
+        /// The queue's name.
+        queue: String,
+        /// What was asked for.
+        asked: String,
+        /// What is online.
+        online: String,
+    },
+    /// The system gave no thread for the first worker of a pod.
+    Threads {
+        /// The queue's name.
+        queue: String,
+        /// What the system said.
+        reason: String,
+    },
+    /// The pools were shut down.
+    ShutDown {
+        /// The queue's name.
+        queue: String,
+    },
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BuildError::NoCpus { queue, asked, online } => write!(
+                f,
+                "workqueue '{queue}': asked for CPUs {asked}, but only {online} are online: \
+                 name at least one of those"
+            ),
+            BuildError::Threads { queue, reason } => write!(
+                f,
+                "workqueue '{queue}': no thread for a first worker ({reason}): raise the limit of \
+                 processes (ulimit -u, or the cgroup's pids.max), or choose a wider scope"
+            ),
+            BuildError::ShutDown { queue } => {
+                write!(f, "workqueue '{queue}': its worker pools were shut down")
+            }
+        }
+    }
+}
+
+impl std::error::Error for BuildError {}
+
+/// A spawned closure gave no value.
+pub enum JoinError {
+    /// It panicked; this is what it panicked with.
+    Panicked(Box<dyn Any + Send>),
+    /// It was never started: the pools were shut down. The closure was dropped.
+    Cancelled,
+}
+
+impl JoinError {
+    /// The panic's message, where it has one.
+    pub fn message(&self) -> Option<&str> {
+        match self {
+            JoinError::Panicked(payload) => Some(panic_message(payload.as_ref())),
+            JoinError::Cancelled => None,
+        }
+    }
+
+    /// Goes on with the panic in this thread, as `std::thread::JoinHandle` users do by unwrapping.
+    ///
+    /// # Panics
+    /// Always: with the closure's own payload, or saying that it was cancelled.
+    pub fn resume(self) -> ! {
+        match self {
+            JoinError::Panicked(payload) => std::panic::resume_unwind(payload),
+            JoinError::Cancelled => panic!("{self}"),
+        }
+    }
+}
+
+/// The message of a panic payload: what `panic!` was given, or that it wasn't text.
+pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> &str {
+    if let Some(text) = payload.downcast_ref::<&str>() {
+        text
+    } else if let Some(text) = payload.downcast_ref::<String>() {
+        text
+    } else {
+        "a payload that is not text"
+    }
+}
+
+impl fmt::Debug for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            JoinError::Panicked(payload) => {
+                f.debug_tuple("Panicked").field(&panic_message(payload.as_ref())).finish()
+            }
+            JoinError::Cancelled => f.write_str("Cancelled"),
+        }
+    }
+}
+
+impl fmt::Display for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            JoinError::Panicked(payload) => {
+                write!(f, "the task panicked: {}", panic_message(payload.as_ref()))
+            }
+            JoinError::Cancelled => {
+                f.write_str("the task was not started: its worker pools were shut down")
+            }
+        }
+    }
+}
+
+impl std::error::Error for JoinError {}

@@ -1,0 +1,132 @@
+//! Doors into the protocols for the models in `tests/loom_*.rs`: thin, and only under `--cfg loom`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::fence::FencePolicy;
+use corewise_topology::{AffinityScope, CpuSet};
+
+use crate::colours::Colours;
+use crate::item::{Item, Job, Queued};
+use crate::pool::PoolSpec;
+use crate::pool::group::{Group, Step};
+use crate::pool::worker::Worker;
+use crate::work::Work;
+
+/// Pools whose workers are driven by the model's threads.
+pub struct PoolModel<F: FencePolicy>(Arc<Group<F>>);
+
+impl<F: FencePolicy> Clone for PoolModel<F> {
+    fn clone(&self) -> Self {
+        PoolModel(Arc::clone(&self.0))
+    }
+}
+
+/// A worker that the model drives.
+pub struct ModelWorker<F: FencePolicy> {
+    group: Arc<Group<F>>,
+    worker: Arc<Worker>,
+}
+
+impl<F: FencePolicy> PoolModel<F> {
+    /// Soft pools of `cpus` CPUs each, which may have as many workers as `enlist` is called for.
+    pub fn new(pools: usize, cpus: u32) -> Self {
+        let spec = |pod: usize| PoolSpec {
+            pod: pod as u32,
+            cpus: CpuSet::full(cpus),
+            node: None,
+            max: 0,
+            near: (0..pools).filter(|other| *other != pod).collect(),
+        };
+        let specs = (0..pools).map(spec).collect();
+        PoolModel(Arc::new(Group::new(AffinityScope::System, true, false, Duration::ZERO, specs)))
+    }
+
+    /// One more worker of a pool. Enlist as many as the pool has CPUs, or it would make threads.
+    pub fn enlist(&self, pool: usize) -> ModelWorker<F> {
+        ModelWorker { group: Arc::clone(&self.0), worker: self.0.enlist(pool) }
+    }
+
+    /// Queues an item on a pool; false where it was pending.
+    pub fn push(&self, pool: usize, work: &Work) -> bool {
+        match pend(work) {
+            Some(queued) => {
+                self.0.push(pool, queued);
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+impl<F: FencePolicy> ModelWorker<F> {
+    /// Steps, and parks where the pool says so, until `done`.
+    pub fn work_until(&self, done: impl Fn() -> bool) {
+        while !done() {
+            match self.group.step(&self.worker) {
+                Step::Again => {}
+                Step::Park { .. } => {
+                    self.worker.park(None);
+                }
+                Step::Exit => return,
+            }
+        }
+    }
+}
+
+fn pend(work: &Work) -> Option<Queued> {
+    if !work.inner.header().state.pend() {
+        return None;
+    }
+    let item = Arc::clone(&work.inner) as Arc<dyn Item>;
+    // SAFETY: `pend` succeeded just now.
+    Some(unsafe { Queued::new(Job { item, ticket: None }) })
+}
+
+/// An item in a list, without a pool around it.
+pub struct Pending(Queued);
+
+impl Pending {
+    /// Makes it pending; `None` where it was.
+    pub fn new(work: &Work) -> Option<Pending> {
+        pend(work).map(Pending)
+    }
+
+    /// What a worker does with it.
+    pub fn run(self) {
+        if let Some(running) = self.0.start() {
+            running.run();
+        }
+    }
+}
+
+/// The colours of a queue with one pod.
+pub struct FlushModel<F: FencePolicy>(Colours<F>);
+
+impl<F: FencePolicy> FlushModel<F> {
+    /// Nothing in flight.
+    pub fn new() -> Self {
+        FlushModel(Colours::new(1))
+    }
+
+    /// Counts an instance in.
+    pub fn enter(&self) -> usize {
+        self.0.enter(0)
+    }
+
+    /// Counts it out.
+    pub fn leave(&self, colour: usize) {
+        self.0.leave(0, colour);
+    }
+
+    /// Waits for what was counted in before.
+    pub fn flush(&self) {
+        self.0.flush();
+    }
+}
+
+impl<F: FencePolicy> Default for FlushModel<F> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

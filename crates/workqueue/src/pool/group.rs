@@ -1,0 +1,483 @@
+//! The pools of one set of attributes, and every transition of theirs: push, take, idle, block, leave.
+//!
+//! Each transition changes the counts under the pool's lock and ends in [`Group::settle`], the one place
+//! that publishes, fences, re-checks and decides. Its decision is carried out after the lock is released.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::fence::{FencePolicy, FullFence};
+use corewise_sync::thread;
+use corewise_topology::AffinityScope;
+
+use super::word::Reading;
+use super::worker::{self, Worker};
+use super::{Action, Inner, Pool, PoolSpec, PoolStats};
+use crate::item::{Queued, Running};
+
+/// What one step of a worker did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// It ran something, or there is something to look for: step again.
+    Again,
+    /// It is on the idle list: park. `surplus`: it may leave after a while.
+    Park {
+        /// More workers are idle than the pod needs.
+        surplus: bool,
+    },
+    /// It has left the pool: end the thread.
+    Exit,
+}
+
+/// The pools of one set of attributes, one a pod.
+pub(crate) struct Group<F: FencePolicy = FullFence> {
+    /// I: in pod order.
+    pub(crate) pools: Box<[Pool<F>]>,
+    /// I: whether work may run outside its pod while that is saturated and another isn't.
+    pub(crate) soft: bool,
+    /// I: the scope that the pods come from.
+    pub(crate) scope: AffinityScope,
+    /// I: whether the workers are pinned: not on a synthetic machine, whose CPUs don't exist.
+    pub(crate) pinned: bool,
+    /// I: how long a surplus worker stays idle before it leaves.
+    pub(crate) idle_timeout: Duration,
+    /// A: a bit a pool: its word says `wake`. Set and cleared under that pool's lock; lets a push on a
+    /// saturated pod find out with one load that all others are saturated too.
+    wakeable: Box<[AtomicU64]>,
+}
+
+impl<F: FencePolicy> Group<F> {
+    pub(crate) fn new(
+        scope: AffinityScope,
+        soft: bool,
+        pinned: bool,
+        idle_timeout: Duration,
+        specs: Vec<PoolSpec>,
+    ) -> Self {
+        let words = specs.len().div_ceil(64);
+        let group = Group {
+            pools: specs.into_iter().map(Pool::new).collect(),
+            soft,
+            scope,
+            pinned,
+            idle_timeout,
+            wakeable: (0..words).map(|_| AtomicU64::new(0)).collect(),
+        };
+        for (index, pool) in group.pools.iter().enumerate() {
+            group.mark_wakeable(index, pool.reading().wake());
+        }
+        group
+    }
+
+    /// Queues on a pool. Lock-free unless somebody has to be woken.
+    pub(crate) fn push(self: &Arc<Self>, index: usize, queued: Queued) {
+        let pool = &self.pools[index];
+        // Push.
+        pool.inbox.push(queued);
+        // Pairs with the fence in `settle`: either Check below reads what a worker published before it
+        // went idle, or that worker's Recheck reads our push.
+        F::full();
+        // Check.
+        let reading = pool.reading();
+        if reading.wake() || reading.closed() {
+            self.push_slow(index);
+        } else if reading.saturated() && self.soft {
+            self.overflow(index);
+        }
+    }
+
+    #[cold]
+    fn push_slow(self: &Arc<Self>, index: usize) {
+        let pool = &self.pools[index];
+        let mut refused = None;
+        let action = {
+            let mut inner = pool.inner.lock();
+            if inner.closing && inner.counts.total == 0 {
+                inner.drain(pool);
+                refused = Some(std::mem::take(&mut inner.list));
+            }
+            self.settle(index, &mut inner, false)
+        };
+        // Outside the lock: dropping a queued item cancels it, which runs the user's destructors.
+        drop(refused);
+        self.perform(index, action);
+    }
+
+    /// One bounded step of a worker: take something and run it, or go idle.
+    pub(crate) fn step(self: &Arc<Self>, me: &Arc<Worker>) -> Step {
+        if let Some((queued, home)) = self.take(me) {
+            let stats = &self.pools[me.pool].stats;
+            if let Some(running) = queued.start() {
+                if home != me.pool {
+                    running.overflowed();
+                    PoolStats::count(&stats.taken_over, 1);
+                }
+                PoolStats::count(&stats.ran, self.run(me, running));
+            }
+            return Step::Again;
+        }
+        self.go_idle(me)
+    }
+
+    /// Takes an item: of the own pod, or, where work may leave its pod, of a saturated one.
+    fn take(self: &Arc<Self>, me: &Arc<Worker>) -> Option<(Queued, usize)> {
+        let pool = &self.pools[me.pool];
+        {
+            let mut inner = pool.inner.lock();
+            inner.drain(pool);
+            if !inner.counts.may_take() {
+                return None;
+            }
+            if let Some(queued) = inner.list.pop_front() {
+                let action = self.took(me, &mut inner);
+                drop(inner);
+                self.perform(me.pool, action);
+                return Some((queued, me.pool));
+            }
+        }
+        if !self.soft {
+            return None;
+        }
+        let (queued, home) =
+            pool.spec.near.iter().find_map(|&other| Some((self.rob(other)?, other)))?;
+        let action = self.took(me, &mut pool.inner.lock());
+        self.perform(me.pool, action);
+        Some((queued, home))
+    }
+
+    /// `me` has found something: it is no searcher any more, and somebody else may have to be.
+    fn took(&self, me: &Worker, inner: &mut Inner) -> Action {
+        me.stop_searching(&mut inner.counts);
+        inner.cannot_make = false;
+        self.settle(me.pool, inner, true)
+    }
+
+    /// Takes an item of another pod, where that one is saturated.
+    fn rob(self: &Arc<Self>, other: usize) -> Option<Queued> {
+        let pool = &self.pools[other];
+        if !self.needs_help(other) {
+            return None;
+        }
+        let mut inner = pool.inner.lock();
+        if !inner.counts().saturated() {
+            return None;
+        }
+        inner.drain(pool);
+        let queued = inner.list.pop_front()?;
+        let action = self.settle(other, &mut inner, false);
+        drop(inner);
+        self.perform(other, action);
+        Some(queued)
+    }
+
+    /// Whether a pod has work and can't take it (a moment ago).
+    fn needs_help(&self, index: usize) -> bool {
+        let pool = &self.pools[index];
+        let reading = pool.reading();
+        reading.saturated() && (reading.listed() || !pool.inbox_is_empty())
+    }
+
+    /// Nothing to take: onto the idle list, or out.
+    fn go_idle(self: &Arc<Self>, me: &Arc<Worker>) -> Step {
+        let pool = &self.pools[me.pool];
+        let mut inner = pool.inner.lock();
+        inner.drain(pool);
+        if inner.counts.may_take() && !inner.list.is_empty() {
+            return Step::Again;
+        }
+        me.stop_searching(&mut inner.counts);
+        // Nothing for me: either nothing is left, or the pod's cores are taken by others, who see to it.
+        if inner.closing {
+            return self.leave(me, inner);
+        }
+        inner.idle.push(Arc::clone(me));
+        inner.counts.idle += 1;
+        // Publish and Recheck.
+        match self.settle(me.pool, &mut inner, false) {
+            // Last in, first out: it is me. Work came between; I am the searcher.
+            Action::Wake(woken) => {
+                debug_assert!(Arc::ptr_eq(&woken, me));
+                me.take_wake();
+                return Step::Again;
+            }
+            Action::Overflow => {
+                drop(inner);
+                self.overflow(me.pool);
+                return Step::Park { surplus: false };
+            }
+            Action::Make | Action::None => {}
+        }
+        // Recheck, for the other pods: a push that found them saturated and us busy has left its work
+        // there. `settle` has fenced.
+        if self.soft && inner.counts.active() < inner.counts.base {
+            let helps = pool.spec.near.iter().any(|&other| self.needs_help(other));
+            if helps && inner.idle.pop_if(|last| Arc::ptr_eq(last, me)).is_some() {
+                inner.counts.idle -= 1;
+                self.publish(me.pool, &inner);
+                return Step::Again;
+            }
+        }
+        Step::Park { surplus: inner.counts.surplus() }
+    }
+
+    /// The idle time of a surplus worker ran out: out of the pool, unless it was woken meanwhile.
+    pub(crate) fn idle_timed_out(self: &Arc<Self>, me: &Arc<Worker>) -> Step {
+        let mut inner = self.pools[me.pool].inner.lock();
+        let position = inner.idle.iter().position(|w| Arc::ptr_eq(w, me));
+        match position {
+            Some(position) if inner.counts.surplus() => {
+                inner.idle.remove(position);
+                inner.counts.idle -= 1;
+                self.leave(me, inner)
+            }
+            Some(_) => Step::Park { surplus: false },
+            // Somebody took it off the list, and has left or will leave the token.
+            None => Step::Park { surplus: false },
+        }
+    }
+
+    fn leave(&self, me: &Worker, mut inner: corewise_sync::MutexGuard<'_, Inner>) -> Step {
+        let pool = &self.pools[me.pool];
+        inner.counts.total -= 1;
+        self.publish(me.pool, &inner);
+        F::full();
+        // Recheck: a push that came before the pool was closed, or raced with the closing, is run.
+        if !pool.inbox_is_empty() && inner.counts.total == 0 {
+            inner.counts.total += 1;
+            self.publish(me.pool, &inner);
+            return Step::Again;
+        }
+        inner.threads.remove(&me.id);
+        Step::Exit
+    }
+
+    /// A worker is about to block: its core is free for another.
+    pub(crate) fn begin_blocking(self: &Arc<Self>, index: usize) {
+        let action = {
+            let mut inner = self.pools[index].inner.lock();
+            inner.counts.blocked += 1;
+            self.settle(index, &mut inner, true)
+        };
+        self.perform(index, action);
+    }
+
+    /// It goes on. If its replacement is busy there is one active worker too many for a while: whoever
+    /// ends its item first goes idle (`Counts::may_take`).
+    pub(crate) fn end_blocking(self: &Arc<Self>, index: usize) {
+        let action = {
+            let mut inner = self.pools[index].inner.lock();
+            inner.counts.blocked -= 1;
+            self.settle(index, &mut inner, false)
+        };
+        self.perform(index, action);
+    }
+
+    /// Publishes the counts.
+    fn publish(&self, index: usize, inner: &Inner) -> Reading {
+        let counts = inner.counts();
+        let reading = Reading::of(&counts, !inner.list.is_empty(), inner.closing);
+        let old = self.pools[index].word.publish(reading);
+        if old.wake() != reading.wake() {
+            self.mark_wakeable(index, reading.wake());
+        }
+        reading
+    }
+
+    fn mark_wakeable(&self, index: usize, wakeable: bool) {
+        let (word, bit) = (&self.wakeable[index / 64], 1 << (index % 64));
+        if wakeable {
+            word.fetch_or(bit, Ordering::Relaxed);
+        } else {
+            word.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+
+    /// The end of every transition: Publish, full fence, Recheck, and what follows from it. `spare`: the
+    /// caller won't look after the pool for a while, so somebody else has to be there.
+    fn settle(&self, index: usize, inner: &mut Inner, spare: bool) -> Action {
+        let pool = &self.pools[index];
+        // Publish.
+        let reading = self.publish(index, inner);
+        // Pairs with the fence in `push`.
+        F::full();
+        // Recheck.
+        let pending = !inner.list.is_empty() || !pool.inbox_is_empty();
+        if pending && reading.wake() || spare && inner.counts().wants_spare() {
+            return self.recruit(index, inner);
+        }
+        if pending && reading.saturated() && self.soft { Action::Overflow } else { Action::None }
+    }
+
+    /// Names a searcher: an idle worker, or one to be made. No fence and no re-check after: it looks for
+    /// itself, under the lock.
+    fn recruit(&self, index: usize, inner: &mut Inner) -> Action {
+        inner.counts.searching = true;
+        let action = match inner.idle.pop() {
+            Some(worker) => {
+                inner.counts.idle -= 1;
+                worker.wake_up();
+                PoolStats::count(&self.pools[index].stats.wakeups, 1);
+                Action::Wake(worker)
+            }
+            None => {
+                inner.counts.total += 1;
+                Action::Make
+            }
+        };
+        self.publish(index, inner);
+        action
+    }
+
+    /// Carries out what `settle` decided; the pool's lock is free.
+    fn perform(self: &Arc<Self>, index: usize, action: Action) {
+        match action {
+            Action::None => {}
+            Action::Wake(worker) => worker.unpark(),
+            Action::Make => self.make_worker(index),
+            Action::Overflow => self.overflow(index),
+        }
+    }
+
+    /// Wakes a worker of the nearest pod that has room; it will look around and find our work.
+    fn overflow(self: &Arc<Self>, index: usize) {
+        // Where every pod is saturated, which is where this is asked most often, one load a 64 pods says so.
+        if self.wakeable.iter().all(|word| word.load(Ordering::Relaxed) == 0) {
+            return;
+        }
+        for &other in &self.pools[index].spec.near {
+            let pool = &self.pools[other];
+            if !pool.reading().wake() {
+                continue;
+            }
+            let action = {
+                let mut inner = pool.inner.lock();
+                if !inner.counts().wake_on_push() {
+                    continue;
+                }
+                self.recruit(other, &mut inner)
+            };
+            self.perform(other, action);
+            return;
+        }
+    }
+
+    /// Starts the thread of a worker that is counted already, as the searcher.
+    fn make_worker(self: &Arc<Self>, index: usize) {
+        let pool = &self.pools[index];
+        let id = {
+            let mut inner = pool.inner.lock();
+            inner.next_worker += 1;
+            inner.next_worker - 1
+        };
+        let mut inner = match worker::start(self, index, id) {
+            Ok(handle) => {
+                PoolStats::count(&pool.stats.threads_made, 1);
+                let mut inner = pool.inner.lock();
+                inner.threads.insert(id, handle);
+                return;
+            }
+            Err(error) => {
+                tracing::warn!(pod = pool.spec.pod, %error, "no worker thread could be made; the workers there are go on");
+                pool.inner.lock()
+            }
+        };
+        inner.counts.total -= 1;
+        inner.counts.searching = false;
+        inner.cannot_make = true;
+        let action = self.settle(index, &mut inner, false);
+        drop(inner);
+        match action {
+            Action::Make => unreachable!("cannot_make is set"),
+            other => self.perform(index, other),
+        }
+    }
+
+    /// Makes the first worker of each pool, so that from here on there is always one.
+    pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<()> {
+        for (index, pool) in self.pools.iter().enumerate() {
+            let id = {
+                let mut inner = pool.inner.lock();
+                if inner.counts.total > 0 {
+                    continue;
+                }
+                inner.counts.total = 1;
+                inner.counts.searching = true;
+                inner.next_worker += 1;
+                self.publish(index, &inner);
+                inner.next_worker - 1
+            };
+            let made = worker::start(self, index, id);
+            let mut inner = pool.inner.lock();
+            match made {
+                Ok(handle) => {
+                    PoolStats::count(&pool.stats.threads_made, 1);
+                    inner.threads.insert(id, handle);
+                }
+                Err(error) => {
+                    inner.counts.total = 0;
+                    inner.counts.searching = false;
+                    self.publish(index, &inner);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes no more work; the workers run what is queued, and leave.
+    pub(crate) fn close(&self) {
+        for (index, pool) in self.pools.iter().enumerate() {
+            let woken = {
+                let mut inner = pool.inner.lock();
+                inner.closing = true;
+                let idle = std::mem::take(&mut inner.idle);
+                inner.counts.idle = 0;
+                self.publish(index, &inner);
+                F::full();
+                idle
+            };
+            for worker in woken {
+                worker.wake_up();
+                worker.unpark();
+            }
+        }
+    }
+
+    /// Waits for the threads to end; not for the calling one. May block.
+    pub(crate) fn join(&self) {
+        let own = thread::current().id();
+        loop {
+            let mut handles: Vec<_> = Vec::new();
+            for pool in &self.pools {
+                handles.extend(pool.inner.lock().threads.drain().map(|(_, handle)| handle));
+            }
+            handles.retain(|handle| handle.thread().id() != own);
+            if handles.is_empty() {
+                return;
+            }
+            for handle in handles {
+                // A worker catches its items' panics; if it died of its own, that is logged there.
+                let _ = handle.join();
+            }
+        }
+    }
+
+    /// Runs an instance with the pod's placement token.
+    fn run(&self, me: &Worker, running: Running) -> u64 {
+        let spec = &self.pools[me.pool].spec;
+        let placement = corewise_sync::context::Placement { node: spec.node, pod: Some(spec.pod) };
+        let _placed = placement.enter();
+        running.run()
+    }
+
+    /// A worker driven by hand instead of by a thread of its own: for stepped tests and models.
+    #[cfg(any(test, loom))]
+    pub(crate) fn enlist(self: &Arc<Self>, index: usize) -> Arc<Worker> {
+        let mut inner = self.pools[index].inner.lock();
+        inner.counts.total += 1;
+        inner.next_worker += 1;
+        self.publish(index, &inner);
+        Arc::new(Worker::new(index, inner.next_worker - 1))
+    }
+}

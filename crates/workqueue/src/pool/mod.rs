@@ -1,0 +1,158 @@
+//! A worker pool: the work of one pod, and the workers that may take it.
+//!
+//! Read `README.md` beside this file first: it has the states, the steps by name (Push, Check, Publish,
+//! Recheck, ...) and the argument why no wake-up is lost. The comments here use those names.
+//!
+//! Lock order: one pool's lock at a time; nothing is called back while it is held.
+
+pub(crate) mod group;
+pub(crate) mod word;
+pub(crate) mod worker;
+
+use std::collections::{HashMap, VecDeque};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::fence::FencePolicy;
+use corewise_sync::inbox::Inbox;
+use corewise_sync::{CachePadded, Mutex, thread};
+use corewise_topology::CpuSet;
+
+use crate::item::Queued;
+use crate::policy::Counts;
+use word::{Reading, Word};
+use worker::Worker;
+
+/// Where a pool is, and how big it may get.
+#[derive(Debug, Clone)]
+pub(crate) struct PoolSpec {
+    /// Number of the pod in its scope.
+    pub(crate) pod: u32,
+    /// The CPUs of the pod that the queue may use.
+    pub(crate) cpus: CpuSet,
+    /// The node of the pod, where it lies in one.
+    pub(crate) node: Option<u32>,
+    /// The most threads.
+    pub(crate) max: usize,
+    /// The other pools of the group, nearest first.
+    pub(crate) near: Vec<usize>,
+}
+
+/// The pool of one pod.
+pub(crate) struct Pool<F: FencePolicy> {
+    /// I: where it is.
+    pub(crate) spec: PoolSpec,
+    /// A: what was pushed and not seen under the lock.
+    inbox: CachePadded<Inbox<Queued>>,
+    /// A: mirror of `inner` for pushes.
+    word: CachePadded<Word>,
+    /// L: is the lock; guards the list, the idle workers and the counts.
+    inner: CachePadded<Mutex<Inner>>,
+    /// A: statistics.
+    pub(crate) stats: PoolStats,
+    fence: PhantomData<F>,
+}
+
+/// What happened in a pool so far.
+#[derive(Debug, Default)]
+pub(crate) struct PoolStats {
+    /// A: statistics: items run by this pool's workers.
+    pub(crate) ran: AtomicU64,
+    /// A: statistics: of those, items taken over from a saturated pod.
+    pub(crate) taken_over: AtomicU64,
+    /// A: statistics: parked workers woken.
+    pub(crate) wakeups: AtomicU64,
+    /// A: statistics: threads made.
+    pub(crate) threads_made: AtomicU64,
+}
+
+/// What the pool's lock guards.
+pub(super) struct Inner {
+    /// Oldest first.
+    list: VecDeque<Queued>,
+    /// Last in, first out: the worker that parked last has the warmest caches.
+    idle: Vec<Arc<Worker>>,
+    counts: Counts,
+    /// A thread couldn't be made; not tried again until a worker has taken something.
+    cannot_make: bool,
+    closing: bool,
+    next_worker: u32,
+    threads: HashMap<u32, thread::JoinHandle<()>>,
+}
+
+/// What a change of the pool's state calls for, to be carried out after the lock is released.
+#[must_use]
+pub(super) enum Action {
+    None,
+    /// Unpark this worker: it is the searcher now.
+    Wake(Arc<Worker>),
+    /// Make a worker: it is counted already, and is the searcher.
+    Make,
+    /// The pod can't take its work: look for another.
+    Overflow,
+}
+
+impl<F: FencePolicy> Pool<F> {
+    pub(crate) fn new(spec: PoolSpec) -> Self {
+        let base = spec.cpus.len().max(1);
+        let counts = Counts { base, max: spec.max.max(base), ..Counts::default() };
+        Pool {
+            inbox: CachePadded::new(Inbox::new()),
+            word: CachePadded::new(Word::new(Reading::of(&counts, false, false))),
+            inner: CachePadded::new(Mutex::new(Inner {
+                list: VecDeque::new(),
+                idle: Vec::new(),
+                counts,
+                cannot_make: false,
+                closing: false,
+                next_worker: 0,
+                threads: HashMap::new(),
+            })),
+            stats: PoolStats::default(),
+            spec,
+            fence: PhantomData,
+        }
+    }
+
+    /// What is published (a moment ago).
+    pub(crate) fn reading(&self) -> Reading {
+        self.word.read()
+    }
+
+    /// Whether nothing was pushed since the lock's holder looked last.
+    pub(crate) fn inbox_is_empty(&self) -> bool {
+        self.inbox.is_empty()
+    }
+
+    /// Threads, idle threads, blocked threads, and items not taken (the list only).
+    pub(crate) fn sizes(&self) -> (usize, usize, usize, usize) {
+        let inner = self.inner.lock();
+        let c = &inner.counts;
+        (c.total, c.idle, c.blocked, inner.list.len())
+    }
+}
+
+impl Inner {
+    /// Moves what was pushed to the end of the list.
+    fn drain<F: FencePolicy>(&mut self, pool: &Pool<F>) {
+        if !pool.inbox.is_empty() {
+            self.list.extend(pool.inbox.take());
+        }
+    }
+
+    /// The counts as the policy should see them.
+    fn counts(&self) -> Counts {
+        let mut counts = self.counts;
+        if self.cannot_make {
+            counts.max = counts.total;
+        }
+        counts
+    }
+}
+
+impl PoolStats {
+    pub(crate) fn count(counter: &AtomicU64, n: u64) {
+        counter.fetch_add(n, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,174 @@
+//! A worker: its parking spot, and the loop of its thread.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::context::{self, BlockingObserver};
+use corewise_sync::fence::FencePolicy;
+use corewise_sync::{Parker, thread};
+use corewise_topology::AffinityScope;
+
+use super::group::{Group, Step};
+use crate::policy::Counts;
+
+/// A worker of a pool.
+pub(crate) struct Worker {
+    /// I: the pool's index in its group.
+    pub(crate) pool: usize,
+    /// I: its number in the pool, never used again.
+    pub(crate) id: u32,
+    parker: Parker,
+    /// A: somebody took it off the idle list. Set under the pool's lock before the unpark, taken by the
+    /// worker after its park: a park that returns without it was spurious. Relaxed: the token orders.
+    woken: AtomicBool,
+    /// O: it is the pool's searcher. Set by the worker when it takes `woken`; atomic only because a
+    /// worker is shared.
+    searching: AtomicBool,
+}
+
+impl Worker {
+    pub(crate) fn new(pool: usize, id: u32) -> Self {
+        Worker {
+            pool,
+            id,
+            parker: Parker::new(),
+            woken: AtomicBool::new(false),
+            searching: AtomicBool::new(false),
+        }
+    }
+
+    /// Under the pool's lock, by whoever took it off the idle list.
+    pub(super) fn wake_up(&self) {
+        self.woken.store(true, Ordering::Relaxed);
+    }
+
+    /// After the lock was released.
+    pub(super) fn unpark(&self) {
+        self.parker.unparker().unpark();
+    }
+
+    /// Whether it was woken; it is then the searcher.
+    pub(crate) fn take_wake(&self) -> bool {
+        let woken = self.woken.swap(false, Ordering::Relaxed);
+        if woken {
+            self.searching.store(true, Ordering::Relaxed);
+        }
+        woken
+    }
+
+    /// Under the pool's lock: it has found something, or gives up.
+    pub(super) fn stop_searching(&self, counts: &mut Counts) {
+        if self.searching.swap(false, Ordering::Relaxed) {
+            counts.searching = false;
+        }
+    }
+
+    /// Parks until woken; false where a surplus worker's time ran out first.
+    pub(crate) fn park(&self, limit: Option<std::time::Duration>) -> bool {
+        loop {
+            match limit {
+                None => self.parker.park(),
+                Some(limit) => {
+                    if !self.parker.park_timeout(limit) {
+                        return self.take_wake();
+                    }
+                }
+            }
+            if self.take_wake() {
+                return true;
+            }
+        }
+    }
+
+    /// The loop of a worker's thread, until it leaves the pool.
+    pub(crate) fn work<F: FencePolicy>(self: &Arc<Self>, group: &Arc<Group<F>>) {
+        let mut step = Step::Again;
+        loop {
+            step = match step {
+                Step::Again => group.step(self),
+                Step::Park { surplus } => {
+                    if self.park(surplus.then_some(group.idle_timeout)) {
+                        Step::Again
+                    } else {
+                        group.idle_timed_out(self)
+                    }
+                }
+                Step::Exit => return,
+            }
+        }
+    }
+}
+
+/// Tells the pool when its worker blocks.
+struct Blocks<F: FencePolicy> {
+    group: Arc<Group<F>>,
+    pool: usize,
+}
+
+impl<F: FencePolicy> BlockingObserver for Blocks<F> {
+    fn begin(&self) {
+        self.group.begin_blocking(self.pool);
+    }
+
+    fn end(&self) {
+        self.group.end_blocking(self.pool);
+    }
+}
+
+/// Starts the thread of a worker that the pool has counted, as the pool's searcher.
+pub(super) fn start<F: FencePolicy>(
+    group: &Arc<Group<F>>,
+    pool: usize,
+    id: u32,
+) -> std::io::Result<thread::JoinHandle<()>> {
+    let worker = Arc::new(Worker::new(pool, id));
+    worker.searching.store(true, Ordering::Relaxed);
+    let group = Arc::clone(group);
+    // The kernel cuts names at 15 bytes.
+    let name = format!("cw-{}{}:{id}", short(group.scope), group.pools[pool].spec.pod);
+    spawn(name, move || {
+        pin(&group, pool);
+        let blocks = Rc::new(Blocks { group: Arc::clone(&group), pool });
+        let _observed = context::observe(blocks);
+        worker.work(&group);
+    })
+}
+
+fn short(scope: AffinityScope) -> &'static str {
+    match scope {
+        AffinityScope::Cpu => "cpu",
+        AffinityScope::Smt => "smt",
+        AffinityScope::Cache => "llc",
+        AffinityScope::CacheShard => "shard",
+        AffinityScope::Numa => "numa",
+        AffinityScope::System => "sys",
+    }
+}
+
+#[cfg(not(loom))]
+fn spawn(
+    name: String,
+    body: impl FnOnce() + Send + 'static,
+) -> std::io::Result<thread::JoinHandle<()>> {
+    thread::Builder::new().name(name).spawn(body)
+}
+
+#[cfg(loom)]
+fn spawn(
+    _name: String,
+    body: impl FnOnce() + Send + 'static,
+) -> std::io::Result<thread::JoinHandle<()>> {
+    Ok(thread::spawn(body))
+}
+
+/// Pins the calling worker to its pod. Work leaves a saturated pod by being taken over, not by its
+/// thread moving, so workers of soft queues are pinned too.
+fn pin<F: FencePolicy>(group: &Group<F>, pool: usize) {
+    let cpus = &group.pools[pool].spec.cpus;
+    if group.pinned
+        && let Err(error) = corewise_topology::pin_current_thread(cpus)
+    {
+        tracing::warn!(%cpus, %error, "a worker could not be pinned to its pod; it runs anywhere");
+    }
+}

@@ -1,0 +1,270 @@
+//! The handle that owns the worker pools of a machine.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::Mutex;
+use corewise_topology::{AffinityScope, CpuSet, Machine, Pods};
+
+use crate::error::BuildError;
+use crate::pool::PoolSpec;
+use crate::pool::group::Group;
+use crate::stats::PoolReport;
+
+/// Cores a shard aims for, as upstream's `cache_shard_size` default.
+pub const DEFAULT_SHARD_SIZE: u32 = 8;
+/// Threads that one pool may have, blocked ones included.
+pub const DEFAULT_MAX_WORKERS: usize = 256;
+/// How long a worker that its pod doesn't need stays idle before it leaves: the kernel's five minutes.
+pub const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// The worker pools of one machine. Queues with equal attributes share pools, as in the kernel.
+///
+/// A cheap handle. When the last one is gone, and the last [`Workqueue`](crate::Workqueue) built on it,
+/// the workers run what is still queued and leave; nobody waits for them, so a drop can't deadlock.
+/// [`WorkerPools::shutdown`] does the same and waits.
+#[derive(Clone)]
+pub struct WorkerPools {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    machine: Machine,
+    pods: Pods,
+    max_workers: usize,
+    idle_timeout: Duration,
+    /// L: is the lock; guards the groups made so far, and whether they are closed.
+    groups: Mutex<Groups>,
+}
+
+#[derive(Default)]
+struct Groups {
+    by_attributes: HashMap<Attributes, Arc<Group>>,
+    closed: bool,
+}
+
+/// What makes queues share pools.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Attributes {
+    pub(crate) scope: AffinityScope,
+    pub(crate) strict: bool,
+    pub(crate) cpus: CpuSet,
+}
+
+/// Sets up [`WorkerPools`]; see the constants of this module for the defaults.
+#[derive(Debug)]
+pub struct PoolsBuilder {
+    machine: Machine,
+    shard_size: u32,
+    max_workers: usize,
+    idle_timeout: Duration,
+}
+
+impl PoolsBuilder {
+    /// How many cores a shard aims for (scope `cache_shard`); 0 counts as 1. Default
+    /// [`DEFAULT_SHARD_SIZE`].
+    pub fn shard_size(mut self, cores: u32) -> Self {
+        self.shard_size = cores;
+        self
+    }
+
+    /// How many threads one pool may have, those that block included; at least one a CPU of the pod.
+    /// Default [`DEFAULT_MAX_WORKERS`].
+    pub fn max_workers(mut self, threads: usize) -> Self {
+        self.max_workers = threads;
+        self
+    }
+
+    /// How long a worker that its pod doesn't need stays idle before its thread ends. Default
+    /// [`DEFAULT_IDLE_TIMEOUT`].
+    pub fn idle_timeout(mut self, timeout: Duration) -> Self {
+        self.idle_timeout = timeout;
+        self
+    }
+
+    /// Makes the handle. Starts no thread: the first queue of a set of attributes does.
+    pub fn build(self) -> WorkerPools {
+        let pods = self.machine.pods(self.shard_size);
+        WorkerPools {
+            inner: Arc::new(Inner {
+                machine: self.machine,
+                pods,
+                max_workers: self.max_workers,
+                idle_timeout: self.idle_timeout,
+                groups: Mutex::new(Groups::default()),
+            }),
+        }
+    }
+}
+
+impl WorkerPools {
+    /// Pools for a machine, with the defaults.
+    pub fn new(machine: &Machine) -> WorkerPools {
+        Self::builder(machine).build()
+    }
+
+    /// Pools for a machine, to be set up.
+    pub fn builder(machine: &Machine) -> PoolsBuilder {
+        PoolsBuilder {
+            machine: machine.clone(),
+            shard_size: DEFAULT_SHARD_SIZE,
+            max_workers: DEFAULT_MAX_WORKERS,
+            idle_timeout: DEFAULT_IDLE_TIMEOUT,
+        }
+    }
+
+    /// The machine they are for.
+    pub fn machine(&self) -> &Machine {
+        &self.inner.machine
+    }
+
+    /// The machine's pods, as these pools are cut.
+    pub fn pods(&self) -> &Pods {
+        &self.inner.pods
+    }
+
+    /// Takes no more work, lets the workers run what is queued, and waits for their threads to end (not
+    /// for the calling one, so a work item may call it). Later queueing is refused: `queue` returns
+    /// false, and a spawned closure ends as cancelled. May block.
+    #[track_caller]
+    pub fn shutdown(&self) {
+        let groups = self.inner.close();
+        corewise_sync::context::blocking("WorkerPools::shutdown", || {
+            for group in &groups {
+                group.join();
+            }
+        });
+    }
+
+    /// The state of each pool, in the order of scope and pod.
+    pub fn report(&self) -> Vec<PoolReport> {
+        let groups: Vec<_> = self.inner.groups.lock().by_attributes.values().cloned().collect();
+        let mut report: Vec<_> = groups.iter().flat_map(|g| PoolReport::of(g)).collect();
+        report.sort_by_key(|p| (p.scope, p.strict, p.pod));
+        report
+    }
+
+    /// The pools for a set of attributes: those that are there, or new ones with a first worker each.
+    pub(crate) fn group(
+        &self,
+        name: &str,
+        attributes: Attributes,
+    ) -> Result<Arc<Group>, BuildError> {
+        let mut groups = self.inner.groups.lock();
+        if groups.closed {
+            return Err(BuildError::ShutDown { queue: name.into() });
+        }
+        if let Some(group) = groups.by_attributes.get(&attributes) {
+            return Ok(Arc::clone(group));
+        }
+        let specs = self.inner.specs(&attributes);
+        if specs.is_empty() {
+            return Err(BuildError::NoCpus {
+                queue: name.into(),
+                asked: attributes.cpus.to_string(),
+                online: self.inner.machine.online().to_string(),
+            });
+        }
+        let group = Arc::new(Group::new(
+            attributes.scope,
+            !attributes.strict,
+            !self.inner.machine.is_synthetic(),
+            self.inner.idle_timeout,
+            specs,
+        ));
+        if let Err(error) = group.start() {
+            group.close();
+            return Err(BuildError::Threads { queue: name.into(), reason: error.to_string() });
+        }
+        groups.by_attributes.insert(attributes, Arc::clone(&group));
+        Ok(group)
+    }
+}
+
+impl Inner {
+    fn specs(&self, attributes: &Attributes) -> Vec<PoolSpec> {
+        let usable = attributes.cpus.intersection(&self.machine.online());
+        let mut specs: Vec<PoolSpec> = self
+            .pods
+            .scope(attributes.scope)
+            .iter()
+            .filter_map(|pod| {
+                let cpus = pod.cpus.intersection(&usable);
+                let max = self.max_workers;
+                (!cpus.is_empty()).then_some(PoolSpec {
+                    pod: pod.pod,
+                    cpus,
+                    node: pod.node,
+                    max,
+                    near: Vec::new(),
+                })
+            })
+            .collect();
+        let places: Vec<_> = specs.iter().map(|spec| self.place(spec)).collect();
+        for (index, spec) in specs.iter_mut().enumerate() {
+            spec.near = nearest(&places, index);
+        }
+        specs
+    }
+
+    /// Node and last-level cache of a pod.
+    fn place(&self, spec: &PoolSpec) -> (Option<u32>, Option<u32>) {
+        let first = spec.cpus.first();
+        let llc = first.and_then(|cpu| self.pods.pod_of(AffinityScope::Cache, cpu));
+        (spec.node, llc)
+    }
+
+    fn close(&self) -> Vec<Arc<Group>> {
+        let mut groups = self.groups.lock();
+        groups.closed = true;
+        let all: Vec<_> = groups.by_attributes.values().cloned().collect();
+        for group in &all {
+            group.close();
+        }
+        all
+    }
+}
+
+/// The other pods, nearest first: same cache, same node, then by distance in number, so that each pod
+/// starts its search at another one.
+fn nearest(places: &[(Option<u32>, Option<u32>)], from: usize) -> Vec<usize> {
+    let (node, llc) = places[from];
+    let mut others: Vec<usize> = (0..places.len()).filter(|&other| other != from).collect();
+    others.sort_by_key(|&other| {
+        let (other_node, other_llc) = places[other];
+        (other_llc != llc, other_node != node, (other + places.len() - from) % places.len())
+    });
+    others
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl fmt::Debug for WorkerPools {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerPools").field("pools", &self.report()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_pod_shares_the_cache_then_the_node() {
+        let places = [
+            (Some(0), Some(0)),
+            (Some(1), Some(2)),
+            (Some(0), Some(1)),
+            (Some(0), Some(0)),
+            (Some(1), Some(2)),
+        ];
+        assert_eq!(nearest(&places, 0), [3, 2, 1, 4]);
+        assert_eq!(nearest(&places, 4), [1, 0, 2, 3]);
+    }
+}

@@ -1,0 +1,267 @@
+//! The workqueue: where work is handed in.
+
+use std::fmt;
+use std::sync::Arc;
+
+use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_topology::{AffinityScope, CpuSet, current_cpu};
+
+use crate::colours::{Colours, Ticket};
+use crate::error::BuildError;
+use crate::item::{Item, Job, Queued};
+use crate::pool::group::Group;
+use crate::pools::{Attributes, WorkerPools};
+use crate::stats::QueueStats;
+use crate::task::{JoinHandle, Task};
+use crate::work::Work;
+
+/// An unbound workqueue: work runs on the pool of the pod it was queued from, as soon as a worker there
+/// is free, and, unless the queue is strict, on another pod's where its own is saturated.
+///
+/// A cheap handle: clones are the same queue. Dropping it leaves queued work to run.
+#[derive(Clone)]
+pub struct Workqueue {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    name: String,
+    group: Arc<Group>,
+    colours: Arc<Colours>,
+    /// I: the pool of each CPU, by number; `None` where the queue has none there.
+    by_cpu: Box<[Option<usize>]>,
+    /// I: the pools of each node, by number.
+    by_node: Box<[NodePools]>,
+    /// A: where work goes whose CPU says nothing; a hint, so Relaxed.
+    rotor: AtomicUsize,
+    /// Keeps the pools open for as long as the queue can be queued on.
+    _pools: WorkerPools,
+}
+
+#[derive(Default)]
+struct NodePools {
+    pools: Vec<usize>,
+    /// A: rotates the start, so that remote work doesn't pile up on the node's first pod. A hint.
+    next: AtomicUsize,
+}
+
+/// Sets up a [`Workqueue`].
+#[derive(Debug, Clone)]
+pub struct QueueBuilder {
+    name: String,
+    scope: AffinityScope,
+    strict: bool,
+    cpus: Option<CpuSet>,
+}
+
+impl QueueBuilder {
+    /// What a pod is for this queue. Default: [`AffinityScope::CacheShard`].
+    pub fn scope(mut self, scope: AffinityScope) -> Self {
+        self.scope = scope;
+        self
+    }
+
+    /// Strict: work never leaves the pod it was queued on. Default: soft, it may be taken over by an
+    /// idle pod while its own is saturated.
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.strict = strict;
+        self
+    }
+
+    /// The CPUs that its workers may use. Default: the machine's housekeeping CPUs (online, allowed and
+    /// not isolated).
+    pub fn cpus(mut self, cpus: CpuSet) -> Self {
+        self.cpus = Some(cpus);
+        self
+    }
+
+    /// Builds the queue; starts a worker for each pod where the pools for these attributes are new.
+    ///
+    /// # Errors
+    /// [`BuildError::NoCpus`] where none of the CPUs is online, [`BuildError::Threads`] where the
+    /// system gives no thread, [`BuildError::ShutDown`] after [`WorkerPools::shutdown`].
+    pub fn build(self, pools: &WorkerPools) -> Result<Workqueue, BuildError> {
+        let machine = pools.machine();
+        let cpus = self.cpus.unwrap_or_else(|| machine.housekeeping());
+        let attributes = Attributes { scope: self.scope, strict: self.strict, cpus };
+        let group = pools.group(&self.name, attributes)?;
+        let topology = machine.topology();
+
+        let mut by_cpu = vec![None; topology.cpu_set().last().map_or(0, |last| last as usize + 1)];
+        let mut by_node: Vec<NodePools> = Vec::new();
+        by_node.resize_with(
+            topology.nodes().iter().map(|n| n.node as usize + 1).max().unwrap_or(0),
+            NodePools::default,
+        );
+        for (index, pool) in group.pools.iter().enumerate() {
+            let pod = &pools.pods().scope(self.scope)[pool.spec.pod as usize];
+            for cpu in pod.cpus.iter() {
+                by_cpu[cpu as usize] = Some(index);
+            }
+            for (node, on_node) in by_node.iter_mut().enumerate() {
+                let near = topology
+                    .node(u32::try_from(node).unwrap_or(u32::MAX))
+                    .is_some_and(|n| n.cpus.intersects(&pool.spec.cpus));
+                if near {
+                    on_node.pools.push(index);
+                }
+            }
+        }
+        Ok(Workqueue {
+            inner: Arc::new(Inner {
+                colours: Arc::new(Colours::new(group.pools.len())),
+                name: self.name,
+                group,
+                by_cpu: by_cpu.into(),
+                by_node: by_node.into(),
+                rotor: AtomicUsize::new(0),
+                _pools: pools.clone(),
+            }),
+        })
+    }
+}
+
+impl Workqueue {
+    /// A queue to be set up; the name stands in reports.
+    pub fn builder(name: impl Into<String>) -> QueueBuilder {
+        QueueBuilder {
+            name: name.into(),
+            scope: AffinityScope::default(),
+            strict: false,
+            cpus: None,
+        }
+    }
+
+    /// The queue's name.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Queues an item on the pod of the CPU that this is called on. False where it was pending already,
+    /// or the pools were shut down. Never blocks; any context. What was written before the call, also
+    /// before one that returned false because the item was pending, is seen by the run that follows.
+    pub fn queue(&self, work: &Work) -> bool {
+        self.submit(self.here(), &work.inner)
+    }
+
+    /// As [`Workqueue::queue`], on the pod of `cpu`. A CPU that the queue doesn't have: on any pod.
+    pub fn queue_on(&self, cpu: u32, work: &Work) -> bool {
+        self.submit(self.pool_of_cpu(cpu), &work.inner)
+    }
+
+    /// As [`Workqueue::queue`], on a pod of `node`: on the caller's own if that lies there, else on each
+    /// in turn. An unknown node, or one without usable CPUs: as `queue`. The kernel's `queue_work_node`,
+    /// but for the turn: that one takes the node's first CPU, and with it always the same shard.
+    pub fn queue_node(&self, node: Option<u32>, work: &Work) -> bool {
+        self.submit(self.pool_of_node(node), &work.inner)
+    }
+
+    /// Runs a closure on the queue: as [`Workqueue::queue`], with one allocation. After
+    /// [`WorkerPools::shutdown`] the closure is dropped, and the handle says that it was cancelled.
+    pub fn spawn<T, C>(&self, closure: C) -> JoinHandle<T>
+    where
+        C: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        self.spawn_at(self.here(), closure)
+    }
+
+    /// As [`Workqueue::spawn`], on the pod of `cpu`; see [`Workqueue::queue_on`].
+    pub fn spawn_on<T, C>(&self, cpu: u32, closure: C) -> JoinHandle<T>
+    where
+        C: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        self.spawn_at(self.pool_of_cpu(cpu), closure)
+    }
+
+    /// As [`Workqueue::spawn`], on a pod of `node`; see [`Workqueue::queue_node`].
+    pub fn spawn_node<T, C>(&self, node: Option<u32>, closure: C) -> JoinHandle<T>
+    where
+        C: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        self.spawn_at(self.pool_of_node(node), closure)
+    }
+
+    /// Waits for everything that was queued before the call, and not for what is queued later. May
+    /// block; on a worker the pool starts other work meanwhile. Called from an item of the same queue it
+    /// never returns: it waits for its own item.
+    #[track_caller]
+    pub fn flush(&self) {
+        self.inner.colours.flush();
+    }
+
+    /// What the queue has done so far.
+    pub fn stats(&self) -> QueueStats {
+        QueueStats::of(&self.inner.colours)
+    }
+
+    fn spawn_at<T, C>(&self, pool: usize, closure: C) -> JoinHandle<T>
+    where
+        C: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let (task, handle) = Task::new(closure);
+        if !self.submit(pool, &task) {
+            // Fresh, so it wasn't pending: the pools are closed.
+            task.cancelled();
+        }
+        handle
+    }
+
+    fn submit<I: Item + 'static>(&self, pool: usize, item: &Arc<I>) -> bool {
+        let Inner { group, colours, .. } = &*self.inner;
+        if group.pools[pool].reading().closed() || !item.header().state.pend() {
+            return false;
+        }
+        let item: Arc<dyn Item> = Arc::clone(item) as Arc<dyn Item>;
+        let job = Job { item, ticket: Some(Ticket::new(colours, pool)) };
+        // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
+        let queued = unsafe { Queued::new(job) };
+        group.push(pool, queued);
+        true
+    }
+
+    /// The pool of the CPU that this runs on.
+    fn here(&self) -> usize {
+        current_cpu().map_or_else(|| self.any(), |cpu| self.pool_of_cpu(cpu))
+    }
+
+    fn pool_of_cpu(&self, cpu: u32) -> usize {
+        self.inner.by_cpu.get(cpu as usize).copied().flatten().unwrap_or_else(|| self.any())
+    }
+
+    fn pool_of_node(&self, node: Option<u32>) -> usize {
+        let Some(on_node) = node.and_then(|n| self.inner.by_node.get(n as usize)) else {
+            return self.here();
+        };
+        match &on_node.pools[..] {
+            [] => self.here(),
+            [only] => *only,
+            several => {
+                let here = self.here();
+                if several.contains(&here) {
+                    return here;
+                }
+                several[on_node.next.fetch_add(1, Ordering::Relaxed) % several.len()]
+            }
+        }
+    }
+
+    /// Each pool in turn.
+    fn any(&self) -> usize {
+        self.inner.rotor.fetch_add(1, Ordering::Relaxed) % self.inner.group.pools.len()
+    }
+}
+
+impl fmt::Debug for Workqueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Workqueue")
+            .field("name", &self.inner.name)
+            .field("scope", &self.inner.group.scope)
+            .field("soft", &self.inner.group.soft)
+            .field("stats", &self.stats())
+            .finish()
+    }
+}

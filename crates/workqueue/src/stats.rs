@@ -1,0 +1,92 @@
+//! What queues and pools have done, as plain numbers.
+
+use corewise_sync::atomic::Ordering;
+use corewise_sync::fence::FencePolicy;
+use corewise_topology::{AffinityScope, CpuSet};
+
+use crate::colours::Colours;
+use crate::pool::group::Group;
+
+/// Counters of one queue. Read while work flows they are each true, of slightly different moments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QueueStats {
+    /// Instances ever queued.
+    pub queued: u64,
+    /// Instances that are over: run, or cancelled by a shutdown.
+    pub completed: u64,
+    /// Instances that ran away from the pod they were queued on.
+    pub overflowed: u64,
+}
+
+impl QueueStats {
+    pub(crate) fn of<F: FencePolicy>(colours: &Colours<F>) -> QueueStats {
+        let mut stats = QueueStats::default();
+        for pod in 0..colours.pods() {
+            let in_flight = colours.in_flight(pod) as u64;
+            let (queued, overflowed) = colours.totals(pod);
+            stats.queued += queued;
+            stats.completed += queued.saturating_sub(in_flight);
+            stats.overflowed += overflowed;
+        }
+        stats
+    }
+}
+
+/// The state of one pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolReport {
+    /// The scope that its pod is of.
+    pub scope: AffinityScope,
+    /// Whether its queues are strict.
+    pub strict: bool,
+    /// Its pod.
+    pub pod: u32,
+    /// Its node, where the pod lies in one.
+    pub node: Option<u32>,
+    /// The CPUs that its workers run on.
+    pub cpus: CpuSet,
+    /// Worker threads.
+    pub workers: usize,
+    /// Of those, parked.
+    pub idle: usize,
+    /// Of those, inside a blocking region.
+    pub blocked: usize,
+    /// Items that wait for a worker; those pushed since a worker looked last aren't counted.
+    pub waiting: usize,
+    /// Items that its workers have run.
+    pub ran: u64,
+    /// Of those, items taken over from a saturated pod.
+    pub taken_over: u64,
+    /// Parked workers woken.
+    pub wakeups: u64,
+    /// Threads made.
+    pub threads_made: u64,
+}
+
+impl PoolReport {
+    pub(crate) fn of(group: &Group) -> Vec<PoolReport> {
+        group
+            .pools
+            .iter()
+            .map(|pool| {
+                let (workers, idle, blocked, waiting) = pool.sizes();
+                let stats = &pool.stats;
+                PoolReport {
+                    scope: group.scope,
+                    strict: !group.soft,
+                    pod: pool.spec.pod,
+                    node: pool.spec.node,
+                    cpus: pool.spec.cpus.clone(),
+                    workers,
+                    idle,
+                    blocked,
+                    waiting,
+                    ran: stats.ran.load(Ordering::Relaxed),
+                    taken_over: stats.taken_over.load(Ordering::Relaxed),
+                    wakeups: stats.wakeups.load(Ordering::Relaxed),
+                    threads_made: stats.threads_made.load(Ordering::Relaxed),
+                }
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,147 @@
+//! A closure that runs once on a queue, and the handle that waits for its value.
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::panic::{self, AssertUnwindSafe};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use corewise_sync::{Completion, Mutex};
+
+use crate::error::JoinError;
+use crate::item::{Header, Item};
+
+/// Waits for a spawned closure's value. Dropping it lets the closure run on, unobserved.
+///
+/// It is a future too, and can be awaited in any runtime.
+#[must_use = "the value, or the panic, is in here; drop it on purpose to let the task run on alone"]
+pub struct JoinHandle<T> {
+    task: Arc<dyn Outcome<T>>,
+}
+
+impl<T> JoinHandle<T> {
+    /// Waits for the value. May block; on a worker the pool starts other work meanwhile.
+    ///
+    /// # Errors
+    /// [`JoinError::Panicked`] with the closure's panic, [`JoinError::Cancelled`] where it was never
+    /// started because the pools were shut down.
+    #[track_caller]
+    pub fn join(self) -> Result<T, JoinError> {
+        self.task.done().wait();
+        self.task.take()
+    }
+
+    /// Whether it is over, so that [`JoinHandle::join`] won't block.
+    pub fn is_finished(&self) -> bool {
+        self.task.done().is_complete()
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = Result<T, JoinError>;
+
+    /// # Panics
+    /// Where it is polled again after it was ready.
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.task.done().poll_complete(cx).map(|()| self.task.take())
+    }
+}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinHandle").field("finished", &self.is_finished()).finish()
+    }
+}
+
+/// The handle's view of a task: without the closure's type.
+trait Outcome<T>: Send + Sync {
+    fn done(&self) -> &Completion;
+    fn take(&self) -> Result<T, JoinError>;
+}
+
+enum Stage<C, T> {
+    Closure(C),
+    Value(Result<T, JoinError>),
+    Gone,
+}
+
+pub(crate) struct Task<C, T> {
+    header: Header,
+    /// L: is the lock; guards the closure, then the value.
+    stage: Mutex<Stage<C, T>>,
+    done: Completion,
+}
+
+impl<C, T> Task<C, T>
+where
+    C: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    /// The task, and the handle that waits for it. One allocation.
+    pub(crate) fn new(closure: C) -> (Arc<Self>, JoinHandle<T>) {
+        let task = Arc::new(Task {
+            header: Header::new(),
+            stage: Mutex::new(Stage::Closure(closure)),
+            done: Completion::new(),
+        });
+        let handle = JoinHandle { task: Arc::clone(&task) as Arc<dyn Outcome<T>> };
+        (task, handle)
+    }
+
+    fn replace(&self, next: Stage<C, T>) -> Stage<C, T> {
+        std::mem::replace(&mut *self.stage.lock(), next)
+    }
+
+    fn end(&self, value: Result<T, JoinError>) {
+        self.replace(Stage::Value(value));
+        self.done.complete();
+    }
+}
+
+impl<C, T> Item for Task<C, T>
+where
+    C: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn run(&self) {
+        if let Stage::Closure(closure) = self.replace(Stage::Gone) {
+            // The closure is dropped by its call, on this worker, before the handle is woken.
+            let value = panic::catch_unwind(AssertUnwindSafe(closure));
+            self.end(value.map_err(JoinError::Panicked));
+        }
+    }
+
+    fn cancelled(&self) {
+        // The closure is dropped before the handle is woken; a destructor's panic is the task's.
+        let closure = self.replace(Stage::Gone);
+        let dropped = panic::catch_unwind(AssertUnwindSafe(|| drop(closure)));
+        self.end(Err(dropped.map_or_else(JoinError::Panicked, |()| JoinError::Cancelled)));
+    }
+
+    fn panicked(&self, payload: Box<dyn Any + Send>) {
+        self.end(Err(JoinError::Panicked(payload)));
+    }
+}
+
+impl<C, T> Outcome<T> for Task<C, T>
+where
+    C: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    fn done(&self) -> &Completion {
+        &self.done
+    }
+
+    fn take(&self) -> Result<T, JoinError> {
+        match self.replace(Stage::Gone) {
+            Stage::Value(value) => value,
+            _ => panic!("a JoinHandle was polled again after it had given its value"),
+        }
+    }
+}
