@@ -26,9 +26,9 @@ pub struct CpuSet {
 const BITS: u32 = u64::BITS;
 
 impl CpuSet {
-    /// The highest CPU number that a set can hold. Far above what any kernel supports (8191), and
-    /// low enough that a typing error in a list cannot eat the memory.
-    pub const MAX_CPU: u32 = 65_535;
+    /// The highest CPU number that a set can hold: that of the largest machine that a Linux kernel
+    /// can be built for. It keeps a typing error in a list from eating the memory.
+    pub const MAX_CPU: u32 = 8_191;
 
     /// The empty set.
     pub fn new() -> CpuSet {

@@ -85,11 +85,14 @@ impl RawMachine {
             });
         }
 
-        let nodes = self.nodes.iter().map(|&node| Node {
-            node,
-            cpus: cpus.iter().filter(|cpu| cpu.node == Some(node)).map(|cpu| cpu.cpu).collect(),
-        });
-        let nodes = nodes.collect();
+        let mut of_node: BTreeMap<u32, CpuSet> =
+            self.nodes.iter().map(|&node| (node, CpuSet::new())).collect();
+        for cpu in &cpus {
+            if let Some(node) = cpu.node {
+                of_node.entry(node).or_default().insert(cpu.cpu);
+            }
+        }
+        let nodes = of_node.into_iter().map(|(node, cpus)| Node { node, cpus }).collect();
         let all: CpuSet = cpus.iter().map(|cpu| cpu.cpu).collect();
         let isolated = self.isolated.intersection(&all);
         Ok(Topology { source, cpus, nodes, llcs, allowed: all, isolated })

@@ -1,4 +1,8 @@
 //! The handle that everything else is built on: a topology and the masks that change.
+//!
+//! Guard letters: `I:` immutable after construction; `L:` the field is a lock, and says what it
+//! guards. Why choosing by the masks and publishing the choice belong in one read section:
+//! `machine.md`.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
@@ -31,9 +35,10 @@ pub struct Machine {
 }
 
 struct Inner {
+    /// I: the facts.
     topology: Topology,
-    /// L: is the lock; guards the whole [`State`]. Never held while user code blocks, except in the
-    /// closure of [`Machine::read`], whose documentation forbids it.
+    /// L: is the lock; guards the whole [`State`]. Held for reading while the closure of
+    /// [`Machine::read`] runs, for writing only while the masks are computed.
     state: RwLock<State>,
 }
 

@@ -58,9 +58,9 @@ fn raw_cpu(cpu: u32, dir: &Path, online: bool, nodes: &[(u32, CpuSet)]) -> Resul
     };
     let mut raw = RawCpu {
         cpu,
-        core: core(&topology)?,
-        package: package(&topology)?,
-        cache: last_level_cache(&dir.join("cache"))?,
+        core: core(cpu, &topology)?,
+        package: package(cpu, &topology)?,
+        cache: last_level_cache(cpu, &dir.join("cache"))?,
         node,
         online,
     };
@@ -74,10 +74,10 @@ fn raw_cpu(cpu: u32, dir: &Path, online: bool, nodes: &[(u32, CpuSet)]) -> Resul
 
 /// The core. The list of its threads comes first: `core_id` repeats in each package, and in some
 /// machines in each die of a package.
-fn core(topology: &Path) -> Result<Option<Key>> {
+fn core(cpu: u32, topology: &Path) -> Result<Option<Key>> {
     for name in ["core_cpus", "thread_siblings"] {
-        if let Some(first) = shared(topology, &format!("{name}_list"), name)?.first() {
-            return Ok(Some(Key::Lowest(first)));
+        if let Some(key) = sharers(cpu, topology, &format!("{name}_list"), name)? {
+            return Ok(Some(key));
         }
     }
     let Some(core) = number(&topology.join("core_id"))? else { return Ok(None) };
@@ -86,20 +86,18 @@ fn core(topology: &Path) -> Result<Option<Key>> {
     Ok(Some(Key::Ids(vec![package, die, core])))
 }
 
-fn package(topology: &Path) -> Result<Option<Key>> {
-    if let Some(id) = number(&topology.join("physical_package_id"))? {
-        return Ok(Some(Key::Ids(vec![id])));
-    }
+/// The package. Here too the list comes first: some architectures report -1 as the id of each.
+fn package(cpu: u32, topology: &Path) -> Result<Option<Key>> {
     for name in ["package_cpus", "core_siblings"] {
-        if let Some(first) = shared(topology, &format!("{name}_list"), name)?.first() {
-            return Ok(Some(Key::Lowest(first)));
+        if let Some(key) = sharers(cpu, topology, &format!("{name}_list"), name)? {
+            return Ok(Some(key));
         }
     }
-    Ok(None)
+    Ok(number(&topology.join("physical_package_id"))?.map(|id| Key::Ids(vec![id])))
 }
 
 /// The highest level of unified or data cache for which it is known who shares it.
-fn last_level_cache(cache: &Path) -> Result<Option<(u32, Key)>> {
+fn last_level_cache(cpu: u32, cache: &Path) -> Result<Option<(u32, Key)>> {
     let mut best: Option<(u32, Key)> = None;
     for index in numbered(cache, "index")?.iter() {
         let dir = cache.join(format!("index{index}"));
@@ -113,8 +111,8 @@ fn last_level_cache(cache: &Path) -> Result<Option<(u32, Key)>> {
         if kind.eq_ignore_ascii_case("instruction") || best.as_ref().is_some_and(|b| b.0 >= level) {
             continue;
         }
-        if let Some(first) = shared(&dir, "shared_cpu_list", "shared_cpu_map")?.first() {
-            best = Some((level, Key::Lowest(first)));
+        if let Some(key) = sharers(cpu, &dir, "shared_cpu_list", "shared_cpu_map")? {
+            best = Some((level, key));
         }
     }
     Ok(best)
@@ -126,19 +124,33 @@ fn nodes(dir: &Path) -> Result<Vec<(u32, CpuSet)>> {
         .iter()
         .map(|node| {
             let dir = dir.join(format!("node{node}"));
-            Ok((node, shared(&dir, "cpulist", "cpumap")?))
+            let cpus = match cpu_list(&dir, "cpulist")? {
+                Some(cpus) => Some(cpus),
+                None => cpu_mask(&dir, "cpumap")?,
+            };
+            Ok((node, cpus.unwrap_or_default()))
         })
         .collect()
 }
 
-/// A set of CPUs from its list or, in old trees, its mask; empty if there is neither.
-fn shared(dir: &Path, list: &str, mask: &str) -> Result<CpuSet> {
-    if let Some(set) = cpu_list(dir, list)? {
-        return Ok(set);
+/// What a CPU shares with others, known by the lowest one that shares it: from a list or, in old
+/// trees, a mask. A set that leaves out the very CPU that it is about is not believed.
+fn sharers(cpu: u32, dir: &Path, list: &str, mask: &str) -> Result<Option<Key>> {
+    let believed = |set: &CpuSet| set.contains(cpu);
+    let mut set = cpu_list(dir, list)?.filter(believed);
+    if set.is_none() {
+        set = cpu_mask(dir, mask)?.filter(believed);
     }
-    let path = dir.join(mask);
-    let Some(mask) = text(&path)? else { return Ok(CpuSet::new()) };
-    CpuSet::from_mask(&mask).map_err(|error| content(path, mask, &error))
+    Ok(set.and_then(|set| set.first()).map(Key::Lowest))
+}
+
+fn cpu_mask(dir: &Path, name: &str) -> Result<Option<CpuSet>> {
+    let path = dir.join(name);
+    let Some(mask) = text(&path)? else { return Ok(None) };
+    match CpuSet::from_mask(&mask) {
+        Ok(set) => Ok(Some(set)),
+        Err(error) => Err(content(path, mask, &error)),
+    }
 }
 
 fn cpu_list(dir: &Path, name: &str) -> Result<Option<CpuSet>> {
@@ -192,7 +204,10 @@ fn numbered(dir: &Path, prefix: &str) -> Result<CpuSet> {
 /// A file's content, trimmed, or `None` if there is no such file.
 pub(crate) fn text(path: &Path) -> Result<Option<String>> {
     match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text.trim().to_owned())),
+        // Some archives of sysfs trees have zero bytes at the end of files.
+        Ok(text) => {
+            Ok(Some(text.trim_matches(|c: char| c == '\0' || c.is_whitespace()).to_owned()))
+        }
         Err(error) if is_absent(&error) => Ok(None),
         Err(error) => Err(TopologyError::Read { path: path.to_owned(), error }),
     }

@@ -270,6 +270,38 @@ fn masks_are_read_where_an_old_tree_has_no_lists() {
 }
 
 #[test]
+fn packages_without_an_id_of_their_own_are_known_by_their_cpus() {
+    let tree = Tree::regular(TWO_NODES);
+    for cpu in 0..48 {
+        tree.write(&format!("cpu/cpu{cpu}/topology/physical_package_id"), -1);
+    }
+    assert_eq!(tree.read().package_count(), 1);
+    for cpu in 0..48 {
+        let siblings = ["0-23", "24-47"][cpu / 24];
+        tree.write(&format!("cpu/cpu{cpu}/topology/core_siblings_list"), siblings);
+    }
+    assert_eq!(tree.read().package_count(), 2);
+}
+
+#[test]
+fn a_list_that_leaves_out_its_own_cpu_is_not_believed() {
+    let tree = Tree::regular(Regular { packages: 1, cores: 4, threads: 1, ..TWO_NODES });
+    tree.cache(3, 3, 3, "Unified", "0-2");
+    tree.write("cpu/cpu2/cache/index3/shared_cpu_list", "0");
+    tree.write("cpu/cpu2/cache/index3/shared_cpu_map", "f");
+    let topology = tree.read();
+    // CPU 2 is known by the mask, CPU 3 by its L2.
+    assert_eq!(cpus(&topology, AffinityScope::Cache), ["0-2", "3"]);
+}
+
+#[test]
+fn zero_bytes_at_the_end_of_archived_files_are_ignored() {
+    let tree = Tree::regular(TWO_NODES);
+    tree.write("node/node0/cpulist", "0-23\n\0");
+    assert_eq!(tree.read().node(0).unwrap().cpus.len(), 24);
+}
+
+#[test]
 fn cpus_about_which_nothing_is_reported_are_cores_of_one_package() {
     // As in some sandboxes: folders and lists, and nothing in the folders.
     let tree = Tree::empty();

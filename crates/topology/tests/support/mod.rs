@@ -15,8 +15,8 @@ pub(crate) enum Siblings {
     Far,
 }
 
-/// A regular machine: each package has one L3 and is one NUMA node. Core ids repeat per package, and
-/// have a gap, as real ones do.
+/// A regular machine: each core has an L2, each package has one L3 and is one NUMA node. Core ids
+/// repeat per package, and have a gap, as real ones do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Regular {
     pub(crate) packages: u32,
@@ -54,8 +54,6 @@ impl Tree {
                     tree.write(&format!("{topology}/core_id"), core_id);
                     tree.write(&format!("{topology}/physical_package_id"), package);
                     tree.write(&format!("{topology}/thread_siblings_list"), &in_core);
-                    tree.cache(cpu, 0, 1, "Data", &in_core);
-                    tree.cache(cpu, 1, 1, "Instruction", &in_core);
                     tree.cache(cpu, 2, 2, "Unified", &in_core);
                     tree.cache(cpu, 3, 3, "Unified", &in_package);
                 }
