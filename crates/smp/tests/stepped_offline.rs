@@ -1,0 +1,187 @@
+//! CPUs that leave and join, with the targets stepped by hand on one thread in a chosen order.
+#![cfg(not(loom))]
+
+use corewise_smp::{CallError, CallFailed, CallTarget, SkipReason, Smp, Step};
+use corewise_topology::{CpuSet, Machine};
+
+fn four_cpus() -> (Machine, Smp, Vec<CallTarget>) {
+    let machine = Machine::synthetic("core:4 pu:1").expect("a valid description");
+    let (smp, targets) = Smp::stepped(&machine);
+    (machine, smp, targets)
+}
+
+fn set(list: &str) -> CpuSet {
+    list.parse().expect("a valid list")
+}
+
+#[test]
+fn a_leaving_cpu_runs_what_it_accepted_before_it_is_declared_dead() {
+    let (_machine, smp, mut cpus) = four_cpus();
+    let urgent = smp.call(1, || 1).unwrap();
+    let plain = [(); 3].map(|()| {
+        let (done, seen) = std::sync::mpsc::channel();
+        smp.call_nowait(1, move || done.send(()).unwrap()).unwrap();
+        seen
+    });
+    let leaving = smp.cpu_offline(1);
+    assert!(!leaving.is_complete(), "nothing ran yet");
+    assert!(matches!(smp.call(1, || ()), Err(CallError::NotOnline { cpu: 1, .. })));
+    assert_eq!(cpus[1].step(), Step::Ran(2));
+    assert!(!leaving.is_complete(), "two plain calls are left");
+    assert_eq!(cpus[1].step(), Step::Ran(1));
+    assert_eq!(cpus[1].step(), Step::Left);
+    assert!(leaving.is_complete());
+    leaving.wait();
+    assert_eq!(urgent.wait().unwrap(), 1);
+    for seen in plain {
+        seen.try_recv().unwrap();
+    }
+    assert_eq!(cpus[1].step(), Step::Offline);
+    assert_eq!(smp.online(), set("0,2-3"));
+}
+
+#[test]
+fn an_idle_cpu_leaves_in_one_step_and_may_come_back() {
+    let (_machine, smp, mut cpus) = four_cpus();
+    let leaving = smp.cpu_offline(1);
+    assert_eq!(cpus[1].step(), Step::Left);
+    assert!(leaving.is_complete());
+    assert!(smp.cpu_offline(1).is_complete(), "it has left already");
+    smp.cpu_online(1).unwrap();
+    smp.cpu_online(1).unwrap();
+    let call = smp.call(1, || 1).unwrap();
+    assert_eq!(cpus[1].step(), Step::Ran(1));
+    assert_eq!(call.wait().unwrap(), 1);
+}
+
+#[test]
+fn two_who_take_the_same_cpu_out_wait_for_the_same_leave() {
+    let (_machine, smp, mut cpus) = four_cpus();
+    let (first, second) = (smp.cpu_offline(1), smp.cpu_offline(1));
+    assert!(!first.is_complete() && !second.is_complete());
+    cpus[1].step();
+    assert!(first.is_complete() && second.is_complete());
+}
+
+#[test]
+fn a_handler_may_take_its_own_cpu_out() {
+    let (_machine, smp, mut cpus) = four_cpus();
+    let inner = smp.clone();
+    let call = smp.call(1, move || inner.cpu_offline(1)).unwrap();
+    assert_eq!(cpus[1].step(), Step::Ran(1));
+    let leaving = call.wait().unwrap();
+    assert_eq!(cpus[1].step(), Step::Left);
+    assert!(leaving.is_complete());
+}
+
+#[test]
+fn following_the_machine_takes_cpus_out_and_in_with_its_epoch() {
+    let (machine, smp, mut cpus) = four_cpus();
+    let nothing = smp.follow_machine();
+    assert!(nothing.left.is_empty() && nothing.joined.is_empty());
+
+    machine.set_online(1, false).unwrap();
+    machine.set_online(2, false).unwrap();
+    assert!(
+        smp.call(1, || ()).is_ok(),
+        "calls don't look at the machine: it is followed explicitly"
+    );
+    let followed = smp.follow_machine();
+    assert_eq!((followed.left, followed.joined), (set("1-2"), CpuSet::new()));
+    assert_eq!(followed.epoch, machine.epoch());
+    assert!(!followed.leaving.is_complete());
+    assert_eq!(cpus[1].step(), Step::Left);
+    assert_eq!(cpus[2].step(), Step::Left);
+    assert!(followed.leaving.is_complete());
+
+    machine.set_online(1, true).unwrap();
+    let followed = smp.follow_machine();
+    assert_eq!((followed.left, followed.joined), (CpuSet::new(), set("1")));
+    assert!(followed.failed.is_empty());
+    assert_eq!(smp.online(), set("0-1,3"));
+}
+
+#[test]
+fn an_unknown_cpu_can_be_taken_out_but_not_in() {
+    let (_machine, smp, _cpus) = four_cpus();
+    assert!(smp.cpu_offline(9).is_complete());
+    let error = smp.cpu_online(9).unwrap_err();
+    assert_eq!(error.cpu(), 9);
+    assert!(error.to_string().contains("no such CPU"), "{error}");
+}
+
+#[test]
+fn after_shutdown_every_call_is_refused_as_such_and_what_was_accepted_runs() {
+    let (_machine, smp, mut cpus) = four_cpus();
+    let accepted = smp.call(0, || 1).unwrap();
+    let leaving = smp.shutdown();
+    assert!(matches!(smp.call(0, || ()), Err(CallError::ShuttingDown { .. })));
+    assert!(matches!(smp.call_nowait(1, || ()), Err(CallError::ShuttingDown { .. })));
+    let all = smp.call_all(|cpu| cpu);
+    assert!(all.is_complete());
+    assert!(all.reach().skipped.iter().all(|s| s.reason == SkipReason::ShuttingDown));
+    for cpu in &mut cpus {
+        assert_eq!(cpu.step(), Step::Left);
+        assert_eq!(cpu.step(), Step::Stopped);
+    }
+    assert!(leaving.is_complete());
+    assert_eq!(accepted.wait().unwrap(), 1);
+    let error = smp.cpu_online(0).unwrap_err();
+    assert!(error.to_string().contains("shut down"), "{error}");
+}
+
+#[test]
+fn a_cpu_that_was_offline_at_shutdown_stays_so() {
+    let (_machine, smp, mut cpus) = four_cpus();
+    drop(smp.cpu_offline(3));
+    assert_eq!(cpus[3].step(), Step::Left);
+    drop(smp.shutdown());
+    assert_eq!(cpus[3].step(), Step::Stopped);
+}
+
+#[test]
+fn the_last_handle_dropped_ends_the_targets_after_their_last_calls() {
+    let (_machine, smp, mut cpus) = four_cpus();
+    let call = smp.call(0, || 1).unwrap();
+    drop(smp.clone());
+    assert_eq!(cpus[1].step(), Step::Idle, "a clone was dropped, not the last one");
+    drop(smp);
+    for cpu in &mut cpus {
+        assert_eq!(cpu.step(), Step::Left);
+    }
+    assert_eq!(call.wait().unwrap(), 1);
+}
+
+#[test]
+fn a_call_whose_target_is_dropped_fails_and_later_ones_are_refused() {
+    let (_machine, smp, mut cpus) = four_cpus();
+    let one = smp.call(3, || ()).unwrap();
+    let many = smp.call_many(&set("2-3"), |cpu| cpu);
+    smp.call_nowait(3, || ()).unwrap();
+    let leaving = smp.cpu_offline(3);
+    drop(cpus.pop());
+    assert!(matches!(one.wait(), Err(CallFailed::NotOnline { cpu: 3 })));
+    assert!(leaving.is_complete(), "whoever waits for the leave ends too");
+    assert!(!many.is_complete(), "CPU 2 is still to come");
+    cpus[2].step();
+    let answers = many.wait().values;
+    assert!(matches!(answers[0], (2, Ok(2))));
+    assert!(matches!(answers[1], (3, Err(CallFailed::NotOnline { cpu: 3 }))));
+    assert!(matches!(smp.call(3, || ()), Err(CallError::NotOnline { .. })));
+    let error = smp.cpu_online(3).unwrap_err();
+    assert!(error.to_string().contains("dropped"), "{error}");
+}
+
+#[test]
+fn what_a_target_took_but_did_not_run_fails_too_when_it_is_dropped() {
+    let (_machine, smp, mut cpus) = four_cpus();
+    for _ in 0..2 {
+        smp.call_nowait(0, || ()).unwrap();
+    }
+    let held = std::sync::Arc::new(());
+    let captured = std::sync::Arc::clone(&held);
+    smp.call_nowait(0, move || drop(captured)).unwrap();
+    assert_eq!(cpus[0].step(), Step::Ran(1), "all three were taken, one was run");
+    drop(cpus);
+    assert_eq!(std::sync::Arc::strong_count(&held), 1, "its captures were dropped");
+}
