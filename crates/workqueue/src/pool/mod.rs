@@ -6,6 +6,8 @@
 //! Lock order: one pool's lock at a time; nothing is called back while it is held.
 
 pub(crate) mod group;
+#[cfg(all(test, not(loom)))]
+mod stepped;
 pub(crate) mod word;
 pub(crate) mod worker;
 

@@ -1,0 +1,159 @@
+//! The pool's transitions, stepped by hand on one thread in a chosen order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::Mutex;
+use corewise_sync::fence::FullFence;
+use corewise_topology::{AffinityScope, CpuSet};
+
+use super::PoolSpec;
+use super::group::{Group, Step};
+use super::worker::Worker;
+use crate::item::{Item, Job, Queued};
+use crate::work::Work;
+
+type Log = Arc<Mutex<Vec<u32>>>;
+
+/// Soft pools that make no threads of their own.
+fn group(pools: usize, cpus: u32) -> Arc<Group<FullFence>> {
+    let spec = |pod: usize| PoolSpec {
+        pod: pod as u32,
+        cpus: CpuSet::full(cpus),
+        node: None,
+        max: 0,
+        near: (0..pools).filter(|other| *other != pod).collect(),
+    };
+    let specs = (0..pools).map(spec).collect();
+    Arc::new(Group::new(AffinityScope::Cpu, true, false, Duration::ZERO, specs))
+}
+
+fn push(group: &Arc<Group<FullFence>>, pool: usize, log: &Log, n: u32) {
+    let log = Arc::clone(log);
+    let work = Work::new(move || log.lock().push(n));
+    assert!(work.inner.header().state.pend());
+    let item = Arc::clone(&work.inner) as Arc<dyn Item>;
+    // SAFETY: `pend` succeeded just now.
+    group.push(pool, unsafe { Queued::new(Job { item, ticket: None }) });
+}
+
+fn park(group: &Arc<Group<FullFence>>, worker: &Arc<Worker>) {
+    assert!(matches!(group.step(worker), Step::Park { .. }));
+}
+
+#[test]
+fn stepped_items_of_a_pod_start_in_the_order_they_were_queued() {
+    let (group, log) = (group(1, 1), Log::default());
+    let worker = group.enlist(0);
+    for n in 0..5 {
+        push(&group, 0, &log, n);
+    }
+    for _ in 0..5 {
+        assert_eq!(group.step(&worker), Step::Again);
+    }
+    park(&group, &worker);
+    assert_eq!(*log.lock(), [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn stepped_one_push_wakes_one_worker_and_that_one_wakes_the_next() {
+    let (group, log) = (group(1, 3), Log::default());
+    let workers: Vec<_> = (0..3).map(|_| group.enlist(0)).collect();
+    for worker in &workers {
+        park(&group, worker);
+    }
+    push(&group, 0, &log, 0);
+    push(&group, 0, &log, 1);
+    push(&group, 0, &log, 2);
+    let awake: Vec<_> = workers.iter().map(|w| w.take_wake()).collect();
+    assert_eq!(awake, [false, false, true], "one searcher, the one that parked last");
+    assert_eq!(group.step(&workers[2]), Step::Again);
+    assert!(workers[1].take_wake(), "there was more, so it woke the next");
+    assert!(!workers[0].take_wake());
+    assert_eq!(group.step(&workers[1]), Step::Again);
+    assert!(workers[0].take_wake());
+    assert_eq!(group.step(&workers[0]), Step::Again);
+    assert_eq!(*log.lock(), [0, 1, 2]);
+}
+
+#[test]
+fn stepped_a_push_to_a_pod_whose_cores_are_taken_wakes_another_pod() {
+    let (group, log) = (group(2, 1), Log::default());
+    let (home, other) = (group.enlist(0), group.enlist(1));
+    park(&group, &other);
+    push(&group, 0, &log, 7);
+    assert!(other.take_wake(), "pod 0's only worker is active, pod 1's is idle");
+    assert_eq!(group.step(&other), Step::Again);
+    assert_eq!(*log.lock(), [7]);
+    park(&group, &home);
+    push(&group, 0, &log, 8);
+    assert!(home.take_wake() && !other.take_wake(), "with room at home nobody else is asked");
+}
+
+#[test]
+fn stepped_a_worker_that_goes_idle_looks_after_saturated_pods_first() {
+    let (group, log) = (group(2, 1), Log::default());
+    let (_busy, other) = (group.enlist(0), group.enlist(1));
+    // Both active: the push finds nobody to wake.
+    push(&group, 0, &log, 1);
+    assert_eq!(group.step(&other), Step::Again);
+    assert_eq!(*log.lock(), [1]);
+}
+
+#[test]
+fn stepped_a_returning_worker_is_one_too_many_and_goes_idle() {
+    let (group, log) = (group(1, 1), Log::default());
+    let (first, second) = (group.enlist(0), group.enlist(0));
+    // The first is inside a blocking region, the second took its place.
+    group.begin_blocking(0);
+    push(&group, 0, &log, 1);
+    assert_eq!(group.step(&second), Step::Again);
+    group.end_blocking(0);
+    push(&group, 0, &log, 2);
+    assert!(matches!(group.step(&first), Step::Park { .. }), "its place is taken");
+    assert_eq!(*log.lock(), [1]);
+    assert_eq!(group.step(&second), Step::Again);
+    assert_eq!(*log.lock(), [1, 2]);
+}
+
+#[test]
+fn stepped_a_surplus_worker_leaves_after_its_idle_time_and_the_last_idle_one_stays() {
+    let group = group(1, 1);
+    let workers: Vec<_> = (0..3).map(|_| group.enlist(0)).collect();
+    for worker in &workers {
+        park(&group, worker);
+    }
+    assert_eq!(group.idle_timed_out(&workers[0]), Step::Exit);
+    assert_eq!(group.idle_timed_out(&workers[1]), Step::Exit);
+    assert!(matches!(group.idle_timed_out(&workers[2]), Step::Park { .. }));
+    assert_eq!(group.pools[0].sizes().0, 1);
+}
+
+#[test]
+fn stepped_a_worker_woken_as_its_time_runs_out_stays() {
+    let (group, log) = (group(1, 1), Log::default());
+    let workers: Vec<_> = (0..2).map(|_| group.enlist(0)).collect();
+    park(&group, &workers[0]);
+    park(&group, &workers[1]);
+    push(&group, 0, &log, 1);
+    assert!(matches!(group.idle_timed_out(&workers[1]), Step::Park { .. }), "it was woken");
+    assert!(workers[1].take_wake());
+    assert_eq!(group.step(&workers[1]), Step::Again);
+    assert_eq!(*log.lock(), [1]);
+}
+
+#[test]
+fn stepped_a_closed_pool_runs_what_it_has_and_cancels_what_comes() {
+    let (group, log) = (group(1, 1), Log::default());
+    let worker = group.enlist(0);
+    push(&group, 0, &log, 1);
+    group.close();
+    push(&group, 0, &log, 2);
+    assert_eq!(group.step(&worker), Step::Again);
+    assert_eq!(group.step(&worker), Step::Again);
+    assert_eq!(group.step(&worker), Step::Exit);
+    let held = Arc::strong_count(&log);
+    push(&group, 0, &log, 3);
+    assert_eq!(*log.lock(), [1, 2]);
+    assert_eq!(Arc::strong_count(&log), held, "the refused item was dropped");
+}
