@@ -1,3 +1,42 @@
-//! The project's own tasks: every test in one command.
+//! The project's own tasks. There is one: `cargo xtask test` runs every test.
+#![allow(clippy::print_stdout, clippy::print_stderr)] // a program for the terminal
 
-fn main() {}
+mod args;
+mod programs;
+mod run;
+mod steps;
+mod tally;
+mod workspace;
+
+use args::{Args, Task};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args = match Args::parse(std::env::args().skip(1)) {
+        Ok(args) => args,
+        Err(message) => {
+            eprintln!("xtask: {message}\nTry `cargo xtask --help`.");
+            return ExitCode::from(2);
+        }
+    };
+    match args.task {
+        Task::Help => {
+            print!("{}", args::HELP);
+            ExitCode::SUCCESS
+        }
+        Task::List => {
+            for step in steps::ALL {
+                println!("{:<9} {}", step.name, step.what);
+            }
+            ExitCode::SUCCESS
+        }
+        Task::Test => match run::all(&args) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(message) => {
+                eprintln!("xtask: {message}");
+                ExitCode::FAILURE
+            }
+        },
+    }
+}

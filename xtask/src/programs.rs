@@ -1,0 +1,116 @@
+//! The client programs that tests drive: finds them, and installs them where that is allowed.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Each program with the Debian package that has it.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("nbdinfo", "libnbd-bin"),
+    ("nbdcopy", "libnbd-bin"),
+    ("qemu-img", "qemu-utils"),
+    ("qemu-io", "qemu-utils"),
+    ("fio", "fio"),
+    ("cc", "gcc"),
+];
+
+/// Makes sure that every program is there: where some are not, and this user may, installs their
+/// packages by `run` (which runs a command and says how it failed).
+///
+/// # Errors
+///
+/// Which programs are missing, and the command that installs them.
+pub(crate) fn ensure(
+    mut run: impl FnMut(&mut Command) -> Result<(), String>,
+) -> Result<(), String> {
+    let missing = missing();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let packages = packages(&missing);
+    if find("apt-get").is_none() {
+        return Err(explain(&missing, &packages, "there is no apt-get here to install them with"));
+    }
+    if !is_root() {
+        return Err(explain(&missing, &packages, "only root may install them"));
+    }
+    run(apt().arg("update"))
+        .and_then(|()| {
+            run(apt().args(["install", "-y", "--no-install-recommends"]).args(&packages))
+        })
+        .map_err(|failed| {
+            explain(&missing, &packages, &format!("installing them failed: {failed}"))
+        })?;
+    let still = self::missing();
+    if still.is_empty() {
+        return Ok(());
+    }
+    Err(explain(&still, &packages, "the packages were installed but do not have them"))
+}
+
+fn apt() -> Command {
+    let mut apt = Command::new("apt-get");
+    // Nobody is there to answer questions.
+    apt.env("DEBIAN_FRONTEND", "noninteractive");
+    apt
+}
+
+type Program = (&'static str, &'static str);
+
+fn missing() -> Vec<Program> {
+    PROGRAMS.iter().copied().filter(|(program, _)| find(program).is_none()).collect()
+}
+
+/// Each package once, in the order of the table.
+fn packages(missing: &[Program]) -> Vec<&'static str> {
+    let mut packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
+    packages.dedup();
+    packages
+}
+
+fn explain(missing: &[Program], packages: &[&str], why: &str) -> String {
+    let names: Vec<String> =
+        missing.iter().map(|(program, package)| format!("{program} (package {package})")).collect();
+    format!(
+        "programs that the tests drive are missing: {}; {why}.\n\
+         On Debian this installs them:\n    \
+         apt-get update && apt-get install -y --no-install-recommends {}",
+        names.join(", "),
+        packages.join(" "),
+    )
+}
+
+/// The file that a shell would run under that name.
+fn find(program: &str) -> Option<PathBuf> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| {
+        file.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    })
+}
+
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    // The folder of a process belongs to the user whom it runs as.
+    std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_found_on_the_path_and_an_invented_one_is_not() {
+        assert!(find("cargo").is_some());
+        assert!(find("corewise-no-such-program").is_none());
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_its_package_and_the_command() {
+        let missing = [PROGRAMS[0], PROGRAMS[1], PROGRAMS[4]];
+        let packages = packages(&missing);
+        assert_eq!(packages, ["libnbd-bin", "fio"]);
+        let message = explain(&missing, &packages, "only root may install them");
+        assert!(message.contains("nbdinfo (package libnbd-bin)"), "{message}");
+        assert!(message.ends_with("--no-install-recommends libnbd-bin fio"), "{message}");
+    }
+}

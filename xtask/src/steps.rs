@@ -1,0 +1,133 @@
+//! The steps of `cargo xtask test`, in the order in which they are run: quick ones first.
+
+use crate::programs;
+use crate::run::Run;
+use crate::workspace;
+use std::process::Command;
+
+/// One step: a name for `--only`, what it checks, and how.
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    pub(crate) check: fn(&mut Run) -> Result<(), String>,
+    /// Nothing after it makes sense when it failed.
+    pub(crate) needed_by_all: bool,
+}
+
+pub(crate) const ALL: &[Step] = &[
+    Step {
+        name: "programs",
+        what: "the client programs that tests drive are there (root: installs what is missing)",
+        check: |run| programs::ensure(|command| run.command(command)),
+        needed_by_all: true,
+    },
+    step("fmt", "the sources are formatted", |run| run.cargo(&["fmt", "--all", "--check"], |_| {})),
+    step("floors", "each crate imports only what floors.toml allows", |run| {
+        run.cargo(&["test", "--locked", "-p", "xtask", "--test", "floors"], |_| {})
+    }),
+    step(
+        "tidy",
+        "the house rules that can be checked in the sources, and xtask's own tests",
+        |run| {
+            run.cargo(
+                &["test", "--locked", "--no-fail-fast", "-p", "xtask", "--bins", "--test", "tidy"],
+                |_| {},
+            )
+        },
+    ),
+    step("clippy", "no lint speaks up in any target", |run| {
+        run.cargo(
+            &["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"],
+            |_| {},
+        )
+    }),
+    step("doc", "the documentation builds without a warning", |run| {
+        // Libraries: the program and the facade have one name, so their pages would collide.
+        run.cargo(&["doc", "--locked", "--workspace", "--no-deps", "--lib"], |command| {
+            command.env("RUSTDOCFLAGS", "-D warnings");
+        })
+    }),
+    step("supply", "licences, sources and bans of all dependencies are as deny.toml says", supply),
+    step("tests", "unit, stepped, integration and documentation tests", |run| {
+        let mut args = vec!["test", "--locked", "--no-fail-fast", "--workspace"];
+        // They have steps of their own.
+        args.extend(["--exclude", "xtask", "--exclude", "corewise-cli"]);
+        args.extend(["--exclude", "corewise-fuzz"]);
+        run.cargo(&args, |_| {})
+    }),
+    // With debug assertions: what a client does to the server is worth checking most closely.
+    step("clients", "the program itself, driven by real clients", |run| {
+        run.cargo(&["test", "--locked", "--no-fail-fast", "-p", "corewise-cli"], |_| {})
+    }),
+    step("fuzz", "the fuzz targets still pass on their stored inputs", |run| {
+        run.cargo(&["test", "--locked", "--no-fail-fast", "-p", "corewise-fuzz"], |_| {})
+    }),
+    step("loom", "the models of the lock-free protocols, in every interleaving", loom),
+    step("release", "the release build works: `corewise up --for 5s`", release),
+];
+
+const fn step(
+    name: &'static str,
+    what: &'static str,
+    check: fn(&mut Run) -> Result<(), String>,
+) -> Step {
+    Step { name, what, check, needed_by_all: false }
+}
+
+fn loom(run: &mut Run) -> Result<(), String> {
+    let packages = workspace::packages_with_loom_models(run.root())?;
+    let mut args = vec!["test", "--locked", "--no-fail-fast", "--release", "--test", "loom_*"];
+    for package in &packages {
+        args.extend(["-p", package]);
+    }
+    // Other flags mean other builds of everything: they have a folder of their own, or each run
+    // would throw the other's away.
+    let target = run.target().join("loom");
+    let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    run.cargo(&args, |command| {
+        command.env("CARGO_TARGET_DIR", target);
+        command.env("RUSTFLAGS", format!("{flags} --cfg loom").trim_start());
+    })
+}
+
+/// The version that deny.toml was written for.
+const CARGO_DENY: &str = "0.20.2";
+
+fn supply(run: &mut Run) -> Result<(), String> {
+    let tools = run.target().join("tools");
+    let deny = tools.join("bin/cargo-deny");
+    let version = Command::new(&deny).arg("--version").output();
+    let there = version.is_ok_and(|out| {
+        out.status.success() && String::from_utf8_lossy(&out.stdout).trim().ends_with(CARGO_DENY)
+    });
+    if !there {
+        // A debug build takes about a minute on two cores, once; a release build several.
+        let build = tools.join("build");
+        let root = tools.display().to_string();
+        let args =
+            ["install", "--locked", "--debug", "--quiet", "--root", &root, "--version", CARGO_DENY];
+        run.cargo(&[&args[..], &["cargo-deny"]].concat(), |command| {
+            command.env("CARGO_TARGET_DIR", &build).env("CARGO_PROFILE_DEV_DEBUG", "0");
+        })?;
+        // The program is all that is needed of it.
+        std::fs::remove_dir_all(&build)
+            .map_err(|e| format!("cannot remove {}: {e}", build.display()))?;
+    }
+    // Offline, as the crates are there by now. Advisories would need their database fetched.
+    let args = ["--locked", "--offline", "check", "licenses", "bans", "sources"];
+    run.command(Command::new(&deny).args(args))
+}
+
+fn release(run: &mut Run) -> Result<(), String> {
+    run.cargo(&["build", "--locked", "--release", "-p", "corewise-cli"], |_| {})?;
+    let program = run.target().join("release/corewise");
+    let said = run.output(Command::new(program).args(["up", "--for", "5s"]))?;
+    // Each timeline ends with a line of numbers that begins so.
+    let timelines = said.lines().filter(|line| line.starts_with("makespan ")).count();
+    if timelines < 2 {
+        return Err(format!(
+            "`corewise up --for 5s` ended well but printed {timelines} timelines, not both"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! Where things are: the root, the target folder, the crates that have loom models.
+
+use std::path::{Path, PathBuf};
+
+/// The root of the workspace that this program was built from.
+pub(crate) fn root() -> Result<PathBuf, String> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = here.parent().ok_or_else(|| format!("{} has no parent", here.display()))?;
+    // A clone that was moved after it was built: cargo says where it is now.
+    let root = match std::env::var_os("CARGO_MANIFEST_DIR") {
+        Some(dir) => Path::new(&dir).parent().unwrap_or(root).to_path_buf(),
+        None => root.to_path_buf(),
+    };
+    let manifest = root.join("Cargo.toml");
+    if !manifest.is_file() {
+        return Err(format!(
+            "there is no {}; run this in a clone of the project",
+            manifest.display()
+        ));
+    }
+    Ok(root)
+}
+
+/// The one folder that holds everything that is built.
+pub(crate) fn target(root: &Path) -> PathBuf {
+    // A relative one is taken from where cargo was started, as cargo does.
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map(PathBuf::from)
+        .and_then(|dir| std::path::absolute(dir).ok())
+        .unwrap_or_else(|| root.join("target"))
+}
+
+/// The packages below `crates` that have a `tests/loom_*.rs`, sorted.
+pub(crate) fn packages_with_loom_models(root: &Path) -> Result<Vec<String>, String> {
+    let mut packages = Vec::new();
+    for folder in entries(&root.join("crates"))? {
+        let tests = folder.join("tests");
+        if !tests.is_dir() {
+            continue;
+        }
+        let is_model = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with("loom_") && name.ends_with(".rs")
+        };
+        if entries(&tests)?.iter().any(is_model) {
+            packages.push(package_name(&folder.join("Cargo.toml"))?);
+        }
+    }
+    packages.sort();
+    Ok(packages)
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let failed = |e: std::io::Error| format!("cannot list {}: {e}", folder.display());
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        paths.push(entry.map_err(failed)?.path());
+    }
+    Ok(paths)
+}
+
+/// The first `name = "…"` of a manifest, which in ours is the package's.
+fn package_name(manifest: &Path) -> Result<String, String> {
+    let text = std::fs::read_to_string(manifest)
+        .map_err(|e| format!("cannot read {}: {e}", manifest.display()))?;
+    text.lines()
+        .find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'))
+        .map(str::to_owned)
+        .ok_or_else(|| format!("{} has no `name = \"…\"` line", manifest.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_root_is_the_folder_with_the_workspace_manifest() {
+        let text = std::fs::read_to_string(root().unwrap().join("Cargo.toml")).unwrap();
+        assert!(text.starts_with("[workspace]"));
+    }
+
+    #[test]
+    fn the_lock_free_inbox_has_its_model_run() {
+        let packages = packages_with_loom_models(&root().unwrap()).unwrap();
+        assert!(packages.contains(&"corewise-sync".to_owned()), "{packages:?}");
+        assert!(!packages.contains(&"corewise-timeline".to_owned()), "{packages:?}");
+    }
+}

@@ -1,0 +1,231 @@
+//! Holds floors.toml: each crate imports only crates on floors below its own.
+
+use cargo_metadata::{DependencyKind, MetadataCommand};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// A floor, as it stands in floors.toml.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Floor {
+    Number(u32),
+    Dev,
+}
+
+impl<'de> Deserialize<'de> for Floor {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Floor, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Raw {
+            Number(u32),
+            Word(String),
+        }
+        match Raw::deserialize(from)? {
+            Raw::Number(n) => Ok(Floor::Number(n)),
+            Raw::Word(word) if word == "dev" => Ok(Floor::Dev),
+            Raw::Word(word) => {
+                Err(serde::de::Error::custom(format!("`{word}` is no floor: a number or \"dev\"")))
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    floor: Floor,
+    #[serde(default)]
+    imports: Vec<String>,
+}
+
+type Floors = BTreeMap<String, Entry>;
+
+/// One crate of the workspace importing another.
+#[derive(Clone, Debug)]
+struct Import {
+    from: String,
+    to: String,
+    /// Only its tests, examples and benches do.
+    for_tests: bool,
+}
+
+/// Everything that floors.toml and the workspace disagree on.
+fn findings(floors: &Floors, crates: &[String], imports: &[Import]) -> Vec<String> {
+    let mut found = Vec::new();
+    for name in crates {
+        if !floors.contains_key(name) {
+            found.push(format!("{name} is not in floors.toml: give it a floor and its imports"));
+        }
+    }
+    for (name, entry) in floors {
+        if !crates.contains(name) {
+            found.push(format!("floors.toml lists {name}, which is no crate of the workspace"));
+        }
+        if entry.floor == Floor::Dev && !entry.imports.is_empty() {
+            found
+                .push(format!("{name} is on floor dev, which may import everything: list nothing"));
+        }
+        for to in &entry.imports {
+            let Some(target) = floors.get(to) else {
+                found.push(format!("floors.toml lets {name} import {to}, which it does not list"));
+                continue;
+            };
+            match (entry.floor, target.floor) {
+                (Floor::Number(own), Floor::Number(other)) if other < own => {}
+                _ => found.push(format!(
+                    "floors.toml lets {name} import {to}, which is not on a floor strictly below"
+                )),
+            }
+        }
+    }
+    for import in imports {
+        let Import { from, to, for_tests } = import;
+        let (Some(own), Some(other)) = (floors.get(from), floors.get(to)) else {
+            continue; // said above
+        };
+        match (own.floor, other.floor) {
+            (Floor::Dev, _) => {}
+            (_, Floor::Dev) => {
+                found.push(format!("{from} imports {to}, which is for development only"))
+            }
+            (Floor::Number(own), Floor::Number(other)) if *for_tests => {
+                if other > own {
+                    found.push(format!(
+                        "the tests of {from} (floor {own}) import {to} from above (floor {other})"
+                    ));
+                }
+            }
+            _ if own.imports.contains(to) => {}
+            _ => found.push(format!("{from} imports {to}, which floors.toml does not allow")),
+        }
+    }
+    found
+}
+
+fn stored() -> Floors {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../floors.toml");
+    let text = std::fs::read_to_string(path).expect("floors.toml is at the root");
+    toml::from_str(&text).expect("floors.toml is as its own comment says")
+}
+
+fn workspace() -> (Vec<String>, Vec<Import>) {
+    let metadata = MetadataCommand::new()
+        .manifest_path(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml"))
+        .no_deps()
+        .exec()
+        .expect("cargo describes the workspace");
+    let crates: Vec<String> = metadata.packages.iter().map(|p| p.name.to_string()).collect();
+    let mut imports = Vec::new();
+    for package in &metadata.packages {
+        for dependency in package.dependencies.iter().filter(|d| crates.contains(&d.name)) {
+            imports.push(Import {
+                from: package.name.to_string(),
+                to: dependency.name.clone(),
+                for_tests: dependency.kind == DependencyKind::Development,
+            });
+        }
+    }
+    (crates, imports)
+}
+
+#[test]
+fn each_crate_imports_only_what_its_floor_allows() {
+    let (crates, imports) = workspace();
+    let found = findings(&stored(), &crates, &imports);
+    assert!(found.is_empty(), "\n{}\n", found.join("\n"));
+}
+
+#[test]
+fn floors_hold_every_crate_that_the_design_names() {
+    let floors = stored();
+    for (floor, names) in [
+        (Floor::Number(0), &["corewise-topology", "corewise-sync", "corewise-timeline"][..]),
+        (Floor::Number(1), &["corewise-workqueue", "corewise-smp"]),
+        (Floor::Number(2), &["corewise-device", "corewise-blockmq"]),
+        (Floor::Number(3), &["corewise-nbd"]),
+        (Floor::Number(4), &["corewise", "corewise-bench"]),
+        (Floor::Number(5), &["corewise-cli"]),
+        (Floor::Dev, &["xtask", "bench-peers", "corewise-fuzz"]),
+    ] {
+        for name in names {
+            assert_eq!(floors.get(*name).map(|e| e.floor), Some(floor), "{name}");
+        }
+    }
+}
+
+mod the_check_can_fail {
+    use super::*;
+
+    const SMALL: &str = r#"
+        [ground]
+        floor = 0
+        imports = []
+        [side]
+        floor = 0
+        imports = []
+        [middle]
+        floor = 1
+        imports = ["ground"]
+        [tool]
+        floor = "dev"
+    "#;
+
+    fn check(toml: &str, crates: &[&str], imports: &[(&str, &str, bool)]) -> Vec<String> {
+        let floors: Floors = toml::from_str(toml).unwrap();
+        let crates: Vec<String> = crates.iter().map(|c| (*c).to_owned()).collect();
+        let imports: Vec<Import> = imports
+            .iter()
+            .map(|&(from, to, for_tests)| Import { from: from.into(), to: to.into(), for_tests })
+            .collect();
+        findings(&floors, &crates, &imports)
+    }
+
+    const CRATES: &[&str] = &["ground", "side", "middle", "tool"];
+
+    #[test]
+    fn what_is_listed_passes() {
+        let imports = [
+            ("middle", "ground", false),
+            ("tool", "middle", false),
+            ("middle", "side", true),
+            ("ground", "side", true),
+        ];
+        assert_eq!(check(SMALL, CRATES, &imports), Vec::<String>::new());
+    }
+
+    #[test]
+    fn an_import_that_is_not_listed_is_found() {
+        let found = check(SMALL, CRATES, &[("middle", "side", false)]);
+        assert_eq!(found, ["middle imports side, which floors.toml does not allow"]);
+    }
+
+    #[test]
+    fn tests_must_not_import_from_above_and_nobody_imports_tools() {
+        let found = check(SMALL, CRATES, &[("ground", "middle", true), ("middle", "tool", true)]);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].contains("from above") && found[1].contains("development only"));
+    }
+
+    #[test]
+    fn an_unknown_crate_and_an_unused_entry_are_found() {
+        let found = check(SMALL, &["ground", "side", "middle", "new"], &[]);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].starts_with("new is not in floors.toml"));
+        assert!(found[1].contains("tool, which is no crate"));
+    }
+
+    #[test]
+    fn an_entry_that_allows_an_equal_or_unknown_floor_is_found() {
+        let toml = SMALL.replace("imports = [\"ground\"]", "imports = [\"middle\", \"attic\"]");
+        let found = check(&toml, CRATES, &[]);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].contains("not on a floor strictly below"));
+        assert!(found[1].contains("attic, which it does not list"));
+    }
+
+    #[test]
+    fn a_floor_that_is_no_floor_is_refused() {
+        let wrong = SMALL.replace("\"dev\"", "\"roof\"");
+        assert!(toml::from_str::<Floors>(&wrong).unwrap_err().to_string().contains("roof"));
+    }
+}
