@@ -1,0 +1,233 @@
+//! The command line: one definition that parses, checks and explains every flag.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use corewise::topology::DEFAULT_SHARD_SIZE;
+
+use crate::{manifest, units};
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+const EXAMPLES: &str = "\
+Examples:
+  corewise up                      serve a few volumes from a temporary folder
+  corewise up disks.toml           serve those of a manifest
+  corewise topo                    CPUs, caches, nodes and pods of this machine
+
+Exit codes: 0 success, 1 failure, 2 wrong usage.";
+
+const TOPO_EXAMPLES: &str = "\
+Sources:
+  live               this machine, as this process may use it (the default)
+  sysfs:DIR          a saved copy of /sys/devices/system
+  synthetic:'SPEC'   hwloc's description language
+
+Examples:
+  corewise topo
+  corewise topo --json | jq '.scopes.cache_shard'
+  corewise topo --from synthetic:'numa:2 l3:1 core:36 pu:2' --shard-size 12
+  corewise topo --from sysfs:/tmp/other-machine";
+
+const UP_EXAMPLES: &str = "\
+Without a manifest a built-in one makes a memory volume, a stripe and a mirror over files in a
+temporary folder, which is removed at the end. docs/manifest.md describes the format.
+
+SIGINT, SIGTERM and --for stop the server: it accepts nobody any more, answers what is in flight,
+flushes, and shuts the devices down in dependency order. A second signal ends it at once.
+
+Examples:
+  corewise up
+  corewise up --for 5s --timeline up.svg
+  corewise up disks.toml --keep-going
+  corewise up disks.toml --socket /run/corewise.sock --tcp 10809
+
+Exit codes: 0 everything came up and went down in order, 1 something did not, 2 wrong usage.";
+
+/// Serve volumes from machines of many cores, and see what bringing them up and down costs.
+#[derive(Debug, Parser)]
+#[command(name = "corewise", version, styles = STYLES, after_help = EXAMPLES)]
+#[command(disable_help_subcommand = true, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) log: Log,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What is told on stderr beyond errors.
+#[derive(Debug, Args)]
+pub(crate) struct Log {
+    /// Tell more on stderr: -v info, -vv debug, -vvv trace
+    #[arg(short, long, action = clap::ArgAction::Count, global = true, conflicts_with = "log")]
+    verbose: u8,
+    /// Tell on stderr what is at least this grave [default: warn]
+    #[arg(long, value_name = "LEVEL", global = true)]
+    log: Option<Level>,
+}
+
+/// How grave a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Level {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl Log {
+    pub(crate) fn level(&self) -> Level {
+        match (self.log, self.verbose) {
+            (Some(level), _) => level,
+            (None, 0) => Level::Warn,
+            (None, 1) => Level::Info,
+            (None, 2) => Level::Debug,
+            (None, _) => Level::Trace,
+        }
+    }
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show CPUs, caches, nodes, and the pods that each affinity scope makes of them
+    #[command(after_help = TOPO_EXAMPLES)]
+    Topo(Topo),
+    /// Bring up the devices of a manifest in parallel and export them over NBD
+    #[command(after_help = UP_EXAMPLES)]
+    Up(Up),
+}
+
+/// `corewise topo`.
+#[derive(Debug, Args)]
+pub(crate) struct Topo {
+    /// Which machine to show
+    #[arg(long, value_name = "SOURCE", default_value = "live", value_parser = source)]
+    pub(crate) from: Source,
+    /// How many cores a pod of scope cache_shard is to come closest to
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_SHARD_SIZE)]
+    pub(crate) shard_size: u32,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Where a topology comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Live,
+    Sysfs(PathBuf),
+    Synthetic(String),
+}
+
+/// `corewise up`.
+#[derive(Debug, Args)]
+pub(crate) struct Up {
+    /// TOML file that declares devices and exports; '-' reads it from stdin
+    pub(crate) manifest: Option<PathBuf>,
+    /// Stop after this long, such as 5s, 2m or 1h
+    #[arg(long = "for", value_name = "DURATION", value_parser = units::parse_duration)]
+    pub(crate) duration: Option<Duration>,
+    /// Write both timelines, bring-up and shutdown, to FILE (.svg or .json)
+    #[arg(long, value_name = "FILE", value_parser = timeline_file)]
+    pub(crate) timeline: Option<TimelineFile>,
+    /// Bring up what can be brought up, and say what can't
+    #[arg(long)]
+    pub(crate) keep_going: bool,
+    /// Listen on this Unix socket instead of the manifest's
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Listen on this TCP address instead of the manifest's; a port alone means 127.0.0.1
+    #[arg(long, value_name = "ADDR", value_parser = manifest::tcp_address)]
+    pub(crate) tcp: Option<String>,
+    /// Print one JSON object a line, one line an event
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A file for timelines; its ending says the format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TimelineFile {
+    pub(crate) path: PathBuf,
+    pub(crate) format: TimelineFormat,
+}
+
+/// What a timeline file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TimelineFormat {
+    Svg,
+    Json,
+}
+
+fn source(text: &str) -> Result<Source, String> {
+    match text.split_once(':') {
+        _ if text == "live" => Ok(Source::Live),
+        Some(("sysfs", dir)) if !dir.is_empty() => Ok(Source::Sysfs(dir.into())),
+        Some(("synthetic", spec)) if !spec.trim().is_empty() => {
+            Ok(Source::Synthetic(spec.to_string()))
+        }
+        _ => Err("write live, sysfs:DIR or synthetic:'SPEC'".to_string()),
+    }
+}
+
+fn timeline_file(text: &str) -> Result<TimelineFile, String> {
+    let path = PathBuf::from(text);
+    let format = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("svg") => TimelineFormat::Svg,
+        Some("json") => TimelineFormat::Json,
+        _ => return Err("the file's name must end in .svg or .json".to_string()),
+    };
+    Ok(TimelineFile { path, format })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_explains_itself_with_examples() {
+        let command = Cli::command();
+        for sub in command.get_subcommands() {
+            let help = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Examples:"), "{}", sub.get_name());
+            assert!(help.contains(&format!("corewise {}", sub.get_name())), "{}", sub.get_name());
+        }
+    }
+
+    #[test]
+    fn sources_and_files_are_told_by_their_ends() {
+        assert_eq!(source("live"), Ok(Source::Live));
+        assert_eq!(source("sysfs:/x"), Ok(Source::Sysfs("/x".into())));
+        assert_eq!(source("synthetic:pu:4"), Ok(Source::Synthetic("pu:4".into())));
+        for bad in ["", "xml:x", "sysfs:", "synthetic: ", "pu:4"] {
+            assert!(source(bad).is_err(), "{bad}");
+        }
+        assert_eq!(timeline_file("a.svg").map(|f| f.format), Ok(TimelineFormat::Svg));
+        assert_eq!(timeline_file("a/b.json").map(|f| f.format), Ok(TimelineFormat::Json));
+        assert!(timeline_file("a.png").is_err() && timeline_file("svg").is_err());
+    }
+
+    #[test]
+    fn verbosity_and_level_say_the_same() {
+        let level = |args: &[&str]| Cli::try_parse_from(args).map(|cli| cli.log.level());
+        assert_eq!(level(&["corewise", "topo"]).ok(), Some(Level::Warn));
+        assert_eq!(level(&["corewise", "topo", "-vv"]).ok(), Some(Level::Debug));
+        assert_eq!(level(&["corewise", "--log", "off", "topo"]).ok(), Some(Level::Off));
+        assert!(level(&["corewise", "topo", "-v", "--log", "info"]).is_err());
+    }
+}

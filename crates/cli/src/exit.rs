@@ -1,0 +1,63 @@
+//! How a run ends: the errors that reach the user, and the only place that knows exit codes.
+
+use std::io;
+use std::process::ExitCode;
+
+use crate::screen;
+
+/// The run did not do what was asked.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It has been said why.
+    Said,
+    /// This says why, and perhaps what to do.
+    Message { message: String, help: Option<String> },
+    /// Writing to stdout failed.
+    Stdout(io::Error),
+}
+
+impl Failure {
+    pub(crate) fn new(message: impl Into<String>) -> Failure {
+        Failure::Message { message: message.into(), help: None }
+    }
+
+    pub(crate) fn help(self, text: impl Into<String>) -> Failure {
+        match self {
+            Failure::Message { message, .. } => {
+                Failure::Message { message, help: Some(text.into()) }
+            }
+            other => other,
+        }
+    }
+}
+
+/// What `?` makes of a failed `write!`: the only I/O errors that are not given words on the way.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::Stdout(error)
+    }
+}
+
+/// Says why a run failed, and turns its end into a code: 0 success, 1 failure. Wrong usage, 2, is
+/// clap's, which ends the process before anything has begun.
+pub(crate) fn code(outcome: Result<(), Failure>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader had enough (`corewise topo | head`): nothing went wrong.
+        Err(Failure::Stdout(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(Failure::Stdout(error)) => {
+            screen::error(format_args!("cannot write to stdout: {error}"));
+            ExitCode::FAILURE
+        }
+        Err(Failure::Message { message, help }) => {
+            screen::error(format_args!("{message}"));
+            if let Some(help) = help {
+                screen::help(format_args!("{help}"));
+            }
+            ExitCode::FAILURE
+        }
+        Err(Failure::Said) => ExitCode::FAILURE,
+    }
+}

@@ -1,0 +1,303 @@
+//! The names between devices: duplicates, missing suppliers, parts claimed twice, cycles, and what
+//! a broken device takes along.
+
+use std::collections::BTreeMap;
+
+use super::LeftOut;
+use super::problem::{Problem, Subject};
+use super::raw::{RawDevice, RawManifest};
+
+/// The devices of a manifest by index, and what is known to be wrong with each.
+pub(super) struct Links<'m> {
+    devices: &'m [RawDevice],
+    /// Why a device can't be brought up; `None` while it can.
+    bad: Vec<Option<String>>,
+    /// Suppliers by index, each once, parts first.
+    suppliers: Vec<Vec<usize>>,
+    by_name: BTreeMap<&'m str, usize>,
+}
+
+/// The subject of a device's problems.
+pub(super) fn subject(device: &RawDevice) -> Subject {
+    Subject::Device(match &device.name {
+        Some(name) => Ok(name.value.clone()),
+        None => Err(device.number),
+    })
+}
+
+impl<'m> Links<'m> {
+    /// Follows all names. Problems are added to `problems`.
+    pub(super) fn follow(raw: &'m RawManifest, problems: &mut Vec<Problem>) -> Links<'m> {
+        let devices = raw.devices.as_slice();
+        let why = "it has a problem of its own";
+        let bad = devices.iter().map(|device| device.broken.then(|| why.to_string())).collect();
+        let mut links = Links {
+            devices,
+            bad,
+            suppliers: vec![Vec::new(); devices.len()],
+            by_name: BTreeMap::new(),
+        };
+        links.names(problems);
+        links.link(problems);
+        links.claims(problems);
+        links.cycles(problems);
+        links
+    }
+
+    /// Marks device `index` as one that can't be brought up.
+    pub(super) fn mark(&mut self, index: usize) {
+        self.bad[index].get_or_insert_with(|| "it has a problem of its own".to_string());
+    }
+
+    pub(super) fn is_bad(&self, index: usize) -> bool {
+        self.bad[index].is_some()
+    }
+
+    pub(super) fn find(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    pub(super) fn names_known(&self) -> impl Iterator<Item = &'m str> + '_ {
+        self.by_name.keys().copied()
+    }
+
+    /// The names of the devices that must be up before `index`.
+    pub(super) fn suppliers(&self, index: usize) -> Vec<String> {
+        self.suppliers[index].iter().map(|s| self.name(*s).to_string()).collect()
+    }
+
+    /// The device that is built over device `index`, if there is one.
+    pub(super) fn built_over(&self, index: usize) -> Option<&'m str> {
+        let name = self.name(index);
+        let claims =
+            |device: &&RawDevice| device.over.iter().flatten().any(|part| part.value == name);
+        self.devices.iter().find(claims).and_then(|d| d.name.as_ref()).map(|n| n.value.as_str())
+    }
+
+    /// Takes out all that depend on a bad device, directly or not, and says why for each.
+    pub(super) fn left_out(&mut self) -> Vec<LeftOut> {
+        // Each round reaches one level further; the graph has no level beyond the device count.
+        for _ in 0..self.devices.len() {
+            let mut changed = false;
+            for index in 0..self.devices.len() {
+                if self.is_bad(index) {
+                    continue;
+                }
+                if let Some(broken) = self.suppliers[index].iter().find(|s| self.is_bad(**s)) {
+                    self.bad[index] = Some(format!("it needs '{}'", self.name(*broken)));
+                    changed = true;
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
+        let why = self.bad.iter().enumerate();
+        why.filter_map(|(index, why)| {
+            why.clone().map(|why| LeftOut { subject: subject(&self.devices[index]), why })
+        })
+        .collect()
+    }
+
+    fn name(&self, index: usize) -> &'m str {
+        self.devices[index].name.as_ref().map_or("", |name| name.value.as_str())
+    }
+
+    /// Every device needs a name of its own that can be written in a URI and in a table.
+    fn names(&mut self, problems: &mut Vec<Problem>) {
+        for (index, device) in self.devices.iter().enumerate() {
+            let Some(name) = &device.name else {
+                if !device.keys.iter().any(|key| key.value == "name") {
+                    problems.push(Problem::new(
+                        device.place,
+                        subject(device),
+                        "a device needs a 'name'",
+                    ));
+                }
+                self.mark(index);
+                continue;
+            };
+            if let Err(message) = check_name(&name.value) {
+                problems.push(Problem::new(name.place, subject(device), message));
+                self.mark(index);
+                continue;
+            }
+            if let Some(&first) = self.by_name.get(name.value.as_str()) {
+                let line = self.devices[first].name.as_ref().map_or(0, |name| name.place.line);
+                problems.push(
+                    Problem::new(
+                        name.place,
+                        subject(device),
+                        format!("the name is taken by the device on line {line}"),
+                    )
+                    .help("give each device a name of its own"),
+                );
+                // Which of the two is meant elsewhere can't be known: neither comes up.
+                self.mark(index);
+                self.mark(first);
+                continue;
+            }
+            self.by_name.insert(&name.value, index);
+        }
+    }
+
+    /// Turns the names in `over` and `suppliers` into indices.
+    fn link(&mut self, problems: &mut Vec<Problem>) {
+        for (index, device) in self.devices.iter().enumerate() {
+            let over = device.over.iter().flatten().map(|name| (name, "part"));
+            let others = device.suppliers.iter().flatten().map(|name| (name, "supplier"));
+            for (name, role) in over.chain(others) {
+                match self.find(&name.value) {
+                    Some(found) if role == "part" && self.suppliers[index].contains(&found) => {
+                        problems.push(Problem::new(
+                            name.place,
+                            subject(device),
+                            format!("names '{}' twice in 'over'", name.value),
+                        ));
+                        self.mark(index);
+                    }
+                    Some(found) if self.suppliers[index].contains(&found) => {}
+                    Some(found) => self.suppliers[index].push(found),
+                    None => {
+                        let message =
+                            format!("there is no device '{}' to be its {role}", name.value);
+                        let problem = Problem::new(name.place, subject(device), message);
+                        let known: Vec<&str> = self.names_known().collect();
+                        let help = match crate::suggest::closest(&name.value, known.iter().copied())
+                        {
+                            Some(close) => format!("did you mean '{close}'?"),
+                            None => format!("declared devices: {}", known.join(", ")),
+                        };
+                        problems.push(problem.help(help));
+                        self.mark(index);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A device can be a part of one other device only: two of them would overwrite each other.
+    fn claims(&mut self, problems: &mut Vec<Problem>) {
+        let mut claimed: BTreeMap<&str, usize> = BTreeMap::new();
+        for (index, device) in self.devices.iter().enumerate() {
+            for part in device.over.iter().flatten() {
+                let first = *claimed.entry(&part.value).or_insert(index);
+                if first != index && self.find(&part.value).is_some() {
+                    problems.push(Problem::new(
+                        part.place,
+                        subject(device),
+                        format!("'{}' is already a part of '{}'", part.value, self.name(first)),
+                    ));
+                    self.mark(index);
+                    self.mark(first);
+                }
+            }
+        }
+    }
+
+    /// Finds each cycle once and shows its path.
+    fn cycles(&mut self, problems: &mut Vec<Problem>) {
+        for cycle in find_cycles(&self.suppliers) {
+            let path: Vec<&str> =
+                cycle.iter().chain(cycle.first()).map(|index| self.name(*index)).collect();
+            let device = &self.devices[cycle[0]];
+            let message = format!("needs itself: {}", path.join(" -> "));
+            problems.push(
+                Problem::new(device.place, subject(device), message)
+                    .help("each arrow means 'needs'; take one of them out"),
+            );
+            for index in cycle {
+                self.mark(index);
+            }
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    match name {
+        "" => Err("a device's name can't be empty".to_string()),
+        name if name.len() > 64 => Err("a device's name has at most 64 characters".to_string()),
+        name if !name.chars().all(allowed) => {
+            Err("a device's name is made of letters, digits, '-', '_' and '.'".to_string())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The cycles that are met by walking from each node in order; disjoint, smallest index first.
+///
+/// Every node on a cycle that shares no node with an earlier one is in exactly one of them. That
+/// is enough to reject the manifest and to show a way out of each knot.
+fn find_cycles(suppliers: &[Vec<usize>]) -> Vec<Vec<usize>> {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Colour {
+        New,
+        OnPath,
+        Done,
+    }
+    let mut colour = vec![Colour::New; suppliers.len()];
+    let mut cycles = Vec::new();
+    for start in 0..suppliers.len() {
+        // A walk without recursion: manifests with long chains must not need a deep stack.
+        // Each entry is a node and the number of its suppliers that were looked at.
+        let mut path: Vec<(usize, usize)> = Vec::new();
+        if colour[start] == Colour::New {
+            colour[start] = Colour::OnPath;
+            path.push((start, 0));
+        }
+        while let Some((node, next)) = path.last_mut() {
+            let Some(&supplier) = suppliers[*node].get(*next) else {
+                colour[*node] = Colour::Done;
+                path.pop();
+                continue;
+            };
+            *next += 1;
+            match colour[supplier] {
+                Colour::Done => {}
+                Colour::New => {
+                    colour[supplier] = Colour::OnPath;
+                    path.push((supplier, 0));
+                }
+                Colour::OnPath => {
+                    let from = path.iter().position(|(n, _)| *n == supplier).unwrap_or(0);
+                    let mut cycle: Vec<usize> = path[from..].iter().map(|(n, _)| *n).collect();
+                    let smallest = cycle.iter().enumerate().min_by_key(|(_, n)| **n);
+                    let turn = smallest.map_or(0, |(at, _)| at);
+                    cycle.rotate_left(turn);
+                    cycles.push(cycle);
+                }
+            }
+        }
+    }
+    cycles
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_graph_without_cycles_has_none() {
+        assert!(find_cycles(&[]).is_empty());
+        // A diamond: two ways from 0 to 3.
+        assert!(find_cycles(&[vec![1, 2], vec![3], vec![3], vec![]]).is_empty());
+    }
+
+    #[test]
+    fn each_cycle_is_found_once_beginning_at_its_first_device() {
+        assert_eq!(find_cycles(&[vec![0]]), [vec![0]]);
+        assert_eq!(find_cycles(&[vec![1], vec![2], vec![0]]), [vec![0, 1, 2]]);
+        // 3 leads into the cycle of 1 and 2, without being on it.
+        assert_eq!(find_cycles(&[vec![], vec![2], vec![1], vec![1]]), [vec![1, 2]]);
+        assert_eq!(find_cycles(&[vec![1], vec![0], vec![3], vec![2]]), [vec![0, 1], vec![2, 3]]);
+    }
+
+    #[test]
+    fn a_chain_of_100_000_devices_needs_no_deep_stack() {
+        let last = 99_999;
+        let chain: Vec<Vec<usize>> =
+            (0..=last).map(|i| if i == last { vec![] } else { vec![i + 1] }).collect();
+        assert!(find_cycles(&chain).is_empty());
+    }
+}

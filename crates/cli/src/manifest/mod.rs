@@ -1,0 +1,126 @@
+//! The manifest of `corewise up`: what to bring up, what to export and where to listen.
+//!
+//! [`raw`] reads the text and looks nothing up; [`resolve`] decides what it means; [`links`] follows
+//! the names from device to device. All of it is pure: nothing here touches the file system. The
+//! format is described in `docs/manifest.md`.
+
+mod links;
+mod problem;
+mod raw;
+mod reader;
+mod resolve;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub(crate) use problem::{At, Place, Problem, Subject};
+pub(crate) use resolve::tcp_address;
+
+/// How long exports may go on answering what is in flight at shutdown, unless `drain` says else.
+pub(crate) const DEFAULT_DRAIN: Duration = Duration::from_secs(5);
+
+/// What a manifest asks for, checked as far as that is possible without touching anything.
+#[derive(Debug)]
+pub(crate) struct Manifest {
+    pub(crate) server: Server,
+    /// In the order of the file.
+    pub(crate) devices: Vec<Device>,
+    /// In the order of the file, which is also the order in which clients see them.
+    pub(crate) exports: Vec<Export>,
+}
+
+/// Where to listen, and how long to drain.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) unix: Option<At<PathBuf>>,
+    /// `HOST:PORT`.
+    pub(crate) tcp: Option<At<String>>,
+    pub(crate) drain: Duration,
+}
+
+/// A volume, or a part of one.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) name: String,
+    /// Where its table begins.
+    pub(crate) place: Place,
+    pub(crate) driver: Driver,
+    /// Devices that must be up before this one and are shut down after it: the parts it is built
+    /// over, then those named in `suppliers`. Each once.
+    pub(crate) suppliers: Vec<String>,
+    /// The NUMA node that it is near to.
+    pub(crate) node: Option<u32>,
+}
+
+/// What a device is made of. Sizes are in bytes.
+#[derive(Debug)]
+pub(crate) enum Driver {
+    Memory { size: u64, block_size: u32 },
+    Null { size: u64, block_size: u32 },
+    File(FileDriver),
+    Stripe { over: Vec<String>, chunk: u64 },
+    Mirror { over: Vec<String> },
+}
+
+/// A file, or a disk of this machine, as a device.
+#[derive(Debug)]
+pub(crate) struct FileDriver {
+    pub(crate) path: At<PathBuf>,
+    /// Make the file if it isn't there. Needs `size`.
+    pub(crate) create: bool,
+    /// The size that the file has to have, or gets when it is made.
+    pub(crate) size: Option<At<u64>>,
+    pub(crate) block_size: u32,
+    pub(crate) io: Io,
+    pub(crate) read_only: bool,
+}
+
+/// How a file is read and written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Io {
+    /// io_uring where the kernel lets us, threads where it doesn't.
+    Auto,
+    /// io_uring, or the device fails.
+    Uring,
+    /// pread and pwrite on worker threads.
+    Threads,
+}
+
+/// A device that clients can see.
+#[derive(Debug)]
+pub(crate) struct Export {
+    pub(crate) name: String,
+    pub(crate) place: Place,
+    pub(crate) device: String,
+    pub(crate) read_only: bool,
+    pub(crate) description: Option<String>,
+}
+
+/// Something that can't be brought up, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LeftOut {
+    pub(crate) subject: Subject,
+    pub(crate) why: String,
+}
+
+/// The part of a manifest that can run, and what is wrong with the rest.
+#[derive(Debug)]
+pub(crate) struct Resolved {
+    /// Only what has no problem and depends on nothing that has one.
+    pub(crate) manifest: Manifest,
+    /// In the order of the file.
+    pub(crate) problems: Vec<Problem>,
+    /// What is missing from `manifest`: those with a problem, and those that need them.
+    pub(crate) left_out: Vec<LeftOut>,
+    /// The problems concern the manifest or its `[server]` table, so that nothing can run.
+    pub(crate) fatal: bool,
+}
+
+/// Reads a manifest. Relative paths in it start at `base`.
+pub(crate) fn read(text: &str, base: &Path) -> Resolved {
+    let (raw, problems) = raw::parse(text);
+    resolve::resolve(&raw, problems, base)
+}

@@ -1,0 +1,101 @@
+//! What is wrong with a manifest, and where: one message that names file, line and device.
+
+use std::fmt;
+
+/// A place in the text; both numbers count from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) line: usize,
+    pub(crate) column: usize,
+}
+
+/// A value and the place where it is written.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct At<T> {
+    pub(crate) value: T,
+    pub(crate) place: Place,
+}
+
+impl<T> At<T> {
+    pub(crate) fn new(value: T, place: Place) -> At<T> {
+        At { value, place }
+    }
+}
+
+/// Whom a problem is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// The manifest as a whole.
+    Manifest,
+    /// The `[server]` table.
+    Server,
+    /// A device by name, or by its number in the file (from 1) where it has none.
+    Device(Result<String, usize>),
+    /// An export by name, or by its number in the file (from 1) where it has none.
+    Export(Result<String, usize>),
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subject::Manifest => write!(f, "manifest"),
+            Subject::Server => write!(f, "[server]"),
+            Subject::Device(Ok(name)) => write!(f, "device '{name}'"),
+            Subject::Device(Err(number)) => write!(f, "device {number} (it has no name)"),
+            Subject::Export(Ok(name)) => write!(f, "export '{name}'"),
+            Subject::Export(Err(number)) => write!(f, "export {number}"),
+        }
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// Where, if it is about a place in the text.
+    pub(crate) place: Option<Place>,
+    /// Whom it is about.
+    pub(crate) subject: Subject,
+    /// What was asked and what was found.
+    pub(crate) message: String,
+    /// What to do about it.
+    pub(crate) help: Option<String>,
+}
+
+impl Problem {
+    pub(crate) fn new(place: Place, subject: Subject, message: impl Into<String>) -> Problem {
+        Problem { place: Some(place), subject, message: message.into(), help: None }
+    }
+
+    pub(crate) fn help(mut self, help: impl Into<String>) -> Problem {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// `FILE:LINE:COLUMN: SUBJECT: MESSAGE`, and the help on a line of its own.
+    pub(crate) fn display<'a>(&'a self, file: &'a str) -> impl fmt::Display + 'a {
+        DisplayProblem { problem: self, file }
+    }
+}
+
+struct DisplayProblem<'a> {
+    problem: &'a Problem,
+    file: &'a str,
+}
+
+impl fmt::Display for DisplayProblem<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Problem { place, subject, message, help } = self.problem;
+        write!(f, "{}:", self.file)?;
+        if let Some(place) = place {
+            write!(f, "{}:{}:", place.line, place.column)?;
+        }
+        if *subject != Subject::Manifest {
+            write!(f, " {subject}:")?;
+        }
+        write!(f, " {message}")?;
+        if let Some(help) = help {
+            write!(f, "\n  help: {help}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,253 @@
+//! The manifest as it is written: every key with its place, nothing looked up, nothing decided.
+
+use std::time::Duration;
+
+use toml::de::DeTable;
+
+use super::problem::{At, Place, Problem, Subject};
+use super::reader::{Fields, Lines};
+
+/// What the text says.
+#[derive(Debug, Default)]
+pub(crate) struct RawManifest {
+    pub(crate) server: RawServer,
+    pub(crate) devices: Vec<RawDevice>,
+    pub(crate) exports: Vec<RawExport>,
+}
+
+/// The `[server]` table.
+#[derive(Debug, Default)]
+pub(crate) struct RawServer {
+    pub(crate) unix: Option<At<String>>,
+    pub(crate) tcp: Option<At<String>>,
+    pub(crate) drain: Option<At<Duration>>,
+}
+
+/// One `[[device]]` table.
+#[derive(Debug)]
+pub(crate) struct RawDevice {
+    /// Where its header is.
+    pub(crate) place: Place,
+    /// Its number in the file, from 1.
+    pub(crate) number: usize,
+    /// A value in it could not be read, so it can't be brought up as it was meant.
+    pub(crate) broken: bool,
+    pub(crate) keys: Vec<At<String>>,
+    pub(crate) name: Option<At<String>>,
+    pub(crate) driver: Option<At<String>>,
+    pub(crate) size: Option<At<u64>>,
+    pub(crate) block_size: Option<At<u64>>,
+    pub(crate) path: Option<At<String>>,
+    pub(crate) create: Option<At<bool>>,
+    pub(crate) io: Option<At<String>>,
+    pub(crate) over: Option<Vec<At<String>>>,
+    pub(crate) chunk: Option<At<u64>>,
+    pub(crate) suppliers: Option<Vec<At<String>>>,
+    pub(crate) node: Option<At<u32>>,
+    pub(crate) read_only: Option<At<bool>>,
+}
+
+/// One `[[export]]` table.
+#[derive(Debug)]
+pub(crate) struct RawExport {
+    pub(crate) place: Place,
+    pub(crate) number: usize,
+    pub(crate) broken: bool,
+    pub(crate) name: Option<At<String>>,
+    pub(crate) device: Option<At<String>>,
+    pub(crate) read_only: Option<At<bool>>,
+    pub(crate) description: Option<At<String>>,
+}
+
+/// Reads the text. A syntax error leaves nothing to go on with; after any other problem the rest
+/// of the manifest is there all the same.
+pub(crate) fn parse(text: &str) -> (RawManifest, Vec<Problem>) {
+    let lines = Lines::new(text);
+    let document = match DeTable::parse(text) {
+        Ok(document) => document,
+        Err(error) => return (RawManifest::default(), vec![syntax(&error, &lines)]),
+    };
+    let mut manifest = RawManifest::default();
+    let mut problems = Vec::new();
+    let mut root = Fields::new(document.get_ref(), &lines, Subject::Manifest);
+    if let Some((table, _)) = root.table("server") {
+        let mut fields = Fields::new(table, &lines, Subject::Server);
+        manifest.server = RawServer {
+            unix: fields.string("unix"),
+            tcp: fields.string_or_number("tcp"),
+            drain: fields.duration("drain"),
+        };
+        problems.extend(fields.finish());
+    }
+    for (index, (table, place)) in root.tables("device").into_iter().enumerate() {
+        let (device, found) = device(table, &lines, place, index + 1);
+        manifest.devices.push(device);
+        problems.extend(found);
+    }
+    for (index, (table, place)) in root.tables("export").into_iter().enumerate() {
+        let (export, found) = export(table, &lines, place, index + 1);
+        manifest.exports.push(export);
+        problems.extend(found);
+    }
+    problems.extend(root.finish());
+    (manifest, problems)
+}
+
+fn device(
+    table: &DeTable<'_>,
+    lines: &Lines,
+    place: Place,
+    number: usize,
+) -> (RawDevice, Vec<Problem>) {
+    let subject = Subject::Device(name_of(table).ok_or(number));
+    let mut fields = Fields::new(table, lines, subject);
+    let mut device = RawDevice {
+        place,
+        number,
+        broken: false,
+        keys: fields.keys(),
+        name: fields.string("name"),
+        driver: fields.string("driver"),
+        size: fields.size("size"),
+        block_size: fields.size("block_size"),
+        path: fields.string("path"),
+        create: fields.boolean("create"),
+        io: fields.string("io"),
+        over: fields.names("over"),
+        chunk: fields.size("chunk"),
+        suppliers: fields.names("suppliers"),
+        node: fields.number("node"),
+        read_only: fields.boolean("read_only"),
+    };
+    let problems = fields.finish();
+    device.broken = !problems.is_empty();
+    (device, problems)
+}
+
+fn export(
+    table: &DeTable<'_>,
+    lines: &Lines,
+    place: Place,
+    number: usize,
+) -> (RawExport, Vec<Problem>) {
+    let subject = Subject::Export(name_of(table).ok_or(number));
+    let mut fields = Fields::new(table, lines, subject);
+    let mut export = RawExport {
+        place,
+        number,
+        broken: false,
+        name: fields.string("name"),
+        device: fields.string("device"),
+        read_only: fields.boolean("read_only"),
+        description: fields.string("description"),
+    };
+    let problems = fields.finish();
+    export.broken = !problems.is_empty();
+    (export, problems)
+}
+
+fn name_of(table: &DeTable<'_>) -> Option<String> {
+    table.get("name")?.get_ref().as_str().map(str::to_string)
+}
+
+fn syntax(error: &toml::de::Error, lines: &Lines) -> Problem {
+    let place = lines.place(error.span().map_or(0, |span| span.start));
+    // The parser's message may have several lines ("duplicate key\n in ..."): one is enough here.
+    let message = error.message().lines().map(str::trim).collect::<Vec<_>>().join(", ");
+    Problem::new(place, Subject::Manifest, format!("not valid TOML: {message}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(text: &str) -> Vec<String> {
+        parse(text).1.iter().map(|problem| problem.display("m.toml").to_string()).collect()
+    }
+
+    #[test]
+    fn every_key_is_read_with_its_place() {
+        let (manifest, problems) = parse(
+            r#"[server]
+unix = "s.sock"
+tcp = 10809
+drain = "2s"
+[[device]]
+name = "a"
+driver = "file"
+size = "64M"
+block_size = 4096
+path = "a.img"
+create = true
+io = "threads"
+node = 1
+read_only = false
+suppliers = ["b"]
+[[export]]
+name = "e"
+device = "a"
+description = "text"
+"#,
+        );
+        assert_eq!(problems, []);
+        assert_eq!(manifest.server.tcp.unwrap().value, "10809");
+        assert_eq!(manifest.server.drain.unwrap().value, Duration::from_secs(2));
+        let device = &manifest.devices[0];
+        assert_eq!(device.place.line, 5);
+        assert_eq!(
+            device.size.as_ref().map(|s| (s.value, s.place.line, s.place.column)),
+            Some((64 << 20, 8, 8))
+        );
+        assert_eq!(device.block_size.as_ref().unwrap().value, 4096);
+        assert_eq!(device.suppliers.as_ref().unwrap()[0].value, "b");
+        assert_eq!(device.keys.len(), 10);
+        assert_eq!(manifest.exports[0].device.as_ref().unwrap().place.line, 18);
+    }
+
+    #[test]
+    fn a_syntax_error_names_its_line() {
+        assert_eq!(messages("\n[[device]\nname = 1\n").len(), 1);
+        let message = &messages("\n[[device]\n")[0];
+        assert!(message.starts_with("m.toml:2:"), "{message}");
+        assert!(message.contains("not valid TOML"), "{message}");
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_the_one_that_was_meant() {
+        let found = messages("[[device]]\nname = \"a\"\nblok_size = 512\n");
+        assert_eq!(
+            found,
+            ["m.toml:3:1: device 'a': unknown key 'blok_size'\n  help: did you mean 'block_size'?"]
+        );
+        let found = messages("[servers]\n");
+        assert_eq!(found, ["m.toml:1:2: unknown key 'servers'\n  help: did you mean 'server'?"]);
+    }
+
+    #[test]
+    fn a_wrong_type_is_named_with_the_right_one() {
+        let found = messages("[[device]]\nname = 7\nsize = true\nover = \"a\"\nnode = -1\n");
+        assert_eq!(
+            found,
+            [
+                "m.toml:2:8: device 1 (it has no name): 'name' must be a string, not an integer",
+                "m.toml:3:8: device 1 (it has no name): 'size' must be a size such as \"64M\" or a \
+                 number of bytes, not a boolean",
+                "m.toml:4:8: device 1 (it has no name): 'over' must be a list of device names, \
+                 such as [\"a\", \"b\"], not a string",
+                "m.toml:5:8: device 1 (it has no name): 'node': it must lie between 0 and 4294967295",
+            ]
+        );
+        let found = messages("device = 3\n[server]\ntcp = [1]\n");
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found.iter().any(|m| m.contains("write [[device]]")), "{found:?}");
+    }
+
+    #[test]
+    fn one_bad_device_leaves_the_others_readable() {
+        let (manifest, problems) = parse(
+            "[[device]]\nname = \"a\"\nsize = \"x\"\n[[device]]\nname = \"b\"\nsize = \"1M\"\n",
+        );
+        assert_eq!(problems.len(), 1);
+        assert_eq!(manifest.devices.iter().map(|d| d.broken).collect::<Vec<_>>(), [true, false]);
+    }
+}

@@ -1,0 +1,246 @@
+//! Typed reading of TOML tables: each value with its place, each complaint with its owner.
+//!
+//! serde would stop at the first wrong key and could not say which device it belongs to, so the
+//! parsed document is walked here, and everything that is wrong is collected.
+
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::problem::{At, Place, Problem, Subject};
+use crate::{suggest, units};
+
+/// Turns byte offsets into lines and columns.
+pub(crate) struct Lines {
+    /// The offset at which each line begins.
+    starts: Vec<usize>,
+}
+
+impl Lines {
+    pub(crate) fn new(text: &str) -> Lines {
+        let after_newline = text.bytes().enumerate().filter(|(_, b)| *b == b'\n');
+        Lines { starts: std::iter::once(0).chain(after_newline.map(|(at, _)| at + 1)).collect() }
+    }
+
+    pub(crate) fn place(&self, offset: usize) -> Place {
+        let line = self.starts.partition_point(|start| *start <= offset).max(1);
+        Place { line, column: offset - self.starts[line - 1] + 1 }
+    }
+}
+
+/// One table that is being read: hands out its values by key, and at the end names what is left.
+pub(crate) struct Fields<'t, 'i> {
+    table: &'t DeTable<'i>,
+    lines: &'t Lines,
+    subject: Subject,
+    asked: Vec<&'static str>,
+    problems: Vec<Problem>,
+}
+
+impl<'t, 'i> Fields<'t, 'i> {
+    pub(crate) fn new(table: &'t DeTable<'i>, lines: &'t Lines, subject: Subject) -> Self {
+        Fields { table, lines, subject, asked: Vec::new(), problems: Vec::new() }
+    }
+
+    /// The keys that the table holds, in no order that matters.
+    pub(crate) fn keys(&self) -> Vec<At<String>> {
+        let mut keys: Vec<At<String>> = self
+            .table
+            .iter()
+            .map(|(key, _)| At::new(key.get_ref().to_string(), self.lines.place(key.span().start)))
+            .collect();
+        keys.sort_by_key(|key| key.place);
+        keys
+    }
+
+    fn value(&mut self, key: &'static str) -> Option<&'t Spanned<DeValue<'i>>> {
+        self.asked.push(key);
+        self.table.get(key)
+    }
+
+    fn complain(&mut self, value: &Spanned<DeValue<'_>>, message: String) {
+        let place = self.lines.place(value.span().start);
+        self.problems.push(Problem::new(place, self.subject.clone(), message));
+    }
+
+    fn wrong_type(&mut self, key: &str, value: &Spanned<DeValue<'_>>, wanted: &str) {
+        let found = match value.get_ref() {
+            DeValue::String(_) => "a string",
+            DeValue::Integer(_) => "an integer",
+            DeValue::Float(_) => "a fraction",
+            DeValue::Boolean(_) => "a boolean",
+            DeValue::Datetime(_) => "a date",
+            DeValue::Array(_) => "an array",
+            DeValue::Table(_) => "a table",
+        };
+        self.complain(value, format!("'{key}' must be {wanted}, not {found}"));
+    }
+
+    /// Reads the value of `key` with `read`, which says no by naming the wanted type
+    /// (`Err(None)`) or by an own message.
+    fn read<T>(
+        &mut self,
+        key: &'static str,
+        wanted: &str,
+        read: impl FnOnce(&DeValue<'i>) -> Result<T, Option<String>>,
+    ) -> Option<At<T>> {
+        let value = self.value(key)?;
+        match read(value.get_ref()) {
+            Ok(read) => Some(At::new(read, self.lines.place(value.span().start))),
+            Err(None) => {
+                self.wrong_type(key, value, wanted);
+                None
+            }
+            Err(Some(message)) => {
+                self.complain(value, format!("'{key}': {message}"));
+                None
+            }
+        }
+    }
+
+    pub(crate) fn string(&mut self, key: &'static str) -> Option<At<String>> {
+        self.read(key, "a string", |value| match value {
+            DeValue::String(text) => Ok(text.to_string()),
+            _ => Err(None),
+        })
+    }
+
+    pub(crate) fn boolean(&mut self, key: &'static str) -> Option<At<bool>> {
+        self.read(key, "true or false", |value| match value {
+            DeValue::Boolean(value) => Ok(*value),
+            _ => Err(None),
+        })
+    }
+
+    /// A size in bytes: an integer, or a string such as `"64M"`.
+    pub(crate) fn size(&mut self, key: &'static str) -> Option<At<u64>> {
+        self.read(key, "a size such as \"64M\" or a number of bytes", |value| match value {
+            DeValue::String(text) => units::parse_size(text).map_err(Some),
+            DeValue::Integer(_) => integer(value)
+                .and_then(|bytes| u64::try_from(bytes).ok())
+                .ok_or_else(|| Some("a size can't be negative".to_string())),
+            _ => Err(None),
+        })
+    }
+
+    pub(crate) fn duration(&mut self, key: &'static str) -> Option<At<Duration>> {
+        self.read(key, "a duration such as \"5s\"", |value| match value {
+            DeValue::String(text) => units::parse_duration(text).map_err(Some),
+            _ => Err(None),
+        })
+    }
+
+    pub(crate) fn number(&mut self, key: &'static str) -> Option<At<u32>> {
+        self.read(key, "a whole number", |value| match value {
+            DeValue::Integer(_) => integer(value)
+                .and_then(|n| u32::try_from(n).ok())
+                .ok_or_else(|| Some("it must lie between 0 and 4294967295".to_string())),
+            _ => Err(None),
+        })
+    }
+
+    /// A string, or an integer that is then written as one (a port alone).
+    pub(crate) fn string_or_number(&mut self, key: &'static str) -> Option<At<String>> {
+        self.read(key, "a string or a number", |value| match value {
+            DeValue::String(text) => Ok(text.to_string()),
+            DeValue::Integer(_) => integer(value).map(|n| n.to_string()).ok_or(None),
+            _ => Err(None),
+        })
+    }
+
+    /// A list of names.
+    pub(crate) fn names(&mut self, key: &'static str) -> Option<Vec<At<String>>> {
+        let value = self.value(key)?;
+        let DeValue::Array(array) = value.get_ref() else {
+            self.wrong_type(key, value, "a list of device names, such as [\"a\", \"b\"]");
+            return None;
+        };
+        let mut names = Vec::new();
+        for item in array.iter() {
+            match item.get_ref() {
+                DeValue::String(name) => {
+                    names.push(At::new(name.to_string(), self.lines.place(item.span().start)));
+                }
+                _ => self.wrong_type(key, item, "a list of device names"),
+            }
+        }
+        Some(names)
+    }
+
+    /// A table of its own, with the place of its header.
+    pub(crate) fn table(&mut self, key: &'static str) -> Option<(&'t DeTable<'i>, Place)> {
+        let value = self.value(key)?;
+        match value.get_ref() {
+            DeValue::Table(table) => Some((table, self.lines.place(value.span().start))),
+            _ => {
+                self.wrong_type(key, value, &format!("a table: write [{key}]"));
+                None
+            }
+        }
+    }
+
+    /// The tables of `[[key]]`, with the place of each header.
+    pub(crate) fn tables(&mut self, key: &'static str) -> Vec<(&'t DeTable<'i>, Place)> {
+        let Some(value) = self.value(key) else { return Vec::new() };
+        let wanted = format!("a list of tables: write [[{key}]]");
+        let DeValue::Array(array) = value.get_ref() else {
+            self.wrong_type(key, value, &wanted);
+            return Vec::new();
+        };
+        let mut tables = Vec::new();
+        for item in array.iter() {
+            match item.get_ref() {
+                DeValue::Table(table) => {
+                    tables.push((table, self.lines.place(item.span().start)));
+                }
+                _ => self.wrong_type(key, item, &wanted),
+            }
+        }
+        tables
+    }
+
+    /// Ends the reading: the problems found, an unknown key being one of them.
+    pub(crate) fn finish(mut self) -> Vec<Problem> {
+        for key in self.keys() {
+            let name = key.value.as_str();
+            if self.asked.contains(&name) {
+                continue;
+            }
+            let help = match suggest::closest(name, self.asked.iter().copied()) {
+                Some(close) => format!("did you mean '{close}'?"),
+                None => format!("known keys: {}", self.asked.join(", ")),
+            };
+            self.problems.push(
+                Problem::new(key.place, self.subject.clone(), format!("unknown key '{name}'"))
+                    .help(help),
+            );
+        }
+        self.problems.sort_by_key(|problem| problem.place);
+        self.problems
+    }
+}
+
+fn integer(value: &DeValue<'_>) -> Option<i64> {
+    let DeValue::Integer(integer) = value else { return None };
+    i64::from_str_radix(integer.as_str(), integer.radix()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_become_lines_and_columns() {
+        let lines = Lines::new("ab\n\ncd");
+        let place = |offset| {
+            let place = lines.place(offset);
+            (place.line, place.column)
+        };
+        assert_eq!(place(0), (1, 1));
+        assert_eq!(place(2), (1, 3));
+        assert_eq!(place(3), (2, 1));
+        assert_eq!(place(5), (3, 2));
+        assert_eq!(Lines::new("").place(0), Place { line: 1, column: 1 });
+    }
+}

@@ -1,0 +1,299 @@
+//! What a manifest may say, and what is said about one that may not.
+
+use std::path::Path;
+
+use super::*;
+
+fn resolve(text: &str) -> Resolved {
+    read(text, Path::new("/base"))
+}
+
+/// All problems as a user sees them.
+fn problems(text: &str) -> Vec<String> {
+    resolve(text).problems.iter().map(|p| p.display("up.toml").to_string()).collect()
+}
+
+/// The only problem.
+fn problem(text: &str) -> String {
+    let mut found = problems(text);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    found.remove(0)
+}
+
+/// What can't run, as `subject: why`.
+fn left_out(text: &str) -> Vec<String> {
+    resolve(text).left_out.iter().map(|l| format!("{}: {}", l.subject, l.why)).collect()
+}
+
+fn memory(name: &str) -> String {
+    format!("[[device]]\nname = \"{name}\"\ndriver = \"memory\"\nsize = \"1M\"\n")
+}
+
+#[test]
+fn a_manifest_that_uses_every_key_is_understood() {
+    let resolved = resolve(
+        r#"
+[server]
+unix = "run/nbd.sock"
+tcp = 0
+drain = "2s"
+
+[[device]]
+name = "a"
+driver = "file"
+path = "a.img"
+create = true
+size = "8M"
+block_size = "4K"
+io = "threads"
+node = 1
+[[device]]
+name = "b"
+driver = "file"
+path = "/elsewhere/b.img"
+read_only = true
+[[device]]
+name = "log"
+driver = "null"
+size = "1M"
+[[device]]
+name = "s"
+driver = "stripe"
+over = ["a", "b"]
+chunk = "128K"
+suppliers = ["log", "a"]
+
+[[export]]
+device = "s"
+description = "the striped one"
+[[export]]
+name = "raw a"
+device = "a"
+read_only = true
+"#,
+    );
+    assert_eq!(resolved.problems, []);
+    assert_eq!(resolved.left_out, []);
+    let Manifest { server, devices, exports } = resolved.manifest;
+    assert_eq!(server.unix.unwrap().value, Path::new("/base/run/nbd.sock"));
+    assert_eq!(server.tcp.unwrap().value, "127.0.0.1:0");
+    assert_eq!(server.drain, Duration::from_secs(2));
+    let Driver::File(file) = &devices[0].driver else { panic!("{:?}", devices[0]) };
+    assert_eq!(file.path.value, Path::new("/base/a.img"));
+    assert_eq!((file.create, file.block_size, file.io), (true, 4096, Io::Threads));
+    assert_eq!(devices[0].node, Some(1));
+    let Driver::File(file) = &devices[1].driver else { panic!("{:?}", devices[1]) };
+    assert_eq!(file.path.value, Path::new("/elsewhere/b.img"));
+    assert!(file.read_only && !file.create && file.size.is_none());
+    // The parts first, then the others, each once.
+    assert_eq!(devices[3].suppliers, ["a", "b", "log"]);
+    assert_eq!(exports[0].name, "s");
+    assert_eq!((exports[1].name.as_str(), exports[1].read_only), ("raw a", true));
+}
+
+#[test]
+fn an_unknown_driver_is_answered_with_the_known_ones() {
+    assert_eq!(
+        problem("[[device]]\nname = \"a\"\ndriver = \"mirorr\"\n"),
+        "up.toml:3:10: device 'a': unknown driver 'mirorr'\n  help: did you mean 'mirror'? \
+         known drivers: file, memory, mirror, null, stripe"
+    );
+    assert_eq!(
+        problem("[[device]]\nname = \"a\"\ndriver = \"floppy\"\n"),
+        "up.toml:3:10: device 'a': unknown driver 'floppy'\n  help: known drivers: file, memory, \
+         mirror, null, stripe"
+    );
+    assert!(problem("[[device]]\nname = \"a\"\n").contains("it has no 'driver'"));
+}
+
+#[test]
+fn a_missing_supplier_is_named_where_it_is_asked_for() {
+    let text = memory("disk0")
+        + "[[device]]\nname = \"s\"\ndriver = \"stripe\"\nover = [\"disk0\", \"disk1\"]\n";
+    assert_eq!(
+        problem(&text),
+        "up.toml:8:18: device 's': there is no device 'disk1' to be its part\n  help: did you \
+         mean 'disk0'?"
+    );
+    let text = memory("a") + "suppliers = [\"journal\"]\n";
+    assert_eq!(
+        problem(&text),
+        "up.toml:5:14: device 'a': there is no device 'journal' to be its supplier\n  help: \
+         declared devices: a"
+    );
+}
+
+#[test]
+fn a_cycle_is_shown_as_a_path() {
+    let text = memory("a") + "suppliers = [\"b\"]\n" + &memory("b") + "suppliers = [\"c\"]\n";
+    let text = text + &memory("c") + "suppliers = [\"a\"]\n";
+    assert_eq!(
+        problem(&text),
+        "up.toml:1:1: device 'a': needs itself: a -> b -> c -> a\n  help: each arrow means \
+         'needs'; take one of them out"
+    );
+    let itself = problem(&(memory("a") + "suppliers = [\"a\"]\n"));
+    assert!(itself.contains("a -> a"), "{itself}");
+}
+
+#[test]
+fn a_duplicate_name_points_at_the_first_use_and_neither_comes_up() {
+    let text = memory("a") + &memory("a") + &memory("b");
+    assert_eq!(
+        problem(&text),
+        "up.toml:6:8: device 'a': the name is taken by the device on line 2\n  help: give each \
+         device a name of its own"
+    );
+    let resolved = resolve(&text);
+    let up: Vec<&str> = resolved.manifest.devices.iter().map(|d| d.name.as_str()).collect();
+    assert_eq!(up, ["b"]);
+}
+
+#[test]
+fn a_size_must_be_whole_blocks() {
+    assert_eq!(
+        problem("[[device]]\nname = \"a\"\ndriver = \"memory\"\nsize = 1000\n"),
+        "up.toml:4:8: device 'a': size 1000 is not a multiple of its block size 512\n  help: the \
+         nearest that is: 512 or 1024"
+    );
+    let text = "[[device]]\nname = \"a\"\ndriver = \"null\"\nsize = \"2K\"\nblock_size = 4096\n";
+    assert!(problem(text).contains("nearest that is: 4096"));
+    assert!(problem(&memory("a").replace("1M", "0")).contains("a size can't be 0"));
+    for bad in ["0", "3000", "256", "\"128K\""] {
+        let text = memory("a") + &format!("block_size = {bad}\n");
+        assert!(problem(&text).contains("a power of two between 512 and 64K"), "{bad}");
+    }
+}
+
+#[test]
+fn a_key_of_another_driver_is_refused_with_the_own_ones() {
+    assert_eq!(
+        problem(&(memory("a") + "path = \"x\"\n")),
+        "up.toml:5:1: device 'a': driver 'memory' takes no 'path'\n  help: it takes: size, \
+         block_size"
+    );
+}
+
+#[test]
+fn what_a_driver_needs_is_asked_for() {
+    let device = |rest: &str| format!("[[device]]\nname = \"a\"\n{rest}");
+    for (text, says) in [
+        ("driver = \"memory\"\n", "driver 'memory' needs 'size'"),
+        ("driver = \"file\"\n", "driver 'file' needs 'path'"),
+        ("driver = \"file\"\npath = \"x\"\ncreate = true\n", "driver 'file' needs 'size'"),
+        ("driver = \"mirror\"\n", "driver 'mirror' needs 'over'"),
+        ("driver = \"mirror\"\nover = []\n", "needs at least two parts"),
+        ("driver = \"file\"\npath = \"x\"\nio = \"aio\"\n", "unknown io 'aio'"),
+    ] {
+        let found = problem(&device(text));
+        assert!(found.contains(says), "{found}");
+        assert!(found.starts_with("up.toml:"), "{found}");
+    }
+}
+
+#[test]
+fn parts_belong_to_one_device_only() {
+    let parts = memory("a") + &memory("b") + &memory("c");
+    let mirror = |name: &str, over: &str| {
+        format!("[[device]]\nname = \"{name}\"\ndriver = \"mirror\"\nover = [{over}]\n")
+    };
+    let twice = problem(&(parts.clone() + &mirror("m", "\"a\", \"a\"")));
+    assert!(twice.contains("names 'a' twice"), "{twice}");
+    let text = parts + &mirror("m", "\"a\", \"b\"") + &mirror("n", "\"b\", \"c\"");
+    assert_eq!(problem(&text), "up.toml:20:9: device 'n': 'b' is already a part of 'm'");
+}
+
+#[test]
+fn two_devices_cannot_share_a_file() {
+    let file = |name: &str, path: &str| {
+        format!("[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"{path}\"\n")
+    };
+    let found = problem(&(file("a", "x.img") + &file("b", "./x.img")));
+    assert_eq!(found, "up.toml:8:8: device 'b': its file is already that of device 'a'");
+}
+
+#[test]
+fn exports_are_checked_like_devices() {
+    let export = |text: &str| memory("a") + "[[export]]\n" + text;
+    for (text, says) in [
+        ("name = \"x\"\n", "export 'x': an export needs a 'device'"),
+        ("device = \"b\"\n", "export 'b': there is no device 'b'"),
+        ("device = \"a\"\n[[export]]\ndevice = \"a\"\n", "taken by the export on line 5"),
+        ("device = \"a\"\nreadonly = true\n", "did you mean 'read_only'?"),
+        ("device = 3\n", "'device' must be a string"),
+        ("device = \"a\"\nname = \"\\u0007\"\n", "no control character"),
+    ] {
+        let found = problem(&export(text));
+        assert!(found.contains(says), "{found}");
+    }
+}
+
+#[test]
+fn a_part_is_exported_read_only_or_not_at_all() {
+    let text = memory("a") + &memory("b");
+    let text = text + "[[device]]\nname = \"m\"\ndriver = \"mirror\"\nover = [\"a\", \"b\"]\n";
+    let found = problem(&(text.clone() + "[[export]]\ndevice = \"a\"\n"));
+    assert!(found.contains("device 'a' is a part of 'm'"), "{found}");
+    assert_eq!(problems(&(text + "[[export]]\ndevice = \"a\"\nread_only = true\n")), [""; 0]);
+}
+
+#[test]
+fn what_depends_on_a_bad_device_is_left_out_with_the_reason_and_the_rest_is_kept() {
+    let text = memory("good")
+        + &memory("bad").replace("1M", "1000")
+        + "[[device]]\nname = \"m\"\ndriver = \"mirror\"\nover = [\"good\", \"bad\"]\n"
+        + "[[export]]\ndevice = \"m\"\n[[export]]\ndevice = \"good\"\nread_only = true\n";
+    assert_eq!(problems(&text).len(), 1);
+    assert_eq!(
+        left_out(&text),
+        [
+            "device 'bad': it has a problem of its own",
+            "device 'm': it needs 'bad'",
+            "export 'm': it needs 'm'"
+        ]
+    );
+    let resolved = resolve(&text);
+    assert!(!resolved.fatal);
+    assert_eq!(resolved.manifest.devices.len(), 1);
+    assert_eq!(resolved.manifest.exports[0].name, "good");
+}
+
+#[test]
+fn several_problems_are_all_told_in_the_order_of_the_file() {
+    let text = memory("a").replace("1M", "1000")
+        + &memory("b").replace("memory", "memroy")
+        + "[server]\nport = 7\n";
+    let found = problems(&text);
+    assert_eq!(found.len(), 3, "{found:#?}");
+    let lines: Vec<&str> = found.iter().map(|p| p.split(':').nth(1).unwrap()).collect();
+    assert_eq!(lines, ["4", "7", "10"]);
+    assert!(resolve(&text).fatal, "a bad [server] stops everything");
+}
+
+#[test]
+fn a_manifest_without_devices_is_no_manifest() {
+    assert!(problem("").contains("declares no device"));
+    assert!(problem("[server]\n").contains("declares no device"));
+}
+
+#[test]
+fn a_bad_address_is_refused_and_a_bare_port_means_loopback() {
+    for (text, address) in [
+        ("10809", "127.0.0.1:10809"),
+        (":7000", "127.0.0.1:7000"),
+        ("0.0.0.0:7000", "0.0.0.0:7000"),
+        ("storage.example", "storage.example:10809"),
+        ("[::1]", "[::1]:10809"),
+        ("[::1]:0", "[::1]:0"),
+    ] {
+        assert_eq!(tcp_address(text).as_deref(), Ok(address));
+    }
+    for text in ["", "::1", "1.2.3.4:99999", "1.2.3.4:x", "70000"] {
+        assert!(tcp_address(text).is_err(), "{text}");
+    }
+    let found = problem(&(memory("a") + "[server]\ntcp = 70000\n"));
+    assert!(found.starts_with("up.toml:6:7: [server]: 'tcp':"), "{found}");
+    let long = "x".repeat(120);
+    let found = problem(&(memory("a") + &format!("[server]\nunix = \"{long}\"\n")));
+    assert!(found.contains("1 to 107 bytes, not 126"), "{found}");
+}

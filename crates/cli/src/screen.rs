@@ -1,0 +1,57 @@
+//! Writing to the terminal: styles that vanish where nobody can see them, and its width.
+
+use std::fmt;
+use std::io::{IsTerminal, Write};
+
+use anstyle::{AnsiColor, Style};
+
+/// Titles.
+pub(crate) const TITLE: Style = Style::new().bold();
+/// What is less important than its neighbours.
+pub(crate) const FAINT: Style = Style::new().dimmed();
+/// What to copy.
+pub(crate) const COMMAND: Style = AnsiColor::Cyan.on_default();
+/// What went well.
+pub(crate) const GOOD: Style = AnsiColor::Green.on_default().bold();
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+const HELP: Style = AnsiColor::Cyan.on_default().bold();
+
+/// `text` in `style`. anstream takes the style out again where colours are not wanted (NO_COLOR,
+/// no terminal).
+pub(crate) fn styled(style: Style, text: impl fmt::Display) -> impl fmt::Display {
+    format!("{style}{text}{style:#}")
+}
+
+/// Says on stderr that something failed.
+pub(crate) fn error(message: fmt::Arguments<'_>) {
+    say(format_args!("{}: {message}", styled(ERROR, "error")));
+}
+
+/// Says on stderr that something is not as it should be, and that the run goes on.
+pub(crate) fn warning(message: fmt::Arguments<'_>) {
+    say(format_args!("{}: {message}", styled(WARNING, "warning")));
+}
+
+/// Says on stderr what to do about the error before it.
+pub(crate) fn help(message: fmt::Arguments<'_>) {
+    say(format_args!("  {}: {message}", styled(HELP, "help")));
+}
+
+fn say(message: fmt::Arguments<'_>) {
+    // One write: lines of several threads stay whole. There is nowhere to complain about stderr.
+    let _ = anstream::stderr().lock().write_all(format!("{message}\n").as_bytes());
+}
+
+/// Columns for text: those of the terminal within what can be read well, 100 elsewhere.
+pub(crate) fn width() -> usize {
+    let stdout = std::io::stdout();
+    if !stdout.is_terminal() {
+        return 100;
+    }
+    let columns = rustix::termios::tcgetwinsize(&stdout).map_or(0, |size| size.ws_col);
+    match usize::from(columns) {
+        0 => 100,
+        columns => columns.clamp(60, 160),
+    }
+}

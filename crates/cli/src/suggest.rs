@@ -1,0 +1,57 @@
+//! "Did you mean": the known word closest to what was typed.
+
+/// The word of `known` that is at most a third of its letters away from `typed`.
+pub(crate) fn closest<'k>(
+    typed: &str,
+    known: impl IntoIterator<Item = &'k str>,
+) -> Option<&'k str> {
+    known
+        .into_iter()
+        .map(|word| (distance(&typed.to_lowercase(), &word.to_lowercase()), word))
+        .filter(|(distance, word)| *distance <= word.chars().count().max(3) / 3)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, word)| word)
+}
+
+/// Damerau's distance with adjacent swaps: how many letters must be added, taken, changed or
+/// swapped with their neighbour.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let change = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = change.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(best);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DRIVERS: [&str; 5] = ["file", "memory", "mirror", "null", "stripe"];
+
+    #[test]
+    fn a_slip_of_the_finger_is_understood() {
+        for (typed, meant) in
+            [("mirorr", "mirror"), ("memroy", "memory"), ("Stripe", "stripe"), ("fiel", "file")]
+        {
+            assert_eq!(closest(typed, DRIVERS), Some(meant));
+        }
+    }
+
+    #[test]
+    fn another_word_is_not_guessed_at() {
+        for typed in ["raid5", "nvme", "", "partition"] {
+            assert_eq!(closest(typed, DRIVERS), None, "{typed}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The text of `corewise topo`: a summary, groups of equal CPUs, pods, shards.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use corewise::topology::{AffinityScope, CpuSet};
+
+use super::report::{Cpu, Report};
+use crate::screen::{FAINT, TITLE, styled};
+
+/// What a user reads, in lines of at most `width` columns as far as words allow.
+pub(super) fn render(report: &Report, width: usize) -> String {
+    let mut out = String::new();
+    // Writing to a String can't fail.
+    let _ = summary(&mut out, report)
+        .and_then(|()| groups(&mut out, report))
+        .and_then(|()| pods(&mut out, report, width))
+        .and_then(|()| shards(&mut out, report, width));
+    out
+}
+
+fn summary(out: &mut String, report: &Report) -> std::fmt::Result {
+    let distinct = |key: fn(&Cpu) -> Option<u32>| {
+        let mut seen: Vec<u32> = report.cpus.iter().filter_map(key).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        seen.len()
+    };
+    writeln!(
+        out,
+        "{}  {}, {}, {}, {}, {}",
+        styled(TITLE, &report.source),
+        count(report.cpus.len(), "CPU"),
+        count(distinct(|cpu| cpu.core), "core"),
+        count(distinct(|cpu| cpu.llc), "last-level cache"),
+        count(distinct(|cpu| cpu.package), "package"),
+        count(report.nodes.len(), "NUMA node"),
+    )?;
+    let all: CpuSet = report.cpus.iter().map(|cpu| cpu.cpu).collect();
+    if report.allowed != all.to_string() {
+        writeln!(out, "  this process may use CPUs {}", report.allowed)?;
+    }
+    if !report.isolated.is_empty() {
+        writeln!(out, "  isolated from general work: CPUs {}", report.isolated)?;
+    }
+    Ok(())
+}
+
+/// One row for the CPUs that share node, package, cache and state.
+fn groups(out: &mut String, report: &Report) -> std::fmt::Result {
+    let mut rows: BTreeMap<_, (CpuSet, CpuSet)> = BTreeMap::new();
+    for cpu in &report.cpus {
+        let key = (!cpu.online, cpu.node, cpu.package, cpu.llc);
+        let (cpus, cores) = rows.entry(key).or_default();
+        cpus.insert(cpu.cpu);
+        if let Some(core) = cpu.core {
+            cores.insert(core);
+        }
+    }
+    let number = |n: Option<u32>| n.map_or("-".to_string(), |n| n.to_string());
+    let rows = rows.into_iter().map(|((offline, node, package, llc), (cpus, cores))| {
+        let cache = llc.and_then(|llc| report.caches.iter().find(|cache| cache.llc == llc));
+        let cache = match cache.and_then(|cache| cache.level) {
+            Some(level) => format!("L{level} {}", number(llc)),
+            None => number(llc),
+        };
+        let set = |set: &CpuSet| match set.len() {
+            0 => "-".to_string(),
+            1 => set.to_string(),
+            n => format!("{set} ({n})"),
+        };
+        let state = if offline { "offline" } else { "online" };
+        [number(node), number(package), cache, set(&cores), set(&cpus), state.to_string()]
+    });
+    let head = ["node", "package", "cache", "cores", "CPUs", "state"].map(str::to_string);
+    let rows: Vec<[String; 6]> = std::iter::once(head).chain(rows).collect();
+    let widths: Vec<usize> =
+        (0..6).map(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or(0)).collect();
+    writeln!(out)?;
+    for (index, row) in rows.iter().enumerate() {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            write!(line, "  {cell:<width$}")?;
+        }
+        let line = line.trim_end();
+        match index {
+            0 => writeln!(out, "{}", styled(FAINT, line))?,
+            _ => writeln!(out, "{line}")?,
+        }
+    }
+    Ok(())
+}
+
+fn pods(out: &mut String, report: &Report, width: usize) -> std::fmt::Result {
+    writeln!(out, "\n{}", styled(TITLE, "Pods"))?;
+    writeln!(out, "{}", styled(FAINT, "  scope        pods  CPUs of each"))?;
+    for (scope, pods) in &report.scopes {
+        let words: Vec<&str> = pods.iter().map(|pod| pod.cpus.as_str()).collect();
+        let head = format!("  {:<11} {:>5}  ", scope.name(), pods.len());
+        // One CPU after the other is no news.
+        let fine = matches!(scope, AffinityScope::Cpu | AffinityScope::Smt);
+        wrap(out, &head, &words, width, if fine { 1 } else { 6 })?;
+    }
+    Ok(())
+}
+
+fn shards(out: &mut String, report: &Report, width: usize) -> std::fmt::Result {
+    let size = report.cache_shard_size;
+    writeln!(out, "\n{} of about {}", styled(TITLE, "Shards"), count(size as usize, "core"))?;
+    // Machines have many caches of few sizes.
+    let mut alike: BTreeMap<(u32, &[u32]), CpuSet> = BTreeMap::new();
+    for cache in &report.caches {
+        alike.entry((cache.cores, &cache.shards)).or_default().insert(cache.llc);
+    }
+    let mut rows: Vec<_> = alike.into_iter().collect();
+    rows.sort_by_key(|(_, caches)| caches.first());
+    for ((cores, shards), caches) in rows {
+        let plural = if caches.len() == 1 { "cache" } else { "caches" };
+        let head = format!(
+            "  {plural} {caches}: {} in {}: ",
+            count(cores as usize, "core"),
+            count(shards.len(), "shard")
+        );
+        let words: Vec<String> = shards.iter().map(u32::to_string).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        wrap(out, &head, &words, width, 4)?;
+    }
+    Ok(())
+}
+
+/// Writes `words` after `head`, further lines below the first word, in at most `most_lines`, and
+/// says how many it left out.
+fn wrap(
+    out: &mut String,
+    head: &str,
+    words: &[&str],
+    width: usize,
+    most_lines: usize,
+) -> std::fmt::Result {
+    let mut line = head.to_string();
+    let mut lines = 1;
+    for (index, word) in words.iter().enumerate() {
+        let empty = line.len() == head.len();
+        let gap = if empty { 0 } else { 2 };
+        // On the last line there has to be room for saying what was left out.
+        let more = format!("  and {} more", words.len() - index);
+        let last = lines == most_lines && index + 1 < words.len();
+        let need = line.len() + gap + word.len() + if last { more.len() } else { 0 };
+        if need > width && !empty {
+            if lines == most_lines {
+                line.push_str(&more);
+                break;
+            }
+            writeln!(out, "{}", line.trim_end())?;
+            line = " ".repeat(head.len());
+            lines += 1;
+        } else {
+            line.push_str(&" ".repeat(gap));
+        }
+        line.push_str(word);
+    }
+    writeln!(out, "{}", line.trim_end())
+}
+
+fn count(n: usize, noun: &str) -> String {
+    if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrapped(words: &[&str], width: usize) -> String {
+        let mut out = String::new();
+        wrap(&mut out, "head: ", words, width, 4).unwrap();
+        out
+    }
+
+    #[test]
+    fn words_go_below_the_first_one() {
+        assert_eq!(wrapped(&["a", "b"], 20), "head: a  b\n");
+        assert_eq!(wrapped(&["0-15", "16-31", "32"], 17), "head: 0-15  16-31\n      32\n");
+        assert_eq!(wrapped(&[], 20), "head:\n");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted() {
+        let words: Vec<String> = (0..400).map(|n| n.to_string()).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let text = wrapped(&words, 40);
+        assert_eq!(text.lines().count(), 4);
+        assert!(text.lines().all(|line| line.len() <= 40), "{text}");
+        let last = text.lines().last().unwrap();
+        let shown = text.replace("head:", "").split_whitespace().count() - 3;
+        assert!(last.ends_with(&format!("and {} more", 400 - shown)), "{text}");
+    }
+}

@@ -1,0 +1,133 @@
+//! Sizes and durations as people write and read them: `64M`, `64 MiB`, `5s`.
+
+use std::time::Duration;
+
+/// Bytes from `512`, `4K`, `64M`, `64MiB`, `1G` or `2T`. Each letter is a power of 1024.
+///
+/// `64MB` is refused: half of the readers would take it for 64,000,000.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let unit = unit.trim_start();
+    let example = "write it like 512, 64K, 64M, 1G or 1T";
+    if number.is_empty() {
+        return Err(format!("'{text}' is not a size: {example}"));
+    }
+    let shift = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        "t" | "tib" => 40,
+        "kb" | "mb" | "gb" | "tb" => {
+            let letter = &unit[..1];
+            return Err(format!(
+                "'{text}' can be read in two ways: write {number}{letter} (powers of 1024) or plain bytes"
+            ));
+        }
+        _ => return Err(format!("'{text}' has an unknown unit '{unit}': {example}")),
+    };
+    let number: u64 = number.parse().map_err(|_| format!("'{text}' does not fit in 64 bits"))?;
+    // The largest offset that a file has is 2^63 - 1.
+    number
+        .checked_mul(1 << shift)
+        .filter(|bytes| *bytes <= i64::MAX as u64)
+        .ok_or_else(|| format!("'{text}' is larger than the largest volume, 8 EiB"))
+}
+
+/// Bytes in the largest unit that divides them: `64 MiB`, `1536 B`.
+pub(crate) fn size(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    for (shift, unit) in units {
+        if bytes >= 1 << shift && bytes.is_multiple_of(1 << shift) {
+            return format!("{} {unit}", bytes >> shift);
+        }
+    }
+    format!("{bytes} B")
+}
+
+/// A duration from `500ms`, `5s`, `1.5s`, `2m` or `1h`. The unit is required.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    let example = "write it like 500ms, 5s, 2m or 1h";
+    let digits = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let (number, unit) = text.split_at(text.len() - digits.len());
+    let unit = unit.trim_start();
+    let seconds = match unit {
+        "ms" => 0.001,
+        "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "" if !number.is_empty() => return Err(format!("'{text}' has no unit: {example}")),
+        _ => return Err(format!("'{text}' is not a duration: {example}")),
+    };
+    let number: f64 =
+        number.parse().map_err(|_| format!("'{text}' is not a duration: {example}"))?;
+    Duration::try_from_secs_f64(number * seconds)
+        .ok()
+        // A century: what is meant by more is "for ever", which is the default.
+        .filter(|d| d.as_secs() < 100 * 366 * 86_400)
+        .ok_or_else(|| format!("'{text}' is too long: leave it out to mean for ever"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_powers_of_1024() {
+        assert_eq!(parse_size("512"), Ok(512));
+        assert_eq!(parse_size("4K"), Ok(4096));
+        assert_eq!(parse_size(" 64 MiB "), Ok(64 << 20));
+        assert_eq!(parse_size("1g"), Ok(1 << 30));
+        assert_eq!(parse_size("2T"), Ok(2 << 40));
+        assert_eq!(parse_size("0"), Ok(0));
+    }
+
+    #[test]
+    fn bad_sizes_say_what_to_write() {
+        for (text, says) in [
+            ("", "not a size"),
+            ("M", "not a size"),
+            ("-1", "not a size"),
+            ("64MB", "write 64M"),
+            ("64 parsecs", "unknown unit 'parsecs'"),
+            ("1.5G", "unknown unit"),
+            ("99999999999999999999", "64 bits"),
+            ("9999999T", "larger than"),
+        ] {
+            let message = parse_size(text).unwrap_err();
+            assert!(message.contains(says), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn sizes_print_without_rounding() {
+        assert_eq!(size(0), "0 B");
+        assert_eq!(size(1536), "1536 B");
+        assert_eq!(size(64 << 10), "64 KiB");
+        assert_eq!(size((64 << 20) + 4096), "65540 KiB");
+        assert_eq!(size(3 << 30), "3 GiB");
+    }
+
+    #[test]
+    fn durations_need_a_unit() {
+        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(parse_duration("1 h"), Ok(Duration::from_secs(3600)));
+        for (text, says) in [
+            ("5", "no unit"),
+            ("s", "not a duration"),
+            ("", "not a duration"),
+            ("1.2.3s", "not a duration"),
+            ("-5s", "not a duration"),
+            ("5 days", "not a duration"),
+            ("99999999999h", "too long"),
+        ] {
+            let message = parse_duration(text).unwrap_err();
+            assert!(message.contains(says), "{text}: {message}");
+        }
+    }
+}

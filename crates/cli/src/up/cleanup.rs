@@ -1,0 +1,146 @@
+//! What this run made and has to take away again: sockets, a temporary folder, and the files of
+//! volumes that did not come up.
+//!
+//! It is shared with the thread that handles a second signal, so every way out leaves nothing
+//! behind, `kill -9` excepted.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use corewise::sync::Mutex;
+
+/// The things to remove.
+#[derive(Debug, Default)]
+pub(crate) struct Cleanup {
+    /// L: is the lock; guards what there is to remove, the oldest first.
+    things: Mutex<Vec<Thing>>,
+}
+
+#[derive(Debug)]
+enum Thing {
+    /// A folder with everything in it.
+    Folder(PathBuf),
+    /// A socket, as long as its name still leads to it.
+    Socket(PathBuf, Identity),
+    /// The new file of a device that is not up yet, as long as its name still leads to it.
+    NewFile { device: String, path: PathBuf, identity: Identity },
+}
+
+/// Which file it is, whatever its name is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    fn of(metadata: &Metadata) -> Identity {
+        Identity { device: metadata.dev(), inode: metadata.ino() }
+    }
+}
+
+impl Cleanup {
+    /// `path` is a folder that only this run uses.
+    pub(crate) fn folder(&self, path: &Path) {
+        self.things.lock().push(Thing::Folder(path.to_path_buf()));
+    }
+
+    /// `path` is a socket that this run has bound.
+    pub(crate) fn socket(&self, path: &Path) -> io::Result<()> {
+        let identity = Identity::of(&path.symlink_metadata()?);
+        self.things.lock().push(Thing::Socket(path.to_path_buf(), identity));
+        Ok(())
+    }
+
+    /// `file` was made for `device` by this run.
+    pub(crate) fn new_file(&self, device: &str, path: &Path, file: &File) -> io::Result<()> {
+        let identity = Identity::of(&file.metadata()?);
+        let (device, path) = (device.to_string(), path.to_path_buf());
+        self.things.lock().push(Thing::NewFile { device, path, identity });
+        Ok(())
+    }
+
+    /// `device` is up and its data is the user's from now on: its new file stays.
+    pub(crate) fn keep_files_of(&self, device: &str) {
+        self.things
+            .lock()
+            .retain(|thing| !matches!(thing, Thing::NewFile { device: d, .. } if d == device));
+    }
+
+    /// Removes all of it, the newest first. What can't be removed is returned with the reason.
+    pub(crate) fn run(&self) -> Vec<(PathBuf, io::Error)> {
+        let things = std::mem::take(&mut *self.things.lock());
+        let mut failed = Vec::new();
+        for thing in things.into_iter().rev() {
+            let (path, result) = match &thing {
+                Thing::Folder(path) => (path, std::fs::remove_dir_all(path)),
+                Thing::Socket(path, identity) | Thing::NewFile { path, identity, .. } => {
+                    (path, remove_if(path, *identity))
+                }
+            };
+            if let Err(error) = result
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                failed.push((path.clone(), error));
+            }
+        }
+        failed
+    }
+}
+
+/// Removes the file unless its name leads to another one by now.
+fn remove_if(path: &Path, identity: Identity) -> io::Result<()> {
+    if Identity::of(&path.symlink_metadata()?) == identity {
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_files_are_removed_unless_their_device_came_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let cleanup = Cleanup::default();
+        for device in ["a", "b"] {
+            let path = folder.path().join(device);
+            let file = File::create(&path).unwrap();
+            cleanup.new_file(device, &path, &file).unwrap();
+        }
+        cleanup.keep_files_of("b");
+        assert!(cleanup.run().is_empty());
+        assert!(!folder.path().join("a").exists());
+        assert!(folder.path().join("b").exists());
+    }
+
+    #[test]
+    fn a_file_that_took_the_name_over_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        let ours = File::create(&path).unwrap();
+        let cleanup = Cleanup::default();
+        cleanup.new_file("a", &path, &ours).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "theirs").unwrap();
+        assert!(cleanup.run().is_empty());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "theirs");
+    }
+
+    #[test]
+    fn what_is_gone_already_is_no_failure_and_cleaning_twice_does_nothing_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        std::fs::write(inner.join("file"), "x").unwrap();
+        let cleanup = Cleanup::default();
+        cleanup.folder(&inner);
+        cleanup.folder(&inner);
+        assert!(cleanup.run().is_empty());
+        assert!(!inner.exists());
+        assert!(cleanup.run().is_empty());
+    }
+}

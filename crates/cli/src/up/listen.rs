@@ -1,0 +1,103 @@
+//! Binding the sockets of a server.
+
+use std::fs::{File, TryLockError};
+use std::path::Path;
+
+use corewise::nbd::{Error, Listener};
+
+use super::cleanup::Cleanup;
+
+/// Binds a Unix socket and has it removed at the end, whatever the end is. A socket file that
+/// nobody answers on is replaced; one that is answered, or a file that is no socket, is not touched.
+pub(crate) fn unix(path: &Path, cleanup: &Cleanup) -> Result<Listener, String> {
+    // Two servers that find the same dead socket must not remove each other's new one, so whoever
+    // holds the folder's lock looks, removes and binds. A folder that can't be opened or locked has
+    // a reason of its own not to hold a socket, which binding will tell.
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let lock = File::open(folder).ok();
+    if let Some(Err(TryLockError::WouldBlock)) = lock.as_ref().map(File::try_lock) {
+        let path = path.display();
+        return Err(format!("{path}: another server is starting in this folder; try again"));
+    }
+    let listener = Listener::unix(path).map_err(|error| words(error, path.display()))?;
+    cleanup.socket(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(listener)
+}
+
+/// Binds a TCP address, `HOST:PORT`.
+pub(crate) fn tcp(address: &str) -> Result<Listener, String> {
+    Listener::tcp(address).map_err(|error| words(error, address))
+}
+
+fn words(error: Error, address: impl std::fmt::Display) -> String {
+    use std::io::ErrorKind;
+    match error {
+        Error::SocketInUse(_) => format!("{address}: another server listens on this socket"),
+        Error::NotASocket(_) => format!("{address}: this file exists and is no socket"),
+        Error::Listen { source, .. } => match source.kind() {
+            ErrorKind::AddrInUse => format!("{address}: another program listens on this address"),
+            ErrorKind::AddrNotAvailable => format!("{address}: this machine has no such address"),
+            ErrorKind::NotFound => format!("{address}: its folder does not exist"),
+            _ => format!("{address}: {source}"),
+        },
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    #[test]
+    fn a_dead_socket_is_taken_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let listener = unix(&path, &Cleanup::default()).unwrap();
+        UnixStream::connect(&path).unwrap();
+        drop(listener);
+    }
+
+    #[test]
+    fn a_live_socket_and_a_file_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let (socket, file) = (folder.path().join("s"), folder.path().join("f"));
+        let theirs = UnixListener::bind(&socket).unwrap();
+        std::fs::write(&file, "letters").unwrap();
+        let cleanup = Cleanup::default();
+        let reason = unix(&socket, &cleanup).unwrap_err();
+        assert!(reason.contains("another server listens"), "{reason}");
+        assert!(reason.contains(&socket.display().to_string()), "{reason}");
+        let reason = unix(&file, &cleanup).unwrap_err();
+        assert!(reason.contains("no socket"), "{reason}");
+        assert!(cleanup.run().is_empty());
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "letters");
+        assert!(socket.exists());
+        drop(theirs);
+    }
+
+    #[test]
+    fn a_folder_that_another_server_starts_in_is_left_to_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = File::open(folder.path()).unwrap();
+        lock.lock().unwrap();
+        let reason = unix(&folder.path().join("s"), &Cleanup::default()).unwrap_err();
+        assert!(reason.contains("try again"), "{reason}");
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        let reason = unix(Path::new("/nowhere/at/all"), &Cleanup::default()).unwrap_err();
+        assert!(reason.contains("/nowhere/at/all: its folder does not exist"), "{reason}");
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let reason = tcp(&taken.local_addr().unwrap().to_string()).unwrap_err();
+        assert!(reason.contains("another program listens"), "{reason}");
+        assert!(tcp("192.0.2.1:0").unwrap_err().contains("no such address"));
+    }
+}

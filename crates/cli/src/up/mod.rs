@@ -1,0 +1,2 @@
+//! tmp
+pub(crate) fn run(_: crate::args::Up) -> Result<(), crate::exit::Failure> { Ok(()) }

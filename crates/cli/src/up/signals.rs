@@ -1,0 +1,45 @@
+//! SIGINT, SIGTERM and SIGHUP: the first stops the server in order, the second at once.
+
+use std::ffi::c_int;
+use std::io;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// Starts the thread that waits for signals. It runs `first` with the name of the first one and
+/// `again` with that of each later one; both run on that thread and may block.
+///
+/// SIGHUP counts only where it is not ignored: a server started under nohup outlives its terminal.
+pub(crate) fn watch(
+    first: impl FnOnce(&'static str) + Send + 'static,
+    again: impl Fn(&'static str) + Send + 'static,
+) -> io::Result<()> {
+    let mut wanted: Vec<c_int> = vec![SIGINT, SIGTERM];
+    if !is_ignored(SIGHUP) {
+        wanted.push(SIGHUP);
+    }
+    let mut signals = Signals::new(wanted)?;
+    std::thread::Builder::new().name("signals".to_string()).spawn(move || {
+        let mut first = Some(first);
+        for signal in signals.forever() {
+            let name = match signal {
+                SIGINT => "SIGINT",
+                SIGTERM => "SIGTERM",
+                _ => "SIGHUP",
+            };
+            match first.take() {
+                Some(first) => first(name),
+                None => again(name),
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// Whether whoever started us had this signal ignored.
+fn is_ignored(signal: c_int) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
+}

@@ -1,0 +1,130 @@
+//! `--timeline FILE`: bring-up and shutdown in one file.
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use corewise::timeline::{Timeline, json, svg};
+
+use crate::args::{TimelineFile, TimelineFormat};
+use crate::exit::Failure;
+
+/// Fails where the file could not be written later: a server may run for months in between.
+pub(crate) fn check(file: &TimelineFile) -> Result<(), Failure> {
+    if file.path.is_dir() {
+        return Err(cannot(file, "it is a folder"));
+    }
+    temporary(file).map(drop)
+}
+
+/// Writes the timelines there are so far. The file is whole at any moment.
+pub(crate) fn write(file: &TimelineFile, timelines: &[&Timeline]) -> Result<(), Failure> {
+    let text = match file.format {
+        TimelineFormat::Svg => stack(timelines.iter().map(|t| svg::render(t))),
+        TimelineFormat::Json => {
+            // The renderer's own text, so that nothing of it is lost or changed on the way.
+            let parts = timelines.iter().map(|t| json::render(t).trim_end().to_string());
+            format!("[{}]\n", parts.collect::<Vec<_>>().join(",\n"))
+        }
+    };
+    let mut new = temporary(file)?;
+    new.write_all(text.as_bytes()).map_err(|error| cannot(file, error))?;
+    new.persist(&file.path).map(drop).map_err(|error| cannot(file, error.error))
+}
+
+fn temporary(file: &TimelineFile) -> Result<tempfile::NamedTempFile, Failure> {
+    let folder = match file.path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    // As any new file, and not for the owner alone; the umask takes away what it does.
+    let mode = std::fs::Permissions::from_mode(0o666);
+    tempfile::Builder::new()
+        .prefix(".corewise-timeline-")
+        .permissions(mode)
+        .tempfile_in(folder)
+        .map_err(|error| cannot(file, error))
+}
+
+fn cannot(file: &TimelineFile, why: impl std::fmt::Display) -> Failure {
+    Failure::new(format!("cannot write the timeline '{}': {why}", file.path.display()))
+}
+
+/// One picture of several, below each other.
+fn stack(pictures: impl Iterator<Item = String>) -> String {
+    let (mut width, mut height) = (0.0_f64, 0.0_f64);
+    let mut inside = String::new();
+    for picture in pictures {
+        let size = |name| attribute(&picture, name).unwrap_or(0.0);
+        let (its_width, its_height) = (size("width"), size("height"));
+        inside.push_str(&picture.replacen("<svg ", &format!("<svg y=\"{height}\" "), 1));
+        width = width.max(its_width);
+        height += its_height;
+    }
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
+         width=\"{width}\" height=\"{height}\" role=\"img\" \
+         aria-label=\"bring-up and shutdown\">\n{inside}</svg>\n"
+    )
+}
+
+/// A number among the attributes of the outermost element.
+fn attribute(picture: &str, name: &str) -> Option<f64> {
+    let head = picture.get(..picture.find('>')?)?;
+    let start = head.find(&format!(" {name}=\""))? + name.len() + 3;
+    head[start..].split('"').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use corewise::timeline::{Span, SpanKind};
+
+    use super::*;
+
+    fn timeline(name: &str) -> Timeline {
+        let mut timeline = Timeline::new(name);
+        timeline.push(Span::new("disk", SpanKind::Probe, Duration::ZERO, Duration::from_millis(3)));
+        timeline
+    }
+
+    fn written(name: &str, format: TimelineFormat) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let file = TimelineFile { path: folder.path().join(name), format };
+        check(&file).unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the check left a file");
+        let (up, down) = (timeline("bring-up"), timeline("shutdown"));
+        write(&file, &[&up]).unwrap();
+        write(&file, &[&up, &down]).unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        std::fs::read_to_string(&file.path).unwrap()
+    }
+
+    #[test]
+    fn the_second_picture_stands_below_the_first() {
+        let text = written("t.svg", TimelineFormat::Svg);
+        let height = attribute(&svg::render(&timeline("bring-up")), "height").unwrap();
+        assert!(height > 50.0);
+        assert!(text.contains("<svg y=\"0\" ") && text.contains(&format!("<svg y=\"{height}\" ")));
+        assert_eq!(attribute(&text, "height"), Some(2.0 * height));
+        assert_eq!(text.matches("<svg ").count(), text.matches("</svg>").count());
+    }
+
+    #[test]
+    fn the_json_is_a_list_of_both() {
+        let text = written("t.json", TimelineFormat::Json);
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json[0]["name"], "bring-up");
+        assert_eq!(json[1]["spans"][0]["name"], "disk");
+    }
+
+    #[test]
+    fn a_file_that_can_never_be_written_is_told_beforehand() {
+        let folder = tempfile::tempdir().unwrap();
+        for path in [folder.path().join("missing/t.svg"), folder.path().to_path_buf()] {
+            let file = TimelineFile { path, format: TimelineFormat::Svg };
+            assert!(check(&file).is_err());
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What the tests of the program share: folders, runs of the real binary, servers that are killed
+//! when a test ends, and the client programs.
+#![allow(dead_code, unreachable_pub, missing_docs)]
+
+pub mod client;
+pub mod server;
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+/// The binary under test.
+pub const COREWISE: &str = env!("CARGO_BIN_EXE_corewise");
+
+/// A folder of its own for one test. `tmp` in it is the TMPDIR of what runs there, so that a test
+/// can see what was left behind.
+pub struct Folder {
+    dir: TempDir,
+}
+
+impl Folder {
+    pub fn new() -> Folder {
+        // Short: a socket's path has room for 107 bytes.
+        let dir = tempfile::Builder::new().prefix("cw-").tempdir().expect("a temporary folder");
+        std::fs::create_dir(dir.path().join("tmp")).expect("a folder for TMPDIR");
+        Folder { dir }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Writes a file and returns its path.
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.join(name);
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent).expect("a parent folder");
+        }
+        std::fs::write(&path, content).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        path
+    }
+
+    /// All that is in the folder, as sorted relative paths, `tmp` itself excepted.
+    pub fn list(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut folders = vec![self.path().to_path_buf()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(&folder).expect("a readable folder") {
+                let path = entry.expect("a readable entry").path();
+                let name = path.strip_prefix(self.path()).expect("inside").display().to_string();
+                if path.is_dir() {
+                    folders.push(path);
+                }
+                if name != "tmp" {
+                    found.push(name);
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+
+    /// A command of this folder.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(self.path()).env("TMPDIR", self.join("tmp")).stdin(Stdio::null());
+        for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "RUST_LOG"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// Runs `corewise` to its end.
+    pub fn corewise<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ran {
+        let mut command = self.command(COREWISE);
+        command.args(args);
+        run(command)
+    }
+
+    /// Runs a client program to its end.
+    pub fn client<S: AsRef<OsStr>>(&self, name: &str, args: impl IntoIterator<Item = S>) -> Ran {
+        let mut command = self.command(name);
+        command.args(args);
+        run_client(name, command)
+    }
+}
+
+/// The Debian package of each client program.
+const PACKAGES: [(&str, &str); 6] = [
+    ("nbdinfo", "libnbd-bin"),
+    ("nbdcopy", "libnbd-bin"),
+    ("qemu-io", "qemu-utils"),
+    ("qemu-img", "qemu-utils"),
+    ("fio", "fio"),
+    ("sha256sum", "coreutils"),
+];
+
+/// Runs a client program; one that isn't installed fails the test, which names its package.
+pub fn run_client(name: &str, mut command: Command) -> Ran {
+    let package = PACKAGES.iter().find(|(program, _)| *program == name);
+    let package = package.map_or("?", |(_, package)| package);
+    match command.output() {
+        Ok(output) => Ran::new(&command, output),
+        Err(error) => panic!(
+            "{name} could not be run ({error}). It is in the Debian package {package}: \
+             `apt-get install {package}`, or `cargo xtask test`, which installs what is missing"
+        ),
+    }
+}
+
+/// Runs a command to its end.
+pub fn run(mut command: Command) -> Ran {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    Ran::new(&command, output)
+}
+
+/// What a run left: its code and both outputs. Its `Display` is what a failed test shows.
+pub struct Ran {
+    pub command: String,
+    pub cwd: PathBuf,
+    /// `None`: a signal ended it.
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ran {
+    fn new(command: &Command, output: std::process::Output) -> Ran {
+        Ran {
+            command: format!("{command:?}"),
+            cwd: command.get_current_dir().map(Path::to_path_buf).unwrap_or_default(),
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// It ended with this code.
+    #[track_caller]
+    pub fn code(self, code: i32) -> Ran {
+        assert!(self.code == Some(code), "expected exit code {code}\n{self}");
+        self
+    }
+
+    #[track_caller]
+    pub fn ok(self) -> Ran {
+        self.code(0)
+    }
+
+    #[track_caller]
+    pub fn fails(self) -> Ran {
+        assert!(self.code.is_some_and(|code| code != 0), "expected it to fail\n{self}");
+        self
+    }
+
+    /// Stdout has each of these.
+    #[track_caller]
+    pub fn says(self, texts: &[&str]) -> Ran {
+        for text in texts {
+            assert!(self.stdout.contains(text), "no {text:?} on stdout\n{self}");
+        }
+        self
+    }
+
+    /// Stderr has each of these.
+    #[track_caller]
+    pub fn complains(self, texts: &[&str]) -> Ran {
+        for text in texts {
+            assert!(self.stderr.contains(text), "no {text:?} on stderr\n{self}");
+        }
+        self
+    }
+}
+
+impl fmt::Display for Ran {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let code = self.code.map_or("none (a signal)".to_string(), |code| code.to_string());
+        writeln!(f, "command: {}\nin: {}\ncode: {code}", self.command, self.cwd.display())?;
+        writeln!(f, "--- stdout\n{}--- stderr\n{}---", self.stdout, self.stderr)
+    }
+}

@@ -1,0 +1,189 @@
+//! A `corewise up` that runs while a test talks to it, and is killed by its id at the latest when
+//! the test ends.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::{COREWISE, Folder, Ran};
+
+/// Nothing here takes long; whoever waits longer than this waits for ever.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running server.
+pub struct Server {
+    child: Child,
+    command: String,
+    cwd: PathBuf,
+    /// Lines of stdout as they come.
+    lines: Receiver<String>,
+    /// Those that were read.
+    stdout: String,
+    stderr: Option<JoinHandle<String>>,
+    /// The `ready` event, where it was started with `--json`.
+    pub ready: Value,
+}
+
+impl Server {
+    /// Starts `corewise up --json ARGS` in `folder` and waits until it is ready.
+    pub fn start(folder: &Folder, args: &[&str]) -> Server {
+        let mut command = folder.command(COREWISE);
+        command.args(["up", "--json"]).args(args);
+        let mut server = Server::spawn(command);
+        server.wait_ready();
+        server
+    }
+
+    /// Starts a command without waiting for anything.
+    pub fn spawn(mut command: Command) -> Server {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let cwd = command.get_current_dir().map(PathBuf::from).unwrap_or_default();
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let stdout = BufReader::new(child.stdout.take().expect("stdout is a pipe"));
+        let mut stderr = child.stderr.take().expect("stderr is a pipe");
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let stderr = std::thread::spawn(move || {
+            let mut text = Vec::new();
+            let _ = stderr.read_to_end(&mut text);
+            String::from_utf8_lossy(&text).into_owned()
+        });
+        Server {
+            child,
+            command: format!("{command:?}"),
+            cwd,
+            lines,
+            stdout: String::new(),
+            stderr: Some(stderr),
+            ready: Value::Null,
+        }
+    }
+
+    /// Waits for a line of stdout that `wanted` says yes to.
+    #[track_caller]
+    pub fn wait_line(&mut self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) => {
+                    self.stdout.push_str(&line);
+                    self.stdout.push('\n');
+                    if wanted(&line) {
+                        return line;
+                    }
+                }
+                Err(_) => {
+                    let _ = self.child.kill();
+                    panic!("{what} did not come\n{}", self.collect());
+                }
+            }
+        }
+    }
+
+    /// Waits for an event of `--json`.
+    #[track_caller]
+    pub fn wait_event(&mut self, name: &str) -> Value {
+        let start = format!("{{\"event\":\"{name}\"");
+        let line = self.wait_line(&format!("the event {name}"), |line| line.starts_with(&start));
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
+    }
+
+    #[track_caller]
+    fn wait_ready(&mut self) {
+        self.ready = self.wait_event("ready");
+    }
+
+    /// The Unix socket that it listens on.
+    pub fn socket(&self) -> PathBuf {
+        let socket = self.ready["unix"].as_str();
+        PathBuf::from(socket.unwrap_or_else(|| panic!("no Unix socket: {}", self.ready)))
+    }
+
+    /// The TCP address that it listens on.
+    pub fn tcp(&self) -> String {
+        let address = self.ready["tcp"].as_str();
+        address.unwrap_or_else(|| panic!("no TCP address: {}", self.ready)).to_string()
+    }
+
+    /// The URI of an export over the Unix socket.
+    pub fn uri(&self, export: &str) -> String {
+        format!("nbd+unix:///{export}?socket={}", self.socket().display())
+    }
+
+    /// The URI of an export over TCP.
+    pub fn tcp_uri(&self, export: &str) -> String {
+        format!("nbd://{}/{export}", self.tcp())
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("the server is our child and was not waited for");
+    }
+
+    /// `kill -9`, and waits until it is gone.
+    pub fn kill(mut self) {
+        self.signal(Signal::KILL);
+        self.child.wait().expect("a child can be waited for");
+    }
+
+    /// Waits until it ends by itself.
+    #[track_caller]
+    pub fn wait(mut self) -> Ran {
+        // Its stdout ends with it.
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) => {
+                    self.stdout.push_str(&line);
+                    self.stdout.push('\n');
+                }
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return self.collect(),
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
+                    let _ = self.child.kill();
+                    panic!("it did not end\n{}", self.collect());
+                }
+            }
+        }
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    #[track_caller]
+    pub fn stop(self) -> Ran {
+        self.signal(Signal::TERM);
+        self.wait()
+    }
+
+    fn collect(&mut self) -> Ran {
+        let status = self.child.wait().expect("a child can be waited for");
+        for line in self.lines.try_iter() {
+            self.stdout.push_str(&line);
+            self.stdout.push('\n');
+        }
+        let stderr = self.stderr.take().map(|thread| thread.join().unwrap_or_default());
+        Ran {
+            command: self.command.clone(),
+            cwd: self.cwd.clone(),
+            code: status.code(),
+            stdout: std::mem::take(&mut self.stdout),
+            stderr: stderr.unwrap_or_default(),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Already gone after `wait`; std then remembers and sends nothing to an id used anew.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
