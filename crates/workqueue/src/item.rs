@@ -15,6 +15,7 @@ use corewise_sync::inbox::{Link, Node};
 use corewise_sync::{Completion, Mutex};
 
 use crate::colours::Ticket;
+use crate::error::panic_message;
 use crate::work_state::{Finished, Seq, WorkState, at_most};
 
 /// Something that a worker can run.
@@ -187,6 +188,7 @@ impl Drop for Queued {
         if owed.flushers {
             job.item.header().wake_flushers(seq);
         }
+        drop_item(job.item);
     }
 }
 
@@ -239,18 +241,32 @@ impl Running {
             }
             ran += 1;
             let Finished { again, flushers } = job.item.header().state.finish();
-            // The instance is over: whoever waits for the queue or for the item may go on.
-            drop(job.ticket.take());
             if flushers {
                 job.item.header().wake_flushers(seq);
             }
             if !again {
+                let Job { item, ticket } = job;
+                drop_item(item);
+                // Last: after a flush of the queue the instance is over in every respect.
+                drop(ticket);
                 return ran;
             }
+            drop(job.ticket.take());
             // SAFETY: `finish` said that an instance was handed over: `PENDING` is ours now.
             let next = unsafe { job.item.header().take_job() };
             seq = job.item.header().state.restart();
             job = next.expect("a handed-over item has a job");
         }
+    }
+}
+
+/// Gives up the queue's hold on an item. If it was the last one, the user's destructors run here, and
+/// may panic: that is no business of the worker's.
+fn drop_item(item: Arc<dyn Item>) {
+    if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| drop(item))) {
+        tracing::error!(
+            message = panic_message(payload.as_ref()),
+            "dropping a work item's function panicked"
+        );
     }
 }

@@ -364,6 +364,28 @@ fn an_item_may_drop_its_own_last_handle() {
 }
 
 #[test]
+fn a_panic_in_a_destructor_kills_no_worker() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("on purpose, in drop");
+        }
+    }
+    let (pools, queue) = queue(1);
+    let gate = occupy(&queue);
+    let bomb = Bomb;
+    let work = Work::new(move || {
+        let _ = &bomb;
+    });
+    queue.queue(&work);
+    drop(work);
+    gate.complete();
+    queue.flush();
+    assert_eq!(queue.spawn(|| 3).join().unwrap(), 3);
+    assert_eq!(pools.report()[0].threads_made, 1);
+}
+
+#[test]
 fn nothing_is_lost_under_a_storm_from_many_threads() {
     const THREADS: usize = 4;
     let each = if std::env::var_os("COREWISE_LONG").is_some() { 500_000 } else { 20_000 };
