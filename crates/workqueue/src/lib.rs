@@ -56,9 +56,7 @@ mod work;
 mod work_state;
 
 pub use error::{BuildError, JoinError};
-pub use pools::{
-    DEFAULT_IDLE_TIMEOUT, DEFAULT_MAX_WORKERS, DEFAULT_SHARD_SIZE, PoolsBuilder, WorkerPools,
-};
+pub use pools::{DEFAULT_IDLE_TIMEOUT, DEFAULT_MAX_WORKERS, PoolsBuilder, WorkerPools};
 pub use queue::{QueueBuilder, Workqueue};
 pub use stats::{PoolReport, QueueStats};
 pub use task::JoinHandle;

@@ -6,15 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::Mutex;
-use corewise_topology::{AffinityScope, CpuSet, Machine, Pods};
+use corewise_topology::{AffinityScope, CpuSet, DEFAULT_SHARD_SIZE, Machine, Pods};
 
 use crate::error::BuildError;
 use crate::pool::PoolSpec;
 use crate::pool::group::Group;
 use crate::stats::PoolReport;
 
-/// Cores a shard aims for, as upstream's `cache_shard_size` default.
-pub const DEFAULT_SHARD_SIZE: u32 = 8;
 /// Threads that one pool may have, blocked ones included.
 pub const DEFAULT_MAX_WORKERS: usize = 256;
 /// How long a worker that its pod doesn't need stays idle before it leaves: the kernel's five minutes.
@@ -64,7 +62,7 @@ pub struct PoolsBuilder {
 
 impl PoolsBuilder {
     /// How many cores a shard aims for (scope `cache_shard`); 0 counts as 1. Default
-    /// [`DEFAULT_SHARD_SIZE`].
+    /// [`DEFAULT_SHARD_SIZE`](corewise_topology::DEFAULT_SHARD_SIZE).
     pub fn shard_size(mut self, cores: u32) -> Self {
         self.shard_size = cores;
         self
