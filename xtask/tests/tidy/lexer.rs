@@ -1,0 +1,187 @@
+//! Parts the code of a Rust file from its comments, line by line, so that rules about code are
+//! not fooled by prose. Just enough of a lexer for that: strings, characters, comments.
+
+/// One line of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Line {
+    /// The code; what stood in strings and characters is left out, their quotes stay.
+    pub(crate) code: String,
+    /// The comments, with their `//` or `/*`.
+    pub(crate) comment: String,
+}
+
+impl Line {
+    /// Nothing but comment stands here.
+    pub(crate) fn is_comment(&self) -> bool {
+        self.code.trim().is_empty() && !self.comment.is_empty()
+    }
+
+    /// Something that is compiled stands here.
+    pub(crate) fn is_code(&self) -> bool {
+        !self.code.trim().is_empty()
+    }
+}
+
+enum State {
+    Code,
+    LineComment,
+    /// How deep.
+    BlockComment(usize),
+    Str,
+    /// How many `#` end it.
+    RawStr(usize),
+}
+
+pub(crate) fn lex(text: &str) -> Vec<Line> {
+    let chars: Vec<char> = text.chars().collect();
+    let at = |i: usize| chars.get(i).copied().unwrap_or('\0');
+    let mut lines = vec![Line::default()];
+    let mut state = State::Code;
+    let mut i = 0;
+    while i < chars.len() {
+        let c = at(i);
+        if c == '\n' {
+            if matches!(state, State::LineComment) {
+                state = State::Code;
+            }
+            lines.push(Line::default());
+            i += 1;
+            continue;
+        }
+        let last = lines.len() - 1;
+        let line = &mut lines[last];
+        match state {
+            State::Code => match (c, at(i + 1)) {
+                ('/', '/') => {
+                    state = State::LineComment;
+                    continue;
+                }
+                ('/', '*') => {
+                    state = State::BlockComment(1);
+                    line.comment.push_str("/*");
+                    i += 2;
+                    continue;
+                }
+                ('"', _) => {
+                    line.code.push('"');
+                    state = State::Str;
+                }
+                ('r', '"' | '#')
+                    if !ends_in_word(&line.code) || line.code.ends_with(['b', 'c']) =>
+                {
+                    let hashes = (i + 1..).take_while(|&k| at(k) == '#').count();
+                    if at(i + 1 + hashes) == '"' {
+                        line.code.push_str("r\"");
+                        state = State::RawStr(hashes);
+                        i += hashes + 2;
+                        continue;
+                    }
+                    line.code.push(c);
+                }
+                ('\'', '\\') => {
+                    // An escaped character: it ends at the next quote after what is escaped.
+                    let end = (i + 3..).find(|&k| at(k) == '\'' || k >= chars.len());
+                    line.code.push_str("''");
+                    i = end.map_or(chars.len(), |k| k + 1);
+                    continue;
+                }
+                ('\'', next) if at(i + 2) == '\'' && next != '\'' => {
+                    line.code.push_str("''");
+                    i += 3;
+                    continue;
+                }
+                // Else a quote begins a lifetime.
+                _ => line.code.push(c),
+            },
+            State::LineComment => line.comment.push(c),
+            State::BlockComment(depth) => {
+                line.comment.push(c);
+                match (c, at(i + 1)) {
+                    ('/', '*') => {
+                        line.comment.push('*');
+                        state = State::BlockComment(depth + 1);
+                        i += 1;
+                    }
+                    ('*', '/') => {
+                        line.comment.push('/');
+                        state =
+                            if depth == 1 { State::Code } else { State::BlockComment(depth - 1) };
+                        i += 1;
+                    }
+                    _ => {}
+                }
+            }
+            State::Str => match c {
+                // The escaped character may be a line end, which has to be seen.
+                '\\' if at(i + 1) != '\n' => i += 1,
+                '"' => {
+                    line.code.push('"');
+                    state = State::Code;
+                }
+                _ => {}
+            },
+            State::RawStr(hashes) => {
+                if c == '"' && (1..=hashes).all(|k| at(i + k) == '#') {
+                    line.code.push('"');
+                    state = State::Code;
+                    i += hashes;
+                }
+            }
+        }
+        i += 1;
+    }
+    if text.ends_with('\n') {
+        lines.pop();
+    }
+    lines
+}
+
+fn ends_in_word(code: &str) -> bool {
+    code.ends_with(|c: char| c.is_alphanumeric() || c == '_')
+}
+
+/// The words (identifiers, keywords, numbers) of a piece of code.
+pub(crate) fn words(code: &str) -> impl Iterator<Item = &str> {
+    code.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(text: &str) -> Vec<String> {
+        lex(text).into_iter().map(|line| line.code).collect()
+    }
+
+    #[test]
+    fn comments_are_parted_from_code() {
+        let lines = lex("let a = 1; // one\n/* two\nthree */ let b;\n");
+        assert_eq!(lines.len(), 3);
+        assert_eq!((lines[0].code.as_str(), lines[0].comment.as_str()), ("let a = 1; ", "// one"));
+        assert!(lines[1].is_comment());
+        assert_eq!(lines[2].code, " let b;");
+    }
+
+    #[test]
+    fn block_comments_nest() {
+        assert_eq!(code("a /* b /* c */ d */ e"), ["a  e"]);
+    }
+
+    #[test]
+    fn what_stands_in_strings_is_left_out() {
+        assert_eq!(code(r#"f("unsafe { // \" }", 1)"#), [r#"f("", 1)"#]);
+        assert_eq!(code("f(r#\"a \" b\"#, br\"x\", 2)"), ["f(r\"\", br\"\", 2)"]);
+        assert_eq!(code("let s = \"one\\\n two\";\nx"), ["let s = \"", "\";", "x"]);
+    }
+
+    #[test]
+    fn characters_are_told_from_lifetimes() {
+        assert_eq!(code(r"f('{', '\'', '\u{7d}', b'\n')"), ["f('', '', '', b'')"]);
+        assert_eq!(code("fn f<'a>(x: &'a str) {}"), ["fn f<'a>(x: &'a str) {}"]);
+    }
+
+    #[test]
+    fn a_name_that_ends_in_r_begins_no_raw_string() {
+        assert_eq!(code("var\"x\" r#type y"), ["var\"\" r#type y"]);
+    }
+}

@@ -1,0 +1,149 @@
+//! Rules about crates and about the project as a whole.
+
+use crate::files::{self, SourceFile};
+use crate::lexer::words;
+use crate::{Finding, hold, lines_found, report};
+
+/// The front page of a crate: more than its first line, or its reader learns nothing.
+const LEAST_DOC: usize = 4;
+
+fn crate_doc(file: &SourceFile) -> Vec<Finding> {
+    let Some(name) = file.product_crate() else { return Vec::new() };
+    let is_root = ["lib.rs", "main.rs"].map(|f| format!("crates/{name}/src/{f}"));
+    let docs = file.text.lines().take_while(|line| line.starts_with("//!")).count();
+    // A facade may take its page from the README.
+    let included = file.text.lines().any(|line| line.starts_with("#![doc = include_str!("));
+    if !is_root.contains(&file.path) || docs >= LEAST_DOC || included {
+        return Vec::new();
+    }
+    vec![file.finding(
+        1,
+        format!("the crate's front page has {docs} lines: say what it is, and how to use it"),
+    )]
+}
+
+#[test]
+fn each_crate_has_a_front_page() {
+    hold(crate_doc);
+}
+
+#[test]
+fn crate_doc_can_fail() {
+    let found = |path, text| lines_found(crate_doc, path, text);
+    assert_eq!(found("crates/x/src/lib.rs", "//! X.\n\nmod a;\n"), [1]);
+    assert_eq!(found("crates/x/src/main.rs", "mod a;\n"), [1]);
+    assert!(found("crates/x/src/lib.rs", "//! X.\n//!\n//! Y.\n//! Z.\n").is_empty());
+    assert!(found("crates/x/src/a.rs", "//! X.\n").is_empty());
+    assert!(found("crates/x/src/lib.rs", "//! X.\n#![doc = include_str!(\"R.md\")]\n").is_empty());
+}
+
+/// The facade holds nothing of its own: everything has its home in the crate that it is about.
+fn facade_re_exports(file: &SourceFile) -> Vec<Finding> {
+    if file.product_crate() != Some("corewise") {
+        return Vec::new();
+    }
+    let own = [
+        "fn",
+        "struct",
+        "enum",
+        "trait",
+        "impl",
+        "static",
+        "const",
+        "type",
+        "union",
+        "macro_rules",
+    ];
+    let mut findings = Vec::new();
+    for (number, line) in file.product_lines() {
+        if let Some(word) = words(&line.code).find(|word| own.contains(word)) {
+            findings.push(
+                file.finding(number, format!("a `{word}` of its own: the facade only re-exports")),
+            );
+        }
+    }
+    findings
+}
+
+#[test]
+fn the_facade_only_re_exports() {
+    hold(facade_re_exports);
+}
+
+#[test]
+fn facade_re_exports_can_fail() {
+    let found = |text| lines_found(facade_re_exports, "crates/corewise/src/lib.rs", text);
+    assert_eq!(found("pub use a::b;\npub fn f() {}\n"), [2]);
+    assert_eq!(found("pub type A = b::C;\n"), [1]);
+    assert!(found("//! fn of type\npub mod prelude {\n    pub use a::{B, c};\n}\n").is_empty());
+    assert!(lines_found(facade_re_exports, "crates/x/src/lib.rs", "fn f() {}\n").is_empty());
+}
+
+/// What every clone has to have.
+const FILES: [&str; 14] = [
+    ".ci/run",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE",
+    "LICENSE-APACHE",
+    "LICENSE-MIT",
+    "README.md",
+    "clippy.toml",
+    "deny.toml",
+    "floors.toml",
+    "rustfmt.toml",
+];
+
+fn missing_files(paths: &[String]) -> Vec<Finding> {
+    let missing = FILES.iter().filter(|file| !paths.iter().any(|path| path == *file));
+    missing.map(|f| Finding { path: (*f).into(), line: 0, what: "is missing".into() }).collect()
+}
+
+#[test]
+fn the_files_that_every_clone_needs_are_there() {
+    report(missing_files(&files::paths()));
+}
+
+#[test]
+fn missing_files_can_fail() {
+    let mut paths = FILES.map(str::to_owned).to_vec();
+    assert_eq!(missing_files(&paths), []);
+    paths.retain(|path| path != "Cargo.lock");
+    assert_eq!(missing_files(&paths)[0].path, "Cargo.lock");
+}
+
+/// A manifest takes what the workspace says once: lints, licence, edition, and that it is not
+/// published by accident.
+fn inherits(file: &SourceFile) -> Vec<Finding> {
+    if !file.path.ends_with("/Cargo.toml") {
+        return Vec::new();
+    }
+    let keys =
+        ["version", "edition", "license", "publish"].map(|k| format!("{k}.workspace = true"));
+    let mut findings: Vec<Finding> = keys
+        .iter()
+        .filter(|key| !file.text.lines().any(|line| line == *key))
+        .map(|key| file.finding(0, format!("is to say `{key}`")))
+        .collect();
+    if !file.text.contains("[lints]\nworkspace = true") {
+        findings.push(file.finding(0, "is to take the workspace's lints"));
+    }
+    findings
+}
+
+#[test]
+fn each_manifest_inherits_from_the_workspace() {
+    hold(inherits);
+}
+
+#[test]
+fn inherits_can_fail() {
+    let good = "version.workspace = true\nedition.workspace = true\nlicense.workspace = true\n\
+                publish.workspace = true\n\n[lints]\nworkspace = true\n";
+    assert!(lines_found(inherits, "crates/x/Cargo.toml", good).is_empty());
+    let bad = good.replace("[lints]", "[lint]").replace("license.workspace", "#license.workspace");
+    assert_eq!(lines_found(inherits, "crates/x/Cargo.toml", &bad), [0, 0]);
+}
