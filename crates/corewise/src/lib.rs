@@ -1,5 +1,8 @@
-//! Linux's lessons for machines of many cores, in user space: workqueues, cross-CPU calls, probing,
-//! shutdown and block dispatch.
+//! All of Corewise under one name. This crate only re-exports; each module is a crate of its own.
+//!
+//! Start with [`topology::Machine`], hand it to [`workqueue::WorkerPools`], and go on from there.
+//!
+#![doc = include_str!("../../../README.md")]
 
 pub use corewise_blockmq as blockmq;
 pub use corewise_device as device;
