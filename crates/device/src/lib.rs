@@ -19,3 +19,9 @@ pub use error::Error;
 pub use event::{Event, Observer};
 pub use graph::{DeviceId, Graph, GraphError};
 pub use probe::{BringUp, BringUpOptions, DeviceReport, ProbeOutcome};
+#[cfg(not(loom))]
+mod manager;
+mod shutdown;
+#[cfg(not(loom))]
+pub use manager::DeviceManager;
+pub use shutdown::{Remaining, RemainingState, ShutdownMode, ShutdownOptions, ShutdownReport};

@@ -1,0 +1,652 @@
+//! The state of one shutdown: what is ready, who runs it, when a helper is asked for. No threads
+//! and no clock here: tests step it by hand, [`super::run`] drives it.
+//!
+//! `README.md` beside this file has the states and the argument why nobody waits for something that
+//! can't come. Guards: `I:` immutable, `L:` lock (what it guards is named). Lock order: `state` is
+//! taken last; nothing is called while it is held.
+
+use crate::counters::{Counters, Release, Settled};
+use crate::driver::Bound;
+use crate::policy::{self, HelperRole, Load, SLOW};
+use crate::record::{Record, Site};
+use crate::{Cancel, DeviceId, Graph};
+use corewise_sync::{Condvar, Mutex, MutexGuard};
+use corewise_timeline::Outcome;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How many asynchronous devices the caller looks at for one that it may help with.
+const LOOK_AT: usize = 64;
+
+/// What there is to do for a device. A snapshot, taken once when the shutdown begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It never came up: it is done before it begins, and stands on no timeline.
+    Absent,
+    /// It is up, but has no callback: done on the spot.
+    NoCallback,
+    /// Its callback runs in the caller's thread.
+    Sync,
+    /// Its callback may run on a helper.
+    Async,
+}
+
+impl Kind {
+    fn has_callback(self) -> bool {
+        matches!(self, Kind::Sync | Kind::Async)
+    }
+}
+
+/// What is to be shut down, and how.
+pub(crate) struct ShutdownPlan {
+    pub graph: Arc<Graph>,
+    /// By device.
+    pub bound: Vec<Option<Arc<dyn Bound>>>,
+    /// By device.
+    pub kinds: Vec<Kind>,
+    /// CPUs that work may run on.
+    pub cpus: usize,
+    /// The most helpers that there may be at once.
+    pub max_helpers: usize,
+    /// Leaves the rest undone.
+    pub abort: Cancel,
+}
+
+/// One shutdown.
+pub(crate) struct ShutdownState {
+    /// I: who needs whom.
+    graph: Arc<Graph>,
+    /// I: the snapshot.
+    kinds: Vec<Kind>,
+    /// I: how many devices have a callback.
+    total: usize,
+    /// I: CPUs that work may run on.
+    cpus: usize,
+    /// I: switches itself.
+    abort: Cancel,
+    /// I: the counters are atomic themselves: unfinished children and consumers.
+    counters: Counters,
+    /// I: which synchronous devices each device's end is needed for.
+    below: Option<Below>,
+    /// L: is the lock; guards all that changes but the counters.
+    state: Mutex<State>,
+    /// L: with `state`; the caller waits here.
+    caller: Condvar,
+    /// L: with `state`; the watching helper waits here.
+    watcher: Condvar,
+}
+
+/// Synchronous devices by bit, where there are few enough.
+struct Below {
+    /// By device: those that need it to be finished first, directly or not.
+    masks: Vec<u64>,
+    /// By device: its own bit, if it is one of them.
+    own: Vec<u64>,
+}
+
+struct State {
+    bound: Vec<Option<Arc<dyn Bound>>>,
+    /// Ready devices by rank in base order; the last one goes first.
+    sync: BTreeMap<u32, Ready>,
+    asyncs: BTreeMap<u32, Ready>,
+    running: Vec<Running>,
+    /// Devices with a callback that is not over.
+    left: usize,
+    /// Synchronous ones among them, by number and by bit.
+    sync_left: usize,
+    sync_mask: u64,
+    caller: CallerRests,
+    /// A helper looks at the clock.
+    watched: bool,
+    helpers: usize,
+    coming: usize,
+    asked: usize,
+    cap: usize,
+    target: usize,
+    slow_seen: bool,
+    records: Vec<Record>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CallerRests {
+    No,
+    /// Until it is woken.
+    Asleep,
+    /// It looks at the clock too.
+    Watching,
+}
+
+#[derive(Clone, Debug)]
+struct Ready {
+    device: DeviceId,
+    queued: Duration,
+    by: Option<DeviceId>,
+}
+
+struct Running {
+    ready: Ready,
+    since: Duration,
+    site: Site,
+}
+
+/// A callback to be called.
+pub(crate) struct Task {
+    pub device: DeviceId,
+    pub bound: Arc<dyn Bound>,
+}
+
+/// A callback that is over.
+pub(crate) struct Ended {
+    pub device: DeviceId,
+    pub outcome: Outcome,
+}
+
+/// What the caller does next.
+pub(crate) enum CallerStep {
+    /// Calls this back.
+    Run(Task),
+    /// Waits: until woken, or for that long at most.
+    Wait(Option<Duration>),
+    /// Everything is shut down.
+    Done,
+    /// The rest is left undone.
+    Aborted,
+}
+
+/// What a helper does next.
+pub(crate) enum HelperStep {
+    /// Calls this back.
+    Run(Task),
+    /// Waits that long and asks again.
+    Watch(Duration),
+    /// Goes home.
+    Leave,
+}
+
+/// What whoever made a step owes to the others, without the lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub(crate) struct Owed {
+    /// That many helpers are to be asked for.
+    pub helpers: usize,
+    /// The caller is to be woken.
+    pub wake: bool,
+    /// How many callbacks are over now.
+    pub done: usize,
+}
+
+/// What a shutdown leaves.
+pub(crate) struct Finished {
+    pub records: Vec<Record>,
+    /// By device.
+    pub bound: Vec<Option<Arc<dyn Bound>>>,
+    /// How many helpers were asked for.
+    pub helpers: usize,
+}
+
+/// What is not shut down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Remaining {
+    /// The device's name.
+    pub device: String,
+    /// Why it is not shut down.
+    pub state: RemainingState,
+}
+
+/// Why a device is not shut down (yet).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RemainingState {
+    /// Its callback is being called, for that long by now.
+    Running {
+        /// How long.
+        elapsed: Duration,
+    },
+    /// Nothing holds it up; it was not its turn.
+    Ready,
+    /// These children and consumers are not shut down.
+    Waiting {
+        /// Their names.
+        on: Vec<String>,
+    },
+}
+
+impl ShutdownState {
+    pub(crate) fn new(plan: ShutdownPlan) -> ShutdownState {
+        let ShutdownPlan { graph, bound, kinds, cpus, max_helpers: cap, abort } = plan;
+        let feeds = |d: DeviceId| u32::try_from(graph.feeds(d).len()).expect("as many as devices");
+        let counters = Counters::new(graph.ids().map(feeds));
+        let sync_left = kinds.iter().filter(|k| **k == Kind::Sync).count();
+        let total = kinds.iter().filter(|k| k.has_callback()).count();
+        let below = Below::new(&graph, &kinds, sync_left);
+        let sync_mask = below.as_ref().map_or(0, |b| b.own.iter().fold(0, |all, bit| all | bit));
+        let state = State {
+            bound,
+            sync: BTreeMap::new(),
+            asyncs: BTreeMap::new(),
+            running: Vec::new(),
+            left: total,
+            sync_left,
+            sync_mask,
+            caller: CallerRests::No,
+            watched: false,
+            helpers: 0,
+            coming: 0,
+            asked: 0,
+            cap,
+            target: cpus.max(2),
+            slow_seen: false,
+            records: Vec::with_capacity(kinds.len()),
+        };
+        ShutdownState {
+            graph,
+            kinds,
+            total,
+            cpus,
+            abort,
+            counters,
+            below,
+            state: Mutex::new(state),
+            caller: Condvar::new(),
+            watcher: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn graph(&self) -> &Arc<Graph> {
+        &self.graph
+    }
+
+    /// How many devices have a callback.
+    pub(crate) fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Seeds the counters: what nothing depends on becomes ready, or is done where it has no
+    /// callback. Called once, before any other step.
+    pub(crate) fn seed(&self, now: Duration) {
+        let (mut ready, mut records, mut stack) = (Vec::new(), Vec::new(), Vec::new());
+        for &id in self.graph.order().iter().rev() {
+            let release = self.counters.seed(id.0);
+            if release != Release::Waiting
+                && self.settle(id, None, now, &mut ready, &mut records) == Settled::Done
+            {
+                self.cascade(id, now, &mut ready, &mut records, &mut stack);
+            }
+        }
+        self.state.lock().take_in(&self.graph, &self.kinds, ready, records);
+    }
+
+    /// The caller's step. `ended` is what it ran before; `waited` says that its last wait took its
+    /// whole time.
+    pub(crate) fn caller_step(
+        &self,
+        now: Duration,
+        ended: Option<Ended>,
+        site: &Site,
+        waited: bool,
+    ) -> (CallerStep, Owed) {
+        let mut st = self.conclude(now, ended);
+        st.caller = CallerRests::No;
+        let step = if st.left == 0 {
+            CallerStep::Done
+        } else if self.abort.is_cancelled() {
+            CallerStep::Aborted
+        } else if let Some((_, ready)) = st.sync.pop_last() {
+            CallerStep::Run(st.start(ready, now, site))
+        } else if let Some(rank) = self.pick_for_caller(&st, waited) {
+            let ready = st.asyncs.remove(&rank).expect("it was picked under this lock");
+            CallerStep::Run(st.start(ready, now, site))
+        } else if st.asyncs.is_empty() {
+            st.caller = CallerRests::Asleep;
+            CallerStep::Wait(None)
+        } else {
+            // Whoever is to take these may not come: then the caller takes them after all.
+            st.caller = CallerRests::Watching;
+            CallerStep::Wait(Some(SLOW))
+        };
+        let owed = self.owed(&mut st, now);
+        (step, owed)
+    }
+
+    /// Waits, as [`CallerStep::Wait`] asked: until there may be something to do. Returns whether it
+    /// took its whole time.
+    pub(crate) fn caller_wait(&self, limit: Option<Duration>) -> bool {
+        let mut st = self.state.lock();
+        // Somebody may have had something for the caller since it stepped: then it is not resting
+        // any more, see `owed`.
+        while st.caller != CallerRests::No && !self.abort.is_cancelled() {
+            match limit {
+                None => st = self.caller.wait(st),
+                Some(limit) => {
+                    let (guard, timed_out) = self.caller.wait_timeout(st, limit);
+                    st = guard;
+                    if timed_out {
+                        return st.caller != CallerRests::No;
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// Wakes the caller where a step said so.
+    pub(crate) fn wake_caller(&self) {
+        self.caller.notify_all();
+    }
+
+    /// A helper that was asked for is here.
+    pub(crate) fn helper_comes(&self) {
+        let mut st = self.state.lock();
+        st.coming = st.coming.saturating_sub(1);
+        st.helpers += 1;
+    }
+
+    /// A helper that was asked for will never come: the caller does without.
+    pub(crate) fn helper_lost(&self) {
+        let mut st = self.state.lock();
+        st.coming = st.coming.saturating_sub(1);
+        st.cap = 0;
+        st.caller = CallerRests::No;
+        drop(st);
+        self.wake_caller();
+    }
+
+    /// A helper's step. `ended` is what it ran before; `watched` says that it was the watcher.
+    pub(crate) fn helper_step(
+        &self,
+        now: Duration,
+        ended: Option<Ended>,
+        site: &Site,
+        watched: bool,
+    ) -> (HelperStep, Owed) {
+        let mut st = self.conclude(now, ended);
+        if watched {
+            st.watched = false;
+        }
+        let load = st.observe(now, self.cpus);
+        let role =
+            if self.abort.is_cancelled() { HelperRole::Leave } else { policy::helper_role(&load) };
+        let step = match role {
+            HelperRole::Run => {
+                let (_, ready) = st.asyncs.pop_last().expect("there is a backlog");
+                HelperStep::Run(st.start(ready, now, site))
+            }
+            HelperRole::Watch => {
+                st.watched = true;
+                let turns_slow = |r: &Running| (r.since + SLOW).checked_sub(now);
+                let next = st.running.iter().filter_map(turns_slow).filter(|d| !d.is_zero()).min();
+                HelperStep::Watch(next.unwrap_or(SLOW))
+            }
+            HelperRole::Leave => {
+                st.helpers -= 1;
+                HelperStep::Leave
+            }
+        };
+        let owed = self.owed(&mut st, now);
+        (step, owed)
+    }
+
+    /// Waits, as [`HelperStep::Watch`] asked.
+    pub(crate) fn helper_wait(&self, limit: Duration) {
+        let st = self.state.lock();
+        if st.watched && !self.abort.is_cancelled() {
+            drop(self.watcher.wait_timeout(st, limit));
+        }
+    }
+
+    /// The serial loop begins a callback; `passed` are the devices without one before it.
+    pub(crate) fn serial_start(
+        &self,
+        device: DeviceId,
+        now: Duration,
+        site: &Site,
+        passed: &mut Vec<Record>,
+    ) -> Arc<dyn Bound> {
+        let mut st = self.state.lock();
+        st.records.append(passed);
+        st.start(Ready { device, queued: now, by: None }, now, site).bound
+    }
+
+    /// The serial loop ended a callback. Returns how many are over.
+    pub(crate) fn serial_end(&self, now: Duration, ended: Ended) -> usize {
+        let mut st = self.state.lock();
+        st.record_end(now, ended);
+        st.left -= 1;
+        self.total - st.left
+    }
+
+    /// The serial loop passed devices that have no callback.
+    pub(crate) fn serial_passed(&self, records: &mut Vec<Record>) {
+        self.state.lock().records.append(records);
+    }
+
+    /// What is not shut down now. From any thread, also while callbacks run.
+    pub(crate) fn remaining(&self, now: Duration) -> Vec<Remaining> {
+        let st = self.state.lock();
+        let mut done = vec![false; self.graph.len()];
+        for record in &st.records {
+            done[record.device.index()] = true;
+        }
+        let mut running = BTreeMap::new();
+        for r in &st.running {
+            running.insert(r.ready.device, now.saturating_sub(r.since));
+        }
+        let open = |id: &DeviceId| !done[id.index()] && self.kinds[id.index()] != Kind::Absent;
+        let order = self.graph.order().iter().rev().copied();
+        let left = order.filter(|id| open(id) && self.kinds[id.index()].has_callback());
+        left.map(|id| {
+            let on = self.graph.feeds(id).iter().filter(|f| open(f));
+            let on: Vec<String> = on.map(|&f| self.graph.name(f).to_string()).collect();
+            let state = match running.get(&id) {
+                Some(&elapsed) => RemainingState::Running { elapsed },
+                None if on.is_empty() => RemainingState::Ready,
+                None => RemainingState::Waiting { on },
+            };
+            Remaining { device: self.graph.name(id).to_string(), state }
+        })
+        .collect()
+    }
+
+    /// What there is to report, and the bound objects. Callbacks that still run (after an abort)
+    /// are noted as cancelled now, while they go on. Called once, by the caller when it is through.
+    pub(crate) fn finish(&self, now: Duration) -> Finished {
+        let mut st = self.state.lock();
+        let mut records = std::mem::take(&mut st.records);
+        records.extend(st.running.iter().map(|r| r.record(now, Outcome::Cancelled)));
+        Finished { records, bound: std::mem::take(&mut st.bound), helpers: st.asked }
+    }
+
+    /// Takes in what a thread ran: releases what waited for it (without the lock), then notes it.
+    fn conclude(&self, now: Duration, ended: Option<Ended>) -> MutexGuard<'_, State> {
+        let Some(ended) = ended else { return self.state.lock() };
+        let (mut ready, mut records, mut stack) = (Vec::new(), Vec::new(), Vec::new());
+        let device = ended.device;
+        self.cascade(device, now, &mut ready, &mut records, &mut stack);
+        let mut st = self.state.lock();
+        st.record_end(now, ended);
+        st.left -= 1;
+        if self.kinds[device.index()] == Kind::Sync {
+            st.sync_left -= 1;
+            st.sync_mask &= !self.below.as_ref().map_or(0, |b| b.own[device.index()]);
+        }
+        st.take_in(&self.graph, &self.kinds, ready, records);
+        st
+    }
+
+    /// Finishes a device: releases what it depended on, and what has no callback behind it.
+    fn cascade(
+        &self,
+        id: DeviceId,
+        now: Duration,
+        ready: &mut Vec<Ready>,
+        records: &mut Vec<Record>,
+        stack: &mut Vec<(u32, Option<u32>)>,
+    ) {
+        let needs = |d: u32| self.graph.needs(DeviceId(d));
+        // A failed callback is no reason to leave others alone, so nobody is ever blamed here.
+        self.counters.finish(id.0, None, stack, needs, |device, by, _| {
+            self.settle(DeviceId(device), Some(DeviceId(by)), now, ready, records)
+        });
+    }
+
+    fn settle(
+        &self,
+        device: DeviceId,
+        by: Option<DeviceId>,
+        now: Duration,
+        ready: &mut Vec<Ready>,
+        records: &mut Vec<Record>,
+    ) -> Settled {
+        match self.kinds[device.index()] {
+            Kind::Absent => Settled::Done,
+            Kind::NoCallback => {
+                records.push(Record::instant(device, now, by, Outcome::Ok, true));
+                Settled::Done
+            }
+            Kind::Sync | Kind::Async => {
+                ready.push(Ready { device, queued: now, by });
+                Settled::Queued
+            }
+        }
+    }
+
+    /// An asynchronous device that the caller may run now, see [`policy::caller_may_help`].
+    fn pick_for_caller(&self, st: &State, waited: bool) -> Option<u32> {
+        let &last = st.asyncs.last_key_value()?.0;
+        // Helpers that don't come, or may not come, leave it to the caller.
+        let forsaken = waited && (st.coming > 0 || st.helpers >= st.cap);
+        let alone = st.asyncs.len() == 1 && st.running.is_empty();
+        if forsaken || policy::caller_may_help(st.sync_left, alone, None, None) || st.cap == 0 {
+            return Some(last);
+        }
+        let below = self.below.as_ref()?;
+        let may = |ready: &Ready| {
+            let mask = below.masks[ready.device.index()];
+            policy::caller_may_help(st.sync_left, alone, Some(mask), Some(st.sync_mask))
+        };
+        st.asyncs.iter().rev().take(LOOK_AT).find(|(_, ready)| may(ready)).map(|(&rank, _)| rank)
+    }
+
+    /// What the step that was just made owes to others.
+    fn owed(&self, st: &mut State, now: Duration) -> Owed {
+        let own = st.left == 0 || !st.sync.is_empty() || self.abort.is_cancelled();
+        let helps = !own && self.pick_for_caller(st, false).is_some();
+        // A caller that sleeps is woken for a backlog too: to watch that somebody comes for it.
+        let watches = st.caller == CallerRests::Asleep && !st.asyncs.is_empty();
+        let wake = st.caller != CallerRests::No && (own || helps || watches);
+        if wake {
+            st.caller = CallerRests::No;
+        }
+        let mut load = st.observe(now, self.cpus);
+        load.backlog -= usize::from(wake && helps);
+        let helpers =
+            if self.abort.is_cancelled() { 0 } else { policy::helpers_to_ask(&load) };
+        st.coming += helpers;
+        st.asked += helpers;
+        Owed { helpers, wake, done: self.total - st.left }
+    }
+}
+
+impl State {
+    fn take_in(
+        &mut self,
+        graph: &Graph,
+        kinds: &[Kind],
+        ready: Vec<Ready>,
+        mut records: Vec<Record>,
+    ) {
+        self.records.append(&mut records);
+        for ready in ready {
+            let rank = graph.rank(ready.device);
+            match kinds[ready.device.index()] {
+                Kind::Sync => self.sync.insert(rank, ready),
+                _ => self.asyncs.insert(rank, ready),
+            };
+        }
+    }
+
+    fn start(&mut self, ready: Ready, now: Duration, site: &Site) -> Task {
+        let device = ready.device;
+        let bound = self.bound[device.index()].clone();
+        self.running.push(Running { ready, since: now, site: site.clone() });
+        Task { device, bound: bound.expect("a device with a callback is bound") }
+    }
+
+    fn record_end(&mut self, now: Duration, ended: Ended) {
+        let of = |r: &Running| r.ready.device == ended.device;
+        let index = self.running.iter().position(of).expect("it was started");
+        let running = self.running.swap_remove(index);
+        self.slow_seen |= now.saturating_sub(running.since) >= SLOW;
+        self.records.push(running.record(now, ended.outcome));
+    }
+
+    /// The load now; raises the target where callbacks block.
+    fn observe(&mut self, now: Duration, cpus: usize) -> Load {
+        let blocked = |r: &&Running| now.saturating_sub(r.since) >= SLOW;
+        let blocked = self.running.iter().filter(blocked).count();
+        self.slow_seen |= blocked > 0;
+        let mut load = Load {
+            backlog: self.asyncs.len(),
+            running: self.running.len(),
+            blocked,
+            target: self.target,
+            helpers: self.helpers,
+            coming: self.coming,
+            cap: self.cap,
+            watched: self.watched || self.caller == CallerRests::Watching,
+            slow_seen: self.slow_seen,
+        };
+        self.target = policy::raised_target(&load, cpus);
+        load.target = self.target;
+        load
+    }
+}
+
+impl Running {
+    fn record(&self, end: Duration, outcome: Outcome) -> Record {
+        Record {
+            device: self.ready.device,
+            queued: self.ready.queued,
+            start: self.since,
+            end,
+            site: Some(self.site.clone()),
+            released_by: self.ready.by,
+            outcome,
+            no_callback: false,
+        }
+    }
+}
+
+impl Below {
+    /// `None` where there is no synchronous device, or more of them than bits.
+    fn new(graph: &Graph, kinds: &[Kind], sync: usize) -> Option<Below> {
+        if sync == 0 || sync > u64::BITS as usize {
+            return None;
+        }
+        let mut below = Below { masks: vec![0; graph.len()], own: vec![0; graph.len()] };
+        let mut bits = (0..u64::BITS).map(|n| 1u64 << n);
+        // In base order: what a device needs comes before it.
+        for &id in graph.order() {
+            let through = |n: &DeviceId| below.masks[n.index()] | below.own[n.index()];
+            below.masks[id.index()] = graph.needs(id).iter().map(through).fold(0, |a, b| a | b);
+            if kinds[id.index()] == Kind::Sync {
+                below.own[id.index()] = bits.next().expect("as many bits as synchronous devices");
+            }
+        }
+        Some(below)
+    }
+}
+
+impl crate::cancel::Listener for ShutdownState {
+    fn cancelled(&self) {
+        let _st = self.state.lock();
+        self.caller.notify_all();
+        self.watcher.notify_all();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "state_tests.rs"]
+mod tests;

@@ -1,0 +1,1 @@
+//! Steps shutdowns by hand.
