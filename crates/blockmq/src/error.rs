@@ -107,9 +107,15 @@ impl fmt::Display for IoError {
 impl std::error::Error for IoError {}
 
 /// The few Linux error numbers that this crate produces or translates.
+#[cfg_attr(loom, allow(dead_code))] // the drivers aren't built there
 pub(crate) mod errno {
     pub(crate) const EPERM: i32 = 1;
+    pub(crate) const EINTR: i32 = 4;
     pub(crate) const EIO: i32 = 5;
+    pub(crate) const EAGAIN: i32 = 11;
+    pub(crate) const ENOMEM: i32 = 12;
+    pub(crate) const EFAULT: i32 = 14;
+    pub(crate) const ENODEV: i32 = 19;
     pub(crate) const EINVAL: i32 = 22;
     pub(crate) const ENOSPC: i32 = 28;
     pub(crate) const EROFS: i32 = 30;

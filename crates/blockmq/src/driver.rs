@@ -1,0 +1,150 @@
+//! What a driver is: the code behind a [`Queue`](crate::Queue) that starts requests.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use crate::device::Geometry;
+use crate::error::{IoError, IoErrorKind};
+use crate::hctx::Hctx;
+use crate::policy::DEFAULT_DEPTH;
+use crate::request::Request;
+
+/// A driver: it starts requests, and finishes each of them once.
+///
+/// A driver is shared by all hardware queues of its queue and called on any thread.
+pub trait Driver: Send + Sync + 'static {
+    /// What kind of driver this is, in a word: `"memory"`, `"file"`.
+    fn kind(&self) -> &'static str;
+
+    /// What the device looks like. Asked once, when the queue is built.
+    fn geometry(&self) -> Geometry;
+
+    /// For how many hardware queues the driver has room, at least 1. The queue makes as many,
+    /// though never more than there are CPUs.
+    fn hw_queues(&self) -> usize {
+        1
+    }
+
+    /// How many requests each hardware queue may have in the driver at once, at least 1.
+    fn depth(&self) -> u32 {
+        DEFAULT_DEPTH
+    }
+
+    /// Starts a request of hardware queue `hctx` (an index below [`Driver::hw_queues`]).
+    ///
+    /// Called by one thread at a time for each `hctx`, inside an atomic section: it must not
+    /// block. The range is inside the device and in whole blocks, the operation is one that the
+    /// geometry allows, and a read's buffer has room for its data. A panic here is caught: the
+    /// request, which its unwinding drops, completes with an error.
+    fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch;
+
+    /// Everything that was queued since the last call may be started together now: for drivers
+    /// that batch. Called as [`Driver::queue_request`] is, at the end of each pass that started
+    /// something.
+    fn commit(&self, hctx: usize) {
+        let _ = hctx;
+    }
+}
+
+/// How [`Driver::queue_request`] went.
+#[derive(Debug)]
+#[must_use]
+pub enum Dispatch {
+    /// The driver has the request, or has completed it already.
+    Started,
+    /// The driver can't take it now. It goes back to the front, and comes again when a request of
+    /// this hardware queue completes; where none is in flight, a worker tries again soon.
+    Busy(Started),
+}
+
+/// A request inside a driver. It has a tag, unique within its hardware queue until it completes.
+///
+/// Reach its fields through [`Request`]'s methods. Dropped without being completed, it completes
+/// with [`IoErrorKind::Gone`]: also when a driver's thread dies of a panic.
+pub struct Started {
+    inner: Option<Inner>,
+}
+
+struct Inner {
+    pending: Box<crate::hctx::Pending>,
+    hctx: Arc<Hctx>,
+    tag: u32,
+}
+
+impl Started {
+    pub(crate) fn new(pending: Box<crate::hctx::Pending>, hctx: Arc<Hctx>, tag: u32) -> Self {
+        Self { inner: Some(Inner { pending, hctx, tag }) }
+    }
+
+    /// Undoes `new`, for a request that the driver gave back.
+    pub(crate) fn into_parts(mut self) -> (Box<crate::hctx::Pending>, u32) {
+        let inner = self.inner.take().expect(HELD);
+        (inner.pending, inner.tag)
+    }
+
+    /// The request's tag: below [`Driver::depth`], and no other request that is inside the driver
+    /// through the same hardware queue has it.
+    pub fn tag(&self) -> u32 {
+        self.inner.as_ref().expect(HELD).tag
+    }
+
+    /// Index of the hardware queue through which the request came.
+    pub fn hctx(&self) -> usize {
+        self.inner.as_ref().expect(HELD).hctx.index()
+    }
+
+    /// Finishes the request, on any thread. The tag is free **before** the completion function
+    /// runs, so whatever the driver keeps by tag has to be cleared before this call. May run the
+    /// hardware queue, and so call [`Driver::queue_request`] on this thread.
+    pub fn complete(mut self, result: Result<(), IoError>) {
+        self.finish(result);
+    }
+
+    fn finish(&mut self, result: Result<(), IoError>) {
+        if let Some(Inner { pending, hctx, tag }) = self.inner.take() {
+            Hctx::finish(&hctx, pending, tag, result);
+        }
+    }
+}
+
+/// Why the expectations above hold.
+const HELD: &str = "only complete and into_parts empty it, and they consume it";
+
+impl Deref for Started {
+    type Target = Request;
+
+    fn deref(&self) -> &Request {
+        &self.inner.as_ref().expect(HELD).pending.rq
+    }
+}
+
+impl DerefMut for Started {
+    fn deref_mut(&mut self) -> &mut Request {
+        &mut self.inner.as_mut().expect(HELD).pending.rq
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if self.inner.is_some() {
+            self.finish(Err(IoError::with(
+                IoErrorKind::Gone,
+                "the driver dropped the request without completing it",
+            )));
+        }
+    }
+}
+
+impl fmt::Debug for Started {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.inner {
+            Some(inner) => f
+                .debug_struct("Started")
+                .field("tag", &inner.tag)
+                .field("request", &inner.pending.rq)
+                .finish(),
+            None => f.write_str("Started(done)"),
+        }
+    }
+}

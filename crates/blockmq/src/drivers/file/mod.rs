@@ -1,0 +1,170 @@
+//! `file`: a device in a file or on a block device of the host.
+//!
+//! Requests go to the kernel through io_uring, one ring for each hardware queue ([`uring`]), or,
+//! where io_uring is refused, through plain `pread` and `pwrite` on workers ([`threads`]). The plain
+//! path also finishes what a ring left half done. [`open`] has the options and the errors.
+
+mod open;
+mod threads;
+mod uring;
+
+use std::fs::File;
+use std::sync::Arc;
+
+use corewise_workqueue::Workqueue;
+
+pub use open::{FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse};
+
+use crate::device::Geometry;
+use crate::driver::{Dispatch, Driver, Started};
+use crate::request::Request;
+use threads::Plain;
+use uring::Rings;
+
+/// A device in a file.
+///
+/// # What a flush promises
+/// A flush is `fdatasync`, a write with `fua` carries `RWF_DSYNC`: when it has completed, the data
+/// is as durable as the host's file system and disk make it, also if this process is killed. A file
+/// that this driver created is itself durable before the driver is there. Writes that haven't been
+/// flushed are in the host's page cache: they survive this process, not the machine.
+///
+/// # Locking
+/// The file is locked (`flock`, exclusively unless read-only) for as long as the driver lives, so
+/// that no second server writes to it. The lock is advisory: programs that don't ask don't care.
+///
+/// # Signals
+/// A ring finishes its requests in the name of the thread that submitted them, so that thread's
+/// `poll` and `epoll_wait` may return `EINTR` without a signal. Callers repeat them anyway.
+pub struct FileDriver {
+    geometry: Geometry,
+    created: bool,
+    depth: u32,
+    io: Io,
+}
+
+enum Io {
+    Rings(Rings),
+    Plain(Plain),
+}
+
+impl FileDriver {
+    /// Opens or creates the file. Blocks: call it on a worker or a thread of your own.
+    ///
+    /// Workers of `wq` do the plain I/O. A file that was created is removed again where a later
+    /// step fails.
+    ///
+    /// # Errors
+    /// Name the path, what failed, and what to do about it.
+    pub fn open(options: FileOptions, wq: &Workqueue) -> Result<Self, OpenError> {
+        corewise_sync::context::blocking("FileDriver::open", || open::open(options, wq))
+    }
+
+    fn new(
+        file: File,
+        geometry: Geometry,
+        created: bool,
+        options: &FileOptions,
+        wq: &Workqueue,
+    ) -> Result<Self, std::io::Error> {
+        let plain = Plain::new(Arc::new(file), wq.clone());
+        let io = match options.io {
+            IoPath::Threads => Io::Plain(plain),
+            IoPath::Uring => Io::Rings(Rings::new(plain, options.queues, options.depth)?),
+            IoPath::Auto => match Rings::new(plain.clone(), options.queues, options.depth) {
+                Ok(rings) => Io::Rings(rings),
+                Err(error) => {
+                    tracing::info!(
+                        path = %options.path.display(), %error,
+                        "io_uring is refused here; using pread and pwrite on workers"
+                    );
+                    Io::Plain(plain)
+                }
+            },
+        };
+        let driver = Self { geometry, created, depth: options.depth, io };
+        tracing::info!(
+            path = %options.path.display(), io = %driver.io_path_in_use(), size = geometry.size,
+            "opened a file device"
+        );
+        Ok(driver)
+    }
+
+    /// Which way the requests go.
+    pub fn io_path_in_use(&self) -> PathInUse {
+        match self.io {
+            Io::Rings(_) => PathInUse::Uring,
+            Io::Plain(_) => PathInUse::Threads,
+        }
+    }
+
+    /// Whether opening created the file, so that whoever gives up afterwards may remove it.
+    pub fn created(&self) -> bool {
+        self.created
+    }
+}
+
+impl Driver for FileDriver {
+    fn kind(&self) -> &'static str {
+        "file"
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn hw_queues(&self) -> usize {
+        match &self.io {
+            Io::Rings(rings) => rings.len(),
+            Io::Plain(_) => usize::MAX,
+        }
+    }
+
+    fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {
+        match &self.io {
+            Io::Rings(rings) => rings.queue(hctx, rq),
+            Io::Plain(plain) => {
+                plain.start(rq, 0);
+                Dispatch::Started
+            }
+        }
+    }
+
+    fn commit(&self, hctx: usize) {
+        match &self.io {
+            Io::Rings(rings) => rings.commit(hctx),
+            Io::Plain(_) => {}
+        }
+    }
+}
+
+/// The bytes of a read that are still to be filled: the room behind what the buffer holds.
+fn room(rq: &mut Request) -> &mut [std::mem::MaybeUninit<u8>] {
+    let left = (rq.len() as usize).saturating_sub(rq.filled());
+    match rq.buffer() {
+        // The queue has reserved the room; a buffer that has less gives a short read, not a wild one.
+        Some(buffer) => {
+            let room = buffer.spare_capacity_mut();
+            let n = left.min(room.len());
+            &mut room[..n]
+        }
+        None => &mut [],
+    }
+}
+
+/// Says that the kernel has filled the first `n` bytes of [`room`].
+///
+/// # Safety
+/// It has.
+unsafe fn fill(rq: &mut Request, n: usize) {
+    debug_assert!(n <= room(rq).len());
+    if let Some(buffer) = rq.buffer() {
+        // SAFETY: the caller says that `n` bytes behind the buffer's end, within its capacity, are
+        // initialized.
+        unsafe { buffer.set_len(buffer.len() + n) };
+    }
+}

@@ -1,0 +1,219 @@
+//! Plain file I/O on workers: the way where io_uring is refused, and the way out where a ring's
+//! answer isn't a plain yes (short, interrupted, cancelled because the submitting thread ended, not
+//! supported): here the request is carried on until it has succeeded or failed for good.
+
+use std::fs::File;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use corewise_sync::context;
+use corewise_workqueue::Workqueue;
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::driver::Started;
+use crate::error::{IoError, IoErrorKind, errno};
+use crate::request::{Op, Request};
+
+/// Zeroes to write where the file system can't zero a range.
+static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+
+/// A file, and the workers that do its I/O.
+#[derive(Clone)]
+pub(super) struct Plain {
+    file: Arc<File>,
+    wq: Workqueue,
+}
+
+impl Plain {
+    pub(super) fn new(file: Arc<File>, wq: Workqueue) -> Self {
+        Self { file, wq }
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Has a worker do the request, or its rest: the first `done` bytes of a write are written. (A
+    /// read's progress is in its buffer.) Where the workers are shut down, the request completes as
+    /// gone.
+    pub(super) fn start(&self, mut rq: Started, done: u64) {
+        let file = Arc::clone(&self.file);
+        // Nobody waits for the handle: the request's completion tells.
+        let _detached = self.wq.spawn(move || {
+            let result = context::blocking("file I/O", || perform(&file, &mut rq, done));
+            rq.complete(result);
+        });
+    }
+
+    /// Has a worker do something that may block.
+    pub(super) fn on_worker(&self, f: impl FnOnce() + Send + 'static) {
+        let _detached = self.wq.spawn(move || context::blocking("io_uring_enter", f));
+    }
+}
+
+/// Does a request, from byte `done` on where it is a write. Blocks.
+fn perform(file: &File, rq: &mut Request, done: u64) -> Result<(), IoError> {
+    let fua = rq.flags().fua;
+    match rq.op() {
+        Op::Read => read(file, rq),
+        Op::Write => write(file, rq.offset() + done, &rq.data()[done as usize..], fua),
+        Op::Flush => sync(file),
+        Op::Discard => discard(file, rq.offset(), rq.len()).and_then(|()| sync_if(file, fua)),
+        Op::WriteZeroes => write_zeroes(file, rq.offset(), rq.len(), rq.flags().no_unmap)
+            .and_then(|()| sync_if(file, fua)),
+    }
+}
+
+fn read(file: &File, rq: &mut Request) -> Result<(), IoError> {
+    loop {
+        let at = rq.offset() + rq.filled() as u64;
+        let room = super::room(rq);
+        if room.is_empty() {
+            return Ok(());
+        }
+        let n = retry(|| rustix::io::pread(file, &mut *room, at).map(|(filled, _)| filled.len()))?;
+        if n == 0 {
+            return Err(ended(at));
+        }
+        // SAFETY: the kernel has filled the first `n` bytes of the room.
+        unsafe { super::fill(rq, n) };
+    }
+}
+
+/// Somebody has made the file shorter behind our back.
+fn ended(at: u64) -> IoError {
+    IoError::with(
+        IoErrorKind::Io(errno::EIO),
+        format!("the file ends at or before byte {at}: it was truncated while in use"),
+    )
+}
+
+fn write(file: &File, mut at: u64, mut data: &[u8], fua: bool) -> Result<(), IoError> {
+    let flags = if fua { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
+    while !data.is_empty() {
+        let n = retry(|| rustix::io::pwritev2(file, &[IoSlice::new(data)], at, flags))?;
+        if n == 0 {
+            return Err(IoError::with(IoErrorKind::Io(errno::EIO), "the file takes no more bytes"));
+        }
+        at += n as u64;
+        data = &data[n..];
+    }
+    Ok(())
+}
+
+fn sync(file: &File) -> Result<(), IoError> {
+    retry(|| rustix::fs::fdatasync(file))
+}
+
+fn sync_if(file: &File, fua: bool) -> Result<(), IoError> {
+    if fua { sync(file) } else { Ok(()) }
+}
+
+/// The mode of `fallocate` that frees a range.
+pub(super) const PUNCH: FallocateFlags =
+    FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
+/// The mode of `fallocate` that zeroes a range and keeps it allocated.
+pub(super) const ZERO: FallocateFlags = FallocateFlags::ZERO_RANGE.union(FallocateFlags::KEEP_SIZE);
+
+fn discard(file: &File, offset: u64, len: u64) -> Result<(), IoError> {
+    match fallocate(file, PUNCH, offset, len)? {
+        // A discard is advice. A file system that can't follow it has lost nothing.
+        Fallocate::Done | Fallocate::CannotDo => Ok(()),
+    }
+}
+
+fn write_zeroes(file: &File, offset: u64, len: u64, no_unmap: bool) -> Result<(), IoError> {
+    let modes: &[FallocateFlags] = if no_unmap { &[ZERO] } else { &[PUNCH, ZERO] };
+    for &mode in modes {
+        if let Fallocate::Done = fallocate(file, mode, offset, len)? {
+            return Ok(());
+        }
+    }
+    let (mut at, end) = (offset, offset + len);
+    while at < end {
+        let n = (end - at).min(ZEROES.len() as u64);
+        write(file, at, &ZEROES[..n as usize], false)?;
+        at += n;
+    }
+    Ok(())
+}
+
+enum Fallocate {
+    Done,
+    CannotDo,
+}
+
+fn fallocate(
+    file: &File,
+    mode: FallocateFlags,
+    offset: u64,
+    len: u64,
+) -> Result<Fallocate, IoError> {
+    loop {
+        match rustix::fs::fallocate(file, mode, offset, len) {
+            Ok(()) => return Ok(Fallocate::Done),
+            Err(Errno::INTR) => {}
+            // NODEV and INVAL: what some file systems and block devices say for the same.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV | Errno::INVAL) => {
+                return Ok(Fallocate::CannotDo);
+            }
+            Err(error) => return Err(IoError::from_errno(error.raw_os_error())),
+        }
+    }
+}
+
+fn retry<T>(mut f: impl FnMut() -> rustix::io::Result<T>) -> Result<T, IoError> {
+    loop {
+        match f() {
+            Ok(value) => return Ok(value),
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(error) => return Err(IoError::from_errno(error.raw_os_error())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use std::io::{Read, Seek};
+
+    #[test]
+    fn zeroes_are_written_where_the_file_system_cannot_zero_a_range() {
+        // The loop itself, with a length that is no multiple of the block of zeroes.
+        let mut file = tempfile::tempfile().unwrap();
+        let len = 3 * ZEROES.len() as u64 - 512;
+        write(&file, 0, &vec![7; len as usize + 512], false).unwrap();
+        write_zeroes(&file, 0, len, true).unwrap();
+        let mut all = Vec::new();
+        file.rewind().unwrap();
+        file.read_to_end(&mut all).unwrap();
+        assert!(all[..len as usize].iter().all(|&b| b == 0));
+        assert!(all[len as usize..].iter().all(|&b| b == 7));
+    }
+
+    #[test]
+    fn a_write_is_carried_on_from_where_it_stopped() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1024).unwrap();
+        let mut rq = Request::write(0, Bytes::from(vec![9; 1024]));
+        perform(&file, &mut rq, 512).unwrap();
+        let mut rq = Request::read(0, 1024);
+        rq.buffer().unwrap().reserve(1024);
+        perform(&file, &mut rq, 0).unwrap();
+        let data = rq.buffer().unwrap();
+        assert!(data[..512].iter().all(|&b| b == 0) && data[512..].iter().all(|&b| b == 9));
+    }
+
+    #[test]
+    fn a_read_beyond_the_end_of_a_truncated_file_is_an_error_not_zeroes() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(512).unwrap();
+        let mut rq = Request::read(0, 1024);
+        rq.buffer().unwrap().reserve(1024);
+        let error = perform(&file, &mut rq, 0).unwrap_err();
+        assert_eq!(error.kind(), IoErrorKind::Io(errno::EIO));
+        assert!(error.to_string().contains("truncated"), "{error}");
+    }
+}

@@ -1,0 +1,207 @@
+//! `memory`: a device in anonymous memory, allocated page by page as it is written.
+//!
+//! The whole size is mapped at once and costs nothing: the kernel gives a page when it is first
+//! written, and takes pages back when they are discarded (`MADV_DONTNEED`), so a large device is
+//! as cheap as what is in it.
+//!
+//! Several hardware queues may touch the same bytes at the same time, without a lock: all access is
+//! by relaxed atomic words of 8 bytes. So overlapping requests in flight may tear, at multiples of
+//! 8 bytes, as they may on any disk; nothing worse can happen. Who needs order waits for completion.
+
+use std::io;
+use std::ptr::NonNull;
+
+use bytes::BytesMut;
+use corewise_sync::atomic::{AtomicU64, Ordering};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::device::Geometry;
+use crate::driver::{Dispatch, Driver, Started};
+use crate::error::{IoError, IoErrorKind, errno};
+use crate::request::{Op, Request};
+
+/// Bytes per atomic word.
+const WORD: usize = 8;
+/// Bytes that a read gathers before it appends them.
+const GATHER: usize = 512;
+/// Discards give back whole pages. Where pages are larger, the kernel refuses and we write zeroes.
+const PAGE: u64 = 4096;
+
+/// A device in memory. Its content is gone when it is dropped, so there is nothing to flush.
+///
+/// Reads and writes complete before their dispatch ends, on the thread that dispatches.
+#[derive(Debug)]
+pub struct Memory {
+    map: Mapping,
+    geometry: Geometry,
+}
+
+impl Memory {
+    /// A zeroed device of `size` bytes, rounded down to whole blocks of 512.
+    ///
+    /// # Errors
+    /// Where the address space or the limits of the process have no room for `size` bytes.
+    pub fn new(size: u64) -> io::Result<Self> {
+        let size = size & !511;
+        let geometry = Geometry { can_flush: false, ..Geometry::new(size) };
+        Ok(Self { map: Mapping::new(size)?, geometry })
+    }
+
+    fn perform(&self, rq: &mut Request) -> Result<(), IoError> {
+        let words = self.words(rq.offset(), rq.len())?;
+        match rq.op() {
+            Op::Read => {
+                if let Some(buffer) = rq.buffer() {
+                    load(words, buffer);
+                }
+            }
+            Op::Write => store(words, rq.data()),
+            Op::Flush => {}
+            Op::Discard => self.zero(rq.offset(), words),
+            Op::WriteZeroes if rq.flags().no_unmap => zero(words),
+            Op::WriteZeroes => self.zero(rq.offset(), words),
+        }
+        Ok(())
+    }
+
+    fn words(&self, offset: u64, len: u64) -> Result<&[AtomicU64], IoError> {
+        // The queue has checked the range; this is the check that memory safety leans on.
+        let all = self.map.words();
+        let (first, n) = (offset as usize / WORD, len as usize / WORD);
+        first
+            .checked_add(n)
+            .and_then(|end| all.get(first..end))
+            .ok_or_else(|| IoError::with(IoErrorKind::OutOfRange, "memory device"))
+    }
+
+    /// Zeroes a range, and gives its whole pages back.
+    fn zero(&self, offset: u64, words: &[AtomicU64]) {
+        let end = offset + (words.len() * WORD) as u64;
+        let (first, last) = (offset.next_multiple_of(PAGE), end & !(PAGE - 1));
+        if first < last && self.map.give_back(first, last - first).is_ok() {
+            zero(&words[..(first - offset) as usize / WORD]);
+            zero(&words[(last - offset) as usize / WORD..]);
+        } else {
+            zero(words);
+        }
+    }
+}
+
+impl Driver for Memory {
+    fn kind(&self) -> &'static str {
+        "memory"
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn hw_queues(&self) -> usize {
+        usize::MAX
+    }
+
+    fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {
+        let result = self.perform(&mut rq);
+        rq.complete(result);
+        Dispatch::Started
+    }
+}
+
+// Relaxed throughout: a request's words are ordered by its completion, not by each other.
+
+fn load(words: &[AtomicU64], buffer: &mut BytesMut) {
+    // By way of a small block that stays in the cache: the buffer's own memory is uninitialized,
+    // and needn't be touched twice.
+    let mut block = [0; GATHER];
+    for words in words.chunks(GATHER / WORD) {
+        for (word, bytes) in words.iter().zip(block.chunks_exact_mut(WORD)) {
+            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        buffer.extend_from_slice(&block[..words.len() * WORD]);
+    }
+}
+
+fn store(words: &[AtomicU64], data: &[u8]) {
+    for (word, bytes) in words.iter().zip(data.chunks_exact(WORD)) {
+        let mut value = [0; WORD];
+        value.copy_from_slice(bytes);
+        word.store(u64::from_ne_bytes(value), Ordering::Relaxed);
+    }
+}
+
+fn zero(words: &[AtomicU64]) {
+    for word in words {
+        word.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Private anonymous memory, unmapped when it is dropped.
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<AtomicU64>,
+    words: usize,
+}
+
+// SAFETY: the mapping is owned by this value and reached only as `&[AtomicU64]`, which is Send.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `&[AtomicU64]` is Sync.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(size: u64) -> io::Result<Self> {
+        let too_large = || io::Error::from_raw_os_error(errno::ENOMEM);
+        let len = usize::try_from(size).map_err(|_| too_large())?;
+        if len > isize::MAX as usize {
+            return Err(too_large());
+        }
+        if len == 0 {
+            return Ok(Self { base: NonNull::dangling(), words: 0 });
+        }
+        // SAFETY: a fresh private mapping at an address of the kernel's choice touches nothing that
+        // exists.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        let base = NonNull::new(base.cast()).ok_or_else(too_large)?;
+        Ok(Self { base, words: len / WORD })
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is page-aligned, readable and writable, zero-initialized (a valid
+        // AtomicU64), `words * 8` bytes long and lives as long as `self`. Everybody reaches it
+        // through atomics only; giving pages back makes them read as zeroes, which to the others is
+        // as if somebody had stored zeroes. With no words the dangling base is aligned, as it must.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
+    }
+
+    /// Gives whole pages back; they read as zeroes afterwards. The range lies in the mapping.
+    fn give_back(&self, offset: u64, len: u64) -> io::Result<()> {
+        debug_assert!(offset + len <= (self.words * WORD) as u64);
+        // SAFETY: the range is inside our own private anonymous mapping, so after this call it reads
+        // as zeroes and stays mapped; see `words` for why that is sound for concurrent readers.
+        unsafe {
+            let start = self.base.as_ptr().cast::<u8>().add(offset as usize);
+            rustix::mm::madvise(start.cast(), len as usize, Advice::LinuxDontNeed)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.words != 0 {
+            // SAFETY: the mapping is ours, and nobody holds a reference into it: references borrow
+            // `self`.
+            if let Err(error) =
+                unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.words * WORD) }
+            {
+                tracing::error!(%error, "a memory device could not be unmapped");
+            }
+        }
+    }
+}

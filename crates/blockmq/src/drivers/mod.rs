@@ -1,0 +1,34 @@
+//! The drivers that come with the crate. `null` and `memory` finish requests on the spot, `file`
+//! asks the kernel, `stripe` and `mirror` stand on other block devices.
+
+mod file;
+mod memory;
+mod mirror;
+mod null;
+mod stripe;
+
+pub use file::{FileDriver, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse};
+pub use memory::Memory;
+pub use mirror::Mirror;
+pub use null::Null;
+pub use stripe::Stripe;
+
+use std::fmt;
+
+/// Why devices can't be put together into one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StackError(String);
+
+impl StackError {
+    pub(crate) fn new(why: impl Into<String>) -> Self {
+        Self(why.into())
+    }
+}
+
+impl fmt::Display for StackError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for StackError {}

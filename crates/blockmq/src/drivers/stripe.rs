@@ -1,0 +1,282 @@
+//! `stripe`: RAID-0 over other block devices. Bytes go round the children, one chunk each in turn.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::BytesMut;
+use corewise_sync::Mutex;
+
+use super::StackError;
+use crate::device::{BlockDevice, Geometry};
+use crate::driver::{Dispatch, Driver, Started};
+use crate::error::IoError;
+use crate::request::{Completed, Op, Payload, Request};
+
+/// A stripe. It has the size of its smallest child, in whole chunks, times the number of children.
+///
+/// It can do what all its children can. It completes a request when all children have completed
+/// their parts; where some fail, the error of the first part in the order of the device is told.
+/// A flush goes to all children.
+pub struct Stripe {
+    children: Vec<Arc<dyn BlockDevice>>,
+    layout: Layout,
+    geometry: Geometry,
+}
+
+impl Stripe {
+    /// Stripes over `children`, in this order, in chunks of `chunk` bytes.
+    ///
+    /// # Errors
+    /// Where there are no children, `chunk` is no multiple of every child's block size, a child
+    /// can't take a whole chunk in one transfer, or a child is smaller than one chunk.
+    pub fn new(children: Vec<Arc<dyn BlockDevice>>, chunk: u32) -> Result<Self, StackError> {
+        let Some(all) = combine(&children) else {
+            return Err(StackError::new("a stripe needs at least one child"));
+        };
+        if chunk == 0 || !chunk.is_multiple_of(all.block_size) {
+            return Err(StackError::new(format!(
+                "chunk of {chunk} bytes: it has to be a multiple of {}, the largest block size \
+                 among the children",
+                all.block_size
+            )));
+        }
+        if chunk > all.max_transfer {
+            return Err(StackError::new(format!(
+                "chunk of {chunk} bytes: a child takes at most {} at once",
+                all.max_transfer
+            )));
+        }
+        let layout = Layout { n: children.len() as u64, chunk: u64::from(chunk) };
+        let rows = all.size / layout.chunk;
+        let size = rows.checked_mul(layout.chunk).and_then(|s| s.checked_mul(layout.n));
+        let Some(size) = size.filter(|&size| size != 0) else {
+            return Err(StackError::new(format!(
+                "the smallest child has {} bytes: that is less than one chunk of {chunk}, or more \
+                 than can be addressed",
+                all.size
+            )));
+        };
+        let geometry =
+            Geometry { size, preferred: chunk, max_transfer: Geometry::new(0).max_transfer, ..all };
+        Ok(Self { children, layout, geometry })
+    }
+
+    /// The devices underneath, in order.
+    pub fn children(&self) -> &[Arc<dyn BlockDevice>] {
+        &self.children
+    }
+}
+
+/// What all children can do together: the strictest of each. `None` without children.
+pub(super) fn combine(children: &[Arc<dyn BlockDevice>]) -> Option<Geometry> {
+    children.iter().map(|child| child.geometry()).reduce(|a, b| Geometry {
+        size: a.size.min(b.size),
+        block_size: a.block_size.max(b.block_size),
+        preferred: a.preferred.max(b.preferred),
+        max_transfer: a.max_transfer.min(b.max_transfer),
+        read_only: a.read_only || b.read_only,
+        can_flush: a.can_flush || b.can_flush,
+        // A child with nothing to flush is durable anyway and takes `fua` for nothing.
+        can_fua: (a.can_fua || !a.can_flush) && (b.can_fua || !b.can_flush),
+        can_discard: a.can_discard && b.can_discard,
+        can_write_zeroes: a.can_write_zeroes && b.can_write_zeroes,
+        rotational: a.rotational || b.rotational,
+    })
+}
+
+/// Where bytes lie. Pure.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    n: u64,
+    chunk: u64,
+}
+
+/// A part of a request that lies in one piece on one child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    child: usize,
+    offset: u64,
+    len: u64,
+}
+
+impl Layout {
+    /// The parts of a transfer, in the order of the device: cut at each chunk's end.
+    fn parts(self, mut offset: u64, mut len: u64) -> impl Iterator<Item = Part> {
+        std::iter::from_fn(move || {
+            if len == 0 {
+                return None;
+            }
+            let (chunk, within) = (offset / self.chunk, offset % self.chunk);
+            let part = Part {
+                child: (chunk % self.n) as usize,
+                offset: chunk / self.n * self.chunk + within,
+                len: len.min(self.chunk - within),
+            };
+            offset += part.len;
+            len -= part.len;
+            Some(part)
+        })
+    }
+
+    /// The one range of `child` that a range of the device covers, which may be empty: a range
+    /// that is contiguous on the device is contiguous on each child.
+    fn range_on(self, child: u64, offset: u64, len: u64) -> Part {
+        let start = self.bytes_before(child, offset);
+        let end = self.bytes_before(child, offset + len);
+        Part { child: child as usize, offset: start, len: end - start }
+    }
+
+    /// How many of the device's first `offset` bytes lie on `child`.
+    fn bytes_before(self, child: u64, offset: u64) -> u64 {
+        let (chunk, within) = (offset / self.chunk, offset % self.chunk);
+        let (row, at) = (chunk / self.n, chunk % self.n);
+        row * self.chunk
+            + match child.cmp(&at) {
+                std::cmp::Ordering::Less => self.chunk,
+                std::cmp::Ordering::Equal => within,
+                std::cmp::Ordering::Greater => 0,
+            }
+    }
+}
+
+/// The parts of one request that are still on their way. Each part's completion holds an `Arc`;
+/// whoever drops the last one owns everything and completes the request: no count, no lock.
+struct Join {
+    rq: Mutex<Started>,
+    /// What the buffer of a read held before; its data follows.
+    head: Mutex<BytesMut>,
+    done: Box<[OnceLock<Result<Payload, IoError>>]>,
+}
+
+impl Join {
+    /// The completion function of part `i`.
+    fn part(self: &Arc<Self>, i: usize) -> impl FnOnce(Completed) + Send + 'static {
+        let join = Arc::clone(self);
+        move |done| {
+            let result = done.result.map(|()| done.payload);
+            // Never set before: each part completes once.
+            let _ = join.done[i].set(result.map(sync_payload));
+            Join::last(join);
+        }
+    }
+
+    /// Completes the request where this is the last `Arc`.
+    fn last(join: Arc<Self>) {
+        let Some(join) = Arc::into_inner(join) else { return };
+        let mut rq = join.rq.into_inner();
+        let mut buffer = join.head.into_inner();
+        let mut result = Ok(());
+        for part in join.done {
+            match part.into_inner() {
+                // The parts lie side by side in one allocation, so this moves no byte.
+                Some(Ok(Payload::Read(data))) => buffer.unsplit(data),
+                Some(Ok(Payload::None | Payload::Write(_))) => {}
+                Some(Err(error)) => result = result.and(Err(error)),
+                None => unreachable!("a part drops its Arc after it has set its result"),
+            }
+        }
+        if rq.op() == Op::Read {
+            rq.set_payload(Payload::Read(buffer));
+        }
+        rq.complete(result);
+    }
+}
+
+/// Keeps only what a read brought.
+fn sync_payload(payload: Payload) -> Payload {
+    match payload {
+        Payload::Read(data) => Payload::Read(data),
+        Payload::None | Payload::Write(_) => Payload::None,
+    }
+}
+
+impl Driver for Stripe {
+    fn kind(&self) -> &'static str {
+        "stripe"
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn hw_queues(&self) -> usize {
+        usize::MAX
+    }
+
+    fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {
+        let (op, flags) = (rq.op(), rq.flags());
+        let (offset, len) = (rq.offset(), rq.len());
+        let parts: Vec<Part> = match op {
+            Op::Read | Op::Write => self.layout.parts(offset, len).collect(),
+            Op::Flush => {
+                (0..self.children.len()).map(|child| Part { child, offset: 0, len: 0 }).collect()
+            }
+            Op::Discard | Op::WriteZeroes => (0..self.layout.n)
+                .map(|child| self.layout.range_on(child, offset, len))
+                .filter(|part| part.len != 0)
+                .collect(),
+        };
+        let mut head = BytesMut::new();
+        let mut rest = BytesMut::new();
+        let mut data = bytes::Bytes::new();
+        match rq.take_payload() {
+            Payload::Read(mut buffer) => {
+                // The room behind what the buffer holds is shared out among the parts.
+                rest = buffer.split_off(buffer.len());
+                head = buffer;
+            }
+            Payload::Write(bytes) => data = bytes,
+            Payload::None => {}
+        }
+        let done = parts.iter().map(|_| OnceLock::new()).collect();
+        let join = Arc::new(Join { rq: Mutex::new(rq), head: Mutex::new(head), done });
+        let mut at = 0;
+        for (i, part) in parts.iter().enumerate() {
+            let len = part.len as usize;
+            let child_rq = match op {
+                Op::Read => {
+                    let behind = rest.split_off(len);
+                    Request::read_into(part.offset, len, std::mem::replace(&mut rest, behind))
+                }
+                Op::Write => Request::write(part.offset, data.slice(at..at + len)),
+                Op::Flush => Request::flush(),
+                Op::Discard => Request::discard(part.offset, part.len),
+                Op::WriteZeroes => Request::write_zeroes(part.offset, part.len),
+            };
+            at += len;
+            self.children[part.child].submit(child_rq.with_flags(flags).on_complete(join.part(i)));
+        }
+        Join::last(join);
+        Dispatch::Started
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_and_ranges_agree_with_counting_bytes() {
+        for (n, chunk) in [(1, 4), (2, 4), (3, 2), (5, 1)] {
+            let layout = Layout { n, chunk };
+            // Where each byte of the device lies, by the definition of a stripe.
+            let place = |b: u64| ((b / chunk % n) as usize, b / chunk / n * chunk + b % chunk);
+            for offset in 0..30 {
+                for len in 0..30 {
+                    let want: Vec<_> = (offset..offset + len).map(place).collect();
+                    let got: Vec<_> = layout
+                        .parts(offset, len)
+                        .flat_map(|p| (p.offset..p.offset + p.len).map(move |b| (p.child, b)))
+                        .collect();
+                    assert_eq!(got, want);
+                    for child in 0..n {
+                        let range = layout.range_on(child, offset, len);
+                        let of_child = want.iter().filter(|(c, _)| *c == child as usize);
+                        assert!(
+                            of_child.map(|&(_, b)| b).eq(range.offset..range.offset + range.len)
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The quiesce gate: one nested depth, and the question "may this hardware queue run?".
+//!
+//! Quiesced means depth > 0: there is no second flag that could disagree with it. The protocol, its
+//! named steps and the race that the fences prevent stand in `README.md` beside this file.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use corewise_sync::atomic::{AtomicU32, Ordering};
+use corewise_sync::fence::{FencePolicy, FullFence};
+
+/// What an [`RunGate::unquiesce`] did, and what its caller owes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "`Opened` obliges the caller to run every hardware queue"]
+pub enum Unquiesced {
+    /// The depth went from 1 to 0, and the full fence has been issued: now look at every hardware
+    /// queue and run those that have something pending.
+    Opened,
+    /// Somebody else still keeps the gate closed; nothing to do.
+    Nested,
+    /// The gate wasn't closed: one unquiesce too many. Nothing was changed.
+    Underflow,
+}
+
+/// A nested gate in front of dispatch. See the module's README for the protocol.
+///
+/// `F` is the full fence on both sides; product code uses [`FullFence`].
+pub struct RunGate<F: FencePolicy = FullFence> {
+    /// A: how many quiesces are in force. Stores are ordered by the fences named where they are.
+    depth: AtomicU32,
+    fence: PhantomData<F>,
+}
+
+impl<F: FencePolicy> Default for RunGate<F> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<F: FencePolicy> RunGate<F> {
+    /// An open gate.
+    pub fn new() -> Self {
+        Self { depth: AtomicU32::new(0), fence: PhantomData }
+    }
+
+    /// Closes the gate one level deeper and returns the new depth. Never blocks: who needs to know
+    /// that no dispatch is in progress waits for the grace period afterwards.
+    pub fn quiesce(&self) -> u32 {
+        // Close.
+        let depth = self.depth.fetch_add(1, Ordering::AcqRel) + 1;
+        // CloseFence, pairs with SectionFence: either the runner sees the depth, or whoever waits
+        // for the grace period sees the runner.
+        F::full();
+        depth
+    }
+
+    /// Opens the gate by one level, if it is closed at all: check and decrement are one step, so
+    /// two of them can't take the depth below zero.
+    pub fn unquiesce(&self) -> Unquiesced {
+        let mut depth = self.depth.load(Ordering::Relaxed);
+        loop {
+            if depth == 0 {
+                return Unquiesced::Underflow;
+            }
+            // Open. Release: what the quiescer changed is seen by whoever runs again.
+            match self.depth.compare_exchange_weak(
+                depth,
+                depth - 1,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            ) {
+                Ok(1) => {
+                    // OpenFence, pairs with RefuseFence: either the submitter sees the gate open,
+                    // or the caller's look at the queues sees the submitter's request.
+                    F::full();
+                    return Unquiesced::Opened;
+                }
+                Ok(_) => return Unquiesced::Nested,
+                Err(now) => depth = now,
+            }
+        }
+    }
+
+    /// How many quiesces are in force, a moment ago.
+    pub fn depth(&self) -> u32 {
+        self.depth.load(Ordering::Relaxed)
+    }
+
+    /// True where nobody keeps the gate closed, a moment ago. Acquire: pairs with Open, so that
+    /// what was changed under quiesce is seen by the run that follows it.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        self.depth.load(Ordering::Acquire) == 0
+    }
+
+    /// "Publish, full fence, check": must somebody run? The caller has published its request (if
+    /// it has one) before. `wants` says whether there is anything to run for, and is asked again
+    /// behind the fence.
+    ///
+    /// The first look takes no lock and no fence, so the positive answer costs two loads; only a
+    /// "no" pays for the fence and a second look. `false` is final: whoever opens the gate later
+    /// sees the request.
+    #[inline]
+    pub fn must_run(&self, wants: impl Fn() -> bool) -> bool {
+        if self.is_open() && wants() {
+            return true;
+        }
+        // RefuseFence, pairs with OpenFence.
+        F::full();
+        self.is_open() && wants()
+    }
+}
+
+impl<F: FencePolicy> fmt::Debug for RunGate<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunGate").field("depth", &self.depth()).finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_last_unquiesce_opens() {
+        let gate = RunGate::<FullFence>::new();
+        assert_eq!(gate.quiesce(), 1);
+        assert_eq!(gate.quiesce(), 2);
+        assert!(!gate.must_run(|| true));
+        assert_eq!(gate.unquiesce(), Unquiesced::Nested);
+        assert!(!gate.must_run(|| true));
+        assert_eq!(gate.unquiesce(), Unquiesced::Opened);
+        assert!(gate.must_run(|| true));
+    }
+
+    #[test]
+    fn an_unquiesce_too_many_changes_nothing() {
+        let gate = RunGate::<FullFence>::new();
+        assert_eq!(gate.unquiesce(), Unquiesced::Underflow);
+        assert_eq!(gate.depth(), 0);
+        assert_eq!(gate.quiesce(), 1);
+        assert!(!gate.is_open(), "the underflow left no credit behind");
+    }
+
+    #[test]
+    fn nothing_pending_means_no_run() {
+        assert!(!RunGate::<FullFence>::new().must_run(|| false));
+    }
+}

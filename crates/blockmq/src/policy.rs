@@ -1,0 +1,132 @@
+//! Policy: which requests a device takes, and how long a thread may be kept for dispatch. Pure.
+
+use crate::device::Geometry;
+use crate::error::{IoError, IoErrorKind};
+use crate::request::{Flags, Op};
+
+/// Requests started in one pass, between two looks at who else wants to run.
+pub(crate) const PASS_QUOTA: u32 = 32;
+/// Passes that a thread makes which came by (to submit, or to complete): 256 requests at most,
+/// then a worker goes on. A submitter must not be kept for the others' sake for ever.
+pub(crate) const BUDGET_VISITOR: u32 = 8;
+/// Passes that a worker makes before it queues itself again, behind other work.
+pub(crate) const BUDGET_WORKER: u32 = 64;
+/// Tags of a hardware queue where the driver doesn't say: two full words.
+pub(crate) const DEFAULT_DEPTH: u32 = 126;
+
+/// What becomes of a request before it is queued.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is queued.
+    Queue,
+    /// There is nothing to do: it completes at once, successfully.
+    Nothing,
+    /// It completes at once with this error.
+    Refuse(IoError),
+}
+
+/// Judges a request against what the device is and can do. Overflow-safe for any numbers, since
+/// they may come from a client.
+pub(crate) fn judge(g: &Geometry, op: Op, offset: u64, len: u64, flags: Flags) -> Verdict {
+    use IoErrorKind::{InvalidInput, NoSpace, NotSupported, OutOfRange, ReadOnly};
+    let refuse = |kind, why: String| Verdict::Refuse(IoError::with(kind, why));
+    let asked = || format!("{op} of {len} bytes at {offset}");
+
+    if op == Op::Flush {
+        return if g.can_flush { Verdict::Queue } else { Verdict::Nothing };
+    }
+    if op.is_change() && g.read_only {
+        return refuse(ReadOnly, asked());
+    }
+    if op == Op::Discard && !g.can_discard || op == Op::WriteZeroes && !g.can_write_zeroes {
+        return refuse(NotSupported, asked());
+    }
+    // A device without a volatile cache is durable anyway: `fua` asks for nothing there.
+    if flags.fua && op.is_change() && g.can_flush && !g.can_fua {
+        return refuse(NotSupported, format!("{} with fua", asked()));
+    }
+    let block = u64::from(g.block_size);
+    if !offset.is_multiple_of(block) || !len.is_multiple_of(block) {
+        return refuse(InvalidInput, format!("{}: not in whole blocks of {block} bytes", asked()));
+    }
+    if matches!(op, Op::Read | Op::Write) && len > u64::from(g.max_transfer) {
+        return refuse(InvalidInput, format!("{}: at most {} at once", asked(), g.max_transfer));
+    }
+    if offset.checked_add(len).is_none_or(|end| end > g.size) {
+        let kind = if matches!(op, Op::Write | Op::WriteZeroes) { NoSpace } else { OutOfRange };
+        return refuse(kind, format!("{} on a device of {} bytes", asked(), g.size));
+    }
+    if len == 0 { Verdict::Nothing } else { Verdict::Queue }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const G: Geometry = Geometry { max_transfer: 4096, ..Geometry::new(8192) };
+
+    fn kind(g: &Geometry, op: Op, offset: u64, len: u64) -> Result<Verdict, IoErrorKind> {
+        match judge(g, op, offset, len, Flags::default()) {
+            Verdict::Refuse(error) => Err(error.kind()),
+            taken => Ok(taken),
+        }
+    }
+
+    #[test]
+    fn the_last_block_is_in_range_and_one_beyond_is_not() {
+        assert_eq!(kind(&G, Op::Read, 7680, 512), Ok(Verdict::Queue));
+        assert_eq!(kind(&G, Op::Read, 7680, 1024), Err(IoErrorKind::OutOfRange));
+        assert_eq!(kind(&G, Op::Discard, 8192, 512), Err(IoErrorKind::OutOfRange));
+        assert_eq!(kind(&G, Op::Write, 8192, 512), Err(IoErrorKind::NoSpace));
+        assert_eq!(kind(&G, Op::WriteZeroes, 0, 1 << 20), Err(IoErrorKind::NoSpace));
+    }
+
+    #[test]
+    fn offsets_near_the_end_of_u64_do_not_wrap_around() {
+        let last = u64::MAX - 511;
+        assert_eq!(kind(&G, Op::Read, last, 512), Err(IoErrorKind::OutOfRange));
+        assert_eq!(kind(&G, Op::Write, last, 1024), Err(IoErrorKind::NoSpace));
+        assert_eq!(kind(&G, Op::Discard, last, last), Err(IoErrorKind::OutOfRange));
+    }
+
+    #[test]
+    fn parts_of_blocks_are_refused() {
+        assert_eq!(kind(&G, Op::Read, 1, 512), Err(IoErrorKind::InvalidInput));
+        assert_eq!(kind(&G, Op::Write, 512, 511), Err(IoErrorKind::InvalidInput));
+    }
+
+    #[test]
+    fn transfers_are_limited_and_discards_are_not() {
+        assert_eq!(kind(&G, Op::Read, 0, 4096), Ok(Verdict::Queue));
+        assert_eq!(kind(&G, Op::Write, 0, 4608), Err(IoErrorKind::InvalidInput));
+        assert_eq!(kind(&G, Op::Discard, 0, 8192), Ok(Verdict::Queue));
+    }
+
+    #[test]
+    fn a_read_only_device_reads_and_flushes() {
+        let g = Geometry { read_only: true, ..G };
+        assert_eq!(kind(&g, Op::Read, 0, 512), Ok(Verdict::Queue));
+        assert_eq!(kind(&g, Op::Flush, 0, 0), Ok(Verdict::Queue));
+        for op in [Op::Write, Op::Discard, Op::WriteZeroes] {
+            assert_eq!(kind(&g, op, 0, 512), Err(IoErrorKind::ReadOnly));
+        }
+    }
+
+    #[test]
+    fn an_empty_transfer_succeeds_where_a_full_one_would() {
+        assert_eq!(kind(&G, Op::Read, 8192, 0), Ok(Verdict::Nothing));
+        assert_eq!(kind(&G, Op::Read, 8704, 0), Err(IoErrorKind::OutOfRange));
+    }
+
+    #[test]
+    fn what_the_device_cannot_do_is_said() {
+        let g = Geometry { can_discard: false, can_fua: false, ..G };
+        assert_eq!(kind(&g, Op::Discard, 0, 512), Err(IoErrorKind::NotSupported));
+        let fua = Flags { fua: true, no_unmap: false };
+        assert!(matches!(judge(&g, Op::Write, 0, 512, fua), Verdict::Refuse(_)));
+        let durable = Geometry { can_flush: false, ..g };
+        assert_eq!(judge(&durable, Op::Write, 0, 512, fua), Verdict::Queue);
+        assert_eq!(judge(&durable, Op::Flush, 0, 0, fua), Verdict::Nothing);
+        assert_eq!(judge(&g, Op::Read, 0, 512, fua), Verdict::Queue, "fua means nothing to a read");
+    }
+}

@@ -1,0 +1,210 @@
+//! The state word of a hardware queue: who dispatches, and who has to look again.
+//!
+//! All changes are read-modify-writes of one word, so they have one order, and each sees the one
+//! before it. Whoever turns IDLE into RUNNING is the **runner**: it alone touches the dispatch list
+//! and calls the driver. Whoever comes meanwhile leaves RERUN behind and goes; the runner can't
+//! end while RERUN is set. The steps have names in `README.md`.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use corewise_sync::atomic::{AtomicU32, Ordering};
+use corewise_sync::fence::{FencePolicy, FullFence};
+
+/// Somebody is the runner. Set by `claim`, cleared by `end` and `hand_over`.
+const RUNNING: u32 = 1;
+/// Somebody came while it was RUNNING. Set by `claim`, never without RUNNING; cleared by the runner.
+const RERUN: u32 = 1 << 1;
+/// The driver asked for no more requests. Set by `stop`, cleared by `start`.
+const STOPPED: u32 = 1 << 2;
+/// Somebody waits for the runner to end. Set by `announce_waiter`, cleared by the runner's end.
+const WAITER: u32 = 1 << 3;
+
+/// What a [`RunState::claim`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Claim {
+    /// The caller is the runner now, and has to call [`RunState::end`] or [`RunState::hand_over`].
+    Runner,
+    /// Somebody else is the runner and will look again after this moment: the caller may leave.
+    Joined,
+    /// The queue is stopped; whoever starts it looks at what is pending.
+    Stopped,
+}
+
+/// What a runner that wants to end is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum End {
+    /// Somebody came meanwhile: the caller is still the runner, and looks again.
+    Again,
+    /// The caller is no longer the runner.
+    Ended {
+        /// Somebody waits for this: wake them.
+        wake: bool,
+    },
+}
+
+/// The packed state word of one hardware queue.
+pub struct RunState<F: FencePolicy = FullFence> {
+    /// A: the bits above.
+    word: AtomicU32,
+    fence: PhantomData<F>,
+}
+
+impl<F: FencePolicy> Default for RunState<F> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<F: FencePolicy> RunState<F> {
+    /// Idle and started.
+    pub fn new() -> Self {
+        Self { word: AtomicU32::new(0), fence: PhantomData }
+    }
+
+    /// Becomes the runner, or leaves word with the one there is.
+    pub fn claim(&self) -> Claim {
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            if word & STOPPED != 0 {
+                // StopFence, pairs with StartFence: the caller published its request before; either
+                // it sees here that the queue was started, or the starter sees the request.
+                F::full();
+                word = self.word.load(Ordering::Relaxed);
+                if word & STOPPED != 0 {
+                    return Claim::Stopped;
+                }
+            }
+            let running = word & RUNNING != 0;
+            let next = word | if running { RERUN } else { RUNNING };
+            // Claim / Join. Acquire: a new runner sees what the last one left in the lists. Release:
+            // the runner that consumes RERUN sees the request published before it. That holds only
+            // for a read-modify-write, so it is done even where RERUN is set already.
+            match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) if running => return Claim::Joined,
+                Ok(_) => return Claim::Runner,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// The runner has nothing more to do: ends, unless somebody came meanwhile.
+    pub fn end(&self) -> End {
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            debug_assert!(word & RUNNING != 0, "only the runner ends");
+            let again = word & RERUN != 0;
+            let next = if again { word & !RERUN } else { word & !(RUNNING | WAITER) };
+            // Consume (AcqRel, see Join), or End (Release: to the next Claim and to the grace wait).
+            match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) if again => return End::Again,
+                Ok(_) => return End::Ended { wake: word & WAITER != 0 },
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// The runner ends whatever came meanwhile, because it has to let its thread go: the caller
+    /// **must** see to it that somebody runs this queue after this call. True: wake the waiters.
+    #[must_use = "true obliges the caller to wake those who wait for the runner to end"]
+    pub fn hand_over(&self) -> bool {
+        self.word.fetch_and(!(RUNNING | RERUN | WAITER), Ordering::AcqRel) & WAITER != 0
+    }
+
+    /// Somebody is dispatching. Acquire: where it says no, what the last runner did is visible.
+    pub fn is_running(&self) -> bool {
+        self.word.load(Ordering::Acquire) & RUNNING != 0
+    }
+
+    /// Asks the runner to wake the caller at its end; false where there is no runner to wait for.
+    #[must_use = "without a runner nobody will wake the caller"]
+    pub fn announce_waiter(&self) -> bool {
+        // A WAITER bit that is left behind without a runner costs the next end one idle wake-up.
+        self.word.fetch_or(WAITER, Ordering::AcqRel) & RUNNING != 0
+    }
+
+    /// Asks for no more requests; what runs at this moment may go on for a while.
+    pub fn stop(&self) {
+        self.word.fetch_or(STOPPED, Ordering::AcqRel);
+    }
+
+    /// Undoes [`stop`](RunState::stop). True where the queue was stopped: the caller then looks at
+    /// what is pending, and runs it.
+    #[must_use = "true obliges the caller to run the queue where something is pending"]
+    pub fn start(&self) -> bool {
+        let was = self.word.fetch_and(!STOPPED, Ordering::AcqRel) & STOPPED != 0;
+        // StartFence, pairs with StopFence.
+        F::full();
+        was
+    }
+
+    /// Whether the driver asked for no more requests, a moment ago.
+    #[inline]
+    pub fn is_stopped(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & STOPPED != 0
+    }
+}
+
+impl<F: FencePolicy> fmt::Debug for RunState<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = self.word.load(Ordering::Relaxed);
+        let mut set = f.debug_set();
+        for (bit, name) in
+            [(RUNNING, "RUNNING"), (RERUN, "RERUN"), (STOPPED, "STOPPED"), (WAITER, "WAITER")]
+        {
+            if word & bit != 0 {
+                set.entry(&format_args!("{name}"));
+            }
+        }
+        set.finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_claim_joins_and_makes_the_runner_look_again() {
+        let state = RunState::<FullFence>::new();
+        assert_eq!(state.claim(), Claim::Runner);
+        assert_eq!(state.claim(), Claim::Joined);
+        assert_eq!(state.claim(), Claim::Joined);
+        assert_eq!(state.end(), End::Again);
+        assert_eq!(state.end(), End::Ended { wake: false });
+        assert_eq!(state.claim(), Claim::Runner);
+    }
+
+    #[test]
+    fn a_hand_over_ends_even_where_somebody_came() {
+        let state = RunState::<FullFence>::new();
+        assert_eq!(state.claim(), Claim::Runner);
+        assert_eq!(state.claim(), Claim::Joined);
+        assert!(!state.hand_over());
+        assert_eq!(state.claim(), Claim::Runner);
+        assert_eq!(state.end(), End::Ended { wake: false }, "RERUN went with the hand-over");
+    }
+
+    #[test]
+    fn a_waiter_is_announced_only_to_a_runner_and_woken_by_its_end() {
+        let state = RunState::<FullFence>::new();
+        assert!(!state.announce_waiter());
+        assert_eq!(state.claim(), Claim::Runner);
+        assert!(state.announce_waiter());
+        assert_eq!(state.end(), End::Ended { wake: true });
+        assert!(!state.is_running());
+    }
+
+    #[test]
+    fn a_stopped_queue_has_no_runner_until_it_is_started() {
+        let state = RunState::<FullFence>::new();
+        state.stop();
+        assert_eq!(state.claim(), Claim::Stopped);
+        assert_eq!(format!("{state:?}"), "{STOPPED}");
+        assert!(state.start());
+        assert!(!state.start());
+        assert_eq!(state.claim(), Claim::Runner);
+    }
+}

@@ -1,0 +1,115 @@
+//! The run protocol: how a hardware queue gets run by whoever comes, by one at a time, and by nobody
+//! while it is quiesced. Mechanism only: what there is to dispatch is the [`Source`]'s business.
+//!
+//! `README.md` beside this file states the steps by name and argues that no request is stranded.
+
+use corewise_sync::fence::FencePolicy;
+
+use crate::gate::RunGate;
+use crate::grace::Grace;
+use crate::run_state::{Claim, End, RunState};
+
+/// How one pass over the pending requests went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// Nothing is left that could be started now: either nothing is pending, or what is pending
+    /// waits for an event whose owner has promised to run this queue (a tag, a resource).
+    Idle,
+    /// Something is left: the pass reached its quota or was told to halt.
+    More,
+    /// The driver is busy and nothing in flight will ever tell when it no longer is: somebody has
+    /// to try again later, and not on this thread.
+    Later,
+}
+
+/// What a hardware queue has to dispatch.
+pub trait Source {
+    /// Something may be pending. Any thread, at any time; only loads.
+    fn has_pending(&self) -> bool;
+
+    /// Starts requests, a bounded number of them. Only the runner calls it. Looks at `halted`
+    /// between requests and leaves early where it says so. What it leaves is published for
+    /// [`Source::has_pending`] when it returns.
+    fn pass(&self, halted: &dyn Fn() -> bool) -> Pass;
+}
+
+/// How a run went, and what the caller owes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "`HandOver` obliges the caller to have the queue run by somebody else"]
+pub enum Ran {
+    /// Nothing to run, or the queue is quiesced or stopped; whoever opens it will look.
+    Refused,
+    /// Somebody else is running and looks again.
+    Joined,
+    /// The caller ran the queue, in this many passes.
+    Done {
+        /// Passes made; 0 where the gate closed in the last moment.
+        passes: u32,
+    },
+    /// The caller ran the queue until its budget was spent: it must queue an asynchronous run.
+    HandOver {
+        /// Passes made.
+        passes: u32,
+    },
+}
+
+/// Runs a hardware queue if there is need and nobody else does. Never blocks (the driver mustn't).
+///
+/// `published` says that the caller has just inserted a request itself, so there is no need to ask
+/// the source whether anything is pending. After `budget` passes the thread is let go.
+pub fn run<F: FencePolicy, S: Source>(
+    gate: &RunGate<F>,
+    state: &RunState<F>,
+    grace: &Grace,
+    source: &S,
+    published: bool,
+    budget: u32,
+) -> Ran {
+    if !gate.must_run(|| published || source.has_pending()) {
+        return Ran::Refused;
+    }
+    match state.claim() {
+        Claim::Runner => {}
+        Claim::Joined => return Ran::Joined,
+        Claim::Stopped => return Ran::Refused,
+    }
+    let mut passes = 0;
+    loop {
+        // SectionFence. Towards a quiescer: pairs with CloseFence (we see the depth, or it sees
+        // RUNNING). Towards an unquiescer or starter: the requests that a pass left were published
+        // before; pairs with OpenFence and StartFence.
+        F::full();
+        let halted = || !gate.is_open() || state.is_stopped();
+        let mut idle = halted();
+        if !idle {
+            if passes == budget {
+                if state.hand_over() {
+                    grace.wake();
+                }
+                return Ran::HandOver { passes };
+            }
+            passes += 1;
+            match source.pass(&halted) {
+                Pass::Idle => idle = true,
+                Pass::More => {}
+                Pass::Later => {
+                    if state.hand_over() {
+                        grace.wake();
+                    }
+                    return Ran::HandOver { passes };
+                }
+            }
+        }
+        if idle {
+            match state.end() {
+                End::Again => {}
+                End::Ended { wake } => {
+                    if wake {
+                        grace.wake();
+                    }
+                    return Ran::Done { passes };
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Counters of a hardware queue, kept so that the common path writes no line of another CPU.
+
+use corewise_sync::CachePadded;
+use corewise_sync::atomic::{AtomicU64, Ordering};
+
+/// What a hardware queue has done so far. Read while it runs, the numbers are a moment apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HctxStats {
+    /// Requests handed to the driver.
+    pub dispatched: u64,
+    /// Requests that the driver finished.
+    pub completed: u64,
+    /// Requests inside the driver now.
+    pub in_flight: u64,
+    /// Times that the dispatch stopped because no tag was free.
+    pub tag_waits: u64,
+    /// Times that the driver gave a request back because it was busy.
+    pub busy: u64,
+    /// Times that somebody ran the queue.
+    pub runs: u64,
+    /// Times that a runner looked again because somebody had come meanwhile, or more was pending.
+    pub reruns: u64,
+    /// Times that a run was refused: nothing was pending, or the queue was quiesced or stopped.
+    pub refused: u64,
+    /// Times that somebody found another one running and left the work to it.
+    pub joined: u64,
+    /// Times that a runner's budget was spent and a worker went on.
+    pub handed_over: u64,
+    /// Runs that an unquiesce asked for, because something was pending.
+    pub after_unquiesce: u64,
+}
+
+/// Counters that only the runner writes: no read-modify-write is needed.
+#[derive(Debug, Default)]
+pub(crate) struct RunnerStats {
+    /// A: written by the runner only, read by anybody; Relaxed, they carry nothing but themselves.
+    pub(crate) dispatched: AtomicU64,
+    /// A: as `dispatched`.
+    pub(crate) tag_waits: AtomicU64,
+    /// A: as `dispatched`.
+    pub(crate) busy: AtomicU64,
+}
+
+impl RunnerStats {
+    /// Adds to a counter of the runner. The caller is the runner.
+    pub(crate) fn add(counter: &AtomicU64, n: u64) {
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+}
+
+/// Counters that each visitor writes, on a line of its CPU.
+#[derive(Debug, Default)]
+pub(crate) struct VisitorStats {
+    /// A: Relaxed counter, as all here.
+    pub(crate) runs: AtomicU64,
+    /// A: as `runs`.
+    pub(crate) reruns: AtomicU64,
+    /// A: as `runs`.
+    pub(crate) refused: AtomicU64,
+    /// A: as `runs`.
+    pub(crate) joined: AtomicU64,
+    /// A: as `runs`.
+    pub(crate) handed_over: AtomicU64,
+    /// A: as `runs`.
+    pub(crate) after_unquiesce: AtomicU64,
+}
+
+/// One visitor's counters per CPU slot.
+#[derive(Debug)]
+pub(crate) struct PerSlot(Box<[CachePadded<VisitorStats>]>);
+
+impl PerSlot {
+    pub(crate) fn new(slots: usize) -> Self {
+        Self((0..slots.max(1)).map(|_| CachePadded::new(VisitorStats::default())).collect())
+    }
+
+    pub(crate) fn of(&self, slot: usize) -> &VisitorStats {
+        &self.0[slot]
+    }
+
+    /// Adds all slots' counters to `into`.
+    pub(crate) fn sum(&self, into: &mut HctxStats) {
+        for slot in &self.0 {
+            into.runs += slot.runs.load(Ordering::Relaxed);
+            into.reruns += slot.reruns.load(Ordering::Relaxed);
+            into.refused += slot.refused.load(Ordering::Relaxed);
+            into.joined += slot.joined.load(Ordering::Relaxed);
+            into.handed_over += slot.handed_over.load(Ordering::Relaxed);
+            into.after_unquiesce += slot.after_unquiesce.load(Ordering::Relaxed);
+        }
+    }
+}
+
+/// Counts one more.
+pub(crate) fn bump(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}

@@ -1,0 +1,204 @@
+//! The usage count of a queue: which requests are in it, and the freeze that waits until none is.
+//!
+//! One count per CPU, and a request leaves where it entered, so that submitters on different CPUs
+//! don't share a line and no count is ever negative. Freezing is a fence pair against both sides:
+//!
+//! ```text
+//! enter                   freeze                      exit
+//! Count: count += 1       Freeze: depth += 1          Uncount: count -= 1
+//! EnterFence              FreezeFence                 ExitFence
+//! depth > 0?              all counts 0?               depth > 0?
+//!   yes: exit, park         no: sleep until told        yes: tell the sleeper
+//! ```
+//!
+//! Without EnterFence and FreezeFence both may read the old value: the freezer sees no request and
+//! the request sees no freeze. Without ExitFence the last request leaves without telling the sleeper.
+
+use std::marker::PhantomData;
+use std::time::{Duration, Instant};
+
+use corewise_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use corewise_sync::fence::{FencePolicy, FullFence};
+use corewise_sync::{CachePadded, Condvar, Mutex};
+
+/// What an [`Usage::unfreeze`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "`Thawed` obliges the caller to let in those who wait outside"]
+pub enum Unfrozen {
+    /// The last freeze is gone, and the full fence has been issued: let in who waits outside.
+    Thawed,
+    /// Somebody else still freezes.
+    Nested,
+    /// Nobody had frozen; nothing was changed.
+    Underflow,
+}
+
+/// Per-CPU usage counts with a nested freeze.
+pub struct Usage<F: FencePolicy = FullFence> {
+    /// A: requests inside, by the CPU slot through which they entered.
+    counts: Box<[CachePadded<AtomicU64>]>,
+    /// A: how many freezes are in force.
+    depth: AtomicU32,
+    /// L: is the lock; guards nothing but the sleep of those who wait for the counts.
+    lock: Mutex<()>,
+    /// L: waited on with `lock`.
+    left: Condvar,
+    fence: PhantomData<F>,
+}
+
+impl<F: FencePolicy> Usage<F> {
+    /// Nobody inside; `slots` counts (at least one).
+    pub fn new(slots: usize) -> Self {
+        Self {
+            counts: (0..slots.max(1)).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
+            depth: AtomicU32::new(0),
+            lock: Mutex::new(()),
+            left: Condvar::new(),
+            fence: PhantomData,
+        }
+    }
+
+    /// Enters through `slot`; false where the queue is frozen: the caller stays outside.
+    #[must_use = "false means that the caller is not inside"]
+    pub fn enter(&self, slot: usize) -> bool {
+        self.counts[slot].fetch_add(1, Ordering::AcqRel); // Count
+        F::full(); // EnterFence, pairs with FreezeFence
+        if self.depth.load(Ordering::Acquire) == 0 {
+            return true;
+        }
+        self.exit(slot);
+        false
+    }
+
+    /// Leaves through the slot through which the caller entered.
+    pub fn exit(&self, slot: usize) {
+        let was = self.counts[slot].fetch_sub(1, Ordering::AcqRel); // Uncount
+        debug_assert!(was != 0, "somebody left slot {slot} who had not entered there");
+        F::full(); // ExitFence, pairs with FreezeFence
+        if was == 1 && self.depth.load(Ordering::Relaxed) != 0 {
+            self.tell();
+        }
+    }
+
+    #[cold]
+    fn tell(&self) {
+        let _lock = self.lock.lock();
+        self.left.notify_all();
+    }
+
+    /// Lets nobody in from now on. Doesn't wait.
+    pub fn start_freeze(&self) {
+        self.depth.fetch_add(1, Ordering::AcqRel); // Freeze
+        F::full(); // FreezeFence
+    }
+
+    /// Blocks until nobody is inside.
+    pub fn wait_empty(&self) {
+        let mut lock = self.lock.lock();
+        while !self.is_empty() {
+            lock = self.left.wait(lock);
+        }
+    }
+
+    /// As [`Usage::wait_empty`], for at most `timeout`: true where nobody is inside.
+    pub fn wait_empty_timeout(&self, timeout: Duration) -> bool {
+        let Some(deadline) = Instant::now().checked_add(timeout) else {
+            self.wait_empty();
+            return true;
+        };
+        let mut lock = self.lock.lock();
+        while !self.is_empty() {
+            let Some(left) = deadline.checked_duration_since(Instant::now()) else { return false };
+            (lock, _) = self.left.wait_timeout(lock, left);
+        }
+        true
+    }
+
+    /// Lets the last freeze's worth of people in again, if there was one.
+    pub fn unfreeze(&self) -> Unfrozen {
+        let mut depth = self.depth.load(Ordering::Relaxed);
+        loop {
+            if depth == 0 {
+                return Unfrozen::Underflow;
+            }
+            match self.depth.compare_exchange_weak(
+                depth,
+                depth - 1,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            ) {
+                Ok(1) => {
+                    F::full(); // ThawFence, pairs with the ParkFence of who waits outside
+                    return Unfrozen::Thawed;
+                }
+                Ok(_) => return Unfrozen::Nested,
+                Err(now) => depth = now,
+            }
+        }
+    }
+
+    /// Whether somebody freezes, behind a full fence: for who has just published that it waits
+    /// outside (ParkFence).
+    pub fn is_frozen_fenced(&self) -> bool {
+        F::full();
+        self.is_frozen()
+    }
+
+    /// Whether somebody freezes, a moment ago.
+    pub fn is_frozen(&self) -> bool {
+        self.depth.load(Ordering::Acquire) != 0
+    }
+
+    /// How many are inside, roughly while they move.
+    pub fn inside(&self) -> u64 {
+        self.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Nobody is inside. Exact only while frozen: no count leaves zero then except for a moment, by
+    /// somebody who is turned away. Acquire: what those who left did is visible.
+    pub fn is_empty(&self) -> bool {
+        self.counts.iter().all(|count| count.load(Ordering::Acquire) == 0)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_frozen_queue_lets_nobody_in_until_the_last_thaw() {
+        let usage = Usage::<FullFence>::new(2);
+        assert!(usage.enter(1));
+        usage.start_freeze();
+        usage.start_freeze();
+        assert!(!usage.enter(0));
+        assert!(!usage.wait_empty_timeout(Duration::ZERO), "one is still inside");
+        usage.exit(1);
+        usage.wait_empty();
+        assert_eq!(usage.unfreeze(), Unfrozen::Nested);
+        assert!(!usage.enter(0));
+        assert_eq!(usage.unfreeze(), Unfrozen::Thawed);
+        assert_eq!(usage.unfreeze(), Unfrozen::Underflow);
+        assert!(usage.enter(0));
+    }
+
+    #[test]
+    fn a_freezer_is_woken_by_the_last_one_to_leave() {
+        let usage = Arc::new(Usage::<FullFence>::new(1));
+        assert!(usage.enter(0));
+        let freezer = {
+            let usage = Arc::clone(&usage);
+            std::thread::spawn(move || {
+                usage.start_freeze();
+                usage.wait_empty();
+            })
+        };
+        while !usage.is_frozen() {
+            std::thread::yield_now();
+        }
+        usage.exit(0);
+        freezer.join().unwrap();
+    }
+}

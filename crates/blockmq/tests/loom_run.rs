@@ -1,0 +1,293 @@
+//! Models of the run protocol: gate, state word, grace period. `src/README.md` names the steps.
+#![cfg(loom)]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use corewise_blockmq::protocol::{Grace, Pass, Ran, RunGate, RunState, Source, Unquiesced, run};
+use corewise_sync::cell::UnsafeCell;
+use corewise_sync::fence::{FencePolicy, FullFence, NoFence};
+use corewise_sync::inbox::{HasLink, Inbox, Link};
+
+struct Item(Link);
+
+// SAFETY: always the one field of `self`.
+unsafe impl HasLink for Item {
+    fn link(&self) -> &Link {
+        &self.0
+    }
+}
+
+/// A hardware queue without a driver: its passes count what they take.
+struct Hctx<F: FencePolicy> {
+    gate: RunGate<F>,
+    state: RunState<F>,
+    grace: Grace,
+    inbox: Inbox<Box<Item>>,
+    /// P: owned by the runner, and by a quiescer after its grace period. Loom reports a race.
+    dispatched: UnsafeCell<usize>,
+}
+
+// SAFETY: what the models check: `dispatched` is touched by one at a time.
+unsafe impl<F: FencePolicy> Sync for Hctx<F> {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl<F: FencePolicy> Send for Hctx<F> {}
+
+impl<F: FencePolicy> Source for Hctx<F> {
+    fn has_pending(&self) -> bool {
+        !self.inbox.is_empty()
+    }
+
+    fn pass(&self, halted: &dyn Fn() -> bool) -> Pass {
+        if halted() {
+            return Pass::More;
+        }
+        let n = self.inbox.take().count();
+        // SAFETY: only the runner gets here; loom checks it.
+        self.dispatched.with_mut(|count| unsafe { *count += n });
+        Pass::Idle
+    }
+}
+
+impl<F: FencePolicy> Hctx<F> {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            gate: RunGate::new(),
+            state: RunState::new(),
+            grace: Grace::new(),
+            inbox: Inbox::new(),
+            dispatched: UnsafeCell::new(0),
+        })
+    }
+
+    fn run(&self, published: bool) -> Ran {
+        run(&self.gate, &self.state, &self.grace, self, published, 8)
+    }
+
+    fn submit(&self) {
+        self.inbox.push(Box::new(Item(Link::new())));
+        let _ = self.run(true);
+    }
+
+    fn unquiesce(&self) {
+        if self.gate.unquiesce() == Unquiesced::Opened && self.has_pending() {
+            let _ = self.run(false);
+        }
+    }
+
+    fn dispatched(&self) -> usize {
+        // SAFETY: the models call this when the other threads are joined, or after a grace period.
+        self.dispatched.with(|count| unsafe { *count })
+    }
+}
+
+fn model(f: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    // Three preemptions: store buffering needs one on each side, and the full space of three
+    // threads is too large.
+    builder.preemption_bound = Some(3);
+    builder.check(f);
+}
+
+/// The model has to fail, with the message of the assertion that it is about.
+fn must_fail(what: &str, f: impl Fn() + Send + Sync + 'static) {
+    let failed = catch_unwind(AssertUnwindSafe(|| model(f)));
+    let payload = failed.expect_err("without the fence the model must fail");
+    let message = payload
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| payload.downcast_ref::<&str>().copied())
+        .unwrap_or_default();
+    assert!(message.contains(what), "failed for another reason: {message}");
+}
+
+fn insert_races_unquiesce<F: FencePolicy>() {
+    let hctx = Hctx::<F>::new();
+    hctx.gate.quiesce();
+    let submitter = {
+        let hctx = Arc::clone(&hctx);
+        loom::thread::spawn(move || hctx.submit())
+    };
+    hctx.unquiesce();
+    submitter.join().unwrap();
+    assert_eq!(hctx.dispatched(), 1, "stranded: nobody is left to run it");
+}
+
+#[test]
+fn loom_an_insert_that_races_an_unquiesce_is_never_stranded() {
+    model(insert_races_unquiesce::<FullFence>);
+}
+
+#[test]
+fn loom_without_the_fences_the_insert_is_stranded() {
+    must_fail("stranded", insert_races_unquiesce::<NoFence>);
+}
+
+fn insert_races_start<F: FencePolicy>() {
+    let hctx = Hctx::<F>::new();
+    hctx.state.stop();
+    let submitter = {
+        let hctx = Arc::clone(&hctx);
+        loom::thread::spawn(move || hctx.submit())
+    };
+    if hctx.state.start() && hctx.has_pending() {
+        let _ = hctx.run(false);
+    }
+    submitter.join().unwrap();
+    assert_eq!(hctx.dispatched(), 1, "stranded on a started queue");
+}
+
+#[test]
+fn loom_an_insert_that_races_the_start_of_a_stopped_queue_is_never_stranded() {
+    model(insert_races_start::<FullFence>);
+}
+
+#[test]
+fn loom_without_the_fences_the_insert_is_stranded_on_a_started_queue() {
+    must_fail("stranded", insert_races_start::<NoFence>);
+}
+
+#[test]
+fn loom_two_submitters_dispatch_one_at_a_time_and_lose_nothing() {
+    model(|| {
+        let hctx = Hctx::<FullFence>::new();
+        let other = {
+            let hctx = Arc::clone(&hctx);
+            loom::thread::spawn(move || hctx.submit())
+        };
+        hctx.submit();
+        other.join().unwrap();
+        assert_eq!(hctx.dispatched(), 2, "a RERUN was lost");
+    });
+}
+
+fn quiescer_touches_what_the_runner_touches<F: FencePolicy>() {
+    let hctx = Hctx::<F>::new();
+    let submitter = {
+        let hctx = Arc::clone(&hctx);
+        loom::thread::spawn(move || hctx.submit())
+    };
+    hctx.gate.quiesce();
+    hctx.grace.wait(&hctx.state);
+    // SAFETY: no dispatch is in progress and none starts: that is what is checked.
+    hctx.dispatched.with_mut(|count| unsafe { *count += 10 });
+    hctx.unquiesce();
+    submitter.join().unwrap();
+    assert_eq!(hctx.dispatched(), 11, "stranded by the quiesce");
+}
+
+#[test]
+fn loom_after_the_grace_period_no_dispatch_is_in_progress() {
+    model(quiescer_touches_what_the_runner_touches::<FullFence>);
+}
+
+#[test]
+fn loom_without_the_fences_a_dispatch_goes_on_behind_the_grace_period() {
+    must_fail("Causality violation", quiescer_touches_what_the_runner_touches::<NoFence>);
+}
+
+#[test]
+fn loom_a_quiesce_that_does_not_wait_strands_nothing_either() {
+    model(|| {
+        let hctx = Hctx::<FullFence>::new();
+        let submitter = {
+            let hctx = Arc::clone(&hctx);
+            loom::thread::spawn(move || hctx.submit())
+        };
+        hctx.gate.quiesce();
+        hctx.unquiesce();
+        submitter.join().unwrap();
+        assert_eq!(hctx.dispatched(), 1, "stranded");
+    });
+}
+
+#[test]
+fn loom_nested_quiesces_open_once_and_strand_nothing() {
+    model(|| {
+        let hctx = Hctx::<FullFence>::new();
+        hctx.gate.quiesce();
+        hctx.gate.quiesce();
+        let opener = {
+            let hctx = Arc::clone(&hctx);
+            loom::thread::spawn(move || hctx.unquiesce())
+        };
+        let submitter = {
+            let hctx = Arc::clone(&hctx);
+            loom::thread::spawn(move || hctx.submit())
+        };
+        hctx.unquiesce();
+        opener.join().unwrap();
+        submitter.join().unwrap();
+        assert_eq!(hctx.gate.depth(), 0);
+        assert_eq!(hctx.dispatched(), 1, "stranded behind a nested quiesce");
+    });
+}
+
+#[test]
+fn loom_unquiesces_that_race_never_take_the_depth_below_zero() {
+    model(|| {
+        let gate = Arc::new(RunGate::<FullFence>::new());
+        gate.quiesce();
+        let other = {
+            let gate = Arc::clone(&gate);
+            loom::thread::spawn(move || gate.unquiesce())
+        };
+        let mut results = [gate.unquiesce(), other.join().unwrap()];
+        results.sort_by_key(|r| *r == Unquiesced::Underflow);
+        assert_eq!(results, [Unquiesced::Opened, Unquiesced::Underflow]);
+        assert_eq!(gate.depth(), 0);
+    });
+}
+
+/// Takes one item a pass, so that budgets run out.
+struct Slow<F: FencePolicy>(Hctx<F>, UnsafeCell<Vec<Box<Item>>>, loom::sync::atomic::AtomicUsize);
+
+// SAFETY: the vector is touched by the runner only; loom checks it.
+unsafe impl<F: FencePolicy> Sync for Slow<F> {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl<F: FencePolicy> Send for Slow<F> {}
+
+impl<F: FencePolicy> Source for Slow<F> {
+    fn has_pending(&self) -> bool {
+        self.2.load(loom::sync::atomic::Ordering::Relaxed) != 0 || self.0.has_pending()
+    }
+
+    fn pass(&self, _halted: &dyn Fn() -> bool) -> Pass {
+        // SAFETY: only the runner gets here; loom checks it.
+        let left = self.1.with_mut(|list| unsafe {
+            (*list).extend(self.0.inbox.take());
+            if (*list).pop().is_some() {
+                self.0.dispatched.with_mut(|count| *count += 1);
+            }
+            (*list).len()
+        });
+        self.2.store(left, loom::sync::atomic::Ordering::Relaxed);
+        if left == 0 { Pass::Idle } else { Pass::More }
+    }
+}
+
+#[test]
+fn loom_a_runner_that_hands_over_leaves_nothing_behind() {
+    model(|| {
+        let slow = Arc::new(Slow(
+            Arc::into_inner(Hctx::<FullFence>::new()).unwrap(),
+            UnsafeCell::new(Vec::new()),
+            loom::sync::atomic::AtomicUsize::new(0),
+        ));
+        let submit = |slow: &Slow<FullFence>, n: usize| {
+            for _ in 0..n {
+                slow.0.inbox.push(Box::new(Item(Link::new())));
+            }
+            let h = &slow.0;
+            // The worker is played by the same thread: what it is owed is a run after the hand-over.
+            while let Ran::HandOver { .. } = run(&h.gate, &h.state, &h.grace, slow, true, 1) {}
+        };
+        let other = {
+            let slow = Arc::clone(&slow);
+            loom::thread::spawn(move || submit(&slow, 1))
+        };
+        submit(&slow, 2);
+        other.join().unwrap();
+        assert_eq!(slow.0.dispatched(), 3, "a hand-over lost something");
+    });
+}

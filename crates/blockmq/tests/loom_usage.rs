@@ -1,0 +1,95 @@
+//! Models of the freeze: enter, exit, and who waits outside. `src/usage.rs` names the steps.
+#![cfg(loom)]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use corewise_blockmq::protocol::{Unfrozen, Usage};
+use corewise_sync::cell::UnsafeCell;
+use corewise_sync::fence::{FencePolicy, FullFence, NoFence};
+use corewise_sync::inbox::{HasLink, Inbox, Link};
+
+struct Item(Link);
+
+// SAFETY: always the one field of `self`.
+unsafe impl HasLink for Item {
+    fn link(&self) -> &Link {
+        &self.0
+    }
+}
+
+struct Shared<F: FencePolicy> {
+    usage: Usage<F>,
+    /// P: owned by who is inside, and by the freezer once it is empty. Loom reports a race.
+    cell: UnsafeCell<u32>,
+    outside: Inbox<Box<Item>>,
+}
+
+// SAFETY: what the model checks: `cell` is touched by one at a time.
+unsafe impl<F: FencePolicy> Sync for Shared<F> {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl<F: FencePolicy> Send for Shared<F> {}
+
+impl<F: FencePolicy> Shared<F> {
+    fn touch(&self) {
+        // SAFETY: the caller is inside, or has waited until nobody is; loom checks it.
+        self.cell.with_mut(|cell| unsafe { *cell += 1 });
+    }
+
+    /// One request: inside, or outside until somebody lets it in.
+    fn request(&self) {
+        if self.usage.enter(0) {
+            self.touch();
+            self.usage.exit(0);
+            return;
+        }
+        self.outside.push(Box::new(Item(Link::new())));
+        if !self.usage.is_frozen_fenced() {
+            self.let_in();
+        }
+    }
+
+    fn let_in(&self) {
+        for _item in self.outside.take() {
+            self.request();
+        }
+    }
+}
+
+fn a_request_meets_a_freeze<F: FencePolicy>() {
+    let shared = Arc::new(Shared::<F> {
+        usage: Usage::new(1),
+        cell: UnsafeCell::new(0),
+        outside: Inbox::new(),
+    });
+    let other = {
+        let shared = Arc::clone(&shared);
+        loom::thread::spawn(move || shared.request())
+    };
+    shared.usage.start_freeze();
+    shared.usage.wait_empty();
+    shared.touch();
+    if shared.usage.unfreeze() == Unfrozen::Thawed {
+        shared.let_in();
+    }
+    other.join().unwrap();
+    // SAFETY: the other thread is gone.
+    assert_eq!(shared.cell.with(|cell| unsafe { *cell }), 2, "left outside for ever");
+}
+
+fn model(f: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(f);
+}
+
+#[test]
+fn loom_nobody_is_inside_after_a_freeze_and_nobody_is_left_outside_after_the_thaw() {
+    model(a_request_meets_a_freeze::<FullFence>);
+}
+
+#[test]
+fn loom_without_the_fences_the_freeze_fails() {
+    let failed = catch_unwind(AssertUnwindSafe(|| model(a_request_meets_a_freeze::<NoFence>)));
+    assert!(failed.is_err(), "without the fences the model must fail");
+}
