@@ -37,6 +37,10 @@ impl Run {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);
         command.args(args);
+        if std::env::var_os("CARGO_TARGET_DIR").is_some() {
+            // It may be relative to where we were started, and cargo is started in the root.
+            command.env("CARGO_TARGET_DIR", &self.target);
+        }
         adapt(&mut command);
         self.command(&mut command)
     }

@@ -171,7 +171,7 @@ mod the_check_can_fail {
     "#;
 
     fn check(toml: &str, crates: &[&str], imports: &[(&str, &str, bool)]) -> Vec<String> {
-        let floors: Floors = toml::from_str(toml).unwrap();
+        let floors: Floors = toml::from_str(toml).expect("a made-up floors.toml");
         let crates: Vec<String> = crates.iter().map(|c| (*c).to_owned()).collect();
         let imports: Vec<Import> = imports
             .iter()

@@ -104,16 +104,37 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the root").to_path_buf()
 }
 
-/// The paths that git has, and those that it would take.
+/// The paths that git has, and those that it would take; in an unpacked archive, every path but
+/// those that are built.
 pub(crate) fn paths() -> Vec<String> {
+    let root = root();
+    if !root.join(".git").exists() {
+        let mut paths = Vec::new();
+        walk(&root, &root, &mut paths);
+        return paths;
+    }
+    // A clone may belong to another user than the one who tests it.
     let out = Command::new("git")
-        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
-        .current_dir(root())
+        .args(["-c", "safe.directory=*", "ls-files", "-z"])
+        .args(["--cached", "--others", "--exclude-standard"])
+        .current_dir(root)
         .output()
         .expect("git is there, since the project was cloned with it");
     assert!(out.status.success(), "git ls-files: {}", String::from_utf8_lossy(&out.stderr));
     let listed = String::from_utf8_lossy(&out.stdout);
     listed.split('\0').filter(|path| !path.is_empty()).map(str::to_owned).collect()
+}
+
+fn walk(root: &Path, folder: &Path, paths: &mut Vec<String>) {
+    for entry in std::fs::read_dir(folder).expect("a folder of the project can be listed") {
+        let path = entry.expect("its entries too").path();
+        let below = path.strip_prefix(root).expect("it was found below").to_string_lossy();
+        if path.is_dir() && below != "target" {
+            walk(root, &path, paths);
+        } else if path.is_file() {
+            paths.push(below.into_owned());
+        }
+    }
 }
 
 /// Every text file of the project. What is not UTF-8 is no text; what was deleted but not yet
@@ -149,9 +170,12 @@ fn braces_in_text_do_not_end_a_test_module() {
 }
 
 #[test]
-fn the_project_is_there() {
-    let paths = paths();
+fn the_project_is_found_with_git_and_without() {
+    let (root, mut walked) = (root(), Vec::new());
+    walk(&root, &root, &mut walked);
     for path in ["Cargo.toml", "xtask/tests/tidy/files.rs", "crates/sync/src/lib.rs"] {
-        assert!(paths.iter().any(|p| p == path), "{path}");
+        assert!(paths().iter().any(|p| p == path), "{path}");
+        assert!(walked.iter().any(|p| p == path), "{path}");
     }
+    assert!(!walked.iter().any(|p| p.starts_with("target/")));
 }

@@ -15,9 +15,9 @@ const WRAPPERS: [&str; 2] = ["crates/sync/src/facade.rs", "crates/sync/src/lock.
 fn is_shared(type_text: &str) -> bool {
     words(type_text).any(|word| {
         ["Mutex", "RwLock", "Condvar", "UnsafeCell"].contains(&word)
-            || word.strip_prefix("Atomic").is_some_and(|rest| {
-                rest.starts_with(|c: char| c == 'U' || c == 'I' || c == 'B' || c == 'P')
-            })
+            || word
+                .strip_prefix("Atomic")
+                .is_some_and(|rest| rest.starts_with(['U', 'I', 'B', 'P']))
     })
 }
 

@@ -156,8 +156,8 @@ fn argued(lines: &[Line], i: usize, marks: &[&str]) -> bool {
     false
 }
 
-/// Every `unsafe` says why it may: `SAFETY:` where something is relied on, `# Safety` where
-/// something is asked for.
+/// Every `unsafe` is argued: a comment where something is relied on, a section of the documentation
+/// where something is asked for.
 fn unsafe_argued(file: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (i, line) in file.lines.iter().enumerate() {
