@@ -1,1 +1,20 @@
-//! Workloads, the before variants, and paired statistics.
+//! Workloads, the `before` variants, and the statistics that make a comparison believable.
+//!
+//! * [`record`]: what a measurement prints, one JSON object per metric.
+//! * [`stats`]: medians, percentiles, ratios of pairs with a bootstrap interval.
+//! * [`paired`]: runs variants round by round in random order, so that a drift of the machine hits all.
+//! * [`workqueue`]: the kernel's own workqueue test, for each affinity scope and for the old design.
+//!
+//! Nothing here prints: `corewise bench` and `bench-peers` do. What may be compared with what:
+//! numbers of one call of one program. Records of different calls were measured on different moments of a
+//! machine, and say little about each other.
+
+pub mod paired;
+pub mod record;
+pub mod stats;
+pub mod workqueue;
+
+mod error;
+mod rng;
+
+pub use error::BenchError;

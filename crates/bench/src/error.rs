@@ -1,0 +1,62 @@
+//! What can keep a workload from running.
+
+use std::fmt;
+
+use corewise_topology::TopologyError;
+use corewise_workqueue::BuildError;
+
+/// A workload couldn't be run. Nothing was measured.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// The machine couldn't be read, or a thread not pinned.
+    Topology(TopologyError),
+    /// A workqueue couldn't be built.
+    Workqueue(BuildError),
+    /// The system gave no thread.
+    Thread(std::io::Error),
+    /// A thread of the workload panicked.
+    Panicked,
+    /// A workload needs at least one of these.
+    Nothing {
+        /// What there was none of.
+        what: &'static str,
+    },
+}
+
+impl fmt::Display for BenchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BenchError::Topology(_) => f.write_str("the workload's CPUs can't be used as asked"),
+            BenchError::Workqueue(_) => f.write_str("the workload's queue can't be built"),
+            BenchError::Thread(_) => f.write_str("the system gives the workload no thread"),
+            BenchError::Panicked => f.write_str("a thread of the workload panicked"),
+            BenchError::Nothing { what } => {
+                write!(f, "the workload was asked to run with no {what}: at least one is needed")
+            }
+        }
+    }
+}
+
+impl std::error::Error for BenchError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            BenchError::Topology(error) => Some(error),
+            BenchError::Workqueue(error) => Some(error),
+            BenchError::Thread(error) => Some(error),
+            BenchError::Panicked | BenchError::Nothing { .. } => None,
+        }
+    }
+}
+
+impl From<TopologyError> for BenchError {
+    fn from(error: TopologyError) -> Self {
+        BenchError::Topology(error)
+    }
+}
+
+impl From<BuildError> for BenchError {
+    fn from(error: BuildError) -> Self {
+        BenchError::Workqueue(error)
+    }
+}

@@ -1,0 +1,100 @@
+//! What a measurement prints: one record per metric.
+
+use serde::{Deserialize, Serialize};
+
+use crate::stats::{PairedRatio, Summary};
+
+/// One metric of one variant in one case. `corewise bench` and `bench-peers` print arrays of these.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// The benchmark: `workqueue`, `calls`, ...
+    pub bench: String,
+    /// The workload and its parameters; `headline` for the records that sum a call up.
+    pub case: String,
+    /// `corewise`, `before` (the published old design), or a peer's name.
+    pub variant: String,
+    /// What was measured.
+    pub metric: String,
+    /// The metric's unit; `ratio` for headlines.
+    pub unit: String,
+    /// The middle of the runs.
+    pub median: f64,
+    /// The smallest run.
+    pub min: f64,
+    /// The largest run.
+    pub max: f64,
+    /// How many runs count (the dropped first round doesn't).
+    pub runs: usize,
+}
+
+impl Record {
+    /// A record of a summary.
+    pub fn new(
+        bench: &str,
+        case: &str,
+        variant: &str,
+        metric: &str,
+        unit: &str,
+        summary: Summary,
+    ) -> Record {
+        Record {
+            bench: bench.to_owned(),
+            case: case.to_owned(),
+            variant: variant.to_owned(),
+            metric: metric.to_owned(),
+            unit: unit.to_owned(),
+            median: summary.median,
+            min: summary.min,
+            max: summary.max,
+            runs: summary.runs,
+        }
+    }
+
+    /// A headline: a ratio of pairs of runs of the same call.
+    pub fn headline(bench: &str, metric: &str, ratio: &PairedRatio) -> Record {
+        Record::new(bench, "headline", "corewise", metric, "ratio", ratio.summary)
+    }
+}
+
+/// The records as a JSON array, one record per line.
+pub fn to_json(records: &[Record]) -> String {
+    let mut text = String::from("[");
+    for (n, record) in records.iter().enumerate() {
+        text.push_str(if n == 0 { "\n  " } else { ",\n  " });
+        let json = serde_json::to_string(record);
+        text.push_str(&json.expect("strings and numbers can always be written as JSON"));
+    }
+    text.push_str(if records.is_empty() { "]\n" } else { "\n]\n" });
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_written_with_the_agreed_keys_in_their_order() {
+        let summary = Summary { median: 2.5, min: 1.0, max: 4.0, runs: 3 };
+        let record =
+            Record::new("workqueue", "kernel_test/cpu", "corewise", "items", "1/s", summary);
+        assert_eq!(
+            to_json(&[record]),
+            "[\n  {\"bench\":\"workqueue\",\"case\":\"kernel_test/cpu\",\"variant\":\"corewise\",\
+             \"metric\":\"items\",\"unit\":\"1/s\",\"median\":2.5,\"min\":1.0,\"max\":4.0,\
+             \"runs\":3}\n]\n"
+        );
+    }
+
+    #[test]
+    fn what_was_written_is_read_back() {
+        let ratio = PairedRatio::of(&[2.0, 3.0], &[1.0, 1.0], 1).unwrap();
+        let records = [
+            Record::headline("workqueue", "cache_shard_vs_before_items", &ratio),
+            Record::headline("workqueue", "cache_shard_vs_before_p50", &ratio),
+        ];
+        let read: Vec<Record> = serde_json::from_str(&to_json(&records)).unwrap();
+        assert_eq!(read, records);
+        assert_eq!((read[0].case.as_str(), read[0].unit.as_str()), ("headline", "ratio"));
+        assert_eq!(to_json(&[]), "[]\n");
+    }
+}
