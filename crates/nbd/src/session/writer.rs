@@ -15,7 +15,7 @@ pub(crate) const STACK: usize = 512 << 10;
 
 /// The mailbox of the writer thread, whether that exists yet or not.
 pub(super) struct Writer {
-    /// A: the flush right waits here. Set (Release) by the holder that gives it up, swapped out (Acquire) by the writer.
+    /// A: the flush right waits here. Swapped in (Release) by the holder that gives it up, swapped out (Acquire) by the writer.
     handed: AtomicBool,
     /// A: the session is over. Set (Release) once.
     over: AtomicBool,
@@ -42,7 +42,7 @@ pub(super) fn hand_over(session: &Arc<Session>, mut right: Right) {
     let parker = session.path.with_sink(&mut right, |sink| sink.writer_parker.take());
     right.give_up();
     // Release: the writer sees the sink as we leave it.
-    session.writer.handed.store(true, Ordering::Release);
+    session.writer.handed.swap(true, Ordering::Release);
     let Some(parker) = parker else {
         session.writer.unparker.unpark();
         return;

@@ -297,6 +297,22 @@ impl<S: Read + Write> Client<S> {
         self.reply(len as usize)
     }
 
+    /// Reads until the end of the stream, whatever comes.
+    pub fn drain_to_end(&mut self) {
+        let mut sink = [0; 4096];
+        while !matches!(self.stream.read(&mut sink), Ok(0) | Err(_)) {}
+    }
+
+    /// Expects the end of the stream, perhaps after refusals with `ESHUTDOWN`.
+    pub fn expect_end_or_shutdown(&mut self) {
+        let mut rest = Vec::new();
+        let _ = self.stream.read_to_end(&mut rest);
+        for reply in rest.chunks_exact(SIMPLE_REPLY_LEN) {
+            let reply = SimpleReply::decode(reply.try_into().unwrap()).unwrap();
+            assert_eq!(reply.error, ReplyError::Shutdown.code());
+        }
+    }
+
     /// Expects the end of the stream, with nothing before it.
     pub fn expect_end(&mut self) {
         let mut byte = [0];
