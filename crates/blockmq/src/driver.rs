@@ -102,8 +102,8 @@ impl Started {
     }
 
     fn finish(&mut self, result: Result<(), IoError>) {
-        if let Some(Inner { pending, hctx, tag }) = self.inner.take() {
-            Hctx::finish(&hctx, pending, tag, result);
+        if let Some(Inner { mut pending, hctx, tag }) = self.inner.take() {
+            Hctx::finish(&hctx, &mut pending, tag, result);
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::cell::UnsafeCell;
@@ -98,8 +98,46 @@ pub(crate) struct Hctx {
 unsafe impl Sync for Hctx {}
 
 impl Hctx {
-    pub(crate) fn new(core: &Arc<Core>, index: usize, cpus: &[u32], depth: u32) -> HctxParts {
-        HctxParts { core: Arc::clone(core), index, cpus: cpus.into(), depth }
+    /// Makes a hardware queue, run by workers of `wq`, or by hand.
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        index: usize,
+        cpus: &[u32],
+        depth: u32,
+        wq: Option<&Workqueue>,
+    ) -> Arc<Self> {
+        let slots = cpus.len();
+        Arc::new_cyclic(|weak| {
+            let background = match wq {
+                Some(wq) => {
+                    let weak = weak.clone();
+                    let work = Work::new(move || {
+                        // A queue that was dropped has nothing left to run.
+                        if let Some(hctx) = Weak::upgrade(&weak) {
+                            Hctx::run_as_worker(&hctx);
+                        }
+                    });
+                    Background::Workers { wq: wq.clone(), work }
+                }
+                None => Background::ByHand { wanted: AtomicBool::new(false) },
+            };
+            Hctx {
+                index,
+                cpus: cpus.into(),
+                core: Arc::clone(core),
+                software: SoftwareQueues::new(slots),
+                state: RunState::new(),
+                grace: Grace::new(),
+                tags: Tags::new(depth),
+                usage: Usage::new(slots),
+                outside: Inbox::new(),
+                list: UnsafeCell::new(VecDeque::new()),
+                left: AtomicUsize::new(0),
+                runner_stats: RunnerStats::default(),
+                visitor_stats: PerSlot::new(slots),
+                background,
+            }
+        })
     }
 
     pub(crate) fn index(&self) -> usize {
@@ -230,15 +268,19 @@ impl Hctx {
     }
 
     /// Finishes a request that the driver had.
-    pub(crate) fn finish(this: &Arc<Self>, p: Box<Pending>, tag: u32, result: Result<(), IoError>) {
+    pub(crate) fn finish(
+        this: &Arc<Self>,
+        pending: &mut Pending,
+        tag: u32,
+        result: Result<(), IoError>,
+    ) {
         let freed = this.tags.free(tag);
-        let Pending { rq, slot, .. } = *p;
-        rq.complete(result);
+        pending.rq.finish(result);
         if freed == Freed::Restart {
             // The mark was set after `left` was published, and we took it: something is pending.
-            this.visit(slot, true);
+            this.visit(pending.slot, true);
         }
-        this.usage.exit(slot);
+        this.usage.exit(pending.slot);
     }
 
     pub(crate) fn stats(&self) -> HctxStats {
@@ -283,9 +325,9 @@ impl Source for Arc<Hctx> {
 
     fn pass(&self, halted: &dyn Fn() -> bool) -> Pass {
         let mut started = 0;
-        // SAFETY: only the holder of RUNNING calls this, and it alone touches `list` until it ends.
-        // What is called below may come back to this hardware queue, but then finds RUNNING set.
         let pass = self.list.with_mut(|list| {
+            // SAFETY: only the holder of RUNNING calls this, and it alone touches `list` until it
+            // ends. What is called below may come back here, but then finds RUNNING set.
             let list = unsafe { &mut *list };
             let pass = self.start_some(list, halted, &mut started);
             self.publish(list);
@@ -345,52 +387,5 @@ impl Hctx {
                 }
             }
         }
-    }
-}
-
-/// A hardware queue in the making.
-pub(crate) struct HctxParts {
-    core: Arc<Core>,
-    index: usize,
-    cpus: Box<[u32]>,
-    depth: u32,
-}
-
-impl HctxParts {
-    /// Makes it: run by workers of `wq`, or by hand.
-    pub(crate) fn build(self, wq: Option<&Workqueue>) -> Arc<Hctx> {
-        let Self { core, index, cpus, depth } = self;
-        let slots = cpus.len();
-        Arc::new_cyclic(|weak| {
-            let background = match wq {
-                Some(wq) => {
-                    let weak = weak.clone();
-                    let work = Work::new(move || {
-                        // A queue that was dropped has nothing left to run.
-                        if let Some(hctx) = std::sync::Weak::upgrade(&weak) {
-                            Hctx::run_as_worker(&hctx);
-                        }
-                    });
-                    Background::Workers { wq: wq.clone(), work }
-                }
-                None => Background::ByHand { wanted: AtomicBool::new(false) },
-            };
-            Hctx {
-                index,
-                cpus,
-                core,
-                software: SoftwareQueues::new(slots),
-                state: RunState::new(),
-                grace: Grace::new(),
-                tags: Tags::new(depth),
-                usage: Usage::new(slots),
-                outside: Inbox::new(),
-                list: UnsafeCell::new(VecDeque::new()),
-                left: AtomicUsize::new(0),
-                runner_stats: RunnerStats::default(),
-                visitor_stats: PerSlot::new(slots),
-                background,
-            }
-        })
     }
 }

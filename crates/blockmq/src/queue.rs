@@ -71,9 +71,8 @@ impl QueueBuilder {
             driver,
             gate: RunGate::new(),
         });
-        let hctxs = (0..map.hw_queues())
-            .map(|h| Hctx::new(&core, h, map.cpus(h), depth).build(wq))
-            .collect();
+        let hctxs =
+            (0..map.hw_queues()).map(|h| Hctx::new(&core, h, map.cpus(h), depth, wq)).collect();
         Arc::new(Queue { core, hctxs, map })
     }
 }
@@ -340,8 +339,8 @@ impl Queue {
     /// Undoes one freeze; the last one lets in who waits outside and returns true. One too many
     /// changes nothing and is logged. Never blocks; any context.
     pub fn unfreeze(&self) -> bool {
-        // Not `all`: every hardware queue has to be asked.
-        self.hctxs.iter().fold(true, |thawed, hctx| hctx.unfreeze() && thawed)
+        // Every hardware queue has to be asked, so this can't stop at the first false.
+        self.hctxs.iter().filter(|hctx| !hctx.unfreeze()).count() == 0
     }
 
     /// Waits until every request that was submitted before has completed; those submitted

@@ -266,7 +266,8 @@ impl Request {
         self.finish(result);
     }
 
-    fn finish(&mut self, mut result: Result<(), IoError>) {
+    /// As [`Request::complete`], in place; a second call does nothing.
+    pub(crate) fn finish(&mut self, mut result: Result<(), IoError>) {
         let Some(on_complete) = self.on_complete.take() else { return };
         let filled = self.filled() as u64;
         if result.is_ok() && self.op == Op::Read && filled != self.len {

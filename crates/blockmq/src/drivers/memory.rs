@@ -197,9 +197,9 @@ impl Drop for Mapping {
         if self.words != 0 {
             // SAFETY: the mapping is ours, and nobody holds a reference into it: references borrow
             // `self`.
-            if let Err(error) =
-                unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.words * WORD) }
-            {
+            let unmapped =
+                unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.words * WORD) };
+            if let Err(error) = unmapped {
                 tracing::error!(%error, "a memory device could not be unmapped");
             }
         }
