@@ -29,6 +29,22 @@ impl Failure {
             other => other,
         }
     }
+
+    /// Says it on stderr, unless that was done.
+    pub(crate) fn say(&self) {
+        match self {
+            Failure::Said => {}
+            Failure::Message { message, help } => {
+                screen::error(format_args!("{message}"));
+                if let Some(help) = help {
+                    screen::help(format_args!("{help}"));
+                }
+            }
+            Failure::Stdout(error) => {
+                screen::error(format_args!("cannot write to stdout: {error}"));
+            }
+        }
+    }
 }
 
 /// What `?` makes of a failed `write!`: the only I/O errors that are not given words on the way.
@@ -47,17 +63,9 @@ pub(crate) fn code(outcome: Result<(), Failure>) -> ExitCode {
         Err(Failure::Stdout(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS
         }
-        Err(Failure::Stdout(error)) => {
-            screen::error(format_args!("cannot write to stdout: {error}"));
+        Err(failure) => {
+            failure.say();
             ExitCode::FAILURE
         }
-        Err(Failure::Message { message, help }) => {
-            screen::error(format_args!("{message}"));
-            if let Some(help) = help {
-                screen::help(format_args!("{help}"));
-            }
-            ExitCode::FAILURE
-        }
-        Err(Failure::Said) => ExitCode::FAILURE,
     }
 }

@@ -168,7 +168,8 @@ fn keep_going_serves_the_rest_and_says_what_it_did_not() {
     let server = Server::start(&folder, &["up.toml", "--keep-going"]);
     let list = folder.client("nbdinfo", ["--list", "--json", &server.uri("")]).ok();
     let list: serde_json::Value = serde_json::from_str(&list.stdout).unwrap();
-    let names: Vec<_> = list["exports"].as_array().unwrap().iter().map(|e| &e["export-name"]).collect();
+    let names: Vec<_> =
+        list["exports"].as_array().unwrap().iter().map(|e| &e["export-name"]).collect();
     assert_eq!(names, ["good"]);
 
     let ran = server.stop().code(1).complains(&[
@@ -181,7 +182,8 @@ fn keep_going_serves_the_rest_and_says_what_it_did_not() {
         .filter(|line| line.contains("\"left_out\""))
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    let subjects: Vec<_> = left_out.iter().map(|event| event["subject"].as_str().unwrap()).collect();
+    let subjects: Vec<_> =
+        left_out.iter().map(|event| event["subject"].as_str().unwrap()).collect();
     for subject in ["device 'odd'", "device 'late'", "device 'm'", "export 'm'"] {
         assert!(subjects.contains(&subject), "{subject} in {subjects:?}\n{ran}");
     }
@@ -203,7 +205,10 @@ fn keep_going_needs_something_to_go_on_with() {
 fn keep_going_uses_the_socket_that_is_free() {
     let folder = Folder::new();
     let _theirs = UnixListener::bind(folder.join("s")).unwrap();
-    folder.write("up.toml", memory("a") + "[[export]]\ndevice=\"a\"\n[server]\nunix = \"s\"\ntcp = 0\n");
+    folder.write(
+        "up.toml",
+        memory("a") + "[[export]]\ndevice=\"a\"\n[server]\nunix = \"s\"\ntcp = 0\n",
+    );
     let server = Server::start(&folder, &["up.toml", "--keep-going"]);
     assert!(server.ready["unix"].is_null(), "{}", server.ready);
     folder.client("nbdinfo", ["--size", &server.tcp_uri("a")]).ok().says(&["1048576"]);

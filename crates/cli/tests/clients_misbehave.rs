@@ -6,12 +6,12 @@ mod common;
 
 use std::io::{Read, Write};
 
+use common::Folder;
 use common::client::{
     Client, EINVAL, ENOSPC, EPERM, FLUSH, READ, TRIM, WRITE, WRITE_ZEROES, connect, connect_tcp,
     greet, option, option_reply, pattern,
 };
 use common::server::Server;
-use common::Folder;
 
 const MIB: u64 = 1 << 20;
 

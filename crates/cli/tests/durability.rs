@@ -5,9 +5,9 @@ mod common;
 
 use std::process::Stdio;
 
+use common::Folder;
 use common::client::{Client, FUA, pattern};
 use common::server::Server;
-use common::Folder;
 
 const MIB: usize = 1 << 20;
 

@@ -17,10 +17,23 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use problem::{At, Place, Problem, Subject};
-pub(crate) use resolve::tcp_address;
+pub(crate) use resolve::{driver_names, tcp_address};
 
 /// How long exports may go on answering what is in flight at shutdown, unless `drain` says else.
 pub(crate) const DEFAULT_DRAIN: Duration = Duration::from_secs(5);
+
+impl Driver {
+    /// Its name in manifests.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Driver::Memory { .. } => "memory",
+            Driver::Null { .. } => "null",
+            Driver::File(_) => "file",
+            Driver::Stripe { .. } => "stripe",
+            Driver::Mirror { .. } => "mirror",
+        }
+    }
+}
 
 /// What a manifest asks for, checked as far as that is possible without touching anything.
 #[derive(Debug)]
@@ -42,7 +55,7 @@ pub(crate) struct Server {
 }
 
 /// A volume, or a part of one.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Device {
     pub(crate) name: String,
     /// Where its table begins.
@@ -56,17 +69,17 @@ pub(crate) struct Device {
 }
 
 /// What a device is made of. Sizes are in bytes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Driver {
     Memory { size: u64, block_size: u32 },
     Null { size: u64, block_size: u32 },
     File(FileDriver),
-    Stripe { over: Vec<String>, chunk: u64 },
+    Stripe { over: Vec<String>, chunk: u32 },
     Mirror { over: Vec<String> },
 }
 
 /// A file, or a disk of this machine, as a device.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct FileDriver {
     pub(crate) path: At<PathBuf>,
     /// Make the file if it isn't there. Needs `size`.
@@ -90,7 +103,7 @@ pub(crate) enum Io {
 }
 
 /// A device that clients can see.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Export {
     pub(crate) name: String,
     pub(crate) place: Place,

@@ -23,10 +23,9 @@ const DRIVERS: [(&str, &[&str]); 5] = [
     ("null", &["size", "block_size"]),
     ("stripe", &["over", "chunk"]),
 ];
-const KEYS_OF_ALL: [&str; 4] = ["name", "driver", "suppliers", "node"];
 const DEFAULT_BLOCK_SIZE: u32 = 512;
 /// Large enough that most requests touch one part, small enough that a large one touches all.
-const DEFAULT_CHUNK: u64 = 64 << 10;
+const DEFAULT_CHUNK: u32 = 64 << 10;
 
 /// Decides what `raw` means. `problems` are those that reading it found already.
 pub(super) fn resolve(raw: &RawManifest, mut problems: Vec<Problem>, base: &Path) -> Resolved {
@@ -177,23 +176,39 @@ fn driver(raw: &RawDevice, base: &Path, problems: &mut Vec<Problem>) -> Option<D
             if name == "mirror" {
                 return Some(Driver::Mirror { over });
             }
-            let chunk = raw.chunk.as_ref().map_or(DEFAULT_CHUNK, |chunk| chunk.value);
-            if let Some(at) = &raw.chunk
-                && (!chunk.is_power_of_two() || !(4 << 10..=1 << 30).contains(&chunk))
-            {
-                let message = format!("chunk {} can't be used", units::size(chunk));
-                problems.push(
-                    Problem::new(at.place, subject, message)
-                        .help("a chunk is a power of two between 4K and 1G; 64K is the default"),
-                );
-            }
+            let chunk = match &raw.chunk {
+                Some(at) => chunk(at, subject, problems)?,
+                None => DEFAULT_CHUNK,
+            };
             Some(Driver::Stripe { over, chunk })
         }
     }
 }
 
+/// The largest chunk is what a device takes in one transfer.
+fn chunk(at: &At<u64>, subject: Subject, problems: &mut Vec<Problem>) -> Option<u32> {
+    match u32::try_from(at.value) {
+        Ok(chunk) if chunk.is_power_of_two() && (4 << 10..=32 << 20).contains(&chunk) => {
+            Some(chunk)
+        }
+        _ => {
+            let message = format!("chunk {} can't be used", units::size(at.value));
+            problems.push(
+                Problem::new(at.place, subject, message)
+                    .help("a chunk is a power of two between 4K and 32M; 64K is the default"),
+            );
+            None
+        }
+    }
+}
+
 fn known_drivers() -> String {
-    DRIVERS.map(|(name, _)| name).join(", ")
+    driver_names().collect::<Vec<_>>().join(", ")
+}
+
+/// What a manifest may name as a driver.
+pub(crate) fn driver_names() -> impl Iterator<Item = &'static str> {
+    DRIVERS.iter().map(|(name, _)| *name)
 }
 
 fn block_size(raw: &RawDevice, problems: &mut Vec<Problem>) -> Option<u32> {

@@ -184,6 +184,7 @@ fn what_a_driver_needs_is_asked_for() {
         ("driver = \"mirror\"\n", "driver 'mirror' needs 'over'"),
         ("driver = \"mirror\"\nover = []\n", "needs at least two parts"),
         ("driver = \"file\"\npath = \"x\"\nio = \"aio\"\n", "unknown io 'aio'"),
+        ("driver = \"stripe\"\nover = [\"a\", \"b\"]\nchunk = 5000\n", "between 4K and 32M"),
     ] {
         let found = problem(&device(text));
         assert!(found.contains(says), "{found}");

@@ -4,7 +4,7 @@
 //! It is shared with the thread that handles a second signal, so every way out leaves nothing
 //! behind, `kill -9` excepted.
 
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -54,9 +54,9 @@ impl Cleanup {
         Ok(())
     }
 
-    /// `file` was made for `device` by this run.
-    pub(crate) fn new_file(&self, device: &str, path: &Path, file: &File) -> io::Result<()> {
-        let identity = Identity::of(&file.metadata()?);
+    /// `path` is a file that was made for `device` by this run.
+    pub(crate) fn new_file(&self, device: &str, path: &Path) -> io::Result<()> {
+        let identity = Identity::of(&path.symlink_metadata()?);
         let (device, path) = (device.to_string(), path.to_path_buf());
         self.things.lock().push(Thing::NewFile { device, path, identity });
         Ok(())
@@ -108,8 +108,8 @@ mod tests {
         let cleanup = Cleanup::default();
         for device in ["a", "b"] {
             let path = folder.path().join(device);
-            let file = File::create(&path).unwrap();
-            cleanup.new_file(device, &path, &file).unwrap();
+            std::fs::write(&path, "x").unwrap();
+            cleanup.new_file(device, &path).unwrap();
         }
         cleanup.keep_files_of("b");
         assert!(cleanup.run().is_empty());
@@ -121,9 +121,10 @@ mod tests {
     fn a_file_that_took_the_name_over_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
-        let ours = File::create(&path).unwrap();
+        // Held open until the end, so that the two can't have the same inode number.
+        let _ours = std::fs::File::create(&path).unwrap();
         let cleanup = Cleanup::default();
-        cleanup.new_file("a", &path, &ours).unwrap();
+        cleanup.new_file("a", &path).unwrap();
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "theirs").unwrap();
         assert!(cleanup.run().is_empty());

@@ -1,2 +1,134 @@
-//! tmp
-pub(crate) fn run(_: crate::args::Up) -> Result<(), crate::exit::Failure> { Ok(()) }
+//! `corewise up`: brings devices up in parallel, serves them, and shuts them down in the order of
+//! their dependencies.
+//!
+//! Everything is checked before anything is touched; then sockets are bound, devices come up,
+//! clients are let in. The way back is the reverse, wherever it begins.
+
+mod cleanup;
+mod drivers;
+mod listen;
+mod plan;
+mod progress;
+mod report;
+mod serve;
+mod signals;
+mod source;
+mod stop;
+mod timelines;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::args;
+use crate::exit::Failure;
+use crate::manifest::{self, At, Manifest, Place, Problem, Resolved};
+use crate::screen;
+use cleanup::Cleanup;
+use report::Report;
+use source::Source;
+
+/// A place for what comes from the command line, and so from no line of the manifest.
+const NOWHERE: Place = Place { line: 0, column: 0 };
+
+/// Runs a server to its end, and takes away what it made.
+pub(crate) fn run(args: args::Up) -> Result<(), Failure> {
+    let cleanup = Arc::new(Cleanup::default());
+    let outcome = prepare(args, &cleanup).and_then(serve::Server::run);
+    let mut clean = true;
+    for (path, error) in cleanup.run() {
+        screen::error(format_args!("cannot remove {}: {error}", path.display()));
+        clean = false;
+    }
+    if clean { outcome } else { outcome.and(Err(Failure::Said)) }
+}
+
+/// Everything that can be checked without touching anything.
+fn prepare(args: args::Up, cleanup: &Arc<Cleanup>) -> Result<serve::Server, Failure> {
+    let source = match &args.manifest {
+        Some(path) => Source::read(path)?,
+        None => Source::built_in(),
+    };
+    if let Some(file) = &args.timeline {
+        timelines::check(file)?;
+    }
+    let mut scratch = Scratch::new(cleanup);
+    let base = match &source.base {
+        Some(base) => base.clone(),
+        None => scratch.folder()?,
+    };
+    let Resolved { mut manifest, problems, left_out, fatal } = manifest::read(&source.text, &base);
+    for problem in &problems {
+        tell(&source.label, problem);
+    }
+    if fatal || (!args.keep_going && !problems.is_empty()) {
+        return Err(Failure::Said);
+    }
+    if manifest.devices.is_empty() {
+        return Err(Failure::new("nothing is left to bring up"));
+    }
+    override_addresses(&mut manifest, &args, &mut scratch)?;
+    Ok(serve::Server {
+        report: Report { json: args.json },
+        keep_going: args.keep_going,
+        duration: args.duration,
+        timeline: args.timeline,
+        label: source.label,
+        manifest,
+        left_out,
+        cleanup: Arc::clone(cleanup),
+    })
+}
+
+/// Says what is wrong, on stderr.
+fn tell(label: &str, problem: &Problem) {
+    screen::error(format_args!("{}", problem.display(label)));
+}
+
+/// The command line's word goes before the manifest's. With neither, a Unix socket of our own.
+fn override_addresses(
+    manifest: &mut Manifest,
+    args: &args::Up,
+    scratch: &mut Scratch<'_>,
+) -> Result<(), Failure> {
+    let server = &mut manifest.server;
+    if let Some(path) = &args.socket {
+        let path = std::path::absolute(path)
+            .map_err(|error| Failure::new(format!("--socket {}: {error}", path.display())))?;
+        server.unix = Some(At::new(path, NOWHERE));
+    }
+    if let Some(address) = &args.tcp {
+        server.tcp = Some(At::new(address.clone(), NOWHERE));
+    }
+    if server.unix.is_none() && server.tcp.is_none() {
+        server.unix = Some(At::new(scratch.folder()?.join("nbd.sock"), NOWHERE));
+    }
+    Ok(())
+}
+
+/// The temporary folder, made when it is first asked for.
+struct Scratch<'c> {
+    cleanup: &'c Cleanup,
+    path: Option<PathBuf>,
+}
+
+impl<'c> Scratch<'c> {
+    fn new(cleanup: &'c Cleanup) -> Scratch<'c> {
+        Scratch { cleanup, path: None }
+    }
+
+    /// Readable for its owner alone: whoever can reach a socket in it may use it.
+    fn folder(&mut self) -> Result<PathBuf, Failure> {
+        if let Some(path) = &self.path {
+            return Ok(path.clone());
+        }
+        let folder = tempfile::Builder::new().prefix("corewise-").tempdir().map_err(|error| {
+            Failure::new(format!("cannot make a temporary folder: {error}"))
+                .help("TMPDIR says where temporary folders are made")
+        })?;
+        let path: &Path = folder.path();
+        self.cleanup.folder(path);
+        let path = folder.keep();
+        self.path = Some(path.clone());
+        Ok(path)
+    }
+}

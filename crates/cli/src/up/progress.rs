@@ -6,7 +6,7 @@ use std::time::Duration;
 use corewise::device::Event;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A bar of devices. Dropped, it takes itself off the screen.
+/// A bar of devices.
 #[derive(Debug)]
 pub(crate) struct Progress(ProgressBar);
 
@@ -36,14 +36,8 @@ impl Progress {
         }
     }
 
-    /// Runs `f` with the bar off the screen, so that what it prints stays whole.
-    pub(crate) fn aside(&self, f: impl FnOnce()) {
-        self.0.suspend(f);
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
+    /// Takes it off the screen, before something is printed.
+    pub(crate) fn end(&self) {
         self.0.finish_and_clear();
     }
 }

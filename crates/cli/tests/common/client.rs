@@ -39,8 +39,8 @@ pub struct Client {
 
 /// Connects without a word. A server that doesn't answer for half a minute never will.
 pub fn connect(socket: &Path) -> UnixStream {
-    let stream = UnixStream::connect(socket)
-        .unwrap_or_else(|error| panic!("{}: {error}", socket.display()));
+    let stream =
+        UnixStream::connect(socket).unwrap_or_else(|error| panic!("{}: {error}", socket.display()));
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout that isn't zero");
     stream
 }
@@ -165,7 +165,14 @@ impl Client {
     }
 
     #[track_caller]
-    fn call(&mut self, command: u16, flags: u16, at: u64, len: u32, data: &[u8]) -> Result<Vec<u8>, u32> {
+    fn call(
+        &mut self,
+        command: u16,
+        flags: u16,
+        at: u64,
+        len: u32,
+        data: &[u8],
+    ) -> Result<Vec<u8>, u32> {
         let sent = self.send(command, flags, at, len, data).expect("a server that listens");
         let answer = if command == READ { len } else { 0 };
         let (cookie, result) = self.receive(answer).expect("a server that answers");

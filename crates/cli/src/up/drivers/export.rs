@@ -1,0 +1,127 @@
+//! An export as a device: it needs its volume, so at shutdown it drains before its volume closes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise::device::{Bound, Driver, ProbeContext, ProbeError, ProbeType, ShutdownError};
+use corewise::nbd::{DrainReport, Export, FlushOutcome, Server};
+use corewise::sync::Mutex;
+
+use super::{Notes, Volume};
+use crate::manifest;
+
+/// The name of this driver among devices.
+pub(crate) const EXPORT: &str = "export";
+
+/// What clients can see, for the list that is printed.
+#[derive(Clone, Debug)]
+pub(crate) struct Shown {
+    pub(crate) name: String,
+    /// The device that it shows.
+    pub(crate) device: String,
+    /// In bytes.
+    pub(crate) size: u64,
+    pub(crate) read_only: bool,
+    pub(crate) description: String,
+}
+
+/// Brings exports up.
+pub(crate) struct ExportDriver {
+    server: Arc<Server>,
+    /// How long clients may go on at shutdown.
+    drain: Duration,
+    /// L: is the lock; guards the exports that are up, in the order in which they came.
+    shown: Arc<Mutex<Vec<Shown>>>,
+    notes: Arc<Notes>,
+}
+
+impl ExportDriver {
+    pub(crate) fn new(server: Arc<Server>, drain: Duration, notes: Arc<Notes>) -> ExportDriver {
+        ExportDriver { server, drain, shown: Arc::default(), notes }
+    }
+
+    /// The exports that are up; the list goes on growing while devices come up.
+    pub(crate) fn shown(&self) -> Arc<Mutex<Vec<Shown>>> {
+        Arc::clone(&self.shown)
+    }
+}
+
+impl Driver for ExportDriver {
+    fn name(&self) -> &str {
+        EXPORT
+    }
+
+    fn probe_type(&self) -> ProbeType {
+        ProbeType::PreferAsynchronous
+    }
+
+    fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
+        let export = cx.config::<manifest::Export>()?;
+        let volume = cx.supplier::<Volume>(&export.device)?.device();
+        let geometry = volume.geometry();
+        let description = export.description.clone().unwrap_or_default();
+        let offer = Export::new(export.name.as_str(), volume)
+            .description(description.as_str())
+            .read_only(export.read_only);
+        self.server.add_export(offer).map_err(ProbeError::failed)?;
+        self.shown.lock().push(Shown {
+            name: export.name.clone(),
+            device: export.device.clone(),
+            size: geometry.size,
+            read_only: export.read_only || geometry.read_only,
+            description,
+        });
+        Ok(Arc::new(BoundExport {
+            server: Arc::clone(&self.server),
+            name: export.name.clone(),
+            drain: self.drain,
+            notes: Arc::clone(&self.notes),
+        }))
+    }
+}
+
+struct BoundExport {
+    server: Arc<Server>,
+    name: String,
+    drain: Duration,
+    notes: Arc<Notes>,
+}
+
+impl Bound for BoundExport {
+    /// Answers what is in flight, closes the connections, flushes.
+    fn shutdown(&self) -> Result<(), ShutdownError> {
+        let Some(report) = self.server.remove_export(&self.name, self.drain) else {
+            return Ok(());
+        };
+        if report.cut > 0 {
+            // No failure: nothing that was acknowledged is lost, and the deadline was asked for.
+            self.notes.add(format!(
+                "export '{}': {} cut after {}, with {} unanswered",
+                self.name,
+                count(report.cut as u64, "client"),
+                corewise::timeline::duration(report.took),
+                count(report.requests_cut, "request"),
+            ));
+        }
+        flushed(&report)
+    }
+}
+
+fn flushed(report: &DrainReport) -> Result<(), ShutdownError> {
+    for (_, flush) in &report.flushes {
+        match flush {
+            FlushOutcome::Done => {}
+            FlushOutcome::Failed(why) => {
+                return Err(ShutdownError::new(format!("flush failed: {why}")));
+            }
+            FlushOutcome::Unfinished => {
+                return Err(ShutdownError::new("flush did not finish in time"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn count(n: u64, noun: &str) -> String {
+    if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
+}

@@ -1,0 +1,104 @@
+//! File volumes: opened or made as the manifest says, with errors in the manifest's words.
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use corewise::blockmq::drivers::{
+    FileDriver, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse,
+};
+use corewise::blockmq::{Driver, Geometry};
+use corewise::device::ProbeError;
+
+use super::House;
+use crate::manifest::{self, Io};
+use crate::units;
+
+/// Opens the file of `device`, which is locked as long as the driver lives. A file that is made is
+/// removed again if the device does not come up.
+pub(super) fn open(
+    device: &str,
+    file: &manifest::FileDriver,
+    house: &House,
+) -> Result<FileDriver, ProbeError> {
+    let path = &file.path.value;
+    let failed = |why: String| ProbeError::failed(format!("cannot open {}: {why}", path.display()));
+    refuse_what_is_no_disk(path).map_err(failed)?;
+    let mut options = FileOptions::new(path)
+        .block_size(file.block_size)
+        .read_only(file.read_only)
+        .io(match file.io {
+            Io::Auto => IoPath::Auto,
+            Io::Uring => IoPath::Uring,
+            Io::Threads => IoPath::Threads,
+        });
+    if let (true, Some(size)) = (file.create, &file.size) {
+        options = options.size(size.value);
+    }
+    let driver =
+        FileDriver::open(options, &house.workqueue).map_err(|error| failed(why(&error)))?;
+    if driver.created() {
+        house.cleanup.new_file(device, path).map_err(|error| failed(error.to_string()))?;
+    }
+    if let Some(asked) = &file.size {
+        same_size(driver.geometry(), asked.value).map_err(failed)?;
+    }
+    if file.io == Io::Auto && driver.io_path_in_use() == PathInUse::Threads {
+        house.notes.add(format!(
+            "device '{device}': io_uring is refused here; it uses pread and pwrite on threads \
+             (io = \"threads\" says that this is meant)"
+        ));
+    }
+    Ok(driver)
+}
+
+/// Opening a FIFO would wait for its other end, opening a terminal or a tape has effects.
+fn refuse_what_is_no_disk(path: &Path) -> Result<(), String> {
+    match path.metadata() {
+        Ok(meta) if meta.is_dir() => Err("it is a folder".to_string()),
+        Ok(meta) if !meta.is_file() && !meta.file_type().is_block_device() => {
+            Err("it is neither a file nor a disk".to_string())
+        }
+        // One that is missing may be made; opening finds all other reasons, too.
+        _ => Ok(()),
+    }
+}
+
+fn same_size(geometry: Geometry, asked: u64) -> Result<(), String> {
+    let found = geometry.size;
+    if found == asked { Ok(()) } else { Err(other_size(found, asked)) }
+}
+
+fn other_size(found: u64, asked: u64) -> String {
+    format!(
+        "it has {found} bytes ({}), and the manifest says {asked} ({}); without 'size' it is taken \
+         as it is",
+        units::size(found),
+        units::size(asked)
+    )
+}
+
+fn why(error: &OpenError) -> String {
+    match error.kind() {
+        OpenErrorKind::NotFound => {
+            "there is no such file; create = true with a size makes one".to_string()
+        }
+        OpenErrorKind::NotAFile => "it is neither a file nor a disk".to_string(),
+        OpenErrorKind::InUse => {
+            "it is in use: another server, or another device, has it locked".to_string()
+        }
+        OpenErrorKind::SizeDiffers { found, asked } => other_size(*found, *asked),
+        OpenErrorKind::BadSize { size: 0, .. } => "it is empty".to_string(),
+        OpenErrorKind::BadSize { size, block_size } => {
+            format!("its size, {size}, is not a multiple of its block size {block_size}")
+        }
+        OpenErrorKind::Io { step, source } => {
+            use std::io::ErrorKind::NotFound;
+            match source.kind() {
+                NotFound => "its folder does not exist".to_string(),
+                _ => format!("{step}: {source}"),
+            }
+        }
+        // Other kinds may come; they explain themselves, path included.
+        _ => error.to_string(),
+    }
+}

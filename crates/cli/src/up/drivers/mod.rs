@@ -1,0 +1,140 @@
+//! Drivers of the device manager: what turns a manifest's devices into block devices and exports.
+
+mod export;
+mod file;
+mod leaf;
+
+use std::sync::Arc;
+
+use corewise::blockmq::drivers::{Mirror, Stripe};
+use corewise::blockmq::{self, BlockDevice, BlockDeviceExt, Queue};
+use corewise::device::{self, Bound, ProbeContext, ProbeError, ProbeType, ShutdownError};
+use corewise::sync::Mutex;
+use corewise::topology::Machine;
+use corewise::workqueue::Workqueue;
+
+use super::cleanup::Cleanup;
+use crate::manifest;
+
+pub(crate) use export::{EXPORT, ExportDriver, Shown};
+
+/// What all volumes are made with.
+#[derive(Clone)]
+pub(crate) struct House {
+    pub(crate) machine: Machine,
+    /// Runs what the queues of volumes can't run on the spot.
+    pub(crate) workqueue: Workqueue,
+    /// Knows the files that were made.
+    pub(crate) cleanup: Arc<Cleanup>,
+    pub(crate) notes: Arc<Notes>,
+}
+
+/// What is no failure, and yet worth a word to the user.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    /// L: is the lock; guards what was not told yet.
+    notes: Mutex<Vec<String>>,
+}
+
+impl Notes {
+    /// From any thread.
+    pub(crate) fn add(&self, note: String) {
+        self.notes.lock().push(note);
+    }
+
+    /// What came since the last call.
+    pub(crate) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.notes.lock())
+    }
+}
+
+/// Brings up the devices whose `driver` in the manifest has this name.
+pub(crate) struct VolumeDriver {
+    name: &'static str,
+    house: House,
+}
+
+impl VolumeDriver {
+    /// One for each driver that a manifest may name.
+    pub(crate) fn all(house: &House) -> impl Iterator<Item = VolumeDriver> {
+        let house = house.clone();
+        manifest::driver_names().map(move |name| VolumeDriver { name, house: house.clone() })
+    }
+}
+
+impl device::Driver for VolumeDriver {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn probe_type(&self) -> ProbeType {
+        ProbeType::PreferAsynchronous
+    }
+
+    fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
+        let device = cx.config::<manifest::Device>()?;
+        let driver: Arc<dyn blockmq::Driver> = match &device.driver {
+            manifest::Driver::Memory { size, block_size } => leaf::memory(*size, *block_size)?,
+            manifest::Driver::Null { size, block_size } => leaf::null(*size, *block_size),
+            manifest::Driver::File(file) => Arc::new(file::open(&device.name, file, &self.house)?),
+            manifest::Driver::Stripe { over, chunk } => {
+                Arc::new(Stripe::new(parts(cx, over)?, *chunk).map_err(ProbeError::failed)?)
+            }
+            manifest::Driver::Mirror { over } => {
+                let parts = parts(cx, over)?;
+                same_size(over, &parts)?;
+                Arc::new(Mirror::new(parts).map_err(ProbeError::failed)?)
+            }
+        };
+        let queue = Queue::builder(&self.house.machine, driver)
+            .name(device.name.as_str())
+            .build(&self.house.workqueue);
+        Ok(Arc::new(Volume { queue }))
+    }
+}
+
+/// The parts of a volume, in the order of the manifest.
+fn parts(cx: &ProbeContext<'_>, over: &[String]) -> Result<Vec<Arc<dyn BlockDevice>>, ProbeError> {
+    over.iter().map(|name| Ok(cx.supplier::<Volume>(name)?.device())).collect()
+}
+
+/// A mirror is as large as its smallest part. Where the others are larger somebody was mistaken.
+fn same_size(over: &[String], parts: &[Arc<dyn BlockDevice>]) -> Result<(), ProbeError> {
+    let sizes = || parts.iter().map(|part| part.geometry().size);
+    if sizes().all(|size| Some(size) == sizes().next()) {
+        return Ok(());
+    }
+    let list: Vec<String> =
+        over.iter().zip(sizes()).map(|(name, size)| format!("'{name}' has {size}")).collect();
+    Err(ProbeError::failed(format!(
+        "the parts of a mirror have one size in bytes, but {}",
+        list.join(", ")
+    )))
+}
+
+/// A volume that is up: what exports and stacked volumes use.
+pub(crate) struct Volume {
+    queue: Arc<Queue>,
+}
+
+impl Volume {
+    pub(crate) fn device(&self) -> Arc<dyn BlockDevice> {
+        self.queue.clone()
+    }
+}
+
+impl Bound for Volume {
+    /// Whatever is still on its way (requests of clients whose connections were cut) ends first;
+    /// then everything becomes durable.
+    fn shutdown(&self) -> Result<(), ShutdownError> {
+        self.queue.drain();
+        self.queue.flush().map_err(|error| {
+            ShutdownError::new(format!("flush failed, recent writes may be lost: {error}"))
+        })
+    }
+
+    fn has_shutdown(&self) -> bool {
+        let geometry = self.queue.geometry();
+        geometry.can_flush && !geometry.read_only
+    }
+}

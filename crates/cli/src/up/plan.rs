@@ -1,0 +1,76 @@
+//! From a manifest to the declarations that the device manager takes, and back from its devices to
+//! the manifest's lines.
+
+use std::collections::BTreeMap;
+
+use corewise::device::DeviceDecl;
+
+use super::drivers::EXPORT;
+use crate::manifest::{Driver, Manifest, Place, Subject};
+
+/// Exports are devices, too; no device of a manifest has a colon in its name.
+pub(crate) fn export_name(export: &str) -> String {
+    format!("export:{export}")
+}
+
+/// The declarations, and whose they are.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) decls: Vec<DeviceDecl>,
+    origins: BTreeMap<String, (Subject, Place)>,
+}
+
+impl Plan {
+    /// Every device after its suppliers is not needed: the device manager sorts that out.
+    pub(crate) fn new(manifest: &Manifest) -> Plan {
+        let mut plan = Plan { decls: Vec::new(), origins: BTreeMap::new() };
+        for device in &manifest.devices {
+            // What fails when a file device comes up is its file.
+            let place = match &device.driver {
+                Driver::File(file) => file.path.place,
+                _ => device.place,
+            };
+            plan.origins
+                .insert(device.name.clone(), (Subject::Device(Ok(device.name.clone())), place));
+            let decl = DeviceDecl::new(&device.name, device.driver.name()).node(device.node);
+            let decl = device.suppliers.iter().fold(decl, DeviceDecl::supplier);
+            plan.decls.push(decl.async_shutdown(true).config(device.clone()));
+        }
+        for export in &manifest.exports {
+            let name = export_name(&export.name);
+            let subject = Subject::Export(Ok(export.name.clone()));
+            plan.origins.insert(name.clone(), (subject, export.place));
+            let decl = DeviceDecl::new(name, EXPORT).supplier(&export.device);
+            plan.decls.push(decl.async_shutdown(true).config(export.clone()));
+        }
+        plan
+    }
+
+    /// Who in the manifest a device of the manager is, and where it says so.
+    pub(crate) fn origin(&self, device: &str) -> Option<&(Subject, Place)> {
+        self.origins.get(device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::manifest;
+
+    #[test]
+    fn devices_keep_their_needs_and_exports_need_their_device() {
+        let text = "[[device]]\nname = \"a\"\ndriver = \"memory\"\nsize = \"1M\"\nnode = 1\n\
+                    [[device]]\nname = \"b\"\ndriver = \"null\"\nsize = \"1M\"\nsuppliers = [\"a\"]\n\
+                    [[export]]\nname = \"e\"\ndevice = \"b\"\n";
+        let plan = Plan::new(&manifest::read(text, Path::new("/")).manifest);
+        let decl = |name: &str| plan.decls.iter().find(|decl| decl.name == name).unwrap();
+        assert_eq!((decl("a").driver.as_str(), decl("a").node), ("memory", Some(1)));
+        assert_eq!(decl("b").suppliers, ["a"]);
+        assert_eq!(decl("export:e").suppliers, ["b"]);
+        assert!(plan.decls.iter().all(|decl| decl.async_shutdown));
+        let (subject, place) = plan.origin("export:e").unwrap();
+        assert_eq!((subject.to_string().as_str(), place.line), ("export 'e'", 11));
+    }
+}

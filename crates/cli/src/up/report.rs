@@ -1,0 +1,202 @@
+//! What `up` says on stdout: text for people, or one JSON object a line for programs.
+//!
+//! A server doesn't stop since nobody listens: what can't be written is dropped.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use corewise::nbd::Endpoint;
+use corewise::timeline::{Timeline, json, text};
+use serde_json::{Value, json};
+
+use super::drivers::Shown;
+use crate::manifest::LeftOut;
+use crate::screen::{COMMAND, FAINT, GOOD, TITLE, styled};
+use crate::{screen, units};
+
+/// Says things in one of the two ways.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Report {
+    pub(crate) json: bool,
+}
+
+impl Report {
+    /// These are not brought up, though the rest is.
+    pub(crate) fn left_out(self, left_out: &[LeftOut]) {
+        if self.json {
+            for LeftOut { subject, why } in left_out {
+                event("left_out", json!({"subject": subject.to_string(), "why": why}));
+            }
+        } else if !left_out.is_empty() {
+            let mut lines = format!("{}\n", styled(TITLE, "Left out"));
+            for LeftOut { subject, why } in left_out {
+                let _ = writeln!(lines, "  {subject}: {why}");
+            }
+            print(&format!("{lines}\n"));
+        }
+    }
+
+    /// Bring-up begins.
+    pub(crate) fn begin(self, label: &str, devices: usize) {
+        if self.json {
+            event("begin", json!({"manifest": label, "devices": devices}));
+        }
+    }
+
+    /// Devices came up, or didn't.
+    pub(crate) fn bring_up(self, timeline: &Timeline) {
+        self.timeline("bring_up", timeline);
+    }
+
+    /// Devices went down.
+    pub(crate) fn shutdown(self, timeline: &Timeline) {
+        self.timeline("shutdown", timeline);
+    }
+
+    fn timeline(self, name: &str, timeline: &Timeline) {
+        if self.json {
+            let timeline: Value = serde_json::from_str(&json::render(timeline)).unwrap_or_default();
+            event(name, json!({"timeline": timeline}));
+            return;
+        }
+        let rendered = text::render(timeline, screen::width());
+        let (head, rest) = rendered.split_once('\n').unwrap_or((&rendered, ""));
+        print(&format!("{}\n{rest}\n", styled(TITLE, head)));
+    }
+
+    /// Clients are let in.
+    pub(crate) fn ready(self, endpoints: &[Endpoint], exports: &[Shown]) {
+        if self.json {
+            event("ready", ready_json(endpoints, exports));
+        } else {
+            print(&ready_text(endpoints, exports));
+        }
+    }
+
+    /// The end begins.
+    pub(crate) fn stopping(self, why: &str) {
+        if self.json {
+            event("stopping", json!({"why": why}));
+        } else {
+            let hint = styled(FAINT, "(a signal from now on ends it at once)");
+            print(&format!("{} {hint}\n\n", styled(TITLE, format!("Stopping: {why}"))));
+        }
+    }
+
+    /// All is over.
+    pub(crate) fn done(self, ok: bool, what: &str) {
+        if self.json {
+            event("done", json!({"ok": ok}));
+        } else if ok {
+            print(&format!("{} {what}\n", styled(GOOD, "Done:")));
+        }
+    }
+}
+
+/// A line of JSON. `event` comes first, so that lines can be told apart without a parser.
+fn event(name: &str, mut rest: Value) {
+    let inside = match rest.as_object_mut() {
+        Some(map) if !map.is_empty() => {
+            let text = rest.to_string();
+            format!(",{}", &text[1..])
+        }
+        _ => "}".to_string(),
+    };
+    print(&format!("{{\"event\":\"{name}\"{inside}\n"));
+}
+
+fn print(text: &str) {
+    let mut out = anstream::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+fn ready_json(endpoints: &[Endpoint], exports: &[Shown]) -> Value {
+    let unix = endpoints.iter().find_map(|endpoint| match endpoint {
+        Endpoint::Unix(Some(path)) => Some(path.display().to_string()),
+        _ => None,
+    });
+    let tcp = endpoints.iter().find_map(|endpoint| match endpoint {
+        Endpoint::Tcp(address) => Some(address.to_string()),
+        Endpoint::Unix(_) => None,
+    });
+    let export = |export: &Shown| {
+        let uris: Vec<String> = endpoints.iter().map(|e| e.uri(&export.name)).collect();
+        json!({
+            "name": export.name,
+            "device": export.device,
+            "size": export.size,
+            "read_only": export.read_only,
+            "uris": uris,
+        })
+    };
+    json!({"unix": unix, "tcp": tcp, "exports": exports.iter().map(export).collect::<Vec<_>>()})
+}
+
+fn ready_text(endpoints: &[Endpoint], exports: &[Shown]) -> String {
+    let mut out = String::new();
+    // Writing to a String can't fail.
+    let _ = exports_text(&mut out, exports).and_then(|()| listening_text(&mut out, endpoints));
+    if let Some(endpoint) = endpoints.first() {
+        let _ = try_text(&mut out, endpoint, exports);
+    }
+    let _ = writeln!(out, "{} Ctrl-C stops it in order.", styled(GOOD, "Ready."));
+    out
+}
+
+fn exports_text(out: &mut String, exports: &[Shown]) -> std::fmt::Result {
+    writeln!(out, "{}", styled(TITLE, "Exports"))?;
+    if exports.is_empty() {
+        return writeln!(out, "  none: the manifest declares no [[export]]\n");
+    }
+    let name = |export: &Shown| match export.name.as_str() {
+        "" => "(the empty name)".to_string(),
+        name => name.to_string(),
+    };
+    let widest = |text: &dyn Fn(&Shown) -> String| {
+        exports.iter().map(|export| text(export).chars().count()).max().unwrap_or(0)
+    };
+    let (names, sizes) = (widest(&name), widest(&|export| units::size(export.size)));
+    for export in exports {
+        let mut about = export.description.clone();
+        if export.read_only {
+            about = format!("read-only  {about}");
+        }
+        let (name, size) = (name(export), units::size(export.size));
+        let line = format!("  {name:<names$}  {size:>sizes$}  {}", about.trim_end());
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    writeln!(out)
+}
+
+fn listening_text(out: &mut String, endpoints: &[Endpoint]) -> std::fmt::Result {
+    writeln!(out, "{}", styled(TITLE, "Listening"))?;
+    for endpoint in endpoints {
+        let kind = match endpoint {
+            Endpoint::Unix(_) => "Unix",
+            Endpoint::Tcp(_) => "TCP",
+        };
+        writeln!(out, "  {kind:<4}  {endpoint}")?;
+    }
+    writeln!(out)
+}
+
+/// Commands to paste. A URI has no quote in it: what isn't plain is percent-encoded.
+fn try_text(out: &mut String, endpoint: &Endpoint, exports: &[Shown]) -> std::fmt::Result {
+    writeln!(out, "{}", styled(TITLE, "Try"))?;
+    let command =
+        |out: &mut String, command: String| writeln!(out, "  {}", styled(COMMAND, command));
+    command(out, format!("nbdinfo --list '{}'", endpoint.uri("")))?;
+    // The most interesting one: it is built over others.
+    if let Some(export) = exports.first() {
+        let uri = endpoint.uri(&export.name);
+        command(out, format!("nbdcopy '{uri}' copy.img"))?;
+        if let Some(export) = exports.iter().find(|export| !export.read_only) {
+            let uri = endpoint.uri(&export.name);
+            command(
+                out,
+                format!("qemu-io -f raw -c 'write -P 7 0 1M' -c flush -c 'read -P 7 0 1M' '{uri}'"),
+            )?;
+        }
+    }
+    writeln!(out)
+}

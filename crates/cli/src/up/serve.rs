@@ -1,0 +1,299 @@
+//! The life of a server: sockets, bring-up, clients, shutdown.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise::device::{BringUp, BringUpOptions, DeviceManager, ProbeOutcome, ShutdownOptions};
+use corewise::nbd::{self, Endpoint, Listener};
+use corewise::sync::Mutex;
+use corewise::timeline::{Timeline, duration};
+use corewise::topology::Machine;
+use corewise::workqueue::{WorkerPools, Workqueue};
+
+use super::cleanup::Cleanup;
+use super::drivers::{ExportDriver, House, Notes, Shown, VolumeDriver};
+use super::plan::Plan;
+use super::progress::Progress;
+use super::report::Report;
+use super::stop::Stop;
+use super::{NOWHERE, listen, tell, timelines};
+use crate::args::TimelineFile;
+use crate::exit::Failure;
+use crate::manifest::{LeftOut, Manifest, Place, Problem, Subject};
+use crate::screen;
+
+/// A server that was checked and not begun.
+pub(crate) struct Server {
+    pub(crate) report: Report,
+    pub(crate) keep_going: bool,
+    pub(crate) duration: Option<Duration>,
+    pub(crate) timeline: Option<TimelineFile>,
+    /// How messages call the manifest.
+    pub(crate) label: String,
+    pub(crate) manifest: Manifest,
+    /// What the manifest asks for and can't have.
+    pub(crate) left_out: Vec<LeftOut>,
+    pub(crate) cleanup: Arc<Cleanup>,
+}
+
+/// What a running server consists of.
+struct Running {
+    manager: Arc<DeviceManager>,
+    pools: WorkerPools,
+    server: Arc<nbd::Server>,
+    /// L: is the lock; guards the exports that are up.
+    shown: Arc<Mutex<Vec<Shown>>>,
+    notes: Arc<Notes>,
+    stop: Stop,
+}
+
+impl Server {
+    /// From the first socket to the last flush.
+    pub(crate) fn run(mut self) -> Result<(), Failure> {
+        // Problems were told already; what matters now is the exit code at the end.
+        let mut complete = self.left_out.is_empty();
+        let running = self.build()?;
+        let listeners = self.bind(&mut complete)?;
+
+        let plan = Plan::new(&self.manifest);
+        self.report.begin(&self.label, plan.decls.len());
+        let up = self.bring_up(&running, &plan)?;
+        self.tell_failures(&up, &plan);
+        complete &= up.is_complete();
+        self.report.bring_up(&up.timeline);
+        self.tell_notes(&running);
+        self.left_out.extend(not_up(&up, &plan));
+        let interrupted = running.stop.came();
+        let nothing = up.bound().next().is_none();
+        if interrupted.is_some() || nothing || !(complete || self.keep_going) {
+            return self.give_up(running, &up.timeline, interrupted);
+        }
+        for device in up.bound() {
+            self.cleanup.keep_files_of(&device.name);
+        }
+        if self.keep_going {
+            self.report.left_out(&self.left_out);
+        }
+
+        let why = match self.accept(&running, listeners) {
+            Ok(endpoints) => {
+                self.ready(&running, &endpoints);
+                self.write_timelines(&[&up.timeline], &mut complete);
+                running.stop.wait(self.duration)
+            }
+            Err(error) => {
+                screen::error(format_args!("{error}"));
+                complete = false;
+                "clients can't be let in".to_string()
+            }
+        };
+        self.report.stopping(&why);
+        let down = self.shut_down(&running, &mut complete);
+        self.write_timelines(&[&up.timeline, &down], &mut complete);
+        self.report.done(complete, &format!("all is down after {}.", took(&down)));
+        if complete { Ok(()) } else { Err(Failure::Said) }
+    }
+
+    fn build(&self) -> Result<Running, Failure> {
+        let failed = |what: &str, error: &dyn std::fmt::Display| {
+            Failure::new(format!("cannot {what}: {error}"))
+        };
+        let machine =
+            Machine::live().map_err(|error| failed("read this machine's topology", &error))?;
+        let pools = WorkerPools::new(&machine);
+        let workqueue = Workqueue::builder("volumes")
+            .build(&pools)
+            .map_err(|error| failed("make a workqueue", &error))?;
+        let manager =
+            DeviceManager::new(&pools).map_err(|error| failed("make a device manager", &error))?;
+        let manager = Arc::new(manager);
+        let server = Arc::new(nbd::Server::new(nbd::Options::default()));
+        let notes = Arc::new(Notes::default());
+        let cleanup = Arc::clone(&self.cleanup);
+        let house = House { machine, workqueue, cleanup, notes: Arc::clone(&notes) };
+        let drain = self.manifest.server.drain;
+        let exports = ExportDriver::new(Arc::clone(&server), drain, Arc::clone(&notes));
+        let shown = exports.shown();
+        manager
+            .register(Arc::new(exports))
+            .and_then(|()| {
+                VolumeDriver::all(&house).try_for_each(|driver| manager.register(Arc::new(driver)))
+            })
+            .map_err(|error| failed("register the drivers", &error))?;
+        let stop = Stop::watch(Arc::clone(&manager), Arc::clone(&self.cleanup))
+            .map_err(|error| failed("handle signals", &error))?;
+        Ok(Running { manager, pools, server, shown, notes, stop })
+    }
+
+    /// Binds what can be bound. Without `--keep-going` that has to be all.
+    fn bind(&self, complete: &mut bool) -> Result<Vec<Listener>, Failure> {
+        let server = &self.manifest.server;
+        let unix =
+            server.unix.as_ref().map(|at| (listen::unix(&at.value, &self.cleanup), at.place));
+        let tcp = server.tcp.as_ref().map(|at| (listen::tcp(&at.value), at.place));
+        let mut listeners = Vec::new();
+        for (bound, place) in unix.into_iter().chain(tcp) {
+            match bound {
+                Ok(listener) => listeners.push(listener),
+                Err(reason) => {
+                    *complete = false;
+                    self.tell_unbound(place, &reason);
+                }
+            }
+        }
+        if listeners.is_empty() || !(*complete || self.keep_going) {
+            return Err(Failure::Said);
+        }
+        Ok(listeners)
+    }
+
+    fn tell_unbound(&self, place: Place, reason: &str) {
+        let message = format!("cannot listen on {reason}");
+        if place == NOWHERE {
+            screen::error(format_args!("{message}"));
+        } else {
+            tell(&self.label, &Problem::new(place, Subject::Server, message));
+        }
+    }
+
+    fn bring_up(&self, running: &Running, plan: &Plan) -> Result<BringUp, Failure> {
+        let progress = Arc::new(Progress::new("Bring-up", plan.decls.len(), !self.report.json));
+        let observed = Arc::clone(&progress);
+        let options = BringUpOptions::new()
+            .keep_going(self.keep_going)
+            .cancel(running.stop.cancel())
+            .observer(Arc::new(move |event| observed.tell(event)));
+        let up = running.manager.bring_up(plan.decls.clone(), &options);
+        progress.end();
+        up.map_err(|error| Failure::new(error.to_string()))
+    }
+
+    /// One message for each device that failed by itself.
+    fn tell_failures(&self, up: &BringUp, plan: &Plan) {
+        for device in up.not_bound() {
+            let message = match &device.outcome {
+                ProbeOutcome::Failed(error) => error.to_string(),
+                ProbeOutcome::Rejected(fault) => fault.to_string(),
+                _ => continue,
+            };
+            match plan.origin(&device.name) {
+                Some((subject, place)) => {
+                    tell(&self.label, &Problem::new(*place, subject.clone(), message));
+                }
+                None => screen::error(format_args!("{}: {message}", device.name)),
+            }
+        }
+    }
+
+    fn tell_notes(&self, running: &Running) {
+        for note in running.notes.take() {
+            screen::warning(format_args!("{note}"));
+        }
+    }
+
+    /// Lets clients in.
+    fn accept(
+        &self,
+        running: &Running,
+        listeners: Vec<Listener>,
+    ) -> Result<Vec<Endpoint>, nbd::Error> {
+        listeners.into_iter().map(|listener| running.server.listen(listener)).collect()
+    }
+
+    fn ready(&self, running: &Running, endpoints: &[Endpoint]) {
+        for endpoint in endpoints {
+            if let Endpoint::Tcp(address) = endpoint
+                && !address.ip().is_loopback()
+            {
+                screen::warning(format_args!(
+                    "{address} can be reached from other machines, and whoever reaches it may read \
+                     and write: NBD has no password here"
+                ));
+            }
+        }
+        // In the manifest's order, and not in that in which they came up.
+        let shown = running.shown.lock().clone();
+        let exports = self.manifest.exports.iter();
+        let exports: Vec<Shown> = exports
+            .filter_map(|export| shown.iter().find(|shown| shown.name == export.name).cloned())
+            .collect();
+        self.report.ready(endpoints, &exports);
+    }
+
+    /// Nothing was served: what came up goes down, and the files that were made are not kept.
+    fn give_up(
+        &self,
+        running: Running,
+        up: &Timeline,
+        signal: Option<&'static str>,
+    ) -> Result<(), Failure> {
+        if let Some(name) = signal {
+            screen::error(format_args!("{name} during bring-up: nothing was served"));
+        }
+        let mut complete = false;
+        let down = self.shut_down(&running, &mut complete);
+        self.write_timelines(&[up, &down], &mut complete);
+        self.report.done(false, "");
+        Err(Failure::Said)
+    }
+
+    /// Exports drain, volumes flush, each after those that need it.
+    fn shut_down(&self, running: &Running, complete: &mut bool) -> Timeline {
+        running.server.stop_accepting();
+        let devices = self.manifest.devices.len() + self.manifest.exports.len();
+        let progress = Arc::new(Progress::new("Shutdown", devices, !self.report.json));
+        let observed = Arc::clone(&progress);
+        let options = ShutdownOptions::new().observer(Arc::new(move |event| observed.tell(event)));
+        let down = running.manager.shutdown(&options);
+        progress.end();
+        // Whoever has not chosen an export yet is on nobody's list.
+        running.server.drain(Duration::ZERO);
+        running.pools.shutdown();
+        self.tell_notes(running);
+        match down {
+            Ok(down) => {
+                for (device, message) in &down.failed {
+                    screen::error(format_args!("shutdown of {device}: {message}"));
+                }
+                *complete &= down.is_clean();
+                let timeline = down.timeline();
+                self.report.shutdown(&timeline);
+                timeline
+            }
+            Err(error) => {
+                screen::error(format_args!("shutdown: {error}"));
+                *complete = false;
+                Timeline::new("shutdown")
+            }
+        }
+    }
+
+    fn write_timelines(&self, timelines: &[&Timeline], complete: &mut bool) {
+        let Some(file) = &self.timeline else { return };
+        if let Err(failure) = timelines::write(file, timelines) {
+            *complete = false;
+            failure.say();
+        }
+    }
+}
+
+/// What did not come up, and why.
+fn not_up(up: &BringUp, plan: &Plan) -> Vec<LeftOut> {
+    let devices = up.not_bound().map(|device| {
+        let subject = match plan.origin(&device.name) {
+            Some((subject, _)) => subject.clone(),
+            None => Subject::Device(Ok(device.name.clone())),
+        };
+        let why = match &device.outcome {
+            ProbeOutcome::Skipped { culprit } => format!("it needs '{culprit}'"),
+            ProbeOutcome::Cancelled => "its bring-up was cancelled".to_string(),
+            _ => "it failed".to_string(),
+        };
+        LeftOut { subject, why }
+    });
+    devices.collect()
+}
+
+fn took(timeline: &Timeline) -> String {
+    duration(timeline.makespan())
+}
