@@ -2,7 +2,10 @@
 
 use std::io::{self, IsTerminal};
 
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::Level;
 
@@ -16,13 +19,15 @@ pub(crate) fn start(level: Level) {
         Level::Debug => LevelFilter::DEBUG,
         Level::Trace => LevelFilter::TRACE,
     };
+    // Probes and shutdowns that fail are told by `up` itself, with the manifest's line.
+    let device = if level == LevelFilter::WARN { LevelFilter::ERROR } else { level };
+    let targets = Targets::new().with_default(level).with_target("corewise_device", device);
     let colours = io::stderr().is_terminal()
         && anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
-    tracing_subscriber::fmt()
-        .with_max_level(level)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
         .with_ansi(colours)
         .with_target(false)
-        .without_time()
-        .init();
+        .without_time();
+    tracing_subscriber::registry().with(lines.with_filter(targets)).init();
 }

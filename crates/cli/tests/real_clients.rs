@@ -152,14 +152,14 @@ fn nbdinfo_lists_all_exports_with_sizes_and_flags_over_both_sockets() {
         let list: Value = serde_json::from_str(&ran.stdout).unwrap();
         let exports = list["exports"].as_array().unwrap();
         let names: Vec<&str> = exports.iter().map(|e| e["export-name"].as_str().unwrap()).collect();
-        assert_eq!(names, ["memory", "plain", "threads", "stripe", "mirror", "locked"], "{ran}");
+        assert_eq!(names, ["locked", "memory", "mirror", "plain", "stripe", "threads"], "{ran}");
         for export in exports {
             assert_eq!(export["export-size"], 32 * MIB, "{ran}");
             assert_eq!(export["can_flush"], true, "{ran}");
             assert_eq!(export["can_multi_conn"], true, "{ran}");
             assert_eq!(export["is_read_only"], export["export-name"] == "locked", "{ran}");
         }
-        assert_eq!(exports[0]["description"], "all in memory");
+        assert_eq!(exports[1]["description"], "all in memory");
     }
     fixture.end();
 }

@@ -166,6 +166,17 @@ fn a_size_must_be_whole_blocks() {
 }
 
 #[test]
+fn a_chunk_is_a_power_of_two_that_a_device_can_take_at_once() {
+    let stripe = "[[device]]\nname = \"s\"\ndriver = \"stripe\"\nover = [\"a\", \"b\"]\n";
+    for bad in ["5000", "512", "\"64M\"", "0"] {
+        let text = memory("a") + &memory("b") + stripe + &format!("chunk = {bad}\n");
+        let found = problem(&text);
+        assert!(found.starts_with("up.toml:13:9: device 's': chunk"), "{found}");
+        assert!(found.contains("between 4K and 32M"), "{found}");
+    }
+}
+
+#[test]
 fn a_key_of_another_driver_is_refused_with_the_own_ones() {
     assert_eq!(
         problem(&(memory("a") + "path = \"x\"\n")),
@@ -184,7 +195,6 @@ fn what_a_driver_needs_is_asked_for() {
         ("driver = \"mirror\"\n", "driver 'mirror' needs 'over'"),
         ("driver = \"mirror\"\nover = []\n", "needs at least two parts"),
         ("driver = \"file\"\npath = \"x\"\nio = \"aio\"\n", "unknown io 'aio'"),
-        ("driver = \"stripe\"\nover = [\"a\", \"b\"]\nchunk = 5000\n", "between 4K and 32M"),
     ] {
         let found = problem(&device(text));
         assert!(found.contains(says), "{found}");

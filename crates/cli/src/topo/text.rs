@@ -28,7 +28,7 @@ fn summary(out: &mut String, report: &Report) -> std::fmt::Result {
     };
     writeln!(
         out,
-        "{}  {}, {}, {}, {}, {}",
+        "{}\n  {}, {}, {}, {}, {}",
         styled(TITLE, &report.source),
         count(report.cpus.len(), "CPU"),
         count(distinct(|cpu| cpu.core), "core"),

@@ -60,14 +60,14 @@ impl Server {
         let up = self.bring_up(&running, &plan)?;
         self.tell_failures(&up, &plan);
         complete &= up.is_complete();
-        self.report.bring_up(&up.timeline);
-        self.tell_notes(&running);
         self.left_out.extend(not_up(&up, &plan));
         let interrupted = running.stop.came();
         let nothing = up.bound().next().is_none();
         if interrupted.is_some() || nothing || !(complete || self.keep_going) {
             return self.give_up(running, &up.timeline, interrupted);
         }
+        self.report.bring_up(&up.timeline);
+        self.tell_notes(&running);
         for device in up.bound() {
             self.cleanup.keep_files_of(&device.name);
         }
@@ -89,6 +89,7 @@ impl Server {
         };
         self.report.stopping(&why);
         let down = self.shut_down(&running, &mut complete);
+        self.report.shutdown(&down);
         self.write_timelines(&[&up.timeline, &down], &mut complete);
         self.report.done(complete, &format!("all is down after {}.", took(&down)));
         if complete { Ok(()) } else { Err(Failure::Said) }
@@ -232,6 +233,11 @@ impl Server {
         }
         let mut complete = false;
         let down = self.shut_down(&running, &mut complete);
+        // People have been told what is wrong; more would hide it.
+        if self.report.json {
+            self.report.bring_up(up);
+            self.report.shutdown(&down);
+        }
         self.write_timelines(&[up, &down], &mut complete);
         self.report.done(false, "");
         Err(Failure::Said)
@@ -256,9 +262,7 @@ impl Server {
                     screen::error(format_args!("shutdown of {device}: {message}"));
                 }
                 *complete &= down.is_clean();
-                let timeline = down.timeline();
-                self.report.shutdown(&timeline);
-                timeline
+                down.timeline()
             }
             Err(error) => {
                 screen::error(format_args!("shutdown: {error}"));

@@ -154,6 +154,12 @@ impl Client {
         Ok((cookie, Ok(data)))
     }
 
+    /// Reads at least one byte of whatever comes.
+    pub fn read_some(&mut self) {
+        let mut byte = [0];
+        self.stream.read_exact(&mut byte).expect("a server that answers");
+    }
+
     /// The connection has ended: nothing more can be read.
     pub fn is_closed(&mut self) -> bool {
         let mut byte = [0];

@@ -73,7 +73,7 @@ impl Server {
 
     /// Waits for a line of stdout that `wanted` says yes to.
     #[track_caller]
-    pub fn wait_line(&mut self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+    pub fn wait_line(&mut self, what: &str, mut wanted: impl FnMut(&str) -> bool) -> String {
         loop {
             match self.lines.recv_timeout(PATIENCE) {
                 Ok(line) => {
@@ -124,6 +124,13 @@ impl Server {
     /// The URI of an export over TCP.
     pub fn tcp_uri(&self, export: &str) -> String {
         format!("nbd://{}/{export}", self.tcp())
+    }
+
+    /// Reads no more of its stdout: its next line, and all further ones, have no reader.
+    pub fn close_stdout(&mut self) {
+        let (_, nothing) = channel();
+        // The thread that reads ends with the first line that it can't hand over.
+        self.lines = nothing;
     }
 
     pub fn signal(&self, signal: Signal) {
