@@ -148,8 +148,8 @@ impl<R> Call<R> {
     /// Waits for the answer. What the function wrote is visible after.
     ///
     /// May block: inside an atomic section (a handler) that is reported, and two CPUs that wait for each
-    /// other there never end. Waiting inside a handler for a call to the handler's own CPU is fine: such a
-    /// call has run already.
+    /// other there never end. A call that a handler made to its own CPU has run already, so waiting for
+    /// that one is fine.
     ///
     /// # Errors
     /// The function panicked, or nobody steps that CPU's target any more.

@@ -174,7 +174,9 @@ mod tests {
     /// Runs items in the queueing call itself, and counts.
     #[derive(Default)]
     struct Inline {
+        /// A: Relaxed; read after the threads were joined.
         queued: AtomicUsize,
+        /// A: as `queued`.
         flushed: AtomicUsize,
     }
 
