@@ -18,6 +18,8 @@ const _: () = assert!(RECEIVE > OPTION_HEADER_LEN + MAX_OPTION_DATA as usize);
 pub(crate) enum NoAgreement {
     /// The machine ended the handshake.
     Closed(CloseReason),
+    /// The export that was chosen is closing, or the server needed the place for somebody else.
+    Withdrawn(ExportOffer),
     /// The client left, or the server stopped reading.
     EndOfStream,
     /// The deadline passed.
@@ -37,11 +39,14 @@ impl From<io::Error> for NoAgreement {
 
 /// Greets the client and answers its options; blocks until the deadline at most. Returns the export that was chosen, and what
 /// the client sent behind its choice.
-pub(crate) fn negotiate(
+///
+/// `attach` is called before the client is told that its choice is granted: from then on nobody may take its place away.
+pub(crate) fn negotiate<T>(
     connection: &Connection,
     catalogue: &dyn Catalogue,
+    attach: impl FnOnce(&ExportOffer) -> Option<T>,
     deadline: Instant,
-) -> Result<(ExportOffer, BytesMut), NoAgreement> {
+) -> Result<(ExportOffer, T, BytesMut), NoAgreement> {
     let mut handshake = Handshake::new();
     let mut received = BytesMut::with_capacity(RECEIVE);
     let mut replies = Vec::new();
@@ -49,12 +54,18 @@ pub(crate) fn negotiate(
     loop {
         let progress = handshake.advance(&received, catalogue, &mut replies);
         received.advance(progress.consumed);
+        if let Outcome::Begin(offer) = progress.outcome {
+            let Some(attached) = attach(&offer) else {
+                return Err(NoAgreement::Withdrawn(offer));
+            };
+            connection.send_until(&replies, deadline)?;
+            return Ok((offer, attached, received));
+        }
         connection.send_until(&replies, deadline)?;
         replies.clear();
         match progress.outcome {
-            Outcome::Begin(offer) => return Ok((offer, received)),
+            Outcome::Begin(_) | Outcome::SendFirst => {}
             Outcome::Close(reason) => return Err(NoAgreement::Closed(reason)),
-            Outcome::SendFirst => {}
             Outcome::NeedMore => {
                 received.reserve(RECEIVE);
                 if connection.receive_until(&mut received, deadline)? == 0 {

@@ -82,7 +82,7 @@ fn feed(shop: &Shop, input: &[u8], piece: usize) -> (Vec<u8>, Progress) {
 fn replies(mut bytes: &[u8]) -> Vec<(OptionKind, OptionReplyKind, Vec<u8>)> {
     let mut out = Vec::new();
     while let Some((head, rest)) = bytes.split_first_chunk::<OPTION_REPLY_HEADER_LEN>() {
-        let head = OptionReplyHeader::decode(head).unwrap();
+        let head = OptionReplyHeader::decode(head).expect("the machine sends well-formed replies");
         let (data, rest) = rest.split_at(head.length as usize);
         out.push((head.option, head.kind, data.to_vec()));
         bytes = rest;

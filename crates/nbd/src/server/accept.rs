@@ -69,31 +69,33 @@ fn run(server: &Arc<Inner>, listener: &Listener, wake: &OwnedFd) {
         }
         failures = match accept(server, listener) {
             Ok(()) => 0,
-            Err(()) => failures + 1,
+            Err(Shortage(what)) => {
+                if failures == 0 {
+                    tracing::warn!(listener = %listener.endpoint(),
+                        "clients have to wait for want of resources: {what}");
+                }
+                failures + 1
+            }
         };
     }
 }
 
-/// Accepts what is waiting. An error means: out of resources, wait before the next try.
-fn accept(server: &Arc<Inner>, listener: &Listener) -> Result<(), ()> {
+/// Something that the process or the machine has too little of, in words.
+struct Shortage(String);
+
+/// Accepts what is waiting.
+fn accept(server: &Arc<Inner>, listener: &Listener) -> Result<(), Shortage> {
     loop {
         match listener.accept() {
             Ok(socket) => match server.serve(socket) {
                 Ok(()) => {}
-                Err(Error::Resource { what, source }) => {
-                    tracing::warn!(%source, "can't get {what}: a client was turned away");
-                    return Err(());
-                }
+                Err(error @ Error::Resource { .. }) => return Err(Shortage(error.to_string())),
                 Err(error) => tracing::warn!(%error, "a client was turned away"),
             },
             Err(Errno::AGAIN) => return Ok(()),
             // The client left before it was accepted, or a signal came.
             Err(Errno::INTR | Errno::CONNABORTED) => {}
-            Err(error) => {
-                tracing::warn!(%error, listener = %listener.endpoint(),
-                    "can't accept clients for want of resources; trying again");
-                return Err(());
-            }
+            Err(error) => return Err(Shortage(error.to_string())),
         }
     }
 }

@@ -19,6 +19,7 @@ use corewise_sync::{Mutex, Parker, context, thread};
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::export::Export;
+use crate::handshake::ExportOffer;
 use crate::load::Budget;
 use crate::negotiate::{NoAgreement, negotiate};
 use crate::policy::Limits;
@@ -219,18 +220,19 @@ fn after(deadline: Duration) -> Instant {
 impl Inner {
     pub(super) fn serve(self: &Arc<Self>, socket: OwnedFd) -> Result<(), Error> {
         let Options { max_connections, max_half_open, budget, .. } = self.options;
-        let (connection, parker, evicted) =
-            self.registry.admit(max_connections, max_half_open, |id| {
-                let (connection, parker) = Connection::new(id, socket, budget);
-                (Arc::new(connection), parker)
-            })?;
-        if let Some(evicted) = evicted {
+        let make = |id| {
+            let (connection, parker) = Connection::new(id, socket, budget);
+            (Arc::new(connection), parker)
+        };
+        let evict = |oldest: &Connection| {
             tracing::info!(
-                client = evicted.id,
-                "closed, since it hasn't chosen an export and others wait"
+                client = oldest.id,
+                "closed: others wait, and it hasn't chosen an export"
             );
-            evicted.cut();
-        }
+            oldest.cut();
+        };
+        let (connection, parker) =
+            self.registry.admit(max_connections, max_half_open, make, evict)?;
         let id = connection.id;
         let server = Arc::clone(self);
         thread::Builder::new()
@@ -261,30 +263,32 @@ impl Inner {
 
     fn converse(&self, connection: &Arc<Connection>, parker: &Parker) {
         let deadline = after(self.options.handshake_timeout);
-        let (offer, received) = match negotiate(connection, &self.registry, deadline) {
-            Ok(agreed) => agreed,
-            Err(NoAgreement::Closed(reason)) => {
-                tracing::debug!(client = connection.id, %reason, "handshake ended");
-                return;
-            }
-            Err(NoAgreement::EndOfStream) => return,
-            Err(NoAgreement::TooSlow) => {
-                tracing::info!(client = connection.id, "closed: the handshake took too long");
-                return;
-            }
-            Err(NoAgreement::Failed(error)) => {
-                tracing::debug!(client = connection.id, %error, "handshake failed");
-                return;
-            }
-        };
-        let Some(export) = self.registry.attach(connection.id, &offer.name) else {
-            tracing::debug!(
-                client = connection.id,
-                export = offer.name,
-                "closed: the export is going"
-            );
-            return;
-        };
+        let attach = |offer: &ExportOffer| self.registry.attach(connection.id, &offer.name);
+        let (offer, export, received) =
+            match negotiate(connection, &self.registry, attach, deadline) {
+                Ok(agreed) => agreed,
+                Err(NoAgreement::Closed(reason)) => {
+                    tracing::debug!(client = connection.id, %reason, "handshake ended");
+                    return;
+                }
+                Err(NoAgreement::Withdrawn(offer)) => {
+                    tracing::debug!(
+                        client = connection.id,
+                        export = offer.name,
+                        "closed: the export is going, or the place was needed"
+                    );
+                    return;
+                }
+                Err(NoAgreement::EndOfStream) => return,
+                Err(NoAgreement::TooSlow) => {
+                    tracing::info!(client = connection.id, "closed: the handshake took too long");
+                    return;
+                }
+                Err(NoAgreement::Failed(error)) => {
+                    tracing::debug!(client = connection.id, %error, "handshake failed");
+                    return;
+                }
+            };
         let limits = Limits::new(offer.summary, offer.block_sizes);
         tracing::debug!(client = connection.id, export = offer.name, "client attached");
         let device = Arc::clone(export.device());

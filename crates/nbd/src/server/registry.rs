@@ -49,6 +49,8 @@ pub struct ExportStatus {
     pub name: String,
     /// Clients in their transmission phase.
     pub clients: usize,
+    /// Those of them whose new requests are refused, since they are being drained.
+    pub draining: usize,
     /// Requests that were admitted and whose reply hasn't been sent.
     pub in_flight: u64,
     /// No client is admitted any more.
@@ -99,35 +101,39 @@ impl Registry {
         self.books.lock().closing
     }
 
-    /// Enters a new connection, made by `make` from its id. Where half-open ones hold the places, the oldest is given out to be cut.
+    /// Enters a new connection, made by `make` from its id, and gives it out with what else `make` made. Where half-open ones hold the
+    /// places, the oldest leaves the books and is given to `evict` (inside the lock) to be cut.
     pub(super) fn admit<T>(
         &self,
         limit: usize,
         half_open_limit: usize,
         make: impl FnOnce(u64) -> (Arc<Connection>, T),
-    ) -> Result<(Arc<Connection>, T, Option<Arc<Connection>>), Error> {
+        evict: impl FnOnce(&Connection),
+    ) -> Result<(Arc<Connection>, T), Error> {
         let mut books = self.books.lock();
         if books.closing {
             return Err(Error::ShuttingDown);
         }
         let (all, half_open) = (books.connections.len(), books.half_open.len());
-        let evicted = match policy::admit(all, half_open, limit, half_open_limit) {
-            Admission::Admit => None,
+        match policy::admit(all, half_open, limit, half_open_limit) {
+            Admission::Admit => {}
             Admission::Refuse => return Err(Error::TooManyConnections { limit }),
-            // It leaves the books here and now, so that its place is free whatever its thread does.
-            Admission::EvictOldestHalfOpen => books
-                .half_open
-                .pop_first()
-                .and_then(|id| books.connections.remove(&id))
-                .map(|entered| entered.connection),
-        };
+            // Here and now, so that its place is free whatever its thread does.
+            Admission::EvictOldestHalfOpen => {
+                if let Some(oldest) = books.half_open.pop_first()
+                    && let Some(entered) = books.connections.remove(&oldest)
+                {
+                    evict(&entered.connection);
+                }
+            }
+        }
         books.last_id += 1;
         let id = books.last_id;
         let (connection, rest) = make(id);
         books.half_open.insert(id);
         let entered = Entered { connection: Arc::clone(&connection), export: None };
         books.connections.insert(id, entered);
-        Ok((connection, rest, evicted))
+        Ok((connection, rest))
     }
 
     /// The connection begins its transmission phase; the export. `None` where it was evicted, or the export closed meanwhile.
@@ -180,10 +186,12 @@ impl Registry {
             .iter()
             .map(|(name, entry)| {
                 let clients = books.connections_of(Some(name));
+                let loads = || clients.iter().map(|client| client.load.snapshot());
                 ExportStatus {
                     name: name.clone(),
                     clients: clients.len(),
-                    in_flight: clients.iter().map(|c| u64::from(c.load.snapshot().requests)).sum(),
+                    draining: loads().filter(|load| load.draining).count(),
+                    in_flight: loads().map(|load| u64::from(load.requests)).sum(),
                     closing: entry.closing || books.closing,
                 }
             })

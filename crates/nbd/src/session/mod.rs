@@ -39,7 +39,7 @@ pub(crate) enum End {
     /// The client sent `DISC`.
     Disconnected,
     /// The client closed its side, or the server stopped reading because it drains.
-    EndOfStream,
+    StreamEnded,
     /// The stream can't be followed any further; says why.
     Violation(String),
     /// The socket failed.

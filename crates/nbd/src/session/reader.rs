@@ -97,7 +97,7 @@ impl<'a> Reader<'a> {
     }
 
     fn end_of_stream(&self) -> End {
-        if self.session.connection.load.snapshot().cut { End::Cut } else { End::EndOfStream }
+        if self.session.connection.load.snapshot().cut { End::Cut } else { End::StreamEnded }
     }
 
     /// Takes every complete request out of the buffer.

@@ -1,32 +1,32 @@
 //! A raw client that speaks the protocol badly on demand, and a memory device whose completions a test can hold back.
 #![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use corewise_blockmq::{BlockDevice, Geometry, IoError, IoErrorKind, Op, Request as DeviceRequest};
 use corewise_nbd::wire::*;
 use corewise_nbd::{Export, Options, Server};
 use corewise_sync::{Condvar, Mutex};
 
 /// How long a test waits for something that has to come before it calls it lost.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a [`TestDevice`] remembers about a request that reached it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
-    pub op: Op,
-    pub offset: u64,
-    pub len: u64,
-    pub fua: bool,
-    pub no_unmap: bool,
+pub(crate) struct Seen {
+    pub(crate) op: Op,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) fua: bool,
+    pub(crate) no_unmap: bool,
 }
 
 /// A device in memory. Completes inline, or holds requests back until the test releases them.
-pub struct TestDevice {
+pub(crate) struct TestDevice {
     geometry: Geometry,
     /// L: is the lock; guards contents and held requests.
     state: Mutex<State>,
@@ -44,11 +44,11 @@ struct State {
 }
 
 impl TestDevice {
-    pub fn new(size: u64) -> Arc<TestDevice> {
+    pub(crate) fn new(size: u64) -> Arc<TestDevice> {
         TestDevice::with(Geometry::new(size))
     }
 
-    pub fn with(geometry: Geometry) -> Arc<TestDevice> {
+    pub(crate) fn with(geometry: Geometry) -> Arc<TestDevice> {
         let size = usize::try_from(geometry.size).unwrap();
         let state = State {
             data: (0..size).map(|i| (i / 512) as u8).collect(),
@@ -62,22 +62,22 @@ impl TestDevice {
     }
 
     /// Requests from now on wait for [`TestDevice::release`].
-    pub fn hold(&self) {
+    pub(crate) fn hold(&self) {
         self.state.lock().holding = true;
     }
 
     /// Requests from now on fail.
-    pub fn fail(&self, kind: IoErrorKind) {
+    pub(crate) fn fail(&self, kind: IoErrorKind) {
         self.state.lock().fail = Some(kind);
     }
 
     /// `submit` panics for a request at this offset.
-    pub fn panic_at(&self, offset: u64) {
+    pub(crate) fn panic_at(&self, offset: u64) {
         self.state.lock().panic_at = Some(offset);
     }
 
     /// Waits until `n` requests have reached the device since the beginning.
-    pub fn wait_for_seen(&self, n: usize) {
+    pub(crate) fn wait_for_seen(&self, n: usize) {
         let mut state = self.state.lock();
         while state.seen.len() < n {
             let (again, late) = self.arrived.wait_timeout(state, PATIENCE);
@@ -86,16 +86,16 @@ impl TestDevice {
         }
     }
 
-    pub fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn seen(&self) -> Vec<Seen> {
         self.state.lock().seen.clone()
     }
 
-    pub fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.state.lock().held.len()
     }
 
     /// Completes what is held, newest first (so that no test relies on an order), and holds nothing from now on.
-    pub fn release(&self) {
+    pub(crate) fn release(&self) {
         let held = {
             let mut state = self.state.lock();
             state.holding = false;
@@ -107,7 +107,7 @@ impl TestDevice {
     }
 
     /// Completes up to `n` of the held requests, oldest first, and goes on holding.
-    pub fn release_some(&self, n: usize) {
+    pub(crate) fn release_some(&self, n: usize) {
         let held: Vec<_> = {
             let mut state = self.state.lock();
             let n = n.min(state.held.len());
@@ -118,7 +118,7 @@ impl TestDevice {
         }
     }
 
-    pub fn bytes(&self, offset: usize, len: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&self, offset: usize, len: usize) -> Vec<u8> {
         self.state.lock().data[offset..offset + len].to_vec()
     }
 
@@ -179,28 +179,28 @@ impl BlockDevice for TestDevice {
 
 /// A reply of the transmission phase.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Reply {
-    pub cookie: u64,
-    pub error: u32,
-    pub data: Vec<u8>,
+pub(crate) struct Reply {
+    pub(crate) cookie: u64,
+    pub(crate) error: u32,
+    pub(crate) data: Vec<u8>,
 }
 
 /// A reply to an option.
 #[derive(Debug, PartialEq, Eq)]
-pub struct OptReply {
-    pub option: OptionKind,
-    pub kind: OptionReplyKind,
-    pub data: Vec<u8>,
+pub(crate) struct OptReply {
+    pub(crate) option: OptionKind,
+    pub(crate) kind: OptionReplyKind,
+    pub(crate) data: Vec<u8>,
 }
 
 /// A client over any stream; it checks nothing and does what the test says.
-pub struct Client<S = UnixStream> {
-    pub stream: S,
+pub(crate) struct Client<S = UnixStream> {
+    pub(crate) stream: S,
 }
 
 impl<S: Read + Write> Client<S> {
     /// Takes the greeting and answers with these flags.
-    pub fn greet(stream: S, flags: ClientFlags) -> Client<S> {
+    pub(crate) fn greet(stream: S, flags: ClientFlags) -> Client<S> {
         let mut client = Client { stream };
         let mut greeting = [0; GREETING_LEN];
         client.stream.read_exact(&mut greeting).unwrap();
@@ -210,22 +210,30 @@ impl<S: Read + Write> Client<S> {
         client
     }
 
-    pub fn fixed(stream: S) -> Client<S> {
+    pub(crate) fn fixed(stream: S) -> Client<S> {
         Client::greet(stream, ClientFlags::FIXED_NEWSTYLE | ClientFlags::NO_ZEROES)
     }
 
-    pub fn send(&mut self, bytes: &[u8]) {
+    /// As [`Client::fixed`], for a connection that the server may have closed meanwhile.
+    pub(crate) fn fixed_or_gone(stream: S) -> Client<S> {
+        let mut client = Client { stream };
+        let _ = client.stream.read_exact(&mut [0; GREETING_LEN]);
+        let _ = client.stream.write_all(&3_u32.to_be_bytes());
+        client
+    }
+
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
     }
 
-    pub fn option(&mut self, option: OptionKind, data: &[u8]) {
+    pub(crate) fn option(&mut self, option: OptionKind, data: &[u8]) {
         let length = u32::try_from(data.len()).unwrap();
         let mut message = OptionHeader { option, length }.encode().to_vec();
         message.extend_from_slice(data);
         self.send(&message);
     }
 
-    pub fn opt_reply(&mut self) -> OptReply {
+    pub(crate) fn opt_reply(&mut self) -> OptReply {
         let mut head = [0; OPTION_REPLY_HEADER_LEN];
         self.stream.read_exact(&mut head).unwrap();
         let head = OptionReplyHeader::decode(&head).unwrap();
@@ -235,7 +243,7 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// Chooses an export with `GO`.
-    pub fn go(&mut self, name: &str) -> ExportSummary {
+    pub(crate) fn go(&mut self, name: &str) -> ExportSummary {
         self.option(OptionKind::GO, &GoRequest::encode(name, &[InfoKind::BLOCK_SIZE]));
         let mut summary = None;
         loop {
@@ -252,11 +260,11 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    pub fn request(&mut self, command: Command, cookie: u64, offset: u64, length: u32) {
+    pub(crate) fn request(&mut self, command: Command, cookie: u64, offset: u64, length: u32) {
         self.request_with(CommandFlags::empty(), command, cookie, offset, length);
     }
 
-    pub fn request_with(
+    pub(crate) fn request_with(
         &mut self,
         flags: CommandFlags,
         command: Command,
@@ -267,7 +275,7 @@ impl<S: Read + Write> Client<S> {
         self.send(&Request { flags, command, cookie, offset, length }.encode());
     }
 
-    pub fn write_request(&mut self, cookie: u64, offset: u64, data: &[u8]) {
+    pub(crate) fn write_request(&mut self, cookie: u64, offset: u64, data: &[u8]) {
         let length = u32::try_from(data.len()).unwrap();
         let head = Request {
             flags: CommandFlags::empty(),
@@ -282,7 +290,7 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// Reads a reply; `len` bytes of data follow where it is a success.
-    pub fn reply(&mut self, len: usize) -> Reply {
+    pub(crate) fn reply(&mut self, len: usize) -> Reply {
         let mut head = [0; SIMPLE_REPLY_LEN];
         self.stream.read_exact(&mut head).unwrap();
         let head = SimpleReply::decode(&head).unwrap();
@@ -292,19 +300,19 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// One read, answered.
-    pub fn read(&mut self, cookie: u64, offset: u64, len: u32) -> Reply {
+    pub(crate) fn read(&mut self, cookie: u64, offset: u64, len: u32) -> Reply {
         self.request(Command::READ, cookie, offset, len);
         self.reply(len as usize)
     }
 
     /// Reads until the end of the stream, whatever comes.
-    pub fn drain_to_end(&mut self) {
+    pub(crate) fn drain_to_end(&mut self) {
         let mut sink = [0; 4096];
         while !matches!(self.stream.read(&mut sink), Ok(0) | Err(_)) {}
     }
 
     /// Expects the end of the stream, perhaps after refusals with `ESHUTDOWN`.
-    pub fn expect_end_or_shutdown(&mut self) {
+    pub(crate) fn expect_end_or_shutdown(&mut self) {
         let mut rest = Vec::new();
         let _ = self.stream.read_to_end(&mut rest);
         for reply in rest.chunks_exact(SIMPLE_REPLY_LEN) {
@@ -314,7 +322,7 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// Expects the end of the stream, with nothing before it.
-    pub fn expect_end(&mut self) {
+    pub(crate) fn expect_end(&mut self) {
         let mut byte = [0];
         match self.stream.read(&mut byte) {
             Ok(0) => {}
@@ -327,18 +335,18 @@ impl<S: Read + Write> Client<S> {
 }
 
 /// A server with one export, "disk", over this device.
-pub fn server(device: Arc<TestDevice>) -> Server {
+pub(crate) fn server(device: Arc<TestDevice>) -> Server {
     server_with(device, Options::default())
 }
 
-pub fn server_with(device: Arc<TestDevice>, options: Options) -> Server {
+pub(crate) fn server_with(device: Arc<TestDevice>, options: Options) -> Server {
     let server = Server::new(options);
     server.add_export(Export::new("disk", device).description("a test disk")).unwrap();
     server
 }
 
 /// A socket pair, one end served.
-pub fn connect(server: &Server) -> UnixStream {
+pub(crate) fn connect(server: &Server) -> UnixStream {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(PATIENCE)).unwrap();
     ours.set_write_timeout(Some(PATIENCE)).unwrap();
@@ -347,13 +355,8 @@ pub fn connect(server: &Server) -> UnixStream {
 }
 
 /// A client in its transmission phase.
-pub fn client(server: &Server) -> Client {
+pub(crate) fn client(server: &Server) -> Client {
     let mut client = Client::fixed(connect(server));
     client.go("disk");
     client
-}
-
-/// An empty buffer, for tests that need one.
-pub fn buffer() -> BytesMut {
-    BytesMut::new()
 }
