@@ -12,6 +12,7 @@ use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::context::AtomicSection;
 use corewise_sync::inbox::{HasLink, Inbox, Link};
+use corewise_topology::current_cpu;
 use corewise_workqueue::{Work, Workqueue};
 
 use crate::ctx::SoftwareQueues;
@@ -90,6 +91,8 @@ pub(crate) struct Hctx {
     runner_stats: RunnerStats,
     visitor_stats: PerSlot,
     background: Background,
+    /// A: whose turn it is to run this queue from afar; Relaxed, it carries nothing but itself.
+    turn: AtomicUsize,
 }
 
 // SAFETY: `list` is the only field that isn't Sync by itself. It is touched by the holder of RUNNING
@@ -136,6 +139,7 @@ impl Hctx {
                 runner_stats: RunnerStats::default(),
                 visitor_stats: PerSlot::new(slots),
                 background,
+                turn: AtomicUsize::new(0),
             }
         })
     }
@@ -212,8 +216,16 @@ impl Hctx {
     pub(crate) fn run_async(&self) {
         match &self.background {
             Background::Workers { wq, work } => {
-                // False means that it is queued already, and will run after this moment.
-                let _ = wq.queue_on(self.cpus[0], work);
+                // Here, if here is one of ours; else each of ours in turn, so that the first CPU
+                // doesn't do everybody's work. False means that it is queued already, and will run
+                // after this moment.
+                let _ = match current_cpu() {
+                    Some(cpu) if self.cpus.contains(&cpu) => wq.queue(work),
+                    _ => {
+                        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+                        wq.queue_on(self.cpus[turn % self.cpus.len()], work)
+                    }
+                };
             }
             Background::ByHand { wanted } => wanted.store(true, Ordering::Release),
         }

@@ -102,6 +102,9 @@ fn places(machine: &Machine) -> Vec<CpuPlace> {
 /// Requests that wait in a queue which is dropped complete with
 /// [`IoErrorKind::Gone`](crate::IoErrorKind::Gone); those that the driver has are finished first.
 ///
+/// Who drops a drained queue (see [`Queue::drain`]) can rely on the driver being dropped when that
+/// returns, if nobody else holds it: a file is closed and unlocked then.
+///
 /// A CPU that goes offline strands nothing: its software queue is emptied by whoever runs the
 /// hardware queue next, and every submission runs it.
 pub struct Queue {
@@ -408,6 +411,21 @@ impl BlockDevice for Queue {
         }
         if queued {
             self.hctxs[place.hctx].visit(place.slot, true);
+        }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // With nothing inside, whoever still holds a hardware queue is about to let it go: a thread
+        // that has just counted its request out, or a worker that found nothing to do. (The caller
+        // itself can't be one of them: inside a completion function its request is still inside.)
+        if self.inside() == 0 {
+            for hctx in &self.hctxs {
+                while Arc::strong_count(hctx) > 1 {
+                    corewise_sync::thread::yield_now();
+                }
+            }
         }
     }
 }

@@ -182,6 +182,7 @@ impl Inner {
 /// everything and completes the request.
 struct Join {
     inner: Arc<Inner>,
+    /// L: is the lock; never taken. It makes the request shareable until the last owner takes it out.
     rq: Mutex<Started>,
     legs: Vec<usize>,
     done: Box<[OnceLock<Result<(), IoError>>]>,

@@ -1,0 +1,159 @@
+//! What the integration tests share: a machine with workers, a PRNG, and a driver that does as told.
+#![allow(dead_code, unreachable_pub)] // each test file uses its part
+
+use std::collections::VecDeque;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use corewise_blockmq::{
+    BlockDevice, Completed, Dispatch, Driver, Geometry, IoError, Queue, Request, Started,
+};
+use corewise_sync::Mutex;
+use corewise_topology::Machine;
+use corewise_workqueue::{WorkerPools, Workqueue};
+
+/// Long enough that only a lost request takes it.
+pub const STALL: Duration = Duration::from_secs(60);
+
+/// A machine with workers, which are joined when it is dropped.
+pub struct Rig {
+    pub machine: Machine,
+    pub pools: WorkerPools,
+    pub wq: Workqueue,
+}
+
+impl Rig {
+    pub fn live() -> Self {
+        Self::on(Machine::live().unwrap())
+    }
+
+    pub fn synthetic(description: &str) -> Self {
+        Self::on(Machine::synthetic(description).unwrap())
+    }
+
+    fn on(machine: Machine) -> Self {
+        let pools = WorkerPools::new(&machine);
+        let wq = Workqueue::builder("blockmq-test").build(&pools).unwrap();
+        Self { machine, pools, wq }
+    }
+
+    pub fn queue(&self, driver: impl Driver) -> Arc<Queue> {
+        Queue::builder(&self.machine, Arc::new(driver)).build(&self.wq)
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.pools.shutdown();
+    }
+}
+
+/// xorshift64*: the same numbers from the same seed.
+pub struct Rng(u64);
+
+impl Rng {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    /// 0 to `n - 1`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+/// Submits and gives the receiver of how it ended.
+pub fn submit(device: &dyn BlockDevice, rq: Request) -> mpsc::Receiver<Completed> {
+    let (rq, done) = watched(rq);
+    device.submit(rq);
+    done
+}
+
+/// A request whose end can be received.
+pub fn watched(rq: Request) -> (Request, mpsc::Receiver<Completed>) {
+    let (tx, rx) = mpsc::channel();
+    (rq.on_complete(move |done| tx.send(done).unwrap()), rx)
+}
+
+type Verdict = Box<dyn Fn(Started) -> Dispatch + Send + Sync>;
+
+/// A driver that keeps what it is given until the test finishes it, or does what it is told.
+#[derive(Clone, Default)]
+pub struct Held {
+    /// Requests in the order in which they were started.
+    pub requests: Arc<Mutex<VecDeque<Started>>>,
+    /// Offsets in blocks of 512, in the order in which they were started.
+    pub order: Arc<Mutex<Vec<u64>>>,
+    /// What to do with the next requests instead of keeping them.
+    pub verdict: Arc<Mutex<Option<Verdict>>>,
+    pub queues: usize,
+}
+
+impl Held {
+    pub fn with_queues(queues: usize) -> Self {
+        Self { queues, ..Self::default() }
+    }
+
+    pub fn instead(&self, f: impl Fn(Started) -> Dispatch + Send + Sync + 'static) {
+        *self.verdict.lock() = Some(Box::new(f));
+    }
+
+    pub fn keep(&self) {
+        *self.verdict.lock() = None;
+    }
+
+    pub fn held(&self) -> usize {
+        self.requests.lock().len()
+    }
+
+    pub fn order(&self) -> Vec<u64> {
+        self.order.lock().clone()
+    }
+
+    /// Finishes the oldest.
+    pub fn finish_one(&self, result: Result<(), IoError>) {
+        let rq = self.requests.lock().pop_front().expect("something is held");
+        rq.complete(result);
+    }
+
+    pub fn finish_all(&self) {
+        while self.held() != 0 {
+            self.finish_one(Ok(()));
+        }
+    }
+}
+
+impl Driver for Held {
+    fn kind(&self) -> &'static str {
+        "held"
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry::new(1 << 30)
+    }
+
+    fn hw_queues(&self) -> usize {
+        self.queues.max(1)
+    }
+
+    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+        if let Some(verdict) = &*self.verdict.lock() {
+            return verdict(rq);
+        }
+        self.order.lock().push(rq.offset() / 512);
+        self.requests.lock().push_back(rq);
+        Dispatch::Started
+    }
+}
+
+/// A discard of block `n`: an easy request to tell from others.
+pub fn block(n: u64) -> Request {
+    Request::discard(n * 512, 512)
+}

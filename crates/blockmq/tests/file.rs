@@ -1,0 +1,241 @@
+//! Opening files: what is refused, what is created, what is kept; and requests of threads that end.
+#![cfg(not(loom))]
+
+mod common;
+
+use std::fs;
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+use std::sync::mpsc;
+
+use common::{Rig, STALL};
+use corewise_blockmq::drivers::{
+    FileDriver, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse,
+};
+use corewise_blockmq::{BlockDevice, BlockDeviceExt, IoErrorKind, Op, Request};
+
+fn open(rig: &Rig, options: FileOptions) -> Result<FileDriver, OpenError> {
+    FileDriver::open(options, &rig.wq)
+}
+
+#[track_caller]
+fn refused(rig: &Rig, options: FileOptions) -> String {
+    match open(rig, options) {
+        Ok(_) => panic!("it was opened"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn what_cannot_be_opened_is_said_with_its_path_and_leaves_nothing_behind() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("missing");
+    let message = refused(&rig, FileOptions::new(&missing));
+    assert!(message.contains("missing") && message.contains("give a size"), "{message}");
+    assert!(refused(&rig, FileOptions::new(dir.path())).contains("neither a regular file"));
+    assert!(refused(&rig, FileOptions::new("/dev/null").size(4096)).contains("neither"));
+    let nowhere = dir.path().join("no/such/folder/disk");
+    assert!(refused(&rig, FileOptions::new(nowhere).size(4096)).contains("creating it"));
+    assert!(refused(&rig, FileOptions::new(&missing).size(1000)).contains("multiple"));
+    assert!(refused(&rig, FileOptions::new(&missing).size(0)).contains("not zero"));
+    assert!(
+        refused(&rig, FileOptions::new(&missing).size(4096).block_size(1000)).contains("power")
+    );
+    assert!(
+        refused(&rig, FileOptions::new(&missing).size(4096).read_only(true)).contains("no such")
+    );
+    // Created, and then too large for any file system: removed again.
+    assert!(
+        refused(&rig, FileOptions::new(&missing).size(i64::MAX as u64 & !511)).contains("size")
+    );
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn an_existing_file_keeps_its_content_and_its_size() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    fs::write(&path, vec![7; 4096]).unwrap();
+    let driver = open(&rig, FileOptions::new(&path).size(4096)).unwrap();
+    assert!(!driver.created());
+    let queue = rig.queue(driver);
+    assert!(queue.read_at(0, 4096).unwrap().iter().all(|&b| b == 7));
+    queue.drain();
+    drop(queue);
+    let error = open(&rig, FileOptions::new(&path).size(8192)).err().unwrap();
+    assert!(matches!(error.kind(), OpenErrorKind::SizeDiffers { found: 4096, asked: 8192 }));
+    fs::write(&path, vec![7; 4097]).unwrap();
+    assert!(refused(&rig, FileOptions::new(&path)).contains("4097"));
+    assert_eq!(fs::read(&path).unwrap(), vec![7; 4097]);
+}
+
+#[test]
+fn a_created_file_is_sparse_and_outlives_the_driver() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    for round in 0..2 {
+        let driver = open(&rig, FileOptions::new(&path).size(1 << 30)).unwrap();
+        assert_eq!(driver.created(), round == 0);
+        let queue = rig.queue(driver);
+        if round == 0 {
+            queue.execute(Request::write(1 << 29, vec![5; 512].into()).fua()).result.unwrap();
+        } else {
+            assert!(queue.read_at(1 << 29, 512).unwrap().iter().all(|&b| b == 5));
+        }
+        queue.drain();
+    }
+    assert!(fs::metadata(&path).unwrap().blocks() * 512 < 1 << 20);
+}
+
+#[test]
+fn a_file_is_one_servers_at_a_time() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    let first = open(&rig, FileOptions::new(&path).size(4096)).unwrap();
+    let error = open(&rig, FileOptions::new(&path)).err().unwrap();
+    assert!(matches!(error.kind(), OpenErrorKind::InUse), "{error}");
+    assert!(path.exists(), "the loser must not remove the winner's file");
+    drop(first);
+    let readers: Vec<_> =
+        (0..2).map(|_| open(&rig, FileOptions::new(&path).read_only(true)).unwrap()).collect();
+    assert!(matches!(
+        open(&rig, FileOptions::new(&path)).err().unwrap().kind(),
+        OpenErrorKind::InUse
+    ));
+    drop(readers);
+    open(&rig, FileOptions::new(&path)).unwrap();
+}
+
+#[test]
+fn a_read_only_device_refuses_changes() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    fs::write(&path, vec![7; 4096]).unwrap();
+    let queue = rig.queue(open(&rig, FileOptions::new(&path).read_only(true)).unwrap());
+    assert!(queue.geometry().read_only);
+    assert_eq!(queue.write_at(0, vec![1; 512]).unwrap_err().kind(), IoErrorKind::ReadOnly);
+    assert!(queue.read_at(0, 512).unwrap().iter().all(|&b| b == 7));
+    queue.flush().unwrap();
+}
+
+#[test]
+fn a_block_size_of_4096_is_kept_to() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let options = FileOptions::new(dir.path().join("disk")).size(1 << 20).block_size(4096);
+    let queue = rig.queue(open(&rig, options).unwrap());
+    assert_eq!(queue.read_at(512, 4096).unwrap_err().kind(), IoErrorKind::InvalidInput);
+    queue.write_at(4096, vec![1; 4096]).unwrap();
+}
+
+#[test]
+fn a_discard_gives_space_back() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    for io in [IoPath::Auto, IoPath::Threads] {
+        let queue = rig.queue(open(&rig, FileOptions::new(&path).size(4 << 20).io(io)).unwrap());
+        queue.write_at(0, vec![1; 4 << 20]).unwrap();
+        queue.flush().unwrap();
+        let full = fs::metadata(&path).unwrap().blocks();
+        queue.discard(0, 4 << 20).unwrap();
+        let empty = fs::metadata(&path).unwrap().blocks();
+        assert!(empty < full, "{io:?}: {empty} of {full} blocks are left");
+        assert_eq!(fs::metadata(&path).unwrap().len(), 4 << 20);
+        // Drained, then dropped: closed and unlocked for the next round.
+        queue.drain();
+    }
+}
+
+#[test]
+fn a_file_truncated_behind_our_back_gives_errors_not_zeroes() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    for (i, io) in [IoPath::Auto, IoPath::Threads].into_iter().enumerate() {
+        let path = dir.path().join(format!("disk{i}"));
+        let queue = rig.queue(open(&rig, FileOptions::new(&path).size(8192).io(io)).unwrap());
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+        let error = queue.read_at(2048, 4096).unwrap_err();
+        assert_eq!(error.kind(), IoErrorKind::Io(5));
+        assert!(error.to_string().contains("truncated"), "{error}");
+        queue.read_at(0, 4096).unwrap();
+    }
+}
+
+#[test]
+fn requests_of_threads_that_end_at_once_still_complete() {
+    // A ring cancels what its submitting thread left to be done in its name; such requests have to be
+    // carried on. Flushes and cold writes are the ones that the kernel doesn't do on the spot.
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    let mut file = fs::File::create(&path).unwrap();
+    file.seek(SeekFrom::Start((16 << 20) - 1)).unwrap();
+    file.write_all(&[0]).unwrap();
+    drop(file);
+    let queue = rig.queue(open(&rig, FileOptions::new(&path)).unwrap());
+    let (tx, rx) = mpsc::channel();
+    const THREADS: u64 = 200;
+    for n in 0..THREADS {
+        let (queue, tx) = (queue.clone(), tx.clone());
+        std::thread::spawn(move || {
+            for rq in [
+                Request::write(n * 4096, vec![n as u8; 4096].into()),
+                Request::flush(),
+                Request::write((8 << 20) + n * 4096, vec![n as u8; 4096].into()).fua(),
+            ] {
+                let tx = tx.clone();
+                queue.submit(rq.on_complete(move |done| tx.send(done.result).unwrap()));
+            }
+        })
+        .join()
+        .unwrap();
+    }
+    for _ in 0..3 * THREADS {
+        rx.recv_timeout(STALL).unwrap().unwrap();
+    }
+    for n in 0..THREADS {
+        for base in [0, 8 << 20] {
+            let data = queue.read_at(base + n * 4096, 4096).unwrap();
+            assert!(data.iter().all(|&b| b == n as u8));
+        }
+    }
+}
+
+#[test]
+fn which_way_the_io_goes_is_told() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let options = FileOptions::new(dir.path().join("disk")).size(4096);
+    let threads = open(&rig, options.clone().io(IoPath::Threads)).unwrap();
+    assert_eq!(threads.io_path_in_use(), PathInUse::Threads);
+    assert_eq!(threads.io_path_in_use().to_string(), "pread/pwrite");
+    drop(threads);
+    let auto = open(&rig, options.clone()).unwrap().io_path_in_use();
+    let forced = open(&rig, options.io(IoPath::Uring)).is_ok();
+    assert_eq!(auto == PathInUse::Uring, forced, "auto takes io_uring where it is to be had");
+}
+
+#[test]
+fn a_driver_dropped_by_its_last_request_on_its_own_thread_ends_in_peace() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    for _ in 0..50 {
+        let queue = rig.queue(open(&rig, FileOptions::new(&path).size(1 << 20)).unwrap());
+        let (tx, rx) = mpsc::channel();
+        queue.submit(Request::flush().on_complete(move |done| tx.send(done.op).unwrap()));
+        drop(queue);
+        assert_eq!(rx.recv_timeout(STALL).unwrap(), Op::Flush);
+        // The lock goes with the driver, wherever that is dropped.
+        while let Err(error) = open(&rig, FileOptions::new(&path)) {
+            assert!(matches!(error.kind(), OpenErrorKind::InUse), "{error}");
+            std::thread::yield_now();
+        }
+    }
+}

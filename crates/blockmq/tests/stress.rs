@@ -1,0 +1,243 @@
+//! Many submitters against somebody who quiesces, stops and freezes all the time: nothing stalls and
+//! nothing is lost. A stall is found by a wait with a deadline, never by a sleep.
+#![cfg(not(loom))]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use common::{Rig, Rng, STALL};
+use corewise_blockmq::drivers::{FileDriver, FileOptions, Memory};
+use corewise_blockmq::{BlockDeviceExt, Dispatch, Driver, Geometry, Queue, Request, Started};
+use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use corewise_sync::{Countdown, Mutex};
+
+/// Completes requests on a thread of its own, a few at a time, so that tags run short.
+struct Elsewhere {
+    to: Mutex<mpsc::Sender<Started>>,
+    hw_queues: usize,
+    /// A: requests inside `queue_request`, by hardware queue: never more than one.
+    inside: [AtomicU64; 8],
+}
+
+impl Elsewhere {
+    fn new(hw_queues: usize) -> (Self, std::thread::JoinHandle<()>) {
+        let (tx, rx) = mpsc::channel::<Started>();
+        let thread = std::thread::spawn(move || {
+            for rq in rx {
+                rq.complete(Ok(()));
+            }
+        });
+        let inside = std::array::from_fn(|_| AtomicU64::new(0));
+        (Self { to: Mutex::new(tx), hw_queues, inside }, thread)
+    }
+}
+
+impl Driver for Elsewhere {
+    fn kind(&self) -> &'static str {
+        "elsewhere"
+    }
+    fn geometry(&self) -> Geometry {
+        Geometry::new(1 << 30)
+    }
+    fn hw_queues(&self) -> usize {
+        self.hw_queues
+    }
+    fn depth(&self) -> u32 {
+        4
+    }
+    fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {
+        assert_eq!(self.inside[hctx].fetch_add(1, Ordering::SeqCst), 0, "two runners at once");
+        let sent = self.to.lock().send(rq);
+        self.inside[hctx].fetch_sub(1, Ordering::SeqCst);
+        assert!(sent.is_ok());
+        Dispatch::Started
+    }
+}
+
+/// `threads` submitters of `each` requests against `disturb`, which is called over and over.
+fn storm(queue: &Arc<Queue>, threads: u64, each: u64, disturb: impl Fn(&Queue, &mut Rng) + Sync) {
+    let left = Arc::new(Countdown::new((threads * each) as usize));
+    let failed = Arc::new(AtomicU64::new(0));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for t in 0..threads {
+            let (queue, left, failed) = (queue.clone(), left.clone(), failed.clone());
+            scope.spawn(move || {
+                let mut rng = Rng::new(t + 1);
+                for _ in 0..each {
+                    let (left, failed) = (left.clone(), failed.clone());
+                    let rq =
+                        Request::discard(rng.below(1000) * 512, 512).on_complete(move |done| {
+                            if done.result.is_err() {
+                                failed.fetch_add(1, Ordering::Relaxed);
+                            }
+                            left.done();
+                        });
+                    // From any CPU of the map: submitters of different slots meet on each queue.
+                    queue.submit_on(rng.below(8) as u32, rq);
+                }
+            });
+        }
+        scope.spawn(|| {
+            let mut rng = Rng::new(99);
+            while !over.load(Ordering::Relaxed) {
+                disturb(queue, &mut rng);
+            }
+        });
+        let done = left.wait_timeout(STALL);
+        over.store(true, Ordering::Relaxed);
+        assert!(done, "stalled with {} to go: {queue:?} {:#?}", left.remaining(), queue.stats());
+    });
+    assert_eq!(failed.load(Ordering::Relaxed), 0);
+    queue.drain();
+    let stats = queue.stats();
+    let dispatched: u64 = stats.iter().map(|s| s.dispatched).sum();
+    let completed: u64 = stats.iter().map(|s| s.completed).sum();
+    assert_eq!((dispatched, completed), (threads * each, threads * each), "each exactly once");
+    assert_eq!(queue.inside(), 0);
+}
+
+#[test]
+fn no_request_is_stranded_by_quiesce_and_unquiesce() {
+    let rig = Rig::synthetic("l3:2 core:4 pu:1");
+    let (driver, thread) = Elsewhere::new(2);
+    let queue = rig.queue(driver);
+    storm(&queue, 3, 70_000, |queue, rng| {
+        if rng.below(2) == 0 {
+            queue.quiesce();
+        } else {
+            queue.quiesce_nowait();
+        }
+        if rng.below(4) == 0 {
+            queue.quiesce();
+            queue.unquiesce();
+        }
+        queue.unquiesce();
+        for _ in 0..rng.below(64) {
+            std::hint::spin_loop();
+        }
+    });
+    let stats = queue.stats();
+    assert!(stats.iter().map(|s| s.refused).sum::<u64>() > 0, "{stats:#?}");
+    assert!(stats.iter().map(|s| s.after_unquiesce).sum::<u64>() > 0, "{stats:#?}");
+    drop(queue);
+    thread.join().unwrap();
+}
+
+#[test]
+fn no_request_is_stranded_by_stop_and_start() {
+    let rig = Rig::synthetic("l3:2 core:4 pu:1");
+    let (driver, thread) = Elsewhere::new(2);
+    let queue = rig.queue(driver);
+    storm(&queue, 3, 30_000, |queue, rng| {
+        let hctx = rng.below(2) as usize;
+        queue.stop(hctx);
+        for _ in 0..rng.below(64) {
+            std::hint::spin_loop();
+        }
+        queue.start(hctx);
+    });
+    drop(queue);
+    thread.join().unwrap();
+}
+
+#[test]
+fn no_request_is_stranded_by_freezes_and_a_frozen_queue_is_empty() {
+    let rig = Rig::synthetic("l3:2 core:4 pu:1");
+    let (driver, thread) = Elsewhere::new(2);
+    let queue = rig.queue(driver);
+    storm(&queue, 3, 30_000, |queue, rng| {
+        queue.freeze();
+        assert_eq!(queue.stats().iter().map(|s| s.in_flight).sum::<u64>(), 0);
+        if rng.below(2) == 0 {
+            // The order that cannot deadlock: start to freeze, unquiesce, wait.
+            queue.quiesce_nowait();
+            queue.unquiesce();
+        }
+        queue.unfreeze();
+    });
+    drop(queue);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_memory_device_loses_nothing_under_quiesce_and_freeze() {
+    let rig = Rig::live();
+    let queue = rig.queue(Memory::new(1 << 30).unwrap());
+    storm(&queue, 2, 100_000, |queue, rng| {
+        if rng.below(3) == 0 {
+            queue.freeze();
+            queue.unfreeze();
+        } else {
+            queue.quiesce();
+            queue.unquiesce();
+        }
+    });
+}
+
+#[test]
+fn a_file_device_loses_nothing_under_quiesce_and_freeze() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let options = FileOptions::new(dir.path().join("disk")).size(1 << 20).depth(8).queues(2);
+    let queue = rig.queue(FileDriver::open(options, &rig.wq).unwrap());
+    storm(&queue, 2, 2_000, |queue, rng| {
+        if rng.below(3) == 0 {
+            queue.freeze();
+            queue.unfreeze();
+        } else {
+            queue.quiesce();
+            queue.unquiesce();
+        }
+    });
+}
+
+#[test]
+fn after_a_quiesce_no_dispatch_is_in_progress() {
+    /// Says when it is inside `queue_request`, and stays there until it is let go.
+    struct Slow {
+        entered: Mutex<mpsc::Sender<()>>,
+        go: Mutex<mpsc::Receiver<()>>,
+        left: Arc<AtomicBool>,
+    }
+    impl Driver for Slow {
+        fn kind(&self) -> &'static str {
+            "slow"
+        }
+        fn geometry(&self) -> Geometry {
+            Geometry::new(1 << 20)
+        }
+        fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+            self.entered.lock().send(()).unwrap();
+            self.go.lock().recv().unwrap();
+            self.left.store(true, Ordering::SeqCst);
+            rq.complete(Ok(()));
+            Dispatch::Started
+        }
+    }
+    let rig = Rig::live();
+    let (entered, has_entered) = mpsc::channel();
+    let (go, may_go) = mpsc::channel();
+    let left = Arc::new(AtomicBool::new(false));
+    let queue = rig.queue(Slow {
+        entered: Mutex::new(entered),
+        go: Mutex::new(may_go),
+        left: left.clone(),
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| queue.discard(0, 512).unwrap());
+        has_entered.recv().unwrap();
+        let quiescer = scope.spawn(|| {
+            queue.quiesce();
+            assert!(left.load(Ordering::SeqCst), "quiesce returned during a dispatch");
+        });
+        while !queue.is_quiesced() {
+            std::thread::yield_now();
+        }
+        go.send(()).unwrap();
+        quiescer.join().unwrap();
+    });
+    assert!(queue.unquiesce());
+}
