@@ -1,24 +1,83 @@
 //! Multi-queue block dispatch whose common path takes no sleeping lock.
+//!
+//! A [`BlockDevice`] takes [`Request`]s and completes each of them exactly once. A [`Queue`] is one:
+//! it puts per-CPU software queues and a few hardware queues in front of a [`Driver`]. The
+//! [`drivers`] are `null`, `memory`, `file` (io_uring, or plain reads and writes where that is
+//! refused), and `stripe` and `mirror`, which stand on other devices.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use corewise_blockmq::drivers::{Memory, Stripe};
+//! use corewise_blockmq::{BlockDevice, BlockDeviceExt, Queue};
+//! use corewise_topology::Machine;
+//! use corewise_workqueue::{WorkerPools, Workqueue};
+//!
+//! let machine = Machine::live()?;
+//! let pools = WorkerPools::new(&machine);
+//! let wq = Workqueue::builder("block").build(&pools)?;
+//!
+//! let mut disks: Vec<Arc<dyn BlockDevice>> = Vec::new();
+//! for _ in 0..2 {
+//!     disks.push(Queue::builder(&machine, Arc::new(Memory::new(1 << 20)?)).build(&wq));
+//! }
+//! let stripe = Arc::new(Stripe::new(disks, 64 << 10)?);
+//! let volume = Queue::builder(&machine, stripe).name("volume").build(&wq);
+//!
+//! volume.write_at(4096, vec![7; 512])?;
+//! volume.flush()?;
+//! assert_eq!(volume.read_at(4096, 512)?, vec![7; 512]);
+//! volume.drain();
+//! # drop(volume);
+//! pools.shutdown();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Life of a request
+//!
+//! [`BlockDevice::submit`] checks it against the device's [`Geometry`] and pushes it to the software
+//! queue of the CPU it is called on. Then the hardware queue is run, by the submitter if nobody else is
+//! doing so: it gets a tag and goes to [`Driver::queue_request`]. When the driver calls
+//! [`Started::complete`], the tag is freed and the request's completion function runs.
+//!
+//! # Holding a queue
+//!
+//! | | new requests | queued ones | those in the driver |
+//! |---|---|---|---|
+//! | [`Queue::quiesce`] | are queued | wait | aren't waited for |
+//! | [`Queue::freeze`] | wait outside | are finished | are finished |
+//! | [`Queue::drain`] | wait outside until it is over | are finished | are finished |
+//! | [`Queue::stop`] | are queued | wait (one hardware queue) | aren't waited for |
+//!
+//! How that works without a lock, and why nothing is left behind, is argued in `src/README.md` and
+//! checked with loom in `tests/loom_*.rs`.
+//!
+//! # What isn't promised
+//!
+//! Requests in flight aren't ordered, and overlapping ones may tear. Drain queues before you shut
+//! their workers down: what waits for a worker then waits for ever.
 
-mod ctx;
 mod device;
+mod error;
+mod request;
+
 #[cfg(not(loom))]
 mod driver;
 #[cfg(not(loom))]
 pub mod drivers;
-mod error;
+#[cfg(not(loom))]
+mod queue;
+
 mod gate;
 mod grace;
 #[cfg(not(loom))]
 mod hctx;
+mod run_state;
+mod runner;
+
+mod ctx;
 mod map;
 #[cfg(not(loom))]
 mod policy;
-#[cfg(not(loom))]
-mod queue;
-mod request;
-mod run_state;
-mod runner;
 #[cfg(not(loom))]
 mod stats;
 mod tags;
@@ -35,8 +94,8 @@ pub use runner::Ran;
 #[cfg(not(loom))]
 pub use stats::HctxStats;
 
-/// The protocol types of the queue, each small enough to be model-checked, for that purpose and for
-/// whoever builds another queue. `README.md` in this crate's `src` argues them.
+/// The protocol types of the queue, each small enough to be model-checked: for that purpose, and for
+/// whoever builds another queue. `src/README.md` argues them.
 pub mod protocol {
     pub use crate::ctx::SoftwareQueues;
     pub use crate::gate::{RunGate, Unquiesced};

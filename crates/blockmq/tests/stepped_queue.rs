@@ -1,5 +1,6 @@
 //! A queue stepped by hand on one thread, in orders that the test chooses.
 #![cfg(not(loom))]
+#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 mod common;
 
