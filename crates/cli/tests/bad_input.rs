@@ -1,6 +1,6 @@
 //! Manifests that can't be served: one clear message that names device and line, exit code 1, and
 //! nothing left behind.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
 
@@ -213,6 +213,29 @@ fn keep_going_uses_the_socket_that_is_free() {
     assert!(server.ready["unix"].is_null(), "{}", server.ready);
     folder.client("nbdinfo", ["--size", &server.tcp_uri("a")]).ok().says(&["1048576"]);
     server.stop().code(1).complains(&["up.toml:8:8: [server]:"]);
+}
+
+#[test]
+fn two_names_of_one_file_are_one_file() {
+    let folder = Folder::new();
+    folder.write("a.img", vec![0; 1 << 20]);
+    std::os::unix::fs::symlink("a.img", folder.join("b.img")).unwrap();
+    folder.write("up.toml", new_file("a") + &new_file("b"));
+    folder.corewise(["up", "up.toml"]).code(1).complains(&["it is in use", "another device"]);
+}
+
+#[test]
+fn a_pipe_is_no_volume_and_is_not_waited_for() {
+    let folder = Folder::new();
+    let mut mkfifo = folder.command("mkfifo");
+    mkfifo.arg("pipe");
+    common::run(mkfifo).ok();
+    let text = "[[device]]\nname = \"a\"\ndriver = \"file\"\npath = \"pipe\"\nread_only = true\n";
+    folder.write("up.toml", text);
+    folder
+        .corewise(["up", "up.toml"])
+        .code(1)
+        .complains(&["up.toml:4:8: device 'a'", "nor a disk"]);
 }
 
 #[test]

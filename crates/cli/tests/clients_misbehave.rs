@@ -1,6 +1,6 @@
 //! Clients that send garbage, die, or ask for what isn't there: their own connection pays, and
 //! nobody else notices.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
 

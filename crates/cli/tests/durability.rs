@@ -1,5 +1,5 @@
 //! What was acknowledged as durable outlives `kill -9` of the server.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
 

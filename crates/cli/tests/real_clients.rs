@@ -1,5 +1,5 @@
 //! The programs that people use: nbdinfo, nbdcopy, qemu-io, qemu-img and fio.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
 
@@ -134,7 +134,7 @@ impl Fixture {
 
     fn checksum(&self, file: &str) -> String {
         let ran = self.folder.client("sha256sum", [file]).ok();
-        ran.stdout.split_whitespace().next().unwrap().to_string()
+        ran.stdout.split_whitespace().next().expect("a sum, then the name").to_string()
     }
 
     /// Stops it, which must go well.
@@ -297,10 +297,12 @@ fn fio(fixture: &Fixture, uri: &str, jobs: &str) {
     );
     let ran = ran.ok();
     let start = ran.stdout.find('{').unwrap_or_else(|| panic!("no JSON\n{ran}"));
-    let report: Value = serde_json::from_str(&ran.stdout[start..]).unwrap();
-    for job in report["jobs"].as_array().unwrap() {
+    let report: Value =
+        serde_json::from_str(&ran.stdout[start..]).unwrap_or_else(|e| panic!("{e}\n{ran}"));
+    for job in report["jobs"].as_array().expect("a list of jobs") {
         assert_eq!(job["error"], 0, "{ran}");
-        assert!(job["read"]["total_ios"].as_u64().unwrap() > 0, "nothing was verified\n{ran}");
+        let read = job["read"]["total_ios"].as_u64();
+        assert!(read.is_some_and(|ios| ios > 0), "nothing was verified\n{ran}");
     }
 }
 

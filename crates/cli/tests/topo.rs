@@ -1,5 +1,5 @@
 //! `corewise topo`: the JSON that machines read, the text that people read, and every source.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
 
@@ -13,9 +13,12 @@ fn topo(folder: &Folder, args: &[&str]) -> Value {
     serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}\n{ran}"))
 }
 
-/// Writes a saved sysfs tree: `cpus` has for each CPU its core, package, L3 and node.
-fn sysfs(folder: &Folder, cpus: &[(u32, u32, u32, u32)], online: &str) -> String {
-    let list = |keep: &dyn Fn(&(u32, u32, u32, u32)) -> bool| {
+/// Where a CPU is: its core, package, L3 and node.
+type At = (u32, u32, u32, u32);
+
+/// Writes a saved sysfs tree.
+fn sysfs(folder: &Folder, cpus: &[At], online: &str) -> String {
+    let list = |keep: &dyn Fn(&At) -> bool| {
         let members = cpus.iter().enumerate().filter(|(_, cpu)| keep(cpu));
         members.map(|(index, _)| index.to_string()).collect::<Vec<_>>().join(",")
     };

@@ -6,6 +6,7 @@
 
 mod cleanup;
 mod drivers;
+mod limits;
 mod listen;
 mod plan;
 mod progress;
@@ -26,32 +27,52 @@ use crate::screen;
 use cleanup::Cleanup;
 use report::Report;
 use source::Source;
+use stop::Stop;
 
 /// A place for what comes from the command line, and so from no line of the manifest.
 const NOWHERE: Place = Place { line: 0, column: 0 };
 
 /// Runs a server to its end, and takes away what it made.
 pub(crate) fn run(args: args::Up) -> Result<(), Failure> {
-    let cleanup = Arc::new(Cleanup::default());
-    let outcome = prepare(args, &cleanup).and_then(serve::Server::run);
-    let mut clean = true;
-    for (path, error) in cleanup.run() {
-        screen::error(format_args!("cannot remove {}: {error}", path.display()));
-        clean = false;
-    }
-    if clean { outcome } else { outcome.and(Err(Failure::Said)) }
-}
-
-/// Everything that can be checked without touching anything.
-fn prepare(args: args::Up, cleanup: &Arc<Cleanup>) -> Result<serve::Server, Failure> {
     let source = match &args.manifest {
         Some(path) => Source::read(path)?,
         None => Source::built_in(),
     };
+    // Not before: whoever types a manifest on a terminal may want to stop that, and has nothing to
+    // clean up. Not later: from here on there is.
+    let cleanup = Arc::new(Cleanup::default());
+    let stop = Stop::watch(Arc::clone(&cleanup))
+        .map_err(|error| Failure::new(format!("cannot handle signals: {error}")))?;
+    // Also where there is a bug in what follows.
+    let cleaner = Cleaner(Arc::clone(&cleanup));
+    limits::raise_open_files();
+    let outcome = prepare(args, source, stop, cleanup).and_then(serve::Server::run);
+    drop(cleaner);
+    outcome
+}
+
+/// Cleans up at the end of its scope, however that is reached.
+struct Cleaner(Arc<Cleanup>);
+
+impl Drop for Cleaner {
+    fn drop(&mut self) {
+        for (path, error) in self.0.run() {
+            screen::warning(format_args!("cannot remove {}: {error}", path.display()));
+        }
+    }
+}
+
+/// Everything that can be checked without touching anything.
+fn prepare(
+    args: args::Up,
+    source: Source,
+    stop: Stop,
+    cleanup: Arc<Cleanup>,
+) -> Result<serve::Server, Failure> {
     if let Some(file) = &args.timeline {
         timelines::check(file)?;
     }
-    let mut scratch = Scratch::new(cleanup);
+    let mut scratch = Scratch::new(&cleanup);
     let base = match &source.base {
         Some(base) => base.clone(),
         None => scratch.folder()?,
@@ -75,7 +96,8 @@ fn prepare(args: args::Up, cleanup: &Arc<Cleanup>) -> Result<serve::Server, Fail
         label: source.label,
         manifest,
         left_out,
-        cleanup: Arc::clone(cleanup),
+        cleanup,
+        stop,
     })
 }
 

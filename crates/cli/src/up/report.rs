@@ -79,7 +79,8 @@ impl Report {
             event("stopping", json!({"why": why}));
         } else {
             let hint = styled(FAINT, "(a signal from now on ends it at once)");
-            print(&format!("{} {hint}\n\n", styled(TITLE, format!("Stopping: {why}"))));
+            // The terminal has just written ^C at the beginning of this line.
+            print(&format!("\n{} {hint}\n\n", styled(TITLE, format!("Stopping: {why}"))));
         }
     }
 
@@ -89,6 +90,8 @@ impl Report {
             event("done", json!({"ok": ok}));
         } else if ok {
             print(&format!("{} {what}\n", styled(GOOD, "Done:")));
+        } else {
+            print(&format!("Done, but not all that was asked for: {what}\n"));
         }
     }
 }
@@ -186,16 +189,12 @@ fn try_text(out: &mut String, endpoint: &Endpoint, exports: &[Shown]) -> std::fm
     let command =
         |out: &mut String, command: String| writeln!(out, "  {}", styled(COMMAND, command));
     command(out, format!("nbdinfo --list '{}'", endpoint.uri("")))?;
-    // The most interesting one: it is built over others.
     if let Some(export) = exports.first() {
         let uri = endpoint.uri(&export.name);
         command(out, format!("nbdcopy '{uri}' copy.img"))?;
         if let Some(export) = exports.iter().find(|export| !export.read_only) {
             let uri = endpoint.uri(&export.name);
-            command(
-                out,
-                format!("qemu-io -f raw -c 'write -P 7 0 1M' -c flush -c 'read -P 7 0 1M' '{uri}'"),
-            )?;
+            command(out, format!("qemu-io -f raw -c 'write -P 7 0 1M' '{uri}'"))?;
         }
     }
     writeln!(out)

@@ -34,6 +34,7 @@ pub(crate) struct Server {
     /// What the manifest asks for and can't have.
     pub(crate) left_out: Vec<LeftOut>,
     pub(crate) cleanup: Arc<Cleanup>,
+    pub(crate) stop: Stop,
 }
 
 /// What a running server consists of.
@@ -44,7 +45,6 @@ struct Running {
     /// L: is the lock; guards the exports that are up.
     shown: Arc<Mutex<Vec<Shown>>>,
     notes: Arc<Notes>,
-    stop: Stop,
 }
 
 impl Server {
@@ -58,10 +58,11 @@ impl Server {
         let plan = Plan::new(&self.manifest);
         self.report.begin(&self.label, plan.decls.len());
         let up = self.bring_up(&running, &plan)?;
+        self.stop.up(up.bound().map(|device| device.name.clone()).collect());
         self.tell_failures(&up, &plan);
         complete &= up.is_complete();
         self.left_out.extend(not_up(&up, &plan));
-        let interrupted = running.stop.came();
+        let interrupted = self.stop.came();
         let nothing = up.bound().next().is_none();
         if interrupted.is_some() || nothing || !(complete || self.keep_going) {
             return self.give_up(running, &up.timeline, interrupted);
@@ -79,7 +80,7 @@ impl Server {
             Ok(endpoints) => {
                 self.ready(&running, &endpoints);
                 self.write_timelines(&[&up.timeline], &mut complete);
-                running.stop.wait(self.duration)
+                self.stop.wait(self.duration)
             }
             Err(error) => {
                 screen::error(format_args!("{error}"));
@@ -121,9 +122,8 @@ impl Server {
                 VolumeDriver::all(&house).try_for_each(|driver| manager.register(Arc::new(driver)))
             })
             .map_err(|error| failed("register the drivers", &error))?;
-        let stop = Stop::watch(Arc::clone(&manager), Arc::clone(&self.cleanup))
-            .map_err(|error| failed("handle signals", &error))?;
-        Ok(Running { manager, pools, server, shown, notes, stop })
+        self.stop.manages(&manager);
+        Ok(Running { manager, pools, server, shown, notes })
     }
 
     /// Binds what can be bound. Without `--keep-going` that has to be all.
@@ -162,7 +162,7 @@ impl Server {
         let observed = Arc::clone(&progress);
         let options = BringUpOptions::new()
             .keep_going(self.keep_going)
-            .cancel(running.stop.cancel())
+            .cancel(self.stop.cancel())
             .observer(Arc::new(move |event| observed.tell(event)));
         let up = running.manager.bring_up(plan.decls.clone(), &options);
         progress.end();
@@ -233,13 +233,13 @@ impl Server {
         }
         let mut complete = false;
         let down = self.shut_down(&running, &mut complete);
+        self.write_timelines(&[up, &down], &mut complete);
         // People have been told what is wrong; more would hide it.
         if self.report.json {
             self.report.bring_up(up);
             self.report.shutdown(&down);
+            self.report.done(false, "");
         }
-        self.write_timelines(&[up, &down], &mut complete);
-        self.report.done(false, "");
         Err(Failure::Said)
     }
 
@@ -252,6 +252,7 @@ impl Server {
         let options = ShutdownOptions::new().observer(Arc::new(move |event| observed.tell(event)));
         let down = running.manager.shutdown(&options);
         progress.end();
+        self.stop.up(Vec::new());
         // Whoever has not chosen an export yet is on nobody's list.
         running.server.drain(Duration::ZERO);
         running.pools.shutdown();

@@ -1,11 +1,12 @@
 //! When to stop: a signal or the end of `--for`; and what happens when somebody can't wait.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use corewise::device::{Cancel, DeviceManager, Remaining, RemainingState};
+use corewise::sync::Mutex;
 use corewise::timeline::duration;
 
 use super::cleanup::Cleanup;
@@ -18,31 +19,52 @@ pub(crate) struct Stop {
     signals: Receiver<&'static str>,
     /// Thrown by the first signal.
     cancel: Cancel,
+    undo: Arc<Undo>,
+}
+
+/// What there is to undo.
+#[derive(Debug, Default)]
+struct Undo {
+    /// Who knows better, while a shutdown is in progress.
+    manager: OnceLock<Arc<DeviceManager>>,
+    /// L: is the lock; guards the names of the devices that are up, as far as the main thread knows.
+    up: Mutex<Vec<String>>,
 }
 
 impl Stop {
     /// From now on signals are handled: the first cancels a bring-up and ends a wait, the second
-    /// ends the process, after `cleanup` and after saying what of `manager`'s is left undone.
-    pub(crate) fn watch(manager: Arc<DeviceManager>, cleanup: Arc<Cleanup>) -> io::Result<Stop> {
+    /// ends the process, after `cleanup` and after saying what is left undone.
+    pub(crate) fn watch(cleanup: Arc<Cleanup>) -> io::Result<Stop> {
         let (sender, signals) = channel();
         let cancel = Cancel::new();
-        let theirs = cancel.clone();
+        let undo: Arc<Undo> = Arc::default();
+        let (theirs, undone) = (cancel.clone(), Arc::clone(&undo));
         let first = move |name| {
             theirs.cancel();
             // Nobody waits any more where the server ends by itself.
             let _ = sender.send(name);
         };
         let again = move |name| {
-            let left = manager.remaining();
+            let left = undone.words();
             for (path, error) in cleanup.run() {
                 screen::warning(format_args!("cannot remove {}: {error}", path.display()));
             }
-            screen::error(format_args!("{name} while stopping: ended at once, {}", undone(&left)));
+            screen::error(format_args!("{name} while stopping: ended at once, {left}"));
             // Not `ExitCode`: other threads are in the midst of what nobody waits for.
             std::process::exit(1);
         };
         signals::watch(first, again)?;
-        Ok(Stop { signals, cancel })
+        Ok(Stop { signals, cancel, undo })
+    }
+
+    /// Whose devices are left undone where a second signal comes.
+    pub(crate) fn manages(&self, manager: &Arc<DeviceManager>) {
+        self.undo.manager.get_or_init(|| Arc::clone(manager));
+    }
+
+    /// These devices are up, and have to be shut down.
+    pub(crate) fn up(&self, devices: Vec<String>) {
+        *self.undo.up.lock() = devices;
     }
 
     /// What cancels a bring-up.
@@ -64,7 +86,7 @@ impl Stop {
         match (signal, at_most) {
             (Ok(name), _) => name.to_string(),
             (Err(RecvTimeoutError::Timeout), Some(at_most)) => {
-                format!("{} are over", duration(at_most))
+                format!("the {} of --for are over", duration(at_most))
             }
             // The thread of signals never ends; without it nobody could stop us in order.
             (Err(_), _) => "signals can't be received".to_string(),
@@ -72,11 +94,24 @@ impl Stop {
     }
 }
 
-/// What is not shut down, those that hold up the others first.
-fn undone(left: &[Remaining]) -> String {
-    if left.is_empty() {
-        return "with no device shut down".to_string();
+impl Undo {
+    /// What is not shut down, in words.
+    fn words(&self) -> String {
+        let left = self.manager.get().map(|manager| manager.remaining()).unwrap_or_default();
+        let words = match left.is_empty() {
+            false => waiting(&left),
+            // The shutdown has not begun, or is over.
+            true => self.up.lock().join(", "),
+        };
+        match words.as_str() {
+            "" => "no device was up".to_string(),
+            words => format!("not shut down: {words}"),
+        }
     }
+}
+
+/// Those that hold up the others first.
+fn waiting(left: &[Remaining]) -> String {
     let rank = |remaining: &&Remaining| match remaining.state {
         RemainingState::Running { .. } => 0,
         RemainingState::Ready => 1,
@@ -93,5 +128,5 @@ fn undone(left: &[Remaining]) -> String {
         }
         _ => remaining.device.clone(),
     });
-    format!("not shut down: {}", words.collect::<Vec<_>>().join(", "))
+    words.collect::<Vec<_>>().join(", ")
 }
