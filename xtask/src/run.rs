@@ -45,6 +45,17 @@ impl Run {
         self.command(&mut command)
     }
 
+    /// Like `cargo`, for a step that is there to run tests: when there were none, something hides
+    /// them, and that is a failure.
+    pub(crate) fn tests(
+        &mut self,
+        args: &[&str],
+        adapt: impl FnOnce(&mut Command),
+    ) -> Result<(), String> {
+        self.cargo(args, adapt)?;
+        if self.tally == Tally::default() { Err("there were no tests".into()) } else { Ok(()) }
+    }
+
     /// Runs a command in the root without input, shows what it prints, and counts the tests in it.
     pub(crate) fn command(&mut self, command: &mut Command) -> Result<(), String> {
         self.output(command).map(|_| ())
@@ -194,6 +205,12 @@ mod tests {
         let why = run.command(Command::new("sh").args(["-c", script])).unwrap_err();
         assert!(why.contains("exit status: 9"), "{why}");
         assert_eq!(run.tally, Tally { passed: 2, failed: 1, skipped: 3 });
+    }
+
+    #[test]
+    fn a_step_for_tests_that_runs_none_is_a_failure() {
+        let why = run().tests(&["--version"], |_| {}).unwrap_err();
+        assert_eq!(why, "there were no tests");
     }
 
     #[test]

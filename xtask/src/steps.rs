@@ -23,7 +23,7 @@ pub(crate) const ALL: &[Step] = &[
     },
     step("fmt", "the sources are formatted", |run| run.cargo(&["fmt", "--all", "--check"], |_| {})),
     step("floors", "each crate imports only what floors.toml allows", |run| {
-        run.cargo(&["test", "--locked", "-p", "xtask", "--test", "floors"], |_| {})
+        run.tests(&["test", "--locked", "-p", "xtask", "--test", "floors"], |_| {})
     }),
     step(
         "tidy",
@@ -53,14 +53,14 @@ pub(crate) const ALL: &[Step] = &[
         // They have steps of their own.
         args.extend(["--exclude", "xtask", "--exclude", "corewise-cli"]);
         args.extend(["--exclude", "corewise-fuzz"]);
-        run.cargo(&args, |_| {})
+        run.tests(&args, |_| {})
     }),
     // With debug assertions: what a client does to the server is worth checking most closely.
     step("clients", "the program itself, driven by real clients", |run| {
-        run.cargo(&["test", "--locked", "--no-fail-fast", "-p", "corewise-cli"], |_| {})
+        run.tests(&["test", "--locked", "--no-fail-fast", "-p", "corewise-cli"], |_| {})
     }),
     step("fuzz", "the fuzz targets still pass on their stored inputs", |run| {
-        run.cargo(&["test", "--locked", "--no-fail-fast", "-p", "corewise-fuzz"], |_| {})
+        run.tests(&["test", "--locked", "--no-fail-fast", "-p", "corewise-fuzz"], |_| {})
     }),
     step("loom", "the models of the lock-free protocols, in every interleaving", loom),
     step("release", "the release build works: `corewise up --for 5s`", release),
@@ -84,7 +84,7 @@ fn loom(run: &mut Run) -> Result<(), String> {
     // would throw the other's away.
     let target = run.target().join("loom");
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
-    run.cargo(&args, |command| {
+    run.tests(&args, |command| {
         command.env("CARGO_TARGET_DIR", target);
         command.env("RUSTFLAGS", format!("{flags} --cfg loom").trim_start());
     })
