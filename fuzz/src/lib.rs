@@ -1,1 +1,44 @@
 //! Fuzz targets, and the replay of their corpora.
+//!
+//! Each target is a function over bytes that checks invariants, not only the absence of panics. The same function is driven by
+//! libFuzzer (`cargo fuzz run handshake`, in this folder), by the binaries of `fuzz_targets` (files as arguments), and by
+//! `tests/replay.rs` (every file of `corpus/`, and seeded mutations of them).
+//!
+//! | target | input | what has to hold |
+//! |---|---|---|
+//! | [`handshake()`] | what a client sends in its handshake | the same answers however the bytes are cut; well-formed, bounded |
+//! | [`transmission()`] | requests behind a good handshake | each answered once, with what a model says; the same contents |
+//! | [`connection()`] | a whole connection from its first byte | it ends; a device that wasn't chosen isn't touched; others are served |
+
+mod connection;
+mod device;
+mod handshake;
+mod mutate;
+pub mod seeds;
+mod transmission;
+
+pub use connection::connection;
+pub use handshake::handshake;
+pub use mutate::Mutator;
+pub use transmission::transmission;
+
+/// A fuzz target.
+pub type Target = fn(&[u8]);
+
+/// All targets, by the names of their corpora.
+pub const TARGETS: [(&str, Target); 3] =
+    [("handshake", handshake), ("transmission", transmission), ("connection", connection)];
+
+/// Replays the files named on the command line.
+///
+/// # Errors
+/// Where a file can't be read.
+///
+/// # Panics
+/// Where an invariant is broken: that is its purpose.
+pub fn replay_arguments(target: Target) -> std::io::Result<()> {
+    for path in std::env::args_os().skip(1) {
+        target(&std::fs::read(path)?);
+    }
+    Ok(())
+}

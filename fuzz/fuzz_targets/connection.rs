@@ -1,0 +1,10 @@
+//! The fuzz target `connection`: under cargo-fuzz it is driven by libFuzzer; otherwise it replays the files that it is given.
+#![cfg_attr(fuzzing, no_main)]
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|data: &[u8]| corewise_fuzz::connection(data));
+
+#[cfg(not(fuzzing))]
+fn main() -> std::io::Result<()> {
+    corewise_fuzz::replay_arguments(corewise_fuzz::connection)
+}

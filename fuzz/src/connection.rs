@@ -1,0 +1,91 @@
+//! A served connection in this process, and the target that feeds it whole conversations.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_nbd::handshake::Handshake;
+use corewise_nbd::wire::{Command, CommandFlags};
+use corewise_nbd::wire::{
+    GREETING_LEN, GoRequest, Greeting, OptionHeader, OptionKind, Request, SIMPLE_REPLY_LEN,
+};
+use corewise_nbd::{Export, Options, Server};
+
+use crate::device::Device;
+
+/// Input beyond this is cut off, so that it fits into the socket at once and the replies stay bounded.
+pub(crate) const MOST_INPUT: usize = 8 << 10;
+/// Longer than any answer takes: beyond it the server hangs.
+const HANG: Duration = Duration::from_secs(20);
+
+/// A server with one export, "disk", over this device.
+pub(crate) fn server(device: Arc<Device>) -> Server {
+    let server = Server::new(Options::default());
+    server.add_export(Export::new("disk", device)).expect("the name is free");
+    server
+}
+
+/// Sends everything, then reads to the end of the stream.
+pub(crate) fn exchange(server: &Server, input: &[u8]) -> Vec<u8> {
+    let (mut ours, theirs) = UnixStream::pair().expect("a socket pair");
+    ours.set_read_timeout(Some(HANG)).expect("a timeout above zero");
+    server.serve(theirs).expect("there is room for one client");
+    // Fails where the server has hung up already.
+    let _ = ours.write_all(input);
+    let _ = ours.shutdown(Shutdown::Write);
+    let mut output = Vec::new();
+    match ours.read_to_end(&mut output) {
+        Ok(_) => {}
+        // It closed with bytes of ours unread; what it had sent is in `output`.
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
+        Err(error) => panic!("the server doesn't end the connection: {error}"),
+    }
+    output
+}
+
+/// The bytes that choose the export.
+pub(crate) fn good_handshake() -> Vec<u8> {
+    let go = GoRequest::encode("disk", &[]);
+    let length = u32::try_from(go.len()).expect("a short name");
+    let mut out = 3_u32.to_be_bytes().to_vec();
+    out.extend_from_slice(&OptionHeader { option: OptionKind::GO, length }.encode());
+    out.extend_from_slice(&go);
+    out
+}
+
+/// Sends these bytes as a whole connection, from the client flags on.
+///
+/// # Panics
+/// Where the server doesn't end the connection, touches a device that wasn't chosen, or serves the next client no more.
+pub fn connection(data: &[u8]) {
+    let data = &data[..data.len().min(MOST_INPUT)];
+    let device = Device::new();
+    let server = server(device.clone());
+    let output = exchange(&server, data);
+    let greeting = output.first_chunk::<GREETING_LEN>().expect("the greeting comes first");
+    assert_eq!(*greeting, Handshake::greeting());
+    assert!(Greeting::decode(greeting).is_ok());
+
+    // What can be chosen at all contains the name of the export, or asks for the default one by an empty name.
+    let names_it = data.windows(4).any(|window| window == b"disk");
+    let empty_name = data
+        .windows(8)
+        .any(|window| window == [0, 0, 0, 1, 0, 0, 0, 0] || window[..4] == [0, 0, 0, 7]);
+    if !names_it && !empty_name {
+        assert_eq!(device.requests(), 0, "the device was used without having been chosen");
+    }
+
+    let read = Request {
+        flags: CommandFlags::empty(),
+        command: Command::READ,
+        cookie: 7,
+        offset: 512,
+        length: 512,
+    };
+    let expected = device.bytes()[512..1024].to_vec();
+    let output = exchange(&server, &[&good_handshake()[..], &read.encode()[..]].concat());
+    assert!(output.len() > SIMPLE_REPLY_LEN + 512, "the next client isn't served");
+    assert_eq!(output[output.len() - 512..], expected);
+}

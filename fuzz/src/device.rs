@@ -1,0 +1,61 @@
+//! A small memory device that counts what reaches it.
+
+use std::sync::Arc;
+
+use corewise_blockmq::{BlockDevice, Geometry, Op, Request};
+use corewise_sync::Mutex;
+
+/// Size of the device in bytes: small, so that an input of a few kilobytes can't ask for gigabytes of replies.
+pub(crate) const SIZE: usize = 16 << 10;
+
+pub(crate) struct Device {
+    /// L: is the lock; guards contents and count.
+    state: Mutex<(Vec<u8>, usize)>,
+}
+
+/// What the device holds at first.
+pub(crate) fn contents() -> Vec<u8> {
+    (0..SIZE).map(|i| (i / 512 + 1) as u8).collect()
+}
+
+impl Device {
+    pub(crate) fn new() -> Arc<Device> {
+        Arc::new(Device { state: Mutex::new((contents(), 0)) })
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.state.lock().0.clone()
+    }
+
+    pub(crate) fn requests(&self) -> usize {
+        self.state.lock().1
+    }
+}
+
+impl BlockDevice for Device {
+    fn name(&self) -> &str {
+        "fuzz"
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry::new(SIZE as u64)
+    }
+
+    fn submit(&self, mut rq: Request) {
+        let (from, to) = (rq.offset() as usize, (rq.offset() + rq.len()) as usize);
+        let mut state = self.state.lock();
+        state.1 += 1;
+        match rq.op() {
+            Op::Read => {
+                if let Some(buffer) = rq.buffer() {
+                    buffer.extend_from_slice(&state.0[from..to]);
+                }
+            }
+            Op::Write => state.0[from..to].copy_from_slice(rq.data()),
+            Op::Discard | Op::WriteZeroes => state.0[from..to].fill(0),
+            Op::Flush => {}
+        }
+        drop(state);
+        rq.complete(Ok(()));
+    }
+}

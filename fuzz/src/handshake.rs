@@ -1,0 +1,109 @@
+//! The target for the handshake machine.
+
+use corewise_nbd::handshake::{Catalogue, ExportOffer, Handshake, Outcome};
+use corewise_nbd::policy;
+use corewise_nbd::wire::{
+    BlockSizes, EXPORT_NAME_PADDING, ExportSummary, MAX_STRING, OPTION_REPLY_HEADER_LEN,
+    OptionReplyHeader, OptionReplyKind, TransmissionFlags,
+};
+
+struct Shelf;
+
+const NAMES: [&str; 2] = ["disk", "other"];
+
+impl Catalogue for Shelf {
+    fn find(&self, name: &str) -> Option<ExportOffer> {
+        let name = NAMES.iter().find(|known| **known == name)?;
+        Some(ExportOffer {
+            name: (*name).to_owned(),
+            description: "a description".to_owned(),
+            summary: ExportSummary { size: 1 << 30, flags: TransmissionFlags::HAS_FLAGS },
+            block_sizes: BlockSizes { minimum: 512, preferred: 4096, maximum: 32 << 20 },
+        })
+    }
+
+    fn for_each(&self, each: &mut dyn FnMut(&str, &str)) {
+        for name in NAMES {
+            each(name, "a description");
+        }
+    }
+
+    fn len(&self) -> usize {
+        NAMES.len()
+    }
+
+    fn is_shutting_down(&self) -> bool {
+        false
+    }
+}
+
+/// Most bytes that the replies to one batch of options may come to before they are sent: the machine's own bound, and one reply.
+const MOST_AT_ONCE: usize = (64 << 10) + 2 * MAX_STRING + 1024;
+
+/// Feeds the bytes in pieces of this size; the replies, the bytes consumed, how it ended.
+fn feed(data: &[u8], piece: usize) -> (Vec<u8>, usize, Outcome) {
+    let mut machine = Handshake::new();
+    let (mut pending, mut replies, mut consumed) = (Vec::new(), Vec::new(), 0);
+    for bytes in data.chunks(piece) {
+        pending.extend_from_slice(bytes);
+        loop {
+            let mut out = Vec::new();
+            let progress = machine.advance(&pending, &Shelf, &mut out);
+            assert!(progress.consumed <= pending.len(), "more consumed than there was");
+            assert!(out.len() <= MOST_AT_ONCE, "{} bytes of replies at once", out.len());
+            replies.extend_from_slice(&out);
+            pending.drain(..progress.consumed);
+            consumed += progress.consumed;
+            match progress.outcome {
+                Outcome::NeedMore => break,
+                Outcome::SendFirst => assert!(progress.consumed > 0, "no progress"),
+                end => {
+                    let mut nothing = Vec::new();
+                    let after = machine.advance(data, &Shelf, &mut nothing);
+                    assert_eq!(after.consumed, 0, "bytes taken after the end");
+                    assert!(nothing.is_empty(), "replies after the end");
+                    return (replies, consumed, end);
+                }
+            }
+        }
+    }
+    (replies, consumed, Outcome::NeedMore)
+}
+
+/// Runs a handshake over these bytes.
+///
+/// # Panics
+/// Where the answer depends on how the bytes are cut, a reply is malformed, or the machine answers without bound.
+pub fn handshake(data: &[u8]) {
+    let whole = feed(data, data.len().max(1));
+    let odd = 1 + usize::from(data.first().copied().unwrap_or(0)) % 31;
+    for piece in [1, odd, 4096] {
+        assert_eq!(feed(data, piece), whole, "pieces of {piece} bytes give another answer");
+    }
+    let (replies, consumed, outcome) = whole;
+    assert!(consumed <= data.len());
+
+    let mut rest = &replies[..];
+    let mut finals = 0;
+    while let Some((head, behind)) = rest.split_first_chunk::<OPTION_REPLY_HEADER_LEN>() {
+        // The answer to EXPORT_NAME has no head, and nothing follows it.
+        let Ok(head) = OptionReplyHeader::decode(head) else { break };
+        let len = head.length as usize;
+        assert!(len <= behind.len(), "a reply claims more than there is");
+        if head.kind == OptionReplyKind::ACK || head.kind.is_error() {
+            finals += 1;
+        }
+        if head.kind.is_error() {
+            assert!(std::str::from_utf8(&behind[..len]).is_ok(), "a message that is no text");
+        }
+        rest = &behind[len..];
+    }
+    assert!(finals <= policy::max_options(NAMES.len()) + 1, "{finals} options answered");
+    match outcome {
+        Outcome::Begin(offer) => {
+            assert!(NAMES.contains(&&offer.name[..]), "an export that doesn't exist");
+            assert!([0, 10, 10 + EXPORT_NAME_PADDING].contains(&rest.len()), "{}", rest.len());
+        }
+        _ => assert!(rest.is_empty(), "{} stray bytes", rest.len()),
+    }
+}

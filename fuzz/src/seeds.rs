@@ -1,0 +1,212 @@
+//! The seed inputs, as code: what stands in `corpus/` is written by `cargo run -p corewise-fuzz --bin seeds`.
+//!
+//! Beside ordinary conversations they hold the patterns behind what hurt other NBD servers; each is named after it.
+
+use corewise_nbd::wire::{
+    Command, CommandFlags, GoRequest, InfoKind, OptionHeader, OptionKind, Request,
+};
+
+/// A seed: its file name, and its bytes.
+pub type Seed = (&'static str, Vec<u8>);
+
+fn option(option: OptionKind, data: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
+    [&OptionHeader { option, length }.encode()[..], data].concat()
+}
+
+fn lying(option: OptionKind, length: u32, data: &[u8]) -> Vec<u8> {
+    [&OptionHeader { option, length }.encode()[..], data].concat()
+}
+
+fn go(name: &str) -> Vec<u8> {
+    option(OptionKind::GO, &GoRequest::encode(name, &[InfoKind::BLOCK_SIZE]))
+}
+
+fn info(name: &str) -> Vec<u8> {
+    let all = [InfoKind::NAME, InfoKind::DESCRIPTION, InfoKind::BLOCK_SIZE, InfoKind(9)];
+    option(OptionKind::INFO, &GoRequest::encode(name, &all))
+}
+
+fn flags(flags: u32) -> Vec<u8> {
+    flags.to_be_bytes().to_vec()
+}
+
+fn request(command: Command, offset: u64, length: u32) -> Vec<u8> {
+    with(CommandFlags::empty(), command, offset, length)
+}
+
+fn with(flags: CommandFlags, command: Command, offset: u64, length: u32) -> Vec<u8> {
+    Request { flags, command, cookie: 1, offset, length }.encode().to_vec()
+}
+
+fn write(offset: u64, data: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
+    [&request(Command::WRITE, offset, length)[..], data].concat()
+}
+
+/// Seeds for the handshake.
+pub fn handshake() -> Vec<Seed> {
+    let mut long_name = 0xffff_ffff_u32.to_be_bytes().to_vec();
+    long_name.extend_from_slice(b"disk\0\0");
+    let mut name_behind_end = 4096_u32.to_be_bytes().to_vec();
+    name_behind_end.extend_from_slice(&[b'x'; 40]);
+    vec![
+        (
+            "list-info-go",
+            [flags(3), option(OptionKind::LIST, &[]), info("disk"), go("disk")].concat(),
+        ),
+        ("export-name", [flags(0), option(OptionKind::EXPORT_NAME, b"other")].concat()),
+        ("abort", [flags(3), option(OptionKind::ABORT, &[])].concat()),
+        ("unknown-flags", flags(0xffff_ffff)),
+        ("many-lists", [flags(1), option(OptionKind::LIST, &[]).repeat(90)].concat()),
+        // Opened a device for clients that never named one.
+        ("cve-2019-14850-leaves-before-choosing", [flags(3), info("disk")].concat()),
+        // Options in an unusual order ran into an assertion.
+        (
+            "cve-2019-14851-info-of-one-go-of-another",
+            [flags(3), info("disk"), info("other"), info("nope"), go("other")].concat(),
+        ),
+        // State from before STARTTLS lived on behind it.
+        (
+            "cve-2021-3716-structured-reply-before-starttls",
+            [
+                flags(3),
+                option(OptionKind::STRUCTURED_REPLY, &[]),
+                option(OptionKind::STARTTLS, &[]),
+                go("disk"),
+            ]
+            .concat(),
+        ),
+        // The length of the name was added to another without looking.
+        (
+            "cve-2022-26495-name-length-wraps",
+            [flags(3), option(OptionKind::GO, &long_name)].concat(),
+        ),
+        // A name longer than the buffer on the stack.
+        (
+            "cve-2022-26496-name-behind-its-end",
+            [flags(3), option(OptionKind::INFO, &name_behind_end)].concat(),
+        ),
+        // A client that stays in its handshake while the server is taken away.
+        ("cve-2024-7409-half-open", [flags(3), lying(OptionKind::LIST, 100, b"")].concat()),
+        ("option-of-4-gib", [flags(3), lying(OptionKind(77), u32::MAX, b"data")].concat()),
+    ]
+}
+
+/// Seeds for the transmission phase.
+pub fn transmission() -> Vec<Seed> {
+    let all = u32::MAX;
+    let fua = CommandFlags::FUA;
+    vec![
+        (
+            "write-read-flush",
+            [
+                write(512, &[7; 1024]),
+                request(Command::READ, 0, 2048),
+                request(Command::FLUSH, 0, 0),
+            ]
+            .concat(),
+        ),
+        (
+            "every-command",
+            [
+                with(fua, Command::WRITE_ZEROES, 0, 512),
+                request(Command::TRIM, 512, 512),
+                with(fua | CommandFlags::NO_HOLE, Command::WRITE_ZEROES, 1024, 1024),
+                request(Command::READ, 0, 16384),
+                request(Command::CACHE, 0, 512),
+                request(Command::DISC, 0, 0),
+                request(Command::READ, 0, 512),
+            ]
+            .concat(),
+        ),
+        (
+            "beyond-the-end",
+            [
+                request(Command::READ, 16384, 512),
+                write(16384 - 512, &[1; 1024]),
+                request(Command::READ, u64::MAX - 511, 1024),
+                request(Command::READ, 0, 512),
+            ]
+            .concat(),
+        ),
+        (
+            "unaligned-and-empty",
+            [
+                request(Command::READ, 1, 512),
+                write(3, &[1; 100]),
+                request(Command::READ, 512, 0),
+                write(512, &[]),
+            ]
+            .concat(),
+        ),
+        (
+            "read-of-4-gib",
+            [request(Command::READ, 0, all), request(Command::READ, 0, 512)].concat(),
+        ),
+        (
+            "write-of-4-gib",
+            [request(Command::READ, 0, 512), request(Command::WRITE, 0, all), vec![0; 600]]
+                .concat(),
+        ),
+        (
+            "write-cut-off",
+            [write(0, &[9; 512]), request(Command::WRITE, 512, 4096), vec![1; 100]].concat(),
+        ),
+        ("refused-write-cut-off", [request(Command::WRITE, 1, 4096), vec![1; 100]].concat()),
+        ("bad-magic", [request(Command::READ, 0, 512), vec![0x25; 64]].concat()),
+        ("many-reads", request(Command::READ, 0, 16384).repeat(200)),
+        // Off by one at a status of the whole 32-bit range.
+        (
+            "cve-2025-47711-block-status-of-everything",
+            [request(Command::BLOCK_STATUS, 0, all), request(Command::BLOCK_STATUS, 0, all - 511)]
+                .concat(),
+        ),
+        // Rounding the length up overflowed 32 bits.
+        (
+            "cve-2025-47712-block-status-rounds-up",
+            [
+                request(Command::BLOCK_STATUS, 1, all),
+                with(CommandFlags::REQ_ONE, Command::BLOCK_STATUS, 511, all - 1),
+                request(Command::WRITE_ZEROES, 1, all),
+            ]
+            .concat(),
+        ),
+    ]
+}
+
+/// Seeds for whole connections.
+pub fn connection() -> Vec<Seed> {
+    let begin = || [flags(3), go("disk")].concat();
+    vec![
+        (
+            "go-write-read-disc",
+            [
+                begin(),
+                write(0, &[5; 512]),
+                request(Command::READ, 0, 1024),
+                request(Command::DISC, 0, 0),
+            ]
+            .concat(),
+        ),
+        ("default-export", [flags(3), go(""), request(Command::READ, 0, 512)].concat()),
+        (
+            "old-client",
+            [flags(0), option(OptionKind::EXPORT_NAME, b"disk"), request(Command::READ, 0, 512)]
+                .concat(),
+        ),
+        ("requests-before-choosing", [flags(3), request(Command::READ, 0, 512)].concat()),
+        ("choosing-twice", [begin(), go("disk")].concat()),
+        ("nothing", Vec::new()),
+        ("web-browser", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec()),
+        (
+            "leaves-with-replies-unread",
+            [begin(), request(Command::READ, 0, 16384).repeat(80)].concat(),
+        ),
+    ]
+}
+
+/// The seeds of every target, by the names of their corpora.
+pub fn all() -> [(&'static str, Vec<Seed>); 3] {
+    [("handshake", handshake()), ("transmission", transmission()), ("connection", connection())]
+}

@@ -1,0 +1,96 @@
+//! Every stored input, and seeded mutations of each, through its target. `COREWISE_LONG=1` makes many more mutations.
+#![cfg(not(loom))]
+
+use std::path::{Path, PathBuf};
+
+use corewise_fuzz::{Mutator, TARGETS, Target, seeds};
+
+fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    let mut inputs: Vec<_> = std::fs::read_dir(&folder)
+        .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+        .map(|entry| entry.expect("a folder that can be read").path())
+        .map(|path| {
+            let bytes = std::fs::read(&path).expect("a file that can be read");
+            (path, bytes)
+        })
+        .collect();
+    assert!(!inputs.is_empty(), "{} is empty", folder.display());
+    inputs.sort();
+    inputs
+}
+
+/// Runs the target; says which input it was where it fails, and leaves that input behind to be stored.
+fn run(target: &str, function: Target, what: &str, input: &[u8]) {
+    if std::panic::catch_unwind(|| function(input)).is_err() {
+        let path = std::env::temp_dir().join(format!("corewise-fuzz-{target}-failure"));
+        std::fs::write(&path, input).expect("a temporary folder that can be written");
+        panic!("{target}: {what} fails as shown above; the input is in {}", path.display());
+    }
+}
+
+fn replay(target: &str) {
+    let (_, function) = TARGETS.into_iter().find(|(name, _)| *name == target).expect("a target");
+    for (path, input) in corpus(target) {
+        run(target, function, &path.display().to_string(), &input);
+    }
+}
+
+fn mutations(target: &str, each: usize) {
+    let long = std::env::var_os("COREWISE_LONG").is_some_and(|value| value == "1");
+    let each = if long { each * 100 } else { each };
+    let (_, function) = TARGETS.into_iter().find(|(name, _)| *name == target).expect("a target");
+    let inputs = corpus(target);
+    for (number, (path, input)) in inputs.iter().enumerate() {
+        let mut mutator = Mutator::new(0xc0de_0000 + number as u64);
+        for round in 0..each {
+            let (_, other) = &inputs[round % inputs.len()];
+            let variant = mutator.mutate(input, other);
+            run(target, function, &format!("mutation {round} of {}", path.display()), &variant);
+        }
+    }
+}
+
+#[test]
+fn stored_inputs_of_the_handshake() {
+    replay("handshake");
+}
+
+#[test]
+fn stored_inputs_of_the_transmission_phase() {
+    replay("transmission");
+}
+
+#[test]
+fn stored_inputs_of_whole_connections() {
+    replay("connection");
+}
+
+#[test]
+fn mutated_inputs_of_the_handshake() {
+    mutations("handshake", 500);
+}
+
+#[test]
+fn mutated_inputs_of_the_transmission_phase() {
+    mutations("transmission", 60);
+}
+
+#[test]
+fn mutated_inputs_of_whole_connections() {
+    mutations("connection", 60);
+}
+
+#[test]
+fn the_seeds_stand_in_the_corpora_as_the_code_makes_them() {
+    for (target, seeds) in seeds::all() {
+        let stored = corpus(target);
+        for (name, bytes) in seeds {
+            let found = stored.iter().find(|(path, _)| path.ends_with(name));
+            assert!(
+                found.is_some_and(|(_, stored)| *stored == bytes),
+                "corpus/{target}/{name} differs: run `cargo run -p corewise-fuzz --bin seeds`"
+            );
+        }
+    }
+}
