@@ -176,6 +176,7 @@ impl DeviceManager {
             faults,
             keep_going: options.keep_going,
             cancel: options.cancel.clone(),
+            observed: options.observer.is_some(),
         };
         Ok(ProbeRun {
             state: Arc::new(ProbeState::new(plan)),
@@ -228,6 +229,7 @@ impl DeviceManager {
             cpus: self.machine().housekeeping().len(),
             max_helpers: options.max_helpers,
             abort: options.abort.clone(),
+            observed: options.observer.is_some(),
         };
         let run = Arc::new(ShutdownRun {
             state: Arc::new(ShutdownState::new(plan)),

@@ -159,12 +159,13 @@ pub(crate) fn helpers_to_ask(load: &Load) -> usize {
 }
 
 /// The new most for threads inside callbacks, where work is ready and the old most is reached.
-/// Grows only when callbacks have been blocking; never beyond the cap and the caller.
+/// Grows only when so many callbacks have been blocking that a CPU is free for another one; never
+/// beyond the cap and the caller.
 pub(crate) fn raised_target(load: &Load, cpus: usize) -> usize {
-    if load.backlog == 0 || load.blocked == 0 || load.running < load.target {
+    let active = load.running.saturating_sub(load.blocked);
+    if load.backlog == 0 || load.running < load.target || active >= cpus {
         return load.target;
     }
-    let active = load.running.saturating_sub(load.blocked);
     let more = cpus.saturating_sub(active).max(load.blocked * GROWTH);
     (load.running + more).min(load.cap + 1).max(load.target)
 }
@@ -233,7 +234,12 @@ mod tests {
         let asked = AsyncProbe::parse("nvme");
         assert!(probes_async(ProbeType::Default, None, "nvme", &asked));
         assert!(!probes_async(ProbeType::Default, None, "ahci", &asked));
-        assert!(!probes_async(ProbeType::PreferAsynchronous, Some(ProbeType::Default), "x", &asked));
+        assert!(!probes_async(
+            ProbeType::PreferAsynchronous,
+            Some(ProbeType::Default),
+            "x",
+            &asked
+        ));
     }
 
     #[test]
@@ -317,7 +323,9 @@ mod tests {
         assert_eq!(raised_target(&full, 4), 4);
         assert_eq!(raised_target(&Load { blocked: 4, ..full }, 4), 16);
         assert_eq!(raised_target(&Load { blocked: 1, ..full }, 4), 7);
-        assert_eq!(raised_target(&Load { blocked: 4, running: 12, target: 12, ..full }, 4), 17);
+        assert_eq!(raised_target(&Load { blocked: 12, running: 12, target: 12, ..full }, 4), 17);
+        let busy = Load { blocked: 4, running: 12, target: 12, ..full };
+        assert_eq!(raised_target(&busy, 4), 12, "eight that don't block keep four CPUs busy");
         assert_eq!(raised_target(&Load { blocked: 4, backlog: 0, ..full }, 4), 4);
     }
 

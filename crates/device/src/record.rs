@@ -33,8 +33,7 @@ impl Site {
     pub(crate) fn here(machine: &corewise_topology::Machine, placed: Option<u32>) -> Site {
         let thread = corewise_sync::thread::current();
         let worker = Arc::from(thread.name().unwrap_or("a thread without a name"));
-        let cpu =
-            if machine.is_synthetic() { placed } else { corewise_topology::current_cpu() };
+        let cpu = if machine.is_synthetic() { placed } else { corewise_topology::current_cpu() };
         Site { worker, cpu }
     }
 }

@@ -14,11 +14,17 @@ fn model() -> Arc<Counters> {
 }
 
 fn finish(c: &Counters, device: u32, failed: Option<u32>, mut released: impl FnMut(Release)) {
-    c.finish(device, failed, &mut Vec::new(), |d| FEEDS[d as usize], |d, by, release| {
-        assert_eq!((d, by), (2, device));
-        released(release);
-        Settled::Queued
-    });
+    c.finish(
+        device,
+        failed,
+        &mut Vec::new(),
+        |d| FEEDS[d as usize],
+        |d, by, release| {
+            assert_eq!((d, by), (2, device));
+            released(release);
+            Settled::Queued
+        },
+    );
 }
 
 #[test]

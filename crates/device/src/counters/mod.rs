@@ -167,10 +167,7 @@ mod tests {
         let needs: [&[u32]; 4] = [&[], &[0], &[0], &[1, 2]];
         let (c, feeds) = (counters(&needs), reverse(&needs));
         let seeded: Vec<Release> = (0..4).map(|d| c.seed(d)).collect();
-        assert_eq!(
-            seeded,
-            [Release::Ready, Release::Waiting, Release::Waiting, Release::Waiting]
-        );
+        assert_eq!(seeded, [Release::Ready, Release::Waiting, Release::Waiting, Release::Waiting]);
         let finish = |device| {
             let mut released = Vec::new();
             let of = |d: u32| feeds[d as usize].as_slice();

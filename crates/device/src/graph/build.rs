@@ -263,9 +263,13 @@ mod tests {
 
     #[test]
     fn registration_order_is_kept_where_it_is_consistent() {
-        let graph =
-            Graph::build(vec![decl("a", &[]), decl("b", &[]), decl("c", &["a"]), decl("d", &["b"])])
-                .unwrap();
+        let graph = Graph::build(vec![
+            decl("a", &[]),
+            decl("b", &[]),
+            decl("c", &["a"]),
+            decl("d", &["b"]),
+        ])
+        .unwrap();
         assert_eq!(names(&graph, graph.order()), ["a", "b", "c", "d"]);
     }
 

@@ -93,7 +93,12 @@ pub struct DeviceReport {
 }
 
 impl BringUp {
-    pub(crate) fn new(graph: &Graph, first: usize, finished: &Finished, cancelled: bool) -> BringUp {
+    pub(crate) fn new(
+        graph: &Graph,
+        first: usize,
+        finished: &Finished,
+        cancelled: bool,
+    ) -> BringUp {
         let report = |(i, (outcome, _)): (usize, &(ProbeOutcome, _))| {
             let decl = graph.decl(DeviceId::new(first + i));
             DeviceReport {

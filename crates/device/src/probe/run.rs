@@ -47,15 +47,20 @@ impl ProbeRun {
 
     /// Does what a step asked for.
     fn apply(self: &Arc<Self>, fx: &mut Effects) {
-        for (id, outcome, done) in std::mem::take(&mut fx.finished) {
-            let device = self.graph().name(id);
-            let total = self.state.total();
-            let event = Event::Finished { device, outcome: &outcome, done, total };
-            event::tell(self.observer.as_ref(), &event);
-        }
         for id in std::mem::take(&mut fx.queue) {
             let ticket = Ticket { run: Some(self.clone()), id };
             self.placer.spawn(self.graph().node(id), move |cpu| ticket.probe(cpu));
+        }
+        let finished = std::mem::take(&mut fx.finished);
+        if let Some(observer) = &self.observer
+            && !finished.is_empty()
+        {
+            let total = self.state.total();
+            for (id, outcome, done) in &finished {
+                let (device, done) = (self.graph().name(*id), *done);
+                event::tell(Some(observer), &Event::Finished { device, outcome, done, total });
+            }
+            self.state.told(finished.len());
         }
     }
 
@@ -77,12 +82,16 @@ impl ProbeRun {
             let device = self.graph().name(id);
             event::tell(self.observer.as_ref(), &Event::Started { device });
             let result = self.call_driver(id, &needs);
+            let at = self.clock.now();
             if let Err(error) = &result
                 && !error.is_no_device()
             {
                 tracing::warn!(device, %error, "probe failed");
             }
-            self.state.end(id, result, self.clock.now(), &mut fx);
+            // The shutdown may drop the suppliers as soon as this device is settled, and in its own
+            // order: this thread must not be the one that holds them last.
+            drop(needs);
+            self.state.end(id, result, at, || self.clock.now(), &mut fx);
         }
         self.apply(&mut fx);
     }
@@ -122,8 +131,9 @@ impl Drop for Ticket {
             let gone = "its worker pools were shut down before it could be probed; \
                         shut down devices before pools";
             let mut fx = Effects::default();
-            let now = run.clock.now();
-            run.state.end(self.id, Err(ProbeError::failed(gone)), now, &mut fx);
+            let at = run.clock.now();
+            let error = Err(ProbeError::failed(gone));
+            run.state.end(self.id, error, at, || run.clock.now(), &mut fx);
             run.apply(&mut fx);
         }
     }

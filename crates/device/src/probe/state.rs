@@ -90,6 +90,8 @@ pub(crate) struct Plan {
     pub keep_going: bool,
     /// Stops the start of further probes.
     pub cancel: Cancel,
+    /// Somebody is told about finished devices: the bring-up ends after the last telling.
+    pub observed: bool,
 }
 
 /// One bring-up.
@@ -111,6 +113,8 @@ struct State {
     /// Devices of this bring-up that are not settled.
     left: usize,
     total: usize,
+    /// Finished devices that the observer was not told about yet.
+    untold: usize,
     /// The failure that stopped the bring-up.
     stopped_by: Option<DeviceId>,
     records: Vec<Record>,
@@ -172,7 +176,8 @@ impl ProbeState {
         }));
         let total = graph.len() - first;
         let records = Vec::with_capacity(total);
-        let state = State { slots, sync_order, left: total, total, stopped_by: None, records };
+        let state =
+            State { slots, sync_order, left: total, total, untold: 0, stopped_by: None, records };
         ProbeState { counters, state: Mutex::new(state), changed: Condvar::new(), plan }
     }
 
@@ -235,29 +240,33 @@ impl ProbeState {
         Some(self.plan.graph.needs(id).iter().map(bound).collect())
     }
 
-    /// The probe of `id` is over, or will never be called (its worker is gone: an error).
+    /// The probe of `id` was over at `at`, or will never be called (its worker is gone: an error).
     pub(crate) fn end(
         &self,
         id: DeviceId,
         result: Result<Arc<dyn Bound>, ProbeError>,
-        now: Duration,
+        at: Duration,
+        clock: impl Fn() -> Duration,
         fx: &mut Effects,
     ) {
         let st = &mut *self.state.lock();
         if matches!(st.slots[id.index()].phase, Phase::Settled) {
             return;
         }
+        // What this releases is released now, under the lock: another thread's probe may have ended
+        // after `at`, and have come first.
+        let now = clock();
         let culprit = match result {
             Ok(bound) => {
                 st.slots[id.index()].bound = Some(bound);
-                self.conclude(st, id, ProbeOutcome::Bound, now, fx);
+                self.conclude(st, id, ProbeOutcome::Bound, at, fx);
                 None
             }
             Err(error) => {
                 if !self.plan.keep_going && st.stopped_by.is_none() {
                     st.stopped_by = Some(id);
                 }
-                self.conclude(st, id, ProbeOutcome::Failed(error), now, fx);
+                self.conclude(st, id, ProbeOutcome::Failed(error), at, fx);
                 Some(id.0)
             }
         };
@@ -272,11 +281,7 @@ impl ProbeState {
 
     /// As [`ProbeState::caller_step`], but waits until there is something to do: `Wait` is
     /// returned only together with effects.
-    pub(crate) fn caller_wait(
-        &self,
-        clock: impl Fn() -> Duration,
-        fx: &mut Effects,
-    ) -> CallerStep {
+    pub(crate) fn caller_wait(&self, clock: impl Fn() -> Duration, fx: &mut Effects) -> CallerStep {
         let mut st = self.state.lock();
         loop {
             let step = self.step(&mut st, clock(), fx);
@@ -301,7 +306,16 @@ impl ProbeState {
                 Phase::Waiting | Phase::Running { .. } => return CallerStep::Wait,
             }
         }
-        if st.left == 0 { CallerStep::Done } else { CallerStep::Wait }
+        if st.left == 0 && st.untold == 0 { CallerStep::Done } else { CallerStep::Wait }
+    }
+
+    /// The observer was told about `n` finished devices. Not called where there is none.
+    pub(crate) fn told(&self, n: usize) {
+        let mut st = self.state.lock();
+        st.untold -= n;
+        if st.untold == 0 {
+            self.wake_caller(&st);
+        }
     }
 
     /// Everything that is over: only after the caller was told `Done`.
@@ -420,6 +434,7 @@ impl ProbeState {
         });
         slot.outcome = Some(outcome);
         st.left -= 1;
+        st.untold += usize::from(self.plan.observed);
         fx.finished.push((id, on_timeline, st.total - st.left));
     }
 

@@ -25,6 +25,7 @@ impl Stepped {
             faults,
             keep_going,
             cancel: Cancel::new(),
+            observed: false,
         };
         let state = ProbeState::new(plan);
         let mut stepped =
@@ -60,7 +61,7 @@ impl Stepped {
         let id = self.id(name);
         let result: Result<Arc<dyn Bound>, _> =
             if ok { Ok(Arc::new(Thing)) } else { Err(ProbeError::failed("on purpose")) };
-        self.step(|state, now, fx| state.end(id, result, now, fx));
+        self.step(|state, now, fx| state.end(id, result, now, || now, fx));
     }
 
     fn probe(&mut self, name: &str) {
@@ -133,7 +134,8 @@ fn stepped_a_failure_with_keep_going_skips_exactly_its_dependents() {
 
 #[test]
 fn stepped_a_failure_stops_new_probes_and_those_running_finish() {
-    let decls = vec![decl("bad", &[]), decl("runs", &[]), decl("queued", &[]), decl("c", &["runs"])];
+    let decls =
+        vec![decl("bad", &[]), decl("runs", &[]), decl("queued", &[]), decl("c", &["runs"])];
     let mut s = Stepped::new(decls, &[], false);
     s.begin("bad");
     s.begin("runs");
@@ -208,6 +210,7 @@ fn stepped_devices_of_an_earlier_bring_up_count_as_bound_or_as_culprits() {
         faults: Vec::new(),
         keep_going: true,
         cancel: Cancel::new(),
+        observed: false,
     };
     let state = ProbeState::new(plan);
     let mut fx = Effects::default();
@@ -216,7 +219,8 @@ fn stepped_devices_of_an_earlier_bring_up_count_as_bound_or_as_culprits() {
     let site = Site { worker: "w".into(), cpu: None };
     let needs = state.begin(DeviceId(2), site, Duration::ZERO, &mut fx).unwrap();
     assert_eq!(needs[0].0, "up");
-    state.end(DeviceId(2), Ok(Arc::new(Thing)), Duration::ZERO, &mut fx);
+    let now = || Duration::ZERO;
+    state.end(DeviceId(2), Ok(Arc::new(Thing)), now(), now, &mut fx);
     assert_eq!(state.caller_step(Duration::ZERO, &mut fx), CallerStep::Done);
     let devices = state.finish().devices;
     assert_eq!(devices[0].0, ProbeOutcome::Bound);

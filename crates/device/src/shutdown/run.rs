@@ -49,9 +49,9 @@ impl ShutdownRun {
                     let bound = self.state.serial_start(id, now, &site, &mut passed);
                     let ended = self.call(id, &*bound);
                     drop(bound);
-                    now = self.clock.now();
+                    now = ended.at;
                     let told = self.observer.as_ref().map(|_| ended.outcome.clone());
-                    let done = self.state.serial_end(now, ended);
+                    let done = self.state.serial_end(ended);
                     self.tell_finished(id, told, done);
                 }
             }
@@ -63,18 +63,18 @@ impl ShutdownRun {
     fn parallel(self: &Arc<Self>) {
         let listener: Arc<dyn crate::cancel::Listener> = self.state.clone();
         self.abort.listen(Arc::downgrade(&listener));
-        self.state.seed(self.clock.now());
+        let now = || self.clock.now();
+        self.state.seed(&now);
         let site = Site::here(self.placer.machine(), None);
         let (mut ended, mut waited) = (None, false);
         loop {
             let told = self.told(ended.as_ref());
-            let (step, owed) = self.state.caller_step(self.clock.now(), ended.take(), &site, waited);
+            let (step, owed) = self.state.caller_step(&now, ended.take(), &site, waited);
             self.pay(owed, told);
             match step {
                 CallerStep::Run(task) => ended = Some(self.call_task(task)),
                 CallerStep::Wait(limit) => {
-                    waited =
-                        context::blocking("device shutdown", || self.state.caller_wait(limit));
+                    waited = context::blocking("device shutdown", || self.state.caller_wait(limit));
                 }
                 CallerStep::Done | CallerStep::Aborted => return,
             }
@@ -85,11 +85,11 @@ impl ShutdownRun {
     fn help(self: &Arc<Self>) {
         self.state.helper_comes();
         let site = Site::here(self.placer.machine(), None);
+        let now = || self.clock.now();
         let (mut ended, mut watched) = (None, false);
         loop {
             let told = self.told(ended.as_ref());
-            let now = self.clock.now();
-            let (step, owed) = self.state.helper_step(now, ended.take(), &site, watched);
+            let (step, owed) = self.state.helper_step(&now, ended.take(), &site, watched);
             self.pay(owed, told);
             watched = matches!(step, HelperStep::Watch(_));
             match step {
@@ -113,6 +113,7 @@ impl ShutdownRun {
         }
         if let Some((id, outcome)) = told {
             self.tell_finished(id, Some(outcome), owed.done);
+            self.state.told();
         }
     }
 
@@ -124,7 +125,9 @@ impl ShutdownRun {
         let name = self.state.graph().name(device);
         event::tell(self.observer.as_ref(), &Event::Started { device: name });
         let call = || context::blocking("device shutdown", || bound.shutdown());
-        let outcome = match catch_unwind(AssertUnwindSafe(call)) {
+        let result = catch_unwind(AssertUnwindSafe(call));
+        let at = self.clock.now();
+        let outcome = match result {
             Ok(Ok(())) => Outcome::Ok,
             Ok(Err(error)) => Outcome::Failed(error.to_string()),
             Err(payload) => {
@@ -134,7 +137,7 @@ impl ShutdownRun {
         if let Outcome::Failed(message) = &outcome {
             tracing::warn!(device = name, %message, "shutdown callback failed");
         }
-        Ended { device, outcome }
+        Ended { device, outcome, at }
     }
 
     /// What the observer is to be told about a callback that is over, if there is an observer.

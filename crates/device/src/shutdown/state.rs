@@ -51,6 +51,8 @@ pub(crate) struct ShutdownPlan {
     pub max_helpers: usize,
     /// Leaves the rest undone.
     pub abort: Cancel,
+    /// Somebody is told about finished callbacks: the shutdown ends after the last telling.
+    pub observed: bool,
 }
 
 /// One shutdown.
@@ -65,6 +67,8 @@ pub(crate) struct ShutdownState {
     cpus: usize,
     /// I: switches itself.
     abort: Cancel,
+    /// I: somebody is told about finished callbacks.
+    observed: bool,
     /// I: the counters are atomic themselves: unfinished children and consumers.
     counters: Counters,
     /// I: which synchronous devices each device's end is needed for.
@@ -93,6 +97,8 @@ struct State {
     running: Vec<Running>,
     /// Devices with a callback that is not over.
     left: usize,
+    /// Those of the others that the observer was not told about yet.
+    untold: usize,
     /// Synchronous ones among them, by number and by bit.
     sync_left: usize,
     sync_mask: u64,
@@ -140,7 +146,13 @@ pub(crate) struct Task {
 pub(crate) struct Ended {
     pub device: DeviceId,
     pub outcome: Outcome,
+    pub at: Duration,
 }
+
+/// The time, read when it is needed. What starts or is released at some moment comes after the ends
+/// of what it waited for only if the clock is read after these were noted: a time that a thread read
+/// before it got the lock may be older.
+pub(crate) type Now<'a> = &'a dyn Fn() -> Duration;
 
 /// What the caller does next.
 pub(crate) enum CallerStep {
@@ -215,7 +227,7 @@ pub enum RemainingState {
 
 impl ShutdownState {
     pub(crate) fn new(plan: ShutdownPlan) -> ShutdownState {
-        let ShutdownPlan { graph, bound, kinds, cpus, max_helpers: cap, abort } = plan;
+        let ShutdownPlan { graph, bound, kinds, cpus, max_helpers: cap, abort, observed } = plan;
         let feeds = |d: DeviceId| u32::try_from(graph.feeds(d).len()).expect("as many as devices");
         let counters = Counters::new(graph.ids().map(feeds));
         let sync_left = kinds.iter().filter(|k| **k == Kind::Sync).count();
@@ -228,6 +240,7 @@ impl ShutdownState {
             asyncs: BTreeMap::new(),
             running: Vec::new(),
             left: total,
+            untold: 0,
             sync_left,
             sync_mask,
             caller: CallerRests::No,
@@ -246,6 +259,7 @@ impl ShutdownState {
             total,
             cpus,
             abort,
+            observed,
             counters,
             below,
             state: Mutex::new(state),
@@ -265,7 +279,7 @@ impl ShutdownState {
 
     /// Seeds the counters: what nothing depends on becomes ready, or is done where it has no
     /// callback. Called once, before any other step.
-    pub(crate) fn seed(&self, now: Duration) {
+    pub(crate) fn seed(&self, now: Now<'_>) {
         let (mut ready, mut records, mut stack) = (Vec::new(), Vec::new(), Vec::new());
         for &id in self.graph.order().iter().rev() {
             let release = self.counters.seed(id.0);
@@ -282,14 +296,15 @@ impl ShutdownState {
     /// whole time.
     pub(crate) fn caller_step(
         &self,
-        now: Duration,
+        now: Now<'_>,
         ended: Option<Ended>,
         site: &Site,
         waited: bool,
     ) -> (CallerStep, Owed) {
         let mut st = self.conclude(now, ended);
+        let now = now();
         st.caller = CallerRests::No;
-        let step = if st.left == 0 {
+        let step = if st.is_over() {
             CallerStep::Done
         } else if self.abort.is_cancelled() {
             CallerStep::Aborted
@@ -336,6 +351,17 @@ impl ShutdownState {
         self.caller.notify_all();
     }
 
+    /// The observer was told about a finished callback. Not called where there is none.
+    pub(crate) fn told(&self) {
+        let mut st = self.state.lock();
+        st.untold -= 1;
+        if st.is_over() {
+            st.caller = CallerRests::No;
+            drop(st);
+            self.wake_caller();
+        }
+    }
+
     /// A helper that was asked for is here.
     pub(crate) fn helper_comes(&self) {
         let mut st = self.state.lock();
@@ -356,12 +382,13 @@ impl ShutdownState {
     /// A helper's step. `ended` is what it ran before; `watched` says that it was the watcher.
     pub(crate) fn helper_step(
         &self,
-        now: Duration,
+        now: Now<'_>,
         ended: Option<Ended>,
         site: &Site,
         watched: bool,
     ) -> (HelperStep, Owed) {
         let mut st = self.conclude(now, ended);
+        let now = now();
         if watched {
             st.watched = false;
         }
@@ -410,9 +437,9 @@ impl ShutdownState {
     }
 
     /// The serial loop ended a callback. Returns how many are over.
-    pub(crate) fn serial_end(&self, now: Duration, ended: Ended) -> usize {
+    pub(crate) fn serial_end(&self, ended: Ended) -> usize {
         let mut st = self.state.lock();
-        st.record_end(now, ended);
+        st.record_end(ended);
         st.left -= 1;
         self.total - st.left
     }
@@ -453,20 +480,23 @@ impl ShutdownState {
     /// are noted as cancelled now, while they go on. Called once, by the caller when it is through.
     pub(crate) fn finish(&self, now: Duration) -> Finished {
         let mut st = self.state.lock();
-        let mut records = std::mem::take(&mut st.records);
+        // After an abort the notes go on to tell what remains.
+        let mut records =
+            if st.left > 0 { st.records.clone() } else { std::mem::take(&mut st.records) };
         records.extend(st.running.iter().map(|r| r.record(now, Outcome::Cancelled)));
         Finished { records, bound: std::mem::take(&mut st.bound), helpers: st.asked }
     }
 
     /// Takes in what a thread ran: releases what waited for it (without the lock), then notes it.
-    fn conclude(&self, now: Duration, ended: Option<Ended>) -> MutexGuard<'_, State> {
+    fn conclude(&self, now: Now<'_>, ended: Option<Ended>) -> MutexGuard<'_, State> {
         let Some(ended) = ended else { return self.state.lock() };
         let (mut ready, mut records, mut stack) = (Vec::new(), Vec::new(), Vec::new());
         let device = ended.device;
         self.cascade(device, now, &mut ready, &mut records, &mut stack);
         let mut st = self.state.lock();
-        st.record_end(now, ended);
+        st.record_end(ended);
         st.left -= 1;
+        st.untold += usize::from(self.observed);
         if self.kinds[device.index()] == Kind::Sync {
             st.sync_left -= 1;
             st.sync_mask &= !self.below.as_ref().map_or(0, |b| b.own[device.index()]);
@@ -479,7 +509,7 @@ impl ShutdownState {
     fn cascade(
         &self,
         id: DeviceId,
-        now: Duration,
+        now: Now<'_>,
         ready: &mut Vec<Ready>,
         records: &mut Vec<Record>,
         stack: &mut Vec<(u32, Option<u32>)>,
@@ -495,18 +525,18 @@ impl ShutdownState {
         &self,
         device: DeviceId,
         by: Option<DeviceId>,
-        now: Duration,
+        now: Now<'_>,
         ready: &mut Vec<Ready>,
         records: &mut Vec<Record>,
     ) -> Settled {
         match self.kinds[device.index()] {
             Kind::Absent => Settled::Done,
             Kind::NoCallback => {
-                records.push(Record::instant(device, now, by, Outcome::Ok, true));
+                records.push(Record::instant(device, now(), by, Outcome::Ok, true));
                 Settled::Done
             }
             Kind::Sync | Kind::Async => {
-                ready.push(Ready { device, queued: now, by });
+                ready.push(Ready { device, queued: now(), by });
                 Settled::Queued
             }
         }
@@ -531,7 +561,7 @@ impl ShutdownState {
 
     /// What the step that was just made owes to others.
     fn owed(&self, st: &mut State, now: Duration) -> Owed {
-        let own = st.left == 0 || !st.sync.is_empty() || self.abort.is_cancelled();
+        let own = st.is_over() || !st.sync.is_empty() || self.abort.is_cancelled();
         let helps = !own && self.pick_for_caller(st, false).is_some();
         // A caller that sleeps is woken for a backlog too: to watch that somebody comes for it.
         let watches = st.caller == CallerRests::Asleep && !st.asyncs.is_empty();
@@ -541,8 +571,7 @@ impl ShutdownState {
         }
         let mut load = st.observe(now, self.cpus);
         load.backlog -= usize::from(wake && helps);
-        let helpers =
-            if self.abort.is_cancelled() { 0 } else { policy::helpers_to_ask(&load) };
+        let helpers = if self.abort.is_cancelled() { 0 } else { policy::helpers_to_ask(&load) };
         st.coming += helpers;
         st.asked += helpers;
         Owed { helpers, wake, done: self.total - st.left }
@@ -567,6 +596,10 @@ impl State {
         }
     }
 
+    fn is_over(&self) -> bool {
+        self.left == 0 && self.untold == 0
+    }
+
     fn start(&mut self, ready: Ready, now: Duration, site: &Site) -> Task {
         let device = ready.device;
         let bound = self.bound[device.index()].clone();
@@ -574,12 +607,12 @@ impl State {
         Task { device, bound: bound.expect("a device with a callback is bound") }
     }
 
-    fn record_end(&mut self, now: Duration, ended: Ended) {
+    fn record_end(&mut self, ended: Ended) {
         let of = |r: &Running| r.ready.device == ended.device;
         let index = self.running.iter().position(of).expect("it was started");
         let running = self.running.swap_remove(index);
-        self.slow_seen |= now.saturating_sub(running.since) >= SLOW;
-        self.records.push(running.record(now, ended.outcome));
+        self.slow_seen |= ended.at.saturating_sub(running.since) >= SLOW;
+        self.records.push(running.record(ended.at, ended.outcome));
     }
 
     /// The load now; raises the target where callbacks block.

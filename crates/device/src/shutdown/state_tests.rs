@@ -1,1 +1,412 @@
-//! Steps shutdowns by hand.
+//! Steps shutdowns by hand: no threads, no clock, every interleaving chosen here.
+
+use super::*;
+use crate::DeviceDecl;
+
+struct Thing;
+impl Bound for Thing {}
+
+/// Two CPUs, up to eight helpers.
+struct Stepped {
+    state: ShutdownState,
+    now: Duration,
+    site: Site,
+    /// Helpers that were asked for and that the test has not let come.
+    asked: usize,
+    woken: bool,
+}
+
+/// "a: sync", "b: async", "c: none", "d: absent", each with what it needs.
+fn stepped(devices: &[(&str, Kind, &[&str])]) -> Stepped {
+    let decl = |(name, _, needs): &(&str, Kind, &[&str])| {
+        needs.iter().fold(DeviceDecl::new(*name, "d"), |d, n| d.supplier(*n))
+    };
+    let graph = Graph::build(devices.iter().map(decl).collect()).unwrap();
+    let thing = |kind: Kind| (kind != Kind::Absent).then(|| Arc::new(Thing) as Arc<dyn Bound>);
+    let state = ShutdownState::new(ShutdownPlan {
+        graph: Arc::new(graph),
+        bound: devices.iter().map(|d| thing(d.1)).collect(),
+        kinds: devices.iter().map(|d| d.1).collect(),
+        cpus: 2,
+        max_helpers: 8,
+        abort: Cancel::new(),
+        observed: false,
+    });
+    state.seed(&|| Duration::ZERO);
+    let site = Site { worker: "w".into(), cpu: None };
+    Stepped { state, now: Duration::ZERO, site, asked: 0, woken: false }
+}
+
+impl Stepped {
+    fn ended(&self, name: &str) -> Option<Ended> {
+        let device = self.state.graph().find(name)?;
+        Some(Ended { device, outcome: Outcome::Ok, at: self.now })
+    }
+
+    fn owe(&mut self, owed: Owed) {
+        self.asked += owed.helpers;
+        self.woken |= owed.wake;
+    }
+
+    fn name(&self, task: &Task) -> String {
+        self.state.graph().name(task.device).to_string()
+    }
+
+    /// The caller has run `ended` ("" for nothing) and asks for more.
+    fn caller(&mut self, ended: &str) -> String {
+        self.caller_after(ended, false)
+    }
+
+    fn caller_after(&mut self, ended: &str, waited: bool) -> String {
+        let ended = self.ended(ended);
+        let (step, owed) = self.state.caller_step(&|| self.now, ended, &self.site, waited);
+        self.owe(owed);
+        match step {
+            CallerStep::Run(task) => self.name(&task),
+            CallerStep::Wait(None) => "sleep".into(),
+            CallerStep::Wait(Some(_)) => "watch".into(),
+            CallerStep::Done => "done".into(),
+            CallerStep::Aborted => "aborted".into(),
+        }
+    }
+
+    /// A helper that was asked for comes.
+    fn comes(&mut self) -> String {
+        self.asked = self.asked.checked_sub(1).expect("no helper was asked for");
+        self.state.helper_comes();
+        self.helper("")
+    }
+
+    fn helper(&mut self, ended: &str) -> String {
+        self.helper_after(ended, false)
+    }
+
+    fn helper_after(&mut self, ended: &str, watched: bool) -> String {
+        let ended = self.ended(ended);
+        let (step, owed) = self.state.helper_step(&|| self.now, ended, &self.site, watched);
+        self.owe(owed);
+        match step {
+            HelperStep::Run(task) => self.name(&task),
+            HelperStep::Watch(_) => "watch".into(),
+            HelperStep::Leave => "leave".into(),
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+    }
+
+    fn finished(&self) -> Vec<String> {
+        let records = self.state.finish(self.now).records;
+        records.iter().map(|r| self.state.graph().name(r.device).to_string()).collect()
+    }
+}
+
+use Kind::{Absent, Async, NoCallback, Sync};
+
+#[test]
+fn stepped_children_and_consumers_end_before_what_they_need() {
+    let mut s = stepped(&[
+        ("bus", Sync, &[]),
+        ("disk", Async, &["bus"]),
+        ("log", Async, &["bus"]),
+        ("volume", Async, &["disk", "log"]),
+    ]);
+    assert_eq!(s.caller(""), "volume");
+    assert_eq!(s.asked, 0, "nothing is ready beside it");
+    assert_eq!(s.caller("volume"), "log");
+    assert_eq!(s.asked, 1, "two were ready: one helper");
+    assert_eq!(s.comes(), "disk");
+    assert_eq!(s.helper("disk"), "leave");
+    assert_eq!(s.caller("log"), "bus");
+    assert_eq!(s.caller("bus"), "done");
+    assert_eq!(s.finished(), ["volume", "disk", "log", "bus"]);
+}
+
+#[test]
+fn stepped_synchronous_devices_go_in_reverse_registration_order_among_the_ready_ones() {
+    let mut s = stepped(&[
+        ("s1", Sync, &[]),
+        ("s2", Sync, &[]),
+        ("s3", Sync, &[]),
+        ("a", Async, &["s3"]),
+        ("b", Async, &["s3"]),
+    ]);
+    assert_eq!(s.caller(""), "s2", "s3 waits for a and b, and nobody waits for s3");
+    assert_eq!(s.asked, 1);
+    assert_eq!(s.comes(), "b");
+    assert_eq!(s.helper("b"), "a");
+    assert_eq!(s.helper("a"), "leave");
+    assert_eq!(s.caller("s2"), "s3");
+    assert_eq!(s.caller("s3"), "s1");
+}
+
+#[test]
+fn stepped_inverted_registration_deadlocks_nobody() {
+    // The sync child is registered before its async parent and long before the rest (3.3).
+    let mut s = stepped(&[
+        ("child", Sync, &["parent"]),
+        ("other", Async, &[]),
+        ("parent", Async, &[]),
+        ("late", Sync, &[]),
+    ]);
+    assert_eq!(s.caller(""), "late");
+    assert_eq!(s.comes(), "other");
+    assert_eq!(s.caller("late"), "child");
+    assert_eq!(s.helper("other"), "leave");
+    assert_eq!(s.caller("child"), "parent");
+    assert_eq!(s.caller("parent"), "done");
+}
+
+#[test]
+fn stepped_devices_without_a_callback_complete_on_the_spot_in_long_chains() {
+    let mut s = stepped(&[
+        ("root", Async, &[]),
+        ("n1", NoCallback, &["root"]),
+        ("n2", NoCallback, &["n1"]),
+        ("leaf", Async, &["n2"]),
+        ("n3", NoCallback, &["leaf"]),
+    ]);
+    assert_eq!(s.caller(""), "leaf");
+    assert_eq!(s.caller("leaf"), "root");
+    assert_eq!(s.caller("root"), "done");
+    let records = s.state.finish(s.now).records;
+    let names: Vec<&str> = records.iter().map(|r| s.state.graph().name(r.device)).collect();
+    assert_eq!(names, ["n3", "leaf", "n2", "n1", "root"]);
+    let root = &records[4];
+    assert_eq!(root.released_by, s.state.graph().find("n1"));
+}
+
+#[test]
+fn stepped_devices_that_never_came_up_count_as_done() {
+    let mut s = stepped(&[
+        ("root", Async, &[]),
+        ("dead", Absent, &["root"]),
+        ("behind", Absent, &["dead"]),
+        ("side", Async, &["root"]),
+    ]);
+    assert_eq!(s.caller(""), "side");
+    assert_eq!(s.caller("side"), "root");
+    assert_eq!(s.caller("root"), "done");
+    assert_eq!(s.finished(), ["side", "root"]);
+}
+
+#[test]
+fn stepped_the_caller_keeps_clear_of_async_work_that_could_hold_up_a_sync_device() {
+    let mut s = stepped(&[
+        ("slow", Async, &[]),
+        ("bus", Sync, &[]),
+        ("quick", Async, &["bus"]),
+        ("slow2", Async, &[]),
+    ]);
+    // "bus" needs only "quick" to end: that one the caller may take, the slow ones it may not.
+    assert_eq!(s.caller(""), "quick");
+    assert_eq!(s.comes(), "slow2");
+    assert_eq!(s.caller("quick"), "bus");
+    assert_eq!(s.caller("bus"), "slow", "nothing synchronous is to come: the caller helps");
+}
+
+#[test]
+fn stepped_a_caller_that_rests_is_woken_for_its_synchronous_device() {
+    let mut s = stepped(&[
+        ("x", Async, &[]),
+        ("bus", Sync, &[]),
+        ("bus2", Sync, &[]),
+        ("a", Async, &["bus"]),
+        ("b", Async, &["bus2"]),
+    ]);
+    assert_eq!(s.caller(""), "watch");
+    assert_eq!(s.asked, 1);
+    assert_eq!(s.comes(), "b");
+    s.woken = false;
+    assert_eq!(s.helper("b"), "a");
+    assert!(s.woken);
+    assert_eq!(s.caller(""), "bus2");
+}
+
+#[test]
+fn stepped_a_caller_whose_helper_does_not_come_does_the_work_itself() {
+    let devices: [(&str, Kind, &[&str]); 4] =
+        [("bus", Sync, &[]), ("bus2", Sync, &[]), ("a", Async, &["bus"]), ("b", Async, &["bus2"])];
+    let mut s = stepped(&devices);
+    assert_eq!(s.caller(""), "watch");
+    s.pass(SLOW);
+    assert_eq!(s.caller_after("", true), "b");
+    assert_eq!(s.caller("b"), "bus2");
+
+    let mut s = stepped(&devices);
+    assert_eq!(s.caller(""), "watch");
+    s.state.helper_lost();
+    assert!(!s.state.caller_wait(None), "it does not sleep");
+    assert_eq!(s.caller(""), "b");
+    assert_eq!(s.caller("b"), "bus2");
+    assert_eq!(s.caller("bus2"), "a");
+    assert_eq!(s.caller("a"), "bus");
+    assert_eq!(s.caller("bus"), "done");
+}
+
+fn many(n: usize) -> Vec<(String, Kind)> {
+    (0..n).map(|i| (format!("d{i}"), Async)).collect()
+}
+
+fn stepped_many(n: usize) -> Stepped {
+    let devices = many(n);
+    let devices: Vec<(&str, Kind, &[&str])> =
+        devices.iter().map(|(name, kind)| (name.as_str(), *kind, &[][..])).collect();
+    stepped(&devices)
+}
+
+#[test]
+fn stepped_quick_callbacks_start_one_helper_and_no_herd() {
+    let mut s = stepped_many(40);
+    let mut last = s.caller("");
+    for _ in 1..40 {
+        s.pass(Duration::from_micros(1));
+        last = s.caller(&last);
+    }
+    assert_eq!(s.caller(&last), "done");
+    assert_eq!(s.asked, 1, "it has not come before all was done");
+    assert_eq!(s.comes(), "leave");
+}
+
+#[test]
+fn stepped_blocking_callbacks_make_the_watcher_ask_for_more_until_all_run() {
+    let mut s = stepped_many(24);
+    assert_eq!(s.caller(""), "d23");
+    assert_eq!(s.comes(), "d22");
+    assert_eq!(s.comes(), "watch", "as many as CPUs are running");
+    assert_eq!(s.asked, 0);
+    s.pass(SLOW);
+    assert_eq!(s.helper_after("", true), "d21");
+    assert_eq!(s.asked, 5, "two were blocking: six more may run");
+    for device in ["d20", "d19", "d18", "d17", "d16"] {
+        assert_eq!(s.comes(), device);
+    }
+    assert_eq!(s.asked, 1, "the last of eight helpers is to watch");
+    assert_eq!(s.comes(), "watch");
+    s.pass(SLOW);
+    assert_eq!(s.helper_after("", true), "d15", "eight helpers and the caller: the cap");
+    assert_eq!(s.asked, 0);
+    // From here on each takes the next one when it is through.
+    assert_eq!(s.helper("d20"), "d14");
+}
+
+#[test]
+fn stepped_an_abort_starts_nothing_more_and_says_what_remains() {
+    let mut s = stepped(&[
+        ("bus", Sync, &[]),
+        ("a", Async, &["bus"]),
+        ("b", Async, &["bus"]),
+        ("c", Async, &["bus"]),
+    ]);
+    assert_eq!(s.caller(""), "c");
+    assert_eq!(s.comes(), "b");
+    s.pass(Duration::from_secs(3));
+    s.state.abort.cancel();
+    assert_eq!(s.caller("c"), "aborted");
+    let remaining = s.state.remaining(s.now);
+    let state =
+        |name: &str| remaining.iter().find(|r| r.device == name).map(|r| r.state.clone()).unwrap();
+    assert_eq!(remaining.len(), 3);
+    assert_eq!(state("b"), RemainingState::Running { elapsed: Duration::from_secs(3) });
+    assert_eq!(state("a"), RemainingState::Ready);
+    assert_eq!(state("bus"), RemainingState::Waiting { on: vec!["a".into(), "b".into()] });
+    assert_eq!(s.helper("b"), "leave");
+}
+
+#[test]
+fn stepped_an_abort_wakes_a_caller_that_rests() {
+    let mut s = stepped(&[("bus", Sync, &[]), ("a", Async, &["bus"]), ("b", Async, &["bus"])]);
+    assert_eq!(s.caller(""), "b");
+    assert_eq!(s.comes(), "a");
+    assert_eq!(s.caller("b"), "sleep");
+    s.state.abort.cancel();
+    assert!(!s.state.caller_wait(None));
+    assert_eq!(s.caller(""), "aborted");
+}
+
+/// A reference: any order of steps must respect the edges, and end.
+#[test]
+fn stepped_random_graphs_and_random_interleavings_end_in_dependency_order() {
+    for seed in 1..=200u64 {
+        let mut rng = Rng(seed);
+        let n = 2 + rng.below(30);
+        let names: Vec<String> = (0..n).map(|i| format!("d{i}")).collect();
+        let kinds: Vec<Kind> =
+            (0..n).map(|_| [Sync, Async, Async, NoCallback][rng.below(4)]).collect();
+        // Needs point to earlier devices of a shuffled order, so registration is often inverted.
+        let mut shuffled: Vec<usize> = (0..n).collect();
+        for i in (1..n).rev() {
+            shuffled.swap(i, rng.below(i + 1));
+        }
+        let mut needs: Vec<Vec<&str>> = vec![Vec::new(); n];
+        for i in 1..n {
+            for _ in 0..rng.below(4) {
+                needs[shuffled[i]].push(&names[shuffled[rng.below(i)]]);
+            }
+        }
+        let devices: Vec<(&str, Kind, &[&str])> =
+            (0..n).map(|i| (names[i].as_str(), kinds[i], needs[i].as_slice())).collect();
+        let mut s = stepped(&devices);
+        run_randomly(&mut s, &mut rng);
+        let done = s.finished();
+        assert_eq!(done.len(), n, "seed {seed}");
+        let place = |name: &str| done.iter().position(|d| d == name).unwrap();
+        for (name, _, needs) in &devices {
+            for need in *needs {
+                assert!(place(name) < place(need), "seed {seed}: {need} before {name}");
+            }
+        }
+    }
+}
+
+/// Lets the caller and the helpers step in random order until the caller is done.
+fn run_randomly(s: &mut Stepped, rng: &mut Rng) {
+    let mut caller = s.caller("");
+    let mut helpers: Vec<String> = Vec::new();
+    for _ in 0..10_000 {
+        if caller == "done" {
+            return;
+        }
+        s.pass(Duration::from_micros(rng.below(700) as u64));
+        match rng.below(4) {
+            0 if caller == "sleep" && !s.woken => {}
+            0 => {
+                let waited = caller == "watch" && !std::mem::take(&mut s.woken);
+                s.woken = false;
+                let ran = if caller == "watch" || caller == "sleep" { "" } else { &caller };
+                caller = s.caller_after(ran, waited);
+            }
+            1 if s.asked > 0 => {
+                let step = s.comes();
+                if step != "leave" {
+                    helpers.push(step);
+                }
+            }
+            _ if !helpers.is_empty() => {
+                let i = rng.below(helpers.len());
+                let before = helpers.swap_remove(i);
+                let watched = before == "watch";
+                let after = s.helper_after(if watched { "" } else { &before }, watched);
+                if after != "leave" {
+                    helpers.push(after);
+                }
+            }
+            _ => {}
+        }
+    }
+    panic!("no end in sight: caller {caller}, helpers {helpers:?}");
+}
+
+/// xorshift64*: the same numbers everywhere.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let x = self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33;
+        usize::try_from(x).unwrap() % n
+    }
+}

@@ -1,0 +1,391 @@
+//! Shutdown on real worker pools.
+#![cfg(not(loom))]
+
+mod support;
+
+use corewise_device::{
+    BringUpOptions, Cancel, DeviceDecl, Error, Event, ProbeError, RemainingState, ShutdownError,
+    ShutdownMode, ShutdownOptions,
+};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Barrier, Mutex};
+use support::{Rig, Rng, TestDriver, Unit, decl, edges, random_graph};
+
+const MACHINE: &str = "core:2 pu:1";
+
+fn bring_up(rig: &Rig, decls: &[DeviceDecl]) {
+    let up = rig.manager.bring_up(decls.to_vec(), &BringUpOptions::new()).unwrap();
+    assert!(up.is_complete(), "{up:?}");
+}
+
+fn options() -> ShutdownOptions {
+    ShutdownOptions::new()
+}
+
+fn is_async(decl: DeviceDecl) -> DeviceDecl {
+    decl.async_shutdown(true)
+}
+
+#[test]
+fn random_graphs_shut_down_in_dependency_order_with_any_mix_of_flags() {
+    for seed in 1..=20u64 {
+        let mut rng = Rng(seed);
+        let n = 20 + rng.below(80);
+        let mut decls = random_graph(n, &mut rng);
+        let rig = Rig::new("numa:2 core:2 pu:1");
+        let quiet = TestDriver::new("quiet", &rig.log).no_shutdown();
+        rig.register(quiet).unwrap();
+        rig.register(TestDriver::new("test", &rig.log)).unwrap();
+        for device in &mut decls {
+            device.async_shutdown = rng.below(3) > 0;
+            if rng.below(3) == 0 {
+                device.driver = "quiet".into();
+            }
+        }
+        bring_up(&rig, &decls);
+        let down = rig.manager.shutdown(&options()).unwrap();
+        assert!(down.is_clean(), "seed {seed}: {down:?}");
+        assert_eq!(down.mode, ShutdownMode::Parallel);
+        assert_eq!(down.order().count(), n);
+        for (device, need) in edges(&decls) {
+            let ends = rig.log.place("shutdown ends", device);
+            let begins = rig.log.place("shutdown begins", need);
+            assert!(
+                ends.is_none() || begins.is_none() || ends < begins,
+                "seed {seed}: {need} was shut down before {device}"
+            );
+        }
+        let timeline = down.timeline();
+        assert_eq!(timeline.spans().len(), n);
+        assert_eq!(timeline.edges_not_kept().count(), 0, "seed {seed}");
+        let me = std::thread::current().id();
+        for entry in rig.log.entries().iter().filter(|e| e.what == "shutdown begins") {
+            let device = decls.iter().find(|d| d.name == entry.device).unwrap();
+            assert!(device.async_shutdown || entry.thread == me, "seed {seed}: {entry:?}");
+        }
+    }
+}
+
+#[test]
+fn without_slow_devices_to_opt_in_it_is_the_serial_loop_in_reverse_order_without_a_helper() {
+    let rig = Rig::new(MACHINE).with(|d| d.none_for("d3"));
+    let mut decls: Vec<DeviceDecl> = (0..6).map(|i| decl(&format!("d{i}"), &[])).collect();
+    decls[2].async_shutdown = true;
+    decls[3].async_shutdown = true; // It has no callback: still fewer than two.
+    bring_up(&rig, &decls);
+    let down = rig.manager.shutdown(&options()).unwrap();
+    assert_eq!((down.mode, down.helpers), (ShutdownMode::Serial, 0));
+    assert_eq!(rig.log.of("shutdown begins"), ["d5", "d4", "d2", "d1", "d0"]);
+    assert_eq!(down.order().collect::<Vec<_>>(), ["d5", "d4", "d3", "d2", "d1", "d0"]);
+    let me = std::thread::current().id();
+    assert!(
+        rig.log.entries().iter().filter(|e| e.what == "shutdown begins").all(|e| e.thread == me)
+    );
+}
+
+#[test]
+fn the_serial_loop_moves_only_what_was_registered_before_what_it_needs() {
+    let rig = Rig::new(MACHINE).with(|d| d);
+    let decls = [decl("volume", &["disk"]), decl("x", &[]), decl("disk", &[]), decl("y", &[])];
+    bring_up(&rig, &decls);
+    let down = rig.manager.shutdown(&options()).unwrap();
+    assert_eq!(down.order().collect::<Vec<_>>(), ["y", "volume", "disk", "x"]);
+    let timeline = down.timeline();
+    let disk = timeline.span(timeline.find("disk").unwrap());
+    assert_eq!(disk.released_by.as_deref(), Some("volume"));
+    assert_eq!(timeline.edges_not_kept().count(), 0);
+}
+
+#[test]
+fn the_switch_and_a_limit_of_no_helpers_make_it_serial() {
+    for options in [options().asynchronous(false), options().max_helpers(0)] {
+        let rig = Rig::new(MACHINE).with(|d| d);
+        let decls = ["a", "b", "c"].map(|n| is_async(decl(n, &[])));
+        bring_up(&rig, &decls);
+        let down = rig.manager.shutdown(&options).unwrap();
+        assert_eq!((down.mode, down.helpers), (ShutdownMode::Serial, 0));
+        assert_eq!(down.order().collect::<Vec<_>>(), ["c", "b", "a"]);
+    }
+}
+
+#[test]
+fn slow_devices_all_run_at_once_however_few_cpus_there_are() {
+    let together = Arc::new(Barrier::new(24));
+    let rig = Rig::new(MACHINE).with(|d| {
+        d.shutdown(move |name| {
+            if name != "bus" {
+                together.wait();
+            }
+            Ok(())
+        })
+    });
+    let mut decls = vec![decl("bus", &[])];
+    decls.extend((0..24).map(|i| is_async(decl(&format!("nvme{i}"), &["bus"]))));
+    bring_up(&rig, &decls);
+    let down = rig.manager.shutdown(&options()).unwrap();
+    assert!(down.is_clean());
+    assert_eq!(down.order().last(), Some("bus"));
+}
+
+#[test]
+fn devices_that_never_came_up_count_as_done() {
+    let rig = Rig::new(MACHINE).with(|d| {
+        d.probe(|cx| match cx.name() {
+            "dead" => Err(ProbeError::failed("on purpose")),
+            _ => Ok(()),
+        })
+    });
+    let decls = vec![
+        is_async(decl("bus", &[])),
+        is_async(decl("dead", &["bus"])),
+        is_async(decl("behind", &["dead", "bus"])),
+        is_async(decl("disk", &["bus"])),
+    ];
+    let keep = BringUpOptions::new().keep_going(true);
+    rig.manager.bring_up(decls, &keep).unwrap();
+    let down = rig.manager.shutdown(&options()).unwrap();
+    assert_eq!(down.mode, ShutdownMode::Parallel);
+    assert_eq!(down.order().collect::<Vec<_>>(), ["disk", "bus"]);
+    assert_eq!(down.timeline().spans().len(), 2);
+}
+
+#[test]
+fn errors_and_panics_are_recorded_and_stop_nothing() {
+    for asynchronous in [true, false] {
+        let rig = Rig::new(MACHINE).with(|d| {
+            d.shutdown(|name| match name {
+                "fails" => Err(ShutdownError::new("flush failed, 3 blocks are lost")),
+                "panics" => panic!("on purpose"),
+                _ => Ok(()),
+            })
+        });
+        let decls = ["disk", "fails", "panics"]
+            .map(|n| is_async(decl(n, if n == "disk" { &[] } else { &["disk"] })));
+        bring_up(&rig, &decls);
+        let down = rig.manager.shutdown(&options().asynchronous(asynchronous)).unwrap();
+        assert_eq!(down.order().last(), Some("disk"));
+        let mut failed = down.failed.clone();
+        failed.sort();
+        assert_eq!(failed[0], ("fails".into(), "flush failed, 3 blocks are lost".into()));
+        assert_eq!(failed[1], ("panics".into(), "the callback panicked: on purpose".into()));
+        assert!(!down.is_clean() && down.remaining.is_empty());
+        let timeline = down.timeline();
+        let span = timeline.span(timeline.find("panics").unwrap());
+        assert_eq!(span.outcome.as_str(), "failed");
+    }
+}
+
+#[test]
+fn the_registry_is_closed_by_the_first_shutdown() {
+    let rig = Rig::new(MACHINE).with(|d| d);
+    bring_up(&rig, &[decl("a", &[])]);
+    rig.manager.shutdown(&options()).unwrap();
+    let late = rig.manager.bring_up(vec![decl("late", &[])], &BringUpOptions::new());
+    assert!(matches!(late, Err(Error::ShuttingDown)));
+    assert!(matches!(rig.manager.shutdown(&options()), Err(Error::ShuttingDown)));
+    assert!(rig.manager.bound::<Unit>("a").is_none());
+    assert!(rig.manager.remaining().is_empty());
+}
+
+#[test]
+fn a_device_added_from_a_shutdown_callback_is_refused() {
+    let rig = Rig::new(MACHINE);
+    let manager = rig.manager.clone();
+    let refused = Arc::new(Mutex::new(None));
+    let seen = refused.clone();
+    let driver = TestDriver::new("test", &rig.log).shutdown(move |_| {
+        let late = manager.bring_up(vec![decl("late", &[])], &BringUpOptions::new());
+        *seen.lock().unwrap() = late.err();
+        Ok(())
+    });
+    rig.register(driver).unwrap();
+    bring_up(&rig, &[decl("a", &[])]);
+    rig.manager.shutdown(&options()).unwrap();
+    assert!(matches!(*refused.lock().unwrap(), Some(Error::ShuttingDown)));
+}
+
+#[test]
+fn bound_objects_are_dropped_after_the_last_callback_each_before_what_it_needs() {
+    let rig = Rig::new(MACHINE).with(|d| d);
+    let decls = [decl("volume", &["disk"]), decl("disk", &["bus"]), decl("bus", &[])];
+    bring_up(&rig, &decls);
+    rig.manager.shutdown(&options()).unwrap();
+    assert_eq!(rig.log.of("drop"), ["volume", "disk", "bus"]);
+    assert!(rig.log.place("shutdown ends", "bus") < rig.log.place("drop", "volume"));
+}
+
+#[test]
+fn a_manager_dropped_without_a_shutdown_drops_in_order_and_calls_nothing_back() {
+    let mut rig = Rig::new(MACHINE).with(|d| d);
+    bring_up(&rig, &[decl("volume", &["disk"]), decl("disk", &[])]);
+    rig.manager = Rig::new(MACHINE).manager.clone();
+    assert_eq!(rig.log.of("drop"), ["volume", "disk"]);
+    assert!(rig.log.of("shutdown begins").is_empty());
+}
+
+/// The callback of "held" ends when the test lets it. That of "s", where there is one, ends when
+/// "held" has begun, so that another thread than that of "s" runs "held".
+fn held(rig: &Rig) -> (Sender<()>, Receiver<String>) {
+    let (release, released) = channel::<()>();
+    let (tell, told) = channel();
+    let (released, tell) = (Mutex::new(released), Mutex::new(tell));
+    let (begin, begun) = channel::<()>();
+    let (begin, begun) = (Mutex::new(begin), Mutex::new(begun));
+    let driver = TestDriver::new("test", &rig.log).shutdown(move |name| {
+        tell.lock().unwrap().send(name.to_string()).unwrap();
+        if name == "s" {
+            begun.lock().unwrap().recv().unwrap();
+        }
+        if name == "held" {
+            begin.lock().unwrap().send(()).unwrap();
+            released.lock().unwrap().recv().unwrap();
+        }
+        Ok(())
+    });
+    rig.register(driver).unwrap();
+    (release, told)
+}
+
+#[test]
+fn an_abort_returns_at_once_and_says_what_is_left_undone() {
+    let rig = Rig::new(MACHINE);
+    let (release, told) = held(&rig);
+    // "s" is taken by the caller, so it is a helper that is held.
+    let decls = [
+        decl("bus", &[]),
+        is_async(decl("held", &["bus"])),
+        is_async(decl("free", &[])),
+        decl("s", &[]),
+    ];
+    bring_up(&rig, &decls);
+    let abort = Cancel::new();
+    let manager = rig.manager.clone();
+    let options = options().abort(abort.clone());
+    let caller = std::thread::spawn(move || manager.shutdown(&options).unwrap());
+    let begun: Vec<String> = told.iter().take(3).collect();
+    assert!(begun.contains(&"held".to_string()), "{begun:?}");
+    abort.cancel();
+    let down = caller.join().unwrap();
+    let left: Vec<&str> = down.remaining.iter().map(|r| r.device.as_str()).collect();
+    assert_eq!(left, ["held", "bus"]);
+    assert!(matches!(down.remaining[0].state, RemainingState::Running { .. }));
+    assert_eq!(down.remaining[1].state, RemainingState::Waiting { on: vec!["held".into()] });
+    let timeline = down.timeline();
+    let span = timeline.span(timeline.find("held").unwrap());
+    assert_eq!(span.outcome.as_str(), "cancelled");
+    // What remains is not dropped under its callback, and can still be asked for.
+    assert_eq!(rig.log.of("drop"), ["s", "free"]);
+    assert_eq!(rig.manager.remaining().len(), 2);
+    release.send(()).unwrap();
+}
+
+#[test]
+fn what_is_left_can_be_asked_for_while_the_caller_is_held_by_a_callback() {
+    for asynchronous in [true, false] {
+        let rig = Rig::new(MACHINE);
+        let (release, told) = held(&rig);
+        let decls = [is_async(decl("bus", &[])), is_async(decl("held", &["bus"]))];
+        bring_up(&rig, &decls);
+        let manager = rig.manager.clone();
+        let options = options().asynchronous(asynchronous);
+        let caller = std::thread::spawn(move || manager.shutdown(&options).unwrap());
+        assert_eq!(told.recv().unwrap(), "held");
+        let left = rig.manager.remaining();
+        assert_eq!(left.len(), 2);
+        assert!(matches!(left[0].state, RemainingState::Running { .. }));
+        assert_eq!(left[1].state, RemainingState::Waiting { on: vec!["held".into()] });
+        release.send(()).unwrap();
+        assert!(caller.join().unwrap().is_clean());
+        assert!(rig.manager.remaining().is_empty());
+    }
+}
+
+#[test]
+fn an_abort_between_serial_callbacks_leaves_the_rest() {
+    let rig = Rig::new(MACHINE);
+    let abort = Cancel::new();
+    let switch = abort.clone();
+    let driver = TestDriver::new("test", &rig.log).shutdown(move |name| {
+        if name == "b" {
+            switch.cancel();
+        }
+        Ok(())
+    });
+    rig.register(driver).unwrap();
+    bring_up(&rig, &[decl("a", &[]), decl("b", &[]), decl("c", &[])]);
+    let down = rig.manager.shutdown(&options().abort(abort)).unwrap();
+    assert_eq!(down.order().collect::<Vec<_>>(), ["c", "b"]);
+    assert_eq!(down.remaining[0].device, "a");
+    assert_eq!(down.remaining[0].state, RemainingState::Ready);
+}
+
+#[test]
+fn pools_that_are_gone_leave_everything_to_the_caller() {
+    let rig = Rig::new(MACHINE).with(|d| d);
+    let decls = [
+        decl("bus", &[]),
+        decl("bus2", &[]),
+        is_async(decl("a", &["bus"])),
+        is_async(decl("b", &["bus2"])),
+        is_async(decl("c", &["bus"])),
+    ];
+    bring_up(&rig, &decls);
+    rig.pools.shutdown();
+    let down = rig.manager.shutdown(&options()).unwrap();
+    assert_eq!(down.mode, ShutdownMode::Parallel);
+    assert!(down.is_clean() && down.order().count() == 5, "{down:?}");
+    let me = std::thread::current().id();
+    assert!(
+        rig.log.entries().iter().filter(|e| e.what == "shutdown begins").all(|e| e.thread == me)
+    );
+}
+
+#[test]
+fn a_shutdown_during_a_bring_up_cancels_it_and_waits_for_the_running_probe() {
+    let (tell, told) = channel();
+    let (release, released) = channel::<()>();
+    let (tell, released) = (Mutex::new(tell), Mutex::new(released));
+    let rig = Rig::new(MACHINE).with(|d| {
+        d.probe(move |cx| {
+            if cx.name() == "first" {
+                tell.lock().unwrap().send(()).unwrap();
+                released.lock().unwrap().recv().unwrap();
+                assert!(cx.is_cancelled());
+            }
+            Ok(())
+        })
+    });
+    let manager = rig.manager.clone();
+    let cancel = Cancel::new();
+    let up_options = BringUpOptions::new().cancel(cancel.clone());
+    let decls = vec![decl("first", &[]), decl("second", &["first"])];
+    let up = std::thread::spawn(move || manager.bring_up(decls, &up_options).unwrap());
+    told.recv().unwrap();
+    let manager = rig.manager.clone();
+    let down = std::thread::spawn(move || manager.shutdown(&options()).unwrap());
+    while !cancel.is_cancelled() {
+        std::thread::yield_now();
+    }
+    release.send(()).unwrap();
+    assert!(up.join().unwrap().cancelled);
+    assert_eq!(down.join().unwrap().order().collect::<Vec<_>>(), ["first"]);
+}
+
+#[test]
+fn events_count_the_callbacks_and_all_were_told_when_it_returns() {
+    let rig = Rig::new(MACHINE).with(|d| d.none_for("quiet"));
+    let decls =
+        [is_async(decl("a", &[])), is_async(decl("b", &[])), decl("quiet", &[]), decl("s", &[])];
+    bring_up(&rig, &decls);
+    let counts = Arc::new(Mutex::new(Vec::new()));
+    let seen = counts.clone();
+    let observer = Arc::new(move |event: &Event<'_>| {
+        if let Event::Finished { done, total, .. } = event {
+            seen.lock().unwrap().push((*done, *total));
+        }
+    });
+    rig.manager.shutdown(&options().observer(observer)).unwrap();
+    let mut counts = counts.lock().unwrap().clone();
+    counts.sort_unstable();
+    assert_eq!(counts, [(1, 3), (2, 3), (3, 3)]);
+}

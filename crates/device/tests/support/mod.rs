@@ -1,0 +1,222 @@
+//! What the tests with real pools share: a driver made of closures, and a log of what happened.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use corewise_device::{
+    Bound, DeviceDecl, DeviceManager, Driver, Error, ProbeContext, ProbeError, ProbeType,
+    ShutdownError,
+};
+use corewise_topology::Machine;
+use corewise_workqueue::WorkerPools;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
+
+pub(crate) type Probe = dyn Fn(&ProbeContext<'_>) -> Result<(), ProbeError> + Send + Sync;
+pub(crate) type Shutdown = dyn Fn(&str) -> Result<(), ShutdownError> + Send + Sync;
+
+/// What happened, in order.
+#[derive(Clone, Default)]
+pub(crate) struct Log(Arc<Mutex<Vec<Entry>>>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) what: &'static str,
+    pub(crate) device: String,
+    pub(crate) thread: ThreadId,
+}
+
+impl Log {
+    pub(crate) fn note(&self, what: &'static str, device: &str) {
+        let thread = std::thread::current().id();
+        self.0.lock().unwrap().push(Entry { what, device: device.to_string(), thread });
+    }
+
+    pub(crate) fn of(&self, what: &str) -> Vec<String> {
+        self.entries().into_iter().filter(|e| e.what == what).map(|e| e.device).collect()
+    }
+
+    pub(crate) fn entries(&self) -> Vec<Entry> {
+        self.0.lock().unwrap().clone()
+    }
+
+    /// The place of an entry, if there is one.
+    pub(crate) fn place(&self, what: &str, device: &str) -> Option<usize> {
+        self.0.lock().unwrap().iter().position(|e| e.what == what && e.device == device)
+    }
+}
+
+/// A device of the [`TestDriver`].
+pub(crate) struct Unit {
+    pub(crate) name: String,
+    log: Log,
+    shutdown: Option<Arc<Shutdown>>,
+}
+
+impl Bound for Unit {
+    fn shutdown(&self) -> Result<(), ShutdownError> {
+        self.log.note("shutdown begins", &self.name);
+        let result = self.shutdown.as_ref().map_or(Ok(()), |f| f(&self.name));
+        self.log.note("shutdown ends", &self.name);
+        result
+    }
+
+    fn has_shutdown(&self) -> bool {
+        self.shutdown.is_some()
+    }
+}
+
+impl Drop for Unit {
+    fn drop(&mut self) {
+        self.log.note("drop", &self.name);
+    }
+}
+
+/// Probes with a closure, and shuts down with another one; both may differ by device.
+pub(crate) struct TestDriver {
+    name: &'static str,
+    probe_type: ProbeType,
+    log: Log,
+    probe: Arc<Probe>,
+    shutdown: Option<Arc<Shutdown>>,
+    own_shutdown: HashMap<String, Option<Arc<Shutdown>>>,
+}
+
+impl TestDriver {
+    pub(crate) fn new(name: &'static str, log: &Log) -> TestDriver {
+        TestDriver {
+            name,
+            probe_type: ProbeType::PreferAsynchronous,
+            log: log.clone(),
+            probe: Arc::new(|_| Ok(())),
+            shutdown: Some(Arc::new(|_| Ok(()))),
+            own_shutdown: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn probe_type(mut self, probe_type: ProbeType) -> TestDriver {
+        self.probe_type = probe_type;
+        self
+    }
+
+    pub(crate) fn probe(
+        mut self,
+        probe: impl Fn(&ProbeContext<'_>) -> Result<(), ProbeError> + Send + Sync + 'static,
+    ) -> TestDriver {
+        self.probe = Arc::new(probe);
+        self
+    }
+
+    pub(crate) fn shutdown(
+        mut self,
+        shutdown: impl Fn(&str) -> Result<(), ShutdownError> + Send + Sync + 'static,
+    ) -> TestDriver {
+        self.shutdown = Some(Arc::new(shutdown));
+        self
+    }
+
+    pub(crate) fn no_shutdown(mut self) -> TestDriver {
+        self.shutdown = None;
+        self
+    }
+
+    /// No callback for this one device.
+    pub(crate) fn none_for(mut self, device: &str) -> TestDriver {
+        self.own_shutdown.insert(device.to_string(), None);
+        self
+    }
+}
+
+impl Driver for TestDriver {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn probe_type(&self) -> ProbeType {
+        self.probe_type
+    }
+
+    fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
+        self.log.note("probe begins", cx.name());
+        (self.probe)(cx)?;
+        self.log.note("probe ends", cx.name());
+        let shutdown = self.own_shutdown.get(cx.name()).unwrap_or(&self.shutdown).clone();
+        Ok(Arc::new(Unit { name: cx.name().to_string(), log: self.log.clone(), shutdown }))
+    }
+}
+
+/// A manager on a synthetic machine, and the pools that it runs on.
+pub(crate) struct Rig {
+    pub(crate) log: Log,
+    pub(crate) pools: WorkerPools,
+    pub(crate) manager: Arc<DeviceManager>,
+}
+
+impl Rig {
+    pub(crate) fn new(machine: &str) -> Rig {
+        let pools = WorkerPools::new(&Machine::synthetic(machine).unwrap());
+        let manager = Arc::new(DeviceManager::new(&pools).unwrap());
+        Rig { log: Log::default(), pools, manager }
+    }
+
+    pub(crate) fn with(self, driver: impl FnOnce(TestDriver) -> TestDriver) -> Rig {
+        let driver = driver(TestDriver::new("test", &self.log));
+        self.register(driver).unwrap();
+        self
+    }
+
+    pub(crate) fn register(&self, driver: TestDriver) -> Result<(), Error> {
+        self.manager.register(Arc::new(driver))
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.pools.shutdown();
+    }
+}
+
+/// A device of the driver "test" with suppliers.
+pub(crate) fn decl(name: &str, suppliers: &[&str]) -> DeviceDecl {
+    suppliers.iter().fold(DeviceDecl::new(name, "test"), |d, s| d.supplier(*s))
+}
+
+/// xorshift64*: the same numbers everywhere.
+pub(crate) struct Rng(pub(crate) u64);
+
+impl Rng {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let x = self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33;
+        usize::try_from(x).unwrap() % n
+    }
+}
+
+/// `n` devices with up to three suppliers each, among all of any earlier place in a random order:
+/// so registration is often inverted. Parents too.
+pub(crate) fn random_graph(n: usize, rng: &mut Rng) -> Vec<DeviceDecl> {
+    let mut shuffled: Vec<usize> = (0..n).collect();
+    for i in (1..n).rev() {
+        shuffled.swap(i, rng.below(i + 1));
+    }
+    let mut decls: Vec<DeviceDecl> = (0..n).map(|i| decl(&format!("d{i}"), &[])).collect();
+    for place in 1..n {
+        let device = &mut decls[shuffled[place]];
+        if rng.below(3) == 0 {
+            device.parent = Some(format!("d{}", shuffled[rng.below(place)]));
+        }
+        for _ in 0..rng.below(4) {
+            device.suppliers.push(format!("d{}", shuffled[rng.below(place)]));
+        }
+    }
+    decls
+}
+
+/// Every (consumer, what it needs).
+pub(crate) fn edges(decls: &[DeviceDecl]) -> impl Iterator<Item = (&str, &str)> {
+    decls.iter().flat_map(|d| {
+        let needs = d.suppliers.iter().chain(&d.parent);
+        needs.map(|n| (d.name.as_str(), n.as_str()))
+    })
+}
