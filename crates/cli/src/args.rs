@@ -35,9 +35,26 @@ Examples:
   corewise topo --from synthetic:'numa:2 l3:1 core:36 pu:2' --shard-size 12
   corewise topo --from sysfs:/tmp/other-machine";
 
-const UP_EXAMPLES: &str = "\
+const UP_BEFORE: &str = "\
 Without a manifest a built-in one makes a memory volume, a stripe and a mirror over files in a
-temporary folder, which is removed at the end. docs/manifest.md describes the format.
+temporary folder, which is removed at the end. A manifest of your own, in short:
+";
+
+/// Also the first thing that somebody will paste, so a test brings it past the checks.
+const UP_MANIFEST: &str = r#"
+  [[device]]
+  name = "disk"
+  driver = "file"            # or memory, null, stripe, mirror
+  path = "disk.img"
+  size = "1G"
+  create = true
+
+  [[export]]
+  device = "disk"
+"#;
+
+const UP_AFTER: &str = "\
+crates/cli/docs/manifest.md describes all of it.
 
 SIGINT, SIGTERM and --for stop the server: it accepts nobody any more, answers what is in flight,
 flushes, and shuts the devices down in dependency order. A second signal ends it at once.
@@ -49,6 +66,10 @@ Examples:
   corewise up disks.toml --socket /run/corewise.sock --tcp 10809
 
 Exit codes: 0 everything came up and went down in order, 1 something did not, 2 wrong usage.";
+
+fn up_help() -> String {
+    [UP_BEFORE, UP_MANIFEST, UP_AFTER].concat()
+}
 
 /// Serve volumes from machines of many cores, and see what bringing them up and down costs.
 #[derive(Debug, Parser)]
@@ -65,10 +86,10 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 pub(crate) struct Log {
     /// Tell more on stderr: -v info, -vv debug, -vvv trace
-    #[arg(short, long, action = clap::ArgAction::Count, global = true, conflicts_with = "log")]
+    #[arg(short, long, action = clap::ArgAction::Count, global = true, conflicts_with = "log", display_order = 900)]
     verbose: u8,
     /// Tell on stderr what is at least this grave [default: warn]
-    #[arg(long, value_name = "LEVEL", global = true)]
+    #[arg(long, value_name = "LEVEL", global = true, display_order = 901)]
     log: Option<Level>,
 }
 
@@ -102,7 +123,7 @@ pub(crate) enum Command {
     #[command(after_help = TOPO_EXAMPLES)]
     Topo(Topo),
     /// Bring up the devices of a manifest in parallel and export them over NBD
-    #[command(after_help = UP_EXAMPLES)]
+    #[command(after_help = up_help())]
     Up(Up),
 }
 
@@ -207,6 +228,13 @@ mod tests {
             assert!(help.contains("Examples:"), "{}", sub.get_name());
             assert!(help.contains(&format!("corewise {}", sub.get_name())), "{}", sub.get_name());
         }
+    }
+
+    #[test]
+    fn the_manifest_in_the_help_is_one() {
+        let resolved = manifest::read(UP_MANIFEST, std::path::Path::new("/"));
+        assert_eq!(resolved.problems, []);
+        assert_eq!(resolved.manifest.exports.len(), 1);
     }
 
     #[test]

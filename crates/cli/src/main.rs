@@ -1,5 +1,15 @@
-//! The corewise program: `topo` shows a machine, `up` serves volumes.
-// The one crate that prints.
+//! The `corewise` program: the one crate that prints, parses flags and knows exit codes.
+//!
+//! ```text
+//! corewise topo                    # CPUs, caches, nodes, and the pods of every affinity scope
+//! corewise up                      # serve a few volumes over NBD from a temporary folder
+//! corewise up disks.toml           # serve those of a manifest; docs/manifest.md describes it
+//! corewise up --for 5s --timeline up.svg
+//! ```
+//!
+//! In reading order: `args` defines every flag, `manifest` reads and checks what to bring up
+//! without touching anything, `up` does it and undoes it, `topo` shows a machine; `exit` alone
+//! knows exit codes, `screen` how to write to a terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;

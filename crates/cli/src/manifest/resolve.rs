@@ -49,7 +49,7 @@ pub(super) fn resolve(raw: &RawManifest, mut problems: Vec<Problem>, base: &Path
             place: None,
             subject: Subject::Manifest,
             message: "it declares no device".to_string(),
-            help: Some("add a [[device]]; `corewise up` without a manifest shows one".to_string()),
+            help: Some("add a [[device]]; `corewise up --help` shows one".to_string()),
         });
     }
     let devices =
