@@ -29,7 +29,7 @@ pub(crate) const ALL: &[Step] = &[
         "tidy",
         "the house rules that can be checked in the sources, and xtask's own tests",
         |run| {
-            run.cargo(
+            run.tests(
                 &["test", "--locked", "--no-fail-fast", "-p", "xtask", "--bins", "--test", "tidy"],
                 |_| {},
             )

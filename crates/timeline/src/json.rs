@@ -31,10 +31,7 @@ pub fn render(t: &Timeline) -> String {
 
 fn view(t: &Timeline) -> TimelineView<'_> {
     let path = t.critical_path();
-    let mut critical = vec![false; t.spans().len()];
-    for id in &path.spans {
-        critical[id.index()] = true;
-    }
+    let critical = path.marks(t);
     let s = t.summary();
     TimelineView {
         name: t.name(),

@@ -19,6 +19,15 @@ impl CriticalPath {
     pub fn contains(&self, id: SpanId) -> bool {
         self.spans.contains(&id)
     }
+
+    /// For each span of `t`, by index, whether it is on the path.
+    pub(crate) fn marks(&self, t: &Timeline) -> Vec<bool> {
+        let mut marks = vec![false; t.spans().len()];
+        for id in &self.spans {
+            marks[id.0] = true;
+        }
+        marks
+    }
 }
 
 /// Everything that a heading says about a timeline.

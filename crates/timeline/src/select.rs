@@ -42,10 +42,7 @@ impl Rest {
 /// Picks at most `rows` spans: what failed (up to half the room), then the critical path, then the
 /// longest; of each the longest first.
 pub(crate) fn select(t: &Timeline, path: &CriticalPath, rows: usize) -> Selection {
-    let mut on_path = vec![false; t.spans().len()];
-    for id in &path.spans {
-        on_path[id.0] = true;
-    }
+    let on_path = path.marks(t);
     let folds = |id: SpanId| t.span(id).no_callback && t.span(id).outcome.is_ok();
     let fold = t.iter().filter(|&(id, _)| folds(id)).count() > FOLD_ABOVE;
 

@@ -211,10 +211,7 @@ impl Scale {
 
 impl<'a> Chart<'a> {
     fn plan(t: &'a Timeline, path: &'a CriticalPath) -> Chart<'a> {
-        let mut critical = vec![false; t.spans().len()];
-        for id in &path.spans {
-            critical[id.index()] = true;
-        }
+        let critical = path.marks(t);
         let folds = |s: &&Span| s.no_callback && s.outcome.is_ok();
         let fold = t.spans().iter().filter(folds).count() > FOLD_ABOVE;
         let labelled = t.spans().iter().filter(|s| !(fold && folds(s))).count();

@@ -110,7 +110,7 @@ pub(crate) fn numbers(s: &Summary) -> String {
     let mut serial = format!("serial sum {}", duration(s.serial_sum));
     if !s.makespan.is_zero() {
         let times = s.serial_sum.as_secs_f64() / s.makespan.as_secs_f64();
-        serial += &format!(" ({times:.2} times the makespan)");
+        serial += &format!(" ({times:.2}x)");
     }
     format!(
         "makespan {}, {serial}, critical path {}, at most {} at once",
@@ -188,7 +188,7 @@ struct Columns {
 }
 
 impl Columns {
-    /// Gives each text column what it needs if the bar keeps a third of the width; else takes from
+    /// Gives each text column what it needs if the bar keeps a quarter of the width; else takes from
     /// the widest until it fits. `need` is name, place, state, released.
     fn plan(width: usize, need: [usize; 4]) -> Columns {
         let [name, place, state, released] = need;
@@ -197,12 +197,12 @@ impl Columns {
         // The mark, two times of seven, and the blanks between seven columns.
         let fixed = 2 + 7 + 7 + state + 6;
         let total = |text: &[usize; 3]| text.iter().sum::<usize>() + fixed;
-        for bar_wanted in [width / 3, 16, 8] {
+        for bar_wanted in [width / 4, 16, 8] {
             while total(&text) + bar_wanted > width {
                 let shrinkable = (0..3).filter(|&i| text[i] > least[i]);
                 let Some(widest) = shrinkable.max_by_key(|&i| text[i]) else { break };
-                // A third of the width for the bar is a wish; text that one can read comes first.
-                if bar_wanted == width / 3 && text[widest] <= 16 {
+                // A quarter of the width for the bar is a wish; text that one can read comes first.
+                if bar_wanted == width / 4 && text[widest] <= 16 {
                     break;
                 }
                 text[widest] -= 1;
@@ -217,22 +217,23 @@ impl Columns {
 struct Row {
     critical: bool,
     name: String,
-    place: String,
-    /// What to say of the place where there is no room for all.
-    place_short: String,
+    /// Where it ran: all that is known, then shorter ways to say it.
+    place: Vec<String>,
     waited: String,
     took: String,
     state: &'static str,
-    released: String,
-    /// What to say of it where that does not fit; empty: cut it.
-    released_short: String,
+    /// Likewise.
+    released: Vec<String>,
 }
 
-/// `text`, or `short` where only that fits, or as much as fits.
-fn fit_or(text: &str, short: &str, width: usize) -> String {
-    let len = |s: &str| s.chars().count();
-    let cut = len(text) > width && !short.is_empty() && len(short) <= width;
-    fit(if cut { short } else { text }, width)
+/// The first of `ways` that fits; where none does, as much of the first one as fits.
+fn first_fit(ways: &[String], width: usize) -> String {
+    let way = ways.iter().find(|way| way.chars().count() <= width);
+    fit(way.map_or(in_full(ways), String::as_str), width)
+}
+
+fn in_full(ways: &[String]) -> &str {
+    ways.first().map_or("", String::as_str)
 }
 
 impl Row {
@@ -240,21 +241,17 @@ impl Row {
         let cpu = span.cpu.map(|cpu| format!("cpu {cpu}"));
         let ran = !span.took().is_zero()
             || !matches!(span.outcome, Outcome::Skipped(_) | Outcome::Cancelled);
-        let place = match (&cpu, span.worker.is_empty()) {
-            (Some(cpu), false) => format!("{}, {cpu}", span.worker),
-            (Some(cpu), true) => cpu.clone(),
-            (None, _) => span.worker.clone(),
-        };
+        let worker = Some(span.worker.clone()).filter(|worker| !worker.is_empty());
+        let both =
+            worker.as_ref().zip(cpu.as_ref()).map(|(worker, cpu)| format!("{worker}, {cpu}"));
         Row {
             critical,
             name: span.name.clone(),
-            place,
-            place_short: cpu.unwrap_or_default(),
+            place: [both, worker, cpu].into_iter().flatten().collect(),
             waited: if span.waited().is_zero() { "-".into() } else { duration(span.waited()) },
             took: if ran { duration(span.took()) } else { "-".into() },
             state: span.outcome.as_str(),
-            released: span.released_by.clone().unwrap_or_default(),
-            released_short: String::new(),
+            released: span.released_by.clone().into_iter().collect(),
         }
     }
 
@@ -263,11 +260,11 @@ impl Row {
             "{} {:<name$} {:<at$} {:>7} {:>7} {:<state$} {:<released$} {bar}",
             if self.critical { '*' } else { ' ' },
             fit(&self.name, c.name),
-            fit_or(&self.place, &self.place_short, c.place),
+            first_fit(&self.place, c.place),
             self.waited,
             self.took,
             self.state,
-            fit_or(&self.released, &self.released_short, c.released),
+            first_fit(&self.released, c.released),
             name = c.name,
             at = c.place,
             state = c.state,
@@ -277,27 +274,22 @@ impl Row {
 }
 
 fn table(out: &mut Lines, t: &Timeline, path: &CriticalPath, selection: &Selection, noun: &Noun) {
-    let mut critical = vec![false; t.spans().len()];
-    for id in &path.spans {
-        critical[id.index()] = true;
-    }
+    let critical = path.marks(t);
     let header = Row {
         critical: false,
         name: noun.one.into(),
-        place: "worker".into(),
-        place_short: "on".into(),
+        place: vec!["worker".into()],
         waited: "waited".into(),
         took: "took".into(),
         state: "state",
-        released: "released by".into(),
-        released_short: "after".into(),
+        released: vec!["released by".into(), "after".into()],
     };
     let rows: Vec<(Row, SpanId)> =
         selection.shown.iter().map(|&id| (Row::of(t.span(id), critical[id.index()]), id)).collect();
 
     let mut need = [0usize; 4];
     for row in rows.iter().map(|(row, _)| row).chain([&header]) {
-        let cells = [&*row.name, &row.place, row.state, &row.released];
+        let cells = [&row.name, in_full(&row.place), row.state, in_full(&row.released)];
         for (need, cell) in need.iter_mut().zip(cells) {
             *need = (*need).max(cell.chars().count());
         }

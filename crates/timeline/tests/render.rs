@@ -40,7 +40,7 @@ fn the_numbers_stand_in_the_summary_line() {
     assert!(shown.starts_with("bring-up: 2 devices, all ok\n"), "{shown}");
     assert!(
         shown.contains(
-            "makespan 100 ms, serial sum 150 ms (1.50 times the makespan), critical path 100 ms, \
+            "makespan 100 ms, serial sum 150 ms (1.50x), critical path 100 ms, \
              at most 2 at once"
         ),
         "{shown}"
