@@ -53,7 +53,7 @@ const UP_MANIFEST: &str = r#"
   device = "disk"
 "#;
 
-const UP_AFTER: &str = "\
+const UP_AFTER: &str = "
 crates/cli/docs/manifest.md describes all of it.
 
 SIGINT, SIGTERM and --for stop the server: it accepts nobody any more, answers what is in flight,

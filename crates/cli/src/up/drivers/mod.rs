@@ -89,7 +89,8 @@ impl device::Driver for VolumeDriver {
         let queue = Queue::builder(&self.house.machine, driver)
             .name(device.name.as_str())
             .build(&self.house.workqueue);
-        Ok(Arc::new(Volume { queue }))
+        let keeps_data = matches!(device.driver, manifest::Driver::File(_));
+        Ok(Arc::new(Volume { queue, keeps_data }))
     }
 }
 
@@ -115,6 +116,8 @@ fn same_size(over: &[String], parts: &[Arc<dyn BlockDevice>]) -> Result<(), Prob
 /// A volume that is up: what exports and stacked volumes use.
 pub(crate) struct Volume {
     queue: Arc<Queue>,
+    /// What is written here ends here, and not in parts of their own.
+    keeps_data: bool,
 }
 
 impl Volume {
@@ -125,9 +128,13 @@ impl Volume {
 
 impl Bound for Volume {
     /// Whatever is still on its way (requests of clients whose connections were cut) ends first;
-    /// then everything becomes durable.
+    /// then everything becomes durable, where it is kept: a flush of a stripe would only be one of
+    /// its parts, and theirs comes next.
     fn shutdown(&self) -> Result<(), ShutdownError> {
         self.queue.drain();
+        if !self.keeps_data {
+            return Ok(());
+        }
         self.queue.flush().map_err(|error| {
             ShutdownError::new(format!("flush failed, recent writes may be lost: {error}"))
         })
