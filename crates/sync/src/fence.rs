@@ -6,7 +6,7 @@
 //! pair gives that order, not even on x86.
 //!
 //! A protocol type takes the fence as a [`FencePolicy`], so that its loom test can build the very same
-//! code with [`NoFence`] and prove that the model then fails.
+//! code with `NoFence` (there under `--cfg loom` only) and prove that the model then fails.
 
 use crate::atomic::{self, Ordering};
 
