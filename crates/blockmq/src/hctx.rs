@@ -346,7 +346,6 @@ impl Source for Arc<Hctx> {
             pass
         });
         if started != 0 {
-            RunnerStats::add(&self.runner_stats.dispatched, started);
             let _section = AtomicSection::enter("commit of a block dispatch");
             if catch_unwind(AssertUnwindSafe(|| self.core.driver.commit(self.index))).is_err() {
                 tracing::error!(queue = %self.core.name, "the driver panicked in commit");
@@ -378,10 +377,13 @@ impl Hctx {
             let Some(pending) = list.pop_front() else { return Pass::Idle };
             let rq = Started::new(pending, Arc::clone(self), tag);
             let driver = &self.core.driver;
+            // Counted before it can complete, so that who has drained the queue sees it counted.
+            RunnerStats::add(&self.runner_stats.dispatched, 1);
             match catch_unwind(AssertUnwindSafe(|| driver.queue_request(self.index, rq))) {
                 Ok(Dispatch::Started) => *started += 1,
                 Ok(Dispatch::Busy(rq)) => {
                     RunnerStats::add(&self.runner_stats.busy, 1);
+                    RunnerStats::add(&self.runner_stats.dispatched, 1u64.wrapping_neg());
                     let (pending, tag) = rq.into_parts();
                     list.push_front(pending);
                     self.tags.put_back(tag);

@@ -42,7 +42,7 @@ pub(crate) struct RunnerStats {
 }
 
 impl RunnerStats {
-    /// Adds to a counter of the runner. The caller is the runner.
+    /// Adds to a counter of the runner, wrapping. The caller is the runner.
     pub(crate) fn add(counter: &AtomicU64, n: u64) {
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }

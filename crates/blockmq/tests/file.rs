@@ -5,9 +5,11 @@
 mod common;
 
 use std::fs;
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
+use std::time::Duration;
 
 use common::{Rig, STALL};
 use corewise_blockmq::drivers::{
@@ -97,18 +99,17 @@ fn a_file_is_one_servers_at_a_time() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk");
     let first = open(&rig, FileOptions::new(&path).size(4096)).unwrap();
-    let error = open(&rig, FileOptions::new(&path)).err().unwrap();
-    assert!(matches!(error.kind(), OpenErrorKind::InUse), "{error}");
+    let at_once = || FileOptions::new(&path).lock_wait(Duration::ZERO);
+    let error = open(&rig, at_once()).err().unwrap();
+    assert!(matches!(error.kind(), OpenErrorKind::InUse { .. }), "{error}");
     assert!(path.exists(), "the loser must not remove the winner's file");
     drop(first);
     let readers: Vec<_> =
         (0..2).map(|_| open(&rig, FileOptions::new(&path).read_only(true)).unwrap()).collect();
-    assert!(matches!(
-        open(&rig, FileOptions::new(&path)).err().unwrap().kind(),
-        OpenErrorKind::InUse
-    ));
+    let error = open(&rig, at_once()).err().unwrap();
+    assert!(matches!(error.kind(), OpenErrorKind::InUse { .. }), "{error}");
     drop(readers);
-    open(&rig, FileOptions::new(&path)).unwrap();
+    open(&rig, at_once()).unwrap();
 }
 
 #[test]
@@ -234,9 +235,49 @@ fn a_driver_dropped_by_its_last_request_on_its_own_thread_ends_in_peace() {
         drop(queue);
         assert_eq!(rx.recv_timeout(STALL).unwrap(), Op::Flush);
         // The lock goes with the driver, wherever that is dropped.
-        while let Err(error) = open(&rig, FileOptions::new(&path)) {
-            assert!(matches!(error.kind(), OpenErrorKind::InUse), "{error}");
-            std::thread::yield_now();
-        }
+        open(&rig, FileOptions::new(&path).lock_wait(STALL)).unwrap();
     }
+}
+
+/// The other half of the next test: a server that acknowledges, and then is killed.
+#[test]
+#[ignore = "runs in a child process of the next test"]
+fn child_that_writes_flushes_and_waits_to_be_killed() {
+    let path = std::env::var_os("COREWISE_TEST_DISK").unwrap();
+    let rig = Rig::live();
+    let queue = rig.queue(open(&rig, FileOptions::new(path).size(1 << 20)).unwrap());
+    queue.write_at(0, vec![1; 64 << 10]).unwrap();
+    queue.flush().unwrap();
+    queue.execute(Request::write(64 << 10, vec![2; 4096].into()).fua()).result.unwrap();
+    // More that is never acknowledged, so that the kill finds the device at work.
+    for n in 0..100 {
+        queue.submit(Request::write((128 << 10) + n * 4096, vec![3; 4096].into()));
+    }
+    println!("acknowledged");
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn what_was_flushed_survives_a_killed_process_and_so_does_the_right_to_open_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "--nocapture"])
+        .arg("child_that_writes_flushes_and_waits_to_be_killed")
+        .env("COREWISE_TEST_DISK", &path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let acknowledged = lines.map_while(Result::ok).any(|line| line.contains("acknowledged"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(acknowledged, "the child died before it had acknowledged anything");
+    let rig = Rig::live();
+    // What the child had in flight may hold the lock for a moment.
+    let queue = rig.queue(open(&rig, FileOptions::new(&path).lock_wait(STALL)).unwrap());
+    assert!(queue.read_at(0, 64 << 10).unwrap().iter().all(|&b| b == 1));
+    assert!(queue.read_at(64 << 10, 4096).unwrap().iter().all(|&b| b == 2));
 }

@@ -31,7 +31,8 @@ use uring::Rings;
 ///
 /// # Locking
 /// The file is locked (`flock`, exclusively unless read-only) for as long as the driver lives, so
-/// that no second server writes to it. The lock is advisory: programs that don't ask don't care.
+/// that no second server writes to it; see [`FileOptions::lock_wait`]. The lock is advisory: programs
+/// that don't ask don't care.
 ///
 /// # Signals
 /// A ring finishes its requests in the name of the thread that submitted them, so that thread's
@@ -166,5 +167,37 @@ unsafe fn fill(rq: &mut Request, n: usize) {
         // SAFETY: the caller says that `n` bytes behind the buffer's end, within its capacity, are
         // initialized.
         unsafe { buffer.set_len(buffer.len() + n) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use corewise_topology::Machine;
+    use corewise_workqueue::WorkerPools;
+
+    use super::*;
+    use crate::{BlockDeviceExt, Queue};
+
+    #[test]
+    fn where_the_kernel_refuses_a_ring_workers_take_over_or_the_error_says_so() {
+        let machine = Machine::live().unwrap();
+        let pools = WorkerPools::new(&machine);
+        let wq = Workqueue::builder("file-test").build(&pools).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        // More entries than any kernel gives: refused like a forbidden ring, on every machine.
+        let options = FileOptions { depth: 1 << 20, ..FileOptions::new(&path).size(1 << 20) };
+        let error = FileDriver::open(options.clone().io(IoPath::Uring), &wq).err().unwrap();
+        assert!(error.to_string().contains("io_uring"), "{error}");
+        assert!(!path.exists(), "the file that was created for nothing is removed");
+        let driver = FileDriver::open(options, &wq).unwrap();
+        assert_eq!(driver.io_path_in_use(), PathInUse::Threads);
+        let queue = Queue::builder(&machine, Arc::new(driver)).depth(8).build(&wq);
+        queue.write_at(512, vec![7; 512]).unwrap();
+        queue.flush().unwrap();
+        assert_eq!(queue.read_at(512, 512).unwrap(), vec![7; 512]);
+        queue.drain();
+        drop(queue);
+        pools.shutdown();
     }
 }

@@ -6,6 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use corewise_workqueue::Workqueue;
 use rustix::fs::FlockOperation;
@@ -55,7 +56,13 @@ pub struct FileOptions {
     pub(super) io: IoPath,
     pub(super) queues: usize,
     pub(super) depth: u32,
+    pub(super) lock_wait: Duration,
 }
+
+/// How long an open waits for a lock that somebody else has, unless told otherwise.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
+/// How often it looks meanwhile: there is no way to wait for a `flock` with a deadline.
+const LOCK_LOOK: Duration = Duration::from_millis(5);
 
 impl FileOptions {
     /// An existing file (or block device), as large as it is, with blocks of 512 bytes, one hardware
@@ -69,6 +76,7 @@ impl FileOptions {
             io: IoPath::Auto,
             queues: 1,
             depth: DEFAULT_DEPTH,
+            lock_wait: LOCK_WAIT,
         }
     }
 
@@ -104,6 +112,16 @@ impl FileOptions {
         self
     }
 
+    /// How long to wait for the file's lock while somebody else has it; 2 seconds unless set.
+    ///
+    /// A server that was killed may keep its lock for a moment: until what it had in flight in the
+    /// kernel has ended. That is as it should be, for those writes must not land behind the next
+    /// server's back; so the next one waits for them.
+    pub fn lock_wait(mut self, at_most: Duration) -> Self {
+        self.lock_wait = at_most;
+        self
+    }
+
     /// Requests in flight for each hardware queue, 1 to 4096.
     pub fn depth(mut self, depth: u32) -> Self {
         self.depth = depth.clamp(1, 4096);
@@ -126,8 +144,12 @@ pub enum OpenErrorKind {
     NotFound,
     /// It is neither a regular file nor a block device.
     NotAFile,
-    /// Somebody else has it locked: another server, or another device of this one.
-    InUse,
+    /// Somebody else has it locked, and kept it for this long: another server, or another device of
+    /// this one.
+    InUse {
+        /// How long the open waited for it.
+        waited: Duration,
+    },
     /// The file has another size than it should; nothing was changed.
     SizeDiffers {
         /// Its size in bytes.
@@ -173,9 +195,11 @@ impl fmt::Display for OpenError {
                 f.write_str("there is no such file; give a size to have it created")
             }
             OpenErrorKind::NotAFile => f.write_str("neither a regular file nor a block device"),
-            OpenErrorKind::InUse => {
-                f.write_str("in use: another process, or another device of this one, has it locked")
-            }
+            OpenErrorKind::InUse { waited } => write!(
+                f,
+                "in use: another process, or another device of this one, has it locked (waited \
+                 {waited:?})"
+            ),
             OpenErrorKind::SizeDiffers { found, asked } => write!(
                 f,
                 "it has {found} bytes, not {asked}; leave the size out to take it as it is, or \
@@ -238,8 +262,9 @@ fn try_open(
         check(size)?;
     }
     let (mut file, new) = open_or_create(options)?;
+    lock(&file, options)?;
+    // Not before it is locked: a file that somebody else has locked is his, whoever created it.
     *created = new;
-    lock(&file, options.read_only)?;
     let kind = file.metadata().map_err(step("reading its attributes"))?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
         return Err(OpenErrorKind::NotAFile);
@@ -293,16 +318,26 @@ fn open_or_create(options: &FileOptions) -> Result<(File, bool), OpenErrorKind> 
     }
 }
 
-fn lock(file: &File, shared: bool) -> Result<(), OpenErrorKind> {
-    let how = if shared {
+fn lock(file: &File, options: &FileOptions) -> Result<(), OpenErrorKind> {
+    let how = if options.read_only {
         FlockOperation::NonBlockingLockShared
     } else {
         FlockOperation::NonBlockingLockExclusive
     };
-    match rustix::fs::flock(file, how) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenErrorKind::InUse),
-        Err(error) => Err(step("locking it")(error.into())),
+    let start = Instant::now();
+    loop {
+        match rustix::fs::flock(file, how) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let waited = start.elapsed();
+                if waited >= options.lock_wait {
+                    return Err(OpenErrorKind::InUse { waited: options.lock_wait });
+                }
+                std::thread::sleep(LOCK_LOOK.min(options.lock_wait - waited));
+            }
+            Err(error) => return Err(step("locking it")(error.into())),
+        }
     }
 }
 

@@ -7,15 +7,17 @@
 //! | owns | the submission queue | the completion queue |
 //! | does | puts the request into its tag's slot (Fill), pushes an entry, submits at the end of the pass | sleeps in `io_uring_enter`, takes the request out of its slot (Take), completes it |
 //!
-//! The reaper never submits for a request: whatever isn't plainly done goes to [`Plain`]. It sleeps
-//! in the kernel, so a ring at rest costs nothing.
+//! The reaper pushes nothing of its own: whatever isn't plainly done goes to [`Plain`]. (It may become
+//! the runner when a completion brings a new request; then it acts as one.) It sleeps in the kernel,
+//! so a ring at rest costs nothing.
 //!
 //! A request's memory stays where it is from Fill to Take: the slot owns the request, which owns the
 //! buffer, and the ring isn't freed before its reaper has ended.
 
 use std::io;
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::thread::ThreadId;
 
 use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicBool, Ordering};
@@ -56,7 +58,7 @@ impl Rings {
             let ring = Arc::new(Ring::new(plain.clone(), depth)?);
             let theirs = Arc::clone(&ring);
             let reaper =
-                Builder::new().name(format!("cw-ring/{i}")).spawn(move || theirs.reap())?;
+                Builder::new().name(format!("cw-ring/{i}")).spawn(move || Ring::reap(&theirs))?;
             rings.push(Owned { ring, reaper: Some(reaper) });
         }
         Ok(Self { rings })
@@ -101,6 +103,11 @@ struct Ring {
     plain: Plain,
     /// By tag.
     slots: Box<[CachePadded<Slot>]>,
+    /// The reaper, once it runs.
+    reaper: OnceLock<ThreadId>,
+    /// O: the reaper's: something was pushed while it worked through a batch. (Atomic so that it can
+    /// be shared; Relaxed, since one thread uses it.)
+    deferred: AtomicBool,
 }
 
 /// The request that has a tag, while the kernel has it.
@@ -142,7 +149,8 @@ impl Ring {
                 CachePadded::new(Slot { full: AtomicBool::new(false), rq: UnsafeCell::new(None) })
             })
             .collect();
-        Ok(Self { uring, plain, slots })
+        let (reaper, deferred) = (OnceLock::new(), AtomicBool::new(false));
+        Ok(Self { uring, plain, slots, reaper, deferred })
     }
 
     /// Hands a request to the kernel at the next commit. Called by the runner.
@@ -208,7 +216,18 @@ impl Ring {
 
     /// Submits what was pushed. Doesn't block; the kernel may do the I/O at once if it doesn't
     /// have to wait for it.
+    ///
+    /// Completions often bring new requests, which the reaper then dispatches itself. Those wait for
+    /// the end of its batch, so that one system call submits them all.
     fn commit(this: &Arc<Self>) {
+        if this.reaper.get() == Some(&current().id()) {
+            this.deferred.store(true, Ordering::Relaxed);
+        } else {
+            Self::submit_now(this);
+        }
+    }
+
+    fn submit_now(this: &Arc<Self>) {
         if let Err(error) = this.submit() {
             // The kernel is short of memory, or wants completions reaped first. The entries stay in
             // the queue, and somebody has to submit them: with nothing in flight, nobody would come.
@@ -247,24 +266,29 @@ impl Ring {
     }
 
     /// The reaper: waits for completions until it is told to end.
-    fn reap(&self) {
+    fn reap(this: &Arc<Self>) {
+        // Set once, by the one thread that runs this.
+        let _ = this.reaper.set(current().id());
         let mut batch = Vec::with_capacity(64);
         loop {
             // SAFETY: the reaper alone touches the completion queue.
-            let cq = unsafe { self.uring.completion_shared() };
+            let cq = unsafe { this.uring.completion_shared() };
             batch.extend(cq.take(64).map(|entry| (entry.user_data(), entry.result())));
             if batch.is_empty() {
-                self.wait();
+                this.wait();
                 continue;
             }
             for (tag, result) in batch.drain(..) {
                 if tag == END {
                     return;
                 }
-                match self.take(tag as u32) {
-                    Some(rq) => self.finish(rq, result),
+                match this.take(tag as u32) {
+                    Some(rq) => this.finish(rq, result),
                     None => tracing::error!(tag, result, "io_uring completed what nobody asked"),
                 }
+            }
+            if this.deferred.swap(false, Ordering::Relaxed) {
+                Self::submit_now(this);
             }
         }
     }
