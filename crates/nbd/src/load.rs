@@ -5,7 +5,7 @@
 //! replies subtracts. Both meet in the one word by read-modify-write, so no fence is needed: either the reader's wait bit comes
 //! first, and the subtraction sees it and wakes; or the subtraction comes first, and the reader sees that there is room.
 //!
-//! Model: `tests/loom_load.rs`.
+//! Steps, races and proof: `load.md` beside this file. Model: `tests/loom_load.rs`.
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::{Parker, Unparker};

@@ -106,7 +106,8 @@ fn a_write_above_the_advertised_payload_ends_the_connection_after_what_was_valid
     let mut client = client(&server);
     client.request(Command::READ, 1, 0, 512);
     client.request(Command::WRITE, 2, 0, u32::MAX);
-    client.send(&[0; 65536]);
+    // Perhaps into a socket that is closed already.
+    let _ = client.stream.write_all(&[0; 65536]);
     assert_eq!(client.reply(512).cookie, 1);
     client.expect_end();
 }
@@ -222,7 +223,7 @@ fn a_bad_magic_number_ends_the_connection_after_what_was_valid_and_nobody_else_n
     let mut other = client(&server);
     let mut client = client(&server);
     client.request(Command::READ, 1, 0, 512);
-    client.send(&[0x66; 200]);
+    let _ = client.stream.write_all(&[0x66; 200]);
     assert_eq!(client.reply(512).cookie, 1);
     client.expect_end();
     assert_eq!(other.read(2, 0, 512).cookie, 2);
@@ -312,6 +313,29 @@ fn a_client_that_dies_with_requests_in_flight_harms_nobody() {
         std::thread::yield_now();
     }
     assert_eq!(client(&server).read(1, 0, 512).error, 0);
+}
+
+#[test]
+fn requests_of_a_client_that_is_gone_are_not_run_to_the_end() {
+    let device = TestDevice::new(2 * MIB);
+    let budget = Budget { requests: 8, bytes: 64 << 20 };
+    let server = server_with(device.clone(), Options { budget, ..Options::default() });
+    let mut gone = client(&server);
+    let read = Request {
+        flags: CommandFlags::empty(),
+        command: Command::READ,
+        cookie: 1,
+        offset: 0,
+        length: 1 << 20,
+    };
+    gone.send(&read.encode().repeat(3000));
+    device.wait_for_seen(8);
+    drop(gone);
+    while server.connections() > 0 {
+        std::thread::yield_now();
+    }
+    // Some more may have been on their way when the writer found out.
+    assert!(device.seen().len() < 100, "{} of 3000 reads were run", device.seen().len());
 }
 
 #[test]

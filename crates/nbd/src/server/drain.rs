@@ -35,7 +35,7 @@ pub struct DrainReport {
     pub idle: usize,
     /// Those whose connections were cut at the deadline.
     pub cut: usize,
-    /// Requests in flight at the beginning that finished and were answered.
+    /// Requests in flight at the beginning that finished, and were answered where their client was still there.
     pub requests_completed: u64,
     /// Requests in flight at the beginning, or refused since, whose replies were lost by a cut.
     pub requests_cut: u64,

@@ -161,16 +161,14 @@ impl<'a> Reader<'a> {
     /// Counts a request as owed, waiting for room first; whether the connection is being drained. `None` where it was cut.
     fn admit(&mut self, cost: u64) -> Option<bool> {
         let load = &self.session.connection.load;
-        loop {
+        while !load.snapshot().cut {
             if let Some(before) = load.try_admit(cost) {
                 return Some(before.draining);
             }
             self.let_go();
             load.wait_for_room(self.parker, cost);
-            if load.snapshot().cut {
-                return None;
-            }
         }
+        None
     }
 
     /// Answers without the device, once the payload of the request is out of the way.

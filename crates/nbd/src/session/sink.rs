@@ -79,10 +79,10 @@ impl SocketSink {
         }
     }
 
-    /// Gives the connection up, since its replies can't be sent.
+    /// Gives the connection up, since its replies can't be sent; the reader stops too, however much it has left to read.
     pub(super) fn give_up(&mut self) {
         self.broken = true;
-        self.connection.close();
+        self.connection.cut();
     }
 
     fn send_some(&mut self, flags: SendFlags) -> Result<usize, Errno> {
