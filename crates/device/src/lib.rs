@@ -1,27 +1,103 @@
 //! Device graph, drivers, parallel probe and shutdown ordered by real dependencies.
-mod cancel;
-pub mod counters;
+//!
+//! A program declares its devices ([`DeviceDecl`]): each has a driver, perhaps a parent, and
+//! suppliers that it needs. A [`DeviceManager`] brings them up in parallel, each as soon as what it
+//! needs is bound, near its NUMA node; and shuts them down in the order of their real dependencies,
+//! never slower than one by one. Both leave a [`Timeline`](corewise_timeline::Timeline).
+//!
+//! ```
+//! use corewise_device::{
+//!     Bound, BringUpOptions, DeviceDecl, DeviceManager, Driver, ProbeContext, ProbeError,
+//!     ShutdownError, ShutdownOptions,
+//! };
+//! use corewise_topology::Machine;
+//! use corewise_workqueue::WorkerPools;
+//! use std::sync::Arc;
+//!
+//! struct Disk;
+//! impl Bound for Disk {
+//!     fn shutdown(&self) -> Result<(), ShutdownError> {
+//!         Ok(()) // flush, close
+//!     }
+//! }
+//!
+//! struct Disks;
+//! impl Driver for Disks {
+//!     fn name(&self) -> &str {
+//!         "disk"
+//!     }
+//!     fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
+//!         let _below: Vec<Arc<Disk>> = cx.suppliers()?; // bound by now
+//!         Ok(Arc::new(Disk))
+//!     }
+//! }
+//!
+//! let pools = WorkerPools::new(&Machine::live()?);
+//! let devices = DeviceManager::new(&pools)?;
+//! devices.register(Arc::new(Disks))?;
+//! let up = devices.bring_up(
+//!     vec![
+//!         DeviceDecl::new("a", "disk"),
+//!         DeviceDecl::new("b", "disk"),
+//!         DeviceDecl::new("mirror", "disk").supplier("a").supplier("b"),
+//!     ],
+//!     &BringUpOptions::new(),
+//! )?;
+//! assert!(up.is_complete());
+//! let down = devices.shutdown(&ShutdownOptions::new())?;
+//! assert_eq!(down.order().collect::<Vec<_>>(), ["mirror", "b", "a"]);
+//! pools.shutdown();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What is promised
+//!
+//! * A probe is called once per device, after all that it needs is bound; nobody waits in a worker
+//!   for another device. What cannot come up is skipped, and says because of whom.
+//! * A shutdown callback is called at most once, after those of all children and consumers. A
+//!   device that never came up counts as done. Nothing can be added once a shutdown has begun.
+//! * Panics of drivers and observers are caught; the device fails, and nothing else.
+//! * With fewer than two asynchronous callbacks a shutdown is the plain loop in reverse order.
+//!
+//! The protocols and their proofs: `src/counters/README.md` and `src/shutdown/README.md`.
+
 mod decl;
+mod graph;
+
+pub mod counters;
+
+mod cancel;
 mod driver;
 mod error;
+
+// What follows needs worker pools and the clock; the model checker looks at the counters alone.
+#[cfg(not(loom))]
 mod event;
-mod graph;
 #[cfg(not(loom))]
 mod placement;
+#[cfg(not(loom))]
 mod policy;
+#[cfg(not(loom))]
 mod probe;
+#[cfg(not(loom))]
 mod record;
+#[cfg(not(loom))]
+mod shutdown;
+
+#[cfg(not(loom))]
+mod manager;
 
 pub use cancel::Cancel;
 pub use decl::{AsyncProbe, DeviceDecl, ProbeType};
 pub use driver::{Bound, Driver, ProbeContext, ProbeError, ShutdownError};
 pub use error::Error;
-pub use event::{Event, Observer};
 pub use graph::{DeviceId, Graph, GraphError};
-pub use probe::{BringUp, BringUpOptions, DeviceReport, ProbeOutcome};
+
 #[cfg(not(loom))]
-mod manager;
-mod shutdown;
+pub use event::{Event, Observer};
 #[cfg(not(loom))]
 pub use manager::DeviceManager;
+#[cfg(not(loom))]
+pub use probe::{BringUp, BringUpOptions, DeviceReport, ProbeOutcome};
+#[cfg(not(loom))]
 pub use shutdown::{Remaining, RemainingState, ShutdownMode, ShutdownOptions, ShutdownReport};

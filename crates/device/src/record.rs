@@ -29,7 +29,6 @@ pub(crate) struct Site {
 impl Site {
     /// The calling thread. `placed` is the CPU near which it was asked to run: on a synthetic
     /// machine that is the only CPU that means something, on a live one the true one is noted.
-    #[cfg(not(loom))]
     pub(crate) fn here(machine: &corewise_topology::Machine, placed: Option<u32>) -> Site {
         let thread = corewise_sync::thread::current();
         let worker = Arc::from(thread.name().unwrap_or("a thread without a name"));

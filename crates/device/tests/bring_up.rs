@@ -18,7 +18,7 @@ fn options() -> BringUpOptions {
 }
 
 fn outcome(up: &corewise_device::BringUp, name: &str) -> ProbeOutcome {
-    up.device(name).unwrap().outcome.clone()
+    up.device(name).expect("it was declared").outcome.clone()
 }
 
 #[test]

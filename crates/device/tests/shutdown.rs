@@ -1,5 +1,6 @@
 //! Shutdown on real worker pools.
 #![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 mod support;
 

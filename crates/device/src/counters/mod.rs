@@ -144,6 +144,7 @@ impl Counters {
 }
 
 #[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 mod tests {
     use super::*;
 

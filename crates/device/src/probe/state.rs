@@ -455,6 +455,6 @@ impl crate::cancel::Listener for ProbeState {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 #[path = "state_tests.rs"]
 mod tests;

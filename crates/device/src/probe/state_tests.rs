@@ -1,4 +1,5 @@
 //! Steps bring-ups by hand: no threads, no clock, every interleaving chosen here.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use super::*;
 use crate::DeviceDecl;

@@ -1,14 +1,14 @@
 //! Shutdown: every device after its children and consumers, and never slower than one by one.
 //! Read `README.md` beside this file first.
 
+mod plan;
+mod remaining;
 mod report;
-#[cfg(not(loom))]
 mod run;
 mod state;
 
+pub(crate) use plan::{Kind, ShutdownPlan};
+pub use remaining::{Remaining, RemainingState};
 pub use report::{ShutdownMode, ShutdownOptions, ShutdownReport};
-#[cfg(not(loom))]
 pub(crate) use run::ShutdownRun;
-#[cfg(not(loom))]
-pub(crate) use state::{Kind, ShutdownPlan, ShutdownState};
-pub use state::{Remaining, RemainingState};
+pub(crate) use state::ShutdownState;

@@ -1,6 +1,6 @@
 //! How a shutdown is asked for, and what it says afterwards.
 
-use super::state::Remaining;
+use super::remaining::Remaining;
 use crate::event::Observer;
 use crate::record::{self, Record};
 use crate::{Cancel, Graph};

@@ -1,7 +1,8 @@
 //! Drives a shutdown: the caller's loop, the helpers' loop, and the serial loop.
 
+use super::plan::Kind;
 use super::report::ShutdownMode;
-use super::state::{CallerStep, Ended, HelperStep, Kind, Owed, ShutdownState, Task};
+use super::state::{CallerStep, Ended, HelperStep, Owed, ShutdownState, Task};
 use crate::driver::{Bound, panic_message};
 use crate::event::{self, Event, Observer};
 use crate::placement::Placer;

@@ -5,6 +5,8 @@
 //! can't come. Guards: `I:` immutable, `L:` lock (what it guards is named). Lock order: `state` is
 //! taken last; nothing is called while it is held.
 
+use super::plan::{Below, Kind, ShutdownPlan};
+use super::remaining::{self, Remaining};
 use crate::counters::{Counters, Release, Settled};
 use crate::driver::Bound;
 use crate::policy::{self, HelperRole, Load, SLOW};
@@ -18,42 +20,6 @@ use std::time::Duration;
 
 /// How many asynchronous devices the caller looks at for one that it may help with.
 const LOOK_AT: usize = 64;
-
-/// What there is to do for a device. A snapshot, taken once when the shutdown begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// It never came up: it is done before it begins, and stands on no timeline.
-    Absent,
-    /// It is up, but has no callback: done on the spot.
-    NoCallback,
-    /// Its callback runs in the caller's thread.
-    Sync,
-    /// Its callback may run on a helper.
-    Async,
-}
-
-impl Kind {
-    fn has_callback(self) -> bool {
-        matches!(self, Kind::Sync | Kind::Async)
-    }
-}
-
-/// What is to be shut down, and how.
-pub(crate) struct ShutdownPlan {
-    pub graph: Arc<Graph>,
-    /// By device.
-    pub bound: Vec<Option<Arc<dyn Bound>>>,
-    /// By device.
-    pub kinds: Vec<Kind>,
-    /// CPUs that work may run on.
-    pub cpus: usize,
-    /// The most helpers that there may be at once.
-    pub max_helpers: usize,
-    /// Leaves the rest undone.
-    pub abort: Cancel,
-    /// Somebody is told about finished callbacks: the shutdown ends after the last telling.
-    pub observed: bool,
-}
 
 /// One shutdown.
 pub(crate) struct ShutdownState {
@@ -79,14 +45,6 @@ pub(crate) struct ShutdownState {
     caller: Condvar,
     /// L: with `state`; the watching helper waits here.
     watcher: Condvar,
-}
-
-/// Synchronous devices by bit, where there are few enough.
-struct Below {
-    /// By device: those that need it to be finished first, directly or not.
-    masks: Vec<u64>,
-    /// By device: its own bit, if it is one of them.
-    own: Vec<u64>,
 }
 
 struct State {
@@ -195,34 +153,6 @@ pub(crate) struct Finished {
     pub bound: Vec<Option<Arc<dyn Bound>>>,
     /// How many helpers were asked for.
     pub helpers: usize,
-}
-
-/// What is not shut down.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Remaining {
-    /// The device's name.
-    pub device: String,
-    /// Why it is not shut down.
-    pub state: RemainingState,
-}
-
-/// Why a device is not shut down (yet).
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RemainingState {
-    /// Its callback is being called, for that long by now.
-    Running {
-        /// How long.
-        elapsed: Duration,
-    },
-    /// Nothing holds it up; it was not its turn.
-    Ready,
-    /// These children and consumers are not shut down.
-    Waiting {
-        /// Their names.
-        on: Vec<String>,
-    },
 }
 
 impl ShutdownState {
@@ -456,24 +386,10 @@ impl ShutdownState {
         for record in &st.records {
             done[record.device.index()] = true;
         }
-        let mut running = BTreeMap::new();
-        for r in &st.running {
-            running.insert(r.ready.device, now.saturating_sub(r.since));
-        }
-        let open = |id: &DeviceId| !done[id.index()] && self.kinds[id.index()] != Kind::Absent;
-        let order = self.graph.order().iter().rev().copied();
-        let left = order.filter(|id| open(id) && self.kinds[id.index()].has_callback());
-        left.map(|id| {
-            let on = self.graph.feeds(id).iter().filter(|f| open(f));
-            let on: Vec<String> = on.map(|&f| self.graph.name(f).to_string()).collect();
-            let state = match running.get(&id) {
-                Some(&elapsed) => RemainingState::Running { elapsed },
-                None if on.is_empty() => RemainingState::Ready,
-                None => RemainingState::Waiting { on },
-            };
-            Remaining { device: self.graph.name(id).to_string(), state }
-        })
-        .collect()
+        let elapsed = |r: &Running| (r.ready.device, now.saturating_sub(r.since));
+        let running = st.running.iter().map(elapsed).collect();
+        drop(st);
+        remaining::of(&self.graph, &self.kinds, &done, &running)
     }
 
     /// What there is to report, and the bound objects. Callbacks that still run (after an abort)
@@ -652,26 +568,6 @@ impl Running {
     }
 }
 
-impl Below {
-    /// `None` where there is no synchronous device, or more of them than bits.
-    fn new(graph: &Graph, kinds: &[Kind], sync: usize) -> Option<Below> {
-        if sync == 0 || sync > u64::BITS as usize {
-            return None;
-        }
-        let mut below = Below { masks: vec![0; graph.len()], own: vec![0; graph.len()] };
-        let mut bits = (0..u64::BITS).map(|n| 1u64 << n);
-        // In base order: what a device needs comes before it.
-        for &id in graph.order() {
-            let through = |n: &DeviceId| below.masks[n.index()] | below.own[n.index()];
-            below.masks[id.index()] = graph.needs(id).iter().map(through).fold(0, |a, b| a | b);
-            if kinds[id.index()] == Kind::Sync {
-                below.own[id.index()] = bits.next().expect("as many bits as synchronous devices");
-            }
-        }
-        Some(below)
-    }
-}
-
 impl crate::cancel::Listener for ShutdownState {
     fn cancelled(&self) {
         let _st = self.state.lock();
@@ -680,6 +576,6 @@ impl crate::cancel::Listener for ShutdownState {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 #[path = "state_tests.rs"]
 mod tests;

@@ -1,7 +1,9 @@
 //! Steps shutdowns by hand: no threads, no clock, every interleaving chosen here.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use super::*;
 use crate::DeviceDecl;
+use crate::shutdown::RemainingState;
 
 struct Thing;
 impl Bound for Thing {}

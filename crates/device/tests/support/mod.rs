@@ -1,5 +1,6 @@
 //! What the tests with real pools share: a driver made of closures, and a log of what happened.
 #![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use corewise_device::{
     Bound, DeviceDecl, DeviceManager, Driver, Error, ProbeContext, ProbeError, ProbeType,
