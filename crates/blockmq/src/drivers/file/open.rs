@@ -144,12 +144,9 @@ pub enum OpenErrorKind {
     NotFound,
     /// It is neither a regular file nor a block device.
     NotAFile,
-    /// Somebody else has it locked, and kept it for this long: another server, or another device of
-    /// this one.
-    InUse {
-        /// How long the open waited for it.
-        waited: Duration,
-    },
+    /// Somebody else has it locked, another server or another device of this one, and kept it for
+    /// longer than [`FileOptions::lock_wait`].
+    InUse,
     /// The file has another size than it should; nothing was changed.
     SizeDiffers {
         /// Its size in bytes.
@@ -195,11 +192,9 @@ impl fmt::Display for OpenError {
                 f.write_str("there is no such file; give a size to have it created")
             }
             OpenErrorKind::NotAFile => f.write_str("neither a regular file nor a block device"),
-            OpenErrorKind::InUse { waited } => write!(
-                f,
-                "in use: another process, or another device of this one, has it locked (waited \
-                 {waited:?})"
-            ),
+            OpenErrorKind::InUse => {
+                f.write_str("in use: another process, or another device of this one, has it locked")
+            }
             OpenErrorKind::SizeDiffers { found, asked } => write!(
                 f,
                 "it has {found} bytes, not {asked}; leave the size out to take it as it is, or \
@@ -332,7 +327,7 @@ fn lock(file: &File, options: &FileOptions) -> Result<(), OpenErrorKind> {
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let waited = start.elapsed();
                 if waited >= options.lock_wait {
-                    return Err(OpenErrorKind::InUse { waited: options.lock_wait });
+                    return Err(OpenErrorKind::InUse);
                 }
                 std::thread::sleep(LOCK_LOOK.min(options.lock_wait - waited));
             }
