@@ -138,6 +138,7 @@ fn zero(words: &[AtomicU64]) {
 /// Private anonymous memory, unmapped when it is dropped.
 #[derive(Debug)]
 struct Mapping {
+    /// A: the words that the base points to, by anybody, Relaxed; the pointer itself never changes.
     base: NonNull<AtomicU64>,
     words: usize,
 }
