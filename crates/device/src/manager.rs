@@ -222,10 +222,17 @@ impl DeviceManager {
         };
         let clock = Clock::start();
         let kinds = kinds(&graph, &bound, options);
+        let asyncs = kinds.iter().filter(|k| **k == Kind::Async).count();
+        let mode = if policy::shuts_down_serially(asyncs) {
+            ShutdownMode::Serial
+        } else {
+            ShutdownMode::Parallel
+        };
         let plan = ShutdownPlan {
             graph: graph.clone(),
             bound,
-            kinds: kinds.clone(),
+            kinds,
+            serial: mode == ShutdownMode::Serial,
             cpus: self.machine().housekeeping().len(),
             max_helpers: options.max_helpers,
             abort: options.abort.clone(),
@@ -240,13 +247,7 @@ impl DeviceManager {
         });
         self.registry.state.lock().shutdown = Some((run.state.clone(), clock));
 
-        let asyncs = kinds.iter().filter(|k| **k == Kind::Async).count();
-        let mode = if policy::shuts_down_serially(asyncs) {
-            ShutdownMode::Serial
-        } else {
-            ShutdownMode::Parallel
-        };
-        run.run(mode, &kinds);
+        run.run(mode);
         let elapsed = clock.now();
         let remaining = run.state.remaining(elapsed);
         let finished = run.state.finish(elapsed);

@@ -2,7 +2,7 @@
 
 use super::plan::Kind;
 use super::report::ShutdownMode;
-use super::state::{CallerStep, Ended, HelperStep, Owed, ShutdownState, Task};
+use super::state::{CallerStep, Ended, HelperStep, Owed, Scratch, ShutdownState, Task};
 use crate::driver::{Bound, panic_message};
 use crate::event::{self, Event, Observer};
 use crate::placement::Placer;
@@ -12,6 +12,7 @@ use corewise_sync::context;
 use corewise_timeline::Outcome;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// One shutdown and all that its threads share.
 pub(crate) struct ShutdownRun {
@@ -24,16 +25,16 @@ pub(crate) struct ShutdownRun {
 
 impl ShutdownRun {
     /// Shuts down, and returns when everything is, or when the shutdown was aborted. Blocks.
-    pub(crate) fn run(self: &Arc<Self>, mode: ShutdownMode, kinds: &[Kind]) {
+    pub(crate) fn run(self: &Arc<Self>, mode: ShutdownMode) {
         match mode {
-            ShutdownMode::Serial => self.serial(kinds),
+            ShutdownMode::Serial => self.serial(),
             ShutdownMode::Parallel => self.parallel(),
         }
     }
 
     /// One by one in reverse base order: no counters, no queue, no thread.
-    fn serial(&self, kinds: &[Kind]) {
-        let graph = self.state.graph();
+    fn serial(&self) {
+        let (graph, kinds) = (self.state.graph(), self.state.kinds());
         let site = Site::here(self.placer.machine(), None);
         let mut now = self.clock.now();
         let mut passed: Vec<Record> = Vec::new();
@@ -64,13 +65,15 @@ impl ShutdownRun {
     fn parallel(self: &Arc<Self>) {
         let listener: Arc<dyn crate::cancel::Listener> = self.state.clone();
         self.abort.listen(Arc::downgrade(&listener));
-        let now = || self.clock.now();
-        self.state.seed(&now);
+        let mut scratch = Scratch::default();
+        self.state.seed(&mut scratch);
         let site = Site::here(self.placer.machine(), None);
         let (mut ended, mut waited) = (None, false);
         loop {
             let told = self.told(ended.as_ref());
-            let (step, owed) = self.state.caller_step(&now, ended.take(), &site, waited);
+            let now = self.now_after(ended.as_ref());
+            let (step, owed) =
+                self.state.caller_step(now, ended.take(), &site, waited, &mut scratch);
             self.pay(owed, told);
             match step {
                 CallerStep::Run(task) => ended = Some(self.call_task(task)),
@@ -86,11 +89,13 @@ impl ShutdownRun {
     fn help(self: &Arc<Self>) {
         self.state.helper_comes();
         let site = Site::here(self.placer.machine(), None);
-        let now = || self.clock.now();
+        let mut scratch = Scratch::default();
         let (mut ended, mut watched) = (None, false);
         loop {
             let told = self.told(ended.as_ref());
-            let (step, owed) = self.state.helper_step(&now, ended.take(), &site, watched);
+            let now = self.now_after(ended.as_ref());
+            let (step, owed) =
+                self.state.helper_step(now, ended.take(), &site, watched, &mut scratch);
             self.pay(owed, told);
             watched = matches!(step, HelperStep::Watch(_));
             match step {
@@ -101,6 +106,11 @@ impl ShutdownRun {
                 HelperStep::Leave => return,
             }
         }
+    }
+
+    /// The time of a step: a moment ago a callback ended, or it has to be looked up.
+    fn now_after(&self, ended: Option<&Ended>) -> Duration {
+        ended.map_or_else(|| self.clock.now(), |e| e.at)
     }
 
     /// Does what a step owes to others, first of all what sets other threads going.

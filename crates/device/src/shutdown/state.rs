@@ -12,6 +12,7 @@ use crate::driver::Bound;
 use crate::policy::{self, HelperRole, Load, SLOW};
 use crate::record::{Record, Site};
 use crate::{Cancel, DeviceId, Graph};
+use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::{Condvar, Mutex, MutexGuard};
 use corewise_timeline::Outcome;
 use std::collections::BTreeMap;
@@ -37,6 +38,8 @@ pub(crate) struct ShutdownState {
     observed: bool,
     /// I: the counters are atomic themselves: unfinished children and consumers.
     counters: Counters,
+    /// A: by device, the nanosecond at which it ended; see `released_at`.
+    ends: Box<[AtomicU64]>,
     /// I: which synchronous devices each device's end is needed for.
     below: Option<Below>,
     /// L: is the lock; guards all that changes but the counters.
@@ -107,10 +110,13 @@ pub(crate) struct Ended {
     pub at: Duration,
 }
 
-/// The time, read when it is needed. What starts or is released at some moment comes after the ends
-/// of what it waited for only if the clock is read after these were noted: a time that a thread read
-/// before it got the lock may be older.
-pub(crate) type Now<'a> = &'a dyn Fn() -> Duration;
+/// Room for a step to work in, kept by each thread from step to step.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    ready: Vec<Ready>,
+    records: Vec<Record>,
+    stack: Vec<(u32, Option<u32>)>,
+}
 
 /// What the caller does next.
 pub(crate) enum CallerStep {
@@ -157,12 +163,16 @@ pub(crate) struct Finished {
 
 impl ShutdownState {
     pub(crate) fn new(plan: ShutdownPlan) -> ShutdownState {
-        let ShutdownPlan { graph, bound, kinds, cpus, max_helpers: cap, abort, observed } = plan;
-        let feeds = |d: DeviceId| u32::try_from(graph.feeds(d).len()).expect("as many as devices");
-        let counters = Counters::new(graph.ids().map(feeds));
+        let ShutdownPlan { graph, bound, kinds, cpus, max_helpers: cap, abort, observed, serial } =
+            plan;
         let sync_left = kinds.iter().filter(|k| **k == Kind::Sync).count();
         let total = kinds.iter().filter(|k| k.has_callback()).count();
-        let below = Below::new(&graph, &kinds, sync_left);
+        // The serial loop needs none of what follows.
+        let counted = if serial { 0 } else { graph.len() };
+        let feeds = |d: DeviceId| u32::try_from(graph.feeds(d).len()).expect("as many as devices");
+        let counters = Counters::new(graph.ids().take(counted).map(feeds));
+        let ends = (0..counted).map(|_| AtomicU64::new(0)).collect();
+        let below = if serial { None } else { Below::new(&graph, &kinds, sync_left) };
         let sync_mask = below.as_ref().map_or(0, |b| b.own.iter().fold(0, |all, bit| all | bit));
         let state = State {
             bound,
@@ -191,11 +201,17 @@ impl ShutdownState {
             abort,
             observed,
             counters,
+            ends,
             below,
             state: Mutex::new(state),
             caller: Condvar::new(),
             watcher: Condvar::new(),
         }
+    }
+
+    /// The snapshot.
+    pub(crate) fn kinds(&self) -> &[Kind] {
+        &self.kinds
     }
 
     pub(crate) fn graph(&self) -> &Arc<Graph> {
@@ -209,30 +225,27 @@ impl ShutdownState {
 
     /// Seeds the counters: what nothing depends on becomes ready, or is done where it has no
     /// callback. Called once, before any other step.
-    pub(crate) fn seed(&self, now: Now<'_>) {
-        let (mut ready, mut records, mut stack) = (Vec::new(), Vec::new(), Vec::new());
+    pub(crate) fn seed(&self, scratch: &mut Scratch) {
         for &id in self.graph.order().iter().rev() {
             let release = self.counters.seed(id.0);
-            if release != Release::Waiting
-                && self.settle(id, None, now, &mut ready, &mut records) == Settled::Done
-            {
-                self.cascade(id, now, &mut ready, &mut records, &mut stack);
+            if release != Release::Waiting && self.settle(id, None, scratch) == Settled::Done {
+                self.cascade(id, scratch);
             }
         }
-        self.state.lock().take_in(&self.graph, &self.kinds, ready, records);
+        self.state.lock().take_in(&self.graph, &self.kinds, scratch);
     }
 
     /// The caller's step. `ended` is what it ran before; `waited` says that its last wait took its
     /// whole time.
     pub(crate) fn caller_step(
         &self,
-        now: Now<'_>,
+        now: Duration,
         ended: Option<Ended>,
         site: &Site,
         waited: bool,
+        scratch: &mut Scratch,
     ) -> (CallerStep, Owed) {
-        let mut st = self.conclude(now, ended);
-        let now = now();
+        let mut st = self.conclude(ended, scratch);
         st.caller = CallerRests::No;
         let step = if st.is_over() {
             CallerStep::Done
@@ -312,13 +325,13 @@ impl ShutdownState {
     /// A helper's step. `ended` is what it ran before; `watched` says that it was the watcher.
     pub(crate) fn helper_step(
         &self,
-        now: Now<'_>,
+        now: Duration,
         ended: Option<Ended>,
         site: &Site,
         watched: bool,
+        scratch: &mut Scratch,
     ) -> (HelperStep, Owed) {
-        let mut st = self.conclude(now, ended);
-        let now = now();
+        let mut st = self.conclude(ended, scratch);
         if watched {
             st.watched = false;
         }
@@ -404,11 +417,11 @@ impl ShutdownState {
     }
 
     /// Takes in what a thread ran: releases what waited for it (without the lock), then notes it.
-    fn conclude(&self, now: Now<'_>, ended: Option<Ended>) -> MutexGuard<'_, State> {
+    fn conclude(&self, ended: Option<Ended>, scratch: &mut Scratch) -> MutexGuard<'_, State> {
         let Some(ended) = ended else { return self.state.lock() };
-        let (mut ready, mut records, mut stack) = (Vec::new(), Vec::new(), Vec::new());
         let device = ended.device;
-        self.cascade(device, now, &mut ready, &mut records, &mut stack);
+        self.set_end(device, ended.at);
+        self.cascade(device, scratch);
         let mut st = self.state.lock();
         st.record_end(ended);
         st.left -= 1;
@@ -417,45 +430,54 @@ impl ShutdownState {
             st.sync_left -= 1;
             st.sync_mask &= !self.below.as_ref().map_or(0, |b| b.own[device.index()]);
         }
-        st.take_in(&self.graph, &self.kinds, ready, records);
+        st.take_in(&self.graph, &self.kinds, scratch);
         st
     }
 
     /// Finishes a device: releases what it depended on, and what has no callback behind it.
-    fn cascade(
-        &self,
-        id: DeviceId,
-        now: Now<'_>,
-        ready: &mut Vec<Ready>,
-        records: &mut Vec<Record>,
-        stack: &mut Vec<(u32, Option<u32>)>,
-    ) {
+    fn cascade(&self, id: DeviceId, scratch: &mut Scratch) {
         let needs = |d: u32| self.graph.needs(DeviceId(d));
+        let mut stack = std::mem::take(&mut scratch.stack);
         // A failed callback is no reason to leave others alone, so nobody is ever blamed here.
-        self.counters.finish(id.0, None, stack, needs, |device, by, _| {
-            self.settle(DeviceId(device), Some(DeviceId(by)), now, ready, records)
+        self.counters.finish(id.0, None, &mut stack, needs, |device, by, _| {
+            self.settle(DeviceId(device), Some(DeviceId(by)), scratch)
         });
+        scratch.stack = stack;
     }
 
-    fn settle(
-        &self,
-        device: DeviceId,
-        by: Option<DeviceId>,
-        now: Now<'_>,
-        ready: &mut Vec<Ready>,
-        records: &mut Vec<Record>,
-    ) -> Settled {
-        match self.kinds[device.index()] {
-            Kind::Absent => Settled::Done,
-            Kind::NoCallback => {
-                records.push(Record::instant(device, now(), by, Outcome::Ok, true));
-                Settled::Done
-            }
+    fn settle(&self, device: DeviceId, by: Option<DeviceId>, scratch: &mut Scratch) -> Settled {
+        let kind = self.kinds[device.index()];
+        let at = self.released_at(device);
+        match kind {
             Kind::Sync | Kind::Async => {
-                ready.push(Ready { device, queued: now(), by });
-                Settled::Queued
+                scratch.ready.push(Ready { device, queued: at, by });
+                return Settled::Queued;
             }
+            Kind::NoCallback => {
+                scratch.records.push(Record::instant(device, at, by, Outcome::Ok, true));
+            }
+            Kind::Absent => {}
         }
+        self.set_end(device, at);
+        Settled::Done
+    }
+
+    /// The latest end of what the device waited for. Reading a clock here instead would cost more,
+    /// and could be wrong: two threads that end callbacks may read it in one order, and release in
+    /// the other.
+    ///
+    /// Relaxed: each end is stored before the Release of its device (README.md of the counters),
+    /// and whoever asks was told that all of these have happened.
+    fn released_at(&self, device: DeviceId) -> Duration {
+        let feeds = self.graph.feeds(device).iter();
+        let ends = feeds.map(|f| self.ends[f.index()].load(Ordering::Relaxed));
+        Duration::from_nanos(ends.max().unwrap_or(0))
+    }
+
+    /// Stores when a device ended, before it releases others.
+    fn set_end(&self, device: DeviceId, at: Duration) {
+        let nanoseconds = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
+        self.ends[device.index()].store(nanoseconds, Ordering::Relaxed);
     }
 
     /// An asynchronous device that the caller may run now, see [`policy::caller_may_help`].
@@ -495,15 +517,9 @@ impl ShutdownState {
 }
 
 impl State {
-    fn take_in(
-        &mut self,
-        graph: &Graph,
-        kinds: &[Kind],
-        ready: Vec<Ready>,
-        mut records: Vec<Record>,
-    ) {
-        self.records.append(&mut records);
-        for ready in ready {
+    fn take_in(&mut self, graph: &Graph, kinds: &[Kind], scratch: &mut Scratch) {
+        self.records.append(&mut scratch.records);
+        for ready in scratch.ready.drain(..) {
             let rank = graph.rank(ready.device);
             match kinds[ready.device.index()] {
                 Kind::Sync => self.sync.insert(rank, ready),
@@ -516,8 +532,9 @@ impl State {
         self.left == 0 && self.untold == 0
     }
 
+    /// The thread may have looked at its clock before another one released the device.
     fn start(&mut self, ready: Ready, now: Duration, site: &Site) -> Task {
-        let device = ready.device;
+        let (device, now) = (ready.device, now.max(ready.queued));
         let bound = self.bound[device.index()].clone();
         self.running.push(Running { ready, since: now, site: site.clone() });
         Task { device, bound: bound.expect("a device with a callback is bound") }

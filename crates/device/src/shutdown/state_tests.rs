@@ -13,6 +13,7 @@ struct Stepped {
     state: ShutdownState,
     now: Duration,
     site: Site,
+    scratch: Scratch,
     /// Helpers that were asked for and that the test has not let come.
     asked: usize,
     woken: bool,
@@ -29,14 +30,22 @@ fn stepped(devices: &[(&str, Kind, &[&str])]) -> Stepped {
         graph: Arc::new(graph),
         bound: devices.iter().map(|d| thing(d.1)).collect(),
         kinds: devices.iter().map(|d| d.1).collect(),
+        serial: false,
         cpus: 2,
         max_helpers: 8,
         abort: Cancel::new(),
         observed: false,
     });
-    state.seed(&|| Duration::ZERO);
+    state.seed(&mut Scratch::default());
     let site = Site { worker: "w".into(), cpu: None };
-    Stepped { state, now: Duration::ZERO, site, asked: 0, woken: false }
+    Stepped {
+        state,
+        now: Duration::ZERO,
+        site,
+        scratch: Scratch::default(),
+        asked: 0,
+        woken: false,
+    }
 }
 
 impl Stepped {
@@ -61,7 +70,8 @@ impl Stepped {
 
     fn caller_after(&mut self, ended: &str, waited: bool) -> String {
         let ended = self.ended(ended);
-        let (step, owed) = self.state.caller_step(&|| self.now, ended, &self.site, waited);
+        let (step, owed) =
+            self.state.caller_step(self.now, ended, &self.site, waited, &mut self.scratch);
         self.owe(owed);
         match step {
             CallerStep::Run(task) => self.name(&task),
@@ -85,7 +95,8 @@ impl Stepped {
 
     fn helper_after(&mut self, ended: &str, watched: bool) -> String {
         let ended = self.ended(ended);
-        let (step, owed) = self.state.helper_step(&|| self.now, ended, &self.site, watched);
+        let (step, owed) =
+            self.state.helper_step(self.now, ended, &self.site, watched, &mut self.scratch);
         self.owe(owed);
         match step {
             HelperStep::Run(task) => self.name(&task),
