@@ -61,6 +61,8 @@
 //!
 //! The protocols and their proofs: `src/counters/README.md` and `src/shutdown/README.md`.
 
+#![cfg_attr(loom, allow(dead_code, reason = "what uses it needs worker pools"))]
+
 mod decl;
 mod graph;
 

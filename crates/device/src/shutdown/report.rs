@@ -103,7 +103,7 @@ pub struct ShutdownReport {
     pub elapsed: Duration,
     /// How many helpers were asked for; each is a work item on a pool, not a thread made.
     pub helpers: usize,
-    /// Callbacks that failed or panicked, with what they said, by end.
+    /// Callbacks that failed or panicked, with what they said.
     pub failed: Vec<(String, String)>,
     /// What was left undone: empty unless it was aborted. Callbacks that still run go on.
     pub remaining: Vec<Remaining>,
@@ -135,8 +135,12 @@ impl ShutdownReport {
 
     /// The names of the devices that were shut down, in the order in which they were done.
     pub fn order(&self) -> impl Iterator<Item = &str> {
-        let done = self.records.iter().filter(|r| r.outcome != Outcome::Cancelled);
-        done.map(|r| self.graph.name(r.device))
+        let mut done: Vec<&Record> =
+            self.records.iter().filter(|r| r.outcome != Outcome::Cancelled).collect();
+        // Notes come in the order in which threads got the lock. What ended at the same instant had
+        // no callback, and the base order says which was first.
+        done.sort_by_key(|r| (r.end, std::cmp::Reverse(self.graph.rank(r.device))));
+        done.into_iter().map(|r| self.graph.name(r.device))
     }
 
     /// The timeline: a span for each device that was up, an edge for each dependency. Drawn by each
