@@ -83,7 +83,7 @@ fn why(error: &OpenError) -> String {
             "there is no such file; create = true with a size makes one".to_string()
         }
         OpenErrorKind::NotAFile => "it is neither a file nor a disk".to_string(),
-        OpenErrorKind::InUse { .. } => {
+        OpenErrorKind::InUse => {
             "it is in use: another server, or another device, has it locked".to_string()
         }
         OpenErrorKind::SizeDiffers { found, asked } => other_size(*found, *asked),
