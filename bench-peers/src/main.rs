@@ -1,7 +1,8 @@
 //! The workloads of `corewise-bench` against other runtimes, interleaved in one process:
 //! `cargo run --release -p bench-peers -- workqueue [--items N] [--rounds N] [--seed N]`.
 //!
-//! Prints the records as JSON. Each peer runs in its best mode, in a file of its own under `peers/`.
+//! Prints the records as JSON. Each peer runs in its best mode, in a file of its own under
+//! `peers/`.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod arguments;

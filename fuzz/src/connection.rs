@@ -15,7 +15,8 @@ use corewise_nbd::{Export, Options, Server};
 
 use crate::device::Device;
 
-/// Input beyond this is cut off, so that it fits into the socket at once and the replies stay bounded.
+/// Input beyond this is cut off, so that it fits into the socket at once and the replies stay
+/// bounded.
 pub(crate) const MOST_INPUT: usize = 8 << 10;
 /// Longer than any answer takes: beyond it the server hangs.
 const HANG: Duration = Duration::from_secs(20);
@@ -58,7 +59,8 @@ pub(crate) fn good_handshake() -> Vec<u8> {
 /// Sends these bytes as a whole connection, from the client flags on.
 ///
 /// # Panics
-/// Where the server doesn't end the connection, touches a device that wasn't chosen, or serves the next client no more.
+/// Where the server doesn't end the connection, touches a device that wasn't chosen, or serves the
+/// next client no more.
 pub fn connection(data: &[u8]) {
     let data = &data[..data.len().min(MOST_INPUT)];
     let device = Device::new();
@@ -68,7 +70,8 @@ pub fn connection(data: &[u8]) {
     assert_eq!(*greeting, Handshake::greeting());
     assert!(Greeting::decode(greeting).is_ok());
 
-    // What can be chosen at all contains the name of the export, or asks for the default one by an empty name.
+    // What can be chosen at all contains the name of the export, or asks for the default one by an
+    // empty name.
     let names_it = data.windows(4).any(|window| window == b"disk");
     let empty_name = data
         .windows(8)

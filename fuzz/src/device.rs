@@ -5,7 +5,8 @@ use std::sync::Arc;
 use corewise_blockmq::{BlockDevice, Geometry, Op, Request};
 use corewise_sync::Mutex;
 
-/// Size of the device in bytes: small, so that an input of a few kilobytes can't ask for gigabytes of replies.
+/// Size of the device in bytes: small, so that an input of a few kilobytes can't ask for gigabytes
+/// of replies.
 pub(crate) const SIZE: usize = 16 << 10;
 
 pub(crate) struct Device {

@@ -37,7 +37,8 @@ impl Catalogue for Shelf {
     }
 }
 
-/// Most bytes that the replies to one batch of options may come to before they are sent: the machine's own bound, and one reply.
+/// Most bytes that the replies to one batch of options may come to before they are sent: the
+/// machine's own bound, and one reply.
 const MOST_AT_ONCE: usize = (64 << 10) + 2 * MAX_STRING + 1024;
 
 /// Feeds the bytes in pieces of this size; the replies, the bytes consumed, how it ended.
@@ -73,7 +74,8 @@ fn feed(data: &[u8], piece: usize) -> (Vec<u8>, usize, Outcome) {
 /// Runs a handshake over these bytes.
 ///
 /// # Panics
-/// Where the answer depends on how the bytes are cut, a reply is malformed, or the machine answers without bound.
+/// Where the answer depends on how the bytes are cut, a reply is malformed, or the machine answers
+/// without bound.
 pub fn handshake(data: &[u8]) {
     let whole = feed(data, data.len().max(1));
     let odd = 1 + usize::from(data.first().copied().unwrap_or(0)) % 31;

@@ -1,8 +1,9 @@
 //! Fuzz targets, and the replay of their corpora.
 //!
-//! Each target is a function over bytes that checks invariants, not only the absence of panics. The same function is driven by
-//! libFuzzer (`cargo fuzz run handshake`, in this folder), by the binaries of `fuzz_targets` (files as arguments), and by
-//! `tests/replay.rs` (every file of `corpus/`, and seeded mutations of them).
+//! Each target is a function over bytes that checks invariants, not only the absence of panics. The
+//! same function is driven by libFuzzer (`cargo fuzz run handshake`, in this folder), by the
+//! binaries of `fuzz_targets` (files as arguments), and by `tests/replay.rs` (every file of
+//! `corpus/`, and seeded mutations of them).
 //!
 //! | target | input | what has to hold |
 //! |---|---|---|

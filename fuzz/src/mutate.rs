@@ -1,4 +1,5 @@
-//! A small deterministic mutator: what libFuzzer does in earnest, in a form that every test run can afford and repeat.
+//! A small deterministic mutator: what libFuzzer does in earnest, in a form that every test run can
+//! afford and repeat.
 
 /// Numbers that overflow, wrap, or sit at a boundary of the protocol.
 const INTERESTING: [u64; 16] = [
@@ -32,7 +33,8 @@ impl Mutator {
         Mutator { state: seed | 1 }
     }
 
-    /// A number below `limit` (which is at least 1). The generator is xorshift64*, by Marsaglia and Vigna.
+    /// A number below `limit` (which is at least 1). The generator is xorshift64*, by Marsaglia and
+    /// Vigna.
     fn below(&mut self, limit: usize) -> usize {
         self.state ^= self.state >> 12;
         self.state ^= self.state << 25;

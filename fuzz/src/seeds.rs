@@ -1,6 +1,8 @@
-//! The seed inputs, as code: what stands in `corpus/` is written by `cargo run -p corewise-fuzz --bin seeds`.
+//! The seed inputs, as code: what stands in `corpus/` is written by `cargo run -p corewise-fuzz
+//! --bin seeds`.
 //!
-//! Beside ordinary conversations they hold the patterns behind what hurt other NBD servers; each is named after it.
+//! Beside ordinary conversations they hold the patterns behind what hurt other NBD servers; each is
+//! named after it.
 
 use corewise_nbd::wire::{
     Command, CommandFlags, GoRequest, InfoKind, OptionHeader, OptionKind, Request,

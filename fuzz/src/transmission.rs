@@ -13,7 +13,8 @@ use crate::device::{Device, SIZE, contents};
 struct Expected {
     /// The stream, with cookies that tell the requests apart.
     stream: Vec<u8>,
-    /// By cookie: the error, and the data of a read. `None`: no reply (a write whose payload never came).
+    /// By cookie: the error, and the data of a read. `None`: no reply (a write whose payload never
+    /// came).
     replies: Vec<Option<(u32, Vec<u8>)>>,
     contents: Vec<u8>,
 }
@@ -91,7 +92,8 @@ fn check(request: &Request, verdict: Verdict, limits: &Limits) {
 /// Sends these bytes as the requests of a client that has chosen an export.
 ///
 /// # Panics
-/// Where a request isn't answered exactly once with what the model says, or the device ends with other contents.
+/// Where a request isn't answered exactly once with what the model says, or the device ends with
+/// other contents.
 pub fn transmission(data: &[u8]) {
     let expected = model(&data[..data.len().min(MOST_INPUT)]);
     let device = Device::new();

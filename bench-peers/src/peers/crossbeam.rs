@@ -1,9 +1,10 @@
 //! A thread pool on a `crossbeam-channel`: what many programs write for themselves.
 //!
-//! Its best mode for this workload: an unbounded channel, items that are made once and sent as counted
-//! references (so sending one allocates nothing but the channel's blocks), one worker per online CPU. The
-//! workers aren't pinned: the channel is one queue for the whole machine, and its users don't pin. A worker
-//! that finds nothing spins and yields for a moment before it parks, as the channel's `recv` does.
+//! Its best mode for this workload: an unbounded channel, items that are made once and sent as
+//! counted references (so sending one allocates nothing but the channel's blocks), one worker per
+//! online CPU. The workers aren't pinned: the channel is one queue for the whole machine, and its
+//! users don't pin. A worker that finds nothing spins and yields for a moment before it parks, as
+//! the channel's `recv` does.
 
 use std::sync::Arc;
 use std::thread;
@@ -49,8 +50,8 @@ impl Queue for ChannelPool {
         sent.expect("the workers receive for as long as the pool lives");
     }
 
-    /// A channel has no flush. The workload has waited for each item, so there is nothing left to wait
-    /// for: a peer that can't flush pays nothing for it.
+    /// A channel has no flush. The workload has waited for each item, so there is nothing left to
+    /// wait for: a peer that can't flush pays nothing for it.
     fn flush(&self) {}
 }
 

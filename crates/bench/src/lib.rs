@@ -2,12 +2,14 @@
 //!
 //! * [`record`]: what a measurement prints, one JSON object per metric.
 //! * [`stats`]: medians, percentiles, ratios of pairs with a bootstrap interval.
-//! * [`paired`]: runs variants round by round in random order, so that a drift of the machine hits all.
-//! * [`workqueue`]: the kernel's own workqueue test, for each affinity scope and for the old design.
+//! * [`paired`]: runs variants round by round in random order, so that a drift of the machine hits
+//!   all.
+//! * [`workqueue`]: the kernel's own workqueue test, for each affinity scope and for the old
+//!   design.
 //!
 //! Nothing here prints: `corewise bench` and `bench-peers` do. What may be compared with what:
-//! numbers of one call of one program. Records of different calls were measured on different moments of a
-//! machine, and say little about each other.
+//! numbers of one call of one program. Records of different calls were measured on different
+//! moments of a machine, and say little about each other.
 
 pub mod paired;
 pub mod record;

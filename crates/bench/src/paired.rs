@@ -1,8 +1,8 @@
 //! Runs variants against each other: round by round, in random order within a round.
 //!
-//! A machine gets warm, a neighbour wakes up, a file is cached: whatever drifts hits each variant of a
-//! round about equally, so the ratios within rounds stay true where the numbers don't. The first round pays for
-//! cold caches and first allocations, and is dropped.
+//! A machine gets warm, a neighbour wakes up, a file is cached: whatever drifts hits each variant
+//! of a round about equally, so the ratios within rounds stay true where the numbers don't. The
+//! first round pays for cold caches and first allocations, and is dropped.
 
 use crate::rng::Rng;
 
@@ -15,8 +15,8 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// Runs each variant once in each round, and returns for each variant its results, in the order of the
-/// rounds: the `i`th results of two variants are a pair.
+/// Runs each variant once in each round, and returns for each variant its results, in the order of
+/// the rounds: the `i`th results of two variants are a pair.
 ///
 /// # Errors
 /// The first error of a run ends everything.

@@ -1,7 +1,7 @@
 //! A small seeded random number generator, so that an order or a resampling can be repeated.
 
-/// Sebastiano Vigna's SplitMix64: a counter, hashed. Good enough to shuffle and to resample; not for
-/// secrets.
+/// Sebastiano Vigna's SplitMix64: a counter, hashed. Good enough to shuffle and to resample; not
+/// for secrets.
 #[derive(Debug, Clone)]
 pub(crate) struct Rng {
     counter: u64,

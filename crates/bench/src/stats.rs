@@ -61,16 +61,16 @@ pub struct PairedRatio {
 
 /// Resamples of a bootstrap: enough for two digits of an interval's ends.
 const RESAMPLES: usize = 2_000;
-/// Differences up to this part aren't called differences, however sure they are: other builds of the
-/// same code differ by as much.
+/// Differences up to this part aren't called differences, however sure they are: other builds of
+/// the same code differ by as much.
 const SMALLEST_EFFECT: f64 = 0.05;
 
 impl PairedRatio {
     /// Of the pairs `(a[i], b[i])`. `None` where there are none, or a `b` is 0.
     ///
     /// The interval is the percentile bootstrap of the median: pairs are drawn again and again with
-    /// replacement, from a generator with this seed, so the same input gives the same interval. With
-    /// fewer than about six pairs it is little more than the range.
+    /// replacement, from a generator with this seed, so the same input gives the same interval.
+    /// With fewer than about six pairs it is little more than the range.
     ///
     /// # Panics
     /// Where the two have different lengths: then they aren't pairs.
@@ -85,7 +85,8 @@ impl PairedRatio {
         Some(PairedRatio { summary, low, high })
     }
 
-    /// Whether the two really differ: the interval excludes 1, and the median is off by more than 5 %.
+    /// Whether the two really differ: the interval excludes 1, and the median is off by more than 5
+    /// %.
     pub fn is_beyond_noise(&self) -> bool {
         let excluded = self.low > 1.0 || self.high < 1.0;
         excluded && (self.summary.median - 1.0).abs() > SMALLEST_EFFECT
@@ -197,8 +198,8 @@ mod tests {
         assert!(ratio.summary.median < ratio.high && ratio.high <= ratio.summary.max);
     }
 
-    /// The one property that makes the interval worth printing: it covers the truth about as often as
-    /// it says. Twenty draws from a known distribution, many times.
+    /// The one property that makes the interval worth printing: it covers the truth about as often
+    /// as it says. Twenty draws from a known distribution, many times.
     #[test]
     fn the_interval_covers_the_true_median_about_95_times_in_100() {
         let mut rng = Rng::new(11);

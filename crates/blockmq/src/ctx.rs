@@ -1,7 +1,8 @@
-//! The software queues of a hardware queue: one inbox per CPU, and a bitmap of those that are in use.
+//! The software queues of a hardware queue: one inbox per CPU, and a bitmap of those that are in
+//! use.
 //!
-//! Each CPU pushes to an inbox of its own, so submitters don't meet. The runner must not look at 512
-//! inboxes to find one request, so the push that finds its inbox empty sets the inbox's bit:
+//! Each CPU pushes to an inbox of its own, so submitters don't meet. The runner must not look at
+//! 512 inboxes to find one request, so the push that finds its inbox empty sets the inbox's bit:
 //!
 //! ```text
 //! submitter                          runner

@@ -62,8 +62,8 @@ impl Geometry {
 /// - Requests in flight at the same time are not ordered. Who needs order waits for the first.
 /// - Whoever reads after a write **completed** sees that write.
 /// - After a flush has completed, every write that completed before the flush was submitted
-///   survives a crash of this process and of the machine, as far as the layer below keeps its
-///   word. A write with `fua` promises that for itself.
+///   survives a crash of this process and of the machine, as far as the layer below keeps its word.
+///   A write with `fua` promises that for itself.
 pub trait BlockDevice: Send + Sync {
     /// The name under which logs and errors speak of this device.
     fn name(&self) -> &str;

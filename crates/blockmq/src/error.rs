@@ -43,7 +43,8 @@ impl IoError {
         Self { kind, detail: Some(detail.into()) }
     }
 
-    /// Translates a system error: `ENOSPC`, `EROFS`, `EOPNOTSUPP` and their like get their own kind.
+    /// Translates a system error: `ENOSPC`, `EROFS`, `EOPNOTSUPP` and their like get their own
+    /// kind.
     pub fn from_errno(errno: i32) -> Self {
         Self::new(match errno {
             errno::ENOSPC | errno::EDQUOT => IoErrorKind::NoSpace,

@@ -95,9 +95,9 @@ pub(crate) struct Hctx {
     turn: AtomicUsize,
 }
 
-// SAFETY: `list` is the only field that isn't Sync by itself. It is touched by the holder of RUNNING
-// only: claims and ends are AcqRel read-modify-writes of one word, so each runner's accesses happen
-// before the next one's. Its items are Send.
+// SAFETY: `list` is the only field that isn't Sync by itself. It is touched by the holder of
+// RUNNING only: claims and ends are AcqRel read-modify-writes of one word, so each runner's
+// accesses happen before the next one's. Its items are Send.
 unsafe impl Sync for Hctx {}
 
 impl Hctx {

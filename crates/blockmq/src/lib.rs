@@ -1,7 +1,7 @@
 //! Multi-queue block dispatch whose common path takes no sleeping lock.
 //!
-//! A [`BlockDevice`] takes [`Request`]s and completes each of them exactly once. A [`Queue`] is one:
-//! it puts per-CPU software queues and a few hardware queues in front of a [`Driver`]. The
+//! A [`BlockDevice`] takes [`Request`]s and completes each of them exactly once. A [`Queue`] is
+//! one: it puts per-CPU software queues and a few hardware queues in front of a [`Driver`]. The
 //! [`drivers`] are `null`, `memory`, `file` (io_uring, or plain reads and writes where that is
 //! refused), and `stripe` and `mirror`, which stand on other devices.
 //!
@@ -34,10 +34,10 @@
 //!
 //! # Life of a request
 //!
-//! [`BlockDevice::submit`] checks it against the device's [`Geometry`] and pushes it to the software
-//! queue of the CPU it is called on. Then the hardware queue is run, by the submitter if nobody else is
-//! doing so: it gets a tag and goes to [`Driver::queue_request`]. When the driver calls
-//! [`Started::complete`], the tag is freed and the request's completion function runs.
+//! [`BlockDevice::submit`] checks it against the device's [`Geometry`] and pushes it to the
+//! software queue of the CPU it is called on. Then the hardware queue is run, by the submitter if
+//! nobody else is doing so: it gets a tag and goes to [`Driver::queue_request`]. When the driver
+//! calls [`Started::complete`], the tag is freed and the request's completion function runs.
 //!
 //! # Holding a queue
 //!
@@ -94,8 +94,8 @@ pub use runner::Ran;
 #[cfg(not(loom))]
 pub use stats::HctxStats;
 
-/// The protocol types of the queue, each small enough to be model-checked: for that purpose, and for
-/// whoever builds another queue. `src/README.md` argues them.
+/// The protocol types of the queue, each small enough to be model-checked: for that purpose, and
+/// for whoever builds another queue. `src/README.md` argues them.
 pub mod protocol {
     pub use crate::ctx::SoftwareQueues;
     pub use crate::gate::{RunGate, Unquiesced};

@@ -285,8 +285,8 @@ impl Queue {
     }
 
     /// Lets no request in until [`Queue::unfreeze`], nested, and waits until all that are in have
-    /// completed and their completion functions have returned. Requests that are submitted meanwhile
-    /// wait outside; `submit` doesn't block.
+    /// completed and their completion functions have returned. Requests that are submitted
+    /// meanwhile wait outside; `submit` doesn't block.
     ///
     /// May block for as long as the driver needs. While the queue is quiesced with requests in it,
     /// that is until somebody unquiesces it.
@@ -300,8 +300,8 @@ impl Queue {
         context::blocking("freeze", || self.hctxs.iter().for_each(|h| h.usage.wait_empty()));
     }
 
-    /// As [`Queue::freeze`], for at most `timeout`. True: frozen and empty. False: time ran out, and
-    /// the queue is as it was before the call.
+    /// As [`Queue::freeze`], for at most `timeout`. True: frozen and empty. False: time ran out,
+    /// and the queue is as it was before the call.
     ///
     /// # Panics
     /// As [`Queue::freeze`].

@@ -13,7 +13,8 @@ use corewise_sync::fence::{FencePolicy, FullFence};
 
 /// Somebody is the runner. Set by `claim`, cleared by `end` and `hand_over`.
 const RUNNING: u32 = 1;
-/// Somebody came while it was RUNNING. Set by `claim`, never without RUNNING; cleared by the runner.
+/// Somebody came while it was RUNNING. Set by `claim`, never without RUNNING; cleared by the
+/// runner.
 const RERUN: u32 = 1 << 1;
 /// The driver asked for no more requests. Set by `stop`, cleared by `start`.
 const STOPPED: u32 = 1 << 2;
@@ -79,9 +80,10 @@ impl<F: FencePolicy> RunState<F> {
             }
             let running = word & RUNNING != 0;
             let next = word | if running { RERUN } else { RUNNING };
-            // Claim / Join. Acquire: a new runner sees what the last one left in the lists. Release:
-            // the runner that consumes RERUN sees the request published before it. That holds only
-            // for a read-modify-write, so it is done even where RERUN is set already.
+            // Claim / Join. Acquire: a new runner sees what the last one left in the lists.
+            // Release: the runner that consumes RERUN sees the request published before
+            // it. That holds only for a read-modify-write, so it is done even where
+            // RERUN is set already.
             match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) if running => return Claim::Joined,
                 Ok(_) => return Claim::Runner,
@@ -97,7 +99,8 @@ impl<F: FencePolicy> RunState<F> {
             debug_assert!(word & RUNNING != 0, "only the runner ends");
             let again = word & RERUN != 0;
             let next = if again { word & !RERUN } else { word & !(RUNNING | WAITER) };
-            // Consume (AcqRel, see Join), or End (Release: to the next Claim and to the grace wait).
+            // Consume (AcqRel, see Join), or End (Release: to the next Claim and to the grace
+            // wait).
             match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) if again => return End::Again,
                 Ok(_) => return End::Ended { wake: word & WAITER != 0 },

@@ -1,5 +1,6 @@
-//! The run protocol: how a hardware queue gets run by whoever comes, by one at a time, and by nobody
-//! while it is quiesced. Mechanism only: what there is to dispatch is the [`Source`]'s business.
+//! The run protocol: how a hardware queue gets run by whoever comes, by one at a time, and by
+//! nobody while it is quiesced. Mechanism only: what there is to dispatch is the [`Source`]'s
+//! business.
 //!
 //! `README.md` beside this file states the steps by name and argues that no request is stranded.
 

@@ -1,10 +1,10 @@
 //! The tags of a hardware queue: which of its slots are in use, and who waits for one.
 //!
 //! The kernel's tag shortage is a fence pair: the allocator marks the queue for restart, fence, and
-//! tries again; a completion frees its tag, fence, and looks at the mark. Here the mark lives in the
-//! **same word** as the tags, so both sides are read-modify-writes of one word and have one order:
-//! either the free comes first and the allocator's second look finds the tag, or the mark comes
-//! first and the free returns it. No fence is needed, and freeing a tag is one instruction.
+//! tries again; a completion frees its tag, fence, and looks at the mark. Here the mark lives in
+//! the **same word** as the tags, so both sides are read-modify-writes of one word and have one
+//! order: either the free comes first and the allocator's second look finds the tag, or the mark
+//! comes first and the free returns it. No fence is needed, and freeing a tag is one instruction.
 //! `README.md` beside this file has the interleaving; `tests/loom_tags.rs` checks it.
 
 use std::fmt;

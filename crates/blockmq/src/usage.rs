@@ -12,7 +12,8 @@
 //! ```
 //!
 //! Without EnterFence and FreezeFence both may read the old value: the freezer sees no request and
-//! the request sees no freeze. Without ExitFence the last request leaves without telling the sleeper.
+//! the request sees no freeze. Without ExitFence the last request leaves without telling the
+//! sleeper.
 
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};

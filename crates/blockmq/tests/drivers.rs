@@ -1,4 +1,5 @@
-//! Every driver and some stacks of them against a plain model in memory, with seeded random requests.
+//! Every driver and some stacks of them against a plain model in memory, with seeded random
+//! requests.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 

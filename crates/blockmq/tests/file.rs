@@ -171,8 +171,9 @@ fn a_file_truncated_behind_our_back_gives_errors_not_zeroes() {
 
 #[test]
 fn requests_of_threads_that_end_at_once_still_complete() {
-    // A ring cancels what its submitting thread left to be done in its name; such requests have to be
-    // carried on. Flushes and cold writes are the ones that the kernel doesn't do on the spot.
+    // A ring cancels what its submitting thread left to be done in its name; such requests have to
+    // be carried on. Flushes and cold writes are the ones that the kernel doesn't do on the
+    // spot.
     let rig = Rig::live();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk");

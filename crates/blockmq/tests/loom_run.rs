@@ -279,7 +279,8 @@ fn loom_a_runner_that_hands_over_leaves_nothing_behind() {
                 slow.0.inbox.push(Box::new(Item(Link::new())));
             }
             let h = &slow.0;
-            // The worker is played by the same thread: what it is owed is a run after the hand-over.
+            // The worker is played by the same thread: what it is owed is a run after the
+            // hand-over.
             while let Ran::HandOver { .. } = run(&h.gate, &h.state, &h.grace, slow, true, 1) {}
         };
         let other = {

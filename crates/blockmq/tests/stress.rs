@@ -1,5 +1,5 @@
-//! Many submitters against somebody who quiesces, stops and freezes all the time: nothing stalls and
-//! nothing is lost. A stall is found by a wait with a deadline, never by a sleep.
+//! Many submitters against somebody who quiesces, stops and freezes all the time: nothing stalls
+//! and nothing is lost. A stall is found by a wait with a deadline, never by a sleep.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 

@@ -1,7 +1,6 @@
 //! All of Corewise under one name. This crate only re-exports; each module is a crate of its own.
 //!
 //! Start with [`topology::Machine`], hand it to [`workqueue::WorkerPools`], and go on from there.
-//!
 #![doc = include_str!("../../../README.md")]
 
 pub use corewise_blockmq as blockmq;

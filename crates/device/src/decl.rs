@@ -26,10 +26,12 @@ pub struct DeviceDecl {
     pub driver: String,
     /// The device inside which this one lives. It is bound before and shut down after this one.
     pub parent: Option<String>,
-    /// Devices whose service this one uses (managed links): bound before, shut down after this one.
+    /// Devices whose service this one uses (managed links): bound before, shut down after this
+    /// one.
     pub suppliers: Vec<String>,
-    /// Suppliers that only want to know when this device is bound. Such a link orders neither probe
-    /// nor shutdown, and may point anywhere, in a circle too; but its target has to exist.
+    /// Suppliers that only want to know when this device is bound. Such a link orders neither
+    /// probe nor shutdown, and may point anywhere, in a circle too; but its target has to
+    /// exist.
     pub sync_state_only: Vec<String>,
     /// The NUMA node near which to probe. `None` takes over the parent's, as in Linux.
     pub node: Option<u32>,

@@ -1,7 +1,7 @@
 //! The device manager: drivers, devices, bring-up, look-up, shutdown.
 //!
-//! Guards: `I:` immutable, `L:` lock (what it guards is named). Lock order: the manager's lock comes
-//! before those of a bring-up or a shutdown; nothing is called while it is held.
+//! Guards: `I:` immutable, `L:` lock (what it guards is named). Lock order: the manager's lock
+//! comes before those of a bring-up or a shutdown; nothing is called while it is held.
 
 use crate::driver::{Bound, Driver, downcast};
 use crate::placement::Placer;
@@ -262,9 +262,9 @@ impl DeviceManager {
         Ok(ShutdownReport::new(mode, elapsed, graph, records, helpers, remaining))
     }
 
-    /// What is not shut down, while a shutdown is in progress or after it was aborted; else nothing.
-    /// From any thread and at any time: this is how to say what is left undone where the shutdown's
-    /// caller is held by a callback.
+    /// What is not shut down, while a shutdown is in progress or after it was aborted; else
+    /// nothing. From any thread and at any time: this is how to say what is left undone where
+    /// the shutdown's caller is held by a callback.
     pub fn remaining(&self) -> Vec<Remaining> {
         let shutdown = self.registry.state.lock().shutdown.clone();
         shutdown.map_or_else(Vec::new, |(state, clock)| state.remaining(clock.now()))

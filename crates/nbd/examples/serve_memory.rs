@@ -1,6 +1,8 @@
-//! Serves a memory device over a Unix socket and over TCP until its standard input ends, then drains.
+//! Serves a memory device over a Unix socket and over TCP until its standard input ends, then
+//! drains.
 //!
-//! `cargo run --release --example serve_memory -- /tmp/demo.sock 64` (MiB), then `nbdinfo 'nbd+unix:///demo?socket=/tmp/demo.sock'`.
+//! `cargo run --release --example serve_memory -- /tmp/demo.sock 64` (MiB), then
+//! `nbdinfo 'nbd+unix:///demo?socket=/tmp/demo.sock'`.
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
 
 use std::io::Read;

@@ -1,4 +1,5 @@
-//! One accepted connection: the socket, and the handles by which others (drain, eviction, the reply path) act on it.
+//! One accepted connection: the socket, and the handles by which others (drain, eviction, the reply
+//! path) act on it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,7 +13,8 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 
 use crate::load::{Budget, Load, Snapshot};
 
-/// A connected stream socket and what is owed on it. Shared by the reader thread, completions, the writer thread and the server.
+/// A connected stream socket and what is owed on it. Shared by the reader thread, completions, the
+/// writer thread and the server.
 #[derive(Debug)]
 pub(crate) struct Connection {
     /// Unique in its server, in the order of arrival.
@@ -28,12 +30,14 @@ impl Connection {
         (Connection { id, socket, load }, parker)
     }
 
-    /// Receives what is there, at least one byte, behind what `buffer` holds; 0 at the end of the stream. Blocks.
+    /// Receives what is there, at least one byte, behind what `buffer` holds; 0 at the end of the
+    /// stream. Blocks.
     pub(crate) fn receive(&self, buffer: &mut BytesMut) -> io::Result<usize> {
         self.receive_with(buffer, usize::MAX, RecvFlags::empty())
     }
 
-    /// Receives exactly `len` bytes behind what `buffer` holds, or fewer where the stream ends. Blocks. The buffer has room.
+    /// Receives exactly `len` bytes behind what `buffer` holds, or fewer where the stream ends.
+    /// Blocks. The buffer has room.
     pub(crate) fn receive_exact(&self, buffer: &mut BytesMut, len: usize) -> io::Result<usize> {
         let mut got = 0;
         while got < len {
@@ -105,7 +109,8 @@ impl Connection {
         }
     }
 
-    /// New requests are refused from now on; at once, or when the last reply has left, the reader sees the end of the stream.
+    /// New requests are refused from now on; at once, or when the last reply has left, the reader
+    /// sees the end of the stream.
     pub(crate) fn drain(&self) -> Snapshot {
         let was = self.load.drain();
         if was.requests == 0 {
@@ -120,7 +125,8 @@ impl Connection {
         let _ = shutdown(&self.socket, Shutdown::Read);
     }
 
-    /// Ends the connection now: wakes whoever reads, sends, or waits for room. What was owed at that moment.
+    /// Ends the connection now: wakes whoever reads, sends, or waits for room. What was owed at
+    /// that moment.
     pub(crate) fn cut(&self) -> Snapshot {
         let was = self.load.cut();
         self.close();

@@ -6,13 +6,15 @@ use std::path::PathBuf;
 
 use crate::export::Export;
 
-/// Why the server could not do what its owner asked. Clients never see these; they get the protocol's errors.
+/// Why the server could not do what its owner asked. Clients never see these; they get the
+/// protocol's errors.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// An export of this name exists already. The new one is given back.
     NameTaken(Box<Export>),
-    /// A name or description that the protocol can't carry: longer than 4096 bytes, or with a NUL in it.
+    /// A name or description that the protocol can't carry: longer than 4096 bytes, or with a NUL
+    /// in it.
     BadText {
         /// "name" or "description".
         what: &'static str,

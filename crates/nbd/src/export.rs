@@ -20,7 +20,8 @@ pub struct Export {
 }
 
 impl Export {
-    /// An export of `device` under `name`. The device's own limits (size, read-only, abilities) apply.
+    /// An export of `device` under `name`. The device's own limits (size, read-only, abilities)
+    /// apply.
     pub fn new(name: impl Into<String>, device: Arc<dyn BlockDevice>) -> Export {
         Export { name: name.into(), description: String::new(), device, read_only: false }
     }
@@ -59,7 +60,8 @@ impl Export {
         !self.read_only && !self.device.geometry().read_only
     }
 
-    /// What a client is told. The size is asked of the device each time, so a device that grew shows it at the next connection.
+    /// What a client is told. The size is asked of the device each time, so a device that grew
+    /// shows it at the next connection.
     pub fn offer(&self) -> ExportOffer {
         let geometry = self.device.geometry();
         ExportOffer {

@@ -13,9 +13,10 @@
 //! | `session` | the transmission phase of one connection |
 //! | [`Server`] | listeners, exports, connections, drain |
 //!
-//! What is spoken: fixed newstyle negotiation (`EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`), simple replies, `READ`, `WRITE`, `FLUSH`,
-//! `TRIM`, `WRITE_ZEROES`, `DISC`, the flags `FUA` and `NO_HOLE`, several connections to one export. Not spoken: TLS, structured replies,
-//! block status, extended headers; clients are told so and go on without.
+//! What is spoken: fixed newstyle negotiation (`EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`),
+//! simple replies, `READ`, `WRITE`, `FLUSH`, `TRIM`, `WRITE_ZEROES`, `DISC`, the flags `FUA` and
+//! `NO_HOLE`, several connections to one export. Not spoken: TLS, structured replies, block status,
+//! extended headers; clients are told so and go on without.
 
 #[cfg(not(loom))]
 mod connection;

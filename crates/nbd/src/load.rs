@@ -1,9 +1,11 @@
-//! What a connection owes its client: replies outstanding, their bytes, and whether it is being drained or cut. One word, so that
-//! "nothing is owed" and "we are draining" can't be missed between two.
+//! What a connection owes its client: replies outstanding, their bytes, and whether it is being
+//! drained or cut. One word, so that "nothing is owed" and "we are draining" can't be missed
+//! between two.
 //!
-//! The reader is the only one that adds and the only one that waits (for room, or for nothing being owed); whoever has sent
-//! replies subtracts. Both meet in the one word by read-modify-write, so no fence is needed: either the reader's wait bit comes
-//! first, and the subtraction sees it and wakes; or the subtraction comes first, and the reader sees that there is room.
+//! The reader is the only one that adds and the only one that waits (for room, or for nothing being
+//! owed); whoever has sent replies subtracts. Both meet in the one word by read-modify-write, so no
+//! fence is needed: either the reader's wait bit comes first, and the subtraction sees it and
+//! wakes; or the subtraction comes first, and the reader sees that there is room.
 //!
 //! Steps, races and proof: `load.md` beside this file. Model: `tests/loom_load.rs`.
 
@@ -79,7 +81,8 @@ impl Snapshot {
 /// The load of one connection.
 #[derive(Debug)]
 pub struct Load {
-    /// A: counts and flags, laid out as the constants above say. Everything is a read-modify-write but the looks.
+    /// A: counts and flags, laid out as the constants above say. Everything is a read-modify-write
+    /// but the looks.
     word: AtomicU64,
     budget: Budget,
     unparker: Unparker,
@@ -99,8 +102,8 @@ impl Load {
         Snapshot::of(self.word.load(Ordering::Acquire))
     }
 
-    /// Admits a request of `bytes` where the budget has room: what the word was before, or `None` where there is no room.
-    /// Reader only.
+    /// Admits a request of `bytes` where the budget has room: what the word was before, or `None`
+    /// where there is no room. Reader only.
     pub fn try_admit(&self, bytes: u64) -> Option<Snapshot> {
         // Nobody else adds, so what has room now still has room at the addition.
         if !self.budget.has_room(self.snapshot(), bytes) {
@@ -114,14 +117,16 @@ impl Load {
         self.wait(parker, WAIT_ROOM, |load| load.cut || self.budget.has_room(load, bytes));
     }
 
-    /// Waits until nothing is owed. Blocks. Reader only. A cut connection too waits for its device: a request that runs holds
-    /// buffers, and whoever shuts the device down must not be told that nothing runs.
+    /// Waits until nothing is owed. Blocks. Reader only. A cut connection too waits for its device:
+    /// a request that runs holds buffers, and whoever shuts the device down must not be told
+    /// that nothing runs.
     pub fn wait_for_zero(&self, parker: &Parker) {
         self.wait(parker, WAIT_ZERO, |load| load.requests == 0);
     }
 
     fn wait(&self, parker: &Parker, bit: u64, enough: impl Fn(Snapshot) -> bool) {
-        // Announce, then look at the value that the announcement saw: a subtraction after it sees the bit and leaves a token.
+        // Announce, then look at the value that the announcement saw: a subtraction after it sees
+        // the bit and leaves a token.
         let mut seen = self.word.fetch_or(bit, Ordering::AcqRel);
         while !enough(Snapshot::of(seen)) {
             parker.park();
@@ -130,8 +135,9 @@ impl Load {
         self.word.fetch_and(!bit, Ordering::AcqRel);
     }
 
-    /// The replies of `requests` requests of `bytes` together were sent, or dropped for good. True where nothing is owed any
-    /// more and the connection is being drained: the caller then stops the reading side. Any context; never blocks.
+    /// The replies of `requests` requests of `bytes` together were sent, or dropped for good. True
+    /// where nothing is owed any more and the connection is being drained: the caller then
+    /// stops the reading side. Any context; never blocks.
     #[must_use]
     pub fn settle(&self, requests: u32, bytes: u64) -> bool {
         let by = u64::from(requests) * ONE + bytes;
@@ -150,7 +156,8 @@ impl Load {
         Snapshot::of(self.word.fetch_or(DRAINING, Ordering::AcqRel))
     }
 
-    /// Gives the connection up; what was owed at that moment. Wakes the reader where it waits for room. Any context.
+    /// Gives the connection up; what was owed at that moment. Wakes the reader where it waits for
+    /// room. Any context.
     pub fn cut(&self) -> Snapshot {
         let was = Snapshot::of(self.word.fetch_or(CUT, Ordering::AcqRel));
         self.unparker.unpark();

@@ -37,10 +37,11 @@ impl From<io::Error> for NoAgreement {
     }
 }
 
-/// Greets the client and answers its options; blocks until the deadline at most. Returns the export that was chosen, and what
-/// the client sent behind its choice.
+/// Greets the client and answers its options; blocks until the deadline at most. Returns the export
+/// that was chosen, and what the client sent behind its choice.
 ///
-/// `attach` is called before the client is told that its choice is granted: from then on nobody may take its place away.
+/// `attach` is called before the client is told that its choice is granted: from then on nobody may
+/// take its place away.
 pub(crate) fn negotiate<T>(
     connection: &Connection,
     catalogue: &dyn Catalogue,

@@ -1,5 +1,6 @@
-//! The decisions of the server as pure functions over plain numbers: what a request deserves, which flags an export gets,
-//! how many options are too many, who is evicted, how long to wait when file descriptors run out.
+//! The decisions of the server as pure functions over plain numbers: what a request deserves, which
+//! flags an export gets, how many options are too many, who is evicted, how long to wait when file
+//! descriptors run out.
 
 use std::time::Duration;
 
@@ -46,8 +47,8 @@ pub enum Verdict {
     Refuse(ReplyError),
     /// `DISC`: answer what is outstanding, then close.
     Disconnect,
-    /// Answer what is outstanding, then close: the payload that follows is larger than any client may send, so the stream
-    /// can't be followed any further.
+    /// Answer what is outstanding, then close: the payload that follows is larger than any client
+    /// may send, so the stream can't be followed any further.
     Hopeless,
 }
 
@@ -80,12 +81,16 @@ pub enum Operation {
 /// Judges a request.
 ///
 /// Choices where the specification leaves one:
-/// - length 0 succeeds without reaching the device, once everything else about the request is right;
-/// - `READ` above the advertised payload, or beyond the end: `EINVAL`; changes beyond the end: `ENOSPC`;
+/// - length 0 succeeds without reaching the device, once everything else about the request is
+///   right;
+/// - `READ` above the advertised payload, or beyond the end: `EINVAL`; changes beyond the end:
+///   `ENOSPC`;
 /// - `WRITE` above the advertised payload: the connection ends, its payload is never read;
-/// - offsets and lengths that aren't multiples of the advertised minimum: `EINVAL`, also for clients that didn't ask for it;
+/// - offsets and lengths that aren't multiples of the advertised minimum: `EINVAL`, also for
+///   clients that didn't ask for it;
 /// - `FLUSH` with an offset or a length: `EINVAL`;
-/// - `FUA` is accepted on every command where it is advertised, and means nothing on those that change nothing.
+/// - `FUA` is accepted on every command where it is advertised, and means nothing on those that
+///   change nothing.
 ///
 /// ```
 /// use corewise_nbd::policy::{Limits, Operation, Verdict, judge};
@@ -115,7 +120,8 @@ pub fn judge(request: &Request, limits: &Limits) -> Verdict {
         return Verdict::Refuse(ReplyError::Inval);
     }
     let change = matches!(request.command, Command::WRITE | Command::TRIM | Command::WRITE_ZEROES);
-    // Before the question whether the command is offered at all: a read-only export offers no TRIM, and EPERM says why.
+    // Before the question whether the command is offered at all: a read-only export offers no TRIM,
+    // and EPERM says why.
     if change && limits.flags.contains(TransmissionFlags::READ_ONLY) {
         return Verdict::Refuse(ReplyError::Perm);
     }
@@ -156,14 +162,15 @@ pub fn judge(request: &Request, limits: &Limits) -> Verdict {
 
 /// What an export over such a device can do.
 ///
-/// `CAN_MULTI_CONN` is always set: a [`BlockDevice`](corewise_blockmq::BlockDevice) promises that whoever reads after a
-/// completed write sees it, and that a flush covers every write that completed before the flush was submitted, whoever
-/// submitted it. All connections of an export share the one device and nothing is cached per connection. A reply leaves
-/// after its completion, so a write that a client saw answered (on any connection) completed before the flush that the
+/// `CAN_MULTI_CONN` is always set: a [`BlockDevice`](corewise_blockmq::BlockDevice) promises that
+/// whoever reads after a completed write sees it, and that a flush covers every write that
+/// completed before the flush was submitted, whoever submitted it. All connections of an export
+/// share the one device and nothing is cached per connection. A reply leaves after its completion,
+/// so a write that a client saw answered (on any connection) completed before the flush that the
 /// client sends next (on any other) was submitted.
 ///
-/// `FUA` is offered where the device can do it; where it has nothing to flush, a completed write is as durable as it ever
-/// will be, so `FUA` and `FLUSH` hold trivially and are offered too.
+/// `FUA` is offered where the device can do it; where it has nothing to flush, a completed write is
+/// as durable as it ever will be, so `FUA` and `FLUSH` hold trivially and are offered too.
 pub fn transmission_flags(geometry: &Geometry, read_only: bool) -> TransmissionFlags {
     let read_only = read_only || geometry.read_only;
     (TransmissionFlags::HAS_FLAGS
@@ -176,8 +183,9 @@ pub fn transmission_flags(geometry: &Geometry, read_only: bool) -> TransmissionF
         .with_if(geometry.can_write_zeroes && !read_only, TransmissionFlags::SEND_WRITE_ZEROES)
 }
 
-/// The sizes that are advertised for a device: its block size, its preferred size, and the largest payload, which is
-/// [`MAX_PAYLOAD`] or what the device takes at once, rounded down to whole blocks.
+/// The sizes that are advertised for a device: its block size, its preferred size, and the largest
+/// payload, which is [`MAX_PAYLOAD`] or what the device takes at once, rounded down to whole
+/// blocks.
 pub fn block_sizes(geometry: &Geometry) -> BlockSizes {
     let minimum = geometry.block_size;
     let maximum = MAX_PAYLOAD.min(geometry.max_transfer) / minimum * minimum;
@@ -188,8 +196,8 @@ pub fn block_sizes(geometry: &Geometry) -> BlockSizes {
     }
 }
 
-/// How many options one handshake may hold: a fixed number for haggling, and four for each export, since a client that
-/// lists a server asks about each export in the same handshake.
+/// How many options one handshake may hold: a fixed number for haggling, and four for each export,
+/// since a client that lists a server asks about each export in the same handshake.
 pub fn max_options(exports: usize) -> u32 {
     u32::try_from(exports.saturating_mul(4).saturating_add(64)).unwrap_or(u32::MAX)
 }
@@ -205,7 +213,8 @@ pub enum Admission {
     Refuse,
 }
 
-/// Whether one more connection is admitted where `connections` exist, `half_open` of them still in their handshake.
+/// Whether one more connection is admitted where `connections` exist, `half_open` of them still in
+/// their handshake.
 ///
 /// Half-open connections never lock anybody out: when places run short, the oldest of them goes.
 pub fn admit(
@@ -223,8 +232,8 @@ pub fn admit(
     }
 }
 
-/// How long to wait before accepting again after the `failures`-th failure in a row for want of resources: 10 ms, doubling
-/// up to 1 s. The wait ends early when the listener is stopped.
+/// How long to wait before accepting again after the `failures`-th failure in a row for want of
+/// resources: 10 ms, doubling up to 1 s. The wait ends early when the listener is stopped.
 pub fn accept_backoff(failures: u32) -> Duration {
     Duration::from_millis((10 << failures.saturating_sub(1).min(7)).min(1000))
 }

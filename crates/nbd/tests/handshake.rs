@@ -57,7 +57,8 @@ fn option(option: OptionKind, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Feeds all bytes, `piece` at a time, as a socket might deliver them; the unconsumed rest is fed again with the next piece.
+/// Feeds all bytes, `piece` at a time, as a socket might deliver them; the unconsumed rest is fed
+/// again with the next piece.
 fn feed(shop: &Shop, input: &[u8], piece: usize) -> (Vec<u8>, Progress) {
     let mut machine = Handshake::new();
     let (mut pending, mut out, mut consumed) = (Vec::new(), Vec::new(), 0);

@@ -1,4 +1,5 @@
-//! Model of the flush right: the reply path of the product, with a sink that only counts. Steps as named in `src/reply/README.md`.
+//! Model of the flush right: the reply path of the product, with a sink that only counts. Steps as
+//! named in `src/reply/README.md`.
 #![cfg(loom)]
 
 use std::sync::Arc;
@@ -117,18 +118,21 @@ fn loom_a_full_sink_is_handed_to_the_writer_and_nothing_is_lost() {
                 && let Ran::HandOver(right) = path.run(right, Patience::None, u32::MAX)
             {
                 right.give_up();
-                // Release: the writer sees the sink as it was left. A swap, as in the product: loom doesn't know that a plain
-                // store can't come between the two halves of the writer's swap.
+                // Release: the writer sees the sink as it was left. A swap, as in the product: loom
+                // doesn't know that a plain store can't come between the two halves
+                // of the writer's swap.
                 handed.swap(true, Ordering::Release);
             }
         };
         let (theirs, their_flag) = (Arc::clone(&path), Arc::clone(&handed));
         let other = thread::spawn(move || give(&theirs, 1, &their_flag));
         give(&path, 10, &handed);
-        // The writer, in this thread: it may look while the other still posts, and once more at the end.
+        // The writer, in this thread: it may look while the other still posts, and once more at the
+        // end.
         let write = || {
             if handed.swap(false, Ordering::Acquire) {
-                // SAFETY: the holder gave the right up before it set the flag, and the swap took the flag.
+                // SAFETY: the holder gave the right up before it set the flag, and the swap took
+                // the flag.
                 let right = unsafe { Right::taken_over() };
                 assert!(matches!(path.run(right, Patience::Unlimited, u32::MAX), Ran::Released));
             }

@@ -372,7 +372,8 @@ fn two_thousand_reads_that_nobody_drains_stay_within_the_budget() {
     device.wait_for_seen(8);
     let mut other = client(&server);
     assert_eq!(other.read(1, 0, 512).error, 0, "another client is served meanwhile");
-    // Eight of them fill the budget, and no socket holds a whole reply; the ninth is the other client's.
+    // Eight of them fill the budget, and no socket holds a whole reply; the ninth is the other
+    // client's.
     assert!(device.seen().len() <= 9, "{} requests reached the device", device.seen().len());
     assert!(server.exports()[0].in_flight <= 9);
     // Now they are read after all: the budget frees, and each request is answered once.
@@ -399,7 +400,8 @@ fn the_budget_bounds_what_reaches_the_device() {
     }
     device.wait_for_seen(4);
     assert_eq!(device.held(), 4);
-    // One done: three are left, more than half of the budget, so the reader sleeps on. Two done: it goes on with two more.
+    // One done: three are left, more than half of the budget, so the reader sleeps on. Two done: it
+    // goes on with two more.
     device.release_some(2);
     device.wait_for_seen(6);
     assert!(device.held() <= 4);
@@ -414,7 +416,8 @@ fn a_slow_reader_gets_every_byte_through_the_writer_thread() {
     let device = TestDevice::new(8 * MIB);
     let server = server(device.clone());
     let mut client = client(&server);
-    // More than any socket buffer holds; completed inline, so the reader fills the socket and hands over.
+    // More than any socket buffer holds; completed inline, so the reader fills the socket and hands
+    // over.
     for cookie in 0..40 {
         client.request(Command::READ, cookie, cookie * 65536, 65536);
     }
@@ -470,8 +473,9 @@ fn several_connections_share_one_device() {
 
 #[test]
 fn a_completion_never_blocks() {
-    // Every completion of the test device runs in an atomic section; sending more than the socket holds from there must hand over
-    // instead of blocking, or the execution context would report it.
+    // Every completion of the test device runs in an atomic section; sending more than the socket
+    // holds from there must hand over instead of blocking, or the execution context would
+    // report it.
     let device = TestDevice::new(8 * MIB);
     device.hold();
     let server = server(device.clone());

@@ -14,8 +14,8 @@ use crate::error::CallFailed;
 use crate::message::{self, Class, Ended, Job};
 use crate::slot::Slot;
 
-/// One call. It belongs to nobody but its caller and its message: no slot is shared with another call,
-/// so a waiter never waits for somebody else's.
+/// One call. It belongs to nobody but its caller and its message: no slot is shared with another
+/// call, so a waiter never waits for somebody else's.
 pub(crate) struct CallCell<F, R> {
     class: Class,
     work: Slot<F>,
@@ -49,8 +49,8 @@ where
     R: Send + 'static,
 {
     unsafe fn run(&self, cpu: u32, _index: usize) -> Ended {
-        // SAFETY: a call has one index, so by the caller's promise this is the only access, and it comes
-        // after `new` filled the slot.
+        // SAFETY: a call has one index, so by the caller's promise this is the only access, and it
+        // comes after `new` filled the slot.
         let work = unsafe { self.work.take() };
         let Some(f) = work else { return Ended::Returned };
         let (answer, ended) = match catch_unwind(AssertUnwindSafe(f)) {
@@ -103,11 +103,11 @@ impl<F: Send, R: Send> Answer<R> for CallCell<F, R> {
 /// A call that was accepted. Wait for it, await it, or drop it: the function runs in any case.
 ///
 /// The wait set belongs to this call alone. Waiting gives the core back: it spins for less than a
-/// wake-up costs, then parks inside a [blocking region](corewise_sync::context::blocking), so on a worker
-/// the pool starts other work; as a future nothing is held at all.
+/// wake-up costs, then parks inside a [blocking region](corewise_sync::context::blocking), so on a
+/// worker the pool starts other work; as a future nothing is held at all.
 ///
-/// A value that nobody takes is dropped by whoever lets go of the call last: the caller, or the target
-/// inside its handler.
+/// A value that nobody takes is dropped by whoever lets go of the call last: the caller, or the
+/// target inside its handler.
 #[must_use = "the call runs in any case, but its answer is lost unless it is waited for"]
 pub struct Call<R> {
     cpu: u32,
@@ -147,9 +147,9 @@ impl<R> Call<R> {
 
     /// Waits for the answer. What the function wrote is visible after.
     ///
-    /// May block: inside an atomic section (a handler) that is reported, and two CPUs that wait for each
-    /// other there never end. A call that a handler made to its own CPU has run already, so waiting for
-    /// that one is fine.
+    /// May block: inside an atomic section (a handler) that is reported, and two CPUs that wait for
+    /// each other there never end. A call that a handler made to its own CPU has run already,
+    /// so waiting for that one is fine.
     ///
     /// # Errors
     /// The function panicked, or nobody steps that CPU's target any more.

@@ -79,8 +79,8 @@ impl Control {
     }
 }
 
-/// CPUs on their way out. Each runs what it had accepted; then it is offline for calls. Dropping this
-/// just doesn't wait.
+/// CPUs on their way out. Each runs what it had accepted; then it is offline for calls. Dropping
+/// this just doesn't wait.
 #[must_use = "the CPUs leave in any case, but may still be running calls"]
 pub struct Leaving {
     events: Vec<Arc<Completion>>,
@@ -97,7 +97,8 @@ impl Leaving {
     }
 
     /// Waits until they have all left. What their last calls wrote is visible after. May block: as
-    /// [`Call::wait`](crate::Call::wait). A target that is stepped by hand has to be stepped elsewhere.
+    /// [`Call::wait`](crate::Call::wait). A target that is stepped by hand has to be stepped
+    /// elsewhere.
     #[track_caller]
     pub fn wait(&self) {
         for event in &self.events {
@@ -142,25 +143,28 @@ pub struct Followed {
 }
 
 impl Smp {
-    /// Takes a CPU out: from now on calls to it are refused; those it has accepted still run, and their
-    /// waiters end. A CPU that isn't online has left already. Doesn't block itself; any context.
+    /// Takes a CPU out: from now on calls to it are refused; those it has accepted still run, and
+    /// their waiters end. A CPU that isn't online has left already. Doesn't block itself; any
+    /// context.
     ///
     /// This is about calls alone: the machine's mask is set with
-    /// [`Machine::set_online`](corewise_topology::Machine::set_online), which [`Smp::follow_machine`] follows.
+    /// [`Machine::set_online`](corewise_topology::Machine::set_online), which
+    /// [`Smp::follow_machine`] follows.
     pub fn cpu_offline(&self, cpu: u32) -> Leaving {
         let event = self.shared.target(cpu).and_then(|target| target.close(false));
         Leaving::new(event.into_iter().collect())
     }
 
-    /// Takes a CPU in: starts its target's thread (unless the targets are stepped), pins it there (unless
-    /// the machine is synthetic), and accepts calls. One that is online already is left as it is.
+    /// Takes a CPU in: starts its target's thread (unless the targets are stepped), pins it there
+    /// (unless the machine is synthetic), and accepts calls. One that is online already is left
+    /// as it is.
     ///
-    /// Blocks: it waits for the thread, and for the CPU's last leave to be over where that isn't yet. A
-    /// stepped target that is still leaving has to be stepped elsewhere.
+    /// Blocks: it waits for the thread, and for the CPU's last leave to be over where that isn't
+    /// yet. A stepped target that is still leaving has to be stepped elsewhere.
     ///
     /// # Errors
-    /// The topology has no such CPU, the handle is shut down, the stepped target was dropped, or its
-    /// thread couldn't be started or pinned.
+    /// The topology has no such CPU, the handle is shut down, the stepped target was dropped, or
+    /// its thread couldn't be started or pinned.
     pub fn cpu_online(&self, cpu: u32) -> Result<(), StartError> {
         context::might_block("Smp::cpu_online");
         let Some(position) = self.shared.position(cpu) else {
@@ -183,8 +187,8 @@ impl Smp {
             if state.is_stopped() {
                 return Err(StartError::new(cpu, StartErrorKind::ShuttingDown));
             }
-            // The lock is held while the thread starts: two who bring the same CPU in don't both start
-            // one. Calls don't take this lock.
+            // The lock is held while the thread starts: two who bring the same CPU in don't both
+            // start one. Calls don't take this lock.
             control.seat_thread(position, cpu, self.machine())?;
             return match target.open() {
                 Opened::Now | Opened::Already => Ok(()),
@@ -198,12 +202,13 @@ impl Smp {
         }
     }
 
-    /// Makes the call targets match the machine's online mask, where its epoch has changed since the last
-    /// time. Call it after the mask changed; calls themselves never look at the machine.
+    /// Makes the call targets match the machine's online mask, where its epoch has changed since
+    /// the last time. Call it after the mask changed; calls themselves never look at the
+    /// machine.
     ///
-    /// Leaving CPUs are closed first, without waiting for them; joining CPUs are started, which blocks as
-    /// [`Smp::cpu_online`] does. A CPU that was taken out with [`Smp::cpu_offline`] alone comes back if the
-    /// machine has it online.
+    /// Leaving CPUs are closed first, without waiting for them; joining CPUs are started, which
+    /// blocks as [`Smp::cpu_online`] does. A CPU that was taken out with [`Smp::cpu_offline`]
+    /// alone comes back if the machine has it online.
     pub fn follow_machine(&self) -> Followed {
         let (epoch, wanted) = self.machine().read(|masks| (masks.epoch, masks.online.clone()));
         let mut followed = Followed {
@@ -250,7 +255,8 @@ impl Control {
 
 #[cfg(not(loom))]
 impl Control {
-    /// Has a thread of ours run the target, unless it is stepped by somebody else. The CPU is offline.
+    /// Has a thread of ours run the target, unless it is stepped by somebody else. The CPU is
+    /// offline.
     fn seat_thread(
         &mut self,
         position: usize,
@@ -284,13 +290,13 @@ impl Control {
 
 #[cfg(not(loom))]
 impl Smp {
-    /// Call targets with a thread each, for the machine's online CPUs. A thread is pinned to its CPU
-    /// (unless the machine is synthetic), parks while it has nothing to run, and lives for as long as its CPU
-    /// is online.
+    /// Call targets with a thread each, for the machine's online CPUs. A thread is pinned to its
+    /// CPU (unless the machine is synthetic), parks while it has nothing to run, and lives for
+    /// as long as its CPU is online.
     ///
-    /// The threads are started here and not at the first call, so that a call never waits for a thread and
-    /// can't fail for want of one: delivery is a push and at most one wake-up. CPUs that are offline get
-    /// none until [`Smp::cpu_online`]. Blocks until all are pinned.
+    /// The threads are started here and not at the first call, so that a call never waits for a
+    /// thread and can't fail for want of one: delivery is a push and at most one wake-up. CPUs
+    /// that are offline get none until [`Smp::cpu_online`]. Blocks until all are pinned.
     ///
     /// # Errors
     /// A thread couldn't be started or pinned; those that were are ended.

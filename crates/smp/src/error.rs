@@ -26,7 +26,8 @@ impl fmt::Display for SkipReason {
 /// The call wasn't accepted: the function never ran, and is given back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum CallError<F> {
-    /// The CPU isn't online for calls. It may come back: see [`Smp::follow_machine`](crate::Smp::follow_machine).
+    /// The CPU isn't online for calls. It may come back: see
+    /// [`Smp::follow_machine`](crate::Smp::follow_machine).
     NotOnline {
         /// The CPU that was asked for.
         cpu: u32,

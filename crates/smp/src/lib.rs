@@ -1,8 +1,8 @@
 //! Run a function on one CPU, on many, or on all; wait without holding the core.
 //!
-//! Each CPU of a [`Machine`](corewise_topology::Machine) has a *call target*: a pinned thread that is parked
-//! while there is nothing to do, and a queue. A call is a push onto that queue and, where the queue was
-//! empty, one wake-up. What the target core is doing otherwise doesn't matter.
+//! Each CPU of a [`Machine`](corewise_topology::Machine) has a *call target*: a pinned thread that
+//! is parked while there is nothing to do, and a queue. A call is a push onto that queue and, where
+//! the queue was empty, one wake-up. What the target core is doing otherwise doesn't matter.
 //!
 //! ```
 //! use corewise_smp::Smp;
@@ -20,26 +20,29 @@
 //! ```
 //!
 //! # What is owed
-//! * **Nobody holds a core while waiting.** The wait set and the completion belong to the call. A waiter
-//!   spins for less than a wake-up costs and then parks in a blocking region; as a future it holds nothing.
-//! * **Every accepted call runs**, exactly once, on the CPU that was asked for, also where that CPU is just
-//!   leaving; a call that can't be accepted is refused at once and its function given back. Never silent.
-//! * **Nothing locks or spins between choosing the target and pushing**, and the target can't be declared
-//!   dead in between (`src/README.md` proves it).
-//! * **Calls that somebody waits for run first**; within those, and within the others, one caller's calls to
-//!   one CPU run in the caller's order.
-//! * What was written before the call is visible in the function; what the function wrote is visible after
-//!   the wait.
-//! * Functions run in an atomic section: they must be short, and one that blocks is reported with both
-//!   sites. One that panics hurts nobody but its caller, who is told.
+//! * **Nobody holds a core while waiting.** The wait set and the completion belong to the call. A
+//!   waiter spins for less than a wake-up costs and then parks in a blocking region; as a future it
+//!   holds nothing.
+//! * **Every accepted call runs**, exactly once, on the CPU that was asked for, also where that CPU
+//!   is just leaving; a call that can't be accepted is refused at once and its function given back.
+//!   Never silent.
+//! * **Nothing locks or spins between choosing the target and pushing**, and the target can't be
+//!   declared dead in between (`src/README.md` proves it).
+//! * **Calls that somebody waits for run first**; within those, and within the others, one caller's
+//!   calls to one CPU run in the caller's order.
+//! * What was written before the call is visible in the function; what the function wrote is
+//!   visible after the wait.
+//! * Functions run in an atomic section: they must be short, and one that blocks is reported with
+//!   both sites. One that panics hurts nobody but its caller, who is told.
 //!
 //! # What isn't
-//! Two handlers on two CPUs that wait for each other never end, as in the kernel; waiting in a handler is
-//! reported. A CPU that comes online while a call to all is being sent may be missed. On a synthetic machine the
-//! threads aren't pinned: "CPU 3" is then a name.
+//! Two handlers on two CPUs that wait for each other never end, as in the kernel; waiting in a
+//! handler is reported. A CPU that comes online while a call to all is being sent may be missed. On
+//! a synthetic machine the threads aren't pinned: "CPU 3" is then a name.
 //!
-//! The behaviour follows Linux's `smp_call_function*` as of 7.3 (with its preemptible wait), except where
-//! that has known weaknesses: no descriptor is shared between calls, and waiters park instead of spinning.
+//! The behaviour follows Linux's `smp_call_function*` as of 7.3 (with its preemptible wait), except
+//! where that has known weaknesses: no descriptor is shared between calls, and waiters park instead
+//! of spinning.
 
 mod call;
 mod control;

@@ -49,8 +49,8 @@ where
                 (Err(message::panicked(cpu, Class::Urgent, self.name(), payload)), Ended::Panicked)
             }
         };
-        // SAFETY: by the caller's promise this is the only access to this index; the waiter reads after
-        // the countdown, which counts this answer below.
+        // SAFETY: by the caller's promise this is the only access to this index; the waiter reads
+        // after the countdown, which counts this answer below.
         unsafe { self.answers[index].put(answer) };
         self.left.done();
         ended
@@ -138,8 +138,8 @@ pub struct Reach {
     pub skipped: Vec<Skipped>,
 }
 
-/// A call to many CPUs. Wait for it, await it, or drop it: the function runs in any case, on each CPU
-/// that was reached. See [`Call`](crate::Call) for what waiting costs.
+/// A call to many CPUs. Wait for it, await it, or drop it: the function runs in any case, on each
+/// CPU that was reached. See [`Call`](crate::Call) for what waiting costs.
 #[must_use = "the call runs in any case, but its answers are lost unless it is waited for"]
 pub struct ManyCall<R> {
     /// CPU of each candidate slot that was reached.
@@ -161,8 +161,8 @@ impl<R> ManyAnswers<R> {
     /// The values alone.
     ///
     /// # Errors
-    /// The first failure, where a function panicked or its CPU's target was abandoned. CPUs that were
-    /// skipped are no failure.
+    /// The first failure, where a function panicked or its CPU's target was abandoned. CPUs that
+    /// were skipped are no failure.
     pub fn into_values(self) -> Result<Vec<(u32, R)>, CallFailed> {
         self.values.into_iter().map(|(cpu, answer)| answer.map(|value| (cpu, value))).collect()
     }
@@ -188,8 +188,9 @@ impl<R> ManyCall<R> {
         self.answers.left().is_complete()
     }
 
-    /// Waits until the function has ended on every CPU that was reached: at once where there is none.
-    /// What it wrote there is visible after. As [`Call::wait`](crate::Call::wait) otherwise.
+    /// Waits until the function has ended on every CPU that was reached: at once where there is
+    /// none. What it wrote there is visible after. As [`Call::wait`](crate::Call::wait)
+    /// otherwise.
     #[track_caller]
     pub fn wait(mut self) -> ManyAnswers<R> {
         if !self.is_complete() {

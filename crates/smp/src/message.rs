@@ -25,8 +25,8 @@ pub(crate) enum Ended {
 
 /// The shared part of a call. Each of its messages carries an `index` of its own.
 pub(crate) trait Job: Send + Sync {
-    /// Runs the function on `cpu`, keeps its answer, and signals that it is there. Never unwinds out of
-    /// the function itself.
+    /// Runs the function on `cpu`, keeps its answer, and signals that it is there. Never unwinds
+    /// out of the function itself.
     ///
     /// # Safety
     /// For each index there is one call of `run` or `fail` in all, and it happens after the job was
@@ -79,15 +79,15 @@ impl Message {
     /// Runs the call.
     pub(crate) fn run(mut self) -> Ended {
         match self.job.take() {
-            // SAFETY: this message is the only one of its index, and gives the job up here; the push
-            // and take that brought it here come after the making of the job.
+            // SAFETY: this message is the only one of its index, and gives the job up here; the
+            // push and take that brought it here come after the making of the job.
             Some(job) => unsafe { job.run(self.cpu, self.index) },
             None => Ended::Returned,
         }
     }
 
-    /// The message wasn't accepted: forgets the call without failing it. Whoever takes it back tells
-    /// the caller.
+    /// The message wasn't accepted: forgets the call without failing it. Whoever takes it back
+    /// tells the caller.
     pub(crate) fn take_back(mut self) {
         self.job = None;
     }
@@ -103,7 +103,8 @@ impl Drop for Message {
     }
 }
 
-/// What a caught panic means for the caller. Where nobody waits it is logged, so that it isn't silent.
+/// What a caught panic means for the caller. Where nobody waits it is logged, so that it isn't
+/// silent.
 pub(crate) fn panicked(
     cpu: u32,
     class: Class,

@@ -11,17 +11,19 @@ pub(crate) enum Delivery {
 
 /// Which delivery a call takes.
 ///
-/// In place only where the caller *is* the target, in one of its handlers, and wants the value: through
-/// the queue it would wait for itself. That the calling thread happens to be on the right CPU isn't
-/// enough: it could be moved, and would run beside the target's handlers, which never overlap. A call
-/// without waiting is always queued, so that a handler that calls its own CPU again returns first.
+/// In place only where the caller *is* the target, in one of its handlers, and wants the value:
+/// through the queue it would wait for itself. That the calling thread happens to be on the right
+/// CPU isn't enough: it could be moved, and would run beside the target's handlers, which never
+/// overlap. A call without waiting is always queued, so that a handler that calls its own CPU again
+/// returns first.
 pub(crate) fn delivery(caller_is_target: bool, waited_for: bool) -> Delivery {
     if caller_is_target && waited_for { Delivery::Inline } else { Delivery::Queue }
 }
 
 /// How many calls that nobody waits for are run before the queue is looked at again.
 ///
-/// One: so a call that somebody waits for is behind one such call at most, and the look costs a load.
+/// One: so a call that somebody waits for is behind one such call at most, and the look costs a
+/// load.
 pub(crate) const PLAIN_CALLS_PER_STEP: usize = 1;
 
 #[cfg(all(test, not(loom)))]

@@ -1,7 +1,7 @@
 //! A place for one value that one thread puts in and one thread takes out.
 //!
-//! The slot has no state of its own: who may touch it when is decided by whatever event stands beside
-//! it (the push of the message, the completion of the call), and argued at each use.
+//! The slot has no state of its own: who may touch it when is decided by whatever event stands
+//! beside it (the push of the message, the completion of the call), and argued at each use.
 
 use corewise_sync::cell::UnsafeCell;
 
@@ -10,8 +10,8 @@ pub(crate) struct Slot<T> {
     value: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: the slot hands a `T` from one thread to another (T: Send) and never gives two threads access
-// to it at once: that is the contract of `put` and `take`.
+// SAFETY: the slot hands a `T` from one thread to another (T: Send) and never gives two threads
+// access to it at once: that is the contract of `put` and `take`.
 unsafe impl<T: Send> Sync for Slot<T> {}
 
 impl<T> Slot<T> {
@@ -26,8 +26,8 @@ impl<T> Slot<T> {
     /// Puts the value in.
     ///
     /// # Safety
-    /// Nobody else touches the slot meanwhile: whoever touched it last happens before this, and whoever
-    /// touches it next happens after.
+    /// Nobody else touches the slot meanwhile: whoever touched it last happens before this, and
+    /// whoever touches it next happens after.
     pub(crate) unsafe fn put(&self, value: T) {
         // SAFETY: the caller has the slot to itself.
         self.value.with_mut(|slot| unsafe { *slot = Some(value) });

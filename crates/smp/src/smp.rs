@@ -15,8 +15,8 @@ use crate::policy::{self, Delivery};
 use crate::stats::CallStats;
 use crate::target::{CallTarget, Target};
 
-/// The call targets of a machine's CPUs. Clone it freely; when the last clone is dropped the targets run
-/// what they have accepted, and end.
+/// The call targets of a machine's CPUs. Clone it freely; when the last clone is dropped the
+/// targets run what they have accepted, and end.
 ///
 /// That last drop waits for the targets' threads, inside a blocking region. In an atomic section (a
 /// handler that owned the last clone) it doesn't wait: the threads then end by themselves.
@@ -25,7 +25,8 @@ pub struct Smp {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What the clones of a handle share. The targets' threads don't hold it, so they don't keep it alive.
+/// What the clones of a handle share. The targets' threads don't hold it, so they don't keep it
+/// alive.
 pub(crate) struct Shared {
     /// I: the machine.
     pub(crate) machine: Machine,
@@ -33,7 +34,8 @@ pub(crate) struct Shared {
     pub(crate) targets: Box<[Arc<Target>]>,
     /// I: position in `targets` by CPU number.
     index: Box<[Option<u32>]>,
-    /// L: is the lock; guards who runs each target. Only its holder opens a target. Never taken by a call.
+    /// L: is the lock; guards who runs each target. Only its holder opens a target. Never taken by
+    /// a call.
     pub(crate) control: Mutex<Control>,
 }
 
@@ -49,9 +51,9 @@ impl Shared {
 }
 
 impl Smp {
-    /// Call targets without threads: whoever holds the [`CallTarget`]s steps them, or runs each in a
-    /// thread that it owns. One per CPU of the topology, in CPU order; those of online CPUs accept calls
-    /// at once. Nothing is pinned.
+    /// Call targets without threads: whoever holds the [`CallTarget`]s steps them, or runs each in
+    /// a thread that it owns. One per CPU of the topology, in CPU order; those of online CPUs
+    /// accept calls at once. Nothing is pinned.
     pub fn stepped(machine: &Machine) -> (Smp, Vec<CallTarget>) {
         let (smp, owners) = Smp::unopened(machine);
         for cpu in &smp.shared.machine.online() {
@@ -92,16 +94,16 @@ impl Smp {
         targets.filter(|t| t.state().snapshot().is_online()).map(|t| t.cpu).collect()
     }
 
-    /// Runs `f` on `cpu`, ahead of the calls there that nobody waits for. The answer is waited for with
-    /// [`Call::wait`], or awaited.
+    /// Runs `f` on `cpu`, ahead of the calls there that nobody waits for. The answer is waited for
+    /// with [`Call::wait`], or awaited.
     ///
-    /// `f` runs on the target's thread, inside an atomic section: it must be short and must not block.
-    /// Calls of one caller to one CPU run in the caller's order, within those waited for and within
-    /// those not. What the caller wrote before is visible in `f`. A caller that is that CPU's target (`f`
-    /// of another call, calling its own CPU) runs `f` at once.
+    /// `f` runs on the target's thread, inside an atomic section: it must be short and must not
+    /// block. Calls of one caller to one CPU run in the caller's order, within those waited for
+    /// and within those not. What the caller wrote before is visible in `f`. A caller that is
+    /// that CPU's target (`f` of another call, calling its own CPU) runs `f` at once.
     ///
-    /// Never blocks and takes no lock: any context. The CPU can't leave between the check that it is
-    /// online and the push.
+    /// Never blocks and takes no lock: any context. The CPU can't leave between the check that it
+    /// is online and the push.
     ///
     /// # Errors
     /// The CPU isn't online, or the handle is shut down; `f` is given back.
@@ -143,17 +145,18 @@ impl Smp {
         }
     }
 
-    /// Runs `f` on every CPU of the set that is online, each with its own number, all at once. CPUs that
-    /// aren't online are skipped, and [`ManyCall::reach`] says which: the function doesn't run there
-    /// and nobody waits for them.
+    /// Runs `f` on every CPU of the set that is online, each with its own number, all at once. CPUs
+    /// that aren't online are skipped, and [`ManyCall::reach`] says which: the function doesn't
+    /// run there and nobody waits for them.
     ///
-    /// The caller's own CPU is a CPU like any other: if it is in the set, `f` runs there too, on its
-    /// call target (the kernel's `smp_call_function_many` leaves it out, its `on_each_cpu` does not).
-    /// That the caller happens to run there now means nothing once it may be moved. Only where the
-    /// caller is that CPU's target is `f` run in place, after the other CPUs have been told.
+    /// The caller's own CPU is a CPU like any other: if it is in the set, `f` runs there too, on
+    /// its call target (the kernel's `smp_call_function_many` leaves it out, its `on_each_cpu`
+    /// does not). That the caller happens to run there now means nothing once it may be moved.
+    /// Only where the caller is that CPU's target is `f` run in place, after the other CPUs
+    /// have been told.
     ///
-    /// Contexts and ordering are those of [`Smp::call`]. `f` is dropped by whoever lets go of the call
-    /// last: the caller or one of the targets, inside its handler.
+    /// Contexts and ordering are those of [`Smp::call`]. `f` is dropped by whoever lets go of the
+    /// call last: the caller or one of the targets, inside its handler.
     pub fn call_many<F, R>(&self, cpus: &CpuSet, f: F) -> ManyCall<R>
     where
         F: Fn(u32) -> R + Send + Sync + 'static,
@@ -162,8 +165,8 @@ impl Smp {
         self.send_many(cpus.iter().collect(), f)
     }
 
-    /// [`Smp::call_many`] for all CPUs of the topology: those that aren't online are skipped and named.
-    /// The caller's own is among them (the kernel's `on_each_cpu`).
+    /// [`Smp::call_many`] for all CPUs of the topology: those that aren't online are skipped and
+    /// named. The caller's own is among them (the kernel's `on_each_cpu`).
     pub fn call_all<F, R>(&self, f: F) -> ManyCall<R>
     where
         F: Fn(u32) -> R + Send + Sync + 'static,
@@ -198,8 +201,8 @@ impl Smp {
         self.shared.target(cpu).map(|target| target.stats.snapshot(cpu))
     }
 
-    /// Accepts no more calls, for good. What was accepted still runs, then the CPUs leave, which can be
-    /// waited for. Doesn't block itself; any context.
+    /// Accepts no more calls, for good. What was accepted still runs, then the CPUs leave, which
+    /// can be waited for. Doesn't block itself; any context.
     pub fn shutdown(&self) -> Leaving {
         let targets = self.shared.targets.iter();
         Leaving::new(targets.filter_map(|target| target.close(true)).collect())
@@ -276,8 +279,8 @@ impl Smp {
     }
 }
 
-/// Sends a call to one CPU. Everything is allocated before the target is entered, so that the section
-/// between the check and the push stays short.
+/// Sends a call to one CPU. Everything is allocated before the target is entered, so that the
+/// section between the check and the push stays short.
 fn send<F, R>(target: &Target, class: Class, f: F) -> Result<Arc<CallCell<F, R>>, CallError<F>>
 where
     F: FnOnce() -> R + Send + 'static,

@@ -63,7 +63,8 @@ impl Counter {
     }
 }
 
-/// In the models counters don't count: they decide nothing, and each would multiply the interleavings.
+/// In the models counters don't count: they decide nothing, and each would multiply the
+/// interleavings.
 #[cfg(loom)]
 #[derive(Debug, Default)]
 pub(crate) struct Counter;

@@ -1,6 +1,7 @@
 //! A CPU's call target: the side that callers push to, and the side that runs what was pushed.
 //!
-//! The protocol (accept, push, wake; close, drain, declare dead) stands in `README.md` beside this file.
+//! The protocol (accept, push, wake; close, drain, declare dead) stands in `README.md` beside this
+//! file.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -26,11 +27,12 @@ pub(crate) struct Target {
     hot: CachePadded<Hot>,
     /// I: wakes the owner side.
     unparker: Unparker,
-    /// L: is the lock; guards who is running this target's handlers just now. Taken by callers only
-    /// where they are inside an atomic section, so never on the common path.
+    /// L: is the lock; guards who is running this target's handlers just now. Taken by callers
+    /// only where they are inside an atomic section, so never on the common path.
     runner: Mutex<Option<ThreadId>>,
-    /// L: is the lock; guards the event of the closing in progress. `begin_close` and `finish_close`
-    /// are called under it, so that an event is never completed for a later closing.
+    /// L: is the lock; guards the event of the closing in progress. `begin_close` and
+    /// `finish_close` are called under it, so that an event is never completed for a later
+    /// closing.
     leaving: Mutex<Option<Arc<Completion>>>,
     pub(crate) stats: Stats,
 }
@@ -66,8 +68,8 @@ impl Target {
         &self.hot.state
     }
 
-    /// Steps Enter, Push, Wake, Leave of the protocol: the message is accepted and will be run, or is
-    /// taken back and the reason returned. Never blocks, never spins.
+    /// Steps Enter, Push, Wake, Leave of the protocol: the message is accepted and will be run, or
+    /// is taken back and the reason returned. Never blocks, never spins.
     pub(crate) fn deliver(&self, message: Box<Message>) -> Result<(), SkipReason> {
         match self.hot.state.enter() {
             Entry::Refused(reason, duty) => {
@@ -115,8 +117,8 @@ impl Target {
         self.hot.state.go_online()
     }
 
-    /// Step Close. The event completes when the target has run what it accepted and is declared dead;
-    /// `None` where it is offline already. Never blocks for long; any context.
+    /// Step Close. The event completes when the target has run what it accepted and is declared
+    /// dead; `None` where it is offline already. Never blocks for long; any context.
     pub(crate) fn close(&self, stop: bool) -> Option<Arc<Completion>> {
         let mut leaving = self.leaving.lock();
         let event = match self.hot.state.begin_close(stop) {
@@ -129,7 +131,8 @@ impl Target {
             CloseBegun::Offline => None,
         };
         drop(leaving);
-        // Also where it was offline: a loop that waits to be opened has to see that it never will be.
+        // Also where it was offline: a loop that waits to be opened has to see that it never will
+        // be.
         self.unparker.unpark();
         event
     }
@@ -139,8 +142,8 @@ impl Target {
         self.leaving.lock().clone()
     }
 
-    /// Runs one call in this thread, inside an atomic section. Panics end here, whatever panics: the
-    /// function, its captures when they are dropped, or a waker that was told.
+    /// Runs one call in this thread, inside an atomic section. Panics end here, whatever panics:
+    /// the function, its captures when they are dropped, or a waker that was told.
     pub(crate) fn run_one(&self, message: Box<Message>) {
         let _section = AtomicSection::enter(message.name());
         self.stats.calls.add_one();
@@ -180,8 +183,9 @@ pub enum Step {
 
 /// The owner side of one CPU's call target: who has it runs the calls, step by step.
 ///
-/// [`Smp::new`](crate::Smp::new) gives each to a thread of its own; [`Smp::stepped`](crate::Smp::stepped)
-/// hands them out, for tests that choose the order, and for programs that have a thread per CPU already.
+/// [`Smp::new`](crate::Smp::new) gives each to a thread of its own;
+/// [`Smp::stepped`](crate::Smp::stepped) hands them out, for tests that choose the order, and for
+/// programs that have a thread per CPU already.
 ///
 /// Dropping it takes the CPU out for good: calls that were accepted and not run fail with
 /// [`CallFailed::NotOnline`](crate::CallFailed::NotOnline), and later ones are refused.
@@ -212,8 +216,8 @@ impl CallTarget {
 
     /// Runs calls until the CPU leaves, parking while there are none. Blocks.
     ///
-    /// While the CPU is offline it waits for it to come online. Returns when the CPU has left, or will
-    /// never be online (again).
+    /// While the CPU is offline it waits for it to come online. Returns when the CPU has left, or
+    /// will never be online (again).
     pub fn run(&mut self) {
         let target = Arc::clone(&self.target);
         let _runner = Runner::enter(&target);
@@ -320,8 +324,8 @@ impl Drop for Runner<'_> {
 /// The pieces that the models need one by one.
 #[cfg(loom)]
 impl Target {
-    /// What would be wrong: a look at the state that keeps nobody from declaring the target dead before
-    /// the push. For the model that has to fail.
+    /// What would be wrong: a look at the state that keeps nobody from declaring the target dead
+    /// before the push. For the model that has to fail.
     pub(crate) fn deliver_unguarded(&self, message: Box<Message>) -> Result<(), SkipReason> {
         if let Some(reason) = self.hot.state.hint_refusal() {
             message.take_back();

@@ -1,8 +1,8 @@
 //! The state word of one call target: may calls come in, and how many callers are just now pushing.
 //!
-//! Everything that decides between "accepted" and "refused" is in one word, and each side changes it
-//! with a read-modify-write. So the two sides meet in the word's modification order, and there is no
-//! publish-then-check pair that would need a fence: see `README.md` beside this file.
+//! Everything that decides between "accepted" and "refused" is in one word, and each side changes
+//! it with a read-modify-write. So the two sides meet in the word's modification order, and there
+//! is no publish-then-check pair that would need a fence: see `README.md` beside this file.
 //!
 //! | bits | name | meaning | set by | cleared by |
 //! |---|---|---|---|---|
@@ -106,8 +106,8 @@ impl TargetState {
 
     /// Enter: counts the caller in if the target is online. Wait-free: one load, one or two RMWs.
     pub(crate) fn enter(&self) -> Entry {
-        // The look before the count keeps latecomers out of the count, so that a closing target waits
-        // only for those who saw it online, each at most once, and can't be starved.
+        // The look before the count keeps latecomers out of the count, so that a closing target
+        // waits only for those who saw it online, each at most once, and can't be starved.
         if let Some(reason) = self.hint_refusal() {
             return Entry::Refused(reason, Duty::Nothing);
         }
@@ -121,8 +121,8 @@ impl TargetState {
 
     /// Leave: counts the caller out.
     pub(crate) fn leave(&self) -> Duty {
-        // Release: the push comes before, for whoever then sees the count at zero. Acquire: where the
-        // duty is to discard, the pushes of those who left before are visible.
+        // Release: the push comes before, for whoever then sees the count at zero. Acquire: where
+        // the duty is to discard, the pushes of those who left before are visible.
         let before = Snapshot(self.word.fetch_sub(ONE_PRODUCER, Ordering::AcqRel));
         debug_assert!(before.producers() > 0, "left without having entered");
         let after = Snapshot(before.0 - ONE_PRODUCER);
@@ -182,8 +182,8 @@ impl TargetState {
         }
     }
 
-    /// Declare dead: the target is offline. Only for the target's owner, after it saw the word quiet
-    /// and has run everything that a take after that found.
+    /// Declare dead: the target is offline. Only for the target's owner, after it saw the word
+    /// quiet and has run everything that a take after that found.
     pub(crate) fn finish_close(&self) {
         // Release: what the handlers did comes before the CPU is seen offline.
         let before = Snapshot(self.word.fetch_and(!CLOSING, Ordering::Release));

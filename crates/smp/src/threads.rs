@@ -42,8 +42,8 @@ impl Thread {
         let machine = machine.clone();
         // The kernel shows 15 characters of a name.
         let builder = Builder::new().name(format!("cw-call/{}", owner.cpu()));
-        // If the spawn fails, the closure is dropped and the owner side with it: an abandoned target,
-        // of a CPU that never accepted a call.
+        // If the spawn fails, the closure is dropped and the owner side with it: an abandoned
+        // target, of a CPU that never accepted a call.
         let spawned = builder.spawn(move || main(owner, &machine, &told));
         match spawned {
             Ok(handle) => Ok(Starting { thread: Thread { handle }, report }),

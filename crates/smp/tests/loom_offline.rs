@@ -14,8 +14,8 @@ fn builder() -> loom::model::Builder {
     builder
 }
 
-/// A caller calls CPU 0 while it is taken out. Whatever the order: the call was refused, or it has run
-/// by the time that the CPU is declared dead and its loop has returned.
+/// A caller calls CPU 0 while it is taken out. Whatever the order: the call was refused, or it has
+/// run by the time that the CPU is declared dead and its loop has returned.
 fn offline_against_push(machine: &Machine, call: fn(&Smp) -> Option<Call<u32>>) {
     let (smp, mut targets) = Smp::stepped(machine);
     let mut target = targets.pop().expect("the machine has one CPU");

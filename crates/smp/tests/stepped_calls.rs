@@ -1,5 +1,5 @@
-//! Calls, with the targets stepped by hand on one thread in a chosen order. Named after the rules of
-//! section 2 of the mechanisms' specification.
+//! Calls, with the targets stepped by hand on one thread in a chosen order. Named after the rules
+//! of section 2 of the mechanisms' specification.
 #![cfg(not(loom))]
 
 use std::future::Future;
@@ -328,8 +328,8 @@ fn a_waiter_never_waits_for_somebody_elses_call() {
     let first = smp.call_many(&set("0-1"), |cpu| cpu);
     let second = smp.call_many(&set("1-2"), |cpu| cpu);
     cpus[0].step();
-    // CPU 1 runs both. The first call is complete although the second, made later by the same caller,
-    // still misses CPU 2.
+    // CPU 1 runs both. The first call is complete although the second, made later by the same
+    // caller, still misses CPU 2.
     cpus[1].step();
     assert!(first.is_complete());
     assert!(!second.is_complete());

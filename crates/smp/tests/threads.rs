@@ -92,7 +92,8 @@ fn each_callers_calls_run_once_and_in_its_order_under_many_callers() {
     const CALLERS: usize = 4;
     const EACH: usize = 2_000;
     let (_machine, smp) = synthetic(3);
-    // Per CPU and caller: the number of the call that is due next. Only that CPU's handlers touch it.
+    // Per CPU and caller: the number of the call that is due next. Only that CPU's handlers touch
+    // it.
     let due: Arc<Vec<Vec<Plain>>> = Arc::new(
         (0..3).map(|_| (0..CALLERS).map(|_| Plain(UnsafeCell::new(0))).collect()).collect(),
     );
@@ -239,7 +240,8 @@ fn the_last_handle_may_be_dropped_on_a_targets_own_thread() {
         done.send(()).unwrap();
     })
     .unwrap();
-    // Whichever of the two is last: on this thread the drop waits for the targets, on theirs it doesn't.
+    // Whichever of the two is last: on this thread the drop waits for the targets, on theirs it
+    // doesn't.
     drop(smp);
     seen.recv().unwrap();
 

@@ -10,8 +10,9 @@
 //!   Take: lock, take, wake all     else push the waker
 //! ```
 //!
-//! Either Finish comes first, then Announce sees `DONE`; or Announce does, then Finish sees `WAITERS`
-//! and its Take waits for the lock under which the waker is pushed. `tests/loom_completion.rs`.
+//! Either Finish comes first, then Announce sees `DONE`; or Announce does, then Finish sees
+//! `WAITERS` and its Take waits for the lock under which the waker is pushed.
+//! `tests/loom_completion.rs`.
 
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -30,7 +31,8 @@ const SPINS: u32 = if cfg!(loom) { 1 } else { 128 };
 
 /// A one-shot event that threads and futures can wait for. Share it in an `Arc`.
 ///
-/// Everything that the completing thread did before [`Completion::complete`] is visible after a wait.
+/// Everything that the completing thread did before [`Completion::complete`] is visible after a
+/// wait.
 #[derive(Debug)]
 pub struct Completion {
     /// A: `DONE` and `WAITERS`.

@@ -1,17 +1,18 @@
-//! The execution context of a thread: may it block here, whom to tell when it does, and where was the
-//! running task placed?
+//! The execution context of a thread: may it block here, whom to tell when it does, and where was
+//! the running task placed?
 //!
 //! * An **atomic section** is a stretch in which the thread must not block: a call handler, a
 //!   completion handler, a dispatch. It maps the kernel's "interrupts off" to user space.
-//!   [`might_block`] reports a call that may block inside one, with both sites: always counted, and in
-//!   builds with debug assertions also logged and kept (the kernel's `might_sleep`).
-//! * A **blocking region** ([`blocking`]) is the opposite: the thread says that it is about to block,
-//!   so that its worker pool starts other work meanwhile.
+//!   [`might_block`] reports a call that may block inside one, with both sites: always counted, and
+//!   in builds with debug assertions also logged and kept (the kernel's `might_sleep`).
+//! * A **blocking region** ([`blocking`]) is the opposite: the thread says that it is about to
+//!   block, so that its worker pool starts other work meanwhile.
 //! * The **placement token** ([`Placement`]) says where the running task was placed, so that nobody
-//!   places it a second time. "Am I on some worker?" is the wrong question: a worker of another kind
-//!   proves nothing about placement.
+//!   places it a second time. "Am I on some worker?" is the wrong question: a worker of another
+//!   kind proves nothing about placement.
 //!
-//! Everything here is per thread: no function blocks, and each guard belongs to the thread that made it.
+//! Everything here is per thread: no function blocks, and each guard belongs to the thread that
+//! made it.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -19,8 +20,8 @@ use std::marker::PhantomData;
 use std::panic::Location;
 use std::rc::Rc;
 
-/// Declares thread-locals. Under loom, threads are coroutines on one OS thread, so its own have to be
-/// used; they can't be initialized in a const context, the standard ones should be.
+/// Declares thread-locals. Under loom, threads are coroutines on one OS thread, so its own have to
+/// be used; they can't be initialized in a const context, the standard ones should be.
 macro_rules! per_thread {
     ($(static $name:ident: $type:ty = $init:expr;)*) => {
         #[cfg(loom)]
@@ -98,8 +99,8 @@ pub fn in_atomic_section() -> bool {
 }
 
 /// Says that the caller may block. Inside an atomic section this is a [`Violation`]: it is counted,
-/// and with debug assertions also logged (`tracing::error!`) and kept for [`take_violation`]. It never
-/// panics: the caller goes on, and blocks.
+/// and with debug assertions also logged (`tracing::error!`) and kept for [`take_violation`]. It
+/// never panics: the caller goes on, and blocks.
 #[track_caller]
 pub fn might_block(what: &'static str) {
     if let Some(section) = SECTION.with(Cell::get) {
@@ -160,9 +161,10 @@ impl Drop for ObserverGuard {
     }
 }
 
-/// Runs `f`, which is expected to block, on this thread. On a worker the pool is told before, so that
-/// it can start other work, and told after; regions nest and only the outermost tells. Elsewhere it
-/// just runs `f`. Inside an atomic section this is a violation, as with [`might_block`].
+/// Runs `f`, which is expected to block, on this thread. On a worker the pool is told before, so
+/// that it can start other work, and told after; regions nest and only the outermost tells.
+/// Elsewhere it just runs `f`. Inside an atomic section this is a violation, as with
+/// [`might_block`].
 #[track_caller]
 pub fn blocking<R>(what: &'static str, f: impl FnOnce() -> R) -> R {
     might_block(what);

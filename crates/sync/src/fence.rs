@@ -1,12 +1,12 @@
 //! The full fence as a type parameter.
 //!
-//! "Publish, full fence, check" is the one pattern under all of Corewise's protocols: two sides each
-//! store to their own word and then load the other's. Without a StoreLoad fence on *both* sides each
-//! may read the old value (store buffering), and a wake-up or a request is lost. No release/acquire
-//! pair gives that order, not even on x86.
+//! "Publish, full fence, check" is the one pattern under all of Corewise's protocols: two sides
+//! each store to their own word and then load the other's. Without a StoreLoad fence on *both*
+//! sides each may read the old value (store buffering), and a wake-up or a request is lost. No
+//! release/acquire pair gives that order, not even on x86.
 //!
-//! A protocol type takes the fence as a [`FencePolicy`], so that its loom test can build the very same
-//! code with `NoFence` (there under `--cfg loom` only) and prove that the model then fails.
+//! A protocol type takes the fence as a [`FencePolicy`], so that its loom test can build the very
+//! same code with `NoFence` (there under `--cfg loom` only) and prove that the model then fails.
 
 use crate::atomic::{self, Ordering};
 

@@ -1,13 +1,14 @@
 //! A lock-free inbox: many push, one takes everything at once, in the order of arrival.
 //!
 //! It is Treiber's stack, reversed when it is taken. Nodes are never popped one by one, so the ABA
-//! problem can't arise: a pusher compares the head only to link in front of it, and a node that left
-//! and came back is a valid thing to link in front of. The kernel's `llist` is the same structure.
+//! problem can't arise: a pusher compares the head only to link in front of it, and a node that
+//! left and came back is a valid thing to link in front of. The kernel's `llist` is the same
+//! structure.
 //!
 //! * Push: one compare-exchange on the head (Release). The push that finds the inbox empty is told
 //!   so: it, and it alone, has to wake the consumer.
-//! * Take: one exchange with null (Acquire). Pushes are read-modify-writes of the head, so they form
-//!   one release sequence, and the take sees what every one of them wrote.
+//! * Take: one exchange with null (Acquire). Pushes are read-modify-writes of the head, so they
+//!   form one release sequence, and the take sees what every one of them wrote.
 //!
 //! Model: `tests/loom_inbox.rs`.
 
@@ -59,9 +60,9 @@ pub unsafe trait HasLink {
 /// An owning handle that an [`Inbox`] can carry: `Box<T>` and `Arc<T>` where `T` has a [`Link`].
 ///
 /// # Safety
-/// `into_raw` gives up exactly what `from_raw` takes back; between the two the target stays valid and
-/// in place, and no second `into_raw` for the same target succeeds; `link` returns the hook of the
-/// target.
+/// `into_raw` gives up exactly what `from_raw` takes back; between the two the target stays valid
+/// and in place, and no second `into_raw` for the same target succeeds; `link` returns the hook of
+/// the target.
 pub unsafe trait Node: Sized {
     /// What the pointers in the inbox point to.
     type Target;
@@ -104,8 +105,8 @@ unsafe impl<T: HasLink> Node for Box<T> {
     }
 }
 
-// SAFETY: the count that the handle held keeps the target in place; `claimed` refuses a second handle
-// of the same target for as long as one is in an inbox.
+// SAFETY: the count that the handle held keeps the target in place; `claimed` refuses a second
+// handle of the same target for as long as one is in an inbox.
 unsafe impl<T: HasLink> Node for Arc<T> {
     type Target = T;
 
@@ -165,7 +166,8 @@ impl<N: Node> Inbox<N> {
     /// Where the node is an `Arc` whose target is in an inbox already.
     pub fn push(&self, node: N) -> bool {
         let raw = node.into_raw();
-        // SAFETY: `raw` was given up just now and nobody can take it back before the exchange below.
+        // SAFETY: `raw` was given up just now and nobody can take it back before the exchange
+        // below.
         let link = unsafe { N::link(raw) };
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
@@ -192,7 +194,8 @@ impl<N: Node> Inbox<N> {
         let mut newest = NonNull::new(self.head.swap(ptr::null_mut(), Ordering::Acquire));
         let mut first = None;
         while let Some(node) = newest {
-            // SAFETY: the exchange made the whole list ours; each node in it was given up by a push.
+            // SAFETY: the exchange made the whole list ours; each node in it was given up by a
+            // push.
             let link = unsafe { N::link(node) };
             newest = NonNull::new(link.next.load(Ordering::Relaxed).cast());
             link.next.store(

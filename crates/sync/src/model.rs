@@ -4,10 +4,12 @@ use std::process::Command;
 
 const CHILD: &str = "COREWISE_MODEL_THAT_FAILS";
 
-/// Runs `model`, which has to fail, in a process of its own (a deadlock that loom finds can end in an
-/// abort, since the model's objects are dropped outside of it), and returns what that process printed.
+/// Runs `model`, which has to fail, in a process of its own (a deadlock that loom finds can end in
+/// an abort, since the model's objects are dropped outside of it), and returns what that process
+/// printed.
 ///
-/// Call it as the whole body of a test; `test` is that test's full name, as the test runner prints it.
+/// Call it as the whole body of a test; `test` is that test's full name, as the test runner prints
+/// it.
 ///
 /// # Panics
 /// Where the model passes: then the fence, or whatever was taken out, isn't needed, or the model

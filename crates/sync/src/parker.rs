@@ -1,9 +1,9 @@
 //! A one-token parking spot for one thread.
 //!
-//! [`Unparker::unpark`] leaves a token; [`Parker::park`] takes it, sleeping until there is one. What
-//! the unparker wrote before is visible to the parked thread after. It differs from
-//! `std::thread::park` in that nobody but the holders of its [`Unparker`]s can leave a token, and that
-//! it can be model-checked.
+//! [`Unparker::unpark`] leaves a token; [`Parker::park`] takes it, sleeping until there is one.
+//! What the unparker wrote before is visible to the parked thread after. It differs from
+//! `std::thread::park` in that nobody but the holders of its [`Unparker`]s can leave a token, and
+//! that it can be model-checked.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -41,8 +41,8 @@ impl Parker {
         self.inner.park(None);
     }
 
-    /// As [`Parker::park`], for at most `timeout`: true where a token was taken. (Under loom there is
-    /// no clock: it never times out.)
+    /// As [`Parker::park`], for at most `timeout`: true where a token was taken. (Under loom there
+    /// is no clock: it never times out.)
     pub fn park_timeout(&self, timeout: Duration) -> bool {
         self.inner.park(Some(timeout))
     }
@@ -127,7 +127,8 @@ mod futex {
                     tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
                     tv_nsec: i64::from(left.subsec_nanos()),
                 });
-                // Every outcome (woken, value changed, interrupted, timed out) leads to the re-check.
+                // Every outcome (woken, value changed, interrupted, timed out) leads to the
+                // re-check.
                 let _ = futex::wait(&self.state, futex::Flags::PRIVATE, PARKED, spec.as_ref());
                 if self
                     .state

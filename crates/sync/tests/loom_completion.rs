@@ -7,14 +7,15 @@ use corewise_sync::{Completion, Countdown, cell::UnsafeCell, thread};
 
 struct Shared {
     event: Completion,
-    /// Written before the event, read after it: loom reports a race if the event doesn't order them.
+    /// Written before the event, read after it: loom reports a race if the event doesn't order
+    /// them.
     value: UnsafeCell<u32>,
 }
 
 #[test]
 fn loom_completion_wakes_every_waiter_and_publishes() {
-    // Three threads: four preemptions a run are enough for each pair of steps to meet in each order,
-    // and keep the model under a few seconds.
+    // Three threads: four preemptions a run are enough for each pair of steps to meet in each
+    // order, and keep the model under a few seconds.
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(4);
     model.check(|| {

@@ -188,8 +188,8 @@ struct Columns {
 }
 
 impl Columns {
-    /// Gives each text column what it needs if the bar keeps a quarter of the width; else takes from
-    /// the widest until it fits. `need` is name, place, state, released.
+    /// Gives each text column what it needs if the bar keeps a quarter of the width; else takes
+    /// from the widest until it fits. `need` is name, place, state, released.
     fn plan(width: usize, need: [usize; 4]) -> Columns {
         let [name, place, state, released] = need;
         let mut text = [name.min(32), place.min(24), released.min(24)];

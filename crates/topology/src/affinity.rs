@@ -11,8 +11,9 @@ use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
 use crate::sysfs;
 
-/// Makes the calling thread run on these CPUs only, from now on. Threads that it starts later inherit
-/// that. The kernel silently leaves out CPUs that are offline or outside of the process's cpuset.
+/// Makes the calling thread run on these CPUs only, from now on. Threads that it starts later
+/// inherit that. The kernel silently leaves out CPUs that are offline or outside of the process's
+/// cpuset.
 ///
 /// May be called from any thread; doesn't block, but may move the thread before it returns.
 ///

@@ -1,8 +1,8 @@
 //! The CPUs that the process's cgroup leaves to it, of cgroup versions 1 and 2.
 //!
-//! The kernel applies a cpuset to each thread's affinity mask, so this seldom adds anything. It does
-//! where the mask was read from somewhere that doesn't know the cpuset (some sandboxes). Anything
-//! that isn't there, or looks unusual, says nothing, rather than that no CPU may be used.
+//! The kernel applies a cpuset to each thread's affinity mask, so this seldom adds anything. It
+//! does where the mask was read from somewhere that doesn't know the cpuset (some sandboxes).
+//! Anything that isn't there, or looks unusual, says nothing, rather than that no CPU may be used.
 //!
 //! Formats: `proc(5)`, `cgroups(7)`, `cpuset(7)`, the kernel's `admin-guide/cgroup-v2.rst`.
 
@@ -21,7 +21,8 @@ pub(crate) fn cpuset() -> Option<CpuSet> {
 
 fn find(memberships: &str, mounts: &str) -> Option<CpuSet> {
     let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
-    // Version 1 goes first: where the cpuset controller is mounted as version 1, version 2 lacks it.
+    // Version 1 goes first: where the cpuset controller is mounted as version 1, version 2 lacks
+    // it.
     for version in [1, 2] {
         let group = memberships.lines().find_map(|line| membership(line, version));
         let mount = mounts.iter().find(|mount| mount.version == version);
@@ -77,11 +78,11 @@ fn unescape(path: &str) -> PathBuf {
     PathBuf::from(path.replace("\\134", "\\"))
 }
 
-/// The cpuset of the group or, where the controller isn't enabled for it, of the nearest group above
-/// it for which it is: that one's CPUs are shared by all below it.
+/// The cpuset of the group or, where the controller isn't enabled for it, of the nearest group
+/// above it for which it is: that one's CPUs are shared by all below it.
 fn read_upwards(mount: &Mount, group: &str) -> Option<CpuSet> {
-    // With a cgroup namespace the group may be outside of what is mounted: then its top is all there
-    // is to see.
+    // With a cgroup namespace the group may be outside of what is mounted: then its top is all
+    // there is to see.
     let inner = Path::new(group).strip_prefix(&mount.root).unwrap_or(Path::new(""));
     if inner.components().any(|part| part == std::path::Component::ParentDir) {
         return read_group(&mount.at);

@@ -17,8 +17,8 @@
 //! # Ok::<(), corewise_topology::TopologyError>(())
 //! ```
 //!
-//! The crate spawns no thread and keeps no global state. It runs on Linux; topologies that were saved
-//! or described can be used wherever it compiles.
+//! The crate spawns no thread and keeps no global state. It runs on Linux; topologies that were
+//! saved or described can be used wherever it compiles.
 
 mod cpulist;
 mod cpuset;

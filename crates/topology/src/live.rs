@@ -25,8 +25,8 @@ pub(crate) fn topology() -> Result<Topology, TopologyError> {
 }
 
 /// What the process may use: its mask, less what its cpuset excludes. A cpuset lists online CPUs
-/// only, so it can't exclude one that is offline. It is not believed if it would leave nothing, since
-/// the process runs somewhere.
+/// only, so it can't exclude one that is offline. It is not believed if it would leave nothing,
+/// since the process runs somewhere.
 fn allowed(topology: &Topology, mask: Option<CpuSet>, cpuset: Option<CpuSet>) -> Option<CpuSet> {
     let online = topology.online();
     let narrowed = |mask: &CpuSet, cpuset: &CpuSet| {

@@ -103,7 +103,8 @@ impl Machine {
     }
 
     /// The pods of every scope, with cache shards of about `shard_size` cores. They don't depend on
-    /// what is online, so the numbers hold for the machine's whole life. Computed anew by each call.
+    /// what is online, so the numbers hold for the machine's whole life. Computed anew by each
+    /// call.
     pub fn pods(&self, shard_size: u32) -> Pods {
         Pods::new(&self.inner.topology, shard_size)
     }
@@ -127,19 +128,20 @@ impl Machine {
         self.state().masks.epoch
     }
 
-    /// Runs `f` with the current masks, on the calling thread. They don't change before `f` returns:
-    /// whoever changes them waits for all readers. So what `f` chooses and publishes by them is seen
-    /// by the one that takes a CPU away afterwards.
+    /// Runs `f` with the current masks, on the calling thread. They don't change before `f`
+    /// returns: whoever changes them waits for all readers. So what `f` chooses and publishes
+    /// by them is seen by the one that takes a CPU away afterwards.
     ///
-    /// `f` must be short, must not block, and must not call back into this machine (it could wait for
-    /// a change that waits for it).
+    /// `f` must be short, must not block, and must not call back into this machine (it could wait
+    /// for a change that waits for it).
     pub fn read<R>(&self, f: impl FnOnce(&Masks) -> R) -> R {
         f(&self.state().masks)
     }
 
-    /// Takes a CPU offline or brings it online, as far as this machine is concerned: the kernel isn't
-    /// told. For synthetic machines, for tests, and for whoever watches the kernel's hotplug. Waits for
-    /// readers ([`Machine::read`]); when it returns, none sees the old masks.
+    /// Takes a CPU offline or brings it online, as far as this machine is concerned: the kernel
+    /// isn't told. For synthetic machines, for tests, and for whoever watches the kernel's
+    /// hotplug. Waits for readers ([`Machine::read`]); when it returns, none sees the old
+    /// masks.
     ///
     /// Returns whether the CPU's state changed. The epoch changes only if usable CPUs do: an online
     /// CPU that isn't allowed changes nothing for this process.
@@ -156,8 +158,9 @@ impl Machine {
         })
     }
 
-    /// Narrows (or widens again) what the process may use, as when its cpuset changes. CPUs that were
-    /// not allowed when the topology was made stay out: they are in no pod. Waits for readers.
+    /// Narrows (or widens again) what the process may use, as when its cpuset changes. CPUs that
+    /// were not allowed when the topology was made stay out: they are in no pod. Waits for
+    /// readers.
     ///
     /// Returns whether anything changed.
     ///

@@ -27,9 +27,9 @@ pub struct Pod {
 /// later, leaves pods and their numbers as they are; only the usable subset of a pod shrinks
 /// ([`Machine::online`](crate::Machine::online)), maybe to nothing.
 ///
-/// CPUs that never were allowed are in no pod. The kernel, which owns the whole machine, computes pods
-/// over all possible CPUs. A process in a cpuset of 12 of 72 cores would then get up to nine pods
-/// with one or two usable cores each, where a shard is meant to have about eight. For the same
+/// CPUs that never were allowed are in no pod. The kernel, which owns the whole machine, computes
+/// pods over all possible CPUs. A process in a cpuset of 12 of 72 cores would then get up to nine
+/// pods with one or two usable cores each, where a shard is meant to have about eight. For the same
 /// reason the cores of a shard are counted by the lowest *allowed* SMT sibling: with the lowest of
 /// the whole core, a core whose first sibling the cpuset hides would not count at all.
 ///
@@ -101,7 +101,8 @@ impl Pods {
         &self.scopes[scope as usize].pods
     }
 
-    /// The pod of a scope that a CPU is in. `None` if there is no such CPU, or it never was allowed.
+    /// The pod of a scope that a CPU is in. `None` if there is no such CPU, or it never was
+    /// allowed.
     pub fn pod_of(&self, scope: AffinityScope, cpu: u32) -> Option<u32> {
         let pod = self.scopes[scope as usize].of_cpu.get(cpu as usize).copied();
         pod.filter(|&pod| pod != NO_POD)
@@ -122,9 +123,9 @@ impl Pods {
         self.shard_size_was_zero
     }
 
-    /// How the allowed cores of each last-level cache were divided: the cache's number (an index into
-    /// [`Topology::llcs`]) and its layout, by rising number. Caches without an allowed CPU are left
-    /// out.
+    /// How the allowed cores of each last-level cache were divided: the cache's number (an index
+    /// into [`Topology::llcs`]) and its layout, by rising number. Caches without an allowed CPU
+    /// are left out.
     pub fn shard_layouts(&self) -> impl Iterator<Item = (u32, &ShardLayout)> {
         self.layouts.iter().map(|(&llc, layout)| (llc, layout))
     }
@@ -184,9 +185,9 @@ fn shards(members: &[&Cpu], size: u32) -> (BTreeMap<u32, Shard>, BTreeMap<u32, S
     for (llc, cpus) in caches {
         let cores = group(&cpus, |cpu| cpu.core);
         let layout = shard_layout(cores.len() as u32, size);
-        // Cores come in the order of their lowest allowed CPU, the leader. Each leader takes the next
-        // place in the current shard, or the first of the next one if that is full; its siblings
-        // follow it, wherever their numbers are.
+        // Cores come in the order of their lowest allowed CPU, the leader. Each leader takes the
+        // next place in the current shard, or the first of the next one if that is full;
+        // its siblings follow it, wherever their numbers are.
         let mut places = layout.shards().iter().zip(0..);
         let mut current = places.next();
         let mut used = 0;

@@ -174,7 +174,8 @@ fn number(path: &Path) -> Result<Option<i64>> {
     }
 }
 
-/// The numbers `N` of the entries `prefixN` of a folder, as a set; empty if there is no such folder.
+/// The numbers `N` of the entries `prefixN` of a folder, as a set; empty if there is no such
+/// folder.
 fn numbered(dir: &Path, prefix: &str) -> Result<CpuSet> {
     let read = |error| TopologyError::Read { path: dir.to_owned(), error };
     let entries = match fs::read_dir(dir) {

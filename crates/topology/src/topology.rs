@@ -90,15 +90,15 @@ pub struct Llc {
 /// ```
 ///
 /// # How facts that machines don't report are filled in
-/// - **Last-level cache**: the highest level of unified or data cache that a CPU has, be it an L3, an
-///   L2 or an L1. Where no cache is reported, the package stands for it ([`Llc::level`] is `None`).
-///   A cache that spans NUMA nodes (sub-NUMA clustering) is divided along them, as the kernel's
-///   scheduler does, so that whatever shares an LLC has one node.
+/// - **Last-level cache**: the highest level of unified or data cache that a CPU has, be it an L3,
+///   an L2 or an L1. Where no cache is reported, the package stands for it ([`Llc::level`] is
+///   `None`). A cache that spans NUMA nodes (sub-NUMA clustering) is divided along them, as the
+///   kernel's scheduler does, so that whatever shares an LLC has one node.
 /// - **NUMA**: where no nodes are reported, there is a single node 0, as in hwloc and in kernels
 ///   without NUMA. Where there is one node only, each CPU is in it.
-/// - **Offline CPUs** have no facts but their node, if that. Each is alone in its pods of the scopes
-///   below a node (as in the kernel), and these pods come after all others, so that they don't shift
-///   the numbers of the rest.
+/// - **Offline CPUs** have no facts but their node, if that. Each is alone in its pods of the
+///   scopes below a node (as in the kernel), and these pods come after all others, so that they
+///   don't shift the numbers of the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     pub(crate) source: Source,
@@ -127,7 +127,8 @@ impl Topology {
 
     /// Reads a saved sysfs tree: `dir` holds `sys/devices/system` (a copied root, or an unpacked
     /// archive of `hwloc-gather-topology`), or `devices/system` (a copied `/sys`), or `cpu` (the
-    /// `devices/system` level itself). Each CPU is allowed; [`Topology::with_allowed`] narrows that.
+    /// `devices/system` level itself). Each CPU is allowed; [`Topology::with_allowed`] narrows
+    /// that.
     ///
     /// # Errors
     /// When `dir` is no sysfs tree, has no CPU, or holds a file that is not what it should be; the
@@ -144,10 +145,10 @@ impl Topology {
     /// Types are written in any case, in full or shortened to two letters or more: `numanode` (also
     /// `node`), `package` (also `socket`), `die`, `group`, `tile`, `module`, `l1`..`l5` (also as
     /// `l2u`, `l1d`, `l1i`, with or without `cache`), `core`, `pu`. A description of bare numbers
-    /// (`2 3 4 5 6`) gets hwloc's usual types. `[numa]` attaches one NUMA node to each object of the
-    /// level before it. Attributes (`l3:2(size=32MB)`) are checked and, as they say nothing about
-    /// placement, not kept. The attribute `indexes=` would change the numbers of CPUs or nodes; it
-    /// is not supported yet and therefore refused.
+    /// (`2 3 4 5 6`) gets hwloc's usual types. `[numa]` attaches one NUMA node to each object of
+    /// the level before it. Attributes (`l3:2(size=32MB)`) are checked and, as they say nothing
+    /// about placement, not kept. The attribute `indexes=` would change the numbers of CPUs or
+    /// nodes; it is not supported yet and therefore refused.
     ///
     /// Source: the hwloc manual, "Synthetic topologies".
     ///

@@ -1,10 +1,10 @@
-//! How a queue is flushed: instances are counted by colour, and a flush waits for the colours that were
-//! in use before it.
+//! How a queue is flushed: instances are counted by colour, and a flush waits for the colours that
+//! were in use before it.
 //!
-//! The kernel's scheme (`flush_workqueue`), with the counts kept per pod, so that queueing on different
-//! pods shares no cache line. A flush moves the queue on to a colour that nobody uses, and waits until
-//! each other colour that was in use has drained. Work queued after it gets the new colour and isn't
-//! waited for.
+//! The kernel's scheme (`flush_workqueue`), with the counts kept per pod, so that queueing on
+//! different pods shares no cache line. A flush moves the queue on to a colour that nobody uses,
+//! and waits until each other colour that was in use has drained. Work queued after it gets the new
+//! colour and isn't waited for.
 //!
 //! The race is between the last instance of a colour and the flusher:
 //!
@@ -24,8 +24,8 @@ use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Order
 use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_sync::{CachePadded, Completion, Mutex};
 
-/// How many colours: as in the kernel, enough that flushes from many threads don't queue up behind one
-/// another. Fewer under loom, which has a limit on atomics.
+/// How many colours: as in the kernel, enough that flushes from many threads don't queue up behind
+/// one another. Fewer under loom, which has a limit on atomics.
 const COLOURS: usize = if cfg!(loom) { 3 } else { 16 };
 
 /// The counts of one queue on one pod.
@@ -83,8 +83,9 @@ impl<F: FencePolicy> Colours<F> {
 
     /// Counts an instance in; its colour.
     pub(crate) fn enter(&self, pod: usize) -> usize {
-        // A colour read a moment before a flush moves on makes the two concurrent: that flush needn't
-        // wait for this instance, the next one does, since it waits for every colour but its own.
+        // A colour read a moment before a flush moves on makes the two concurrent: that flush
+        // needn't wait for this instance, the next one does, since it waits for every
+        // colour but its own.
         let colour = self.current.load(Ordering::Relaxed) as usize;
         let counts = &self.pods[pod];
         counts.in_flight[colour].fetch_add(1, Ordering::Relaxed);
@@ -115,7 +116,8 @@ impl<F: FencePolicy> Colours<F> {
                 F::full();
                 // Count.
                 let busy = self.busy();
-                // Who waits for a colour that has drained is done with it before it is given out again.
+                // Who waits for a colour that has drained is done with it before it is given out
+                // again.
                 let drained = Self::drained(&mut waiters, busy);
                 let current = self.current.load(Ordering::Relaxed);
                 let waiter = match Self::free_colour(busy, current) {

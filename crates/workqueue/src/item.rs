@@ -33,8 +33,8 @@ pub(crate) trait Item: Send + Sync {
 pub(crate) struct Job {
     /// The item itself: it keeps itself alive while it is queued.
     pub(crate) item: Arc<dyn Item>,
-    /// Counts the instance in the queue it was queued on, until dropped. `None` in models of the pool
-    /// alone.
+    /// Counts the instance in the queue it was queued on, until dropped. `None` in models of the
+    /// pool alone.
     pub(crate) ticket: Option<Ticket>,
 }
 
@@ -49,9 +49,9 @@ pub(crate) struct Header {
     flushers: Mutex<Vec<(Seq, Arc<Completion>)>>,
 }
 
-// SAFETY: `job` is touched only by the holder of `PENDING`, of whom there is one (`WorkState::pend`),
-// and the bit's transitions are acquire/release, so the hand-over orders the accesses. A `Job` may move
-// between threads: items are `Send + Sync`, tickets are too.
+// SAFETY: `job` is touched only by the holder of `PENDING`, of whom there is one
+// (`WorkState::pend`), and the bit's transitions are acquire/release, so the hand-over orders the
+// accesses. A `Job` may move between threads: items are `Send + Sync`, tickets are too.
 unsafe impl Sync for Header {}
 // SAFETY: as above; nothing in it belongs to a thread.
 unsafe impl Send for Header {}
@@ -141,20 +141,20 @@ impl Queued {
     /// The caller holds `PENDING` of `job.item` through a successful `pend`, and gives it up here.
     pub(crate) unsafe fn new(job: Job) -> Queued {
         let header = NonNull::from(job.item.header());
-        // SAFETY: the caller holds `PENDING`; the header lives inside the item, which the job in the
-        // slot now keeps alive.
+        // SAFETY: the caller holds `PENDING`; the header lives inside the item, which the job in
+        // the slot now keeps alive.
         unsafe { header.as_ref().put_job(job) };
         Queued(header)
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: the job in the slot holds the item, and with it the header, until it is taken out,
-        // which only the consuming methods and `drop` do.
+        // SAFETY: the job in the slot holds the item, and with it the header, until it is taken
+        // out, which only the consuming methods and `drop` do.
         unsafe { self.0.as_ref() }
     }
 
-    /// Starts the instance. `None` where the item is being run by another worker: that one runs this
-    /// instance too, right after (an item never runs on two workers).
+    /// Starts the instance. `None` where the item is being run by another worker: that one runs
+    /// this instance too, right after (an item never runs on two workers).
     pub(crate) fn start(self) -> Option<Running> {
         loop {
             let now = self.header().state.snapshot();
@@ -230,8 +230,8 @@ impl Running {
         }
     }
 
-    /// Runs the instance, and each one that is handed over meanwhile. Never unwinds. Returns how many
-    /// instances ran.
+    /// Runs the instance, and each one that is handed over meanwhile. Never unwinds. Returns how
+    /// many instances ran.
     pub(crate) fn run(self) -> u64 {
         let Running { mut job, mut seq } = self;
         let mut ran = 0;
@@ -260,8 +260,8 @@ impl Running {
     }
 }
 
-/// Gives up the queue's hold on an item. If it was the last one, the user's destructors run here, and
-/// may panic: that is no business of the worker's.
+/// Gives up the queue's hold on an item. If it was the last one, the user's destructors run here,
+/// and may panic: that is no business of the worker's.
 fn drop_item(item: Arc<dyn Item>) {
     if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| drop(item))) {
         tracing::error!(

@@ -1,10 +1,11 @@
-//! Workqueues whose worker pools follow the machine's caches: Linux's concurrency-managed workqueues,
-//! sharded below the last-level cache, in user space.
+//! Workqueues whose worker pools follow the machine's caches: Linux's concurrency-managed
+//! workqueues, sharded below the last-level cache, in user space.
 //!
-//! Work is queued on the pod of the CPU that queues it, and a worker of that pod runs it. What a pod is,
-//! the queue's [`AffinityScope`](corewise_topology::AffinityScope) says: one CPU, the siblings of a core,
-//! a last-level cache, a shard of one (the default), a node, or the whole machine. A soft queue's work is
-//! taken over by another pod while its own is saturated; a strict queue's never is.
+//! Work is queued on the pod of the CPU that queues it, and a worker of that pod runs it. What a
+//! pod is, the queue's [`AffinityScope`](corewise_topology::AffinityScope) says: one CPU, the
+//! siblings of a core, a last-level cache, a shard of one (the default), a node, or the whole
+//! machine. A soft queue's work is taken over by another pod while its own is saturated; a strict
+//! queue's never is.
 //!
 //! ```
 //! use corewise_topology::Machine;
@@ -21,21 +22,22 @@
 //!
 //! # Blocking
 //!
-//! A pool runs as many items at once as its pod has CPUs. An item that is about to block says so with
-//! [`blocking`](corewise_sync::context::blocking) (all waits of Corewise do), and another worker takes
-//! its place, up to [`DEFAULT_MAX_WORKERS`] threads a pool. An item that blocks without saying so keeps
-//! its place.
+//! A pool runs as many items at once as its pod has CPUs. An item that is about to block says so
+//! with [`blocking`](corewise_sync::context::blocking) (all waits of Corewise do), and another
+//! worker takes its place, up to [`DEFAULT_MAX_WORKERS`] threads a pool. An item that blocks
+//! without saying so keeps its place.
 //!
 //! # At rest
 //!
-//! Workers park on a futex without a timeout: an idle machine stays idle. Only a worker that its pod
-//! doesn't need wakes once, after [`DEFAULT_IDLE_TIMEOUT`], to end its thread.
+//! Workers park on a futex without a timeout: an idle machine stays idle. Only a worker that its
+//! pod doesn't need wakes once, after [`DEFAULT_IDLE_TIMEOUT`], to end its thread.
 //!
 //! # What is promised
 //!
-//! * After each queueing that returned true, the item runs at least once; never on two workers at once.
-//! * Items of one queue and one pod start in the order in which they were queued; with more than one
-//!   worker they may overtake each other after that.
+//! * After each queueing that returned true, the item runs at least once; never on two workers at
+//!   once.
+//! * Items of one queue and one pod start in the order in which they were queued; with more than
+//!   one worker they may overtake each other after that.
 //! * A panic in an item is caught: the worker, the pool and the queue go on.
 //!
 //! The protocols and their proofs: `src/pool/README.md`, `src/work_state.md`, `src/colours.rs`.

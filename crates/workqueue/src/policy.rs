@@ -1,5 +1,5 @@
-//! The decisions of a pool, as pure functions of plain numbers: who is woken, when a thread is made,
-//! when work may leave its pod. The mechanism (`pool/`) asks; nothing here touches a thread.
+//! The decisions of a pool, as pure functions of plain numbers: who is woken, when a thread is
+//! made, when work may leave its pod. The mechanism (`pool/`) asks; nothing here touches a thread.
 
 /// What a pool's decisions depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -10,8 +10,8 @@ pub(crate) struct Counts {
     pub(crate) idle: usize,
     /// Inside a blocking region: they hold no core.
     pub(crate) blocked: usize,
-    /// A worker was woken (or made) for work and hasn't taken any yet. At most one at a time: it wakes
-    /// the next one itself if there is more.
+    /// A worker was woken (or made) for work and hasn't taken any yet. At most one at a time: it
+    /// wakes the next one itself if there is more.
     pub(crate) searching: bool,
     /// How many workers may hold a core at once: the CPUs of the pod.
     pub(crate) base: usize,
@@ -31,25 +31,27 @@ impl Counts {
         !self.searching && self.active() < self.base && (self.idle > 0 || self.total < self.max)
     }
 
-    /// Whether the pod can't take more work now, so that it may overflow to another. A searching worker
-    /// is an answer that is on its way: not saturated.
+    /// Whether the pod can't take more work now, so that it may overflow to another. A searching
+    /// worker is an answer that is on its way: not saturated.
     pub(crate) fn saturated(&self) -> bool {
         !self.searching && !self.wake_on_push()
     }
 
-    /// Whether an active worker may take an item: not where the pod's cores are all taken by others.
-    /// That happens after a blocking region ended while its replacement runs: one of them goes idle.
+    /// Whether an active worker may take an item: not where the pod's cores are all taken by
+    /// others. That happens after a blocking region ended while its replacement runs: one of
+    /// them goes idle.
     pub(crate) fn may_take(&self) -> bool {
         self.active() <= self.base
     }
 
-    /// Whether a worker that starts an item, or is about to block, should make a spare one first: the
-    /// kernel's manager rule, so that no push ever has to (but the very first).
+    /// Whether a worker that starts an item, or is about to block, should make a spare one first:
+    /// the kernel's manager rule, so that no push ever has to (but the very first).
     pub(crate) fn wants_spare(&self) -> bool {
         self.idle == 0 && !self.searching && self.active() < self.base && self.total < self.max
     }
 
-    /// Whether an idle worker is more than the pod's cores need, so that it may leave after a while.
+    /// Whether an idle worker is more than the pod's cores need, so that it may leave after a
+    /// while.
     pub(crate) fn surplus(&self) -> bool {
         self.total - self.blocked > self.base && self.idle > 1
     }

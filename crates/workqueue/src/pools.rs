@@ -15,14 +15,15 @@ use crate::stats::PoolReport;
 
 /// Threads that one pool may have, blocked ones included.
 pub const DEFAULT_MAX_WORKERS: usize = 256;
-/// How long a worker that its pod doesn't need stays idle before it leaves: the kernel's five minutes.
+/// How long a worker that its pod doesn't need stays idle before it leaves: the kernel's five
+/// minutes.
 pub const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The worker pools of one machine. Queues with equal attributes share pools, as in the kernel.
 ///
-/// A cheap handle. When the last one is gone, and the last [`Workqueue`](crate::Workqueue) built on it,
-/// the workers run what is still queued and leave; nobody waits for them, so a drop can't deadlock.
-/// [`WorkerPools::shutdown`] does the same and waits.
+/// A cheap handle. When the last one is gone, and the last [`Workqueue`](crate::Workqueue) built on
+/// it, the workers run what is still queued and leave; nobody waits for them, so a drop can't
+/// deadlock. [`WorkerPools::shutdown`] does the same and waits.
 #[derive(Clone)]
 pub struct WorkerPools {
     inner: Arc<Inner>,
@@ -68,8 +69,8 @@ impl PoolsBuilder {
         self
     }
 
-    /// How many threads one pool may have, those that block included; at least one a CPU of the pod.
-    /// Default [`DEFAULT_MAX_WORKERS`].
+    /// How many threads one pool may have, those that block included; at least one a CPU of the
+    /// pod. Default [`DEFAULT_MAX_WORKERS`].
     pub fn max_workers(mut self, threads: usize) -> Self {
         self.max_workers = threads;
         self
@@ -123,9 +124,9 @@ impl WorkerPools {
         &self.inner.pods
     }
 
-    /// Takes no more work, lets the workers run what is queued, and waits for their threads to end (not
-    /// for the calling one, so a work item may call it). Later queueing is refused: `queue` returns
-    /// false, and a spawned closure ends as cancelled. May block.
+    /// Takes no more work, lets the workers run what is queued, and waits for their threads to end
+    /// (not for the calling one, so a work item may call it). Later queueing is refused:
+    /// `queue` returns false, and a spawned closure ends as cancelled. May block.
     #[track_caller]
     pub fn shutdown(&self) {
         let groups = self.inner.close();
@@ -144,7 +145,8 @@ impl WorkerPools {
         report
     }
 
-    /// The pools for a set of attributes: those that are there, or new ones with a first worker each.
+    /// The pools for a set of attributes: those that are there, or new ones with a first worker
+    /// each.
     pub(crate) fn group(
         &self,
         name: &str,
@@ -225,8 +227,8 @@ impl Inner {
     }
 }
 
-/// The other pods, nearest first: same cache, same node, then by distance in number, so that each pod
-/// starts its search at another one.
+/// The other pods, nearest first: same cache, same node, then by distance in number, so that each
+/// pod starts its search at another one.
 fn nearest(places: &[(Option<u32>, Option<u32>)], from: usize) -> Vec<usize> {
     let (node, llc) = places[from];
     let mut others: Vec<usize> = (0..places.len()).filter(|&other| other != from).collect();

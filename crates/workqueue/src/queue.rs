@@ -15,8 +15,8 @@ use crate::stats::QueueStats;
 use crate::task::{JoinHandle, Task};
 use crate::work::Work;
 
-/// An unbound workqueue: work runs on the pool of the pod it was queued from, as soon as a worker there
-/// is free, and, unless the queue is strict, on another pod's where its own is saturated.
+/// An unbound workqueue: work runs on the pool of the pod it was queued from, as soon as a worker
+/// there is free, and, unless the queue is strict, on another pod's where its own is saturated.
 ///
 /// A cheap handle: clones are the same queue. Dropping it leaves queued work to run.
 #[derive(Clone)]
@@ -61,15 +61,15 @@ impl QueueBuilder {
         self
     }
 
-    /// Strict: work never leaves the pod it was queued on. Default: soft, it may be taken over by an
-    /// idle pod while its own is saturated.
+    /// Strict: work never leaves the pod it was queued on. Default: soft, it may be taken over by
+    /// an idle pod while its own is saturated.
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = strict;
         self
     }
 
-    /// The CPUs that its workers may use. Default: the machine's housekeeping CPUs (online, allowed and
-    /// not isolated).
+    /// The CPUs that its workers may use. Default: the machine's housekeeping CPUs (online, allowed
+    /// and not isolated).
     pub fn cpus(mut self, cpus: CpuSet) -> Self {
         self.cpus = Some(cpus);
         self
@@ -137,9 +137,10 @@ impl Workqueue {
         &self.inner.name
     }
 
-    /// Queues an item on the pod of the CPU that this is called on. False where it was pending already,
-    /// or the pools were shut down. Never blocks; any context. What was written before the call, also
-    /// before one that returned false because the item was pending, is seen by the run that follows.
+    /// Queues an item on the pod of the CPU that this is called on. False where it was pending
+    /// already, or the pools were shut down. Never blocks; any context. What was written before
+    /// the call, also before one that returned false because the item was pending, is seen by
+    /// the run that follows.
     pub fn queue(&self, work: &Work) -> bool {
         self.submit(self.here(), &work.inner)
     }
@@ -149,9 +150,10 @@ impl Workqueue {
         self.submit(self.pool_of_cpu(cpu), &work.inner)
     }
 
-    /// As [`Workqueue::queue`], on a pod of `node`: on the caller's own if that lies there, else on each
-    /// in turn. An unknown node, or one without usable CPUs: as `queue`. The kernel's `queue_work_node`,
-    /// but for the turn: that one takes the node's first CPU, and with it always the same shard.
+    /// As [`Workqueue::queue`], on a pod of `node`: on the caller's own if that lies there, else on
+    /// each in turn. An unknown node, or one without usable CPUs: as `queue`. The kernel's
+    /// `queue_work_node`, but for the turn: that one takes the node's first CPU, and with it
+    /// always the same shard.
     pub fn queue_node(&self, node: Option<u32>, work: &Work) -> bool {
         self.submit(self.pool_of_node(node), &work.inner)
     }
@@ -185,8 +187,8 @@ impl Workqueue {
     }
 
     /// Waits for everything that was queued before the call, and not for what is queued later. May
-    /// block; on a worker the pool starts other work meanwhile. Called from an item of the same queue it
-    /// never returns: it waits for its own item.
+    /// block; on a worker the pool starts other work meanwhile. Called from an item of the same
+    /// queue it never returns: it waits for its own item.
     #[track_caller]
     pub fn flush(&self) {
         self.inner.colours.flush();

@@ -25,8 +25,8 @@ impl<T> JoinHandle<T> {
     /// Waits for the value. May block; on a worker the pool starts other work meanwhile.
     ///
     /// # Errors
-    /// [`JoinError::Panicked`] with the closure's panic, [`JoinError::Cancelled`] where it was never
-    /// started because the pools were shut down.
+    /// [`JoinError::Panicked`] with the closure's panic, [`JoinError::Cancelled`] where it was
+    /// never started because the pools were shut down.
     #[track_caller]
     pub fn join(self) -> Result<T, JoinError> {
         self.task.done().wait();

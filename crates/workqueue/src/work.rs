@@ -9,10 +9,10 @@ use crate::item::{Header, Item};
 
 /// A function that can be queued again and again without allocating: the kernel's `work_struct`.
 ///
-/// * While it is pending, queueing it again does nothing and says so: any number of triggers before the
-///   run become one run that sees all of them.
-/// * The pending mark is cleared just before the function starts, so queueing it during its own run is
-///   accepted, and it runs once more after.
+/// * While it is pending, queueing it again does nothing and says so: any number of triggers before
+///   the run become one run that sees all of them.
+/// * The pending mark is cleared just before the function starts, so queueing it during its own run
+///   is accepted, and it runs once more after.
 /// * It never runs on two workers at once, whichever queues it is queued on.
 ///
 /// Cloning makes another handle of the same item. The item may be dropped by its own function.
@@ -39,10 +39,10 @@ pub(crate) struct WorkItem {
 }
 
 impl Work {
-    /// An item that runs `function`. The function runs on a worker thread of the queue, and is dropped
-    /// where the last handle is: on the worker, if that is while it runs. It may block, best inside
-    /// [`blocking`](corewise_sync::context::blocking). If it panics, the panic is logged and the item,
-    /// its worker and its queue go on.
+    /// An item that runs `function`. The function runs on a worker thread of the queue, and is
+    /// dropped where the last handle is: on the worker, if that is while it runs. It may block,
+    /// best inside [`blocking`](corewise_sync::context::blocking). If it panics, the panic is
+    /// logged and the item, its worker and its queue go on.
     pub fn new(function: impl Fn() + Send + Sync + 'static) -> Work {
         Work { inner: Arc::new(WorkItem { header: Header::new(), function: Box::new(function) }) }
     }
@@ -57,8 +57,9 @@ impl Work {
         self.inner.header.state.snapshot().running()
     }
 
-    /// Waits until the instance that was queued last has run: true if it had to wait. Instances queued
-    /// later aren't waited for. May block; on a worker the pool starts other work meanwhile.
+    /// Waits until the instance that was queued last has run: true if it had to wait. Instances
+    /// queued later aren't waited for. May block; on a worker the pool starts other work
+    /// meanwhile.
     ///
     /// Called from the item's own function it never returns: it waits for itself.
     #[track_caller]

@@ -1,7 +1,7 @@
 //! The state word of a work item: pending, running, handed over, and which instance it is.
 //!
-//! One word, changed by read-modify-writes only; every change has a name here, and nobody else touches
-//! the bits. The proof stands in `work_state.md`.
+//! One word, changed by read-modify-writes only; every change has a name here, and nobody else
+//! touches the bits. The proof stands in `work_state.md`.
 //!
 //! | bits | name | meaning | set by | cleared by |
 //! |---|---|---|---|---|
@@ -25,8 +25,8 @@ const SEQ_ONE: u64 = 1 << SEQ_SHIFT;
 /// Number of an instance: one successful queueing.
 pub(crate) type Seq = u64;
 
-/// Whether instance `a` is `b` or came before it. Sequence numbers wrap after 2^40 instances, so they
-/// are compared by distance.
+/// Whether instance `a` is `b` or came before it. Sequence numbers wrap after 2^40 instances, so
+/// they are compared by distance.
 pub(crate) fn at_most(a: Seq, b: Seq) -> bool {
     (b.wrapping_sub(a) & (u64::MAX >> SEQ_SHIFT)) < 1 << (63 - SEQ_SHIFT)
 }
@@ -63,7 +63,8 @@ impl fmt::Debug for Snapshot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Finished {
-    /// Another worker handed the next instance over: take the job from the slot, `restart`, run it.
+    /// Another worker handed the next instance over: take the job from the slot, `restart`, run
+    /// it.
     pub(crate) again: bool,
     /// Wake those who wait for this instance.
     pub(crate) flushers: bool,
@@ -85,8 +86,9 @@ impl WorkState {
     }
 
     /// Makes it pending: true where it wasn't, so that the caller now owns the job slot and has to
-    /// queue it. Also the call that returns false is a read-modify-write: what its caller wrote before
-    /// is seen by the instance that was pending already (its `start` acquires this release).
+    /// queue it. Also the call that returns false is a read-modify-write: what its caller wrote
+    /// before is seen by the instance that was pending already (its `start` acquires this
+    /// release).
     pub(crate) fn pend(&self) -> bool {
         let mut now = self.word.load(Ordering::Relaxed);
         loop {
@@ -99,8 +101,8 @@ impl WorkState {
     }
 
     /// From pending to running, given a snapshot that isn't running. The holder of `PENDING` has
-    /// emptied the job slot before: once the bit is clear the next queuer owns the slot. False where
-    /// the word moved meanwhile.
+    /// emptied the job slot before: once the bit is clear the next queuer owns the slot. False
+    /// where the word moved meanwhile.
     pub(crate) fn start(&self, from: Snapshot) -> bool {
         debug_assert!(from.pending() && !from.running());
         let next = (from.0 & !PENDING) | RUNNING;

@@ -58,7 +58,8 @@ fn loom_pool_without_the_fences_a_push_is_lost() {
 fn loom_pool_the_searcher_wakes_the_next_one() {
     bounded(2).check(|| {
         let pools = PoolModel::<FullFence>::new(1, 2);
-        // The first item ends only when the second has run: the second worker has to be woken for it.
+        // The first item ends only when the second has run: the second worker has to be woken for
+        // it.
         let second_ran = Arc::new(Completion::new());
         let (waits, rings) = (Arc::clone(&second_ran), Arc::clone(&second_ran));
         let first = Work::new(move || waits.wait());

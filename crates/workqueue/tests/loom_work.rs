@@ -1,4 +1,5 @@
-//! The state word of an item: every instance runs once, never two at a time, and sees what was written.
+//! The state word of an item: every instance runs once, never two at a time, and sees what was
+//! written.
 #![cfg(loom)]
 
 use std::sync::Arc;

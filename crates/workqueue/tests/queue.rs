@@ -226,7 +226,8 @@ fn no_more_items_run_at_once_than_the_pod_has_cpus() {
     for handle in handles {
         handle.join().unwrap();
     }
-    // A worker that returns from its region meets its replacement: one more for each of the two CPUs.
+    // A worker that returns from its region meets its replacement: one more for each of the two
+    // CPUs.
     assert!(most.load(Ordering::SeqCst) <= 4, "{most:?}");
 }
 

@@ -1,12 +1,13 @@
 //! The old design: per last-level cache one pool, and per pool one list under one lock.
 //!
-//! It is built as well as that design allows, so that it is a fair opponent: the lock is the standard
-//! library's futex mutex, held for a push or a pop only; a submitter notifies only where a worker is
-//! idle, and after it has let go of the lock; items are counted references, so queueing one allocates
-//! nothing (but the list's own growth, once); workers are pinned to their cache, one per CPU.
+//! It is built as well as that design allows, so that it is a fair opponent: the lock is the
+//! standard library's futex mutex, held for a push or a pop only; a submitter notifies only where a
+//! worker is idle, and after it has let go of the lock; items are counted references, so queueing
+//! one allocates nothing (but the list's own growth, once); workers are pinned to their cache, one
+//! per CPU.
 //!
-//! The kernel's was a list under `pool->lock` with the cache as its pod (`WQ_AFFN_CACHE`, the default
-//! before 7.1).
+//! The kernel's was a list under `pool->lock` with the cache as its pod (`WQ_AFFN_CACHE`, the
+//! default before 7.1).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -47,8 +48,8 @@ struct State {
 }
 
 impl LockedPools {
-    /// One pool per last-level cache of the machine, with as many workers as the cache has online CPUs.
-    /// Waits until the workers are pinned (on a synthetic machine they aren't).
+    /// One pool per last-level cache of the machine, with as many workers as the cache has online
+    /// CPUs. Waits until the workers are pinned (on a synthetic machine they aren't).
     ///
     /// # Errors
     /// A worker couldn't be started or pinned.

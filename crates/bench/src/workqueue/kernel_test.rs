@@ -1,12 +1,14 @@
 //! The kernel's workqueue test (`lib/test_workqueue.c`, Linux 7.1), in user space.
 //!
-//! One thread per online CPU, pinned there. Each has one item in flight: it times the *queueing call*
-//! alone, waits until the item has run, and does so again. So the percentiles are those of the call (in the old
-//! design, the wait for the pool's lock), not of the round trip. The rate is all items by the time from the
-//! release of the threads to the end of a flush after they have stopped.
+//! One thread per online CPU, pinned there. Each has one item in flight: it times the *queueing
+//! call* alone, waits until the item has run, and does so again. So the percentiles are those of
+//! the call (in the old design, the wait for the pool's lock), not of the round trip. The rate is
+//! all items by the time from the release of the threads to the end of a flush after they have
+//! stopped.
 //!
-//! Every variant is given the same threads and the same waiter (a futex-based parker without spinning), and an item
-//! that is made once and queued again and again, so nothing but the queue differs.
+//! Every variant is given the same threads and the same waiter (a futex-based parker without
+//! spinning), and an item that is made once and queued again and again, so nothing but the queue
+//! differs.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -26,7 +28,8 @@ pub trait Queue: Sync {
     /// An item that does nothing but leave the token when it runs. Made once per thread; not timed.
     fn item(&self, done: Unparker) -> Self::Item;
 
-    /// Queues the item. This call is what is timed. The item isn't queued and has run when it is made.
+    /// Queues the item. This call is what is timed. The item isn't queued and has run when it is
+    /// made.
     fn queue(&self, item: &Self::Item);
 
     /// Waits for everything that was queued.
@@ -46,8 +49,8 @@ pub struct Outcome {
     pub call_p95: f64,
 }
 
-/// Runs the workload once: `items` per thread, one thread per online CPU of the machine. Threads of a
-/// synthetic machine aren't pinned. Blocks.
+/// Runs the workload once: `items` per thread, one thread per online CPU of the machine. Threads of
+/// a synthetic machine aren't pinned. Blocks.
 ///
 /// # Errors
 /// A thread couldn't be started or pinned, or one panicked.
@@ -78,7 +81,8 @@ pub fn run<Q: Queue>(machine: &Machine, queue: &Q, items: usize) -> Result<Outco
             }
         }
         start.release();
-        // All are joined before any error is returned: the scope itself panics for a panic left unseen.
+        // All are joined before any error is returned: the scope itself panics for a panic left
+        // unseen.
         let joined: Vec<Result<Option<ThreadRun>, BenchError>> = threads
             .into_iter()
             .map(|thread| thread.join().unwrap_or(Err(BenchError::Panicked)))
@@ -151,8 +155,8 @@ impl Start {
         !self.aborted.load(Ordering::Relaxed)
     }
 
-    /// For the one who started them: releases them when all are in their places. Nobody is where one
-    /// said that it can't be.
+    /// For the one who started them: releases them when all are in their places. Nobody is where
+    /// one said that it can't be.
     fn release(&self) {
         self.ready.wait();
         self.go.complete();
@@ -235,8 +239,8 @@ mod tests {
 
     #[test]
     fn a_cpu_that_cannot_be_pinned_to_is_an_error_and_nobody_hangs() {
-        // A machine that claims to be live can't be made up; a start that is aborted by one of three
-        // threads is what such a CPU leads to.
+        // A machine that claims to be live can't be made up; a start that is aborted by one of
+        // three threads is what such a CPU leads to.
         let start = Start::new(3);
         thread::scope(|scope| {
             let waiters = [(); 2].map(|()| scope.spawn(|| start.wait()));

@@ -6,7 +6,8 @@
 //!
 //! Several hardware queues may touch the same bytes at the same time, without a lock: all access is
 //! by relaxed atomic words of 8 bytes. So overlapping requests in flight may tear, at multiples of
-//! 8 bytes, as they may on any disk; nothing worse can happen. Who needs order waits for completion.
+//! 8 bytes, as they may on any disk; nothing worse can happen. Who needs order waits for
+//! completion.
 
 use std::io;
 use std::ptr::NonNull;
@@ -138,7 +139,8 @@ fn zero(words: &[AtomicU64]) {
 /// Private anonymous memory, unmapped when it is dropped.
 #[derive(Debug)]
 struct Mapping {
-    /// A: the words that the base points to, by anybody, Relaxed; the pointer itself never changes.
+    /// A: the words that the base points to, by anybody, Relaxed; the pointer itself never
+    /// changes.
     base: NonNull<AtomicU64>,
     words: usize,
 }
@@ -183,8 +185,9 @@ impl Mapping {
     /// Gives whole pages back; they read as zeroes afterwards. The range lies in the mapping.
     fn give_back(&self, offset: u64, len: u64) -> io::Result<()> {
         debug_assert!(offset + len <= (self.words * WORD) as u64);
-        // SAFETY: the range is inside our own private anonymous mapping, so after this call it reads
-        // as zeroes and stays mapped; see `words` for why that is sound for concurrent readers.
+        // SAFETY: the range is inside our own private anonymous mapping, so after this call it
+        // reads as zeroes and stays mapped; see `words` for why that is sound for
+        // concurrent readers.
         unsafe {
             let start = self.base.as_ptr().cast::<u8>().add(offset as usize);
             rustix::mm::madvise(start.cast(), len as usize, Advice::LinuxDontNeed)?;

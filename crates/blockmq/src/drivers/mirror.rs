@@ -15,8 +15,8 @@ use crate::request::{Op, Payload, Request};
 
 /// A mirror. It has the size of its smallest leg.
 ///
-/// - A change or a flush goes to all healthy legs. It succeeds when it has succeeded on at least one
-///   leg that is still healthy, and a leg on which it failed is dropped for good: it is asked
+/// - A change or a flush goes to all healthy legs. It succeeds when it has succeeded on at least
+///   one leg that is still healthy, and a leg on which it failed is dropped for good: it is asked
 ///   nothing more.
 /// - A read goes to the healthy leg with the fewest reads in flight. Where it fails, the other legs
 ///   are asked in turn; a leg that failed where another one succeeded is dropped.
@@ -182,7 +182,8 @@ impl Inner {
 /// everything and completes the request.
 struct Join {
     inner: Arc<Inner>,
-    /// L: is the lock; never taken. It makes the request shareable until the last owner takes it out.
+    /// L: is the lock; never taken. It makes the request shareable until the last owner takes it
+    /// out.
     rq: Mutex<Started>,
     legs: Vec<usize>,
     done: Box<[OnceLock<Result<(), IoError>>]>,

@@ -141,7 +141,8 @@ impl Layout {
 /// The parts of one request that are still on their way. Each part's completion holds an `Arc`;
 /// whoever drops the last one owns everything and completes the request: no count, no lock.
 struct Join {
-    /// L: is the lock; never taken. It makes the request shareable until the last owner takes it out.
+    /// L: is the lock; never taken. It makes the request shareable until the last owner takes it
+    /// out.
     rq: Mutex<Started>,
     /// L: is the lock, as for `rq`. What the buffer of a read held before; its data follows.
     head: Mutex<BytesMut>,

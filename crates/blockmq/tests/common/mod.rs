@@ -1,4 +1,5 @@
-//! What the integration tests share: a machine with workers, a PRNG, and a driver that does as told.
+//! What the integration tests share: a machine with workers, a PRNG, and a driver that does as
+//! told.
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
 use std::collections::VecDeque;

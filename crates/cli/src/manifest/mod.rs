@@ -1,8 +1,8 @@
 //! The manifest of `corewise up`: what to bring up, what to export and where to listen.
 //!
-//! [`raw`] reads the text and looks nothing up; [`resolve`] decides what it means; [`links`] follows
-//! the names from device to device. All of it is pure: nothing here touches the file system. The
-//! format is described in `docs/manifest.md`.
+//! [`raw`] reads the text and looks nothing up; [`resolve`] decides what it means; [`links`]
+//! follows the names from device to device. All of it is pure: nothing here touches the file
+//! system. The format is described in `docs/manifest.md`.
 
 mod links;
 mod problem;

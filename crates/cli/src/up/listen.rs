@@ -8,7 +8,8 @@ use corewise::nbd::{Error, Listener};
 use super::cleanup::Cleanup;
 
 /// Binds a Unix socket and has it removed at the end, whatever the end is. A socket file that
-/// nobody answers on is replaced; one that is answered, or a file that is no socket, is not touched.
+/// nobody answers on is replaced; one that is answered, or a file that is no socket, is not
+/// touched.
 pub(crate) fn unix(path: &Path, cleanup: &Cleanup) -> Result<Listener, String> {
     // Two servers that find the same dead socket must not remove each other's new one, so whoever
     // holds the folder's lock looks, removes and binds. A folder that can't be opened or locked has

@@ -25,9 +25,11 @@ pub(crate) struct Stop {
 /// What there is to undo.
 #[derive(Debug, Default)]
 struct Undo {
-    /// I: set once, before there is anything to undo. Knows better while a shutdown is in progress.
+    /// I: set once, before there is anything to undo. Knows better while a shutdown is in
+    /// progress.
     manager: OnceLock<Arc<DeviceManager>>,
-    /// L: is the lock; guards the names of the devices that are up, as far as the main thread knows.
+    /// L: is the lock; guards the names of the devices that are up, as far as the main thread
+    /// knows.
     up: Mutex<Vec<String>>,
 }
 

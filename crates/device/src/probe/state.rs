@@ -79,8 +79,8 @@ pub(crate) enum CallerStep {
 /// What is to be brought up, and how.
 pub(crate) struct Plan {
     pub graph: Arc<Graph>,
-    /// Bound objects of the devices of earlier bring-ups, which come first in the graph; `None` for
-    /// those that did not come up.
+    /// Bound objects of the devices of earlier bring-ups, which come first in the graph; `None`
+    /// for those that did not come up.
     pub prior: Vec<Option<Arc<dyn Bound>>>,
     /// Per device: whether it probes asynchronously.
     pub is_async: Vec<bool>,

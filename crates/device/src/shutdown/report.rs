@@ -21,8 +21,8 @@ pub struct ShutdownOptions {
     /// The most helpers that may work beside the caller at once; 0 is as good as `asynchronous`
     /// being false.
     pub max_helpers: usize,
-    /// Throwing it leaves the rest undone: no further callback is started, and the shutdown returns
-    /// as soon as its caller is in no callback itself.
+    /// Throwing it leaves the rest undone: no further callback is started, and the shutdown
+    /// returns as soon as its caller is in no callback itself.
     pub abort: Cancel,
     /// Told about each device that has a callback, for progress bars.
     pub observer: Option<Observer>,

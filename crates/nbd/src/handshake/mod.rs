@@ -1,10 +1,12 @@
-//! The handshake as a pure state machine: bytes in, replies and an outcome out. No sockets, no clock, no threads.
+//! The handshake as a pure state machine: bytes in, replies and an outcome out. No sockets, no
+//! clock, no threads.
 //!
-//! The caller feeds whatever has arrived; the machine consumes whole messages and says how many bytes that were. It never
-//! buffers by itself and never trusts a length: the longest input that it waits for is
-//! [`MAX_OPTION_DATA`] bytes of one option.
+//! The caller feeds whatever has arrived; the machine consumes whole messages and says how many
+//! bytes that were. It never buffers by itself and never trusts a length: the longest input that it
+//! waits for is [`MAX_OPTION_DATA`] bytes of one option.
 //!
-//! Fixed newstyle negotiation with `EXPORT_NAME`, `LIST`, `INFO`, `GO` and `ABORT`; any other option gets `ERR_UNSUP`.
+//! Fixed newstyle negotiation with `EXPORT_NAME`, `LIST`, `INFO`, `GO` and `ABORT`; any other
+//! option gets `ERR_UNSUP`.
 
 mod offer;
 
@@ -16,12 +18,12 @@ use crate::wire::{
 
 pub use offer::{Catalogue, ExportOffer};
 
-/// Longest data of one option in bytes. More is answered with `ERR_TOO_BIG`, and the connection is closed, since skipping
-/// the claimed length could take for ever.
+/// Longest data of one option in bytes. More is answered with `ERR_TOO_BIG`, and the connection is
+/// closed, since skipping the claimed length could take for ever.
 pub const MAX_OPTION_DATA: u32 = 16 << 10;
 
-/// Replies beyond this many bytes are sent before the next option is looked at: a client that pipelines a thousand `LIST`s
-/// (which the protocol forbids) mustn't fill our memory with answers.
+/// Replies beyond this many bytes are sent before the next option is looked at: a client that
+/// pipelines a thousand `LIST`s (which the protocol forbids) mustn't fill our memory with answers.
 const ENOUGH_REPLIES: usize = 64 << 10;
 
 /// Where the handshake stands after [`Handshake::advance`].
@@ -29,9 +31,11 @@ const ENOUGH_REPLIES: usize = 64 << 10;
 pub enum Outcome {
     /// Send the replies, then feed more bytes.
     NeedMore,
-    /// Send the replies before they grow any further, then feed the unconsumed bytes again: more may follow from them.
+    /// Send the replies before they grow any further, then feed the unconsumed bytes again: more
+    /// may follow from them.
     SendFirst,
-    /// Send the replies; the transmission phase of this export begins. Bytes that weren't consumed belong to it.
+    /// Send the replies; the transmission phase of this export begins. Bytes that weren't consumed
+    /// belong to it.
     Begin(ExportOffer),
     /// Send the replies, then close the connection.
     Close(CloseReason),
@@ -122,8 +126,9 @@ impl Handshake {
 
     /// Takes as many whole messages as `input` holds and appends the replies to `out`.
     ///
-    /// Stops at the first message that is incomplete (`NeedMore`) or that ends the handshake. After `Begin` or `Close`
-    /// nothing more may be fed: further calls consume nothing and answer `Close`.
+    /// Stops at the first message that is incomplete (`NeedMore`) or that ends the handshake. After
+    /// `Begin` or `Close` nothing more may be fed: further calls consume nothing and answer
+    /// `Close`.
     pub fn advance(
         &mut self,
         input: &[u8],
@@ -318,7 +323,8 @@ fn reply(out: &mut Vec<u8>, option: OptionKind, kind: OptionReplyKind, data: &[u
 }
 
 fn refuse(out: &mut Vec<u8>, option: OptionKind, kind: OptionReplyKind, message: &str) {
-    // A message may quote a long name; the protocol limits strings, and a character isn't cut in two.
+    // A message may quote a long name; the protocol limits strings, and a character isn't cut in
+    // two.
     let mut end = message.len().min(wire::MAX_STRING);
     while !message.is_char_boundary(end) {
         end -= 1;

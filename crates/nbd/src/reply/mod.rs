@@ -1,11 +1,14 @@
-//! The reply path of a connection: any thread posts a reply without waiting, and one of them at a time sends.
+//! The reply path of a connection: any thread posts a reply without waiting, and one of them at a
+//! time sends.
 //!
-//! Completions arrive on any thread, inside an atomic section, and must not wait for each other or for the socket. So a
-//! reply goes into an [`Inbox`], and whoever holds the **flush right** takes everything out and sends it in one go. The right
-//! is one word ([`FlushRight`]); who doesn't get it leaves a note that the holder acts on before it lets go. Nobody ever waits
-//! for the right, so no small reply is stuck behind a lock that is held across a send.
+//! Completions arrive on any thread, inside an atomic section, and must not wait for each other or
+//! for the socket. So a reply goes into an [`Inbox`], and whoever holds the **flush right** takes
+//! everything out and sends it in one go. The right is one word ([`FlushRight`]); who doesn't get
+//! it leaves a note that the holder acts on before it lets go. Nobody ever waits for the right, so
+//! no small reply is stuck behind a lock that is held across a send.
 //!
-//! The protocol, its race and its proof are in `README.md` beside this file; `tests/loom_reply.rs` checks this very code.
+//! The protocol, its race and its proof are in `README.md` beside this file; `tests/loom_reply.rs`
+//! checks this very code.
 //!
 //! Guard letters are those of [`corewise_sync`].
 
@@ -26,8 +29,9 @@ pub trait Sink: Send {
     /// A reply, as the inbox carries it.
     type Reply: Node + Send;
 
-    /// Sends the batch behind whatever an earlier call couldn't send. With [`Patience::None`] it must not block, and keeps
-    /// what it couldn't send for the next call; with [`Patience::Unlimited`] it may block, and never answers `Full`.
+    /// Sends the batch behind whatever an earlier call couldn't send. With [`Patience::None`] it
+    /// must not block, and keeps what it couldn't send for the next call; with
+    /// [`Patience::Unlimited`] it may block, and never answers `Full`.
     ///
     /// Runs on the thread of the holder: with `Patience::None` perhaps inside an atomic section.
     fn send(&mut self, batch: Batch<Self::Reply>, patience: Patience) -> Sent;
@@ -51,7 +55,8 @@ pub enum Sent {
     Full,
 }
 
-/// The flush right itself, as a value: who has it may touch the sink, and owes a [`ReplyPath::run`].
+/// The flush right itself, as a value: who has it may touch the sink, and owes a
+/// [`ReplyPath::run`].
 #[must_use = "replies are stuck until the right is run"]
 #[derive(Debug)]
 pub struct Right(());
@@ -60,14 +65,14 @@ impl Right {
     /// The right, on the thread that it was handed over to.
     ///
     /// # Safety
-    /// Another thread gave up its `Right` of the same path for this one ([`Right::give_up`]), once, and that happens-before
-    /// this call.
+    /// Another thread gave up its `Right` of the same path for this one ([`Right::give_up`]), once,
+    /// and that happens-before this call.
     pub unsafe fn taken_over() -> Right {
         Right(())
     }
 
-    /// Gives the value up so that another thread can make it anew with [`Right::taken_over`]. The word of the path stays
-    /// held meanwhile.
+    /// Gives the value up so that another thread can make it anew with [`Right::taken_over`]. The
+    /// word of the path stays held meanwhile.
     pub fn give_up(self) {}
 }
 
@@ -100,11 +105,11 @@ pub struct ReplyPath<S: Sink, R: ReleasePolicy = ReleaseChecked> {
     policy: PhantomData<R>,
 }
 
-// SAFETY: the sink moves between the threads that hold the right in turn, and `Sink: Send`; the inbox carries nodes that are
-// `Send` and is itself shareable.
+// SAFETY: the sink moves between the threads that hold the right in turn, and `Sink: Send`; the
+// inbox carries nodes that are `Send` and is itself shareable.
 unsafe impl<S: Sink, R: ReleasePolicy> Send for ReplyPath<S, R> {}
-// SAFETY: as above: a shared reference reaches the sink only with the flush right, of which there is one, and releasing the
-// right synchronizes with the next claim.
+// SAFETY: as above: a shared reference reaches the sink only with the flush right, of which there
+// is one, and releasing the right synchronizes with the next claim.
 unsafe impl<S: Sink, R: ReleasePolicy> Sync for ReplyPath<S, R> {}
 
 impl<S: Sink, R: ReleasePolicy> fmt::Debug for ReplyPath<S, R> {
@@ -126,8 +131,9 @@ impl<S: Sink, R: ReleasePolicy> ReplyPath<S, R> {
 
     /// Posts a reply. Never blocks; any context.
     pub fn post(&self, reply: S::Reply) -> Posted {
-        // Push. Only who finds the inbox empty has to see to the sending: between its push and its Claim nobody can have
-        // taken the replies that were pushed behind it without taking its own first.
+        // Push. Only who finds the inbox empty has to see to the sending: between its push and its
+        // Claim nobody can have taken the replies that were pushed behind it without taking
+        // its own first.
         if self.inbox.push(reply) && self.right.claim() {
             Posted::YouSend(Right(()))
         } else {
@@ -135,14 +141,16 @@ impl<S: Sink, R: ReleasePolicy> ReplyPath<S, R> {
         }
     }
 
-    /// Takes the right without having posted, where it is free: replies that are posted from now on wait for
-    /// [`ReplyPath::run`], and leave together. The caller must not wait for anything before it calls that.
+    /// Takes the right without having posted, where it is free: replies that are posted from now on
+    /// wait for [`ReplyPath::run`], and leave together. The caller must not wait for anything
+    /// before it calls that.
     pub fn cork(&self) -> Option<Right> {
         self.right.try_claim().then_some(Right(()))
     }
 
-    /// Sends what is in the inbox until nothing is left, then releases the right. After `rounds` takes it hands the right
-    /// over instead, so that a completion thread doesn't become the sender of a busy connection for ever.
+    /// Sends what is in the inbox until nothing is left, then releases the right. After `rounds`
+    /// takes it hands the right over instead, so that a completion thread doesn't become the
+    /// sender of a busy connection for ever.
     ///
     /// Blocks only with [`Patience::Unlimited`].
     pub fn run(&self, right: Right, patience: Patience, rounds: u32) -> Ran {
@@ -150,8 +158,9 @@ impl<S: Sink, R: ReleasePolicy> ReplyPath<S, R> {
             // BeginRound, then Take.
             self.right.begin_round();
             let batch = self.inbox.take();
-            // SAFETY: `right` is the flush right of this path (each path has its own, and a `Right` comes from its word), so
-            // no other thread touches the sink until it is released or handed over.
+            // SAFETY: `right` is the flush right of this path (each path has its own, and a `Right`
+            // comes from its word), so no other thread touches the sink until it is
+            // released or handed over.
             let sent = self.sink.with_mut(|sink| unsafe { (*sink).send(batch, patience) });
             if sent == Sent::Full {
                 return Ran::HandOver(right);

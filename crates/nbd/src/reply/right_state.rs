@@ -8,13 +8,14 @@ use corewise_sync::atomic::{AtomicU32, Ordering};
 const FREE: u32 = 0;
 /// Somebody sends, and has taken everything that was posted before its last BeginRound.
 const HELD: u32 = 1;
-/// Somebody sends (or is about to begin), and something was posted since: it has to take once more. Set by Claim, cleared
-/// by BeginRound.
+/// Somebody sends (or is about to begin), and something was posted since: it has to take once more.
+/// Set by Claim, cleared by BeginRound.
 const AGAIN: u32 = 2;
 
 /// The flush right of one connection. See `README.md` beside this file for the steps named here.
 pub struct FlushRight {
-    /// A: `FREE`, `HELD` or `AGAIN`. Changed by read-modify-writes only, so all steps stand in one order.
+    /// A: `FREE`, `HELD` or `AGAIN`. Changed by read-modify-writes only, so all steps stand in one
+    /// order.
     word: AtomicU32,
 }
 
@@ -24,11 +25,12 @@ impl FlushRight {
         FlushRight { word: AtomicU32::new(FREE) }
     }
 
-    /// Claim, after a push: true where the caller now holds the right; otherwise the holder has been told to take once more.
+    /// Claim, after a push: true where the caller now holds the right; otherwise the holder has
+    /// been told to take once more.
     #[must_use]
     pub fn claim(&self) -> bool {
-        // Release: the push before is seen by the holder whose BeginRound reads this. Acquire: where the word was FREE, what
-        // the last holder did to the sink is seen.
+        // Release: the push before is seen by the holder whose BeginRound reads this. Acquire:
+        // where the word was FREE, what the last holder did to the sink is seen.
         self.word.swap(AGAIN, Ordering::AcqRel) == FREE
     }
 
@@ -41,13 +43,15 @@ impl FlushRight {
 
     /// BeginRound, by the holder, right before it takes from the inbox.
     pub fn begin_round(&self) {
-        // Acquire pairs with the Release of the Claim whose note this clears: the take that follows sees that push. A plain
-        // store would clear the note without seeing the push, and strand it.
+        // Acquire pairs with the Release of the Claim whose note this clears: the take that follows
+        // sees that push. A plain store would clear the note without seeing the push, and
+        // strand it.
         let was = self.word.swap(HELD, Ordering::Acquire);
         debug_assert_ne!(was, FREE, "a round begins with the right held");
     }
 
-    /// Release, by the holder, after everything taken was sent: false where a note arrived, and the holder has to go on.
+    /// Release, by the holder, after everything taken was sent: false where a note arrived, and the
+    /// holder has to go on.
     #[must_use]
     fn release(&self) -> bool {
         // Release: the next holder sees the sink as this one left it.

@@ -1,4 +1,5 @@
-//! The accept loop: one thread for each listener, woken by its socket or by an eventfd, never by a clock.
+//! The accept loop: one thread for each listener, woken by its socket or by an eventfd, never by a
+//! clock.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ pub(super) struct Acceptor {
 impl Acceptor {
     pub(super) fn start(server: &Arc<Inner>, listener: Listener) -> Result<Acceptor, Error> {
         let resource = |what| move |source| Error::Resource { what, source };
-        // Non-blocking, since another process that shares the listener may take the connection that woke us.
+        // Non-blocking, since another process that shares the listener may take the connection that
+        // woke us.
         rustix::io::ioctl_fionbio(listener.as_fd(), true)
             .map_err(|e| resource("a non-blocking listener")(e.into()))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -50,7 +52,8 @@ impl Acceptor {
 fn run(server: &Arc<Inner>, listener: &Listener, wake: &OwnedFd) {
     let mut failures = 0;
     loop {
-        // Out of resources: a listener that is ready would make the poll return at once, so wait for the wake-up alone.
+        // Out of resources: a listener that is ready would make the poll return at once, so wait
+        // for the wake-up alone.
         let timeout = (failures > 0).then(|| timespec(policy::accept_backoff(failures)));
         let mut both = [
             PollFd::new(wake, PollFlags::IN),

@@ -1,8 +1,9 @@
 //! Draining: an orderly end with a deadline, for one export or for the whole server.
 //!
-//! accepting → quiescing (no new clients, new requests get `ESHUTDOWN`) → draining (what is in flight finishes and is answered, each
-//! client's device is flushed, then its connection is closed; an idle client's at once) → gone (the device is flushed once more;
-//! after the deadline the connections that are left are cut).
+//! accepting → quiescing (no new clients, new requests get `ESHUTDOWN`) → draining (what is in
+//! flight finishes and is answered, each client's device is flushed, then its connection is closed;
+//! an idle client's at once) → gone (the device is flushed once more; after the deadline the
+//! connections that are left are cut).
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,7 +36,8 @@ pub struct DrainReport {
     pub idle: usize,
     /// Those whose connections were cut at the deadline.
     pub cut: usize,
-    /// Requests in flight at the beginning that finished, and were answered where their client was still there.
+    /// Requests in flight at the beginning that finished, and were answered where their client was
+    /// still there.
     pub requests_completed: u64,
     /// Requests in flight at the beginning, or refused since, whose replies were lost by a cut.
     pub requests_cut: u64,
@@ -73,7 +75,8 @@ impl fmt::Display for DrainReport {
     }
 }
 
-/// Drains these connections and flushes these exports. They are closed to newcomers already. Blocks until the deadline at most.
+/// Drains these connections and flushes these exports. They are closed to newcomers already. Blocks
+/// until the deadline at most.
 pub(super) fn drain(
     registry: &Registry,
     exports: &[Export],
@@ -100,7 +103,8 @@ pub(super) fn drain(
     report
 }
 
-/// Flushes every device at the same time. A flush is asked for even after the deadline; it just isn't waited for then.
+/// Flushes every device at the same time. A flush is asked for even after the deadline; it just
+/// isn't waited for then.
 fn flush_all(exports: &[Export], deadline: Instant) -> Vec<(String, FlushOutcome)> {
     let flushes: Vec<_> = exports
         .iter()

@@ -67,7 +67,8 @@ fn escape(text: &str, plain: &str) -> String {
     })
 }
 
-/// A listening socket, bound by the caller or by [`Server::listen_unix`](crate::Server::listen_unix) and
+/// A listening socket, bound by the caller or by
+/// [`Server::listen_unix`](crate::Server::listen_unix) and
 /// [`Server::listen_tcp`](crate::Server::listen_tcp).
 #[derive(Debug)]
 pub struct Listener {
@@ -115,8 +116,9 @@ impl TryFrom<TcpListener> for Listener {
 }
 
 impl Listener {
-    /// Binds a Unix socket. A socket file that nobody answers on is a leftover, and replaced. The file is removed when the listener
-    /// is dropped. Doesn't block for long: a connect to a local socket answers at once.
+    /// Binds a Unix socket. A socket file that nobody answers on is a leftover, and replaced. The
+    /// file is removed when the listener is dropped. Doesn't block for long: a connect to a
+    /// local socket answers at once.
     ///
     /// # Errors
     /// `SocketInUse`, `NotASocket`, `Listen`: nothing was changed then.
@@ -152,7 +154,8 @@ impl Listener {
         })
     }
 
-    /// Binds a TCP address; port 0 lets the system choose. A host name is looked up, which may block.
+    /// Binds a TCP address; port 0 lets the system choose. A host name is looked up, which may
+    /// block.
     ///
     /// # Errors
     /// `Listen`.
@@ -171,7 +174,8 @@ impl Listener {
         self.socket.as_fd()
     }
 
-    /// Accepts one connection. The listener may be shared with other processes, so another may have been quicker: `WouldBlock`.
+    /// Accepts one connection. The listener may be shared with other processes, so another may have
+    /// been quicker: `WouldBlock`.
     pub(super) fn accept(&self) -> rustix::io::Result<OwnedFd> {
         let socket = accept_with(&self.socket, SocketFlags::CLOEXEC)?;
         if matches!(self.endpoint, Endpoint::Tcp(_)) {

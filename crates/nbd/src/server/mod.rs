@@ -39,14 +39,16 @@ pub struct Options {
     pub handshake_timeout: Duration,
     /// Connections at the same time, handshakes included. Each has a thread.
     pub max_connections: usize,
-    /// Handshakes at the same time. Beyond it the oldest one is closed, so that nobody is locked out by clients that never speak.
+    /// Handshakes at the same time. Beyond it the oldest one is closed, so that nobody is locked
+    /// out by clients that never speak.
     pub max_half_open: usize,
     /// What one connection may have in flight.
     pub budget: Budget,
 }
 
 impl Default for Options {
-    /// 10 s for a handshake, 1,024 connections, 256 of them in their handshake, 256 requests and 64 MiB in flight each.
+    /// 10 s for a handshake, 1,024 connections, 256 of them in their handshake, 256 requests and 64
+    /// MiB in flight each.
     fn default() -> Self {
         Options {
             handshake_timeout: Duration::from_secs(10),
@@ -59,8 +61,8 @@ impl Default for Options {
 
 /// An NBD server: exports block devices to the clients of its listeners.
 ///
-/// Exports, listeners and clients may come and go while it runs. Dropping the server stops the listeners and cuts every connection;
-/// [`Server::drain`] first is the polite way.
+/// Exports, listeners and clients may come and go while it runs. Dropping the server stops the
+/// listeners and cuts every connection; [`Server::drain`] first is the polite way.
 ///
 /// ```no_run
 /// # fn demo(device: std::sync::Arc<dyn corewise_blockmq::BlockDevice>) -> Result<(), corewise_nbd::Error> {
@@ -83,7 +85,8 @@ pub struct Server {
 pub(super) struct Inner {
     options: Options,
     registry: Registry,
-    /// L: is the lock; guards the listeners' threads. Taken before the registry's lock, never inside it.
+    /// L: is the lock; guards the listeners' threads. Taken before the registry's lock, never
+    /// inside it.
     acceptors: Mutex<Vec<(Endpoint, Acceptor)>>,
 }
 
@@ -102,8 +105,9 @@ impl Server {
         self.inner.registry.add_export(export)
     }
 
-    /// Withdraws an export: new clients don't find it any more, those it has are drained until `deadline`, its device is flushed. Returns
-    /// when no client uses the device, or after the deadline; `None` where there is no such export, or it is being withdrawn by
+    /// Withdraws an export: new clients don't find it any more, those it has are drained until
+    /// `deadline`, its device is flushed. Returns when no client uses the device, or after the
+    /// deadline; `None` where there is no such export, or it is being withdrawn by
     /// somebody else. Blocks.
     pub fn remove_export(&self, name: &str, deadline: Duration) -> Option<DrainReport> {
         let until = after(deadline);
@@ -134,8 +138,9 @@ impl Server {
         self.listen(Listener::unix(path)?)
     }
 
-    /// Listens on a TCP address, as [`Listener::tcp`] says. Starts a thread. The protocol has no authentication here: whoever can
-    /// reach the address can read and write the exports, so listen on loopback unless the network is trusted.
+    /// Listens on a TCP address, as [`Listener::tcp`] says. Starts a thread. The protocol has no
+    /// authentication here: whoever can reach the address can read and write the exports, so
+    /// listen on loopback unless the network is trusted.
     ///
     /// # Errors
     /// Those of [`Listener::tcp`] and [`Server::listen`].
@@ -143,7 +148,8 @@ impl Server {
         self.listen(Listener::tcp(address)?)
     }
 
-    /// Accepts clients from this listener. Starts a thread, which sleeps until a client or [`Server::stop_accepting`] comes.
+    /// Accepts clients from this listener. Starts a thread, which sleeps until a client or
+    /// [`Server::stop_accepting`] comes.
     ///
     /// # Errors
     /// `ShuttingDown`; `Resource` where no thread or eventfd is to be had.
@@ -162,7 +168,8 @@ impl Server {
         self.inner.acceptors.lock().iter().map(|(endpoint, _)| endpoint.clone()).collect()
     }
 
-    /// Serves one connected stream socket (of a socket pair, or accepted by somebody else). Starts a thread and returns.
+    /// Serves one connected stream socket (of a socket pair, or accepted by somebody else). Starts
+    /// a thread and returns.
     ///
     /// # Errors
     /// `ShuttingDown`, `TooManyConnections`, `Resource`: the socket is closed then.
@@ -170,7 +177,8 @@ impl Server {
         self.inner.serve(socket.into())
     }
 
-    /// Closes the listeners: nobody new comes in, those who are connected go on. Waits for the listeners' threads, which end at once.
+    /// Closes the listeners: nobody new comes in, those who are connected go on. Waits for the
+    /// listeners' threads, which end at once.
     pub fn stop_accepting(&self) {
         let acceptors = std::mem::take(&mut *self.inner.acceptors.lock());
         for (_, acceptor) in acceptors {
@@ -178,8 +186,9 @@ impl Server {
         }
     }
 
-    /// Ends everything in order, by `deadline` from now at the latest: closes the listeners, refuses new requests with `ESHUTDOWN`, closes
-    /// idle clients at once, lets what is in flight finish and be answered, flushes the devices, and cuts the clients that are left
+    /// Ends everything in order, by `deadline` from now at the latest: closes the listeners,
+    /// refuses new requests with `ESHUTDOWN`, closes idle clients at once, lets what is in
+    /// flight finish and be answered, flushes the devices, and cuts the clients that are left
     /// at the deadline. The server is of no use afterwards; calling it again is harmless. Blocks.
     pub fn drain(&self, deadline: Duration) -> DrainReport {
         let until = after(deadline);

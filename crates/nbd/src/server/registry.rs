@@ -1,5 +1,5 @@
-//! The server's books: exports, connections, and which connection uses which export. One lock, held for a few instructions; never
-//! taken on the path of a request.
+//! The server's books: exports, connections, and which connection uses which export. One lock, held
+//! for a few instructions; never taken on the path of a request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use crate::export::Export;
 use crate::handshake::{Catalogue, ExportOffer};
 use crate::policy::{self, Admission};
 
-/// The books. The lock is a leaf: nothing else is locked, and no device is called, while it is held.
+/// The books. The lock is a leaf: nothing else is locked, and no device is called, while it is
+/// held.
 pub(super) struct Registry {
     /// L: is the lock; guards everything in `Books`.
     books: Mutex<Books>,
@@ -75,8 +76,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Closes an export to new clients and gives it out with its connections; `None` where there is none, or somebody else is
-    /// removing it.
+    /// Closes an export to new clients and gives it out with its connections; `None` where there is
+    /// none, or somebody else is removing it.
     pub(super) fn close_export(&self, name: &str) -> Option<(Export, Vec<Arc<Connection>>)> {
         let mut books = self.books.lock();
         let entry = books.exports.get_mut(name).filter(|entry| !entry.closing)?;
@@ -101,8 +102,9 @@ impl Registry {
         self.books.lock().closing
     }
 
-    /// Enters a new connection, made by `make` from its id, and gives it out with what else `make` made. Where half-open ones hold the
-    /// places, the oldest leaves the books and is given to `evict` (inside the lock) to be cut.
+    /// Enters a new connection, made by `make` from its id, and gives it out with what else `make`
+    /// made. Where half-open ones hold the places, the oldest leaves the books and is given to
+    /// `evict` (inside the lock) to be cut.
     pub(super) fn admit<T>(
         &self,
         limit: usize,
@@ -136,7 +138,8 @@ impl Registry {
         Ok((connection, rest))
     }
 
-    /// The connection begins its transmission phase; the export. `None` where it was evicted, or the export closed meanwhile.
+    /// The connection begins its transmission phase; the export. `None` where it was evicted, or
+    /// the export closed meanwhile.
     pub(super) fn attach(&self, id: u64, export: &str) -> Option<Export> {
         let mut books = self.books.lock();
         let entry = books.exports.get(export).filter(|entry| !entry.closing)?;
@@ -158,7 +161,8 @@ impl Registry {
         drop(gone);
     }
 
-    /// Waits until none of the connections is in the books, or the deadline passes; those that are left. Blocks.
+    /// Waits until none of the connections is in the books, or the deadline passes; those that are
+    /// left. Blocks.
     pub(super) fn wait_until_gone(
         &self,
         mut connections: Vec<Arc<Connection>>,
@@ -218,7 +222,8 @@ impl Catalogue for Registry {
             let mut open = books.exports.values().filter(|entry| !entry.closing);
             let entry = match books.exports.get(name) {
                 Some(entry) => Some(entry).filter(|entry| !entry.closing),
-                // The empty name asks for the default export: where there is one export only, nothing else can be meant.
+                // The empty name asks for the default export: where there is one export only,
+                // nothing else can be meant.
                 None if name.is_empty() => open.next().filter(|_| open.next().is_none()),
                 None => None,
             };

@@ -1,13 +1,17 @@
 //! The transmission phase of one connection: who reads, who replies, and how it ends.
 //!
-//! * The **reader** (the connection's thread) receives large pieces, judges each request, and submits a whole batch to the device;
-//!   it never waits while it holds the flush right or unsubmitted requests.
-//! * **Completions** make replies and post them on the [reply path](crate::reply); they never block.
-//! * The **writer** thread exists from the first time the socket was full; it takes the flush right over and blocks instead.
+//! * The **reader** (the connection's thread) receives large pieces, judges each request, and
+//!   submits a whole batch to the device; it never waits while it holds the flush right or
+//!   unsubmitted requests.
+//! * **Completions** make replies and post them on the [reply path](crate::reply); they never
+//!   block.
+//! * The **writer** thread exists from the first time the socket was full; it takes the flush right
+//!   over and blocks instead.
 //!
-//! How it ends: the reader stops (end of the stream, `DISC`, garbage, drain), waits until every reply has been sent or dropped,
-//! flushes the device where the server drains and this client has written, and closes the socket. So a client that sees the
-//! orderly end of a drained connection knows that what was answered is durable.
+//! How it ends: the reader stops (end of the stream, `DISC`, garbage, drain), waits until every
+//! reply has been sent or dropped, flushes the device where the server drains and this client has
+//! written, and closes the socket. So a client that sees the orderly end of a drained connection
+//! knows that what was answered is durable.
 
 mod reader;
 mod sink;
@@ -30,7 +34,8 @@ use reader::Reader;
 use sink::{Reply, SocketSink};
 use writer::Writer;
 
-/// How often a completion thread goes round for replies that arrive meanwhile, before it hands them to the writer.
+/// How often a completion thread goes round for replies that arrive meanwhile, before it hands them
+/// to the writer.
 const COMPLETION_ROUNDS: u32 = 16;
 
 /// Why the transmission phase ended.
@@ -54,13 +59,14 @@ pub(crate) struct Session {
     device: Arc<dyn BlockDevice>,
     path: ReplyPath<SocketSink>,
     writer: Writer,
-    /// Whether the device takes `fua`; where it has nothing to flush, every write is as durable as with it.
+    /// Whether the device takes `fua`; where it has nothing to flush, every write is as durable as
+    /// with it.
     device_fua: bool,
 }
 
 impl Session {
-    /// Runs the transmission phase on the calling thread until it is over; blocks. `received` is what the client sent behind its
-    /// handshake.
+    /// Runs the transmission phase on the calling thread until it is over; blocks. `received` is
+    /// what the client sent behind its handshake.
     pub(crate) fn run(
         connection: Arc<Connection>,
         parker: &Parker,
@@ -88,7 +94,8 @@ impl Session {
         end
     }
 
-    /// Makes durable what this client was answered. Counts as a request, so that it is waited for like one.
+    /// Makes durable what this client was answered. Counts as a request, so that it is waited for
+    /// like one.
     fn flush_device(self: &Arc<Self>, parker: &Parker) {
         if self.connection.load.try_admit(0).is_none() {
             return; // can't be: nothing is owed, and the reader is the only one that adds

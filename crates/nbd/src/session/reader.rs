@@ -1,7 +1,8 @@
 //! The reading side of a session: bytes to requests, requests to the device, in batches.
 //!
-//! Rule **nothing held while waiting**: before the reader waits (for bytes, for room) it submits its batch and runs the flush right
-//! if it has it. Otherwise a completed reply, or a request that could complete, would wait for the client's next byte.
+//! Rule **nothing held while waiting**: before the reader waits (for bytes, for room) it submits
+//! its batch and runs the flush right if it has it. Otherwise a completed reply, or a request that
+//! could complete, would wait for the client's next byte.
 
 use std::sync::Arc;
 
@@ -158,7 +159,8 @@ impl<'a> Reader<'a> {
         true
     }
 
-    /// Counts a request as owed, waiting for room first; whether the connection is being drained. `None` where it was cut.
+    /// Counts a request as owed, waiting for room first; whether the connection is being drained.
+    /// `None` where it was cut.
     fn admit(&mut self, cost: u64) -> Option<bool> {
         let load = &self.session.connection.load;
         while !load.snapshot().cut {
@@ -216,8 +218,9 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The next `length` bytes of the stream. A payload that fits into the buffer is a slice of it; a larger one is received into
-    /// memory of its own, and only what had arrived with its head is copied.
+    /// The next `length` bytes of the stream. A payload that fits into the buffer is a slice of it;
+    /// a larger one is received into memory of its own, and only what had arrived with its head
+    /// is copied.
     fn payload(&mut self, length: usize) -> Result<Bytes, End> {
         while self.buffer.len() < length {
             self.let_go();

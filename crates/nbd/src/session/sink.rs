@@ -1,5 +1,5 @@
-//! The sending end of a connection: replies in order, many in one call, and the rest of a half-sent one. Owned by whoever holds the
-//! flush right.
+//! The sending end of a connection: replies in order, many in one call, and the rest of a half-sent
+//! one. Owned by whoever holds the flush right.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -15,7 +15,8 @@ use crate::connection::Connection;
 use crate::reply::{Patience, Sent, Sink};
 use crate::wire::{SIMPLE_REPLY_LEN, SimpleReply};
 
-/// Replies that one system call sends at most. Far below the kernel's limit of 1,024, and enough to make the call cheap.
+/// Replies that one system call sends at most. Far below the kernel's limit of 1,024, and enough to
+/// make the call cheap.
 const PER_CALL: usize = 128;
 
 /// One reply, ready to be sent.
@@ -79,7 +80,8 @@ impl SocketSink {
         }
     }
 
-    /// Gives the connection up, since its replies can't be sent; the reader stops too, however much it has left to read.
+    /// Gives the connection up, since its replies can't be sent; the reader stops too, however much
+    /// it has left to read.
     pub(super) fn give_up(&mut self) {
         self.broken = true;
         self.connection.cut();

@@ -1,4 +1,5 @@
-//! The writer thread of a connection: takes the flush right over where the socket is full, and blocks in its holder's place.
+//! The writer thread of a connection: takes the flush right over where the socket is full, and
+//! blocks in its holder's place.
 //!
 //! Started at the first hand-over, since most connections never need it; parked when idle.
 
@@ -15,7 +16,8 @@ pub(crate) const STACK: usize = 512 << 10;
 
 /// The mailbox of the writer thread, whether that exists yet or not.
 pub(super) struct Writer {
-    /// A: the flush right waits here. Swapped in (Release) by the holder that gives it up, swapped out (Acquire) by the writer.
+    /// A: the flush right waits here. Swapped in (Release) by the holder that gives it up, swapped
+    /// out (Acquire) by the writer.
     handed: AtomicBool,
     /// A: the session is over. Set (Release) once.
     over: AtomicBool,
@@ -37,7 +39,8 @@ impl Writer {
     }
 }
 
-/// Gives the flush right to the writer thread, and starts that where it doesn't exist. Never blocks.
+/// Gives the flush right to the writer thread, and starts that where it doesn't exist. Never
+/// blocks.
 pub(super) fn hand_over(session: &Arc<Session>, mut right: Right) {
     let parker = session.path.with_sink(&mut right, |sink| sink.writer_parker.take());
     right.give_up();
@@ -55,10 +58,12 @@ pub(super) fn hand_over(session: &Arc<Session>, mut right: Right) {
         tracing::error!(client = session.connection.id, %error,
             "no thread for the replies of a slow client: the connection is closed");
         if session.writer.handed.swap(false, Ordering::Acquire) {
-            // SAFETY: given up above, and the swap took it back; no writer thread exists that could have taken it.
+            // SAFETY: given up above, and the swap took it back; no writer thread exists that could
+            // have taken it.
             let mut right = unsafe { Right::taken_over() };
             session.path.with_sink(&mut right, |sink| sink.give_up());
-            // A sink that gave up drops everything and is never full, so the rounds end with the replies.
+            // A sink that gave up drops everything and is never full, so the rounds end with the
+            // replies.
             while let Ran::HandOver(again) = session.path.run(right, Patience::None, u32::MAX) {
                 right = again;
             }
@@ -71,7 +76,8 @@ fn run(session: &Session, parker: &Parker) {
     loop {
         // Acquire pairs with the Release of the hand-over.
         if session.writer.handed.swap(false, Ordering::Acquire) {
-            // SAFETY: the holder gave the right up before it set the flag, and the swap took the flag from everybody else.
+            // SAFETY: the holder gave the right up before it set the flag, and the swap took the
+            // flag from everybody else.
             let mut right = unsafe { Right::taken_over() };
             while let Ran::HandOver(again) = session.path.run(right, Patience::Unlimited, u32::MAX)
             {

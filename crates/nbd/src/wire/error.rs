@@ -1,6 +1,7 @@
 //! The error numbers that a reply may carry.
 
-/// The error of a reply. The protocol fixes this set and its numbers, whatever `errno` means on either machine.
+/// The error of a reply. The protocol fixes this set and its numbers, whatever `errno` means on
+/// either machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ReplyError {
@@ -43,8 +44,9 @@ impl ReplyError {
         })
     }
 
-    /// The error that stands for a Linux `errno`. Numbers outside the set become the nearest member, and `Io` where
-    /// nothing is near: a client must never see a number that it may take for something else.
+    /// The error that stands for a Linux `errno`. Numbers outside the set become the nearest
+    /// member, and `Io` where nothing is near: a client must never see a number that it may
+    /// take for something else.
     pub const fn from_errno(errno: i32) -> Self {
         match errno {
             1 | 13 | 30 => ReplyError::Perm,        // EPERM, EACCES, EROFS
@@ -53,7 +55,8 @@ impl ReplyError {
             27 | 28 | 122 => ReplyError::NoSpc,     // EFBIG, ENOSPC, EDQUOT
             75 => ReplyError::Overflow,             // EOVERFLOW
             95 => ReplyError::NotSup,               // EOPNOTSUPP
-            19 | 108 | 125 => ReplyError::Shutdown, // ENODEV, ESHUTDOWN, ECANCELED: the device is going away
+            19 | 108 | 125 => ReplyError::Shutdown, /* ENODEV, ESHUTDOWN, ECANCELED: the device */
+            // is going away
             _ => ReplyError::Io,
         }
     }

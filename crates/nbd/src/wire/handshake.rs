@@ -32,7 +32,8 @@ impl Greeting {
     /// Reads a greeting.
     ///
     /// # Errors
-    /// `BadMagic` when either of the two magic numbers is another one (an old-style server sends another second number).
+    /// `BadMagic` when either of the two magic numbers is another one (an old-style server sends
+    /// another second number).
     pub fn decode(bytes: &[u8; GREETING_LEN]) -> Result<Greeting, BadMagic> {
         for (at, expected) in [(0, NBD_MAGIC), (8, OPTION_MAGIC)] {
             let found = be::u64(bytes, at);
@@ -120,7 +121,8 @@ impl OptionReplyHeader {
     }
 }
 
-/// Size and abilities of an export: the answer to `EXPORT_NAME`, and the piece of information `EXPORT`.
+/// Size and abilities of an export: the answer to `EXPORT_NAME`, and the piece of information
+/// `EXPORT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportSummary {
     /// Size in bytes.
@@ -260,8 +262,8 @@ impl<'a> GoRequest<'a> {
     }
 }
 
-/// Reads the data of `EXPORT_NAME`, and any other name from the wire: UTF-8 without NUL, not longer than the protocol
-/// allows. `None` for anything else.
+/// Reads the data of `EXPORT_NAME`, and any other name from the wire: UTF-8 without NUL, not longer
+/// than the protocol allows. `None` for anything else.
 pub fn decode_export_name(bytes: &[u8]) -> Option<&str> {
     if bytes.len() > MAX_STRING || bytes.contains(&0) {
         return None;

@@ -1,9 +1,12 @@
-//! The NBD protocol on the wire: constants, messages, and how they become bytes. Pure: no sockets, no clocks, no policy.
+//! The NBD protocol on the wire: constants, messages, and how they become bytes. Pure: no sockets,
+//! no clocks, no policy.
 //!
-//! All integers travel in network byte order. Both directions are here (a server decodes requests and encodes replies, a
-//! client the reverse), since the tests and the fuzz targets speak the client's side with the same code.
+//! All integers travel in network byte order. Both directions are here (a server decodes requests
+//! and encodes replies, a client the reverse), since the tests and the fuzz targets speak the
+//! client's side with the same code.
 //!
-//! Source of the facts: `doc/proto.md` of the NetworkBlockDevice project, fixed newstyle negotiation and simple replies.
+//! Source of the facts: `doc/proto.md` of the NetworkBlockDevice project, fixed newstyle
+//! negotiation and simple replies.
 
 mod error;
 mod flags;
@@ -34,15 +37,17 @@ pub const REQUEST_MAGIC: u32 = 0x2560_9513;
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// Longest string (export name, description, message) that the protocol allows, in bytes.
 pub const MAX_STRING: usize = 4096;
-/// Zeroes at the end of the answer to `EXPORT_NAME` when the client didn't ask for `NO_ZEROES`, in bytes.
+/// Zeroes at the end of the answer to `EXPORT_NAME` when the client didn't ask for `NO_ZEROES`, in
+/// bytes.
 pub const EXPORT_NAME_PADDING: usize = 124;
-/// The payload size that each client may assume without asking, and the largest one this server advertises, in bytes.
+/// The payload size that each client may assume without asking, and the largest one this server
+/// advertises, in bytes.
 pub const MAX_PAYLOAD: u32 = 32 << 20;
 /// The TCP port that is registered for NBD.
 pub const DEFAULT_PORT: u16 = 10809;
 
-/// A message began with the wrong magic number: the two sides no longer agree where messages begin, so the connection
-/// can't be used any further.
+/// A message began with the wrong magic number: the two sides no longer agree where messages begin,
+/// so the connection can't be used any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadMagic {
     /// The number that was found.

@@ -26,7 +26,8 @@ impl Request {
     /// Reads a request from its 28 bytes.
     ///
     /// # Errors
-    /// `BadMagic` when the bytes don't begin with the number of a request: the stream is out of step for good.
+    /// `BadMagic` when the bytes don't begin with the number of a request: the stream is out of
+    /// step for good.
     pub fn decode(bytes: &[u8; REQUEST_LEN]) -> Result<Request, BadMagic> {
         let found = be::u32(bytes, 0);
         if found != REQUEST_MAGIC {

@@ -1,4 +1,5 @@
-//! A raw client that speaks the protocol badly on demand, and a memory device whose completions a test can hold back.
+//! A raw client that speaks the protocol badly on demand, and a memory device whose completions a
+//! test can hold back.
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
@@ -94,7 +95,8 @@ impl TestDevice {
         self.state.lock().held.len()
     }
 
-    /// Completes what is held, newest first (so that no test relies on an order), and holds nothing from now on.
+    /// Completes what is held, newest first (so that no test relies on an order), and holds nothing
+    /// from now on.
     pub(crate) fn release(&self) {
         let held = {
             let mut state = self.state.lock();

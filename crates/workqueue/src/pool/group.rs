@@ -1,7 +1,9 @@
-//! The pools of one set of attributes, and every transition of theirs: push, take, idle, block, leave.
+//! The pools of one set of attributes, and every transition of theirs: push, take, idle, block,
+//! leave.
 //!
-//! Each transition changes the counts under the pool's lock and ends in [`Group::settle`], the one place
-//! that publishes, fences, re-checks and decides. Its decision is carried out after the lock is released.
+//! Each transition changes the counts under the pool's lock and ends in [`Group::settle`], the one
+//! place that publishes, fences, re-checks and decides. Its decision is carried out after the lock
+//! is released.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,8 +44,8 @@ pub(crate) struct Group<F: FencePolicy = FullFence> {
     pub(crate) pinned: bool,
     /// I: how long a surplus worker stays idle before it leaves.
     pub(crate) idle_timeout: Duration,
-    /// A: a bit a pool: its word says `wake`. Set and cleared under that pool's lock; lets a push on a
-    /// saturated pod find out with one load that all others are saturated too.
+    /// A: a bit a pool: its word says `wake`. Set and cleared under that pool's lock; lets a push
+    /// on a saturated pod find out with one load that all others are saturated too.
     wakeable: Box<[AtomicU64]>,
 }
 
@@ -75,8 +77,8 @@ impl<F: FencePolicy> Group<F> {
         let pool = &self.pools[index];
         // Push.
         pool.inbox.push(queued);
-        // Pairs with the fence in `settle`: either Check below reads what a worker published before it
-        // went idle, or that worker's Recheck reads our push.
+        // Pairs with the fence in `settle`: either Check below reads what a worker published before
+        // it went idle, or that worker's Recheck reads our push.
         F::full();
         // Check.
         let reading = pool.reading();
@@ -187,7 +189,8 @@ impl<F: FencePolicy> Group<F> {
             return Step::Again;
         }
         me.stop_searching(&mut inner.counts);
-        // Nothing for me: either nothing is left, or the pod's cores are taken by others, who see to it.
+        // Nothing for me: either nothing is left, or the pod's cores are taken by others, who see
+        // to it.
         if inner.closing {
             return self.leave(me, inner);
         }
@@ -208,8 +211,8 @@ impl<F: FencePolicy> Group<F> {
             }
             Action::Make | Action::None => {}
         }
-        // Recheck, for the other pods: a push that found them saturated and us busy has left its work
-        // there. `settle` has fenced.
+        // Recheck, for the other pods: a push that found them saturated and us busy has left its
+        // work there. `settle` has fenced.
         if self.soft && inner.counts.active() < inner.counts.base {
             let helps = pool.spec.near.iter().any(|&other| self.needs_help(other));
             if helps && inner.idle.pop_if(|last| Arc::ptr_eq(last, me)).is_some() {
@@ -262,8 +265,8 @@ impl<F: FencePolicy> Group<F> {
         self.perform(index, action);
     }
 
-    /// It goes on. If its replacement is busy there is one active worker too many for a while: whoever
-    /// ends its item first goes idle (`Counts::may_take`).
+    /// It goes on. If its replacement is busy there is one active worker too many for a while:
+    /// whoever ends its item first goes idle (`Counts::may_take`).
     pub(crate) fn end_blocking(self: &Arc<Self>, index: usize) {
         let action = {
             let mut inner = self.pools[index].inner.lock();
@@ -293,8 +296,9 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// The end of every transition: Publish, full fence, Recheck, and what follows from it. `spare`: the
-    /// caller won't look after the pool for a while, so somebody else has to be there.
+    /// The end of every transition: Publish, full fence, Recheck, and what follows from it.
+    /// `spare`: the caller won't look after the pool for a while, so somebody else has to be
+    /// there.
     fn settle(&self, index: usize, inner: &mut Inner, spare: bool) -> Action {
         let pool = &self.pools[index];
         // Publish.
@@ -309,8 +313,8 @@ impl<F: FencePolicy> Group<F> {
         if pending && reading.saturated() && self.soft { Action::Overflow } else { Action::None }
     }
 
-    /// Names a searcher: an idle worker, or one to be made. No fence and no re-check after: it looks for
-    /// itself, under the lock.
+    /// Names a searcher: an idle worker, or one to be made. No fence and no re-check after: it
+    /// looks for itself, under the lock.
     fn recruit(&self, index: usize, inner: &mut Inner) -> Action {
         inner.counts.searching = true;
         let action = match inner.idle.pop() {
@@ -341,7 +345,8 @@ impl<F: FencePolicy> Group<F> {
 
     /// Wakes a worker of the nearest pod that has room; it will look around and find our work.
     fn overflow(self: &Arc<Self>, index: usize) {
-        // Where every pod is saturated, which is where this is asked most often, one load a 64 pods says so.
+        // Where every pod is saturated, which is where this is asked most often, one load a 64 pods
+        // says so.
         if self.wakeable.iter().all(|word| word.load(Ordering::Relaxed) == 0) {
             return;
         }

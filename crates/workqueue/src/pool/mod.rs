@@ -1,7 +1,8 @@
 //! A worker pool: the work of one pod, and the workers that may take it.
 //!
-//! Read `README.md` beside this file first: it has the states, the steps by name (Push, Check, Publish,
-//! Recheck, ...) and the argument why no wake-up is lost. The comments here use those names.
+//! Read `README.md` beside this file first: it has the states, the steps by name (Push, Check,
+//! Publish, Recheck, ...) and the argument why no wake-up is lost. The comments here use those
+//! names.
 //!
 //! Lock order: one pool's lock at a time; nothing is called back while it is held.
 

@@ -1,6 +1,7 @@
 //! The published word of a pool: what a push has to know, mirrored from the counts under the lock.
 //!
-//! Written only under the pool's lock, read by every push without it. See `README.md` for the protocol.
+//! Written only under the pool's lock, read by every push without it. See `README.md` for the
+//! protocol.
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
 

@@ -19,11 +19,12 @@ pub(crate) struct Worker {
     /// I: its number in the pool, never used again.
     pub(crate) id: u32,
     parker: Parker,
-    /// A: somebody took it off the idle list. Set under the pool's lock before the unpark, taken by the
-    /// worker after its park: a park that returns without it was spurious. Relaxed: the token orders.
+    /// A: somebody took it off the idle list. Set under the pool's lock before the unpark, taken
+    /// by the worker after its park: a park that returns without it was spurious. Relaxed: the
+    /// token orders.
     woken: AtomicBool,
-    /// O: it is the pool's searcher. Set by the worker when it takes `woken`; atomic only because a
-    /// worker is shared.
+    /// O: it is the pool's searcher. Set by the worker when it takes `woken`; atomic only because
+    /// a worker is shared.
     searching: AtomicBool,
 }
 

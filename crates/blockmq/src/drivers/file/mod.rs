@@ -1,8 +1,8 @@
 //! `file`: a device in a file or on a block device of the host.
 //!
 //! Requests go to the kernel through io_uring, one ring for each hardware queue ([`uring`]), or,
-//! where io_uring is refused, through plain `pread` and `pwrite` on workers ([`threads`]). The plain
-//! path also finishes what a ring left half done. [`open`] has the options and the errors.
+//! where io_uring is refused, through plain `pread` and `pwrite` on workers ([`threads`]). The
+//! plain path also finishes what a ring left half done. [`open`] has the options and the errors.
 
 mod open;
 mod threads;
@@ -31,8 +31,8 @@ use uring::Rings;
 ///
 /// # Locking
 /// The file is locked (`flock`, exclusively unless read-only) for as long as the driver lives, so
-/// that no second server writes to it; see [`FileOptions::lock_wait`]. The lock is advisory: programs
-/// that don't ask don't care.
+/// that no second server writes to it; see [`FileOptions::lock_wait`]. The lock is advisory:
+/// programs that don't ask don't care.
 ///
 /// # Signals
 /// A ring finishes its requests in the name of the thread that submitted them, so that thread's
@@ -147,7 +147,8 @@ impl Driver for FileDriver {
 fn room(rq: &mut Request) -> &mut [std::mem::MaybeUninit<u8>] {
     let left = (rq.len() as usize).saturating_sub(rq.filled());
     match rq.buffer() {
-        // The queue has reserved the room; a buffer that has less gives a short read, not a wild one.
+        // The queue has reserved the room; a buffer that has less gives a short read, not a wild
+        // one.
         Some(buffer) => {
             let room = buffer.spare_capacity_mut();
             let n = left.min(room.len());

@@ -65,8 +65,8 @@ const LOCK_WAIT: Duration = Duration::from_secs(2);
 const LOCK_LOOK: Duration = Duration::from_millis(5);
 
 impl FileOptions {
-    /// An existing file (or block device), as large as it is, with blocks of 512 bytes, one hardware
-    /// queue, and [`IoPath::Auto`].
+    /// An existing file (or block device), as large as it is, with blocks of 512 bytes, one
+    /// hardware queue, and [`IoPath::Auto`].
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),

@@ -7,12 +7,12 @@
 //! | owns | the submission queue | the completion queue |
 //! | does | puts the request into its tag's slot (Fill), pushes an entry, submits at the end of the pass | sleeps in `io_uring_enter`, takes the request out of its slot (Take), completes it |
 //!
-//! The reaper pushes nothing of its own: whatever isn't plainly done goes to [`Plain`]. (It may become
-//! the runner when a completion brings a new request; then it acts as one.) It sleeps in the kernel,
-//! so a ring at rest costs nothing.
+//! The reaper pushes nothing of its own: whatever isn't plainly done goes to [`Plain`]. (It may
+//! become the runner when a completion brings a new request; then it acts as one.) It sleeps in the
+//! kernel, so a ring at rest costs nothing.
 //!
-//! A request's memory stays where it is from Fill to Take: the slot owns the request, which owns the
-//! buffer, and the ring isn't freed before its reaper has ended.
+//! A request's memory stays where it is from Fill to Take: the slot owns the request, which owns
+//! the buffer, and the ring isn't freed before its reaper has ended.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -83,7 +83,8 @@ impl Drop for Owned {
     fn drop(&mut self) {
         let end = opcode::Nop::new().build().user_data(END);
         if self.ring.push(&end).is_err() {
-            // Only where the kernel has consumed nothing for long; the thread is left to the process.
+            // Only where the kernel has consumed nothing for long; the thread is left to the
+            // process.
             tracing::error!("a ring is stuck: its thread can't be told to end");
             return;
         }
@@ -105,8 +106,8 @@ struct Ring {
     slots: Box<[CachePadded<Slot>]>,
     /// The reaper, once it runs.
     reaper: OnceLock<ThreadId>,
-    /// O: the reaper's: something was pushed while it worked through a batch. (Atomic so that it can
-    /// be shared; Relaxed, since one thread uses it.)
+    /// O: the reaper's: something was pushed while it worked through a batch. (Atomic so that it
+    /// can be shared; Relaxed, since one thread uses it.)
     deferred: AtomicBool,
 }
 
@@ -119,8 +120,8 @@ struct Slot {
     rq: UnsafeCell<Option<Started>>,
 }
 
-// SAFETY: `rq` is touched by one side at a time, handed over by `full`: the runner fills only a slot
-// whose tag it has just been given, and a tag is freed only after Take.
+// SAFETY: `rq` is touched by one side at a time, handed over by `full`: the runner fills only a
+// slot whose tag it has just been given, and a tag is freed only after Take.
 unsafe impl Sync for Slot {}
 
 // SAFETY: IoUring is Send and Sync but for its queues, which `Ring` hands to one side each, see
@@ -217,8 +218,8 @@ impl Ring {
     /// Submits what was pushed. Doesn't block; the kernel may do the I/O at once if it doesn't
     /// have to wait for it.
     ///
-    /// Completions often bring new requests, which the reaper then dispatches itself. Those wait for
-    /// the end of its batch, so that one system call submits them all.
+    /// Completions often bring new requests, which the reaper then dispatches itself. Those wait
+    /// for the end of its batch, so that one system call submits them all.
     fn commit(this: &Arc<Self>) {
         if this.reaper.get() == Some(&current().id()) {
             this.deferred.store(true, Ordering::Relaxed);
@@ -230,8 +231,8 @@ impl Ring {
     fn submit_now(this: &Arc<Self>) {
         if let Err(error) = this.submit() {
             // The kernel is short of memory, or wants completions reaped first. The entries stay in
-            // the queue, and somebody has to submit them: with nothing in flight, nobody would come.
-            // Two threads may submit at once; they share what there is.
+            // the queue, and somebody has to submit them: with nothing in flight, nobody would
+            // come. Two threads may submit at once; they share what there is.
             tracing::warn!(%error, "io_uring takes nothing now; a worker tries again");
             let ring = Arc::clone(this);
             this.plain.on_worker(move || {
