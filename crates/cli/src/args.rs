@@ -54,7 +54,7 @@ const UP_MANIFEST: &str = r#"
 "#;
 
 const UP_AFTER: &str = "
-crates/cli/docs/manifest.md describes all of it.
+docs/manifest.md describes all of it.
 
 SIGINT, SIGTERM and --for stop the server: it accepts nobody any more, answers what is in flight,
 flushes, and shuts the devices down in dependency order. A second signal ends it at once.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::fence::FencePolicy;
-use corewise_topology::{AffinityScope, CpuSet};
+use corewise_topology::AffinityScope;
 
 use crate::colours::Colours;
 use crate::item::{Item, Job, Queued};
@@ -31,14 +31,7 @@ pub struct ModelWorker<F: FencePolicy> {
 impl<F: FencePolicy> PoolModel<F> {
     /// Soft pools of `cpus` CPUs each, which may have as many workers as `enlist` is called for.
     pub fn new(pools: usize, cpus: u32) -> Self {
-        let spec = |pod: usize| PoolSpec {
-            pod: pod as u32,
-            cpus: CpuSet::full(cpus),
-            node: None,
-            max: 0,
-            near: (0..pools).filter(|other| *other != pod).collect(),
-        };
-        let specs = (0..pools).map(spec).collect();
+        let specs = PoolSpec::by_hand(pools, cpus);
         PoolModel(Arc::new(Group::new(AffinityScope::System, true, false, Duration::ZERO, specs)))
     }
 

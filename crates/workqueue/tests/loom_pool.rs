@@ -54,29 +54,27 @@ fn loom_pool_without_the_fences_a_push_is_lost() {
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
 
-#[test]
-fn loom_pool_the_searcher_wakes_the_next_one() {
-    bounded(2).check(|| {
-        let pools = PoolModel::<FullFence>::new(1, 2);
-        // The first item ends only when the second has run: the second worker has to be woken for
-        // it.
+/// Two items on pool 0, of which the first ends only when the second has run; the workers of the
+/// pools given have to see to it. Passes where both run and everybody can leave.
+fn the_second_is_run_while_the_first_waits(pools: usize, cpus: u32, workers: [usize; 2]) {
+    bounded(2).check(move || {
+        let model = PoolModel::<FullFence>::new(pools, cpus);
         let second_ran = Arc::new(Completion::new());
         let (waits, rings) = (Arc::clone(&second_ran), Arc::clone(&second_ran));
         let first = Work::new(move || waits.wait());
         let second = Work::new(move || rings.complete());
-        let threads: Vec<_> = (0..2)
-            .map(|_| {
-                let worker = pools.enlist(0);
-                let over = Arc::clone(&second_ran);
-                thread::spawn(move || worker.work_until(|| over.is_complete()))
-            })
-            .collect();
-        pools.push(0, &first);
-        pools.push(0, &second);
-        // Whoever is still parked when both have run is woken by these, and leaves.
+        let threads = workers.map(|pool| {
+            let worker = model.enlist(pool);
+            let over = Arc::clone(&second_ran);
+            thread::spawn(move || worker.work_until(|| over.is_complete()))
+        });
+        model.push(0, &first);
+        model.push(0, &second);
         second_ran.wait();
-        pools.push(0, &Work::new(|| ()));
-        pools.push(0, &Work::new(|| ()));
+        // Whoever is still parked is woken by these, and leaves.
+        for pool in workers {
+            model.push(pool, &Work::new(|| ()));
+        }
         for thread in threads {
             thread.join().unwrap();
         }
@@ -84,28 +82,12 @@ fn loom_pool_the_searcher_wakes_the_next_one() {
 }
 
 #[test]
+fn loom_pool_the_searcher_wakes_the_next_one() {
+    the_second_is_run_while_the_first_waits(1, 2, [0, 0]);
+}
+
+#[test]
 fn loom_pool_work_of_a_saturated_pod_is_taken_over() {
-    bounded(2).check(|| {
-        let pools = PoolModel::<FullFence>::new(2, 1);
-        let second_ran = Arc::new(Completion::new());
-        let (waits, rings) = (Arc::clone(&second_ran), Arc::clone(&second_ran));
-        let first = Work::new(move || waits.wait());
-        let second = Work::new(move || rings.complete());
-        let threads: Vec<_> = (0..2)
-            .map(|pool| {
-                let worker = pools.enlist(pool);
-                let over = Arc::clone(&second_ran);
-                thread::spawn(move || worker.work_until(|| over.is_complete()))
-            })
-            .collect();
-        // Both on pod 0, which has one worker: it waits inside the first, so pod 1 has to help.
-        pools.push(0, &first);
-        pools.push(0, &second);
-        second_ran.wait();
-        pools.push(0, &Work::new(|| ()));
-        pools.push(1, &Work::new(|| ()));
-        for thread in threads {
-            thread.join().unwrap();
-        }
-    });
+    // Pod 0 has one worker, which waits inside the first item: pod 1 has to help.
+    the_second_is_run_while_the_first_waits(2, 1, [0, 1]);
 }

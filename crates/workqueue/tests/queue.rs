@@ -387,6 +387,43 @@ fn a_panic_in_a_destructor_kills_no_worker() {
 }
 
 #[test]
+fn idle_workers_sleep_and_stay_asleep() {
+    /// State and voluntary context switches of this test's workers, by thread.
+    fn workers() -> Vec<(String, char, String)> {
+        let field = |status: &str, name: &str| {
+            let line = status.lines().find(|line| line.starts_with(name));
+            line.map_or(String::new(), |line| line[name.len()..].trim().to_string())
+        };
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let statuses =
+            tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok());
+        let mut all: Vec<_> = statuses
+            .map(|s| {
+                (field(&s, "Name:"), field(&s, "State:"), field(&s, "voluntary_ctxt_switches:"))
+            })
+            .filter(|(name, ..)| name.starts_with("cw-smt"))
+            .map(|(name, state, switches)| (name, state.chars().next().unwrap_or('?'), switches))
+            .collect();
+        all.sort();
+        all
+    }
+    let pools = WorkerPools::new(&machine(4));
+    // The scope is this test's own, and with it the names of its threads.
+    let queue = Workqueue::builder("rest").scope(AffinityScope::Smt).build(&pools).unwrap();
+    for cpu in 0..4 {
+        queue.spawn_on(cpu, || ()).join().unwrap();
+    }
+    spin_until(|| workers().iter().all(|(_, state, _)| *state == 'S'));
+    let asleep = workers();
+    assert_eq!(asleep.len(), 4);
+    // A worker that polled would be seen awake, or have slept anew, in one of many looks.
+    for _ in 0..200 {
+        std::thread::yield_now();
+        assert_eq!(workers(), asleep);
+    }
+}
+
+#[test]
 fn nothing_is_lost_under_a_storm_from_many_threads() {
     const THREADS: usize = 4;
     let each = if std::env::var_os("COREWISE_LONG").is_some() { 500_000 } else { 20_000 };

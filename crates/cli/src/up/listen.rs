@@ -1,6 +1,5 @@
 //! Binding the sockets of a server.
 
-use std::fs::{File, TryLockError};
 use std::path::Path;
 
 use corewise::nbd::{Error, Listener};
@@ -11,18 +10,6 @@ use super::cleanup::Cleanup;
 /// nobody answers on is replaced; one that is answered, or a file that is no socket, is not
 /// touched.
 pub(crate) fn unix(path: &Path, cleanup: &Cleanup) -> Result<Listener, String> {
-    // Two servers that find the same dead socket must not remove each other's new one, so whoever
-    // holds the folder's lock looks, removes and binds. A folder that can't be opened or locked has
-    // a reason of its own not to hold a socket, which binding will tell.
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let lock = File::open(folder).ok();
-    if let Some(Err(TryLockError::WouldBlock)) = lock.as_ref().map(File::try_lock) {
-        let path = path.display();
-        return Err(format!("{path}: another server is starting in this folder; try again"));
-    }
     let listener = Listener::unix(path).map_err(|error| words(error, path.display()))?;
     cleanup.socket(path).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(listener)
@@ -81,15 +68,6 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "letters");
         assert!(socket.exists());
         drop(theirs);
-    }
-
-    #[test]
-    fn a_folder_that_another_server_starts_in_is_left_to_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let lock = File::open(folder.path()).unwrap();
-        lock.lock().unwrap();
-        let reason = unix(&folder.path().join("s"), &Cleanup::default()).unwrap_err();
-        assert!(reason.contains("try again"), "{reason}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Listening sockets: Unix and TCP, bound here or by the caller.
 
 use std::fmt;
+use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -125,27 +126,14 @@ impl Listener {
     pub fn unix(path: impl AsRef<Path>) -> Result<Listener, Error> {
         let path = path.as_ref();
         let failed = |source| Error::Listen { address: path.display().to_string(), source };
-        match std::fs::symlink_metadata(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
+        let listener = match std::fs::symlink_metadata(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => bind(path)?,
             Err(error) => return Err(failed(error)),
             Ok(meta) if !meta.file_type().is_socket() => {
                 return Err(Error::NotASocket(path.to_owned()));
             }
-            Ok(_) => match UnixStream::connect(path) {
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                    tracing::info!(path = %path.display(), "replacing a socket nobody answers on");
-                    std::fs::remove_file(path).map_err(failed)?;
-                }
-                // Went away between the two looks.
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => return Err(failed(error)),
-                Ok(_) => return Err(Error::SocketInUse(path.to_owned())),
-            },
-        }
-        let listener = UnixListener::bind(path).map_err(|source| match source.kind() {
-            ErrorKind::AddrInUse => Error::SocketInUse(path.to_owned()),
-            _ => failed(source),
-        })?;
+            Ok(_) => take_over(path)?,
+        };
         let file = identity(path).map_err(failed)?;
         Ok(Listener {
             socket: listener.into(),
@@ -187,9 +175,79 @@ impl Listener {
     }
 }
 
+fn bind(path: &Path) -> Result<UnixListener, Error> {
+    UnixListener::bind(path).map_err(|source| match source.kind() {
+        ErrorKind::AddrInUse => Error::SocketInUse(path.to_owned()),
+        _ => Error::Listen { address: path.display().to_string(), source },
+    })
+}
+
+/// Binds a path where a socket is, if nobody answers there.
+///
+/// Two servers that find the same dead socket must not remove each other's new one: whoever has the
+/// folder's lock looks, removes and binds. One that finds no socket at all just binds, and of two
+/// that do, one is told that it is in use.
+fn take_over(path: &Path) -> Result<UnixListener, Error> {
+    let failed = |source| Error::Listen { address: path.display().to_string(), source };
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let folder = File::open(folder).map_err(failed)?;
+    match folder.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let busy = "another server is starting in this folder; try again";
+            return Err(failed(io::Error::new(ErrorKind::WouldBlock, busy)));
+        }
+        // A file system without locks: then without.
+        Err(TryLockError::Error(error)) => {
+            tracing::debug!(path = %path.display(), %error, "the folder can't be locked");
+        }
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            tracing::info!(path = %path.display(), "replacing a socket nobody answers on");
+            std::fs::remove_file(path).map_err(failed)?;
+        }
+        // Went away between the two looks.
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+        Ok(_) => return Err(Error::SocketInUse(path.to_owned())),
+    }
+    bind(path)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_leftover_in_a_folder_where_another_server_starts_is_left_to_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        drop(UnixListener::bind(&path).unwrap());
+        let lock = File::open(dir.path()).unwrap();
+        lock.lock().unwrap();
+        let error = Listener::unix(&path).unwrap_err();
+        assert!(error.to_string().contains("try again"), "{error}");
+        assert!(path.exists(), "it is not ours to remove");
+        drop(lock);
+        Listener::unix(&path).unwrap();
+    }
+
+    #[test]
+    fn of_many_servers_that_find_a_leftover_one_gets_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        drop(UnixListener::bind(&path).unwrap());
+        let got: Vec<_> = std::thread::scope(|scope| {
+            let servers: Vec<_> = (0..8).map(|_| scope.spawn(|| Listener::unix(&path))).collect();
+            servers.into_iter().map(|server| server.join().unwrap()).collect()
+        });
+        assert_eq!(got.iter().filter(|listener| listener.is_ok()).count(), 1);
+        UnixStream::connect(&path).expect("the one who got it can be reached");
+    }
 
     #[test]
     fn a_leftover_socket_is_replaced_and_a_live_one_is_not() {

@@ -49,14 +49,14 @@ impl ReplyError {
     /// take for something else.
     pub const fn from_errno(errno: i32) -> Self {
         match errno {
-            1 | 13 | 30 => ReplyError::Perm,        // EPERM, EACCES, EROFS
-            12 => ReplyError::NoMem,                // ENOMEM
-            22 => ReplyError::Inval,                // EINVAL
-            27 | 28 | 122 => ReplyError::NoSpc,     // EFBIG, ENOSPC, EDQUOT
-            75 => ReplyError::Overflow,             // EOVERFLOW
-            95 => ReplyError::NotSup,               // EOPNOTSUPP
-            19 | 108 | 125 => ReplyError::Shutdown, /* ENODEV, ESHUTDOWN, ECANCELED: the device */
-            // is going away
+            1 | 13 | 30 => ReplyError::Perm,    // EPERM, EACCES, EROFS
+            12 => ReplyError::NoMem,            // ENOMEM
+            22 => ReplyError::Inval,            // EINVAL
+            27 | 28 | 122 => ReplyError::NoSpc, // EFBIG, ENOSPC, EDQUOT
+            75 => ReplyError::Overflow,         // EOVERFLOW
+            95 => ReplyError::NotSup,           // EOPNOTSUPP
+            // ENODEV, ESHUTDOWN, ECANCELED: the device is going away.
+            19 | 108 | 125 => ReplyError::Shutdown,
             _ => ReplyError::Io,
         }
     }

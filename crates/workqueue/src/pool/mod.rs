@@ -42,6 +42,22 @@ pub(crate) struct PoolSpec {
     pub(crate) near: Vec<usize>,
 }
 
+#[cfg(any(test, loom))]
+impl PoolSpec {
+    /// `pools` pods of `cpus` CPUs each, which make no threads beyond one a CPU: for tests and models
+    /// that drive their workers by hand.
+    pub(crate) fn by_hand(pools: usize, cpus: u32) -> Vec<PoolSpec> {
+        let spec = |pod: usize| PoolSpec {
+            pod: u32::try_from(pod).unwrap_or(u32::MAX),
+            cpus: CpuSet::full(cpus),
+            node: None,
+            max: 0,
+            near: (0..pools).filter(|other| *other != pod).collect(),
+        };
+        (0..pools).map(spec).collect()
+    }
+}
+
 /// The pool of one pod.
 pub(crate) struct Pool<F: FencePolicy> {
     /// I: where it is.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use corewise_sync::Mutex;
 use corewise_sync::fence::FullFence;
-use corewise_topology::{AffinityScope, CpuSet};
+use corewise_topology::AffinityScope;
 
 use super::PoolSpec;
 use super::group::{Group, Step};
@@ -17,14 +17,7 @@ type Log = Arc<Mutex<Vec<u32>>>;
 
 /// Soft pools that make no threads of their own.
 fn group(pools: usize, cpus: u32) -> Arc<Group<FullFence>> {
-    let spec = |pod: usize| PoolSpec {
-        pod: pod as u32,
-        cpus: CpuSet::full(cpus),
-        node: None,
-        max: 0,
-        near: (0..pools).filter(|other| *other != pod).collect(),
-    };
-    let specs = (0..pools).map(spec).collect();
+    let specs = PoolSpec::by_hand(pools, cpus);
     Arc::new(Group::new(AffinityScope::Cpu, true, false, Duration::ZERO, specs))
 }
 
