@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The spans that one worker ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lane {
-    /// The worker's name; where it is not known the CPU's, else `unknown worker`.
+    /// The worker's name; where it is not known the CPU's, else `no callback` or `unknown worker`.
     pub name: String,
     /// Rows in which no two spans overlap. The first holds what could be put there, and so on.
     pub rows: Vec<LaneRow>,
@@ -69,6 +69,8 @@ pub(crate) fn lane_name(span: &Span) -> String {
     match (span.worker.is_empty(), span.cpu) {
         (false, _) => span.worker.clone(),
         (true, Some(cpu)) => format!("CPU {cpu}"),
+        // There was nothing to call, so nobody did.
+        (true, None) if span.no_callback => "no callback".to_owned(),
         (true, None) => "unknown worker".to_owned(),
     }
 }

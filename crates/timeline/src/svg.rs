@@ -18,6 +18,8 @@ const WIDTH: f64 = 1200.0;
 const MARGIN: f64 = 16.0;
 /// The room that one character of a label is given. Fonts differ: this is a wide one at 12 px.
 const CHAR: f64 = 7.2;
+/// The same for the name of a lane, which is bold.
+const LANE_CHAR: f64 = 8.2;
 /// Up to so many spans get a label each, and their lanes the rows that this takes; with more,
 /// only those whose label fits into the bar have one.
 const LABEL_EACH: usize = 120;
@@ -218,7 +220,7 @@ impl<'a> Chart<'a> {
         let label_each = labelled <= LABEL_EACH;
 
         let longest = t.lanes().iter().map(|l| l.name.chars().count()).max().unwrap_or(0);
-        let left = MARGIN + longest.min(24) as f64 * CHAR + 12.0;
+        let left = MARGIN + longest.min(24) as f64 * LANE_CHAR + 12.0;
         let scale = Scale {
             left,
             right: WIDTH - MARGIN - 24.0,
