@@ -11,16 +11,16 @@ use crate::run_state::RunState;
 /// are some.
 #[derive(Debug, Default)]
 pub struct Grace {
-    /// L: is the lock; guards how many runners have ended with somebody waiting.
-    ends: Mutex<u64>,
-    /// L: waited on with `ends`.
+    /// L: is the lock; guards nothing but the sleep of those who wait.
+    lock: Mutex<()>,
+    /// L: waited on with `lock`.
     ended: Condvar,
 }
 
 impl Grace {
     /// Nobody waits.
     pub fn new() -> Self {
-        Self { ends: Mutex::new(0), ended: Condvar::new() }
+        Self { lock: Mutex::new(()), ended: Condvar::new() }
     }
 
     /// Blocks until the runner of this moment (if there is one) has ended. With the gate closed
@@ -29,22 +29,21 @@ impl Grace {
         if !state.is_running() {
             return;
         }
-        let mut ends = self.ends.lock();
-        let before = *ends;
+        let mut lock = self.lock.lock();
         // Announce, under the lock: the runner that sees it needs the lock to wake us, and gets it
         // only once we sleep.
-        if !state.announce_waiter() {
-            return;
-        }
-        while *ends == before {
-            ends = self.ended.wait(ends);
+        let Some(run) = state.announce_waiter() else { return };
+        // A wake-up says only that some run has ended. It may be one from before: its runner wakes
+        // after its end, and the next one may have begun meanwhile.
+        while state.is_run(run) {
+            lock = self.ended.wait(lock);
         }
     }
 
     /// The runner's duty where its end told it to wake. Takes a short lock.
     #[cold]
     pub fn wake(&self) {
-        *self.ends.lock() += 1;
+        let _lock = self.lock.lock();
         self.ended.notify_all();
     }
 }

@@ -101,7 +101,7 @@ pub mod protocol {
     pub use crate::gate::{RunGate, Unquiesced};
     pub use crate::grace::Grace;
     pub use crate::map::{CpuMap, CpuPlace, Place};
-    pub use crate::run_state::{Claim, End, RunState};
+    pub use crate::run_state::{Claim, End, RunNumber, RunState};
     pub use crate::runner::{Pass, Ran, Source, run};
     pub use crate::tags::{Freed, Tags};
     pub use crate::usage::{Unfrozen, Usage};

@@ -8,18 +8,24 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use corewise_sync::atomic::{AtomicU32, Ordering};
+use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::fence::{FencePolicy, FullFence};
 
 /// Somebody is the runner. Set by `claim`, cleared by `end` and `hand_over`.
-const RUNNING: u32 = 1;
+const RUNNING: u64 = 1;
 /// Somebody came while it was RUNNING. Set by `claim`, never without RUNNING; cleared by the
 /// runner.
-const RERUN: u32 = 1 << 1;
+const RERUN: u64 = 1 << 1;
 /// The driver asked for no more requests. Set by `stop`, cleared by `start`.
-const STOPPED: u32 = 1 << 2;
+const STOPPED: u64 = 1 << 2;
 /// Somebody waits for the runner to end. Set by `announce_waiter`, cleared by the runner's end.
-const WAITER: u32 = 1 << 3;
+const WAITER: u64 = 1 << 3;
+/// The number of the run, above the bits: whoever becomes the runner adds one. It never wraps.
+const RUN: u64 = 1 << 4;
+
+/// Which run it is, of all the runs of a hardware queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunNumber(u64);
 
 /// What a [`RunState::claim`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +54,8 @@ pub enum End {
 
 /// The packed state word of one hardware queue.
 pub struct RunState<F: FencePolicy = FullFence> {
-    /// A: the bits above.
-    word: AtomicU32,
+    /// A: the bits above, and the number of the run.
+    word: AtomicU64,
     fence: PhantomData<F>,
 }
 
@@ -62,7 +68,7 @@ impl<F: FencePolicy> Default for RunState<F> {
 impl<F: FencePolicy> RunState<F> {
     /// Idle and started.
     pub fn new() -> Self {
-        Self { word: AtomicU32::new(0), fence: PhantomData }
+        Self { word: AtomicU64::new(0), fence: PhantomData }
     }
 
     /// Becomes the runner, or leaves word with the one there is.
@@ -79,7 +85,7 @@ impl<F: FencePolicy> RunState<F> {
                 }
             }
             let running = word & RUNNING != 0;
-            let next = word | if running { RERUN } else { RUNNING };
+            let next = if running { word | RERUN } else { (word | RUNNING) + RUN };
             // Claim / Join. Acquire: a new runner sees what the last one left in the lists.
             // Release: the runner that consumes RERUN sees the request published before
             // it. That holds only for a read-modify-write, so it is done even where
@@ -121,11 +127,19 @@ impl<F: FencePolicy> RunState<F> {
         self.word.load(Ordering::Acquire) & RUNNING != 0
     }
 
-    /// Asks the runner to wake the caller at its end; false where there is no runner to wait for.
+    /// Asks the runner to wake the caller at its end, and says which run that is; `None` where there
+    /// is no runner to wait for.
     #[must_use = "without a runner nobody will wake the caller"]
-    pub fn announce_waiter(&self) -> bool {
+    pub fn announce_waiter(&self) -> Option<RunNumber> {
         // A WAITER bit that is left behind without a runner costs the next end one idle wake-up.
-        self.word.fetch_or(WAITER, Ordering::AcqRel) & RUNNING != 0
+        let word = self.word.fetch_or(WAITER, Ordering::AcqRel);
+        (word & RUNNING != 0).then_some(RunNumber(word / RUN))
+    }
+
+    /// This very run is still going on. Acquire: where it says no, what that run did is visible.
+    pub fn is_run(&self, run: RunNumber) -> bool {
+        let word = self.word.load(Ordering::Acquire);
+        word & RUNNING != 0 && word / RUN == run.0
     }
 
     /// Asks for no more requests; what runs at this moment may go on for a while.
@@ -193,11 +207,14 @@ mod tests {
     #[test]
     fn a_waiter_is_announced_only_to_a_runner_and_woken_by_its_end() {
         let state = RunState::<FullFence>::new();
-        assert!(!state.announce_waiter());
+        assert_eq!(state.announce_waiter(), None);
         assert_eq!(state.claim(), Claim::Runner);
-        assert!(state.announce_waiter());
+        let run = state.announce_waiter().unwrap();
+        assert!(state.is_run(run));
         assert_eq!(state.end(), End::Ended { wake: true });
-        assert!(!state.is_running());
+        assert!(!state.is_running() && !state.is_run(run));
+        assert_eq!(state.claim(), Claim::Runner);
+        assert!(!state.is_run(run), "the next run is another one");
     }
 
     #[test]

@@ -4,7 +4,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use corewise_blockmq::protocol::{Grace, Pass, Ran, RunGate, RunState, Source, Unquiesced, run};
+use corewise_blockmq::protocol::{
+    Claim, End, Grace, Pass, Ran, RunGate, RunState, Source, Unquiesced, run,
+};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::fence::{FencePolicy, FullFence, NoFence};
 use corewise_sync::inbox::{HasLink, Inbox, Link};
@@ -184,6 +186,36 @@ fn loom_after_the_grace_period_no_dispatch_is_in_progress() {
 #[test]
 fn loom_without_the_fences_a_dispatch_goes_on_behind_the_grace_period() {
     must_fail("Causality violation", quiescer_touches_what_the_runner_touches::<NoFence>);
+}
+
+#[test]
+fn loom_a_wake_up_for_an_earlier_run_ends_no_grace_period() {
+    model(|| {
+        let hctx = Hctx::<FullFence>::new();
+        // A run that somebody had waited for has ended, and its wake-up is still to come.
+        assert_eq!(hctx.state.claim(), Claim::Runner);
+        let _ = hctx.state.announce_waiter();
+        assert_eq!(hctx.state.end(), End::Ended { wake: true });
+        // The next run is dispatching already when the next quiescer comes.
+        assert_eq!(hctx.state.claim(), Claim::Runner);
+        let quiescer = {
+            let hctx = Arc::clone(&hctx);
+            loom::thread::spawn(move || {
+                hctx.gate.quiesce();
+                hctx.grace.wait(&hctx.state);
+                // SAFETY: no dispatch is in progress and none starts: that is what is checked.
+                hctx.dispatched.with_mut(|count| unsafe { *count += 10 });
+            })
+        };
+        hctx.grace.wake();
+        // SAFETY: this thread is the runner; loom checks it.
+        hctx.dispatched.with_mut(|count| unsafe { *count += 1 });
+        if hctx.state.end() == (End::Ended { wake: true }) {
+            hctx.grace.wake();
+        }
+        quiescer.join().unwrap();
+        assert_eq!(hctx.dispatched(), 11);
+    });
 }
 
 #[test]
