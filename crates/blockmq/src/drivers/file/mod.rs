@@ -29,6 +29,11 @@ use uring::Rings;
 /// that this driver created is itself durable before the driver is there. Writes that haven't been
 /// flushed are in the host's page cache: they survive this process, not the machine.
 ///
+/// A flush or a durable write that fails because the host could not write data back puts everything
+/// before it in doubt, and the host doesn't say so twice: the next `fdatasync` would succeed. So every
+/// flush from then on fails with the same error, until the file is opened again. (Of two flushes that
+/// run at the same time when the disk fails, the host may tell only one.)
+///
 /// # Locking
 /// The file is locked (`flock`, exclusively unless read-only) for as long as the driver lives, so
 /// that no second server writes to it; see [`FileOptions::lock_wait`]. The lock is advisory:
@@ -199,6 +204,47 @@ mod tests {
         assert_eq!(queue.read_at(512, 512).unwrap(), vec![7; 512]);
         queue.drain();
         drop(queue);
+        pools.shutdown();
+    }
+
+    /// Makes the driver's descriptor name another file.
+    fn swap(driver: &FileDriver, with: &impl std::os::fd::AsFd) {
+        use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+        let file = match &driver.io {
+            Io::Rings(rings) => rings.file(),
+            Io::Plain(plain) => plain.file(),
+        };
+        // SAFETY: not dropped, so the descriptor stays the driver's.
+        let theirs = unsafe { OwnedFd::from_raw_fd(file.as_raw_fd()) };
+        let mut theirs = std::mem::ManuallyDrop::new(theirs);
+        rustix::io::dup2(with, &mut theirs).unwrap();
+    }
+
+    #[test]
+    fn after_a_failed_flush_no_flush_succeeds_although_the_kernel_forgets() {
+        let machine = Machine::live().unwrap();
+        let pools = WorkerPools::new(&machine);
+        let wq = Workqueue::builder("file-test").build(&pools).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        for io in [IoPath::Auto, IoPath::Threads] {
+            let path = dir.path().join(format!("{io:?}"));
+            let options = FileOptions::new(&path).size(1 << 20).io(io);
+            let driver = Arc::new(FileDriver::open(options, &wq).unwrap());
+            let queue = Queue::builder(&machine, driver.clone()).build(&wq);
+            queue.write_at(0, vec![7; 512]).unwrap();
+            queue.flush().unwrap();
+            // A pipe can't be synced: the one failure that can be had without a broken disk.
+            let (pipe, _other_end) = std::io::pipe().unwrap();
+            swap(&driver, &pipe);
+            let first = queue.flush().unwrap_err();
+            swap(&driver, &File::options().read(true).write(true).open(&path).unwrap());
+            let second = queue.flush().unwrap_err();
+            assert_eq!(second.kind(), first.kind(), "{io:?}");
+            // Reads and writes go on: it is for the client to decide what to save where.
+            queue.write_at(512, vec![8; 512]).unwrap();
+            assert_eq!(queue.read_at(0, 512).unwrap(), vec![7; 512]);
+            queue.drain();
+        }
         pools.shutdown();
     }
 }

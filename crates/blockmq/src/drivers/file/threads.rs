@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::IoSlice;
 use std::sync::Arc;
 
+use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::context;
 use corewise_workqueue::Workqueue;
 use rustix::fs::FallocateFlags;
@@ -23,11 +24,52 @@ static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 pub(super) struct Plain {
     file: Arc<File>,
     wq: Workqueue,
+    doubt: Arc<Doubt>,
+}
+
+/// Whether a sync of the file has ever failed.
+///
+/// The kernel tells of a failed write-back once for each open file, takes the pages for clean, and
+/// lets the next `fdatasync` succeed although the bytes never reached the disk. So the failure is
+/// remembered here, and from then on no flush succeeds any more: whoever asks again must not be told
+/// that the data is safe.
+#[derive(Default)]
+pub(super) struct Doubt {
+    /// A: error number of the first sync that failed; 0 while none has. Set before that sync's
+    /// request completes, so whoever was told of the failure flushes in vain. Release and Acquire.
+    errno: AtomicU32,
+}
+
+impl Doubt {
+    /// How a flush that ended like this is to be answered.
+    pub(super) fn synced(&self, result: Result<(), IoError>) -> Result<(), IoError> {
+        match (result, self.errno.load(Ordering::Acquire)) {
+            (Ok(()), 0) => Ok(()),
+            (Ok(()), errno) => {
+                let kind = IoError::from_errno(errno.cast_signed()).kind();
+                let why = "an earlier flush failed, so data from before it may be lost; open the \
+                           device again once its content is checked";
+                Err(IoError::with(kind, why))
+            }
+            (Err(error), _) => {
+                self.failed(&error);
+                Err(error)
+            }
+        }
+    }
+
+    fn failed(&self, error: &IoError) {
+        let errno = error.errno().cast_unsigned();
+        let (new, old) = (Ordering::AcqRel, Ordering::Acquire);
+        if self.errno.compare_exchange(0, errno, new, old).is_ok() {
+            tracing::error!(%error, "data could not be made durable: every flush fails from now on");
+        }
+    }
 }
 
 impl Plain {
     pub(super) fn new(file: Arc<File>, wq: Workqueue) -> Self {
-        Self { file, wq }
+        Self { file, wq, doubt: Arc::default() }
     }
 
     pub(super) fn file(&self) -> &File {
@@ -38,10 +80,25 @@ impl Plain {
     /// read's progress is in its buffer.) Where the workers are shut down, the request completes as
     /// gone.
     pub(super) fn start(&self, mut rq: Started, done: u64) {
-        let file = Arc::clone(&self.file);
+        let (file, doubt) = (Arc::clone(&self.file), Arc::clone(&self.doubt));
         // Nobody waits for the handle: the request's completion tells.
         let _detached = self.wq.spawn(move || {
-            let result = context::blocking("file I/O", || perform(&file, &mut rq, done));
+            let result = context::blocking("file I/O", || perform(&file, &doubt, &mut rq, done));
+            rq.complete(result);
+        });
+    }
+
+    /// Completes a flush that ended like this in a ring.
+    pub(super) fn synced(&self, rq: Started, result: Result<(), IoError>) {
+        rq.complete(self.doubt.synced(result));
+    }
+
+    /// Has a worker find out why a write with `fua` failed in a ring.
+    pub(super) fn failed_fua(&self, rq: Started, error: IoError) {
+        let (file, doubt) = (Arc::clone(&self.file), Arc::clone(&self.doubt));
+        let _detached = self.wq.spawn(move || {
+            let why = || failed_fua(&file, &doubt, rq.offset(), rq.data(), error);
+            let result = context::blocking("file I/O", why);
             rq.complete(result);
         });
     }
@@ -53,15 +110,20 @@ impl Plain {
 }
 
 /// Does a request, from byte `done` on where it is a write. Blocks.
-fn perform(file: &File, rq: &mut Request, done: u64) -> Result<(), IoError> {
+fn perform(file: &File, doubt: &Doubt, rq: &mut Request, done: u64) -> Result<(), IoError> {
     let fua = rq.flags().fua;
+    let sync_if_fua = |()| if fua { sync(file, doubt) } else { Ok(()) };
     match rq.op() {
         Op::Read => read(file, rq),
-        Op::Write => write(file, rq.offset() + done, &rq.data()[done as usize..], fua),
-        Op::Flush => sync(file),
-        Op::Discard => discard(file, rq.offset(), rq.len()).and_then(|()| sync_if(file, fua)),
-        Op::WriteZeroes => write_zeroes(file, rq.offset(), rq.len(), rq.flags().no_unmap)
-            .and_then(|()| sync_if(file, fua)),
+        Op::Write => {
+            let (at, data) = (rq.offset() + done, &rq.data()[done as usize..]);
+            if fua { write_fua(file, doubt, at, data) } else { write(file, at, data) }
+        }
+        Op::Flush => sync(file, doubt),
+        Op::Discard => discard(file, rq.offset(), rq.len()).and_then(sync_if_fua),
+        Op::WriteZeroes => {
+            write_zeroes(file, rq.offset(), rq.len(), rq.flags().no_unmap).and_then(sync_if_fua)
+        }
     }
 }
 
@@ -89,25 +151,51 @@ fn ended(at: u64) -> IoError {
     )
 }
 
-fn write(file: &File, mut at: u64, mut data: &[u8], fua: bool) -> Result<(), IoError> {
-    let flags = if fua { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
+fn write(file: &File, mut at: u64, mut data: &[u8]) -> Result<(), IoError> {
     while !data.is_empty() {
-        let n = retry(|| rustix::io::pwritev2(file, &[IoSlice::new(data)], at, flags))?;
-        if n == 0 {
-            return Err(IoError::with(IoErrorKind::Io(errno::EIO), "the file takes no more bytes"));
-        }
+        let n = write_some(file, at, data, ReadWriteFlags::empty())?;
         at += n as u64;
         data = &data[n..];
     }
     Ok(())
 }
 
-fn sync(file: &File) -> Result<(), IoError> {
-    retry(|| rustix::fs::fdatasync(file))
+fn write_fua(file: &File, doubt: &Doubt, mut at: u64, mut data: &[u8]) -> Result<(), IoError> {
+    while !data.is_empty() {
+        let n = match write_some(file, at, data, ReadWriteFlags::DSYNC) {
+            Ok(n) => n,
+            Err(error) => return failed_fua(file, doubt, at, data, error),
+        };
+        at += n as u64;
+        data = &data[n..];
+    }
+    Ok(())
 }
 
-fn sync_if(file: &File, fua: bool) -> Result<(), IoError> {
-    if fua { sync(file) } else { Ok(()) }
+/// Writes one byte at least.
+fn write_some(file: &File, at: u64, data: &[u8], flags: ReadWriteFlags) -> Result<usize, IoError> {
+    match retry(|| rustix::io::pwritev2(file, &[IoSlice::new(data)], at, flags))? {
+        0 => Err(IoError::with(IoErrorKind::Io(errno::EIO), "the file takes no more bytes")),
+        n => Ok(n),
+    }
+}
+
+/// How a durable write that failed is to be answered. Either the bytes couldn't be written, which
+/// harms nobody else, or they were and the sync failed, which is the last that anybody hears of it.
+/// The kernel doesn't say which; writing the same bytes without the sync does.
+fn failed_fua(
+    file: &File,
+    doubt: &Doubt,
+    at: u64,
+    data: &[u8],
+    error: IoError,
+) -> Result<(), IoError> {
+    write_some(file, at, data, ReadWriteFlags::empty())?;
+    doubt.synced(Err(error))
+}
+
+fn sync(file: &File, doubt: &Doubt) -> Result<(), IoError> {
+    doubt.synced(retry(|| rustix::fs::fdatasync(file)))
 }
 
 /// The mode of `fallocate` that frees a range.
@@ -133,7 +221,7 @@ fn write_zeroes(file: &File, offset: u64, len: u64, no_unmap: bool) -> Result<()
     let (mut at, end) = (offset, offset + len);
     while at < end {
         let n = (end - at).min(ZEROES.len() as u64);
-        write(file, at, &ZEROES[..n as usize], false)?;
+        write(file, at, &ZEROES[..n as usize])?;
         at += n;
     }
     Ok(())
@@ -184,7 +272,7 @@ mod tests {
         // The loop itself, with a length that is no multiple of the block of zeroes.
         let mut file = tempfile::tempfile().unwrap();
         let len = 3 * ZEROES.len() as u64 - 512;
-        write(&file, 0, &vec![7; len as usize + 512], false).unwrap();
+        write(&file, 0, &vec![7; len as usize + 512]).unwrap();
         write_zeroes(&file, 0, len, true).unwrap();
         let mut all = Vec::new();
         file.rewind().unwrap();
@@ -198,10 +286,10 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(1024).unwrap();
         let mut rq = Request::write(0, Bytes::from(vec![9; 1024]));
-        perform(&file, &mut rq, 512).unwrap();
+        perform(&file, &Doubt::default(), &mut rq, 512).unwrap();
         let mut rq = Request::read(0, 1024);
         rq.buffer().unwrap().reserve(1024);
-        perform(&file, &mut rq, 0).unwrap();
+        perform(&file, &Doubt::default(), &mut rq, 0).unwrap();
         let data = rq.buffer().unwrap();
         assert!(data[..512].iter().all(|&b| b == 0) && data[512..].iter().all(|&b| b == 9));
     }
@@ -212,8 +300,31 @@ mod tests {
         file.set_len(512).unwrap();
         let mut rq = Request::read(0, 1024);
         rq.buffer().unwrap().reserve(1024);
-        let error = perform(&file, &mut rq, 0).unwrap_err();
+        let error = perform(&file, &Doubt::default(), &mut rq, 0).unwrap_err();
         assert_eq!(error.kind(), IoErrorKind::Io(errno::EIO));
         assert!(error.to_string().contains("truncated"), "{error}");
+    }
+
+    #[test]
+    fn a_durable_write_whose_sync_failed_leaves_no_flush_that_succeeds() {
+        let file = tempfile::tempfile().unwrap();
+        let doubt = Doubt::default();
+        sync(&file, &doubt).unwrap();
+        // What the kernel says where the bytes are written and the sync fails.
+        let error = IoError::from_errno(errno::EIO);
+        let told = failed_fua(&file, &doubt, 0, &[1; 512], error.clone());
+        assert_eq!(told, Err(error));
+        let error = sync(&file, &doubt).unwrap_err();
+        assert_eq!(error.kind(), IoErrorKind::Io(errno::EIO));
+        assert!(error.to_string().contains("earlier flush"), "{error}");
+    }
+
+    #[test]
+    fn a_durable_write_that_could_not_write_puts_no_flush_in_doubt() {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let doubt = Doubt::default();
+        let error = write_fua(&full, &doubt, 0, &[1; 512]).unwrap_err();
+        assert_eq!(error.kind(), IoErrorKind::NoSpace);
+        sync(&tempfile::tempfile().unwrap(), &doubt).unwrap();
     }
 }

@@ -68,6 +68,11 @@ impl Rings {
         self.rings.len()
     }
 
+    #[cfg(test)]
+    pub(super) fn file(&self) -> &std::fs::File {
+        self.rings[0].ring.plain.file()
+    }
+
     pub(super) fn queue(&self, hctx: usize, rq: Started) -> Dispatch {
         self.rings[hctx].ring.queue(rq)
     }
@@ -310,17 +315,23 @@ impl Ring {
         let done = match u32::try_from(result) {
             Ok(done) => u64::from(done),
             Err(_) => {
-                return match -result {
-                    // The submitting thread ended (CANCELED, FAULT), or not this way (the others):
-                    // nothing was done that can't be done again.
-                    errno::EINTR
-                    | errno::EAGAIN
-                    | errno::ECANCELED
-                    | errno::EFAULT
-                    | errno::EINVAL
-                    | errno::EOPNOTSUPP
-                    | errno::ENODEV => self.plain.start(rq, 0),
-                    other => rq.complete(Err(IoError::from_errno(other))),
+                return match (rq.op(), -result) {
+                    // Interrupted, or the submitting thread ended (CANCELED, FAULT): nothing was
+                    // done that can't be done again.
+                    (_, errno::EINTR | errno::EAGAIN | errno::ECANCELED | errno::EFAULT) => {
+                        self.plain.start(rq, 0);
+                    }
+                    // Nothing else is asked again where it was to be made durable: the kernel tells
+                    // of a failed write-back once, and says yes the next time.
+                    (Op::Flush, error) => self.plain.synced(rq, Err(IoError::from_errno(error))),
+                    (Op::Write, error) if rq.flags().fua => {
+                        self.plain.failed_fua(rq, IoError::from_errno(error));
+                    }
+                    // Not this way.
+                    (_, errno::EINVAL | errno::EOPNOTSUPP | errno::ENODEV) => {
+                        self.plain.start(rq, 0);
+                    }
+                    (_, other) => rq.complete(Err(IoError::from_errno(other))),
                 };
             }
         };
@@ -335,7 +346,8 @@ impl Ring {
                 }
             }
             Op::Write if done < rq.len() => self.plain.start(rq, done),
-            Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes => rq.complete(Ok(())),
+            Op::Flush => self.plain.synced(rq, Ok(())),
+            Op::Write | Op::Discard | Op::WriteZeroes => rq.complete(Ok(())),
         }
     }
 }
