@@ -54,7 +54,9 @@ pub enum Dispatch {
     /// The driver has the request, or has completed it already.
     Started,
     /// The driver can't take it now. It goes back to the front, and comes again when a request of
-    /// this hardware queue completes; where none is in flight, a worker tries again soon.
+    /// this hardware queue completes or is submitted; where none is in flight, a worker tries again
+    /// at once, and then every 3 ms. A driver that knows when it has room again does better with
+    /// [`Queue::stop`](crate::Queue::stop) and `start`.
     Busy(Started),
 }
 

@@ -8,9 +8,10 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
+use corewise_sync::Parker;
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::cell::UnsafeCell;
-use corewise_sync::context::AtomicSection;
+use corewise_sync::context::{self, AtomicSection};
 use corewise_sync::inbox::{HasLink, Inbox, Link};
 use corewise_topology::current_cpu;
 use corewise_workqueue::{Work, Workqueue};
@@ -21,7 +22,7 @@ use crate::driver::{Dispatch, Driver, Started};
 use crate::error::IoError;
 use crate::gate::RunGate;
 use crate::grace::Grace;
-use crate::policy::{BUDGET_VISITOR, BUDGET_WORKER, PASS_QUOTA};
+use crate::policy::{BUDGET_VISITOR, BUDGET_WORKER, BUSY_PAUSE, PASS_QUOTA};
 use crate::request::Request;
 use crate::run_state::RunState;
 use crate::runner::{self, Pass, Ran, Source};
@@ -233,6 +234,12 @@ impl Hctx {
 
     fn run_as_worker(self: &Arc<Self>) {
         let ran = self.run(false, BUDGET_WORKER);
+        if let Ran::Busy { .. } = ran {
+            // Nobody will tell us, so we have to ask again, though not with a core of our own.
+            // Whoever submits meanwhile asks too, and so does a completion.
+            let pause = || Parker::new().park_timeout(BUSY_PAUSE);
+            context::blocking("a busy block driver", pause);
+        }
         self.account(0, ran);
     }
 
@@ -257,14 +264,14 @@ impl Hctx {
         match ran {
             Ran::Refused => bump(&stats.refused),
             Ran::Joined => bump(&stats.joined),
-            Ran::Done { passes } | Ran::HandOver { passes } => {
+            Ran::Done { passes } | Ran::HandOver { passes } | Ran::Busy { passes } => {
                 bump(&stats.runs);
                 if passes > 1 {
                     stats.reruns.fetch_add(u64::from(passes - 1), Ordering::Relaxed);
                 }
             }
         }
-        if let Ran::HandOver { .. } = ran {
+        if let Ran::HandOver { .. } | Ran::Busy { .. } = ran {
             bump(&stats.handed_over);
             self.run_async();
         }

@@ -1,5 +1,7 @@
 //! Policy: which requests a device takes, and how long a thread may be kept for dispatch. Pure.
 
+use std::time::Duration;
+
 use crate::device::Geometry;
 use crate::error::{IoError, IoErrorKind};
 use crate::request::{Flags, Op};
@@ -11,6 +13,9 @@ pub(crate) const PASS_QUOTA: u32 = 32;
 pub(crate) const BUDGET_VISITOR: u32 = 8;
 /// Passes that a worker makes before it queues itself again, behind other work.
 pub(crate) const BUDGET_WORKER: u32 = 64;
+/// Pause of a worker between two tries where the driver is busy with nothing in flight. As long as the
+/// kernel's (`BLK_MQ_RESOURCE_DELAY`).
+pub(crate) const BUSY_PAUSE: Duration = Duration::from_millis(3);
 /// Tags of a hardware queue where the driver doesn't say: two full words.
 pub(crate) const DEFAULT_DEPTH: u32 = 126;
 

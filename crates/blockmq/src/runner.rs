@@ -36,7 +36,7 @@ pub trait Source {
 
 /// How a run went, and what the caller owes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "`HandOver` obliges the caller to have the queue run by somebody else"]
+#[must_use = "`HandOver` and `Busy` oblige the caller to have the queue run by somebody else"]
 pub enum Ran {
     /// Nothing to run, or the queue is quiesced or stopped; whoever opens it will look.
     Refused,
@@ -49,6 +49,12 @@ pub enum Ran {
     },
     /// The caller ran the queue until its budget was spent: it must queue an asynchronous run.
     HandOver {
+        /// Passes made.
+        passes: u32,
+    },
+    /// The driver is busy and nobody will tell when it no longer is: as `HandOver`, but who asks
+    /// again and again has to pause between.
+    Busy {
         /// Passes made.
         passes: u32,
     },
@@ -97,7 +103,7 @@ pub fn run<F: FencePolicy, S: Source>(
                     if state.hand_over() {
                         grace.wake();
                     }
-                    return Ran::HandOver { passes };
+                    return Ran::Busy { passes };
                 }
             }
         }

@@ -24,7 +24,7 @@ pub struct HctxStats {
     pub refused: u64,
     /// Times that somebody found another one running and left the work to it.
     pub joined: u64,
-    /// Times that a runner's budget was spent and a worker went on.
+    /// Times that a runner's budget was spent, or the driver was busy, and a worker went on.
     pub handed_over: u64,
     /// Runs that an unquiesce asked for, because something was pending.
     pub after_unquiesce: u64,

@@ -5,12 +5,14 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use common::{Held, block, submit, watched};
 use corewise_blockmq::drivers::Memory;
 use corewise_blockmq::{
     BlockDevice, BlockDeviceExt, Dispatch, IoError, IoErrorKind, Queue, Ran, Request,
 };
+use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_topology::Machine;
 
 fn by_hand(driver: &Held, depth: u32) -> Arc<Queue> {
@@ -172,11 +174,34 @@ fn stepped_a_busy_driver_with_nothing_in_flight_is_asked_again_by_somebody_else(
     let queue = by_hand(&driver, 8);
     driver.instead(Dispatch::Busy);
     queue.submit(block(1));
-    assert_eq!(queue.step(0), Some(Ran::HandOver { passes: 1 }));
+    assert_eq!(queue.step(0), Some(Ran::Busy { passes: 1 }));
     driver.keep();
     assert_eq!(queue.step(0), Some(Ran::Done { passes: 1 }));
     assert_eq!(driver.order(), [1]);
     driver.finish_all();
+}
+
+#[test]
+fn a_driver_that_stays_busy_costs_no_core_and_its_request_runs_in_the_end() {
+    let rig = common::Rig::live();
+    let driver = Held::default();
+    let asked = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&asked);
+    const BUSY: u32 = 20;
+    driver.instead(move |rq| {
+        if count.fetch_add(1, Ordering::Relaxed) < BUSY {
+            return Dispatch::Busy(rq);
+        }
+        rq.complete(Ok(()));
+        Dispatch::Started
+    });
+    let queue = rig.queue(driver);
+    let begin = Instant::now();
+    queue.discard(0, 512).unwrap();
+    // No upper limit: only that the worker slept, which a slow machine can't make shorter. The
+    // submitter's ask and the worker's first one come without a pause.
+    assert!(begin.elapsed() >= Duration::from_millis(3) * (BUSY - 2));
+    assert_eq!(asked.load(Ordering::Relaxed), BUSY + 1);
 }
 
 #[test]
