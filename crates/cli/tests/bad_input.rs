@@ -250,3 +250,25 @@ fn a_volume_in_use_by_another_server_is_refused() {
     server.stop().ok();
     assert_eq!(folder.list(), ["a.img", "up.toml"]);
 }
+
+#[test]
+fn a_file_that_is_only_read_is_shared_by_devices_and_by_servers() {
+    let folder = Folder::new();
+    folder.write("x.img", vec![7; 1 << 20]);
+    let reader = |name: &str| {
+        format!(
+            "[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"x.img\"\n\
+             read_only = true\n[[export]]\ndevice = \"{name}\"\n"
+        )
+    };
+    folder.write("up.toml", reader("a") + &reader("b") + "[server]\nunix = \"s\"\n");
+    let first = Server::start(&folder, &["up.toml"]);
+    let second = Server::start(&folder, &["up.toml", "--socket", "t"]);
+    for (server, copy) in [(&first, "1.img"), (&second, "2.img")] {
+        folder.client("nbdinfo", ["--size", &server.uri("a")]).ok();
+        folder.client("nbdcopy", [server.uri("b").as_str(), copy]).ok();
+        assert_eq!(std::fs::read(folder.join(copy)).unwrap(), vec![7; 1 << 20]);
+    }
+    first.stop().ok();
+    second.stop().ok();
+}

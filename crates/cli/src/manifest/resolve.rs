@@ -263,8 +263,8 @@ fn io(raw: &RawDevice, problems: &mut Vec<Problem>) -> Option<Io> {
     }
 }
 
-/// Two devices over one file would overwrite each other. Names that differ but lead to one file
-/// (links) are found when the files are locked.
+/// Two devices over one file would overwrite each other, unless both only read it. Names that differ
+/// but lead to one file (links) are found when the files are locked.
 fn shared_files(
     raw: &RawManifest,
     drivers: &[Option<Driver>],
@@ -276,7 +276,9 @@ fn shared_files(
         let Some(Driver::File(file)) = driver else { continue };
         let parts = file.path.value.components().filter(|part| *part != Component::CurDir);
         let first = *first_with.entry(parts.collect()).or_insert(index);
-        if first != index {
+        let reads =
+            |driver: &Option<Driver>| matches!(driver, Some(Driver::File(f)) if f.read_only);
+        if first != index && !(reads(&drivers[index]) && reads(&drivers[first])) {
             let other = links::subject(&raw.devices[first]);
             problems.push(Problem::new(
                 file.path.place,
@@ -404,6 +406,8 @@ fn server(raw: &RawServer, base: &Path, problems: &mut Vec<Problem>) -> Server {
 /// port it is 10809; port 0 lets the system choose.
 pub(crate) fn tcp_address(text: &str) -> Result<String, String> {
     let (host, port) = match text.rsplit_once(':') {
+        // No host begins so; it is a number below 0.
+        _ if text.starts_with('-') => ("", text),
         _ if text.chars().all(|c| c.is_ascii_digit()) => ("", text),
         // [::1] without a port: the colon found is inside the brackets.
         Some(_) if text.ends_with(']') => (text, ""),

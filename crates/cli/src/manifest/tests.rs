@@ -224,6 +224,21 @@ fn two_devices_cannot_share_a_file() {
 }
 
 #[test]
+fn devices_share_a_file_that_all_of_them_only_read() {
+    let file = |name: &str, read_only: bool| {
+        format!(
+            "[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"x.img\"\n\
+             read_only = {read_only}\n"
+        )
+    };
+    assert_eq!(problems(&(file("a", true) + &file("b", true))), [""; 0]);
+    for (first, second) in [(true, false), (false, true)] {
+        let found = problem(&(file("a", first) + &file("b", second)));
+        assert_eq!(found, "up.toml:9:8: device 'b': its file is already that of device 'a'");
+    }
+}
+
+#[test]
 fn exports_are_checked_like_devices() {
     let export = |text: &str| memory("a") + "[[export]]\n" + text;
     for (text, says) in [
@@ -299,7 +314,7 @@ fn a_bad_address_is_refused_and_a_bare_port_means_loopback() {
     ] {
         assert_eq!(tcp_address(text).as_deref(), Ok(address));
     }
-    for text in ["", "::1", "1.2.3.4:99999", "1.2.3.4:x", "70000"] {
+    for text in ["", "::1", "1.2.3.4:99999", "1.2.3.4:x", "70000", "-1"] {
         assert!(tcp_address(text).is_err(), "{text}");
     }
     let found = problem(&(memory("a") + "[server]\ntcp = 70000\n"));
