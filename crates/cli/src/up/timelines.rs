@@ -14,6 +14,9 @@ pub(crate) fn check(file: &TimelineFile) -> Result<(), Failure> {
     if file.path.is_dir() {
         return Err(cannot(file, "it is a folder"));
     }
+    if !folder(file).is_dir() {
+        return Err(cannot(file, "its folder does not exist"));
+    }
     temporary(file).map(drop)
 }
 
@@ -32,17 +35,20 @@ pub(crate) fn write(file: &TimelineFile, timelines: &[&Timeline]) -> Result<(), 
     new.persist(&file.path).map(drop).map_err(|error| cannot(file, error.error))
 }
 
-fn temporary(file: &TimelineFile) -> Result<tempfile::NamedTempFile, Failure> {
-    let folder = match file.path.parent() {
+fn folder(file: &TimelineFile) -> &Path {
+    match file.path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
-    };
+    }
+}
+
+fn temporary(file: &TimelineFile) -> Result<tempfile::NamedTempFile, Failure> {
     // As any new file, and not for the owner alone; the umask takes away what it does.
     let mode = std::fs::Permissions::from_mode(0o666);
     tempfile::Builder::new()
         .prefix(".corewise-timeline-")
         .permissions(mode)
-        .tempfile_in(folder)
+        .tempfile_in(folder(file))
         .map_err(|error| cannot(file, error))
 }
 
@@ -124,7 +130,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for path in [folder.path().join("missing/t.svg"), folder.path().to_path_buf()] {
             let file = TimelineFile { path, format: TimelineFormat::Svg };
-            assert!(check(&file).is_err());
+            let message = format!("{:?}", check(&file).unwrap_err());
+            assert!(message.contains(&format!("'{}': it", file.path.display())), "{message}");
         }
     }
 }
