@@ -19,9 +19,13 @@ pub(crate) fn start(level: Level) {
         Level::Debug => LevelFilter::DEBUG,
         Level::Trace => LevelFilter::TRACE,
     };
-    // Probes and shutdowns that fail are told by `up` itself, with the manifest's line.
-    let device = if level == LevelFilter::WARN { LevelFilter::ERROR } else { level };
-    let targets = Targets::new().with_default(level).with_target("corewise_device", device);
+    // What `up` tells itself is not told twice: probes and shutdowns that fail, with the manifest's
+    // line, and clients that are cut at the end of a drain, with their export.
+    let told = if level == LevelFilter::WARN { LevelFilter::ERROR } else { level };
+    let targets = Targets::new()
+        .with_default(level)
+        .with_target("corewise_device", told)
+        .with_target("corewise_nbd::server::drain", told);
     let colours = io::stderr().is_terminal()
         && anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
     let lines = tracing_subscriber::fmt::layer()

@@ -83,6 +83,15 @@ fn each_signal_stops_it_in_order() {
 }
 
 #[test]
+fn a_hangup_that_is_ignored_as_under_nohup_stops_nothing() {
+    let folder = Folder::new();
+    let server = Server::start_with_hangup(&folder, "--ignore-signal=HUP", &[]);
+    server.signal(Signal::HUP);
+    server.signal(Signal::TERM);
+    server.wait().ok().says(&["\"why\":\"SIGTERM\""]);
+}
+
+#[test]
 fn an_idle_client_does_not_hold_up_the_shutdown() {
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);
@@ -116,7 +125,9 @@ fn a_client_that_takes_no_replies_is_cut_at_the_deadline() {
     let server = Server::start(&folder, &["up.toml"]);
     let client = stuck_client(&server);
     // It is warned about; nothing that was acknowledged is lost, so it is no failure.
-    server.stop().ok().complains(&["warning: export 'm': 1 client cut after", "unanswered"]);
+    let ran = server.stop().ok();
+    let ran = ran.complains(&["warning: export 'm': 1 client cut after", "unanswered"]);
+    assert!(!ran.stderr.contains("WARN"), "it is told twice\n{ran}");
     assert_eq!(folder.list(), ["up.toml"]);
     drop(client);
 }

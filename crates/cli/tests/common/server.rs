@@ -33,8 +33,14 @@ pub struct Server {
 impl Server {
     /// Starts `corewise up --json ARGS` in `folder` and waits until it is ready.
     pub fn start(folder: &Folder, args: &[&str]) -> Server {
-        let mut command = folder.command(COREWISE);
-        command.args(["up", "--json"]).args(args);
+        // Tests that run under nohup, as they do in some CI, would hand an ignored SIGHUP down.
+        Server::start_with_hangup(folder, "--default-signal=HUP", args)
+    }
+
+    /// The same, with what `env` is to do about SIGHUP first.
+    pub fn start_with_hangup(folder: &Folder, hangup: &str, args: &[&str]) -> Server {
+        let mut command = folder.command("env");
+        command.args([hangup, COREWISE, "up", "--json"]).args(args);
         let mut server = Server::spawn(command);
         server.wait_ready();
         server
