@@ -232,6 +232,9 @@ pub fn admit(
     }
 }
 
+/// Clients accepted between two looks whether the listener is to be closed.
+pub const ACCEPTS: u32 = 64;
+
 /// How long to wait before accepting again after the `failures`-th failure in a row for want of
 /// resources: 10 ms, doubling up to 1 s. The wait ends early when the listener is stopped.
 pub fn accept_backoff(failures: u32) -> Duration {

@@ -115,6 +115,28 @@ fn tcp_clients_are_served_like_any_other() {
 }
 
 #[test]
+fn a_flood_of_clients_does_not_keep_the_server_from_going() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let server = server(TestDevice::new(MIB));
+    server.listen_unix(&path).unwrap();
+    let mut idle = client(&server);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            // Until nobody listens there any more.
+            scope.spawn(|| while UnixStream::connect(&path).is_ok() {});
+        }
+        while server.connections() < 2 {
+            std::thread::yield_now();
+        }
+        // The deadline is for the clients. A listener that is stuck in the flood would use it up.
+        let report = server.drain(Duration::from_secs(2));
+        assert!(report.is_clean(), "{report}");
+    });
+    idle.expect_end();
+}
+
+#[test]
 fn an_address_in_use_is_said_with_the_address() {
     let server = server(TestDevice::new(MIB));
     let Endpoint::Tcp(address) = server.listen_tcp("127.0.0.1:0").unwrap() else { panic!() };

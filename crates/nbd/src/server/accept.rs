@@ -86,9 +86,10 @@ fn run(server: &Arc<Inner>, listener: &Listener, wake: &OwnedFd) {
 /// Something that the process or the machine has too little of, in words.
 struct Shortage(String);
 
-/// Accepts what is waiting.
+/// Accepts what is waiting, though no more than [`policy::ACCEPTS`] at a time: clients that come
+/// faster than they are served mustn't keep the thread from seeing that it shall end.
 fn accept(server: &Arc<Inner>, listener: &Listener) -> Result<(), Shortage> {
-    loop {
+    for _ in 0..policy::ACCEPTS {
         match listener.accept() {
             Ok(socket) => match server.serve(socket) {
                 Ok(()) => {}
@@ -101,4 +102,5 @@ fn accept(server: &Arc<Inner>, listener: &Listener) -> Result<(), Shortage> {
             Err(error) => return Err(Shortage(error.to_string())),
         }
     }
+    Ok(())
 }
