@@ -496,6 +496,24 @@ fn a_completion_never_blocks() {
 }
 
 #[test]
+fn a_socket_in_non_blocking_mode_is_served_like_any_other() {
+    // As an event loop hands them over.
+    let device = TestDevice::new(8 * MIB);
+    let server = server(device.clone());
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    ours.set_read_timeout(Some(PATIENCE)).unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    server.serve(theirs).unwrap();
+    let mut client = Client::fixed(ours);
+    client.go("disk");
+    // Both sides of the server wait: its reader for us, its writer for room.
+    client.request(Command::READ, 1, 0, 4 << 20);
+    device.wait_for_seen(1);
+    assert!(client.reply(4 << 20).data == device.bytes(0, 4 << 20));
+    assert_eq!(client.read(2, 0, 512).cookie, 2);
+}
+
+#[test]
 fn garbage_instead_of_a_handshake_is_dropped() {
     let server = server(TestDevice::new(MIB));
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 64], &[0; 4096]] {

@@ -168,13 +168,17 @@ impl Server {
         self.inner.acceptors.lock().iter().map(|(endpoint, _)| endpoint.clone()).collect()
     }
 
-    /// Serves one connected stream socket (of a socket pair, or accepted by somebody else). Starts
-    /// a thread and returns.
+    /// Serves one connected stream socket (of a socket pair, or accepted by somebody else), and puts
+    /// it into blocking mode, as do all descriptors that share it. Starts a thread and returns.
     ///
     /// # Errors
     /// `ShuttingDown`, `TooManyConnections`, `Resource`: the socket is closed then.
     pub fn serve(&self, socket: impl Into<OwnedFd>) -> Result<(), Error> {
-        self.inner.serve(socket.into())
+        let socket = socket.into();
+        // Its threads wait in their calls; a call that doesn't wait looks like a dead client.
+        rustix::io::ioctl_fionbio(&socket, false)
+            .map_err(|e| Error::Resource { what: "a socket in blocking mode", source: e.into() })?;
+        self.inner.serve(socket)
     }
 
     /// Closes the listeners: nobody new comes in, those who are connected go on. Waits for the
