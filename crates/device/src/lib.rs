@@ -88,6 +88,8 @@ mod shutdown;
 
 #[cfg(not(loom))]
 mod manager;
+#[cfg(not(loom))]
+mod watch;
 
 pub use cancel::Cancel;
 pub use decl::{AsyncProbe, DeviceDecl, ProbeType};

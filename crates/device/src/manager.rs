@@ -12,6 +12,7 @@ use crate::shutdown::{
     Kind, Remaining, ShutdownMode, ShutdownOptions, ShutdownPlan, ShutdownReport, ShutdownRun,
     ShutdownState,
 };
+use crate::watch::Watch;
 use crate::{Cancel, DeviceDecl, DeviceId, Error, Graph, ProbeType};
 use corewise_sync::{Condvar, Mutex, MutexGuard, context};
 use corewise_topology::Machine;
@@ -49,6 +50,8 @@ struct State {
     probing: Option<Cancel>,
     /// The first shutdown closes the registry, for good.
     closed: bool,
+    /// Looks at the clock during a shutdown, if one may need that.
+    watch: Option<Arc<Watch>>,
     /// The shutdown in progress.
     shutdown: Option<(Arc<ShutdownState>, Clock)>,
 }
@@ -74,6 +77,7 @@ impl DeviceManager {
             bound: Vec::new(),
             probing: None,
             closed: false,
+            watch: None,
             shutdown: None,
         };
         let registry = Registry { state: Mutex::new(state), changed: Condvar::new() };
@@ -143,7 +147,15 @@ impl DeviceManager {
         let mut state = self.registry.state.lock();
         state.bound.extend(finished.devices.into_iter().map(|(_, bound)| bound));
         state.graph = graph;
+        let unwatched = state.watch.is_none() && state.may_shut_down_in_parallel();
         drop(state);
+        if unwatched {
+            // Now, so that a shutdown has to start no thread. No other bring-up runs.
+            let watch = Watch::start().inspect_err(|error| {
+                tracing::warn!(%error, "no device watch: shutdown begins with helpers");
+            });
+            self.registry.state.lock().watch = watch.ok().map(Arc::new);
+        }
         drop(probing);
         Ok(report)
     }
@@ -199,9 +211,10 @@ impl DeviceManager {
     /// Shuts all devices down, each after its children and consumers.
     ///
     /// From its beginning on no device can be added. A bring-up in progress is cancelled, and its
-    /// running probes are waited for. Then the caller runs the synchronous callbacks itself and
-    /// helps with the asynchronous ones; helpers on the worker pools join in where they pay. With
-    /// fewer than two asynchronous callbacks it is a plain loop in reverse order. Blocks until all
+    /// running probes are waited for. Then the caller runs one callback after another, until one
+    /// takes longer than a millisecond: from then on it runs the synchronous ones and helps with
+    /// the asynchronous ones, and helpers on the worker pools join in. With fewer than two
+    /// asynchronous callbacks it is a plain loop in reverse order. Blocks until all
     /// is done, or was [aborted](ShutdownOptions::abort). Errors and panics of callbacks are
     /// reported, and stop nothing. Not to be called from a probe or a shutdown callback.
     ///
@@ -232,7 +245,6 @@ impl DeviceManager {
             graph: graph.clone(),
             bound,
             kinds,
-            serial: mode == ShutdownMode::Serial,
             cpus: self.machine().housekeeping().len(),
             max_helpers: options.max_helpers,
             abort: options.abort.clone(),
@@ -247,7 +259,9 @@ impl DeviceManager {
         });
         self.registry.state.lock().shutdown = Some((run.state.clone(), clock));
 
-        run.run(mode);
+        let watch = self.registry.state.lock().watch.clone();
+        run.run(mode, watch.as_deref());
+        drop(watch);
         let elapsed = clock.now();
         let remaining = run.state.remaining(elapsed);
         let finished = run.state.finish(elapsed);
@@ -258,8 +272,7 @@ impl DeviceManager {
             state.shutdown = None;
         }
         drop(state);
-        let (records, helpers) = (finished.records, finished.helpers);
-        Ok(ShutdownReport::new(mode, elapsed, graph, records, helpers, remaining))
+        Ok(ShutdownReport::new(mode, elapsed, graph, finished.notes, remaining))
     }
 
     /// What is not shut down, while a shutdown is in progress or after it was aborted; else
@@ -293,6 +306,15 @@ impl DeviceManager {
             }
             Ok(state)
         })
+    }
+}
+
+impl State {
+    /// Whether two devices or more that are up have opted in to asynchronous shutdown.
+    fn may_shut_down_in_parallel(&self) -> bool {
+        let up = self.graph.ids().filter(|id| self.bound[id.index()].is_some());
+        let opted_in = up.filter(|&id| self.graph.decl(id).async_shutdown);
+        !policy::shuts_down_serially(opted_in.take(2).count())
     }
 }
 

@@ -112,6 +112,27 @@ pub(crate) fn shuts_down_serially(async_callbacks: usize) -> bool {
     async_callbacks < 2
 }
 
+/// How long callbacks have to take on average for a helper to pay: some times what it costs to
+/// start one.
+const WORTH: Duration = Duration::from_micros(50);
+
+/// Whether a shutdown that is one by one so far, and has asynchronous callbacks that were not begun,
+/// should go on so (rule 3.4.4): for how long, before somebody looks again; `None`: it should not.
+/// `running` is how long the callback that runs has been running; `over` callbacks are over and took
+/// `busy` together.
+pub(crate) fn look_again_after(
+    running: Option<Duration>,
+    busy: Duration,
+    over: usize,
+) -> Option<Duration> {
+    let running = running.unwrap_or(Duration::ZERO);
+    let over = u32::try_from(over).unwrap_or(u32::MAX).max(1);
+    // None was slow, but they are not that quick, and there have been some.
+    let worth = busy >= SLOW && busy / over >= WORTH;
+    let left = SLOW.checked_sub(running).filter(|left| !left.is_zero());
+    left.filter(|_| !worth)
+}
+
 /// What a shutdown looks like at one moment, to those who decide about helpers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
@@ -285,6 +306,18 @@ mod tests {
     #[test]
     fn fewer_than_two_asynchronous_callbacks_make_a_serial_loop() {
         assert!(shuts_down_serially(0) && shuts_down_serially(1) && !shuts_down_serially(2));
+    }
+
+    #[test]
+    fn a_loop_of_quick_callbacks_stays_one_and_a_slow_callback_or_slow_ones_on_average_end_it() {
+        let us = Duration::from_micros;
+        assert_eq!(look_again_after(None, us(0), 0), Some(SLOW));
+        assert_eq!(look_again_after(Some(us(400)), us(0), 0), Some(us(600)));
+        assert_eq!(look_again_after(Some(SLOW), us(0), 0), None, "the first one is slow");
+        assert_eq!(look_again_after(Some(SLOW), us(90_000), 80_000), None, "a late one is slow");
+        assert_eq!(look_again_after(Some(us(3)), us(9_000), 9_000), Some(us(997)));
+        assert_eq!(look_again_after(Some(us(3)), us(2_000), 20), None, "100 us each");
+        assert_eq!(look_again_after(Some(us(80)), us(800), 9), Some(us(920)), "it is early yet");
     }
 
     fn load(backlog: usize) -> Load {

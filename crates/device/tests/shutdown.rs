@@ -8,8 +8,10 @@ use corewise_device::{
     BringUpOptions, Cancel, DeviceDecl, Error, Event, ProbeError, RemainingState, ShutdownError,
     ShutdownMode, ShutdownOptions,
 };
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
+use std::time::{Duration, Instant};
 use support::{Rig, Rng, TestDriver, Unit, decl, edges, random_graph};
 
 const MACHINE: &str = "core:2 pu:1";
@@ -36,7 +38,19 @@ fn random_graphs_shut_down_in_dependency_order_with_any_mix_of_flags() {
         let rig = Rig::new("numa:2 core:2 pu:1");
         let quiet = TestDriver::new("quiet", &rig.log).no_shutdown();
         rig.register(quiet).unwrap();
-        rig.register(TestDriver::new("test", &rig.log)).unwrap();
+        let slow = seed as usize % 4 * 5;
+        let begun = AtomicUsize::new(0);
+        let test = TestDriver::new("test", &rig.log).shutdown(move |_| {
+            // A slow device, sooner or later, so that there is an end to the loop.
+            if begun.fetch_add(1, Ordering::Relaxed) == slow {
+                let since = Instant::now();
+                while since.elapsed() < Duration::from_millis(3) {
+                    std::hint::spin_loop();
+                }
+            }
+            Ok(())
+        });
+        rig.register(test).unwrap();
         for device in &mut decls {
             device.async_shutdown = rng.below(3) > 0;
             if rng.below(3) == 0 {

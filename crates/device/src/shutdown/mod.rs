@@ -1,6 +1,8 @@
 //! Shutdown: every device after its children and consumers, and never slower than one by one.
 //! Read `README.md` beside this file first.
 
+mod counted;
+mod looped;
 mod plan;
 mod remaining;
 mod report;

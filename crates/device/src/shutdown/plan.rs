@@ -30,8 +30,6 @@ pub(crate) struct ShutdownPlan {
     pub bound: Vec<Option<Arc<dyn Bound>>>,
     /// By device.
     pub kinds: Vec<Kind>,
-    /// It will be the serial loop, which counts nothing.
-    pub serial: bool,
     /// CPUs that work may run on.
     pub cpus: usize,
     /// The most helpers that there may be at once.

@@ -89,7 +89,8 @@ impl fmt::Debug for ShutdownOptions {
 pub enum ShutdownMode {
     /// One by one in the caller's thread, since fewer than two callbacks may run elsewhere.
     Serial,
-    /// By counters, with helpers where they pay.
+    /// One by one in the caller's thread as long as that is quick; from the first slow callback on
+    /// by counters, with helpers.
     Parallel,
 }
 
@@ -109,6 +110,17 @@ pub struct ShutdownReport {
     pub remaining: Vec<Remaining>,
     graph: Arc<Graph>,
     records: Vec<Record>,
+    /// How many of the records, the first ones, are the serial loop's.
+    looped: usize,
+}
+
+/// What a shutdown noted down.
+pub(crate) struct Notes {
+    pub records: Vec<Record>,
+    /// How many helpers were asked for.
+    pub helpers: usize,
+    /// How many of the records are the serial loop's: the first ones.
+    pub looped: usize,
 }
 
 impl ShutdownReport {
@@ -116,16 +128,16 @@ impl ShutdownReport {
         mode: ShutdownMode,
         elapsed: Duration,
         graph: Arc<Graph>,
-        records: Vec<Record>,
-        helpers: usize,
+        finished: Notes,
         remaining: Vec<Remaining>,
     ) -> ShutdownReport {
+        let Notes { records, helpers, looped } = finished;
         let failed = records.iter().filter_map(|r| match &r.outcome {
             Outcome::Failed(message) => Some((graph.name(r.device).to_string(), message.clone())),
             _ => None,
         });
         let failed = failed.collect();
-        ShutdownReport { mode, elapsed, helpers, failed, remaining, graph, records }
+        ShutdownReport { mode, elapsed, helpers, failed, remaining, graph, records, looped }
     }
 
     /// True where nothing was left undone and no callback failed.
@@ -147,9 +159,7 @@ impl ShutdownReport {
     /// call, so that a shutdown nobody looks at costs nothing but its notes.
     pub fn timeline(&self) -> Timeline {
         let mut records = self.records.clone();
-        if self.mode == ShutdownMode::Serial {
-            self.add_releases(&mut records);
-        }
+        self.add_releases(&mut records[..self.looped]);
         record::timeline("shutdown", SpanKind::Shutdown, &self.graph, &records)
     }
 

@@ -1,12 +1,15 @@
 //! Drives a shutdown: the caller's loop, the helpers' loop, and the serial loop.
 
+use super::looped::Look;
 use super::plan::Kind;
 use super::report::ShutdownMode;
 use super::state::{CallerStep, Ended, HelperStep, Owed, Scratch, ShutdownState, Task};
 use crate::driver::{Bound, panic_message};
 use crate::event::{self, Event, Observer};
 use crate::placement::Placer;
+use crate::policy::SLOW;
 use crate::record::{Clock, Record, Site};
+use crate::watch::{Watch, Watched};
 use crate::{Cancel, DeviceId};
 use corewise_sync::context;
 use corewise_timeline::Outcome;
@@ -25,50 +28,84 @@ pub(crate) struct ShutdownRun {
 
 impl ShutdownRun {
     /// Shuts down, and returns when everything is, or when the shutdown was aborted. Blocks.
-    pub(crate) fn run(self: &Arc<Self>, mode: ShutdownMode) {
-        match mode {
-            ShutdownMode::Serial => self.serial(),
-            ShutdownMode::Parallel => self.parallel(),
+    /// `watch` looks at the clock meanwhile, if there is one.
+    pub(crate) fn run(self: &Arc<Self>, mode: ShutdownMode, watch: Option<&Watch>) {
+        if mode == ShutdownMode::Serial {
+            let _: Through = self.one_by_one(false);
+            return;
+        }
+        let listener: Arc<dyn crate::cancel::Listener> = self.state.clone();
+        self.abort.listen(Arc::downgrade(&listener));
+        if let Some(_watching) = watch.and_then(|w| w.watch(self.clone(), SLOW)) {
+            if let Through::Counts(ended) = self.one_by_one(true) {
+                self.by_counters(ended);
+            }
+        } else {
+            // Nobody would see that a callback takes long: count from the beginning.
+            self.state.count(&mut Scratch::default());
+            self.by_counters(None);
         }
     }
 
-    /// One by one in reverse base order: no counters, no queue, no thread.
-    fn serial(&self) {
+    /// One by one in reverse base order: no counters, no queue, no thread. With `sync_first`, what
+    /// has to wait for an asynchronous device comes after all the rest.
+    fn one_by_one(&self, sync_first: bool) -> Through {
         let (graph, kinds) = (self.state.graph(), self.state.kinds());
         let site = Site::here(self.placer.machine(), None);
-        let mut now = self.clock.now();
-        let mut passed: Vec<Record> = Vec::new();
-        for &id in graph.order().iter().rev() {
-            match kinds[id.index()] {
-                Kind::Absent => {}
-                Kind::NoCallback => {
-                    passed.push(Record::instant(id, now, None, Outcome::Ok, true));
+        let mut at = Loop { site, now: self.clock.now(), passed: Vec::new() };
+        let order = graph.order().iter().rev().copied();
+        let through = if sync_first {
+            let mut waits = vec![false; graph.len()];
+            let mut later = Vec::new();
+            let mut now_or_later = |&id: &DeviceId| {
+                if waits[id.index()] || kinds[id.index()] == Kind::Async {
+                    graph.needs(id).iter().for_each(|need| waits[need.index()] = true);
+                    later.push(id);
+                    return false;
                 }
-                Kind::Sync | Kind::Async => {
-                    if self.abort.is_cancelled() {
-                        break;
-                    }
-                    let bound = self.state.serial_start(id, now, &site, &mut passed);
-                    let ended = self.call(id, &*bound);
-                    drop(bound);
-                    now = ended.at;
-                    let told = self.observer.as_ref().map(|_| ended.outcome.clone());
-                    let done = self.state.serial_end(ended);
-                    self.tell_finished(id, told, done);
+                true
+            };
+            let first = order.filter(|id| now_or_later(id)).find_map(|id| self.next(id, &mut at));
+            first.or_else(|| later.into_iter().find_map(|id| self.next(id, &mut at)))
+        } else {
+            order.into_iter().find_map(|id| self.next(id, &mut at))
+        };
+        self.state.serial_passed(&mut at.passed);
+        through.unwrap_or(Through::Over)
+    }
+
+    /// Shuts one device down, in the loop. Returns how the loop ends, where it ends there.
+    fn next(&self, id: DeviceId, at: &mut Loop) -> Option<Through> {
+        match self.state.kinds()[id.index()] {
+            Kind::Absent => {}
+            Kind::NoCallback => {
+                at.passed.push(Record::instant(id, at.now, None, Outcome::Ok, true));
+            }
+            Kind::Sync | Kind::Async => {
+                if self.abort.is_cancelled() {
+                    return Some(Through::Over);
+                }
+                let start = self.state.serial_start(id, at.now, &at.site, &mut at.passed);
+                let Some(bound) = start else { return Some(Through::Counts(None)) };
+                let ended = self.call(id, &*bound);
+                drop(bound);
+                at.now = ended.at;
+                let told = self.observer.as_ref().map(|_| ended.outcome.clone());
+                match self.state.serial_end(ended) {
+                    Ok(done) => self.tell_finished(id, told, done),
+                    Err(ended) => return Some(Through::Counts(Some(ended))),
                 }
             }
         }
-        self.state.serial_passed(&mut passed);
+        None
     }
 
-    /// The caller's loop: synchronous devices, and asynchronous ones where it may help.
-    fn parallel(self: &Arc<Self>) {
-        let listener: Arc<dyn crate::cancel::Listener> = self.state.clone();
-        self.abort.listen(Arc::downgrade(&listener));
+    /// The caller's loop once the counting has begun: synchronous devices, and asynchronous ones
+    /// where it may help. `ended` is what it ran until then.
+    fn by_counters(self: &Arc<Self>, mut ended: Option<Ended>) {
         let mut scratch = Scratch::default();
-        self.state.seed(&mut scratch);
         let site = Site::here(self.placer.machine(), None);
-        let (mut ended, mut waited) = (None, false);
+        let mut waited = false;
         loop {
             let told = self.told(ended.as_ref());
             let now = self.now_after(ended.as_ref());
@@ -163,6 +200,38 @@ impl ShutdownRun {
             let event = Event::Finished { device, outcome: &outcome, done, total };
             event::tell(self.observer.as_ref(), &event);
         }
+    }
+}
+
+/// Where the serial loop is.
+struct Loop {
+    site: Site,
+    now: Duration,
+    /// Devices without a callback since the last one that has one.
+    passed: Vec<Record>,
+}
+
+/// How the serial loop ended.
+enum Through {
+    /// All is done, or it was aborted.
+    Over,
+    /// The counting has begun; this is what the loop ran then.
+    Counts(Option<Ended>),
+}
+
+impl Watched for ShutdownRun {
+    fn look(self: Arc<Self>) -> Option<Duration> {
+        let now = self.clock.now();
+        match self.state.look(now) {
+            Look::Again(after) => return Some(after),
+            Look::Count => {
+                self.state.count(&mut Scratch::default());
+                let owed = self.state.owes(now);
+                self.pay(owed, None);
+            }
+            Look::Over => {}
+        }
+        None
     }
 }
 

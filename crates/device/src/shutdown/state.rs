@@ -5,18 +5,19 @@
 //! can't come. Guards: `I:` immutable, `L:` lock (what it guards is named). Lock order: `state` is
 //! taken last; nothing is called while it is held.
 
-use super::plan::{Below, Kind, ShutdownPlan};
+use super::counted::Counted;
+use super::plan::{Kind, ShutdownPlan};
 use super::remaining::{self, Remaining};
-use crate::counters::{Counters, Release, Settled};
+use super::report::Notes;
+use crate::counters::Settled;
 use crate::driver::Bound;
 use crate::policy::{self, HelperRole, Load, SLOW};
 use crate::record::{Record, Site};
 use crate::{Cancel, DeviceId, Graph};
-use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::{Condvar, Mutex, MutexGuard};
 use corewise_timeline::Outcome;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How many asynchronous devices the caller looks at for one that it may help with.
@@ -36,33 +37,36 @@ pub(crate) struct ShutdownState {
     abort: Cancel,
     /// I: somebody is told about finished callbacks.
     observed: bool,
-    /// I: the counters are atomic themselves: unfinished children and consumers.
-    counters: Counters,
-    /// A: by device, the nanosecond at which it ended; see `released_at`.
-    ends: Box<[AtomicU64]>,
-    /// I: which synchronous devices each device's end is needed for.
-    below: Option<Below>,
+    /// I: once made, see [`ShutdownState::count`]; made under the lock, or before anybody else knows
+    /// of this shutdown.
+    pub(super) counted: OnceLock<Counted>,
     /// L: is the lock; guards all that changes but the counters.
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     /// L: with `state`; the caller waits here.
     caller: Condvar,
     /// L: with `state`; the watching helper waits here.
     watcher: Condvar,
 }
 
-struct State {
+pub(super) struct State {
     bound: Vec<Option<Arc<dyn Bound>>>,
     /// Ready devices by rank in base order; the last one goes first.
     sync: BTreeMap<u32, Ready>,
     asyncs: BTreeMap<u32, Ready>,
-    running: Vec<Running>,
+    pub(super) running: Vec<Running>,
     /// Devices with a callback that is not over.
-    left: usize,
+    pub(super) left: usize,
     /// Those of the others that the observer was not told about yet.
     untold: usize,
     /// Synchronous ones among them, by number and by bit.
-    sync_left: usize,
-    sync_mask: u64,
+    pub(super) sync_left: usize,
+    pub(super) sync_mask: u64,
+    /// Asynchronous ones among them that the serial loop has not begun.
+    pub(super) async_left: usize,
+    /// How many of the notes are the serial loop's, which counts nothing.
+    pub(super) looped: usize,
+    /// How long callbacks took, together.
+    pub(super) busy: Duration,
     caller: CallerRests,
     /// A helper looks at the clock.
     watched: bool,
@@ -72,7 +76,7 @@ struct State {
     cap: usize,
     target: usize,
     slow_seen: bool,
-    records: Vec<Record>,
+    pub(super) records: Vec<Record>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,15 +89,15 @@ enum CallerRests {
 }
 
 #[derive(Clone, Debug)]
-struct Ready {
-    device: DeviceId,
-    queued: Duration,
-    by: Option<DeviceId>,
+pub(super) struct Ready {
+    pub(super) device: DeviceId,
+    pub(super) queued: Duration,
+    pub(super) by: Option<DeviceId>,
 }
 
-struct Running {
-    ready: Ready,
-    since: Duration,
+pub(super) struct Running {
+    pub(super) ready: Ready,
+    pub(super) since: Duration,
     site: Site,
 }
 
@@ -154,26 +158,17 @@ pub(crate) struct Owed {
 
 /// What a shutdown leaves.
 pub(crate) struct Finished {
-    pub records: Vec<Record>,
+    pub notes: Notes,
     /// By device.
     pub bound: Vec<Option<Arc<dyn Bound>>>,
-    /// How many helpers were asked for.
-    pub helpers: usize,
 }
 
 impl ShutdownState {
     pub(crate) fn new(plan: ShutdownPlan) -> ShutdownState {
-        let ShutdownPlan { graph, bound, kinds, cpus, max_helpers: cap, abort, observed, serial } =
-            plan;
-        let sync_left = kinds.iter().filter(|k| **k == Kind::Sync).count();
-        let total = kinds.iter().filter(|k| k.has_callback()).count();
-        // The serial loop needs none of what follows.
-        let counted = if serial { 0 } else { graph.len() };
-        let feeds = |d: DeviceId| u32::try_from(graph.feeds(d).len()).expect("as many as devices");
-        let counters = Counters::new(graph.ids().take(counted).map(feeds));
-        let ends = (0..counted).map(|_| AtomicU64::new(0)).collect();
-        let below = if serial { None } else { Below::new(&graph, &kinds, sync_left) };
-        let sync_mask = below.as_ref().map_or(0, |b| b.own.iter().fold(0, |all, bit| all | bit));
+        let ShutdownPlan { graph, bound, kinds, cpus, max_helpers: cap, abort, observed } = plan;
+        let number = |kind| kinds.iter().filter(|k| **k == kind).count();
+        let (sync_left, async_left) = (number(Kind::Sync), number(Kind::Async));
+        let total = sync_left + async_left;
         let state = State {
             bound,
             sync: BTreeMap::new(),
@@ -182,7 +177,10 @@ impl ShutdownState {
             left: total,
             untold: 0,
             sync_left,
-            sync_mask,
+            sync_mask: 0,
+            async_left,
+            looped: 0,
+            busy: Duration::ZERO,
             caller: CallerRests::No,
             watched: false,
             helpers: 0,
@@ -200,9 +198,7 @@ impl ShutdownState {
             cpus,
             abort,
             observed,
-            counters,
-            ends,
-            below,
+            counted: OnceLock::new(),
             state: Mutex::new(state),
             caller: Condvar::new(),
             watcher: Condvar::new(),
@@ -218,21 +214,22 @@ impl ShutdownState {
         &self.graph
     }
 
+    /// Whether the counting has begun. Decided under the lock.
+    pub(super) fn is_counted(&self) -> bool {
+        self.counted.get().is_some()
+    }
+
+    pub(super) fn counted(&self) -> &Counted {
+        self.counted.get().expect("nothing is released or taken before the counting has begun")
+    }
+
+    pub(super) fn is_aborted(&self) -> bool {
+        self.abort.is_cancelled()
+    }
+
     /// How many devices have a callback.
     pub(crate) fn total(&self) -> usize {
         self.total
-    }
-
-    /// Seeds the counters: what nothing depends on becomes ready, or is done where it has no
-    /// callback. Called once, before any other step.
-    pub(crate) fn seed(&self, scratch: &mut Scratch) {
-        for &id in self.graph.order().iter().rev() {
-            let release = self.counters.seed(id.0);
-            if release != Release::Waiting && self.settle(id, None, scratch) == Settled::Done {
-                self.cascade(id, scratch);
-            }
-        }
-        self.state.lock().take_in(&self.graph, &self.kinds, scratch);
     }
 
     /// The caller's step. `ended` is what it ran before; `waited` says that its last wait took its
@@ -366,32 +363,6 @@ impl ShutdownState {
         }
     }
 
-    /// The serial loop begins a callback; `passed` are the devices without one before it.
-    pub(crate) fn serial_start(
-        &self,
-        device: DeviceId,
-        now: Duration,
-        site: &Site,
-        passed: &mut Vec<Record>,
-    ) -> Arc<dyn Bound> {
-        let mut st = self.state.lock();
-        st.records.append(passed);
-        st.start(Ready { device, queued: now, by: None }, now, site).bound
-    }
-
-    /// The serial loop ended a callback. Returns how many are over.
-    pub(crate) fn serial_end(&self, ended: Ended) -> usize {
-        let mut st = self.state.lock();
-        st.record_end(ended);
-        st.left -= 1;
-        self.total - st.left
-    }
-
-    /// The serial loop passed devices that have no callback.
-    pub(crate) fn serial_passed(&self, records: &mut Vec<Record>) {
-        self.state.lock().records.append(records);
-    }
-
     /// What is not shut down now. From any thread, also while callbacks run.
     pub(crate) fn remaining(&self, now: Duration) -> Vec<Remaining> {
         let st = self.state.lock();
@@ -413,14 +384,15 @@ impl ShutdownState {
         let mut records =
             if st.left > 0 { st.records.clone() } else { std::mem::take(&mut st.records) };
         records.extend(st.running.iter().map(|r| r.record(now, Outcome::Cancelled)));
-        Finished { records, bound: std::mem::take(&mut st.bound), helpers: st.asked }
+        let bound = std::mem::take(&mut st.bound);
+        Finished { notes: Notes { records, helpers: st.asked, looped: st.looped }, bound }
     }
 
     /// Takes in what a thread ran: releases what waited for it (without the lock), then notes it.
     fn conclude(&self, ended: Option<Ended>, scratch: &mut Scratch) -> MutexGuard<'_, State> {
         let Some(ended) = ended else { return self.state.lock() };
         let device = ended.device;
-        self.set_end(device, ended.at);
+        self.counted().set_end(device, ended.at);
         self.cascade(device, scratch);
         let mut st = self.state.lock();
         st.record_end(ended);
@@ -428,26 +400,31 @@ impl ShutdownState {
         st.untold += usize::from(self.observed);
         if self.kinds[device.index()] == Kind::Sync {
             st.sync_left -= 1;
-            st.sync_mask &= !self.below.as_ref().map_or(0, |b| b.own[device.index()]);
+            st.sync_mask &= !self.counted().own(device);
         }
         st.take_in(&self.graph, &self.kinds, scratch);
         st
     }
 
     /// Finishes a device: releases what it depended on, and what has no callback behind it.
-    fn cascade(&self, id: DeviceId, scratch: &mut Scratch) {
+    pub(super) fn cascade(&self, id: DeviceId, scratch: &mut Scratch) {
         let needs = |d: u32| self.graph.needs(DeviceId(d));
         let mut stack = std::mem::take(&mut scratch.stack);
         // A failed callback is no reason to leave others alone, so nobody is ever blamed here.
-        self.counters.finish(id.0, None, &mut stack, needs, |device, by, _| {
+        self.counted().counters.finish(id.0, None, &mut stack, needs, |device, by, _| {
             self.settle(DeviceId(device), Some(DeviceId(by)), scratch)
         });
         scratch.stack = stack;
     }
 
-    fn settle(&self, device: DeviceId, by: Option<DeviceId>, scratch: &mut Scratch) -> Settled {
+    pub(super) fn settle(
+        &self,
+        device: DeviceId,
+        by: Option<DeviceId>,
+        scratch: &mut Scratch,
+    ) -> Settled {
         let kind = self.kinds[device.index()];
-        let at = self.released_at(device);
+        let at = self.counted().released_at(&self.graph, device);
         match kind {
             Kind::Sync | Kind::Async => {
                 scratch.ready.push(Ready { device, queued: at, by });
@@ -458,26 +435,8 @@ impl ShutdownState {
             }
             Kind::Absent => {}
         }
-        self.set_end(device, at);
+        self.counted().set_end(device, at);
         Settled::Done
-    }
-
-    /// The latest end of what the device waited for. Reading a clock here instead would cost more,
-    /// and could be wrong: two threads that end callbacks may read it in one order, and release in
-    /// the other.
-    ///
-    /// Relaxed: each end is stored before the Release of its device (README.md of the counters),
-    /// and whoever asks was told that all of these have happened.
-    fn released_at(&self, device: DeviceId) -> Duration {
-        let feeds = self.graph.feeds(device).iter();
-        let ends = feeds.map(|f| self.ends[f.index()].load(Ordering::Relaxed));
-        Duration::from_nanos(ends.max().unwrap_or(0))
-    }
-
-    /// Stores when a device ended, before it releases others.
-    fn set_end(&self, device: DeviceId, at: Duration) {
-        let nanoseconds = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
-        self.ends[device.index()].store(nanoseconds, Ordering::Relaxed);
     }
 
     /// An asynchronous device that the caller may run now, see [`policy::caller_may_help`].
@@ -489,7 +448,7 @@ impl ShutdownState {
         if forsaken || policy::caller_may_help(st.sync_left, alone, None, None) || st.cap == 0 {
             return Some(last);
         }
-        let below = self.below.as_ref()?;
+        let below = self.counted().below.as_ref()?;
         let may = |ready: &Ready| {
             let mask = below.masks[ready.device.index()];
             policy::caller_may_help(st.sync_left, alone, Some(mask), Some(st.sync_mask))
@@ -498,7 +457,7 @@ impl ShutdownState {
     }
 
     /// What the step that was just made owes to others.
-    fn owed(&self, st: &mut State, now: Duration) -> Owed {
+    pub(super) fn owed(&self, st: &mut State, now: Duration) -> Owed {
         let own = st.is_over() || !st.sync.is_empty() || self.abort.is_cancelled();
         let helps = !own && self.pick_for_caller(st, false).is_some();
         // A caller that sleeps is woken for a backlog too: to watch that somebody comes for it.
@@ -517,7 +476,7 @@ impl ShutdownState {
 }
 
 impl State {
-    fn take_in(&mut self, graph: &Graph, kinds: &[Kind], scratch: &mut Scratch) {
+    pub(super) fn take_in(&mut self, graph: &Graph, kinds: &[Kind], scratch: &mut Scratch) {
         self.records.append(&mut scratch.records);
         for ready in scratch.ready.drain(..) {
             let rank = graph.rank(ready.device);
@@ -533,18 +492,20 @@ impl State {
     }
 
     /// The thread may have looked at its clock before another one released the device.
-    fn start(&mut self, ready: Ready, now: Duration, site: &Site) -> Task {
+    pub(super) fn start(&mut self, ready: Ready, now: Duration, site: &Site) -> Task {
         let (device, now) = (ready.device, now.max(ready.queued));
         let bound = self.bound[device.index()].clone();
         self.running.push(Running { ready, since: now, site: site.clone() });
         Task { device, bound: bound.expect("a device with a callback is bound") }
     }
 
-    fn record_end(&mut self, ended: Ended) {
+    pub(super) fn record_end(&mut self, ended: Ended) {
         let of = |r: &Running| r.ready.device == ended.device;
         let index = self.running.iter().position(of).expect("it was started");
         let running = self.running.swap_remove(index);
-        self.slow_seen |= ended.at.saturating_sub(running.since) >= SLOW;
+        let took = ended.at.saturating_sub(running.since);
+        self.slow_seen |= took >= SLOW;
+        self.busy += took;
         self.records.push(running.record(ended.at, ended.outcome));
     }
 

@@ -4,6 +4,7 @@
 use super::*;
 use crate::DeviceDecl;
 use crate::shutdown::RemainingState;
+use crate::shutdown::looped::Look;
 
 struct Thing;
 impl Bound for Thing {}
@@ -21,6 +22,13 @@ struct Stepped {
 
 /// "a: sync", "b: async", "c: none", "d: absent", each with what it needs.
 fn stepped(devices: &[(&str, Kind, &[&str])]) -> Stepped {
+    let s = uncounted(devices);
+    s.state.count(&mut Scratch::default());
+    s
+}
+
+/// As [`stepped`], but the serial loop goes first.
+fn uncounted(devices: &[(&str, Kind, &[&str])]) -> Stepped {
     let decl = |(name, _, needs): &(&str, Kind, &[&str])| {
         needs.iter().fold(DeviceDecl::new(*name, "d"), |d, n| d.supplier(*n))
     };
@@ -30,13 +38,11 @@ fn stepped(devices: &[(&str, Kind, &[&str])]) -> Stepped {
         graph: Arc::new(graph),
         bound: devices.iter().map(|d| thing(d.1)).collect(),
         kinds: devices.iter().map(|d| d.1).collect(),
-        serial: false,
         cpus: 2,
         max_helpers: 8,
         abort: Cancel::new(),
         observed: false,
     });
-    state.seed(&mut Scratch::default());
     let site = Site { worker: "w".into(), cpu: None };
     Stepped {
         state,
@@ -110,7 +116,7 @@ impl Stepped {
     }
 
     fn finished(&self) -> Vec<String> {
-        let records = self.state.finish(self.now).records;
+        let records = self.state.finish(self.now).notes.records;
         records.iter().map(|r| self.state.graph().name(r.device).to_string()).collect()
     }
 }
@@ -183,7 +189,7 @@ fn stepped_devices_without_a_callback_complete_on_the_spot_in_long_chains() {
     assert_eq!(s.caller(""), "leaf");
     assert_eq!(s.caller("leaf"), "root");
     assert_eq!(s.caller("root"), "done");
-    let records = s.state.finish(s.now).records;
+    let records = s.state.finish(s.now).notes.records;
     let names: Vec<&str> = records.iter().map(|r| s.state.graph().name(r.device)).collect();
     assert_eq!(names, ["n3", "leaf", "n2", "n1", "root"]);
     let root = &records[4];
@@ -345,8 +351,9 @@ fn stepped_random_graphs_and_random_interleavings_end_in_dependency_order() {
         let mut rng = Rng(seed);
         let n = 2 + rng.below(30);
         let names: Vec<String> = (0..n).map(|i| format!("d{i}")).collect();
-        let kinds: Vec<Kind> =
+        let mut kinds: Vec<Kind> =
             (0..n).map(|_| [Sync, Async, Async, NoCallback][rng.below(4)]).collect();
+        kinds[0] = Async; // Where there is no callback at all nothing is counted.
         // Needs point to earlier devices of a shuffled order, so registration is often inverted.
         let mut shuffled: Vec<usize> = (0..n).collect();
         for i in (1..n).rev() {
@@ -360,8 +367,10 @@ fn stepped_random_graphs_and_random_interleavings_end_in_dependency_order() {
         }
         let devices: Vec<(&str, Kind, &[&str])> =
             (0..n).map(|i| (names[i].as_str(), kinds[i], needs[i].as_slice())).collect();
-        let mut s = stepped(&devices);
-        run_randomly(&mut s, &mut rng);
+        let mut s = uncounted(&devices);
+        let ran = loop_randomly(&mut s, &mut rng);
+        let caller = s.caller(&ran);
+        run_randomly(&mut s, &mut rng, caller);
         let done = s.finished();
         assert_eq!(done.len(), n, "seed {seed}");
         let place = |name: &str| done.iter().position(|d| d == name).unwrap();
@@ -373,9 +382,124 @@ fn stepped_random_graphs_and_random_interleavings_end_in_dependency_order() {
     }
 }
 
+/// Takes some steps of the serial loop, then begins to count: between two callbacks, or while one
+/// runs, which is returned.
+fn loop_randomly(s: &mut Stepped, rng: &mut Rng) -> String {
+    let order: Vec<DeviceId> = s.state.graph().order().iter().rev().copied().collect();
+    let callbacks = s.state.total();
+    let (before, within) = (rng.below(callbacks), rng.below(2) == 0);
+    let mut passed = Vec::new();
+    let mut begun = 0;
+    for id in order {
+        if s.state.kinds()[id.index()] == NoCallback {
+            passed.push(Record::instant(id, s.now, None, Outcome::Ok, true));
+            continue;
+        }
+        if begun == before && !within {
+            s.state.count(&mut Scratch::default());
+        }
+        let name = s.state.graph().name(id).to_string();
+        if s.state.serial_start(id, s.now, &s.site, &mut passed).is_none() {
+            return String::new();
+        }
+        s.pass(Duration::from_micros(5));
+        if begun == before {
+            s.state.count(&mut Scratch::default());
+        }
+        begun += 1;
+        match s.state.serial_end(s.ended(&name).unwrap()) {
+            Ok(over) => assert_eq!(over, begun),
+            Err(ended) => return s.state.graph().name(ended.device).to_string(),
+        }
+    }
+    unreachable!("the counting begins before the last callback ends");
+}
+
+#[test]
+fn stepped_a_loop_of_quick_callbacks_is_left_alone_until_one_is_slow_and_others_could_help() {
+    let devices: [(&str, Kind, &[&str]); 4] = [
+        ("bus", Sync, &[]),
+        ("a", Async, &["bus"]),
+        ("b", Async, &["bus"]),
+        ("c", Async, &["bus"]),
+    ];
+    let mut s = uncounted(&devices);
+    let id = |s: &Stepped, name: &str| s.state.graph().find(name).unwrap();
+    assert_eq!(s.state.look(s.now), Look::Again(SLOW), "nothing has begun");
+    assert!(s.state.serial_start(id(&s, "c"), s.now, &s.site, &mut Vec::new()).is_some());
+    s.pass(Duration::from_micros(300));
+    assert_eq!(s.state.look(s.now), Look::Again(Duration::from_micros(700)));
+    assert_eq!(s.state.serial_end(s.ended("c").unwrap()).ok(), Some(1));
+    assert!(s.state.serial_start(id(&s, "b"), s.now, &s.site, &mut Vec::new()).is_some());
+    s.pass(SLOW);
+    assert_eq!(s.state.look(s.now), Look::Count);
+    s.state.count(&mut Scratch::default());
+    let owed = s.state.owes(s.now);
+    s.owe(owed);
+    assert_eq!(s.asked, 1);
+    assert_eq!(s.comes(), "a");
+    assert_eq!(s.state.look(s.now), Look::Over);
+    s.pass(SLOW);
+    assert!(s.state.serial_end(s.ended("b").unwrap()).is_err(), "the counters have to know");
+    assert_eq!(s.caller("b"), "sleep");
+    s.pass(SLOW);
+    assert_eq!(s.helper("a"), "leave");
+    assert!(s.woken);
+    assert_eq!(s.caller(""), "bus");
+    assert_eq!(s.caller("bus"), "done");
+    let notes = s.state.finish(s.now).notes;
+    assert_eq!(notes.looped, 1, "only 'c' ended before the counting");
+    let released: Vec<_> = notes.records.iter().map(|r| r.released_by).collect();
+    assert_eq!(released, [None, None, None, Some(id(&s, "a"))]);
+}
+
+#[test]
+fn stepped_a_slow_loop_that_nobody_could_help_stays_a_loop() {
+    let s = &mut uncounted(&[("bus", Sync, &[]), ("a", Async, &["bus"]), ("s", Sync, &[])]);
+    let (a, bus) = (s.state.graph().find("a").unwrap(), s.state.graph().find("bus").unwrap());
+    assert!(s.state.serial_start(a, s.now, &s.site, &mut Vec::new()).is_some());
+    s.pass(SLOW * 5);
+    assert_eq!(s.state.look(s.now), Look::Over, "no asynchronous device is left to begin");
+    assert!(s.state.serial_end(s.ended("a").unwrap()).is_ok());
+    assert!(s.state.serial_start(bus, s.now, &s.site, &mut Vec::new()).is_some());
+    assert_eq!(s.state.look(s.now), Look::Over);
+}
+
+#[test]
+fn stepped_counting_that_begins_after_the_end_or_an_abort_begins_nothing() {
+    let s = &mut uncounted(&[("a", Async, &[])]);
+    let a = s.state.graph().find("a").unwrap();
+    assert!(s.state.serial_start(a, s.now, &s.site, &mut Vec::new()).is_some());
+    assert!(s.state.serial_end(s.ended("a").unwrap()).is_ok());
+    s.state.count(&mut Scratch::default());
+    assert_eq!(s.state.owes(s.now), Owed::default());
+
+    let s = &mut uncounted(&[("a", Async, &[]), ("b", Async, &[])]);
+    s.state.abort.cancel();
+    s.state.count(&mut Scratch::default());
+    assert_eq!(s.state.owes(s.now), Owed::default());
+}
+
+#[test]
+fn stepped_what_the_counting_finds_free_knows_what_it_waited_for() {
+    let mut s = stepped(&[
+        ("root", Async, &[]),
+        ("mid", NoCallback, &["root"]),
+        ("leaf", NoCallback, &["mid"]),
+        ("other", Async, &[]),
+    ]);
+    assert_eq!(s.caller(""), "other");
+    assert_eq!(s.caller("other"), "root");
+    assert_eq!(s.caller("root"), "done");
+    let id = |name: &str| s.state.graph().find(name);
+    let notes = s.state.finish(s.now).notes;
+    let by =
+        |name: &str| notes.records.iter().find(|r| Some(r.device) == id(name)).unwrap().released_by;
+    assert_eq!((by("leaf"), by("mid"), by("root")), (None, id("leaf"), id("mid")));
+}
+
 /// Lets the caller and the helpers step in random order until the caller is done.
-fn run_randomly(s: &mut Stepped, rng: &mut Rng) {
-    let mut caller = s.caller("");
+fn run_randomly(s: &mut Stepped, rng: &mut Rng, mut caller: String) {
     let mut helpers: Vec<String> = Vec::new();
     for _ in 0..10_000 {
         if caller == "done" {

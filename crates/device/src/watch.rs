@@ -1,0 +1,212 @@
+//! Somebody who looks at the clock: a thread that sleeps on a timer, and is woken by it alone.
+//!
+//! Whoever runs a callback can't see that it takes long. The one who can has to be there before,
+//! and must cost next to nothing where all goes quickly. So the thread is started beforehand and
+//! sleeps on a kernel timer (`timerfd`): to set the timer is a system call of a few hundred
+//! nanoseconds that wakes nobody; to start or wake a thread costs tens of microseconds.
+//!
+//! Guards: `I:` immutable, `L:` lock (what it guards is named). Lock order: `state` is taken last;
+//! nothing is called while it is held but the setting of the timer.
+
+use corewise_sync::Mutex;
+use corewise_sync::thread::{Builder, JoinHandle, current};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What is looked at.
+pub(crate) trait Watched: Send + Sync {
+    /// Looks, on the watch's thread. Returns how long to wait before the next look; `None`: there
+    /// will be nothing to see any more.
+    fn look(self: Arc<Self>) -> Option<Duration>;
+}
+
+/// A thread with a timer. It ends when this is dropped.
+pub(crate) struct Watch {
+    /// I: what the thread shares.
+    shared: Arc<Shared>,
+    /// I: until it is dropped.
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    /// I: the timer.
+    timer: OwnedFd,
+    /// L: is the lock; guards who is looked at. The timer is set under it.
+    state: Mutex<State>,
+}
+
+struct State {
+    watched: Option<Arc<dyn Watched>>,
+    quit: bool,
+}
+
+/// While it lives, its run is looked at.
+pub(crate) struct Watching<'a>(&'a Shared);
+
+impl Watch {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// There is no timer or no thread to be had.
+    pub(crate) fn start() -> io::Result<Watch> {
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
+        let shared =
+            Arc::new(Shared { timer, state: Mutex::new(State { watched: None, quit: false }) });
+        let its = shared.clone();
+        let thread = Builder::new().name("cw-watch".into()).spawn(move || its.run())?;
+        Ok(Watch { shared, thread: Some(thread) })
+    }
+
+    /// From `after` from now on `watched` is looked at, until the guard is dropped. Wakes nobody.
+    /// `None` where the timer can't be set.
+    pub(crate) fn watch(&self, watched: Arc<dyn Watched>, after: Duration) -> Option<Watching<'_>> {
+        let mut state = self.shared.state.lock();
+        self.shared.set(after).ok()?;
+        state.watched = Some(watched);
+        Some(Watching(&self.shared))
+    }
+}
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        // The timer is left as it is: setting it costs more than the one wake-up for nothing that it
+        // may lead to, afterwards and elsewhere.
+        let watched = state.watched.take();
+        drop(state);
+        drop(watched);
+    }
+}
+
+impl Shared {
+    /// The thread's body.
+    fn run(&self) {
+        loop {
+            match rustix::io::read(&self.timer, &mut [0; 8]) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => {
+                    tracing::error!(%error, "the timer of the device watch can't be read");
+                    return;
+                }
+            }
+            let watched = {
+                let state = self.state.lock();
+                if state.quit {
+                    return;
+                }
+                state.watched.clone()
+            };
+            let Some(watched) = watched else { continue };
+            let look = AssertUnwindSafe(|| watched.look());
+            let next = catch_unwind(look).unwrap_or_else(|payload| {
+                tracing::error!("a look at what runs panicked");
+                std::mem::forget(payload);
+                None
+            });
+            let state = self.state.lock();
+            if let (Some(next), true) = (next, state.watched.is_some())
+                && let Err(error) = self.set(next)
+            {
+                tracing::error!(%error, "the timer of the device watch can't be set");
+            }
+        }
+    }
+
+    /// Sets the timer to go off once.
+    fn set(&self, after: Duration) -> io::Result<()> {
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let after = Timespec::try_from(after).map_err(io::Error::other)?;
+        let once = Itimerspec { it_interval: zero, it_value: after };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once)?;
+        Ok(())
+    }
+}
+
+impl Drop for Watch {
+    /// Ends the thread, and waits for it: it is asleep, or in a look that doesn't block.
+    fn drop(&mut self) {
+        let mut state = self.shared.state.lock();
+        state.quit = true;
+        let set = self.shared.set(Duration::from_nanos(1));
+        drop(state);
+        let Some(thread) = self.thread.take() else { return };
+        // The last handle of a manager may go with what was looked at, on this very thread. And
+        // where the timer can't be set there is no way to wake it.
+        if set.is_ok() && thread.thread().id() != current().id() {
+            drop(thread.join());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Sender, channel};
+
+    /// Tells of each look, and wants so many in all.
+    struct Looks(Mutex<(Sender<String>, u32)>);
+
+    impl Watched for Looks {
+        fn look(self: Arc<Self>) -> Option<Duration> {
+            let (tell, more) = &mut *self.0.lock();
+            let name = current().name().map(String::from);
+            tell.send(name.unwrap_or_default()).expect("the test listens");
+            *more -= 1;
+            (*more > 0).then_some(Duration::from_micros(10))
+        }
+    }
+
+    #[test]
+    fn what_is_watched_is_looked_at_as_often_as_it_wants() {
+        let watch = Watch::start().expect("there is a timer");
+        for _ in 0..3 {
+            let (tell, told) = channel();
+            let looks = Arc::new(Looks(Mutex::new((tell, 2))));
+            let watching = watch.watch(looks, Duration::from_micros(10)).expect("the timer is set");
+            assert_eq!(told.recv().as_deref(), Ok("cw-watch"));
+            assert_eq!(told.recv().as_deref(), Ok("cw-watch"));
+            drop(watching);
+            assert!(told.recv().is_err(), "it is let go, and was looked at twice");
+        }
+    }
+
+    #[test]
+    fn what_is_let_go_in_time_is_never_looked_at() {
+        let watch = Watch::start().expect("there is a timer");
+        let (tell, told) = channel();
+        let looks = Arc::new(Looks(Mutex::new((tell, 1))));
+        drop(watch.watch(looks, Duration::from_secs(3600)));
+        assert!(told.recv().is_err(), "nobody holds it any more");
+        drop(watch);
+    }
+
+    #[test]
+    fn a_watch_that_is_dropped_by_its_own_look_ends() {
+        struct Last(Mutex<Option<Watch>>, Mutex<Sender<()>>);
+        impl Watched for Last {
+            fn look(self: Arc<Self>) -> Option<Duration> {
+                drop(self.0.lock().take());
+                self.1.lock().send(()).expect("the test listens");
+                None
+            }
+        }
+        let watch = Watch::start().expect("there is a timer");
+        let shared = watch.shared.clone();
+        let (tell, told) = channel();
+        let last = Arc::new(Last(Mutex::new(None), Mutex::new(tell)));
+        let mut state = shared.state.lock();
+        state.watched = Some(last.clone());
+        shared.set(Duration::from_micros(10)).expect("the timer is set");
+        *last.0.lock() = Some(watch);
+        drop(state);
+        assert!(told.recv().is_ok());
+    }
+}
