@@ -56,6 +56,19 @@ fn what_cannot_be_opened_is_said_with_its_path_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_fifo_is_refused_without_waiting_for_its_other_end() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("fifo");
+    mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    for read_only in [true, false] {
+        let message = refused(&rig, FileOptions::new(&path).read_only(read_only));
+        assert!(message.contains("neither a regular file"), "{message}");
+    }
+}
+
+#[test]
 fn an_existing_file_keeps_its_content_and_its_size() {
     let rig = Rig::live();
     let dir = tempfile::tempdir().unwrap();

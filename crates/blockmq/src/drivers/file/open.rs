@@ -2,7 +2,7 @@
 //! what to do.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -261,9 +261,7 @@ fn try_open(
     // Not before it is locked: a file that somebody else has locked is his, whoever created it.
     *created = new;
     let kind = file.metadata().map_err(step("reading its attributes"))?.file_type();
-    if !kind.is_file() && !kind.is_block_device() {
-        return Err(OpenErrorKind::NotAFile);
-    }
+    check_type(kind)?;
     let found = file.seek(SeekFrom::End(0)).map_err(step("finding its size"))?;
     let size = match options.size {
         Some(size) if found == 0 && kind.is_file() && !options.read_only => {
@@ -287,16 +285,22 @@ fn try_open(
     FileDriver::new(file, geometry, *created, options, wq).map_err(step("setting up io_uring"))
 }
 
+fn check_type(kind: FileType) -> Result<(), OpenErrorKind> {
+    if kind.is_file() || kind.is_block_device() { Ok(()) } else { Err(OpenErrorKind::NotAFile) }
+}
+
 /// Opens the file; where it isn't there and a size says what it shall be, creates it. True: new.
 fn open_or_create(options: &FileOptions) -> Result<(File, bool), OpenErrorKind> {
+    // Before it is opened, and again after: opening a FIFO waits for somebody at its other end, and
+    // opening some devices does things.
+    if let Ok(found) = std::fs::metadata(&options.path) {
+        check_type(found.file_type())?;
+    }
     let mut how = OpenOptions::new();
     how.read(true).write(!options.read_only);
     match how.open(&options.path) {
         Ok(file) => return Ok((file, false)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
-            return Err(OpenErrorKind::NotAFile);
-        }
         Err(error) => return Err(step("opening it")(error)),
     }
     if options.size.is_none() || options.read_only {
