@@ -9,11 +9,13 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 
 use bytes::{Bytes, BytesMut};
-use common::{Rig, Rng, STALL};
+use common::{Held, Rig, Rng, STALL, submit};
 use corewise_blockmq::drivers::{
     FileDriver, FileOptions, IoPath, Memory, Mirror, Null, StackError, Stripe,
 };
-use corewise_blockmq::{BlockDevice, BlockDeviceExt, Completed, Driver, Request};
+use corewise_blockmq::{
+    BlockDevice, BlockDeviceExt, Completed, Driver, IoError, IoErrorKind, Request,
+};
 
 const SIZE: u64 = 1 << 20;
 const BLOCK: u64 = 512;
@@ -234,6 +236,39 @@ fn a_mirror_agrees_with_the_model_and_its_legs_agree_with_each_other() {
     let model = check(&rig, Mirror::new(legs.clone()).unwrap(), 20);
     for leg in legs {
         model.check(0, &leg.read_at(0, SIZE as usize).unwrap());
+    }
+}
+
+#[test]
+fn a_stripe_waits_for_all_its_parts_and_tells_the_first_error_in_its_order() {
+    let rig = Rig::live();
+    let legs: Vec<_> = (0..3).map(|_| Held::default()).collect();
+    let children = legs.iter().map(|leg| rig.queue(leg.clone()) as Arc<dyn BlockDevice>).collect();
+    let queue = rig.queue(Stripe::new(children, 4096).unwrap());
+    let requests: [fn() -> Request; 4] = [
+        Request::flush,
+        || Request::write(0, vec![1; 3 * 4096].into()).fua(),
+        || Request::discard(0, 3 * 4096),
+        || Request::write_zeroes(0, 3 * 4096).no_unmap(),
+    ];
+    for make in requests {
+        let flags = make().flags();
+        let done = submit(&*queue, make());
+        for leg in &legs {
+            let held = leg.requests.lock();
+            assert_eq!(held.len(), 1, "every child has its part");
+            assert_eq!(held[0].flags(), flags);
+        }
+        // The last child is the first to answer, and each errs.
+        for (n, leg) in legs.iter().enumerate().rev() {
+            assert!(done.try_recv().is_err(), "a part is still on its way");
+            leg.finish_one(Err(IoError::from_errno(100 + n as i32)));
+        }
+        let told = done.try_recv().unwrap().result.unwrap_err();
+        assert_eq!(told.kind(), IoErrorKind::Io(100));
+        let done = submit(&*queue, make());
+        legs.iter().for_each(|leg| leg.finish_one(Ok(())));
+        done.try_recv().unwrap().result.unwrap();
     }
 }
 
