@@ -10,8 +10,9 @@
 //!
 //! How it ends: the reader stops (end of the stream, `DISC`, garbage, drain), waits until every
 //! reply has been sent or dropped, flushes the device where the server drains and this client has
-//! written, and closes the socket. So a client that sees the orderly end of a drained connection
-//! knows that what was answered is durable.
+//! written, and closes the socket. So when a client sees the end of a drained connection, what it was
+//! answered is durable, unless that flush failed (which the log says: the protocol has no way to) or
+//! the deadline cut the connection. Who must know sends its own `FLUSH` and waits for the answer.
 
 mod reader;
 mod sink;
