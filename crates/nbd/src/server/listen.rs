@@ -6,10 +6,14 @@ use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use rustix::net::{SocketFlags, accept_with, sockopt};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, socket_with,
+    sockopt,
+};
 
 use crate::error::Error;
 
@@ -118,8 +122,7 @@ impl TryFrom<TcpListener> for Listener {
 
 impl Listener {
     /// Binds a Unix socket. A socket file that nobody answers on is a leftover, and replaced. The
-    /// file is removed when the listener is dropped. Doesn't block for long: a connect to a
-    /// local socket answers at once.
+    /// file is removed when the listener is dropped. Doesn't wait for whoever may listen there.
     ///
     /// # Errors
     /// `SocketInUse`, `NotASocket`, `Listen`: nothing was changed then.
@@ -205,21 +208,31 @@ fn take_over(path: &Path) -> Result<UnixListener, Error> {
             tracing::debug!(path = %path.display(), %error, "the folder can't be locked");
         }
     }
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+    match knock(path) {
+        Err(Errno::CONNREFUSED) => {
             tracing::info!(path = %path.display(), "replacing a socket nobody answers on");
             std::fs::remove_file(path).map_err(failed)?;
         }
         // Went away between the two looks.
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(failed(error)),
-        Ok(_) => return Err(Error::SocketInUse(path.to_owned())),
+        Err(Errno::NOENT) => {}
+        // AGAIN: somebody listens there, and is behind with accepting.
+        Ok(()) | Err(Errno::AGAIN) => return Err(Error::SocketInUse(path.to_owned())),
+        Err(error) => return Err(failed(error.into())),
     }
     bind(path)
 }
 
+/// Connects, and hangs up. Without waiting: a server that hangs keeps who waits for it hanging too.
+fn knock(path: &Path) -> rustix::io::Result<()> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     #[test]
@@ -259,6 +272,29 @@ mod tests {
         assert!(matches!(Listener::unix(&path), Err(Error::SocketInUse(p)) if p == path));
         drop(first);
         assert!(!path.exists(), "our own file is removed");
+    }
+
+    #[test]
+    fn a_server_that_hangs_is_left_alone_and_hangs_nobody_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let listener =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+                .unwrap();
+        rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        // Clients that it never accepts, until no more fit.
+        let mut waiting = Vec::new();
+        loop {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let client = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+            match connect(&client, &SocketAddrUnix::new(&path).unwrap()) {
+                Ok(()) => waiting.push(client),
+                Err(error) => break assert_eq!(error, Errno::AGAIN),
+            }
+        }
+        assert!(matches!(Listener::unix(&path), Err(Error::SocketInUse(p)) if p == path));
+        assert!(path.exists());
     }
 
     #[test]
