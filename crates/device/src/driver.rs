@@ -3,6 +3,7 @@
 use crate::{Cancel, DeviceDecl, ProbeType};
 use std::any::Any;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Knows how to bring up devices of one kind. Registered once with
@@ -254,8 +255,21 @@ impl fmt::Display for ShutdownError {
 
 impl std::error::Error for ShutdownError {}
 
+/// Calls user code: its panic is caught, and what it said returned. So is a panic of the payload when
+/// it is dropped, which is user code too.
+pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(|payload| {
+        let message = panic_message(&*payload);
+        if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            // It might go on like that for ever.
+            std::mem::forget(another);
+        }
+        message
+    })
+}
+
 /// What a caught panic said.
-pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
+fn panic_message(payload: &(dyn Any + Send)) -> String {
     if let Some(text) = payload.downcast_ref::<&str>() {
         (*text).to_string()
     } else if let Some(text) = payload.downcast_ref::<String>() {

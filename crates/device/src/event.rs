@@ -1,7 +1,7 @@
 //! What an observer is told while devices come up or go down.
 
+use crate::driver::caught;
 use corewise_timeline::Outcome;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Something happened to a device.
@@ -36,8 +36,8 @@ pub type Observer = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
 /// Tells the observer, if there is one; its panic harms nobody.
 pub(crate) fn tell(observer: Option<&Observer>, event: &Event<'_>) {
     if let Some(observer) = observer
-        && catch_unwind(AssertUnwindSafe(|| observer(event))).is_err()
+        && let Err(panic) = caught(|| observer(event))
     {
-        tracing::error!(?event, "an observer of device events panicked");
+        tracing::error!(?event, panic, "an observer of device events panicked");
     }
 }

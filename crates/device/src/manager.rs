@@ -3,7 +3,7 @@
 //! Guards: `I:` immutable, `L:` lock (what it guards is named). Lock order: the manager's lock
 //! comes before those of a bring-up or a shutdown; nothing is called while it is held.
 
-use crate::driver::{Bound, Driver, downcast};
+use crate::driver::{Bound, Driver, caught, downcast};
 use crate::placement::Placer;
 use crate::policy;
 use crate::probe::{BringUp, BringUpOptions, Plan, ProbeRun, ProbeState};
@@ -19,7 +19,6 @@ use corewise_topology::Machine;
 use corewise_workqueue::WorkerPools;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Holds the devices of a program: brings them up in parallel, and shuts them down in the order of
@@ -341,7 +340,7 @@ fn kinds(graph: &Graph, bound: &[Option<Arc<dyn Bound>>], options: &ShutdownOpti
     let kind = |id: DeviceId| {
         let Some(bound) = &bound[id.index()] else { return Kind::Absent };
         // Who panics when asked is called back: that is caught too, and reported.
-        let has = catch_unwind(AssertUnwindSafe(|| bound.has_shutdown())).unwrap_or(true);
+        let has = caught(|| bound.has_shutdown()).unwrap_or(true);
         match (has, asynchronous && graph.decl(id).async_shutdown) {
             (false, _) => Kind::NoCallback,
             (true, false) => Kind::Sync,
@@ -367,9 +366,9 @@ fn drop_in_order(
         if keep[id.index()] {
             graph.needs(id).iter().for_each(|need| keep[need.index()] = true);
         } else if let Some(object) = bound[id.index()].take()
-            && catch_unwind(AssertUnwindSafe(|| drop(object))).is_err()
+            && let Err(panic) = caught(|| drop(object))
         {
-            tracing::error!(device = graph.name(id), "dropping a device's object panicked");
+            tracing::error!(device = graph.name(id), panic, "dropping a device's object panicked");
         }
     }
     bound

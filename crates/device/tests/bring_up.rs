@@ -4,7 +4,7 @@
 mod support;
 
 use corewise_device::{
-    AsyncProbe, BringUpOptions, Cancel, DeviceDecl, Error, Event, GraphError, ProbeError,
+    AsyncProbe, BringUpOptions, Cancel, DeviceDecl, Error, Event, GraphError, Observer, ProbeError,
     ProbeOutcome, ProbeType, ShutdownOptions,
 };
 use std::collections::BTreeSet;
@@ -338,4 +338,37 @@ fn a_panicking_observer_harms_nobody() {
     let options = options().observer(Arc::new(|_: &Event<'_>| panic!("on purpose")));
     let up = rig.manager.bring_up(vec![decl("a", &[]), decl("b", &["a"])], &options).unwrap();
     assert!(up.is_complete());
+}
+
+/// Panics with something that panics again when it is dropped.
+fn panic_twice() -> ! {
+    struct Nasty;
+    impl Drop for Nasty {
+        fn drop(&mut self) {
+            if !std::thread::panicking() {
+                panic!("once more");
+            }
+        }
+    }
+    std::panic::panic_any(Nasty)
+}
+
+#[test]
+fn what_panics_again_when_its_panic_is_dropped_is_settled_all_the_same() {
+    for probe_type in [ProbeType::PreferAsynchronous, ProbeType::ForceSynchronous] {
+        let rig = Rig::new("core:2 pu:1").with(|d| {
+            let d = d.shutdown(|_| panic_twice()).probe_type(probe_type);
+            d.probe(|cx| if cx.name() == "nasty" { panic_twice() } else { Ok(()) })
+        });
+        let observer: Observer = Arc::new(|_| panic_twice());
+        let keep = BringUpOptions::new().keep_going(true).observer(observer.clone());
+        let decls = ["nasty", "a", "b"].map(|n| decl(n, &[]).async_shutdown(true));
+        let up = rig.manager.bring_up(decls.to_vec(), &keep).unwrap();
+        let nasty = &up.device("nasty").unwrap().outcome;
+        assert!(matches!(nasty, ProbeOutcome::Failed(e) if e.is_panic()), "{nasty:?}");
+        assert_eq!(up.bound().count(), 2);
+        let down = rig.manager.shutdown(&ShutdownOptions::new().observer(observer)).unwrap();
+        assert_eq!(down.failed.len(), 2);
+        assert!(down.remaining.is_empty());
+    }
 }

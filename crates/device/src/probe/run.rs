@@ -1,13 +1,12 @@
 //! Drives a bring-up with workers: queues what becomes ready, calls the probes, tells the observer.
 
 use super::state::{CallerStep, Effects, ProbeState};
-use crate::driver::{Bound, Driver, ProbeContext, ProbeError, panic_message};
+use crate::driver::{Bound, Driver, ProbeContext, ProbeError, caught};
 use crate::event::{self, Event, Observer};
 use crate::placement::Placer;
 use crate::record::{Clock, Site};
 use crate::{DeviceId, Graph};
 use corewise_sync::context;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// One bring-up and all that its threads share.
@@ -105,8 +104,7 @@ impl ProbeRun {
         let cx = ProbeContext::new(decl, self.graph().node(id), needs, self.state.cancel());
         let driver = self.drivers[id.index()].as_ref().expect("devices without one are rejected");
         let call = || context::blocking("device probe", || driver.probe(&cx));
-        catch_unwind(AssertUnwindSafe(call))
-            .unwrap_or_else(|payload| Err(ProbeError::panicked(panic_message(&*payload))))
+        caught(call).unwrap_or_else(|message| Err(ProbeError::panicked(message)))
     }
 }
 

@@ -4,7 +4,7 @@ use super::looped::Look;
 use super::plan::Kind;
 use super::report::ShutdownMode;
 use super::state::{CallerStep, Ended, HelperStep, Owed, Scratch, ShutdownState, Task};
-use crate::driver::{Bound, panic_message};
+use crate::driver::{Bound, caught};
 use crate::event::{self, Event, Observer};
 use crate::placement::Placer;
 use crate::policy::SLOW;
@@ -13,7 +13,6 @@ use crate::watch::{Watch, Watched};
 use crate::{Cancel, DeviceId};
 use corewise_sync::context;
 use corewise_timeline::Outcome;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -173,14 +172,12 @@ impl ShutdownRun {
         let name = self.state.graph().name(device);
         event::tell(self.observer.as_ref(), &Event::Started { device: name });
         let call = || context::blocking("device shutdown", || bound.shutdown());
-        let result = catch_unwind(AssertUnwindSafe(call));
+        let result = caught(call);
         let at = self.clock.now();
         let outcome = match result {
             Ok(Ok(())) => Outcome::Ok,
             Ok(Err(error)) => Outcome::Failed(error.to_string()),
-            Err(payload) => {
-                Outcome::Failed(format!("the callback panicked: {}", panic_message(&*payload)))
-            }
+            Err(message) => Outcome::Failed(format!("the callback panicked: {message}")),
         };
         if let Outcome::Failed(message) = &outcome {
             tracing::warn!(device = name, %message, "shutdown callback failed");
