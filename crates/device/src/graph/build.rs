@@ -98,6 +98,9 @@ fn link(
     faults: &mut Vec<GraphError>,
 ) -> Needs {
     let mut needs: Needs = Vec::with_capacity(all.len());
+    // Per device: the last one that was seen to need it. Tells in one look whether a supplier was
+    // named before, however many there are.
+    let mut needed_by = vec![usize::MAX; all.len()];
     for (i, decl) in all.iter().enumerate() {
         let (device, name) = (i.wrapping_sub(base), || decl.name.clone());
         let mut mine: Vec<(DeviceId, EdgeKind)> = Vec::new();
@@ -111,7 +114,10 @@ fn link(
         };
         match decl.parent.as_deref().map(|p| (p, by_name.get(p))) {
             None => {}
-            Some((_, Some(&id))) => mine.push((id, EdgeKind::Parent)),
+            Some((_, Some(&id))) => {
+                needed_by[id.index()] = i;
+                mine.push((id, EdgeKind::Parent));
+            }
             Some((parent, None)) => {
                 let parent = parent.to_string();
                 fault(GraphError::MissingParent { device, name: name(), parent });
@@ -119,8 +125,11 @@ fn link(
         }
         for supplier in &decl.suppliers {
             match by_name.get(supplier) {
-                Some(&id) if mine.iter().any(|(known, _)| *known == id) => {}
-                Some(&id) => mine.push((id, EdgeKind::Supplier)),
+                Some(&id) if needed_by[id.index()] == i => {}
+                Some(&id) => {
+                    needed_by[id.index()] = i;
+                    mine.push((id, EdgeKind::Supplier));
+                }
                 None => {
                     let supplier = supplier.clone();
                     fault(GraphError::MissingSupplier { device, name: name(), supplier });
