@@ -10,7 +10,7 @@ use crate::record::{Record, Site};
 use crate::{Cancel, DeviceId, Graph, GraphError};
 use corewise_sync::{Condvar, Mutex};
 use corewise_timeline::Outcome;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ pub(crate) enum CallerStep {
 pub(crate) struct Plan {
     pub graph: Arc<Graph>,
     /// Bound objects of the devices of earlier bring-ups, which come first in the graph; `None`
-    /// for those that did not come up.
+    /// for those that did not come up. Kept until the bring-up is over, no longer.
     pub prior: Vec<Option<Arc<dyn Bound>>>,
     /// Per device: whether it probes asynchronously.
     pub is_async: Vec<bool>,
@@ -98,6 +98,11 @@ pub(crate) struct Plan {
 pub(crate) struct ProbeState {
     /// I: what is to be done.
     plan: Plan,
+    /// I: the first of `plan.faults` that is about a device, by its index among the new ones.
+    fault_of: HashMap<usize, usize>,
+    /// I: which devices of earlier bring-ups are up. Not their objects: a worker that lets go of
+    /// this late must not be the one that drops them.
+    prior_up: Vec<bool>,
     /// I: the counters are atomic themselves.
     counters: Counters,
     /// L: is the lock; guards all that changes but the counters.
@@ -148,9 +153,10 @@ pub(crate) struct Finished {
 }
 
 impl ProbeState {
-    pub(crate) fn new(plan: Plan) -> ProbeState {
+    pub(crate) fn new(mut plan: Plan) -> ProbeState {
+        let prior = std::mem::take(&mut plan.prior);
         let graph = &plan.graph;
-        let first = plan.prior.len();
+        let first = prior.len();
         let needs = |d: DeviceId| u32::try_from(graph.needs(d).len()).expect("as many as devices");
         let counters = Counters::new(graph.ids().map(needs));
         let is_new_sync = |d: &DeviceId| {
@@ -160,11 +166,12 @@ impl ProbeState {
         // they are registered, the first one that was not started never waits for a later one.
         let sync_order = graph.order().iter().copied().filter(is_new_sync).collect();
         let mut slots: Vec<Slot> = Vec::with_capacity(graph.len());
-        slots.extend(plan.prior.iter().map(|bound| Slot {
+        let prior_up = prior.iter().map(Option::is_some).collect();
+        slots.extend(prior.into_iter().map(|bound| Slot {
             phase: Phase::Settled,
             queued: Duration::ZERO,
             released_by: None,
-            bound: bound.clone(),
+            bound,
             outcome: None,
         }));
         slots.extend((first..graph.len()).map(|_| Slot {
@@ -178,7 +185,14 @@ impl ProbeState {
         let records = Vec::with_capacity(total);
         let state =
             State { slots, sync_order, left: total, total, untold: 0, stopped_by: None, records };
-        ProbeState { counters, state: Mutex::new(state), changed: Condvar::new(), plan }
+        let mut fault_of = HashMap::new();
+        for (place, fault) in plan.faults.iter().enumerate() {
+            for device in fault.devices() {
+                fault_of.entry(device).or_insert(place);
+            }
+        }
+        let (state, changed) = (Mutex::new(state), Condvar::new());
+        ProbeState { counters, state, changed, plan, fault_of, prior_up }
     }
 
     pub(crate) fn graph(&self) -> &Arc<Graph> {
@@ -191,7 +205,7 @@ impl ProbeState {
 
     /// How many devices this bring-up has.
     pub(crate) fn total(&self) -> usize {
-        self.plan.graph.len() - self.plan.prior.len()
+        self.plan.graph.len() - self.prior_up.len()
     }
 
     /// Seeds the counters: what needs nothing becomes ready, what is rejected is settled. Called
@@ -321,7 +335,7 @@ impl ProbeState {
     /// Everything that is over: only after the caller was told `Done`.
     pub(crate) fn finish(&self) -> Finished {
         let mut st = self.state.lock();
-        let slots = st.slots.drain(..).skip(self.plan.prior.len());
+        let slots = st.slots.drain(..).skip(self.prior_up.len());
         let outcome = |slot: Slot| {
             (slot.outcome.expect("every device is settled when the caller is done"), slot.bound)
         };
@@ -371,8 +385,8 @@ impl ProbeState {
         now: Duration,
         fx: &mut Effects,
     ) -> Settled {
-        if let Some(prior) = self.plan.prior.get(id.index()) {
-            return if prior.is_some() { Settled::Done } else { Settled::Failed(id.0) };
+        if let Some(&up) = self.prior_up.get(id.index()) {
+            return if up { Settled::Done } else { Settled::Failed(id.0) };
         }
         let slot = &mut st.slots[id.index()];
         slot.queued = now;
@@ -402,9 +416,9 @@ impl ProbeState {
     }
 
     fn rejection(&self, id: DeviceId) -> ProbeOutcome {
-        let device = id.index() - self.plan.prior.len();
-        let fault = self.plan.faults.iter().find(|f| f.devices().contains(&device));
-        ProbeOutcome::Rejected(fault.cloned().expect("a rejected device has a fault"))
+        let device = id.index() - self.prior_up.len();
+        let fault = self.fault_of.get(&device).map(|&place| self.plan.faults[place].clone());
+        ProbeOutcome::Rejected(fault.expect("a rejected device has a fault"))
     }
 
     /// Gives a device its outcome.

@@ -204,9 +204,10 @@ fn stepped_rejected_devices_are_settled_at_once_and_their_dependents_skipped() {
 #[test]
 fn stepped_devices_of_an_earlier_bring_up_count_as_bound_or_as_culprits() {
     let decls = vec![decl("up", &[]), decl("dead", &[]), decl("a", &["up"]), decl("b", &["dead"])];
+    let earlier: Arc<dyn Bound> = Arc::new(Thing);
     let plan = Plan {
         graph: Arc::new(Graph::build(decls).unwrap()),
-        prior: vec![Some(Arc::new(Thing)), None],
+        prior: vec![Some(earlier.clone()), None],
         is_async: vec![true; 4],
         faults: Vec::new(),
         keep_going: true,
@@ -226,4 +227,7 @@ fn stepped_devices_of_an_earlier_bring_up_count_as_bound_or_as_culprits() {
     let devices = state.finish().devices;
     assert_eq!(devices[0].0, ProbeOutcome::Bound);
     assert_eq!(devices[1].0, ProbeOutcome::Skipped { culprit: "dead".into() });
+    // A worker may let go of the state much later: after the shutdown, say.
+    drop(needs);
+    assert_eq!(Arc::strong_count(&earlier), 1, "who is over holds no device");
 }
