@@ -74,7 +74,7 @@ fn up_help() -> String {
 /// Serve volumes from machines of many cores, and see what bringing them up and down costs.
 #[derive(Debug, Parser)]
 #[command(name = "corewise", version, styles = STYLES, after_help = EXAMPLES)]
-#[command(disable_help_subcommand = true, max_term_width = 100)]
+#[command(max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) log: Log,
