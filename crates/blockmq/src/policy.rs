@@ -13,8 +13,8 @@ pub(crate) const PASS_QUOTA: u32 = 32;
 pub(crate) const BUDGET_VISITOR: u32 = 8;
 /// Passes that a worker makes before it queues itself again, behind other work.
 pub(crate) const BUDGET_WORKER: u32 = 64;
-/// Pause of a worker between two tries where the driver is busy with nothing in flight. As long as the
-/// kernel's (`BLK_MQ_RESOURCE_DELAY`).
+/// Pause between two tries where the driver is busy with nothing in flight, or the kernel takes
+/// nothing from a ring. As long as the kernel's (`BLK_MQ_RESOURCE_DELAY`).
 pub(crate) const BUSY_PAUSE: Duration = Duration::from_millis(3);
 /// Tags of a hardware queue where the driver doesn't say: two full words.
 pub(crate) const DEFAULT_DEPTH: u32 = 126;

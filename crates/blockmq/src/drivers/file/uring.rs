@@ -19,15 +19,16 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 
-use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::thread::{Builder, JoinHandle, current};
+use corewise_sync::{CachePadded, Parker};
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 
 use super::threads::{PUNCH, Plain, ZERO};
 use crate::driver::{Dispatch, Started};
 use crate::error::{IoError, errno};
+use crate::policy::BUSY_PAUSE;
 use crate::request::{Op, Payload};
 
 /// The entry that tells the reaper to end. Tags are 32 bits wide.
@@ -102,6 +103,11 @@ impl Drop for Owned {
             tracing::error!("a ring's thread died of a panic");
         }
     }
+}
+
+/// Between two tries where the kernel refuses: what it is short of doesn't come back by asking fast.
+fn pause() {
+    Parker::new().park_timeout(BUSY_PAUSE);
 }
 
 struct Ring {
@@ -242,7 +248,7 @@ impl Ring {
             let ring = Arc::clone(this);
             this.plain.on_worker(move || {
                 while ring.submit().is_err() {
-                    corewise_sync::thread::yield_now();
+                    pause();
                 }
             });
         }
@@ -306,7 +312,7 @@ impl Ring {
             && error.raw_os_error() != Some(errno::EINTR)
         {
             tracing::warn!(%error, "waiting for io_uring failed; trying again");
-            corewise_sync::thread::yield_now();
+            pause();
         }
     }
 
