@@ -58,9 +58,9 @@ pub mod cell {
 /// Threads: the standard library's, or loom's.
 pub mod thread {
     #[cfg(loom)]
-    pub use loom::thread::{JoinHandle, current, spawn, yield_now};
+    pub use loom::thread::{JoinHandle, ThreadId, current, spawn, yield_now};
     #[cfg(not(loom))]
-    pub use std::thread::{Builder, JoinHandle, current, spawn, yield_now};
+    pub use std::thread::{Builder, JoinHandle, ThreadId, current, spawn, yield_now};
 }
 
 /// Spin hints: the standard library's, or loom's (which yields to the model).

@@ -28,7 +28,7 @@ impl Counts {
     /// Whether a push should wake (or make) a worker of this pool. Asked by every push, through the
     /// published word.
     pub(crate) fn wake_on_push(&self) -> bool {
-        !self.searching && self.active() < self.base && (self.idle > 0 || self.total < self.max)
+        !self.searching && self.has_core() && (self.idle > 0 || self.total < self.max)
     }
 
     /// Whether the pod can't take more work now, so that it may overflow to another. A searching
@@ -44,10 +44,15 @@ impl Counts {
         self.active() <= self.base
     }
 
+    /// Whether one more worker would have a core.
+    pub(crate) fn has_core(&self) -> bool {
+        self.active() < self.base
+    }
+
     /// Whether a worker that starts an item, or is about to block, should make a spare one first:
     /// the kernel's manager rule, so that no push ever has to (but the very first).
     pub(crate) fn wants_spare(&self) -> bool {
-        self.idle == 0 && !self.searching && self.active() < self.base && self.total < self.max
+        self.idle == 0 && !self.searching && self.has_core() && self.total < self.max
     }
 
     /// Whether an idle worker is more than the pod's cores need, so that it may leave after a

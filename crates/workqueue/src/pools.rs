@@ -124,15 +124,22 @@ impl WorkerPools {
         &self.inner.pods
     }
 
-    /// Takes no more work, lets the workers run what is queued, and waits for their threads to end
-    /// (not for the calling one, so a work item may call it). Later queueing is refused:
-    /// `queue` returns false, and a spawned closure ends as cancelled. May block.
+    /// Takes no more work, lets the workers run what is queued, and waits until all have left and
+    /// their threads have ended. A work item may call it: it doesn't wait for its own worker, nor
+    /// for one whose item is in here too. Several threads may call it at once, and each of them
+    /// waits; the threads are then joined by one of them. Later queueing is refused: `queue`
+    /// returns false, and a spawned closure ends as cancelled. May block.
     #[track_caller]
     pub fn shutdown(&self) {
         let groups = self.inner.close();
         corewise_sync::context::blocking("WorkerPools::shutdown", || {
+            let own = groups.iter().find(|group| group.enter_join());
+            while groups.iter().fold(false, |waited, g| g.wait_left(own.is_some()) | waited) {}
+            if let Some(own) = own {
+                own.exit_join();
+            }
             for group in &groups {
-                group.join();
+                group.join_ending();
             }
         });
     }

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::fence::{FencePolicy, FullFence};
-use corewise_sync::thread;
 use corewise_topology::AffinityScope;
 
 use super::word::Reading;
@@ -91,18 +90,10 @@ impl<F: FencePolicy> Group<F> {
 
     #[cold]
     fn push_slow(self: &Arc<Self>, index: usize) {
-        let pool = &self.pools[index];
-        let mut refused = None;
         let action = {
-            let mut inner = pool.inner.lock();
-            if inner.closing && inner.counts.total == 0 {
-                inner.drain(pool);
-                refused = Some(std::mem::take(&mut inner.list));
-            }
+            let mut inner = self.pools[index].inner.lock();
             self.settle(index, &mut inner, false)
         };
-        // Outside the lock: dropping a queued item cancels it, which runs the user's destructors.
-        drop(refused);
         self.perform(index, action);
     }
 
@@ -180,6 +171,11 @@ impl<F: FencePolicy> Group<F> {
         reading.saturated() && (reading.listed() || !pool.inbox_is_empty())
     }
 
+    /// Whether a pod that this one may help needs it (a moment ago).
+    pub(super) fn others_need_help(&self, index: usize) -> bool {
+        self.soft && self.pools[index].spec.near.iter().any(|&other| self.needs_help(other))
+    }
+
     /// Nothing to take: onto the idle list, or out.
     fn go_idle(self: &Arc<Self>, me: &Arc<Worker>) -> Step {
         let pool = &self.pools[me.pool];
@@ -198,30 +194,24 @@ impl<F: FencePolicy> Group<F> {
         inner.counts.idle += 1;
         // Publish and Recheck.
         match self.settle(me.pool, &mut inner, false) {
-            // Last in, first out: it is me. Work came between; I am the searcher.
+            // Last in, first out: it is me. Work came between, here or in another pod; I am the
+            // searcher.
             Action::Wake(woken) => {
                 debug_assert!(Arc::ptr_eq(&woken, me));
                 me.take_wake();
-                return Step::Again;
+                Step::Again
             }
             Action::Overflow => {
+                let surplus = inner.counts.surplus();
                 drop(inner);
                 self.overflow(me.pool);
-                return Step::Park { surplus: false };
+                Step::Park { surplus }
             }
-            Action::Make | Action::None => {}
-        }
-        // Recheck, for the other pods: a push that found them saturated and us busy has left its
-        // work there. `settle` has fenced.
-        if self.soft && inner.counts.active() < inner.counts.base {
-            let helps = pool.spec.near.iter().any(|&other| self.needs_help(other));
-            if helps && inner.idle.pop_if(|last| Arc::ptr_eq(last, me)).is_some() {
-                inner.counts.idle -= 1;
-                self.publish(me.pool, &inner);
-                return Step::Again;
+            // The pool isn't empty, so nothing is made or refused: I am on its idle list.
+            Action::Make | Action::Refuse(_) | Action::None => {
+                Step::Park { surplus: inner.counts.surplus() }
             }
         }
-        Step::Park { surplus: inner.counts.surplus() }
     }
 
     /// The idle time of a surplus worker ran out: out of the pool, unless it was woken meanwhile.
@@ -238,21 +228,6 @@ impl<F: FencePolicy> Group<F> {
             // Somebody took it off the list, and has left or will leave the token.
             None => Step::Park { surplus: false },
         }
-    }
-
-    fn leave(&self, me: &Worker, mut inner: corewise_sync::MutexGuard<'_, Inner>) -> Step {
-        let pool = &self.pools[me.pool];
-        inner.counts.total -= 1;
-        self.publish(me.pool, &inner);
-        F::full();
-        // Recheck: a push that came before the pool was closed, or raced with the closing, is run.
-        if !pool.inbox_is_empty() && inner.counts.total == 0 {
-            inner.counts.total += 1;
-            self.publish(me.pool, &inner);
-            return Step::Again;
-        }
-        inner.threads.remove(&me.id);
-        Step::Exit
     }
 
     /// A worker is about to block: its core is free for another.
@@ -276,15 +251,15 @@ impl<F: FencePolicy> Group<F> {
         self.perform(index, action);
     }
 
-    /// Publishes the counts.
-    fn publish(&self, index: usize, inner: &Inner) -> Reading {
+    /// Publishes the counts; true where WAKE is set now and wasn't before.
+    pub(super) fn publish(&self, index: usize, inner: &Inner) -> (Reading, bool) {
         let counts = inner.counts();
         let reading = Reading::of(&counts, !inner.list.is_empty(), inner.closing);
         let old = self.pools[index].word.publish(reading);
         if old.wake() != reading.wake() {
             self.mark_wakeable(index, reading.wake());
         }
-        reading
+        (reading, reading.wake() && !old.wake())
     }
 
     fn mark_wakeable(&self, index: usize, wakeable: bool) {
@@ -301,13 +276,24 @@ impl<F: FencePolicy> Group<F> {
     /// there.
     fn settle(&self, index: usize, inner: &mut Inner, spare: bool) -> Action {
         let pool = &self.pools[index];
+        if inner.closing && inner.counts.total == 0 {
+            // Whoever pushes after this drain reads CLOSED, and comes here too.
+            inner.drain(pool);
+            let refused = std::mem::take(&mut inner.list);
+            self.publish(index, inner);
+            return if refused.is_empty() { Action::None } else { Action::Refuse(refused) };
+        }
         // Publish.
-        let reading = self.publish(index, inner);
+        let (reading, has_room) = self.publish(index, inner);
         // Pairs with the fence in `push`.
         F::full();
         // Recheck.
         let pending = !inner.list.is_empty() || !pool.inbox_is_empty();
-        if pending && reading.wake() || spare && inner.counts().wants_spare() {
+        if pending && reading.wake()
+            || spare && inner.counts().wants_spare()
+            // Until now a push on a saturated pod found no room here: look after it.
+            || has_room && self.others_need_help(index)
+        {
             return self.recruit(index, inner);
         }
         if pending && reading.saturated() && self.soft { Action::Overflow } else { Action::None }
@@ -340,6 +326,9 @@ impl<F: FencePolicy> Group<F> {
             Action::Wake(worker) => worker.unpark(),
             Action::Make => self.make_worker(index),
             Action::Overflow => self.overflow(index),
+            // Outside the lock: dropping a queued item cancels it, which runs the user's
+            // destructors.
+            Action::Refuse(items) => drop(items),
         }
     }
 
@@ -370,16 +359,11 @@ impl<F: FencePolicy> Group<F> {
     /// Starts the thread of a worker that is counted already, as the searcher.
     fn make_worker(self: &Arc<Self>, index: usize) {
         let pool = &self.pools[index];
-        let id = {
-            let mut inner = pool.inner.lock();
-            inner.next_worker += 1;
-            inner.next_worker - 1
-        };
+        let id = pool.inner.lock().reserve();
         let mut inner = match worker::start(self, index, id) {
             Ok(handle) => {
                 PoolStats::count(&pool.stats.threads_made, 1);
-                let mut inner = pool.inner.lock();
-                inner.threads.insert(id, handle);
+                pool.inner.lock().made(id, handle);
                 return;
             }
             Err(error) => {
@@ -387,9 +371,13 @@ impl<F: FencePolicy> Group<F> {
                 pool.inner.lock()
             }
         };
+        inner.threads.remove(&id);
         inner.counts.total -= 1;
         inner.counts.searching = false;
         inner.cannot_make = true;
+        if inner.closing {
+            pool.left.notify_all();
+        }
         let action = self.settle(index, &mut inner, false);
         drop(inner);
         match action {
@@ -408,18 +396,18 @@ impl<F: FencePolicy> Group<F> {
                 }
                 inner.counts.total = 1;
                 inner.counts.searching = true;
-                inner.next_worker += 1;
                 self.publish(index, &inner);
-                inner.next_worker - 1
+                inner.reserve()
             };
             let made = worker::start(self, index, id);
             let mut inner = pool.inner.lock();
             match made {
                 Ok(handle) => {
                     PoolStats::count(&pool.stats.threads_made, 1);
-                    inner.threads.insert(id, handle);
+                    inner.made(id, handle);
                 }
                 Err(error) => {
+                    inner.threads.remove(&id);
                     inner.counts.total = 0;
                     inner.counts.searching = false;
                     self.publish(index, &inner);
@@ -428,44 +416,6 @@ impl<F: FencePolicy> Group<F> {
             }
         }
         Ok(())
-    }
-
-    /// Takes no more work; the workers run what is queued, and leave.
-    pub(crate) fn close(&self) {
-        for (index, pool) in self.pools.iter().enumerate() {
-            let woken = {
-                let mut inner = pool.inner.lock();
-                inner.closing = true;
-                let idle = std::mem::take(&mut inner.idle);
-                inner.counts.idle = 0;
-                self.publish(index, &inner);
-                F::full();
-                idle
-            };
-            for worker in woken {
-                worker.wake_up();
-                worker.unpark();
-            }
-        }
-    }
-
-    /// Waits for the threads to end; not for the calling one. May block.
-    pub(crate) fn join(&self) {
-        let own = thread::current().id();
-        loop {
-            let mut handles: Vec<_> = Vec::new();
-            for pool in &self.pools {
-                handles.extend(pool.inner.lock().threads.drain().map(|(_, handle)| handle));
-            }
-            handles.retain(|handle| handle.thread().id() != own);
-            if handles.is_empty() {
-                return;
-            }
-            for handle in handles {
-                // A worker catches its items' panics; if it died of its own, that is logged there.
-                let _ = handle.join();
-            }
-        }
     }
 
     /// Runs an instance with the pod's placement token.

@@ -6,6 +6,7 @@
 //!
 //! Lock order: one pool's lock at a time; nothing is called back while it is held.
 
+mod ending;
 pub(crate) mod group;
 #[cfg(all(test, not(loom)))]
 mod stepped;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::fence::FencePolicy;
 use corewise_sync::inbox::Inbox;
-use corewise_sync::{CachePadded, Mutex, thread};
+use corewise_sync::{CachePadded, Condvar, Mutex, thread};
 use corewise_topology::CpuSet;
 
 use crate::item::Queued;
@@ -68,6 +69,8 @@ pub(crate) struct Pool<F: FencePolicy> {
     word: CachePadded<Word>,
     /// L: is the lock; guards the list, the idle workers and the counts.
     inner: CachePadded<Mutex<Inner>>,
+    /// L: waited on with `inner`: once it is closed, told of each worker that leaves.
+    left: Condvar,
     /// A: statistics.
     pub(crate) stats: PoolStats,
     fence: PhantomData<F>,
@@ -97,7 +100,12 @@ pub(super) struct Inner {
     cannot_make: bool,
     closing: bool,
     next_worker: u32,
-    threads: HashMap<u32, thread::JoinHandle<()>>,
+    /// By number of the worker; hand-driven workers have none.
+    threads: HashMap<u32, ending::Thread>,
+    /// Once it is closed: threads of workers that have left, about to end.
+    ending: Vec<thread::JoinHandle<()>>,
+    /// Workers that wait for the others to leave.
+    joining: usize,
 }
 
 /// What a change of the pool's state calls for, to be carried out after the lock is released.
@@ -110,6 +118,8 @@ pub(super) enum Action {
     Make,
     /// The pod can't take its work: look for another.
     Overflow,
+    /// The pool is closed and has no workers: drop these, which cancels them.
+    Refuse(VecDeque<Queued>),
 }
 
 impl<F: FencePolicy> Pool<F> {
@@ -127,7 +137,10 @@ impl<F: FencePolicy> Pool<F> {
                 closing: false,
                 next_worker: 0,
                 threads: HashMap::new(),
+                ending: Vec::new(),
+                joining: 0,
             })),
+            left: Condvar::new(),
             stats: PoolStats::default(),
             spec,
             fence: PhantomData,

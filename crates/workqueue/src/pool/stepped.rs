@@ -94,6 +94,57 @@ fn stepped_a_worker_that_goes_idle_looks_after_saturated_pods_first() {
 }
 
 #[test]
+fn stepped_a_helping_pod_brings_in_as_many_workers_as_there_is_work_for() {
+    let (group, log) = (group(2, 2), Log::default());
+    let _busy = [group.enlist(0), group.enlist(0)];
+    let helpers = [group.enlist(1), group.enlist(1)];
+    for worker in &helpers {
+        park(&group, worker);
+    }
+    // The second push meets a pod 1 that is searching already, and leaves it alone.
+    push(&group, 0, &log, 1);
+    push(&group, 0, &log, 2);
+    assert!(helpers[1].take_wake() && !helpers[0].take_wake());
+    assert_eq!(group.step(&helpers[1]), Step::Again);
+    assert!(helpers[0].take_wake(), "pod 0 has more, and pod 1 has a core left");
+    assert_eq!(group.step(&helpers[0]), Step::Again);
+    assert_eq!(*log.lock(), [1, 2]);
+}
+
+#[test]
+fn stepped_a_search_that_ends_at_home_leaves_no_other_pod_waiting() {
+    let (group, log) = (group(2, 2), Log::default());
+    let _busy = [group.enlist(0), group.enlist(0)];
+    let helpers = [group.enlist(1), group.enlist(1)];
+    for worker in &helpers {
+        park(&group, worker);
+    }
+    push(&group, 1, &log, 1);
+    push(&group, 0, &log, 2);
+    assert!(helpers[1].take_wake() && !helpers[0].take_wake());
+    assert_eq!(group.step(&helpers[1]), Step::Again);
+    assert_eq!(*log.lock(), [1], "its own pod's work first");
+    assert!(helpers[0].take_wake(), "pod 0's push was left to the search: it has to be looked for");
+    assert_eq!(group.step(&helpers[0]), Step::Again);
+    assert_eq!(*log.lock(), [1, 2]);
+}
+
+#[test]
+fn stepped_a_core_that_a_blocking_region_frees_helps_a_saturated_pod() {
+    let (group, log) = (group(2, 1), Log::default());
+    let _busy = group.enlist(0);
+    let (idle, _blocks) = (group.enlist(1), group.enlist(1));
+    park(&group, &idle);
+    // Pod 1's core is taken as well: nobody to wake.
+    push(&group, 0, &log, 1);
+    assert!(!idle.take_wake());
+    group.begin_blocking(1);
+    assert!(idle.take_wake(), "pod 1 has a free core and an idle worker, pod 0 has work");
+    assert_eq!(group.step(&idle), Step::Again);
+    assert_eq!(*log.lock(), [1]);
+}
+
+#[test]
 fn stepped_a_returning_worker_is_one_too_many_and_goes_idle() {
     let (group, log) = (group(1, 1), Log::default());
     let (first, second) = (group.enlist(0), group.enlist(0));

@@ -129,6 +129,7 @@ pub(super) fn start<F: FencePolicy>(
     // The kernel cuts names at 15 bytes.
     let name = format!("cw-{}{}:{id}", short(group.scope), group.pools[pool].spec.pod);
     spawn(name, move || {
+        group.pools[pool].inner.lock().arrived(id);
         pin(&group, pool);
         let blocks = Rc::new(Blocks { group: Arc::clone(&group), pool });
         let _observed = context::observe(blocks);

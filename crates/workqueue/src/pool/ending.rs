@@ -1,0 +1,155 @@
+//! How workers leave: one of them when it isn't needed, all of them when the pools are closed, and
+//! how somebody waits for that.
+
+use corewise_sync::fence::FencePolicy;
+use corewise_sync::thread::{self, JoinHandle, ThreadId};
+
+use super::group::{Group, Step};
+use super::worker::Worker;
+use super::{Inner, Pool};
+
+/// What a pool knows of a worker's thread. Either half may come first: the worker says who it is,
+/// and whoever made it brings the handle.
+#[derive(Default)]
+pub(super) struct Thread {
+    id: Option<ThreadId>,
+    handle: Option<JoinHandle<()>>,
+}
+
+impl Inner {
+    /// A number for a worker whose thread is about to be made.
+    pub(super) fn reserve(&mut self) -> u32 {
+        let id = self.next_worker;
+        self.next_worker += 1;
+        self.threads.insert(id, Thread::default());
+        id
+    }
+
+    /// The thread was made. Its worker may have left already.
+    pub(super) fn made(&mut self, id: u32, handle: JoinHandle<()>) {
+        match self.threads.get_mut(&id) {
+            Some(thread) => thread.handle = Some(handle),
+            None if self.closing => self.ending.push(handle),
+            None => drop(handle),
+        }
+    }
+
+    /// The worker's thread has started: this is it.
+    pub(super) fn arrived(&mut self, id: u32) {
+        if let Some(thread) = self.threads.get_mut(&id) {
+            thread.id = Some(thread::current().id());
+        }
+    }
+
+    fn has(&self, id: ThreadId) -> bool {
+        self.threads.values().any(|thread| thread.id == Some(id))
+    }
+}
+
+impl<F: FencePolicy> Pool<F> {
+    /// Waits until no more than these workers are left; true where it had to wait.
+    fn wait_left(&self, others: impl Fn(&Inner) -> usize) -> bool {
+        let mut waited = false;
+        let mut inner = self.inner.lock();
+        while inner.counts.total > others(&inner) {
+            waited = true;
+            inner = self.left.wait(inner);
+        }
+        waited
+    }
+}
+
+impl<F: FencePolicy> Group<F> {
+    /// The worker is off the idle list, and goes.
+    pub(super) fn leave(
+        &self,
+        me: &Worker,
+        mut inner: corewise_sync::MutexGuard<'_, Inner>,
+    ) -> Step {
+        let pool = &self.pools[me.pool];
+        inner.counts.total -= 1;
+        self.publish(me.pool, &inner);
+        F::full();
+        // Recheck: a push that came before the pool was closed, or raced with the closing, is run;
+        // and so is what a saturated pod can't take, since nobody wakes a worker that has left.
+        let last = inner.counts.total == 0 && !pool.inbox_is_empty();
+        if last || inner.closing && inner.counts.has_core() && self.others_need_help(me.pool) {
+            inner.counts.total += 1;
+            self.publish(me.pool, &inner);
+            return Step::Again;
+        }
+        let thread = inner.threads.remove(&me.id);
+        if inner.closing {
+            inner.ending.extend(thread.and_then(|thread| thread.handle));
+            pool.left.notify_all();
+        }
+        Step::Exit
+    }
+
+    /// Takes no more work; the workers run what is queued, and leave.
+    pub(crate) fn close(&self) {
+        for (index, pool) in self.pools.iter().enumerate() {
+            let woken = {
+                let mut inner = pool.inner.lock();
+                inner.closing = true;
+                let idle = std::mem::take(&mut inner.idle);
+                inner.counts.idle = 0;
+                self.publish(index, &inner);
+                F::full();
+                idle
+            };
+            for worker in woken {
+                worker.wake_up();
+                worker.unpark();
+            }
+        }
+    }
+
+    /// Notes that the calling thread waits for the workers to leave, if it is one of them: no other
+    /// worker that does so waits for it, or each would wait for the other. True where it is one.
+    pub(crate) fn enter_join(&self) -> bool {
+        let own = thread::current().id();
+        self.pools.iter().any(|pool| {
+            let mut inner = pool.inner.lock();
+            let mine = inner.has(own);
+            if mine {
+                inner.joining += 1;
+                pool.left.notify_all();
+            }
+            mine
+        })
+    }
+
+    /// The end of an [`enter_join`](Group::enter_join) that said yes.
+    pub(crate) fn exit_join(&self) {
+        let own = thread::current().id();
+        for pool in &self.pools {
+            let mut inner = pool.inner.lock();
+            if inner.has(own) {
+                inner.joining -= 1;
+            }
+        }
+    }
+
+    /// Waits until the workers have left, `by_worker` except those that wait for the same; true
+    /// where it had to wait. A worker that is still there may have started one in a pool that was
+    /// empty, so that only a round in which nobody waited says that all have left. May block.
+    pub(crate) fn wait_left(&self, by_worker: bool) -> bool {
+        let mut waited = false;
+        for pool in &self.pools {
+            waited |= pool.wait_left(|inner| if by_worker { inner.joining } else { 0 });
+        }
+        waited
+    }
+
+    /// Joins the threads of the workers that have left: they are about to end. May block.
+    pub(crate) fn join_ending(&self) {
+        for pool in &self.pools {
+            let ending = std::mem::take(&mut pool.inner.lock().ending);
+            for handle in ending {
+                // A worker catches its items' panics; if it died of its own, that is logged there.
+                let _ = handle.join();
+            }
+        }
+    }
+}
