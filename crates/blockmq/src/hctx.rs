@@ -5,7 +5,6 @@
 //! `finish` frees the tag, calls the completion function and counts the request out.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
 use corewise_sync::Parker;
@@ -23,7 +22,7 @@ use crate::error::IoError;
 use crate::gate::RunGate;
 use crate::grace::Grace;
 use crate::policy::{BUDGET_VISITOR, BUDGET_WORKER, BUSY_PAUSE, PASS_QUOTA};
-use crate::request::Request;
+use crate::request::{Request, caught};
 use crate::run_state::RunState;
 use crate::runner::{self, Pass, Ran, Source};
 use crate::stats::{HctxStats, PerSlot, RunnerStats, bump};
@@ -354,7 +353,7 @@ impl Source for Arc<Hctx> {
         });
         if started != 0 {
             let _section = AtomicSection::enter("commit of a block dispatch");
-            if catch_unwind(AssertUnwindSafe(|| self.core.driver.commit(self.index))).is_err() {
+            if caught(|| self.core.driver.commit(self.index)).is_none() {
                 tracing::error!(queue = %self.core.name, "the driver panicked in commit");
             }
         }
@@ -386,9 +385,9 @@ impl Hctx {
             let driver = &self.core.driver;
             // Counted before it can complete, so that who has drained the queue sees it counted.
             RunnerStats::add(&self.runner_stats.dispatched, 1);
-            match catch_unwind(AssertUnwindSafe(|| driver.queue_request(self.index, rq))) {
-                Ok(Dispatch::Started) => *started += 1,
-                Ok(Dispatch::Busy(rq)) => {
+            match caught(|| driver.queue_request(self.index, rq)) {
+                Some(Dispatch::Started) => *started += 1,
+                Some(Dispatch::Busy(rq)) => {
                     RunnerStats::add(&self.runner_stats.busy, 1);
                     RunnerStats::add(&self.runner_stats.dispatched, 1u64.wrapping_neg());
                     let (pending, tag) = rq.into_parts();
@@ -398,7 +397,7 @@ impl Hctx {
                     // The next completion runs the queue again, if there is one to come.
                     return if self.tags.arm() == 0 { Pass::Later } else { Pass::Idle };
                 }
-                Err(_) => {
+                None => {
                     // The unwinding dropped the request, which completed it.
                     *started += 1;
                     tracing::error!(

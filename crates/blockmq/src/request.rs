@@ -12,6 +12,18 @@ use corewise_sync::context::AtomicSection;
 
 use crate::error::{IoError, IoErrorKind, errno};
 
+/// Calls a stranger's code: `None` where it panicked. What it panicked with is the stranger's too, and
+/// may panic once more when it is dropped.
+pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Option<R> {
+    catch_unwind(AssertUnwindSafe(f))
+        .map_err(|payload| {
+            if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+                std::mem::forget(another); // it might go on like that for ever
+            }
+        })
+        .ok()
+}
+
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
@@ -290,7 +302,7 @@ impl Request {
         };
         let _section = AtomicSection::enter("completion of a block request");
         // The function is a stranger's: its panic must not take a reaper or a worker along.
-        if catch_unwind(AssertUnwindSafe(move || on_complete(done))).is_err() {
+        if caught(move || on_complete(done)).is_none() {
             tracing::error!(op = %self.op, offset = self.offset, "a completion function panicked");
         }
     }

@@ -309,6 +309,37 @@ fn stepped_a_driver_that_panics_fails_its_request_and_nothing_else() {
     assert_eq!(second.recv().unwrap().result.unwrap_err().kind(), IoErrorKind::Io(5));
 }
 
+/// Panics with something that panics once more when it is dropped.
+fn panic_twice() -> ! {
+    struct Nasty;
+    impl Drop for Nasty {
+        fn drop(&mut self) {
+            panic!("on purpose, again");
+        }
+    }
+    std::panic::panic_any(Nasty)
+}
+
+#[test]
+fn stepped_a_panic_that_panics_when_it_is_dropped_stops_no_queue() {
+    let driver = Held::default();
+    let queue = by_hand(&driver, 1);
+    driver.instead(|_rq| panic_twice());
+    let first = submit(&*queue, block(1));
+    settle(&queue);
+    assert_eq!(first.recv().unwrap().result.unwrap_err().kind(), IoErrorKind::Gone);
+    driver.keep();
+    queue.submit(block(2).on_complete(|_| panic_twice()));
+    settle(&queue);
+    driver.finish_one(Ok(()));
+    queue.freeze(); // nobody is inside any more
+    queue.unfreeze();
+    let third = submit(&*queue, block(3));
+    settle(&queue);
+    driver.finish_one(Ok(()));
+    third.recv().unwrap().result.unwrap();
+}
+
 #[test]
 fn stepped_a_quiesce_inside_a_dispatch_is_refused_and_not_a_deadlock() {
     let driver = Held::default();

@@ -269,6 +269,10 @@ impl Inner {
                 "serving a client panicked: its connection is closed"
             );
             connection.cut();
+            // The device's own value, which may panic once more.
+            if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+                std::mem::forget(another);
+            }
         }
         connection.close();
         self.registry.leave(connection.id);
