@@ -14,6 +14,7 @@
 //! `WAITERS` and its Take waits for the lock under which the waker is pushed.
 //! `tests/loom_completion.rs`.
 
+use std::panic::{self, AssertUnwindSafe};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -54,16 +55,14 @@ impl Completion {
     }
 
     /// It happened: wakes all waiters. More calls do nothing. Any context; takes a short lock only
-    /// where somebody waits.
+    /// where somebody waits. A waker that panics is logged, and keeps no other waiter asleep.
     pub fn complete(&self) {
         // Finish. Release pairs with the Acquire loads of the waiters.
         let old = self.state.fetch_or(DONE, Ordering::AcqRel);
         if old & (DONE | WAITERS) == WAITERS {
             // Take.
             let waiters = std::mem::take(&mut *self.waiters.lock());
-            for waiter in waiters {
-                waiter.wake();
-            }
+            waiters.into_iter().for_each(wake);
         }
     }
 
@@ -81,7 +80,7 @@ impl Completion {
         if self.spin() {
             return;
         }
-        context::blocking("Completion::wait", || self.park(None));
+        context::blocking_reported(|| self.park(None));
     }
 
     /// As [`Completion::wait`], for at most `timeout`: true where it happened.
@@ -91,9 +90,7 @@ impl Completion {
         if self.spin() {
             return true;
         }
-        context::blocking("Completion::wait_timeout", || {
-            self.park(Instant::now().checked_add(timeout))
-        })
+        context::blocking_reported(|| self.park(Instant::now().checked_add(timeout)))
     }
 
     /// For futures: ready where it happened, else the task is woken when it does.
@@ -139,20 +136,38 @@ impl Completion {
 
     /// Registers a waker; false where it has happened meanwhile and nothing was registered.
     fn register(&self, waker: &Waker) -> bool {
+        // Cloned, and where it isn't needed dropped, outside the lock: both may be user code.
+        let mut own = Some(waker.clone());
         let mut waiters = self.waiters.lock();
         // Announce. Acquire: where DONE is seen, the completer's writes are too.
         if self.state.fetch_or(WAITERS, Ordering::AcqRel) & DONE != 0 {
             return false;
         }
         if !waiters.iter().any(|w| w.will_wake(waker)) {
-            waiters.push(waker.clone());
+            waiters.extend(own.take());
         }
+        drop(waiters);
         true
     }
 
     /// A waiter whose time ran out leaves nothing behind.
     fn forget(&self, waker: &Waker) {
         self.waiters.lock().retain(|w| !w.will_wake(waker));
+    }
+}
+
+/// Wakes one waiter. Its waker may be a user's and panic: those after it are to be woken as well,
+/// and the completer has nothing to do with it.
+fn wake(waker: Waker) {
+    if cfg!(loom) {
+        // There a panic is the model's verdict.
+        return waker.wake();
+    }
+    if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+        tracing::error!("a waker panicked");
+        // What panics while it is dropped isn't dropped a second time.
+        let dropped = panic::catch_unwind(AssertUnwindSafe(|| drop(payload)));
+        dropped.unwrap_or_else(std::mem::forget);
     }
 }
 
@@ -290,5 +305,39 @@ mod tests {
         event.complete();
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
         assert!(event.poll_complete(&mut cx).is_ready());
+    }
+
+    #[test]
+    fn a_waker_that_panics_keeps_no_other_waiter_asleep() {
+        use std::task::Wake;
+        struct Bomb;
+        impl Wake for Bomb {
+            fn wake(self: Arc<Self>) {
+                panic!("on purpose, in wake");
+            }
+        }
+        let event = Arc::new(Completion::new());
+        let bomb = Waker::from(Arc::new(Bomb));
+        assert!(event.poll_complete(&mut Context::from_waker(&bomb)).is_pending());
+        let parker = Parker::new();
+        let waker = parker.waker();
+        assert!(event.poll_complete(&mut Context::from_waker(&waker)).is_pending());
+        let completer = {
+            let event = Arc::clone(&event);
+            std::thread::spawn(move || event.complete())
+        };
+        let completed = completer.join();
+        assert!(parker.park_timeout(Duration::ZERO), "the token is there");
+        assert!(completed.is_ok(), "and the waker's panic is no business of the completer's");
+    }
+
+    #[test]
+    fn a_wait_in_an_atomic_section_is_one_violation() {
+        let before = context::violations();
+        let event = Completion::new();
+        let section = context::AtomicSection::enter("test");
+        assert!(!event.wait_timeout(Duration::ZERO));
+        drop(section);
+        assert_eq!(context::violations(), before + 1);
     }
 }

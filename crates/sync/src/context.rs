@@ -70,7 +70,8 @@ impl fmt::Display for Violation {
     }
 }
 
-/// A stretch in which this thread must not block; ends when dropped. Sections nest.
+/// A stretch in which this thread must not block; ends when dropped. Sections nest: the guard made
+/// last is dropped first (as with the other guards here; each restores what it found).
 #[derive(Debug)]
 #[must_use = "the section ends when the guard is dropped"]
 pub struct AtomicSection {
@@ -157,7 +158,9 @@ impl fmt::Debug for ObserverGuard {
 
 impl Drop for ObserverGuard {
     fn drop(&mut self) {
-        OBSERVER.with(|o| *o.borrow_mut() = self.outer.take());
+        let outer = self.outer.take();
+        // Dropped after the borrow: an observer's destructor may look for the observer.
+        drop(OBSERVER.with(|o| std::mem::replace(&mut *o.borrow_mut(), outer)));
     }
 }
 
@@ -168,6 +171,11 @@ impl Drop for ObserverGuard {
 #[track_caller]
 pub fn blocking<R>(what: &'static str, f: impl FnOnce() -> R) -> R {
     might_block(what);
+    blocking_reported(f)
+}
+
+/// As [`blocking`], for a caller that has said `might_block` already: one wait is one violation.
+pub(crate) fn blocking_reported<R>(f: impl FnOnce() -> R) -> R {
     let _region = Region::enter();
     f()
 }
@@ -280,6 +288,21 @@ mod tests {
         drop(guard);
         blocking("unobserved", || ());
         assert_eq!(*log.0.borrow(), ["begin", "end", "begin", "end"]);
+    }
+
+    #[test]
+    fn an_observer_may_block_while_it_is_dropped() {
+        struct Blocks;
+        impl BlockingObserver for Blocks {
+            fn begin(&self) {}
+            fn end(&self) {}
+        }
+        impl Drop for Blocks {
+            fn drop(&mut self) {
+                blocking("drop", || ());
+            }
+        }
+        drop(observe(Rc::new(Blocks)));
     }
 
     #[test]
