@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::panic::{self, AssertUnwindSafe};
 
 /// A workqueue could not be built.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +80,15 @@ impl JoinError {
             JoinError::Cancelled => panic!("{self}"),
         }
     }
+}
+
+/// Runs what may run user code; a panic in there is logged, and that is all.
+pub(crate) fn shielded(what: &str, body: impl FnOnce()) {
+    let Err(payload) = panic::catch_unwind(AssertUnwindSafe(body)) else { return };
+    tracing::error!(message = panic_message(payload.as_ref()), "{what} panicked");
+    // The payload is user code too. What panics while it is dropped isn't dropped a second time.
+    let dropped = panic::catch_unwind(AssertUnwindSafe(|| drop(payload)));
+    dropped.unwrap_or_else(std::mem::forget);
 }
 
 /// The message of a panic payload: what `panic!` was given, or that it wasn't text.

@@ -15,8 +15,8 @@ use corewise_sync::inbox::{Link, Node};
 use corewise_sync::{Completion, Mutex};
 
 use crate::colours::Ticket;
-use crate::error::panic_message;
-use crate::work_state::{Finished, Seq, WorkState, at_most};
+use crate::error::shielded;
+use crate::work_state::{Finished, Seq, WorkState, at_most, long_before};
 
 /// Something that a worker can run.
 pub(crate) trait Item: Send + Sync {
@@ -53,8 +53,6 @@ pub(crate) struct Header {
 // (`WorkState::pend`), and the bit's transitions are acquire/release, so the hand-over orders the
 // accesses. A `Job` may move between threads: items are `Send + Sync`, tickets are too.
 unsafe impl Sync for Header {}
-// SAFETY: as above; nothing in it belongs to a thread.
-unsafe impl Send for Header {}
 
 impl Header {
     pub(crate) fn new() -> Self {
@@ -108,23 +106,40 @@ impl Header {
 
     /// Instance `seq` is over: wakes those who wait for it or for an earlier one.
     fn wake_flushers(&self, seq: Seq) {
-        let mut ended = Vec::new();
-        {
-            let mut flushers = self.flushers.lock();
-            flushers.retain(|(target, event)| {
-                let over = at_most(*target, seq);
-                if over {
-                    ended.push(Arc::clone(event));
-                }
-                !over
-            });
-            if flushers.is_empty() {
-                self.state.clear_flushers();
-            }
-        }
+        let ended = self.flushers_until(seq, &mut self.flushers.lock());
         for event in ended {
             event.complete();
         }
+    }
+
+    /// Takes out those who wait for instance `seq` or for an earlier one.
+    fn flushers_until(
+        &self,
+        seq: Seq,
+        flushers: &mut Vec<(Seq, Arc<Completion>)>,
+    ) -> Vec<Arc<Completion>> {
+        let ended = flushers.extract_if(.., |(target, _)| at_most(*target, seq));
+        let ended = ended.map(|(_, event)| event).collect();
+        if flushers.is_empty() {
+            self.state.clear_flushers();
+        }
+        ended
+    }
+
+    /// The pending instance is cancelled: those who wait for it and have to be woken now. Where an
+    /// earlier one still runs nobody has: who waits for the cancelled one then waits for that.
+    fn cancel(&self) -> Vec<Arc<Completion>> {
+        // Under the lock: the worker that runs the earlier one finishes either before, and then
+        // isn't seen running, or it sees what is changed here.
+        let mut flushers = self.flushers.lock();
+        let old = self.state.cancel();
+        if !old.running() {
+            return self.flushers_until(old.seq(), &mut flushers);
+        }
+        for (target, _) in flushers.iter_mut().filter(|(target, _)| *target == old.seq()) {
+            *target = long_before(old.seq());
+        }
+        Vec::new()
     }
 }
 
@@ -179,14 +194,13 @@ impl Queued {
 
 impl Drop for Queued {
     fn drop(&mut self) {
-        let seq = self.header().state.snapshot().seq();
         // SAFETY: a queued item is pending, and this handle is what holds the bit.
         let job = unsafe { self.header().take_job() }.expect("a queued item has a job");
         // From here on `job` alone keeps the header alive.
-        let owed = job.item.header().state.cancel();
-        job.item.cancelled();
-        if owed.flushers {
-            job.item.header().wake_flushers(seq);
+        let ended = job.item.header().cancel();
+        shielded("cancelling a work item", || job.item.cancelled());
+        for event in ended {
+            event.complete();
         }
         drop_item(job.item);
     }
@@ -237,7 +251,7 @@ impl Running {
         let mut ran = 0;
         loop {
             if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| job.item.run())) {
-                job.item.panicked(payload);
+                shielded("dropping what a work item panicked with", || job.item.panicked(payload));
             }
             ran += 1;
             let Finished { again, flushers } = job.item.header().state.finish();
@@ -263,10 +277,42 @@ impl Running {
 /// Gives up the queue's hold on an item. If it was the last one, the user's destructors run here,
 /// and may panic: that is no business of the worker's.
 fn drop_item(item: Arc<dyn Item>) {
-    if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| drop(item))) {
-        tracing::error!(
-            message = panic_message(payload.as_ref()),
-            "dropping a work item's function panicked"
-        );
+    shielded("dropping a work item's function", || drop(item));
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::work::Work;
+
+    fn pend(work: &Work) -> Queued {
+        let item = Arc::clone(&work.inner) as Arc<dyn Item>;
+        assert!(item.header().state.pend());
+        // SAFETY: `pend` succeeded just now.
+        unsafe { Queued::new(Job { item, ticket: None }) }
+    }
+
+    #[test]
+    fn a_cancelled_instance_ends_no_flush_that_waits_for_the_running_one() {
+        let work = Work::new(|| ());
+        let header = work.inner.header();
+        let first = pend(&work).start().expect("nobody runs it");
+        std::thread::scope(|scope| {
+            let waiting = |n| {
+                while header.flushers.lock().len() != n {
+                    std::thread::yield_now();
+                }
+            };
+            let mut flushes = vec![scope.spawn(|| work.flush())];
+            waiting(1);
+            let second = pend(&work);
+            flushes.push(scope.spawn(|| work.flush()));
+            waiting(2);
+            drop(second);
+            assert_eq!(header.flushers.lock().len(), 2, "the first instance still runs");
+            first.run();
+            assert!(flushes.into_iter().all(|flush| flush.join().unwrap()));
+        });
+        assert!(!work.flush(), "nothing is left to wait for");
     }
 }

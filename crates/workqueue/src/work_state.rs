@@ -31,6 +31,12 @@ pub(crate) fn at_most(a: Seq, b: Seq) -> bool {
     (b.wrapping_sub(a) & (u64::MAX >> SEQ_SHIFT)) < 1 << (63 - SEQ_SHIFT)
 }
 
+/// A number that is `at_most` that of every instance around `seq`: what waits for it is woken by
+/// whichever instance finishes next.
+pub(crate) fn long_before(seq: Seq) -> Seq {
+    seq.wrapping_sub(1 << (62 - SEQ_SHIFT)) & (u64::MAX >> SEQ_SHIFT)
+}
+
 /// A decoded reading of the word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Snapshot(u64);
@@ -140,10 +146,10 @@ impl WorkState {
         old >> SEQ_SHIFT
     }
 
-    /// Drops the pending instance without running it (after the job slot was emptied).
-    pub(crate) fn cancel(&self) -> Finished {
-        let old = self.word.fetch_and(!PENDING, Ordering::AcqRel);
-        Finished { again: false, flushers: old & FLUSHERS != 0 }
+    /// Under the flushers' lock: drops the pending instance without running it (after the job slot
+    /// was emptied). What it was.
+    pub(crate) fn cancel(&self) -> Snapshot {
+        Snapshot(self.word.fetch_and(!PENDING, Ordering::AcqRel))
     }
 
     /// Under the flushers' lock: announces one who waits for the latest instance.
@@ -193,5 +199,10 @@ mod tests {
         let last = u64::MAX >> SEQ_SHIFT;
         assert!(at_most(1, 1) && at_most(1, 2) && !at_most(2, 1));
         assert!(at_most(last, 0) && !at_most(0, last), "0 comes after the last number");
+        let half = 1 << (63 - SEQ_SHIFT);
+        assert!(at_most(0, half - 1) && !at_most(0, half), "half of the numbers are later");
+        for seq in [0, 1, half, last] {
+            assert!(at_most(long_before(seq), seq) && at_most(long_before(seq), seq.max(2) - 2));
+        }
     }
 }

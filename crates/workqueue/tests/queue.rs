@@ -387,6 +387,51 @@ fn a_panic_in_a_destructor_kills_no_worker() {
 }
 
 #[test]
+fn a_panic_whose_payload_panics_when_dropped_kills_no_worker() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            std::panic::panic_any(Bomb);
+        }
+    }
+    let (pools, queue) = queue(1);
+    let work = Work::new(|| std::panic::panic_any(Bomb));
+    queue.queue(&work);
+    // Its handle is gone, so that the worker drops the payload, with the task.
+    drop(queue.spawn(|| std::panic::panic_any(Bomb)));
+    queue.flush();
+    assert!(!work.is_running());
+    assert_eq!(queue.spawn(|| 3).join().unwrap(), 3);
+    assert_eq!(pools.report()[0].threads_made, 1);
+}
+
+#[test]
+fn a_waker_that_panics_takes_nothing_from_its_task_or_from_the_worker() {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Wake, Waker};
+    struct Bomb;
+    impl Wake for Bomb {
+        fn wake(self: Arc<Self>) {
+            panic!("on purpose, in wake");
+        }
+    }
+    let (pools, queue) = queue(1);
+    let gate = occupy(&queue);
+    let mut handle = pin!(queue.spawn(|| 5));
+    let waker = Waker::from(Arc::new(Bomb));
+    let mut cx = Context::from_waker(&waker);
+    assert!(handle.as_mut().poll(&mut cx).is_pending());
+    gate.complete();
+    queue.flush();
+    match handle.as_mut().poll(&mut cx) {
+        Poll::Ready(value) => assert_eq!(value.unwrap(), 5),
+        Poll::Pending => panic!("the task is over"),
+    }
+    assert_eq!(pools.report()[0].threads_made, 1);
+}
+
+#[test]
 fn idle_workers_sleep_and_stay_asleep() {
     /// State and voluntary context switches of this test's workers, by thread.
     fn workers() -> Vec<(String, char, String)> {
