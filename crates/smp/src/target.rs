@@ -3,6 +3,7 @@
 //! The protocol (accept, push, wake; close, drain, declare dead) stands in `README.md` beside this
 //! file.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -101,9 +102,25 @@ impl Target {
         }
     }
 
-    /// Fails everything in the inbox: dropping a message does.
+    /// Fails everything in the inbox.
     fn discard(&self) {
-        drop(self.hot.inbox.take());
+        self.fail_all(self.hot.inbox.take());
+    }
+
+    /// Fails messages, which dropping them does. A panic (of captures that are dropped, of a waker
+    /// that is told) ends here: the waiters behind it end too.
+    fn fail_all(&self, messages: impl Iterator<Item = Box<Message>>) {
+        for message in messages {
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(message))) {
+                self.leak_panic(payload);
+            }
+        }
+    }
+
+    /// Its own drop might panic again, outside of any catch: better leaked.
+    fn leak_panic(&self, payload: Box<dyn Any + Send>) {
+        tracing::error!(cpu = self.cpu, "dropping or waking after a call panicked");
+        std::mem::forget(payload);
     }
 
     /// Whether the calling thread is running this target's handlers just now.
@@ -152,9 +169,7 @@ impl Target {
             Ok(Ended::Panicked) => self.stats.panics.add_one(),
             Err(payload) => {
                 self.stats.panics.add_one();
-                tracing::error!(cpu = self.cpu, "dropping or waking after a call panicked");
-                // Its own drop might panic again, outside of any catch: better leaked.
-                std::mem::forget(payload);
+                self.leak_panic(payload);
             }
         }
     }
@@ -282,8 +297,8 @@ impl Drop for CallTarget {
     /// Step Abandon: every waiter still ends.
     fn drop(&mut self) {
         self.target.hot.state.abandon();
-        self.urgent.clear();
-        self.plain.clear();
+        self.target.fail_all(self.urgent.drain(..));
+        self.target.fail_all(self.plain.drain(..));
         self.target.discard();
         let event = self.target.leaving.lock().take();
         if let Some(event) = event {
