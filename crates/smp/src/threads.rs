@@ -37,17 +37,32 @@ pub(crate) struct StartFailed {
 impl Thread {
     /// Starts a thread for the target, and doesn't wait for it.
     pub(crate) fn start(owner: CallTarget, machine: &Machine) -> Result<Starting, StartFailed> {
+        // The kernel shows 15 characters of a name.
+        let builder = Builder::new().name(format!("cw-call/{}", owner.cpu()));
+        Thread::start_with(builder, owner, machine)
+    }
+
+    fn start_with(
+        builder: Builder,
+        owner: CallTarget,
+        machine: &Machine,
+    ) -> Result<Starting, StartFailed> {
         let report = Arc::new(Report { problem: Mutex::new(None), told: Completion::new() });
         let told = Arc::clone(&report);
         let machine = machine.clone();
-        // The kernel shows 15 characters of a name.
-        let builder = Builder::new().name(format!("cw-call/{}", owner.cpu()));
-        // If the spawn fails, the closure is dropped and the owner side with it: an abandoned
-        // target, of a CPU that never accepted a call.
-        let spawned = builder.spawn(move || main(owner, &machine, &told));
+        // If the spawn fails, the closure is dropped: the owner side must not go with it, for that
+        // would take the CPU out for good where threads are scarce for a moment.
+        let seat = Arc::new(Mutex::new(Some(owner)));
+        let its = Arc::clone(&seat);
+        let spawned = builder.spawn(move || {
+            let owner = its.lock().take();
+            main(owner.expect("it is put there before, and taken here"), &machine, &told)
+        });
         match spawned {
             Ok(handle) => Ok(Starting { thread: Thread { handle }, report }),
-            Err(error) => Err(StartFailed { owner: None, kind: StartErrorKind::Spawn(error) }),
+            Err(error) => {
+                Err(StartFailed { owner: seat.lock().take(), kind: StartErrorKind::Spawn(error) })
+            }
         }
     }
 
@@ -84,4 +99,27 @@ fn main(mut owner: CallTarget, machine: &Machine, report: &Report) -> CallTarget
         }
     }
     owner
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Smp, Step};
+
+    #[test]
+    fn where_no_thread_can_be_had_the_owner_side_is_given_back() {
+        let machine = Machine::synthetic("core:1 pu:1").expect("a valid description");
+        let (smp, mut owners) = Smp::stepped(&machine);
+        let owner = owners.pop().expect("one CPU has one target");
+        // More stack than there are addresses.
+        let builder = Builder::new().stack_size(1 << 60);
+        let Err(failed) = Thread::start_with(builder, owner, &machine) else {
+            panic!("a thread with a stack of 2^60 bytes");
+        };
+        assert!(matches!(failed.kind, StartErrorKind::Spawn(_)));
+        let mut owner = failed.owner.expect("nobody else has it");
+        let call = smp.call(0, || 1).expect("the CPU is online, not abandoned");
+        assert_eq!(owner.step(), Step::Ran(1));
+        assert_eq!(call.wait().expect("it ran"), 1);
+    }
 }
