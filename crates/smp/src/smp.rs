@@ -120,6 +120,11 @@ impl Smp {
                 Ok(Call::sent(cpu, send(target, Class::Urgent, f)? as Arc<dyn Answer<R>>))
             }
             Delivery::Inline => {
+                // A handler of a CPU that is leaving is refused too. Where the CPU leaves just now
+                // either answer is right: it can't be declared dead before this handler returns.
+                if let Some(reason) = target.state().hint_refusal() {
+                    return Err(CallError::new(cpu, reason, f));
+                }
                 let cell = CallCell::new(Class::Urgent, f);
                 run_here(target, Arc::clone(&cell) as Arc<dyn Job>);
                 // SAFETY: the call has just run in this thread, and nobody else has its answer.
@@ -225,10 +230,13 @@ impl Smp {
             let found = match self.shared.target(cpu) {
                 None => Err(SkipReason::NotOnline),
                 Some(target) => match policy::delivery(target.is_run_by_this_thread(), true) {
-                    Delivery::Inline => {
-                        here = Some((target, index));
-                        Ok(())
-                    }
+                    Delivery::Inline => match target.state().hint_refusal() {
+                        Some(reason) => Err(reason),
+                        None => {
+                            here = Some((target, index));
+                            Ok(())
+                        }
+                    },
                     Delivery::Queue => {
                         let job = Arc::clone(&cell) as Arc<dyn Job>;
                         // SAFETY: each index is given to one message, or to `here`.
