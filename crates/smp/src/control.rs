@@ -210,34 +210,56 @@ impl Smp {
     /// blocks as [`Smp::cpu_online`] does. A CPU that was taken out with [`Smp::cpu_offline`]
     /// alone comes back if the machine has it online.
     pub fn follow_machine(&self) -> Followed {
-        let (epoch, wanted) = self.machine().read(|masks| (masks.epoch, masks.online.clone()));
         let mut followed = Followed {
-            epoch,
+            epoch: 0,
             joined: CpuSet::new(),
             left: CpuSet::new(),
             leaving: Leaving::new(Vec::new()),
             failed: Vec::new(),
         };
+        let now = || self.machine().read(|masks| (masks.epoch, masks.online.clone()));
+        let (mut epoch, mut wanted) = now();
+        followed.epoch = epoch;
         if self.shared.control.lock().epoch == epoch {
             return followed;
         }
+        loop {
+            followed.failed.clear();
+            self.match_targets(&wanted, &mut followed);
+            // Bringing a CPU in takes its time. Should the mask have changed meanwhile, what was
+            // done is out of date, and undoes what somebody else may have followed by now: so once
+            // more, whatever was followed last.
+            if self.machine().epoch() == epoch {
+                if followed.failed.is_empty() {
+                    let mut control = self.shared.control.lock();
+                    control.epoch = control.epoch.max(epoch);
+                }
+                return followed;
+            }
+            (epoch, wanted) = now();
+            followed.epoch = epoch;
+        }
+    }
+
+    /// Takes CPUs out and in until those that were wanted are online.
+    fn match_targets(&self, wanted: &CpuSet, followed: &mut Followed) {
         let have = self.online();
-        for cpu in &have.difference(&wanted) {
+        for cpu in &have.difference(wanted) {
             followed.leaving.events.append(&mut self.cpu_offline(cpu).events);
-            followed.left.insert(cpu);
+            if !followed.joined.remove(cpu) {
+                followed.left.insert(cpu);
+            }
         }
         for cpu in &wanted.difference(&have) {
             match self.cpu_online(cpu) {
                 Ok(()) => {
-                    followed.joined.insert(cpu);
+                    if !followed.left.remove(cpu) {
+                        followed.joined.insert(cpu);
+                    }
                 }
                 Err(error) => followed.failed.push(error),
             }
         }
-        if followed.failed.is_empty() {
-            self.shared.control.lock().epoch = epoch;
-        }
-        followed
     }
 }
 

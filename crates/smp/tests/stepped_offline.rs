@@ -185,3 +185,70 @@ fn what_a_target_took_but_did_not_run_fails_too_when_it_is_dropped() {
     drop(cpus);
     assert_eq!(std::sync::Arc::strong_count(&held), 1, "its captures were dropped");
 }
+
+#[test]
+fn who_follows_an_old_mask_and_is_late_follows_the_new_one_too() {
+    let (machine, smp, mut cpus) = four_cpus();
+    // CPU 1 is still leaving, so that whoever brings it in waits.
+    let _leaving = smp.cpu_offline(1);
+    machine.set_online(3, false).unwrap();
+    let late = {
+        let smp = smp.clone();
+        std::thread::spawn(move || smp.follow_machine())
+    };
+    // It takes CPU 3 out first: from then on it has read the mask.
+    while smp.online().contains(3) {
+        std::thread::yield_now();
+    }
+    machine.set_online(1, false).unwrap();
+    let followed = smp.follow_machine();
+    assert_eq!(followed.epoch, machine.epoch());
+    assert_eq!(cpus[1].step(), Step::Left);
+    let late = late.join().unwrap();
+    assert_eq!(smp.online(), machine.online());
+    assert_eq!((late.epoch, late.left, late.joined), (machine.epoch(), set("3"), set("")));
+}
+
+#[test]
+fn a_handler_of_a_leaving_cpu_is_refused_its_own_cpu_too() {
+    let (_machine, smp, mut cpus) = four_cpus();
+    let inner = smp.clone();
+    let call = smp.call(1, move || {
+        let _leaving = inner.cpu_offline(1);
+        let single = inner.call(1, || ()).map(drop);
+        let many = inner.call_many(&set("1"), |_| ()).reach().skipped.len();
+        (matches!(single, Err(CallError::NotOnline { cpu: 1, .. })), many)
+    });
+    assert_eq!(cpus[1].step(), Step::Ran(1));
+    assert_eq!(call.unwrap().wait().unwrap(), (true, 1));
+}
+
+#[test]
+fn a_capture_whose_drop_panics_keeps_no_other_waiter_of_a_dropped_target_waiting() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("on purpose");
+        }
+    }
+    for took in [false, true] {
+        let (_machine, smp, mut cpus) = four_cpus();
+        if took {
+            // Two plain calls: the first step takes them all and leaves the later ones.
+            smp.call_nowait(1, || ()).unwrap();
+        }
+        let bomb = Bomb;
+        smp.call_nowait(1, move || drop(bomb)).unwrap();
+        let (done, dropped) = std::sync::mpsc::channel::<()>();
+        smp.call_nowait(1, move || drop(done)).unwrap();
+        if took {
+            assert_eq!(cpus[1].step(), Step::Ran(1));
+        }
+        let waited_for = smp.call(1, || ()).unwrap();
+        let leaving = smp.cpu_offline(1);
+        drop(cpus.remove(1));
+        assert!(waited_for.is_complete() && leaving.is_complete());
+        assert!(matches!(waited_for.wait(), Err(CallFailed::NotOnline { cpu: 1 })));
+        assert!(dropped.try_recv().is_err());
+    }
+}

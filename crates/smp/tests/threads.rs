@@ -44,6 +44,22 @@ fn on_the_live_machine_each_handler_runs_on_its_cpu() {
     }
 }
 
+/// The kernel's word, not that of a thread that may have been on the right CPU by chance.
+#[test]
+fn on_the_live_machine_each_target_may_run_on_its_cpu_alone() {
+    let machine = Machine::live().unwrap();
+    let smp = Smp::new(&machine).unwrap();
+    let masks = smp.call_all(|_| std::fs::read_to_string("/proc/thread-self/status").unwrap());
+    for (cpu, status) in masks.wait().into_values().unwrap() {
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.map(|value| value.trim().to_owned())
+        };
+        assert_eq!(field("Name:"), Some(format!("cw-call/{cpu}")));
+        assert_eq!(field("Cpus_allowed_list:"), Some(cpu.to_string()));
+    }
+}
+
 #[test]
 fn what_was_written_before_is_seen_by_the_handler_and_what_it_wrote_after_the_wait() {
     let (_machine, smp) = synthetic(2);
