@@ -47,19 +47,19 @@ impl FromStr for CpuSet {
             let item = part.trim();
             let at = start + (part.len() - part.trim_start().len());
             start += part.len() + 1;
-            let range = parse_item(item).map_err(|reason| TopologyError::CpuList {
+            let (first, last) = parse_item(item).map_err(|reason| TopologyError::CpuList {
                 list: list.to_owned(),
                 item: item.to_owned(),
                 position: list[..at].chars().count() + 1,
                 reason,
             })?;
-            set.extend(range);
+            set.insert_range(first, last);
         }
         Ok(set)
     }
 }
 
-fn parse_item(item: &str) -> Result<std::ops::RangeInclusive<u32>, String> {
+fn parse_item(item: &str) -> Result<(u32, u32), String> {
     if item.is_empty() {
         return Err("nothing stands between two commas; write a number or a range".into());
     }
@@ -76,7 +76,7 @@ fn parse_item(item: &str) -> Result<std::ops::RangeInclusive<u32>, String> {
     if first > last {
         return Err(format!("the range runs backwards; write {last}-{first}"));
     }
-    Ok(first..=last)
+    Ok((first, last))
 }
 
 fn parse_cpu(text: &str) -> Result<u32, String> {

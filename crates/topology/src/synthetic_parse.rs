@@ -50,6 +50,10 @@ const NAMES: [(&str, Type); 9] = [
     ("module", Type::Plain(Kind::Group)),
 ];
 
+/// The most levels, and the most NUMA nodes attached to one object, as in hwloc: whoever walks the
+/// tree goes as deep as it is.
+const MAX_LEVELS: usize = 128;
+
 const KNOWN: &str = "use numanode, package, die, group, l1 to l5, core or pu";
 
 /// Turns a description into levels. The first is the machine itself, the last are the CPUs.
@@ -70,7 +74,8 @@ impl<'a> Parser<'a> {
         // The type of each level as written (`None`: a bare number) and where it starts.
         let mut types: Vec<(Option<Type>, usize)> = Vec::new();
         let mut attached_at = None;
-        let mut total = 1u64;
+        // Objects of the level that was read last, and attached NUMA nodes so far.
+        let (mut total, mut nodes) = (1u64, 0u64);
         self.skip_space();
         if self.peek() == Some('(') {
             self.attributes(false)?;
@@ -82,7 +87,14 @@ impl<'a> Parser<'a> {
                 None => break,
                 Some('[') => {
                     self.attached_numa()?;
-                    levels.last_mut().expect("the machine's level is there").numa += 1;
+                    let level = levels.last_mut().expect("the machine's level is there");
+                    level.numa += 1;
+                    nodes = nodes.saturating_add(total);
+                    if level.numa as usize > MAX_LEVELS || nodes > u64::from(CpuSet::MAX_CPU) + 1 {
+                        let reason =
+                            "the machine has too many NUMA nodes from here on; attach fewer";
+                        return Err(self.wrong(start, self.at, reason));
+                    }
                     attached_at.get_or_insert(start);
                 }
                 Some(_) => {
@@ -95,6 +107,10 @@ impl<'a> Parser<'a> {
                             self.at,
                             format!("the machine has more than {most} objects from here on; use smaller numbers"),
                         ));
+                    }
+                    if types.len() == MAX_LEVELS {
+                        let reason = format!("there are more than {MAX_LEVELS} levels; use fewer");
+                        return Err(self.wrong(start, self.at, reason));
                     }
                     types.push((kind, start));
                     levels.push(Level { kind: Kind::Group, count, numa: 0 });

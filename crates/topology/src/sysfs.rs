@@ -5,7 +5,7 @@
 //! can't be read, or says something else than such a file does, is an error that names it.
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use crate::cpuset::CpuSet;
@@ -202,9 +202,13 @@ fn numbered(dir: &Path, prefix: &str) -> Result<CpuSet> {
     Ok(numbers)
 }
 
+/// The most that is read of one file. The kernel's are a page long, but for `mountinfo`; a saved
+/// tree may hold anything.
+const MAX_FILE: u64 = 4 << 20;
+
 /// A file's content, trimmed, or `None` if there is no such file.
 pub(crate) fn text(path: &Path) -> Result<Option<String>> {
-    match fs::read_to_string(path) {
+    match read_regular(path) {
         // Some archives of sysfs trees have zero bytes at the end of files.
         Ok(text) => {
             Ok(Some(text.trim_matches(|c: char| c == '\0' || c.is_whitespace()).to_owned()))
@@ -212,6 +216,21 @@ pub(crate) fn text(path: &Path) -> Result<Option<String>> {
         Err(error) if is_absent(&error) => Ok(None),
         Err(error) => Err(TopologyError::Read { path: path.to_owned(), error }),
     }
+}
+
+/// Reads a file that is one: of a pipe or a device (which a tree from elsewhere may link to) reading
+/// may never end. [`MAX_FILE`] bounds what a file can make us keep.
+fn read_regular(path: &Path) -> io::Result<String> {
+    let wrong = |what| io::Error::new(ErrorKind::InvalidData, what);
+    if !fs::metadata(path)?.is_file() {
+        return Err(wrong("it is not a regular file"));
+    }
+    let mut text = String::new();
+    fs::File::open(path)?.take(MAX_FILE + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_FILE {
+        return Err(wrong("it is longer than 4 MiB, which no such file is"));
+    }
+    Ok(text)
 }
 
 fn is_absent(error: &io::Error) -> bool {

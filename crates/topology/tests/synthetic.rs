@@ -170,3 +170,19 @@ fn large_machines_are_built() {
     let one_cache = Topology::synthetic("l3:1 core:512 pu:1").unwrap();
     assert_eq!(pods(&one_cache, AffinityScope::CacheShard).len(), 64);
 }
+
+#[test]
+fn a_description_that_is_too_deep_or_has_too_many_nodes_is_refused_where_that_begins() {
+    let deep = |levels: usize| "group:1 ".repeat(levels) + "pu:1";
+    assert!(Topology::synthetic(&deep(127)).is_ok());
+    for levels in [128, 200_000] {
+        let error = Topology::synthetic(&deep(levels)).unwrap_err().to_string();
+        assert!(error.contains("more than 128 levels"), "{:.200}", error);
+    }
+    let nodes = |each: usize| format!("group:1024 {} core:8 pu:1", "[numa]".repeat(each));
+    assert_eq!(Topology::synthetic(&nodes(8)).unwrap().nodes().len(), 8192);
+    for each in [9, 100_000] {
+        let error = Topology::synthetic(&nodes(each)).unwrap_err().to_string();
+        assert!(error.contains("too many NUMA nodes"), "{:.200}", error);
+    }
+}

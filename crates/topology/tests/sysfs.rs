@@ -340,3 +340,17 @@ fn a_file_that_says_nonsense_is_named() {
         assert!(error.contains(path) && error.contains(wanted), "{path}: {error}");
     }
 }
+
+#[test]
+fn a_device_or_an_endless_file_in_a_tree_is_refused_and_not_read() {
+    let tree = Tree::regular(TWO_NODES);
+    tree.remove("cpu/online");
+    std::os::unix::fs::symlink("/dev/zero", tree.path().join("cpu/online")).unwrap();
+    let error = Topology::from_sysfs(tree.path()).unwrap_err().to_string();
+    assert!(error.contains("cpu/online") && error.contains("not a regular file"), "{error}");
+
+    let tree = Tree::regular(TWO_NODES);
+    tree.write("cpu/online", "0,".repeat(3 << 20));
+    let error = Topology::from_sysfs(tree.path()).unwrap_err().to_string();
+    assert!(error.contains("cpu/online") && error.contains("4 MiB"), "{error:.200}");
+}
