@@ -26,12 +26,32 @@ pub struct Link {
     next: AtomicPtr<()>,
     /// A: set while a shared node (`Arc`) is in an inbox, so that it can't be pushed twice.
     claimed: AtomicBool,
+    /// P: as `next`; there loom reports it where the accesses to `next` aren't ordered.
+    #[cfg(loom)]
+    witness: crate::cell::UnsafeCell<()>,
 }
 
 impl Link {
     /// A hook that is in no inbox.
     pub fn new() -> Self {
-        Link { next: AtomicPtr::new(ptr::null_mut()), claimed: AtomicBool::new(false) }
+        Link {
+            next: AtomicPtr::new(ptr::null_mut()),
+            claimed: AtomicBool::new(false),
+            #[cfg(loom)]
+            witness: crate::cell::UnsafeCell::new(()),
+        }
+    }
+
+    fn next(&self) -> *mut () {
+        #[cfg(loom)]
+        self.witness.with(|_| ());
+        self.next.load(Ordering::Relaxed)
+    }
+
+    fn set_next(&self, next: *mut ()) {
+        #[cfg(loom)]
+        self.witness.with_mut(|_| ());
+        self.next.store(next, Ordering::Relaxed);
     }
 }
 
@@ -111,8 +131,8 @@ unsafe impl<T: HasLink> Node for Arc<T> {
     type Target = T;
 
     fn into_raw(self) -> NonNull<T> {
-        // Relaxed: the flag carries nothing but itself; the node's contents travel with the head.
-        let was = self.link().claimed.swap(true, Ordering::Relaxed);
+        // Acquire pairs with the Release in `from_raw`: the link is ours to write.
+        let was = self.link().claimed.swap(true, Ordering::Acquire);
         assert!(!was, "this node is in an inbox already: a shared node is pushed once at a time");
         // SAFETY: `Arc::into_raw` never returns null.
         unsafe { NonNull::new_unchecked(Arc::into_raw(self).cast_mut()) }
@@ -121,7 +141,8 @@ unsafe impl<T: HasLink> Node for Arc<T> {
     unsafe fn from_raw(raw: NonNull<T>) -> Self {
         // SAFETY: the caller passes what `into_raw` gave up, once.
         let this = unsafe { Arc::from_raw(raw.as_ptr().cast_const()) };
-        this.link().claimed.store(false, Ordering::Relaxed);
+        // Release: the taker's reads of the link come before what the next pusher writes there.
+        this.link().claimed.store(false, Ordering::Release);
         this
     }
 
@@ -171,7 +192,7 @@ impl<N: Node> Inbox<N> {
         let link = unsafe { N::link(raw) };
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            link.next.store(head.cast(), Ordering::Relaxed);
+            link.set_next(head.cast());
             // Release pairs with the Acquire of `take`: the node and its `next` are seen there.
             match self.head.compare_exchange_weak(
                 head,
@@ -197,11 +218,8 @@ impl<N: Node> Inbox<N> {
             // SAFETY: the exchange made the whole list ours; each node in it was given up by a
             // push.
             let link = unsafe { N::link(node) };
-            newest = NonNull::new(link.next.load(Ordering::Relaxed).cast());
-            link.next.store(
-                first.map_or(ptr::null_mut(), |n: NonNull<N::Target>| n.as_ptr().cast()),
-                Ordering::Relaxed,
-            );
+            newest = NonNull::new(link.next().cast());
+            link.set_next(first.map_or(ptr::null_mut(), |n: NonNull<N::Target>| n.as_ptr().cast()));
             first = Some(node);
         }
         Batch { first, owns: PhantomData }
@@ -249,7 +267,7 @@ impl<N: Node> Iterator for Batch<N> {
     fn next(&mut self) -> Option<N> {
         let node = self.first?;
         // SAFETY: the node is in our list: given up by its push and not taken back.
-        let next = unsafe { N::link(node) }.next.load(Ordering::Relaxed);
+        let next = unsafe { N::link(node) }.next();
         self.first = NonNull::new(next.cast());
         // SAFETY: as above, and it just left the list, so it is taken back once.
         Some(unsafe { N::from_raw(node) })

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::inbox::{HasLink, Inbox, Link};
 use corewise_sync::{cell::UnsafeCell, thread};
 
@@ -56,6 +57,35 @@ fn loom_inbox_loses_nothing_and_carries_the_contents() {
         assert!(at(0) < at(1), "one pusher's nodes keep their order");
         at(10);
         assert_eq!(seen.len(), 3, "nothing is doubled");
+    });
+}
+
+#[test]
+fn loom_inbox_a_shared_node_may_be_pushed_again_as_soon_as_it_was_taken() {
+    loom::model(|| {
+        let item = |value| Arc::new(Item { link: Link::new(), value: UnsafeCell::new(value) });
+        let (first, second) = (item(1), item(2));
+        let inbox = Arc::new(Inbox::new());
+        inbox.push(Arc::clone(&first));
+        inbox.push(Arc::clone(&second));
+        let taken = Arc::new(AtomicBool::new(false));
+        let taker = {
+            let (inbox, taken) = (Arc::clone(&inbox), Arc::clone(&taken));
+            thread::spawn(move || {
+                let mut batch = inbox.take();
+                assert!(batch.next().is_some());
+                // Orders nothing: only so that the push below isn't refused.
+                taken.store(true, Ordering::Relaxed);
+                assert!(batch.next().is_some() && batch.next().is_none());
+            })
+        };
+        if taken.load(Ordering::Relaxed) {
+            // The taker has read this node's link before: this push may overwrite it.
+            let other = Inbox::new();
+            other.push(first);
+            assert_eq!(other.take().count(), 1);
+        }
+        taker.join().unwrap();
     });
 }
 
