@@ -52,7 +52,43 @@ impl<F: FencePolicy> PoolModel<F> {
     }
 }
 
+impl<F: FencePolicy> PoolModel<F> {
+    /// Takes no more work.
+    pub fn close(&self) {
+        self.0.close();
+    }
+
+    /// Whether no worker is left, searches, idles or blocks, and nothing waits for one.
+    pub fn is_deserted(&self, pool: usize) -> bool {
+        let (total, idle, blocked, waiting) = self.0.pools[pool].sizes();
+        (total, idle, blocked, waiting) == (0, 0, 0, 0) && self.0.pools[pool].inbox_is_empty()
+    }
+}
+
 impl<F: FencePolicy> ModelWorker<F> {
+    /// As `work_until` the pool is closed, with the pool told of waits inside items.
+    pub fn work_and_tell(&self) {
+        let _observed = self.worker.observe(&self.group);
+        self.work_until(|| false);
+    }
+
+    /// As `work_until` the pool is closed, but each time that it would park its time runs out at
+    /// once, so that it leaves where it may.
+    pub fn work_impatiently(&self) {
+        loop {
+            match self.group.step(&self.worker) {
+                Step::Again => {}
+                Step::Park { .. } => match self.group.idle_timed_out(&self.worker) {
+                    Step::Exit => return,
+                    _ => {
+                        self.worker.park(None);
+                    }
+                },
+                Step::Exit => return,
+            }
+        }
+    }
+
     /// Steps, and parks where the pool says so, until `done`.
     pub fn work_until(&self, done: impl Fn() -> bool) {
         while !done() {

@@ -54,11 +54,101 @@ fn loom_pool_without_the_fences_a_push_is_lost() {
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
 
+#[test]
+fn loom_pool_a_push_that_meets_the_closing_is_run_or_cancelled() {
+    bounded(3).check(|| {
+        let pools = PoolModel::<FullFence>::new(1, 1);
+        let count = Arc::new(AtomicUsize::new(0));
+        let worker = pools.enlist(0);
+        let thread = thread::spawn(move || worker.work_until(|| false));
+        let before = counting(&count);
+        pools.push(0, &before);
+        let pusher = {
+            let (pools, work) = (pools.clone(), counting(&count));
+            thread::spawn(move || {
+                pools.push(0, &work);
+                work
+            })
+        };
+        pools.close();
+        thread.join().unwrap();
+        let with = pusher.join().unwrap();
+        assert!(!before.is_pending() && !with.is_pending(), "nothing is left in a list");
+        assert!(count.load(Ordering::Relaxed) >= 1, "what came before is run");
+        assert!(pools.is_deserted(0));
+    });
+}
+
+/// One core, two workers. The first item waits for the second, inside a blocking region: the other
+/// worker has to be woken, by the push or by the region.
+fn blocking_against_push<F: FencePolicy>() {
+    bounded(2).check(|| {
+        let pools = PoolModel::<F>::new(1, 1);
+        let second_ran = Arc::new(Completion::new());
+        let (waits, rings) = (Arc::clone(&second_ran), Arc::clone(&second_ran));
+        let first = Work::new(move || waits.wait());
+        let second = Work::new(move || rings.complete());
+        let threads = [(); 2].map(|()| {
+            let worker = pools.enlist(0);
+            thread::spawn(move || worker.work_and_tell())
+        });
+        pools.push(0, &first);
+        pools.push(0, &second);
+        second_ran.wait();
+        pools.close();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert!(pools.is_deserted(0));
+    });
+}
+
+#[test]
+fn loom_pool_a_blocking_region_lets_the_next_worker_in() {
+    blocking_against_push::<FullFence>();
+}
+
+#[test]
+fn loom_pool_without_the_fences_a_blocking_region_leaves_work_behind() {
+    let said = must_fail(
+        "loom_pool_without_the_fences_a_blocking_region_leaves_work_behind",
+        blocking_against_push::<NoFence>,
+    );
+    assert!(said.is_empty() || said.contains("deadlock"), "{said}");
+}
+
+#[test]
+fn loom_pool_a_worker_whose_time_runs_out_takes_no_wake_up_along() {
+    bounded(2).check(|| {
+        let pools = PoolModel::<FullFence>::new(1, 1);
+        let count = Arc::new(AtomicUsize::new(0));
+        let threads = [(); 2].map(|()| {
+            let worker = pools.enlist(0);
+            thread::spawn(move || worker.work_impatiently())
+        });
+        for _ in 0..2 {
+            assert!(pools.push(0, &counting(&count)));
+        }
+        while count.load(Ordering::Relaxed) < 2 {
+            thread::yield_now();
+        }
+        pools.close();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert!(pools.is_deserted(0));
+    });
+}
+
 /// Two items on pool 0, of which the first ends only when the second has run; the workers of the
 /// pools given have to see to it. Passes where both run and everybody can leave.
-fn the_second_is_run_while_the_first_waits(pools: usize, cpus: u32, workers: [usize; 2]) {
+fn the_second_is_run_while_the_first_waits<F: FencePolicy>(
+    pools: usize,
+    cpus: u32,
+    workers: [usize; 2],
+) {
     bounded(2).check(move || {
-        let model = PoolModel::<FullFence>::new(pools, cpus);
+        let model = PoolModel::<F>::new(pools, cpus);
         let second_ran = Arc::new(Completion::new());
         let (waits, rings) = (Arc::clone(&second_ran), Arc::clone(&second_ran));
         let first = Work::new(move || waits.wait());
@@ -83,11 +173,40 @@ fn the_second_is_run_while_the_first_waits(pools: usize, cpus: u32, workers: [us
 
 #[test]
 fn loom_pool_the_searcher_wakes_the_next_one() {
-    the_second_is_run_while_the_first_waits(1, 2, [0, 0]);
+    the_second_is_run_while_the_first_waits::<FullFence>(1, 2, [0, 0]);
 }
 
 #[test]
 fn loom_pool_work_of_a_saturated_pod_is_taken_over() {
     // Pod 0 has one worker, which waits inside the first item: pod 1 has to help.
-    the_second_is_run_while_the_first_waits(2, 1, [0, 1]);
+    the_second_is_run_while_the_first_waits::<FullFence>(2, 1, [0, 1]);
+}
+
+/// One push on a pod whose only worker is busy for good: the other pod's worker, going to sleep or
+/// asleep, has to take it over.
+fn push_against_another_pods_park<F: FencePolicy>() {
+    bounded(3).check(|| {
+        let pools = PoolModel::<F>::new(2, 1);
+        let _busy = pools.enlist(0);
+        let count = Arc::new(AtomicUsize::new(0));
+        let worker = pools.enlist(1);
+        let done = Arc::clone(&count);
+        let thread = thread::spawn(move || worker.work_until(|| done.load(Ordering::Relaxed) == 1));
+        assert!(pools.push(0, &counting(&count)));
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_pool_a_push_on_a_saturated_pod_is_not_left_to_another_that_sleeps() {
+    push_against_another_pods_park::<FullFence>();
+}
+
+#[test]
+fn loom_pool_without_the_fences_another_pod_sleeps_through_it() {
+    let said = must_fail(
+        "loom_pool_without_the_fences_another_pod_sleeps_through_it",
+        push_against_another_pods_park::<NoFence>,
+    );
+    assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }

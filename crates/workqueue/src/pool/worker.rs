@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
-use corewise_sync::context::{self, BlockingObserver};
+use corewise_sync::context::{self, BlockingObserver, ObserverGuard};
 use corewise_sync::fence::FencePolicy;
 use corewise_sync::{Parker, thread};
 use corewise_topology::AffinityScope;
@@ -82,6 +82,11 @@ impl Worker {
         }
     }
 
+    /// Tells the pool when the calling thread, which is this worker's, blocks.
+    pub(crate) fn observe<F: FencePolicy>(&self, group: &Arc<Group<F>>) -> ObserverGuard {
+        context::observe(Rc::new(Blocks { group: Arc::clone(group), pool: self.pool }))
+    }
+
     /// The loop of a worker's thread, until it leaves the pool.
     pub(crate) fn work<F: FencePolicy>(self: &Arc<Self>, group: &Arc<Group<F>>) {
         let mut step = Step::Again;
@@ -131,8 +136,7 @@ pub(super) fn start<F: FencePolicy>(
     spawn(name, move || {
         group.pools[pool].inner.lock().arrived(id);
         pin(&group, pool);
-        let blocks = Rc::new(Blocks { group: Arc::clone(&group), pool });
-        let _observed = context::observe(blocks);
+        let _observed = worker.observe(&group);
         worker.work(&group);
     })
 }
