@@ -8,7 +8,7 @@ use corewise_device::{
     BringUpOptions, Cancel, DeviceDecl, Error, Event, ProbeError, RemainingState, ShutdownError,
     ShutdownMode, ShutdownOptions,
 };
-use std::sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
