@@ -187,7 +187,9 @@ struct Region {
 impl Region {
     fn enter() -> Region {
         let depth = BLOCKING.with(|d| d.replace(d.get() + 1));
-        let told = if depth == 0 { OBSERVER.with(|o| o.borrow().clone()) } else { None };
+        // A thread that is about to end may have dropped its slot already; it has no observer then.
+        let observer = || OBSERVER.try_with(|o| o.borrow().clone()).ok().flatten();
+        let told = if depth == 0 { observer() } else { None };
         if let Some(observer) = &told {
             observer.begin();
         }
@@ -303,6 +305,25 @@ mod tests {
             }
         }
         drop(observe(Rc::new(Blocks)));
+    }
+
+    #[test]
+    fn a_destructor_of_a_thread_that_ends_may_block() {
+        struct Blocks;
+        impl Drop for Blocks {
+            fn drop(&mut self) {
+                blocking("drop", || ());
+            }
+        }
+        std::thread_local! {
+            static AT_THREAD_END: RefCell<Option<Blocks>> = const { RefCell::new(None) };
+        }
+        let thread = std::thread::spawn(|| {
+            AT_THREAD_END.with(|slot| *slot.borrow_mut() = Some(Blocks));
+            // Makes the observer's slot the younger one, so that it is gone first.
+            blocking("test", || ());
+        });
+        thread.join().unwrap();
     }
 
     #[test]
