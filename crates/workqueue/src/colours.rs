@@ -87,10 +87,14 @@ impl<F: FencePolicy> Colours<F> {
         // needn't wait for this instance, the next one does, since it waits for every
         // colour but its own.
         let colour = self.current.load(Ordering::Relaxed) as usize;
+        self.enter_as(pod, colour);
+        colour
+    }
+
+    pub(crate) fn enter_as(&self, pod: usize, colour: usize) {
         let counts = &self.pods[pod];
         counts.in_flight[colour].fetch_add(1, Ordering::Relaxed);
         counts.queued.fetch_add(1, Ordering::Relaxed);
-        colour
     }
 
     /// Counts an instance out.

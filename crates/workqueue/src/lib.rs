@@ -34,8 +34,8 @@
 //!
 //! # What is promised
 //!
-//! * After each queueing that returned true, the item runs at least once; never on two workers at
-//!   once.
+//! * After each queueing that returned true, the item runs at least once, unless a shutdown at the
+//!   same time cancels it; never on two workers at once.
 //! * Items of one queue and one pod start in the order in which they were queued; with more than
 //!   one worker they may overtake each other after that.
 //! * A panic in an item is caught: the worker, the pool and the queue go on.

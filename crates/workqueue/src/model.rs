@@ -129,33 +129,32 @@ impl Pending {
     }
 }
 
-/// The colours of a queue with one pod.
+/// The colours of a queue.
 pub struct FlushModel<F: FencePolicy>(Colours<F>);
 
 impl<F: FencePolicy> FlushModel<F> {
     /// Nothing in flight.
-    pub fn new() -> Self {
-        FlushModel(Colours::new(1))
+    pub fn new(pods: usize) -> Self {
+        FlushModel(Colours::new(pods))
     }
 
     /// Counts an instance in.
-    pub fn enter(&self) -> usize {
-        self.0.enter(0)
+    pub fn enter(&self, pod: usize) -> usize {
+        self.0.enter(pod)
+    }
+
+    /// As a queuer does that read the colour long ago.
+    pub fn enter_late(&self, pod: usize, colour: usize) {
+        self.0.enter_as(pod, colour);
     }
 
     /// Counts it out.
-    pub fn leave(&self, colour: usize) {
-        self.0.leave(0, colour);
+    pub fn leave(&self, pod: usize, colour: usize) {
+        self.0.leave(pod, colour);
     }
 
     /// Waits for what was counted in before.
     pub fn flush(&self) {
         self.0.flush();
-    }
-}
-
-impl<F: FencePolicy> Default for FlushModel<F> {
-    fn default() -> Self {
-        Self::new()
     }
 }

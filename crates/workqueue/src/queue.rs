@@ -76,6 +76,7 @@ impl QueueBuilder {
     }
 
     /// Builds the queue; starts a worker for each pod where the pools for these attributes are new.
+    /// May block.
     ///
     /// # Errors
     /// [`BuildError::NoCpus`] where none of the CPUs is online, [`BuildError::Threads`] where the
@@ -138,9 +139,16 @@ impl Workqueue {
     }
 
     /// Queues an item on the pod of the CPU that this is called on. False where it was pending
-    /// already, or the pools were shut down. Never blocks; any context. What was written before
-    /// the call, also before one that returned false because the item was pending, is seen by
-    /// the run that follows.
+    /// already, or the pools were shut down. What was written before the call, also before one that
+    /// returned false because the item was pending, is seen by the run that follows.
+    ///
+    /// Any context. It waits for no work. It is lock-free where the pod's workers are busy, or one
+    /// of them looks for work already; where one has to be woken it holds the pool's lock for some
+    /// dozen instructions, a lock that sleeps where two meet. Where the pod has room and no
+    /// worker left to wake, as after the system refused a thread, it makes one.
+    ///
+    /// A call at the same time as a shutdown may return true and have the item cancelled: those who
+    /// flush it are told, and it can be queued elsewhere.
     pub fn queue(&self, work: &Work) -> bool {
         self.submit(self.here(), &work.inner)
     }
@@ -189,6 +197,9 @@ impl Workqueue {
     /// Waits for everything that was queued before the call, and not for what is queued later. May
     /// block; on a worker the pool starts other work meanwhile. Called from an item of the same
     /// queue it never returns: it waits for its own item.
+    ///
+    /// An item that another thread is about to queue (its call hasn't returned, although the item
+    /// is pending) may count as queued later; [`Work::flush`] waits for that one too.
     #[track_caller]
     pub fn flush(&self) {
         self.inner.colours.flush();

@@ -13,7 +13,8 @@ use corewise_sync::{Completion, Mutex};
 use crate::error::JoinError;
 use crate::item::{Header, Item};
 
-/// Waits for a spawned closure's value. Dropping it lets the closure run on, unobserved.
+/// Waits for a spawned closure's value. Dropping it lets the closure run on, unobserved; its value is
+/// then dropped on the worker.
 ///
 /// It is a future too, and can be awaited in any runtime.
 #[must_use = "the value, or the panic, is in here; drop it on purpose to let the task run on alone"]
@@ -27,6 +28,9 @@ impl<T> JoinHandle<T> {
     /// # Errors
     /// [`JoinError::Panicked`] with the closure's panic, [`JoinError::Cancelled`] where it was
     /// never started because the pools were shut down.
+    ///
+    /// # Panics
+    /// Where the handle was polled before and has given its value then.
     #[track_caller]
     pub fn join(self) -> Result<T, JoinError> {
         self.task.done().wait();
