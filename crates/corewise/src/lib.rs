@@ -1,7 +1,39 @@
-//! All of Corewise under one name. This crate only re-exports; each module is a crate of its own.
+//! Linux's lessons for machines of many cores, in user space, under one name.
 //!
-//! Start with [`topology::Machine`], hand it to [`workqueue::WorkerPools`], and go on from there.
-#![doc = include_str!("../../../README.md")]
+//! This crate only re-exports; each module is a crate of its own, with its own front page. Take a
+//! [`topology::Machine`], hand it to [`workqueue::WorkerPools`] (and to [`smp::Smp`]), and build on
+//! those:
+//!
+//! | you want to | open |
+//! |---|---|
+//! | know which CPUs share a cache, a node, a shard | [`topology`] |
+//! | run work near the core that has its data | [`workqueue`] |
+//! | run a function on a certain core, on many, on all | [`smp`] |
+//! | start and stop many things in the order of their dependencies, in parallel | [`device`] |
+//! | see what that cost | [`timeline`] |
+//! | dispatch block requests without a lock that sleeps | [`blockmq`] |
+//! | serve block devices to other machines | [`nbd`] |
+//! | wait, complete and say "this may block" as all of these do | [`sync`] |
+//!
+//! ```
+//! use corewise::prelude::*;
+//!
+//! let machine = Machine::live()?;
+//! let pools = WorkerPools::new(&machine);
+//! let queue = Workqueue::builder("squares").scope(AffinityScope::CacheShard).build(&pools)?;
+//! let squares: Vec<_> = (0..4u32).map(|n| queue.spawn(move || n * n)).collect();
+//! let squares: Result<Vec<u32>, JoinError> = squares.into_iter().map(JoinHandle::join).collect();
+//! assert_eq!(squares?, [0, 1, 4, 9]);
+//!
+//! let smp = Smp::new(&machine)?;
+//! let cpus = smp.call_all(|cpu| cpu).wait().into_values()?.len();
+//! assert_eq!(cpus, machine.online().len());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! What blocks says so: functions that may block call [`sync::context::might_block`], and a wait on a
+//! worker lets its pool start other work. No handle is global: several machines, pools and servers
+//! may live in one process.
 
 pub use corewise_blockmq as blockmq;
 pub use corewise_device as device;
@@ -11,3 +43,16 @@ pub use corewise_sync as sync;
 pub use corewise_timeline as timeline;
 pub use corewise_topology as topology;
 pub use corewise_workqueue as workqueue;
+
+/// What most programs need: `use corewise::prelude::*`.
+pub mod prelude {
+    pub use corewise_smp::Smp;
+    pub use corewise_sync::context::blocking;
+    pub use corewise_topology::{AffinityScope, CpuSet, Machine};
+    pub use corewise_workqueue::{JoinError, JoinHandle, Work, WorkerPools, Workqueue};
+}
+
+/// The README's example is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub mod readme {}
