@@ -6,8 +6,9 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::fence::{FencePolicy, FullFence};
+
+use crate::depth::{Depth, Lowered};
 
 /// What an [`RunGate::unquiesce`] did, and what its caller owes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub enum Unquiesced {
 /// `F` is the full fence on both sides; product code uses [`FullFence`].
 pub struct RunGate<F: FencePolicy = FullFence> {
     /// A: how many quiesces are in force. Stores are ordered by the fences named where they are.
-    depth: AtomicU32,
+    depth: Depth,
     fence: PhantomData<F>,
 }
 
@@ -40,14 +41,14 @@ impl<F: FencePolicy> Default for RunGate<F> {
 impl<F: FencePolicy> RunGate<F> {
     /// An open gate.
     pub fn new() -> Self {
-        Self { depth: AtomicU32::new(0), fence: PhantomData }
+        Self { depth: Depth::new(), fence: PhantomData }
     }
 
     /// Closes the gate one level deeper and returns the new depth. Never blocks: who needs to know
     /// that no dispatch is in progress waits for the grace period afterwards.
     pub fn quiesce(&self) -> u32 {
         // Close.
-        let depth = self.depth.fetch_add(1, Ordering::AcqRel) + 1;
+        let depth = self.depth.raise();
         // CloseFence, pairs with SectionFence: either the runner sees the depth, or whoever waits
         // for the grace period sees the runner.
         F::full();
@@ -57,40 +58,29 @@ impl<F: FencePolicy> RunGate<F> {
     /// Opens the gate by one level, if it is closed at all: check and decrement are one step, so
     /// two of them can't take the depth below zero.
     pub fn unquiesce(&self) -> Unquiesced {
-        let mut depth = self.depth.load(Ordering::Relaxed);
-        loop {
-            if depth == 0 {
-                return Unquiesced::Underflow;
+        // Open. Release: what the quiescer changed is seen by whoever runs again.
+        match self.depth.lower() {
+            Lowered::Open => {
+                // OpenFence, pairs with RefuseFence: either the submitter sees the gate open, or the
+                // caller's look at the queues sees the submitter's request.
+                F::full();
+                Unquiesced::Opened
             }
-            // Open. Release: what the quiescer changed is seen by whoever runs again.
-            match self.depth.compare_exchange_weak(
-                depth,
-                depth - 1,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            ) {
-                Ok(1) => {
-                    // OpenFence, pairs with RefuseFence: either the submitter sees the gate open,
-                    // or the caller's look at the queues sees the submitter's request.
-                    F::full();
-                    return Unquiesced::Opened;
-                }
-                Ok(_) => return Unquiesced::Nested,
-                Err(now) => depth = now,
-            }
+            Lowered::Nested => Unquiesced::Nested,
+            Lowered::Underflow => Unquiesced::Underflow,
         }
     }
 
     /// How many quiesces are in force, a moment ago.
     pub fn depth(&self) -> u32 {
-        self.depth.load(Ordering::Relaxed)
+        self.depth.get()
     }
 
     /// True where nobody keeps the gate closed, a moment ago. Acquire: pairs with Open, so that
     /// what was changed under quiesce is seen by the run that follows it.
     #[inline]
     pub fn is_open(&self) -> bool {
-        self.depth.load(Ordering::Acquire) == 0
+        self.depth.is_zero()
     }
 
     /// "Publish, full fence, check": must somebody run? The caller has published its request (if

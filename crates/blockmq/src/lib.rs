@@ -67,6 +67,7 @@ pub mod drivers;
 #[cfg(not(loom))]
 mod queue;
 
+mod depth;
 mod gate;
 mod grace;
 #[cfg(not(loom))]

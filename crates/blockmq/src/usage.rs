@@ -18,9 +18,11 @@
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
-use corewise_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_sync::{CachePadded, Condvar, Mutex};
+
+use crate::depth::{Depth, Lowered};
 
 /// What an [`Usage::unfreeze`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +41,7 @@ pub struct Usage<F: FencePolicy = FullFence> {
     /// A: requests inside, by the CPU slot through which they entered.
     counts: Box<[CachePadded<AtomicU64>]>,
     /// A: how many freezes are in force.
-    depth: AtomicU32,
+    depth: Depth,
     /// L: is the lock; guards nothing but the sleep of those who wait for the counts.
     lock: Mutex<()>,
     /// L: waited on with `lock`.
@@ -52,7 +54,7 @@ impl<F: FencePolicy> Usage<F> {
     pub fn new(slots: usize) -> Self {
         Self {
             counts: (0..slots.max(1)).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
-            depth: AtomicU32::new(0),
+            depth: Depth::new(),
             lock: Mutex::new(()),
             left: Condvar::new(),
             fence: PhantomData,
@@ -64,7 +66,7 @@ impl<F: FencePolicy> Usage<F> {
     pub fn enter(&self, slot: usize) -> bool {
         self.counts[slot].fetch_add(1, Ordering::AcqRel); // Count
         F::full(); // EnterFence, pairs with FreezeFence
-        if self.depth.load(Ordering::Acquire) == 0 {
+        if self.depth.is_zero() {
             return true;
         }
         self.exit(slot);
@@ -76,7 +78,7 @@ impl<F: FencePolicy> Usage<F> {
         let was = self.counts[slot].fetch_sub(1, Ordering::AcqRel); // Uncount
         debug_assert!(was != 0, "somebody left slot {slot} who had not entered there");
         F::full(); // ExitFence, pairs with FreezeFence
-        if was == 1 && self.depth.load(Ordering::Relaxed) != 0 {
+        if was == 1 && self.depth.get() != 0 {
             self.tell();
         }
     }
@@ -89,7 +91,7 @@ impl<F: FencePolicy> Usage<F> {
 
     /// Lets nobody in from now on. Doesn't wait.
     pub fn start_freeze(&self) {
-        self.depth.fetch_add(1, Ordering::AcqRel); // Freeze
+        self.depth.raise(); // Freeze
         F::full(); // FreezeFence
     }
 
@@ -117,24 +119,13 @@ impl<F: FencePolicy> Usage<F> {
 
     /// Lets the last freeze's worth of people in again, if there was one.
     pub fn unfreeze(&self) -> Unfrozen {
-        let mut depth = self.depth.load(Ordering::Relaxed);
-        loop {
-            if depth == 0 {
-                return Unfrozen::Underflow;
+        match self.depth.lower() {
+            Lowered::Open => {
+                F::full(); // ThawFence, pairs with the ParkFence of who waits outside
+                Unfrozen::Thawed
             }
-            match self.depth.compare_exchange_weak(
-                depth,
-                depth - 1,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            ) {
-                Ok(1) => {
-                    F::full(); // ThawFence, pairs with the ParkFence of who waits outside
-                    return Unfrozen::Thawed;
-                }
-                Ok(_) => return Unfrozen::Nested,
-                Err(now) => depth = now,
-            }
+            Lowered::Nested => Unfrozen::Nested,
+            Lowered::Underflow => Unfrozen::Underflow,
         }
     }
 
@@ -147,7 +138,7 @@ impl<F: FencePolicy> Usage<F> {
 
     /// Whether somebody freezes, a moment ago.
     pub fn is_frozen(&self) -> bool {
-        self.depth.load(Ordering::Acquire) != 0
+        !self.depth.is_zero()
     }
 
     /// How many are inside, roughly while they move.
