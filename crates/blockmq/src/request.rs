@@ -9,19 +9,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::{Bytes, BytesMut};
 use corewise_sync::context::AtomicSection;
+use corewise_sync::panics;
 
 use crate::error::{IoError, IoErrorKind, errno};
 
 /// Calls a stranger's code: `None` where it panicked. What it panicked with is the stranger's too, and
 /// may panic once more when it is dropped.
 pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Option<R> {
-    catch_unwind(AssertUnwindSafe(f))
-        .map_err(|payload| {
-            if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                std::mem::forget(another); // it might go on like that for ever
-            }
-        })
-        .ok()
+    catch_unwind(AssertUnwindSafe(f)).map_err(panics::discard).ok()
 }
 
 /// What a request asks for.

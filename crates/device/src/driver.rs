@@ -1,6 +1,7 @@
 //! What a driver does: probe a device into a bound object, which can be shut down.
 
 use crate::{Cancel, DeviceDecl, ProbeType};
+use corewise_sync::panics;
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -259,24 +260,10 @@ impl std::error::Error for ShutdownError {}
 /// it is dropped, which is user code too.
 pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(f)).map_err(|payload| {
-        let message = panic_message(&*payload);
-        if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-            // It might go on like that for ever.
-            std::mem::forget(another);
-        }
+        let message = panics::message(&*payload).unwrap_or("something that is no text").to_string();
+        panics::discard(payload);
         message
     })
-}
-
-/// What a caught panic said.
-fn panic_message(payload: &(dyn Any + Send)) -> String {
-    if let Some(text) = payload.downcast_ref::<&str>() {
-        (*text).to_string()
-    } else if let Some(text) = payload.downcast_ref::<String>() {
-        text.clone()
-    } else {
-        "something that is no text".to_string()
-    }
 }
 
 #[cfg(test)]

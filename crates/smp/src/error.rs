@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 
-use corewise_sync::Mutex;
+use corewise_sync::{Mutex, panics};
 
 /// Why a CPU gets no call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -137,13 +137,8 @@ pub struct PanicPayload {
 
 impl PanicPayload {
     pub(crate) fn new(payload: Box<dyn Any + Send>) -> Self {
-        let message = match payload.downcast_ref::<&'static str>() {
-            Some(text) => (*text).to_owned(),
-            None => match payload.downcast_ref::<String>() {
-                Some(text) => text.clone(),
-                None => "(a payload that is not text)".to_owned(),
-            },
-        };
+        let message =
+            panics::message(&*payload).unwrap_or("(a payload that is not text)").to_owned();
         PanicPayload { message, payload: Mutex::new(payload) }
     }
 

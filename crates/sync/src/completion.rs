@@ -19,7 +19,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::atomic::{AtomicU32, AtomicUsize, Ordering};
-use crate::{Mutex, Parker, context, hint};
+use crate::{Mutex, Parker, context, hint, panics};
 
 /// It happened.
 const DONE: u32 = 1;
@@ -165,9 +165,7 @@ fn wake(waker: Waker) {
     }
     if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| waker.wake())) {
         tracing::error!("a waker panicked");
-        // What panics while it is dropped isn't dropped a second time.
-        let dropped = panic::catch_unwind(AssertUnwindSafe(|| drop(payload)));
-        dropped.unwrap_or_else(std::mem::forget);
+        panics::discard(payload);
     }
 }
 

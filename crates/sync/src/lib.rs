@@ -23,6 +23,7 @@
 pub mod context;
 pub mod fence;
 pub mod inbox;
+pub mod panics;
 
 #[cfg(loom)]
 pub mod model;

@@ -4,6 +4,8 @@ use std::any::Any;
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 
+use corewise_sync::panics;
+
 /// A workqueue could not be built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -86,20 +88,12 @@ impl JoinError {
 pub(crate) fn shielded(what: &str, body: impl FnOnce()) {
     let Err(payload) = panic::catch_unwind(AssertUnwindSafe(body)) else { return };
     tracing::error!(message = panic_message(payload.as_ref()), "{what} panicked");
-    // The payload is user code too. What panics while it is dropped isn't dropped a second time.
-    let dropped = panic::catch_unwind(AssertUnwindSafe(|| drop(payload)));
-    dropped.unwrap_or_else(std::mem::forget);
+    panics::discard(payload);
 }
 
 /// The message of a panic payload: what `panic!` was given, or that it wasn't text.
 pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> &str {
-    if let Some(text) = payload.downcast_ref::<&str>() {
-        text
-    } else if let Some(text) = payload.downcast_ref::<String>() {
-        text
-    } else {
-        "a payload that is not text"
-    }
+    panics::message(payload).unwrap_or("a payload that is not text")
 }
 
 impl fmt::Debug for JoinError {

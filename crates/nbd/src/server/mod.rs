@@ -5,7 +5,6 @@ mod drain;
 mod listen;
 mod registry;
 
-use std::any::Any;
 use std::fmt;
 use std::net::ToSocketAddrs;
 use std::os::fd::OwnedFd;
@@ -14,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use corewise_sync::{Mutex, Parker, context, thread};
+use corewise_sync::{Mutex, Parker, context, panics, thread};
 
 use crate::connection::Connection;
 use crate::error::Error;
@@ -265,14 +264,11 @@ impl Inner {
         if let Err(panic) = served {
             tracing::error!(
                 client = connection.id,
-                panic = message(&*panic),
+                panic = panics::message(&*panic).unwrap_or("(not a text)"),
                 "serving a client panicked: its connection is closed"
             );
             connection.cut();
-            // The device's own value, which may panic once more.
-            if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
-                std::mem::forget(another);
-            }
+            panics::discard(panic);
         }
         connection.close();
         self.registry.leave(connection.id);
@@ -317,13 +313,5 @@ impl Inner {
                 tracing::debug!(client = connection.id, export = offer.name, ?end, "client left")
             }
         }
-    }
-}
-
-fn message(panic: &(dyn Any + Send)) -> &str {
-    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
-        (Some(text), _) => text,
-        (None, Some(text)) => text,
-        (None, None) => "(not a text)",
     }
 }
