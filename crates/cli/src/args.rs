@@ -133,7 +133,7 @@ pub(crate) struct Topo {
     /// Which machine to show
     #[arg(long, value_name = "SOURCE", default_value = "live", value_parser = source)]
     pub(crate) from: Source,
-    /// How many cores a pod of scope cache_shard is to come closest to
+    /// How many cores a pod of scope cache_shard is to come closest to; at least 2 if there are
     #[arg(long, value_name = "N", default_value_t = DEFAULT_SHARD_SIZE)]
     pub(crate) shard_size: u32,
     /// Print one JSON document

@@ -105,6 +105,7 @@ fn the_shard_size_is_the_users_choice() {
     assert_eq!(shards("8"), json!([8, 7, 7, 7, 7]));
     assert_eq!(shards("12"), json!([12, 12, 12]));
     assert_eq!(shards("99"), json!([36]));
+    assert_eq!(shards("1"), json!(vec![2; 18]));
 }
 
 #[test]
@@ -114,7 +115,9 @@ fn a_shard_size_of_zero_is_warned_about_and_taken_as_one() {
     let ran = folder.corewise(args).ok().complains(&["warning", "taken as 1"]);
     let json: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(json["cache_shard_size"], 1);
-    assert_eq!(json["scopes"]["cache_shard"].as_array().unwrap().len(), 4);
+    // Two, not four: no shard has one core where the cache has more.
+    assert_eq!(json["caches"][0]["shards"], json!([2, 2]));
+    assert_eq!(json["scopes"]["cache_shard"].as_array().unwrap().len(), 2);
 }
 
 #[test]

@@ -69,8 +69,9 @@ impl Pods {
     /// `shard_size` cores ([`shard_layout`]). Shards are computed for each last-level cache on its
     /// own, and siblings of a core are never in different ones.
     ///
-    /// A `shard_size` of 0 becomes 1; [`Pods::shard_size_was_zero`] tells, so that the caller can
-    /// warn.
+    /// No shard has one core where its cache has more, whatever the size (a departure from the
+    /// kernel). A `shard_size` of 0 becomes 1; [`Pods::shard_size_was_zero`] tells, so that the
+    /// caller can warn.
     pub fn new(topology: &Topology, shard_size: u32) -> Pods {
         let members: Vec<&Cpu> =
             topology.cpus().iter().filter(|cpu| topology.allowed().contains(cpu.cpu)).collect();

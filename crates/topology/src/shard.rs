@@ -1,6 +1,7 @@
 //! How one last-level cache is divided into shards: pure arithmetic on a number of cores.
 //!
-//! The rule is that of the Linux kernel's `WQ_AFFN_CACHE_SHARD` as merged for 7.1.
+//! The rule is that of the Linux kernel's `WQ_AFFN_CACHE_SHARD` as merged for 7.1, but for one
+//! thing: no shard has one core where the cache has more.
 
 /// The shard size, in cores, that is used where nobody asks for another one.
 pub const DEFAULT_SHARD_SIZE: u32 = 8;
@@ -21,6 +22,11 @@ pub struct ShardLayout {
 /// size is closest to, not its maximum: with size 8 an unsplit cache has up to 11 cores, a shard of
 /// a split one 6 to 10.
 ///
+/// **No shard has one core**, unless that is all the cache has: nobody is left to share its pool
+/// with, and while its one thread is busy nobody nearby takes its work over. Scope `cpu` and `smt`
+/// are for those who want that. So there are at most `cores / 2` shards. Only sizes 1 and 2 are
+/// affected; the kernel, which has no such rule, gives every core a shard of its own with size 1.
+///
 /// A `size` of 0 makes no sense and becomes 1; [`ShardLayout::size_was_zero`] tells, so that the
 /// caller can warn. No cores have no shards.
 ///
@@ -29,6 +35,7 @@ pub struct ShardLayout {
 ///
 /// assert_eq!(shard_layout(36, 8).shards(), [8, 7, 7, 7, 7]);
 /// assert_eq!(shard_layout(11, 8).shards(), [11]);
+/// assert_eq!(shard_layout(5, 1).shards(), [3, 2]);
 /// ```
 pub fn shard_layout(cores: u32, size: u32) -> ShardLayout {
     let corrected = size == 0;
@@ -38,8 +45,8 @@ pub fn shard_layout(cores: u32, size: u32) -> ShardLayout {
     } else {
         // In 64 bits, since `size` may be any number, also one that means "never split".
         let nearest = (2 * u64::from(cores) + u64::from(size)) / (2 * u64::from(size));
-        // At most `cores`, since `size` is at least 1.
-        let count = nearest.max(1) as u32;
+        // At most `cores`, since `size` is at least 1; and two cores for each.
+        let count = (nearest as u32).min(cores / 2).max(1);
         let (base, larger) = (cores / count, cores % count);
         (0..count).map(|shard| base + u32::from(shard < larger)).collect()
     };
@@ -98,6 +105,11 @@ mod tests {
                 assert_eq!(shards.iter().sum::<u32>(), cores);
                 assert!(shards.is_sorted_by(|a, b| a >= b), "larger shards come first");
                 assert!(shards[0] - shards[shards.len() - 1] <= 1, "{cores}/{size}: {shards:?}");
+                let single = *shards == [1];
+                assert!(shards.iter().all(|&shard| shard >= 2) || single, "{cores}/{size}");
+                if shards.len() as u32 == cores / 2 {
+                    continue; // as many as there may be, so not the nearest number
+                }
                 // Round-to-nearest, halves up: |cores - count * size| is at most half a size.
                 let (count, cores, size) = (shards.len() as i64, cores as i64, size as i64);
                 let over = 2 * (cores - count * size);
@@ -119,9 +131,25 @@ mod tests {
     }
 
     #[test]
+    fn no_shard_has_one_core_unless_the_cache_has_one() {
+        for size in [0, 1, 2] {
+            assert_eq!(shard_layout(1, size).shards(), [1], "size {size}");
+            assert_eq!(shard_layout(2, size).shards(), [2], "size {size}");
+            assert_eq!(shard_layout(3, size).shards(), [3], "size {size}");
+            assert_eq!(shard_layout(5, size).shards(), [3, 2], "size {size}");
+            assert_eq!(shard_layout(72, size).shards(), [2; 36], "size {size}");
+        }
+        // From 3 on the merged rule never makes one.
+        for (cores, size) in [(4, 3), (5, 3), (6, 4), (7, 4)] {
+            let nearest = (2 * cores + size) / (2 * size);
+            assert_eq!(shard_layout(cores, size).shards().len() as u32, nearest.max(1));
+        }
+    }
+
+    #[test]
     fn a_size_of_zero_becomes_one_and_says_so() {
-        let layout = shard_layout(3, 0);
-        assert_eq!((layout.shards(), layout.size()), (&[1, 1, 1][..], 1));
+        let layout = shard_layout(4, 0);
+        assert_eq!((layout.shards(), layout.size()), (&[2, 2][..], 1));
         assert!(layout.size_was_zero());
         assert!(!shard_layout(3, 1).size_was_zero());
     }

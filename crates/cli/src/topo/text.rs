@@ -105,8 +105,9 @@ fn pods(out: &mut String, report: &Report, width: usize) -> std::fmt::Result {
 }
 
 fn shards(out: &mut String, report: &Report, width: usize) -> std::fmt::Result {
-    let size = report.cache_shard_size;
-    writeln!(out, "\n{} of about {}", styled(TITLE, "Shards"), count(size as usize, "core"))?;
+    let shards = styled(TITLE, "Shards");
+    let size = count(report.cache_shard_size as usize, "core");
+    writeln!(out, "\n{shards} of about {size}, at least 2 where the cache has them")?;
     // Machines have many caches of few sizes.
     let mut alike: BTreeMap<(u32, &[u32]), CpuSet> = BTreeMap::new();
     for cache in &report.caches {
