@@ -35,6 +35,7 @@ mod live;
 mod sysfs;
 
 mod synthetic;
+mod synthetic_indexes;
 mod synthetic_parse;
 
 mod machine;

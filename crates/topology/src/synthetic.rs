@@ -6,19 +6,24 @@
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
 use crate::facts::{Key, RawCpu, RawMachine};
-use crate::synthetic_parse::{Kind, Level, parse};
+use crate::synthetic_parse::{Description, Kind, Level, parse};
 use crate::topology::{Source, Topology};
 
 pub(crate) fn topology(description: &str) -> Result<Topology, TopologyError> {
-    let levels = parse(description)?;
+    let Description { levels, cpus, nodes } = parse(description)?;
     let mut walk = Walk { levels: &levels, cpus: Vec::new(), nodes: 0, path: Vec::new() };
     walk.object(0);
-    let raw =
-        RawMachine { cpus: walk.cpus, nodes: (0..walk.nodes).collect(), isolated: CpuSet::new() };
+    let nodes = nodes.unwrap_or_else(|| (0..walk.nodes).collect());
+    for (cpu, place) in walk.cpus.iter_mut().zip(0..) {
+        cpu.cpu = cpus.as_ref().map_or(place, |cpus| cpus[place as usize]);
+        cpu.node = cpu.node.map(|node| nodes[node as usize]);
+    }
+    let raw = RawMachine { cpus: walk.cpus, nodes, isolated: CpuSet::new() };
     raw.into_topology(Source::Synthetic(description.trim().to_owned()))
 }
 
-/// A walk through the tree, depth first. Level 0 is the machine itself.
+/// A walk through the tree, depth first. Level 0 is the machine itself. CPUs and nodes get numbers
+/// in the order of the walk; those that `indexes=` gives come later.
 struct Walk<'a> {
     levels: &'a [Level],
     cpus: Vec<RawCpu>,

@@ -1,7 +1,10 @@
 //! Reads a description in hwloc's synthetic language: text in, levels out, errors with a position.
 
+use std::ops::Range;
+
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
+use crate::synthetic_indexes::{Place, Wrong, numbers};
 
 /// What the objects of a level are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +20,17 @@ pub(crate) enum Kind {
     /// Anything that says nothing about placement: groups, dies, instruction caches, and the place
     /// that NUMA nodes of a level of their own are attached to.
     Group,
+}
+
+/// What a description says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Description {
+    /// The first is the machine itself, the last are the CPUs.
+    pub(crate) levels: Vec<Level>,
+    /// The numbers of the CPUs in the order of the tree; `None`: that order.
+    pub(crate) cpus: Option<Vec<u32>>,
+    /// The numbers of the NUMA nodes in the order of [`Level::numa`]; `None`: that order.
+    pub(crate) nodes: Option<Vec<u32>>,
 }
 
 /// One level of the tree: each object of the level above has `count` of these.
@@ -35,6 +49,24 @@ enum Type {
     Die,
     InstructionCache { level: u32 },
     Plain(Kind),
+}
+
+/// A level as it stands in the description.
+struct Written {
+    /// Its type; `None`: a bare number.
+    kind: Option<Type>,
+    /// Where it starts.
+    start: usize,
+    /// How many objects it has in the whole machine.
+    total: u64,
+    /// Where what `indexes=` says of it stands.
+    indexes: Option<Range<usize>>,
+}
+
+impl Written {
+    fn is_group(&self) -> bool {
+        self.kind == Some(Type::Plain(Kind::Group))
+    }
 }
 
 /// hwloc's shortest form of each name is two letters; these are the long ones.
@@ -56,9 +88,9 @@ const MAX_LEVELS: usize = 128;
 
 const KNOWN: &str = "use numanode, package, die, group, l1 to l5, core or pu";
 
-/// Turns a description into levels. The first is the machine itself, the last are the CPUs.
-pub(crate) fn parse(description: &str) -> Result<Vec<Level>> {
-    Parser { text: description, at: 0 }.levels()
+/// Turns a description into levels, and the numbers of CPUs and nodes where it gives any.
+pub(crate) fn parse(description: &str) -> Result<Description> {
+    Parser { text: description, at: 0 }.description()
 }
 
 struct Parser<'a> {
@@ -69,16 +101,15 @@ struct Parser<'a> {
 type Result<T> = std::result::Result<T, TopologyError>;
 
 impl<'a> Parser<'a> {
-    fn levels(mut self) -> Result<Vec<Level>> {
+    fn description(mut self) -> Result<Description> {
         let mut levels = vec![Level { kind: Kind::Machine, count: 1, numa: 0 }];
-        // The type of each level as written (`None`: a bare number) and where it starts.
-        let mut types: Vec<(Option<Type>, usize)> = Vec::new();
-        let mut attached_at = None;
+        let mut written: Vec<Written> = Vec::new();
+        let (mut attached_at, mut machine_indexes, mut node_indexes) = (None, None, None);
         // Objects of the level that was read last, and attached NUMA nodes so far.
         let (mut total, mut nodes) = (1u64, 0u64);
         self.skip_space();
         if self.peek() == Some('(') {
-            self.attributes(false)?;
+            machine_indexes = self.attributes(false)?;
         }
         loop {
             self.skip_space();
@@ -86,7 +117,8 @@ impl<'a> Parser<'a> {
             match self.peek() {
                 None => break,
                 Some('[') => {
-                    self.attached_numa()?;
+                    // As in hwloc, the last one numbers the nodes of all.
+                    node_indexes = self.attached_numa()?.or(node_indexes);
                     let level = levels.last_mut().expect("the machine's level is there");
                     level.numa += 1;
                     nodes = nodes.saturating_add(total);
@@ -98,7 +130,7 @@ impl<'a> Parser<'a> {
                     attached_at.get_or_insert(start);
                 }
                 Some(_) => {
-                    let (kind, count) = self.level()?;
+                    let (kind, count, indexes) = self.level()?;
                     total = total.saturating_mul(u64::from(count));
                     if total > u64::from(CpuSet::MAX_CPU) + 1 {
                         let most = CpuSet::MAX_CPU + 1;
@@ -108,18 +140,18 @@ impl<'a> Parser<'a> {
                             format!("the machine has more than {most} objects from here on; use smaller numbers"),
                         ));
                     }
-                    if types.len() == MAX_LEVELS {
+                    if written.len() == MAX_LEVELS {
                         let reason = format!("there are more than {MAX_LEVELS} levels; use fewer");
                         return Err(self.wrong(start, self.at, reason));
                     }
-                    types.push((kind, start));
+                    written.push(Written { kind, start, total, indexes });
                     levels.push(Level { kind: Kind::Group, count, numa: 0 });
                 }
             }
         }
-        self.name_levels(&mut types, attached_at.is_some())?;
-        self.check_once(&types)?;
-        for (level, (kind, start)) in levels[1..].iter_mut().zip(&types) {
+        self.name_levels(&mut written, attached_at.is_some())?;
+        self.check_once(&written)?;
+        for (level, Written { kind, start, .. }) in levels[1..].iter_mut().zip(&written) {
             match kind {
                 Some(Type::Numa) => {
                     if let Some(at) = attached_at {
@@ -143,21 +175,93 @@ impl<'a> Parser<'a> {
                 }
             }
         }
-        Ok(levels)
+
+        let attached = attached_at.is_some();
+        self.numbers(&written, attached, machine_indexes, 1)?;
+        let mut description = Description {
+            levels,
+            cpus: None,
+            nodes: self.numbers(&written, attached, node_indexes, nodes)?,
+        };
+        for Written { kind, total, indexes, .. } in &written {
+            // Numbers of other objects than these say nothing about placement. They are checked.
+            let numbers = self.numbers(&written, attached, indexes.clone(), *total)?;
+            match kind {
+                Some(Type::Plain(Kind::Pu)) => description.cpus = numbers,
+                Some(Type::Numa) => description.nodes = numbers,
+                _ => {}
+            }
+        }
+        Ok(description)
+    }
+
+    /// The numbers that `indexes=` gives to the `total` objects of a level.
+    fn numbers(
+        &self,
+        written: &[Written],
+        attached: bool,
+        indexes: Option<Range<usize>>,
+        total: u64,
+    ) -> Result<Option<Vec<u32>>> {
+        let Some(Range { start, end }) = indexes else { return Ok(None) };
+        let place_of = |name: &str| self.place_of(name, written, attached);
+        match numbers(&self.text[start..end], total, place_of) {
+            Ok(numbers) => Ok(Some(numbers)),
+            Err(Wrong { at, reason }) if at.is_empty() => {
+                Err(self.wrong(start - "indexes=".len(), end, reason))
+            }
+            Err(Wrong { at, reason }) => Err(self.wrong(start + at.start, start + at.end, reason)),
+        }
+    }
+
+    /// Where the level lies that a name in `indexes=` means.
+    fn place_of(
+        &self,
+        name: &str,
+        written: &[Written],
+        attached: bool,
+    ) -> std::result::Result<Place, String> {
+        if is_machine(name) {
+            return Ok(Place { depth: 0, width: 1 });
+        }
+        let wanted = level_type(name)?;
+        let mut groups = written.iter().filter(|level| level.is_group()).count();
+        for (level, depth) in written.iter().zip(2..) {
+            if level.kind != Some(wanted) {
+                continue;
+            }
+            if level.is_group() {
+                // hwloc numbers groups from the innermost, 1, outwards, but for those that have a
+                // number in the description.
+                let own = group_number(&self.text[level.start..]);
+                let number = own.unwrap_or(groups as u32);
+                groups -= usize::from(own.is_none());
+                if group_number(name).is_some_and(|wanted| wanted != number) {
+                    continue;
+                }
+            }
+            return Ok(Place { depth, width: level.total });
+        }
+        match wanted {
+            // Where none is described there is one, below the machine.
+            Type::Numa if !attached => Ok(Place { depth: 1, width: 1 }),
+            Type::Numa => Err("nodes that are attached are no level; name another type".into()),
+            _ => Err(format!("the description has no level '{name}'")),
+        }
     }
 
     /// Makes the last level the CPUs, and gives a description of bare numbers hwloc's usual types.
-    fn name_levels(&self, types: &mut [(Option<Type>, usize)], attached: bool) -> Result<()> {
+    fn name_levels(&self, written: &mut [Written], attached: bool) -> Result<()> {
         let end = self.text.trim_end().len();
-        let Some((last, inner)) = types.split_last_mut() else {
+        let Some((last, inner)) = written.split_last_mut() else {
             return Err(self.wrong(
                 end,
                 end,
                 "it has no levels; write for example 'numa:2 l3:1 core:8 pu:2'",
             ));
         };
-        match last.0 {
-            None => last.0 = Some(Type::Plain(Kind::Pu)),
+        match last.kind {
+            None => last.kind = Some(Type::Plain(Kind::Pu)),
             Some(Type::Plain(Kind::Pu)) => {}
             Some(_) => {
                 return Err(self.wrong(
@@ -167,18 +271,18 @@ impl<'a> Parser<'a> {
                 ));
             }
         }
-        if !inner.is_empty() && inner.iter().all(|(kind, _)| kind.is_none()) {
+        if !inner.is_empty() && inner.iter().all(|level| level.kind.is_none()) {
             let usual = usual_types(inner.len(), attached);
             for (level, kind) in inner.iter_mut().zip(usual) {
-                level.0 = Some(kind);
+                level.kind = Some(kind);
             }
         }
         Ok(())
     }
 
-    fn check_once(&self, types: &[(Option<Type>, usize)]) -> Result<()> {
-        for (index, (kind, start)) in types.iter().enumerate() {
-            let repeats = types[..index].iter().any(|(before, _)| before == kind);
+    fn check_once(&self, written: &[Written]) -> Result<()> {
+        for (index, Written { kind, start, .. }) in written.iter().enumerate() {
+            let repeats = written[..index].iter().any(|before| before.kind == *kind);
             let may_repeat = matches!(kind, None | Some(Type::Plain(Kind::Group)));
             if repeats && !may_repeat {
                 return Err(self.wrong(
@@ -192,7 +296,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `type:count(attributes)` or `count(attributes)`.
-    fn level(&mut self) -> Result<(Option<Type>, u32)> {
+    fn level(&mut self) -> Result<(Option<Type>, u32, Option<Range<usize>>)> {
         let start = self.at;
         let mut kind = None;
         if !self.peek().is_some_and(|c| c.is_ascii_digit()) {
@@ -217,18 +321,19 @@ impl<'a> Parser<'a> {
             _ => Err(format!("the number is too large; {} is the most", CpuSet::MAX_CPU + 1)),
         };
         let count = count.map_err(|reason| self.wrong(start, self.at, reason))?;
+        let mut indexes = None;
         if self.peek() == Some('(') {
             let cache = matches!(
                 kind,
                 Some(Type::Plain(Kind::Cache { .. }) | Type::InstructionCache { .. })
             );
-            self.attributes(cache)?;
+            indexes = self.attributes(cache)?;
         }
-        Ok((kind, count))
+        Ok((kind, count, indexes))
     }
 
-    /// `[numa]` or `[numa(memory=1GB)]`.
-    fn attached_numa(&mut self) -> Result<()> {
+    /// `[numa]` or `[numa(memory=1GB)]`; gives back where what `indexes=` says stands.
+    fn attached_numa(&mut self) -> Result<Option<Range<usize>>> {
         let start = self.at;
         self.at += 1;
         let name = self.take_while(|c| !c.is_whitespace() && !":([])".contains(c));
@@ -236,27 +341,30 @@ impl<'a> Parser<'a> {
             let end = self.token_end(start);
             return Err(self.wrong(start, end, "only NUMA nodes can be attached: write '[numa]'"));
         }
+        let mut indexes = None;
         if self.peek() == Some('(') {
-            self.attributes(false)?;
+            indexes = self.attributes(false)?;
         }
         if self.peek() != Some(']') {
             let end = self.token_end(start);
             return Err(self.wrong(start, end, "the closing ']' is missing"));
         }
         self.at += 1;
-        Ok(())
+        Ok(indexes)
     }
 
-    /// `(name=value name=value)`: sizes of caches and memory, which are checked and dropped.
-    fn attributes(&mut self, cache: bool) -> Result<()> {
+    /// `(name=value name=value)`: sizes of caches and memory, which are checked and dropped, and
+    /// `indexes=`. Gives back where what that says stands; as in hwloc, the last one counts.
+    fn attributes(&mut self, cache: bool) -> Result<Option<Range<usize>>> {
         let start = self.at;
+        let mut indexes = None;
         self.at += 1;
         loop {
             self.take_while(|c| c == ' ');
             let from = self.at;
             if self.peek() == Some(')') {
                 self.at += 1;
-                return Ok(());
+                return Ok(indexes);
             }
             let attribute = self.take_while(|c| !c.is_whitespace() && c != ')');
             if attribute.is_empty() {
@@ -266,9 +374,10 @@ impl<'a> Parser<'a> {
                 Some(("size", value)) if cache => memory_size(value),
                 Some(("memory", value)) if !cache => memory_size(value),
                 Some(("memorysidecachesize", value)) => memory_size(value),
-                Some(("indexes", _)) => Err(
-                    "numbering CPUs or nodes with 'indexes=' is not supported yet; leave it out",
-                ),
+                Some(("indexes", value)) => {
+                    indexes = Some(self.at - value.len()..self.at);
+                    Ok(())
+                }
                 _ if cache => Err("not an attribute of a cache; 'size=32MB' is one"),
                 _ => Err("not an attribute of this level; 'memory=16GB' is one"),
             };
@@ -342,7 +451,7 @@ fn level_type(name: &str) -> std::result::Result<Type, String> {
     if word.len() >= 2 && "group".starts_with(word) {
         return Ok(Type::Plain(Kind::Group));
     }
-    if lower.len() >= 2 && "machine".starts_with(&lower) {
+    if is_machine(name) {
         return Err(format!("the machine is always there and is not written; {KNOWN}"));
     }
     NAMES
@@ -350,6 +459,17 @@ fn level_type(name: &str) -> std::result::Result<Type, String> {
         .find(|(long, _)| lower.len() >= 2 && long.starts_with(&lower))
         .map(|(_, kind)| kind)
         .ok_or_else(|| format!("unknown type of level; {KNOWN}"))
+}
+
+fn is_machine(name: &str) -> bool {
+    name.len() >= 2 && "machine".starts_with(&name.to_ascii_lowercase())
+}
+
+/// The number in `group2`, if there is one.
+fn group_number(name: &str) -> Option<u32> {
+    let number = name.trim_start_matches(|c: char| c.is_ascii_alphabetic());
+    let digits = number.find(|c: char| !c.is_ascii_digit()).unwrap_or(number.len());
+    number[..digits].parse().ok()
 }
 
 /// The cache that `3`, `2u`, `1d`, `1icache` (after the letter `l`) stand for.

@@ -140,15 +140,26 @@ impl Topology {
     /// Builds a machine from a description in hwloc's synthetic language: levels from the outermost
     /// to the innermost, each `type:count`, the last one `pu`. Package 0 and node 0 are there where
     /// the description has none. CPUs are numbered in the order of the tree, so SMT siblings are
-    /// adjacent. Each CPU is online and allowed.
+    /// adjacent, unless `indexes=` says otherwise. Each CPU is online and allowed.
     ///
     /// Types are written in any case, in full or shortened to two letters or more: `numanode` (also
     /// `node`), `package` (also `socket`), `die`, `group`, `tile`, `module`, `l1`..`l5` (also as
     /// `l2u`, `l1d`, `l1i`, with or without `cache`), `core`, `pu`. A description of bare numbers
     /// (`2 3 4 5 6`) gets hwloc's usual types. `[numa]` attaches one NUMA node to each object of
     /// the level before it. Attributes (`l3:2(size=32MB)`) are checked and, as they say nothing
-    /// about placement, not kept. The attribute `indexes=` would change the numbers of CPUs or
-    /// nodes; it is not supported yet and therefore refused.
+    /// about placement, not kept.
+    ///
+    /// The attribute `indexes=` gives the objects of a level their numbers, all of them in the
+    /// whole machine, in the order of the tree. It counts for `pu` and for NUMA nodes; on other
+    /// levels it is only checked. It is one of
+    /// - a list: `core:2 pu:2(indexes=0,2,1,3)`;
+    /// - an interleaving by types, the fastest first: `numa:2 core:12 pu:2(indexes=core:pu)`
+    ///   numbers the first threads of all cores, then the second ones; the last part may be left
+    ///   out;
+    /// - the same in numbers, `step*count`: `(indexes=2*24:1*2)`.
+    ///
+    /// Where hwloc warns of an `indexes=` that doesn't fit and goes on without it, this is an
+    /// error.
     ///
     /// Source: the hwloc manual, "Synthetic topologies".
     ///

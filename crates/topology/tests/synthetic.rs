@@ -117,6 +117,85 @@ fn bare_numbers_get_hwlocs_usual_types() {
     }
 }
 
+/// The CPUs of each core, in the order of the tree's cores, and of each node.
+fn numbering(description: &str) -> (Vec<String>, Vec<(u32, String)>) {
+    let topology = Topology::synthetic(description).unwrap_or_else(|error| panic!("{error}"));
+    let smt = pods(&topology, AffinityScope::Smt).into_iter().map(|(cpus, _)| cpus).collect();
+    let nodes = topology.nodes().iter().map(|node| (node.node, node.cpus.to_string()));
+    (smt, nodes.collect())
+}
+
+#[test]
+fn indexes_number_the_cpus_of_the_whole_machine() {
+    for (description, cores) in [
+        ("core:2 pu:2(indexes=0,2,1,3)", vec!["0,2", "1,3"]),
+        ("core:2 pu:2(indexes=core:pu)", vec!["0,2", "1,3"]),
+        ("core:2 pu:2(indexes=core)", vec!["0,2", "1,3"]),
+        ("core:2 pu:2(indexes=2*2:1*2)", vec!["0,2", "1,3"]),
+        ("core:2 pu:2(indexes=7,4,1,100)", vec!["1,100", "4,7"]),
+        ("numa:2 core:2 pu:2(indexes=numa:core)", vec!["0,4", "1,5", "2,6", "3,7"]),
+        // A later attribute of the same name wins, as in hwloc.
+        ("core:2 pu:2(indexes=0,1,2,3 indexes=core)", vec!["0,2", "1,3"]),
+    ] {
+        assert_eq!(numbering(description).0, cores, "{description}");
+    }
+}
+
+#[test]
+fn indexes_name_groups_by_their_number_or_the_outermost() {
+    // As in hwloc, groups are numbered from the innermost, 1, outwards.
+    for (name, caches) in [
+        ("group", ["0,2", "1,3", "4,6", "5,7"]),
+        ("group2", ["0,2", "1,3", "4,6", "5,7"]),
+        ("group1", ["0,4", "1,5", "2,6", "3,7"]),
+    ] {
+        let description = format!("group:2 group:2 l2:1 core:2 pu:1(indexes={name}:core)");
+        let topology = Topology::synthetic(&description).unwrap();
+        let found: Vec<_> =
+            pods(&topology, AffinityScope::Cache).into_iter().map(|p| p.0).collect();
+        assert_eq!(found, caches, "{description}");
+    }
+    let found = Topology::synthetic("group7:2 group:2 pu:1(indexes=group1)").unwrap_err();
+    assert!(found.to_string().contains("no level 'group1'"), "{found}");
+}
+
+#[test]
+fn the_same_machine_numbered_in_two_ways_has_the_same_shards() {
+    let near = Topology::synthetic("numa:2 l3:1 core:12 pu:2").unwrap();
+    let far = Topology::synthetic("numa:2 l3:1 core:12 pu:2(indexes=core)").unwrap();
+    assert_eq!(pods(&near, AffinityScope::CacheShard)[0].0, "0-11");
+    assert_eq!(pods(&far, AffinityScope::CacheShard)[0].0, "0-5,24-29");
+    let layouts = |topology| -> Vec<_> {
+        let layouts = Pods::new(topology, 8);
+        layouts.shard_layouts().map(|(_, layout)| layout.shards().to_vec()).collect()
+    };
+    assert_eq!(layouts(&near), layouts(&far));
+}
+
+#[test]
+fn indexes_number_nodes_that_are_a_level_or_attached() {
+    for (description, nodes) in [
+        ("numa:2(indexes=1,0) pu:2", vec![(0, "2-3"), (1, "0-1")]),
+        ("numa:2(indexes=0,8) pu:2", vec![(0, "0-1"), (8, "2-3")]),
+        ("package:2 [numa(indexes=5,2)] pu:2", vec![(2, "2-3"), (5, "0-1")]),
+        ("pack:2 numa:2(indexes=package) pu:1", vec![(0, "0"), (1, "2"), (2, "1"), (3, "3")]),
+        // One list numbers all attached nodes, in the order in which they come without one.
+        ("[numa] pack:2 [numa(indexes=7,3,9)] pu:1", vec![(3, "1"), (7, "0"), (9, "")]),
+    ] {
+        let nodes: Vec<_> = nodes.into_iter().map(|(node, cpus)| (node, cpus.to_owned())).collect();
+        assert_eq!(numbering(description).1, nodes, "{description}");
+    }
+}
+
+#[test]
+fn indexes_of_other_objects_change_nothing() {
+    let plain = Topology::synthetic("package:2 l3:2 core:2 pu:2").unwrap();
+    let numbered = Topology::synthetic(
+        "(indexes=3) package:2(indexes=9,4) l3:2(size=1MB indexes=package) core:2(indexes=7,6,5,4,3,2,1,0) pu:2",
+    );
+    assert_eq!(numbered.unwrap().cpus(), plain.cpus());
+}
+
 #[test]
 fn a_wrong_description_names_the_token_its_position_and_the_remedy() {
     for (description, token, position, word) in [
@@ -149,7 +228,16 @@ fn a_wrong_description_names_the_token_its_position_and_the_remedy() {
         ("l3:2(size=big) pu:2", "size=big", 6, "a size such as"),
         ("l3:2(memory=1GB) pu:2", "memory=1GB", 6, "not an attribute of a cache"),
         ("core:2(size=1MB) pu:2", "size=1MB", 8, "not an attribute of this level"),
-        ("core:2 pu:2(indexes=0,2,1,3)", "indexes=0,2,1,3", 13, "not supported yet"),
+        ("core:2 pu:2(indexes=)", "indexes=", 13, "missing"),
+        ("core:2 pu:2(indexes=0,2,1)", "0,2,1", 21, "3 numbers for 4 objects"),
+        ("core:2 pu:2(indexes=0,2,1,2)", "2", 27, "already"),
+        ("core:2 pu:2(indexes=core:die)", "die", 26, "no level 'die'"),
+        ("core:2 pu:2(indexes=core:cors)", "cors", 26, "unknown type"),
+        ("core:2 pu:2(indexes=2*3)", "2*3", 21, "interleaves 3 objects"),
+        ("core:2(indexes=1,1) pu:2", "1", 18, "already"),
+        ("(indexes=0,1) core:2 pu:2", "1", 12, "more numbers"),
+        ("core:2 [numa] pu:2(indexes=numa)", "numa", 28, "attached"),
+        ("core:2 [numa(indexes=0)] pu:2", "0", 22, "1 numbers for 2 objects"),
         ("numa:2 ü:1 pu:2", "ü", 8, "unknown type"),
         ("ü:1 cors:2", "ü", 1, "unknown type"),
         ("core:2 pu:2 )", ")", 13, "unknown type"),
