@@ -45,6 +45,8 @@
 mod colours;
 mod error;
 mod item;
+#[allow(dead_code, reason = "the queue takes it up next")]
+mod limiter;
 #[cfg(loom)]
 #[doc(hidden)]
 pub mod model;
