@@ -19,11 +19,14 @@ use std::sync::Arc;
 
 use crate::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-/// The hook of a node: put one into each type that travels through an [`Inbox`].
+/// The hook of a node: put one into each type that travels through an [`Inbox`] or lies in a
+/// [`List`](crate::list::List), one after the other.
 pub struct Link {
     /// P: owned by the pusher until the push, by the taker after the take; atomic only so that a
     /// broken obligation is no data race.
     next: AtomicPtr<()>,
+    /// P: as `next`; the node before it, in a list only.
+    prev: AtomicPtr<()>,
     /// A: set while a shared node (`Arc`) is in an inbox, so that it can't be pushed twice.
     claimed: AtomicBool,
     /// P: as `next`; there loom reports it where the accesses to `next` aren't ordered.
@@ -36,22 +39,35 @@ impl Link {
     pub fn new() -> Self {
         Link {
             next: AtomicPtr::new(ptr::null_mut()),
+            prev: AtomicPtr::new(ptr::null_mut()),
             claimed: AtomicBool::new(false),
             #[cfg(loom)]
             witness: crate::cell::UnsafeCell::new(()),
         }
     }
 
-    fn next(&self) -> *mut () {
+    pub(crate) fn next(&self) -> *mut () {
         #[cfg(loom)]
         self.witness.with(|_| ());
         self.next.load(Ordering::Relaxed)
     }
 
-    fn set_next(&self, next: *mut ()) {
+    pub(crate) fn set_next(&self, next: *mut ()) {
         #[cfg(loom)]
         self.witness.with_mut(|_| ());
         self.next.store(next, Ordering::Relaxed);
+    }
+
+    pub(crate) fn prev(&self) -> *mut () {
+        #[cfg(loom)]
+        self.witness.with(|_| ());
+        self.prev.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_prev(&self, prev: *mut ()) {
+        #[cfg(loom)]
+        self.witness.with_mut(|_| ());
+        self.prev.store(prev, Ordering::Relaxed);
     }
 }
 

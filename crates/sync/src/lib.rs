@@ -6,7 +6,7 @@
 //! * **The facade** ([`atomic`], [`cell`], [`thread`], [`hint`], [`Mutex`], [`Condvar`], [`fence`]).
 //!   Product code takes its primitives from here, never from `std::sync::atomic`, so that the same
 //!   code runs under the [loom](https://docs.rs/loom) model checker when built with `--cfg loom`.
-//! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`], [`inbox`].
+//! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`], [`inbox`], [`list`].
 //! * **The execution context** ([`context`]): atomic sections, [`context::might_block`], blocking
 //!   regions and the placement token of the running task.
 //!
@@ -23,6 +23,7 @@
 pub mod context;
 pub mod fence;
 pub mod inbox;
+pub mod list;
 pub mod panics;
 
 #[cfg(loom)]

@@ -1,8 +1,8 @@
 //! How a queue is flushed: instances are counted by colour, and a flush waits for the colours that
 //! were in use before it.
 //!
-//! The kernel's scheme (`flush_workqueue`), with the counts kept per pod, so that queueing on
-//! different pods shares no cache line. A flush moves the queue on to a colour that nobody uses,
+//! The kernel's scheme (`flush_workqueue`), with the counts kept per link (queue and pod), so
+//! that queueing on different pods shares no cache line. A flush moves the queue on to a colour that nobody uses,
 //! and waits until each other colour that was in use has drained. Work queued after it gets the new
 //! colour and isn't waited for.
 //!
@@ -18,25 +18,51 @@
 //! Without the fences Count may read the old count and Look the old flag, and the flush never ends.
 //! `tests/loom_flush.rs`; without the fences that model fails.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use corewise_sync::atomic::{self, AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use corewise_sync::fence::{FencePolicy, FullFence};
-use corewise_sync::{CachePadded, Completion, Mutex};
+use corewise_sync::{Completion, Mutex};
+
+use crate::link::Link;
 
 /// How many colours: as in the kernel, enough that flushes from many threads don't queue up behind
 /// one another. Fewer under loom, which has a limit on atomics.
 const COLOURS: usize = if cfg!(loom) { 3 } else { 16 };
 
-/// The counts of one queue on one pod.
+/// What a flush counts on one link.
 #[derive(Debug)]
-struct PodCounts {
+pub(crate) struct Tally {
     /// A: instances queued and not over, by colour.
     in_flight: [AtomicUsize; COLOURS],
-    /// A: statistics: instances ever queued here.
-    queued: AtomicU64,
-    /// A: statistics: instances queued here that ran in another pod.
-    overflowed: AtomicU64,
+}
+
+impl Tally {
+    pub(crate) fn new() -> Tally {
+        Tally { in_flight: std::array::from_fn(|_| AtomicUsize::new(0)) }
+    }
+
+    /// Instances queued and not over (a moment ago).
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.iter().map(|n| n.load(Ordering::Relaxed)).sum()
+    }
+
+    /// The colours in use, a bit each.
+    fn busy(&self) -> u32 {
+        let mut busy = 0;
+        for (colour, count) in self.in_flight.iter().enumerate() {
+            // Acquire pairs with the Release of `leave`: a colour that has drained is over.
+            if count.load(Ordering::Acquire) != 0 {
+                busy |= 1 << colour;
+            }
+        }
+        busy
+    }
+}
+
+/// Something with a tally: a [`Link`], or in models the tally alone.
+pub(crate) trait Counted: Send + Sync {
+    fn tally(&self) -> &Tally;
 }
 
 #[derive(Debug)]
@@ -49,58 +75,70 @@ struct Waiter {
 }
 
 /// The colours of one queue.
-#[derive(Debug)]
-pub(crate) struct Colours<F: FencePolicy = FullFence> {
+pub(crate) struct Colours<F: FencePolicy = FullFence, L: Counted = Link> {
     /// A: the colour that new instances get; changed under the lock of `waiters`.
     current: AtomicU32,
     /// A: whether somebody waits; changed under the lock of `waiters`.
     waiting: AtomicBool,
     /// L: is the lock; guards the flushes under way.
     waiters: Mutex<Vec<Waiter>>,
-    /// I: one entry a pod; the counts in them are atomic.
-    pods: Box<[CachePadded<PodCounts>]>,
+    /// L: is the lock, taken inside that of `waiters`; guards the list of the queue's links, also of
+    /// those that it doesn't queue on any more. A link that nobody has is gone from the queue, and
+    /// its counts are 0.
+    links: Mutex<Vec<Weak<L>>>,
     fence: std::marker::PhantomData<F>,
 }
 
-impl<F: FencePolicy> Colours<F> {
-    /// Colours of a queue on `pods` pods.
-    pub(crate) fn new(pods: usize) -> Self {
-        let counts = || {
-            CachePadded::new(PodCounts {
-                in_flight: std::array::from_fn(|_| AtomicUsize::new(0)),
-                queued: AtomicU64::new(0),
-                overflowed: AtomicU64::new(0),
-            })
-        };
+impl<F: FencePolicy, L: Counted> Colours<F, L> {
+    /// Colours of a queue that has no links yet.
+    pub(crate) fn new() -> Self {
         Colours {
             current: AtomicU32::new(0),
             waiting: AtomicBool::new(false),
             waiters: Mutex::new(Vec::new()),
-            pods: (0..pods).map(|_| counts()).collect(),
+            links: Mutex::new(Vec::new()),
             fence: std::marker::PhantomData,
         }
     }
 
+    /// From here on flushes look at this link; before anything is queued on it. They do so for as
+    /// long as somebody has it.
+    pub(crate) fn add(&self, link: &Arc<L>) {
+        let mut links = self.links.lock();
+        links.retain(|link| link.strong_count() > 0);
+        links.push(Arc::downgrade(link));
+    }
+
+    /// Calls `see` with each link that somebody has, under the lock of the list.
+    pub(crate) fn each(&self, mut see: impl FnMut(&L)) {
+        for link in self.links.lock().iter() {
+            match link.upgrade() {
+                Some(link) => see(&link),
+                // Pairs with the Release of the drop that was the last: what the link's instances
+                // did is seen, as with a count that is read as 0.
+                None => atomic::fence(Ordering::Acquire),
+            }
+        }
+    }
+
     /// Counts an instance in; its colour.
-    pub(crate) fn enter(&self, pod: usize) -> usize {
+    pub(crate) fn enter(&self, tally: &Tally) -> usize {
         // A colour read a moment before a flush moves on makes the two concurrent: that flush
         // needn't wait for this instance, the next one does, since it waits for every
         // colour but its own.
         let colour = self.current.load(Ordering::Relaxed) as usize;
-        self.enter_as(pod, colour);
+        Self::enter_as(tally, colour);
         colour
     }
 
-    pub(crate) fn enter_as(&self, pod: usize, colour: usize) {
-        let counts = &self.pods[pod];
-        counts.in_flight[colour].fetch_add(1, Ordering::Relaxed);
-        counts.queued.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn enter_as(tally: &Tally, colour: usize) {
+        tally.in_flight[colour].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts an instance out.
-    pub(crate) fn leave(&self, pod: usize, colour: usize) {
+    pub(crate) fn leave(&self, tally: &Tally, colour: usize) {
         // Leave. Release: what the instance did is seen by the flusher, whose Count acquires.
-        if self.pods[pod].in_flight[colour].fetch_sub(1, Ordering::Release) == 1 {
+        if tally.in_flight[colour].fetch_sub(1, Ordering::Release) == 1 {
             F::full();
             // Look.
             if self.waiting.load(Ordering::Relaxed) {
@@ -151,33 +189,10 @@ impl<F: FencePolicy> Colours<F> {
         }
     }
 
-    /// Instances ever queued on a pod, and how many of those ran elsewhere.
-    pub(crate) fn totals(&self, pod: usize) -> (u64, u64) {
-        let counts = &self.pods[pod];
-        (counts.queued.load(Ordering::Relaxed), counts.overflowed.load(Ordering::Relaxed))
-    }
-
-    /// Instances queued on a pod and not over (a moment ago).
-    pub(crate) fn in_flight(&self, pod: usize) -> usize {
-        self.pods[pod].in_flight.iter().map(|n| n.load(Ordering::Relaxed)).sum()
-    }
-
-    /// How many pods there are.
-    pub(crate) fn pods(&self) -> usize {
-        self.pods.len()
-    }
-
     /// The colours in use, a bit each.
     fn busy(&self) -> u32 {
         let mut busy = 0;
-        for pod in &self.pods {
-            for (colour, count) in pod.in_flight.iter().enumerate() {
-                // Acquire pairs with the Release of `leave`: a colour that has drained is over.
-                if count.load(Ordering::Acquire) != 0 {
-                    busy |= 1 << colour;
-                }
-            }
-        }
+        self.each(|link| busy |= link.tally().busy());
         busy
     }
 
@@ -219,26 +234,10 @@ fn complete_all(events: Vec<Arc<Completion>>) {
     }
 }
 
-/// Counts one instance in its queue, from queueing until dropped.
-pub(crate) struct Ticket {
-    colours: Arc<Colours>,
-    pod: usize,
-    colour: usize,
-}
-
-impl Ticket {
-    pub(crate) fn new(colours: &Arc<Colours>, pod: usize) -> Ticket {
-        Ticket { colour: colours.enter(pod), colours: Arc::clone(colours), pod }
-    }
-
-    pub(crate) fn overflowed(&self) {
-        self.colours.pods[self.pod].overflowed.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        self.colours.leave(self.pod, self.colour);
+#[cfg(any(test, loom))]
+impl Counted for Tally {
+    fn tally(&self) -> &Tally {
+        self
     }
 }
 
@@ -246,20 +245,32 @@ impl Drop for Ticket {
 mod tests {
     use super::*;
 
+    type Alone = Colours<FullFence, Tally>;
+
+    fn colours<const N: usize>() -> (Arc<Alone>, [Arc<Tally>; N]) {
+        let colours = Arc::new(Colours::new());
+        let tallies = std::array::from_fn(|_| {
+            let tally = Arc::new(Tally::new());
+            colours.add(&tally);
+            tally
+        });
+        (colours, tallies)
+    }
+
     #[test]
     fn a_flush_of_an_empty_queue_returns_at_once() {
-        let colours = Colours::<FullFence>::new(2);
+        let (colours, [_, tally]) = colours();
         colours.flush();
-        let colour = colours.enter(1);
-        colours.leave(1, colour);
+        let colour = colours.enter(&tally);
+        colours.leave(&tally, colour);
         colours.flush();
-        assert_eq!(colours.in_flight(1), 0);
+        assert_eq!(tally.in_flight(), 0);
     }
 
     #[test]
     fn a_flush_waits_for_what_came_before_and_not_for_what_comes_later() {
-        let colours = Arc::new(Colours::<FullFence>::new(1));
-        let before = colours.enter(0);
+        let (colours, [tally]) = colours();
+        let before = colours.enter(&tally);
         let flusher = {
             let colours = Arc::clone(&colours);
             std::thread::spawn(move || colours.flush())
@@ -267,20 +278,35 @@ mod tests {
         while colours.waiters.lock().is_empty() {
             std::thread::yield_now();
         }
-        let later = colours.enter(0);
+        let later = colours.enter(&tally);
         assert_ne!(before, later, "a flush under way moves the queue to another colour");
-        colours.leave(0, before);
+        colours.leave(&tally, before);
         flusher.join().unwrap();
-        assert_eq!(colours.in_flight(0), 1, "the later instance is still there");
+        assert_eq!(tally.in_flight(), 1, "the later instance is still there");
+    }
+
+    #[test]
+    fn a_flush_waits_for_what_is_left_on_links_of_former_attributes() {
+        let (colours, [former]) = colours();
+        let last = colours.enter(&former);
+        let current = Arc::new(Tally::new());
+        colours.add(&current);
+        assert_eq!(colours.busy(), 1 << last);
+        colours.leave(&former, last);
+        drop(former);
+        assert_eq!(colours.busy(), 0);
+        colours.flush();
+        colours.add(&Arc::new(Tally::new()));
+        assert_eq!(colours.links.lock().len(), 2, "a link that nobody has is forgotten");
     }
 
     #[test]
     fn more_flushes_than_colours_all_end() {
-        let colours = Arc::new(Colours::<FullFence>::new(1));
+        let (colours, [tally]) = colours();
         let mut flushers = Vec::new();
         let mut tickets = Vec::new();
         for n in 0..COLOURS + 4 {
-            tickets.push(colours.enter(0));
+            tickets.push(colours.enter(&tally));
             let shared = Arc::clone(&colours);
             flushers.push(std::thread::spawn(move || shared.flush()));
             while colours.waiters.lock().len() <= n {
@@ -289,7 +315,7 @@ mod tests {
         }
         assert!(colours.waiters.lock().iter().any(|w| w.any), "some wait for a free colour");
         for colour in tickets {
-            colours.leave(0, colour);
+            colours.leave(&tally, colour);
         }
         for flusher in flushers {
             flusher.join().unwrap();

@@ -6,16 +6,16 @@
 //! holder of the `PENDING` bit.
 
 use std::any::Any;
-use std::panic::{self, AssertUnwindSafe};
+use std::panic::{self, AssertUnwindSafe, Location};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use corewise_sync::cell::UnsafeCell;
-use corewise_sync::inbox::{Link, Node};
+use corewise_sync::inbox::{Link as Hook, Node};
 use corewise_sync::{Completion, Mutex};
 
-use crate::colours::Ticket;
 use crate::error::shielded;
+use crate::link::Ticket;
 use crate::work_state::{Finished, Seq, WorkState, at_most, long_before};
 
 /// Something that a worker can run.
@@ -36,12 +36,18 @@ pub(crate) struct Job {
     /// Counts the instance in the queue it was queued on, until dropped. `None` in models of the
     /// pool alone.
     pub(crate) ticket: Option<Ticket>,
+    /// The source line that queued it.
+    #[allow(dead_code, reason = "for the watchdog and the dump")]
+    pub(crate) site: &'static Location<'static>,
 }
 
 /// The part of an item that the pool knows.
 pub(crate) struct Header {
-    /// P: owned by the inbox while the item is in one.
-    link: Link,
+    /// P: owned by the inbox or the list that the item is in.
+    hook: Hook,
+    /// I: the name of the user's function, for reports.
+    #[allow(dead_code, reason = "for the watchdog and the dump")]
+    pub(crate) name: fn() -> &'static str,
     pub(crate) state: WorkState,
     /// P: owned by the holder of `PENDING`.
     job: UnsafeCell<Option<Job>>,
@@ -55,9 +61,11 @@ pub(crate) struct Header {
 unsafe impl Sync for Header {}
 
 impl Header {
-    pub(crate) fn new() -> Self {
+    /// The header of an item whose function is a `T`.
+    pub(crate) fn new<T>() -> Self {
         Header {
-            link: Link::new(),
+            hook: Hook::new(),
+            name: std::any::type_name::<T>,
             state: WorkState::new(),
             job: UnsafeCell::new(None),
             flushers: Mutex::new(Vec::new()),
@@ -207,7 +215,7 @@ impl Drop for Queued {
 }
 
 // SAFETY: a `Queued` is unique per pending instance (`pend` succeeds once), so its header is in one
-// inbox at most; the job in its slot keeps it in place.
+// inbox or list at most; the job in its slot keeps it in place.
 unsafe impl Node for Queued {
     type Target = Header;
 
@@ -221,12 +229,12 @@ unsafe impl Node for Queued {
         Queued(raw)
     }
 
-    unsafe fn link<'a>(raw: NonNull<Header>) -> &'a Link
+    unsafe fn link<'a>(raw: NonNull<Header>) -> &'a Hook
     where
         Self: 'a,
     {
         // SAFETY: the item is queued while it is in an inbox, so its header is alive.
-        unsafe { &(*raw.as_ptr()).link }
+        unsafe { &(*raw.as_ptr()).hook }
     }
 }
 
@@ -259,7 +267,7 @@ impl Running {
                 job.item.header().wake_flushers(seq);
             }
             if !again {
-                let Job { item, ticket } = job;
+                let Job { item, ticket, .. } = job;
                 drop_item(item);
                 // Last: after a flush of the queue the instance is over in every respect.
                 drop(ticket);
@@ -289,7 +297,7 @@ mod tests {
         let item = Arc::clone(&work.inner) as Arc<dyn Item>;
         assert!(item.header().state.pend());
         // SAFETY: `pend` succeeded just now.
-        unsafe { Queued::new(Job { item, ticket: None }) }
+        unsafe { Queued::new(Job { item, ticket: None, site: Location::caller() }) }
     }
 
     #[test]

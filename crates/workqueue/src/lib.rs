@@ -47,6 +47,7 @@ mod error;
 mod item;
 #[allow(dead_code, reason = "the queue takes it up next")]
 mod limiter;
+mod link;
 #[cfg(loom)]
 #[doc(hidden)]
 pub mod model;

@@ -1,12 +1,13 @@
 //! Doors into the protocols for the models in `tests/loom_*.rs`: thin, and only under `--cfg loom`.
 
+use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::fence::FencePolicy;
 use corewise_topology::AffinityScope;
 
-use crate::colours::Colours;
+use crate::colours::{Colours, Tally};
 use crate::item::{Item, Job, Queued};
 use crate::limiter::policy::effective;
 use crate::limiter::slot::{Admission, Hold, Slot};
@@ -111,7 +112,7 @@ fn pend(work: &Work) -> Option<Queued> {
     }
     let item = Arc::clone(&work.inner) as Arc<dyn Item>;
     // SAFETY: `pend` succeeded just now.
-    Some(unsafe { Queued::new(Job { item, ticket: None }) })
+    Some(unsafe { Queued::new(Job { item, ticket: None, site: Location::caller() }) })
 }
 
 /// An item in a list, without a pool around it.
@@ -132,32 +133,41 @@ impl Pending {
 }
 
 /// The colours of a queue.
-pub struct FlushModel<F: FencePolicy>(Colours<F>);
+pub struct FlushModel<F: FencePolicy> {
+    colours: Colours<F, Tally>,
+    /// I: what is counted per pod.
+    pods: Vec<Arc<Tally>>,
+}
 
 impl<F: FencePolicy> FlushModel<F> {
     /// Nothing in flight.
     pub fn new(pods: usize) -> Self {
-        FlushModel(Colours::new(pods))
+        let model = FlushModel {
+            colours: Colours::new(),
+            pods: (0..pods).map(|_| Arc::new(Tally::new())).collect(),
+        };
+        model.pods.iter().for_each(|pod| model.colours.add(pod));
+        model
     }
 
     /// Counts an instance in.
     pub fn enter(&self, pod: usize) -> usize {
-        self.0.enter(pod)
+        self.colours.enter(&self.pods[pod])
     }
 
     /// As a queuer does that read the colour long ago.
     pub fn enter_late(&self, pod: usize, colour: usize) {
-        self.0.enter_as(pod, colour);
+        Colours::<F, Tally>::enter_as(&self.pods[pod], colour);
     }
 
     /// Counts it out.
     pub fn leave(&self, pod: usize, colour: usize) {
-        self.0.leave(pod, colour);
+        self.colours.leave(&self.pods[pod], colour);
     }
 
     /// Waits for what was counted in before.
     pub fn flush(&self) {
-        self.0.flush();
+        self.colours.flush();
     }
 }
 

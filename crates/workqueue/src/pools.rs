@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::Mutex;
+use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_topology::{AffinityScope, CpuSet, DEFAULT_SHARD_SIZE, Machine, Pods};
 
 use crate::error::BuildError;
@@ -36,6 +37,8 @@ struct Inner {
     idle_timeout: Duration,
     /// L: is the lock; guards the groups made so far, and whether they are closed.
     groups: Mutex<Groups>,
+    /// A: number of the queue made last; only its uniqueness matters, so Relaxed.
+    last_queue: AtomicU64,
 }
 
 #[derive(Default)]
@@ -93,6 +96,7 @@ impl PoolsBuilder {
                 max_workers: self.max_workers,
                 idle_timeout: self.idle_timeout,
                 groups: Mutex::new(Groups::default()),
+                last_queue: AtomicU64::new(0),
             }),
         }
     }
@@ -150,6 +154,11 @@ impl WorkerPools {
         let mut report: Vec<_> = groups.iter().flat_map(|g| PoolReport::of(g)).collect();
         report.sort_by_key(|p| (p.scope, p.strict, p.pod));
         report
+    }
+
+    /// A number for a queue: 1, 2, ...
+    pub(crate) fn next_queue(&self) -> u64 {
+        self.inner.last_queue.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// The pools for a set of attributes: those that are there, or new ones with a first worker

@@ -1,14 +1,15 @@
 //! The workqueue: where work is handed in.
 
 use std::fmt;
+use std::panic::Location;
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_topology::{AffinityScope, CpuSet, current_cpu};
 
-use crate::colours::{Colours, Ticket};
 use crate::error::BuildError;
 use crate::item::{Item, Job, Queued};
+use crate::link::{Link, Shared, Ticket};
 use crate::pool::group::Group;
 use crate::pools::{Attributes, WorkerPools};
 use crate::stats::QueueStats;
@@ -25,9 +26,10 @@ pub struct Workqueue {
 }
 
 struct Inner {
-    name: String,
+    shared: Arc<Shared>,
     group: Arc<Group>,
-    colours: Arc<Colours>,
+    /// I: one a pool.
+    links: Box<[Arc<Link>]>,
     /// I: the pool of each CPU, by number; `None` where the queue has none there.
     by_cpu: Box<[Option<usize>]>,
     /// I: the pools of each node, by number.
@@ -108,11 +110,13 @@ impl QueueBuilder {
                 }
             }
         }
+        let shared = Shared::new(pools.next_queue(), self.name);
+        let links = (0..group.pools.len()).map(|pool| Link::new(&shared, &group, pool)).collect();
         Ok(Workqueue {
             inner: Arc::new(Inner {
-                colours: Arc::new(Colours::new(group.pools.len())),
-                name: self.name,
+                shared,
                 group,
+                links,
                 by_cpu: by_cpu.into(),
                 by_node: by_node.into(),
                 rotor: AtomicUsize::new(0),
@@ -135,7 +139,7 @@ impl Workqueue {
 
     /// The queue's name.
     pub fn name(&self) -> &str {
-        &self.inner.name
+        &self.inner.shared.name
     }
 
     /// Queues an item on the pod of the CPU that this is called on. False where it was pending
@@ -149,49 +153,55 @@ impl Workqueue {
     ///
     /// A call at the same time as a shutdown may return true and have the item cancelled: those who
     /// flush it are told, and it can be queued elsewhere.
+    #[track_caller]
     pub fn queue(&self, work: &Work) -> bool {
-        self.submit(self.here(), &work.inner)
+        self.submit(self.here(), &work.inner, Location::caller())
     }
 
     /// As [`Workqueue::queue`], on the pod of `cpu`. A CPU that the queue doesn't have: on any pod.
+    #[track_caller]
     pub fn queue_on(&self, cpu: u32, work: &Work) -> bool {
-        self.submit(self.pool_of_cpu(cpu), &work.inner)
+        self.submit(self.pool_of_cpu(cpu), &work.inner, Location::caller())
     }
 
     /// As [`Workqueue::queue`], on a pod of `node`: on the caller's own if that lies there, else on
     /// each in turn. An unknown node, or one without usable CPUs: as `queue`. The kernel's
     /// `queue_work_node`, but for the turn: that one takes the node's first CPU, and with it
     /// always the same shard.
+    #[track_caller]
     pub fn queue_node(&self, node: Option<u32>, work: &Work) -> bool {
-        self.submit(self.pool_of_node(node), &work.inner)
+        self.submit(self.pool_of_node(node), &work.inner, Location::caller())
     }
 
     /// Runs a closure on the queue: as [`Workqueue::queue`], with one allocation. After
     /// [`WorkerPools::shutdown`] the closure is dropped, and the handle says that it was cancelled.
+    #[track_caller]
     pub fn spawn<T, C>(&self, closure: C) -> JoinHandle<T>
     where
         C: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        self.spawn_at(self.here(), closure)
+        self.spawn_at(self.here(), closure, Location::caller())
     }
 
     /// As [`Workqueue::spawn`], on the pod of `cpu`; see [`Workqueue::queue_on`].
+    #[track_caller]
     pub fn spawn_on<T, C>(&self, cpu: u32, closure: C) -> JoinHandle<T>
     where
         C: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        self.spawn_at(self.pool_of_cpu(cpu), closure)
+        self.spawn_at(self.pool_of_cpu(cpu), closure, Location::caller())
     }
 
     /// As [`Workqueue::spawn`], on a pod of `node`; see [`Workqueue::queue_node`].
+    #[track_caller]
     pub fn spawn_node<T, C>(&self, node: Option<u32>, closure: C) -> JoinHandle<T>
     where
         C: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        self.spawn_at(self.pool_of_node(node), closure)
+        self.spawn_at(self.pool_of_node(node), closure, Location::caller())
     }
 
     /// Waits for everything that was queued before the call, and not for what is queued later. May
@@ -202,37 +212,47 @@ impl Workqueue {
     /// is pending) may count as queued later; [`Work::flush`] waits for that one too.
     #[track_caller]
     pub fn flush(&self) {
-        self.inner.colours.flush();
+        self.inner.shared.colours.flush();
     }
 
     /// What the queue has done so far.
     pub fn stats(&self) -> QueueStats {
-        QueueStats::of(&self.inner.colours)
+        QueueStats::of(&self.inner.shared)
     }
 
-    fn spawn_at<T, C>(&self, pool: usize, closure: C) -> JoinHandle<T>
+    fn spawn_at<T, C>(
+        &self,
+        pool: usize,
+        closure: C,
+        site: &'static Location<'static>,
+    ) -> JoinHandle<T>
     where
         C: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
         let (task, handle) = Task::new(closure);
-        if !self.submit(pool, &task) {
+        if !self.submit(pool, &task, site) {
             // Fresh, so it wasn't pending: the pools are closed.
             task.cancelled();
         }
         handle
     }
 
-    fn submit<I: Item + 'static>(&self, pool: usize, item: &Arc<I>) -> bool {
-        let Inner { group, colours, .. } = &*self.inner;
-        if group.pools[pool].reading().closed() || !item.header().state.pend() {
+    fn submit<I: Item + 'static>(
+        &self,
+        pool: usize,
+        item: &Arc<I>,
+        site: &'static Location<'static>,
+    ) -> bool {
+        let link = &self.inner.links[pool];
+        if link.group.pools[link.pool].reading().closed() || !item.header().state.pend() {
             return false;
         }
         let item: Arc<dyn Item> = Arc::clone(item) as Arc<dyn Item>;
-        let job = Job { item, ticket: Some(Ticket::new(colours, pool)) };
+        let job = Job { item, ticket: Some(Ticket::new(link)), site };
         // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
         let queued = unsafe { Queued::new(job) };
-        group.push(pool, queued);
+        link.group.push(link.pool, queued);
         true
     }
 
@@ -271,7 +291,7 @@ impl Workqueue {
 impl fmt::Debug for Workqueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Workqueue")
-            .field("name", &self.inner.name)
+            .field("name", &self.inner.shared.name)
             .field("scope", &self.inner.group.scope)
             .field("soft", &self.inner.group.soft)
             .field("stats", &self.stats())

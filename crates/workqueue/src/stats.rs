@@ -1,10 +1,9 @@
 //! What queues and pools have done, as plain numbers.
 
 use corewise_sync::atomic::Ordering;
-use corewise_sync::fence::FencePolicy;
 use corewise_topology::{AffinityScope, CpuSet};
 
-use crate::colours::Colours;
+use crate::link::Shared;
 use crate::pool::group::Group;
 
 /// Counters of one queue. Read while work flows they are each true, of slightly different moments.
@@ -19,16 +18,13 @@ pub struct QueueStats {
 }
 
 impl QueueStats {
-    pub(crate) fn of<F: FencePolicy>(colours: &Colours<F>) -> QueueStats {
-        let mut stats = QueueStats::default();
-        for pod in 0..colours.pods() {
-            let in_flight = colours.in_flight(pod) as u64;
-            let (queued, overflowed) = colours.totals(pod);
-            stats.queued += queued;
-            stats.completed += queued.saturating_sub(in_flight);
-            stats.overflowed += overflowed;
+    pub(crate) fn of(queue: &Shared) -> QueueStats {
+        let totals = queue.totals();
+        QueueStats {
+            queued: totals.queued,
+            completed: totals.queued.saturating_sub(totals.in_flight),
+            overflowed: totals.overflowed,
         }
-        stats
     }
 }
 

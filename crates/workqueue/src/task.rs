@@ -86,7 +86,7 @@ where
     /// The task, and the handle that waits for it. One allocation.
     pub(crate) fn new(closure: C) -> (Arc<Self>, JoinHandle<T>) {
         let task = Arc::new(Task {
-            header: Header::new(),
+            header: Header::new::<C>(),
             stage: Mutex::new(Stage::Closure(closure)),
             done: Completion::new(),
         });

@@ -43,8 +43,9 @@ impl Work {
     /// dropped where the last handle is: on the worker, if that is while it runs. It may block,
     /// best inside [`blocking`](corewise_sync::context::blocking). If it panics, the panic is
     /// logged and the item, its worker and its queue go on.
-    pub fn new(function: impl Fn() + Send + Sync + 'static) -> Work {
-        Work { inner: Arc::new(WorkItem { header: Header::new(), function: Box::new(function) }) }
+    pub fn new<C: Fn() + Send + Sync + 'static>(function: C) -> Work {
+        let (header, function) = (Header::new::<C>(), Box::new(function));
+        Work { inner: Arc::new(WorkItem { header, function }) }
     }
 
     /// Whether it is queued and has not started (a moment ago). It may be running as well.

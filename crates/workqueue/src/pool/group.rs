@@ -99,22 +99,21 @@ impl<F: FencePolicy> Group<F> {
 
     /// One bounded step of a worker: take something and run it, or go idle.
     pub(crate) fn step(self: &Arc<Self>, me: &Arc<Worker>) -> Step {
-        if let Some((queued, home)) = self.take(me) {
+        if let Some((running, home)) = self.take(me) {
             let stats = &self.pools[me.pool].stats;
-            if let Some(running) = queued.start() {
-                if home != me.pool {
-                    running.overflowed();
-                    PoolStats::count(&stats.taken_over, 1);
-                }
-                PoolStats::count(&stats.ran, self.run(me, running));
+            if home != me.pool {
+                running.overflowed();
+                PoolStats::count(&stats.taken_over, 1);
             }
+            PoolStats::count(&stats.ran, self.run(me, running));
             return Step::Again;
         }
         self.go_idle(me)
     }
 
-    /// Takes an item: of the own pod, or, where work may leave its pod, of a saturated one.
-    fn take(self: &Arc<Self>, me: &Arc<Worker>) -> Option<(Queued, usize)> {
+    /// Takes and starts an item: of the own pod, or, where work may leave its pod, of a saturated
+    /// one.
+    fn take(self: &Arc<Self>, me: &Arc<Worker>) -> Option<(Running, usize)> {
         let pool = &self.pools[me.pool];
         {
             let mut inner = pool.inner.lock();
@@ -122,21 +121,21 @@ impl<F: FencePolicy> Group<F> {
             if !inner.counts.may_take() {
                 return None;
             }
-            if let Some(queued) = inner.list.pop_front() {
+            if let Some(running) = inner.start_next() {
                 let action = self.took(me, &mut inner);
                 drop(inner);
                 self.perform(me.pool, action);
-                return Some((queued, me.pool));
+                return Some((running, me.pool));
             }
         }
         if !self.soft {
             return None;
         }
-        let (queued, home) =
+        let (running, home) =
             pool.spec.near.iter().find_map(|&other| Some((self.rob(other)?, other)))?;
         let action = self.took(me, &mut pool.inner.lock());
         self.perform(me.pool, action);
-        Some((queued, home))
+        Some((running, home))
     }
 
     /// `me` has found something: it is no searcher any more, and somebody else may have to be.
@@ -146,8 +145,8 @@ impl<F: FencePolicy> Group<F> {
         self.settle(me.pool, inner, true)
     }
 
-    /// Takes an item of another pod, where that one is saturated.
-    fn rob(self: &Arc<Self>, other: usize) -> Option<Queued> {
+    /// Takes and starts an item of another pod, where that one is saturated.
+    fn rob(self: &Arc<Self>, other: usize) -> Option<Running> {
         let pool = &self.pools[other];
         if !self.needs_help(other) {
             return None;
@@ -157,11 +156,12 @@ impl<F: FencePolicy> Group<F> {
             return None;
         }
         inner.drain(pool);
-        let queued = inner.list.pop_front()?;
+        let running = inner.start_next();
+        // Also where it found none: items that run elsewhere have left the list.
         let action = self.settle(other, &mut inner, false);
         drop(inner);
         self.perform(other, action);
-        Some(queued)
+        running
     }
 
     /// Whether a pod has work and can't take it (a moment ago).

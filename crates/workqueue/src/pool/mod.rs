@@ -13,17 +13,18 @@ mod stepped;
 pub(crate) mod word;
 pub(crate) mod worker;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::fence::FencePolicy;
 use corewise_sync::inbox::Inbox;
+use corewise_sync::list::List;
 use corewise_sync::{CachePadded, Condvar, Mutex, thread};
 use corewise_topology::CpuSet;
 
-use crate::item::Queued;
+use crate::item::{Queued, Running};
 use crate::policy::Counts;
 use word::{Reading, Word};
 use worker::Worker;
@@ -92,7 +93,7 @@ pub(crate) struct PoolStats {
 /// What the pool's lock guards.
 pub(super) struct Inner {
     /// Oldest first.
-    list: VecDeque<Queued>,
+    list: List<Queued>,
     /// Last in, first out: the worker that parked last has the warmest caches.
     idle: Vec<Arc<Worker>>,
     counts: Counts,
@@ -119,7 +120,7 @@ pub(super) enum Action {
     /// The pod can't take its work: look for another.
     Overflow,
     /// The pool is closed and has no workers: drop these, which cancels them.
-    Refuse(VecDeque<Queued>),
+    Refuse(List<Queued>),
 }
 
 impl<F: FencePolicy> Pool<F> {
@@ -130,7 +131,7 @@ impl<F: FencePolicy> Pool<F> {
             inbox: CachePadded::new(Inbox::new()),
             word: CachePadded::new(Word::new(Reading::of(&counts, false, false))),
             inner: CachePadded::new(Mutex::new(Inner {
-                list: VecDeque::new(),
+                list: List::new(),
                 idle: Vec::new(),
                 counts,
                 cannot_make: false,
@@ -171,6 +172,18 @@ impl Inner {
         if !pool.inbox.is_empty() {
             self.list.extend(pool.inbox.take());
         }
+    }
+
+    /// Takes the oldest item and starts it. Under the lock, as in the kernel: until it has started
+    /// an item lies in the list, and afterwards it is neither there nor pending. An item that runs
+    /// elsewhere is left to the worker that runs it, and the next one is tried.
+    pub(super) fn start_next(&mut self) -> Option<Running> {
+        while let Some(queued) = self.list.pop_front() {
+            if let Some(running) = queued.start() {
+                return Some(running);
+            }
+        }
+        None
     }
 
     /// The counts as the policy should see them.

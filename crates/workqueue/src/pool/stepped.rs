@@ -1,5 +1,6 @@
 //! The pool's transitions, stepped by hand on one thread in a chosen order.
 
+use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +28,8 @@ fn push(group: &Arc<Group<FullFence>>, pool: usize, log: &Log, n: u32) {
     assert!(work.inner.header().state.pend());
     let item = Arc::clone(&work.inner) as Arc<dyn Item>;
     // SAFETY: `pend` succeeded just now.
-    group.push(pool, unsafe { Queued::new(Job { item, ticket: None }) });
+    let queued = unsafe { Queued::new(Job { item, ticket: None, site: Location::caller() }) };
+    group.push(pool, queued);
 }
 
 fn park(group: &Arc<Group<FullFence>>, worker: &Arc<Worker>) {
