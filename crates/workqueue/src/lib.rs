@@ -57,6 +57,7 @@ mod pools;
 mod queue;
 mod stats;
 mod task;
+mod timekeeper;
 mod work;
 mod work_state;
 

@@ -14,6 +14,7 @@ use crate::limiter::slot::{Admission, Hold, Slot};
 use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Step};
 use crate::pool::worker::Worker;
+use crate::timekeeper::alarm::Alarm;
 use crate::work::Work;
 
 /// Pools whose workers are driven by the model's threads.
@@ -250,5 +251,33 @@ impl<F: FencePolicy> SlotModel<F> {
 
     fn push(&self, token: Token) {
         self.out.lock().push(token.0);
+    }
+}
+
+/// The timekeeper's alarm.
+pub struct AlarmModel<F: FencePolicy>(Alarm<F>);
+
+impl<F: FencePolicy> AlarmModel<F> {
+    /// Lowered, with nobody asleep.
+    #[expect(clippy::new_without_default, reason = "a model's door")]
+    pub fn new() -> Self {
+        AlarmModel(Alarm::new())
+    }
+
+    /// What a push on a saturated pool does after its fence.
+    pub fn ask(&self) {
+        if self.0.raise() {
+            self.0.ring();
+        }
+    }
+
+    /// The keeper found nothing; `anything` looks again.
+    pub fn lower(&self, anything: impl FnOnce() -> bool) -> bool {
+        self.0.lower(anything)
+    }
+
+    /// The keeper rests until it is rung.
+    pub fn rest(&self) {
+        self.0.rest(None);
     }
 }

@@ -1,0 +1,73 @@
+//! What wakes the timekeeper, and how it goes to sleep without missing anybody. Read `README.md`
+//! beside this file: the steps named here are argued there.
+
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use corewise_sync::Parker;
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::fence::{FencePolicy, FullFence};
+
+/// Whether pools are looked at, and the parking spot of the thread that does.
+#[derive(Debug)]
+pub(crate) struct Alarm<F: FencePolicy = FullFence> {
+    /// A: somebody found a pool with more work than it can take, and the thread looks at the pools
+    /// each tick until there is none.
+    raised: AtomicBool,
+    /// O: parked on by the timekeeper's thread.
+    parker: Parker,
+    fence: PhantomData<F>,
+}
+
+impl<F: FencePolicy> Alarm<F> {
+    pub(crate) fn new() -> Self {
+        Alarm { raised: AtomicBool::new(false), parker: Parker::new(), fence: PhantomData }
+    }
+
+    /// Whether the pools are looked at.
+    pub(crate) fn is_raised(&self) -> bool {
+        self.raised.load(Ordering::Relaxed)
+    }
+
+    /// Ask: the caller has left work in a pool that can't take it, and put a full fence after that.
+    /// True where nobody looks yet: the caller has to [`ring`](Alarm::ring), on a thread that is
+    /// there. One load where somebody does.
+    #[inline]
+    pub(crate) fn raise(&self) -> bool {
+        // Relaxed: the caller's fence pairs with the one in `lower`.
+        !self.is_raised() && !self.raised.swap(true, Ordering::Relaxed)
+    }
+
+    /// The thread has found nothing to look after: it stops looking, unless there is something
+    /// now. True where it stopped.
+    pub(crate) fn lower(&self, anything: impl FnOnce() -> bool) -> bool {
+        // Lower. A swap where a store would do: loom doesn't know that a plain store comes after the
+        // swap of a `raise` that saw the store before it.
+        self.raised.swap(false, Ordering::Relaxed);
+        // Pairs with the fence of whoever raises: either that one reads `false`, and rings, or
+        // what it left is found here.
+        F::full();
+        // Relook.
+        if anything() {
+            self.raised.store(true, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+
+    /// Wakes the thread: there is something new. A token, so that it isn't lost on a thread that
+    /// is about to sleep. Any context.
+    pub(crate) fn ring(&self) {
+        self.parker.unparker().unpark();
+    }
+
+    /// Sleeps until the next ring, or for so long. Only the timekeeper's thread calls it.
+    pub(crate) fn rest(&self, limit: Option<Duration>) {
+        match limit {
+            None => self.parker.park(),
+            Some(limit) => {
+                self.parker.park_timeout(limit);
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Timers by deadline: a binary heap whose entries can be taken out by handle.
+//!
+//! Values stay where they are; only their slots' numbers move in the heap, and each slot knows its
+//! place there. So inserting, cancelling and firing are all O(log n), and nothing is left behind by
+//! a cancelled timer. Equal deadlines fire in the order in which they were set.
+
+use std::time::Duration;
+
+/// A timer that was set. It says nothing once the timer has fired or was taken out: slots are used
+/// again under another number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Handle {
+    slot: usize,
+    generation: u64,
+}
+
+/// The timers. A moment is the time since some origin that is the caller's business.
+#[derive(Debug)]
+pub(crate) struct Heap<T> {
+    /// Slots, the earliest first: each is no later than its two children, `2n + 1` and `2n + 2`.
+    order: Vec<usize>,
+    slots: Vec<Slot<T>>,
+    /// Slots without an entry.
+    free: Vec<usize>,
+    /// Timers ever set.
+    set: u64,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    /// Which timer this slot is for, or was last.
+    generation: u64,
+    entry: Option<Entry<T>>,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    deadline: Duration,
+    /// Its index in `order`.
+    place: usize,
+    value: T,
+}
+
+impl<T> Default for Heap<T> {
+    fn default() -> Self {
+        Heap { order: Vec::new(), slots: Vec::new(), free: Vec::new(), set: 0 }
+    }
+}
+
+impl<T> Heap<T> {
+    /// Sets a timer.
+    pub(crate) fn insert(&mut self, deadline: Duration, value: T) -> Handle {
+        let generation = self.set;
+        self.set += 1;
+        let place = self.order.len();
+        let filled = Slot { generation, entry: Some(Entry { deadline, place, value }) };
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot] = filled;
+                slot
+            }
+            None => {
+                self.slots.push(filled);
+                self.slots.len() - 1
+            }
+        };
+        self.order.push(slot);
+        self.rise(place);
+        Handle { slot, generation }
+    }
+
+    /// Takes a timer out; `None` where it has fired, or was taken out before.
+    pub(crate) fn remove(&mut self, handle: Handle) -> Option<T> {
+        let slot = self.slots.get(handle.slot)?;
+        let entry = slot.entry.as_ref().filter(|_| slot.generation == handle.generation)?;
+        Some(self.take(entry.place))
+    }
+
+    /// Takes out the earliest timer, if it is due.
+    pub(crate) fn pop_due(&mut self, now: Duration) -> Option<T> {
+        (self.first()? <= now).then(|| self.take(0))
+    }
+
+    /// The earliest deadline.
+    pub(crate) fn first(&self) -> Option<Duration> {
+        Some(self.key(*self.order.first()?).0)
+    }
+
+    /// Takes out each timer that `which` says; in no order. O(n).
+    pub(crate) fn extract_if(&mut self, which: impl Fn(&T) -> bool) -> Vec<T> {
+        let picked = |slot: &&Slot<T>| slot.entry.as_ref().is_some_and(|e| which(&e.value));
+        let places: Vec<Handle> = (self.slots.iter().enumerate())
+            .filter(|(_, slot)| picked(slot))
+            .map(|(number, slot)| Handle { slot: number, generation: slot.generation })
+            .collect();
+        places.into_iter().filter_map(|handle| self.remove(handle)).collect()
+    }
+
+    /// How many timers are set.
+    pub(crate) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// What the order goes by.
+    fn key(&self, slot: usize) -> (Duration, u64) {
+        let Slot { generation, entry } = &self.slots[slot];
+        let entry = entry.as_ref().expect("a slot in the heap has an entry");
+        (entry.deadline, *generation)
+    }
+
+    fn earlier(&self, one: usize, other: usize) -> bool {
+        self.key(self.order[one]) < self.key(self.order[other])
+    }
+
+    /// Takes out what lies at a place of the heap.
+    fn take(&mut self, place: usize) -> T {
+        let last = self.order.len() - 1;
+        self.swap(place, last);
+        let slot = self.order.pop().expect("the caller names a place in the heap");
+        let entry = self.slots[slot].entry.take().expect("a slot in the heap has an entry");
+        self.free.push(slot);
+        if place < last {
+            // What came from the end may belong further up or further down.
+            self.rise(place);
+            self.sink(place);
+        }
+        entry.value
+    }
+
+    fn rise(&mut self, mut place: usize) {
+        while place > 0 && self.earlier(place, (place - 1) / 2) {
+            self.swap(place, (place - 1) / 2);
+            place = (place - 1) / 2;
+        }
+    }
+
+    fn sink(&mut self, mut place: usize) {
+        loop {
+            let children = [2 * place + 1, 2 * place + 2].into_iter();
+            let earliest = children
+                .filter(|child| *child < self.order.len())
+                .reduce(|one, other| if self.earlier(other, one) { other } else { one });
+            match earliest {
+                Some(child) if self.earlier(child, place) => {
+                    self.swap(place, child);
+                    place = child;
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn swap(&mut self, one: usize, other: usize) {
+        self.order.swap(one, other);
+        for place in [one, other] {
+            let entry = self.slots[self.order[place]].entry.as_mut();
+            entry.expect("a slot in the heap has an entry").place = place;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    fn drain(heap: &mut Heap<u32>, now: u64) -> Vec<u32> {
+        std::iter::from_fn(|| heap.pop_due(at(now))).collect()
+    }
+
+    #[test]
+    fn timers_fire_by_deadline_and_equal_ones_as_they_were_set() {
+        let mut heap = Heap::default();
+        for (deadline, value) in [(30, 1), (10, 2), (20, 3), (10, 4), (30, 5)] {
+            heap.insert(at(deadline), value);
+        }
+        assert_eq!(heap.first(), Some(at(10)));
+        assert_eq!(drain(&mut heap, 9), []);
+        assert_eq!(drain(&mut heap, 20), [2, 4, 3]);
+        assert_eq!(drain(&mut heap, 99), [1, 5]);
+        assert_eq!(heap.first(), None);
+    }
+
+    #[test]
+    fn a_handle_takes_out_its_own_timer_once_and_never_a_later_one() {
+        let mut heap = Heap::default();
+        let first = heap.insert(at(1), 1);
+        let second = heap.insert(at(2), 2);
+        assert_eq!(heap.remove(first), Some(1));
+        assert_eq!(heap.remove(first), None);
+        let third = heap.insert(at(3), 3);
+        assert_eq!(heap.remove(first), None, "its slot has another timer now");
+        assert_eq!(drain(&mut heap, 2), [2]);
+        assert_eq!(heap.remove(second), None, "it has fired");
+        assert_eq!(heap.remove(third), Some(3));
+        assert_eq!(heap.len(), 0);
+    }
+
+    #[test]
+    fn whatever_is_inserted_and_removed_the_rest_fires_in_order() {
+        // A small generator, so that the test is the same each time.
+        let mut state = 0x9e37_79b9_u64;
+        let mut random = move |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % below
+        };
+        for _ in 0..200 {
+            let mut heap = Heap::default();
+            let mut expected: Vec<(u64, u32)> = Vec::new();
+            let mut handles = Vec::new();
+            for n in 0..60 {
+                let deadline = random(20);
+                handles.push((n, heap.insert(at(deadline), n)));
+                expected.push((deadline, n));
+                if random(3) == 0 {
+                    let (gone, handle) = handles.swap_remove(random(handles.len() as u64) as usize);
+                    assert_eq!(heap.remove(handle), Some(gone));
+                    expected.retain(|(_, n)| *n != gone);
+                }
+            }
+            let odd = heap.extract_if(|n| n % 7 == 0);
+            assert!(odd.iter().all(|n| n % 7 == 0));
+            expected.retain(|(_, n)| n % 7 != 0);
+            expected.sort();
+            let expected: Vec<u32> = expected.into_iter().map(|(_, n)| n).collect();
+            assert_eq!(heap.len(), expected.len());
+            assert_eq!(drain(&mut heap, 99), expected);
+        }
+    }
+}

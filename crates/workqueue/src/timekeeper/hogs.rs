@@ -1,0 +1,66 @@
+//! The functions that were caught keeping a core from others, and how often.
+
+use std::panic::Location;
+
+use super::policy::worth_a_report;
+
+/// How many functions are remembered: the kernel's `WCI_MAX_ENTS`. Those that come later are
+/// counted in their queue and not reported.
+const FUNCTIONS: usize = 128;
+
+/// What a worker runs: the function's name, and where it was queued.
+pub(crate) type Function = (&'static str, Option<&'static Location<'static>>);
+
+/// How often each function was caught.
+#[derive(Debug, Default)]
+pub(crate) struct Hogs {
+    hits: Vec<(Function, u64)>,
+}
+
+impl Hogs {
+    /// It was caught once more. How often so far, where that is worth a report.
+    pub(crate) fn caught(&mut self, function: Function) -> Option<u64> {
+        let known = self.hits.iter().position(|(known, _)| *known == function);
+        let place = match known {
+            Some(place) => place,
+            None if self.hits.len() < FUNCTIONS => {
+                self.hits.push((function, 0));
+                self.hits.len() - 1
+            }
+            None => return None,
+        };
+        let hits = &mut self.hits[place].1;
+        *hits += 1;
+        worth_a_report(*hits).then_some(*hits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn automatic_cpu_intensive_is_reported_from_the_fourth_hit_with_doubling_back_off() {
+        let mut hogs = Hogs::default();
+        let here = Location::caller();
+        let reports: Vec<u64> = (0..40).filter_map(|_| hogs.caught(("f", Some(here)))).collect();
+        assert_eq!(reports, [4, 8, 16, 32]);
+        assert_eq!(hogs.caught(("g", Some(here))), None, "each function has its own count");
+    }
+
+    #[test]
+    fn automatic_cpu_intensive_tracks_128_functions() {
+        let mut hogs = Hogs::default();
+        let names: Vec<&'static str> =
+            (0..130).map(|n| &*Box::leak(format!("f{n}").into_boxed_str())).collect();
+        for _ in 0..4 {
+            for name in &names {
+                let reported = hogs.caught((name, None)).is_some();
+                let tracked = names[..128].contains(name);
+                assert!(tracked || !reported, "{name} came too late");
+            }
+        }
+        assert_eq!(hogs.hits.len(), 128);
+        assert!(hogs.hits.iter().all(|(_, hits)| *hits == 4));
+    }
+}

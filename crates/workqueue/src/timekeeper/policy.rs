@@ -1,0 +1,262 @@
+//! What the timekeeper decides, as pure functions of samples: which worker keeps its core from
+//! others, which pool is stalled, when a rescuer is called, when a hog is reported.
+
+use std::time::Duration;
+
+use super::cpu_time::Reading;
+
+/// Between two looks at a pool that has more work than it can take: the kernel's threshold for
+/// CPU-intensive items.
+pub(crate) const TICK: Duration = Duration::from_millis(10);
+/// How long a pool may be without a worker for its work before its rescuers are called, and called
+/// again (the kernel's `MAYDAY_INITIAL_TIMEOUT` and `MAYDAY_INTERVAL`).
+pub(crate) const MAYDAY_AFTER: Duration = Duration::from_millis(10);
+pub(crate) const MAYDAY_EVERY: Duration = Duration::from_millis(100);
+/// How long after the system refused a thread it is asked again (the kernel's
+/// `CREATE_COOLDOWN`).
+pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// A look at a worker that holds a core.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sample {
+    /// When.
+    pub(crate) at: Duration,
+    /// Which instance it runs, by its count of started ones.
+    pub(crate) instance: u64,
+    /// What the scheduler says of its thread; `None` where that can't be known.
+    pub(crate) thread: Option<Reading>,
+}
+
+/// What is remembered of a worker between looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seen {
+    last: Sample,
+    /// When it was seen running without sleep first, and its CPU time then.
+    since: (Duration, Option<Duration>),
+}
+
+/// What a worker does with the core that it is counted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It makes use of it, and hasn't for long.
+    Fine,
+    /// It has computed for longer than the threshold without a pause.
+    CpuIntensive,
+    /// It sleeps, and hasn't said so.
+    Blocks,
+}
+
+impl Seen {
+    pub(crate) fn first(sample: Sample) -> Seen {
+        Seen { last: sample, since: (sample.at, sample.thread.map(|t| t.ran)) }
+    }
+
+    /// The next look. A `threshold` of zero finds nothing.
+    pub(crate) fn look(&mut self, now: Sample, threshold: Duration) -> Verdict {
+        let last = std::mem::replace(&mut self.last, now);
+        if last.instance != now.instance || threshold.is_zero() {
+            *self = Seen::first(now);
+            return Verdict::Fine;
+        }
+        let elapsed = now.at.saturating_sub(last.at);
+        let computed = match (last.thread, now.thread) {
+            (Some(before), Some(after)) => {
+                let ran = after.ran.saturating_sub(before.ran);
+                // Asleep at both ends and hardly running between: a lock that is held for an
+                // instant, or a short wait, isn't that.
+                if before.asleep && after.asleep && ran < elapsed / 2 {
+                    *self = Seen::first(now);
+                    return Verdict::Blocks;
+                }
+                after.ran.saturating_sub(self.since.1.unwrap_or(before.ran))
+            }
+            // Nothing is known but that it is at it.
+            _ => now.at.saturating_sub(self.since.0),
+        };
+        // What it did before the first look isn't known, and what a running thread's clock shows
+        // may be a scheduler tick old.
+        if computed >= threshold - threshold / 4 { Verdict::CpuIntensive } else { Verdict::Fine }
+    }
+}
+
+/// What is remembered of a pool between looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// Items ever taken from its list.
+    taken: u64,
+    /// When that was first seen, with work waiting.
+    since: Duration,
+    /// When rescuers were called last, if they were.
+    called: Option<Duration>,
+    /// When a stall was reported last, if one was.
+    reported: Option<Duration>,
+}
+
+/// What a pool with work waiting calls for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Calls {
+    /// Call the rescuers of the queues whose items wait.
+    pub(crate) mayday: bool,
+    /// Report a stall, of so long.
+    pub(crate) stalled: Option<Duration>,
+}
+
+impl Progress {
+    pub(crate) fn first(now: Duration, taken: u64) -> Progress {
+        Progress { taken, since: now, called: None, reported: None }
+    }
+
+    /// The next look, at a pool with work waiting. `helpless`: it has no worker for it and can't
+    /// make one. `stall`: zero finds no stall.
+    pub(crate) fn look(
+        &mut self,
+        now: Duration,
+        taken: u64,
+        helpless: bool,
+        stall: Duration,
+    ) -> Calls {
+        if taken != self.taken {
+            // Rescuers that are at it keep being called at the same pace.
+            *self = Progress { called: self.called, ..Progress::first(now, taken) };
+        }
+        let still = now.saturating_sub(self.since);
+        let mut calls = Calls::default();
+        if !helpless {
+            self.called = None;
+        } else if match self.called {
+            None => still >= MAYDAY_AFTER,
+            Some(last) => now.saturating_sub(last) >= MAYDAY_EVERY,
+        } {
+            self.called = Some(now);
+            calls.mayday = true;
+        }
+        let due = now.saturating_sub(self.reported.unwrap_or(self.since)) >= stall;
+        if !stall.is_zero() && due {
+            self.reported = Some(now);
+            calls.stalled = Some(still);
+        }
+        calls
+    }
+}
+
+/// Whether the `hit`th time (from 1) that a function is caught is worth a report: from the fourth
+/// on, each time that their number has doubled.
+pub(crate) fn worth_a_report(hit: u64) -> bool {
+    hit >= 4 && hit.is_power_of_two()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    fn sample(at: u64, instance: u64, ran: u64, asleep: bool) -> Sample {
+        Sample { at: ms(at), instance, thread: Some(Reading { ran: ms(ran), asleep }) }
+    }
+
+    #[test]
+    fn automatic_cpu_intensive_an_item_that_computes_for_the_threshold() {
+        let mut seen = Seen::first(sample(0, 1, 100, false));
+        assert_eq!(seen.look(sample(10, 1, 110, false), ms(10)), Verdict::CpuIntensive);
+    }
+
+    #[test]
+    fn automatic_cpu_intensive_counts_cpu_time_and_not_the_wait_for_a_cpu() {
+        let mut seen = Seen::first(sample(0, 1, 100, false));
+        assert_eq!(seen.look(sample(10, 1, 103, false), ms(10)), Verdict::Fine);
+        assert_eq!(seen.look(sample(20, 1, 106, false), ms(10)), Verdict::Fine);
+        assert_eq!(seen.look(sample(30, 1, 110, false), ms(10)), Verdict::CpuIntensive);
+    }
+
+    #[test]
+    fn automatic_cpu_intensive_short_items_in_a_row_are_not() {
+        let mut seen = Seen::first(sample(0, 1, 100, false));
+        for n in 2..9 {
+            assert_eq!(seen.look(sample(10 * n, n, 100 + 10 * n, false), ms(10)), Verdict::Fine);
+        }
+    }
+
+    #[test]
+    fn automatic_cpu_intensive_starts_again_after_a_sleep() {
+        let mut seen = Seen::first(sample(0, 1, 100, true));
+        assert_eq!(seen.look(sample(10, 1, 101, true), ms(10)), Verdict::Blocks);
+        assert_eq!(seen.look(sample(20, 1, 107, false), ms(10)), Verdict::Fine);
+        assert_eq!(seen.look(sample(30, 1, 109, false), ms(10)), Verdict::CpuIntensive);
+    }
+
+    #[test]
+    fn automatic_cpu_intensive_follows_the_threshold_and_zero_is_off() {
+        let mut seen = Seen::first(sample(0, 1, 0, false));
+        assert_eq!(seen.look(sample(10, 1, 10, false), ms(50)), Verdict::Fine);
+        assert_eq!(seen.look(sample(50, 1, 50, false), ms(50)), Verdict::CpuIntensive);
+        assert_eq!(seen.look(sample(500, 1, 500, false), ms(0)), Verdict::Fine);
+        assert_eq!(seen.look(sample(510, 1, 500, true), ms(0)), Verdict::Fine);
+    }
+
+    #[test]
+    fn where_the_threads_clock_is_unknown_time_itself_counts() {
+        let unknown = |at| Sample { at: ms(at), instance: 1, thread: None };
+        let mut seen = Seen::first(unknown(0));
+        assert_eq!(seen.look(unknown(5), ms(10)), Verdict::Fine);
+        assert_eq!(seen.look(unknown(10), ms(10)), Verdict::CpuIntensive);
+    }
+
+    #[test]
+    fn an_item_that_blocks_without_telling_is_one_that_sleeps_from_look_to_look() {
+        let mut seen = Seen::first(sample(0, 1, 100, false));
+        assert_eq!(seen.look(sample(10, 1, 102, true), ms(10)), Verdict::Fine, "just now");
+        assert_eq!(seen.look(sample(20, 1, 102, true), ms(10)), Verdict::Blocks);
+    }
+
+    #[test]
+    fn an_item_that_mostly_computes_and_is_met_asleep_twice_does_not_block() {
+        let mut seen = Seen::first(sample(0, 1, 100, true));
+        assert_eq!(seen.look(sample(10, 1, 106, true), ms(10)), Verdict::Fine);
+        assert_eq!(seen.look(sample(20, 1, 112, true), ms(10)), Verdict::CpuIntensive);
+    }
+
+    #[test]
+    fn mayday_comes_after_10_ms_without_a_worker_and_then_each_100_ms() {
+        let mut pool = Progress::first(ms(0), 7);
+        let mut mayday = |at| pool.look(ms(at), 7, true, ms(0)).mayday;
+        let called: Vec<u64> = (0..=25).map(|n| 10 * n).filter(|at| mayday(*at)).collect();
+        assert_eq!(called, [10, 110, 210]);
+    }
+
+    #[test]
+    fn mayday_is_over_once_the_pool_has_a_worker() {
+        let mut pool = Progress::first(ms(0), 7);
+        assert!(pool.look(ms(10), 7, true, ms(0)).mayday);
+        assert!(!pool.look(ms(20), 8, false, ms(0)).mayday);
+        assert!(!pool.look(ms(25), 8, true, ms(0)).mayday);
+        assert!(pool.look(ms(30), 8, true, ms(0)).mayday, "it begins anew");
+    }
+
+    #[test]
+    fn watchdog_a_pool_without_progress_is_reported_once_per_stall_time() {
+        let mut pool = Progress::first(ms(0), 7);
+        let mut stalled = |at, taken| pool.look(ms(at), taken, false, ms(100)).stalled;
+        assert_eq!(stalled(90, 7), None);
+        assert_eq!(stalled(100, 7), Some(ms(100)));
+        assert_eq!(stalled(110, 7), None);
+        assert_eq!(stalled(200, 7), Some(ms(200)), "it says for how long");
+        assert_eq!(stalled(290, 8), None, "something was taken");
+        assert_eq!(stalled(389, 8), None);
+        assert_eq!(stalled(390, 8), Some(ms(100)));
+    }
+
+    #[test]
+    fn watchdog_zero_is_off() {
+        let mut pool = Progress::first(ms(0), 7);
+        assert_eq!(pool.look(Duration::MAX, 7, false, ms(0)).stalled, None);
+    }
+
+    #[test]
+    fn reports_start_at_the_fourth_hit_and_double_their_distance() {
+        let reported: Vec<u64> = (1..=100).filter(|n| worth_a_report(*n)).collect();
+        assert_eq!(reported, [4, 8, 16, 32, 64]);
+    }
+}
