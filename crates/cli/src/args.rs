@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::styling::{AnsiColor, Styles};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use corewise::topology::DEFAULT_SHARD_SIZE;
+use corewise::topology::{AffinityScope, DEFAULT_SHARD_SIZE};
 
 use crate::{manifest, units};
 
@@ -33,6 +34,7 @@ Examples:
   corewise topo
   corewise topo --json | jq '.scopes.cache_shard'
   corewise topo --from synthetic:'numa:2 l3:1 core:36 pu:2' --shard-size 12
+  corewise topo --svg nodes.svg --scope numa
   corewise topo --from sysfs:/tmp/other-machine";
 
 const UP_BEFORE: &str = "\
@@ -139,6 +141,12 @@ pub(crate) struct Topo {
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
+    /// Draw the machine and its pods into FILE as a picture, and print no text; '-' is stdout
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    pub(crate) svg: Option<PathBuf>,
+    /// Whose pods the picture shows [default: cache_shard]
+    #[arg(long, value_name = "SCOPE", requires = "svg", value_parser = scope())]
+    pub(crate) scope: Option<AffinityScope>,
 }
 
 /// Where a topology comes from.
@@ -186,6 +194,11 @@ pub(crate) struct TimelineFile {
 pub(crate) enum TimelineFormat {
     Svg,
     Json,
+}
+
+fn scope() -> impl TypedValueParser<Value = AffinityScope> {
+    PossibleValuesParser::new(AffinityScope::ALL.map(AffinityScope::name))
+        .try_map(|name| name.parse::<AffinityScope>())
 }
 
 fn source(text: &str) -> Result<Source, String> {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! corewise topo                    # CPUs, caches, nodes, and the pods of every affinity scope
+//! corewise topo --svg shards.svg    # or as a picture
 //! corewise up                      # serve a few volumes over NBD from a temporary folder
 //! corewise up disks.toml           # serve those of a manifest; docs/manifest.md describes it
 //! corewise up --for 5s --timeline up.svg
@@ -21,6 +22,7 @@ mod suggest;
 mod topo;
 mod units;
 mod up;
+mod whole_file;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;

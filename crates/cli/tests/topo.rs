@@ -151,6 +151,42 @@ fn the_text_names_scopes_and_shards_and_fits_the_width() {
 }
 
 #[test]
+fn the_picture_of_any_machine_is_well_formed_and_written_in_one_piece() {
+    let folder = Folder::new();
+    let far = |n: u32| (n % 4 % 2, n % 4 / 2, n % 4 / 2, n % 4 / 2);
+    let far = sysfs(&folder, &(0..8).map(far).collect::<Vec<_>>(), "0-6");
+    for (from, cpus) in
+        [("live", None), ("synthetic:l3:1 core:512 pu:1", Some(512)), (&far, Some(8))]
+    {
+        for scope in ["cpu", "smt", "cache", "cache_shard", "numa", "system"] {
+            let args = ["topo", "--from", from, "--svg", "t.svg", "--scope", scope];
+            folder.corewise(args).ok().says(&["drew ", scope, "t.svg"]);
+            let svg = std::fs::read_to_string(folder.join("t.svg")).unwrap();
+            common::well_formed(&svg);
+            if let Some(cpus) = cpus {
+                assert!(svg.contains(&format!("<desc id=\"desc\">{cpus} CPUs")), "{svg}");
+            }
+            assert!(svg.contains("</svg>") && !svg.contains("<script"));
+        }
+    }
+    assert!(folder.join("t.svg").metadata().unwrap().len() > 1000);
+    assert!(folder.list().iter().all(|name| !name.contains(".corewise-")), "{:?}", folder.list());
+}
+
+#[test]
+fn a_picture_goes_to_stdout_too_and_what_is_wrong_with_its_place_is_said() {
+    let folder = Folder::new();
+    let ran = folder.corewise(["topo", "--svg", "-", "--from", "synthetic:core:72 pu:1"]).ok();
+    common::well_formed(&ran.stdout);
+    assert!(ran.stdout.starts_with("<svg ") && ran.stdout.ends_with("</svg>\n"), "{ran}");
+    let ran = folder.corewise(["topo", "--svg", "missing/t.svg"]).code(1);
+    ran.complains(&["error: cannot write the picture 'missing/t.svg'"]);
+    folder.corewise(["topo", "--scope", "numa"]).code(2).complains(&["--svg"]);
+    folder.corewise(["topo", "--svg", "-", "--scope", "l3"]).code(2).complains(&["cache_shard"]);
+    assert_eq!(folder.list(), [""; 0]);
+}
+
+#[test]
 fn what_cannot_be_read_is_said() {
     let folder = Folder::new();
     let ran = folder.corewise(["topo", "--from", "sysfs:/nowhere"]).code(1);

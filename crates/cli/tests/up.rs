@@ -195,31 +195,11 @@ fn the_svg_holds_both_timelines_and_is_well_formed() {
     let folder = Folder::new();
     folder.corewise(["up", "--for", "1ms", "--timeline", "t.svg"]).ok();
     let svg = std::fs::read_to_string(folder.join("t.svg")).unwrap();
-    well_formed(&svg);
+    common::well_formed(&svg);
     for part in [">bring-up<", ">shutdown<", "disk0", "export:safe"] {
         assert!(svg.contains(part), "no {part} in\n{svg}");
     }
     assert_eq!(folder.list(), ["t.svg"]);
-}
-
-/// Every element that is opened is closed, in order; enough XML for what a renderer can get wrong.
-#[track_caller]
-fn well_formed(xml: &str) {
-    let mut open = Vec::new();
-    let mut rest = xml;
-    while let Some(start) = rest.find('<') {
-        assert!(!rest[..start].contains('>'), "a stray '>' before {}", &rest[start..]);
-        let end = rest[start..].find('>').expect("every '<' has its '>'") + start;
-        let tag = &rest[start + 1..end];
-        rest = &rest[end + 1..];
-        if let Some(name) = tag.strip_prefix('/') {
-            assert_eq!(open.pop(), Some(name), "closed out of order");
-        } else if !tag.ends_with('/') {
-            open.push(tag.split_whitespace().next().expect("an element has a name"));
-        }
-        assert_eq!(tag.matches('"').count() % 2, 0, "an open quote in <{tag}>");
-    }
-    assert_eq!(open, [""; 0], "left open");
 }
 
 #[test]

@@ -16,6 +16,7 @@
 //! # Renderers
 //!
 //! [`text::render`] for a terminal, [`svg::render`] for a picture, [`json::render`] for programs.
+//! [`markup`] is what other pictures share with them.
 //!
 //! # What it is not
 //!
@@ -50,6 +51,7 @@
 
 pub mod json;
 mod lanes;
+pub mod markup;
 mod model;
 mod path;
 mod select;

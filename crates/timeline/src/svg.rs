@@ -5,6 +5,7 @@
 //! elsewhere and nothing is scripted, so that the file can be mailed or put into a page.
 
 use crate::lanes::Lane;
+use crate::markup::{CHAR_WIDTH as CHAR, FONT, escape};
 use crate::model::{Outcome, Span, SpanId, Timeline};
 use crate::path::CriticalPath;
 use crate::select::FOLD_ABOVE;
@@ -16,8 +17,6 @@ use std::time::Duration;
 /// The width of the picture, in pixels at its natural size.
 const WIDTH: f64 = 1200.0;
 const MARGIN: f64 = 16.0;
-/// The room that one character of a label is given. Fonts differ: this is a wide one at 12 px.
-const CHAR: f64 = 7.2;
 /// The same for the name of a lane, which is bold.
 const LANE_CHAR: f64 = 8.2;
 /// Up to so many spans get a label each, and their lanes the rows that this takes; with more,
@@ -33,8 +32,6 @@ const MAX_MESSAGES: usize = 20;
 const TEXT_CHARS: usize = 150;
 
 const STYLE: &str = "\
-text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;font-size:12px;\
-fill:#1f2430}\
 .title{font-size:18px;font-weight:600}\
 .quiet{fill:#5b6472}\
 .lane{font-weight:600}\
@@ -66,7 +63,7 @@ pub fn render(t: &Timeline) -> String {
              width=\"{WIDTH}\" height=\"{height:.0}\" role=\"img\" aria-label=\"{name}\">"
         ),
     );
-    line(&mut out, format_args!("<style>{STYLE}</style>"));
+    line(&mut out, format_args!("<style>text{{{FONT};fill:#1f2430}}{STYLE}</style>"));
     line(&mut out, format_args!("<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>"));
     head(&mut out, t, &name);
     chart.draw(&mut out);
@@ -425,25 +422,6 @@ fn ticks(length: Duration) -> Vec<(Duration, String)> {
         .collect()
 }
 
-/// `text` as XML character data that may also stand in an attribute.
-fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            // The tooltip's own line ends.
-            '\n' => out.push('\n'),
-            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => out.push('\u{fffd}'),
-            c => out.push(c),
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -463,11 +441,6 @@ mod tests {
             assert_eq!((ticks.last().unwrap().1.as_str(), ticks.len()), (last, n), "{ns}");
             assert_eq!(ticks[0].1, "0");
         }
-    }
-
-    #[test]
-    fn what_xml_forbids_is_escaped_or_replaced() {
-        assert_eq!(escape("a<b>&\"'\u{1}\u{ffff}"), "a&lt;b&gt;&amp;&quot;&#39;\u{fffd}\u{fffd}");
     }
 
     #[test]

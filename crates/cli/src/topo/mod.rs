@@ -1,15 +1,18 @@
 //! `corewise topo`: a machine's CPUs, caches, nodes, and the pods of every affinity scope.
 
 mod report;
+mod svg;
 mod text;
 
+use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::Path;
 
-use corewise::topology::{Pods, Topology};
+use corewise::topology::{AffinityScope, CpuSet, Pods, Topology};
 
 use crate::args::{self, Source};
 use crate::exit::Failure;
-use crate::screen;
+use crate::{screen, whole_file};
 use report::Report;
 
 /// Reads the machine and prints it.
@@ -18,6 +21,9 @@ pub(crate) fn run(args: &args::Topo) -> Result<(), Failure> {
     let pods = Pods::new(&topology, args.shard_size);
     if pods.shard_size_was_zero() {
         screen::warning(format_args!("a shard needs a core: --shard-size 0 is taken as 1"));
+    }
+    if let Some(path) = &args.svg {
+        return picture(path, &topology, &pods, args.scope.unwrap_or_default());
     }
     let report = Report::new(&topology, &pods);
     let mut out = anstream::stdout().lock();
@@ -29,6 +35,45 @@ pub(crate) fn run(args: &args::Topo) -> Result<(), Failure> {
         write!(out, "{}", text::render(&report, screen::width()))?;
     }
     Ok(out.flush()?)
+}
+
+/// Draws the machine into a file, or onto stdout.
+fn picture(
+    path: &Path,
+    topology: &Topology,
+    pods: &Pods,
+    scope: AffinityScope,
+) -> Result<(), Failure> {
+    let picture = svg::render(topology, pods, scope);
+    // Not anstream's: it would look for colours to take out.
+    let mut out = std::io::stdout().lock();
+    if path == Path::new("-") {
+        out.write_all(picture.as_bytes())?;
+        return Ok(out.flush()?);
+    }
+    whole_file::write(path, &picture).map_err(|why| {
+        Failure::new(format!("cannot write the picture '{}': {why}", path.display()))
+    })?;
+    let pods = count(pods.scope(scope).len(), "pod");
+    Ok(writeln!(out, "drew {pods} of scope {scope} into {}", path.display())?)
+}
+
+/// Caches that are divided alike, in the order of the first one: their numbers, how many cores each
+/// has, and the cores of each shard.
+fn alike<'c>(caches: impl Iterator<Item = (u32, u32, &'c [u32])>) -> Vec<(CpuSet, u32, &'c [u32])> {
+    // Machines have many caches of few sizes.
+    let mut alike: BTreeMap<(u32, &[u32]), CpuSet> = BTreeMap::new();
+    for (llc, cores, shards) in caches {
+        alike.entry((cores, shards)).or_default().insert(llc);
+    }
+    let mut rows: Vec<_> =
+        alike.into_iter().map(|((cores, shards), caches)| (caches, cores, shards)).collect();
+    rows.sort_by_key(|(caches, ..)| caches.first());
+    rows
+}
+
+fn count(n: usize, noun: &str) -> String {
+    if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
 }
 
 fn read(source: &Source) -> Result<Topology, Failure> {

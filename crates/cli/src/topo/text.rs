@@ -6,6 +6,7 @@ use std::fmt::Write;
 use corewise::topology::{AffinityScope, CpuSet};
 
 use super::report::{Cpu, Report};
+use super::{alike, count};
 use crate::screen::{FAINT, TITLE, styled};
 
 /// What a user reads, in lines of at most `width` columns as far as words allow.
@@ -108,14 +109,8 @@ fn shards(out: &mut String, report: &Report, width: usize) -> std::fmt::Result {
     let shards = styled(TITLE, "Shards");
     let size = count(report.cache_shard_size as usize, "core");
     writeln!(out, "\n{shards} of about {size}, at least 2 where the cache has them")?;
-    // Machines have many caches of few sizes.
-    let mut alike: BTreeMap<(u32, &[u32]), CpuSet> = BTreeMap::new();
-    for cache in &report.caches {
-        alike.entry((cache.cores, &cache.shards)).or_default().insert(cache.llc);
-    }
-    let mut rows: Vec<_> = alike.into_iter().collect();
-    rows.sort_by_key(|(_, caches)| caches.first());
-    for ((cores, shards), caches) in rows {
+    let caches = report.caches.iter().map(|cache| (cache.llc, cache.cores, &cache.shards[..]));
+    for (caches, cores, shards) in alike(caches) {
         let plural = if caches.len() == 1 { "cache" } else { "caches" };
         let head = format!(
             "  {plural} {caches}: {} in {}: ",
@@ -161,10 +156,6 @@ fn wrap(
         line.push_str(word);
     }
     writeln!(out, "{}", line.trim_end())
-}
-
-fn count(n: usize, noun: &str) -> String {
-    if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
 }
 
 #[cfg(test)]

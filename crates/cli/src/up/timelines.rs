@@ -1,23 +1,14 @@
 //! `--timeline FILE`: bring-up and shutdown in one file.
 
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-
 use corewise::timeline::{Timeline, json, svg};
 
 use crate::args::{TimelineFile, TimelineFormat};
 use crate::exit::Failure;
+use crate::whole_file;
 
 /// Fails where the file could not be written later: a server may run for months in between.
 pub(crate) fn check(file: &TimelineFile) -> Result<(), Failure> {
-    if file.path.is_dir() {
-        return Err(cannot(file, "it is a folder"));
-    }
-    if !folder(file).is_dir() {
-        return Err(cannot(file, "its folder does not exist"));
-    }
-    temporary(file).map(drop)
+    whole_file::check(&file.path).map_err(|why| cannot(file, why))
 }
 
 /// Writes the timelines there are so far. The file is whole at any moment.
@@ -30,26 +21,7 @@ pub(crate) fn write(file: &TimelineFile, timelines: &[&Timeline]) -> Result<(), 
             format!("[{}]\n", parts.collect::<Vec<_>>().join(",\n"))
         }
     };
-    let mut new = temporary(file)?;
-    new.write_all(text.as_bytes()).map_err(|error| cannot(file, error))?;
-    new.persist(&file.path).map(drop).map_err(|error| cannot(file, error.error))
-}
-
-fn folder(file: &TimelineFile) -> &Path {
-    match file.path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    }
-}
-
-fn temporary(file: &TimelineFile) -> Result<tempfile::NamedTempFile, Failure> {
-    // As any new file, and not for the owner alone; the umask takes away what it does.
-    let mode = std::fs::Permissions::from_mode(0o666);
-    tempfile::Builder::new()
-        .prefix(".corewise-timeline-")
-        .permissions(mode)
-        .tempfile_in(folder(file))
-        .map_err(|error| cannot(file, error))
+    whole_file::write(&file.path, &text).map_err(|why| cannot(file, why))
 }
 
 fn cannot(file: &TimelineFile, why: impl std::fmt::Display) -> Failure {

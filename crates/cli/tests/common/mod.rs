@@ -186,3 +186,23 @@ impl fmt::Display for Ran {
         writeln!(f, "--- stdout\n{}--- stderr\n{}---", self.stdout, self.stderr)
     }
 }
+
+/// Every element that is opened is closed, in order; enough XML for what a renderer can get wrong.
+#[track_caller]
+pub fn well_formed(xml: &str) {
+    let mut open = Vec::new();
+    let mut rest = xml;
+    while let Some(start) = rest.find('<') {
+        assert!(!rest[..start].contains('>'), "a stray '>' before {}", &rest[start..]);
+        let end = rest[start..].find('>').expect("every '<' has its '>'") + start;
+        let tag = &rest[start + 1..end];
+        rest = &rest[end + 1..];
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name), "closed out of order");
+        } else if !tag.ends_with('/') {
+            open.push(tag.split_whitespace().next().expect("an element has a name"));
+        }
+        assert_eq!(tag.matches('"').count() % 2, 0, "an open quote in <{tag}>");
+    }
+    assert_eq!(open, [""; 0], "left open");
+}
