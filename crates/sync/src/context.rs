@@ -11,6 +11,9 @@
 //!   places it a second time. "Am I on some worker?" is the wrong question: a worker of another
 //!   kind proves nothing about placement.
 //!
+//! * [`Standing`] is what the thread holds of all this: taken before somebody else's code is called
+//!   and compared after, it finds what that code left behind.
+//!
 //! Everything here is per thread: no function blocks, and each guard belongs to the thread that
 //! made it.
 
@@ -187,8 +190,6 @@ struct Region {
 impl Region {
     fn enter() -> Region {
         let depth = BLOCKING.with(|d| d.replace(d.get() + 1));
-        // A thread that is about to end may have dropped its slot already; it has no observer then.
-        let observer = || OBSERVER.try_with(|o| o.borrow().clone()).ok().flatten();
         let told = if depth == 0 { observer() } else { None };
         if let Some(observer) = &told {
             observer.begin();
@@ -241,9 +242,120 @@ impl Drop for PlacementGuard {
     }
 }
 
+/// What a thread holds: the atomic section it is in, and how deep it is inside blocking regions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    section: Option<Site>,
+    blocking: u32,
+}
+
+/// What a call left behind: a guard that it forgot (`std::mem::forget`) or kept alive somewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leak {
+    /// The atomic section that it left the thread in.
+    pub section: Option<Site>,
+    /// Blocking regions that it entered and didn't leave; negative: left, and never entered.
+    pub blocking: i64,
+}
+
+impl Standing {
+    /// The calling thread's. Cheap: two thread-local reads.
+    #[inline]
+    pub fn now() -> Standing {
+        Standing { section: SECTION.with(Cell::get), blocking: BLOCKING.with(Cell::get) }
+    }
+
+    /// Compares with the calling thread's, restores this one where they differ, and says what the
+    /// difference was. The worker pool is told where the thread doesn't block any more.
+    #[inline]
+    pub fn restore(self) -> Option<Leak> {
+        let now = Standing::now();
+        if now == self { None } else { Some(self.restore_from(now)) }
+    }
+
+    #[cold]
+    fn restore_from(self, now: Standing) -> Leak {
+        SECTION.with(|s| s.set(self.section));
+        BLOCKING.with(|d| d.set(self.blocking));
+        if self.blocking == 0
+            && now.blocking > 0
+            && let Some(observer) = observer()
+        {
+            observer.end();
+        }
+        Leak {
+            section: if now.section == self.section { None } else { now.section },
+            blocking: i64::from(now.blocking) - i64::from(self.blocking),
+        }
+    }
+}
+
+impl fmt::Display for Leak {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.section, self.blocking) {
+            (Some(section), 0) => write!(f, "the atomic section '{section}' was not left"),
+            (None, 0) => f.write_str("an atomic section around it was ended"),
+            (Some(section), n) => {
+                write!(f, "the atomic section '{section}' was not left, nor {n} blocking regions")
+            }
+            (None, n) => write!(f, "{n} blocking regions were not left"),
+        }
+    }
+}
+
+/// This thread's observer. A thread that is about to end may have dropped its slot already; it has
+/// none then.
+fn observer() -> Option<Rc<dyn BlockingObserver>> {
+    OBSERVER.try_with(|o| o.borrow().clone()).ok().flatten()
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    struct Log(RefCell<Vec<&'static str>>);
+
+    impl BlockingObserver for Log {
+        fn begin(&self) {
+            self.0.borrow_mut().push("begin");
+        }
+        fn end(&self) {
+            self.0.borrow_mut().push("end");
+        }
+    }
+
+    #[test]
+    fn what_a_call_left_behind_is_named_and_restored() {
+        let before = Standing::now();
+        assert_eq!(before.restore(), None, "nothing was left");
+        std::mem::forget(AtomicSection::enter("forgotten"));
+        let leak = before.restore().expect("a section was left behind");
+        assert_eq!(leak.section.map(|site| site.what), Some("forgotten"));
+        assert!(leak.to_string().contains("'forgotten at "), "{leak}");
+        assert!(!in_atomic_section());
+    }
+
+    #[test]
+    fn a_blocking_region_left_behind_is_ended_for_the_pool_too() {
+        let log = Rc::new(Log(RefCell::default()));
+        let _observed = observe(log.clone());
+        let before = Standing::now();
+        std::mem::forget(Region::enter());
+        let leak = before.restore().expect("a region was left behind");
+        assert_eq!((leak.section, leak.blocking), (None, 1));
+        blocking("a later one", || ());
+        assert_eq!(*log.0.borrow(), ["begin", "end", "begin", "end"]);
+    }
+
+    #[test]
+    fn a_section_around_the_call_is_the_caller_s_own_and_stays() {
+        let section = AtomicSection::enter("outer");
+        let before = Standing::now();
+        drop(AtomicSection::enter("inner"));
+        assert_eq!(before.restore(), None);
+        assert!(in_atomic_section());
+        drop(section);
+    }
 
     #[test]
     fn blocking_inside_an_atomic_section_is_reported_with_both_sites() {
@@ -273,15 +385,6 @@ mod tests {
 
     #[test]
     fn only_the_outermost_blocking_region_tells_the_observer_also_when_it_panics() {
-        struct Log(RefCell<Vec<&'static str>>);
-        impl BlockingObserver for Log {
-            fn begin(&self) {
-                self.0.borrow_mut().push("begin");
-            }
-            fn end(&self) {
-                self.0.borrow_mut().push("end");
-            }
-        }
         let log = Rc::new(Log(RefCell::default()));
         let guard = observe(log.clone());
         blocking("outer", || blocking("inner", || ()));

@@ -59,7 +59,8 @@ impl std::error::Error for BuildError {}
 pub enum JoinError {
     /// It panicked; this is what it panicked with.
     Panicked(Box<dyn Any + Send>),
-    /// It was never started: the pools were shut down. The closure was dropped.
+    /// It was cancelled before its end: by [`JoinHandle::abort`](crate::JoinHandle::abort), or
+    /// because the pools were shut down. The closure or future was dropped.
     Cancelled,
 }
 
@@ -113,9 +114,9 @@ impl fmt::Display for JoinError {
             JoinError::Panicked(payload) => {
                 write!(f, "the task panicked: {}", panic_message(payload.as_ref()))
             }
-            JoinError::Cancelled => {
-                f.write_str("the task was not started: its worker pools were shut down")
-            }
+            JoinError::Cancelled => f.write_str(
+                "the task was cancelled: it was aborted, or its worker pools were shut down",
+            ),
         }
     }
 }

@@ -42,8 +42,11 @@
 //!
 //! The protocols and their proofs: `src/pool/README.md`, `src/work_state.md`, `src/colours.rs`.
 
+mod block;
 mod colours;
 mod error;
+mod future;
+mod future_state;
 mod item;
 #[allow(dead_code, reason = "the queue takes it up next")]
 mod limiter;
@@ -55,15 +58,18 @@ mod policy;
 mod pool;
 mod pools;
 mod queue;
+mod scoped;
 mod stats;
 mod task;
 mod timekeeper;
 mod work;
 mod work_state;
 
+pub use block::block_in_place;
 pub use error::{BuildError, JoinError};
 pub use pools::{DEFAULT_IDLE_TIMEOUT, DEFAULT_MAX_WORKERS, PoolsBuilder, WorkerPools};
 pub use queue::{QueueBuilder, Workqueue};
+pub use scoped::{Scope, ScopedJoinHandle};
 pub use stats::{PoolReport, QueueStats};
 pub use task::JoinHandle;
 pub use work::Work;

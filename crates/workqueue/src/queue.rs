@@ -8,7 +8,7 @@ use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_topology::{AffinityScope, CpuSet, current_cpu};
 
 use crate::error::BuildError;
-use crate::item::{Item, Job, Queued};
+use crate::item::{Header, Item, Job, Queued};
 use crate::link::{Link, Shared, Ticket};
 use crate::pool::group::Group;
 use crate::pools::{Attributes, WorkerPools};
@@ -238,34 +238,52 @@ impl Workqueue {
         handle
     }
 
-    fn submit<I: Item + 'static>(
+    pub(crate) fn submit<I: Item + 'static>(
         &self,
         pool: usize,
         item: &Arc<I>,
         site: &'static Location<'static>,
     ) -> bool {
+        self.submit_with(pool, item.header(), || Arc::clone(item) as Arc<dyn Item>, site)
+    }
+
+    /// Queues the item that `item` gives, whose header is `header`.
+    pub(crate) fn submit_with(
+        &self,
+        pool: usize,
+        header: &Header,
+        item: impl FnOnce() -> Arc<dyn Item>,
+        site: &'static Location<'static>,
+    ) -> bool {
         let link = &self.inner.links[pool];
-        if link.group.pools[link.pool].reading().closed() || !item.header().state.pend() {
+        if link.group.pools[link.pool].reading().closed() || !header.state.pend() {
             return false;
         }
-        let item: Arc<dyn Item> = Arc::clone(item) as Arc<dyn Item>;
-        let job = Job { item, ticket: Some(Ticket::new(link)), site };
+        let job = Job { item: item(), ticket: Some(Ticket::new(link)), site };
         // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
         let queued = unsafe { Queued::new(job) };
         link.group.push(link.pool, queued);
         true
     }
 
+    /// Whether it takes no more work (a moment ago).
+    pub(crate) fn is_closed(&self, pool: usize) -> bool {
+        {
+            let link = &self.inner.links[pool];
+            link.group.pools[link.pool].reading().closed()
+        }
+    }
+
     /// The pool of the CPU that this runs on.
-    fn here(&self) -> usize {
+    pub(crate) fn here(&self) -> usize {
         current_cpu().map_or_else(|| self.any(), |cpu| self.pool_of_cpu(cpu))
     }
 
-    fn pool_of_cpu(&self, cpu: u32) -> usize {
+    pub(crate) fn pool_of_cpu(&self, cpu: u32) -> usize {
         self.inner.by_cpu.get(cpu as usize).copied().flatten().unwrap_or_else(|| self.any())
     }
 
-    fn pool_of_node(&self, node: Option<u32>) -> usize {
+    pub(crate) fn pool_of_node(&self, node: Option<u32>) -> usize {
         let Some(on_node) = node.and_then(|n| self.inner.by_node.get(n as usize)) else {
             return self.here();
         };

@@ -23,18 +23,31 @@ pub struct JoinHandle<T> {
 }
 
 impl<T> JoinHandle<T> {
+    pub(crate) fn new(task: Arc<impl Outcome<T> + 'static>) -> Self {
+        JoinHandle { task }
+    }
+
     /// Waits for the value. May block; on a worker the pool starts other work meanwhile.
     ///
     /// # Errors
-    /// [`JoinError::Panicked`] with the closure's panic, [`JoinError::Cancelled`] where it was
-    /// never started because the pools were shut down.
+    /// [`JoinError::Panicked`] with the panic, [`JoinError::Cancelled`] where it was
+    /// [aborted](JoinHandle::abort), or the pools were shut down before it could run.
     ///
     /// # Panics
     /// Where the handle was polled before and has given its value then.
     #[track_caller]
     pub fn join(self) -> Result<T, JoinError> {
         self.task.done().wait();
-        self.task.take()
+        self.task.take().expect(TAKEN)
+    }
+
+    /// Cancels it: a closure that has not started is dropped and never runs; a future is dropped
+    /// before its next poll. What runs at the moment runs on: a closure to its end, a future to the
+    /// end of this poll. The handle then says [`JoinError::Cancelled`], unless it ended before.
+    ///
+    /// Any context. Where nothing of it runs, the closure or future is dropped by this call.
+    pub fn abort(&self) {
+        self.task.abort();
     }
 
     /// Whether it is over, so that [`JoinHandle::join`] won't block.
@@ -49,7 +62,7 @@ impl<T> Future for JoinHandle<T> {
     /// # Panics
     /// Where it is polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.task.done().poll_complete(cx).map(|()| self.task.take())
+        self.task.done().poll_complete(cx).map(|()| self.task.take().expect(TAKEN))
     }
 }
 
@@ -59,10 +72,16 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// The handle's view of a task: without the closure's type.
-trait Outcome<T>: Send + Sync {
+const TAKEN: &str = "a JoinHandle was polled again after it had given its value";
+
+/// The handle's view of a task: without the type of the closure or future.
+pub(crate) trait Outcome<T>: Send + Sync {
+    /// It is over, and its value is there.
     fn done(&self) -> &Completion;
-    fn take(&self) -> Result<T, JoinError>;
+    /// The value, once.
+    fn take(&self) -> Option<Result<T, JoinError>>;
+    /// Ends it where it doesn't run.
+    fn abort(&self);
 }
 
 enum Stage<C, T> {
@@ -90,12 +109,20 @@ where
             stage: Mutex::new(Stage::Closure(closure)),
             done: Completion::new(),
         });
-        let handle = JoinHandle { task: Arc::clone(&task) as Arc<dyn Outcome<T>> };
-        (task, handle)
+        (Arc::clone(&task), JoinHandle::new(task))
     }
 
     fn replace(&self, next: Stage<C, T>) -> Stage<C, T> {
         std::mem::replace(&mut *self.stage.lock(), next)
+    }
+
+    /// The closure where it has not started, else `Gone`: it runs, or is over.
+    fn take_closure(&self) -> Stage<C, T> {
+        let stage = &mut *self.stage.lock();
+        match stage {
+            Stage::Closure(_) => std::mem::replace(stage, Stage::Gone),
+            _ => Stage::Gone,
+        }
     }
 
     fn end(&self, value: Result<T, JoinError>) {
@@ -114,7 +141,8 @@ where
     }
 
     fn run(&self) {
-        if let Stage::Closure(closure) = self.replace(Stage::Gone) {
+        // Gone where it was aborted.
+        if let Stage::Closure(closure) = self.take_closure() {
             // The closure is dropped by its call, on this worker, before the handle is woken.
             let value = panic::catch_unwind(AssertUnwindSafe(closure));
             self.end(value.map_err(JoinError::Panicked));
@@ -122,8 +150,8 @@ where
     }
 
     fn cancelled(&self) {
+        let closure @ Stage::Closure(_) = self.take_closure() else { return };
         // The closure is dropped before the handle is woken; a destructor's panic is the task's.
-        let closure = self.replace(Stage::Gone);
         let dropped = panic::catch_unwind(AssertUnwindSafe(|| drop(closure)));
         self.end(Err(dropped.map_or_else(JoinError::Panicked, |()| JoinError::Cancelled)));
     }
@@ -142,10 +170,15 @@ where
         &self.done
     }
 
-    fn take(&self) -> Result<T, JoinError> {
+    fn take(&self) -> Option<Result<T, JoinError>> {
         match self.replace(Stage::Gone) {
-            Stage::Value(value) => value,
-            _ => panic!("a JoinHandle was polled again after it had given its value"),
+            Stage::Value(value) => Some(value),
+            _ => None,
         }
+    }
+
+    fn abort(&self) {
+        // The instance stays queued and finds nothing to do.
+        self.cancelled();
     }
 }

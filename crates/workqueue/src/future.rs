@@ -1,0 +1,276 @@
+//! Futures on a queue: a work item that polls, and whose waker queues it again.
+//!
+//! The item's pending bit is what a waker needs: any number of wake-ups before the poll become one
+//! poll that sees all of them, and a wake-up during the poll is accepted and polls once more after.
+//! So there is no queue of woken tasks beside the workqueue, and a woken future waits its turn among
+//! the queue's other items.
+
+use std::any::Any;
+use std::future::Future;
+use std::panic::{self, AssertUnwindSafe, Location};
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+
+use corewise_sync::cell::UnsafeCell;
+use corewise_sync::{Completion, Mutex};
+use corewise_topology::current_cpu;
+
+use crate::error::{JoinError, shielded};
+use crate::future_state::FutureState;
+use crate::item::{Header, Item};
+use crate::queue::Workqueue;
+use crate::task::{JoinHandle, Outcome};
+
+/// Where a future is queued, each time that it is woken.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// On the pod of the CPU that woke it.
+    Waker,
+    /// On the pod of this CPU.
+    Cpu(u32),
+    /// On a pod of this node.
+    Node(Option<u32>),
+}
+
+impl Workqueue {
+    /// Polls a future on the queue until it is ready; the handle yields its value. One allocation.
+    ///
+    /// Each poll is one work item: it runs on a worker thread, and counts as queued and as running
+    /// like any other. The future's home is the pod of the CPU that this is called on: whoever wakes
+    /// it, it is polled there (by a soft queue elsewhere while that pod is saturated), near what it
+    /// touched before.
+    ///
+    /// Works with futures of any runtime that need no driver of their own. Those of tokio's I/O and
+    /// timers want to be created and polled inside a tokio context: see `Handle::enter` there.
+    ///
+    /// * [`Workqueue::flush`] waits for a poll that is queued, not for the future's end: a future
+    ///   that waits for something isn't queued.
+    /// * A poll that blocks holds up its worker as any item does: wrap it in
+    ///   [`block_in_place`](crate::block_in_place).
+    /// * The future is dropped before its handle is woken: on the worker that polled it last; where
+    ///   it is [aborted](JoinHandle::abort) between two polls, by the thread that aborts it; where
+    ///   the pools were shut down, by the thread that wakes it next, and the handle says
+    ///   [`JoinError::Cancelled`].
+    /// * It keeps the queue, and with it the pools, until it is dropped.
+    ///
+    /// ```
+    /// # use corewise_topology::Machine;
+    /// # use corewise_workqueue::{WorkerPools, Workqueue};
+    /// # let pools = WorkerPools::new(&Machine::live()?);
+    /// let queue = Workqueue::builder("futures").build(&pools)?;
+    /// let half = queue.spawn(|| 21);
+    /// let whole = queue.spawn_future(async move { half.await.map(|n| 2 * n) });
+    /// assert_eq!(whole.join()??, 42);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn spawn_future<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.spawn_future_at(current_cpu().map_or(Place::Waker, Place::Cpu), future)
+    }
+
+    /// As [`Workqueue::spawn_future`], on the pod of `cpu`; see [`Workqueue::queue_on`].
+    #[track_caller]
+    pub fn spawn_future_on<F>(&self, cpu: u32, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.spawn_future_at(Place::Cpu(cpu), future)
+    }
+
+    /// As [`Workqueue::spawn_future`], on pods of `node`; see [`Workqueue::queue_node`]. Polls may
+    /// take place on different pods of the node.
+    #[track_caller]
+    pub fn spawn_future_node<F>(&self, node: Option<u32>, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.spawn_future_at(Place::Node(node), future)
+    }
+
+    #[track_caller]
+    fn spawn_future_at<F>(&self, place: Place, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let site = Location::caller();
+        let task = Arc::new_cyclic(|me| FutureTask {
+            header: Header::new::<F>(),
+            state: FutureState::new(),
+            future: UnsafeCell::new(Some(future)),
+            value: Mutex::new(None),
+            done: Completion::new(),
+            queue: self.clone(),
+            place,
+            site,
+            me: Weak::clone(me),
+        });
+        task.queue();
+        JoinHandle::new(task)
+    }
+}
+
+/// A future, and the item that polls it.
+struct FutureTask<F: Future> {
+    header: Header,
+    state: FutureState,
+    /// P: belongs to who moved `state` out of `IDLE`, until he moves it back. Pinned: it is polled
+    /// and dropped where it lies, and never moved out.
+    future: UnsafeCell<Option<F>>,
+    /// L: is the lock; guards the value until the handle takes it.
+    value: Mutex<Option<Result<F::Output, JoinError>>>,
+    done: Completion,
+    /// I: where it is queued when it is woken.
+    queue: Workqueue,
+    place: Place,
+    /// I: the source line that spawned it.
+    site: &'static Location<'static>,
+    /// I: the task itself, for its wakers. Weak: a future that nobody can wake any more is dropped.
+    me: Weak<Self>,
+}
+
+// SAFETY: `future` is touched by its owner alone, of whom `FutureState` makes at most one at a time,
+// with acquire and release at each change of hands, so `F: Send` is enough; the value is behind a
+// lock, so `F::Output: Send` is enough. The other fields are `Sync`.
+unsafe impl<F: Future + Send> Sync for FutureTask<F> where F::Output: Send {}
+
+impl<F> FutureTask<F>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    /// Queues a poll.
+    fn queue(self: &Arc<Self>) {
+        if self.state.is_over() {
+            return;
+        }
+        let pool = match self.place {
+            Place::Waker => self.queue.here(),
+            Place::Cpu(cpu) => self.queue.pool_of_cpu(cpu),
+            Place::Node(node) => self.queue.pool_of_node(node),
+        };
+        // Pending already: that poll sees what this wake-up is about.
+        if !self.queue.submit(pool, self, self.site) && self.queue.is_closed(pool) {
+            self.stop();
+        }
+    }
+
+    /// Ends it, now or after the poll that is under way.
+    fn stop(&self) {
+        if self.state.stop() {
+            self.end(Err(JoinError::Cancelled));
+        }
+    }
+
+    /// Drops the future and gives the value to the handle; by the future's owner.
+    fn end(&self, value: Result<F::Output, JoinError>) {
+        shielded("dropping a spawned future", || {
+            // SAFETY: the caller owns the future. It is dropped in place.
+            self.future.with_mut(|slot| unsafe { *slot = None });
+        });
+        *self.value.lock() = Some(value);
+        self.done.complete();
+    }
+}
+
+impl<F> Item for FutureTask<F>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn run(&self) {
+        // Somebody holds the task while it runs, so it can be upgraded.
+        let Some(me) = self.me.upgrade() else { return };
+        if !self.state.begin() {
+            return;
+        }
+        let waker = Waker::from(me);
+        let mut cx = Context::from_waker(&waker);
+        let polled = panic::catch_unwind(AssertUnwindSafe(|| {
+            self.future.with_mut(|slot| {
+                // SAFETY: `begin` made this worker the owner.
+                let future = unsafe { &mut *slot }.as_mut().expect("it isn't over, so it is there");
+                // SAFETY: the task lies in an `Arc` and is never moved, nor is the future moved out
+                // of it: `end` drops it in place, and so does the task's own drop.
+                unsafe { Pin::new_unchecked(future) }.poll(&mut cx)
+            })
+        }));
+        let value = match polled {
+            Ok(Poll::Pending) if self.state.pause() => return,
+            // It was stopped meanwhile.
+            Ok(Poll::Pending) => Err(JoinError::Cancelled),
+            Ok(Poll::Ready(value)) => {
+                self.state.finish();
+                Ok(value)
+            }
+            Err(payload) => {
+                self.state.finish();
+                Err(JoinError::Panicked(payload))
+            }
+        };
+        self.end(value);
+    }
+
+    fn cancelled(&self) {
+        self.stop();
+    }
+
+    fn panicked(&self, payload: Box<dyn Any + Send>) {
+        // `run` catches the future's panics itself.
+        corewise_sync::panics::discard(payload);
+    }
+}
+
+impl<F> Wake for FutureTask<F>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn wake(self: Arc<Self>) {
+        self.queue();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.queue();
+    }
+}
+
+impl<F: Future> Drop for FutureTask<F> {
+    fn drop(&mut self) {
+        // Nobody can wake it any more, and nobody waits for it. The last waker may be dropped
+        // anywhere: a destructor's panic ends here.
+        shielded("dropping a spawned future", || {
+            // SAFETY: nobody else has the task. The future is dropped in place.
+            self.future.with_mut(|slot| unsafe { *slot = None });
+        });
+    }
+}
+
+impl<F> Outcome<F::Output> for FutureTask<F>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn done(&self) -> &Completion {
+        &self.done
+    }
+
+    fn take(&self) -> Option<Result<F::Output, JoinError>> {
+        self.value.lock().take()
+    }
+
+    fn abort(&self) {
+        self.stop();
+    }
+}

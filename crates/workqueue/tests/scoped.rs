@@ -1,0 +1,231 @@
+//! Scoped spawns on real threads: what they may borrow, and who waits for whom.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use corewise_sync::{Completion, Mutex};
+use corewise_topology::{AffinityScope, Machine};
+use corewise_workqueue::{JoinError, WorkerPools, Workqueue};
+
+fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
+    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
+    let pools = WorkerPools::new(&machine.expect("a valid description"));
+    let queue = Workqueue::builder("scoped").scope(AffinityScope::System).build(&pools);
+    (pools, queue.expect("a queue"))
+}
+
+#[test]
+fn scoped_closures_borrow_and_the_scope_waits_for_them() {
+    let (_pools, queue) = queue(2);
+    let mut numbers: Vec<u64> = (0..64).collect();
+    let total = AtomicUsize::new(0);
+    queue.scope(|s| {
+        for part in numbers.chunks_mut(10) {
+            s.spawn(|| {
+                for number in part.iter_mut() {
+                    *number *= 2;
+                }
+                total.fetch_add(part.len(), Ordering::Relaxed);
+            });
+        }
+    });
+    assert_eq!(total.into_inner(), 64);
+    assert!(numbers.iter().enumerate().all(|(n, doubled)| *doubled == 2 * n as u64));
+}
+
+#[test]
+fn a_scoped_handle_yields_a_value_that_borrows() {
+    let (_pools, queue) = queue(2);
+    let words = [String::from("one"), String::from("twelve"), String::from("five")];
+    let longest = queue.scope(|s| {
+        let longest = s.spawn(|| words.iter().max_by_key(|word| word.len()));
+        longest.join().expect("no panic").expect("there are words")
+    });
+    assert_eq!(longest, "twelve");
+}
+
+#[test]
+fn scoped_closures_spawn_more_and_open_scopes_on_the_only_worker() {
+    fn sum(queue: &Workqueue, numbers: &[u64]) -> u64 {
+        if numbers.len() < 4 {
+            return numbers.iter().sum();
+        }
+        let (left, right) = numbers.split_at(numbers.len() / 2);
+        queue.scope(|s| {
+            let left = s.spawn(|| sum(queue, left));
+            sum(queue, right) + left.join().expect("no panic")
+        })
+    }
+    let (_pools, queue) = queue(1);
+    let numbers: Vec<u64> = (1..=32).collect();
+    assert_eq!(sum(&queue, &numbers), 528);
+    let inner = queue.clone();
+    let ran = queue.spawn(move || {
+        let ran = AtomicUsize::new(0);
+        inner.scope(|s| {
+            s.spawn(|| {
+                ran.fetch_add(1, Ordering::Relaxed);
+                s.spawn(|| s.spawn(|| ran.fetch_add(1, Ordering::Relaxed)));
+            });
+        });
+        ran.into_inner()
+    });
+    assert_eq!(ran.join().unwrap(), 2, "the scope waits for the grandchildren too");
+}
+
+#[test]
+fn the_scope_waits_for_all_also_when_its_body_panics() {
+    let (_pools, queue) = queue(1);
+    let (started, gate) = (Completion::new(), Completion::new());
+    let ran = AtomicBool::new(false);
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        queue.scope(|s| {
+            s.spawn(|| {
+                started.complete();
+                gate.wait();
+                (0..1000).for_each(|_| std::thread::yield_now());
+                ran.store(true, Ordering::SeqCst);
+            });
+            started.wait();
+            gate.complete();
+            panic!("the body's");
+        })
+    }));
+    let payload = panicked.expect_err("the body's panic goes on");
+    assert_eq!(payload.downcast_ref::<&str>(), Some(&"the body's"));
+    assert!(ran.into_inner());
+}
+
+#[test]
+fn the_first_panic_that_nobody_has_seen_is_passed_on() {
+    let (_pools, queue) = queue(1);
+    let ran = AtomicUsize::new(0);
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        queue.scope(|s| {
+            let seen = s.spawn(|| panic!("seen"));
+            assert!(matches!(seen.join(), Err(JoinError::Panicked(_))));
+            // One worker: they run in this order.
+            s.spawn(|| panic!("first"));
+            let last = s.spawn(|| panic!("second"));
+            while !last.is_finished() {
+                std::thread::yield_now();
+            }
+            s.spawn(|| ran.fetch_add(1, Ordering::Relaxed));
+            panic!("third, the body's");
+        })
+    }));
+    let payload = panicked.expect_err("a panic goes on");
+    assert_eq!(payload.downcast_ref::<&str>(), Some(&"first"));
+    assert_eq!(ran.into_inner(), 1, "the closures after it ran all the same");
+    queue.scope(|s| assert!(s.spawn(|| panic!("seen")).join().is_err()));
+    assert_eq!(queue.spawn(|| 3).join().unwrap(), 3, "the worker goes on");
+}
+
+#[test]
+fn values_that_nobody_takes_are_dropped_before_the_scope_ends() {
+    struct Counts<'a>(&'a AtomicUsize);
+    impl Drop for Counts<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let (_pools, queue) = queue(2);
+    for _ in 0..50 {
+        let dropped = AtomicUsize::new(0);
+        queue.scope(|s| {
+            drop(s.spawn(|| Counts(&dropped)));
+            let _kept = s.spawn(|| Counts(&dropped));
+            drop(s.spawn(|| Counts(&dropped)).join());
+            // Never dropped, which harms nobody.
+            std::mem::forget(s.spawn(|| Counts(&dropped)));
+        });
+        assert_eq!(dropped.into_inner(), 3);
+    }
+}
+
+#[test]
+fn a_value_that_panics_when_it_is_dropped_is_no_business_of_the_scope_s() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("on purpose, in drop");
+        }
+    }
+    let (pools, queue) = queue(1);
+    let gate = Completion::new();
+    queue.scope(|s| {
+        s.spawn(|| gate.wait());
+        drop(s.spawn(|| Bomb));
+        gate.complete();
+    });
+    assert_eq!(queue.spawn(|| 3).join().unwrap(), 3);
+    assert!(pools.report()[0].threads_made <= 2);
+}
+
+#[test]
+fn what_a_closed_queue_does_not_take_runs_on_the_calling_thread() {
+    let (pools, queue) = queue(1);
+    pools.shutdown();
+    let here = std::thread::current().id();
+    let ran = Mutex::new(Vec::new());
+    let joined = queue.scope(|s| {
+        let joined = s.spawn(|| std::thread::current().id());
+        s.spawn(|| {
+            ran.lock().push((1, std::thread::current().id()));
+            s.spawn(|| ran.lock().push((2, std::thread::current().id())));
+        });
+        let joined = joined.join().expect("no panic");
+        assert!(ran.lock().is_empty(), "the others wait for the end");
+        joined
+    });
+    assert_eq!(joined, here);
+    assert_eq!(ran.into_inner(), [(1, here), (2, here)]);
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        queue.scope(|s| drop(s.spawn(|| panic!("also there"))));
+    }));
+    assert!(panicked.is_err());
+}
+
+#[test]
+fn an_item_that_runs_during_a_shutdown_finishes_its_scope() {
+    let (pools, queue) = queue(1);
+    let (gate, started) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    let ran = {
+        let (gate, started, queue) = (Arc::clone(&gate), Arc::clone(&started), queue.clone());
+        queue.clone().spawn(move || {
+            started.complete();
+            gate.wait();
+            let ran = AtomicUsize::new(0);
+            queue.scope(|s| {
+                for _ in 0..10 {
+                    s.spawn(|| ran.fetch_add(1, Ordering::Relaxed));
+                }
+            });
+            ran.into_inner()
+        })
+    };
+    started.wait();
+    std::thread::scope(|threads| {
+        let down = threads.spawn(|| pools.shutdown());
+        while queue.queue(&corewise_workqueue::Work::new(|| ())) {
+            std::thread::yield_now();
+        }
+        gate.complete();
+        down.join().unwrap();
+    });
+    assert_eq!(ran.join().unwrap(), 10);
+}
+
+#[test]
+fn a_scope_with_many_closures_forgets_those_that_are_over() {
+    let (_pools, queue) = queue(2);
+    let ran = AtomicUsize::new(0);
+    queue.scope(|s| {
+        for _ in 0..1_000 {
+            s.spawn(|| ran.fetch_add(1, Ordering::Relaxed));
+        }
+    });
+    assert_eq!(ran.into_inner(), 1_000);
+    assert_eq!(queue.stats().queued, 1_000);
+}
