@@ -91,12 +91,12 @@ impl Placer {
 
 impl Rotations {
     fn on(&mut self, node: u32, pools: &WorkerPools) -> &mut Rotation {
-        let (epoch, online) = pools.machine().read(|masks| (masks.epoch, masks.online.clone()));
-        if self.epoch != Some(epoch) {
-            *self = Rotations { epoch: Some(epoch), nodes: HashMap::new() };
+        let masks = pools.machine().masks();
+        if self.epoch != Some(masks.epoch) {
+            *self = Rotations { epoch: Some(masks.epoch), nodes: HashMap::new() };
         }
         self.nodes.entry(node).or_insert_with(|| Rotation {
-            cpus: policy::rotation(&candidates(pools, &online, node)),
+            cpus: policy::rotation(&candidates(pools, &masks, node)),
             next: 0,
         })
     }
@@ -112,9 +112,9 @@ impl Rotation {
 
 /// The online CPUs of the node that are not isolated. Where every online CPU is isolated there is
 /// no housekeeping CPU, and none is a candidate.
-fn candidates(pools: &WorkerPools, online: &CpuSet, node: u32) -> Vec<Candidate> {
+fn candidates(pools: &WorkerPools, masks: &Masks, node: u32) -> Vec<Candidate> {
     let topology = pools.machine().topology();
-    let usable = online.difference(topology.isolated());
+    let usable = masks.online.difference(&masks.isolated);
     let near = topology.cpus().iter().filter(|c| c.node == Some(node) && usable.contains(c.cpu));
     let candidate = |cpu: u32, core| Candidate {
         cpu,

@@ -21,6 +21,33 @@ use crate::sysfs;
 /// [`TopologyError::Pin`] if the set is empty, if none of its CPUs may be used, if it holds a CPU
 /// above 1023 (the system call's usual limit), or if the system refuses.
 pub fn pin_current_thread(cpus: &CpuSet) -> Result<(), TopologyError> {
+    pin(None, cpus)
+}
+
+/// A thread of this process, by the kernel's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tid(rustix::process::Pid);
+
+impl Tid {
+    /// The calling thread.
+    pub fn current() -> Tid {
+        Tid(thread::gettid())
+    }
+}
+
+/// As [`pin_current_thread`], for another thread. It is moved at once, also where it runs or sleeps.
+///
+/// The caller makes sure that the thread hasn't ended: the kernel gives its number to other threads,
+/// also of other processes, and those would be pinned instead. May wait for a moment until the
+/// thread has been moved.
+///
+/// # Errors
+/// As [`pin_current_thread`].
+pub fn pin_thread(thread: Tid, cpus: &CpuSet) -> Result<(), TopologyError> {
+    pin(Some(thread.0), cpus)
+}
+
+fn pin(whom: Option<rustix::process::Pid>, cpus: &CpuSet) -> Result<(), TopologyError> {
     let wrong = |error| TopologyError::Pin { cpus: cpus.clone(), error };
     let invalid = |reason| wrong(io::Error::new(io::ErrorKind::InvalidInput, reason));
     if cpus.is_empty() {
@@ -33,7 +60,7 @@ pub fn pin_current_thread(cpus: &CpuSet) -> Result<(), TopologyError> {
         }
         set.set(cpu as usize);
     }
-    thread::sched_setaffinity(None, &set).map_err(|errno| wrong(errno.into()))
+    thread::sched_setaffinity(whom, &set).map_err(|errno| wrong(errno.into()))
 }
 
 /// The CPU that the calling thread is on at this moment; it may have moved before the caller looks.
@@ -48,18 +75,42 @@ pub(crate) fn current_affinity() -> Result<Option<CpuSet>, TopologyError> {
     // The status file has the whole mask. The system call leaves out offline CPUs, and fails on
     // machines with more CPUs than its buffer has bits.
     let path = Path::new("/proc/thread-self/status");
-    if let Some(status) = sysfs::text(path)?
-        && let Some(list) = allowed_in_status(&status)
-    {
-        return list.parse().map(Some).map_err(|error: TopologyError| TopologyError::Content {
-            path: path.to_owned(),
-            found: list.to_owned(),
-            reason: error.to_string(),
-        });
+    if let Some(mask) = mask_in(path)? {
+        return Ok(Some(mask));
     }
     let Ok(set) = thread::sched_getaffinity(None) else { return Ok(None) };
     let cpus = (0..thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu));
     Ok(Some(cpus.map(|cpu| cpu as u32).collect()))
+}
+
+/// The CPUs that some thread of this process may use, with offline ones where the kernel tells about
+/// them. Doesn't look further once they cover `enough`. `None` if nothing could be learnt.
+///
+/// Of all threads, since any of them may have been pinned for a reason of its own, by us or by the
+/// user: that narrows that thread. A cpuset, or `taskset --all-tasks`, narrows each.
+pub(crate) fn process_affinity(enough: &CpuSet) -> Option<CpuSet> {
+    let mut union: Option<CpuSet> = None;
+    for task in std::fs::read_dir("/proc/self/task").ok()?.flatten() {
+        // A thread may end while we look.
+        let Ok(Some(mask)) = mask_in(&task.path().join("status")) else { continue };
+        let wider = union.map_or_else(|| mask.clone(), |union| union.union(&mask));
+        let covered = enough.is_subset(&wider);
+        union = Some(wider);
+        if covered {
+            break;
+        }
+    }
+    union
+}
+
+fn mask_in(status: &Path) -> Result<Option<CpuSet>, TopologyError> {
+    let text = sysfs::text(status)?;
+    let Some(list) = text.as_deref().and_then(allowed_in_status) else { return Ok(None) };
+    list.parse().map(Some).map_err(|error: TopologyError| TopologyError::Content {
+        path: status.to_owned(),
+        found: list.to_owned(),
+        reason: error.to_string(),
+    })
 }
 
 fn allowed_in_status(status: &str) -> Option<&str> {

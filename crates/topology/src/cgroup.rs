@@ -13,26 +13,53 @@ use crate::sysfs;
 
 /// The effective cpuset of this process, if there is one to be found.
 pub(crate) fn cpuset() -> Option<CpuSet> {
-    let read = |path: &str| sysfs::text(Path::new(path)).ok().flatten();
-    let memberships = read("/proc/self/cgroup")?;
-    let mounts = read("/proc/self/mountinfo")?;
+    let (memberships, mounts) = tables()?;
     find(&memberships, &mounts)
 }
 
+/// The groups that decide about this process's cpuset: its own first, then those above it, as far
+/// as they can be seen.
+pub(crate) fn groups() -> Vec<PathBuf> {
+    tables().map_or_else(Vec::new, |(memberships, mounts)| {
+        chains(&memberships, &mounts).into_iter().flatten().collect()
+    })
+}
+
+/// The CPUs of isolated partitions (`cpuset.cpus.isolated`, which only the root of version 2 has),
+/// where that can be seen. Kernels from 6.7 on have it; those whose sysfs has learnt it too say the
+/// same.
+pub(crate) fn isolated() -> Option<CpuSet> {
+    let (_, mounts) = tables()?;
+    let mut mounts = mounts.lines().filter_map(Mount::parse);
+    let root = mounts.find(|mount| mount.version == 2 && mount.root == Path::new("/"))?;
+    sysfs::text(&root.at.join("cpuset.cpus.isolated")).ok().flatten()?.parse().ok()
+}
+
+/// Which groups this process is in, and where the hierarchies are mounted.
+fn tables() -> Option<(String, String)> {
+    let read = |path: &str| sysfs::text(Path::new(path)).ok().flatten();
+    Some((read("/proc/self/cgroup")?, read("/proc/self/mountinfo")?))
+}
+
 fn find(memberships: &str, mounts: &str) -> Option<CpuSet> {
+    chains(memberships, mounts).iter().find_map(|chain| {
+        // The cpuset of the group or, where the controller isn't enabled for it, of the nearest
+        // group above it for which it is: that one's CPUs are shared by all below it.
+        chain.iter().find_map(|group| read_group(group))
+    })
+}
+
+/// For each version of cgroups: the process's group, then those above it.
+fn chains(memberships: &str, mounts: &str) -> Vec<Vec<PathBuf>> {
     let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
     // Version 1 goes first: where the cpuset controller is mounted as version 1, version 2 lacks
     // it.
-    for version in [1, 2] {
-        let group = memberships.lines().find_map(|line| membership(line, version));
-        let mount = mounts.iter().find(|mount| mount.version == version);
-        if let (Some(group), Some(mount)) = (group, mount)
-            && let Some(set) = read_upwards(mount, group)
-        {
-            return Some(set);
-        }
-    }
-    None
+    let versions = [1, 2].into_iter().filter_map(|version| {
+        let group = memberships.lines().find_map(|line| membership(line, version))?;
+        let mount = mounts.iter().find(|mount| mount.version == version)?;
+        Some(mount.upwards(group))
+    });
+    versions.collect()
 }
 
 /// The group's path in one line of `/proc/PID/cgroup`: `HIERARCHY:CONTROLLERS:PATH`.
@@ -70,31 +97,23 @@ impl Mount {
         };
         Some(Mount { version, root: unescape(root), at: unescape(at) })
     }
+
+    /// The folders of a group and of those above it.
+    fn upwards(&self, group: &str) -> Vec<PathBuf> {
+        // With a cgroup namespace the group may be outside of what is mounted: then its top is all
+        // there is to see.
+        let inner = Path::new(group).strip_prefix(&self.root).unwrap_or(Path::new(""));
+        if inner.components().any(|part| part == std::path::Component::ParentDir) {
+            return vec![self.at.clone()];
+        }
+        inner.ancestors().map(|inner| self.at.join(inner)).collect()
+    }
 }
 
 /// `mountinfo` writes space, tab, newline and backslash as three octal digits.
 fn unescape(path: &str) -> PathBuf {
     let path = path.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n");
     PathBuf::from(path.replace("\\134", "\\"))
-}
-
-/// The cpuset of the group or, where the controller isn't enabled for it, of the nearest group
-/// above it for which it is: that one's CPUs are shared by all below it.
-fn read_upwards(mount: &Mount, group: &str) -> Option<CpuSet> {
-    // With a cgroup namespace the group may be outside of what is mounted: then its top is all
-    // there is to see.
-    let inner = Path::new(group).strip_prefix(&mount.root).unwrap_or(Path::new(""));
-    if inner.components().any(|part| part == std::path::Component::ParentDir) {
-        return read_group(&mount.at);
-    }
-    let mut inner = Some(inner);
-    while let Some(at) = inner {
-        if let Some(set) = read_group(&mount.at.join(at)) {
-            return Some(set);
-        }
-        inner = at.parent();
-    }
-    None
 }
 
 fn read_group(dir: &Path) -> Option<CpuSet> {

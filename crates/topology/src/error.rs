@@ -82,6 +82,13 @@ pub enum TopologyError {
         /// The system's error, or what is wrong with the set.
         error: io::Error,
     },
+    /// A [`Watch`](crate::Watch) could not be made, or failed.
+    Watch {
+        /// What it was doing.
+        doing: &'static str,
+        /// The system's error.
+        error: io::Error,
+    },
 }
 
 impl fmt::Display for TopologyError {
@@ -123,6 +130,11 @@ impl fmt::Display for TopologyError {
             Self::Pin { cpus, error } => {
                 write!(f, "cannot pin the thread to CPUs '{cpus}': {error}")
             }
+            Self::Watch { doing, error } => write!(
+                f,
+                "cannot watch the machine for changes: {doing} failed: {error}; it still follows \
+                 when it is asked to (Machine::refresh)"
+            ),
         }
     }
 }
@@ -130,7 +142,9 @@ impl fmt::Display for TopologyError {
 impl std::error::Error for TopologyError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Read { error, .. } | Self::Pin { error, .. } => Some(error),
+            Self::Read { error, .. } | Self::Pin { error, .. } | Self::Watch { error, .. } => {
+                Some(error)
+            }
             _ => None,
         }
     }

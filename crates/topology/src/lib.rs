@@ -3,7 +3,8 @@
 //! A [`Topology`] is the facts about one machine: the live one, one whose sysfs was saved, or one
 //! described in a line (`numa:2 l3:1 core:36 pu:2`). [`Pods`] divide its CPUs by [`AffinityScope`].
 //! A [`Machine`] is the handle that is passed to whatever places work: the topology, the masks of
-//! usable CPUs that change over time, and an epoch.
+//! usable CPUs that change over time, and an epoch. It changes when it is told to, or asked to look
+//! again ([`Machine::refresh`]); a [`Watch`] says when to, and a [`Subscription`] passes it on.
 //!
 //! ```
 //! use corewise_topology::{AffinityScope, DEFAULT_SHARD_SIZE, Machine};
@@ -38,10 +39,14 @@ mod synthetic;
 mod synthetic_indexes;
 mod synthetic_parse;
 
+mod change;
 mod machine;
 mod pods;
+mod refresh;
+mod watch;
 
-pub use affinity::{current_cpu, pin_current_thread};
+pub use affinity::{Tid, current_cpu, pin_current_thread, pin_thread};
+pub use change::{Change, Subscription};
 pub use cpuset::{CpuSet, Iter};
 pub use error::TopologyError;
 pub use machine::{Machine, Masks};
@@ -49,3 +54,4 @@ pub use pods::{Pod, Pods};
 pub use scope::AffinityScope;
 pub use shard::{DEFAULT_SHARD_SIZE, ShardLayout, shard_layout};
 pub use topology::{Cpu, Llc, Node, Source, Topology};
+pub use watch::{Unwatched, Watch};

@@ -5,6 +5,7 @@ use std::path::Path;
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
 use crate::facts::{Key, RawCpu, RawMachine};
+use crate::refresh::Seen;
 use crate::topology::{Source, Topology};
 use crate::{affinity, cgroup, sysfs};
 
@@ -12,31 +13,52 @@ const SYSTEM: &str = "/sys/devices/system";
 
 pub(crate) fn topology() -> Result<Topology, TopologyError> {
     let mask = affinity::current_affinity()?;
-    let raw = if Path::new(SYSTEM).join("cpu").is_dir() {
-        sysfs::read(Path::new(SYSTEM))?
-    } else {
-        flat(mask.as_ref())
-    };
+    let mut raw = if has_sysfs() { sysfs::read(Path::new(SYSTEM))? } else { flat(mask.as_ref()) };
+    if let Some(isolated) = cgroup::isolated() {
+        raw.isolated = raw.isolated.union(&isolated);
+    }
     let topology = raw.into_topology(Source::Live)?;
-    match allowed(&topology, mask, cgroup::cpuset()) {
+    match allowed(&topology.cpu_set(), &topology.online(), mask, cgroup::cpuset()) {
         Some(allowed) => topology.with_allowed(&allowed),
         None => Ok(topology),
     }
 }
 
+fn has_sysfs() -> bool {
+    Path::new(SYSTEM).join("cpu").is_dir()
+}
+
+/// What the system says now about the CPUs of a topology that was made by [`topology`].
+pub(crate) fn state(topology: &Topology) -> Result<Seen, TopologyError> {
+    let (running, isolated) =
+        if has_sysfs() { sysfs::state(Path::new(SYSTEM))? } else { (None, None) };
+    let isolated = match (isolated, cgroup::isolated()) {
+        (Some(one), Some(other)) => Some(one.union(&other)),
+        (one, other) => one.or(other),
+    };
+    let online = running.clone().unwrap_or_else(|| topology.online());
+    let mask = affinity::process_affinity(&online.intersection(topology.allowed()));
+    let allowed = allowed(&topology.cpu_set(), &online, mask, cgroup::cpuset());
+    Ok(Seen { running, allowed, isolated })
+}
+
 /// What the process may use: its mask, less what its cpuset excludes. A cpuset lists online CPUs
 /// only, so it can't exclude one that is offline. It is not believed if it would leave nothing,
 /// since the process runs somewhere.
-fn allowed(topology: &Topology, mask: Option<CpuSet>, cpuset: Option<CpuSet>) -> Option<CpuSet> {
-    let online = topology.online();
+fn allowed(
+    all: &CpuSet,
+    online: &CpuSet,
+    mask: Option<CpuSet>,
+    cpuset: Option<CpuSet>,
+) -> Option<CpuSet> {
     let narrowed = |mask: &CpuSet, cpuset: &CpuSet| {
         let narrowed = mask.difference(&online.difference(cpuset));
-        narrowed.intersects(&online).then_some(narrowed)
+        narrowed.intersects(online).then_some(narrowed)
     };
     match (mask, cpuset) {
         (Some(mask), Some(cpuset)) => Some(narrowed(&mask, &cpuset).unwrap_or(mask)),
         (Some(mask), None) => Some(mask),
-        (None, Some(cpuset)) => narrowed(&topology.cpu_set(), &cpuset),
+        (None, Some(cpuset)) => narrowed(all, &cpuset),
         (None, None) => None,
     }
 }
@@ -66,8 +88,7 @@ mod tests {
 
     #[test]
     fn the_cpuset_narrows_the_mask_among_online_cpus_and_never_to_nothing() {
-        let mut topology = Topology::synthetic("core:8 pu:1").unwrap();
-        topology.cpus[7].online = false;
+        let (all, online) = (set("0-7"), set("0-6"));
         for (mask, cpuset, wanted) in [
             (Some("0-7"), Some("0-3"), Some("0-3,7")),
             (Some("2-7"), Some("0-3"), Some("2-3,7")),
@@ -77,7 +98,7 @@ mod tests {
             (None, Some("9"), None),
             (None, None, None),
         ] {
-            let found = allowed(&topology, mask.map(set), cpuset.map(set));
+            let found = allowed(&all, &online, mask.map(set), cpuset.map(set));
             assert_eq!(found, wanted.map(set), "{mask:?} {cpuset:?}");
         }
     }

@@ -1,13 +1,14 @@
 //! The handle that everything else is built on: a topology and the masks that change.
 //!
 //! Guard letters: `I:` immutable after construction; `L:` the field is a lock, and says what it
-//! guards. Why choosing by the masks and publishing the choice belong in one read section:
-//! `machine.md`.
+//! guards. Why choosing by the masks and publishing the choice belong in one read section, and how
+//! a change is told: `machine.md`.
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::affinity;
+use crate::change::{Change, Listeners, Subscription};
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
 use crate::pods::Pods;
@@ -40,14 +41,27 @@ struct Inner {
     /// L: is the lock; guards the whole [`State`]. Held for reading while the closure of
     /// [`Machine::read`] runs, for writing only while the masks are computed.
     state: RwLock<State>,
+    /// Who is told of changes. Its lock is taken inside of `state`'s, never the other way round.
+    listeners: Arc<Listeners>,
+    /// L: is the lock; held while a refresh reads and applies what the system says now, so that of
+    /// two refreshes the later one's word stands. Taken before `state`'s.
+    refreshing: Mutex<()>,
 }
 
 struct State {
-    /// CPUs that run, whoever may use them.
-    running: CpuSet,
-    /// CPUs that the process may use.
-    allowed: CpuSet,
+    given: Given,
     masks: Masks,
+}
+
+/// What the masks are derived from.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Given {
+    /// CPUs that run, whoever may use them.
+    pub(crate) running: CpuSet,
+    /// CPUs that the process may use.
+    pub(crate) allowed: CpuSet,
+    /// CPUs that are set apart from general work.
+    pub(crate) isolated: CpuSet,
 }
 
 /// The masks of a machine at one moment; see [`Machine::read`].
@@ -58,6 +72,8 @@ pub struct Masks {
     pub online: CpuSet,
     /// The online CPUs that are not isolated; all online ones if that leaves none.
     pub housekeeping: CpuSet,
+    /// The online CPUs that are isolated: set apart from general work.
+    pub isolated: CpuSet,
     /// Changes whenever one of these sets does, always upwards. Starts at 1, so 0 is a good "never
     /// seen" value.
     pub epoch: u64,
@@ -68,11 +84,20 @@ impl Machine {
     ///
     /// Should none of the allowed CPUs be online, [`Machine::online`] is empty until one comes.
     pub fn new(topology: Topology) -> Machine {
-        let (running, allowed) = (topology.online(), topology.allowed().clone());
-        let mut masks = Masks { online: CpuSet::new(), housekeeping: CpuSet::new(), epoch: 1 };
-        masks.derive(&topology, running.intersection(&allowed));
-        let state = State { running, allowed, masks };
-        Machine { inner: Arc::new(Inner { topology, state: RwLock::new(state) }) }
+        let given = Given {
+            running: topology.online(),
+            allowed: topology.allowed().clone(),
+            isolated: topology.isolated().clone(),
+        };
+        let state = State { masks: Masks::derive(&given, 1), given };
+        Machine {
+            inner: Arc::new(Inner {
+                topology,
+                state: RwLock::new(state),
+                listeners: Arc::default(),
+                refreshing: Mutex::new(()),
+            }),
+        }
     }
 
     /// The machine that this process runs on. Reads files; see [`Topology::live`].
@@ -138,13 +163,35 @@ impl Machine {
         f(&self.state().masks)
     }
 
+    /// A copy of all masks, of one moment.
+    pub fn masks(&self) -> Masks {
+        self.state().masks.clone()
+    }
+
+    /// Has `listener` called with every change of the masks from now on, until the [`Subscription`]
+    /// is dropped. In a loop that must not miss one: subscribe first, then read the masks.
+    ///
+    /// It is called on the thread that made the change, after the change and outside of all locks of
+    /// the machine, so it may call the machine as it likes, may change it, and may subscribe and
+    /// unsubscribe. Changes are told one at a time, in the order of their epochs, each to the
+    /// listeners in the order in which they subscribed. Who makes a change while another thread (or
+    /// the same one, from a listener) is telling an earlier one leaves it to that one, and doesn't
+    /// wait: its own call may return before the listeners know.
+    ///
+    /// A panic of a listener is reported by the panic hook and goes no further.
+    pub fn on_change(&self, listener: impl Fn(&Change) + Send + Sync + 'static) -> Subscription {
+        // With the state held, so that no change comes between the epoch and the subscription.
+        let state = self.state();
+        Listeners::subscribe(&self.inner.listeners, state.masks.epoch, Arc::new(listener))
+    }
+
     /// Takes a CPU offline or brings it online, as far as this machine is concerned: the kernel
-    /// isn't told. For synthetic machines, for tests, and for whoever watches the kernel's
-    /// hotplug. Waits for readers ([`Machine::read`]); when it returns, none sees the old
-    /// masks.
+    /// isn't told, and a [`Machine::refresh`] sets it right again. For synthetic machines and for
+    /// tests. Waits for readers ([`Machine::read`]); when it returns, none sees the old masks.
     ///
     /// Returns whether the CPU's state changed. The epoch changes only if usable CPUs do: an online
-    /// CPU that isn't allowed changes nothing for this process.
+    /// CPU that isn't allowed changes nothing for this process. Listeners are told
+    /// ([`Machine::on_change`]).
     ///
     /// # Errors
     /// If there is no such CPU, or it is the last usable one.
@@ -153,27 +200,48 @@ impl Machine {
         if topology.cpu(cpu).is_none() {
             return Err(TopologyError::NoSuchCpu { cpu, known: topology.cpu_set() });
         }
-        self.change(&CpuSet::from_iter([cpu]), |state| {
-            if online { state.running.insert(cpu) } else { state.running.remove(cpu) }
-        })
+        let (changed, _) = self.change(|given| {
+            let running = &mut given.running;
+            if online {
+                running.insert(cpu)
+            } else {
+                running.remove(cpu)
+            };
+            CpuSet::from_iter([cpu])
+        })?;
+        Ok(changed)
     }
 
     /// Narrows (or widens again) what the process may use, as when its cpuset changes. CPUs that
     /// were not allowed when the topology was made stay out: they are in no pod. Waits for
-    /// readers.
+    /// readers. On the live machine it holds until the next [`Machine::refresh`].
     ///
-    /// Returns whether anything changed.
+    /// Returns whether anything changed. Listeners are told ([`Machine::on_change`]).
     ///
     /// # Errors
     /// If no online CPU would remain.
     pub fn set_allowed(&self, allowed: &CpuSet) -> Result<bool, TopologyError> {
-        let allowed = allowed.intersection(self.inner.topology.allowed());
-        let gone = self.inner.topology.allowed().difference(&allowed);
-        self.change(&gone, |state| {
-            let changed = state.allowed != allowed;
-            state.allowed = allowed;
-            changed
-        })
+        let most = self.inner.topology.allowed();
+        let (changed, _) = self.change(|given| {
+            given.allowed = allowed.intersection(most);
+            most.difference(&given.allowed)
+        })?;
+        Ok(changed)
+    }
+
+    /// Sets these CPUs apart from general work, instead of those that were before; CPUs that the
+    /// machine doesn't have are left out. Waits for readers. On the live machine it holds until the
+    /// next [`Machine::refresh`].
+    ///
+    /// Returns whether anything changed. Listeners are told ([`Machine::on_change`]).
+    pub fn set_isolated(&self, isolated: &CpuSet) -> bool {
+        let isolated = self.inner.topology.cpu_set().intersection(isolated);
+        let changed = self.change(|given| {
+            given.isolated = isolated;
+            CpuSet::new()
+        });
+        // Isolating takes no CPU out of `online`, so it is never refused.
+        changed.is_ok_and(|(changed, _)| changed)
     }
 
     /// Pins the calling thread to these CPUs, if they are really this process's machine.
@@ -194,33 +262,61 @@ impl Machine {
         self.inner.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state, unless that would leave no usable CPU where there was one.
+    /// One refresh at a time.
+    pub(crate) fn refreshing(&self) -> MutexGuard<'_, ()> {
+        self.inner.refreshing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes what the masks are derived from, unless that would leave no usable CPU where there
+    /// was one. `edit` says which CPUs it took away, for the error. Says whether anything is another
+    /// now, and what became of the masks. Listeners aren't told yet: the caller ends in
+    /// [`Machine::tell`].
+    pub(crate) fn apply(
+        &self,
+        edit: impl FnOnce(&mut Given) -> CpuSet,
+    ) -> Result<(bool, Option<Arc<Change>>), TopologyError> {
+        let mut state = self.inner.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut given = state.given.clone();
+        let gone = edit(&mut given);
+        let mut after = Masks::derive(&given, state.masks.epoch);
+        if after.online.is_empty() && !state.masks.online.is_empty() {
+            return Err(TopologyError::LastCpu { cpus: gone });
+        }
+        let changed = given != state.given;
+        state.given = given;
+        if after == state.masks {
+            return Ok((changed, None));
+        }
+        after.epoch += 1;
+        let before = std::mem::replace(&mut state.masks, after.clone());
+        let change = Arc::new(Change { before, after });
+        // With the state still held, so that changes are told in the order in which they were made.
+        self.inner.listeners.add(&change);
+        Ok((changed, Some(change)))
+    }
+
+    /// Tells the listeners what [`Machine::apply`] left to be told; the caller holds no lock.
+    pub(crate) fn tell(&self) {
+        self.inner.listeners.tell();
+    }
+
     fn change(
         &self,
-        gone: &CpuSet,
-        edit: impl FnOnce(&mut State) -> bool,
-    ) -> Result<bool, TopologyError> {
-        let mut state = self.inner.state.write().unwrap_or_else(PoisonError::into_inner);
-        let before = (state.running.clone(), state.allowed.clone());
-        let changed = edit(&mut state);
-        let online = state.running.intersection(&state.allowed);
-        if online.is_empty() && !state.masks.online.is_empty() {
-            (state.running, state.allowed) = before;
-            return Err(TopologyError::LastCpu { cpus: gone.clone() });
-        }
-        if online != state.masks.online {
-            state.masks.derive(&self.inner.topology, online);
-            state.masks.epoch += 1;
-        }
+        edit: impl FnOnce(&mut Given) -> CpuSet,
+    ) -> Result<(bool, Option<Arc<Change>>), TopologyError> {
+        let changed = self.apply(edit)?;
+        self.tell();
         Ok(changed)
     }
 }
 
 impl Masks {
-    fn derive(&mut self, topology: &Topology, online: CpuSet) {
-        let rest = online.difference(topology.isolated());
-        self.housekeeping = if rest.is_empty() { online.clone() } else { rest };
-        self.online = online;
+    fn derive(given: &Given, epoch: u64) -> Masks {
+        let online = given.running.intersection(&given.allowed);
+        let isolated = online.intersection(&given.isolated);
+        let rest = online.difference(&isolated);
+        let housekeeping = if rest.is_empty() { online.clone() } else { rest };
+        Masks { online, housekeeping, isolated, epoch }
     }
 }
 

@@ -17,12 +17,25 @@ type Result<T> = std::result::Result<T, TopologyError>;
 
 /// Reads the saved tree in `dir`, which may be its root, its `/sys` or its `devices/system`.
 pub(crate) fn saved(dir: &Path) -> Result<Topology> {
-    let system = ["sys/devices/system", "devices/system", ""]
+    read(&system_dir(dir)?)?.into_topology(Source::Sysfs(dir.to_owned()))
+}
+
+/// The `devices/system` of the saved tree in `dir`.
+pub(crate) fn system_dir(dir: &Path) -> Result<PathBuf> {
+    ["sys/devices/system", "devices/system", ""]
         .into_iter()
         .map(|inner| dir.join(inner))
         .find(|system| system.join("cpu").is_dir())
-        .ok_or_else(|| TopologyError::NotSysfs { path: dir.to_owned() })?;
-    read(&system)?.into_topology(Source::Sysfs(dir.to_owned()))
+        .ok_or_else(|| TopologyError::NotSysfs { path: dir.to_owned() })
+}
+
+/// The CPUs that are online now, where the tree says so, and those that are isolated.
+///
+/// Only the list is asked: the `online` file of a CPU that is being brought up says 0 for a moment
+/// longer than the kernel takes to announce it.
+pub(crate) fn state(system: &Path) -> Result<(Option<CpuSet>, Option<CpuSet>)> {
+    let cpu_dir = system.join("cpu");
+    Ok((cpu_list(&cpu_dir, "online")?, cpu_list(&cpu_dir, "isolated")?))
 }
 
 /// Reads what the tree at `system` (a `devices/system`) reports.

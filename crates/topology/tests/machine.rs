@@ -88,6 +88,21 @@ fn housekeeping_is_online_without_isolated_or_all_if_that_is_none() {
 }
 
 #[test]
+fn isolated_cpus_can_change_and_the_epoch_says_so() {
+    let machine = Machine::synthetic("core:4 pu:1").unwrap();
+    assert!(machine.set_isolated(&set("2-3,9")));
+    assert_eq!((machine.housekeeping(), machine.epoch()), (set("0-1"), 2));
+    assert_eq!((machine.masks().isolated, machine.online()), (set("2-3"), set("0-3")));
+    assert!(!machine.set_isolated(&set("2-3")), "nothing new");
+    machine.set_online(3, false).unwrap();
+    assert_eq!(machine.masks().isolated, set("2"), "of those online");
+    assert!(machine.set_isolated(&set("2")), "CPU 3 isn't isolated any more");
+    assert_eq!(machine.epoch(), 3, "but that changes no mask while it is offline");
+    assert!(machine.set_isolated(&set("0-3")));
+    assert_eq!(machine.housekeeping(), set("0-2"), "with all of them isolated, all serve");
+}
+
+#[test]
 fn pods_keep_their_numbers_whatever_is_online() {
     let machine = Machine::synthetic("numa:2 l3:1 core:12 pu:2").unwrap();
     let before = machine.pods(8);

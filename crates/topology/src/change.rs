@@ -1,0 +1,175 @@
+//! Changes of a machine's masks, and who is told of them.
+//!
+//! Guard letters: `I:` immutable after construction; `L:` the field is a lock, and says what it
+//! guards. The protocol: `machine.md`, "How a change is told".
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::cpuset::CpuSet;
+use crate::machine::Masks;
+
+/// One change of a machine's masks; see [`Machine::on_change`](crate::Machine::on_change).
+/// [`Display`](fmt::Display) says in a line what is different.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Change {
+    /// The masks before.
+    pub before: Masks,
+    /// The masks after. The epoch is one more.
+    pub after: Masks,
+}
+
+impl Change {
+    /// The CPUs that can no longer be used.
+    pub fn went(&self) -> CpuSet {
+        self.before.online.difference(&self.after.online)
+    }
+
+    /// The CPUs that can be used now, and couldn't before.
+    pub fn came(&self) -> CpuSet {
+        self.after.online.difference(&self.before.online)
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "epoch {}", self.after.epoch)?;
+        for (what, cpus) in [("went", self.went()), ("came", self.came())] {
+            if !cpus.is_empty() {
+                write!(f, ", CPUs {cpus} {what}")?;
+            }
+        }
+        if self.before.isolated != self.after.isolated {
+            write!(f, ", isolated now '{}'", self.after.isolated)?;
+        }
+        write!(f, "; usable now {}", self.after.online)
+    }
+}
+
+type Call = dyn Fn(&Change) + Send + Sync;
+
+/// A listener of a machine's changes, for as long as this value lives.
+///
+/// Dropping it unsubscribes: no call begins after the drop has returned. One that another thread
+/// has begun goes on, and isn't waited for, so that a drop can't deadlock. The closure is dropped
+/// here, or by that thread.
+#[must_use = "dropping it unsubscribes"]
+pub struct Subscription {
+    /// I: weak, so that a subscription doesn't keep the others' closures.
+    listeners: Weak<Listeners>,
+    /// I: which one it is.
+    id: u64,
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        if let Some(listeners) = self.listeners.upgrade() {
+            // The closure is dropped outside of the lock: its destructors are the user's.
+            let gone = listeners.lock().forget(self.id);
+            drop(gone);
+        }
+    }
+}
+
+impl fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscription").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// Who is told of a machine's changes, and what is still to be told.
+#[derive(Default)]
+pub(crate) struct Listeners {
+    /// L: is the lock; guards the list, and whose turn it is to tell. Nothing is called under it.
+    told: Mutex<Told>,
+}
+
+#[derive(Default)]
+struct Told {
+    next: u64,
+    /// In the order in which they subscribed.
+    listeners: Vec<Listener>,
+    /// In the order in which they were made.
+    waiting: VecDeque<Arc<Change>>,
+    /// Some thread is telling, and will tell what is added meanwhile.
+    telling: bool,
+}
+
+#[derive(Clone)]
+struct Listener {
+    id: u64,
+    /// The epoch when it subscribed: it isn't told of older changes that are still waiting.
+    since: u64,
+    call: Arc<Call>,
+}
+
+impl Listeners {
+    pub(crate) fn subscribe(this: &Arc<Self>, since: u64, call: Arc<Call>) -> Subscription {
+        let mut told = this.lock();
+        let id = told.next;
+        told.next += 1;
+        told.listeners.push(Listener { id, since, call });
+        Subscription { listeners: Arc::downgrade(this), id }
+    }
+
+    /// Add: one more change to be told.
+    pub(crate) fn add(&self, change: &Arc<Change>) {
+        self.lock().waiting.push_back(Arc::clone(change));
+    }
+
+    /// Tell: calls the listeners for what is waiting, unless some thread is at it.
+    pub(crate) fn tell(&self) {
+        {
+            let mut told = self.lock();
+            if told.telling {
+                return;
+            }
+            told.telling = true;
+        }
+        while let Some((change, listeners)) = self.next() {
+            for listener in listeners {
+                if listener.since >= change.after.epoch || !self.lock().has(listener.id) {
+                    continue;
+                }
+                // With its drop: the subscription may have ended, and then the closure dies here.
+                let called = panic::catch_unwind(AssertUnwindSafe(|| {
+                    (listener.call)(&change);
+                    drop(listener);
+                }));
+                // The panic hook has reported it. What is left of it is a value of the user's, whose
+                // destructor could panic as well.
+                called.unwrap_or_else(std::mem::forget);
+            }
+        }
+    }
+
+    /// The next change and who is to be told; where there is none the turn ends, under the same
+    /// lock: what is added after is told by its adder.
+    fn next(&self) -> Option<(Arc<Change>, Vec<Listener>)> {
+        let mut told = self.lock();
+        let Some(change) = told.waiting.pop_front() else {
+            told.telling = false;
+            return None;
+        };
+        Some((change, told.listeners.clone()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Told> {
+        // Nothing that could panic runs under it.
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Told {
+    fn has(&self, id: u64) -> bool {
+        self.listeners.iter().any(|listener| listener.id == id)
+    }
+
+    fn forget(&mut self, id: u64) -> Option<Listener> {
+        let at = self.listeners.iter().position(|listener| listener.id == id)?;
+        Some(self.listeners.remove(at))
+    }
+}

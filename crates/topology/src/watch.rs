@@ -1,0 +1,307 @@
+//! The kernel's word that CPUs came or went, or that a cpuset was written: a file descriptor to wait
+//! on.
+
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::event::epoll;
+use rustix::fs::inotify;
+use rustix::io::Errno;
+use rustix::net::{self, netlink};
+
+use crate::cgroup;
+use crate::error::TopologyError;
+
+/// Waits, without polling, for something that may have changed which CPUs this process may use.
+///
+/// It only says *when* to look; [`Machine::refresh`](crate::Machine::refresh) looks. What happened
+/// before the watch was made is not reported, so a loop looks once at its beginning:
+///
+/// ```no_run
+/// use corewise_topology::{Machine, Watch};
+///
+/// let machine = Machine::live()?;
+/// let mut watch = Watch::new()?;
+/// machine.refresh()?;
+/// loop {
+///     watch.wait()?;
+///     if let Some(change) = machine.refresh()? {
+///         println!("{change}");
+///     }
+/// }
+/// # #[allow(unreachable_code)]
+/// # Ok::<(), corewise_topology::TopologyError>(())
+/// ```
+///
+/// # What it watches
+/// - The kernel's hotplug messages (netlink, `kobject_uevent`): CPUs that go offline, come online,
+///   or are added or removed.
+/// - Writes to the cpuset files of the process's cgroup and of those above it (inotify).
+///
+/// # What nobody can wait for
+/// The kernel announces neither `taskset`, nor that the process was moved to another cgroup (but
+/// where the old one is left empty), nor that a sibling group was made an isolated partition. It
+/// announces cpuset writes only to those that see the group through the same cgroup namespace: inside
+/// of most containers that is not so, and then [`Watch::unwatched`] says it. For these,
+/// [`Machine::refresh`](crate::Machine::refresh) at an occasion of the program's own choice remains.
+///
+/// Linux only.
+#[derive(Debug)]
+pub struct Watch {
+    /// I: what to wait on; becomes readable with either of the two below.
+    epoll: OwnedFd,
+    /// I: hotplug messages.
+    uevents: Option<OwnedFd>,
+    /// I: writes to cpusets.
+    groups: Option<OwnedFd>,
+    unwatched: Vec<Unwatched>,
+}
+
+/// Something that a [`Watch`] could not watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unwatched {
+    /// What isn't watched: `hotplug` or `cpuset`.
+    pub what: &'static str,
+    /// Why not, or which part of it.
+    pub why: String,
+}
+
+impl fmt::Display for Unwatched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not watched: {}: {}", self.what, self.why)
+    }
+}
+
+/// The kernel's own messages; those that udev passes on are another group.
+const KERNEL_GROUP: u32 = 1;
+
+impl Watch {
+    /// Begins to watch. What can't be watched is left out; see [`Watch::unwatched`].
+    ///
+    /// # Errors
+    /// If the system gives no file descriptor to wait on.
+    pub fn new() -> Result<Watch, TopologyError> {
+        let epoll =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("making an epoll set"))?;
+        let mut watch = Watch { epoll, uevents: None, groups: None, unwatched: Vec::new() };
+        match uevents() {
+            Ok(fd) => watch.uevents = Some(watch.add(fd)?),
+            Err(errno) => watch.miss("hotplug", errno.to_string()),
+        }
+        if let Some(why) = in_user_namespace() {
+            watch.miss("hotplug", why);
+        }
+        match inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK) {
+            Ok(fd) => watch.groups = Some(watch.add(fd)?),
+            Err(errno) => watch.miss("cpuset", errno.to_string()),
+        }
+        if let Err(why) = watch.watch_groups() {
+            watch.miss("cpuset", why);
+        }
+        if let Some(why) = in_cgroup_namespace() {
+            watch.miss("cpuset", why);
+        }
+        Ok(watch)
+    }
+
+    /// What could not be watched, and why. Empty where all is.
+    pub fn unwatched(&self) -> &[Unwatched] {
+        &self.unwatched
+    }
+
+    /// Sleeps until something happened that may have changed which CPUs can be used, and takes note
+    /// of all that happened so far. There is no timeout, and nothing wakes it in between but the
+    /// kernel's messages about other devices.
+    ///
+    /// # Errors
+    /// If the system fails to wait, or to say what happened.
+    pub fn wait(&mut self) -> Result<(), TopologyError> {
+        loop {
+            let mut ready = [MaybeUninit::uninit(); 2];
+            match epoll::wait(&self.epoll, &mut ready, None) {
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(failed("waiting")(errno)),
+            }
+            if self.take()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes note of all that happened so far, without waiting: true if it may have changed which
+    /// CPUs can be used. For whoever waits on [`Watch::as_fd`] together with other things: it is
+    /// readable until this is called.
+    ///
+    /// # Errors
+    /// If the system fails to say what happened.
+    pub fn take(&mut self) -> Result<bool, TopologyError> {
+        let hotplug = match &self.uevents {
+            Some(fd) => take_uevents(fd).map_err(failed("reading hotplug messages"))?,
+            None => false,
+        };
+        let written = match &self.groups {
+            Some(fd) => take_writes(fd).map_err(failed("reading what happened to the cpuset"))?,
+            None => false,
+        };
+        if hotplug || written {
+            // The process may have come to another group. What is watched already stays so.
+            let _ = self.watch_groups();
+        }
+        Ok(hotplug || written)
+    }
+
+    fn add(&self, fd: OwnedFd) -> Result<OwnedFd, TopologyError> {
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&self.epoll, &fd, data, epoll::EventFlags::IN)
+            .map_err(failed("adding to an epoll set"))?;
+        Ok(fd)
+    }
+
+    fn miss(&mut self, what: &'static str, why: String) {
+        self.unwatched.push(Unwatched { what, why });
+    }
+
+    /// Watches the files that decide about the cpuset, of the process's group and those above.
+    fn watch_groups(&self) -> Result<(), String> {
+        // The effective set is what we read, but the kernel announces only writes, and those are to
+        // the others. `cgroup.events` tells when the last process has left the group.
+        const FILES: [&str; 5] = [
+            "cpuset.cpus",
+            "cpuset.cpus.effective",
+            "cpuset.effective_cpus",
+            "cpuset.cpus.partition",
+            "cgroup.events",
+        ];
+        let Some(inotify) = &self.groups else { return Ok(()) };
+        let (mut watched, mut refused) = (false, None);
+        for group in cgroup::groups() {
+            for file in FILES {
+                match inotify::add_watch(inotify, group.join(file), inotify::WatchFlags::MODIFY) {
+                    Ok(_) => watched = true,
+                    Err(Errno::NOENT) => {}
+                    Err(errno) => refused = Some(errno),
+                }
+            }
+        }
+        match refused {
+            Some(errno) if !watched => Err(errno.to_string()),
+            None if !watched => Err("this process has none that it can see".into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl AsFd for Watch {
+    /// Readable when there may be something to [`take`](Watch::take).
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+fn failed(doing: &'static str) -> impl Fn(Errno) -> TopologyError {
+    move |errno| TopologyError::Watch { doing, error: io::Error::from(errno) }
+}
+
+fn uevents() -> Result<OwnedFd, Errno> {
+    let flags = net::SocketFlags::CLOEXEC | net::SocketFlags::NONBLOCK;
+    let fd = net::socket_with(
+        net::AddressFamily::NETLINK,
+        net::SocketType::DGRAM,
+        flags,
+        Some(netlink::KOBJECT_UEVENT),
+    )?;
+    net::bind(&fd, &netlink::SocketAddrNetlink::new(0, KERNEL_GROUP))?;
+    Ok(fd)
+}
+
+fn take_uevents(fd: &OwnedFd) -> Result<bool, Errno> {
+    let mut found = false;
+    // The kernel's messages have at most 2 KiB of variables behind a path.
+    let mut buffer = [0; 8192];
+    loop {
+        match net::recv(fd, &mut buffer, net::RecvFlags::empty()) {
+            Ok((_, length)) => found |= concerns_cpus(&buffer[..length.min(buffer.len())]),
+            // Messages were lost: anything may have happened.
+            Err(Errno::NOBUFS) => found = true,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(found),
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Whether a message of the kernel (`ACTION@DEVPATH`, and variables, each ended by a zero byte) is
+/// about a CPU.
+fn concerns_cpus(message: &[u8]) -> bool {
+    message.split(|&byte| byte == 0).any(|part| part == b"SUBSYSTEM=cpu")
+}
+
+fn take_writes(fd: &OwnedFd) -> Result<bool, Errno> {
+    let mut found = false;
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut events = inotify::Reader::new(fd, &mut buffer);
+    loop {
+        match events.next() {
+            // Also one that says that events were lost, or that a watched group is gone.
+            Ok(_) => found = true,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(found),
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Why writes to the cpuset may come from where this process sees nothing of them.
+fn in_cgroup_namespace() -> Option<String> {
+    // The kernel's fixed number of the first one (`PROC_CGROUP_INIT_INO`).
+    const FIRST: &str = "cgroup:[4026531835]";
+    let own = std::fs::read_link(Path::new("/proc/self/ns/cgroup")).ok()?;
+    let elsewhere = own != Path::new(FIRST);
+    elsewhere.then(|| "writes from outside of the process's cgroup namespace".to_owned())
+}
+
+/// Why the kernel may send no hotplug messages: it sends them to the network namespaces of the first
+/// user namespace, and one that was made inside of another belongs to that.
+fn in_user_namespace() -> Option<String> {
+    let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
+    let whole = map.split_whitespace().eq(["0", "0", "4294967295"]);
+    (!whole).then(|| "the kernel may send its messages to other user namespaces only".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_about_cpus_are_told_from_others() {
+        let offline = b"offline@/devices/system/cpu/cpu1\0ACTION=offline\0\
+            DEVPATH=/devices/system/cpu/cpu1\0SUBSYSTEM=cpu\0SEQNUM=1203\0";
+        assert!(concerns_cpus(offline));
+        let disk = b"change@/devices/virtual/block/loop0\0ACTION=change\0SUBSYSTEM=block\0";
+        assert!(!concerns_cpus(disk));
+        assert!(!concerns_cpus(b"libudev\0\xfe\xed\xca\xfe"));
+        assert!(!concerns_cpus(b""));
+    }
+
+    #[test]
+    fn a_write_to_a_watched_file_wakes_and_is_taken_once() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut watch = Watch::new().unwrap();
+        let Some(inotify) = &watch.groups else { return };
+        inotify::add_watch(inotify, file.path(), inotify::WatchFlags::MODIFY).unwrap();
+        std::fs::write(file.path(), "0-1\n").unwrap();
+        watch.wait().unwrap();
+        assert!(!watch.take().unwrap());
+    }
+
+    #[test]
+    fn what_is_not_watched_is_said_with_the_reason() {
+        let missed = Unwatched { what: "cpuset", why: "it can't be seen".into() };
+        assert_eq!(missed.to_string(), "not watched: cpuset: it can't be seen");
+    }
+}

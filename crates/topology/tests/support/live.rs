@@ -1,0 +1,161 @@
+//! Changes the machine that the tests run on, where that is permitted, and always puts it back:
+//! takes a CPU offline for a moment, or makes a cpuset. Also used by the tests of the workqueue.
+//!
+//! Tests that use it have a binary of their own, and hold [`alone`] while they are at it: they pull
+//! CPUs from under whatever runs beside them.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use corewise_topology::{CpuSet, Machine};
+
+/// Why a test can't be run here.
+pub(crate) type Skip = String;
+
+/// One test at a time, in this process and in others, changes the machine.
+pub(crate) fn alone() -> File {
+    let path = std::env::temp_dir().join("corewise-tests-change-this-machine.lock");
+    let file = File::options().create(true).append(true).open(path).unwrap();
+    file.lock().unwrap();
+    file
+}
+
+/// Says why a test was not run.
+#[allow(clippy::print_stderr, reason = "that is how a test says it")]
+pub(crate) fn skipped(test: &str, why: &str) {
+    eprintln!("skipped: {test}: {why}");
+}
+
+/// A CPU that is offline while this value lives.
+pub(crate) struct Offline {
+    file: PathBuf,
+}
+
+/// The CPU to take offline in this test: the highest one, if there is another.
+pub(crate) fn spare_cpu() -> Result<u32, Skip> {
+    let online = Machine::live().unwrap().online();
+    match online.last() {
+        Some(last) if online.len() > 1 => Ok(last),
+        _ => Err(format!("it takes a second CPU, and only '{online}' may be used")),
+    }
+}
+
+impl Offline {
+    /// Takes a CPU offline. Needs root, a CPU that the kernel can do without, and a `/sys` that
+    /// can be written: most containers' can't.
+    pub(crate) fn take(cpu: u32) -> Result<Offline, Skip> {
+        let file = PathBuf::from(format!("/sys/devices/system/cpu/cpu{cpu}/online"));
+        // Before the write: it is put back whatever becomes of that.
+        let offline = Offline { file };
+        match fs::write(&offline.file, "0") {
+            Ok(()) => Ok(offline),
+            Err(error) => {
+                let why = format!("CPU {cpu} can't be taken offline: {error}");
+                // There is nothing to put back where nothing may be written.
+                std::mem::forget(offline);
+                Err(why)
+            }
+        }
+    }
+}
+
+impl Drop for Offline {
+    fn drop(&mut self) {
+        // The kernel refuses for a moment while somebody else plugs CPUs.
+        while let Err(error) = fs::write(&self.file, "1") {
+            assert_eq!(error.kind(), io::ErrorKind::ResourceBusy, "{}", self.file.display());
+        }
+    }
+}
+
+/// A cgroup with a cpuset, removed with this value.
+pub(crate) struct Cpuset {
+    dir: PathBuf,
+}
+
+impl Cpuset {
+    /// Makes one with these CPUs below the root of whichever version has the cpuset controller.
+    pub(crate) fn new(name: &str, cpus: &CpuSet) -> Result<Cpuset, Skip> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let root = mounts.lines().find_map(|line| {
+            let (mount, kind) = line.split_once(" - ")?;
+            let at = Path::new(mount.split(' ').nth(4)?);
+            let version_1 = kind.starts_with("cgroup ") && at.join("cpuset.mems").exists();
+            let enabled = || fs::read_to_string(at.join("cgroup.subtree_control")).ok();
+            let version_2 = kind.starts_with("cgroup2 ")
+                && enabled().is_some_and(|on| on.split_whitespace().any(|c| c == "cpuset"));
+            (version_1 || version_2).then(|| at.to_owned())
+        });
+        let Some(root) = root else {
+            return Err("the cpuset controller isn't enabled in any cgroup that is seen".into());
+        };
+        let dir = root.join(format!("corewise-{name}-{}", std::process::id()));
+        fs::create_dir(&dir).map_err(|e| format!("{} can't be made: {e}", dir.display()))?;
+        let group = Cpuset { dir };
+        let nodes = ["cpuset.effective_mems", "cpuset.mems.effective"]
+            .iter()
+            .find_map(|name| fs::read_to_string(root.join(name)).ok())
+            .unwrap_or_default();
+        group.set(cpus)?;
+        group.write("cpuset.mems", nodes.trim())?;
+        Ok(group)
+    }
+
+    /// The group's folder, for [`enter`] in a child.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn set(&self, cpus: &CpuSet) -> Result<(), Skip> {
+        self.write("cpuset.cpus", &cpus.to_string())
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<(), Skip> {
+        let path = self.dir.join(name);
+        fs::write(&path, text).map_err(|e| format!("{} can't be written: {e}", path.display()))
+    }
+}
+
+impl Drop for Cpuset {
+    fn drop(&mut self) {
+        // Whoever was in it has ended, and been waited for.
+        fs::remove_dir(&self.dir).unwrap();
+    }
+}
+
+const GROUP: &str = "COREWISE_TEST_CPUSET";
+
+/// Runs one ignored test of this binary in a process of its own, which finds the group by
+/// [`group_of_child`].
+pub(crate) fn run_child(test: &str, group: &Cpuset) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--ignored", "--nocapture"])
+        .env(GROUP, group.dir())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("1 passed"), "{said}");
+}
+
+/// In the child: enters the group. `None` where the test wasn't started by [`run_child`].
+pub(crate) fn enter_group() -> Option<CpusetOfChild> {
+    let dir = PathBuf::from(std::env::var_os(GROUP)?);
+    fs::write(dir.join("cgroup.procs"), std::process::id().to_string()).unwrap();
+    Some(CpusetOfChild { dir })
+}
+
+/// The group that a child is in.
+pub(crate) struct CpusetOfChild {
+    dir: PathBuf,
+}
+
+impl CpusetOfChild {
+    pub(crate) fn set(&self, cpus: &str) {
+        fs::write(self.dir.join("cpuset.cpus"), cpus).unwrap();
+    }
+}
