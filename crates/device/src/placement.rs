@@ -9,7 +9,7 @@
 use crate::policy::{self, Candidate, Path, Place};
 use corewise_sync::Mutex;
 use corewise_sync::context::Placement;
-use corewise_topology::{AffinityScope, CpuSet, Machine};
+use corewise_topology::{AffinityScope, Machine, Masks};
 use corewise_workqueue::{BuildError, WorkerPools, Workqueue};
 use std::collections::HashMap;
 

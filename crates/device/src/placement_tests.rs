@@ -1,7 +1,7 @@
 //! Tests of the placer against synthetic machines; nothing here depends on real CPUs.
 
 use super::*;
-use corewise_topology::Topology;
+use corewise_topology::{CpuSet, Topology};
 
 fn placer(machine: &Machine) -> (WorkerPools, Placer) {
     let pools = WorkerPools::new(machine);
@@ -28,6 +28,16 @@ fn isolated_cpus_get_no_probe() {
     let topology = Topology::synthetic("numa:2 core:4 pu:1").unwrap().with_isolated(&isolated);
     let (pools, placer) = placer(&Machine::new(topology));
     assert_eq!(turns(&placer, 0, 3), [3, 3, 3]);
+    pools.shutdown();
+}
+
+#[test]
+fn cpus_isolated_later_get_no_probe_from_then_on() {
+    let machine = Machine::synthetic("numa:2 core:4 pu:1").unwrap();
+    let (pools, placer) = placer(&machine);
+    assert_eq!(turns(&placer, 0, 4), [0, 1, 2, 3]);
+    machine.set_isolated(&"0-1".parse().unwrap());
+    assert_eq!(turns(&placer, 0, 3), [2, 3, 2]);
     pools.shutdown();
 }
 
