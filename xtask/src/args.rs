@@ -9,7 +9,7 @@ Usage: cargo xtask test [OPTIONS]
 
 Options:
       --only STEP  run this step alone; may be given several times
-      --long       let torture and fuzz tests run long (sets COREWISE_LONG=1)
+      --long       let torture, shuttle and fuzz tests run long (sets COREWISE_LONG=1)
       --list       name the steps and what they check
   -h, --help       print this
 

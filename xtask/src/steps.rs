@@ -62,7 +62,14 @@ pub(crate) const ALL: &[Step] = &[
     step("fuzz", "the fuzz targets still pass on their stored inputs", |run| {
         run.tests(&["test", "--locked", "--no-fail-fast", "-p", "corewise-fuzz"], |_| {})
     }),
-    step("loom", "the models of the lock-free protocols, in every interleaving", loom),
+    step("loom", "the models of the lock-free protocols, in every interleaving", |run| {
+        models(run, "loom", |_| {})
+    }),
+    step("shuttle", "the workqueue's rules, in thousands of random schedules", |run| {
+        models(run, "shuttle", |command| {
+            command.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
+        })
+    }),
     step("release", "the release build works: `corewise up --for 5s`", release),
 ];
 
@@ -74,19 +81,22 @@ const fn step(
     Step { name, what, check, needed_by_all: false }
 }
 
-fn loom(run: &mut Run) -> Result<(), String> {
-    let packages = workspace::packages_with_loom_models(run.root())?;
-    let mut args = vec!["test", "--locked", "--no-fail-fast", "--release", "--test", "loom_*"];
+/// Runs the tests that are built for a model checker: `--cfg CHECKER`, `tests/CHECKER_*.rs`.
+fn models(run: &mut Run, checker: &str, adapt: fn(&mut Command)) -> Result<(), String> {
+    let packages = workspace::packages_with_models(run.root(), checker)?;
+    let tests = format!("{checker}_*");
+    let mut args = vec!["test", "--locked", "--no-fail-fast", "--release", "--test", &tests];
     for package in &packages {
         args.extend(["-p", package]);
     }
     // Other flags mean other builds of everything: they have a folder of their own, or each run
     // would throw the other's away.
-    let target = run.target().join("loom");
+    let target = run.target().join(checker);
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     run.tests(&args, |command| {
         command.env("CARGO_TARGET_DIR", target);
-        command.env("RUSTFLAGS", format!("{flags} --cfg loom").trim_start());
+        command.env("RUSTFLAGS", format!("{flags} --cfg {checker}").trim_start());
+        adapt(command);
     })
 }
 
@@ -113,6 +123,8 @@ fn supply(run: &mut Run) -> Result<(), String> {
         std::fs::remove_dir_all(&build)
             .map_err(|e| format!("cannot remove {}: {e}", build.display()))?;
     }
+    // It reads the manifests of every crate, also of those that no build here needs.
+    run.cargo(&["fetch", "--locked"], |_| {})?;
     // Offline, as the crates are there by now. Advisories would need their database fetched.
     let args = ["--locked", "--offline", "check", "licenses", "bans", "sources"];
     run.command(Command::new(&deny).args(args))

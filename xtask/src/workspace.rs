@@ -1,4 +1,4 @@
-//! Where things are: the root, the target folder, the crates that have loom models.
+//! Where things are: the root, the target folder, the crates that have models.
 
 use std::path::{Path, PathBuf};
 
@@ -30,8 +30,8 @@ pub(crate) fn target(root: &Path) -> PathBuf {
         .unwrap_or_else(|| root.join("target"))
 }
 
-/// The packages below `crates` that have a `tests/loom_*.rs`, sorted.
-pub(crate) fn packages_with_loom_models(root: &Path) -> Result<Vec<String>, String> {
+/// The packages below `crates` that have a `tests/CHECKER_*.rs`, sorted.
+pub(crate) fn packages_with_models(root: &Path, checker: &str) -> Result<Vec<String>, String> {
     let mut packages = Vec::new();
     for folder in entries(&root.join("crates"))? {
         let tests = folder.join("tests");
@@ -40,7 +40,8 @@ pub(crate) fn packages_with_loom_models(root: &Path) -> Result<Vec<String>, Stri
         }
         let is_model = |path: &PathBuf| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            name.starts_with("loom_") && name.ends_with(".rs")
+            name.strip_prefix(checker).is_some_and(|name| name.starts_with('_'))
+                && name.ends_with(".rs")
         };
         if entries(&tests)?.iter().any(is_model) {
             packages.push(package_name(&folder.join("Cargo.toml"))?);
@@ -81,8 +82,14 @@ mod tests {
 
     #[test]
     fn the_lock_free_inbox_has_its_model_run() {
-        let packages = packages_with_loom_models(&root().unwrap()).unwrap();
+        let packages = packages_with_models(&root().unwrap(), "loom").unwrap();
         assert!(packages.contains(&"corewise-sync".to_owned()), "{packages:?}");
         assert!(!packages.contains(&"corewise-timeline".to_owned()), "{packages:?}");
+    }
+
+    #[test]
+    fn the_workqueue_has_its_random_schedules_run() {
+        let packages = packages_with_models(&root().unwrap(), "shuttle").unwrap();
+        assert_eq!(packages, ["corewise-workqueue"]);
     }
 }

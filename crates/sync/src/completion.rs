@@ -19,7 +19,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::atomic::{AtomicU32, AtomicUsize, Ordering};
-use crate::{Mutex, Parker, context, hint, panics};
+use crate::{Mutex, Parker, context, hint, panics, time};
 
 /// It happened.
 const DONE: u32 = 1;
@@ -28,7 +28,7 @@ const WAITERS: u32 = 2;
 
 /// How often a waiter looks before it parks. A wake-up costs some microseconds, and a look some
 /// nanoseconds: about one wake-up's worth.
-const SPINS: u32 = if cfg!(loom) { 1 } else { 128 };
+const SPINS: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 128 };
 
 /// A one-shot event that threads and futures can wait for. Share it in an `Arc`.
 ///
@@ -90,7 +90,7 @@ impl Completion {
         if self.spin() {
             return true;
         }
-        context::blocking_reported(|| self.park(Instant::now().checked_add(timeout)))
+        context::blocking_reported(|| self.park(time::now().checked_add(timeout)))
     }
 
     /// For futures: ready where it happened, else the task is woken when it does.
@@ -120,7 +120,7 @@ impl Completion {
         while !self.is_complete() {
             match deadline {
                 None => parker.park(),
-                Some(end) => match end.checked_duration_since(Instant::now()) {
+                Some(end) => match end.checked_duration_since(time::now()) {
                     Some(left) => {
                         parker.park_timeout(left);
                     }
@@ -159,7 +159,7 @@ impl Completion {
 /// Wakes one waiter. Its waker may be a user's and panic: those after it are to be woken as well,
 /// and the completer has nothing to do with it.
 fn wake(waker: Waker) {
-    if cfg!(loom) {
+    if cfg!(any(loom, shuttle)) {
         // There a panic is the model's verdict.
         return waker.wake();
     }
@@ -232,7 +232,7 @@ impl Countdown {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use std::sync::Arc;

@@ -23,13 +23,15 @@ use std::marker::PhantomData;
 use std::panic::Location;
 use std::rc::Rc;
 
-/// Declares thread-locals. Under loom, threads are coroutines on one OS thread, so its own have to
-/// be used; they can't be initialized in a const context, the standard ones should be.
+/// Declares thread-locals. Under loom and shuttle, threads are coroutines on one OS thread, so theirs
+/// have to be used; they can't be initialized in a const context, the standard ones should be.
 macro_rules! per_thread {
     ($(static $name:ident: $type:ty = $init:expr;)*) => {
         #[cfg(loom)]
         loom::thread_local! { $(static $name: $type = $init;)* }
-        #[cfg(not(loom))]
+        #[cfg(shuttle)]
+        shuttle::thread_local! { $(static $name: $type = $init;)* }
+        #[cfg(not(any(loom, shuttle)))]
         std::thread_local! { $(static $name: $type = const { $init };)* }
     };
 }
@@ -309,7 +311,7 @@ fn observer() -> Option<Rc<dyn BlockingObserver>> {
     OBSERVER.try_with(|o| o.borrow().clone()).ok().flatten()
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -1,15 +1,18 @@
-//! One import path for the primitives that loom replaces.
+//! One import path for the primitives that a model checker replaces.
 
 /// Atomic types, [`Ordering`](std::sync::atomic::Ordering) and fences: the standard library's, or
-/// loom's under `--cfg loom`.
+/// loom's or shuttle's under `--cfg loom` or `--cfg shuttle`. Shuttle takes every ordering for
+/// `SeqCst`: what depends on a weaker one is for loom to check.
 pub mod atomic {
     #[cfg(loom)]
-    pub use loom::sync::atomic::{
-        AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, fence,
-    };
-    #[cfg(not(loom))]
-    pub use std::sync::atomic::{
-        AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, fence,
+    use loom::sync::atomic as imp;
+    #[cfg(shuttle)]
+    use shuttle::sync::atomic as imp;
+    #[cfg(not(any(loom, shuttle)))]
+    use std::sync::atomic as imp;
+
+    pub use imp::{
+        AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, fence,
     };
     pub use std::sync::atomic::{Ordering, compiler_fence};
 }
@@ -19,13 +22,16 @@ pub mod cell {
     #[cfg(loom)]
     pub use loom::cell::UnsafeCell;
 
+    #[cfg(shuttle)]
+    pub use super::watched::UnsafeCell;
+
     /// A `std::cell::UnsafeCell` reached through closures, as loom's is.
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     #[derive(Debug, Default)]
     #[repr(transparent)]
     pub struct UnsafeCell<T: ?Sized>(std::cell::UnsafeCell<T>);
 
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     impl<T> UnsafeCell<T> {
         /// Wraps a value.
         #[inline]
@@ -55,18 +61,73 @@ pub mod cell {
     }
 }
 
-/// Threads: the standard library's, or loom's.
+/// Threads: the standard library's, loom's or shuttle's.
 pub mod thread {
     #[cfg(loom)]
     pub use loom::thread::{JoinHandle, ThreadId, current, spawn, yield_now};
-    #[cfg(not(loom))]
+    #[cfg(shuttle)]
+    pub use shuttle::thread::{Builder, JoinHandle, ThreadId, current, spawn, yield_now};
+    #[cfg(not(any(loom, shuttle)))]
     pub use std::thread::{Builder, JoinHandle, ThreadId, current, spawn, yield_now};
 }
 
-/// Spin hints: the standard library's, or loom's (which yields to the model).
+/// Spin hints: the standard library's, or loom's or shuttle's (which yield to the model).
 pub mod hint {
     #[cfg(loom)]
     pub use loom::hint::spin_loop;
-    #[cfg(not(loom))]
+    #[cfg(shuttle)]
+    pub use shuttle::hint::spin_loop;
+    #[cfg(not(any(loom, shuttle)))]
     pub use std::hint::spin_loop;
+}
+
+#[cfg(shuttle)]
+mod watched {
+    //! A cell that reports accesses that overlap: shuttle has none of its own.
+
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    /// An `UnsafeCell` for shuttle: another thread may be scheduled in the middle of each access,
+    /// and one that then touches the cell against the rules panics.
+    #[derive(Debug, Default)]
+    pub struct UnsafeCell<T> {
+        value: std::cell::UnsafeCell<T>,
+        /// O: the model's one OS thread: readers inside, or -1 for a writer.
+        inside: Cell<isize>,
+    }
+
+    // As with the standard cell, who shares it argues for its own `Sync`.
+
+    impl<T> UnsafeCell<T> {
+        /// Wraps a value.
+        pub const fn new(value: T) -> Self {
+            UnsafeCell { value: std::cell::UnsafeCell::new(value), inside: Cell::new(0) }
+        }
+
+        /// Calls `f` with a pointer for reading; panics where somebody writes.
+        pub fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
+            assert!(self.inside.get() >= 0, "read while another thread writes");
+            self.inside.set(self.inside.get() + 1);
+            shuttle::thread::sleep(Duration::ZERO); // a scheduling point, and no more
+            let result = f(self.value.get());
+            self.inside.set(self.inside.get() - 1);
+            result
+        }
+
+        /// Calls `f` with a pointer for writing; panics where somebody reads or writes.
+        pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+            assert!(self.inside.get() == 0, "written while another thread reads or writes");
+            self.inside.set(-1);
+            shuttle::thread::sleep(Duration::ZERO); // a scheduling point, and no more
+            let result = f(self.value.get());
+            self.inside.set(0);
+            result
+        }
+
+        /// Gives the value back.
+        pub fn into_inner(self) -> T {
+            self.value.into_inner()
+        }
+    }
 }

@@ -304,7 +304,7 @@ impl<N: Node> fmt::Debug for Batch<N> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -1,11 +1,13 @@
-//! The floor under every Corewise crate that has threads: a std/loom facade, a few
-//! one-word synchronization primitives, and the execution context of a thread.
+//! The floor under every Corewise crate that has threads: a facade of the standard
+//! primitives, a few one-word synchronization primitives, and the execution context of a thread.
 //!
 //! Three things live here, and nothing else:
 //!
 //! * **The facade** ([`atomic`], [`cell`], [`thread`], [`hint`], [`Mutex`], [`Condvar`], [`fence`]).
 //!   Product code takes its primitives from here, never from `std::sync::atomic`, so that the same
-//!   code runs under the [loom](https://docs.rs/loom) model checker when built with `--cfg loom`.
+//!   code runs under the [loom](https://docs.rs/loom) model checker when built with `--cfg loom`,
+//!   and in the random schedules of [shuttle](https://docs.rs/shuttle) with `--cfg shuttle`. The
+//!   clock is there too ([`time`]).
 //! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`], [`inbox`], [`list`].
 //! * **The execution context** ([`context`]): atomic sections, [`context::might_block`], blocking
 //!   regions and the placement token of the running task.
@@ -25,8 +27,9 @@ pub mod fence;
 pub mod inbox;
 pub mod list;
 pub mod panics;
+pub mod time;
 
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 pub mod model;
 
 mod completion;

@@ -5,7 +5,9 @@
 
 #[cfg(loom)]
 use loom::sync as imp;
-#[cfg(not(loom))]
+#[cfg(shuttle)]
+use shuttle::sync as imp;
+#[cfg(not(any(loom, shuttle)))]
 use std::sync as imp;
 use std::time::Duration;
 
@@ -93,7 +95,9 @@ impl Condvar {
         }
     }
 
-    /// As [`Condvar::wait`], for at most `timeout`. The flag is true where the time ran out.
+    /// As [`Condvar::wait`], for at most `timeout`. The flag is true where the time ran out. (Under
+    /// shuttle it never does; see [`Parker::park_timeout`](crate::Parker::park_timeout) for one
+    /// that does.)
     pub fn wait_timeout<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,

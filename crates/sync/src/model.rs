@@ -1,10 +1,18 @@
-//! Models that have to fail: the proof that a model can see what it is there to see.
+//! For models: the proof that one can see what it is there to see, and choices left to chance.
 
 use std::process::Command;
 
+/// A number below `below`, which must not be 0: part of the schedule, so that the same seed chooses
+/// the same again. Only inside a shuttle execution.
+#[cfg(shuttle)]
+pub fn choose(below: u64) -> u64 {
+    use shuttle::rand::RngCore as _;
+    shuttle::rand::thread_rng().next_u64() % below
+}
+
 const CHILD: &str = "COREWISE_MODEL_THAT_FAILS";
 
-/// Runs `model`, which has to fail, in a process of its own (a deadlock that loom finds can end in
+/// Runs `model`, which has to fail, in a process of its own (a deadlock that is found can end in
 /// an abort, since the model's objects are dropped outside of it), and returns what that process
 /// printed.
 ///

@@ -42,7 +42,8 @@ impl Parker {
     }
 
     /// As [`Parker::park`], for at most `timeout`: true where a token was taken. (Under loom there
-    /// is no clock: it never times out.)
+    /// is no clock: it never times out. Under shuttle it may at any moment, and then the
+    /// [clock](crate::time) moves on to that point.)
     pub fn park_timeout(&self, timeout: Duration) -> bool {
         self.inner.park(Some(timeout))
     }
@@ -75,12 +76,12 @@ impl Wake for Inner {
     }
 }
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 use futex::Inner;
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 use model::Inner;
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 mod futex {
     //! The token as one futex word.
 
@@ -149,9 +150,9 @@ mod futex {
     }
 }
 
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 mod model {
-    //! The token as a flag under a lock: what loom can follow.
+    //! The token as a flag under a lock: what a model checker can follow.
 
     use std::time::Duration;
 
@@ -170,13 +171,37 @@ mod model {
             Inner { token: Mutex::new(false), arrived: Condvar::new() }
         }
 
-        pub(super) fn park(&self, _timeout: Option<Duration>) -> bool {
+        pub(super) fn park(&self, timeout: Option<Duration>) -> bool {
+            match timeout.and_then(|timeout| crate::time::now().checked_add(timeout)) {
+                #[cfg(shuttle)]
+                Some(end) => self.poll_until(end),
+                _ => self.wait(),
+            }
+        }
+
+        fn wait(&self) -> bool {
             let mut token = self.token.lock();
             while !*token {
                 token = self.arrived.wait(token);
             }
             *token = false;
             true
+        }
+
+        /// Looks a few times, others run between, and then the time is over.
+        #[cfg(shuttle)]
+        fn poll_until(&self, end: std::time::Instant) -> bool {
+            loop {
+                let over = end <= crate::time::now() || crate::model::choose(4) == 0;
+                if std::mem::take(&mut *self.token.lock()) {
+                    return true;
+                }
+                if over {
+                    crate::time::move_on(end);
+                    return false;
+                }
+                crate::thread::yield_now();
+            }
         }
 
         pub(super) fn unpark(&self) {
@@ -186,7 +211,7 @@ mod model {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

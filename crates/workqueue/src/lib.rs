@@ -44,6 +44,7 @@
 
 mod block;
 mod colours;
+mod cpu;
 mod error;
 mod future;
 mod future_state;

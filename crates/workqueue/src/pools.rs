@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,7 +44,8 @@ struct Inner {
 
 #[derive(Default)]
 struct Groups {
-    by_attributes: HashMap<Attributes, Arc<Group>>,
+    // Hashed alike in each process: a seed then replays a schedule.
+    by_attributes: HashMap<Attributes, Arc<Group>, BuildHasherDefault<DefaultHasher>>,
     closed: bool,
 }
 

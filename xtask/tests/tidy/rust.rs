@@ -257,25 +257,29 @@ fn no_sleep_in_tests_can_fail() {
     assert!(found("crates/x/tests/a.rs", "fn f() { goes_to_sleep(d) } // sleep(d)\n").is_empty());
 }
 
-/// A model that is built without loom would be an ordinary test that proves little.
-fn loom_only(file: &SourceFile) -> Vec<Finding> {
+/// A model that is built without its checker would be an ordinary test that proves little.
+fn models_only(file: &SourceFile) -> Vec<Finding> {
     let name = file.path.rsplit('/').next().unwrap_or_default();
-    let is_model = file.path.contains("/tests/") && name.starts_with("loom_") && file.is_rust();
-    if !is_model || file.lines.iter().any(|line| line.code.trim() == "#![cfg(loom)]") {
+    let is_test = file.path.contains("/tests/") && file.is_rust();
+    let checker = ["loom", "shuttle"].into_iter().find(|c| name.starts_with(&format!("{c}_")));
+    let Some(checker) = checker.filter(|_| is_test) else { return Vec::new() };
+    let attribute = format!("#![cfg({checker})]");
+    if file.lines.iter().any(|line| line.code.trim() == attribute) {
         return Vec::new();
     }
-    vec![file.finding(0, "a loom model is to have `#![cfg(loom)]` near its top")]
+    vec![file.finding(0, format!("a {checker} model is to have `{attribute}` near its top"))]
 }
 
 #[test]
-fn loom_models_are_built_for_loom_only() {
-    hold(loom_only);
+fn models_are_built_for_their_checker_only() {
+    hold(models_only);
 }
 
 #[test]
-fn loom_only_can_fail() {
-    let found = |path, text| lines_found(loom_only, path, text);
+fn models_only_can_fail() {
+    let found = |path, text| lines_found(models_only, path, text);
     assert_eq!(found("crates/x/tests/loom_a.rs", "//! A.\n// #![cfg(loom)]\nfn f() {}\n"), [0]);
+    assert_eq!(found("crates/x/tests/shuttle_a.rs", "//! A.\n#![cfg(loom)]\n"), [0]);
     assert!(found("crates/x/tests/loom_a.rs", "//! A.\n#![cfg(loom)]\n").is_empty());
     assert!(found("crates/x/tests/a.rs", "//! A.\n").is_empty());
 }

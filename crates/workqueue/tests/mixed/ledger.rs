@@ -1,0 +1,216 @@
+//! What must hold whatever the threads do, counted where it happens and compared at the end.
+//!
+//! The counters are the standard library's on purpose: a model checker is not to schedule around
+//! the checks. What goes wrong is noted, not asserted on the spot: a panic in an item is caught by
+//! its worker.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use corewise_sync::thread;
+
+/// What went wrong so far, and a clock that orders events.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    wrong: Mutex<Vec<String>>,
+    clock: AtomicU64,
+    /// Somebody has begun to shut the pools down: instances may end without having run.
+    pub(crate) closing: AtomicBool,
+}
+
+impl Ledger {
+    /// Notes `what` where `holds` is false.
+    pub(crate) fn check(&self, holds: bool, what: impl FnOnce() -> String) {
+        if !holds {
+            self.wrong.lock().unwrap_or_else(PoisonError::into_inner).push(what());
+        }
+    }
+
+    /// A moment, later than all before.
+    pub(crate) fn moment(&self) -> u64 {
+        self.clock.fetch_add(1, SeqCst) + 1
+    }
+
+    /// Panics where something went wrong.
+    pub(crate) fn settle(&self) {
+        let wrong = std::mem::take(&mut *self.wrong.lock().unwrap_or_else(PoisonError::into_inner));
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+}
+
+/// How many run at once, and how many may.
+#[derive(Default)]
+pub(crate) struct Gauge {
+    inside: AtomicU64,
+    /// The most that was ever allowed; 0 is no limit.
+    pub(crate) limit: AtomicU64,
+}
+
+/// What happened to one item.
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    ledger: Arc<Ledger>,
+    gauge: Arc<Gauge>,
+    /// Bumped before each attempt to queue it.
+    written: AtomicU64,
+    /// The highest `written` that a run found when it began.
+    seen: AtomicU64,
+    /// Attempts that were accepted.
+    accepted: AtomicU64,
+    /// Runs that began, and that ended.
+    begun: AtomicU64,
+    ended: AtomicU64,
+    inside: AtomicBool,
+    /// Attempts to withdraw an instance, and those that said they had.
+    withdrawing: AtomicU64,
+    withdrawn: AtomicU64,
+    /// Those who keep it disabled, or are about to, or have just ended that.
+    disablers: AtomicI64,
+}
+
+/// What a flush may count on.
+pub(crate) struct Before {
+    accepted: u64,
+    withdrawing: u64,
+}
+
+impl Entry {
+    pub(crate) fn new(name: String, ledger: &Arc<Ledger>, gauge: &Arc<Gauge>) -> Arc<Entry> {
+        Arc::new(Entry {
+            name,
+            ledger: Arc::clone(ledger),
+            gauge: Arc::clone(gauge),
+            written: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
+            accepted: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            inside: AtomicBool::new(false),
+            withdrawing: AtomicU64::new(0),
+            withdrawn: AtomicU64::new(0),
+            disablers: AtomicI64::new(0),
+        })
+    }
+
+    /// One run of the item's function, around its body.
+    pub(crate) fn run(&self, body: impl FnOnce()) {
+        self.seen.fetch_max(self.written.load(SeqCst), SeqCst);
+        self.begun.fetch_add(1, SeqCst);
+        let twice = self.inside.swap(true, SeqCst);
+        self.ledger.check(!twice, || format!("{} runs twice at once", self.name));
+        self.gauge.enter(&self.ledger, &self.name);
+        thread::yield_now();
+        body();
+        self.gauge.inside.fetch_sub(1, SeqCst);
+        self.inside.store(false, SeqCst);
+        self.ended.fetch_add(1, SeqCst);
+    }
+
+    /// One attempt to queue it; what `attempt` said.
+    pub(crate) fn queue(&self, attempt: impl FnOnce() -> bool) -> bool {
+        self.written.fetch_add(1, SeqCst);
+        let accepted = attempt();
+        self.accepted.fetch_add(u64::from(accepted), SeqCst);
+        accepted
+    }
+
+    /// What came before a flush that is about to begin.
+    pub(crate) fn before(&self) -> Before {
+        Before { accepted: self.accepted.load(SeqCst), withdrawing: self.withdrawing.load(SeqCst) }
+    }
+
+    /// After a flush that began with `before`: what was accepted before has run, or somebody may
+    /// have withdrawn it.
+    pub(crate) fn flushed(&self, before: &Before, how: &str) {
+        if self.ledger.closing.load(SeqCst) {
+            return;
+        }
+        let over = self.ended.load(SeqCst) + self.withdrawing.load(SeqCst);
+        self.ledger.check(over >= before.accepted, || {
+            format!(
+                "{how} returned with {over} of {} instances of {} over",
+                before.accepted, self.name
+            )
+        });
+    }
+
+    /// Queues it and waits for it: what was written before is then seen by a run, also where the
+    /// queueing was refused because the item was pending.
+    pub(crate) fn queue_and_flush<R>(
+        &self,
+        attempt: impl FnOnce() -> bool,
+        flush: impl FnOnce() -> R,
+        how: &str,
+    ) {
+        let before = self.before();
+        let undisturbed = || {
+            !self.ledger.closing.load(SeqCst)
+                && self.disablers.load(SeqCst) == 0
+                && self.withdrawing.load(SeqCst) == before.withdrawing
+        };
+        let calm = undisturbed();
+        let written = self.written.fetch_add(1, SeqCst) + 1;
+        let accepted = attempt();
+        let accepted = self.accepted.fetch_add(u64::from(accepted), SeqCst) + u64::from(accepted);
+        flush();
+        self.flushed(&Before { accepted, ..before }, how);
+        let seen = self.seen.load(SeqCst);
+        self.ledger.check(seen >= written || !calm || !undisturbed(), || {
+            format!("{how}: {} saw {seen}, not {written}", self.name)
+        });
+    }
+
+    /// At rest: nothing was lost, nothing doubled.
+    pub(crate) fn at_rest(&self) {
+        let [accepted, begun, ended, withdrawn] =
+            [&self.accepted, &self.begun, &self.ended, &self.withdrawn].map(|n| n.load(SeqCst));
+        let right = if self.ledger.closing.load(SeqCst) {
+            ended + withdrawn <= accepted
+        } else {
+            ended + withdrawn == accepted
+        };
+        self.ledger.check(right && begun == ended, || {
+            format!(
+                "{}: {accepted} accepted, {begun} begun, {ended} ended, {withdrawn} withdrawn",
+                self.name
+            )
+        });
+    }
+}
+
+impl Gauge {
+    fn enter(&self, ledger: &Ledger, name: &str) {
+        let inside = self.inside.fetch_add(1, SeqCst) + 1;
+        let limit = self.limit.load(SeqCst);
+        ledger.check(limit == 0 || inside <= limit, || {
+            format!("{inside} run at once with {name}, and {limit} may")
+        });
+    }
+}
+
+/// The tasks of a queue that runs them one by one, in order.
+#[derive(Default)]
+pub(crate) struct Order {
+    ran: Mutex<Vec<(u64, u64)>>,
+}
+
+impl Order {
+    /// A task ran that was handed in between two moments; `returned` 0: not known yet.
+    pub(crate) fn ran(&self, called: u64, returned: u64) {
+        self.ran.lock().unwrap_or_else(PoisonError::into_inner).push((called, returned));
+    }
+
+    /// None ran before one whose handing-in had ended when its own began.
+    pub(crate) fn check(&self, ledger: &Ledger, name: &str) {
+        let ran = self.ran.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last_called = 0;
+        for &(called, returned) in ran.iter() {
+            ledger.check(returned == 0 || returned > last_called, || {
+                format!(
+                    "{name}: a task handed in until {returned} ran after one from {last_called}"
+                )
+            });
+            last_called = last_called.max(called);
+        }
+    }
+}

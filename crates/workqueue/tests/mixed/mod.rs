@@ -1,0 +1,249 @@
+//! The mixed scenario: threads that do to two queues and their items whatever can be done, in an
+//! order that chance decides, and the rules that hold all the same. `shuttle_mixed.rs` runs it in
+//! random schedules, `torture.rs` on the real machine.
+
+pub(crate) mod ledger;
+
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use corewise_sync::thread;
+use corewise_topology::{AffinityScope, Machine};
+use corewise_workqueue::{Work, WorkerPools, Workqueue};
+use ledger::{Entry, Gauge, Ledger, Order};
+
+/// Where decisions come from: part of the schedule under shuttle, seeded on the real machine.
+pub(crate) trait Chance: Clone + Send + 'static {
+    /// A number below `n`, which isn't 0.
+    fn below(&mut self, n: u64) -> u64;
+    /// For another thread.
+    fn another(&mut self) -> Self;
+
+    /// Once in `n` times.
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// How much is done.
+#[derive(Clone, Copy)]
+pub(crate) struct Size {
+    pub(crate) actors: u64,
+    /// Of each actor.
+    pub(crate) acts: u64,
+}
+
+/// One queue, and the items that belong on it.
+struct Line {
+    queue: Workqueue,
+    items: Vec<Item>,
+    /// Where it runs its tasks in order.
+    order: Option<Arc<Order>>,
+}
+
+#[derive(Clone)]
+struct Item {
+    work: Work,
+    entry: Arc<Entry>,
+}
+
+struct World {
+    ledger: Arc<Ledger>,
+    pools: WorkerPools,
+    cpus: u64,
+    lines: Vec<Line>,
+    /// Queued on either queue.
+    nomad: Item,
+    /// Tasks that were handed in, and what became of them.
+    spawned: AtomicU64,
+    ended: Arc<AtomicU64>,
+}
+
+/// What a work item can do to itself; filled after it was made, emptied at the end.
+type Myself = Arc<Mutex<Option<(Workqueue, Item)>>>;
+
+/// One run of the scenario.
+///
+/// # Panics
+/// Where a rule doesn't hold.
+pub(crate) fn scenario<C: Chance>(mut chance: C, size: Size) {
+    let mut selves = Vec::new();
+    let world = Arc::new(World::new(&mut chance, &mut selves));
+    let actors: Vec<_> = (0..size.actors)
+        .map(|_| {
+            let (world, mut chance) = (Arc::clone(&world), chance.another());
+            thread::spawn(move || (0..size.acts).for_each(|_| world.act(&mut chance)))
+        })
+        .collect();
+    let early = chance.one_in(4);
+    if early {
+        world.ledger.closing.store(true, SeqCst);
+        world.pools.shutdown();
+    }
+    for actor in actors {
+        actor.join().expect("actors don't panic");
+    }
+    world.end(&mut chance);
+    for own in selves {
+        drop(own.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+    world.ledger.settle();
+}
+
+impl World {
+    fn new<C: Chance>(chance: &mut C, selves: &mut Vec<Myself>) -> World {
+        let ledger = Arc::new(Ledger::default());
+        let (machine, cpus) = [
+            ("numa:1 l3:1 core:1 pu:1", 1),
+            ("numa:1 l3:1 core:2 pu:1", 2),
+            ("numa:2 l3:1 core:1 pu:1", 2),
+        ][chance.below(3) as usize];
+        let machine = Machine::synthetic(machine).expect("a valid description");
+        let pools = WorkerPools::builder(&machine).max_workers(8).build();
+        let scope = |chance: &mut C| {
+            [AffinityScope::Cpu, AffinityScope::Cache, AffinityScope::System]
+                [chance.below(3) as usize]
+        };
+        let free = Workqueue::builder("free").scope(scope(chance)).strict(chance.one_in(3));
+        let held = Workqueue::builder("held").scope(scope(chance)).strict(chance.one_in(3));
+        let free = free.build(&pools).expect("a queue");
+        let held = held.build(&pools).expect("a queue");
+        let gauge = Arc::new(Gauge::default());
+        let items = |line: &str, queue: &Workqueue, selves: &mut Vec<Myself>| {
+            (0..2).map(|n| item(format!("{line}{n}"), queue, &ledger, &gauge, selves)).collect()
+        };
+        let lines = vec![
+            Line { items: items("free", &free, selves), queue: free.clone(), order: None },
+            Line { items: items("held", &held, selves), queue: held, order: None },
+        ];
+        World {
+            nomad: item("nomad".into(), &free, &ledger, &gauge, selves),
+            ledger,
+            pools,
+            cpus,
+            lines,
+            spawned: AtomicU64::new(0),
+            ended: Arc::default(),
+        }
+    }
+
+    /// One thing that an actor does.
+    fn act<C: Chance>(&self, chance: &mut C) {
+        let line = &self.lines[chance.below(2) as usize];
+        let item = &line.items[chance.below(line.items.len() as u64) as usize];
+        match chance.below(8) {
+            0 | 1 => {
+                item.entry.queue(|| line.queue.queue(&item.work));
+            }
+            2 => {
+                let cpu = chance.below(self.cpus + 1) as u32;
+                item.entry.queue(|| line.queue.queue_on(cpu, &item.work));
+            }
+            3 => {
+                self.nomad.entry.queue(|| line.queue.queue(&self.nomad.work));
+            }
+            4 => {
+                let queue = || line.queue.queue(&item.work);
+                item.entry.queue_and_flush(queue, || item.work.flush(), "Work::flush");
+            }
+            5 => self.flush(line),
+            6 => drop(self.spawn(line, chance)),
+            _ => {
+                let joined = self.spawn(line, chance).join();
+                let closing = self.ledger.closing.load(SeqCst);
+                self.ledger.check(joined.is_ok() || closing, || format!("a task: {joined:?}"));
+            }
+        }
+    }
+
+    fn flush(&self, line: &Line) {
+        let before: Vec<_> = line.items.iter().map(|item| item.entry.before()).collect();
+        line.queue.flush();
+        for (item, before) in line.items.iter().zip(&before) {
+            item.entry.flushed(before, "Workqueue::flush");
+        }
+    }
+
+    /// Hands a task in; it may hand in another one and wait for it.
+    fn spawn<C: Chance>(&self, line: &Line, chance: &mut C) -> corewise_workqueue::JoinHandle<()> {
+        let called = self.ledger.moment();
+        let returned = Arc::new(AtomicU64::new(0));
+        let (back, order) = (Arc::clone(&returned), line.order.clone());
+        let ended = Arc::clone(&self.ended);
+        // Only from the queue that holds back to the one that doesn't: no circle of waits.
+        let child =
+            (line.queue.name() == "held" && chance.one_in(2)).then(|| self.lines[0].queue.clone());
+        self.spawned.fetch_add(1, SeqCst);
+        let handle = line.queue.spawn(move || {
+            if let Some(order) = order {
+                order.ran(called, back.load(SeqCst));
+            }
+            if let Some(queue) = child {
+                // Cancelled where the pools were shut down.
+                let _ = queue.spawn(thread::yield_now).join();
+            }
+            ended.fetch_add(1, SeqCst);
+        });
+        returned.store(self.ledger.moment(), SeqCst);
+        handle
+    }
+
+    /// Nobody queues any more.
+    fn end<C: Chance>(&self, chance: &mut C) {
+        for _ in 0..2 {
+            // Items that queue themselves, and those that they queue.
+            self.lines.iter().for_each(|line| line.queue.flush());
+        }
+        let items = self.lines.iter().flat_map(|line| &line.items).chain([&self.nomad]);
+        for Item { work, entry } in items {
+            work.flush();
+            self.ledger.check(!work.is_pending() && !work.is_running(), || {
+                format!("{} is not over: {work:?}", entry.name)
+            });
+            entry.at_rest();
+        }
+        let (spawned, ended) = (self.spawned.load(SeqCst), self.ended.load(SeqCst));
+        let closing = self.ledger.closing.load(SeqCst);
+        self.ledger.check(spawned == ended || closing && ended < spawned, || {
+            format!("{ended} of {spawned} tasks ended")
+        });
+        for line in &self.lines {
+            if let Some(order) = &line.order {
+                order.check(&self.ledger, line.queue.name());
+            }
+        }
+        // Else the last handle, and with it the workers, go when the world does.
+        if chance.one_in(2) {
+            self.pools.shutdown();
+        }
+    }
+}
+
+/// An item of a queue; half of them queue themselves again, now and then.
+fn item(
+    name: String,
+    queue: &Workqueue,
+    ledger: &Arc<Ledger>,
+    gauge: &Arc<Gauge>,
+    selves: &mut Vec<Myself>,
+) -> Item {
+    let again = name.ends_with('1');
+    let entry = Entry::new(name, ledger, gauge);
+    let myself: Myself = Arc::default();
+    let (own, inside, runs) = (Arc::clone(&entry), Arc::clone(&myself), AtomicU64::new(0));
+    let work = Work::new(move || {
+        own.run(|| {
+            if !again || runs.fetch_add(1, SeqCst) % 3 != 0 {
+                return;
+            }
+            let me = inside.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            if let Some((queue, me)) = me {
+                me.entry.queue(|| queue.queue(&me.work));
+            }
+        });
+    });
+    let item = Item { work, entry };
+    *myself.lock().unwrap_or_else(PoisonError::into_inner) = Some((queue.clone(), item.clone()));
+    selves.push(myself);
+    item
+}
