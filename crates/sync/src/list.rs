@@ -190,7 +190,7 @@ impl<N: Node> fmt::Debug for Iter<'_, N> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use std::sync::Arc;
 

@@ -27,8 +27,9 @@ use corewise_sync::{Completion, Mutex};
 use crate::link::Link;
 
 /// How many colours: as in the kernel, enough that flushes from many threads don't queue up behind
-/// one another. Fewer under loom, which has a limit on atomics.
-const COLOURS: usize = if cfg!(loom) { 3 } else { 16 };
+/// one another. Fewer under loom, which has a limit on atomics, and under shuttle, so that they run
+/// out.
+const COLOURS: usize = if cfg!(any(loom, shuttle)) { 3 } else { 16 };
 
 /// What a flush counts on one link.
 #[derive(Debug)]

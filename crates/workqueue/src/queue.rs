@@ -7,11 +7,7 @@ use std::sync::Arc;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_topology::{AffinityScope, CpuSet};
 
-<<<<<<< HEAD
-=======
-use crate::colours::{Colours, Ticket};
 use crate::cpu::current_cpu;
->>>>>>> bd18c62 (sync, workqueue: the facade knows shuttle; a mixed scenario runs in 5 000 random schedules, and xtask has a step for it)
 use crate::error::BuildError;
 use crate::item::{Header, Item, Job, Queued};
 use crate::link::{Link, Shared, Ticket};
