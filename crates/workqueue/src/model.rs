@@ -193,6 +193,7 @@ impl Hold for Token {
 /// beside it, so that a model can check the maximum.
 pub struct SlotModel<F: FencePolicy> {
     slot: Slot<Token, F>,
+    /// L: is the lock; guards what was let through.
     out: corewise_sync::Mutex<Vec<u32>>,
 }
 
