@@ -15,7 +15,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::{Completion, Mutex};
 use corewise_topology::current_cpu;
+use tracing::Span;
 
+use crate::around::Spawner;
 use crate::error::{JoinError, shielded};
 use crate::future_state::FutureState;
 use crate::item::{Header, Item};
@@ -110,6 +112,7 @@ impl Workqueue {
             queue: self.clone(),
             place,
             site,
+            spawner: Spawner::current(),
             me: Weak::clone(me),
         });
         task.queue();
@@ -132,6 +135,7 @@ struct FutureTask<F: Future> {
     place: Place,
     /// I: the source line that spawned it.
     site: &'static Location<'static>,
+    spawner: Spawner,
     /// I: the task itself, for its wakers. Weak: a future that nobody can wake any more is dropped.
     me: Weak<Self>,
 }
@@ -227,8 +231,16 @@ where
     }
 
     fn panicked(&self, payload: Box<dyn Any + Send>) {
-        // `run` catches the future's panics itself.
-        corewise_sync::panics::discard(payload);
+        // Not the future's own, which `run` catches: it wasn't polled.
+        if self.state.stop() {
+            self.end(Err(JoinError::Panicked(payload)));
+        } else {
+            corewise_sync::panics::discard(payload);
+        }
+    }
+
+    fn spawner(&self) -> Option<&Span> {
+        self.spawner.span()
     }
 }
 

@@ -6,14 +6,16 @@
 //! holder of the `PENDING` bit.
 
 use std::any::Any;
-use std::panic::{self, AssertUnwindSafe, Location};
+use std::panic::Location;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::inbox::{Link as Hook, Node};
 use corewise_sync::{Completion, Mutex};
+use tracing::Span;
 
+use crate::around;
 use crate::error::shielded;
 use crate::link::Ticket;
 use crate::work_state::{Finished, Seq, WorkState, at_most, long_before};
@@ -27,6 +29,10 @@ pub(crate) trait Item: Send + Sync {
     fn cancelled(&self);
     /// `run` panicked.
     fn panicked(&self, payload: Box<dyn Any + Send>);
+    /// The span that it was spawned in, where that is known.
+    fn spawner(&self) -> Option<&Span> {
+        None
+    }
 }
 
 /// What a queued item carries along.
@@ -39,6 +45,13 @@ pub(crate) struct Job {
     /// The source line that queued it.
     #[allow(dead_code, reason = "for the watchdog and the dump")]
     pub(crate) site: &'static Location<'static>,
+}
+
+impl Job {
+    /// The queue's name, for reports.
+    pub(crate) fn queue_name(&self) -> &str {
+        self.ticket.as_ref().map_or("", |ticket| &ticket.link.shared.name)
+    }
 }
 
 /// The part of an item that the pool knows.
@@ -258,7 +271,7 @@ impl Running {
         let Running { mut job, mut seq } = self;
         let mut ran = 0;
         loop {
-            if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| job.item.run())) {
+            if let Err(payload) = around::run(&job) {
                 shielded("dropping what a work item panicked with", || job.item.panicked(payload));
             }
             ran += 1;

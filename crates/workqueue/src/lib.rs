@@ -42,6 +42,7 @@
 //!
 //! The protocols and their proofs: `src/pool/README.md`, `src/work_state.md`, `src/colours.rs`.
 
+mod around;
 mod block;
 mod colours;
 mod cpu;

@@ -18,7 +18,9 @@ use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{Completion, Mutex, panics, thread};
+use tracing::Span;
 
+use crate::around::Spawner;
 use crate::error::{JoinError, shielded};
 use crate::item::{Header, Item};
 use crate::queue::Workqueue;
@@ -151,6 +153,7 @@ impl<'scope> Scope<'scope, '_> {
                 detached: false,
             }),
             done: Completion::new(),
+            spawner: Spawner::current(),
         });
         let item = Arc::clone(&task) as Arc<dyn ScopedItem + 'scope>;
         // SAFETY: only the lifetime changes. `task` holds a member of the scope until its closure is
@@ -340,6 +343,7 @@ struct ScopedTask<C, T> {
     /// L: is the lock; guards the closure, then the value.
     slot: Mutex<Slot<C, T>>,
     done: Completion,
+    spawner: Spawner,
 }
 
 impl<C, T> ScopedTask<C, T>
@@ -419,8 +423,13 @@ where
     }
 
     fn panicked(&self, payload: Box<dyn Any + Send>) {
-        // `run` catches the closure's panics itself.
+        // Not the closure's own, which `run` catches: it may not have run.
+        self.cancelled();
         panics::discard(payload);
+    }
+
+    fn spawner(&self) -> Option<&Span> {
+        self.spawner.span()
     }
 }
 

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use corewise_sync::{Completion, Mutex};
+use tracing::Span;
 
+use crate::around::Spawner;
 use crate::error::JoinError;
 use crate::item::{Header, Item};
 
@@ -95,6 +97,7 @@ pub(crate) struct Task<C, T> {
     /// L: is the lock; guards the closure, then the value.
     stage: Mutex<Stage<C, T>>,
     done: Completion,
+    spawner: Spawner,
 }
 
 impl<C, T> Task<C, T>
@@ -108,6 +111,7 @@ where
             header: Header::new::<C>(),
             stage: Mutex::new(Stage::Closure(closure)),
             done: Completion::new(),
+            spawner: Spawner::current(),
         });
         (Arc::clone(&task), JoinHandle::new(task))
     }
@@ -158,6 +162,10 @@ where
 
     fn panicked(&self, payload: Box<dyn Any + Send>) {
         self.end(Err(JoinError::Panicked(payload)));
+    }
+
+    fn spawner(&self) -> Option<&Span> {
+        self.spawner.span()
     }
 }
 
