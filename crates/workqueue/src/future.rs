@@ -12,9 +12,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
+use crate::cpu::current_cpu;
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::{Completion, Mutex};
-use corewise_topology::current_cpu;
 use tracing::Span;
 
 use crate::around::Spawner;
