@@ -46,6 +46,7 @@ mod around;
 mod block;
 mod colours;
 mod cpu;
+mod dump;
 mod error;
 mod future;
 mod future_state;
@@ -68,6 +69,7 @@ mod work;
 mod work_state;
 
 pub use block::block_in_place;
+pub use dump::{Dump, LinkDump, PoolDump, QueueDump, ScopeDump};
 pub use error::{BuildError, JoinError};
 pub use pools::{DEFAULT_IDLE_TIMEOUT, DEFAULT_MAX_WORKERS, PoolsBuilder, WorkerPools};
 pub use queue::{QueueBuilder, Workqueue};

@@ -15,7 +15,6 @@ use crate::pool::group::Group;
 /// What all links of a queue have in common, former links included.
 pub(crate) struct Shared {
     /// I: number of the queue in its worker pools, never used again; not 0.
-    #[allow(dead_code, reason = "for the watchdog and the dump")]
     pub(crate) id: u64,
     /// I: the name for reports.
     pub(crate) name: String,
@@ -94,8 +93,15 @@ impl Link {
         link
     }
 
+    /// What was counted here.
+    pub(crate) fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        self.counters.add_to(&mut totals);
+        totals.in_flight = self.in_flight() as u64;
+        totals
+    }
+
     /// Instances queued here and not over (a moment ago).
-    #[allow(dead_code, reason = "for reports that show each link")]
     pub(crate) fn in_flight(&self) -> usize {
         self.tally.in_flight()
     }

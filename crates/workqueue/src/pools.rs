@@ -3,14 +3,16 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasherDefault, DefaultHasher};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_topology::{AffinityScope, CpuSet, DEFAULT_SHARD_SIZE, Machine, Pods};
 
+use crate::dump::Dump;
 use crate::error::BuildError;
+use crate::link::Shared;
 use crate::pool::PoolSpec;
 use crate::pool::group::Group;
 use crate::stats::PoolReport;
@@ -40,6 +42,9 @@ struct Inner {
     groups: Mutex<Groups>,
     /// A: number of the queue made last; only its uniqueness matters, so Relaxed.
     last_queue: AtomicU64,
+    /// L: is the lock; guards the queues that there are, for reports. Those that are gone are taken
+    /// out when the next one comes.
+    queues: Mutex<Vec<Weak<Shared>>>,
 }
 
 #[derive(Default)]
@@ -99,6 +104,7 @@ impl PoolsBuilder {
                 idle_timeout: self.idle_timeout,
                 groups: Mutex::new(Groups::default()),
                 last_queue: AtomicU64::new(0),
+                queues: Mutex::new(Vec::new()),
             }),
         }
     }
@@ -158,9 +164,23 @@ impl WorkerPools {
         report
     }
 
-    /// A number for a queue: 1, 2, ...
-    pub(crate) fn next_queue(&self) -> u64 {
-        self.inner.last_queue.fetch_add(1, Ordering::Relaxed) + 1
+    /// Everything about the pools and their queues, for people and programs that look on. It may be
+    /// asked for at any time, also after [`WorkerPools::shutdown`], and delays nobody: it takes each
+    /// pool's lock for a moment. Allocates; not for an atomic section.
+    pub fn dump(&self) -> Dump {
+        let groups: Vec<_> = self.inner.groups.lock().by_attributes.values().cloned().collect();
+        let queues: Vec<_> = self.inner.queues.lock().iter().filter_map(Weak::upgrade).collect();
+        Dump::new(&self.inner.machine, &self.inner.pods, &groups, &queues)
+    }
+
+    /// The part of a new queue that all its links share, with a number of its own: 1, 2, ...
+    pub(crate) fn new_queue(&self, name: String) -> Arc<Shared> {
+        let id = self.inner.last_queue.fetch_add(1, Ordering::Relaxed) + 1;
+        let queue = Shared::new(id, name);
+        let mut queues = self.inner.queues.lock();
+        queues.retain(|queue| queue.strong_count() > 0);
+        queues.push(Arc::downgrade(&queue));
+        queue
     }
 
     /// The pools for a set of attributes: those that are there, or new ones with a first worker

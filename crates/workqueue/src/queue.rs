@@ -111,7 +111,7 @@ impl QueueBuilder {
                 }
             }
         }
-        let shared = Shared::new(pools.next_queue(), self.name);
+        let shared = pools.new_queue(self.name);
         let links = (0..group.pools.len()).map(|pool| Link::new(&shared, &group, pool)).collect();
         Ok(Workqueue {
             inner: Arc::new(Inner {

@@ -3,7 +3,7 @@
 use corewise_sync::atomic::Ordering;
 use corewise_topology::{AffinityScope, CpuSet};
 
-use crate::link::Shared;
+use crate::link::{Link, Shared, Totals};
 use crate::pool::group::Group;
 
 /// Counters of one queue. Read while work flows they are each true, of slightly different moments.
@@ -19,7 +19,16 @@ pub struct QueueStats {
 
 impl QueueStats {
     pub(crate) fn of(queue: &Shared) -> QueueStats {
-        let totals = queue.totals();
+        queue.totals().into()
+    }
+
+    pub(crate) fn of_link(link: &Link) -> QueueStats {
+        link.totals().into()
+    }
+}
+
+impl From<Totals> for QueueStats {
+    fn from(totals: Totals) -> QueueStats {
         QueueStats {
             queued: totals.queued,
             completed: totals.queued.saturating_sub(totals.in_flight),

@@ -1,0 +1,143 @@
+//! What `WorkerPools::dump` shows, on real threads of described machines.
+#![cfg(not(loom))]
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::sync::mpsc::channel;
+
+use corewise_topology::{AffinityScope, Machine};
+use corewise_workqueue::{Dump, WorkerPools, Workqueue};
+
+fn two_nodes() -> WorkerPools {
+    WorkerPools::new(&Machine::synthetic("numa:2 l3:1 core:12 pu:1").unwrap())
+}
+
+/// Dumps until `seen` says yes: what a worker is about to do isn't done yet.
+#[track_caller]
+fn dump_until(pools: &WorkerPools, seen: impl Fn(&Dump) -> bool) -> Dump {
+    loop {
+        let dump = pools.dump();
+        if seen(&dump) {
+            return dump;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_dump_of_pools_without_a_queue_has_the_scopes_and_says_that_nothing_is_there() {
+    let dump = two_nodes().dump();
+    assert_eq!(dump.pools, []);
+    assert_eq!(dump.queues, []);
+    assert_eq!((dump.cpus.to_string().as_str(), dump.epoch), ("0-23", 1));
+    let names: Vec<_> = dump.scopes.iter().map(|scope| (scope.scope, scope.pods.len())).collect();
+    assert_eq!(
+        names,
+        [
+            (AffinityScope::Cpu, 24),
+            (AffinityScope::Smt, 24),
+            (AffinityScope::Cache, 2),
+            (AffinityScope::CacheShard, 4),
+            (AffinityScope::Numa, 2),
+            (AffinityScope::System, 1)
+        ]
+    );
+    assert_eq!(dump.scopes.iter().filter(|scope| scope.default).count(), 1);
+    let text = dump.to_string();
+    for part in [
+        "  cache_shard (default): 4 pods\n    pod_cpus [0]=0-5 [1]=6-11 [2]=12-17 [3]=18-23\n",
+        "    pod_node [0-1]=0 [2-3]=1\n    cpu_pod  [0-5]=0 [6-11]=1 [12-17]=2 [18-23]=3\n",
+        "none yet: the first queue makes them",
+        "nothing was queued yet",
+    ] {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+}
+
+#[test]
+fn counters_of_queues_links_and_pools_add_up() {
+    let pools = two_nodes();
+    let first = Workqueue::builder("first").strict(true).build(&pools).unwrap();
+    let second = Workqueue::builder("second").scope(AffinityScope::Numa).build(&pools).unwrap();
+    for _ in 0..10 {
+        first.spawn_on(0, || ()).join().unwrap();
+        first.spawn_on(13, || ()).join().unwrap();
+        second.spawn_node(Some(1), || ()).join().unwrap();
+    }
+    first.flush();
+    second.flush();
+    let ran = |dump: &Dump| dump.pools.iter().map(|pool| pool.state.ran).sum::<u64>();
+    let dump = dump_until(&pools, |dump| ran(dump) == 30);
+    let names: Vec<_> = dump.queues.iter().map(|queue| (queue.id, queue.name.as_str())).collect();
+    assert_eq!(names, [(1, "first"), (2, "second")]);
+    let [first_dump, second_dump] = &dump.queues[..] else { unreachable!() };
+    assert_eq!((first_dump.stats.queued, first_dump.stats.completed), (20, 20));
+    assert_eq!((second_dump.stats.queued, second_dump.in_flight), (10, 0));
+    assert_eq!(first_dump.links.len(), 4);
+    for queue in &dump.queues {
+        let of_links: u64 = queue.links.iter().map(|link| link.stats.queued).sum();
+        assert_eq!(of_links, queue.stats.queued, "{}", queue.name);
+        for link in &queue.links {
+            let pool = &dump.pools[link.pool];
+            assert_eq!((pool.id, pool.state.scope), (link.pool, queue.scope));
+        }
+    }
+    // Strict: what was queued on a pod ran there.
+    for link in &first_dump.links {
+        assert_eq!(dump.pools[link.pool].state.ran, link.stats.queued);
+    }
+    assert!(dump.pools.iter().all(|pool| pool.links == 1), "{dump}");
+    pools.shutdown();
+    assert_eq!(pools.dump().queues.len(), 2, "it can be asked for after the shutdown");
+    drop((first, second));
+    assert_eq!(pools.dump().queues, [], "queues that are gone are left out");
+}
+
+#[test]
+fn what_is_queued_and_not_over_is_in_flight() {
+    let pools = WorkerPools::new(&Machine::synthetic("core:1 pu:1").unwrap());
+    let queue = Workqueue::builder("slow").build(&pools).unwrap();
+    let (release, released) = channel::<()>();
+    let (started, starts) = channel();
+    let running = queue.spawn(move || {
+        started.send(()).unwrap();
+        let _ = released.recv();
+    });
+    starts.recv().unwrap();
+    let waiting = queue.spawn(|| ());
+    let dump = pools.dump();
+    assert_eq!(dump.queues[0].in_flight, 2, "{dump}");
+    assert_eq!((dump.queues[0].stats.queued, dump.queues[0].stats.completed), (2, 0));
+    drop(release);
+    running.join().unwrap();
+    waiting.join().unwrap();
+}
+
+#[test]
+fn the_text_keeps_its_width_on_a_large_machine_and_shows_no_control_characters() {
+    let pools = WorkerPools::new(&Machine::synthetic("numa:8 l3:8 core:8 pu:1").unwrap());
+    let queue = Workqueue::builder("nasty\x1b[2J\nname").build(&pools).unwrap();
+    queue.spawn(|| ()).join().unwrap();
+    queue.flush();
+    let dump = pools.dump();
+    for width in [80, 100, 120] {
+        let text = format!("{dump:width$}");
+        for line in text.lines() {
+            assert!(line.chars().count() <= width, "{width}: {line:?}");
+            assert_eq!(line, line.trim_end());
+        }
+        assert!(!text.contains('\x1b') && text.contains("nasty\u{fffd}[2J\u{fffd}name"), "{text}");
+    }
+    pools.shutdown();
+}
+
+#[test]
+fn queues_can_be_left_out() {
+    let pools = WorkerPools::new(&Machine::synthetic("core:2 pu:1").unwrap());
+    let _queues: Vec<_> =
+        ["a", "b", "c"].map(|name| Workqueue::builder(name).build(&pools).unwrap()).into();
+    let mut dump = pools.dump();
+    dump.retain_queues(|name| name != "b");
+    let names: Vec<_> = dump.queues.iter().map(|queue| queue.name.as_str()).collect();
+    assert_eq!(names, ["a", "c"]);
+    assert_eq!(dump.pools[0].links, 3, "the pools stay as they are");
+}
