@@ -18,6 +18,7 @@ use tracing::Span;
 use crate::around;
 use crate::error::shielded;
 use crate::link::Ticket;
+use crate::pool::publication::{Label, Publication};
 use crate::work_state::{Finished, Seq, WorkState, at_most, long_before};
 
 /// Something that a worker can run.
@@ -43,7 +44,6 @@ pub(crate) struct Job {
     /// pool alone.
     pub(crate) ticket: Option<Ticket>,
     /// The source line that queued it.
-    #[allow(dead_code, reason = "for the watchdog and the dump")]
     pub(crate) site: &'static Location<'static>,
 }
 
@@ -52,6 +52,15 @@ impl Job {
     pub(crate) fn queue_name(&self) -> &str {
         self.ticket.as_ref().map_or("", |ticket| &ticket.link.shared.name)
     }
+
+    /// What is shown of it while it runs.
+    fn label(&self) -> Label {
+        Label {
+            name: self.item.header().name,
+            site: self.site,
+            queue: self.ticket.as_ref().map_or(0, |ticket| ticket.link.shared.id),
+        }
+    }
 }
 
 /// The part of an item that the pool knows.
@@ -59,7 +68,6 @@ pub(crate) struct Header {
     /// P: owned by the inbox or the list that the item is in.
     hook: Hook,
     /// I: the name of the user's function, for reports.
-    #[allow(dead_code, reason = "for the watchdog and the dump")]
     pub(crate) name: fn() -> &'static str,
     pub(crate) state: WorkState,
     /// P: owned by the holder of `PENDING`.
@@ -265,12 +273,13 @@ impl Running {
         }
     }
 
-    /// Runs the instance, and each one that is handed over meanwhile. Never unwinds. Returns how
-    /// many instances ran.
-    pub(crate) fn run(self) -> u64 {
+    /// Runs the instance, and each one that is handed over meanwhile, showing each. Never unwinds.
+    /// Returns how many instances ran.
+    pub(crate) fn run(self, shown: &Publication) -> u64 {
         let Running { mut job, mut seq } = self;
         let mut ran = 0;
         loop {
+            shown.starts(job.label());
             if let Err(payload) = around::run(&job) {
                 shielded("dropping what a work item panicked with", || job.item.panicked(payload));
             }
@@ -280,6 +289,7 @@ impl Running {
                 job.item.header().wake_flushers(seq);
             }
             if !again {
+                shown.ends();
                 let Job { item, ticket, .. } = job;
                 drop_item(item);
                 // Last: after a flush of the queue the instance is over in every respect.
@@ -331,7 +341,7 @@ mod tests {
             waiting(2);
             drop(second);
             assert_eq!(header.flushers.lock().len(), 2, "the first instance still runs");
-            first.run();
+            first.run(&Publication::new());
             assert!(flushes.into_iter().all(|flush| flush.join().unwrap()));
         });
         assert!(!work.flush(), "nothing is left to wait for");

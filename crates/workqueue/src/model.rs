@@ -12,7 +12,8 @@ use crate::item::{Item, Job, Queued};
 use crate::limiter::policy::effective;
 use crate::limiter::slot::{Admission, Hold, Slot};
 use crate::pool::PoolSpec;
-use crate::pool::group::{Group, Step};
+use crate::pool::group::{Group, Setup, Step};
+use crate::pool::publication::Publication;
 use crate::pool::worker::Worker;
 use crate::timekeeper::alarm::Alarm;
 use crate::work::Work;
@@ -36,7 +37,7 @@ impl<F: FencePolicy> PoolModel<F> {
     /// Soft pools of `cpus` CPUs each, which may have as many workers as `enlist` is called for.
     pub fn new(pools: usize, cpus: u32) -> Self {
         let specs = PoolSpec::by_hand(pools, cpus);
-        PoolModel(Arc::new(Group::new(AffinityScope::System, true, false, Duration::ZERO, specs)))
+        PoolModel(Arc::new(Group::new(Setup::by_hand(AffinityScope::System), specs)))
     }
 
     /// One more worker of a pool. Enlist as many as the pool has CPUs, or it would make threads.
@@ -128,7 +129,7 @@ impl Pending {
     /// What a worker does with it.
     pub fn run(self) {
         if let Some(running) = self.0.start() {
-            running.run();
+            running.run(&Publication::new());
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -14,8 +15,10 @@ use crate::dump::Dump;
 use crate::error::BuildError;
 use crate::link::Shared;
 use crate::pool::PoolSpec;
-use crate::pool::group::Group;
+use crate::pool::group::{Group, Setup};
+use crate::spawn::{Spawner, WorkerThread};
 use crate::stats::PoolReport;
+use crate::timekeeper::{Settings, Timekeeper};
 
 /// Threads that one pool may have, blocked ones included.
 pub const DEFAULT_MAX_WORKERS: usize = 256;
@@ -38,6 +41,8 @@ struct Inner {
     pods: Pods,
     max_workers: usize,
     idle_timeout: Duration,
+    spawner: Spawner,
+    keeper: Arc<Timekeeper>,
     /// L: is the lock; guards the groups made so far, and whether they are closed.
     groups: Mutex<Groups>,
     /// A: number of the queue made last; only its uniqueness matters, so Relaxed.
@@ -69,6 +74,8 @@ pub struct PoolsBuilder {
     shard_size: u32,
     max_workers: usize,
     idle_timeout: Duration,
+    spawner: Spawner,
+    time: Settings,
 }
 
 impl PoolsBuilder {
@@ -93,6 +100,26 @@ impl PoolsBuilder {
         self
     }
 
+    /// How worker threads are made: `handler` gets each worker that wants a thread, and has to call
+    /// its [`run`](WorkerThread::run) on one, now or soon. Default: `std::thread::Builder`, with the
+    /// worker's name.
+    ///
+    /// It is called on the thread that finds that a worker is wanted: one that queues, one that
+    /// builds a queue, a worker, or the timekeeper; no lock is held. Where it fails, panics, or
+    /// drops the worker, the pool goes on with the workers that it has, and asks again when one of
+    /// them has taken work, and every second while work waits. It makes no other threads: not the
+    /// timekeeper's, and not the rescuers'. [`WorkerPools::shutdown`] waits until the workers have
+    /// left their pools, and not for the end of these threads.
+    ///
+    /// The handler is dropped with the last worker, on that worker's thread or where the pools are.
+    pub fn spawn_handler(
+        mut self,
+        handler: impl Fn(WorkerThread) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.spawner = Spawner::by(handler);
+        self
+    }
+
     /// Makes the handle. Starts no thread: the first queue of a set of attributes does.
     pub fn build(self) -> WorkerPools {
         let pods = self.machine.pods(self.shard_size);
@@ -102,6 +129,8 @@ impl PoolsBuilder {
                 pods,
                 max_workers: self.max_workers,
                 idle_timeout: self.idle_timeout,
+                spawner: self.spawner,
+                keeper: Timekeeper::new(self.time),
                 groups: Mutex::new(Groups::default()),
                 last_queue: AtomicU64::new(0),
                 queues: Mutex::new(Vec::new()),
@@ -123,6 +152,8 @@ impl WorkerPools {
             shard_size: DEFAULT_SHARD_SIZE,
             max_workers: DEFAULT_MAX_WORKERS,
             idle_timeout: DEFAULT_IDLE_TIMEOUT,
+            spawner: Spawner::default(),
+            time: Settings::default(),
         }
     }
 
@@ -153,6 +184,7 @@ impl WorkerPools {
             for group in &groups {
                 group.join_ending();
             }
+            self.inner.keeper.end();
         });
     }
 
@@ -205,17 +237,20 @@ impl WorkerPools {
                 online: self.inner.machine.online().to_string(),
             });
         }
-        let group = Arc::new(Group::new(
-            attributes.scope,
-            !attributes.strict,
-            !self.inner.machine.is_synthetic(),
-            self.inner.idle_timeout,
-            specs,
-        ));
+        let setup = Setup {
+            scope: attributes.scope,
+            soft: !attributes.strict,
+            pinned: !self.inner.machine.is_synthetic(),
+            idle_timeout: self.inner.idle_timeout,
+            spawner: self.inner.spawner.clone(),
+            keeper: Arc::clone(&self.inner.keeper),
+        };
+        let group = Arc::new(Group::new(setup, specs));
         if let Err(error) = group.start() {
             group.close();
             return Err(BuildError::Threads { queue: name.into(), reason: error.to_string() });
         }
+        self.inner.keeper.look_after(&group);
         groups.by_attributes.insert(attributes, Arc::clone(&group));
         Ok(group)
     }
@@ -257,6 +292,7 @@ impl Inner {
     fn close(&self) -> Vec<Arc<Group>> {
         let mut groups = self.groups.lock();
         groups.closed = true;
+        self.keeper.close();
         let all: Vec<_> = groups.by_attributes.values().cloned().collect();
         for group in &all {
             group.close();

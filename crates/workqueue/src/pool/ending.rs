@@ -1,6 +1,8 @@
 //! How workers leave: one of them when it isn't needed, all of them when the pools are closed, and
 //! how somebody waits for that.
 
+use std::sync::Arc;
+
 use corewise_sync::fence::FencePolicy;
 use corewise_sync::thread::{self, JoinHandle, ThreadId};
 
@@ -8,41 +10,44 @@ use super::group::{Group, Step};
 use super::worker::Worker;
 use super::{Inner, Pool};
 
-/// What a pool knows of a worker's thread. Either half may come first: the worker says who it is,
-/// and whoever made it brings the handle.
-#[derive(Default)]
-pub(super) struct Thread {
+/// What a pool knows of a worker and its thread. Either half of the latter may come first: the
+/// worker says who it is, and whoever made it brings the handle. One that is driven by hand has
+/// neither.
+pub(super) struct Member {
+    #[allow(dead_code, reason = "for the watchdog and the dump")]
+    pub(super) worker: Arc<Worker>,
     id: Option<ThreadId>,
     handle: Option<JoinHandle<()>>,
 }
 
 impl Inner {
-    /// A number for a worker whose thread is about to be made.
-    pub(super) fn reserve(&mut self) -> u32 {
+    /// A worker of the pool with this index, whose thread is about to be made.
+    pub(super) fn enroll(&mut self, pool: usize) -> Arc<Worker> {
         let id = self.next_worker;
         self.next_worker += 1;
-        self.threads.insert(id, Thread::default());
-        id
+        let worker = Arc::new(Worker::new(pool, id));
+        self.workers.insert(id, Member { worker: Arc::clone(&worker), id: None, handle: None });
+        worker
     }
 
     /// The thread was made. Its worker may have left already.
-    pub(super) fn made(&mut self, id: u32, handle: JoinHandle<()>) {
-        match self.threads.get_mut(&id) {
-            Some(thread) => thread.handle = Some(handle),
-            None if self.closing => self.ending.push(handle),
+    pub(super) fn made(&mut self, id: u32, handle: Option<JoinHandle<()>>) {
+        match self.workers.get_mut(&id) {
+            Some(member) => member.handle = handle,
+            None if self.closing => self.ending.extend(handle),
             None => drop(handle),
         }
     }
 
     /// The worker's thread has started: this is it.
     pub(super) fn arrived(&mut self, id: u32) {
-        if let Some(thread) = self.threads.get_mut(&id) {
-            thread.id = Some(thread::current().id());
+        if let Some(member) = self.workers.get_mut(&id) {
+            member.id = Some(thread::current().id());
         }
     }
 
     fn has(&self, id: ThreadId) -> bool {
-        self.threads.values().any(|thread| thread.id == Some(id))
+        self.workers.values().any(|member| member.id == Some(id))
     }
 }
 
@@ -78,9 +83,9 @@ impl<F: FencePolicy> Group<F> {
             self.publish(me.pool, &inner);
             return Step::Again;
         }
-        let thread = inner.threads.remove(&me.id);
+        let member = inner.workers.remove(&me.id);
         if inner.closing {
-            inner.ending.extend(thread.and_then(|thread| thread.handle));
+            inner.ending.extend(member.and_then(|member| member.handle));
             pool.left.notify_all();
         }
         Step::Exit

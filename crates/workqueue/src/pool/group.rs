@@ -16,6 +16,10 @@ use super::word::Reading;
 use super::worker::{self, Worker};
 use super::{Action, Inner, Pool, PoolSpec, PoolStats};
 use crate::item::{Queued, Running};
+use crate::spawn::Spawner;
+#[cfg(any(test, loom))]
+use crate::timekeeper::Settings;
+use crate::timekeeper::Timekeeper;
 
 /// What one step of a worker did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +35,31 @@ pub(crate) enum Step {
     Exit,
 }
 
+/// What the pools of a group have in common.
+pub(crate) struct Setup {
+    pub(crate) scope: AffinityScope,
+    pub(crate) soft: bool,
+    pub(crate) pinned: bool,
+    pub(crate) idle_timeout: Duration,
+    pub(crate) spawner: Spawner,
+    pub(crate) keeper: Arc<Timekeeper>,
+}
+
+#[cfg(any(test, loom))]
+impl Setup {
+    /// Soft, with workers and a timekeeper that are driven by hand.
+    pub(crate) fn by_hand(scope: AffinityScope) -> Setup {
+        Setup {
+            scope,
+            soft: true,
+            pinned: false,
+            idle_timeout: Duration::ZERO,
+            spawner: Spawner::default(),
+            keeper: Timekeeper::by_hand(Settings::default()),
+        }
+    }
+}
+
 /// The pools of one set of attributes, one a pod.
 pub(crate) struct Group<F: FencePolicy = FullFence> {
     /// I: in pod order.
@@ -43,19 +72,24 @@ pub(crate) struct Group<F: FencePolicy = FullFence> {
     pub(crate) pinned: bool,
     /// I: how long a surplus worker stays idle before it leaves.
     pub(crate) idle_timeout: Duration,
+    /// I: makes the workers' threads.
+    pub(super) spawner: Spawner,
+    /// I: looks after pools that have more work than they can take.
+    pub(crate) keeper: Arc<Timekeeper>,
     /// A: a bit a pool: its word says `wake`. Set and cleared under that pool's lock; lets a push
     /// on a saturated pod find out with one load that all others are saturated too.
     wakeable: Box<[AtomicU64]>,
 }
 
+impl<F: FencePolicy> Drop for Group<F> {
+    fn drop(&mut self) {
+        self.keeper.group_gone();
+    }
+}
+
 impl<F: FencePolicy> Group<F> {
-    pub(crate) fn new(
-        scope: AffinityScope,
-        soft: bool,
-        pinned: bool,
-        idle_timeout: Duration,
-        specs: Vec<PoolSpec>,
-    ) -> Self {
+    pub(crate) fn new(setup: Setup, specs: Vec<PoolSpec>) -> Self {
+        let Setup { scope, soft, pinned, idle_timeout, spawner, keeper } = setup;
         let words = specs.len().div_ceil(64);
         let group = Group {
             pools: specs.into_iter().map(Pool::new).collect(),
@@ -63,6 +97,8 @@ impl<F: FencePolicy> Group<F> {
             scope,
             pinned,
             idle_timeout,
+            spawner,
+            keeper,
             wakeable: (0..words).map(|_| AtomicU64::new(0)).collect(),
         };
         for (index, pool) in group.pools.iter().enumerate() {
@@ -83,7 +119,16 @@ impl<F: FencePolicy> Group<F> {
         let reading = pool.reading();
         if reading.wake() || reading.closed() {
             self.push_slow(index);
-        } else if reading.saturated() && self.soft {
+        } else if reading.saturated() {
+            self.no_room(index);
+        }
+    }
+
+    /// The pod can't take its work now: somebody else may, and the timekeeper looks after it. The
+    /// caller has put a full fence between leaving the work, or publishing the word, and this.
+    fn no_room(self: &Arc<Self>, index: usize) {
+        self.keeper.ask();
+        if self.soft {
             self.overflow(index);
         }
     }
@@ -201,10 +246,10 @@ impl<F: FencePolicy> Group<F> {
                 me.take_wake();
                 Step::Again
             }
-            Action::Overflow => {
+            Action::NoRoom => {
                 let surplus = inner.counts.surplus();
                 drop(inner);
-                self.overflow(me.pool);
+                self.no_room(me.pool);
                 Step::Park { surplus }
             }
             // The pool isn't empty, so nothing is made or refused: I am on its idle list.
@@ -296,7 +341,7 @@ impl<F: FencePolicy> Group<F> {
         {
             return self.recruit(index, inner);
         }
-        if pending && reading.saturated() && self.soft { Action::Overflow } else { Action::None }
+        if pending && reading.saturated() { Action::NoRoom } else { Action::None }
     }
 
     /// Names a searcher: an idle worker, or one to be made. No fence and no re-check after: it
@@ -325,7 +370,7 @@ impl<F: FencePolicy> Group<F> {
             Action::None => {}
             Action::Wake(worker) => worker.unpark(),
             Action::Make => self.make_worker(index),
-            Action::Overflow => self.overflow(index),
+            Action::NoRoom => self.no_room(index),
             // Outside the lock: dropping a queued item cancels it, which runs the user's
             // destructors.
             Action::Refuse(items) => drop(items),
@@ -359,19 +404,23 @@ impl<F: FencePolicy> Group<F> {
     /// Starts the thread of a worker that is counted already, as the searcher.
     fn make_worker(self: &Arc<Self>, index: usize) {
         let pool = &self.pools[index];
-        let id = pool.inner.lock().reserve();
-        let mut inner = match worker::start(self, index, id) {
+        let worker = pool.inner.lock().enroll(index);
+        let id = worker.id;
+        match worker::start(self, worker) {
             Ok(handle) => {
                 PoolStats::count(&pool.stats.threads_made, 1);
                 pool.inner.lock().made(id, handle);
-                return;
             }
-            Err(error) => {
-                tracing::warn!(pod = pool.spec.pod, %error, "no worker thread could be made; the workers there are go on");
-                pool.inner.lock()
-            }
-        };
-        inner.threads.remove(&id);
+            Err(error) => self.not_made(index, id, &error),
+        }
+    }
+
+    /// There is no thread for a worker that was counted as the searcher.
+    pub(super) fn not_made(self: &Arc<Self>, index: usize, id: u32, error: &std::io::Error) {
+        let pool = &self.pools[index];
+        tracing::warn!(pod = pool.spec.pod, %error, "no worker thread could be made; the workers there are go on");
+        let mut inner = pool.inner.lock();
+        inner.workers.remove(&id);
         inner.counts.total -= 1;
         inner.counts.searching = false;
         inner.cannot_make = true;
@@ -389,7 +438,7 @@ impl<F: FencePolicy> Group<F> {
     /// Makes the first worker of each pool, so that from here on there is always one.
     pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<()> {
         for (index, pool) in self.pools.iter().enumerate() {
-            let id = {
+            let worker = {
                 let mut inner = pool.inner.lock();
                 if inner.counts.total > 0 {
                     continue;
@@ -397,9 +446,10 @@ impl<F: FencePolicy> Group<F> {
                 inner.counts.total = 1;
                 inner.counts.searching = true;
                 self.publish(index, &inner);
-                inner.reserve()
+                inner.enroll(index)
             };
-            let made = worker::start(self, index, id);
+            let id = worker.id;
+            let made = worker::start(self, worker);
             let mut inner = pool.inner.lock();
             match made {
                 Ok(handle) => {
@@ -407,7 +457,7 @@ impl<F: FencePolicy> Group<F> {
                     inner.made(id, handle);
                 }
                 Err(error) => {
-                    inner.threads.remove(&id);
+                    inner.workers.remove(&id);
                     inner.counts.total = 0;
                     inner.counts.searching = false;
                     self.publish(index, &inner);
@@ -423,7 +473,7 @@ impl<F: FencePolicy> Group<F> {
         let spec = &self.pools[me.pool].spec;
         let placement = corewise_sync::context::Placement { node: spec.node, pod: Some(spec.pod) };
         let _placed = placement.enter();
-        running.run()
+        running.run(&me.shown)
     }
 
     /// A worker driven by hand instead of by a thread of its own: for stepped tests and models.
@@ -431,8 +481,7 @@ impl<F: FencePolicy> Group<F> {
     pub(crate) fn enlist(self: &Arc<Self>, index: usize) -> Arc<Worker> {
         let mut inner = self.pools[index].inner.lock();
         inner.counts.total += 1;
-        inner.next_worker += 1;
         self.publish(index, &inner);
-        Arc::new(Worker::new(index, inner.next_worker - 1))
+        inner.enroll(index)
     }
 }

@@ -8,6 +8,7 @@
 
 mod ending;
 pub(crate) mod group;
+pub(crate) mod publication;
 #[cfg(all(test, not(loom)))]
 mod stepped;
 pub(crate) mod word;
@@ -101,8 +102,8 @@ pub(super) struct Inner {
     cannot_make: bool,
     closing: bool,
     next_worker: u32,
-    /// By number of the worker; hand-driven workers have none.
-    threads: HashMap<u32, ending::Thread>,
+    /// By number.
+    workers: HashMap<u32, ending::Member>,
     /// Once it is closed: threads of workers that have left, about to end.
     ending: Vec<thread::JoinHandle<()>>,
     /// Workers that wait for the others to leave.
@@ -117,8 +118,8 @@ pub(super) enum Action {
     Wake(Arc<Worker>),
     /// Make a worker: it is counted already, and is the searcher.
     Make,
-    /// The pod can't take its work: look for another.
-    Overflow,
+    /// The pod can't take its work: look for another pod, and have an eye on it.
+    NoRoom,
     /// The pool is closed and has no workers: drop these, which cancels them.
     Refuse(List<Queued>),
 }
@@ -137,7 +138,7 @@ impl<F: FencePolicy> Pool<F> {
                 cannot_make: false,
                 closing: false,
                 next_worker: 0,
-                threads: HashMap::new(),
+                workers: HashMap::new(),
                 ending: Vec::new(),
                 joining: 0,
             })),

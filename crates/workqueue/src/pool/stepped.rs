@@ -2,14 +2,13 @@
 
 use std::panic::Location;
 use std::sync::Arc;
-use std::time::Duration;
 
 use corewise_sync::Mutex;
 use corewise_sync::fence::FullFence;
 use corewise_topology::AffinityScope;
 
 use super::PoolSpec;
-use super::group::{Group, Step};
+use super::group::{Group, Setup, Step};
 use super::worker::Worker;
 use crate::item::{Item, Job, Queued};
 use crate::work::Work;
@@ -19,7 +18,7 @@ type Log = Arc<Mutex<Vec<u32>>>;
 /// Soft pools that make no threads of their own.
 fn group(pools: usize, cpus: u32) -> Arc<Group<FullFence>> {
     let specs = PoolSpec::by_hand(pools, cpus);
-    Arc::new(Group::new(AffinityScope::Cpu, true, false, Duration::ZERO, specs))
+    Arc::new(Group::new(Setup::by_hand(AffinityScope::Cpu), specs))
 }
 
 fn push(group: &Arc<Group<FullFence>>, pool: usize, log: &Log, n: u32) {

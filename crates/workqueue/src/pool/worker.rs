@@ -1,15 +1,17 @@
 //! A worker: its parking spot, and the loop of its thread.
 
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use corewise_sync::context::{self, BlockingObserver, ObserverGuard};
 use corewise_sync::fence::FencePolicy;
-use corewise_sync::{Parker, thread};
+use corewise_sync::{CachePadded, Parker, thread};
 use corewise_topology::AffinityScope;
 
 use super::group::{Group, Step};
+use super::publication::Publication;
 use crate::policy::Counts;
 
 /// A worker of a pool.
@@ -19,6 +21,11 @@ pub(crate) struct Worker {
     /// I: its number in the pool, never used again.
     pub(crate) id: u32,
     parker: Parker,
+    /// What it runs.
+    pub(crate) shown: CachePadded<Publication>,
+    /// A: the kernel's number of its thread; 0 before that has started, and for one that is driven
+    /// by hand.
+    tid: AtomicU32,
     /// A: somebody took it off the idle list. Set under the pool's lock before the unpark, taken
     /// by the worker after its park: a park that returns without it was spurious. Relaxed: the
     /// token orders.
@@ -34,9 +41,17 @@ impl Worker {
             pool,
             id,
             parker: Parker::new(),
+            shown: CachePadded::new(Publication::new()),
+            tid: AtomicU32::new(0),
             woken: AtomicBool::new(false),
             searching: AtomicBool::new(false),
         }
+    }
+
+    /// The kernel's number of its thread, once that has started.
+    #[allow(dead_code, reason = "for the watchdog and the dump")]
+    pub(crate) fn tid(&self) -> Option<u32> {
+        Some(self.tid.load(Ordering::Relaxed)).filter(|tid| *tid != 0)
     }
 
     /// Under the pool's lock, by whoever took it off the idle list.
@@ -125,19 +140,24 @@ impl<F: FencePolicy> BlockingObserver for Blocks<F> {
 /// Starts the thread of a worker that the pool has counted, as the pool's searcher.
 pub(super) fn start<F: FencePolicy>(
     group: &Arc<Group<F>>,
-    pool: usize,
-    id: u32,
-) -> std::io::Result<thread::JoinHandle<()>> {
-    let worker = Arc::new(Worker::new(pool, id));
+    worker: Arc<Worker>,
+) -> io::Result<Option<thread::JoinHandle<()>>> {
+    let (pool, id) = (worker.pool, worker.id);
     worker.searching.store(true, Ordering::Relaxed);
-    let group = Arc::clone(group);
+    let (group, its) = (Arc::clone(group), Arc::clone(group));
     // The kernel cuts names at 15 bytes.
     let name = format!("cw-{}{}:{id}", short(group.scope), group.pools[pool].spec.pod);
-    spawn(name, move || {
-        group.pools[pool].inner.lock().arrived(id);
-        pin(&group, pool);
-        let _observed = worker.observe(&group);
-        worker.work(&group);
+    let run = move || {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        worker.tid.store(tid.unsigned_abs(), Ordering::Relaxed);
+        its.pools[pool].inner.lock().arrived(id);
+        pin(&its, pool);
+        let _observed = worker.observe(&its);
+        worker.work(&its);
+    };
+    let lost = Arc::clone(&group);
+    group.spawner.spawn(name, run, move || {
+        lost.not_made(pool, id, &io::Error::other("the spawn handler's thread didn't run it"));
     })
 }
 
@@ -150,22 +170,6 @@ fn short(scope: AffinityScope) -> &'static str {
         AffinityScope::Numa => "numa",
         AffinityScope::System => "sys",
     }
-}
-
-#[cfg(not(loom))]
-fn spawn(
-    name: String,
-    body: impl FnOnce() + Send + 'static,
-) -> std::io::Result<thread::JoinHandle<()>> {
-    thread::Builder::new().name(name).spawn(body)
-}
-
-#[cfg(loom)]
-fn spawn(
-    _name: String,
-    body: impl FnOnce() + Send + 'static,
-) -> std::io::Result<thread::JoinHandle<()>> {
-    Ok(thread::spawn(body))
 }
 
 /// Pins the calling worker to its pod. Work leaves a saturated pod by being taken over, not by its

@@ -1,0 +1,220 @@
+//! How worker threads are made: by the standard library, or in a way of the user's.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use corewise_sync::atomic::{AtomicU32, Ordering};
+use corewise_sync::thread::JoinHandle;
+
+/// A worker that wants a thread: what a spawn handler gets, see
+/// [`PoolsBuilder::spawn_handler`](crate::PoolsBuilder::spawn_handler). The idea is rayon's
+/// `ThreadBuilder`.
+///
+/// Dropping it without [`run`](WorkerThread::run) means that there is no thread for it: the pool
+/// goes on with the workers that it has, and asks again later.
+pub struct WorkerThread {
+    name: String,
+    body: Option<Body>,
+}
+
+type Action = Box<dyn FnOnce() + Send>;
+
+struct Body {
+    run: Action,
+    /// Uncounts the worker.
+    lost: Action,
+    phase: Arc<Phase>,
+}
+
+/// How far a handler has got with a worker. Whoever finds that it won't run uncounts it, once.
+struct Phase {
+    /// A: one of the constants below.
+    now: AtomicU32,
+}
+
+/// The handler has it.
+const ASKED: u32 = 0;
+/// The handler said that it will run.
+const PROMISED: u32 = 1;
+/// It runs, or has run.
+const RUNS: u32 = 2;
+/// It won't run.
+const LOST: u32 = 3;
+
+impl WorkerThread {
+    /// What the thread should be called: at most 15 bytes, which is what the kernel shows.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The worker's loop, until it leaves its pool. It pins the calling thread to the worker's CPUs.
+    /// Call it on a thread of its own, soon: the pool counts on this worker.
+    pub fn run(mut self) {
+        let Some(Body { run, lost, phase }) = self.body.take() else { return };
+        if phase.now.swap(RUNS, Ordering::AcqRel) == LOST {
+            // The handler said that it failed, and the worker isn't counted any more.
+            return;
+        }
+        drop(lost);
+        run();
+    }
+}
+
+impl Drop for WorkerThread {
+    fn drop(&mut self) {
+        let Some(Body { lost, phase, .. }) = self.body.take() else { return };
+        // While the handler is at it, whoever asked it finds out when it returns.
+        if phase.now.swap(LOST, Ordering::AcqRel) == PROMISED {
+            lost();
+        }
+    }
+}
+
+impl fmt::Debug for WorkerThread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerThread").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Makes the threads of workers.
+#[derive(Clone, Default)]
+pub(crate) struct Spawner(Option<Arc<Handler>>);
+
+type Handler = dyn Fn(WorkerThread) -> io::Result<()> + Send + Sync;
+
+impl Spawner {
+    pub(crate) fn by(
+        handler: impl Fn(WorkerThread) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        Spawner(Some(Arc::new(handler)))
+    }
+
+    /// Makes a thread for a worker that is counted already. On an error it won't run; `lost` is
+    /// called where that comes out after this has returned. A handle where the thread can be joined.
+    pub(crate) fn spawn(
+        &self,
+        name: String,
+        run: impl FnOnce() + Send + 'static,
+        lost: impl FnOnce() + Send + 'static,
+    ) -> io::Result<Option<JoinHandle<()>>> {
+        let Some(handler) = &self.0 else { return spawn(name, run).map(Some) };
+        let phase = Arc::new(Phase { now: AtomicU32::new(ASKED) });
+        let body = Body { run: Box::new(run), lost: Box::new(lost), phase: Arc::clone(&phase) };
+        let asked =
+            std::panic::AssertUnwindSafe(|| handler(WorkerThread { name, body: Some(body) }));
+        let said = std::panic::catch_unwind(asked).unwrap_or_else(|payload| {
+            let error = io::Error::other(format!(
+                "the spawn handler panicked: {}",
+                crate::error::panic_message(payload.as_ref())
+            ));
+            corewise_sync::panics::discard(payload);
+            Err(error)
+        });
+        let now = &phase.now;
+        match said {
+            Err(error) => match now.swap(LOST, Ordering::AcqRel) {
+                // It runs all the same.
+                RUNS => Ok(None),
+                _ => Err(error),
+            },
+            Ok(()) => {
+                match now.compare_exchange(ASKED, PROMISED, Ordering::AcqRel, Ordering::Acquire) {
+                    Err(LOST) => Err(io::Error::other("the spawn handler dropped the worker")),
+                    _ => Ok(None),
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Spawner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Spawner(handler)" } else { "Spawner(std)" })
+    }
+}
+
+#[cfg(not(loom))]
+pub(crate) fn spawn(
+    name: String,
+    body: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    corewise_sync::thread::Builder::new().name(name).spawn(body)
+}
+
+#[cfg(loom)]
+pub(crate) fn spawn(
+    _name: String,
+    body: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    Ok(corewise_sync::thread::spawn(body))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, channel};
+
+    /// What a worker is asked to tell, and the outcome of the spawning.
+    fn ask(spawner: &Spawner) -> (io::Result<()>, Receiver<&'static str>) {
+        let (tell, told) = channel();
+        let lost = tell.clone();
+        let said = spawner.spawn(
+            "name".into(),
+            move || tell.send("ran").expect("the test listens"),
+            move || lost.send("lost").expect("the test listens"),
+        );
+        (said.map(drop), told)
+    }
+
+    #[test]
+    fn a_handler_makes_the_thread() {
+        let spawner = Spawner::by(|worker| {
+            assert_eq!(worker.name(), "name");
+            std::thread::spawn(|| worker.run());
+            Ok(())
+        });
+        let (said, told) = ask(&spawner);
+        said.expect("the handler made one");
+        assert_eq!(told.iter().collect::<Vec<_>>(), ["ran"]);
+    }
+
+    #[test]
+    fn a_handler_that_fails_panics_or_drops_the_worker_is_an_error_and_the_worker_never_runs() {
+        let handlers = [
+            Spawner::by(|_| Err(io::Error::other("no"))),
+            Spawner::by(|_| panic!("on purpose")),
+            Spawner::by(|_| Ok(())),
+        ];
+        for spawner in handlers {
+            let (said, told) = ask(&spawner);
+            assert!(said.is_err());
+            assert_eq!(told.iter().count(), 0);
+        }
+        let kept = Arc::new(corewise_sync::Mutex::new(None));
+        let keeps = Arc::clone(&kept);
+        let (said, told) = ask(&Spawner::by(move |worker| {
+            *keeps.lock() = Some(worker);
+            Err(io::Error::other("no"))
+        }));
+        assert!(said.is_err());
+        let worker: WorkerThread = kept.lock().take().expect("it was kept");
+        worker.run();
+        assert_eq!(told.iter().count(), 0, "it had said no");
+    }
+
+    #[test]
+    fn a_worker_that_is_dropped_after_it_was_promised_is_uncounted() {
+        let kept = Arc::new(corewise_sync::Mutex::new(None));
+        let keeps = Arc::clone(&kept);
+        let (said, told) = ask(&Spawner::by(move |worker| {
+            *keeps.lock() = Some(worker);
+            Ok(())
+        }));
+        said.expect("it was promised");
+        assert!(told.try_recv().is_err());
+        let worker: Option<WorkerThread> = kept.lock().take();
+        drop(worker);
+        assert_eq!(told.iter().collect::<Vec<_>>(), ["lost"]);
+    }
+}
