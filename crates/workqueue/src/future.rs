@@ -12,12 +12,12 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::cpu::current_cpu;
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::{Completion, Mutex};
 use tracing::Span;
 
 use crate::around::Spawner;
+use crate::cpu::current_cpu;
 use crate::error::{JoinError, shielded};
 use crate::future_state::FutureState;
 use crate::item::{Header, Item};

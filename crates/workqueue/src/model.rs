@@ -4,10 +4,13 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
+use corewise_sync::atomic::{AtomicU32, Ordering};
+use corewise_sync::cell::UnsafeCell;
 use corewise_sync::fence::FencePolicy;
 use corewise_topology::AffinityScope;
 
 use crate::colours::{Colours, Tally};
+use crate::future_state::FutureState;
 use crate::item::{Item, Job, Queued};
 use crate::limiter::policy::effective;
 use crate::limiter::slot::{Admission, Hold, Slot};
@@ -283,3 +286,68 @@ impl<F: FencePolicy> AlarmModel<F> {
         self.0.rest(None);
     }
 }
+
+/// A spawned future without its pool: who may touch it.
+pub struct FutureModel {
+    state: FutureState,
+    /// P: belongs to who moved `state` out of idle; loom reports two accesses at once.
+    polls: UnsafeCell<u32>,
+    /// A: how often it ended.
+    ended: AtomicU32,
+}
+
+impl FutureModel {
+    /// Nobody's.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
+        FutureModel {
+            state: FutureState::new(),
+            polls: UnsafeCell::new(0),
+            ended: AtomicU32::new(0),
+        }
+    }
+
+    /// What a worker does; the future is pending still.
+    pub fn poll(&self) {
+        if self.state.begin() {
+            self.touch();
+            if !self.state.pause() {
+                self.end();
+            }
+        }
+    }
+
+    /// What a worker does; the future is ready.
+    pub fn poll_ready(&self) {
+        if self.state.begin() {
+            self.touch();
+            self.state.finish();
+            self.end();
+        }
+    }
+
+    /// What an abort does, or a wake-up that the queue refuses.
+    pub fn stop(&self) {
+        if self.state.stop() {
+            self.end();
+        }
+    }
+
+    /// How often it ended.
+    pub fn ended(&self) -> u32 {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    fn end(&self) {
+        self.touch();
+        self.ended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn touch(&self) {
+        // SAFETY: the caller owns the future, which is what the model is to show.
+        self.polls.with_mut(|polls| unsafe { *polls += 1 });
+    }
+}
+
+// SAFETY: as `FutureTask`: `polls` is touched by the future's owner alone.
+unsafe impl Sync for FutureModel {}
