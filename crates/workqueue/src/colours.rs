@@ -133,7 +133,9 @@ impl<F: FencePolicy, L: Counted> Colours<F, L> {
     }
 
     pub(crate) fn enter_as(tally: &Tally, colour: usize) {
-        tally.in_flight[colour].fetch_add(1, Ordering::Relaxed);
+        // Enter (`limiter/README.md`). SeqCst: pairs with who closes the limiter's gate and then looks
+        // at the counts.
+        tally.in_flight[colour].fetch_add(1, Ordering::SeqCst);
     }
 
     /// Counts an instance out.

@@ -6,18 +6,18 @@ use std::panic::{self, AssertUnwindSafe};
 
 use corewise_sync::panics;
 
-/// A workqueue could not be built.
+/// A workqueue could not be built, or its attributes not be changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The CPUs asked for have none in common with the online CPUs of the machine.
+    /// The machine has none of the CPUs that were asked for.
     NoCpus {
         /// The queue's name.
         queue: String,
         /// What was asked for.
         asked: String,
-        /// What is online.
-        online: String,
+        /// What there is.
+        possible: String,
     },
     /// The system gave no thread for the first worker of a pod.
     Threads {
@@ -31,14 +31,30 @@ pub enum BuildError {
         /// The queue's name.
         queue: String,
     },
+    /// Two things were asked for that don't go together.
+    Conflict {
+        /// The queue's name.
+        queue: String,
+        /// The one.
+        asked: &'static str,
+        /// The other.
+        with: &'static str,
+    },
+    /// The attributes of this kind of queue can't be changed.
+    Fixed {
+        /// The queue's name.
+        queue: String,
+        /// What kind it is of.
+        kind: &'static str,
+    },
 }
 
 impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BuildError::NoCpus { queue, asked, online } => write!(
+            BuildError::NoCpus { queue, asked, possible } => write!(
                 f,
-                "workqueue '{queue}': asked for CPUs {asked}, but only {online} are online: \
+                "workqueue '{queue}': asked for CPUs {asked}, but there are only {possible}: \
                  name at least one of those"
             ),
             BuildError::Threads { queue, reason } => write!(
@@ -49,6 +65,15 @@ impl fmt::Display for BuildError {
             BuildError::ShutDown { queue } => {
                 write!(f, "workqueue '{queue}': its worker pools were shut down")
             }
+            BuildError::Conflict { queue, asked, with } => write!(
+                f,
+                "workqueue '{queue}': {asked} doesn't go together with {with}: leave one of them out"
+            ),
+            BuildError::Fixed { queue, kind } => write!(
+                f,
+                "workqueue '{queue}': it is {kind}, and such a queue keeps its attributes: make it \
+                 unbound if they are to change (max_active has a call of its own)"
+            ),
         }
     }
 }

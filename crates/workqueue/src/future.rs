@@ -21,19 +21,10 @@ use crate::cpu::current_cpu;
 use crate::error::{JoinError, shielded};
 use crate::future_state::FutureState;
 use crate::item::{Header, Item};
+use crate::links::Place;
 use crate::queue::Workqueue;
+use crate::submit::Queueing;
 use crate::task::{JoinHandle, Outcome};
-
-/// Where a future is queued, each time that it is woken.
-#[derive(Debug, Clone, Copy)]
-enum Place {
-    /// On the pod of the CPU that woke it.
-    Waker,
-    /// On the pod of this CPU.
-    Cpu(u32),
-    /// On a pod of this node.
-    Node(Option<u32>),
-}
 
 impl Workqueue {
     /// Polls a future on the queue until it is ready; the handle yields its value. One allocation.
@@ -72,7 +63,7 @@ impl Workqueue {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        self.spawn_future_at(current_cpu().map_or(Place::Waker, Place::Cpu), future)
+        self.spawn_future_at(current_cpu().map_or(Place::Here, Place::Cpu), future)
     }
 
     /// As [`Workqueue::spawn_future`], on the pod of `cpu`; see [`Workqueue::queue_on`].
@@ -115,7 +106,7 @@ impl Workqueue {
             spawner: Spawner::current(),
             me: Weak::clone(me),
         });
-        task.queue();
+        task.queue(false);
         JoinHandle::new(task)
     }
 }
@@ -150,18 +141,15 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    /// Queues a poll.
-    fn queue(self: &Arc<Self>) {
+    /// Queues a poll. `accepted`: the future was before, so that a drain lets it come to its end.
+    fn queue(self: &Arc<Self>, accepted: bool) {
         if self.state.is_over() {
             return;
         }
-        let pool = match self.place {
-            Place::Waker => self.queue.here(),
-            Place::Cpu(cpu) => self.queue.pool_of_cpu(cpu),
-            Place::Node(node) => self.queue.pool_of_node(node),
-        };
+        let item = || Arc::clone(self) as Arc<dyn Item>;
+        let queueing = self.queue.try_submit(self.place, &self.header, item, self.site, accepted);
         // Pending already: that poll sees what this wake-up is about.
-        if !self.queue.submit(pool, self, self.site) && self.queue.is_closed(pool) {
+        if queueing == Queueing::Refused {
             self.stop();
         }
     }
@@ -250,11 +238,11 @@ where
     F::Output: Send + 'static,
 {
     fn wake(self: Arc<Self>) {
-        self.queue();
+        self.queue(true);
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.queue();
+        self.queue(true);
     }
 }
 

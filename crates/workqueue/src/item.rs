@@ -17,7 +17,7 @@ use tracing::Span;
 
 use crate::around;
 use crate::error::shielded;
-use crate::link::Ticket;
+use crate::link::{Link, Ticket};
 use crate::pool::publication::{Label, Publication};
 use crate::work_state::{Finished, Seq, WorkState, at_most, long_before};
 
@@ -191,6 +191,36 @@ impl Queued {
         Queued(header)
     }
 
+    /// The link that it was queued on; `None` in models of the pool alone.
+    pub(crate) fn link(&self) -> Option<Arc<Link>> {
+        self.ticket(|ticket| Arc::clone(&ticket.link))
+    }
+
+    /// It has a place in its link's slot of the limiter, which the end of the instance gives back.
+    pub(crate) fn count(&self) {
+        self.ticket(Ticket::count);
+    }
+
+    fn ticket<R>(&self, f: impl FnOnce(&Ticket) -> R) -> Option<R> {
+        // SAFETY: a queued item is pending, and this handle is what holds the bit.
+        let job = self.header().job.with(|slot| unsafe { (*slot).as_ref().map(NonNull::from) });
+        // SAFETY: as above: nobody changes the slot while this handle is borrowed.
+        let ticket = job.and_then(|job| unsafe { job.as_ref() }.ticket.as_ref());
+        ticket.map(f)
+    }
+
+    /// Gives the instance up as if it had never been queued: who waits for it goes on, the item
+    /// itself isn't told.
+    pub(crate) fn refuse(self) {
+        // SAFETY: a queued item is pending, and this handle is what holds the bit.
+        let job = unsafe { self.header().take_job() }.expect("a queued item has a job");
+        std::mem::forget(self);
+        for event in job.item.header().cancel() {
+            event.complete();
+        }
+        drop_item(job.item);
+    }
+
     fn header(&self) -> &Header {
         // SAFETY: the job in the slot holds the item, and with it the header, until it is taken
         // out, which only the consuming methods and `drop` do.
@@ -280,6 +310,8 @@ impl Running {
         let mut ran = 0;
         loop {
             shown.starts(job.label());
+            // What it queues meanwhile is chained work of this queue.
+            let _owner = job.ticket.as_ref().map(|ticket| ticket.link.shared.enter());
             if let Err(payload) = around::run(&job) {
                 shielded("dropping what a work item panicked with", || job.item.panicked(payload));
             }

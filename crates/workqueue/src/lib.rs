@@ -43,17 +43,20 @@
 //! The protocols and their proofs: `src/pool/README.md`, `src/work_state.md`, `src/colours.rs`.
 
 mod around;
+mod attributes;
 mod block;
+mod builder;
 mod colours;
+mod control;
 mod cpu;
 mod dump;
 mod error;
 mod future;
 mod future_state;
 mod item;
-#[allow(dead_code, reason = "the queue takes it up next")]
 mod limiter;
 mod link;
+mod links;
 #[cfg(loom)]
 #[doc(hidden)]
 pub mod model;
@@ -64,16 +67,20 @@ mod queue;
 mod scoped;
 mod spawn;
 mod stats;
+mod submit;
+mod swap;
 mod task;
 mod timekeeper;
 mod work;
 mod work_state;
 
+pub use attributes::{Attributes, QueueKind};
 pub use block::block_in_place;
+pub use builder::QueueBuilder;
 pub use dump::{Dump, LinkDump, PoolDump, QueueDump, ScopeDump};
 pub use error::{BuildError, JoinError};
 pub use pools::{DEFAULT_IDLE_TIMEOUT, DEFAULT_MAX_WORKERS, PoolsBuilder, WorkerPools};
-pub use queue::{QueueBuilder, Workqueue};
+pub use queue::Workqueue;
 pub use scoped::{Scope, ScopedJoinHandle};
 pub use spawn::WorkerThread;
 pub use stats::{PoolReport, QueueStats};

@@ -7,10 +7,17 @@
 use std::sync::Arc;
 
 use corewise_sync::CachePadded;
-use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use corewise_sync::context::{Owner, OwnerGuard};
 
+use crate::attributes::QueueKind;
 use crate::colours::{Colours, Counted, Tally};
+use crate::item::Queued;
+use crate::limiter::slot::Slot;
+use crate::limiter::{CountedBy, Limiter};
 use crate::pool::group::Group;
+use crate::pools::{Lease, WorkerPools};
+use crate::submit::push;
 
 /// What all links of a queue have in common, former links included.
 pub(crate) struct Shared {
@@ -18,15 +25,43 @@ pub(crate) struct Shared {
     pub(crate) id: u64,
     /// I: the name for reports.
     pub(crate) name: String,
+    /// I: what it is.
+    pub(crate) kind: QueueKind,
+    /// I: whether a freeze of the pools holds its work back.
+    pub(crate) freezable: bool,
     pub(crate) colours: Colours,
+    /// Who may be active, and who waits.
+    pub(crate) limiter: Limiter<Queued>,
     /// What links that are gone had counted.
     former: Counters,
+    /// Keeps the pools open for as long as anything is queued, or can be.
+    pub(crate) pools: WorkerPools,
 }
 
 impl Shared {
-    pub(crate) fn new(id: u64, name: String) -> Arc<Shared> {
-        let colours = Colours::new();
-        Arc::new(Shared { id, name, colours, former: Counters::default() })
+    /// A queue with a new number. `counted_by`, `places`: see [`Limiter::new`].
+    pub(crate) fn new(
+        name: String,
+        pools: &WorkerPools,
+        kind: QueueKind,
+        freezable: bool,
+        (counted_by, places): (CountedBy, usize),
+    ) -> Arc<Shared> {
+        Arc::new(Shared {
+            id: pools.next_queue(),
+            name,
+            kind,
+            freezable,
+            colours: Colours::new(),
+            limiter: Limiter::new(counted_by, places),
+            former: Counters::default(),
+            pools: pools.clone(),
+        })
+    }
+
+    /// The calling thread runs an item of this queue, until the guard is dropped.
+    pub(crate) fn enter(self: &Arc<Self>) -> OwnerGuard {
+        Owner(Arc::as_ptr(self) as usize).enter()
     }
 
     /// The counters of all links, former ones included, and the instances in flight. Each is true,
@@ -77,17 +112,24 @@ pub(crate) struct Link {
     pub(crate) group: Arc<Group>,
     /// I: which of them.
     pub(crate) pool: usize,
+    /// I: the slot of the limiter that its instances are counted in.
+    slot: usize,
+    /// Keeps the pools open.
+    _lease: Arc<Lease>,
 }
 
 impl Link {
     /// Joins a queue with a pool. From here on flushes look at it.
-    pub(crate) fn new(shared: &Arc<Shared>, group: &Arc<Group>, pool: usize) -> Arc<Link> {
+    pub(crate) fn new(shared: &Arc<Shared>, lease: &Arc<Lease>, pool: usize) -> Arc<Link> {
+        let group = &lease.group;
         let link = Arc::new(Link {
             tally: CachePadded::new(Tally::new()),
             counters: CachePadded::default(),
             shared: Arc::clone(shared),
             group: Arc::clone(group),
             pool,
+            slot: shared.limiter.slot_of(pool, group.pools[pool].spec.node),
+            _lease: Arc::clone(lease),
         });
         shared.colours.add(&link);
         link
@@ -99,6 +141,12 @@ impl Link {
         self.counters.add_to(&mut totals);
         totals.in_flight = self.in_flight() as u64;
         totals
+    }
+
+    /// The slot of the limiter that its instances are counted in.
+    #[inline]
+    pub(crate) fn slot(&self) -> &Slot<Queued> {
+        self.shared.limiter.slot(self.slot)
     }
 
     /// Instances queued here and not over (a moment ago).
@@ -128,13 +176,22 @@ pub(crate) struct Ticket {
     /// I: where it was queued.
     pub(crate) link: Arc<Link>,
     colour: usize,
+    /// A: whether it has a place in the limiter, to be given back. Set before it is pushed, by who
+    /// lets it through; read at its end. The push orders them, so Relaxed; atomic only because the
+    /// claimant of a held instance may look at the ticket meanwhile.
+    counted: AtomicBool,
 }
 
 impl Ticket {
     pub(crate) fn new(link: &Arc<Link>) -> Ticket {
         let colour = link.shared.colours.enter(&link.tally);
         link.counters.queued.fetch_add(1, Ordering::Relaxed);
-        Ticket { link: Arc::clone(link), colour }
+        Ticket { link: Arc::clone(link), colour, counted: AtomicBool::new(false) }
+    }
+
+    /// It has a place in the limiter now.
+    pub(crate) fn count(&self) {
+        self.counted.store(true, Ordering::Relaxed);
     }
 
     /// The instance runs away from its home pod; counted.
@@ -145,6 +202,9 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
+        if self.counted.load(Ordering::Relaxed) {
+            self.link.slot().put(&mut push);
+        }
         self.link.shared.colours.leave(&self.link.tally, self.colour);
     }
 }

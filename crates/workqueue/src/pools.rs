@@ -11,9 +11,12 @@ use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_topology::{AffinityScope, CpuSet, DEFAULT_SHARD_SIZE, Machine, Pods};
 
+use crate::attributes::{Class, PoolKey};
 use crate::dump::Dump;
 use crate::error::BuildError;
+use crate::limiter::UsableCpus;
 use crate::link::Shared;
+use crate::links::nodes;
 use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Setup};
 use crate::spawn::{Spawner, WorkerThread};
@@ -45,26 +48,40 @@ struct Inner {
     keeper: Arc<Timekeeper>,
     /// L: is the lock; guards the groups made so far, and whether they are closed.
     groups: Mutex<Groups>,
+    power_efficient: bool,
     /// A: number of the queue made last; only its uniqueness matters, so Relaxed.
     last_queue: AtomicU64,
-    /// L: is the lock; guards the queues that there are, for reports. Those that are gone are taken
-    /// out when the next one comes.
-    queues: Mutex<Vec<Weak<Shared>>>,
+    /// L: is the lock; guards the list of the queues. Not taken together with that of `groups`.
+    queues: Mutex<Queues>,
 }
 
 #[derive(Default)]
 struct Groups {
     // Hashed alike in each process: a seed then replays a schedule.
-    by_attributes: HashMap<Attributes, Arc<Group>, BuildHasherDefault<DefaultHasher>>,
+    by_key: HashMap<PoolKey, (Arc<Group>, Weak<Lease>), BuildHasherDefault<DefaultHasher>>,
+    /// Pools that no queue uses any more, whose workers leave.
+    leaving: Vec<Weak<Group>>,
     closed: bool,
 }
 
-/// What makes queues share pools.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Attributes {
-    pub(crate) scope: AffinityScope,
-    pub(crate) strict: bool,
-    pub(crate) cpus: CpuSet,
+/// Makes a group of pools stay, for as long as somebody has it.
+pub(crate) struct Lease {
+    /// I: the pools.
+    pub(crate) group: Arc<Group>,
+}
+
+/// The queues that there are.
+#[derive(Default)]
+struct Queues {
+    /// By number. Those that are gone are taken out when the next one comes.
+    all: Vec<Weak<Shared>>,
+    frozen: bool,
+}
+
+impl Queues {
+    fn alive(&self) -> Vec<Arc<Shared>> {
+        self.all.iter().filter_map(Weak::upgrade).collect()
+    }
 }
 
 /// Sets up [`WorkerPools`]; see the constants of this module for the defaults.
@@ -76,6 +93,7 @@ pub struct PoolsBuilder {
     idle_timeout: Duration,
     spawner: Spawner,
     time: Settings,
+    power_efficient: bool,
 }
 
 impl PoolsBuilder {
@@ -97,6 +115,14 @@ impl PoolsBuilder {
     /// [`DEFAULT_IDLE_TIMEOUT`].
     pub fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.idle_timeout = timeout;
+        self
+    }
+
+    /// Whether bound queues that are
+    /// [`power_efficient`](crate::QueueBuilder::power_efficient) are made unbound, so that idle CPUs
+    /// stay asleep: the kernel's `workqueue.power_efficient`. Default: no.
+    pub fn power_efficient(mut self, power_efficient: bool) -> Self {
+        self.power_efficient = power_efficient;
         self
     }
 
@@ -132,8 +158,9 @@ impl PoolsBuilder {
                 spawner: self.spawner,
                 keeper: Timekeeper::new(self.time),
                 groups: Mutex::new(Groups::default()),
+                power_efficient: self.power_efficient,
                 last_queue: AtomicU64::new(0),
-                queues: Mutex::new(Vec::new()),
+                queues: Mutex::new(Queues::default()),
             }),
         }
     }
@@ -154,6 +181,7 @@ impl WorkerPools {
             idle_timeout: DEFAULT_IDLE_TIMEOUT,
             spawner: Spawner::default(),
             time: Settings::default(),
+            power_efficient: false,
         }
     }
 
@@ -190,7 +218,8 @@ impl WorkerPools {
 
     /// The state of each pool, in the order of scope and pod.
     pub fn report(&self) -> Vec<PoolReport> {
-        let groups: Vec<_> = self.inner.groups.lock().by_attributes.values().cloned().collect();
+        let groups: Vec<_> =
+            self.inner.groups.lock().by_key.values().map(|(group, _)| Arc::clone(group)).collect();
         let mut report: Vec<_> = groups.iter().flat_map(|g| PoolReport::of(g)).collect();
         report.sort_by_key(|p| (p.scope, p.strict, p.pod));
         report
@@ -200,72 +229,150 @@ impl WorkerPools {
     /// asked for at any time, also after [`WorkerPools::shutdown`], and delays nobody: it takes each
     /// pool's lock for a moment. Allocates; not for an atomic section.
     pub fn dump(&self) -> Dump {
-        let groups: Vec<_> = self.inner.groups.lock().by_attributes.values().cloned().collect();
-        let queues: Vec<_> = self.inner.queues.lock().iter().filter_map(Weak::upgrade).collect();
+        let groups = self.inner.groups.lock().all();
+        let queues = self.queues();
         Dump::new(&self.inner.machine, &self.inner.pods, &groups, &queues)
     }
 
-    /// The part of a new queue that all its links share, with a number of its own: 1, 2, ...
-    pub(crate) fn new_queue(&self, name: String) -> Arc<Shared> {
-        let id = self.inner.last_queue.fetch_add(1, Ordering::Relaxed) + 1;
-        let queue = Shared::new(id, name);
-        let mut queues = self.inner.queues.lock();
-        queues.retain(|queue| queue.strong_count() > 0);
-        queues.push(Arc::downgrade(&queue));
-        queue
+    /// A number for a queue: 1, 2, ...
+    pub(crate) fn next_queue(&self) -> u64 {
+        self.inner.last_queue.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// The pools for a set of attributes: those that are there, or new ones with a first worker
-    /// each.
-    pub(crate) fn group(
-        &self,
-        name: &str,
-        attributes: Attributes,
-    ) -> Result<Arc<Group>, BuildError> {
+    /// Holds back, on each freezable queue, what isn't active already: what is pending stays so,
+    /// what was let through to a pool runs to its end. Queues that are made later are frozen too.
+    /// Doesn't wait: ask [`WorkerPools::is_freezing`]. The kernel's `freeze_workqueues_begin`.
+    pub fn freeze(&self) {
+        self.set_frozen(true);
+    }
+
+    /// Whether the active instances of frozen queues aren't all over yet.
+    pub fn is_freezing(&self) -> bool {
+        self.queues().iter().any(|queue| queue.is_frozen() && queue.active() > 0)
+    }
+
+    /// Ends a [`WorkerPools::freeze`]: what was held back goes, in order.
+    pub fn thaw(&self) {
+        self.set_frozen(false);
+    }
+
+    fn set_frozen(&self, frozen: bool) {
+        // Under the lock, so that a freeze and a thaw at once leave all queues the same. The pushes
+        // of a thaw need the pools' own locks only.
+        let mut queues = self.inner.queues.lock();
+        queues.frozen = frozen;
+        for queue in queues.alive().iter().filter(|queue| queue.freezable) {
+            queue.set_frozen(frozen);
+        }
+    }
+
+    /// Makes a queue known.
+    pub(crate) fn register(&self, queue: &Arc<Shared>) {
+        let mut queues = self.inner.queues.lock();
+        queues.all.retain(|queue| queue.strong_count() > 0);
+        queues.all.push(Arc::downgrade(queue));
+        if queues.frozen && queue.freezable {
+            queue.set_frozen(true);
+        }
+    }
+
+    /// The queues that there are, by number.
+    pub(crate) fn queues(&self) -> Vec<Arc<Shared>> {
+        self.inner.queues.lock().alive()
+    }
+
+    pub(crate) fn is_power_efficient(&self) -> bool {
+        self.inner.power_efficient
+    }
+
+    /// The CPUs that a queue which asked for `cpus` may use now.
+    pub(crate) fn usable_cpus(&self, cpus: Option<&CpuSet>) -> UsableCpus {
+        let machine = &self.inner.machine;
+        let usable = match cpus {
+            Some(cpus) => cpus.intersection(&machine.online()),
+            None => machine.housekeeping(),
+        };
+        let topology = machine.topology();
+        let mut by_node = vec![0; nodes(topology)];
+        for node in topology.nodes() {
+            by_node[node.node as usize] = node.cpus.intersection(&usable).len();
+        }
+        UsableCpus { by_node, total: usable.len() }
+    }
+
+    /// The pools for these attributes: those that are there, or new ones with a first worker each.
+    /// They stay for as long as somebody has the lease.
+    pub(crate) fn lease(&self, name: &str, key: PoolKey) -> Result<Arc<Lease>, BuildError> {
         let mut groups = self.inner.groups.lock();
         if groups.closed {
             return Err(BuildError::ShutDown { queue: name.into() });
         }
-        if let Some(group) = groups.by_attributes.get(&attributes) {
-            return Ok(Arc::clone(group));
+        if let Some((group, lease)) = groups.by_key.get_mut(&key) {
+            return Ok(lease.upgrade().unwrap_or_else(|| {
+                let renewed = Arc::new(Lease { group: Arc::clone(group) });
+                *lease = Arc::downgrade(&renewed);
+                renewed
+            }));
         }
-        let specs = self.inner.specs(&attributes);
+        groups.reap();
+        let specs = self.inner.specs(&key);
         if specs.is_empty() {
             return Err(BuildError::NoCpus {
                 queue: name.into(),
-                asked: attributes.cpus.to_string(),
-                online: self.inner.machine.online().to_string(),
+                asked: key.cpus.map_or_else(String::new, |cpus| cpus.to_string()),
+                possible: self.inner.machine.topology().allowed().to_string(),
             });
         }
         let setup = Setup {
-            scope: attributes.scope,
-            soft: !attributes.strict,
+            scope: key.scope,
+            soft: !key.strict,
             pinned: !self.inner.machine.is_synthetic(),
             idle_timeout: self.inner.idle_timeout,
             spawner: self.inner.spawner.clone(),
             keeper: Arc::clone(&self.inner.keeper),
         };
-        let group = Arc::new(Group::new(setup, specs));
+        let group = Arc::new(Group::new(setup, specs).of_class(key.class, key.nice));
         if let Err(error) = group.start() {
             group.close();
             return Err(BuildError::Threads { queue: name.into(), reason: error.to_string() });
         }
         self.inner.keeper.look_after(&group);
-        groups.by_attributes.insert(attributes, Arc::clone(&group));
-        Ok(group)
+        let lease = Arc::new(Lease { group: Arc::clone(&group) });
+        groups.by_key.insert(key, (group, Arc::downgrade(&lease)));
+        Ok(lease)
+    }
+}
+
+impl Groups {
+    /// Ends the pools that no queue uses any more, before others are made: their workers leave.
+    fn reap(&mut self) {
+        self.leaving.retain(|group| group.strong_count() > 0);
+        let unused = self.by_key.extract_if(|_, (_, lease)| lease.strong_count() == 0);
+        for (_, (group, _)) in unused {
+            group.close();
+            self.leaving.push(Arc::downgrade(&group));
+        }
+    }
+
+    fn all(&self) -> Vec<Arc<Group>> {
+        let used = self.by_key.values().map(|(group, _)| Arc::clone(group));
+        used.chain(self.leaving.iter().filter_map(Weak::upgrade)).collect()
     }
 }
 
 impl Inner {
-    fn specs(&self, attributes: &Attributes) -> Vec<PoolSpec> {
-        let usable = attributes.cpus.intersection(&self.machine.online());
+    /// A pool for each pod that has any of the CPUs, online or not.
+    fn specs(&self, key: &PoolKey) -> Vec<PoolSpec> {
+        let max = if key.class == Class::BottomHalf { 1 } else { self.max_workers };
         let mut specs: Vec<PoolSpec> = self
             .pods
-            .scope(attributes.scope)
+            .scope(key.scope)
             .iter()
             .filter_map(|pod| {
-                let cpus = pod.cpus.intersection(&usable);
-                let max = self.max_workers;
+                let cpus = match &key.cpus {
+                    Some(cpus) => pod.cpus.intersection(cpus),
+                    None => pod.cpus.clone(),
+                };
                 (!cpus.is_empty()).then_some(PoolSpec {
                     pod: pod.pod,
                     cpus,
@@ -290,10 +397,13 @@ impl Inner {
     }
 
     fn close(&self) -> Vec<Arc<Group>> {
+        // Frozen queues too: what they hold back runs, as everything that is queued.
+        let queues = self.queues.lock().alive();
+        queues.iter().for_each(|queue| queue.close());
         let mut groups = self.groups.lock();
         groups.closed = true;
         self.keeper.close();
-        let all: Vec<_> = groups.by_attributes.values().cloned().collect();
+        let all = groups.all();
         for group in &all {
             group.close();
         }

@@ -23,6 +23,7 @@ use tracing::Span;
 use crate::around::Spawner;
 use crate::error::{JoinError, shielded};
 use crate::item::{Header, Item};
+use crate::links::Place;
 use crate::queue::Workqueue;
 
 /// Where closures are spawned that may borrow; see [`Workqueue::scope`].
@@ -108,7 +109,7 @@ impl<'scope> Scope<'scope, '_> {
         C: FnOnce() -> T + Send + 'scope,
         T: Send + 'scope,
     {
-        self.spawn_at(self.queue.here(), closure)
+        self.spawn_at(Place::Here, closure)
     }
 
     /// As [`Scope::spawn`], on the pod of `cpu`; see [`Workqueue::queue_on`].
@@ -118,7 +119,7 @@ impl<'scope> Scope<'scope, '_> {
         C: FnOnce() -> T + Send + 'scope,
         T: Send + 'scope,
     {
-        self.spawn_at(self.queue.pool_of_cpu(cpu), closure)
+        self.spawn_at(Place::Cpu(cpu), closure)
     }
 
     /// As [`Scope::spawn`], on a pod of `node`; see [`Workqueue::queue_node`].
@@ -132,7 +133,7 @@ impl<'scope> Scope<'scope, '_> {
         C: FnOnce() -> T + Send + 'scope,
         T: Send + 'scope,
     {
-        self.spawn_at(self.queue.pool_of_node(node), closure)
+        self.spawn_at(Place::Node(node), closure)
     }
 
     /// The queue that it spawns on.
@@ -141,7 +142,7 @@ impl<'scope> Scope<'scope, '_> {
     }
 
     #[track_caller]
-    fn spawn_at<T, C>(&'scope self, pool: usize, closure: C) -> ScopedJoinHandle<'scope, T>
+    fn spawn_at<T, C>(&'scope self, place: Place, closure: C) -> ScopedJoinHandle<'scope, T>
     where
         C: FnOnce() -> T + Send + 'scope,
         T: Send + 'scope,
@@ -163,7 +164,7 @@ impl<'scope> Scope<'scope, '_> {
         let open = self.shared.remember(Arc::clone(&item));
         if !open
             || !self.queue.submit_with(
-                pool,
+                place,
                 task.header(),
                 || item as Arc<dyn Item>,
                 Location::caller(),

@@ -424,13 +424,13 @@ fn shutdown_may_be_called_from_an_item() {
 }
 
 #[test]
-fn cpus_that_are_not_online_are_refused_by_name() {
+fn cpus_that_the_machine_lacks_are_refused_by_name() {
     let pools = WorkerPools::new(&machine(2));
     let error = Workqueue::builder("far").cpus(CpuSet::from_iter([7])).build(&pools).unwrap_err();
     assert!(matches!(error, BuildError::NoCpus { .. }));
     assert_eq!(
         error.to_string(),
-        "workqueue 'far': asked for CPUs 7, but only 0-1 are online: name at least one of those"
+        "workqueue 'far': asked for CPUs 7, but there are only 0-1: name at least one of those"
     );
 }
 

@@ -102,7 +102,7 @@ impl<T: Hold, F: FencePolicy> Limiter<T, F> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod stepped {
     //! The slots stepped by hand, over numbers instead of work items.
 

@@ -8,13 +8,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use corewise_sync::context::AtomicSection;
 use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_topology::AffinityScope;
 
 use super::word::Reading;
 use super::worker::{self, Worker};
 use super::{Action, Inner, Pool, PoolSpec, PoolStats};
+use crate::attributes::Class;
 use crate::item::{Queued, Running};
 use crate::spawn::Spawner;
 #[cfg(any(test, loom))]
@@ -70,6 +72,12 @@ pub(crate) struct Group<F: FencePolicy = FullFence> {
     pub(crate) scope: AffinityScope,
     /// I: whether the workers are pinned: not on a synthetic machine, whose CPUs don't exist.
     pub(crate) pinned: bool,
+    /// I: what kind of queues they are for.
+    pub(crate) class: Class,
+    /// I: the niceness of the workers' threads.
+    pub(crate) nice: i32,
+    /// A: it was logged that the niceness can't be had. Relaxed: a report more does no harm.
+    pub(super) nice_refused: AtomicBool,
     /// I: how long a surplus worker stays idle before it leaves.
     pub(crate) idle_timeout: Duration,
     /// I: makes the workers' threads.
@@ -96,6 +104,9 @@ impl<F: FencePolicy> Group<F> {
             soft,
             scope,
             pinned,
+            class: Class::Unbound,
+            nice: 0,
+            nice_refused: AtomicBool::new(false),
             idle_timeout,
             spawner,
             keeper,
@@ -105,6 +116,12 @@ impl<F: FencePolicy> Group<F> {
             group.mark_wakeable(index, pool.reading().wake());
         }
         group
+    }
+
+    /// The same pools for queues of another class, with threads of another niceness.
+    pub(crate) fn of_class(mut self, class: Class, nice: i32) -> Self {
+        (self.class, self.nice) = (class, nice);
+        self
     }
 
     /// Queues on a pool. Lock-free unless somebody has to be woken.
@@ -473,6 +490,8 @@ impl<F: FencePolicy> Group<F> {
         let spec = &self.pools[me.pool].spec;
         let placement = corewise_sync::context::Placement { node: spec.node, pod: Some(spec.pod) };
         let _placed = placement.enter();
+        let bottom_half = self.class == Class::BottomHalf;
+        let _section = bottom_half.then(|| AtomicSection::enter("bottom-half work item"));
         running.run(&me.shown)
     }
 

@@ -146,12 +146,14 @@ pub(super) fn start<F: FencePolicy>(
     worker.searching.store(true, Ordering::Relaxed);
     let (group, its) = (Arc::clone(group), Arc::clone(group));
     // The kernel cuts names at 15 bytes.
-    let name = format!("cw-{}{}:{id}", short(group.scope), group.pools[pool].spec.pod);
+    let high = if group.nice < 0 { "H" } else { "" };
+    let name = format!("cw-{}{}:{id}{high}", short(group.scope), group.pools[pool].spec.pod);
     let run = move || {
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         worker.tid.store(tid.unsigned_abs(), Ordering::Relaxed);
         its.pools[pool].inner.lock().arrived(id);
         pin(&its, pool);
+        set_nice(&its);
         let _observed = worker.observe(&its);
         worker.work(&its);
     };
@@ -169,6 +171,24 @@ fn short(scope: AffinityScope) -> &'static str {
         AffinityScope::CacheShard => "shard",
         AffinityScope::Numa => "numa",
         AffinityScope::System => "sys",
+    }
+}
+
+/// Gives the calling worker the niceness of its pools. On Linux a thread has its own.
+fn set_nice<F: FencePolicy>(group: &Group<F>) {
+    if group.nice == 0 {
+        return;
+    }
+    let me = rustix::thread::gettid();
+    if let Err(error) = rustix::process::setpriority_process(Some(me), group.nice)
+        && !group.nice_refused.swap(true, Ordering::Relaxed)
+    {
+        tracing::info!(
+            nice = group.nice,
+            %error,
+            "the workers of a queue can't have its niceness, and run with that of the process: \
+             grant CAP_SYS_NICE or raise RLIMIT_NICE"
+        );
     }
 }
 

@@ -1,0 +1,139 @@
+//! What can be asked of a queue, and which of it makes queues share their pools.
+
+use std::fmt;
+
+use corewise_topology::{AffinityScope, CpuSet};
+
+/// The niceness of high-priority queues: the kernel's `HIGHPRI_NICE_LEVEL`, the least that there is.
+pub(crate) const HIGH_PRIORITY: i32 = -20;
+
+/// What may be changed about an unbound queue while work flows; see
+/// [`Workqueue::set_attributes`](crate::Workqueue::set_attributes). The defaults are those of
+/// [`QueueBuilder`](crate::QueueBuilder).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Attributes {
+    /// What a pod is. Default: [`AffinityScope::CacheShard`].
+    pub scope: AffinityScope,
+    /// Whether work never leaves the pod that it was queued on. Default: false, it may be taken
+    /// over by an idle pod while its own is saturated.
+    pub strict: bool,
+    /// The CPUs that its workers may use; those of them that are offline or isolated count once
+    /// they can be used. Default: `None`, whatever the machine has for general work
+    /// ([`Machine::housekeeping`](corewise_topology::Machine::housekeeping)).
+    pub cpus: Option<CpuSet>,
+    /// The niceness of its workers' threads, from -20 (goes first) to 19; what lies outside is cut
+    /// to that. Less than 0 needs a privilege (`CAP_SYS_NICE`, or `RLIMIT_NICE`); without it the
+    /// workers have the niceness of the process, and that is logged once. Default: 0.
+    pub nice: i32,
+    /// How many instances may be active at once, in all; 0 is no limit. See
+    /// [`QueueBuilder::max_active`](crate::QueueBuilder::max_active). Default: 0.
+    pub max_active: usize,
+}
+
+impl Default for Attributes {
+    fn default() -> Self {
+        Attributes {
+            scope: AffinityScope::default(),
+            strict: false,
+            cpus: None,
+            nice: 0,
+            max_active: 0,
+        }
+    }
+}
+
+/// What a queue is. It stays that for its whole life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum QueueKind {
+    /// Its work runs in the pod that it was queued on, as soon as a worker there is free.
+    #[default]
+    Unbound,
+    /// Unbound, and one instance at a time, in the order in which they were queued.
+    Ordered,
+    /// Its work runs on the CPU that queued it.
+    Bound,
+    /// As bound, with one worker a CPU that runs one item after the other; they must not block.
+    BottomHalf,
+}
+
+impl QueueKind {
+    /// Its name in reports and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            QueueKind::Unbound => "unbound",
+            QueueKind::Ordered => "ordered",
+            QueueKind::Bound => "bound",
+            QueueKind::BottomHalf => "bottom-half",
+        }
+    }
+
+    /// Whether its scope is that of a CPU, for ever.
+    pub(crate) fn per_cpu(self) -> bool {
+        matches!(self, QueueKind::Bound | QueueKind::BottomHalf)
+    }
+}
+
+impl fmt::Display for QueueKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What pools are for: queues with the same share them, others don't interact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Class {
+    Unbound,
+    Bound,
+    BottomHalf,
+}
+
+/// What makes queues share pools.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct PoolKey {
+    pub(crate) class: Class,
+    pub(crate) scope: AffinityScope,
+    pub(crate) strict: bool,
+    pub(crate) cpus: Option<CpuSet>,
+    pub(crate) nice: i32,
+}
+
+impl PoolKey {
+    /// The pools that a queue of this kind with these attributes uses.
+    pub(crate) fn of(kind: QueueKind, attributes: &Attributes) -> PoolKey {
+        let class = match kind {
+            QueueKind::Unbound | QueueKind::Ordered => Class::Unbound,
+            QueueKind::Bound => Class::Bound,
+            QueueKind::BottomHalf => Class::BottomHalf,
+        };
+        PoolKey {
+            class,
+            scope: attributes.scope,
+            strict: attributes.strict,
+            cpus: attributes.cpus.clone(),
+            nice: attributes.nice.clamp(HIGH_PRIORITY, 19),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_priorities_and_cpus_have_pools_of_their_own_and_max_active_does_not() {
+        let plain = Attributes::default();
+        let key = |attributes: &Attributes| PoolKey::of(QueueKind::Unbound, attributes);
+        let other = |edit: fn(&mut Attributes)| {
+            let mut attributes = Attributes::default();
+            edit(&mut attributes);
+            key(&attributes)
+        };
+        assert_eq!(key(&plain), other(|a| a.max_active = 7));
+        assert_eq!(key(&plain), PoolKey::of(QueueKind::Ordered, &plain));
+        assert_ne!(key(&plain), PoolKey::of(QueueKind::Bound, &plain));
+        assert_ne!(key(&plain), other(|a| a.nice = HIGH_PRIORITY));
+        assert_ne!(key(&plain), other(|a| a.cpus = Some(CpuSet::full(1))));
+        assert_eq!(other(|a| a.nice = 100).nice, 19);
+    }
+}

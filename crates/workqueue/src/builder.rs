@@ -1,0 +1,213 @@
+//! Sets up a [`Workqueue`].
+
+use corewise_topology::{AffinityScope, CpuSet};
+
+use crate::attributes::{Attributes, HIGH_PRIORITY, PoolKey, QueueKind};
+use crate::error::BuildError;
+use crate::limiter::CountedBy;
+use crate::link::Shared;
+use crate::links::{Links, nodes};
+use crate::pools::WorkerPools;
+use crate::queue::Workqueue;
+
+/// Sets up a [`Workqueue`].
+///
+/// | what | default |
+/// |---|---|
+/// | kind | unbound: work runs in the pod that it was queued on |
+/// | [`scope`](Self::scope) | [`AffinityScope::CacheShard`] |
+/// | [`strict`](Self::strict) | no: an idle pod takes work over from a saturated one |
+/// | [`cpus`](Self::cpus) | whatever the machine has for general work, now and later |
+/// | [`nice`](Self::nice) | 0 |
+/// | [`max_active`](Self::max_active) | 0: no limit of the queue's own; its pools run one item a CPU at once |
+/// | [`freezable`](Self::freezable) | no |
+/// | [`power_efficient`](Self::power_efficient) | no |
+///
+/// A queue is unbound unless it is made [`ordered`](Self::ordered), [`bound`](Self::bound) or
+/// [`bottom_half`](Self::bottom_half). What doesn't go together is refused by
+/// [`build`](Self::build).
+#[derive(Debug, Clone)]
+pub struct QueueBuilder {
+    name: String,
+    kinds: Vec<QueueKind>,
+    scope: Option<AffinityScope>,
+    strict: Option<bool>,
+    cpus: Option<CpuSet>,
+    nice: i32,
+    max_active: usize,
+    freezable: bool,
+    power_efficient: bool,
+}
+
+impl QueueBuilder {
+    pub(crate) fn new(name: String) -> Self {
+        QueueBuilder {
+            name,
+            kinds: Vec::new(),
+            scope: None,
+            strict: None,
+            cpus: None,
+            nice: 0,
+            max_active: 0,
+            freezable: false,
+            power_efficient: false,
+        }
+    }
+
+    /// What a pod is for this queue. Default: [`AffinityScope::CacheShard`].
+    pub fn scope(mut self, scope: AffinityScope) -> Self {
+        self.scope = Some(scope);
+        self
+    }
+
+    /// Strict: work never leaves the pod it was queued on. Default: soft, it may be taken over by
+    /// an idle pod while its own is saturated.
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.strict = Some(strict);
+        self
+    }
+
+    /// The CPUs that its workers may use; those that are offline count once they come. Default: the
+    /// machine's housekeeping CPUs (online, allowed and not isolated), also as they change.
+    pub fn cpus(mut self, cpus: CpuSet) -> Self {
+        self.cpus = Some(cpus);
+        self
+    }
+
+    /// The niceness of its workers' threads: see [`Attributes::nice`]. Queues of another niceness
+    /// have other pools. Default: 0.
+    pub fn nice(mut self, nice: i32) -> Self {
+        self.nice = nice;
+        self
+    }
+
+    /// High priority: [`nice`](Self::nice) of -20, the kernel's `WQ_HIGHPRI`. Its pools are its
+    /// own, and don't interact with those of other priorities.
+    pub fn high_priority(self) -> Self {
+        self.nice(HIGH_PRIORITY)
+    }
+
+    /// How many instances may be active at once: let through to a pool and not over. The others
+    /// are held back, in order. At most 2048; 0 is no limit. Default: 0.
+    ///
+    /// For a bound queue it holds for each CPU. For an unbound one it holds for the machine, and is
+    /// divided among the NUMA nodes by the CPUs that the queue may use there, rounded up, with at
+    /// least 8 (or all of it) for each: however many pods a node is divided into, they share one
+    /// limit. The kernel's rule (`WQ_UNBOUND` and `max_active`); but its default is 1024, since its
+    /// pools have no limit of their own.
+    pub fn max_active(mut self, max_active: usize) -> Self {
+        self.max_active = max_active;
+        self
+    }
+
+    /// Ordered: one instance at a time, in the order in which they were queued, wherever that was.
+    /// Each runs in the pod that it was queued on. It isn't for use with `max_active`.
+    pub fn ordered(mut self) -> Self {
+        self.kinds.push(QueueKind::Ordered);
+        self
+    }
+
+    /// Bound: work runs on the CPU that queues it, as the kernel's `WQ_PERCPU`. The scope is that of
+    /// a CPU, strictly, and can't be changed. While its CPU is offline, work for it runs anywhere.
+    pub fn bound(mut self) -> Self {
+        self.kinds.push(QueueKind::Bound);
+        self
+    }
+
+    /// Bottom half: as bound, with one worker a CPU that runs one item after the other, in order,
+    /// each in an atomic section: items must not block, and that is reported where they do. The
+    /// kernel's `WQ_BH`. Of the other options it takes [`high_priority`](Self::high_priority) only.
+    pub fn bottom_half(mut self) -> Self {
+        self.kinds.push(QueueKind::BottomHalf);
+        self
+    }
+
+    /// Whether [`WorkerPools::freeze`] holds its work back. Default: no.
+    pub fn freezable(mut self) -> Self {
+        self.freezable = true;
+        self
+    }
+
+    /// A bound queue becomes an unbound one where
+    /// [`PoolsBuilder::power_efficient`](crate::PoolsBuilder::power_efficient) is on: idle CPUs then
+    /// stay asleep. On an unbound queue it changes nothing. Default: no.
+    pub fn power_efficient(mut self) -> Self {
+        self.power_efficient = true;
+        self
+    }
+
+    /// Builds the queue; starts a worker for each pod where the pools for these attributes are new.
+    /// May block.
+    ///
+    /// # Errors
+    /// [`BuildError::Conflict`] where two options don't go together, [`BuildError::NoCpus`] where
+    /// the machine has none of the CPUs, [`BuildError::Threads`] where the system gives no
+    /// thread, [`BuildError::ShutDown`] after [`WorkerPools::shutdown`].
+    pub fn build(self, pools: &WorkerPools) -> Result<Workqueue, BuildError> {
+        let kind = self.kind(pools)?;
+        let mut attributes = Attributes {
+            scope: self.scope.unwrap_or_default(),
+            strict: self.strict.unwrap_or(false),
+            cpus: self.cpus,
+            nice: self.nice,
+            max_active: self.max_active,
+        };
+        if kind.per_cpu() {
+            attributes.scope = AffinityScope::Cpu;
+            attributes.strict = true;
+        }
+        let lease = pools.lease(&self.name, PoolKey::of(kind, &attributes))?;
+        let counted_by = match kind {
+            QueueKind::Unbound => (CountedBy::Node, nodes(pools.machine().topology())),
+            QueueKind::Ordered => (CountedBy::Queue, 1),
+            QueueKind::Bound | QueueKind::BottomHalf => (CountedBy::Pool, lease.group.pools.len()),
+        };
+        let shared = Shared::new(self.name, pools, kind, self.freezable, counted_by);
+        shared.set_max_active(attributes.max_active, attributes.cpus.as_ref());
+        let links = Links::new(&shared, pools, &lease);
+        pools.register(&shared);
+        Ok(Workqueue::new(shared, attributes, links))
+    }
+
+    /// What it is to be, where that is possible.
+    fn kind(&self, pools: &WorkerPools) -> Result<QueueKind, BuildError> {
+        let conflict = |asked: &'static str, with: &'static str| {
+            Err(BuildError::Conflict { queue: self.name.clone(), asked, with })
+        };
+        let mut kind = QueueKind::Unbound;
+        for &asked in &self.kinds {
+            if kind != QueueKind::Unbound && kind != asked {
+                return conflict(asked.name(), kind.name());
+            }
+            kind = asked;
+        }
+        if self.power_efficient && kind == QueueKind::Bound && pools.is_power_efficient() {
+            kind = QueueKind::Unbound;
+        }
+        if self.max_active > 1 && kind == QueueKind::Ordered {
+            return conflict("max_active", kind.name());
+        }
+        if kind.per_cpu() && !(self.power_efficient && kind == QueueKind::Bound) {
+            if self.scope.is_some_and(|scope| scope != AffinityScope::Cpu) {
+                return conflict("scope", kind.name());
+            }
+            if self.strict == Some(false) {
+                return conflict("strict(false)", kind.name());
+            }
+        }
+        if kind == QueueKind::BottomHalf {
+            let nice = self.nice != 0 && self.nice != HIGH_PRIORITY;
+            let others = [
+                (self.max_active != 0, "max_active"),
+                (nice, "nice"),
+                (self.freezable, "freezable"),
+                (self.power_efficient, "power_efficient"),
+                (self.cpus.is_some(), "cpus"),
+            ];
+            if let Some((_, asked)) = others.into_iter().find(|(asked, _)| *asked) {
+                return conflict(asked, kind.name());
+            }
+        }
+        Ok(kind)
+    }
+}

@@ -1,0 +1,226 @@
+//! What can be done to a queue as a whole while work flows: other attributes, another maximum,
+//! freezing, draining, the end.
+
+use std::sync::Arc;
+
+use corewise_sync::Mutex;
+use corewise_sync::atomic::{Ordering, fence};
+use corewise_topology::CpuSet;
+
+use crate::attributes::{Attributes, PoolKey, QueueKind};
+use crate::error::BuildError;
+use crate::limiter::policy::{MAX_ACTIVE_LIMIT, UNLIMITED, effective};
+use crate::link::Shared;
+use crate::links::Links;
+use crate::queue::Workqueue;
+use crate::submit::push;
+
+/// The state that changes of a queue have to agree on.
+#[derive(Debug)]
+pub(crate) struct Control {
+    /// L: is the lock, held during a change of attributes, which may start threads; guards what
+    /// they are now.
+    pub(crate) attributes: Mutex<Attributes>,
+    /// L: is the lock; guards how many drains are under way.
+    drains: Mutex<usize>,
+}
+
+impl Control {
+    pub(crate) fn new(attributes: Attributes) -> Self {
+        Control { attributes: Mutex::new(attributes), drains: Mutex::new(0) }
+    }
+}
+
+impl Workqueue {
+    /// What the queue is.
+    pub fn kind(&self) -> QueueKind {
+        self.shared().kind
+    }
+
+    /// Its attributes now: change what you like in them, and give them to
+    /// [`Workqueue::set_attributes`]. May block, while another thread changes them.
+    pub fn attributes(&self) -> Attributes {
+        self.control().attributes.lock().clone()
+    }
+
+    /// Changes the attributes while work flows, all of them or, where that fails, none. What is
+    /// queued from then on goes to the new pools; what was queued before runs where it is, under
+    /// the old ones. Nothing is lost and nothing runs twice; an ordered queue keeps its order.
+    ///
+    /// Everything is prepared first: the pools, with a first worker for each pod where they are
+    /// new. So it may block, though not on the queue's work: an item may call it.
+    ///
+    /// # Errors
+    /// [`BuildError::Fixed`] for a bound or bottom-half queue, whose attributes are what they are
+    /// (but see [`Workqueue::set_max_active`]); [`BuildError::Conflict`] for a maximum above 1 on an
+    /// ordered queue; else as [`QueueBuilder::build`](crate::QueueBuilder::build). The queue is then
+    /// as it was.
+    pub fn set_attributes(&self, attributes: &Attributes) -> Result<(), BuildError> {
+        let shared = self.shared();
+        let queue = || shared.name.clone();
+        if shared.kind.per_cpu() {
+            return Err(BuildError::Fixed { queue: queue(), kind: shared.kind.name() });
+        }
+        if shared.kind == QueueKind::Ordered && attributes.max_active > 1 {
+            let with = shared.kind.name();
+            return Err(BuildError::Conflict { queue: queue(), asked: "max_active", with });
+        }
+        let mut current = self.control().attributes.lock();
+        let key = PoolKey::of(shared.kind, attributes);
+        if key != PoolKey::of(shared.kind, &current) {
+            // Prepare.
+            let lease = shared.pools.lease(&shared.name, key)?;
+            let links = Links::new(shared, &shared.pools, &lease);
+            // Commit: from here on nothing fails. Who reads the old table queues on the old pools,
+            // which its links keep open.
+            self.links().store(Arc::new(links));
+        }
+        shared.set_max_active(attributes.max_active, attributes.cpus.as_ref());
+        *current = attributes.clone();
+        Ok(())
+    }
+
+    /// Changes how many instances may be active at once; see
+    /// [`QueueBuilder::max_active`](crate::QueueBuilder::max_active). Where it rises, instances that
+    /// are held back go at once; where it falls, what is active goes on. A limit given to a queue
+    /// that had none counts what is queued from then on. Bound queues too. May block, while another
+    /// thread changes the attributes.
+    ///
+    /// # Errors
+    /// [`BuildError::Conflict`] on an ordered queue (but for 0 and 1) and on a bottom-half one (but
+    /// for 0).
+    pub fn set_max_active(&self, max_active: usize) -> Result<(), BuildError> {
+        let shared = self.shared();
+        let most = match shared.kind {
+            QueueKind::Ordered => 1,
+            QueueKind::BottomHalf => 0,
+            QueueKind::Unbound | QueueKind::Bound => usize::MAX,
+        };
+        if max_active > most {
+            let (queue, with) = (shared.name.clone(), shared.kind.name());
+            return Err(BuildError::Conflict { queue, asked: "max_active", with });
+        }
+        let mut current = self.control().attributes.lock();
+        current.max_active = max_active;
+        shared.set_max_active(max_active, current.cpus.as_ref());
+        Ok(())
+    }
+
+    /// Waits until the queue is empty, and meanwhile accepts only what its own running items queue:
+    /// chains of work come to their end, others are refused, with a warning. Afterwards it accepts
+    /// everything again. Where chains don't end it warns after 10 rounds, and after each 100.
+    ///
+    /// Delayed items whose time hasn't come aren't waited for, and are refused if it comes
+    /// meanwhile. May block; called from an item of the same queue it never returns. On a frozen
+    /// queue it waits for the thaw.
+    #[track_caller]
+    pub fn drain(&self) {
+        let shared = self.shared();
+        {
+            let mut drains = self.control().drains.lock();
+            *drains += 1;
+            shared.limiter.slots().for_each(|slot| slot.set_draining(true));
+        }
+        self.drain_rounds();
+        let mut drains = self.control().drains.lock();
+        *drains -= 1;
+        if *drains == 0 {
+            shared.limiter.slots().for_each(|slot| slot.set_draining(false));
+        }
+    }
+
+    /// Drains the queue, and accepts nothing from then on: `queue` returns false, a spawned closure
+    /// is cancelled. The other handles remain, of a queue that is no more. Dropping the last handle
+    /// without it leaves queued work to run.
+    ///
+    /// Delayed items whose time hasn't come are not handled, as in the kernel: cancel them first.
+    /// When it comes they are refused. May block, as [`Workqueue::drain`].
+    #[track_caller]
+    pub fn destroy(&self) {
+        let shared = self.shared();
+        {
+            // Never taken back: it goes from draining to closed.
+            let mut drains = self.control().drains.lock();
+            *drains += 1;
+            shared.limiter.slots().for_each(|slot| slot.set_draining(true));
+        }
+        self.drain_rounds();
+        shared.close();
+        // What slipped in with a chain that ended at the last moment.
+        self.drain_rounds();
+    }
+
+    /// Whether [`WorkerPools::freeze`](crate::WorkerPools::freeze) holds its work back now.
+    pub fn is_frozen(&self) -> bool {
+        self.shared().is_frozen()
+    }
+
+    #[track_caller]
+    fn drain_rounds(&self) {
+        let shared = self.shared();
+        let mut rounds = 0_u32;
+        loop {
+            shared.colours.flush();
+            if shared.is_empty() {
+                return;
+            }
+            rounds += 1;
+            if rounds == 10 || rounds.is_multiple_of(100) {
+                tracing::warn!(
+                    queue = shared.name,
+                    rounds,
+                    "drained again and again: its items keep queueing more on it"
+                );
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Nothing is queued and nothing runs: true of one moment during the call, where nothing is
+    /// queued from outside.
+    fn is_empty(&self) -> bool {
+        // An item may queue another on a link that was looked at already, and end before its own is.
+        // Then the number of those ever queued has changed.
+        let before = self.totals();
+        // Pairs with the Release of the ends that it saw: what those items queued is seen below.
+        fence(Ordering::Acquire);
+        let after = self.totals();
+        before.in_flight == 0 && after.in_flight == 0 && before.queued == after.queued
+    }
+
+    /// Divides the maximum among the slots, by the CPUs of `cpus` that can be used now.
+    pub(crate) fn set_max_active(&self, max_active: usize, cpus: Option<&CpuSet>) {
+        if max_active > MAX_ACTIVE_LIMIT {
+            tracing::warn!(
+                queue = self.name,
+                max_active,
+                "max_active is more than {MAX_ACTIVE_LIMIT}: cut to that"
+            );
+        }
+        let max_active = effective(max_active);
+        let usable =
+            if max_active == UNLIMITED { Default::default() } else { self.pools.usable_cpus(cpus) };
+        self.limiter.set_max_active(max_active, &usable, &mut push);
+    }
+
+    /// Instances that were let through and aren't over (a moment ago).
+    pub(crate) fn active(&self) -> u64 {
+        let held: usize = self.limiter.slots().map(|slot| slot.sizes().2).sum();
+        self.totals().in_flight.saturating_sub(held as u64)
+    }
+
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.limiter.slots().any(|slot| slot.gate().frozen())
+    }
+
+    /// Holds everything back that isn't active, or lets it go.
+    pub(crate) fn set_frozen(&self, frozen: bool) {
+        self.limiter.slots().for_each(|slot| slot.set_frozen(frozen, &mut push));
+    }
+
+    /// Accepts nothing more; what is held back goes on to be let through.
+    pub(crate) fn close(&self) {
+        self.limiter.slots().for_each(|slot| slot.close(&mut push));
+    }
+}

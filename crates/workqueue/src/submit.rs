@@ -1,0 +1,114 @@
+//! How an instance gets from a queue to its pool: counted in its link, past the limiter's gate.
+//!
+//! The steps have the names of `limiter/README.md`.
+
+use std::panic::Location;
+use std::sync::Arc;
+
+use corewise_sync::context;
+use corewise_sync::list::List;
+
+use crate::item::{Header, Item, Job, Queued};
+use crate::limiter::slot::{Admission, Gate, Hold};
+use crate::link::{Link, Ticket};
+
+/// What became of an attempt to queue something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Queueing {
+    /// It is queued.
+    Queued,
+    /// It was pending already, or is disabled.
+    Pending,
+    /// The queue doesn't take it: it is drained, or closed.
+    Refused,
+}
+
+impl Link {
+    /// Queues the item that `item` gives, whose header is `header`. Where it isn't queued it is as if
+    /// nobody had tried. `accepted`: it is part of what the queue has accepted before.
+    pub(crate) fn queue(
+        self: &Arc<Self>,
+        header: &Header,
+        item: impl FnOnce() -> Arc<dyn Item>,
+        site: &'static Location<'static>,
+        accepted: bool,
+    ) -> Queueing {
+        if self.group.pools[self.pool].reading().closed() {
+            return Queueing::Refused;
+        }
+        if !header.state.pend() {
+            return Queueing::Pending;
+        }
+        // Enter.
+        let ticket = Ticket::new(self);
+        // ReadGate.
+        let gate = self.slot().gate();
+        let job = Job { item: item(), ticket: Some(ticket), site };
+        // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
+        let queued = unsafe { Queued::new(job) };
+        if gate.open() {
+            self.group.push(self.pool, queued);
+            return Queueing::Queued;
+        }
+        self.queue_past(gate, queued, accepted)
+    }
+
+    #[cold]
+    fn queue_past(self: &Arc<Self>, gate: Gate, queued: Queued, accepted: bool) -> Queueing {
+        if gate.closed() || gate.draining() && !accepted && !self.shared.runs_here() {
+            if !gate.closed() {
+                tracing::warn!(
+                    queue = self.shared.name,
+                    "queued while the queue is drained, not by one of its own items: dropped"
+                );
+            }
+            queued.refuse();
+            return Queueing::Refused;
+        }
+        match self.slot().admit(gate) {
+            Admission::Free => self.group.push(self.pool, queued),
+            Admission::Counted => {
+                queued.count();
+                self.group.push(self.pool, queued);
+            }
+            Admission::Wait => {
+                let line = self.shared.limiter.line_of(Arc::as_ptr(self) as usize);
+                self.slot().hold(line, queued, &mut push);
+            }
+        }
+        Queueing::Queued
+    }
+}
+
+/// Pushes an instance that was held back: it has a place now.
+pub(crate) fn push(queued: Queued) {
+    if let Some(link) = queued.link() {
+        link.group.push(link.pool, queued);
+    }
+}
+
+impl Hold for Queued {
+    type List = List<Queued>;
+
+    fn append(self, list: &mut List<Queued>) {
+        list.push_back(self);
+    }
+
+    fn take(list: &mut List<Queued>) -> Option<Queued> {
+        let queued = list.pop_front()?;
+        queued.count();
+        Some(queued)
+    }
+
+    fn len(list: &List<Queued>) -> usize {
+        list.len()
+    }
+}
+
+impl crate::link::Shared {
+    /// Whether the calling thread runs an item of this queue: what it queues is chained work.
+    pub(crate) fn runs_here(self: &Arc<Self>) -> bool {
+        context::current_owner() == Some(Arc::as_ptr(self) as usize)
+    }
+}
