@@ -23,18 +23,7 @@ use std::marker::PhantomData;
 use std::panic::Location;
 use std::rc::Rc;
 
-/// Declares thread-locals. Under loom and shuttle, threads are coroutines on one OS thread, so theirs
-/// have to be used; they can't be initialized in a const context, the standard ones should be.
-macro_rules! per_thread {
-    ($(static $name:ident: $type:ty = $init:expr;)*) => {
-        #[cfg(loom)]
-        loom::thread_local! { $(static $name: $type = $init;)* }
-        #[cfg(shuttle)]
-        shuttle::thread_local! { $(static $name: $type = $init;)* }
-        #[cfg(not(any(loom, shuttle)))]
-        std::thread_local! { $(static $name: $type = const { $init };)* }
-    };
-}
+use crate::per_thread;
 
 per_thread! {
     static SECTION: Cell<Option<Site>> = Cell::new(None);

@@ -69,6 +69,28 @@ pub mod thread {
     pub use shuttle::thread::{Builder, JoinHandle, ThreadId, current, spawn, yield_now};
     #[cfg(not(any(loom, shuttle)))]
     pub use std::thread::{Builder, JoinHandle, ThreadId, current, spawn, yield_now};
+
+    #[cfg(loom)]
+    #[doc(hidden)]
+    pub use loom::thread_local as model_thread_local;
+    #[cfg(shuttle)]
+    #[doc(hidden)]
+    pub use shuttle::thread_local as model_thread_local;
+}
+
+/// Declares thread-locals: `static NAME: Type = constant;`, any number. Under loom and shuttle, threads
+/// are coroutines on one OS thread, so theirs have to be used; they can't be initialized in a const
+/// context, the standard ones should be.
+#[macro_export]
+macro_rules! per_thread {
+    ($($(#[$attribute:meta])* static $name:ident: $type:ty = $init:expr;)*) => {
+        #[cfg(any(loom, shuttle))]
+        $crate::thread::model_thread_local! {
+            $($(#[$attribute])* static $name: $type = $init;)*
+        }
+        #[cfg(not(any(loom, shuttle)))]
+        std::thread_local! { $($(#[$attribute])* static $name: $type = const { $init };)* }
+    };
 }
 
 /// Spin hints: the standard library's, or loom's or shuttle's (which yield to the model).

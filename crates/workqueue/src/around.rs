@@ -1,4 +1,5 @@
-//! What surrounds each run of an item: its `tracing` span, and the check that it left nothing behind.
+//! What surrounds each run of an item: its `tracing` span, the note of what runs on this thread, and
+//! the check that it left nothing behind.
 //!
 //! Without a subscriber that wants the span this costs one load of `tracing`'s global level when an
 //! item is spawned and one when it runs; the check reads two thread-locals before and after.
@@ -9,6 +10,7 @@ use std::thread;
 use corewise_sync::context::Standing;
 use tracing::{Level, Span};
 
+use crate::current;
 use crate::item::Job;
 
 /// The spans' target and level: what a subscriber has to let through to see them.
@@ -43,6 +45,7 @@ impl Spawner {
 /// the thread's standing restored.
 pub(crate) fn run(job: &Job) -> thread::Result<()> {
     let standing = Standing::now();
+    let _current = current::enter(job);
     // The subscriber's code is in here too: if it panics, that is the item's panic.
     let result = panic::catch_unwind(AssertUnwindSafe(|| {
         if wanted!() { in_span(job) } else { job.item.run() }

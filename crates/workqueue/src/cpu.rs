@@ -1,6 +1,6 @@
 //! On which CPU a thread is: the system's word, or, in a shuttle schedule, chance's.
 
-#[cfg(not(shuttle))]
+#[cfg(not(any(shuttle, miri)))]
 pub(crate) use corewise_topology::current_cpu;
 
 /// Shuttle's threads are on no CPU, and where the one under them is would change from replay to
@@ -9,4 +9,10 @@ pub(crate) use corewise_topology::current_cpu;
 #[allow(clippy::unnecessary_wraps, reason = "as the system's")]
 pub(crate) fn current_cpu() -> Option<u32> {
     u32::try_from(corewise_sync::model::choose(6)).ok()
+}
+
+/// Miri doesn't know the system call.
+#[cfg(miri)]
+pub(crate) fn current_cpu() -> Option<u32> {
+    None
 }

@@ -49,6 +49,7 @@ mod builder;
 mod colours;
 mod control;
 mod cpu;
+mod current;
 mod dump;
 mod error;
 mod future;
@@ -71,6 +72,7 @@ mod submit;
 mod swap;
 mod task;
 mod timekeeper;
+mod waits;
 mod work;
 mod work_state;
 

@@ -14,6 +14,7 @@ use crate::stats::QueueStats;
 use crate::submit::Queueing;
 use crate::swap::Swap;
 use crate::task::{JoinHandle, Task};
+use crate::waits;
 use crate::work::Work;
 
 /// A workqueue: work that is handed in runs on a worker of a pool, as a rule in the pod that it was
@@ -132,12 +133,13 @@ impl Workqueue {
 
     /// Waits for everything that was queued before the call, and not for what is queued later. May
     /// block; on a worker the pool starts other work meanwhile. Called from an item of the same
-    /// queue it never returns: it waits for its own item.
+    /// queue it never returns: it waits for its own item. That is reported.
     ///
     /// An item that another thread is about to queue (its call hasn't returned, although the item
     /// is pending) may count as queued later; [`Work::flush`] waits for that one too.
     #[track_caller]
     pub fn flush(&self) {
+        waits::for_queue(&self.inner.shared, "Workqueue::flush");
         self.inner.shared.colours.flush();
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::error::panic_message;
 use crate::item::{Header, Item};
+use crate::waits;
 
 /// A function that can be queued again and again without allocating: the kernel's `work_struct`.
 ///
@@ -62,9 +63,10 @@ impl Work {
     /// queued later aren't waited for. May block; on a worker the pool starts other work
     /// meanwhile.
     ///
-    /// Called from the item's own function it never returns: it waits for itself.
+    /// Called from the item's own function it never returns: it waits for itself. That is reported.
     #[track_caller]
     pub fn flush(&self) -> bool {
+        waits::for_item(&self.inner.header, "Work::flush");
         self.inner.header.flush()
     }
 }

@@ -134,6 +134,35 @@ fn an_item_that_leaves_an_atomic_section_behind_is_named_and_the_worker_goes_on(
 }
 
 #[test]
+fn a_wait_of_an_item_for_itself_is_reported_with_both_places() {
+    let (_pools, queue) = queue("selfish");
+    let reported = |text: &str| {
+        while !seen(&queue).iter().any(|seen| seen.field("message").contains(text)) {
+            std::thread::yield_now();
+        }
+        let all = seen(&queue);
+        let report = all.into_iter().find(|seen| seen.field("message").contains(text));
+        report.expect("it was there just now")
+    };
+    // These two never end; nor do their workers, which nobody waits for.
+    let own: Arc<OnceLock<Work>> = Arc::default();
+    let itself = Arc::clone(&own);
+    let work = own.get_or_init(|| {
+        Work::new(move || {
+            let itself = itself.get().expect("it was queued after");
+            itself.flush();
+        })
+    });
+    queue.queue(work);
+    let report = reported("waits for itself: Work::flush at ");
+    assert!(report.field("message").contains("tests/traces.rs"), "{report:?}");
+    let same = queue.clone();
+    drop(queue.spawn(move || same.flush()));
+    let report = reported("waits for its own queue, and with it for itself: Workqueue::flush at");
+    assert!(report.field("function").contains("a_wait_of_an_item"), "{report:?}");
+}
+
+#[test]
 fn a_panic_is_no_reason_to_keep_what_the_item_held() {
     let (_pools, queue) = queue("panics");
     let panicked = Arc::new(Completion::new());

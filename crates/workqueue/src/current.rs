@@ -1,0 +1,47 @@
+//! Which item runs on the calling thread: the innermost, where a waiter runs one inside another.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ptr;
+
+use corewise_sync::per_thread;
+
+use crate::item::Job;
+
+per_thread! {
+    static CURRENT: Cell<*const Job> = Cell::new(ptr::null());
+}
+
+/// The job runs on this thread until the guard is dropped.
+pub(crate) fn enter(job: &Job) -> Guard<'_> {
+    Guard { outer: CURRENT.with(|c| c.replace(job)), job: PhantomData }
+}
+
+/// Restores what ran before. Borrows its job, and belongs to its thread (it holds a pointer, so it
+/// isn't `Send`). It stays in the frame that made it, is not forgotten, and guards end in reverse
+/// order.
+pub(crate) struct Guard<'a> {
+    outer: *const Job,
+    job: PhantomData<&'a Job>,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        CURRENT.with(|c| c.set(self.outer));
+    }
+}
+
+/// Calls `see` with the job that runs on this thread; `None` off the workers, and between items.
+pub(crate) fn with<R>(see: impl FnOnce(Option<&Job>) -> R) -> R {
+    // A thread that is about to end has no current job.
+    let job = CURRENT.try_with(Cell::get).unwrap_or(ptr::null());
+    // SAFETY: where it isn't null, a guard on this thread borrows the job, and is alive: it would have
+    // put the former pointer back else. `see` runs inside that guard's frame, so the job outlives it.
+    see(unsafe { job.as_ref() })
+}
+
+/// The number of the queue whose item runs on this thread; 0 where none does.
+#[allow(dead_code, reason = "a queue that drains asks for it")]
+pub(crate) fn queue_id() -> u64 {
+    with(|job| job.and_then(|job| job.ticket.as_ref()).map_or(0, |ticket| ticket.link.shared.id))
+}
