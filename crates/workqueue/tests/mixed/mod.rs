@@ -3,6 +3,7 @@
 //! random schedules, `torture.rs` on the real machine.
 
 pub(crate) mod ledger;
+mod tasks;
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +12,7 @@ use corewise_sync::thread;
 use corewise_topology::{AffinityScope, Machine};
 use corewise_workqueue::{Work, WorkerPools, Workqueue};
 use ledger::{Entry, Gauge, Ledger, Order};
+use tasks::Tasks;
 
 /// Where decisions come from: part of the schedule under shuttle, seeded on the real machine.
 pub(crate) trait Chance: Clone + Send + 'static {
@@ -54,9 +56,7 @@ struct World {
     lines: Vec<Line>,
     /// Queued on either queue.
     nomad: Item,
-    /// Tasks that were handed in, and what became of them.
-    spawned: AtomicU64,
-    ended: Arc<AtomicU64>,
+    tasks: Tasks,
 }
 
 /// What a work item can do to itself; filled after it was made, emptied at the end.
@@ -118,12 +118,11 @@ impl World {
         ];
         World {
             nomad: item("nomad".into(), &free, &ledger, &gauge, selves),
+            tasks: Tasks::new(&ledger),
             ledger,
             pools,
             cpus,
             lines,
-            spawned: AtomicU64::new(0),
-            ended: Arc::default(),
         }
     }
 
@@ -147,11 +146,10 @@ impl World {
                 item.entry.queue_and_flush(queue, || item.work.flush(), "Work::flush");
             }
             5 => self.flush(line),
-            6 => drop(self.spawn(line, chance)),
             _ => {
-                let joined = self.spawn(line, chance).join();
-                let closing = self.ledger.closing.load(SeqCst);
-                self.ledger.check(joined.is_ok() || closing, || format!("a task: {joined:?}"));
+                // Only from the queue that holds back to the one that doesn't: no circle of waits.
+                let other = (line.queue.name() == "held").then_some(&self.lines[0].queue);
+                self.tasks.act(&line.queue, line.order.as_ref(), other, chance);
             }
         }
     }
@@ -164,34 +162,11 @@ impl World {
         }
     }
 
-    /// Hands a task in; it may hand in another one and wait for it.
-    fn spawn<C: Chance>(&self, line: &Line, chance: &mut C) -> corewise_workqueue::JoinHandle<()> {
-        let called = self.ledger.moment();
-        let returned = Arc::new(AtomicU64::new(0));
-        let (back, order) = (Arc::clone(&returned), line.order.clone());
-        let ended = Arc::clone(&self.ended);
-        // Only from the queue that holds back to the one that doesn't: no circle of waits.
-        let child =
-            (line.queue.name() == "held" && chance.one_in(2)).then(|| self.lines[0].queue.clone());
-        self.spawned.fetch_add(1, SeqCst);
-        let handle = line.queue.spawn(move || {
-            if let Some(order) = order {
-                order.ran(called, back.load(SeqCst));
-            }
-            if let Some(queue) = child {
-                // Cancelled where the pools were shut down.
-                let _ = queue.spawn(thread::yield_now).join();
-            }
-            ended.fetch_add(1, SeqCst);
-        });
-        returned.store(self.ledger.moment(), SeqCst);
-        handle
-    }
-
     /// Nobody queues any more.
     fn end<C: Chance>(&self, chance: &mut C) {
-        for _ in 0..2 {
-            // Items that queue themselves, and those that they queue.
+        // What runs may queue once more: an item itself, a future its next poll, or a task that it
+        // waits for and that wakes it. Six in a row at the most.
+        for _ in 0..6 {
             self.lines.iter().for_each(|line| line.queue.flush());
         }
         let items = self.lines.iter().flat_map(|line| &line.items).chain([&self.nomad]);
@@ -202,11 +177,7 @@ impl World {
             });
             entry.at_rest();
         }
-        let (spawned, ended) = (self.spawned.load(SeqCst), self.ended.load(SeqCst));
-        let closing = self.ledger.closing.load(SeqCst);
-        self.ledger.check(spawned == ended || closing && ended < spawned, || {
-            format!("{ended} of {spawned} tasks ended")
-        });
+        self.tasks.at_rest();
         for line in &self.lines {
             if let Some(order) = &line.order {
                 order.check(&self.ledger, line.queue.name());
