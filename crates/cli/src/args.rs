@@ -28,12 +28,15 @@ const TOPO_EXAMPLES: &str = "\
 Sources:
   live               this machine, as this process may use it (the default)
   sysfs:DIR          a saved copy of /sys/devices/system
-  synthetic:'SPEC'   hwloc's description language
+  xml:FILE           an XML export of hwloc 2, as lstopo --of xml writes it
+  synthetic:'SPEC'   hwloc's description language, indexes= included
 
 Examples:
   corewise topo
   corewise topo --json | jq '.scopes.cache_shard'
   corewise topo --from synthetic:'numa:2 l3:1 core:36 pu:2' --shard-size 12
+  corewise topo --from synthetic:'numa:2 core:12 pu:2(indexes=core)'
+  corewise topo --from xml:other-machine.xml
   corewise topo --svg nodes.svg --scope numa
   corewise topo --from sysfs:/tmp/other-machine";
 
@@ -154,6 +157,7 @@ pub(crate) struct Topo {
 pub(crate) enum Source {
     Live,
     Sysfs(PathBuf),
+    Xml(PathBuf),
     Synthetic(String),
 }
 
@@ -205,10 +209,11 @@ fn source(text: &str) -> Result<Source, String> {
     match text.split_once(':') {
         _ if text == "live" => Ok(Source::Live),
         Some(("sysfs", dir)) if !dir.is_empty() => Ok(Source::Sysfs(dir.into())),
+        Some(("xml", file)) if !file.is_empty() => Ok(Source::Xml(file.into())),
         Some(("synthetic", spec)) if !spec.trim().is_empty() => {
             Ok(Source::Synthetic(spec.to_string()))
         }
-        _ => Err("write live, sysfs:DIR or synthetic:'SPEC'".to_string()),
+        _ => Err("write live, sysfs:DIR, xml:FILE or synthetic:'SPEC'".to_string()),
     }
 }
 
@@ -255,7 +260,8 @@ mod tests {
         assert_eq!(source("live"), Ok(Source::Live));
         assert_eq!(source("sysfs:/x"), Ok(Source::Sysfs("/x".into())));
         assert_eq!(source("synthetic:pu:4"), Ok(Source::Synthetic("pu:4".into())));
-        for bad in ["", "xml:x", "sysfs:", "synthetic: ", "pu:4"] {
+        assert_eq!(source("xml:a:b.xml"), Ok(Source::Xml("a:b.xml".into())));
+        for bad in ["", "xml:", "json:x", "sysfs:", "synthetic: ", "pu:4"] {
             assert!(source(bad).is_err(), "{bad}");
         }
         assert_eq!(timeline_file("a.svg").map(|f| f.format), Ok(TimelineFormat::Svg));

@@ -196,6 +196,39 @@ fn what_cannot_be_read_is_said() {
 }
 
 #[test]
+fn an_xml_export_says_what_its_description_does() {
+    let folder = Folder::new();
+    let machines = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../topology/tests/data");
+    let export = format!("xml:{}", machines.join("xml/two-nodes-far-siblings.xml").display());
+    let mut exported = topo(&folder, &["--from", &export]);
+    assert_eq!(exported["source"], export);
+    let spec = "synthetic:package:2 numa:1 l3:1 l2:12 core:1 pu:2(indexes=core)";
+    exported["source"] = spec.into();
+    assert_eq!(exported, topo(&folder, &["--from", spec]));
+    assert_eq!(exported["scopes"]["smt"][0]["cpus"], "0,24");
+}
+
+#[test]
+fn what_is_wrong_with_an_export_is_said_with_its_place() {
+    let folder = Folder::new();
+    let read = |text: &str| {
+        std::fs::write(folder.join("m.xml"), text).unwrap();
+        folder.corewise(["topo", "--from", "xml:m.xml"]).code(1)
+    };
+    read("<topology>\n</topology>").complains(&["m.xml, line 1, column 1", "hwloc 1", "help"]);
+    read("<topology version=\"2.0\">\n <object type=\"PU\"/>").complains(&[
+        "error: cannot read the topology",
+        "m.xml, line 2, column 2",
+        "Machine",
+    ]);
+    let ran = folder.corewise(["topo", "--from", "xml:nowhere.xml"]).code(1);
+    ran.complains(&["cannot read the topology", "nowhere.xml"]);
+    let ran = folder.corewise(["topo", "--from", "synthetic:core:2 pu:2(indexes=0,1)"]).code(1);
+    ran.complains(&["'0,1' at character 21", "2 numbers for 4 objects"]);
+    folder.corewise(["topo", "--from", "xml:"]).code(2).complains(&["xml:FILE"]);
+}
+
+#[test]
 fn a_reader_that_leaves_early_is_no_failure() {
     use std::process::Stdio;
     let folder = Folder::new();

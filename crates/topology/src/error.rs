@@ -53,6 +53,17 @@ pub enum TopologyError {
         /// What was expected there.
         reason: String,
     },
+    /// An XML export of hwloc is malformed, or does not say what such an export does.
+    Xml {
+        /// The file, or the name that was given for the text.
+        path: PathBuf,
+        /// The line of what is wrong, the first is 1.
+        line: usize,
+        /// Where it starts in that line, in characters; the first is 1.
+        column: usize,
+        /// What is wrong and what would be right.
+        reason: String,
+    },
     /// A folder that was given as a saved sysfs tree is none.
     NotSysfs {
         /// The folder that was given.
@@ -113,6 +124,9 @@ impl fmt::Display for TopologyError {
             Self::Read { path, error } => write!(f, "cannot read {}: {error}", path.display()),
             Self::Content { path, found, reason } => {
                 write!(f, "{} says '{found}': {reason}", path.display())
+            }
+            Self::Xml { path, line, column, reason } => {
+                write!(f, "{}, line {line}, column {column}: {reason}", path.display())
             }
             Self::NotSysfs { path } => write!(
                 f,

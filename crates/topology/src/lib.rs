@@ -1,10 +1,11 @@
 //! Facts about CPUs, caches and nodes: CPU sets, topologies, affinity scopes, pods, shard layout.
 //!
-//! A [`Topology`] is the facts about one machine: the live one, one whose sysfs was saved, or one
-//! described in a line (`numa:2 l3:1 core:36 pu:2`). [`Pods`] divide its CPUs by [`AffinityScope`].
-//! A [`Machine`] is the handle that is passed to whatever places work: the topology, the masks of
-//! usable CPUs that change over time, and an epoch. It changes when it is told to, or asked to look
-//! again ([`Machine::refresh`]); a [`Watch`] says when to, and a [`Subscription`] passes it on.
+//! A [`Topology`] is the facts about one machine: the live one, one whose sysfs was saved, one that
+//! hwloc exported as XML, or one described in a line (`numa:2 l3:1 core:36 pu:2`). [`Pods`] divide
+//! its CPUs by [`AffinityScope`]. A [`Machine`] is the handle that is passed to whatever places
+//! work: the topology, the masks of usable CPUs that change over time, and an epoch. It changes
+//! when it is told to, or asked to look again ([`Machine::refresh`]); a [`Watch`] says when to, and
+//! a [`Subscription`] passes it on.
 //!
 //! ```
 //! use corewise_topology::{AffinityScope, DEFAULT_SHARD_SIZE, Machine};
@@ -38,6 +39,9 @@ mod sysfs;
 mod synthetic;
 mod synthetic_indexes;
 mod synthetic_parse;
+
+mod xml;
+mod xml_elements;
 
 mod change;
 mod machine;

@@ -27,8 +27,8 @@ pub(crate) struct Place {
 ///
 /// `text` is a list of all of them (`0,2,1,3`), or an interleaving: the digits of an object's place
 /// in the tree, taken in another order. Each part `step*count` of `2*24:1*2` is a digit, the
-/// fastest first: objects `step` apart in the tree get numbers one (then `count`) apart. `core:pu`
-/// says the same by the types of levels; `place_of` finds these.
+/// fastest first: objects `step` apart in the tree get numbers one (then `count`) apart. `core`
+/// says the same by the types of levels, which `place_of` finds. The last digit may be left out.
 pub(crate) fn numbers(
     text: &str,
     total: u64,

@@ -226,7 +226,8 @@ impl<'a> Parser<'a> {
         }
         let wanted = level_type(name)?;
         let mut groups = written.iter().filter(|level| level.is_group()).count();
-        for (level, depth) in written.iter().zip(2..) {
+        let (_, inner) = written.split_last().expect("there is a level of CPUs");
+        for (level, depth) in inner.iter().zip(2..) {
             if level.kind != Some(wanted) {
                 continue;
             }
@@ -246,6 +247,9 @@ impl<'a> Parser<'a> {
             // Where none is described there is one, below the machine.
             Type::Numa if !attached => Ok(Place { depth: 1, width: 1 }),
             Type::Numa => Err("nodes that are attached are no level; name another type".into()),
+            Type::Plain(Kind::Pu) => {
+                Err("as in hwloc, 'pu' is not named here: leave it out, it comes last".into())
+            }
             _ => Err(format!("the description has no level '{name}'")),
         }
     }

@@ -221,7 +221,7 @@ const MAX_FILE: u64 = 4 << 20;
 
 /// A file's content, trimmed, or `None` if there is no such file.
 pub(crate) fn text(path: &Path) -> Result<Option<String>> {
-    match read_regular(path) {
+    match read_regular(path, MAX_FILE) {
         // Some archives of sysfs trees have zero bytes at the end of files.
         Ok(text) => {
             Ok(Some(text.trim_matches(|c: char| c == '\0' || c.is_whitespace()).to_owned()))
@@ -231,17 +231,17 @@ pub(crate) fn text(path: &Path) -> Result<Option<String>> {
     }
 }
 
-/// Reads a file that is one: of a pipe or a device (which a tree from elsewhere may link to) reading
-/// may never end. [`MAX_FILE`] bounds what a file can make us keep.
-fn read_regular(path: &Path) -> io::Result<String> {
+/// Reads a file that is one: of a pipe or a device (which a tree from elsewhere may link to)
+/// reading may never end. `most` bytes bound what a file can make us keep.
+pub(crate) fn read_regular(path: &Path, most: u64) -> io::Result<String> {
     let wrong = |what| io::Error::new(ErrorKind::InvalidData, what);
     if !fs::metadata(path)?.is_file() {
-        return Err(wrong("it is not a regular file"));
+        return Err(wrong("it is not a regular file".to_owned()));
     }
     let mut text = String::new();
-    fs::File::open(path)?.take(MAX_FILE + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MAX_FILE {
-        return Err(wrong("it is longer than 4 MiB, which no such file is"));
+    fs::File::open(path)?.take(most + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > most {
+        return Err(wrong(format!("it is longer than {} MiB, which no such file is", most >> 20)));
     }
     Ok(text)
 }

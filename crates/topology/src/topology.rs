@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
-use crate::{live, synthetic, sysfs};
+use crate::{live, synthetic, sysfs, xml};
 
-/// What a [`Topology`] was learnt from. [`Display`](fmt::Display) writes `live`, `sysfs:DIR` or
-/// `synthetic:SPEC`, the words that the program's `--from` takes.
+/// What a [`Topology`] was learnt from. [`Display`](fmt::Display) writes `live`, `sysfs:DIR`,
+/// `xml:FILE` or `synthetic:SPEC`, the words that the program's `--from` takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
@@ -16,6 +16,8 @@ pub enum Source {
     Live,
     /// A saved sysfs tree in this folder.
     Sysfs(PathBuf),
+    /// An XML export of hwloc in this file (or under this name, if it was given as a text).
+    Xml(PathBuf),
     /// A synthetic description.
     Synthetic(String),
 }
@@ -25,6 +27,7 @@ impl fmt::Display for Source {
         match self {
             Source::Live => f.write_str("live"),
             Source::Sysfs(dir) => write!(f, "sysfs:{}", dir.display()),
+            Source::Xml(path) => write!(f, "xml:{}", path.display()),
             Source::Synthetic(description) => write!(f, "synthetic:{description}"),
         }
     }
@@ -78,7 +81,8 @@ pub struct Llc {
 /// The facts about one machine's CPUs, caches and NUMA nodes. It never changes; what changes (CPUs
 /// that go offline, a cpuset that is narrowed) is in the [`Machine`](crate::Machine) around it.
 ///
-/// One type for the live machine, a saved sysfs tree and a synthetic description:
+/// One type for the live machine, a saved sysfs tree, an XML export of hwloc and a synthetic
+/// description:
 ///
 /// ```
 /// use corewise_topology::Topology;
@@ -137,6 +141,34 @@ impl Topology {
         sysfs::saved(dir.as_ref())
     }
 
+    /// Reads an XML export of hwloc 2, as `lstopo --of xml` writes it: cores, packages, unified and
+    /// data caches from the tree, NUMA nodes with their local CPUs. Version 3 has the same in it
+    /// and is read too; those of hwloc 1 have to be converted (`lstopo -i OLD.xml NEW.xml`).
+    ///
+    /// - CPUs in the machine's `complete_cpuset` for which there is no PU are offline here. hwloc
+    ///   means by them CPUs that were offline, or that the exporting process was not allowed to use
+    ///   and left out (`lstopo --disallowed` keeps them, and tells the two apart).
+    /// - [`Topology::allowed`] is the `allowed_cpuset`, so such CPUs are in no pod.
+    /// - Of several NUMA nodes at one place (memory of two kinds) a CPU's own is the first.
+    /// - No CPU is isolated, since exports don't say.
+    ///
+    /// # Errors
+    /// When the file is unreadable, too long (64 MiB) or not such an export. The error names the
+    /// file and the place. Whatever it holds, reading it takes time and memory that its length
+    /// bounds.
+    pub fn from_xml(file: impl AsRef<Path>) -> Result<Topology, TopologyError> {
+        xml::file(file.as_ref())
+    }
+
+    /// Reads an XML export of hwloc that is in memory, as [`Topology::from_xml`] does. `name`
+    /// stands for it in errors and in [`Topology::source`].
+    ///
+    /// # Errors
+    /// As [`Topology::from_xml`].
+    pub fn from_xml_str(xml: &str, name: impl AsRef<Path>) -> Result<Topology, TopologyError> {
+        xml::topology(xml, name.as_ref())
+    }
+
     /// Builds a machine from a description in hwloc's synthetic language: levels from the outermost
     /// to the innermost, each `type:count`, the last one `pu`. Package 0 and node 0 are there where
     /// the description has none. CPUs are numbered in the order of the tree, so SMT siblings are
@@ -153,9 +185,8 @@ impl Topology {
     /// whole machine, in the order of the tree. It counts for `pu` and for NUMA nodes; on other
     /// levels it is only checked. It is one of
     /// - a list: `core:2 pu:2(indexes=0,2,1,3)`;
-    /// - an interleaving by types, the fastest first: `numa:2 core:12 pu:2(indexes=core:pu)`
-    ///   numbers the first threads of all cores, then the second ones; the last part may be left
-    ///   out;
+    /// - an interleaving by types, the fastest first: `numa:2 core:12 pu:2(indexes=core)` numbers
+    ///   the first threads of all cores, then the second ones, as most x86 servers do;
     /// - the same in numbers, `step*count`: `(indexes=2*24:1*2)`.
     ///
     /// Where hwloc warns of an `indexes=` that doesn't fit and goes on without it, this is an

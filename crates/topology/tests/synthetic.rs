@@ -129,7 +129,6 @@ fn numbering(description: &str) -> (Vec<String>, Vec<(u32, String)>) {
 fn indexes_number_the_cpus_of_the_whole_machine() {
     for (description, cores) in [
         ("core:2 pu:2(indexes=0,2,1,3)", vec!["0,2", "1,3"]),
-        ("core:2 pu:2(indexes=core:pu)", vec!["0,2", "1,3"]),
         ("core:2 pu:2(indexes=core)", vec!["0,2", "1,3"]),
         ("core:2 pu:2(indexes=2*2:1*2)", vec!["0,2", "1,3"]),
         ("core:2 pu:2(indexes=7,4,1,100)", vec!["1,100", "4,7"]),
@@ -233,6 +232,7 @@ fn a_wrong_description_names_the_token_its_position_and_the_remedy() {
         ("core:2 pu:2(indexes=0,2,1,2)", "2", 27, "already"),
         ("core:2 pu:2(indexes=core:die)", "die", 26, "no level 'die'"),
         ("core:2 pu:2(indexes=core:cors)", "cors", 26, "unknown type"),
+        ("core:2 pu:2(indexes=core:pu)", "pu", 26, "it comes last"),
         ("core:2 pu:2(indexes=2*3)", "2*3", 21, "interleaves 3 objects"),
         ("core:2(indexes=1,1) pu:2", "1", 18, "already"),
         ("(indexes=0,1) core:2 pu:2", "1", 12, "more numbers"),

@@ -83,6 +83,10 @@ fn read(source: &Source) -> Result<Topology, Failure> {
             Topology::from_sysfs(dir),
             Some("a saved tree holds sys/devices/system/cpu with its cpuN folders"),
         ),
+        Source::Xml(file) => (
+            Topology::from_xml(file),
+            Some("'lstopo --of xml' writes such a file, from any machine and any older export"),
+        ),
         Source::Synthetic(spec) => (
             Topology::synthetic(spec),
             Some("such as synthetic:'numa:2 l3:1 core:36 pu:2', from the outside in"),

@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 /// The whole document.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    /// `live`, `sysfs:DIR` or `synthetic:SPEC`.
+    /// `live`, `sysfs:DIR`, `xml:FILE` or `synthetic:SPEC`.
     pub(super) source: String,
     pub(super) cpus: Vec<Cpu>,
     pub(super) nodes: Vec<Node>,

@@ -1,0 +1,335 @@
+//! Reads a machine from what hwloc exports as XML (`lstopo --of xml`), version 2.
+//!
+//! The format is that of hwloc's `hwloc2.dtd` and of the comments on `cpuset`, `complete_cpuset`
+//! and `allowed_cpuset` in its manual. Version 3 differs in nothing that is read here, so it is
+//! taken too. The tree says who shares a core, a cache, a package; sets of CPUs are read only where
+//! the tree doesn't say it: for the machine, and for NUMA nodes, which hang beside it.
+
+use std::path::Path;
+
+use crate::cpuset::CpuSet;
+use crate::error::TopologyError;
+use crate::facts::{Key, RawCpu, RawMachine};
+use crate::sysfs::read_regular;
+use crate::topology::{Source, Topology};
+use crate::xml_elements::{Element, Elements, Step};
+
+type Result<T> = std::result::Result<T, TopologyError>;
+
+/// The most that is read. An export of 8192 CPUs has about 20 MB.
+const MAX_FILE: u64 = 64 << 20;
+
+/// The longest text of a set of CPUs: twice what 8192 of them need.
+const MAX_SET: usize = 8 << 10;
+
+/// Reads the export in a file.
+pub(crate) fn file(path: &Path) -> Result<Topology> {
+    let text = read_regular(path, MAX_FILE)
+        .map_err(|error| TopologyError::Read { path: path.to_owned(), error })?;
+    topology(&text, path)
+}
+
+/// Reads an export; `name` stands for it in errors and as the source.
+pub(crate) fn topology(text: &str, name: &Path) -> Result<Topology> {
+    // Some editors begin a file with it.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut export = Export::default();
+    let mut elements = Elements::new(text, name);
+    let mut open = Vec::new();
+    while let Some(step) = elements.step()? {
+        match step {
+            Step::Open(element) => {
+                let frame = export
+                    .open(&element, &open)
+                    .map_err(|reason| elements.wrong(element.at, reason))?;
+                open.push(frame);
+            }
+            Step::Close => {
+                open.pop();
+            }
+        }
+    }
+    let Some(machine) = export.machine.take() else {
+        let reason = "it holds no <topology> with a machine; is it an export of lstopo?";
+        return Err(elements.wrong(text.len(), reason));
+    };
+    let raw = export.into_raw(&machine);
+    let topology = raw.into_topology(Source::Xml(name.to_owned()))?;
+    match machine.allowed {
+        Some(allowed) => topology.with_allowed(&allowed),
+        None => Ok(topology),
+    }
+}
+
+/// What an `<object>` is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Machine,
+    Package,
+    Core,
+    Pu,
+    NumaNode,
+    /// A unified or data cache.
+    Cache {
+        level: u32,
+    },
+    /// What says nothing about placement: groups, dies, instruction caches.
+    Plain,
+    /// Caches of memory, devices: no CPU is below them.
+    Other,
+}
+
+/// An element that has begun and not ended.
+#[derive(Clone, Copy, Debug)]
+enum Frame {
+    Topology,
+    /// An object, with a number of its own.
+    Object(Kind, i64),
+    /// Anything else.
+    Beside,
+}
+
+/// The sets of the machine itself. What an export leaves out is `None`.
+#[derive(Debug)]
+struct MachineSets {
+    cpus: Option<CpuSet>,
+    complete: Option<CpuSet>,
+    allowed: Option<CpuSet>,
+}
+
+/// A NUMA node: its number, the CPUs that are there, and with those that are offline.
+#[derive(Debug)]
+struct NumaNode {
+    node: u32,
+    cpus: CpuSet,
+    complete: CpuSet,
+}
+
+/// What was read so far.
+#[derive(Default)]
+struct Export {
+    machine: Option<MachineSets>,
+    cpus: Vec<RawCpu>,
+    seen: CpuSet,
+    nodes: Vec<NumaNode>,
+    seen_nodes: CpuSet,
+    objects: i64,
+}
+
+impl Export {
+    /// Takes in the beginning of an element. The error says what is wrong with it.
+    fn open(&mut self, element: &Element, open: &[Frame]) -> std::result::Result<Frame, String> {
+        match (element.name.as_str(), open.last()) {
+            ("topology", None) => {
+                version(element.get("version"))?;
+                Ok(Frame::Topology)
+            }
+            (other, None) => {
+                Err(format!("expected <topology>, found <{other}>; is it an export of lstopo?"))
+            }
+            ("object", Some(Frame::Beside)) => {
+                Err("an <object> can't be here, only in <topology> or another object".into())
+            }
+            ("object", Some(&parent)) => self.object(element, parent, open),
+            _ => Ok(Frame::Beside),
+        }
+    }
+
+    fn object(
+        &mut self,
+        element: &Element,
+        parent: Frame,
+        open: &[Frame],
+    ) -> std::result::Result<Frame, String> {
+        let kind = kind(element)?;
+        match (parent, kind) {
+            (Frame::Topology, Kind::Machine) if self.machine.is_some() => {
+                return Err("there is a second machine; an export has one".into());
+            }
+            (Frame::Topology, Kind::Machine) => {
+                self.machine = Some(MachineSets {
+                    cpus: set(element, "cpuset")?,
+                    complete: set(element, "complete_cpuset")?,
+                    allowed: set(element, "allowed_cpuset")?,
+                });
+            }
+            (Frame::Topology, _) => return Err("the outermost object must be a Machine".into()),
+            (_, Kind::Machine) => return Err("a Machine can't be within another object".into()),
+            (_, Kind::Other | Kind::NumaNode) => {}
+            (Frame::Object(Kind::Pu | Kind::NumaNode | Kind::Other, _), _) => {
+                return Err("nothing that has CPUs can be in a PU, a memory or a device".into());
+            }
+            _ => {}
+        }
+        self.objects += 1;
+        match kind {
+            Kind::Pu => self.processing_unit(element, open)?,
+            Kind::NumaNode => self.numa_node(element)?,
+            _ => {}
+        }
+        Ok(Frame::Object(kind, self.objects))
+    }
+
+    fn processing_unit(
+        &mut self,
+        element: &Element,
+        open: &[Frame],
+    ) -> std::result::Result<(), String> {
+        let cpu = os_index(element)?;
+        if set(element, "cpuset")?.is_some_and(|cpus| cpus != CpuSet::from_iter([cpu])) {
+            return Err(format!("its cpuset is not that of PU {cpu} alone"));
+        }
+        let machine = self.machine.as_ref().and_then(|machine| machine.cpus.as_ref());
+        if machine.is_some_and(|cpus| !cpus.contains(cpu)) {
+            return Err(format!("PU {cpu} is not in the cpuset of the machine"));
+        }
+        if !self.seen.insert(cpu) {
+            return Err(format!("PU {cpu} is there already"));
+        }
+        let around = |wanted: fn(Kind) -> bool| {
+            open.iter().rev().find_map(|frame| match frame {
+                Frame::Object(kind, number) if wanted(*kind) => Some(Key::Ids(vec![*number])),
+                _ => None,
+            })
+        };
+        let cache = open.iter().filter_map(|frame| match frame {
+            Frame::Object(Kind::Cache { level }, number) => Some((*level, *number)),
+            _ => None,
+        });
+        self.cpus.push(RawCpu {
+            cpu,
+            // Where cores were left out, each PU stands for one, as in synthetic descriptions.
+            core: Some(around(|kind| kind == Kind::Core).unwrap_or(Key::Lowest(cpu))),
+            package: around(|kind| kind == Kind::Package)
+                .or_else(|| around(|kind| kind == Kind::Machine)),
+            cache: cache.max().map(|(level, number)| (level, Key::Ids(vec![number]))),
+            node: None,
+            online: true,
+        });
+        Ok(())
+    }
+
+    fn numa_node(&mut self, element: &Element) -> std::result::Result<(), String> {
+        let node = os_index(element)?;
+        if !self.seen_nodes.insert(node) {
+            return Err(format!("NUMA node {node} is there already"));
+        }
+        let Some(cpus) = set(element, "cpuset")? else {
+            return Err(format!("NUMA node {node} has no cpuset"));
+        };
+        let complete = set(element, "complete_cpuset")?.unwrap_or_default().union(&cpus);
+        self.nodes.push(NumaNode { node, cpus, complete });
+        Ok(())
+    }
+
+    /// Adds the CPUs that have no PU, and to all of them their nodes.
+    fn into_raw(mut self, machine: &MachineSets) -> RawMachine {
+        let sets = machine.cpus.iter().chain(&machine.complete);
+        let known = sets.fold(CpuSet::new(), |known, set| known.union(set));
+        self.cpus.extend(known.difference(&self.seen).iter().map(|cpu| RawCpu {
+            cpu,
+            core: None,
+            package: None,
+            cache: None,
+            node: None,
+            online: false,
+        }));
+
+        // A CPU's own node is the one with the fewest CPUs around it and, of several there (memory
+        // of two kinds), the first.
+        let mut of_cpu = vec![None; CpuSet::MAX_CPU as usize + 1];
+        let mut claim = |sets: fn(&NumaNode) -> &CpuSet| {
+            self.nodes.sort_by_key(|node| sets(node).len());
+            for node in &self.nodes {
+                for cpu in sets(node) {
+                    of_cpu[cpu as usize].get_or_insert(node.node);
+                }
+            }
+        };
+        claim(|node| &node.cpus);
+        claim(|node| &node.complete);
+        for cpu in &mut self.cpus {
+            cpu.node = of_cpu[cpu.cpu as usize];
+        }
+        let nodes = self.seen_nodes.iter().collect();
+        RawMachine { cpus: self.cpus, nodes, isolated: CpuSet::new() }
+    }
+}
+
+fn version(version: Option<&str>) -> std::result::Result<(), String> {
+    match version.map(|version| version.split('.').next().unwrap_or(version)) {
+        Some("2" | "3") => Ok(()),
+        None => Err("it has no version, so it is an export of hwloc 1; make it one of version 2 \
+                     with 'lstopo -i OLD.xml NEW.xml' of hwloc 2"
+            .into()),
+        Some(_) => Err(format!(
+            "it has version '{}'; exports of version 2 (and 3) can be read",
+            version.unwrap_or_default()
+        )),
+    }
+}
+
+fn kind(element: &Element) -> std::result::Result<Kind, String> {
+    let Some(name) = element.get("type") else { return Err("the object has no type".into()) };
+    Ok(match name {
+        "Machine" => Kind::Machine,
+        "Package" => Kind::Package,
+        "Core" => Kind::Core,
+        "PU" => Kind::Pu,
+        "NUMANode" => Kind::NumaNode,
+        // The last three are those that hwloc takes as groups too.
+        "Group" | "Die" | "Tile" | "Module" | "Cluster" => Kind::Plain,
+        "MemCache" | "Misc" | "Bridge" | "PCIDev" | "OSDev" => Kind::Other,
+        _ => return cache(name, element),
+    })
+}
+
+/// `L3Cache`, `L1iCache`; the attributes `depth` and `cache_type` must say the same.
+fn cache(name: &str, element: &Element) -> std::result::Result<Kind, String> {
+    let unknown = || format!("unknown type of object '{name}'");
+    let inner = name.strip_prefix('L').and_then(|name| name.strip_suffix("Cache"));
+    let inner = inner.ok_or_else(unknown)?;
+    let (digits, instruction) = match inner.strip_suffix('i') {
+        Some(digits) => (digits, true),
+        None => (inner, false),
+    };
+    let level = digits.parse().ok().filter(|level| (1..=5).contains(level)).ok_or_else(unknown)?;
+    let agrees = match element.get("cache_type") {
+        Some("0" | "1") => !instruction,
+        Some("2") => instruction,
+        Some(_) => false,
+        None => true,
+    };
+    if !agrees || element.get("depth").is_some_and(|depth| depth != digits) {
+        return Err(format!("its depth or cache_type is not that of an {name}"));
+    }
+    Ok(if instruction { Kind::Plain } else { Kind::Cache { level } })
+}
+
+fn os_index(element: &Element) -> std::result::Result<u32, String> {
+    let kind = element.get("type").unwrap_or_default();
+    let Some(text) = element.get("os_index") else {
+        return Err(format!("the {kind} has no os_index, which is its number"));
+    };
+    let number = text.parse().ok().filter(|&number| number <= CpuSet::MAX_CPU);
+    number.ok_or_else(|| {
+        format!("os_index '{text}' of the {kind}: expected a number from 0 to {}", CpuSet::MAX_CPU)
+    })
+}
+
+/// A set of CPUs, such as `0x0000000f,,0x00000001`: words of 32 bits, the highest first. A word
+/// that is left out is 0.
+fn set(element: &Element, name: &str) -> std::result::Result<Option<CpuSet>, String> {
+    let Some(text) = element.get(name) else { return Ok(None) };
+    if text.len() > MAX_SET {
+        return Err(format!("{name} is longer than that of any machine"));
+    }
+    let words = text.split(',').map(|word| if word.is_empty() { "0" } else { word });
+    let set = CpuSet::from_mask(&words.collect::<Vec<_>>().join(","));
+    set.map(Some).map_err(|error| match error {
+        TopologyError::CpuList { item, reason, .. } => {
+            format!("{name} has '{item}' in it: {reason}")
+        }
+        other => format!("{name}: {other}"),
+    })
+}

@@ -1,0 +1,208 @@
+//! The machines of tests/data, each by the trap that it stands for, in every form that it has.
+#![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use corewise_topology::{AffinityScope, Pods, Topology};
+
+/// The machines in a form that can be read: name, form, and what was read.
+type Read = Vec<(String, &'static str, Topology)>;
+
+fn data(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path)
+}
+
+/// Name, description and allowed CPUs of each machine.
+fn machines() -> Vec<[String; 3]> {
+    let table = fs::read_to_string(data("machines.txt")).unwrap();
+    let lines = table.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let machines = lines.map(|line| {
+        let columns: Vec<String> = line.split('|').map(|word| word.trim().to_owned()).collect();
+        columns.try_into().unwrap_or_else(|_| panic!("three columns: {line}"))
+    });
+    machines.collect()
+}
+
+/// Lays out a file of `PATH:CONTENT` lines as the folder that it was, and reads that.
+fn sysfs(path: &Path) -> Topology {
+    // Hundreds of small files, which are not worth a disk.
+    let memory = Some(Path::new("/dev/shm")).filter(|memory| memory.is_dir());
+    let folder = memory.map_or_else(tempfile::tempdir, tempfile::tempdir_in).unwrap();
+    for line in fs::read_to_string(path).unwrap().lines() {
+        let (file, text) = line.split_once(':').unwrap();
+        let file = folder.path().join(file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, format!("{text}\n")).unwrap();
+    }
+    Topology::from_sysfs(folder.path()).unwrap()
+}
+
+/// A machine in every form that it has.
+fn forms(name: &str) -> Read {
+    let [_, description, allowed] = machines().into_iter().find(|row| row[0] == name).unwrap();
+    let mut forms = Vec::new();
+    if !description.is_empty() {
+        forms.push(("synthetic", Topology::synthetic(&description).unwrap()));
+    }
+    let saved = data(&format!("sysfs/{name}.sysfs"));
+    if saved.exists() {
+        forms.push(("sysfs", sysfs(&saved)));
+    }
+    // Only an export has the cpuset of a process in it.
+    for (_, topology) in &mut forms {
+        if !allowed.is_empty() {
+            *topology = topology.clone().with_allowed(&allowed.parse().unwrap()).unwrap();
+        }
+    }
+    let export = data(&format!("xml/{name}.xml"));
+    if export.exists() {
+        forms.push(("xml", Topology::from_xml(export).unwrap()));
+    }
+    forms.into_iter().map(|(form, topology)| (name.to_owned(), form, topology)).collect()
+}
+
+/// Checks a machine in every form: its counts of CPUs, cores, packages and nodes, the level of its
+/// last-level caches, and the cores of each cache's shards.
+fn check(name: &str, counts: [usize; 4], level: Option<u32>, shards: &[&[u32]]) {
+    let forms = forms(name);
+    assert!(!forms.is_empty(), "{name}");
+    for (name, form, topology) in forms {
+        let found = [
+            topology.cpus().len(),
+            topology.core_count(),
+            topology.package_count(),
+            topology.nodes().len(),
+        ];
+        assert_eq!(found, counts, "{name}, {form}: CPUs, cores, packages, nodes");
+        assert!(topology.llcs().iter().all(|llc| llc.level == level), "{name}, {form}");
+        let pods = Pods::new(&topology, 8);
+        let layouts: Vec<_> = pods.shard_layouts().map(|(_, layout)| layout.shards()).collect();
+        assert_eq!(layouts, shards, "{name}, {form}");
+    }
+}
+
+#[test]
+fn at_least_eight_machines_are_there_and_each_has_a_form() {
+    let names: Vec<String> = machines().into_iter().map(|[name, ..]| name).collect();
+    assert!(names.len() >= 8, "{names:?}");
+    for name in &names {
+        assert!(!forms(name).is_empty(), "{name}");
+    }
+    // No file is left over, which nothing reads.
+    for (folder, ending) in [("xml", ".xml"), ("sysfs", ".sysfs")] {
+        for entry in fs::read_dir(data(folder)).unwrap() {
+            let file = entry.unwrap().file_name().into_string().unwrap();
+            let name = file.strip_suffix(ending).unwrap();
+            assert!(names.iter().any(|known| known == name), "{file}");
+        }
+    }
+}
+
+#[test]
+fn every_form_of_a_machine_gives_the_same_facts() {
+    let mut compared = 0;
+    for [name, ..] in machines() {
+        let forms = forms(&name);
+        for pair in forms.windows(2) {
+            let [(_, first, a), (_, second, b)] = pair else { unreachable!() };
+            let what = format!("{name}: {first} and {second}");
+            assert_eq!(a.cpus(), b.cpus(), "{what}");
+            assert_eq!(a.nodes(), b.nodes(), "{what}");
+            assert_eq!(a.llcs(), b.llcs(), "{what}");
+            assert_eq!(a.isolated(), b.isolated(), "{what}");
+            // An export of a running machine allows no CPU that was offline.
+            let online = a.online();
+            assert_eq!(a.allowed().intersection(&online), b.allowed().intersection(&online));
+            if a.allowed() == b.allowed() {
+                assert_eq!(Pods::new(a, 8), Pods::new(b, 8), "{what}");
+            }
+            compared += 1;
+        }
+    }
+    assert!(compared >= 10, "{compared} pairs");
+}
+
+#[test]
+fn one_cache_of_72_cores_has_nine_shards_of_eight() {
+    check("one-cache-72-cores", [72, 72, 1, 1], Some(3), &[&[8; 9]]);
+}
+
+#[test]
+fn eleven_caches_of_8_cores_are_not_divided() {
+    check("eleven-caches-of-8-cores", [176, 88, 1, 1], Some(3), &[[8].as_slice(); 11]);
+}
+
+#[test]
+fn two_nodes_have_the_same_shard_sizes_however_siblings_are_numbered() {
+    for (name, first) in
+        [("two-nodes-adjacent-siblings", "0-11"), ("two-nodes-far-siblings", "0-5,24-29")]
+    {
+        check(name, [48, 24, 2, 2], Some(3), &[&[6, 6], &[6, 6]]);
+        for (_, form, topology) in forms(name) {
+            let pods = Pods::new(&topology, 8);
+            let shards = pods.scope(AffinityScope::CacheShard);
+            assert_eq!(shards[0].cpus.to_string(), first, "{form}");
+            assert_eq!(shards.iter().map(|pod| pod.cpus.len()).collect::<Vec<_>>(), [12; 4]);
+            let nodes: Vec<_> = shards.iter().map(|pod| pod.node).collect();
+            assert_eq!(nodes, [Some(0), Some(0), Some(1), Some(1)], "{form}");
+        }
+    }
+}
+
+#[test]
+fn a_vm_that_reports_no_l3_has_its_next_cache_as_the_last_level() {
+    check("vm-without-l3", [8, 8, 1, 1], Some(2), &[[1].as_slice(); 8]);
+}
+
+#[test]
+fn a_vm_that_reports_no_cache_has_packages_in_its_place() {
+    check("vm-without-caches", [8, 8, 8, 1], None, &[[1].as_slice(); 8]);
+}
+
+#[test]
+fn a_cpuset_that_hides_lowest_siblings_hides_no_core() {
+    check("cpuset-hides-lowest-siblings", [48, 24, 1, 1], Some(3), &[&[8, 8, 8]]);
+    for (_, form, topology) in forms("cpuset-hides-lowest-siblings") {
+        let pods = Pods::new(&topology, 8);
+        let shards = pods.scope(AffinityScope::CacheShard).iter();
+        let shards: Vec<String> = shards.map(|pod| pod.cpus.to_string()).collect();
+        // 36-47 are the second threads of 12-23.
+        assert_eq!(shards, ["0-7", "8-11,36-39", "40-47"], "{form}");
+    }
+}
+
+#[test]
+fn unequal_clusters_keep_their_sizes() {
+    check("unequal-clusters", [10, 10, 1, 1], Some(2), &[&[4], &[4], &[2]]);
+}
+
+#[test]
+fn one_cache_of_512_cpus_has_64_shards() {
+    check("one-cache-512-cpus", [512, 512, 1, 1], Some(3), &[&[8; 64]]);
+}
+
+#[test]
+fn offline_cpus_are_known_and_shift_nothing() {
+    for (_, form, topology) in forms("offline-cpus") {
+        assert_eq!(topology.cpu_set().to_string(), "0-15", "{form}");
+        assert_eq!(topology.online().to_string(), "0-2,4-5,7-8,10-13,15", "{form}");
+        let offline = topology.cpu(14).unwrap();
+        assert_eq!((offline.core, offline.package, offline.llc), (None, None, None), "{form}");
+        // A core that lost one thread is a core; one that lost both is none.
+        assert_eq!(topology.core_count(), 7, "{form}");
+        let layouts = Pods::new(&topology, 8);
+        let layouts: Vec<_> = layouts.shard_layouts().map(|(_, layout)| layout.cores()).collect();
+        assert_eq!(layouts, [4, 3], "{form}");
+    }
+}
+
+#[test]
+fn fast_memory_beside_a_node_is_no_cpus_own() {
+    for (_, form, topology) in forms("memory-of-two-kinds") {
+        let nodes: Vec<_> =
+            topology.nodes().iter().map(|node| (node.node, node.cpus.to_string())).collect();
+        let wanted = [(0, "0-3"), (1, ""), (2, "4-7"), (3, "")];
+        assert_eq!(nodes, wanted.map(|(node, cpus)| (node, cpus.to_owned())), "{form}");
+    }
+}
