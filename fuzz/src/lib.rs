@@ -10,25 +10,32 @@
 //! | [`handshake()`] | what a client sends in its handshake | the same answers however the bytes are cut; well-formed, bounded |
 //! | [`transmission()`] | requests behind a good handshake | each answered once, with what a model says; the same contents |
 //! | [`connection()`] | a whole connection from its first byte | it ends; a device that wasn't chosen isn't touched; others are served |
+//! | [`topology()`] | an XML export or a synthetic description of a machine | facts agree with each other, errors point into the input |
 
 mod connection;
 mod device;
 mod handshake;
 mod mutate;
 pub mod seeds;
+mod topology;
 mod transmission;
 
 pub use connection::connection;
 pub use handshake::handshake;
 pub use mutate::Mutator;
+pub use topology::topology;
 pub use transmission::transmission;
 
 /// A fuzz target.
 pub type Target = fn(&[u8]);
 
 /// All targets, by the names of their corpora.
-pub const TARGETS: [(&str, Target); 3] =
-    [("handshake", handshake), ("transmission", transmission), ("connection", connection)];
+pub const TARGETS: [(&str, Target); 4] = [
+    ("handshake", handshake),
+    ("transmission", transmission),
+    ("connection", connection),
+    ("topology", topology),
+];
 
 /// Replays the files named on the command line.
 ///

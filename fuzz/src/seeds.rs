@@ -209,6 +209,11 @@ pub fn connection() -> Vec<Seed> {
 }
 
 /// The seeds of every target, by the names of their corpora.
-pub fn all() -> [(&'static str, Vec<Seed>); 3] {
-    [("handshake", handshake()), ("transmission", transmission()), ("connection", connection())]
+pub fn all() -> [(&'static str, Vec<Seed>); 4] {
+    [
+        ("handshake", handshake()),
+        ("transmission", transmission()),
+        ("connection", connection()),
+        ("topology", crate::topology::seeds()),
+    ]
 }

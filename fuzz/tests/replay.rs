@@ -69,6 +69,16 @@ fn stored_inputs_of_whole_connections() {
 }
 
 #[test]
+fn stored_descriptions_of_machines() {
+    replay("topology");
+}
+
+#[test]
+fn mutated_descriptions_of_machines() {
+    mutations("topology", 500);
+}
+
+#[test]
 fn mutated_inputs_of_the_handshake() {
     mutations("handshake", 500);
 }
