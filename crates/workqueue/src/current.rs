@@ -39,9 +39,3 @@ pub(crate) fn with<R>(see: impl FnOnce(Option<&Job>) -> R) -> R {
     // put the former pointer back else. `see` runs inside that guard's frame, so the job outlives it.
     see(unsafe { job.as_ref() })
 }
-
-/// The number of the queue whose item runs on this thread; 0 where none does.
-#[allow(dead_code, reason = "a queue that drains asks for it")]
-pub(crate) fn queue_id() -> u64 {
-    with(|job| job.and_then(|job| job.ticket.as_ref()).map_or(0, |ticket| ticket.link.shared.id))
-}

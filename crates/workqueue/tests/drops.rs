@@ -1,0 +1,229 @@
+//! Dropping a handle never waits and never deadlocks, wherever that is.
+
+use std::future::poll_fn;
+use std::sync::{Arc, mpsc};
+use std::task::{Poll, Waker};
+
+use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::context::{self, AtomicSection};
+use corewise_sync::{Completion, Mutex};
+use corewise_topology::{AffinityScope, Machine};
+use corewise_workqueue::{QueueBuilder, Work, WorkerPools, Workqueue};
+
+fn pools(cpus: u32) -> WorkerPools {
+    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
+    WorkerPools::new(&machine.expect("a valid description"))
+}
+
+fn builder() -> QueueBuilder {
+    Workqueue::builder("drops").scope(AffinityScope::System)
+}
+
+fn queue(pools: &WorkerPools) -> Workqueue {
+    builder().build(pools).expect("a queue")
+}
+
+/// Occupies the queue's only worker until the returned event is completed.
+fn occupy(queue: &Workqueue) -> Arc<Completion> {
+    let (gate, started) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    let (inside, here) = (Arc::clone(&gate), Arc::clone(&started));
+    drop(queue.spawn(move || {
+        here.complete();
+        while !inside.is_complete() {
+            std::thread::yield_now();
+        }
+    }));
+    started.wait();
+    gate
+}
+
+/// Counts its drops, in order.
+struct OnDrop(mpsc::Sender<&'static str>, &'static str);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        self.0.send(self.1).expect("the test waits");
+    }
+}
+
+#[test]
+fn no_handle_waits_when_it_is_dropped() {
+    let pools = pools(1);
+    let limited = builder().max_active(1).build(&pools).unwrap();
+    let frozen = builder().freezable().build(&pools).unwrap();
+    let gate = occupy(&limited);
+    let ran = Arc::new(AtomicUsize::new(0));
+    let counts = || {
+        let ran = Arc::clone(&ran);
+        move || {
+            ran.fetch_add(1, Ordering::SeqCst);
+        }
+    };
+    let (pending, held) = (Work::new(counts()), Work::new(counts()));
+    let (spawned, future) = (limited.spawn(counts()), limited.spawn_future(async {}));
+    assert!(limited.queue(&pending) && limited.queue(&held));
+    pools.freeze();
+    let asleep = frozen.spawn(counts());
+    let (over, ended) = mpsc::channel();
+    let last = OnDrop(over, "last");
+    drop(limited.spawn(move || drop(last)));
+    {
+        // A wait in here is a violation.
+        let _section = AtomicSection::enter("test");
+        let before = context::violations();
+        drop((pending, held, spawned, future, asleep, frozen, limited, pools));
+        assert_eq!(context::violations(), before);
+    }
+    gate.complete();
+    assert_eq!(ended.recv(), Ok("last"), "what was queued runs all the same");
+    while ran.load(Ordering::SeqCst) != 4 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn an_item_may_drop_every_handle_there_is() {
+    let pools = pools(1);
+    let queue = queue(&pools);
+    let (over, ended) = mpsc::channel();
+    let gate = occupy(&queue);
+    let slot: Arc<Mutex<Vec<Box<dyn std::any::Any + Send>>>> = Arc::default();
+    let handles = Arc::clone(&slot);
+    let says = over.clone();
+    let own = queue.spawn(move || {
+        handles.lock().clear();
+        says.send("first").expect("the test waits");
+    });
+    let behind = OnDrop(over, "behind");
+    let later = queue.spawn(move || drop(behind));
+    slot.lock().extend([Box::new(own) as _, Box::new(later) as _]);
+    slot.lock().extend([Box::new(queue) as _, Box::new(pools) as _]);
+    gate.complete();
+    assert_eq!(ended.recv(), Ok("first"));
+    assert_eq!(ended.recv(), Ok("behind"), "it was queued before, so it runs");
+}
+
+#[test]
+fn a_future_may_drop_every_handle_there_is_and_go_on() {
+    let pools = pools(1);
+    let queue = queue(&pools);
+    let (over, ended) = mpsc::channel();
+    let waker = Arc::new(Mutex::new(None::<Waker>));
+    let (slot, both) = (Arc::clone(&waker), (queue.clone(), pools));
+    let mut both = Some(both);
+    drop(queue.spawn_future(poll_fn(move |cx| {
+        if let Some(both) = both.take() {
+            drop(both);
+            *slot.lock() = Some(cx.waker().clone());
+            over.send("waits").expect("the test waits");
+            return Poll::Pending;
+        }
+        over.send("ends").expect("the test waits");
+        Poll::Ready(())
+    })));
+    drop(queue);
+    assert_eq!(ended.recv(), Ok("waits"));
+    // A future keeps its queue: this is its only handle.
+    let waker = waker.lock().take().expect("it was polled");
+    waker.wake();
+    assert_eq!(ended.recv(), Ok("ends"));
+    assert!(ended.recv().is_err(), "and it is dropped at its end");
+}
+
+#[test]
+fn the_pools_may_be_dropped_while_they_are_frozen() {
+    for inside in [false, true] {
+        let pools = pools(1);
+        let frozen = builder().freezable().build(&pools).unwrap();
+        let other = queue(&pools);
+        pools.freeze();
+        let (over, ended) = mpsc::channel();
+        let held = OnDrop(over, "thawed");
+        drop(frozen.spawn(move || drop(held)));
+        assert!(ended.try_recv().is_err());
+        if inside {
+            drop(other.spawn(move || drop((frozen, pools))));
+            drop(other);
+        } else {
+            drop((frozen, pools, other));
+        }
+        assert_eq!(ended.recv(), Ok("thawed"));
+    }
+}
+
+#[test]
+fn an_ordered_queue_that_is_dropped_runs_what_it_holds_in_order() {
+    let pools = pools(2);
+    let queue = builder().ordered().build(&pools).unwrap();
+    let gate = occupy(&queue);
+    let (over, ended) = mpsc::channel();
+    for name in ["a", "b", "c", "d"] {
+        let held = OnDrop(over.clone(), name);
+        drop(queue.spawn(move || drop(held)));
+    }
+    drop((queue, pools, over));
+    gate.complete();
+    assert_eq!(ended.iter().collect::<Vec<_>>(), ["a", "b", "c", "d"]);
+}
+
+#[test]
+fn a_destructor_on_a_worker_may_wait_for_the_same_queue() {
+    struct Waits(Workqueue, mpsc::Sender<u32>);
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            let value = self.0.spawn(|| 7).join().expect("no panic");
+            self.1.send(value).expect("the test waits");
+        }
+    }
+    let pools = pools(1);
+    let queue = queue(&pools);
+    let (says, said) = mpsc::channel();
+    let gate = occupy(&queue);
+    let closure = Waits(queue.clone(), says.clone());
+    let value = Waits(queue.clone(), says.clone());
+    let future = Waits(queue.clone(), says);
+    drop(queue.spawn(move || {
+        let _closure = &closure;
+    }));
+    drop(queue.spawn(move || value));
+    drop(queue.spawn_future(async move {
+        let _future = &future;
+    }));
+    gate.complete();
+    assert_eq!(said.iter().collect::<Vec<_>>(), [7, 7, 7]);
+}
+
+#[test]
+fn a_scope_may_drop_the_queue_s_other_handles_and_its_own_join_handles() {
+    let pools = pools(1);
+    let queue = queue(&pools);
+    let only = queue.clone();
+    let ran = AtomicUsize::new(0);
+    let others = Mutex::new(Some((queue, pools)));
+    only.scope(|s| {
+        drop(s.spawn(|| {
+            drop(others.lock().take());
+            let inner = s.spawn(|| ran.fetch_add(1, Ordering::SeqCst));
+            drop(inner);
+            ran.fetch_add(1, Ordering::SeqCst)
+        }));
+    });
+    assert_eq!(ran.into_inner(), 2);
+}
+
+#[test]
+fn handles_may_be_dropped_while_a_shutdown_is_under_way() {
+    for _ in 0..100 {
+        let pools = pools(2);
+        let queue = queue(&pools);
+        let work = Work::new(|| ());
+        queue.queue(&work);
+        let (spawned, future) = (queue.spawn(|| 1), queue.spawn_future(async { 2 }));
+        std::thread::scope(|threads| {
+            let down = pools.clone();
+            threads.spawn(move || down.shutdown());
+            threads.spawn(move || drop((spawned, work)));
+            threads.spawn(move || drop((future, queue, pools)));
+        });
+    }
+}
