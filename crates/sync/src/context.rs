@@ -32,7 +32,6 @@ per_thread! {
     static OBSERVER: RefCell<Option<Rc<dyn BlockingObserver>>> = RefCell::new(None);
     static BLOCKING: Cell<u32> = Cell::new(0);
     static PLACEMENT: Cell<Option<Placement>> = Cell::new(None);
-    static OWNER: Cell<Option<Owner>> = Cell::new(None);
 }
 
 /// A place in the source, and what is done there.
@@ -299,39 +298,6 @@ impl fmt::Display for Leak {
 /// none then.
 fn observer() -> Option<Rc<dyn BlockingObserver>> {
     OBSERVER.try_with(|o| o.borrow().clone()).ok().flatten()
-}
-
-/// Whose work runs on this thread: a number that the queue chose for itself. So a queue knows that
-/// what is handed in comes from its own work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Owner(pub usize);
-
-impl Owner {
-    /// Makes this the owner of what runs on this thread, until the guard is dropped.
-    #[inline]
-    pub fn enter(self) -> OwnerGuard {
-        OwnerGuard { outer: OWNER.with(|o| o.replace(Some(self))), not_send: PhantomData }
-    }
-}
-
-/// Whose work runs on this thread, if anybody said so.
-#[inline]
-pub fn current_owner() -> Option<usize> {
-    OWNER.try_with(Cell::get).ok().flatten().map(|owner| owner.0)
-}
-
-/// Restores the former owner when dropped.
-#[derive(Debug)]
-#[must_use = "the owner is forgotten when the guard is dropped"]
-pub struct OwnerGuard {
-    outer: Option<Owner>,
-    not_send: PhantomData<*const ()>,
-}
-
-impl Drop for OwnerGuard {
-    fn drop(&mut self) {
-        OWNER.with(|o| o.set(self.outer));
-    }
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

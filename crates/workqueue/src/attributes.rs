@@ -10,7 +10,7 @@ pub(crate) const HIGH_PRIORITY: i32 = -20;
 /// What may be changed about an unbound queue while work flows; see
 /// [`Workqueue::set_attributes`](crate::Workqueue::set_attributes). The defaults are those of
 /// [`QueueBuilder`](crate::QueueBuilder).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Attributes {
     /// What a pod is. Default: [`AffinityScope::CacheShard`].
@@ -29,18 +29,6 @@ pub struct Attributes {
     /// How many instances may be active at once, in all; 0 is no limit. See
     /// [`QueueBuilder::max_active`](crate::QueueBuilder::max_active). Default: 0.
     pub max_active: usize,
-}
-
-impl Default for Attributes {
-    fn default() -> Self {
-        Attributes {
-            scope: AffinityScope::default(),
-            strict: false,
-            cpus: None,
-            nice: 0,
-            max_active: 0,
-        }
-    }
 }
 
 /// What a queue is. It stays that for its whole life.

@@ -77,6 +77,9 @@ impl Workqueue {
         }
         shared.set_max_active(attributes.max_active, attributes.cpus.as_ref());
         *current = attributes.clone();
+        drop(current);
+        // The former pools may have been this queue's only.
+        shared.pools.reap();
         Ok(())
     }
 
@@ -150,6 +153,18 @@ impl Workqueue {
         self.drain_rounds();
     }
 
+    /// Instances that were let through to a pool and aren't over (a moment ago): what `max_active`
+    /// limits.
+    pub fn active(&self) -> u64 {
+        self.shared().active()
+    }
+
+    /// Instances that are held back (a moment ago): by `max_active`, by the order of an ordered
+    /// queue, or by a freeze.
+    pub fn held(&self) -> u64 {
+        self.shared().held()
+    }
+
     /// Whether [`WorkerPools::freeze`](crate::WorkerPools::freeze) holds its work back now.
     pub fn is_frozen(&self) -> bool {
         self.shared().is_frozen()
@@ -206,8 +221,12 @@ impl Shared {
 
     /// Instances that were let through and aren't over (a moment ago).
     pub(crate) fn active(&self) -> u64 {
-        let held: usize = self.limiter.slots().map(|slot| slot.sizes().2).sum();
-        self.totals().in_flight.saturating_sub(held as u64)
+        self.totals().in_flight.saturating_sub(self.held())
+    }
+
+    /// Instances that are held back (a moment ago).
+    pub(crate) fn held(&self) -> u64 {
+        self.limiter.slots().map(|slot| slot.sizes().2 as u64).sum()
     }
 
     pub(crate) fn is_frozen(&self) -> bool {

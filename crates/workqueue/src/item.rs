@@ -310,8 +310,6 @@ impl Running {
         let mut ran = 0;
         loop {
             shown.starts(job.label());
-            // What it queues meanwhile is chained work of this queue.
-            let _owner = job.ticket.as_ref().map(|ticket| ticket.link.shared.enter());
             if let Err(payload) = around::run(&job) {
                 shielded("dropping what a work item panicked with", || job.item.panicked(payload));
             }

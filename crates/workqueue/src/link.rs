@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use corewise_sync::context::{Owner, OwnerGuard};
 
 use crate::attributes::QueueKind;
 use crate::colours::{Colours, Counted, Tally};
@@ -57,11 +56,6 @@ impl Shared {
             former: Counters::default(),
             pools: pools.clone(),
         })
-    }
-
-    /// The calling thread runs an item of this queue, until the guard is dropped.
-    pub(crate) fn enter(self: &Arc<Self>) -> OwnerGuard {
-        Owner(Arc::as_ptr(self) as usize).enter()
     }
 
     /// The counters of all links, former ones included, and the instances in flight. Each is true,

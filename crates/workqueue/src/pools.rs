@@ -300,6 +300,12 @@ impl WorkerPools {
         UsableCpus { by_node, total: usable.len() }
     }
 
+    /// Ends the pools that no queue uses any more. They stay until then, for the next queue that has
+    /// such attributes.
+    pub(crate) fn reap(&self) {
+        self.inner.groups.lock().reap();
+    }
+
     /// The pools for these attributes: those that are there, or new ones with a first worker each.
     /// They stay for as long as somebody has the lease.
     pub(crate) fn lease(&self, name: &str, key: PoolKey) -> Result<Arc<Lease>, BuildError> {
@@ -344,7 +350,7 @@ impl WorkerPools {
 }
 
 impl Groups {
-    /// Ends the pools that no queue uses any more, before others are made: their workers leave.
+    /// Ends the pools that no queue uses any more: their workers leave.
     fn reap(&mut self) {
         self.leaving.retain(|group| group.strong_count() > 0);
         let unused = self.by_key.extract_if(|_, (_, lease)| lease.strong_count() == 0);

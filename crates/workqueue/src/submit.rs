@@ -5,9 +5,9 @@
 use std::panic::Location;
 use std::sync::Arc;
 
-use corewise_sync::context;
 use corewise_sync::list::List;
 
+use crate::current;
 use crate::item::{Header, Item, Job, Queued};
 use crate::limiter::slot::{Admission, Gate, Hold};
 use crate::link::{Link, Ticket};
@@ -84,7 +84,7 @@ impl Link {
 /// Pushes an instance that was held back: it has a place now.
 pub(crate) fn push(queued: Queued) {
     if let Some(link) = queued.link() {
-        link.group.push(link.pool, queued);
+        link.group.push_held(link.pool, queued);
     }
 }
 
@@ -109,6 +109,9 @@ impl Hold for Queued {
 impl crate::link::Shared {
     /// Whether the calling thread runs an item of this queue: what it queues is chained work.
     pub(crate) fn runs_here(self: &Arc<Self>) -> bool {
-        context::current_owner() == Some(Arc::as_ptr(self) as usize)
+        current::with(|job| {
+            let ticket = job.and_then(|job| job.ticket.as_ref());
+            ticket.is_some_and(|ticket| Arc::ptr_eq(&ticket.link.shared, self))
+        })
     }
 }

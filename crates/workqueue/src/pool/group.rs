@@ -141,6 +141,27 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
+    /// Queues what was accepted long ago and held back until now: a closed pool whose workers have
+    /// left gets another one for it.
+    pub(crate) fn push_held(self: &Arc<Self>, index: usize, queued: Queued) {
+        if !self.pools[index].reading().closed() {
+            return self.push(index, queued);
+        }
+        let pool = &self.pools[index];
+        let action = {
+            let mut inner = pool.inner.lock();
+            // Under the lock, so that nobody refuses it in between.
+            pool.inbox.push(queued);
+            if inner.counts.total == 0 {
+                inner.drain(pool);
+                self.recruit(index, &mut inner)
+            } else {
+                self.settle(index, &mut inner, false)
+            }
+        };
+        self.perform(index, action);
+    }
+
     /// The pod can't take its work now: somebody else may, and the timekeeper looks after it. The
     /// caller has put a full fence between leaving the work, or publishing the word, and this.
     fn no_room(self: &Arc<Self>, index: usize) {

@@ -1,0 +1,337 @@
+//! The rules of "Attributes and CPUs", one test each, on real threads.
+
+use std::io;
+use std::sync::Arc;
+
+use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use corewise_sync::context::Placement;
+use corewise_sync::{Completion, Mutex};
+use corewise_topology::{AffinityScope, CpuSet, Machine};
+use corewise_workqueue::{Attributes, BuildError, QueueKind, Work, WorkerPools, Workqueue};
+
+fn pools(description: &str) -> WorkerPools {
+    WorkerPools::new(&Machine::synthetic(description).expect("a valid description"))
+}
+
+/// Two nodes, each of two caches of four cores.
+const MACHINE: &str = "numa:2 l3:2 core:4 pu:1";
+
+fn with(queue: &Workqueue, edit: impl FnOnce(&mut Attributes)) -> Attributes {
+    let mut attributes = queue.attributes();
+    edit(&mut attributes);
+    attributes
+}
+
+fn pod_of(queue: &Workqueue, cpu: u32) -> Option<u32> {
+    queue
+        .spawn_on(cpu, || Placement::current().and_then(|placed| placed.pod))
+        .join()
+        .expect("no panic")
+}
+
+#[test]
+fn attributes_start_as_they_were_built() {
+    let queue = Workqueue::builder("plain").build(&pools(MACHINE)).unwrap();
+    assert_eq!((queue.kind(), queue.attributes()), (QueueKind::Unbound, Attributes::default()));
+    let queue = Workqueue::builder("set")
+        .scope(AffinityScope::Numa)
+        .strict(true)
+        .cpus(CpuSet::full(3))
+        .nice(7)
+        .max_active(5)
+        .build(&pools(MACHINE))
+        .unwrap();
+    let set = queue.attributes();
+    assert_eq!(
+        (set.scope, set.strict, set.nice, set.max_active),
+        (AffinityScope::Numa, true, 7, 5)
+    );
+    assert_eq!(set.cpus, Some(CpuSet::full(3)));
+}
+
+#[test]
+fn a_change_of_scope_takes_effect_for_what_is_queued_later() {
+    let queue = Workqueue::builder("scope").strict(true).build(&pools(MACHINE)).unwrap();
+    for (scope, pod) in [
+        (AffinityScope::Cpu, 13),
+        (AffinityScope::Cache, 3),
+        (AffinityScope::Numa, 1),
+        (AffinityScope::System, 0),
+    ] {
+        queue.set_attributes(&with(&queue, |a| a.scope = scope)).unwrap();
+        assert_eq!(queue.attributes().scope, scope);
+        assert_eq!(pod_of(&queue, 13), Some(pod), "{scope}");
+    }
+}
+
+#[test]
+fn changes_while_work_flows_lose_nothing_and_double_nothing() {
+    const THREADS: usize = 3;
+    let each = if std::env::var_os("COREWISE_LONG").is_some() { 200_000 } else { 5_000 };
+    let pools = pools(MACHINE);
+    let queue = Workqueue::builder("flows").build(&pools).unwrap();
+    let queue = &queue;
+    let (ran, left) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(THREADS));
+    let left = &left;
+    let mut changes = 0;
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let ran = Arc::clone(&ran);
+            scope.spawn(move || {
+                let counted = Arc::clone(&ran);
+                let own = Work::new(move || {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                });
+                for n in 0..each {
+                    let ran = Arc::clone(&ran);
+                    let cpu = ((thread + n) % 16) as u32;
+                    drop(queue.spawn_on(cpu, move || {
+                        ran.fetch_add(1, Ordering::Relaxed);
+                    }));
+                    assert!(queue.queue_on(cpu, &own));
+                    own.flush();
+                }
+                left.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+        for scope in AffinityScope::ALL.into_iter().cycle() {
+            let attributes = with(queue, |a| {
+                a.scope = scope;
+                a.strict = changes % 2 == 0;
+                a.max_active = changes % 4;
+            });
+            queue.set_attributes(&attributes).unwrap();
+            changes += 1;
+            if left.load(Ordering::SeqCst) == 0 {
+                break;
+            }
+        }
+    });
+    queue.flush();
+    let stats = queue.stats();
+    let wanted = (2 * THREADS * each) as u64;
+    assert_eq!((stats.queued, stats.completed), (wanted, wanted), "after {changes} changes");
+    assert_eq!(ran.load(Ordering::Relaxed) as u64, wanted);
+}
+
+#[test]
+fn an_ordered_queue_keeps_its_order_across_changes() {
+    let queue = Workqueue::builder("ordered").ordered().build(&pools(MACHINE)).unwrap();
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let each = 2_000_usize;
+    for (n, scope) in (0..each).zip(AffinityScope::ALL.into_iter().cycle()) {
+        let log = Arc::clone(&log);
+        drop(queue.spawn_on((n % 16) as u32, move || log.lock().push(n)));
+        if n % 20 == 0 {
+            queue.set_attributes(&with(&queue, |a| a.scope = scope)).unwrap();
+        }
+    }
+    queue.flush();
+    assert!(log.lock().iter().copied().eq(0..each));
+}
+
+#[test]
+fn a_change_that_fails_leaves_everything_as_it_was() {
+    let refuse = Arc::new(AtomicBool::new(false));
+    let refuses = Arc::clone(&refuse);
+    let machine = Machine::synthetic(MACHINE).unwrap();
+    let pools = WorkerPools::builder(&machine)
+        .spawn_handler(move |worker| {
+            if refuses.load(Ordering::SeqCst) {
+                return Err(io::Error::other("no thread today"));
+            }
+            std::thread::Builder::new().spawn(move || worker.run()).map(drop)
+        })
+        .build();
+    let queue = Workqueue::builder("fails").strict(true).max_active(4).build(&pools).unwrap();
+    let before = queue.attributes();
+    let pod = pod_of(&queue, 13);
+
+    let elsewhere = with(&queue, |a| {
+        a.cpus = Some(CpuSet::from_iter([99]));
+        a.max_active = 1;
+    });
+    let error = queue.set_attributes(&elsewhere).unwrap_err();
+    assert!(matches!(error, BuildError::NoCpus { .. }), "{error}");
+
+    refuse.store(true, Ordering::SeqCst);
+    let wider = with(&queue, |a| {
+        a.scope = AffinityScope::Numa;
+        a.max_active = 1;
+    });
+    let error = queue.set_attributes(&wider).unwrap_err();
+    assert!(matches!(error, BuildError::Threads { .. }), "{error}");
+
+    assert_eq!(queue.attributes(), before);
+    assert_eq!(pod_of(&queue, 13), pod);
+    queue.flush();
+    let gate = Arc::new(Completion::new());
+    for _ in 0..4 {
+        let gate = Arc::clone(&gate);
+        drop(queue.spawn_on(0, move || gate.wait()));
+    }
+    assert_eq!((queue.active(), queue.held()), (4, 0), "the maximum too");
+    gate.complete();
+    queue.flush();
+}
+
+#[test]
+fn only_unbound_queues_can_change() {
+    let pools = pools(MACHINE);
+    for queue in [Workqueue::builder("b").bound(), Workqueue::builder("h").bottom_half()] {
+        let queue = queue.build(&pools).unwrap();
+        let before = queue.attributes();
+        assert_eq!((before.scope, before.strict), (AffinityScope::Cpu, true));
+        let error = queue.set_attributes(&Attributes::default()).unwrap_err();
+        assert!(matches!(error, BuildError::Fixed { .. }), "{error}");
+        assert!(error.to_string().contains(queue.kind().name()), "{error}");
+        assert_eq!(queue.attributes(), before);
+    }
+}
+
+#[test]
+fn old_links_die_when_their_items_end_and_unused_pools_after_them() {
+    let pools = pools(MACHINE);
+    let queue = Workqueue::builder("old").scope(AffinityScope::Cpu).build(&pools).unwrap();
+    let (inside, gate) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    let (says, waits) = (Arc::clone(&inside), Arc::clone(&gate));
+    let old = queue.spawn_on(3, move || {
+        says.complete();
+        waits.wait();
+        Placement::current().and_then(|placed| placed.pod)
+    });
+    inside.wait();
+    let scopes = |pools: &WorkerPools| {
+        let mut scopes: Vec<_> = pools.report().into_iter().map(|pool| pool.scope).collect();
+        scopes.dedup();
+        scopes
+    };
+    queue.set_attributes(&with(&queue, |a| a.scope = AffinityScope::Numa)).unwrap();
+    queue.set_attributes(&with(&queue, |a| a.scope = AffinityScope::System)).unwrap();
+    let both = [AffinityScope::Cpu, AffinityScope::System];
+    assert_eq!(scopes(&pools), both, "one has an item in it, one is in use, one was neither");
+    gate.complete();
+    assert_eq!(old.join().unwrap(), Some(3), "it ended where it was queued");
+    queue.flush();
+    queue.set_attributes(&with(&queue, |a| a.scope = AffinityScope::Cache)).unwrap();
+    assert!(!scopes(&pools).contains(&AffinityScope::Cpu));
+    assert_eq!(queue.stats().queued, 1, "what former links counted isn't forgotten");
+}
+
+#[test]
+fn a_flush_waits_for_what_was_queued_under_former_attributes() {
+    let queue = Workqueue::builder("flush").build(&pools(MACHINE)).unwrap();
+    let gate = Arc::new(Completion::new());
+    let waits = Arc::clone(&gate);
+    let old = queue.spawn(move || waits.wait());
+    queue.set_attributes(&with(&queue, |a| a.scope = AffinityScope::Numa)).unwrap();
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| queue.flush());
+        queue.spawn(|| ()).join().unwrap();
+        assert!(!flush.is_finished());
+        gate.complete();
+        flush.join().unwrap();
+    });
+    assert!(old.is_finished());
+}
+
+#[test]
+fn an_item_may_change_the_attributes_of_its_own_queue() {
+    let queue = Workqueue::builder("own").build(&pools(MACHINE)).unwrap();
+    let inner = queue.clone();
+    let changed =
+        queue.spawn(move || inner.set_attributes(&with(&inner, |a| a.scope = AffinityScope::Cpu)));
+    changed.join().unwrap().unwrap();
+    assert_eq!(queue.attributes().scope, AffinityScope::Cpu);
+}
+
+#[test]
+fn an_item_that_queues_itself_goes_on_across_a_change() {
+    let queue = Workqueue::builder("again").build(&pools(MACHINE)).unwrap();
+    let (runs, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let slot: Arc<Mutex<Option<Work>>> = Arc::default();
+    let (counted, stopped, own, again) =
+        (Arc::clone(&runs), Arc::clone(&stop), Arc::clone(&slot), queue.clone());
+    let work = Work::new(move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+        if !stopped.load(Ordering::SeqCst)
+            && let Some(work) = &*own.lock()
+        {
+            assert!(again.queue(work), "it isn't pending while it runs");
+        }
+    });
+    *slot.lock() = Some(work.clone());
+    queue.queue(&work);
+    for scope in AffinityScope::ALL {
+        let before = runs.load(Ordering::SeqCst);
+        queue.set_attributes(&with(&queue, |a| a.scope = scope)).unwrap();
+        while runs.load(Ordering::SeqCst) < before + 3 {
+            std::thread::yield_now();
+        }
+    }
+    stop.store(true, Ordering::SeqCst);
+    queue.drain();
+    slot.lock().take();
+}
+
+#[test]
+fn the_effective_cpus_are_those_asked_for_that_the_machine_has() {
+    let pools = pools(MACHINE);
+    let queue = Workqueue::builder("cpus").strict(true).scope(AffinityScope::Cache);
+    let queue = queue.cpus(CpuSet::from_iter([1, 2, 9, 40])).build(&pools).unwrap();
+    let cpus: Vec<_> = pools.report().into_iter().map(|pool| pool.cpus.to_string()).collect();
+    assert_eq!(cpus, ["1-2", "9"], "a pool for each pod that has some of them");
+    // Work for CPUs that it doesn't have goes to those that it has.
+    assert!(matches!(pod_of(&queue, 15), Some(0 | 2)));
+    queue.set_attributes(&with(&queue, |a| a.cpus = None)).unwrap();
+    assert_eq!(pod_of(&queue, 15), Some(3));
+}
+
+/// The niceness of the worker that runs it, and its name.
+fn worker(queue: &Workqueue) -> (i32, String) {
+    let look = || {
+        let nice = rustix::process::getpriority_process(None).expect("Linux says it");
+        let name = std::fs::read_to_string("/proc/thread-self/comm").expect("Linux says it");
+        (nice, name.trim().to_owned())
+    };
+    queue.spawn(look).join().expect("no panic")
+}
+
+#[test]
+fn nice_is_that_of_the_workers_threads_and_only_theirs() {
+    let own = rustix::process::getpriority_process(None).expect("Linux says it");
+    let pools = pools(MACHINE);
+    let queue = Workqueue::builder("nice").build(&pools).unwrap();
+    assert_eq!(worker(&queue).0, own);
+    queue.set_attributes(&with(&queue, |a| a.nice = 15)).unwrap();
+    assert_eq!(worker(&queue).0, 15);
+    let plain = Workqueue::builder("plain").build(&pools).unwrap();
+    assert_eq!(worker(&plain).0, own, "queues of another niceness have other pools");
+    assert_eq!(rustix::process::getpriority_process(None), Ok(own));
+}
+
+#[test]
+fn high_priority_queues_have_pools_of_their_own_with_elevated_priority() {
+    let pools = pools("numa:1 l3:1 core:1 pu:1");
+    let high = Workqueue::builder("high").high_priority().build(&pools).unwrap();
+    let plain = Workqueue::builder("plain").build(&pools).unwrap();
+    assert_eq!(pools.report().len(), 2);
+    // They don't interact: the plain pool's only worker is busy, without saying so.
+    let (inside, stop) = (Arc::new(Completion::new()), Arc::new(AtomicBool::new(false)));
+    let (says, stopped) = (Arc::clone(&inside), Arc::clone(&stop));
+    let busy = plain.spawn(move || {
+        says.complete();
+        while !stopped.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+    });
+    inside.wait();
+    let (nice, name) = worker(&high);
+    stop.store(true, Ordering::SeqCst);
+    busy.join().unwrap();
+    assert!(name.ends_with('H'), "{name}");
+    if nice != -20 {
+        // Without the privilege the worker runs all the same, and that is logged.
+        assert_eq!(Ok(nice), rustix::process::getpriority_process(None));
+    }
+}

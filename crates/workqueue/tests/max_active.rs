@@ -1,0 +1,306 @@
+//! The rules of `max_active`, one test each, on real threads.
+
+use std::sync::Arc;
+
+use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use corewise_sync::{Completion, Countdown, Mutex};
+use corewise_topology::{AffinityScope, Machine};
+use corewise_workqueue::{BuildError, QueueBuilder, Work, WorkerPools, Workqueue};
+
+/// A queue on a machine; its workers are not pinned, so two cores are enough.
+fn queue(description: &str, set: impl FnOnce(QueueBuilder) -> QueueBuilder) -> Workqueue {
+    let machine = Machine::synthetic(description).expect("a valid description");
+    set(Workqueue::builder("test")).build(&WorkerPools::new(&machine)).expect("a queue")
+}
+
+/// One node of four shards of eight cores.
+const FOUR_SHARDS: &str = "numa:1 l3:1 core:32 pu:1";
+
+/// How many are inside at once, and how many were at most.
+#[derive(Default)]
+struct Crowd {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Crowd {
+    fn enter(&self) {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+    }
+    fn leave(&self) {
+        self.now.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn max_active_is_not_multiplied_by_sharding() {
+    let queue = queue(FOUR_SHARDS, |queue| queue.max_active(3));
+    let crowd = Arc::new(Crowd::default());
+    let three = Arc::new(Countdown::new(3));
+    let items: Vec<_> = (0..300_u32)
+        .map(|n| {
+            let (crowd, three) = (Arc::clone(&crowd), Arc::clone(&three));
+            queue.spawn_on(n * 8 % 32, move || {
+                crowd.enter();
+                if n < 3 {
+                    // The first three, of three shards' CPUs, have to be inside at once.
+                    three.done();
+                    three.wait();
+                }
+                std::thread::yield_now();
+                crowd.leave();
+            })
+        })
+        .collect();
+    items.into_iter().for_each(|item| item.join().unwrap());
+    queue.flush();
+    assert_eq!(crowd.most.load(Ordering::SeqCst), 3, "three at once, on all shards together");
+    assert_eq!((queue.active(), queue.held()), (0, 0));
+}
+
+#[test]
+fn without_max_active_each_shard_runs_its_own() {
+    let queue = queue(FOUR_SHARDS, |queue| queue.strict(true));
+    let all = Arc::new(Countdown::new(32));
+    let items: Vec<_> = (0..32)
+        .map(|cpu| {
+            let all = Arc::clone(&all);
+            queue.spawn_on(cpu, move || {
+                all.done();
+                all.wait();
+            })
+        })
+        .collect();
+    items.into_iter().for_each(|item| item.join().unwrap());
+}
+
+/// Queues `n` items that wait for the returned event, on `cpu`.
+fn occupy(queue: &Workqueue, cpu: u32, n: usize) -> Arc<Completion> {
+    let gate = Arc::new(Completion::new());
+    for _ in 0..n {
+        let inside = Arc::clone(&gate);
+        drop(queue.spawn_on(cpu, move || inside.wait()));
+    }
+    gate
+}
+
+#[test]
+fn max_active_is_divided_among_the_nodes_by_their_cpus() {
+    let queue = queue("numa:2 l3:1 core:16 pu:1", |queue| queue.max_active(40));
+    let first = occupy(&queue, 0, 25);
+    assert_eq!((queue.active(), queue.held()), (20, 5), "half of the CPUs, half of the maximum");
+    let second = occupy(&queue, 16, 25);
+    assert_eq!((queue.active(), queue.held()), (40, 10), "the other node has its own half");
+    first.complete();
+    second.complete();
+    queue.flush();
+    assert_eq!((queue.active(), queue.held()), (0, 0));
+}
+
+#[test]
+fn a_node_gets_at_least_min_active() {
+    let queue = queue("numa:4 l3:1 core:4 pu:1", |queue| queue.max_active(10));
+    let gate = occupy(&queue, 0, 10);
+    assert_eq!((queue.active(), queue.held()), (8, 2), "a quarter would be 3");
+    gate.complete();
+    queue.flush();
+}
+
+#[test]
+fn max_active_is_per_cpu_for_bound_queues() {
+    let queue = queue("numa:1 l3:1 core:2 pu:1", |queue| queue.bound().max_active(1));
+    let gates = [occupy(&queue, 0, 2), occupy(&queue, 1, 2)];
+    assert_eq!((queue.active(), queue.held()), (2, 2), "one on each CPU");
+    gates.iter().for_each(|gate| gate.complete());
+    queue.flush();
+}
+
+/// Logs the order in which items of these CPUs run, one at a time, after they have all been queued.
+fn order(queue: &Workqueue, cpus: &[u32]) -> Vec<(u32, usize)> {
+    let gate = occupy(queue, 0, 1);
+    let log = Arc::new(Mutex::new(Vec::new()));
+    for (n, &cpu) in cpus.iter().enumerate() {
+        let log = Arc::clone(&log);
+        drop(queue.spawn_on(cpu, move || log.lock().push((cpu, n))));
+    }
+    assert_eq!(queue.held(), cpus.len() as u64);
+    gate.complete();
+    queue.flush();
+    log.lock().clone()
+}
+
+#[test]
+fn the_hand_over_is_fair_between_pods() {
+    let queue = queue(FOUR_SHARDS, |queue| queue.max_active(1));
+    // CPUs 0, 8 and 16 are of three shards.
+    let order = order(&queue, &[0, 0, 0, 0, 8, 8, 16]);
+    let cpus: Vec<_> = order.iter().map(|(cpu, _)| *cpu).collect();
+    assert_eq!(cpus, [0, 8, 16, 0, 8, 0, 0], "they take turns");
+}
+
+#[test]
+fn inactive_items_of_a_pod_keep_their_order() {
+    let queue = queue(FOUR_SHARDS, |queue| queue.max_active(1));
+    let order = order(&queue, &[0; 20]);
+    assert!(order.iter().map(|(_, n)| *n).eq(0..20), "{order:?}");
+}
+
+#[test]
+fn a_newcomer_waits_behind_older_inactive_items() {
+    let queue = queue(FOUR_SHARDS, |queue| queue.max_active(2));
+    let gate = occupy(&queue, 0, 3);
+    let ran = Arc::new(AtomicBool::new(false));
+    let says = Arc::clone(&ran);
+    // Two are active, one is held back: this one is the second that waits, though its pod is idle.
+    let newcomer = queue.spawn_on(8, move || says.store(true, Ordering::SeqCst));
+    assert_eq!(queue.held(), 2);
+    assert!(!ran.load(Ordering::SeqCst));
+    gate.complete();
+    newcomer.join().unwrap();
+}
+
+#[test]
+fn an_item_that_queues_itself_gives_others_their_turn() {
+    let queue = queue(FOUR_SHARDS, |queue| queue.max_active(1));
+    let (stop, again) = (Arc::new(AtomicBool::new(false)), queue.clone());
+    let slot: Arc<Mutex<Option<Work>>> = Arc::default();
+    let (stopped, own) = (Arc::clone(&stop), Arc::clone(&slot));
+    let work = Work::new(move || {
+        if !stopped.load(Ordering::SeqCst)
+            && let Some(work) = &*own.lock()
+        {
+            again.queue(work);
+        }
+    });
+    *slot.lock() = Some(work.clone());
+    queue.queue(&work);
+    for n in 0..100 {
+        assert_eq!(queue.spawn(move || n).join().unwrap(), n);
+    }
+    stop.store(true, Ordering::SeqCst);
+    work.flush();
+    slot.lock().take();
+}
+
+#[test]
+fn a_higher_maximum_takes_effect_at_once_and_a_lower_one_stops_nobody() {
+    let queue = queue(FOUR_SHARDS, |queue| queue.max_active(1));
+    let gate = occupy(&queue, 0, 6);
+    assert_eq!((queue.active(), queue.held()), (1, 5));
+    queue.set_max_active(4).unwrap();
+    assert_eq!((queue.active(), queue.held()), (4, 2));
+    queue.set_max_active(2).unwrap();
+    assert_eq!((queue.active(), queue.held()), (4, 2));
+    queue.set_max_active(0).unwrap();
+    assert_eq!((queue.active(), queue.held()), (6, 0), "0 is no limit");
+    assert_eq!(queue.attributes().max_active, 0);
+    gate.complete();
+    queue.flush();
+}
+
+#[test]
+fn a_limit_for_a_queue_that_had_none_counts_what_comes_later() {
+    let queue = queue(FOUR_SHARDS, |queue| queue);
+    let before = occupy(&queue, 0, 5);
+    queue.set_max_active(1).unwrap();
+    let after = occupy(&queue, 0, 3);
+    assert_eq!((queue.active(), queue.held()), (6, 2));
+    before.complete();
+    after.complete();
+    queue.flush();
+    assert_eq!((queue.active(), queue.held()), (0, 0));
+}
+
+#[test]
+fn the_maximum_of_an_ordered_queue_is_one() {
+    let queue = queue(FOUR_SHARDS, QueueBuilder::ordered);
+    assert!(matches!(queue.set_max_active(2), Err(BuildError::Conflict { .. })));
+    queue.set_max_active(1).unwrap();
+    let gate = occupy(&queue, 0, 2);
+    assert_eq!((queue.active(), queue.held()), (1, 1));
+    gate.complete();
+    queue.flush();
+}
+
+#[test]
+fn a_flush_waits_for_what_is_held_back_too() {
+    let queue = queue(FOUR_SHARDS, |queue| queue.max_active(1));
+    let gate = occupy(&queue, 0, 1);
+    let ran = Arc::new(AtomicUsize::new(0));
+    for cpu in 0..32 {
+        let ran = Arc::clone(&ran);
+        drop(queue.spawn_on(cpu, move || ran.fetch_add(1, Ordering::SeqCst)));
+    }
+    gate.complete();
+    queue.flush();
+    assert_eq!(ran.load(Ordering::SeqCst), 32);
+}
+
+#[test]
+fn what_is_held_back_runs_at_a_shutdown_also_on_pods_whose_workers_have_left() {
+    let machine = Machine::synthetic(FOUR_SHARDS).unwrap();
+    let pools = WorkerPools::new(&machine);
+    let queue = Workqueue::builder("held").strict(true).max_active(1).build(&pools).unwrap();
+    let gate = occupy(&queue, 0, 1);
+    let items: Vec<_> = (0..32).map(|cpu| queue.spawn_on(cpu, move || cpu)).collect();
+    std::thread::scope(|scope| {
+        let down = scope.spawn(|| pools.shutdown());
+        while pools.report().iter().filter(|pool| pool.workers > 0).count() > 1 {
+            std::thread::yield_now();
+        }
+        gate.complete();
+        down.join().unwrap();
+    });
+    for (cpu, item) in (0..).zip(items) {
+        assert_eq!(item.join().unwrap(), cpu);
+    }
+}
+
+#[test]
+fn nothing_is_lost_or_doubled_while_the_maximum_changes_under_a_storm() {
+    const THREADS: usize = 4;
+    let each = if std::env::var_os("COREWISE_LONG").is_some() { 200_000 } else { 5_000 };
+    let queue = queue("numa:2 l3:2 core:4 pu:1", |queue| queue.max_active(1));
+    let queue = &queue;
+    let (ran, left) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(THREADS));
+    let left = &left;
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let ran = Arc::clone(&ran);
+            scope.spawn(move || {
+                for n in 0..each {
+                    let ran = Arc::clone(&ran);
+                    let cpu = ((thread + n) % 16) as u32;
+                    drop(queue.spawn_on(cpu, move || {
+                        ran.fetch_add(1, Ordering::Relaxed);
+                    }));
+                }
+                left.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+        scope.spawn(move || {
+            for max in [1, 3, 0, 2, 9].into_iter().cycle() {
+                queue.set_max_active(max).unwrap();
+                std::thread::yield_now();
+                if left.load(Ordering::SeqCst) == 0 {
+                    return queue.set_max_active(1).unwrap();
+                }
+            }
+        });
+    });
+    queue.flush();
+    assert_eq!(ran.load(Ordering::Relaxed), THREADS * each);
+    assert_eq!((queue.active(), queue.held()), (0, 0));
+}
+
+#[test]
+fn the_scope_does_not_matter_to_the_maximum() {
+    for scope in AffinityScope::ALL {
+        let queue = queue("numa:1 l3:2 core:4 pu:2", |queue| queue.scope(scope).max_active(3));
+        let gates: Vec<_> = (0..16).map(|cpu| occupy(&queue, cpu, 1)).collect();
+        assert_eq!((queue.active(), queue.held()), (3, 13), "{scope}");
+        gates.iter().for_each(|gate| gate.complete());
+        queue.flush();
+    }
+}
