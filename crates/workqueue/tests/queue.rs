@@ -210,8 +210,10 @@ fn an_item_may_flush_another_queue_on_the_only_worker_they_share() {
 #[test]
 fn work_for_a_cpu_that_the_queue_lacks_runs_in_some_pod() {
     let pools = WorkerPools::new(&machine(4));
-    let queue =
-        Workqueue::builder("half").scope(AffinityScope::Cpu).cpus(CpuSet::from_iter([2, 3]));
+    let queue = Workqueue::builder("half")
+        .scope(AffinityScope::Cpu)
+        .strict(true)
+        .cpus([2, 3].into_iter().collect());
     let queue = queue.build(&pools).unwrap();
     for cpu in [0, 1, 99] {
         let pod = queue.spawn_on(cpu, || Placement::current().and_then(|p| p.pod)).join().unwrap();
