@@ -50,9 +50,17 @@ fn shuttle_the_rules_hold_in_random_schedules() {
     run(RandomScheduler::new(schedules(5_000, 200_000)), FailurePersistence::None);
 }
 
+/// Few preemptions, at random places: what fails there prints the schedule itself, and
+/// `COREWISE_SHUTTLE_SCHEDULE` replays it.
 #[test]
 fn shuttle_the_rules_hold_where_few_threads_are_preempted() {
-    run(PctScheduler::new(3, schedules(1_000, 40_000)), FailurePersistence::Print);
+    match std::env::var("COREWISE_SHUTTLE_SCHEDULE") {
+        Ok(schedule) => run(
+            shuttle::scheduler::ReplayScheduler::new_from_encoded(&schedule),
+            FailurePersistence::None,
+        ),
+        Err(_) => run(PctScheduler::new(3, schedules(1_000, 40_000)), FailurePersistence::Print),
+    }
 }
 
 #[test]

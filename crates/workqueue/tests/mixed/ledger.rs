@@ -4,7 +4,7 @@
 //! the checks. What goes wrong is noted, not asserted on the spot: a panic in an item is caught by
 //! its worker.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use corewise_sync::thread;
@@ -14,8 +14,7 @@ use corewise_sync::thread;
 pub(crate) struct Ledger {
     wrong: Mutex<Vec<String>>,
     clock: AtomicU64,
-    /// Somebody has begun to shut the pools down: instances may end without having run.
-    pub(crate) closing: AtomicBool,
+    closing: AtomicBool,
 }
 
 impl Ledger {
@@ -31,6 +30,15 @@ impl Ledger {
         self.clock.fetch_add(1, SeqCst) + 1
     }
 
+    /// Somebody begins to shut the pools down: from here on instances may end without having run.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, SeqCst);
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(SeqCst)
+    }
+
     /// Panics where something went wrong.
     pub(crate) fn settle(&self) {
         let wrong = std::mem::take(&mut *self.wrong.lock().unwrap_or_else(PoisonError::into_inner));
@@ -43,7 +51,30 @@ impl Ledger {
 pub(crate) struct Gauge {
     inside: AtomicU64,
     /// The most that was ever allowed; 0 is no limit.
-    pub(crate) limit: AtomicU64,
+    limit: AtomicU64,
+}
+
+/// Something that lasts a while and happens again: what one would else rely on doesn't hold then.
+#[derive(Default)]
+pub(crate) struct Span {
+    now: AtomicU64,
+    begun: AtomicU64,
+}
+
+impl Span {
+    pub(crate) fn during<R>(&self, body: impl FnOnce() -> R) -> R {
+        self.now.fetch_add(1, SeqCst);
+        self.begun.fetch_add(1, SeqCst);
+        let result = body();
+        self.now.fetch_sub(1, SeqCst);
+        result
+    }
+
+    /// A number where it doesn't last now. It hasn't between two calls that give the same one.
+    pub(crate) fn calm(&self) -> Option<u64> {
+        let begun = self.begun.load(SeqCst);
+        (self.now.load(SeqCst) == 0).then_some(begun)
+    }
 }
 
 /// What happened to one item.
@@ -64,8 +95,8 @@ pub(crate) struct Entry {
     /// Attempts to withdraw an instance, and those that said they had.
     withdrawing: AtomicU64,
     withdrawn: AtomicU64,
-    /// Those who keep it disabled, or are about to, or have just ended that.
-    disablers: AtomicI64,
+    /// It is disabled, or a queue of it refuses.
+    refused: Vec<Arc<Span>>,
 }
 
 /// What a flush may count on.
@@ -75,7 +106,12 @@ pub(crate) struct Before {
 }
 
 impl Entry {
-    pub(crate) fn new(name: String, ledger: &Arc<Ledger>, gauge: &Arc<Gauge>) -> Arc<Entry> {
+    pub(crate) fn new(
+        name: String,
+        ledger: &Arc<Ledger>,
+        gauge: &Arc<Gauge>,
+        refused: Vec<Arc<Span>>,
+    ) -> Arc<Entry> {
         Arc::new(Entry {
             name,
             ledger: Arc::clone(ledger),
@@ -88,7 +124,7 @@ impl Entry {
             inside: AtomicBool::new(false),
             withdrawing: AtomicU64::new(0),
             withdrawn: AtomicU64::new(0),
-            disablers: AtomicI64::new(0),
+            refused,
         })
     }
 
@@ -98,10 +134,10 @@ impl Entry {
         self.begun.fetch_add(1, SeqCst);
         let twice = self.inside.swap(true, SeqCst);
         self.ledger.check(!twice, || format!("{} runs twice at once", self.name));
-        self.gauge.enter(&self.ledger, &self.name);
-        thread::yield_now();
-        body();
-        self.gauge.inside.fetch_sub(1, SeqCst);
+        self.gauge.during(&self.ledger, &self.name, || {
+            thread::yield_now();
+            body();
+        });
         self.inside.store(false, SeqCst);
         self.ended.fetch_add(1, SeqCst);
     }
@@ -114,6 +150,11 @@ impl Entry {
         accepted
     }
 
+    /// Runs that began.
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun.load(SeqCst)
+    }
+
     /// What came before a flush that is about to begin.
     pub(crate) fn before(&self) -> Before {
         Before { accepted: self.accepted.load(SeqCst), withdrawing: self.withdrawing.load(SeqCst) }
@@ -122,7 +163,7 @@ impl Entry {
     /// After a flush that began with `before`: what was accepted before has run, or somebody may
     /// have withdrawn it.
     pub(crate) fn flushed(&self, before: &Before, how: &str) {
-        if self.ledger.closing.load(SeqCst) {
+        if self.ledger.is_closing() {
             return;
         }
         let over = self.ended.load(SeqCst) + self.withdrawing.load(SeqCst);
@@ -143,19 +184,19 @@ impl Entry {
         how: &str,
     ) {
         let before = self.before();
-        let undisturbed = || {
-            !self.ledger.closing.load(SeqCst)
-                && self.disablers.load(SeqCst) == 0
-                && self.withdrawing.load(SeqCst) == before.withdrawing
-        };
-        let calm = undisturbed();
+        let refused = || self.refused.iter().map(|span| span.calm()).collect::<Option<Vec<_>>>();
+        let calm = refused();
         let written = self.written.fetch_add(1, SeqCst) + 1;
         let accepted = attempt();
         let accepted = self.accepted.fetch_add(u64::from(accepted), SeqCst) + u64::from(accepted);
         flush();
         self.flushed(&Before { accepted, ..before }, how);
+        let disturbed = self.ledger.is_closing()
+            || self.withdrawing.load(SeqCst) != before.withdrawing
+            || calm.is_none()
+            || calm != refused();
         let seen = self.seen.load(SeqCst);
-        self.ledger.check(seen >= written || !calm || !undisturbed(), || {
+        self.ledger.check(seen >= written || disturbed, || {
             format!("{how}: {} saw {seen}, not {written}", self.name)
         });
     }
@@ -164,7 +205,7 @@ impl Entry {
     pub(crate) fn at_rest(&self) {
         let [accepted, begun, ended, withdrawn] =
             [&self.accepted, &self.begun, &self.ended, &self.withdrawn].map(|n| n.load(SeqCst));
-        let right = if self.ledger.closing.load(SeqCst) {
+        let right = if self.ledger.is_closing() {
             ended + withdrawn <= accepted
         } else {
             ended + withdrawn == accepted
@@ -179,12 +220,20 @@ impl Entry {
 }
 
 impl Gauge {
-    fn enter(&self, ledger: &Ledger, name: &str) {
+    /// From now on `limit` may run at once, or as many as were allowed before.
+    pub(crate) fn allow(&self, limit: u64) {
+        self.limit.fetch_max(limit, SeqCst);
+    }
+
+    /// One more runs.
+    pub(crate) fn during(&self, ledger: &Ledger, name: &str, body: impl FnOnce()) {
         let inside = self.inside.fetch_add(1, SeqCst) + 1;
         let limit = self.limit.load(SeqCst);
         ledger.check(limit == 0 || inside <= limit, || {
             format!("{inside} run at once with {name}, and {limit} may")
         });
+        body();
+        self.inside.fetch_sub(1, SeqCst);
     }
 }
 

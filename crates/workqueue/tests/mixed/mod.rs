@@ -2,16 +2,17 @@
 //! order that chance decides, and the rules that hold all the same. `shuttle_mixed.rs` runs it in
 //! random schedules, `torture.rs` on the real machine.
 
-pub(crate) mod ledger;
+mod control;
+mod ledger;
 mod tasks;
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use corewise_sync::thread;
-use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{Work, WorkerPools, Workqueue};
-use ledger::{Entry, Gauge, Ledger, Order};
+use corewise_topology::Machine;
+use corewise_workqueue::{QueueKind, Work, WorkerPools, Workqueue};
+use ledger::{Entry, Gauge, Ledger, Order, Span};
 use tasks::Tasks;
 
 /// Where decisions come from: part of the schedule under shuttle, seeded on the real machine.
@@ -39,8 +40,11 @@ pub(crate) struct Size {
 struct Line {
     queue: Workqueue,
     items: Vec<Item>,
+    gauge: Arc<Gauge>,
     /// Where it runs its tasks in order.
     order: Option<Arc<Order>>,
+    /// It is drained.
+    refusing: Arc<Span>,
 }
 
 #[derive(Clone)]
@@ -52,11 +56,15 @@ struct Item {
 struct World {
     ledger: Arc<Ledger>,
     pools: WorkerPools,
-    cpus: u64,
-    lines: Vec<Line>,
+    /// CPUs, and nodes.
+    size: (u64, u64),
+    /// One that takes what comes, and one that holds back.
+    lines: [Line; 2],
     /// Queued on either queue.
     nomad: Item,
     tasks: Tasks,
+    /// The freezable queue is thawed.
+    thaws: Span,
 }
 
 /// What a work item can do to itself; filled after it was made, emptied at the end.
@@ -77,7 +85,7 @@ pub(crate) fn scenario<C: Chance>(mut chance: C, size: Size) {
         .collect();
     let early = chance.one_in(4);
     if early {
-        world.ledger.closing.store(true, SeqCst);
+        world.ledger.close();
         world.pools.shutdown();
     }
     for actor in actors {
@@ -85,7 +93,8 @@ pub(crate) fn scenario<C: Chance>(mut chance: C, size: Size) {
     }
     world.end(&mut chance);
     for own in selves {
-        drop(own.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let item = own.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(item);
     }
     world.ledger.settle();
 }
@@ -93,64 +102,77 @@ pub(crate) fn scenario<C: Chance>(mut chance: C, size: Size) {
 impl World {
     fn new<C: Chance>(chance: &mut C, selves: &mut Vec<Myself>) -> World {
         let ledger = Arc::new(Ledger::default());
-        let (machine, cpus) = [
-            ("numa:1 l3:1 core:1 pu:1", 1),
-            ("numa:1 l3:1 core:2 pu:1", 2),
-            ("numa:2 l3:1 core:1 pu:1", 2),
+        let (machine, size) = [
+            ("numa:1 l3:1 core:1 pu:1", (1, 1)),
+            ("numa:1 l3:1 core:2 pu:1", (2, 1)),
+            ("numa:2 l3:1 core:1 pu:1", (2, 2)),
         ][chance.below(3) as usize];
         let machine = Machine::synthetic(machine).expect("a valid description");
         let pools = WorkerPools::builder(&machine).max_workers(8).build();
-        let scope = |chance: &mut C| {
-            [AffinityScope::Cpu, AffinityScope::Cache, AffinityScope::System]
-                [chance.below(3) as usize]
+        let mut line = |held: bool| {
+            let name = if held { "held" } else { "free" };
+            let gauge = Arc::new(Gauge::default());
+            let refusing = Arc::new(Span::default());
+            let mut builder = Workqueue::builder(name);
+            if held {
+                builder = control::held(builder, size, &gauge, chance);
+            } else {
+                builder = builder.scope(control::scope(chance)).strict(chance.one_in(3));
+            }
+            let queue = builder.build(&pools).expect("a queue");
+            let item = |n| {
+                let spans = vec![Arc::clone(&refusing)];
+                let entry = Entry::new(format!("{name}{n}"), &ledger, &gauge, spans);
+                item(entry, &queue, selves)
+            };
+            let items = (0..2).map(item).collect();
+            let order = (queue.kind() == QueueKind::Ordered).then(Arc::default);
+            Line { queue, items, gauge, order, refusing }
         };
-        let free = Workqueue::builder("free").scope(scope(chance)).strict(chance.one_in(3));
-        let held = Workqueue::builder("held").scope(scope(chance)).strict(chance.one_in(3));
-        let free = free.build(&pools).expect("a queue");
-        let held = held.build(&pools).expect("a queue");
-        let gauge = Arc::new(Gauge::default());
-        let items = |line: &str, queue: &Workqueue, selves: &mut Vec<Myself>| {
-            (0..2).map(|n| item(format!("{line}{n}"), queue, &ledger, &gauge, selves)).collect()
-        };
-        let lines = vec![
-            Line { items: items("free", &free, selves), queue: free.clone(), order: None },
-            Line { items: items("held", &held, selves), queue: held, order: None },
-        ];
+        let lines = [line(false), line(true)];
+        let spans = lines.iter().map(|line| Arc::clone(&line.refusing)).collect();
+        let nomad = Entry::new("nomad".into(), &ledger, &Arc::default(), spans);
         World {
-            nomad: item("nomad".into(), &free, &ledger, &gauge, selves),
+            nomad: item(nomad, &lines[0].queue, selves),
             tasks: Tasks::new(&ledger),
+            thaws: Span::default(),
             ledger,
             pools,
-            cpus,
+            size,
             lines,
         }
     }
 
     /// One thing that an actor does.
     fn act<C: Chance>(&self, chance: &mut C) {
-        let line = &self.lines[chance.below(2) as usize];
+        let held = chance.one_in(2);
+        let line = &self.lines[usize::from(held)];
         let item = &line.items[chance.below(line.items.len() as u64) as usize];
-        match chance.below(8) {
-            0 | 1 => {
+        match chance.below(16) {
+            0..3 => {
                 item.entry.queue(|| line.queue.queue(&item.work));
             }
-            2 => {
-                let cpu = chance.below(self.cpus + 1) as u32;
+            3 => {
+                let cpu = chance.below(self.size.0 + 1) as u32;
                 item.entry.queue(|| line.queue.queue_on(cpu, &item.work));
             }
-            3 => {
+            4 => {
                 self.nomad.entry.queue(|| line.queue.queue(&self.nomad.work));
             }
-            4 => {
+            5 | 6 => {
                 let queue = || line.queue.queue(&item.work);
                 item.entry.queue_and_flush(queue, || item.work.flush(), "Work::flush");
             }
-            5 => self.flush(line),
-            _ => {
+            7 => self.flush(line),
+            8..11 => {
                 // Only from the queue that holds back to the one that doesn't: no circle of waits.
-                let other = (line.queue.name() == "held").then_some(&self.lines[0].queue);
-                self.tasks.act(&line.queue, line.order.as_ref(), other, chance);
+                self.tasks.act(line, held.then_some(&self.lines[0].queue), chance);
             }
+            11 => line.set_attributes(&self.ledger, chance),
+            12 if held => line.set_max_active(self.size, &self.ledger, chance),
+            13 => line.drain(),
+            14 => self.lines[1].freeze(&self.pools, &self.thaws, &self.ledger),
+            _ => drop(self.pools.dump()),
         }
     }
 
@@ -182,6 +204,12 @@ impl World {
             if let Some(order) = &line.order {
                 order.check(&self.ledger, line.queue.name());
             }
+            let stats = line.queue.stats();
+            self.ledger
+                .check(stats.queued == stats.completed, || format!("at rest with {stats:?}"));
+            if chance.one_in(4) {
+                line.destroy(&self.ledger);
+            }
         }
         // Else the last handle, and with it the workers, go when the world does.
         if chance.one_in(2) {
@@ -191,15 +219,8 @@ impl World {
 }
 
 /// An item of a queue; half of them queue themselves again, now and then.
-fn item(
-    name: String,
-    queue: &Workqueue,
-    ledger: &Arc<Ledger>,
-    gauge: &Arc<Gauge>,
-    selves: &mut Vec<Myself>,
-) -> Item {
-    let again = name.ends_with('1');
-    let entry = Entry::new(name, ledger, gauge);
+fn item(entry: Arc<Entry>, queue: &Workqueue, selves: &mut Vec<Myself>) -> Item {
+    let again = entry.name.ends_with('1');
     let myself: Myself = Arc::default();
     let (own, inside, runs) = (Arc::clone(&entry), Arc::clone(&myself), AtomicU64::new(0));
     let work = Work::new(move || {

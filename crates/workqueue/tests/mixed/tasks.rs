@@ -9,15 +9,15 @@ use std::task::Poll;
 use corewise_sync::thread;
 use corewise_workqueue::{JoinError, JoinHandle, Workqueue};
 
-use super::Chance;
-use super::ledger::{Ledger, Order};
+use super::ledger::Ledger;
+use super::{Chance, Line};
 
 /// What became of one task.
 #[derive(Default)]
 struct Fate {
     /// How often it got to its end.
     ended: AtomicU64,
-    /// Somebody aborts it, or began to.
+    /// Somebody aborts it, or began to, or its queue may have refused it.
     aborted: AtomicBool,
 }
 
@@ -40,21 +40,18 @@ impl Tasks {
 
     /// Hands something in, and does something with its handle. It may wait for a task on `other`:
     /// a queue whose own tasks wait for nobody, so that there is no circle.
-    pub(crate) fn act<C: Chance>(
-        &self,
-        queue: &Workqueue,
-        order: Option<&Arc<Order>>,
-        other: Option<&Workqueue>,
-        chance: &mut C,
-    ) {
+    pub(crate) fn act<C: Chance>(&self, line: &Line, other: Option<&Workqueue>, chance: &mut C) {
         let fate = self.fate();
         let other = other.filter(|_| chance.one_in(2));
+        let calm = line.refusing.calm();
         let handle = match chance.below(4) {
-            // A future is in no order: its polls are.
-            0 if order.is_none() => self.future(queue, other, &fate, chance),
-            1 => return self.scope(queue, other, &fate),
-            _ => self.closure(queue, order, other, &fate),
+            0 => self.future(&line.queue, other, &fate, chance),
+            1 => return self.scope(&line.queue, other, &fate),
+            _ => self.closure(line, other, &fate),
         };
+        if calm.is_none() || line.refusing.calm() != calm {
+            fate.aborted.store(true, SeqCst);
+        }
         match chance.below(4) {
             0 => {}
             1 => {
@@ -83,29 +80,27 @@ impl Tasks {
     }
 
     fn may_be_cancelled(&self, fate: &Fate) -> bool {
-        fate.aborted.load(SeqCst) || self.ledger.closing.load(SeqCst)
+        fate.aborted.load(SeqCst) || self.ledger.is_closing()
     }
 
-    fn closure(
-        &self,
-        queue: &Workqueue,
-        order: Option<&Arc<Order>>,
-        other: Option<&Workqueue>,
-        fate: &Arc<Fate>,
-    ) -> JoinHandle<()> {
-        let (fate, other, order) = (Arc::clone(fate), other.cloned(), order.cloned());
+    fn closure(&self, line: &Line, other: Option<&Workqueue>, fate: &Arc<Fate>) -> JoinHandle<()> {
+        let (fate, other) = (Arc::clone(fate), other.cloned());
+        let (gauge, order) = (Arc::clone(&line.gauge), line.order.clone());
+        let ledger = Arc::clone(&self.ledger);
         let called = self.ledger.moment();
         let returned = Arc::new(AtomicU64::new(0));
         let back = Arc::clone(&returned);
-        let handle = queue.spawn(move || {
+        let handle = line.queue.spawn(move || {
             if let Some(order) = order {
                 order.ran(called, back.load(SeqCst));
             }
-            if let Some(queue) = other {
-                // Cancelled where the pools were shut down.
-                let _ = queue.spawn(thread::yield_now).join();
-            }
-            fate.ended.fetch_add(1, SeqCst);
+            gauge.during(&ledger, "a task", || {
+                if let Some(queue) = other {
+                    // Cancelled where the pools were shut down.
+                    let _ = queue.spawn(thread::yield_now).join();
+                }
+                fate.ended.fetch_add(1, SeqCst);
+            });
         });
         returned.store(self.ledger.moment(), SeqCst);
         handle

@@ -1,0 +1,119 @@
+//! The part of the scenario that changes queues while work flows: other attributes, another maximum,
+//! drains, freezing.
+
+use corewise_sync::thread;
+use corewise_topology::{AffinityScope, CpuSet};
+use corewise_workqueue::{BuildError, QueueBuilder, QueueKind, WorkerPools};
+
+use super::ledger::{Gauge, Ledger, Span};
+use super::{Chance, Item, Line};
+
+/// What the queue that holds work back is.
+pub(crate) fn held<C: Chance>(
+    builder: QueueBuilder,
+    (cpus, nodes): (u64, u64),
+    gauge: &Gauge,
+    chance: &mut C,
+) -> QueueBuilder {
+    let builder = builder.freezable();
+    let most = 1 + chance.below(2);
+    let max_active = usize::try_from(most).unwrap_or(usize::MAX);
+    match chance.below(5) {
+        0 | 1 => {
+            gauge.allow(1);
+            builder.scope(scope(chance)).strict(chance.one_in(3)).ordered()
+        }
+        2 | 3 => {
+            gauge.allow(most * slots(nodes));
+            builder.scope(scope(chance)).strict(chance.one_in(3)).max_active(max_active)
+        }
+        _ => {
+            gauge.allow(most * cpus);
+            builder.bound().max_active(max_active)
+        }
+    }
+}
+
+pub(crate) fn scope<C: Chance>(chance: &mut C) -> AffinityScope {
+    [AffinityScope::Cpu, AffinityScope::Cache, AffinityScope::System][chance.below(3) as usize]
+}
+
+/// An unbound queue has its maximum on each node (it is less than 8), and once more for pods that
+/// span nodes.
+fn slots(nodes: u64) -> u64 {
+    if nodes == 1 { 1 } else { nodes + 1 }
+}
+
+impl Line {
+    /// Another maximum, more often higher than lower.
+    pub(crate) fn set_max_active<C: Chance>(
+        &self,
+        (cpus, nodes): (u64, u64),
+        ledger: &Ledger,
+        chance: &mut C,
+    ) {
+        let most = 1 + chance.below(3);
+        self.gauge.allow(match self.queue.kind() {
+            QueueKind::Ordered | QueueKind::BottomHalf => return,
+            QueueKind::Bound => most * cpus,
+            QueueKind::Unbound => most * slots(nodes),
+        });
+        let set = self.queue.set_max_active(usize::try_from(most).unwrap_or(usize::MAX));
+        ledger.check(set.is_ok(), || format!("set_max_active({most}) said {set:?}"));
+    }
+
+    /// Another scope, strictness, or set of CPUs; the same maximum.
+    pub(crate) fn set_attributes<C: Chance>(&self, ledger: &Ledger, chance: &mut C) {
+        let mut attributes = self.queue.attributes();
+        attributes.scope = scope(chance);
+        attributes.strict = chance.one_in(2);
+        attributes.cpus = chance.one_in(3).then(|| CpuSet::full(1));
+        let set = self.queue.set_attributes(&attributes);
+        let right = match &set {
+            Ok(()) => self.queue.kind() != QueueKind::Bound,
+            Err(BuildError::Fixed { .. }) => self.queue.kind() == QueueKind::Bound,
+            Err(BuildError::ShutDown { .. }) => ledger.is_closing(),
+            Err(_) => false,
+        };
+        ledger.check(right, || format!("set_attributes({attributes:?}) said {set:?}"));
+    }
+
+    /// Waits until the queue is empty: what was accepted before is over.
+    pub(crate) fn drain(&self) {
+        let before: Vec<_> = self.items.iter().map(|item| item.entry.before()).collect();
+        self.refusing.during(|| self.queue.drain());
+        for (item, before) in self.items.iter().zip(&before) {
+            item.entry.flushed(before, "Workqueue::drain");
+        }
+    }
+
+    /// Freezes, waits until nothing is active, sees that nothing begins, and thaws.
+    pub(crate) fn freeze(&self, pools: &WorkerPools, thaws: &Span, ledger: &Ledger) {
+        // Another actor may thaw at any time, and a shutdown does.
+        let calm = thaws.calm();
+        pools.freeze();
+        let still = || calm.is_some() && thaws.calm() == calm && !ledger.is_closing();
+        while still() && pools.is_freezing() {
+            thread::yield_now();
+        }
+        let begun = || self.items.iter().map(|item| item.entry.begun()).sum::<u64>();
+        let before = begun();
+        (0..3).for_each(|_| thread::yield_now());
+        let after = begun();
+        ledger.check(before == after || !still(), || {
+            format!("{} instances began on a frozen queue", after - before)
+        });
+        thaws.during(|| pools.thaw());
+    }
+
+    /// Closes it for good: it is empty then, and takes nothing.
+    pub(crate) fn destroy(&self, ledger: &Ledger) {
+        self.queue.destroy();
+        for Item { work, entry } in &self.items {
+            let queued = entry.queue(|| self.queue.queue(work));
+            ledger.check(!queued, || "a destroyed queue accepted an item".into());
+        }
+        let stats = self.queue.stats();
+        ledger.check(stats.queued == stats.completed, || format!("destroyed with {stats:?}"));
+    }
+}
