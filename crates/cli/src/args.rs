@@ -21,6 +21,7 @@ Examples:
   corewise up                      serve a few volumes from a temporary folder
   corewise up disks.toml           serve those of a manifest
   corewise topo                    CPUs, caches, nodes and pods of this machine
+  corewise dump                    what the pools and queues of a running up do
 
 Exit codes: 0 success, 1 failure, 2 wrong usage.";
 
@@ -71,6 +72,20 @@ Examples:
   corewise up disks.toml --socket /run/corewise.sock --tcp 10809
 
 Exit codes: 0 everything came up and went down in order, 1 something did not, 2 wrong usage.";
+
+const DUMP_EXAMPLES: &str = "\
+Without --control and --pid it finds the one `corewise up` of this user that runs. The socket is in
+$XDG_RUNTIME_DIR/corewise, or in corewise-UID in the folder of temporary files; `up --control` puts
+it elsewhere. docs/control.md explains the columns, the JSON and the protocol.
+
+Examples:
+  corewise dump
+  corewise dump volumes 'device*'
+  corewise dump --json | jq '.queues[] | {name, in_flight}'
+  corewise dump --monitor=500ms volumes
+  corewise dump --monitor --rounds 10 --json
+
+Exit codes: 0 success, 1 failure (no server, or several, or it doesn't answer), 2 wrong usage.";
 
 fn up_help() -> String {
     [UP_BEFORE, UP_MANIFEST, UP_AFTER].concat()
@@ -130,6 +145,9 @@ pub(crate) enum Command {
     /// Bring up the devices of a manifest in parallel and export them over NBD
     #[command(after_help = up_help())]
     Up(Up),
+    /// Show the worker pools, queues and running work of a `corewise up`
+    #[command(after_help = DUMP_EXAMPLES)]
+    Dump(Dump),
 }
 
 /// `corewise topo`.
@@ -184,6 +202,41 @@ pub(crate) struct Up {
     /// Print one JSON object a line, one line an event
     #[arg(long)]
     pub(crate) json: bool,
+    /// Answer `corewise dump` on this Unix socket instead of the manifest's or the usual one
+    #[arg(long, value_name = "PATH", conflicts_with = "no_control")]
+    pub(crate) control: Option<PathBuf>,
+    /// Have no control socket
+    #[arg(long)]
+    pub(crate) no_control: bool,
+}
+
+/// `corewise dump`.
+#[derive(Debug, Args)]
+pub(crate) struct Dump {
+    /// Only these queues; a '*' in a name stands for any letters
+    pub(crate) queues: Vec<String>,
+    /// Ask the `up` that has its control socket there
+    #[arg(long, value_name = "PATH", conflicts_with = "pid")]
+    pub(crate) control: Option<PathBuf>,
+    /// Ask the `up` with this process id
+    #[arg(long, value_name = "PID")]
+    pub(crate) pid: Option<u32>,
+    /// Print one JSON document; with --monitor one a round, each on its line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Show the queues' counters again and again, each INTERVAL [default: 1s], until Ctrl-C
+    #[arg(
+        long,
+        value_name = "INTERVAL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "1s",
+        value_parser = units::parse_duration
+    )]
+    pub(crate) monitor: Option<Duration>,
+    /// Stop after so many rounds
+    #[arg(long, value_name = "N", requires = "monitor")]
+    pub(crate) rounds: Option<u64>,
 }
 
 /// A file for timelines; its ending says the format.

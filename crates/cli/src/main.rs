@@ -6,14 +6,19 @@
 //! corewise up                      # serve a few volumes over NBD from a temporary folder
 //! corewise up disks.toml           # serve those of a manifest; docs/manifest.md describes it
 //! corewise up --for 5s --timeline up.svg
+//! corewise dump                    # the pools and queues of a running `up`
+//! corewise dump --monitor          # what they do, every second
 //! ```
 //!
 //! In reading order: `args` defines every flag, `manifest` reads and checks what to bring up
-//! without touching anything, `up` does it and undoes it, `topo` shows a machine; `exit` alone
+//! without touching anything, `up` does it and undoes it, `dump` asks a running one over its
+//! `control` socket, `topo` shows a machine; `exit` alone
 //! knows exit codes, `screen` how to write to a terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
+mod control;
+mod dump;
 mod exit;
 mod log;
 mod manifest;
@@ -35,6 +40,7 @@ fn main() -> ExitCode {
     let run = || match cli.command {
         args::Command::Topo(args) => topo::run(&args),
         args::Command::Up(args) => up::run(args),
+        args::Command::Dump(args) => dump::run(&args),
     };
     // A bug is a failure like any other: it has been told on stderr by now.
     exit::code(catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {

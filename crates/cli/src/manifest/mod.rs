@@ -52,6 +52,8 @@ pub(crate) struct Server {
     /// `HOST:PORT`.
     pub(crate) tcp: Option<At<String>>,
     pub(crate) drain: Duration,
+    /// Where the control socket is to be, unless in the usual place.
+    pub(crate) control: Option<At<PathBuf>>,
 }
 
 /// A volume, or a part of one.

@@ -21,6 +21,7 @@ pub(crate) struct RawServer {
     pub(crate) unix: Option<At<String>>,
     pub(crate) tcp: Option<At<String>>,
     pub(crate) drain: Option<At<Duration>>,
+    pub(crate) control: Option<At<String>>,
 }
 
 /// One `[[device]]` table.
@@ -76,6 +77,7 @@ pub(crate) fn parse(text: &str) -> (RawManifest, Vec<Problem>) {
             unix: fields.string("unix"),
             tcp: fields.string_or_number("tcp"),
             drain: fields.duration("drain"),
+            control: fields.string("control"),
         };
         problems.extend(fields.finish());
     }
@@ -172,6 +174,7 @@ mod tests {
 unix = "s.sock"
 tcp = 10809
 drain = "2s"
+control = "c.sock"
 [[device]]
 name = "a"
 driver = "file"
@@ -191,17 +194,18 @@ description = "text"
         );
         assert_eq!(problems, []);
         assert_eq!(manifest.server.tcp.unwrap().value, "10809");
+        assert_eq!(manifest.server.control.unwrap().value, "c.sock");
         assert_eq!(manifest.server.drain.unwrap().value, Duration::from_secs(2));
         let device = &manifest.devices[0];
-        assert_eq!(device.place.line, 5);
+        assert_eq!(device.place.line, 6);
         assert_eq!(
             device.size.as_ref().map(|s| (s.value, s.place.line, s.place.column)),
-            Some((64 << 20, 8, 8))
+            Some((64 << 20, 9, 8))
         );
         assert_eq!(device.block_size.as_ref().unwrap().value, 4096);
         assert_eq!(device.suppliers.as_ref().unwrap()[0].value, "b");
         assert_eq!(device.keys.len(), 10);
-        assert_eq!(manifest.exports[0].device.as_ref().unwrap().place.line, 18);
+        assert_eq!(manifest.exports[0].device.as_ref().unwrap().place.line, 19);
     }
 
     #[test]

@@ -378,7 +378,8 @@ fn export(raw: &RawExport, name: Option<&str>, links: &Links<'_>) -> Result<Expo
 }
 
 fn server(raw: &RawServer, base: &Path, problems: &mut Vec<Problem>) -> Server {
-    let unix = raw.unix.as_ref().and_then(|at| {
+    let mut socket = |at: &Option<At<String>>| {
+        let at = at.as_ref()?;
         let path = base.join(&at.value);
         if at.value.is_empty() || path.as_os_str().len() > LONGEST_SOCKET_PATH {
             let message = format!(
@@ -390,7 +391,8 @@ fn server(raw: &RawServer, base: &Path, problems: &mut Vec<Problem>) -> Server {
             return None;
         }
         Some(At::new(path, at.place))
-    });
+    };
+    let (unix, control) = (socket(&raw.unix), socket(&raw.control));
     let tcp = raw.tcp.as_ref().and_then(|at| match tcp_address(&at.value) {
         Ok(address) => Some(At::new(address, at.place)),
         Err(message) => {
@@ -399,7 +401,7 @@ fn server(raw: &RawServer, base: &Path, problems: &mut Vec<Problem>) -> Server {
         }
     });
     let drain = raw.drain.as_ref().map_or(DEFAULT_DRAIN, |drain| drain.value);
-    Server { unix, tcp, drain }
+    Server { unix, tcp, drain, control }
 }
 
 /// `HOST:PORT` from an address, a host, or a port. Without a host it is the loopback, without a

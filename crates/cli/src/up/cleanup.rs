@@ -22,6 +22,8 @@ pub(crate) struct Cleanup {
 enum Thing {
     /// A folder with everything in it.
     Folder(PathBuf),
+    /// A folder that others use, too: it goes with the last one.
+    FolderIfEmpty(PathBuf),
     /// A socket, as long as its name still leads to it.
     Socket(PathBuf, Identity),
     /// The new file of a device that is not up yet, as long as its name still leads to it.
@@ -47,7 +49,13 @@ impl Cleanup {
         self.things.lock().push(Thing::Folder(path.to_path_buf()));
     }
 
-    /// `path` is a socket that this run has bound.
+    /// `path` is a folder that this run put something in, and others may, too.
+    pub(crate) fn folder_if_empty(&self, path: &Path) {
+        // Before what is in it: the newest go first. Whoever puts something in tells of it later.
+        self.things.lock().push(Thing::FolderIfEmpty(path.to_path_buf()));
+    }
+
+    /// `path` is a socket that this run has bound, or a link to one.
     pub(crate) fn socket(&self, path: &Path) -> io::Result<()> {
         let identity = Identity::of(&path.symlink_metadata()?);
         self.things.lock().push(Thing::Socket(path.to_path_buf(), identity));
@@ -76,6 +84,8 @@ impl Cleanup {
         for thing in things.into_iter().rev() {
             let (path, result) = match &thing {
                 Thing::Folder(path) => (path, std::fs::remove_dir_all(path)),
+                // Not empty: somebody else's are in it.
+                Thing::FolderIfEmpty(path) => (path, std::fs::remove_dir(path).or(Ok(()))),
                 Thing::Socket(path, identity) | Thing::NewFile { path, identity, .. } => {
                     (path, remove_if(path, *identity))
                 }

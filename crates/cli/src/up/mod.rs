@@ -5,6 +5,7 @@
 //! clients are let in. The way back is the reverse, wherever it begins.
 
 mod cleanup;
+mod control;
 mod drivers;
 mod limits;
 mod listen;
@@ -92,6 +93,7 @@ fn prepare(
         report: Report { json: args.json },
         keep_going: args.keep_going,
         duration: args.duration,
+        control: !args.no_control,
         timeline: args.timeline,
         label: source.label,
         manifest,
@@ -120,6 +122,11 @@ fn override_addresses(
     }
     if let Some(address) = &args.tcp {
         server.tcp = Some(At::new(address.clone(), NOWHERE));
+    }
+    if let Some(path) = &args.control {
+        let path = std::path::absolute(path)
+            .map_err(|error| Failure::new(format!("--control {}: {error}", path.display())))?;
+        server.control = Some(At::new(path, NOWHERE));
     }
     if server.unix.is_none() && server.tcp.is_none() {
         server.unix = Some(At::new(scratch.folder()?.join("nbd.sock"), NOWHERE));

@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::path::Path;
 
 use corewise::nbd::Endpoint;
 use corewise::timeline::{Timeline, json, text};
@@ -65,11 +66,11 @@ impl Report {
     }
 
     /// Clients are let in.
-    pub(crate) fn ready(self, endpoints: &[Endpoint], exports: &[Shown]) {
+    pub(crate) fn ready(self, endpoints: &[Endpoint], exports: &[Shown], control: Option<&Path>) {
         if self.json {
-            event("ready", ready_json(endpoints, exports));
+            event("ready", ready_json(endpoints, exports, control));
         } else {
-            print(&ready_text(endpoints, exports));
+            print(&ready_text(endpoints, exports, control));
         }
     }
 
@@ -113,7 +114,7 @@ fn print(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-fn ready_json(endpoints: &[Endpoint], exports: &[Shown]) -> Value {
+fn ready_json(endpoints: &[Endpoint], exports: &[Shown], control: Option<&Path>) -> Value {
     let unix = endpoints.iter().find_map(|endpoint| match endpoint {
         Endpoint::Unix(Some(path)) => Some(path.display().to_string()),
         _ => None,
@@ -132,15 +133,20 @@ fn ready_json(endpoints: &[Endpoint], exports: &[Shown]) -> Value {
             "uris": uris,
         })
     };
-    json!({"unix": unix, "tcp": tcp, "exports": exports.iter().map(export).collect::<Vec<_>>()})
+    json!({
+        "unix": unix,
+        "tcp": tcp,
+        "control": control.map(|path| path.display().to_string()),
+        "exports": exports.iter().map(export).collect::<Vec<_>>(),
+    })
 }
 
-fn ready_text(endpoints: &[Endpoint], exports: &[Shown]) -> String {
+fn ready_text(endpoints: &[Endpoint], exports: &[Shown], control: Option<&Path>) -> String {
     let mut out = String::new();
     // Writing to a String can't fail.
     let _ = exports_text(&mut out, exports).and_then(|()| listening_text(&mut out, endpoints));
     if let Some(endpoint) = endpoints.first() {
-        let _ = try_text(&mut out, endpoint, exports);
+        let _ = try_text(&mut out, endpoint, exports, control);
     }
     let _ = writeln!(out, "{} Ctrl-C stops it in order.", styled(GOOD, "Ready."));
     out
@@ -184,7 +190,12 @@ fn listening_text(out: &mut String, endpoints: &[Endpoint]) -> std::fmt::Result 
 }
 
 /// Commands to paste. A URI has no quote in it: what isn't plain is percent-encoded.
-fn try_text(out: &mut String, endpoint: &Endpoint, exports: &[Shown]) -> std::fmt::Result {
+fn try_text(
+    out: &mut String,
+    endpoint: &Endpoint,
+    exports: &[Shown],
+    control: Option<&Path>,
+) -> std::fmt::Result {
     writeln!(out, "{}", styled(TITLE, "Try"))?;
     let command =
         |out: &mut String, command: String| writeln!(out, "  {}", styled(COMMAND, command));
@@ -196,6 +207,9 @@ fn try_text(out: &mut String, endpoint: &Endpoint, exports: &[Shown]) -> std::fm
             let uri = endpoint.uri(&export.name);
             command(out, format!("qemu-io -f raw -c 'write -P 7 0 1M' '{uri}'"))?;
         }
+    }
+    if control.is_some() {
+        command(out, format!("corewise dump --pid {}", std::process::id()))?;
     }
     writeln!(out)
 }

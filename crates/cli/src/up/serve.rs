@@ -1,7 +1,7 @@
 //! The life of a server: sockets, bring-up, clients, shutdown.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use corewise::device::{BringUp, BringUpOptions, DeviceManager, ProbeOutcome, ShutdownOptions};
 use corewise::nbd::{self, Endpoint, Listener};
@@ -11,6 +11,7 @@ use corewise::topology::Machine;
 use corewise::workqueue::{WorkerPools, Workqueue};
 
 use super::cleanup::Cleanup;
+use super::control::{self, About, Control};
 use super::drivers::{ExportDriver, House, Notes, Shown, VolumeDriver};
 use super::plan::Plan;
 use super::progress::Progress;
@@ -18,6 +19,7 @@ use super::report::Report;
 use super::stop::Stop;
 use super::{NOWHERE, listen, tell, timelines};
 use crate::args::TimelineFile;
+use crate::control::place;
 use crate::exit::Failure;
 use crate::manifest::{LeftOut, Manifest, Place, Problem, Subject};
 use crate::screen;
@@ -27,6 +29,8 @@ pub(crate) struct Server {
     pub(crate) report: Report,
     pub(crate) keep_going: bool,
     pub(crate) duration: Option<Duration>,
+    /// Whether there is to be a control socket.
+    pub(crate) control: bool,
     pub(crate) timeline: Option<TimelineFile>,
     /// How messages call the manifest.
     pub(crate) label: String,
@@ -54,6 +58,8 @@ impl Server {
         let mut complete = self.left_out.is_empty();
         let running = self.build()?;
         let listeners = self.bind(&mut complete)?;
+        // Until the end, so that a shutdown that hangs can be looked at, too.
+        let control = self.answer(&running, &mut complete)?;
 
         let plan = Plan::new(&self.manifest);
         self.report.begin(&self.label, plan.decls.len());
@@ -78,7 +84,7 @@ impl Server {
 
         let why = match self.accept(&running, listeners) {
             Ok(endpoints) => {
-                self.ready(&running, &endpoints);
+                self.ready(&running, &endpoints, control.as_ref());
                 self.write_timelines(&[&up.timeline], &mut complete);
                 self.stop.wait(self.duration)
             }
@@ -148,6 +154,41 @@ impl Server {
         Ok(listeners)
     }
 
+    /// Answers who looks on. Without it the server does all the same; but a place that somebody has
+    /// asked for has to be had.
+    fn answer(&self, running: &Running, complete: &mut bool) -> Result<Option<Control>, Failure> {
+        if !self.control {
+            return Ok(None);
+        }
+        // Who was killed can't clean up.
+        place::servers(&place::folders());
+        let place = self.manifest.server.control.as_ref();
+        let bound = match place {
+            Some(at) => control::bind_at(&at.value, &self.cleanup),
+            None => control::bind(&self.cleanup),
+        };
+        let about = About {
+            pools: running.pools.clone(),
+            manifest: self.label.clone(),
+            since: Instant::now(),
+        };
+        let started = bound.and_then(|bound| {
+            Control::start(bound, about).map_err(|error| format!("no thread answers: {error}"))
+        });
+        match (started, place) {
+            (Ok(control), _) => Ok(Some(control)),
+            (Err(reason), Some(at)) => {
+                *complete = false;
+                self.tell_unbound(at.place, &reason);
+                if self.keep_going { Ok(None) } else { Err(Failure::Said) }
+            }
+            (Err(reason), None) => {
+                screen::warning(format_args!("no control socket for `corewise dump`: {reason}"));
+                Ok(None)
+            }
+        }
+    }
+
     fn tell_unbound(&self, place: Place, reason: &str) {
         let message = format!("cannot listen on {reason}");
         if place == NOWHERE {
@@ -201,7 +242,7 @@ impl Server {
         listeners.into_iter().map(|listener| running.server.listen(listener)).collect()
     }
 
-    fn ready(&self, running: &Running, endpoints: &[Endpoint]) {
+    fn ready(&self, running: &Running, endpoints: &[Endpoint], control: Option<&Control>) {
         for endpoint in endpoints {
             if let Endpoint::Tcp(address) = endpoint
                 && !address.ip().is_loopback()
@@ -218,7 +259,7 @@ impl Server {
         let exports: Vec<Shown> = exports
             .filter_map(|export| shown.iter().find(|shown| shown.name == export.name).cloned())
             .collect();
-        self.report.ready(endpoints, &exports);
+        self.report.ready(endpoints, &exports, control.map(Control::path));
     }
 
     /// Nothing was served: what came up goes down, and the files that were made are not kept.

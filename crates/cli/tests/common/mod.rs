@@ -71,7 +71,8 @@ impl Folder {
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.path()).env("TMPDIR", self.join("tmp")).stdin(Stdio::null());
-        for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "RUST_LOG"] {
+        // Without a runtime folder control sockets are in TMPDIR: no test finds another's server.
+        for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "RUST_LOG", "XDG_RUNTIME_DIR"] {
             command.env_remove(name);
         }
         command

@@ -116,6 +116,16 @@ impl Server {
         PathBuf::from(socket.unwrap_or_else(|| panic!("no Unix socket: {}", self.ready)))
     }
 
+    /// Where it answers `corewise dump`.
+    pub fn control(&self) -> PathBuf {
+        let control = self.ready["control"].as_str();
+        PathBuf::from(control.unwrap_or_else(|| panic!("no control socket: {}", self.ready)))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The TCP address that it listens on.
     pub fn tcp(&self) -> String {
         let address = self.ready["tcp"].as_str();

@@ -200,8 +200,8 @@ fn fit(text: &str, width: usize) -> String {
     text.chars().take(head).chain(['…']).chain(text.chars().skip(chars - tail)).collect()
 }
 
-/// Rows below a head. Numbers stand to the right, what begins with a letter to the left; the last
-/// column takes what is left of the width.
+/// Rows below a head. Numbers stand to the right, words to the left; the last column takes what is
+/// left of the width.
 struct Table<const N: usize> {
     rows: Vec<[String; N]>,
 }
@@ -223,15 +223,15 @@ impl<const N: usize> Table<N> {
         let chars = |text: &str| text.chars().count();
         let widest = |column: usize| self.rows.iter().map(|row| chars(&row[column])).max();
         let widths: [usize; N] = std::array::from_fn(|column| widest(column).unwrap_or(0));
-        let words: [bool; N] = std::array::from_fn(|column| {
-            self.rows[1..].iter().any(|row| row[column].starts_with(char::is_alphabetic))
+        let numbers: [bool; N] = std::array::from_fn(|column| {
+            let number = |c: char| c.is_ascii_digit() || "./-".contains(c) && column + 1 < N;
+            self.rows[1..].iter().all(|row| row[column].chars().all(number))
         });
         for row in &self.rows {
             let mut line = String::new();
             for (column, cell) in row.iter().enumerate() {
                 let room = widths[column] - chars(cell);
-                let (before, after) =
-                    if words[column] || column + 1 == N { (0, room) } else { (room, 0) };
+                let (before, after) = if numbers[column] { (room, 0) } else { (0, room) };
                 line.push_str("  ");
                 line.extend(std::iter::repeat_n(' ', before));
                 if column + 1 == N {

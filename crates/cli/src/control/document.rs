@@ -1,0 +1,150 @@
+//! A dump as JSON. The names here are the promise: `docs/control.md` explains each.
+
+use corewise::workqueue::{Dump, QueueStats};
+use serde::{Deserialize, Serialize};
+
+/// Everything about pools and queues. CPU sets are lists such as `0-3,8`, times are seconds.
+///
+/// It is read with defaults for what is missing, so that a client can show what an older server has
+/// to tell.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Document {
+    pub(crate) cpus: String,
+    pub(crate) housekeeping: String,
+    pub(crate) epoch: u64,
+    pub(crate) scopes: Vec<Scope>,
+    pub(crate) pools: Vec<Pool>,
+    pub(crate) queues: Vec<Queue>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Scope {
+    pub(crate) scope: String,
+    pub(crate) default: bool,
+    pub(crate) pods: Vec<Pod>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Pod {
+    pub(crate) pod: u32,
+    pub(crate) cpus: String,
+    pub(crate) node: Option<u32>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Pool {
+    pub(crate) pool: usize,
+    pub(crate) scope: String,
+    pub(crate) strict: bool,
+    pub(crate) pod: u32,
+    pub(crate) node: Option<u32>,
+    pub(crate) cpus: String,
+    pub(crate) queues: usize,
+    pub(crate) workers: usize,
+    pub(crate) idle: usize,
+    pub(crate) blocked: usize,
+    pub(crate) waiting: usize,
+    pub(crate) ran: u64,
+    pub(crate) taken_over: u64,
+    pub(crate) wakeups: u64,
+    pub(crate) threads_made: u64,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Queue {
+    pub(crate) id: u64,
+    pub(crate) name: String,
+    pub(crate) scope: String,
+    pub(crate) strict: bool,
+    pub(crate) in_flight: u64,
+    #[serde(flatten)]
+    pub(crate) counters: Counters,
+    pub(crate) pools: Vec<Link>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Link {
+    pub(crate) pool: usize,
+    pub(crate) in_flight: u64,
+    #[serde(flatten)]
+    pub(crate) counters: Counters,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Counters {
+    pub(crate) queued: u64,
+    pub(crate) completed: u64,
+    pub(crate) overflowed: u64,
+}
+
+impl From<&QueueStats> for Counters {
+    fn from(stats: &QueueStats) -> Counters {
+        Counters { queued: stats.queued, completed: stats.completed, overflowed: stats.overflowed }
+    }
+}
+
+impl From<&Dump> for Document {
+    fn from(dump: &Dump) -> Document {
+        let scopes = dump.scopes.iter().map(|scope| Scope {
+            scope: scope.scope.to_string(),
+            default: scope.default,
+            pods: scope
+                .pods
+                .iter()
+                .map(|pod| Pod { pod: pod.pod, cpus: pod.cpus.to_string(), node: pod.node })
+                .collect(),
+        });
+        let pools = dump.pools.iter().map(|pool| {
+            let state = &pool.state;
+            Pool {
+                pool: pool.id,
+                scope: state.scope.to_string(),
+                strict: state.strict,
+                pod: state.pod,
+                node: state.node,
+                cpus: state.cpus.to_string(),
+                queues: pool.links,
+                workers: state.workers,
+                idle: state.idle,
+                blocked: state.blocked,
+                waiting: state.waiting,
+                ran: state.ran,
+                taken_over: state.taken_over,
+                wakeups: state.wakeups,
+                threads_made: state.threads_made,
+            }
+        });
+        let queues = dump.queues.iter().map(|queue| Queue {
+            id: queue.id,
+            name: queue.name.clone(),
+            scope: queue.scope.to_string(),
+            strict: queue.strict,
+            in_flight: queue.in_flight,
+            counters: Counters::from(&queue.stats),
+            pools: queue
+                .links
+                .iter()
+                .map(|link| Link {
+                    pool: link.pool,
+                    in_flight: link.in_flight,
+                    counters: Counters::from(&link.stats),
+                })
+                .collect(),
+        });
+        Document {
+            cpus: dump.cpus.to_string(),
+            housekeeping: dump.housekeeping.to_string(),
+            epoch: dump.epoch,
+            scopes: scopes.collect(),
+            pools: pools.collect(),
+            queues: queues.collect(),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The control socket of a running `corewise up`: where it is, and what is said over it.
+//! `docs/control.md` describes both for other programs.
+//!
+//! A line of JSON asks, a line of JSON answers, as often as the client likes. `up::control` has the
+//! end that answers, `dump` the one that asks.
+
+pub(crate) mod document;
+pub(crate) mod place;
+
+use serde::{Deserialize, Serialize};
+
+/// The protocol, and the document that it carries. It goes up when something that a client may rely
+/// on is changed or taken away, and not when something is added.
+pub(crate) const VERSION: u32 = 1;
+/// The longest question, its newline included, in bytes.
+pub(crate) const LONGEST_QUESTION: usize = 4096;
+
+/// What a client asks. What it doesn't know of, a server ignores.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Question {
+    /// [`VERSION`].
+    pub(crate) corewise: u32,
+    /// `hello`, or `dump`.
+    pub(crate) ask: String,
+    /// For `dump`: the queues that are wanted, a `*` stands for any letters; none: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) queues: Vec<String>,
+    /// For `dump`: also as text of about so many columns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) text: Option<usize>,
+}
+
+/// Who answers. It stands at the beginning of each answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Who {
+    /// [`VERSION`].
+    pub(crate) corewise: u32,
+    pub(crate) pid: u32,
+    /// Of the program.
+    pub(crate) version: String,
+    /// The file that it was started with, or what stands for one.
+    pub(crate) manifest: String,
+    /// How long it has been running.
+    pub(crate) up_seconds: f64,
+}
+
+/// What it answers. A question that can't be answered has an `error` instead of the rest.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Answer {
+    #[serde(flatten)]
+    pub(crate) who: Who,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(crate) dump: Option<document::Document>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) text: Option<String>,
+}
+
+/// Whether `name` is what `pattern` says; a `*` in it stands for any letters.
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
+    let Some(name) = name.strip_prefix(start) else { return false };
+    let mut name = name;
+    let mut parts: Vec<&str> = rest.split('*').collect();
+    let end = parts.pop().unwrap_or_default();
+    for part in parts {
+        match name.find(part) {
+            Some(at) => name = &name[at + part.len()..],
+            None => return false,
+        }
+    }
+    name.ends_with(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_letters() {
+        for (pattern, name) in
+            [("a", "a"), ("*", ""), ("*", "x"), ("a*", "ab"), ("*b", "ab"), ("a*c*e", "abcde")]
+        {
+            assert!(matches(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in
+            [("a", "ab"), ("", "a"), ("a*", "ba"), ("ab*ba", "aba"), ("a*c*e", "abde")]
+        {
+            assert!(!matches(pattern, name), "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn a_question_of_a_later_client_is_understood_as_far_as_it_goes() {
+        let question: Question =
+            serde_json::from_str(r#"{"corewise":1,"ask":"dump","colour":"red"}"#).unwrap();
+        assert_eq!(question.ask, "dump");
+        assert!(question.queues.is_empty() && question.text.is_none());
+        assert!(serde_json::from_str::<Question>(r#"{"ask":"dump"}"#).is_err());
+    }
+}

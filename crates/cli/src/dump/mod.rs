@@ -1,0 +1,83 @@
+//! `corewise dump`: asks a running `corewise up` over its control socket what its worker pools do.
+
+mod client;
+mod monitor;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::args;
+use crate::control::Question;
+use crate::control::place;
+use crate::exit::Failure;
+use crate::screen::{self, TITLE, styled};
+use client::Client;
+
+/// Asks, and shows the answer.
+pub(crate) fn run(args: &args::Dump) -> Result<(), Failure> {
+    let (path, name) = find(args)?;
+    let mut client = Client::connect(path, name)?;
+    if let Some(interval) = args.monitor {
+        return monitor::run(&mut client, args, interval);
+    }
+    let mut question = Question { queues: args.queues.clone(), ..Question::dump() };
+    if !args.json {
+        question.text = Some(screen::width());
+    }
+    let mut answer = client.ask(&question)?;
+    let mut out = anstream::stdout().lock();
+    if args.json {
+        let json = serde_json::to_string_pretty(&answer)
+            .map_err(|error| Failure::new(format!("cannot write JSON: {error}")))?;
+        writeln!(out, "{json}")?;
+    } else {
+        let text = answer.get_mut("text").map(Value::take);
+        let text = text.as_ref().and_then(Value::as_str).unwrap_or_default();
+        let who = client::who(&answer);
+        writeln!(out, "{}", styled(TITLE, client::introduction(&who)))?;
+        for line in text.lines() {
+            let line = client::printable(line);
+            match line.chars().next() {
+                // What isn't indented is a title.
+                Some(first) if first != ' ' => writeln!(out, "{}", styled(TITLE, line))?,
+                _ => writeln!(out, "{line}")?,
+            }
+        }
+    }
+    Ok(out.flush()?)
+}
+
+/// The socket of the server that is meant, and how messages call the server.
+fn find(args: &args::Dump) -> Result<(PathBuf, String), Failure> {
+    if let Some(path) = &args.control {
+        return Ok((path.clone(), format!("the server at {}", path.display())));
+    }
+    let folders = place::folders();
+    let servers = place::servers(&folders);
+    let looked: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+    let looked = looked.join(" and ");
+    if let Some(pid) = args.pid {
+        let found = servers.into_iter().find(|(known, _)| *known == pid);
+        let Some((_, path)) = found else {
+            return Err(Failure::new(format!("process {pid} has no control socket in {looked}"))
+                .help(
+                    "one of another user, or one started elsewhere, is reached by --control PATH",
+                ));
+        };
+        return Ok((path, format!("process {pid}")));
+    }
+    match &servers[..] {
+        [] => Err(Failure::new(format!("no running `corewise up` was found in {looked}"))
+            .help("one of another user, or one started elsewhere, is reached by --control PATH")),
+        [(pid, path)] => Ok((path.clone(), format!("process {pid}"))),
+        several => {
+            let mut lines = format!("{} servers run; --pid says which one is meant", several.len());
+            for (pid, path) in several {
+                lines.push_str(&format!("\n  --pid {pid:<8} {}", client::introduce(*pid, path)));
+            }
+            Err(Failure::new(lines))
+        }
+    }
+}

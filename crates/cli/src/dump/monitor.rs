@@ -1,0 +1,85 @@
+//! `corewise dump --monitor`: the queues' counters, again and again, in the spirit of the kernel's
+//! `wq_monitor.py`.
+
+use std::io::Write;
+use std::time::Duration;
+
+use corewise::timeline::markup;
+use serde_json::Value;
+
+use super::client::{Client, printable};
+use crate::args;
+use crate::control::Question;
+use crate::control::document::{Document, Queue};
+use crate::exit::Failure;
+use crate::screen::{self, FAINT, styled};
+
+/// The least and the most room for a queue's name.
+const NAMES: (usize, usize) = (12, 32);
+
+/// Shows a round each `interval`, until Ctrl-C, or as often as was asked for.
+pub(super) fn run(
+    client: &mut Client,
+    args: &args::Dump,
+    interval: Duration,
+) -> Result<(), Failure> {
+    let question = Question { queues: args.queues.clone(), ..Question::dump() };
+    let mut round = 0;
+    loop {
+        round += 1;
+        let answer = client.ask(&question)?;
+        let mut out = anstream::stdout().lock();
+        if args.json {
+            writeln!(out, "{}", line(round, answer))?;
+        } else {
+            let document: Document = serde_json::from_value(answer)
+                .map_err(|error| Failure::new(format!("the answer is no dump: {error}")))?;
+            write!(out, "{}", table(&document, screen::width()))?;
+        }
+        out.flush()?;
+        drop(out);
+        if args.rounds.is_some_and(|rounds| round >= rounds) {
+            return Ok(());
+        }
+        std::thread::sleep(interval);
+    }
+}
+
+/// The queues alone: pools and scopes are for whoever dumps once.
+fn line(round: u64, mut answer: Value) -> String {
+    if let Some(map) = answer.as_object_mut() {
+        map.retain(|key, _| !matches!(key.as_str(), "scopes" | "pools" | "cpus" | "housekeeping"));
+        for queue in map.get_mut("queues").and_then(Value::as_array_mut).into_iter().flatten() {
+            queue.as_object_mut().map(|queue| queue.remove("pools"));
+        }
+        map.insert("round".to_string(), round.into());
+    }
+    answer.to_string()
+}
+
+fn table(document: &Document, width: usize) -> String {
+    const COLUMNS: [&str; 3] = ["total", "in flight", "taken over"];
+    let cells = |queue: &Queue| {
+        [queue.counters.queued, queue.in_flight, queue.counters.overflowed].map(|n| n.to_string())
+    };
+    let longest = document.queues.iter().map(|queue| queue.name.chars().count()).max();
+    let rest: usize = COLUMNS.iter().map(|column| 2 + column.len().max(7)).sum();
+    let room = width.saturating_sub(rest).clamp(NAMES.0, NAMES.1);
+    let names = longest.unwrap_or(0).clamp(NAMES.0, room);
+    let row = |name: &str, cells: &[String]| {
+        let mut line = format!("{name:<names$}");
+        for (cell, column) in cells.iter().zip(COLUMNS) {
+            line.push_str(&format!("  {cell:>0$}", column.len().max(7)));
+        }
+        line
+    };
+    let head = row("", &COLUMNS.map(str::to_string));
+    let mut out = format!("{}\n", styled(FAINT, head));
+    for queue in &document.queues {
+        let name = markup::fit(&printable(&queue.name), names);
+        out.push_str(&row(&name, &cells(queue)));
+        out.push('\n');
+    }
+    out.push('\n');
+    out
+}

@@ -1,0 +1,457 @@
+//! The end of the control socket that answers: one thread, for as long as the server runs.
+//!
+//! It is no part of the server's work and can't hold it up: it sleeps in `poll` until somebody asks,
+//! answers at most a hundred times a second, and reads pools only (`WorkerPools::dump`). Clients
+//! can't hurt it: there are at most [`CLIENTS`] of them, a newcomer takes the place of the one that
+//! has been quiet for longest, a question has a longest length, and who doesn't take its answer
+//! isn't read from. Only this user, and root, are let in.
+
+use std::fmt::Arguments;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use corewise::workqueue::WorkerPools;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::cleanup::Cleanup;
+use crate::control::document::Document;
+use crate::control::place::{self, Found};
+use crate::control::{Answer, LONGEST_QUESTION, Question, VERSION, Who, matches};
+
+/// Clients at once.
+const CLIENTS: usize = 16;
+/// Between two answers; also how long nobody is let in after that failed.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Tries to make a socket in a folder that others remove when it is empty.
+const TRIES: usize = 16;
+
+/// A socket that listens, and nobody answers yet.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+/// Binds the socket where the user wants it, and leaves a link to it in the usual place.
+pub(crate) fn bind_at(path: &Path, cleanup: &Cleanup) -> Result<Bound, String> {
+    let cannot = |why: Arguments<'_>| format!("{}: {why}", path.display());
+    match place::look(path) {
+        Found::Live(_) | Found::Busy => {
+            return Err(cannot(format_args!("another server listens on this socket")));
+        }
+        Found::Stale => {
+            std::fs::remove_file(path).map_err(|error| cannot(format_args!("{error}")))?;
+        }
+        Found::Other(_) => {}
+    }
+    let listener = UnixListener::bind(path).map_err(|error| match error.kind() {
+        ErrorKind::AddrInUse => cannot(format_args!("this file exists and is no socket")),
+        ErrorKind::NotFound => cannot(format_args!("its folder does not exist")),
+        _ => cannot(format_args!("{error}")),
+    })?;
+    only_for_owner(path)
+        .and_then(|()| cleanup.socket(path))
+        .map_err(|error| cannot(format_args!("{error}")))?;
+    for folder in place::folders() {
+        // Who looks for us there doesn't find us if this fails, and can still say where we are.
+        let link = folder.join(place::name(std::process::id()));
+        let made = in_folder(&folder, cleanup, || {
+            remove_leftover(&link)?;
+            std::os::unix::fs::symlink(path, &link)?;
+            cleanup.socket(&link)
+        });
+        if made.is_ok() {
+            break;
+        }
+    }
+    Ok(Bound { listener, path: path.to_path_buf() })
+}
+
+/// Binds the socket in the usual place.
+pub(crate) fn bind(cleanup: &Cleanup) -> Result<Bound, String> {
+    let mut why = "there is no folder for it".to_string();
+    for folder in place::folders() {
+        match bind_in(&folder, cleanup) {
+            Ok(bound) => return Ok(bound),
+            Err(error) => why = format!("{}: {error}", folder.display()),
+        }
+    }
+    Err(why)
+}
+
+fn bind_in(folder: &Path, cleanup: &Cleanup) -> io::Result<Bound> {
+    let pid = std::process::id();
+    let path = folder.join(place::name(pid));
+    let new = folder.join(format!(".{pid}.new"));
+    let listener = in_folder(folder, cleanup, || {
+        remove_leftover(&new)?;
+        let listener = UnixListener::bind(&new)?;
+        // From its first moment under its name somebody listens on it: others remove sockets on
+        // which nobody does.
+        only_for_owner(&new)
+            .and_then(|()| remove_leftover(&path))
+            .and_then(|()| std::fs::rename(&new, &path))
+            .inspect_err(|_| drop(std::fs::remove_file(&new)))?;
+        Ok(listener)
+    })?;
+    cleanup.socket(&path)?;
+    Ok(Bound { listener, path })
+}
+
+/// Makes something in a folder, which is made first, and removed at the end if it is empty by then.
+fn in_folder<T>(
+    folder: &Path,
+    cleanup: &Cleanup,
+    mut make: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
+    // Before what is put into it: the newest things are removed first.
+    cleanup.folder_if_empty(folder);
+    let mut tries = 0;
+    loop {
+        place::make(folder)?;
+        match make() {
+            // Another server that ended has removed it meanwhile.
+            Err(error) if error.kind() == ErrorKind::NotFound && tries < TRIES => tries += 1,
+            Err(error) => {
+                let _ = std::fs::remove_dir(folder);
+                return Err(error);
+            }
+            Ok(made) => return Ok(made),
+        }
+    }
+}
+
+/// Removes what a killed process with our id has left. A socket that somebody listens on is that of
+/// a process with our id in another PID namespace.
+fn remove_leftover(path: &Path) -> io::Result<()> {
+    match place::look(path) {
+        Found::Stale => std::fs::remove_file(path),
+        Found::Live(_) | Found::Busy => {
+            Err(io::Error::other("another process with this id has its socket there"))
+        }
+        Found::Other(_) => Ok(()),
+    }
+}
+
+fn only_for_owner(path: &Path) -> io::Result<()> {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
+}
+
+/// What a server tells about itself.
+pub(crate) struct About {
+    pub(crate) pools: WorkerPools,
+    pub(crate) manifest: String,
+    pub(crate) since: Instant,
+}
+
+/// The thread that answers. Dropping it ends the thread and waits for that, a moment.
+#[derive(Debug)]
+pub(crate) struct Control {
+    thread: Option<JoinHandle<()>>,
+    /// Its end tells the thread to end.
+    stop: Option<UnixStream>,
+    path: PathBuf,
+}
+
+impl Control {
+    /// Where it listens.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Answers from now on.
+    pub(crate) fn start(bound: Bound, about: About) -> io::Result<Control> {
+        bound.listener.set_nonblocking(true)?;
+        let (stop, stopped) = UnixStream::pair()?;
+        let mut serving = Serving {
+            listener: bound.listener,
+            stopped,
+            about,
+            clients: Vec::new(),
+            closed_until: None,
+            next_answer: Instant::now(),
+        };
+        let thread = std::thread::Builder::new().name("control".to_string()).spawn(move || {
+            if let Err(error) = serving.run() {
+                tracing::warn!(%error, "the control socket answers no more");
+            }
+        })?;
+        Ok(Control { thread: Some(thread), stop: Some(stop), path: bound.path })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Serving {
+    listener: UnixListener,
+    stopped: UnixStream,
+    about: About,
+    clients: Vec<Client>,
+    /// Nobody is let in before.
+    closed_until: Option<Instant>,
+    /// Nobody is answered before.
+    next_answer: Instant,
+}
+
+struct Client {
+    stream: UnixStream,
+    /// Up to [`LONGEST_QUESTION`] bytes, and what came with their end.
+    input: Vec<u8>,
+    output: Vec<u8>,
+    /// It will ask no more.
+    ended: bool,
+    /// When it came, or was answered last.
+    heard: Instant,
+}
+
+/// What is to become of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    Keep,
+    Close,
+    /// It was answered: the others first.
+    Last,
+}
+
+impl Serving {
+    fn run(&mut self) -> io::Result<()> {
+        loop {
+            let Some(ready) = self.wait()? else { return Ok(()) };
+            let mut ready = ready.into_iter();
+            if ready.next() == Some(true) {
+                self.let_in();
+            }
+            // Who came just now has not been waited for; it is asked next time.
+            let (mut now, mut index) = (ready.collect::<Vec<_>>().into_iter(), 0);
+            while index < self.clients.len() {
+                match self.attend(index, now.next().unwrap_or(false)) {
+                    Then::Keep => index += 1,
+                    Then::Close => drop(self.clients.remove(index)),
+                    // One after the other, also where one has many questions.
+                    Then::Last => self.clients[index..].rotate_left(1),
+                }
+            }
+        }
+    }
+
+    /// Sleeps until there is something to do: whether somebody wants in, and which clients can be
+    /// read from or written to. `None`: it is over.
+    fn wait(&self) -> io::Result<Option<Vec<bool>>> {
+        let now = Instant::now();
+        let open = self.closed_until.is_none_or(|until| until <= now);
+        let mut polled = vec![PollFd::new(&self.stopped, PollFlags::IN)];
+        let mut places = Vec::new();
+        let mut until = if open { None } else { self.closed_until };
+        if open {
+            polled.push(PollFd::new(&self.listener, PollFlags::IN));
+        }
+        for client in &self.clients {
+            let flags = match (client.output.is_empty(), client.question().is_some()) {
+                (false, _) => PollFlags::OUT,
+                (true, false) => PollFlags::IN,
+                // It is our turn, and not to be told of again and again.
+                (true, true) => {
+                    until = Some(until.map_or(self.next_answer, |u| u.min(self.next_answer)));
+                    places.push(None);
+                    continue;
+                }
+            };
+            places.push(Some(polled.len()));
+            polled.push(PollFd::from_borrowed_fd(client.stream.as_fd(), flags));
+        }
+        let timeout = until.map(|until| {
+            let left = until.saturating_duration_since(now);
+            Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ }
+        });
+        match poll(&mut polled, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ready = |at: usize| !polled[at].revents().is_empty();
+        if ready(0) {
+            return Ok(None);
+        }
+        let clients = places.into_iter().map(|at| at.is_none_or(ready));
+        Ok(Some(std::iter::once(open && ready(1)).chain(clients).collect()))
+    }
+
+    fn let_in(&mut self) {
+        self.closed_until = None;
+        let stream = match self.listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            Err(error) => {
+                // Out of file descriptors, most likely: one of ours helps, and the server's own
+                // clients come first.
+                tracing::debug!(%error, "a control client could not be let in");
+                self.drop_quietest();
+                self.closed_until = Some(Instant::now() + PAUSE);
+                return;
+            }
+        };
+        if !is_trusted(&stream) || stream.set_nonblocking(true).is_err() {
+            return;
+        }
+        if self.clients.len() >= CLIENTS {
+            self.drop_quietest();
+        }
+        self.clients.push(Client {
+            stream,
+            input: Vec::new(),
+            output: Vec::new(),
+            ended: false,
+            heard: Instant::now(),
+        });
+    }
+
+    fn drop_quietest(&mut self) {
+        let quietest = (0..self.clients.len()).min_by_key(|&index| self.clients[index].heard);
+        if let Some(index) = quietest {
+            self.clients.remove(index);
+        }
+    }
+
+    /// Does what can be done for a client without waiting.
+    fn attend(&mut self, index: usize, ready: bool) -> Then {
+        let client = &mut self.clients[index];
+        let reads = ready && client.output.is_empty() && client.question().is_none();
+        if reads && client.read().is_err() {
+            return Then::Close;
+        }
+        let mut then = Then::Keep;
+        if client.output.is_empty()
+            && let Some(end) = client.question()
+            && self.next_answer <= Instant::now()
+        {
+            let question: Vec<u8> = client.input.drain(..end).collect();
+            // What follows one that was too long is no question.
+            client.ended |= question.last() != Some(&b'\n');
+            client.heard = Instant::now();
+            client.output = line(&self.about, &question);
+            self.next_answer = Instant::now() + PAUSE;
+            then = Then::Last;
+        }
+        if client.write().is_err() {
+            return Then::Close;
+        }
+        let over = client.output.is_empty() && client.question().is_none();
+        if over && client.ended { Then::Close } else { then }
+    }
+}
+
+impl Client {
+    /// Where the first question ends, its newline included. One that is too long, or the last thing
+    /// that it says, needs none.
+    fn question(&self) -> Option<usize> {
+        let end = self.input.iter().position(|&byte| byte == b'\n').map(|at| at + 1);
+        let all = self.input.len();
+        let over = all >= LONGEST_QUESTION || self.ended && all > 0;
+        end.or(over.then_some(all))
+    }
+
+    fn read(&mut self) -> io::Result<()> {
+        let mut room = [0; LONGEST_QUESTION];
+        let free = LONGEST_QUESTION - self.input.len().min(LONGEST_QUESTION);
+        match self.stream.read(&mut room[..free]) {
+            Ok(0) => self.ended = true,
+            Ok(n) => self.input.extend_from_slice(&room[..n]),
+            Err(error) if is_later(&error) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        while !self.output.is_empty() {
+            match self.stream.write(&self.output) {
+                Ok(n) => drop(self.output.drain(..n)),
+                Err(error) if is_later(&error) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_later(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+/// Whether the other end is this user, or root. The socket's mode says the same, but for the moment
+/// in which it is made.
+fn is_trusted(stream: &UnixStream) -> bool {
+    let peer = rustix::net::sockopt::socket_peercred(stream);
+    peer.is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
+}
+
+/// The answer to a question, as a line.
+fn line(about: &About, question: &[u8]) -> Vec<u8> {
+    let who = || Who {
+        corewise: VERSION,
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION").to_string(),
+        manifest: about.manifest.clone(),
+        up_seconds: about.since.elapsed().as_secs_f64(),
+    };
+    // A bug in here is no business of the server's.
+    let answered = catch_unwind(AssertUnwindSafe(|| answer(about, question)));
+    let answered = answered.unwrap_or_else(|_| Err("this is a bug in corewise".to_string()));
+    let answer = match answered {
+        Ok(answer) => Answer { who: who(), ..answer },
+        Err(error) => Answer { who: who(), error: Some(error), ..Answer::default() },
+    };
+    let mut line = serde_json::to_vec(&answer).unwrap_or_else(|_| b"{}".to_vec());
+    line.push(b'\n');
+    line
+}
+
+fn answer(about: &About, question: &[u8]) -> Result<Answer, String> {
+    if question.len() >= LONGEST_QUESTION && question.last() != Some(&b'\n') {
+        return Err(format!("a question is a line of at most {LONGEST_QUESTION} bytes"));
+    }
+    let question: Question = serde_json::from_slice(question).map_err(|error| {
+        format!("not a question: {error}; ask like {{\"corewise\":{VERSION},\"ask\":\"dump\"}}")
+    })?;
+    if question.corewise != VERSION {
+        let theirs = question.corewise;
+        return Err(format!("version {theirs} is not spoken here; this is version {VERSION}"));
+    }
+    match question.ask.as_str() {
+        "hello" => Ok(Answer::default()),
+        "dump" => dump(about, &question),
+        other => Err(format!("'{other}' can't be asked; hello and dump can")),
+    }
+}
+
+fn dump(about: &About, question: &Question) -> Result<Answer, String> {
+    let mut dump = about.pools.dump();
+    for pattern in &question.queues {
+        if !dump.queues.iter().any(|queue| matches(pattern, &queue.name)) {
+            let mut names: Vec<&str> = dump.queues.iter().map(|q| q.name.as_str()).collect();
+            names.dedup();
+            let names = names.join(", ");
+            return Err(format!("no queue is called '{pattern}'; there are: {names}"));
+        }
+    }
+    if !question.queues.is_empty() {
+        dump.retain_queues(|name| question.queues.iter().any(|pattern| matches(pattern, name)));
+    }
+    let text = question.text.map(|width| {
+        let width = width.min(1000);
+        format!("{dump:width$}")
+    });
+    Ok(Answer { dump: Some(Document::from(&dump)), text, ..Answer::default() })
+}
