@@ -7,13 +7,14 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::fence::FencePolicy;
-use corewise_topology::AffinityScope;
+use corewise_topology::{AffinityScope, CpuSet};
 
 use crate::colours::{Colours, Tally};
 use crate::future_state::FutureState;
 use crate::item::{Item, Job, Queued};
 use crate::limiter::policy::effective;
 use crate::limiter::slot::{Admission, Hold, Slot};
+use crate::policy::Home;
 use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Setup, Step};
 use crate::pool::publication::Publication;
@@ -61,6 +62,14 @@ impl<F: FencePolicy> PoolModel<F> {
 }
 
 impl<F: FencePolicy> PoolModel<F> {
+    /// The machine has come to this epoch: so many CPUs of each pod can be used.
+    pub fn follow(&self, epoch: u64, cpus: &[u32]) {
+        self.0.follow(epoch, |spec| Home {
+            cpus: CpuSet::full(cpus[spec.pod as usize]),
+            away: false,
+        });
+    }
+
     /// Takes no more work.
     pub fn close(&self) {
         self.0.close();

@@ -1,6 +1,8 @@
 //! The decisions of a pool, as pure functions of plain numbers: who is woken, when a thread is
 //! made, when work may leave its pod. The mechanism (`pool/`) asks; nothing here touches a thread.
 
+use corewise_topology::{CpuSet, Masks};
+
 /// What a pool's decisions depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Counts {
@@ -62,9 +64,100 @@ impl Counts {
     }
 }
 
+/// Which of the machine's CPUs the pools of some queues are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wants<'a> {
+    /// Whatever is there for general work.
+    Housekeeping,
+    /// These, isolated or not.
+    These(&'a CpuSet),
+    /// Each CPU has its own pool, isolated or not: bound work runs where it was queued.
+    Own,
+}
+
+/// Where the workers of a pool run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Home {
+    pub(crate) cpus: CpuSet,
+    /// These are not CPUs of the pod: it has none that can be used.
+    pub(crate) away: bool,
+}
+
+/// Where the workers of a pod run, as the machine is now: on the pod's CPUs that can be used and are
+/// wanted. A pod that has none of these borrows from all that are wanted; queues whose CPUs are all
+/// gone, and bound work whose CPU is, from those for general work. The kernel's rules
+/// (`wq_calc_pod_cpumask`, `unbind_workers`).
+pub(crate) fn home(pod: &CpuSet, wants: Wants<'_>, masks: &Masks) -> Home {
+    let (wanted, otherwise) = match wants {
+        Wants::Housekeeping => (masks.housekeeping.clone(), None),
+        Wants::These(cpus) => (cpus.intersection(&masks.online), None),
+        Wants::Own => (masks.online.clone(), Some(&masks.housekeeping)),
+    };
+    let own = pod.intersection(&wanted);
+    if !own.is_empty() {
+        return Home { cpus: own, away: false };
+    }
+    let elsewhere = match otherwise {
+        Some(cpus) => cpus.clone(),
+        None if wanted.is_empty() => masks.housekeeping.clone(),
+        None => wanted,
+    };
+    Home { cpus: elsewhere, away: true }
+}
+
+/// How many workers of a pod may hold a core at once: as many as it has CPUs; where it borrows CPUs,
+/// no more than the pod would have, and at least one.
+pub(crate) fn base(pod: &CpuSet, home: &Home) -> usize {
+    pod.len().min(home.cpus.len()).max(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use corewise_topology::Machine;
+
+    fn set(list: &str) -> CpuSet {
+        list.parse().unwrap()
+    }
+
+    /// 8 CPUs; 6 and 7 are isolated, `offline` are offline.
+    fn masks(offline: &str) -> Masks {
+        let machine = Machine::synthetic("core:8 pu:1").unwrap();
+        machine.set_isolated(&set("6-7"));
+        for cpu in &set(offline) {
+            machine.set_online(cpu, false).unwrap();
+        }
+        machine.masks()
+    }
+
+    #[test]
+    fn workers_run_on_the_usable_cpus_of_their_pod_or_on_all_that_are_wanted() {
+        let these = set("2,4-7");
+        for (pod, wants, offline, cpus, away) in [
+            ("0-3", Wants::Housekeeping, "", "0-3", false),
+            ("0-3", Wants::Housekeeping, "1-2", "0,3", false),
+            ("0-3", Wants::Housekeeping, "0-3", "4-5", true),
+            ("4-7", Wants::Housekeeping, "", "4-5", false),
+            ("6-7", Wants::Housekeeping, "", "0-5", true),
+            ("4-7", Wants::These(&these), "", "4-7", false),
+            ("0-3", Wants::These(&these), "2", "4-7", true),
+            ("0-3", Wants::These(&these), "2,4-7", "0-1,3", true),
+            ("6", Wants::Own, "", "6", false),
+            ("1", Wants::Own, "1", "0,2-5", true),
+        ] {
+            let found = home(&set(pod), wants, &masks(offline));
+            let wanted = Home { cpus: set(cpus), away };
+            assert_eq!(found, wanted, "{pod} {wants:?} without {offline}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_borrows_cpus_takes_no_more_of_them_than_it_had() {
+        let home = |cpus| Home { cpus: set(cpus), away: true };
+        assert_eq!(base(&set("0-3"), &home("4-63")), 4);
+        assert_eq!(base(&set("0-3"), &home("5")), 1);
+        assert_eq!(base(&set("0-3"), &home("")), 1);
+    }
 
     fn counts(total: usize, idle: usize, blocked: usize) -> Counts {
         Counts { total, idle, blocked, searching: false, base: 2, max: 4 }

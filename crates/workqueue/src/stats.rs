@@ -48,8 +48,10 @@ pub struct PoolReport {
     pub pod: u32,
     /// Its node, where the pod lies in one.
     pub node: Option<u32>,
-    /// The CPUs that its workers run on.
+    /// The CPUs that its workers run on now.
     pub cpus: CpuSet,
+    /// Whether these are not its pod's: none of those can be used now.
+    pub away: bool,
     /// Worker threads.
     pub workers: usize,
     /// Of those, parked.
@@ -81,7 +83,8 @@ impl PoolReport {
                     strict: !group.soft,
                     pod: pool.spec.pod,
                     node: pool.spec.node,
-                    cpus: pool.spec.cpus.clone(),
+                    cpus: pool.cpus(),
+                    away: pool.reading().away(),
                     workers,
                     idle,
                     blocked,

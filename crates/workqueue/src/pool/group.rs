@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::context::AtomicSection;
 use corewise_sync::fence::{FencePolicy, FullFence};
@@ -70,8 +71,6 @@ pub(crate) struct Group<F: FencePolicy = FullFence> {
     pub(crate) soft: bool,
     /// I: the scope that the pods come from.
     pub(crate) scope: AffinityScope,
-    /// I: whether the workers are pinned: not on a synthetic machine, whose CPUs don't exist.
-    pub(crate) pinned: bool,
     /// I: what kind of queues they are for.
     pub(crate) class: Class,
     /// I: the niceness of the workers' threads.
@@ -87,6 +86,9 @@ pub(crate) struct Group<F: FencePolicy = FullFence> {
     /// A: a bit a pool: its word says `wake`. Set and cleared under that pool's lock; lets a push
     /// on a saturated pod find out with one load that all others are saturated too.
     wakeable: Box<[AtomicU64]>,
+    /// L: is the lock; guards the machine's epoch that the pools have followed last, and is held
+    /// while they do: a pool's own locks are taken under it.
+    pub(super) followed: Mutex<u64>,
 }
 
 impl<F: FencePolicy> Drop for Group<F> {
@@ -100,10 +102,9 @@ impl<F: FencePolicy> Group<F> {
         let Setup { scope, soft, pinned, idle_timeout, spawner, keeper } = setup;
         let words = specs.len().div_ceil(64);
         let group = Group {
-            pools: specs.into_iter().map(Pool::new).collect(),
+            pools: specs.into_iter().map(|spec| Pool::new(spec, pinned)).collect(),
             soft,
             scope,
-            pinned,
             class: Class::Unbound,
             nice: 0,
             nice_refused: AtomicBool::new(false),
@@ -111,6 +112,7 @@ impl<F: FencePolicy> Group<F> {
             spawner,
             keeper,
             wakeable: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            followed: Mutex::new(0),
         };
         for (index, pool) in group.pools.iter().enumerate() {
             group.mark_wakeable(index, pool.reading().wake());
@@ -337,7 +339,7 @@ impl<F: FencePolicy> Group<F> {
     /// Publishes the counts; true where WAKE is set now and wasn't before.
     pub(super) fn publish(&self, index: usize, inner: &Inner) -> (Reading, bool) {
         let counts = inner.counts();
-        let reading = Reading::of(&counts, !inner.list.is_empty(), inner.closing);
+        let reading = Reading::of(&counts, !inner.list.is_empty(), inner.closing, inner.away);
         let old = self.pools[index].word.publish(reading);
         if old.wake() != reading.wake() {
             self.mark_wakeable(index, reading.wake());
@@ -357,7 +359,7 @@ impl<F: FencePolicy> Group<F> {
     /// The end of every transition: Publish, full fence, Recheck, and what follows from it.
     /// `spare`: the caller won't look after the pool for a while, so somebody else has to be
     /// there.
-    fn settle(&self, index: usize, inner: &mut Inner, spare: bool) -> Action {
+    pub(super) fn settle(&self, index: usize, inner: &mut Inner, spare: bool) -> Action {
         let pool = &self.pools[index];
         if inner.closing && inner.counts.total == 0 {
             // Whoever pushes after this drain reads CLOSED, and comes here too.
@@ -403,7 +405,7 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Carries out what `settle` decided; the pool's lock is free.
-    fn perform(self: &Arc<Self>, index: usize, action: Action) {
+    pub(super) fn perform(self: &Arc<Self>, index: usize, action: Action) {
         match action {
             Action::None => {}
             Action::Wake(worker) => worker.unpark(),

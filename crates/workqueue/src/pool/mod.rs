@@ -4,13 +4,18 @@
 //! Publish, Recheck, ...) and the argument why no wake-up is lost. The comments here use those
 //! names.
 //!
-//! Lock order: one pool's lock at a time; nothing is called back while it is held.
+//! Lock order: one pool's lock at a time; nothing is called back while it is held. `Group::follow`
+//! takes each pool's under its own.
 
 mod ending;
+mod follow;
 pub(crate) mod group;
+mod pins;
 pub(crate) mod publication;
 #[cfg(all(test, not(loom)))]
 mod stepped;
+#[cfg(all(test, not(loom)))]
+mod stepped_follow;
 pub(crate) mod word;
 pub(crate) mod worker;
 
@@ -27,6 +32,7 @@ use corewise_topology::CpuSet;
 
 use crate::item::{Queued, Running};
 use crate::policy::Counts;
+use pins::Pins;
 use word::{Reading, Word};
 use worker::Worker;
 
@@ -35,7 +41,7 @@ use worker::Worker;
 pub(crate) struct PoolSpec {
     /// Number of the pod in its scope.
     pub(crate) pod: u32,
-    /// The CPUs of the pod that the queue may use.
+    /// The CPUs of the pod that the queue may use, whether or not that is possible now.
     pub(crate) cpus: CpuSet,
     /// The node of the pod, where it lies in one.
     pub(crate) node: Option<u32>,
@@ -73,6 +79,8 @@ pub(crate) struct Pool<F: FencePolicy> {
     inner: CachePadded<Mutex<Inner>>,
     /// L: waited on with `inner`: once it is closed, told of each worker that leaves.
     left: Condvar,
+    /// Where its workers run now. Never locked together with `inner`.
+    pins: Pins,
     /// A: statistics.
     pub(crate) stats: PoolStats,
     fence: PhantomData<F>,
@@ -108,6 +116,8 @@ pub(super) struct Inner {
     ending: Vec<thread::JoinHandle<()>>,
     /// Workers that wait for the others to leave.
     joining: usize,
+    /// The pod has no CPU that can be used.
+    away: bool,
 }
 
 /// What a change of the pool's state calls for, to be carried out after the lock is released.
@@ -125,12 +135,12 @@ pub(super) enum Action {
 }
 
 impl<F: FencePolicy> Pool<F> {
-    pub(crate) fn new(spec: PoolSpec) -> Self {
+    pub(crate) fn new(spec: PoolSpec, pinned: bool) -> Self {
         let base = spec.cpus.len().max(1);
         let counts = Counts { base, max: spec.max.max(base), ..Counts::default() };
         Pool {
             inbox: CachePadded::new(Inbox::new()),
-            word: CachePadded::new(Word::new(Reading::of(&counts, false, false))),
+            word: CachePadded::new(Word::new(Reading::of(&counts, false, false, false))),
             inner: CachePadded::new(Mutex::new(Inner {
                 list: List::new(),
                 idle: Vec::new(),
@@ -141,8 +151,10 @@ impl<F: FencePolicy> Pool<F> {
                 workers: HashMap::new(),
                 ending: Vec::new(),
                 joining: 0,
+                away: false,
             })),
             left: Condvar::new(),
+            pins: Pins::new(spec.cpus.clone(), pinned),
             stats: PoolStats::default(),
             spec,
             fence: PhantomData,
@@ -152,6 +164,11 @@ impl<F: FencePolicy> Pool<F> {
     /// What is published (a moment ago).
     pub(crate) fn reading(&self) -> Reading {
         self.word.read()
+    }
+
+    /// Where its workers run now: on the pod's usable CPUs or, where it has none, elsewhere.
+    pub(crate) fn cpus(&self) -> CpuSet {
+        self.pins.cpus()
     }
 
     /// Whether nothing was pushed since the lock's holder looked last.

@@ -13,15 +13,15 @@ use super::worker::Worker;
 use crate::item::{Item, Job, Queued};
 use crate::work::Work;
 
-type Log = Arc<Mutex<Vec<u32>>>;
+pub(super) type Log = Arc<Mutex<Vec<u32>>>;
 
 /// Soft pools that make no threads of their own.
-fn group(pools: usize, cpus: u32) -> Arc<Group<FullFence>> {
+pub(super) fn group(pools: usize, cpus: u32) -> Arc<Group<FullFence>> {
     let specs = PoolSpec::by_hand(pools, cpus);
     Arc::new(Group::new(Setup::by_hand(AffinityScope::Cpu), specs))
 }
 
-fn push(group: &Arc<Group<FullFence>>, pool: usize, log: &Log, n: u32) {
+pub(super) fn push(group: &Arc<Group<FullFence>>, pool: usize, log: &Log, n: u32) {
     let log = Arc::clone(log);
     let work = Work::new(move || log.lock().push(n));
     assert!(work.inner.header().state.pend());
@@ -31,7 +31,7 @@ fn push(group: &Arc<Group<FullFence>>, pool: usize, log: &Log, n: u32) {
     group.push(pool, queued);
 }
 
-fn park(group: &Arc<Group<FullFence>>, worker: &Arc<Worker>) {
+pub(super) fn park(group: &Arc<Group<FullFence>>, worker: &Arc<Worker>) {
     assert!(matches!(group.step(worker), Step::Park { .. }));
 }
 

@@ -15,13 +15,15 @@ const SATURATED: u32 = 1 << 1;
 const LISTED: u32 = 1 << 2;
 /// The pool takes no more work.
 const CLOSED: u32 = 1 << 3;
+/// The pod has no CPU that can be used: its workers run elsewhere.
+const AWAY: u32 = 1 << 4;
 
 /// A decoded reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reading(u32);
 
 impl Reading {
-    pub(crate) fn of(counts: &Counts, listed: bool, closed: bool) -> Reading {
+    pub(crate) fn of(counts: &Counts, listed: bool, closed: bool, away: bool) -> Reading {
         let mut bits = 0;
         if counts.wake_on_push() {
             bits |= WAKE;
@@ -34,6 +36,9 @@ impl Reading {
         }
         if closed {
             bits |= CLOSED;
+        }
+        if away {
+            bits |= AWAY;
         }
         Reading(bits)
     }
@@ -49,6 +54,9 @@ impl Reading {
     }
     pub(crate) fn closed(self) -> bool {
         self.0 & CLOSED != 0
+    }
+    pub(crate) fn away(self) -> bool {
+        self.0 & AWAY != 0
     }
 }
 

@@ -152,7 +152,9 @@ pub(super) fn start<F: FencePolicy>(
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         worker.tid.store(tid.unsigned_abs(), Ordering::Relaxed);
         its.pools[pool].inner.lock().arrived(id);
-        pin(&its, pool);
+        // Work leaves a saturated pod by being taken over, not by its thread moving, so workers of
+        // soft queues are pinned too.
+        let _pinned = its.pools[pool].pins.arrive();
         set_nice(&its);
         let _observed = worker.observe(&its);
         worker.work(&its);
@@ -189,16 +191,5 @@ fn set_nice<F: FencePolicy>(group: &Group<F>) {
             "the workers of a queue can't have its niceness, and run with that of the process: \
              grant CAP_SYS_NICE or raise RLIMIT_NICE"
         );
-    }
-}
-
-/// Pins the calling worker to its pod. Work leaves a saturated pod by being taken over, not by its
-/// thread moving, so workers of soft queues are pinned too.
-fn pin<F: FencePolicy>(group: &Group<F>, pool: usize) {
-    let cpus = &group.pools[pool].spec.cpus;
-    if group.pinned
-        && let Err(error) = corewise_topology::pin_current_thread(cpus)
-    {
-        tracing::warn!(%cpus, %error, "a worker could not be pinned to its pod; it runs anywhere");
     }
 }

@@ -1,0 +1,53 @@
+//! The pools follow the machine: where their workers run, and how many of them at once, changes with
+//! its masks.
+//!
+//! `README.md`, "Following the machine", has the steps by name.
+
+use std::sync::Arc;
+
+use corewise_sync::fence::FencePolicy;
+
+use super::group::Group;
+use super::{Action, PoolSpec};
+use crate::policy::{self, Home};
+
+impl<F: FencePolicy> Group<F> {
+    /// The machine has changed to this epoch: moves the workers of each pool to where `home` says.
+    /// An older epoch than one that came before is ignored, so callers may overtake each other.
+    /// Work that is queued stays queued, and runs there.
+    ///
+    /// May start threads, and waits for a moment where running threads are moved.
+    pub(crate) fn follow(self: &Arc<Self>, epoch: u64, home: impl Fn(&PoolSpec) -> Home) {
+        let actions: Vec<Action> = {
+            let mut followed = self.followed.lock();
+            if *followed >= epoch {
+                return;
+            }
+            *followed = epoch;
+            let pools = self.pools.iter().enumerate();
+            pools.map(|(index, pool)| self.rehome(index, home(&pool.spec))).collect()
+        };
+        // With no lock held: a spawn handler is the user's.
+        for (index, action) in actions.into_iter().enumerate() {
+            self.perform(index, action);
+        }
+    }
+
+    /// Pins all workers again to where they are pinned already; see [`Pins::set`](super::pins::Pins).
+    pub(crate) fn repin(&self) {
+        for pool in &self.pools {
+            pool.pins.again();
+        }
+    }
+
+    /// Rehome: a transition like any other, but for the threads.
+    fn rehome(&self, index: usize, home: Home) -> Action {
+        let pool = &self.pools[index];
+        let base = policy::base(&pool.spec.cpus, &home);
+        pool.pins.set(home.cpus);
+        let mut inner = pool.inner.lock();
+        inner.counts.base = base;
+        inner.away = home.away;
+        self.settle(index, &mut inner, false)
+    }
+}
