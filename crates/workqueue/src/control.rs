@@ -10,7 +10,7 @@ use corewise_topology::CpuSet;
 use crate::attributes::{Attributes, PoolKey, QueueKind};
 use crate::error::BuildError;
 use crate::limiter::policy::{MAX_ACTIVE_LIMIT, UNLIMITED, effective};
-use crate::link::Shared;
+use crate::link::{Limit, Shared};
 use crate::links::Links;
 use crate::queue::Workqueue;
 use crate::submit::push;
@@ -213,10 +213,27 @@ impl Shared {
                 "max_active is more than {MAX_ACTIVE_LIMIT}: cut to that"
             );
         }
-        let max_active = effective(max_active);
-        let usable =
-            if max_active == UNLIMITED { Default::default() } else { self.pools.usable_cpus(cpus) };
-        self.limiter.set_max_active(max_active, &usable, &mut push);
+        let mut limit = self.limit.lock();
+        *limit = Limit { max_active: effective(max_active), cpus: cpus.cloned() };
+        self.divide(&limit);
+    }
+
+    /// The same maximum, where other CPUs can be used now.
+    pub(crate) fn divide_again(&self) {
+        let limit = self.limit.lock();
+        if limit.max_active != UNLIMITED {
+            self.divide(&limit);
+        }
+    }
+
+    /// Under the lock of `limit`, so that the last word stands.
+    fn divide(&self, limit: &Limit) {
+        let Limit { max_active, cpus } = limit;
+        let usable = match *max_active {
+            UNLIMITED => Default::default(),
+            _ => self.pools.usable_cpus(cpus.as_ref()),
+        };
+        self.limiter.set_max_active(*max_active, &usable, &mut push);
     }
 
     /// Instances that were let through and aren't over (a moment ago).

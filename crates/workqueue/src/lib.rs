@@ -52,6 +52,7 @@ mod cpu;
 mod current;
 mod dump;
 mod error;
+mod follow;
 mod future;
 mod future_state;
 mod item;

@@ -6,12 +6,14 @@
 
 use std::sync::Arc;
 
-use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use corewise_sync::{CachePadded, Mutex};
+use corewise_topology::CpuSet;
 
 use crate::attributes::QueueKind;
 use crate::colours::{Colours, Counted, Tally};
 use crate::item::Queued;
+use crate::limiter::policy::UNLIMITED;
 use crate::limiter::slot::Slot;
 use crate::limiter::{CountedBy, Limiter};
 use crate::pool::group::Group;
@@ -31,10 +33,20 @@ pub(crate) struct Shared {
     pub(crate) colours: Colours,
     /// Who may be active, and who waits.
     pub(crate) limiter: Limiter<Queued>,
+    /// L: is the lock, held while the limiter is told; guards what it was told to divide.
+    pub(crate) limit: Mutex<Limit>,
     /// What links that are gone had counted.
     former: Counters,
     /// Keeps the pools open for as long as anything is queued, or can be.
     pub(crate) pools: WorkerPools,
+}
+
+/// How many instances of a queue may be active, and which CPUs they are divided by.
+pub(crate) struct Limit {
+    /// [`UNLIMITED`] where there is none.
+    pub(crate) max_active: usize,
+    /// As in the attributes.
+    pub(crate) cpus: Option<CpuSet>,
 }
 
 impl Shared {
@@ -53,6 +65,7 @@ impl Shared {
             freezable,
             colours: Colours::new(),
             limiter: Limiter::new(counted_by, places),
+            limit: Mutex::new(Limit { max_active: UNLIMITED, cpus: None }),
             former: Counters::default(),
             pools: pools.clone(),
         })

@@ -93,20 +93,40 @@ impl Links {
         };
         match &on_node.links[..] {
             [] => self.here(),
-            [only] => *only,
+            [only] if !self.away(*only) => *only,
             several => {
                 let here = self.here();
                 if several.contains(&here) {
                     return here;
                 }
-                several[on_node.next.fetch_add(1, Ordering::Relaxed) % several.len()]
+                self.in_turn(&on_node.next, several.len(), |n| several[n]).unwrap_or(here)
             }
         }
     }
 
-    /// Each link in turn.
+    /// Each link in turn whose pod has a CPU that can be used; each, where none has.
     fn any(&self) -> usize {
-        self.rotor.fetch_add(1, Ordering::Relaxed) % self.links.len()
+        let (rotor, links) = (&self.rotor, self.links.len());
+        let found = self.in_turn(rotor, links, |n| n);
+        found.unwrap_or_else(|| rotor.load(Ordering::Relaxed) % links)
+    }
+
+    /// The next of so many links whose pod has a CPU that can be used.
+    fn in_turn(
+        &self,
+        rotor: &AtomicUsize,
+        n: usize,
+        link: impl Fn(usize) -> usize,
+    ) -> Option<usize> {
+        (0..n)
+            .map(|_| link(rotor.fetch_add(1, Ordering::Relaxed) % n))
+            .find(|&link| !self.away(link))
+    }
+
+    /// Whether no CPU of a link's pod can be used (a moment ago).
+    fn away(&self, link: usize) -> bool {
+        let link = &self.links[link];
+        link.group.pools[link.pool].reading().away()
     }
 }
 

@@ -9,11 +9,14 @@ use std::time::Duration;
 
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicU64, Ordering};
-use corewise_topology::{AffinityScope, CpuSet, DEFAULT_SHARD_SIZE, Machine, Pods};
+use corewise_topology::{
+    AffinityScope, CpuSet, DEFAULT_SHARD_SIZE, Machine, Masks, Pods, Subscription,
+};
 
 use crate::attributes::{Class, PoolKey};
 use crate::dump::Dump;
 use crate::error::BuildError;
+use crate::follow::Follower;
 use crate::limiter::UsableCpus;
 use crate::link::Shared;
 use crate::links::nodes;
@@ -53,6 +56,10 @@ struct Inner {
     last_queue: AtomicU64,
     /// L: is the lock; guards the list of the queues. Not taken together with that of `groups`.
     queues: Mutex<Queues>,
+    /// I: has the pools follow the machine.
+    _following: Subscription,
+    /// I: drives a live machine, where that was asked for.
+    follower: Option<Follower>,
 }
 
 #[derive(Default)]
@@ -94,6 +101,7 @@ pub struct PoolsBuilder {
     spawner: Spawner,
     time: Settings,
     power_efficient: bool,
+    follow: bool,
 }
 
 impl PoolsBuilder {
@@ -146,24 +154,68 @@ impl PoolsBuilder {
         self
     }
 
-    /// Makes the handle. Starts no thread: the first queue of a set of attributes does.
+    /// Whether the pools look after their machine, where that is the one that this process runs on:
+    /// a thread `cw-follow` sleeps until the kernel says that CPUs went offline or came online, or
+    /// that the process's cpuset was written, and calls
+    /// [`Machine::refresh`](corewise_topology::Machine::refresh). Whoever listens to the machine is
+    /// told on that thread. [`WorkerPools::shutdown`] ends and joins it. Default: no; the pools follow
+    /// their machine all the same, when somebody changes or refreshes it.
+    ///
+    /// What the kernel doesn't announce is logged once; see [`Watch`](corewise_topology::Watch).
+    pub fn follow(mut self, follow: bool) -> Self {
+        self.follow = follow;
+        self
+    }
+
+    /// Makes the handle. Starts no thread (the first queue of a set of attributes does), but the one
+    /// of [`PoolsBuilder::follow`]. Where that is refused a warning is logged.
     pub fn build(self) -> WorkerPools {
         let pods = self.machine.pods(self.shard_size);
-        WorkerPools {
-            inner: Arc::new(Inner {
-                machine: self.machine,
-                pods,
-                max_workers: self.max_workers,
-                idle_timeout: self.idle_timeout,
-                spawner: self.spawner,
-                keeper: Timekeeper::new(self.time),
-                groups: Mutex::new(Groups::default()),
-                power_efficient: self.power_efficient,
-                last_queue: AtomicU64::new(0),
-                queues: Mutex::new(Queues::default()),
-            }),
-        }
+        let inner = Arc::new_cyclic(|pools: &Weak<Inner>| Inner {
+            _following: follow_passively(&self.machine, pools),
+            follower: if self.follow { follow_actively(&self.machine, pools) } else { None },
+            machine: self.machine,
+            pods,
+            max_workers: self.max_workers,
+            idle_timeout: self.idle_timeout,
+            spawner: self.spawner,
+            keeper: Timekeeper::new(self.time),
+            groups: Mutex::new(Groups::default()),
+            power_efficient: self.power_efficient,
+            last_queue: AtomicU64::new(0),
+            queues: Mutex::new(Queues::default()),
+        });
+        WorkerPools { inner }
     }
+}
+
+/// The pools do what the machine's changes ask for, on the thread that changes it.
+fn follow_passively(machine: &Machine, pools: &Weak<Inner>) -> Subscription {
+    let pools = Weak::clone(pools);
+    machine.on_change(move |change| {
+        if let Some(pools) = pools.upgrade() {
+            pools.follow(&change.after);
+        }
+    })
+}
+
+/// A thread that has the machine look at itself.
+fn follow_actively(machine: &Machine, pools: &Weak<Inner>) -> Option<Follower> {
+    if machine.is_synthetic() {
+        return None;
+    }
+    let pools = Weak::clone(pools);
+    let repin = move || {
+        if let Some(pools) = pools.upgrade() {
+            pools.groups().iter().for_each(|group| group.repin());
+        }
+    };
+    let started = Follower::start(machine, repin);
+    started
+        .inspect_err(|error| {
+            tracing::warn!(%error, "the pools don't learn by themselves when CPUs come or go");
+        })
+        .ok()
 }
 
 impl WorkerPools {
@@ -182,6 +234,7 @@ impl WorkerPools {
             spawner: Spawner::default(),
             time: Settings::default(),
             power_efficient: false,
+            follow: false,
         }
     }
 
@@ -203,6 +256,7 @@ impl WorkerPools {
     #[track_caller]
     pub fn shutdown(&self) {
         let groups = self.inner.close();
+        let follower = self.inner.follower.as_ref();
         corewise_sync::context::blocking("WorkerPools::shutdown", || {
             let own = groups.iter().find(|group| group.enter_join());
             while groups.iter().fold(false, |waited, g| g.wait_left(own.is_some()) | waited) {}
@@ -213,6 +267,9 @@ impl WorkerPools {
                 group.join_ending();
             }
             self.inner.keeper.end();
+            if let Some(follower) = follower {
+                follower.join();
+            }
         });
     }
 
@@ -229,7 +286,7 @@ impl WorkerPools {
     /// asked for at any time, also after [`WorkerPools::shutdown`], and delays nobody: it takes each
     /// pool's lock for a moment. Allocates; not for an atomic section.
     pub fn dump(&self) -> Dump {
-        let groups = self.inner.groups.lock().all();
+        let groups = self.inner.groups();
         let queues = self.queues();
         Dump::new(&self.inner.machine, &self.inner.pods, &groups, &queues)
     }
@@ -337,7 +394,10 @@ impl WorkerPools {
             spawner: self.inner.spawner.clone(),
             keeper: Arc::clone(&self.inner.keeper),
         };
-        let group = Arc::new(Group::new(setup, specs).of_class(key.class, key.nice));
+        let group = Arc::new(Group::new(setup, specs).of_key(&key));
+        // As the machine is now. What it becomes from here on is told to the groups that are known,
+        // by `Inner::follow`, which needs the lock that we hold.
+        group.follow(&self.inner.machine.masks());
         if let Err(error) = group.start() {
             group.close();
             return Err(BuildError::Threads { queue: name.into(), reason: error.to_string() });
@@ -367,6 +427,21 @@ impl Groups {
 }
 
 impl Inner {
+    /// The machine has changed.
+    fn follow(&self, masks: &Masks) {
+        for group in self.groups() {
+            group.follow(masks);
+        }
+        let queues = self.queues.lock().alive();
+        for queue in queues {
+            queue.divide_again();
+        }
+    }
+
+    fn groups(&self) -> Vec<Arc<Group>> {
+        self.groups.lock().all()
+    }
+
     /// A pool for each pod that has any of the CPUs, online or not.
     fn specs(&self, key: &PoolKey) -> Vec<PoolSpec> {
         let max = if key.class == Class::BottomHalf { 1 } else { self.max_workers };

@@ -6,18 +6,30 @@
 use std::sync::Arc;
 
 use corewise_sync::fence::FencePolicy;
+use corewise_topology::Masks;
 
 use super::group::Group;
 use super::{Action, PoolSpec};
-use crate::policy::{self, Home};
+use crate::attributes::Class;
+use crate::policy::{self, Home, Wants};
 
 impl<F: FencePolicy> Group<F> {
-    /// The machine has changed to this epoch: moves the workers of each pool to where `home` says.
-    /// An older epoch than one that came before is ignored, so callers may overtake each other.
-    /// Work that is queued stays queued, and runs there.
+    /// The machine has these masks now: moves the workers of each pool to where they belong. An older
+    /// epoch than one that came before is ignored, so callers may overtake each other. Work that is
+    /// queued stays queued, and runs there.
     ///
     /// May start threads, and waits for a moment where running threads are moved.
-    pub(crate) fn follow(self: &Arc<Self>, epoch: u64, home: impl Fn(&PoolSpec) -> Home) {
+    pub(crate) fn follow(self: &Arc<Self>, masks: &Masks) {
+        let wants = match (self.class, &self.cpus) {
+            (Class::Bound | Class::BottomHalf, _) => Wants::Own,
+            (Class::Unbound, Some(cpus)) => Wants::These(cpus),
+            (Class::Unbound, None) => Wants::Housekeeping,
+        };
+        self.follow_to(masks.epoch, |spec| policy::home(&spec.cpus, wants, masks));
+    }
+
+    /// The same, to where `home` says.
+    pub(crate) fn follow_to(self: &Arc<Self>, epoch: u64, home: impl Fn(&PoolSpec) -> Home) {
         let actions: Vec<Action> = {
             let mut followed = self.followed.lock();
             if *followed >= epoch {

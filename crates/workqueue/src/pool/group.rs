@@ -12,12 +12,12 @@ use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::context::AtomicSection;
 use corewise_sync::fence::{FencePolicy, FullFence};
-use corewise_topology::AffinityScope;
+use corewise_topology::{AffinityScope, CpuSet};
 
 use super::word::Reading;
 use super::worker::{self, Worker};
 use super::{Action, Inner, Pool, PoolSpec, PoolStats};
-use crate::attributes::Class;
+use crate::attributes::{Class, PoolKey};
 use crate::item::{Queued, Running};
 use crate::spawn::Spawner;
 #[cfg(any(test, loom))]
@@ -73,6 +73,8 @@ pub(crate) struct Group<F: FencePolicy = FullFence> {
     pub(crate) scope: AffinityScope,
     /// I: what kind of queues they are for.
     pub(crate) class: Class,
+    /// I: the CPUs that the queues asked for; `None`: those for general work.
+    pub(super) cpus: Option<CpuSet>,
     /// I: the niceness of the workers' threads.
     pub(crate) nice: i32,
     /// A: it was logged that the niceness can't be had. Relaxed: a report more does no harm.
@@ -106,6 +108,7 @@ impl<F: FencePolicy> Group<F> {
             soft,
             scope,
             class: Class::Unbound,
+            cpus: None,
             nice: 0,
             nice_refused: AtomicBool::new(false),
             idle_timeout,
@@ -120,9 +123,9 @@ impl<F: FencePolicy> Group<F> {
         group
     }
 
-    /// The same pools for queues of another class, with threads of another niceness.
-    pub(crate) fn of_class(mut self, class: Class, nice: i32) -> Self {
-        (self.class, self.nice) = (class, nice);
+    /// The same pools for queues of this key.
+    pub(crate) fn of_key(mut self, key: &PoolKey) -> Self {
+        (self.class, self.nice, self.cpus) = (key.class, key.nice, key.cpus.clone());
         self
     }
 

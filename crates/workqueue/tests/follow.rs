@@ -1,0 +1,271 @@
+//! The pools follow the machine: CPUs that go and come, a cpuset that is narrowed, isolated CPUs.
+//!
+//! On synthetic machines, whose workers aren't pinned: where they run is what the report says. The
+//! machine that the tests run on changes in `live_follow.rs`.
+#![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
+
+use std::sync::Arc;
+
+use corewise_sync::context::Placement;
+use corewise_sync::{Completion, Countdown};
+use corewise_topology::{AffinityScope, CpuSet, Machine};
+use corewise_workqueue::{PoolReport, QueueBuilder, Work, WorkerPools, Workqueue};
+
+fn set(list: &str) -> CpuSet {
+    list.parse().unwrap()
+}
+
+/// Two nodes of four CPUs.
+fn machine() -> (Machine, WorkerPools) {
+    let machine = Machine::synthetic("numa:2 l3:1 core:4 pu:1").unwrap();
+    let pools = WorkerPools::new(&machine);
+    (machine, pools)
+}
+
+fn queue(pools: &WorkerPools, build: impl FnOnce(QueueBuilder) -> QueueBuilder) -> Workqueue {
+    build(Workqueue::builder("test")).build(pools).unwrap()
+}
+
+fn offline(machine: &Machine, cpus: &str) {
+    for cpu in &set(cpus) {
+        assert!(machine.set_online(cpu, false).unwrap());
+    }
+}
+
+fn online(machine: &Machine, cpus: &str) {
+    for cpu in &set(cpus) {
+        assert!(machine.set_online(cpu, true).unwrap());
+    }
+}
+
+/// The pool of a pod.
+fn pool(pools: &WorkerPools, pod: u32) -> PoolReport {
+    pools.report().into_iter().find(|pool| pool.pod == pod).unwrap()
+}
+
+/// Where the pools' workers run, by pod: the CPUs, and `away` where these aren't the pod's.
+fn places(pools: &WorkerPools) -> Vec<String> {
+    let place = |pool: PoolReport| format!("{}{}", pool.cpus, if pool.away { " away" } else { "" });
+    pools.report().into_iter().map(place).collect()
+}
+
+/// The pod that the calling item's worker belongs to.
+fn own_pod() -> Option<u32> {
+    Placement::current().and_then(|placement| placement.pod)
+}
+
+/// The pod whose pool runs work that is queued for a CPU.
+fn pod_of_run(queue: &Workqueue, cpu: u32) -> Option<u32> {
+    queue.spawn_on(cpu, own_pod).join().unwrap()
+}
+
+#[test]
+fn cpu_down_the_masks_of_its_pods_are_recomputed_and_cpu_up_they_are_as_before() {
+    let (machine, pools) = machine();
+    let _queue = queue(&pools, |b| b.scope(AffinityScope::Numa));
+    assert_eq!(places(&pools), ["0-3", "4-7"]);
+    offline(&machine, "1,6-7");
+    assert_eq!(places(&pools), ["0,2-3", "4-5"]);
+    online(&machine, "1,6-7");
+    assert_eq!(places(&pools), ["0-3", "4-7"]);
+}
+
+#[test]
+fn cpu_down_a_bound_pool_loses_its_cpu_and_goes_on_and_cpu_up_it_is_bound_again() {
+    let (machine, pools) = machine();
+    let queue = queue(&pools, QueueBuilder::bound);
+    offline(&machine, "2");
+    let place = pool(&pools, 2);
+    assert_eq!((place.cpus, place.away), (set("0-1,3-7"), true));
+    assert_eq!(pod_of_run(&queue, 2), Some(2), "its work is still its pool's");
+    online(&machine, "2");
+    let place = pool(&pools, 2);
+    assert_eq!((place.cpus, place.away), (set("2"), false));
+    assert_eq!(pod_of_run(&queue, 2), Some(2));
+}
+
+#[test]
+fn cpu_down_what_was_queued_for_it_still_runs() {
+    let (machine, pools) = machine();
+    let queue = queue(&pools, |b| b.scope(AffinityScope::Cpu).strict(true));
+    // The CPU's only worker is busy when the rest is queued, and when the CPU goes.
+    let (gate, started) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    let (waits, rings) = (Arc::clone(&gate), Arc::clone(&started));
+    let busy = queue.spawn_on(5, move || {
+        rings.complete();
+        // Without telling the pool: it keeps its place.
+        while !waits.is_complete() {
+            std::thread::yield_now();
+        }
+    });
+    started.wait();
+    let waiting: Vec<_> = (0..3).map(|_| queue.spawn_on(5, own_pod)).collect();
+    offline(&machine, "5");
+    gate.complete();
+    busy.join().unwrap();
+    for item in waiting {
+        assert_eq!(item.join().unwrap(), Some(5), "strict: no other pod takes it");
+    }
+}
+
+#[test]
+fn all_workers_of_a_pod_whose_last_cpu_leaves_lose_affinity_and_may_run_anywhere() {
+    let (machine, pools) = machine();
+    let queue = queue(&pools, |b| b.scope(AffinityScope::Numa));
+    offline(&machine, "4-6");
+    assert_eq!(places(&pools), ["0-3", "7"]);
+    offline(&machine, "7");
+    assert_eq!(places(&pools), ["0-3", "0-3 away"]);
+    assert!(queue.spawn_on(6, || ()).join().is_ok());
+    online(&machine, "5");
+    assert_eq!(places(&pools), ["0-3", "5"], "and its workers come home");
+}
+
+#[test]
+fn a_queue_whose_own_cpus_are_all_gone_runs_on_those_for_general_work() {
+    let (machine, pools) = machine();
+    let queue = queue(&pools, |b| b.scope(AffinityScope::Numa).cpus(set("2,6-7")));
+    assert_eq!(places(&pools), ["2", "6-7"]);
+    offline(&machine, "2");
+    assert_eq!(places(&pools), ["6-7 away", "6-7"]);
+    offline(&machine, "6-7");
+    assert_eq!(places(&pools), ["0-1,3-5 away", "0-1,3-5 away"]);
+    assert!(queue.spawn(|| ()).join().is_ok());
+}
+
+#[test]
+fn isolated_cpus_are_left_by_general_work_and_not_by_queues_that_asked_for_them() {
+    let (machine, pools) = machine();
+    let _general = queue(&pools, |b| b.scope(AffinityScope::Numa));
+    assert!(machine.set_isolated(&set("2-3,6")));
+    assert_eq!(places(&pools), ["0-1", "4-5,7"]);
+
+    let (machine, pools) = self::machine();
+    let _asked = queue(&pools, |b| b.scope(AffinityScope::Numa).cpus(set("0-7")));
+    assert!(machine.set_isolated(&set("2-3,6")));
+    assert_eq!(places(&pools), ["0-3", "4-7"]);
+
+    let (machine, pools) = self::machine();
+    let _bound = queue(&pools, QueueBuilder::bound);
+    assert!(machine.set_isolated(&set("2")));
+    assert_eq!(pool(&pools, 2).cpus, set("2"), "bound work runs where it was queued");
+}
+
+#[test]
+fn a_cpuset_that_is_narrowed_and_widened_moves_the_workers() {
+    let (machine, pools) = machine();
+    let queue = queue(&pools, |b| b.scope(AffinityScope::Numa));
+    machine.set_allowed(&set("0-1")).unwrap();
+    assert_eq!(places(&pools), ["0-1", "0-1 away"]);
+    assert!(queue.spawn_on(5, || ()).join().is_ok());
+    machine.set_allowed(&set("0-7")).unwrap();
+    assert_eq!(places(&pools), ["0-3", "4-7"]);
+}
+
+#[test]
+fn pods_and_pools_keep_their_numbers_while_cpus_go() {
+    let (machine, pools) = machine();
+    let before = pools.pods().clone();
+    offline(&machine, "0-3");
+    let queue = queue(&pools, |b| b.scope(AffinityScope::Numa));
+    assert_eq!(places(&pools), ["4-7 away", "4-7"], "made while a whole pod is offline");
+    assert_eq!(pools.pods(), &before);
+    online(&machine, "2");
+    assert_eq!(places(&pools), ["2", "4-7"]);
+    assert_eq!(pod_of_run(&queue, 0), Some(0));
+    assert_eq!(pod_of_run(&queue, 4), Some(1));
+}
+
+#[test]
+fn a_machine_that_changes_while_pools_are_made_is_followed_by_all_of_them() {
+    let (machine, pools) = machine();
+    let flips = {
+        let machine = machine.clone();
+        std::thread::spawn(move || {
+            for _ in 0..200 {
+                offline(&machine, "7");
+                online(&machine, "7");
+            }
+            offline(&machine, "6-7");
+        })
+    };
+    let mut queues = Vec::new();
+    for scope in AffinityScope::ALL {
+        for strict in [false, true] {
+            queues.push(queue(&pools, |b| b.scope(scope).strict(strict)));
+        }
+    }
+    flips.join().unwrap();
+    for report in pools.report() {
+        assert!(report.cpus.is_subset(&set("0-5")), "{report:?}");
+    }
+}
+
+#[test]
+fn work_without_a_place_goes_round_the_pods_that_have_cpus() {
+    let (machine, pools) = machine();
+    let queue = queue(&pools, |b| b.scope(AffinityScope::Cpu).strict(true));
+    offline(&machine, "0-2,5");
+    for _ in 0..16 {
+        // There is no CPU 99.
+        let pod = pod_of_run(&queue, 99).unwrap();
+        assert!(set("3-4,6-7").contains(pod), "pod {pod}");
+    }
+    for _ in 0..4 {
+        let pod = queue.spawn_node(Some(1), own_pod).join().unwrap().unwrap();
+        assert!(set("4,6-7").contains(pod), "pod {pod}");
+    }
+}
+
+#[test]
+fn max_active_is_divided_anew_among_the_nodes_that_have_cpus() {
+    let machine = Machine::synthetic("numa:2 l3:1 core:16 pu:1").unwrap();
+    let pools = WorkerPools::new(&machine);
+    let queue = queue(&pools, |b| b.scope(AffinityScope::Numa).strict(true).max_active(32));
+    let (half, all) = (Arc::new(Countdown::new(16)), Arc::new(Completion::new()));
+    let left = Arc::new(Countdown::new(32));
+    let works: Vec<_> = (0..32)
+        .map(|n| {
+            let (half, all, left) = (Arc::clone(&half), Arc::clone(&all), Arc::clone(&left));
+            Work::new(move || {
+                if n < 16 {
+                    half.done();
+                }
+                left.done();
+                all.wait();
+            })
+        })
+        .collect();
+    for work in &works {
+        assert!(queue.queue_on(0, work));
+    }
+    // Half of the maximum is node 0's: as many run, and wait.
+    half.wait();
+    offline(&machine, "16-31");
+    // Now all of it is.
+    left.wait();
+    all.complete();
+    queue.flush();
+    pools.shutdown();
+}
+
+#[test]
+fn pools_that_are_gone_are_not_told() {
+    let (machine, pools) = machine();
+    let queue = queue(&pools, |b| b);
+    drop(queue);
+    pools.shutdown();
+    offline(&machine, "1");
+    drop(pools);
+    online(&machine, "1");
+}
+
+#[test]
+fn a_described_machine_needs_no_thread_to_be_followed() {
+    let (machine, _) = machine();
+    let pools = WorkerPools::builder(&machine).follow(true).build();
+    let _queue = queue(&pools, |b| b.scope(AffinityScope::Numa));
+    offline(&machine, "1");
+    assert_eq!(places(&pools), ["0,2-3", "4-7"]);
+    pools.shutdown();
+}
