@@ -108,7 +108,7 @@ impl Server {
         };
         let machine =
             Machine::live().map_err(|error| failed("read this machine's topology", &error))?;
-        let pools = WorkerPools::new(&machine);
+        let pools = WorkerPools::builder(&machine).follow(true).build();
         let workqueue = Workqueue::builder("volumes")
             .build(&pools)
             .map_err(|error| failed("make a workqueue", &error))?;

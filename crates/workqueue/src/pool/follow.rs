@@ -1,7 +1,7 @@
 //! The pools follow the machine: where their workers run, and how many of them at once, changes with
 //! its masks.
 //!
-//! `README.md`, "Following the machine", has the steps by name.
+//! `following.md` has the steps by name.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Which CPUs the workers of a pool run on, and the threads that have to be told when that changes.
 //!
-//! `README.md`, "Following the machine", has the steps by name.
+//! `following.md` has the steps by name.
 
 use corewise_sync::Mutex;
 use corewise_topology::{CpuSet, Tid, pin_thread};
