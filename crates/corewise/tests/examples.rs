@@ -1,0 +1,46 @@
+//! Runs the example programs: each ends by itself, with success, and says what it is there to say.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Runs an example that cargo has built beside this test, and returns what it printed.
+fn run(example: &str, arguments: &[&str]) -> String {
+    let test = std::env::current_exe().expect("a test knows its own program");
+    // .../debug/deps/examples-0123 -> .../debug/examples/NAME
+    let folder = test.parent().and_then(|deps| deps.parent()).map(|debug| debug.join("examples"));
+    let program: PathBuf = folder.expect("cargo's layout").join(example);
+    let output = Command::new(&program).args(arguments).output().unwrap_or_else(|error| {
+        panic!(
+            "{}: {error}: examples are built by `cargo test -p corewise` without `--test`, or by \
+             `cargo build -p corewise --examples`",
+            program.display()
+        )
+    });
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{example} ended with {}: {said}{complaints}", output.status);
+    said
+}
+
+#[test]
+fn the_graph_is_built_in_parallel_and_like_one_by_one() {
+    let said = run("build_graph", &[]);
+    assert!(said.contains("\n  server") || said.contains("  server |"), "{said}");
+    assert!(said.contains("17 targets in "), "{said}");
+}
+
+#[test]
+fn each_node_is_warmed_by_its_own_workers() {
+    let said = run("cache_warmer", &["--mib", "2"]);
+    assert!(said.contains(" 0 ran outside their node"), "{said}");
+    let said = run("cache_warmer", &["--mib", "2", "--synthetic", "numa:3 l3:1 core:4 pu:2"]);
+    assert!(said.contains("16-23"), "the third node: {said}");
+    assert!(said.contains("12 chunks, 0 ran outside their node"), "{said}");
+}
+
+#[test]
+fn tokio_and_the_workqueue_await_each_other() {
+    let said = run("inside_tokio", &[]);
+    assert!(said.contains("9592 primes below 100000"), "{said}");
+    assert!(said.contains("10 requests"), "{said}");
+}
