@@ -1,21 +1,23 @@
 //! What a pool carries: the header inside each item, and the handles that move it along.
 //!
-//! An item goes through three hands, each of which is a type here:
-//! [`Queued`] (in a list: it owns the item, through the job slot of the item's own header),
-//! [`Running`] (taken by a worker), and, in between, the header's slot itself, which belongs to the
-//! holder of the `PENDING` bit.
+//! An item goes through several hands, each of which is a type: [`Queued`] (in a container: it owns
+//! the item, through the job slot of the item's own header), [`Running`] (taken by a worker), and
+//! [`Claimed`] (taken back out of its container). See `work_state.md` for who may take it from whom.
 
 use std::any::Any;
+use std::mem::{self, MaybeUninit};
 use std::panic::Location;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::inbox::{Link as Hook, Node};
 use corewise_sync::{Completion, Mutex};
 use tracing::Span;
 
 use crate::around;
+use crate::claim::{Claimed, Place};
 use crate::error::shielded;
 use crate::link::{Link, Ticket};
 use crate::pool::publication::{Label, Publication};
@@ -32,6 +34,11 @@ pub(crate) trait Item: Send + Sync {
     fn panicked(&self, payload: Box<dyn Any + Send>);
     /// The span that it was spawned in, where that is known.
     fn spawner(&self) -> Option<&Span> {
+        None
+    }
+    /// Takes the item off its timer, under the lock of whatever holds it there; `None` where it has
+    /// left already. Called by its claimant where its place is [`Place::Timer`].
+    fn unshelve(&self) -> Option<Queued> {
         None
     }
 }
@@ -63,6 +70,9 @@ impl Job {
     }
 }
 
+/// How many bits of the place's word are a [`Place`].
+const PLACE_BITS: u32 = 3;
+
 /// The part of an item that the pool knows.
 pub(crate) struct Header {
     /// P: owned by the inbox or the list that the item is in.
@@ -70,15 +80,21 @@ pub(crate) struct Header {
     /// I: the name of the user's function, for reports.
     pub(crate) name: fn() -> &'static str,
     pub(crate) state: WorkState,
-    /// P: owned by the holder of `PENDING`.
-    job: UnsafeCell<Option<Job>>,
+    /// A: where the pending instance lies: its number, and in the lowest bits a [`Place`].
+    place: AtomicU64,
+    /// P: owned by the holder of `PENDING`, and filled from Fill until the bit is cleared. While it
+    /// is filled a popper may copy its bits, under the lock of the container that the item lies in,
+    /// and the claimant may write it once the item lies in none.
+    job: UnsafeCell<MaybeUninit<Job>>,
     /// L: is the lock; guards those who wait, each for the instance of its number.
     flushers: Mutex<Vec<(Seq, Arc<Completion>)>>,
 }
 
-// SAFETY: `job` is touched only by the holder of `PENDING`, of whom there is one
-// (`WorkState::pend`), and the bit's transitions are acquire/release, so the hand-over orders the
-// accesses. A `Job` may move between threads: items are `Send + Sync`, tickets are too.
+// SAFETY: `job` is written by a queuer between its `pend` and the push, and by a claimant that has
+// the item out of its container; it is read by a popper under the container's lock while nobody has
+// claimed it, and by the claimant. The bits' transitions are acquire/release and the containers have
+// locks, so the accesses are ordered (`work_state.md`). A `Job` may move between threads: items are
+// `Send + Sync`, tickets are too.
 unsafe impl Sync for Header {}
 
 impl Header {
@@ -88,27 +104,63 @@ impl Header {
             hook: Hook::new(),
             name: std::any::type_name::<T>,
             state: WorkState::new(),
-            job: UnsafeCell::new(None),
+            place: AtomicU64::new(0),
+            job: UnsafeCell::new(MaybeUninit::uninit()),
             flushers: Mutex::new(Vec::new()),
         }
     }
 
-    /// Empties the job slot.
+    /// Where pending instance `seq` lies: `Nowhere` also where its queuer hasn't said it yet. Acquire:
+    /// who sees it placed sees the job slot filled.
+    pub(crate) fn place(&self, seq: Seq) -> Place {
+        let word = self.place.load(Ordering::Acquire);
+        if word >> PLACE_BITS == seq { Place::from_bits(word) } else { Place::Nowhere }
+    }
+
+    /// The pending instance goes into a container, or comes out of it: under its lock, or before
+    /// the push.
+    pub(crate) fn set_place(&self, place: Place) {
+        let seq = self.state.snapshot().seq();
+        self.place.store(seq << PLACE_BITS | place as u64, Ordering::Release);
+    }
+
+    /// The bits of the job slot. They are the job's only where the slot counts as empty from then
+    /// on; else they have to be forgotten.
     ///
     /// # Safety
-    /// The caller holds `PENDING`.
-    unsafe fn take_job(&self) -> Option<Job> {
-        // SAFETY: the holder of `PENDING` is the only one who touches the slot.
-        self.job.with_mut(|slot| unsafe { (*slot).take() })
+    /// The slot is filled, and nobody writes it meanwhile.
+    pub(crate) unsafe fn copy_job(&self) -> MaybeUninit<Job> {
+        // SAFETY: nobody writes the slot.
+        self.job.with(|slot| unsafe { slot.read() })
+    }
+
+    /// The job in the slot.
+    ///
+    /// # Safety
+    /// The slot is filled, and nobody writes or empties it while the reference lives.
+    pub(crate) unsafe fn job(&self) -> &Job {
+        // SAFETY: as the caller says.
+        self.job.with(|slot| unsafe { (*slot).assume_init_ref() })
+    }
+
+    /// Changes the job in the slot.
+    ///
+    /// # Safety
+    /// The slot is filled, and nobody else touches it meanwhile.
+    pub(crate) unsafe fn with_job<R>(&self, change: impl FnOnce(&mut Job) -> R) -> R {
+        // SAFETY: as the caller says.
+        self.job.with_mut(|slot| change(unsafe { (*slot).assume_init_mut() }))
     }
 
     /// Fills the job slot.
     ///
     /// # Safety
-    /// The caller holds `PENDING`.
+    /// The caller holds `PENDING`, and has told nobody yet.
     unsafe fn put_job(&self, job: Job) {
-        // SAFETY: the holder of `PENDING` is the only one who touches the slot.
-        self.job.with_mut(|slot| unsafe { *slot = Some(job) });
+        // SAFETY: until the place says something the queuer is the only one who touches the slot.
+        self.job.with_mut(|slot| unsafe {
+            (*slot).write(job);
+        });
     }
 
     /// Waits until the instance queued last has finished; true where there was one to wait for.
@@ -126,7 +178,10 @@ impl Header {
                 return false;
             }
             let event = Arc::new(Completion::new());
-            flushers.push((now.seq(), Arc::clone(&event)));
+            // Where nothing is pending the instance that runs is the one to wait for. Its number may
+            // be an earlier one than the word has: one that came after was cancelled.
+            let target = if now.pending() { now.seq() } else { long_before(now.seq()) };
+            flushers.push((target, Arc::clone(&event)));
             event
         };
         event.wait();
@@ -157,7 +212,7 @@ impl Header {
 
     /// The pending instance is cancelled: those who wait for it and have to be woken now. Where an
     /// earlier one still runs nobody has: who waits for the cancelled one then waits for that.
-    fn cancel(&self) -> Vec<Arc<Completion>> {
+    pub(crate) fn cancel(&self) -> Vec<Arc<Completion>> {
         // Under the lock: the worker that runs the earlier one finishes either before, and then
         // isn't seen running, or it sees what is changed here.
         let mut flushers = self.flushers.lock();
@@ -172,7 +227,8 @@ impl Header {
     }
 }
 
-/// A queued item. Dropping it cancels the instance: it is then over without having run.
+/// A queued item. Dropping it cancels the instance, unless somebody has claimed it: it is then over
+/// without having run.
 pub(crate) struct Queued(NonNull<Header>);
 
 // SAFETY: it stands for an `Arc<dyn Item>`, which is `Send` (items are `Send + Sync`).
@@ -185,83 +241,119 @@ impl Queued {
     /// The caller holds `PENDING` of `job.item` through a successful `pend`, and gives it up here.
     pub(crate) unsafe fn new(job: Job) -> Queued {
         let header = NonNull::from(job.item.header());
-        // SAFETY: the caller holds `PENDING`; the header lives inside the item, which the job in
-        // the slot now keeps alive.
+        // Fill. SAFETY: the caller holds `PENDING`; the header lives inside the item, which the job
+        // in the slot now keeps alive.
         unsafe { header.as_ref().put_job(job) };
-        Queued(header)
+        let queued = Queued(header);
+        queued.set_place(Place::Moving);
+        queued
     }
 
     /// The link that it was queued on; `None` in models of the pool alone.
     pub(crate) fn link(&self) -> Option<Arc<Link>> {
-        self.ticket(|ticket| Arc::clone(&ticket.link))
+        self.job().ticket.as_ref().map(|ticket| Arc::clone(&ticket.link))
     }
 
     /// It has a place in its link's slot of the limiter, which the end of the instance gives back.
     pub(crate) fn count(&self) {
-        self.ticket(Ticket::count);
-    }
-
-    fn ticket<R>(&self, f: impl FnOnce(&Ticket) -> R) -> Option<R> {
-        // SAFETY: a queued item is pending, and this handle is what holds the bit.
-        let job = self.header().job.with(|slot| unsafe { (*slot).as_ref().map(NonNull::from) });
-        // SAFETY: as above: nobody changes the slot while this handle is borrowed.
-        let ticket = job.and_then(|job| unsafe { job.as_ref() }.ticket.as_ref());
-        ticket.map(f)
+        if let Some(ticket) = &self.job().ticket {
+            ticket.count();
+        }
     }
 
     /// Gives the instance up as if it had never been queued: who waits for it goes on, the item
-    /// itself isn't told.
+    /// itself isn't told. Where somebody has claimed it, it is cancelled by that one.
     pub(crate) fn refuse(self) {
-        // SAFETY: a queued item is pending, and this handle is what holds the bit.
-        let job = unsafe { self.header().take_job() }.expect("a queued item has a job");
-        std::mem::forget(self);
-        for event in job.item.header().cancel() {
-            event.complete();
+        if let Some(claimed) = self.claim() {
+            claimed.refuse();
         }
-        drop_item(job.item);
     }
 
-    fn header(&self) -> &Header {
-        // SAFETY: the job in the slot holds the item, and with it the header, until it is taken
-        // out, which only the consuming methods and `drop` do.
+    /// What the instance carries along.
+    fn job(&self) -> &Job {
+        // SAFETY: the slot is filled; who has claimed the item doesn't touch it before the holder of
+        // this handle lets go of it, and nobody else may.
+        unsafe { self.header().job() }
+    }
+
+    pub(crate) fn header(&self) -> &Header {
+        // SAFETY: the job in the slot holds the item, and with it the header. It is taken out by the
+        // consuming methods, by `drop`, and by a claimant, which first waits until the holder of
+        // this handle lets go of it, under the lock of the container, or says `Nowhere`.
         unsafe { self.0.as_ref() }
     }
 
-    /// Starts the instance. `None` where the item is being run by another worker: that one runs
-    /// this instance too, right after (an item never runs on two workers).
+    /// The instance goes into a container: under that one's lock, or before the push.
+    pub(crate) fn set_place(&self, place: Place) {
+        self.header().set_place(place);
+    }
+
+    /// Under the lock of the container that it was just popped from: starts the instance. `None`
+    /// where it is somebody else's: a claimant's, or that of the worker that runs the item now and
+    /// runs this instance too, right after (an item never runs on two workers).
     pub(crate) fn start(self) -> Option<Running> {
-        loop {
-            let now = self.header().state.snapshot();
+        let header = self.header();
+        let started = loop {
+            let now = header.state.snapshot();
+            if now.claimed() {
+                // LetGo: the last access, since the claimant may free the item from here on.
+                self.set_place(Place::Nowhere);
+                break None;
+            }
             if now.running() {
-                if self.header().state.hand_over(now) {
-                    std::mem::forget(self);
-                    return None;
+                if header.state.hand_over(now) {
+                    break None;
                 }
                 continue;
             }
-            // SAFETY: a queued item is pending, and this handle is what holds the bit.
-            let job = unsafe { self.header().take_job() }.expect("a queued item has a job");
-            if self.header().state.start(now) {
-                std::mem::forget(self);
-                return Some(Running { job, seq: now.seq() });
+            // SAFETY: the slot is filled, and nobody has claimed it: who does so later needs the lock
+            // that we hold before it may write.
+            let job = unsafe { header.copy_job() };
+            if header.state.start(now) {
+                // SAFETY: the instance has started: the slot counts as empty.
+                break Some(Running { job: unsafe { job.assume_init() }, seq: now.seq() });
             }
-            // SAFETY: `start` failed, so the bit is still ours.
-            unsafe { self.header().put_job(job) };
+        };
+        mem::forget(self);
+        started
+    }
+
+    /// Under the lock of the container that it was just popped from: claims it, for who pops it to
+    /// end it. `None` where somebody else has.
+    pub(crate) fn claim(self) -> Option<Claimed> {
+        let header = self.0;
+        let claimed = loop {
+            let now = self.header().state.snapshot();
+            if now.claimed() {
+                // LetGo, as in `start`.
+                self.set_place(Place::Nowhere);
+                break None;
+            }
+            if self.header().state.claim(now) {
+                break Some(Claimed(header));
+            }
+        };
+        mem::forget(self);
+        claimed
+    }
+
+    /// Under the lock of the container that it was just popped from: lets go of it where somebody
+    /// has claimed it. Else it is on its way to another container.
+    pub(crate) fn unless_claimed(self) -> Option<Queued> {
+        if self.header().state.snapshot().claimed() {
+            self.set_place(Place::Nowhere);
+            mem::forget(self);
+            return None;
         }
+        self.set_place(Place::Moving);
+        Some(self)
     }
 }
 
 impl Drop for Queued {
     fn drop(&mut self) {
-        // SAFETY: a queued item is pending, and this handle is what holds the bit.
-        let job = unsafe { self.header().take_job() }.expect("a queued item has a job");
-        // From here on `job` alone keeps the header alive.
-        let ended = job.item.header().cancel();
-        shielded("cancelling a work item", || job.item.cancelled());
-        for event in ended {
-            event.complete();
-        }
-        drop_item(job.item);
+        // Claimed first, so that nobody else does meanwhile.
+        drop(Queued(self.0).claim());
     }
 }
 
@@ -289,10 +381,10 @@ unsafe impl Node for Queued {
     }
 }
 
-/// An instance that a worker has started.
+/// An instance that has been started.
 pub(crate) struct Running {
-    job: Job,
-    seq: Seq,
+    pub(crate) job: Job,
+    pub(crate) seq: Seq,
 }
 
 impl Running {
@@ -306,38 +398,43 @@ impl Running {
     /// Runs the instance, and each one that is handed over meanwhile, showing each. Never unwinds.
     /// Returns how many instances ran.
     pub(crate) fn run(self, shown: &Publication) -> u64 {
-        let Running { mut job, mut seq } = self;
-        let mut ran = 0;
-        loop {
-            shown.starts(job.label());
-            if let Err(payload) = around::run(&job) {
-                shielded("dropping what a work item panicked with", || job.item.panicked(payload));
-            }
+        let (mut running, mut ran) = (self, 1);
+        while let Some(next) = running.run_one(true, shown) {
+            running = next.restart();
             ran += 1;
-            let Finished { again, flushers } = job.item.header().state.finish();
-            if flushers {
-                job.item.header().wake_flushers(seq);
-            }
-            if !again {
-                shown.ends();
-                let Job { item, ticket, .. } = job;
-                drop_item(item);
-                // Last: after a flush of the queue the instance is over in every respect.
-                drop(ticket);
-                return ran;
-            }
-            drop(job.ticket.take());
-            // SAFETY: `finish` said that an instance was handed over: `PENDING` is ours now.
-            let next = unsafe { job.item.header().take_job() };
-            seq = job.item.header().state.restart();
-            job = next.expect("a handed-over item has a job");
         }
+        ran
+    }
+
+    /// Runs the instance. Never unwinds. One that was handed over meanwhile is the caller's, which
+    /// restarts it, if it `stays` to run the item, or else puts it back.
+    pub(crate) fn run_one(self, stays: bool, shown: &Publication) -> Option<Claimed> {
+        let Running { job, seq } = self;
+        shown.starts(job.label());
+        if let Err(payload) = around::run(&job) {
+            shielded("dropping what a work item panicked with", || job.item.panicked(payload));
+        }
+        let header = job.item.header();
+        let Finished { again, flushers } = header.state.finish(stays);
+        if flushers {
+            header.wake_flushers(seq);
+        }
+        if !(again && stays) {
+            shown.ends();
+        }
+        // The job of the next instance holds the item as well.
+        let next = again.then(|| Claimed(NonNull::from(header)));
+        let Job { item, ticket, .. } = job;
+        drop_item(item);
+        // Last: after a flush of the queue the instance is over in every respect.
+        drop(ticket);
+        next
     }
 }
 
 /// Gives up the queue's hold on an item. If it was the last one, the user's destructors run here,
 /// and may panic: that is no business of the worker's.
-fn drop_item(item: Arc<dyn Item>) {
+pub(crate) fn drop_item(item: Arc<dyn Item>) {
     shielded("dropping a work item's function", || drop(item));
 }
 

@@ -46,6 +46,7 @@ mod around;
 mod attributes;
 mod block;
 mod builder;
+mod claim;
 mod colours;
 mod control;
 mod cpu;

@@ -4,6 +4,7 @@
 //! Everything that queueing writes (the link's reference count, the tally) lies on lines that only
 //! this queue on this pod uses: no line is shared by all CPUs.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,8 +12,9 @@ use corewise_sync::{CachePadded, Mutex};
 use corewise_topology::CpuSet;
 
 use crate::attributes::QueueKind;
+use crate::claim::Place;
 use crate::colours::{Colours, Counted, Tally};
-use crate::item::Queued;
+use crate::item::{Header, Queued};
 use crate::limiter::policy::UNLIMITED;
 use crate::limiter::slot::Slot;
 use crate::limiter::{CountedBy, Limiter};
@@ -154,6 +156,22 @@ impl Link {
     #[inline]
     pub(crate) fn slot(&self) -> &Slot<Queued> {
         self.shared.limiter.slot(self.slot)
+    }
+
+    /// What stands for it in that slot, among those that wait.
+    pub(crate) fn line(&self) -> usize {
+        self.shared.limiter.line_of(std::ptr::from_ref(self) as usize)
+    }
+
+    /// Takes an item that the caller has claimed out of the list of those that the limiter holds
+    /// back; `None` where it has left that.
+    pub(crate) fn release(&self, item: &Header) -> Option<Queued> {
+        self.slot().with_held(self.line(), |held| {
+            let here = item.place(item.state.snapshot().seq()) == Place::Held;
+            // SAFETY: an item is made `Held` under the slot's lock, in the list of its link's line,
+            // and who takes it out of that says otherwise under the same lock.
+            here.then(|| unsafe { held.remove(NonNull::from(item)) })
+        })
     }
 
     /// Instances queued here and not over (a moment ago).

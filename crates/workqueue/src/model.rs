@@ -6,19 +6,25 @@ use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::cell::UnsafeCell;
-use corewise_sync::fence::FencePolicy;
-use corewise_topology::{AffinityScope, CpuSet};
+use corewise_sync::fence::{FencePolicy, FullFence};
+use corewise_topology::{AffinityScope, CpuSet, Machine};
 
+use crate::attributes::QueueKind;
+use crate::claim::Claimed;
 use crate::colours::{Colours, Tally};
 use crate::future_state::FutureState;
 use crate::item::{Item, Job, Queued};
+use crate::limiter::CountedBy;
 use crate::limiter::policy::effective;
 use crate::limiter::slot::{Admission, Hold, Slot};
+use crate::link::{Link, Shared};
 use crate::policy::Home;
 use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Setup, Step};
 use crate::pool::publication::Publication;
 use crate::pool::worker::Worker;
+use crate::pools::{Lease, WorkerPools};
+use crate::submit::{Queueing, push};
 use crate::timekeeper::alarm::Alarm;
 use crate::work::Work;
 
@@ -106,6 +112,18 @@ impl<F: FencePolicy> ModelWorker<F> {
         }
     }
 
+    /// One step; doesn't park.
+    pub fn step(&self) {
+        self.group.step(&self.worker);
+    }
+
+    /// A broken step: takes an item under the lock, and starts it after.
+    pub fn step_unlocked(&self) {
+        if let Some(running) = self.group.start_unlocked(self.worker.pool) {
+            running.run(&self.worker.shown);
+        }
+    }
+
     /// Steps, and parks where the pool says so, until `done`.
     pub fn work_until(&self, done: impl Fn() -> bool) {
         while !done() {
@@ -118,6 +136,70 @@ impl<F: FencePolicy> ModelWorker<F> {
             }
         }
     }
+}
+
+/// A queue on pools that the model drives.
+#[derive(Clone)]
+pub struct QueueModel {
+    pools: PoolModel<FullFence>,
+    links: Vec<Arc<Link>>,
+}
+
+impl QueueModel {
+    /// As [`PoolModel::new`].
+    pub fn new(pools: usize, cpus: u32) -> Self {
+        let model = PoolModel::new(pools, cpus);
+        let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").expect("a valid description");
+        let places = (CountedBy::Node, 1);
+        let shared = Shared::new(
+            "model".into(),
+            &WorkerPools::new(&machine),
+            QueueKind::Unbound,
+            false,
+            places,
+        );
+        let lease = Arc::new(Lease { group: Arc::clone(&model.0) });
+        let links = (0..pools).map(|pool| Link::new(&shared, &lease, pool)).collect();
+        QueueModel { pools: model, links }
+    }
+
+    /// As [`PoolModel::enlist`].
+    pub fn enlist(&self, pool: usize) -> ModelWorker<FullFence> {
+        self.pools.enlist(pool)
+    }
+
+    /// Queues an item on a pool; false where it was pending.
+    pub fn queue(&self, pool: usize, work: &Work) -> bool {
+        let item = || Arc::clone(&work.inner) as Arc<dyn Item>;
+        let header = work.inner.header();
+        let queueing = self.links[pool].queue(header, item, Location::caller(), false);
+        queueing == Queueing::Queued
+    }
+
+    /// How many instances may be active at once.
+    pub fn set_max_active(&self, limit: usize) {
+        self.links[0].slot().set_limit(limit, &mut push);
+    }
+
+    /// Waits for what was queued before.
+    pub fn flush(&self) {
+        self.links[0].shared.colours.flush();
+    }
+
+    /// Whether nothing is queued.
+    pub fn is_empty(&self, pool: usize) -> bool {
+        self.pools.0.pools[pool].sizes().3 == 0 && self.pools.0.pools[pool].inbox_is_empty()
+    }
+}
+
+/// A broken [`Work::cancel`]: it doesn't look whether the queuer has got so far.
+pub fn cancel_hastily(work: &Work) -> bool {
+    work.inner.header().claim_hastily().map(Claimed::cancel).is_some()
+}
+
+/// Takes the pending instance and puts it back into its list: what `mod_delayed` does.
+pub fn take_and_put_back(work: &Work) -> bool {
+    work.inner.header().claim().map(Claimed::requeue).is_some()
 }
 
 fn pend(work: &Work) -> Option<Queued> {

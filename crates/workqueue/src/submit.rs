@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use corewise_sync::list::List;
 
+use crate::claim::Place;
 use crate::current;
 use crate::item::{Header, Item, Job, Queued};
 use crate::limiter::slot::{Admission, Gate, Hold};
@@ -73,8 +74,7 @@ impl Link {
                 self.group.push(self.pool, queued);
             }
             Admission::Wait => {
-                let line = self.shared.limiter.line_of(Arc::as_ptr(self) as usize);
-                self.slot().hold(line, queued, &mut push);
+                self.slot().hold(self.line(), queued, &mut push);
             }
         }
         Queueing::Queued
@@ -92,13 +92,17 @@ impl Hold for Queued {
     type List = List<Queued>;
 
     fn append(self, list: &mut List<Queued>) {
+        self.set_place(Place::Held);
         list.push_back(self);
     }
 
     fn take(list: &mut List<Queued>) -> Option<Queued> {
-        let queued = list.pop_front()?;
-        queued.count();
-        Some(queued)
+        loop {
+            if let Some(queued) = list.pop_front()?.unless_claimed() {
+                queued.count();
+                return Some(queued);
+            }
+        }
     }
 
     fn len(list: &List<Queued>) -> usize {

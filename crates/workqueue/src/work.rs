@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::claim::Claimed;
 use crate::error::panic_message;
 use crate::item::{Header, Item};
 use crate::waits;
@@ -66,8 +67,91 @@ impl Work {
     /// Called from the item's own function it never returns: it waits for itself. That is reported.
     #[track_caller]
     pub fn flush(&self) -> bool {
-        waits::for_item(&self.inner.header, "Work::flush");
+        self.wait("Work::flush")
+    }
+
+    #[track_caller]
+    fn wait(&self, what: &'static str) -> bool {
+        waits::for_item(&self.inner.header, what);
         self.inner.header.flush()
+    }
+}
+
+impl Work {
+    /// Takes the pending instance back: it won't run, and those who flush it are told. True where
+    /// there was one. An instance that runs goes on: see [`Work::cancel_sync`].
+    ///
+    /// Any context: it waits for no work, only, yielding, for others' short steps with the same item
+    /// (a call of `queue` that is under way).
+    pub fn cancel(&self) -> bool {
+        self.inner.header.claim().map(Claimed::cancel).is_some()
+    }
+
+    /// Takes the pending instance back and waits until the running one, if any, is over. While it
+    /// waits the item is disabled, so it ends also where the item queues itself. True where an
+    /// instance was pending. May block; on a worker the pool starts other work meanwhile.
+    ///
+    /// The item itself must not call it: it would wait for its own end, for ever. That is reported.
+    /// Neither may what the item waits for.
+    #[track_caller]
+    pub fn cancel_sync(&self) -> bool {
+        let disabled = self.count_up();
+        let was_pending = self.cancel();
+        self.wait("Work::cancel_sync");
+        if disabled {
+            self.enable();
+        }
+        was_pending
+    }
+
+    /// Takes the pending instance back, and has every later queueing refused, until the item has been
+    /// enabled as often as it was disabled. An attempt to queue it meanwhile returns false and
+    /// leaves no trace. True where an instance was pending. Any context, as [`Work::cancel`].
+    ///
+    /// The depth goes to 65 535; beyond that it isn't counted, which is logged.
+    pub fn disable(&self) -> bool {
+        self.count_up();
+        self.cancel()
+    }
+
+    /// As [`Work::disable`]; then waits until the running instance, if any, is over. May block. Not
+    /// from the item itself.
+    #[track_caller]
+    pub fn disable_sync(&self) -> bool {
+        let was_pending = self.disable();
+        self.wait("Work::disable_sync");
+        was_pending
+    }
+
+    /// Takes one [`Work::disable`] back: true where the item can be queued now. What was refused or
+    /// cancelled meanwhile isn't made up for. Any context.
+    ///
+    /// More often than it was disabled: that is logged, and changes nothing.
+    pub fn enable(&self) -> bool {
+        self.inner.header.state.enable().unwrap_or_else(|| {
+            tracing::warn!(
+                item = (self.inner.header.name)(),
+                "a work item was enabled more often than it was disabled"
+            );
+            0
+        }) == 0
+    }
+
+    /// Whether queueing it is refused (a moment ago).
+    pub fn is_disabled(&self) -> bool {
+        self.inner.header.state.snapshot().depth() > 0
+    }
+
+    /// Counts a disable; false where the counter is full.
+    fn count_up(&self) -> bool {
+        let counted = self.inner.header.state.disable().is_some();
+        if !counted {
+            tracing::warn!(
+                item = (self.inner.header.name)(),
+                "a work item is disabled 65535 times over; one more isn't counted"
+            );
+        }
+        counted
     }
 }
 
@@ -89,6 +173,10 @@ impl Item for WorkItem {
     fn cancelled(&self) {}
 
     fn panicked(&self, payload: Box<dyn Any + Send>) {
-        tracing::error!(message = panic_message(payload.as_ref()), "a work item panicked");
+        tracing::error!(
+            item = (self.header.name)(),
+            message = panic_message(payload.as_ref()),
+            "a work item panicked"
+        );
     }
 }

@@ -5,10 +5,12 @@
 //!
 //! | bits | name | meaning | set by | cleared by |
 //! |---|---|---|---|---|
-//! | 0 | `PENDING` | queued, or handed over, and not started: its holder owns the item's job slot | `pend` | `start`, `restart`, `cancel` |
-//! | 1 | `RUNNING` | some worker runs the function | `start` | `finish` |
-//! | 2 | `AGAIN` | a second worker found it running and left it to the first; implies `PENDING` | `hand_over` | `restart` |
+//! | 0 | `PENDING` | queued, or handed over, and not started | `pend` | `start`, `run_claimed`, `cancel` |
+//! | 1 | `RUNNING` | somebody runs the function | `start`, `run_claimed` | `finish` |
+//! | 2 | `AGAIN` | a second worker found it running and left it to the first; implies `PENDING` | `hand_over`, `run_claimed` | `finish`, `run_claimed`, `cancel`, `unclaim` |
 //! | 3 | `FLUSHERS` | somebody waits for an instance; set and cleared under the flushers' lock | `announce_flusher` | `clear_flushers` |
+//! | 4 | `CLAIMED` | the pending instance is its claimant's; implies `PENDING` | `claim`, `finish` | `run_claimed`, `cancel`, `unclaim` |
+//! | 8..24 | disable depth | above 0 nothing is queued | `disable` | `enable` |
 //! | 24.. | sequence | number of the instance queued last | `pend` | never: it wraps |
 
 use std::fmt;
@@ -19,6 +21,10 @@ const PENDING: u64 = 1;
 const RUNNING: u64 = 1 << 1;
 const AGAIN: u64 = 1 << 2;
 const FLUSHERS: u64 = 1 << 3;
+const CLAIMED: u64 = 1 << 4;
+const DEPTH_SHIFT: u32 = 8;
+const DEPTH_ONE: u64 = 1 << DEPTH_SHIFT;
+const DEPTH: u64 = (u16::MAX as u64) << DEPTH_SHIFT;
 const SEQ_SHIFT: u32 = 24;
 const SEQ_ONE: u64 = 1 << SEQ_SHIFT;
 
@@ -48,6 +54,17 @@ impl Snapshot {
     pub(crate) fn running(self) -> bool {
         self.0 & RUNNING != 0
     }
+    /// Handed over: it lies in no container.
+    pub(crate) fn again(self) -> bool {
+        self.0 & AGAIN != 0
+    }
+    pub(crate) fn claimed(self) -> bool {
+        self.0 & CLAIMED != 0
+    }
+    /// How often it is disabled.
+    pub(crate) fn depth(self) -> u16 {
+        ((self.0 & DEPTH) >> DEPTH_SHIFT) as u16
+    }
     pub(crate) fn seq(self) -> Seq {
         self.0 >> SEQ_SHIFT
     }
@@ -58,7 +75,9 @@ impl fmt::Debug for Snapshot {
         f.debug_struct("WorkState")
             .field("pending", &self.pending())
             .field("running", &self.running())
-            .field("again", &(self.0 & AGAIN != 0))
+            .field("again", &self.again())
+            .field("claimed", &self.claimed())
+            .field("disabled", &self.depth())
             .field("flushers", &(self.0 & FLUSHERS != 0))
             .field("seq", &self.seq())
             .finish()
@@ -69,8 +88,7 @@ impl fmt::Debug for Snapshot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Finished {
-    /// Another worker handed the next instance over: take the job from the slot, `restart`, run
-    /// it.
+    /// Another worker had handed the next instance over, and it is the caller's claim now.
     pub(crate) again: bool,
     /// Wake those who wait for this instance.
     pub(crate) flushers: bool,
@@ -94,10 +112,13 @@ impl WorkState {
     /// Makes it pending: true where it wasn't, so that the caller now owns the job slot and has to
     /// queue it. Also the call that returns false is a read-modify-write: what its caller wrote
     /// before is seen by the instance that was pending already (its `start` acquires this
-    /// release).
+    /// release). A disabled item refuses, and nothing is changed.
     pub(crate) fn pend(&self) -> bool {
         let mut now = self.word.load(Ordering::Relaxed);
         loop {
+            if now & PENDING == 0 && now & DEPTH != 0 {
+                return false;
+            }
             let next = if now & PENDING != 0 { now } else { now.wrapping_add(SEQ_ONE) | PENDING };
             match self.word.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return now & PENDING == 0,
@@ -106,32 +127,47 @@ impl WorkState {
         }
     }
 
-    /// From pending to running, given a snapshot that isn't running. The holder of `PENDING` has
-    /// emptied the job slot before: once the bit is clear the next queuer owns the slot. False
-    /// where the word moved meanwhile.
+    /// From pending to running, given a snapshot that is neither running nor claimed. The caller has
+    /// copied the job before: once the bit is clear the next queuer owns the slot. False where the
+    /// word moved meanwhile.
     pub(crate) fn start(&self, from: Snapshot) -> bool {
-        debug_assert!(from.pending() && !from.running());
-        let next = (from.0 & !PENDING) | RUNNING;
-        self.word.compare_exchange(from.0, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        debug_assert!(from.pending() && !from.running() && !from.claimed());
+        self.change(from, (from.0 & !PENDING) | RUNNING)
     }
 
     /// Leaves the pending instance to the worker that runs the item now; the job slot stays filled.
     /// False where the word moved meanwhile.
     pub(crate) fn hand_over(&self, from: Snapshot) -> bool {
-        debug_assert!(from.pending() && from.running());
+        debug_assert!(from.pending() && from.running() && !from.claimed());
         // Release: pairs with the Acquire in `finish`, which then reads the job slot.
-        self.word
-            .compare_exchange(from.0, from.0 | AGAIN, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
+        self.change(from, from.0 | AGAIN)
     }
 
-    /// The function returned. `RUNNING` stays set where another instance was handed over.
-    pub(crate) fn finish(&self) -> Finished {
+    /// Takes the pending instance away from everybody else. False where the word moved meanwhile.
+    pub(crate) fn claim(&self, from: Snapshot) -> bool {
+        debug_assert!(from.pending() && !from.claimed());
+        self.change(from, from.0 | CLAIMED)
+    }
+
+    fn change(&self, from: Snapshot, to: u64) -> bool {
+        self.word.compare_exchange(from.0, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// The function returned. Where an instance was handed over it is claimed by the caller in the
+    /// same step, and `RUNNING` stays set if the caller `stays` to run it; unless somebody else has
+    /// claimed it: then it is theirs.
+    pub(crate) fn finish(&self, stays: bool) -> Finished {
         let mut now = self.word.load(Ordering::Relaxed);
         loop {
             debug_assert!(now & RUNNING != 0);
-            let again = now & AGAIN != 0;
-            let next = if again { now } else { now & !RUNNING };
+            let again = now & (AGAIN | CLAIMED) == AGAIN;
+            let mut next = now;
+            if again {
+                next = (next & !AGAIN) | CLAIMED;
+            }
+            if !again || !stays {
+                next &= !RUNNING;
+            }
             match self.word.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Finished { again, flushers: now & FLUSHERS != 0 },
                 Err(seen) => now = seen,
@@ -139,17 +175,73 @@ impl WorkState {
         }
     }
 
-    /// Starts the instance that was handed over (after the job slot was emptied); its number.
+    /// Starts the instance that `finish` claimed for the caller, which stayed (after the job was
+    /// copied); its number.
     pub(crate) fn restart(&self) -> Seq {
-        let old = self.word.fetch_and(!(PENDING | AGAIN), Ordering::AcqRel);
-        debug_assert!(old & (PENDING | AGAIN | RUNNING) == PENDING | AGAIN | RUNNING);
+        let old = self.word.fetch_and(!(PENDING | CLAIMED), Ordering::AcqRel);
+        debug_assert!(old & (PENDING | CLAIMED | RUNNING) == PENDING | CLAIMED | RUNNING);
         old >> SEQ_SHIFT
     }
 
-    /// Under the flushers' lock: drops the pending instance without running it (after the job slot
-    /// was emptied). What it was.
+    #[allow(dead_code, reason = "for taking an item back to run it")]
+    /// The claimant runs the instance itself (it has copied the job); its number. `None` where
+    /// another instance runs: it is left to that one's worker, with the job slot filled.
+    pub(crate) fn run_claimed(&self) -> Option<Seq> {
+        let mut now = self.word.load(Ordering::Relaxed);
+        loop {
+            debug_assert!(now & (PENDING | CLAIMED) == PENDING | CLAIMED);
+            let runs = now & RUNNING != 0;
+            let next = if runs {
+                (now & !CLAIMED) | AGAIN
+            } else {
+                (now & !(PENDING | CLAIMED | AGAIN)) | RUNNING
+            };
+            match self.word.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return (!runs).then_some(now >> SEQ_SHIFT),
+                Err(seen) => now = seen,
+            }
+        }
+    }
+
+    #[allow(dead_code, reason = "for taking an item back to run it, and for mod_delayed")]
+    /// The claimant gives the instance back: it is about to put it into a container.
+    pub(crate) fn unclaim(&self) {
+        let old = self.word.fetch_and(!(CLAIMED | AGAIN), Ordering::AcqRel);
+        debug_assert!(old & (PENDING | CLAIMED) == PENDING | CLAIMED);
+    }
+
+    /// Under the flushers' lock: the claimant drops the instance without running it (after it
+    /// copied the job). What it was.
     pub(crate) fn cancel(&self) -> Snapshot {
-        Snapshot(self.word.fetch_and(!PENDING, Ordering::AcqRel))
+        let old = self.word.fetch_and(!(PENDING | CLAIMED | AGAIN), Ordering::AcqRel);
+        debug_assert!(old & (PENDING | CLAIMED) == PENDING | CLAIMED);
+        Snapshot(old)
+    }
+
+    /// Disables queueing once more; `None` where that has been done 65 535 times. What it was.
+    pub(crate) fn disable(&self) -> Option<Snapshot> {
+        let mut now = self.word.load(Ordering::Relaxed);
+        while now & DEPTH != DEPTH {
+            let next = now + DEPTH_ONE;
+            match self.word.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Some(Snapshot(now)),
+                Err(seen) => now = seen,
+            }
+        }
+        None
+    }
+
+    /// Takes one `disable` back; how many are left. `None` where there was none.
+    pub(crate) fn enable(&self) -> Option<u16> {
+        let mut now = self.word.load(Ordering::Relaxed);
+        while now & DEPTH != 0 {
+            let next = now - DEPTH_ONE;
+            match self.word.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Some(Snapshot(next).depth()),
+                Err(seen) => now = seen,
+            }
+        }
+        None
     }
 
     /// Under the flushers' lock: announces one who waits for the latest instance.
@@ -188,10 +280,45 @@ mod tests {
         assert!(state.start(state.snapshot()));
         assert!(state.pend(), "a running item is not pending");
         assert!(state.hand_over(state.snapshot()));
-        assert!(state.finish().again);
+        assert!(state.finish(true).again);
         assert_eq!(state.restart(), 2);
-        assert!(!state.finish().again);
+        assert!(!state.finish(true).again);
         assert!(!state.snapshot().running());
+    }
+
+    #[test]
+    fn a_claimed_instance_is_left_to_its_claimant() {
+        let state = WorkState::new();
+        assert!(state.pend() && state.start(state.snapshot()));
+        assert!(state.pend() && state.hand_over(state.snapshot()));
+        assert!(state.claim(state.snapshot()));
+        assert!(!state.finish(true).again, "the worker lets it go");
+        assert!(!state.pend(), "it is still pending");
+        assert_eq!(state.run_claimed(), Some(2));
+        assert!(state.pend() && state.claim(state.snapshot()));
+        assert_eq!(state.run_claimed(), None, "it runs already: handed over");
+        assert!(state.finish(false).again, "who doesn't stay gets the claim");
+        let now = state.snapshot();
+        assert!(now.claimed() && !now.running() && !now.again());
+        state.unclaim();
+        assert!(state.snapshot().pending() && !state.snapshot().claimed());
+    }
+
+    #[test]
+    fn disabling_is_counted_and_an_attempt_leaves_no_trace() {
+        let state = WorkState::new();
+        assert!(state.disable().is_some() && state.disable().is_some());
+        let before = state.snapshot();
+        assert!(!state.pend());
+        assert!(state.snapshot() == before);
+        assert_eq!((state.enable(), state.enable(), state.enable()), (Some(1), Some(0), None));
+        assert!(state.pend());
+        assert_eq!(state.snapshot().seq(), 1, "disabling isn't counted among the instances");
+        for _ in 0..u16::MAX {
+            assert!(state.disable().is_some());
+        }
+        assert!(state.disable().is_none(), "the depth is full");
+        assert_eq!((state.snapshot().depth(), state.snapshot().seq()), (u16::MAX, 1));
     }
 
     #[test]

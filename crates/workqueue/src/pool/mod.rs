@@ -30,6 +30,7 @@ use corewise_sync::list::List;
 use corewise_sync::{CachePadded, Condvar, Mutex, thread};
 use corewise_topology::CpuSet;
 
+use crate::claim::Place;
 use crate::item::{Queued, Running};
 use crate::policy::Counts;
 use pins::Pins;
@@ -130,8 +131,8 @@ pub(super) enum Action {
     Make,
     /// The pod can't take its work: look for another pod, and have an eye on it.
     NoRoom,
-    /// The pool is closed and has no workers: drop these, which cancels them.
-    Refuse(List<Queued>),
+    /// The pool is closed and has no workers: cancel what is in it.
+    Refuse,
 }
 
 impl<F: FencePolicy> Pool<F> {
@@ -188,13 +189,14 @@ impl Inner {
     /// Moves what was pushed to the end of the list.
     fn drain<F: FencePolicy>(&mut self, pool: &Pool<F>) {
         if !pool.inbox.is_empty() {
-            self.list.extend(pool.inbox.take());
+            self.list.extend(pool.inbox.take().inspect(|item| item.set_place(Place::Listed)));
         }
     }
 
     /// Takes the oldest item and starts it. Under the lock, as in the kernel: until it has started
     /// an item lies in the list, and afterwards it is neither there nor pending. An item that runs
-    /// elsewhere is left to the worker that runs it, and the next one is tried.
+    /// elsewhere is left to the worker that runs it, a claimed one to its claimant, and the next one
+    /// is tried.
     pub(super) fn start_next(&mut self) -> Option<Running> {
         while let Some(queued) = self.list.pop_front() {
             if let Some(running) = queued.start() {

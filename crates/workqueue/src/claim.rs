@@ -1,0 +1,240 @@
+//! Taking a pending instance back: to cancel it, to run it on the spot, or to put it elsewhere. The
+//! kernel's `try_to_grab_pending`.
+//!
+//! Read `work_state.md` beside this file first: the comments here use its names for the steps, and
+//! it says why nobody else touches a claimed instance.
+
+use std::mem;
+use std::ptr::NonNull;
+
+use corewise_sync::inbox::Node;
+use corewise_sync::thread;
+
+use crate::error::shielded;
+use crate::item::{Header, Job, Queued, Running, drop_item};
+use crate::work_state::Snapshot;
+
+/// Where a pending instance lies. Changed only by who holds it, or under the lock of the container
+/// that it goes into or comes out of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Place {
+    /// In no container: its queuer is about to fill it in, or its popper has left it to its claimant.
+    Nowhere = 0,
+    /// On its way into a container, an inbox included.
+    Moving = 1,
+    /// In the list of its link's pool.
+    Listed = 2,
+    /// Held back by its queue's limiter.
+    Held = 3,
+    /// Its timer runs; [`Item::unshelve`](crate::item::Item::unshelve) knows where.
+    #[allow(dead_code, reason = "set by delayed items")]
+    Timer = 4,
+}
+
+impl Place {
+    /// The lowest bits of the place's word.
+    pub(crate) fn from_bits(word: u64) -> Place {
+        match word & 7 {
+            0 => Place::Nowhere,
+            1 => Place::Moving,
+            2 => Place::Listed,
+            3 => Place::Held,
+            _ => Place::Timer,
+        }
+    }
+}
+
+/// Why there is nothing to claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// Nothing is pending.
+    NotPending,
+    /// Somebody is in the middle of a short step with it: a queuer between Pend and Push, or another
+    /// claimant. Try again: the kernel's `-EAGAIN`.
+    Busy,
+}
+
+impl Header {
+    /// Claims the pending instance, whatever it lies in; `None` where nothing is pending. Waits,
+    /// yielding, for others' short steps. Takes short locks.
+    pub(crate) fn claim(&self) -> Option<Claimed> {
+        loop {
+            match self.try_claim() {
+                Ok(claimed) => return Some(claimed),
+                Err(Refused::NotPending) => return None,
+                Err(Refused::Busy) => thread::yield_now(),
+            }
+        }
+    }
+
+    /// As [`Header::claim`], but doesn't wait for who is about to queue, start or claim it.
+    pub(crate) fn try_claim(&self) -> Result<Claimed, Refused> {
+        loop {
+            // Look.
+            let now = self.state.snapshot();
+            if !now.pending() {
+                return Err(Refused::NotPending);
+            }
+            if now.claimed() || !now.again() && self.place(now.seq()) == Place::Nowhere {
+                return Err(Refused::Busy);
+            }
+            // Claim.
+            if self.state.claim(now) {
+                return Ok(self.detach(now));
+            }
+        }
+    }
+
+    /// Takes the instance that the caller has just claimed out of the container that it lies in.
+    fn detach(&self, was: Snapshot) -> Claimed {
+        let claimed = Claimed(NonNull::from(self));
+        // Handed over: its popper has taken it out, and it lies in the slot alone.
+        while !was.again() {
+            // Find. The place is read anew, and what it says is checked under the container's lock.
+            let found = match self.place(was.seq()) {
+                Place::Nowhere => break,
+                // `Moving`: maybe in the pool's inbox, which nobody may look at for long.
+                Place::Moving | Place::Listed => claimed.job().ticket.as_ref().and_then(|ticket| {
+                    let link = &ticket.link;
+                    link.group.unlist(link.pool, self)
+                }),
+                Place::Held => {
+                    claimed.job().ticket.as_ref().and_then(|ticket| ticket.link.release(self))
+                }
+                Place::Timer => claimed.job().item.unshelve(),
+            };
+            match found {
+                // The handle is given up: the claim stands for the instance.
+                Some(queued) => {
+                    queued.into_raw();
+                    break;
+                }
+                None => thread::yield_now(),
+            }
+        }
+        claimed
+    }
+}
+
+/// A pending instance that is the caller's alone: in no container, and nobody else starts or takes
+/// it. Dropping it cancels the instance: it is then over without having run.
+pub(crate) struct Claimed(pub(crate) NonNull<Header>);
+
+// SAFETY: it stands for an `Arc<dyn Item>`, which is `Send` (items are `Send + Sync`).
+unsafe impl Send for Claimed {}
+
+impl Claimed {
+    fn header(&self) -> &Header {
+        // SAFETY: the job in the slot holds the item, and with it the header; the claimant alone
+        // takes it out.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// What the instance carries along.
+    pub(crate) fn job(&self) -> &Job {
+        // SAFETY: the slot is filled and the claimant's; it is written through `&mut self` only.
+        unsafe { self.header().job() }
+    }
+
+    /// What the instance carries along, to be changed: its ticket where it goes to another queue.
+    #[allow(dead_code, reason = "for mod_delayed")]
+    pub(crate) fn with_job<R>(&mut self, change: impl FnOnce(&mut Job) -> R) -> R {
+        // SAFETY: as above; it lies in no container, so nobody else looks at it.
+        unsafe { self.header().with_job(change) }
+    }
+
+    /// Ends the instance as if it had never been queued: who flushes it goes on, the item itself isn't
+    /// told.
+    pub(crate) fn refuse(self) {
+        self.end(|_| ());
+    }
+
+    /// Ends the instance without running it: whoever waits for it is told.
+    pub(crate) fn cancel(self) {
+        drop(self);
+    }
+
+    #[allow(dead_code, reason = "for taking an item back to run it")]
+    /// Starts the instance, to be run on this thread. `None` where another instance of the item
+    /// runs: its worker runs this one too, right after.
+    pub(crate) fn run(self) -> Option<Running> {
+        // SAFETY: the slot is filled and ours; the copy is kept only where the slot then counts as
+        // empty.
+        let job = unsafe { self.header().copy_job() };
+        let seq = self.header().state.run_claimed();
+        mem::forget(self);
+        // SAFETY: the instance runs, so nobody takes the job out of the slot again.
+        seq.map(|seq| Running { job: unsafe { job.assume_init() }, seq })
+    }
+
+    /// Starts the instance that `finish` left to its caller, which still runs the item.
+    pub(crate) fn restart(self) -> Running {
+        // SAFETY: the slot is filled and ours, and counts as empty from `restart` on.
+        let job = unsafe { self.header().copy_job().assume_init() };
+        let seq = self.header().state.restart();
+        mem::forget(self);
+        Running { job, seq }
+    }
+
+    #[allow(dead_code, reason = "for taking an item back to run it, and for mod_delayed")]
+    /// Gives the claim up: the caller is about to put the instance into a container. Until it lies
+    /// there others who claim it wait.
+    pub(crate) fn release(self) -> Queued {
+        let header = self.0;
+        mem::forget(self);
+        // SAFETY: the item is pending and in no container: the handle is the only one.
+        let queued = unsafe { Queued::from_raw(header) };
+        // Before the claim ends: a claimant that comes after takes Nowhere for a queuer at work.
+        queued.set_place(Place::Moving);
+        queued.header().state.unclaim();
+        queued
+    }
+
+    #[allow(dead_code, reason = "for taking an item back to run it")]
+    /// Back into the list of the pool that it was queued on.
+    pub(crate) fn requeue(self) {
+        let home = self.job().ticket.as_ref().map(|ticket| std::sync::Arc::clone(&ticket.link));
+        let queued = self.release();
+        match home {
+            Some(link) => link.group.push(link.pool, queued),
+            // Only in models of a pool alone.
+            None => drop(queued),
+        }
+    }
+}
+
+impl Claimed {
+    fn end(self, tell: impl FnOnce(&Job)) {
+        // SAFETY: the slot is filled and ours; it counts as empty from `cancel` on.
+        let job = unsafe { self.header().copy_job().assume_init() };
+        // From here on `job` alone keeps the header alive.
+        mem::forget(self);
+        let ended = job.item.header().cancel();
+        tell(&job);
+        for event in ended {
+            event.complete();
+        }
+        drop_item(job.item);
+        // Last: after a flush of the queue the instance is over in every respect.
+        drop(job.ticket);
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        let tell = |job: &Job| shielded("cancelling a work item", || job.item.cancelled());
+        Claimed(self.0).end(tell);
+    }
+}
+
+#[cfg(loom)]
+impl Header {
+    /// A broken [`Header::try_claim`], for models that have to fail: it doesn't look whether the
+    /// queuer has filled the slot yet.
+    pub(crate) fn claim_hastily(&self) -> Option<Claimed> {
+        let now = self.state.snapshot();
+        let claimed = now.pending() && !now.claimed() && self.state.claim(now);
+        claimed.then(|| self.detach(now))
+    }
+}

@@ -1,0 +1,318 @@
+//! The rules of a work item's state, of waiting for it and of cancelling it (spec 4.3), one test
+//! each, on real threads. Their races are model-checked in `loom_work.rs` and `loom_claim.rs`.
+
+use std::sync::{Arc, mpsc};
+
+use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use corewise_sync::{Completion, Mutex};
+use corewise_topology::{AffinityScope, Machine};
+use corewise_workqueue::{Work, WorkerPools, Workqueue};
+
+/// A queue with one pod of `cpus` CPUs.
+fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
+    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
+    let pools = WorkerPools::new(&machine.expect("a valid description"));
+    let queue = Workqueue::builder("test").scope(AffinityScope::System).build(&pools);
+    (pools, queue.expect("a queue"))
+}
+
+fn spin_until(done: impl Fn() -> bool) {
+    while !done() {
+        std::thread::yield_now();
+    }
+}
+
+/// Occupies the queue's only worker until the returned event is completed.
+fn occupy(queue: &Workqueue) -> Arc<Completion> {
+    let (gate, started) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    let (inside, here) = (Arc::clone(&gate), Arc::clone(&started));
+    drop(queue.spawn(move || {
+        here.complete();
+        spin_until(|| inside.is_complete());
+    }));
+    started.wait();
+    gate
+}
+
+fn counting() -> (Work, Arc<AtomicUsize>) {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&runs);
+    let work = Work::new(move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+    });
+    (work, runs)
+}
+
+/// An item whose runs say so on the first channel, and end when told on the second.
+fn stepped() -> (Work, mpsc::Receiver<()>, mpsc::Sender<()>) {
+    let (inside, at_start) = mpsc::channel();
+    let (go_on, gate) = mpsc::channel();
+    let gate = Mutex::new(gate);
+    let work = Work::new(move || {
+        inside.send(()).expect("the test waits");
+        gate.lock().recv().expect("the test says so");
+    });
+    (work, at_start, go_on)
+}
+
+#[test]
+fn pending_is_refused_and_cleared_just_before_the_function_runs() {
+    let (_pools, queue) = queue(2);
+    let (work, at_start, go_on) = stepped();
+    assert!(queue.queue(&work));
+    at_start.recv().unwrap();
+    assert!(!work.is_pending() && work.is_running());
+    assert!(queue.queue(&work), "while it runs it can be queued");
+    assert!(!queue.queue(&work), "once");
+    go_on.send(()).unwrap();
+    at_start.recv().unwrap();
+    go_on.send(()).unwrap();
+    work.flush();
+    assert!(!work.is_pending() && !work.is_running());
+}
+
+#[test]
+fn writes_before_a_refused_queueing_are_seen_by_the_run() {
+    let (_pools, queue) = queue(2);
+    let written = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::new(AtomicUsize::new(0));
+    let work = {
+        let (written, seen) = (Arc::clone(&written), Arc::clone(&seen));
+        Work::new(move || {
+            // Relaxed on both sides: the queueing orders them.
+            seen.store(written.load(Ordering::Relaxed), Ordering::Relaxed);
+        })
+    };
+    for round in 1..=2_000 {
+        queue.queue(&work);
+        written.store(round, Ordering::Relaxed);
+        queue.queue(&work);
+        work.flush();
+        assert_eq!(seen.load(Ordering::Relaxed), round);
+    }
+}
+
+#[test]
+fn an_item_may_be_freed_from_inside_its_own_function() {
+    let (_pools, queue) = queue(1);
+    let own = Arc::new(Mutex::new(None::<Work>));
+    let freed = Arc::new(AtomicBool::new(false));
+    let work = {
+        let (own, freed) = (Arc::clone(&own), Arc::clone(&freed));
+        Work::new(move || {
+            drop(own.lock().take());
+            freed.store(true, Ordering::SeqCst);
+        })
+    };
+    let gate = occupy(&queue);
+    assert!(queue.queue(&work));
+    *own.lock() = Some(work);
+    gate.complete();
+    queue.flush();
+    assert!(freed.load(Ordering::SeqCst));
+    assert_eq!(Arc::strong_count(&own), 1, "the function is gone, and what it captured");
+}
+
+#[test]
+fn flush_work_waits_for_the_last_queued_instance_only() {
+    let (_pools, queue) = queue(2);
+    let own = Arc::new(Mutex::new(None::<Work>));
+    let stop = Arc::new(AtomicBool::new(false));
+    let work = {
+        let (own, stop, queue) = (Arc::clone(&own), Arc::clone(&stop), queue.clone());
+        Work::new(move || {
+            if !stop.load(Ordering::SeqCst) {
+                queue.queue(own.lock().as_ref().unwrap());
+            }
+        })
+    };
+    *own.lock() = Some(work.clone());
+    assert!(queue.queue(&work));
+    // It is always queued again: a flush that waited for later instances too would never end.
+    for _ in 0..100 {
+        work.flush();
+    }
+    stop.store(true, Ordering::SeqCst);
+    queue.flush();
+    while work.flush() {}
+    assert!(!work.flush(), "nothing to wait for");
+    own.lock().take();
+}
+
+#[test]
+fn cancel_work_takes_it_out_of_the_queue_and_says_whether_it_was_pending() {
+    let (_pools, queue) = queue(1);
+    let gate = occupy(&queue);
+    let (before, ran_before) = counting();
+    let (work, ran) = counting();
+    let (after, ran_after) = counting();
+    for item in [&before, &work, &after] {
+        assert!(queue.queue(item));
+    }
+    assert!(work.cancel());
+    assert!(!work.cancel(), "it isn't pending any more");
+    assert!(!work.is_pending() && !work.flush());
+    gate.complete();
+    queue.flush();
+    let runs = [&ran_before, &ran, &ran_after].map(|runs| runs.load(Ordering::SeqCst));
+    assert_eq!(runs, [1, 0, 1], "its neighbours in the list are untouched");
+    assert!(queue.queue(&work), "and it can be queued again");
+    work.flush();
+    assert_eq!(ran.load(Ordering::SeqCst), 1);
+    queue.flush();
+    let stats = queue.stats();
+    assert_eq!(stats.queued, stats.completed, "a cancelled instance is over");
+}
+
+#[test]
+fn cancel_work_of_a_running_item_leaves_it_running() {
+    let (_pools, queue) = queue(2);
+    let (work, at_start, go_on) = stepped();
+    assert!(queue.queue(&work));
+    at_start.recv().unwrap();
+    assert!(!work.cancel(), "nothing is pending");
+    assert!(queue.queue(&work));
+    assert!(work.cancel(), "the second instance was, in a list or handed over");
+    assert!(work.is_running());
+    go_on.send(()).unwrap();
+    work.flush();
+    assert!(at_start.try_recv().is_err(), "the cancelled one doesn't run");
+}
+
+#[test]
+fn a_flush_that_waits_for_a_cancelled_instance_ends() {
+    let (_pools, queue) = queue(1);
+    let gate = occupy(&queue);
+    let (work, ran) = counting();
+    assert!(queue.queue(&work));
+    std::thread::scope(|scope| {
+        let both = [(); 2].map(|()| scope.spawn(|| work.flush()));
+        assert!(work.cancel());
+        let _ = both.map(|flush| flush.join().unwrap());
+    });
+    gate.complete();
+    queue.flush();
+    assert_eq!(ran.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn cancel_work_sync_works_against_an_item_that_queues_itself() {
+    let (_pools, queue) = queue(2);
+    let own = Arc::new(Mutex::new(None::<Work>));
+    let runs = Arc::new(AtomicUsize::new(0));
+    let work = {
+        let (own, runs, queue) = (Arc::clone(&own), Arc::clone(&runs), queue.clone());
+        Work::new(move || {
+            runs.fetch_add(1, Ordering::SeqCst);
+            queue.queue(own.lock().as_ref().unwrap());
+        })
+    };
+    *own.lock() = Some(work.clone());
+    for _ in 0..200 {
+        let before = runs.load(Ordering::SeqCst);
+        assert!(queue.queue(&work));
+        spin_until(|| runs.load(Ordering::SeqCst) > before);
+        work.cancel_sync();
+        assert!(!work.is_pending() && !work.is_running() && !work.is_disabled());
+        let after = runs.load(Ordering::SeqCst);
+        std::thread::yield_now();
+        assert_eq!(runs.load(Ordering::SeqCst), after);
+    }
+    own.lock().take();
+}
+
+#[test]
+fn cancel_work_sync_waits_for_the_running_instance() {
+    let (_pools, queue) = queue(2);
+    let (work, at_start, go_on) = stepped();
+    assert!(queue.queue(&work));
+    at_start.recv().unwrap();
+    std::thread::scope(|scope| {
+        let cancel = scope.spawn(|| {
+            let was_pending = work.cancel_sync();
+            (was_pending, work.is_running())
+        });
+        spin_until(|| work.is_disabled());
+        assert!(!queue.queue(&work), "meanwhile it is refused");
+        go_on.send(()).unwrap();
+        assert_eq!(cancel.join().unwrap(), (false, false));
+    });
+    assert!(queue.queue(&work), "afterwards it isn't");
+    at_start.recv().unwrap();
+    go_on.send(()).unwrap();
+    work.flush();
+}
+
+#[test]
+fn disable_is_counted_and_enable_is_true_at_zero_and_makes_nothing_up() {
+    let (_pools, queue) = queue(1);
+    let gate = occupy(&queue);
+    let (work, ran) = counting();
+    assert!(queue.queue(&work));
+    assert!(work.disable(), "what is pending is dropped");
+    assert!(!work.disable(), "and there was nothing more");
+    assert!(work.is_disabled());
+    assert!(!queue.queue(&work), "refused, and no trace is left:");
+    assert!(!work.is_pending() && queue.stats().queued == 2);
+    assert!(!work.enable());
+    assert!(!queue.queue(&work));
+    assert!(work.enable());
+    gate.complete();
+    queue.flush();
+    assert_eq!(ran.load(Ordering::SeqCst), 0, "enabling queues nothing");
+    assert!(queue.queue(&work));
+    work.flush();
+    assert_eq!(ran.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn disable_sync_waits_for_the_running_instance_and_the_item_stays_disabled() {
+    let (_pools, queue) = queue(2);
+    let (work, at_start, go_on) = stepped();
+    assert!(queue.queue(&work));
+    at_start.recv().unwrap();
+    std::thread::scope(|scope| {
+        let disable = scope.spawn(|| work.disable_sync());
+        spin_until(|| work.is_disabled());
+        go_on.send(()).unwrap();
+        assert!(!disable.join().unwrap());
+    });
+    assert!(!work.is_running() && !queue.queue(&work));
+    assert!(work.enable() && queue.queue(&work));
+    at_start.recv().unwrap();
+    go_on.send(()).unwrap();
+    work.flush();
+}
+
+#[test]
+fn storms_of_queueing_cancelling_and_disabling_end_with_every_instance_over() {
+    let (_pools, queue) = queue(2);
+    let (work, ran) = counting();
+    let cancelled = AtomicUsize::new(0);
+    let accepted = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..5_000 {
+                    accepted.fetch_add(usize::from(queue.queue(&work)), Ordering::SeqCst);
+                }
+            });
+        }
+        scope.spawn(|| {
+            for _ in 0..3_000 {
+                cancelled.fetch_add(usize::from(work.cancel()), Ordering::SeqCst);
+            }
+        });
+        scope.spawn(|| {
+            for _ in 0..1_000 {
+                cancelled.fetch_add(usize::from(work.disable()), Ordering::SeqCst);
+                work.flush();
+                work.enable();
+            }
+        });
+    });
+    queue.flush();
+    let over = ran.load(Ordering::SeqCst) + cancelled.load(Ordering::SeqCst);
+    assert_eq!(over, accepted.load(Ordering::SeqCst));
+    assert!(!work.is_pending() && !work.is_running() && !work.is_disabled());
+}
