@@ -231,10 +231,12 @@ impl Drop for Claimed {
 #[cfg(loom)]
 impl Header {
     /// A broken [`Header::try_claim`], for models that have to fail: it doesn't look whether the
-    /// queuer has filled the slot yet.
-    pub(crate) fn claim_hastily(&self) -> Option<Claimed> {
+    /// queuer has filled the slot yet. Touches the slot as a claimant does, and gives it back.
+    pub(crate) fn claim_hastily(&self) {
         let now = self.state.snapshot();
-        let claimed = now.pending() && !now.claimed() && self.state.claim(now);
-        claimed.then(|| self.detach(now))
+        if now.pending() && !now.claimed() && self.state.claim(now) {
+            self.touch_job();
+            self.state.unclaim();
+        }
     }
 }

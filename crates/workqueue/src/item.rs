@@ -152,6 +152,12 @@ impl Header {
         self.job.with_mut(|slot| change(unsafe { (*slot).assume_init_mut() }))
     }
 
+    /// Lets loom see a read of the slot.
+    #[cfg(loom)]
+    pub(crate) fn touch_job(&self) {
+        self.job.with(|_| ());
+    }
+
     /// Fills the job slot.
     ///
     /// # Safety

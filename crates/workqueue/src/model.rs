@@ -2,7 +2,6 @@
 
 use std::panic::Location;
 use std::sync::Arc;
-use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::cell::UnsafeCell;
@@ -192,9 +191,9 @@ impl QueueModel {
     }
 }
 
-/// A broken [`Work::cancel`]: it doesn't look whether the queuer has got so far.
-pub fn cancel_hastily(work: &Work) -> bool {
-    work.inner.header().claim_hastily().map(Claimed::cancel).is_some()
+/// A broken claim: it doesn't look whether the queuer has got so far.
+pub fn claim_hastily(work: &Work) {
+    work.inner.header().claim_hastily();
 }
 
 /// Takes the pending instance and puts it back into its list: what `mod_delayed` does.

@@ -9,7 +9,7 @@ use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::model::must_fail;
 use corewise_sync::{cell::UnsafeCell, thread};
 use corewise_workqueue::Work;
-use corewise_workqueue::model::{ModelWorker, QueueModel, cancel_hastily, take_and_put_back};
+use corewise_workqueue::model::{ModelWorker, QueueModel, claim_hastily, take_and_put_back};
 
 type Worker = ModelWorker<corewise_sync::fence::FullFence>;
 
@@ -81,12 +81,14 @@ fn loom_claim_against_start_one_of_them_gets_the_instance() {
 
 #[test]
 fn loom_claim_against_a_start_outside_the_lock_fails() {
-    must_fail("loom_claim_against_a_start_outside_the_lock_fails", || {
+    let said = must_fail("loom_claim_against_a_start_outside_the_lock_fails", || {
         claim_against_start(Worker::step_unlocked);
     });
+    assert!(said.is_empty() || said.contains("run or cancelled, once"), "{said}");
 }
 
-fn claim_against_push(cancel: fn(&Work) -> bool) {
+#[test]
+fn loom_claim_against_push_waits_for_the_queuer() {
     let outcomes = Outcomes::default();
     let seen = outcomes.clone();
     bounded(3).check(move || {
@@ -95,7 +97,7 @@ fn claim_against_push(cancel: fn(&Work) -> bool) {
         let (work, runs) = counting();
         let canceller = {
             let work = work.clone();
-            thread::spawn(move || cancel(&work))
+            thread::spawn(move || work.cancel())
         };
         assert!(queue.queue(0, &work));
         let cancelled = canceller.join().unwrap();
@@ -109,15 +111,21 @@ fn claim_against_push(cancel: fn(&Work) -> bool) {
 }
 
 #[test]
-fn loom_claim_against_push_waits_for_the_queuer() {
-    claim_against_push(Work::cancel);
-}
-
-#[test]
 fn loom_claim_of_an_instance_that_is_not_placed_yet_fails() {
-    must_fail("loom_claim_of_an_instance_that_is_not_placed_yet_fails", || {
-        claim_against_push(cancel_hastily);
+    let said = must_fail("loom_claim_of_an_instance_that_is_not_placed_yet_fails", || {
+        bounded(3).check(move || {
+            let queue = QueueModel::new(1, 1);
+            let _busy = queue.enlist(0);
+            let (work, _) = counting();
+            let claimant = {
+                let work = work.clone();
+                thread::spawn(move || claim_hastily(&work))
+            };
+            assert!(queue.queue(0, &work));
+            claimant.join().unwrap();
+        });
     });
+    assert!(said.is_empty() || said.contains("Causality violation"), "{said}");
 }
 
 /// The item runs on pool 0, is queued on pool 1 and handed over by its worker, while somebody takes
