@@ -20,13 +20,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Blocking
-//!
-//! A pool runs as many items at once as its pod has CPUs. An item that is about to block says so
-//! with [`blocking`](corewise_sync::context::blocking) (all waits of Corewise do), and another
-//! worker takes its place, up to [`DEFAULT_MAX_WORKERS`] threads a pool. An item that blocks
-//! without saying so keeps its place.
-//!
 //! # At rest
 //!
 //! Workers park on a futex without a timeout: an idle machine stays idle. Only a worker that its
@@ -41,6 +34,7 @@
 //! * A panic in an item is caught: the worker, the pool and the queue go on.
 //!
 //! The protocols and their proofs: `src/pool/README.md`, `src/work_state.md`, `src/colours.rs`.
+#![doc = include_str!("guide.md")]
 
 mod around;
 mod attributes;

@@ -101,7 +101,7 @@ impl Workqueue {
     }
 
     /// Runs a closure on the queue: as [`Workqueue::queue`], with one allocation. After
-    /// [`WorkerPools::shutdown`] the closure is dropped, and the handle says that it was cancelled.
+    /// [`WorkerPools::shutdown`](crate::WorkerPools::shutdown) the closure is dropped, and the handle says that it was cancelled.
     #[track_caller]
     pub fn spawn<T, C>(&self, closure: C) -> JoinHandle<T>
     where

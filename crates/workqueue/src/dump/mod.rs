@@ -50,7 +50,7 @@ pub struct ScopeDump {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolDump {
-    /// Its number: its place in [`Dump::pools`].
+    /// Its number: its place in the list of pools.
     pub id: usize,
     /// How many queues use it, or have work left in it.
     pub links: usize,
