@@ -5,7 +5,6 @@
 //! place that publishes, fences, re-checks and decides. Its decision is carried out after the lock
 //! is released.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,8 +18,7 @@ use super::word::Reading;
 use super::worker::{self, Worker};
 use super::{Action, Inner, Pool, PoolSpec, PoolStats};
 use crate::attributes::{Class, PoolKey};
-use crate::claim::Place;
-use crate::item::{Header, Queued, Running};
+use crate::item::{Queued, Running};
 use crate::spawn::Spawner;
 #[cfg(any(test, loom))]
 use crate::timekeeper::Settings;
@@ -419,40 +417,6 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Cancels what lies in a closed pool without workers. One after the other, each outside the
-    /// lock: that runs the user's destructors.
-    fn refuse(&self, index: usize) {
-        loop {
-            let refused = {
-                let mut inner = self.pools[index].inner.lock();
-                // A saturated pod may have given it a worker again.
-                let next = if inner.counts.total == 0 { inner.list.pop_front() } else { None };
-                self.publish(index, &inner);
-                match next {
-                    Some(queued) => queued.claim(),
-                    None => return,
-                }
-            };
-            drop(refused);
-        }
-    }
-
-    /// Takes an item that the caller has claimed out of the list of a pool; `None` where it isn't
-    /// in there (yet, or any more).
-    pub(crate) fn unlist(&self, index: usize, item: &Header) -> Option<Queued> {
-        let pool = &self.pools[index];
-        let mut inner = pool.inner.lock();
-        inner.drain(pool);
-        // SAFETY: an item is made `Listed` under the lock of its link's pool. Who pops it starts it,
-        // hands it over, or says `Nowhere`, under the same lock. It is claimed and wasn't handed
-        // over, so a `Listed` one is in the list.
-        let found = (item.place(item.state.snapshot().seq()) == Place::Listed)
-            .then(|| unsafe { inner.list.remove(NonNull::from(item)) });
-        // Others look at the LISTED bit. There is less to do than before, so nobody has to be woken.
-        self.publish(index, &inner);
-        found
-    }
-
     /// Wakes a worker of the nearest pod that has room; it will look around and find our work.
     fn overflow(self: &Arc<Self>, index: usize) {
         // Where every pod is saturated, which is where this is asked most often, one load a 64 pods
@@ -552,17 +516,6 @@ impl<F: FencePolicy> Group<F> {
         let bottom_half = self.class == Class::BottomHalf;
         let _section = bottom_half.then(|| AtomicSection::enter("bottom-half work item"));
         running.run(&me.shown)
-    }
-
-    /// For models that have to fail: takes an item under the lock, and starts it after.
-    #[cfg(loom)]
-    pub(crate) fn start_unlocked(&self, index: usize) -> Option<Running> {
-        let queued = {
-            let mut inner = self.pools[index].inner.lock();
-            inner.drain(&self.pools[index]);
-            inner.list.pop_front()?
-        };
-        queued.start()
     }
 
     /// A worker driven by hand instead of by a thread of its own: for stepped tests and models.

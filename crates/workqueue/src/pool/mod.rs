@@ -10,6 +10,7 @@
 mod ending;
 mod follow;
 pub(crate) mod group;
+mod pick;
 mod pins;
 pub(crate) mod publication;
 #[cfg(all(test, not(loom)))]

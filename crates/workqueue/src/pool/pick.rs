@@ -1,0 +1,86 @@
+//! Taking particular items out of a pool: a claimed one, one of a certain queue, all of a pool that
+//! nobody serves any more.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use corewise_sync::fence::FencePolicy;
+
+use super::group::Group;
+use crate::claim::Place;
+use crate::item::{Header, Queued, Running};
+use crate::link::Shared;
+
+impl<F: FencePolicy> Group<F> {
+    /// Takes an item that the caller has claimed out of the list of a pool; `None` where it isn't
+    /// in there (yet, or any more).
+    pub(crate) fn unlist(&self, index: usize, item: &Header) -> Option<Queued> {
+        let pool = &self.pools[index];
+        let mut inner = pool.inner.lock();
+        inner.drain(pool);
+        // SAFETY: an item is made `Listed` under the lock of its link's pool. Who pops it starts it,
+        // hands it over, or says `Nowhere`, under the same lock. It is claimed and wasn't handed
+        // over, so a `Listed` one is in the list.
+        let found = (item.place(item.state.snapshot().seq()) == Place::Listed)
+            .then(|| unsafe { inner.list.remove(NonNull::from(item)) });
+        // Others look at the LISTED bit. There is less to do than before, so nobody has to be woken.
+        self.publish(index, &inner);
+        found
+    }
+
+    /// Takes and starts the oldest item of a queue, for who runs it without being a worker of the
+    /// pool: a rescuer.
+    #[allow(dead_code, reason = "for rescuers")]
+    pub(crate) fn take_for(self: &Arc<Self>, index: usize, queue: &Shared) -> Option<Running> {
+        let pool = &self.pools[index];
+        let mut inner = pool.inner.lock();
+        inner.drain(pool);
+        let is_its = |item: &Header| {
+            // SAFETY: the item is in the list, whose lock we hold: its slot is filled, and a claimant
+            // writes it only when the item is out of here.
+            let job = unsafe { item.job() };
+            job.ticket.as_ref().is_some_and(|ticket| ticket.link.shared.id == queue.id)
+        };
+        let mut running = None;
+        // One that runs elsewhere, or is claimed, is somebody else's from here on: the next one.
+        while let Some(queued) = inner.list.take_first(is_its) {
+            running = queued.start();
+            if running.is_some() {
+                break;
+            }
+        }
+        let action = self.settle(index, &mut inner, false);
+        drop(inner);
+        self.perform(index, action);
+        running
+    }
+
+    /// Cancels what lies in a closed pool without workers. One after the other, each outside the
+    /// lock: that runs the user's destructors.
+    pub(super) fn refuse(&self, index: usize) {
+        loop {
+            let refused = {
+                let mut inner = self.pools[index].inner.lock();
+                // A saturated pod may have given it a worker again.
+                let next = if inner.counts.total == 0 { inner.list.pop_front() } else { None };
+                self.publish(index, &inner);
+                match next {
+                    Some(queued) => queued.claim(),
+                    None => return,
+                }
+            };
+            drop(refused);
+        }
+    }
+
+    /// For models that have to fail: takes an item under the lock, and starts it after.
+    #[cfg(loom)]
+    pub(crate) fn start_unlocked(&self, index: usize) -> Option<Running> {
+        let queued = {
+            let mut inner = self.pools[index].inner.lock();
+            inner.drain(&self.pools[index]);
+            inner.list.pop_front()?
+        };
+        queued.start()
+    }
+}
