@@ -272,5 +272,9 @@ where
 
     fn abort(&self) {
         self.stop();
+        // A poll that is queued would find nothing to do; what waits behind it gets its place.
+        if let Some(claimed) = self.header.claim() {
+            claimed.cancel();
+        }
     }
 }

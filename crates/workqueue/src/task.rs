@@ -186,7 +186,9 @@ where
     }
 
     fn abort(&self) {
-        // The instance stays queued and finds nothing to do.
-        self.cancelled();
+        // Out of its queue, where it lies in one: what waits behind it gets its place.
+        if let Some(claimed) = self.header.claim() {
+            claimed.cancel();
+        }
     }
 }

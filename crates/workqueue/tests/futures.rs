@@ -240,12 +240,36 @@ fn an_aborted_closure_that_has_not_started_never_runs() {
     });
     handle.abort();
     assert!(dropped.load(Ordering::SeqCst) && handle.is_finished());
+    assert_eq!(queue.active(), 1, "it has left the queue");
     busy.abort();
     gate.complete();
     busy.join().expect("what runs, runs on");
     let error = handle.join().unwrap_err();
     assert!(matches!(error, JoinError::Cancelled), "{error}");
     queue.flush();
+}
+
+#[test]
+fn an_aborted_future_whose_poll_is_queued_leaves_the_queue() {
+    let pools = WorkerPools::new(&Machine::synthetic("numa:1 l3:1 core:1 pu:1").unwrap());
+    let queue = Workqueue::builder("ordered").ordered().build(&pools).unwrap();
+    let (gate, started) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    let busy = {
+        let (gate, started) = (Arc::clone(&gate), Arc::clone(&started));
+        queue.spawn(move || {
+            started.complete();
+            spin_until(|| gate.is_complete());
+        })
+    };
+    started.wait();
+    let (aborted, next) = (queue.spawn_future(async { 1 }), queue.spawn_future(async { 2 }));
+    assert_eq!(queue.held(), 2);
+    aborted.abort();
+    assert_eq!(queue.held(), 1);
+    assert!(matches!(aborted.join(), Err(JoinError::Cancelled)));
+    gate.complete();
+    busy.join().unwrap();
+    assert_eq!(next.join().unwrap(), 2);
 }
 
 #[test]
