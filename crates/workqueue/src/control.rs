@@ -14,6 +14,7 @@ use crate::link::{Limit, Shared};
 use crate::links::Links;
 use crate::queue::Workqueue;
 use crate::submit::push;
+use crate::waits;
 
 /// The state that changes of a queue have to agree on.
 #[derive(Debug)]
@@ -78,6 +79,7 @@ impl Workqueue {
         shared.set_max_active(attributes.max_active, attributes.cpus.as_ref());
         *current = attributes.clone();
         drop(current);
+        shared.settle();
         // The former pools may have been this queue's only.
         shared.pools.reap();
         Ok(())
@@ -106,6 +108,8 @@ impl Workqueue {
         let mut current = self.control().attributes.lock();
         current.max_active = max_active;
         shared.set_max_active(max_active, current.cpus.as_ref());
+        drop(current);
+        shared.settle();
         Ok(())
     }
 
@@ -119,6 +123,7 @@ impl Workqueue {
     #[track_caller]
     pub fn drain(&self) {
         let shared = self.shared();
+        waits::for_queue(shared, "Workqueue::drain");
         {
             let mut drains = self.control().drains.lock();
             *drains += 1;
@@ -141,6 +146,7 @@ impl Workqueue {
     #[track_caller]
     pub fn destroy(&self) {
         let shared = self.shared();
+        waits::for_queue(shared, "Workqueue::destroy");
         {
             // Never taken back: it goes from draining to closed.
             let mut drains = self.control().drains.lock();
@@ -149,6 +155,7 @@ impl Workqueue {
         }
         self.drain_rounds();
         shared.close();
+        shared.settle();
         // What slipped in with a chain that ended at the last moment.
         self.drain_rounds();
     }
@@ -204,7 +211,8 @@ impl Shared {
         before.in_flight == 0 && after.in_flight == 0 && before.queued == after.queued
     }
 
-    /// Divides the maximum among the slots, by the CPUs of `cpus` that can be used now.
+    /// Divides the maximum among the slots, by the CPUs of `cpus` that can be used now. `settle` has
+    /// to follow.
     pub(crate) fn set_max_active(&self, max_active: usize, cpus: Option<&CpuSet>) {
         if max_active > MAX_ACTIVE_LIMIT {
             tracing::warn!(
@@ -233,7 +241,7 @@ impl Shared {
             UNLIMITED => Default::default(),
             _ => self.pools.usable_cpus(cpus.as_ref()),
         };
-        self.limiter.set_max_active(*max_active, &usable, &mut push);
+        self.limiter.set_max_active(*max_active, &usable);
     }
 
     /// Instances that were let through and aren't over (a moment ago).
@@ -250,13 +258,19 @@ impl Shared {
         self.limiter.slots().any(|slot| slot.gate().frozen())
     }
 
-    /// Holds everything back that isn't active, or lets it go.
+    /// Holds everything back that isn't active, or lets it go: then `settle` has to follow.
     pub(crate) fn set_frozen(&self, frozen: bool) {
-        self.limiter.slots().for_each(|slot| slot.set_frozen(frozen, &mut push));
+        self.limiter.slots().for_each(|slot| slot.set_frozen(frozen));
     }
 
-    /// Accepts nothing more; what is held back goes on to be let through.
+    /// Accepts nothing more; what is held back goes on to be let through: `settle` has to follow.
     pub(crate) fn close(&self) {
-        self.limiter.slots().for_each(|slot| slot.close(&mut push));
+        self.limiter.slots().for_each(|slot| slot.close());
+    }
+
+    /// Lets those through that may go since the limiter was changed. No lock is held: it may have to
+    /// make threads.
+    pub(crate) fn settle(&self) {
+        self.limiter.settle(&mut push);
     }
 }

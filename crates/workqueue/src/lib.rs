@@ -50,6 +50,7 @@ mod error;
 mod follow;
 mod future;
 mod future_state;
+mod groups;
 mod item;
 mod limiter;
 mod link;

@@ -14,12 +14,13 @@ use corewise_topology::CpuSet;
 use crate::attributes::QueueKind;
 use crate::claim::Place;
 use crate::colours::{Colours, Counted, Tally};
+use crate::groups::Lease;
 use crate::item::{Header, Queued};
 use crate::limiter::policy::UNLIMITED;
 use crate::limiter::slot::Slot;
 use crate::limiter::{CountedBy, Limiter};
 use crate::pool::group::Group;
-use crate::pools::{Lease, WorkerPools};
+use crate::pools::WorkerPools;
 use crate::submit::push;
 
 /// What all links of a queue have in common, former links included.

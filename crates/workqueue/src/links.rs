@@ -9,8 +9,9 @@ use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_topology::Topology;
 
 use crate::cpu::current_cpu;
+use crate::groups::Lease;
 use crate::link::{Link, Shared};
-use crate::pools::{Lease, WorkerPools};
+use crate::pools::WorkerPools;
 
 /// Where an instance is asked to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -312,7 +312,8 @@ impl<F: FencePolicy> SlotModel<F> {
 
     /// Freezes or thaws.
     pub fn set_frozen(&self, frozen: bool) {
-        self.slot.set_frozen(frozen, &mut |t| self.push(t));
+        self.slot.set_frozen(frozen);
+        self.slot.settle(&mut |t| self.push(t));
     }
 
     /// Accepts only chained work from now on.

@@ -1,8 +1,6 @@
 //! The handle that owns the worker pools of a machine.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -17,6 +15,7 @@ use crate::attributes::{Class, PoolKey};
 use crate::dump::Dump;
 use crate::error::BuildError;
 use crate::follow::Follower;
+use crate::groups::{Closed, Groups, Lease};
 use crate::limiter::UsableCpus;
 use crate::link::Shared;
 use crate::links::nodes;
@@ -60,21 +59,6 @@ struct Inner {
     _following: Subscription,
     /// I: drives a live machine, where that was asked for.
     follower: Option<Follower>,
-}
-
-#[derive(Default)]
-struct Groups {
-    // Hashed alike in each process: a seed then replays a schedule.
-    by_key: HashMap<PoolKey, (Arc<Group>, Weak<Lease>), BuildHasherDefault<DefaultHasher>>,
-    /// Pools that no queue uses any more, whose workers leave.
-    leaving: Vec<Weak<Group>>,
-    closed: bool,
-}
-
-/// Makes a group of pools stay, for as long as somebody has it.
-pub(crate) struct Lease {
-    /// I: the pools.
-    pub(crate) group: Arc<Group>,
 }
 
 /// The queues that there are.
@@ -275,8 +259,7 @@ impl WorkerPools {
 
     /// The state of each pool, in the order of scope and pod.
     pub fn report(&self) -> Vec<PoolReport> {
-        let groups: Vec<_> =
-            self.inner.groups.lock().by_key.values().map(|(group, _)| Arc::clone(group)).collect();
+        let groups: Vec<_> = self.inner.groups.lock().used().collect();
         let mut report: Vec<_> = groups.iter().flat_map(|g| PoolReport::of(g)).collect();
         report.sort_by_key(|p| (p.scope, p.strict, p.pod));
         report
@@ -314,13 +297,14 @@ impl WorkerPools {
     }
 
     fn set_frozen(&self, frozen: bool) {
-        // Under the lock, so that a freeze and a thaw at once leave all queues the same. The pushes
-        // of a thaw need the pools' own locks only.
-        let mut queues = self.inner.queues.lock();
-        queues.frozen = frozen;
-        for queue in queues.alive().iter().filter(|queue| queue.freezable) {
-            queue.set_frozen(frozen);
-        }
+        // Under the lock, so that a freeze and a thaw at once leave all queues the same.
+        let freezable: Vec<_> = {
+            let mut queues = self.inner.queues.lock();
+            queues.frozen = frozen;
+            let all = queues.alive().into_iter().filter(|queue| queue.freezable);
+            all.inspect(|queue| queue.set_frozen(frozen)).collect()
+        };
+        freezable.iter().for_each(|queue| queue.settle());
     }
 
     /// Makes a queue known.
@@ -366,23 +350,48 @@ impl WorkerPools {
     /// The pools for these attributes: those that are there, or new ones with a first worker each.
     /// They stay for as long as somebody has the lease.
     pub(crate) fn lease(&self, name: &str, key: PoolKey) -> Result<Arc<Lease>, BuildError> {
+        let shut_down = |_: Closed| BuildError::ShutDown { queue: name.into() };
+        if let Some(lease) = self.inner.groups.lock().lease(&key).map_err(shut_down)? {
+            return Ok(lease);
+        }
+        // With no lock held: a spawn handler is the user's.
+        let group = self.new_group(name, &key)?;
+        let started = group.start();
         let mut groups = self.inner.groups.lock();
-        if groups.closed {
-            return Err(BuildError::ShutDown { queue: name.into() });
-        }
-        if let Some((group, lease)) = groups.by_key.get_mut(&key) {
-            return Ok(lease.upgrade().unwrap_or_else(|| {
-                let renewed = Arc::new(Lease { group: Arc::clone(group) });
-                *lease = Arc::downgrade(&renewed);
-                renewed
-            }));
-        }
-        groups.reap();
-        let specs = self.inner.specs(&key);
+        let lease = match started {
+            Err(error) => {
+                groups.retire(&group);
+                let reason = error.to_string();
+                return Err(BuildError::Threads { queue: name.into(), reason });
+            }
+            Ok(()) => match groups.lease(&key) {
+                Ok(None) => groups.insert(key, &group),
+                // Somebody else was faster.
+                Ok(Some(lease)) => {
+                    groups.retire(&group);
+                    return Ok(lease);
+                }
+                Err(closed) => {
+                    groups.retire(&group);
+                    return Err(shut_down(closed));
+                }
+            },
+        };
+        drop(groups);
+        self.inner.keeper.look_after(&group);
+        // What the machine became meanwhile. From here on the group is among those that are told, by
+        // `Inner::follow`.
+        group.follow(&self.inner.machine.masks());
+        Ok(lease)
+    }
+
+    /// Pools without workers yet.
+    fn new_group(&self, name: &str, key: &PoolKey) -> Result<Arc<Group>, BuildError> {
+        let specs = self.inner.specs(key);
         if specs.is_empty() {
             return Err(BuildError::NoCpus {
                 queue: name.into(),
-                asked: key.cpus.map_or_else(String::new, |cpus| cpus.to_string()),
+                asked: key.cpus.as_ref().map_or_else(String::new, CpuSet::to_string),
                 possible: self.inner.machine.topology().allowed().to_string(),
             });
         }
@@ -394,35 +403,9 @@ impl WorkerPools {
             spawner: self.inner.spawner.clone(),
             keeper: Arc::clone(&self.inner.keeper),
         };
-        let group = Arc::new(Group::new(setup, specs).of_key(&key));
-        // As the machine is now. What it becomes from here on is told to the groups that are known,
-        // by `Inner::follow`, which needs the lock that we hold.
+        let group = Arc::new(Group::new(setup, specs).of_key(key));
         group.follow(&self.inner.machine.masks());
-        if let Err(error) = group.start() {
-            group.close();
-            return Err(BuildError::Threads { queue: name.into(), reason: error.to_string() });
-        }
-        self.inner.keeper.look_after(&group);
-        let lease = Arc::new(Lease { group: Arc::clone(&group) });
-        groups.by_key.insert(key, (group, Arc::downgrade(&lease)));
-        Ok(lease)
-    }
-}
-
-impl Groups {
-    /// Ends the pools that no queue uses any more: their workers leave.
-    fn reap(&mut self) {
-        self.leaving.retain(|group| group.strong_count() > 0);
-        let unused = self.by_key.extract_if(|_, (_, lease)| lease.strong_count() == 0);
-        for (_, (group, _)) in unused {
-            group.close();
-            self.leaving.push(Arc::downgrade(&group));
-        }
-    }
-
-    fn all(&self) -> Vec<Arc<Group>> {
-        let used = self.by_key.values().map(|(group, _)| Arc::clone(group));
-        used.chain(self.leaving.iter().filter_map(Weak::upgrade)).collect()
+        Ok(group)
     }
 }
 
@@ -435,6 +418,7 @@ impl Inner {
         let queues = self.queues.lock().alive();
         for queue in queues {
             queue.divide_again();
+            queue.settle();
         }
     }
 
@@ -480,7 +464,10 @@ impl Inner {
     fn close(&self) -> Vec<Arc<Group>> {
         // Frozen queues too: what they hold back runs, as everything that is queued.
         let queues = self.queues.lock().alive();
-        queues.iter().for_each(|queue| queue.close());
+        for queue in &queues {
+            queue.close();
+            queue.settle();
+        }
         let mut groups = self.groups.lock();
         groups.closed = true;
         self.keeper.close();

@@ -37,6 +37,7 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.shared.set_frozen(false);
+        self.shared.settle();
     }
 }
 

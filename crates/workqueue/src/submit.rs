@@ -35,7 +35,9 @@ impl Link {
         site: &'static Location<'static>,
         accepted: bool,
     ) -> Queueing {
-        if self.group.pools[self.pool].reading().closed() {
+        let refused = self.group.pools[self.pool].reading().closed()
+            || self.refuses(self.slot().glance(), accepted);
+        if refused {
             return Queueing::Refused;
         }
         if !header.state.pend() {
@@ -55,15 +57,30 @@ impl Link {
         self.queue_past(gate, queued, accepted)
     }
 
+    /// Whether the queue doesn't take it, as it stands.
+    #[inline]
+    fn refuses(&self, gate: Gate, accepted: bool) -> bool {
+        !gate.open() && self.refuses_now(gate, accepted)
+    }
+
+    #[cold]
+    fn refuses_now(&self, gate: Gate, accepted: bool) -> bool {
+        if gate.closed() {
+            return true;
+        }
+        let refuses = gate.draining() && !accepted && !self.shared.runs_here();
+        if refuses {
+            tracing::warn!(
+                queue = self.shared.name,
+                "queued while the queue is drained, not by one of its own items: dropped"
+            );
+        }
+        refuses
+    }
+
     #[cold]
     fn queue_past(self: &Arc<Self>, gate: Gate, queued: Queued, accepted: bool) -> Queueing {
-        if gate.closed() || gate.draining() && !accepted && !self.shared.runs_here() {
-            if !gate.closed() {
-                tracing::warn!(
-                    queue = self.shared.name,
-                    "queued while the queue is drained, not by one of its own items: dropped"
-                );
-            }
+        if self.refuses(gate, accepted) {
             queued.refuse();
             return Queueing::Refused;
         }

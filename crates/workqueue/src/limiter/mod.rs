@@ -79,13 +79,14 @@ impl<T: Hold, F: FencePolicy> Limiter<T, F> {
         self.slots.iter().map(|slot| &**slot)
     }
 
+    /// Lets those through, everywhere, that may go.
+    pub(crate) fn settle(&self, push: &mut dyn FnMut(T)) {
+        self.slots().for_each(|slot| slot.settle(push));
+    }
+
     /// Divides a maximum ([`UNLIMITED`]: there is none) among the slots. Ordered queues keep theirs.
-    pub(crate) fn set_max_active(
-        &self,
-        max_active: usize,
-        cpus: &UsableCpus,
-        push: &mut dyn FnMut(T),
-    ) {
+    /// [`Limiter::settle`] has to follow.
+    pub(crate) fn set_max_active(&self, max_active: usize, cpus: &UsableCpus) {
         let last = self.slots.len() - 1;
         for (index, slot) in self.slots.iter().enumerate() {
             let limit = match self.counted_by {
@@ -97,7 +98,7 @@ impl<T: Hold, F: FencePolicy> Limiter<T, F> {
                     node_max(max_active, here, cpus.total)
                 }
             };
-            slot.set_limit(limit, push);
+            slot.set_limit(limit);
         }
     }
 }
@@ -188,15 +189,18 @@ mod stepped {
         for n in 0..5 {
             queue(&slot, 0, n, &mut out);
         }
-        slot.set_limit(3, &mut |item| out.push(item));
+        slot.set_limit(3);
+        slot.settle(&mut |item| out.push(item));
         assert_eq!(out, [0, 1, 2]);
-        slot.set_limit(1, &mut |item| out.push(item));
+        slot.set_limit(1);
+        slot.settle(&mut |item| out.push(item));
         put(&slot, &mut out);
         put(&slot, &mut out);
         assert_eq!(out, [0, 1, 2], "one of three is still active");
         put(&slot, &mut out);
         assert_eq!(out, [0, 1, 2, 3]);
-        slot.set_limit(UNLIMITED, &mut |item| out.push(item));
+        slot.set_limit(UNLIMITED);
+        slot.settle(&mut |item| out.push(item));
         assert_eq!(out, [0, 1, 2, 3, 4]);
         assert!(slot.gate().open());
     }
@@ -205,13 +209,15 @@ mod stepped {
     fn stepped_freezing_keeps_what_is_pending_and_the_thaw_lets_it_through_in_order() {
         let (slot, mut out) = (Slot::<u32>::new(2), Vec::new());
         queue(&slot, 0, 0, &mut out);
-        slot.set_frozen(true, &mut |item| out.push(item));
+        slot.set_frozen(true);
+        slot.settle(&mut |item| out.push(item));
         for n in 1..4 {
             queue(&slot, 0, n, &mut out);
         }
         put(&slot, &mut out);
         assert_eq!(out, [0], "what runs ends, and nothing takes its place");
-        slot.set_frozen(false, &mut |item| out.push(item));
+        slot.set_frozen(false);
+        slot.settle(&mut |item| out.push(item));
         assert_eq!(out, [0, 1, 2]);
     }
 
@@ -248,13 +254,13 @@ mod stepped {
     fn stepped_max_active_is_divided_by_the_cpus_of_the_nodes() {
         let limiter = Limiter::<u32>::new(CountedBy::Node, 2);
         let cpus = UsableCpus { by_node: vec![12, 4], total: 16 };
-        limiter.set_max_active(100, &cpus, &mut |_| ());
+        limiter.set_max_active(100, &cpus);
         let limits: Vec<_> = limiter.slots().map(|slot| slot.sizes().1).collect();
         assert_eq!(limits, [75, 25, 100], "the last is for pods that lie in no node");
         assert_eq!(limiter.slot_of(7, Some(1)), 1);
         assert_eq!(limiter.slot_of(7, None), 2);
         let ordered = Limiter::<u32>::new(CountedBy::Queue, 0);
-        ordered.set_max_active(100, &cpus, &mut |_| ());
+        ordered.set_max_active(100, &cpus);
         assert_eq!(ordered.slot(0).sizes().1, 1);
     }
 }

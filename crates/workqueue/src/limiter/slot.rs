@@ -134,6 +134,12 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
         Gate(self.gate.load(Ordering::SeqCst))
     }
 
+    /// The same where nothing depends on it yet: a hint.
+    #[inline]
+    pub(crate) fn glance(&self) -> Gate {
+        Gate(self.gate.load(Ordering::Relaxed))
+    }
+
     /// Tries to get an instance through that read `gate`, without the lock.
     #[inline]
     pub(crate) fn admit(&self, gate: Gate) -> Admission {
@@ -186,31 +192,35 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
         result
     }
 
-    /// Changes the maximum. What is active beyond a lower one goes on.
-    pub(crate) fn set_limit(&self, limit: usize, push: &mut dyn FnMut(T)) {
-        self.change(|inner| inner.limit = limit, push);
+    /// Changes the maximum. What is active beyond a lower one goes on; where it rises, `settle` has
+    /// to follow.
+    pub(crate) fn set_limit(&self, limit: usize) {
+        self.change(|inner| inner.limit = limit);
     }
 
-    /// Lets nothing through from now on, or lets it through again.
-    pub(crate) fn set_frozen(&self, frozen: bool, push: &mut dyn FnMut(T)) {
-        self.change(|inner| inner.frozen = frozen, push);
+    /// Lets nothing through from now on, or lets it through again: then `settle` has to follow.
+    pub(crate) fn set_frozen(&self, frozen: bool) {
+        self.change(|inner| inner.frozen = frozen);
     }
 
     /// Whether only chained work is accepted.
     pub(crate) fn set_draining(&self, draining: bool) {
-        let mut inner = self.inner.lock();
-        inner.draining = draining;
-        self.publish(&inner);
+        self.change(|inner| inner.draining = draining);
     }
 
     /// Accepts nothing from now on; what is held back goes on to be let through, also where it was
-    /// frozen.
-    pub(crate) fn close(&self, push: &mut dyn FnMut(T)) {
-        let close = |inner: &mut Inner<T>| {
+    /// frozen: `settle` has to follow.
+    pub(crate) fn close(&self) {
+        self.change(|inner| {
             inner.closed = true;
             inner.frozen = false;
-        };
-        self.change(close, push);
+        });
+    }
+
+    /// Lets those through that may go. A step of its own, since `push` may come to user code (a
+    /// handler that makes threads), and so is called without any lock.
+    pub(crate) fn settle(&self, push: &mut dyn FnMut(T)) {
+        self.move_on(self.inner.lock(), push);
     }
 
     /// How many are counted as active, how many may be ([`UNLIMITED`]: any number), and how many
@@ -221,11 +231,10 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
         (self.active.load(Ordering::Relaxed), inner.limit, held)
     }
 
-    fn change(&self, edit: impl FnOnce(&mut Inner<T>), push: &mut dyn FnMut(T)) {
+    fn change(&self, edit: impl FnOnce(&mut Inner<T>)) {
         let mut inner = self.inner.lock();
         edit(&mut inner);
         self.publish(&inner);
-        self.move_on(inner, push);
     }
 
     /// Mirrors what the lock guards. SeqCst: see `gate`; the fence that follows is for loom.

@@ -1,0 +1,116 @@
+//! What is said about queues that are used in a way that isn't meant. Its own program, since the
+//! subscriber is for all threads.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use corewise_sync::Mutex;
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_topology::Machine;
+use corewise_workqueue::{Work, WorkerPools, Workqueue};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
+/// Each event as the text of its fields.
+#[derive(Clone, Default)]
+struct Capture(Arc<Mutex<Vec<String>>>);
+
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0 += &format!("{}={value:?};", field.name());
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Capture {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut text = Text(format!("{} ", event.metadata().level()));
+        event.record(&mut text);
+        self.0.lock().push(text.0);
+    }
+}
+
+/// What was said about the queue of this name.
+fn said(queue: &str) -> Vec<String> {
+    static CAPTURE: OnceLock<Capture> = OnceLock::new();
+    let capture = CAPTURE.get_or_init(|| {
+        let capture = Capture::default();
+        let subscriber = tracing_subscriber::registry().with(capture.clone());
+        tracing::subscriber::set_global_default(subscriber).expect("the only one");
+        capture
+    });
+    let all = capture.0.lock();
+    all.iter().filter(|event| event.contains(&format!("queue=\"{queue}\""))).cloned().collect()
+}
+
+fn queue(name: &str) -> Workqueue {
+    // Before anything is said.
+    said(name);
+    let pools = WorkerPools::new(&Machine::synthetic("numa:1 l3:1 core:2 pu:1").expect("valid"));
+    Workqueue::builder(name).build(&pools).expect("a queue")
+}
+
+#[test]
+fn a_drain_warns_after_10_rounds_and_after_each_100() {
+    let queue = queue("endless");
+    let (stop, again) = (Arc::new(AtomicBool::new(false)), queue.clone());
+    let slot: Arc<Mutex<Option<Work>>> = Arc::default();
+    let (stopped, own) = (Arc::clone(&stop), Arc::clone(&slot));
+    let work = Work::new(move || {
+        if !stopped.load(Ordering::SeqCst)
+            && let Some(work) = &*own.lock()
+        {
+            again.queue(work);
+        }
+    });
+    *slot.lock() = Some(work.clone());
+    queue.queue(&work);
+    std::thread::scope(|scope| {
+        let drain = scope.spawn(|| queue.drain());
+        while said("endless").len() < 3 {
+            std::thread::yield_now();
+        }
+        stop.store(true, Ordering::SeqCst);
+        drain.join().unwrap();
+    });
+    slot.lock().take();
+    let said = said("endless");
+    for (event, rounds) in said.iter().zip(["rounds=10;", "rounds=100;", "rounds=200;"]) {
+        assert!(event.contains("WARN") && event.contains(rounds), "{event}");
+    }
+}
+
+#[test]
+fn what_is_queued_from_outside_during_a_drain_is_warned_about() {
+    let queue = queue("drained");
+    let go_on = Arc::new(AtomicBool::new(false));
+    let waits = Arc::clone(&go_on);
+    let busy = queue.spawn(move || {
+        while !waits.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+    });
+    let work = Work::new(|| ());
+    std::thread::scope(|scope| {
+        let drain = scope.spawn(|| queue.drain());
+        while queue.queue(&work) || work.is_pending() {
+            std::thread::yield_now();
+        }
+        go_on.store(true, Ordering::SeqCst);
+        drain.join().unwrap();
+    });
+    busy.join().unwrap();
+    let said = said("drained");
+    assert!(said.iter().any(|event| event.contains("WARN") && event.contains("dropped")));
+}
+
+#[test]
+fn a_maximum_beyond_the_limit_is_cut_with_a_warning() {
+    let queue = queue("much");
+    queue.set_max_active(2048).unwrap();
+    assert!(said("much").is_empty());
+    queue.set_max_active(2049).unwrap();
+    assert!(said("much")[0].contains("2048"));
+}
