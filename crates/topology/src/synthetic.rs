@@ -3,6 +3,8 @@
 //! [`parse`](crate::synthetic_parse::parse) turns the text into levels; this file walks the tree
 //! that they describe. The language is that of the hwloc manual, "Synthetic topologies".
 
+use std::ops::Range;
+
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
 use crate::facts::{Key, RawCpu, RawMachine};
@@ -11,14 +13,23 @@ use crate::topology::{Source, Topology};
 
 pub(crate) fn topology(description: &str) -> Result<Topology, TopologyError> {
     let Description { levels, cpus, nodes } = parse(description)?;
-    let mut walk = Walk { levels: &levels, cpus: Vec::new(), nodes: 0, path: Vec::new() };
+    let mut walk = Walk { levels: &levels, cpus: Vec::new(), nodes: Vec::new(), path: Vec::new() };
     walk.object(0);
-    let nodes = nodes.unwrap_or_else(|| (0..walk.nodes).collect());
-    for (cpu, place) in walk.cpus.iter_mut().zip(0..) {
+    let Walk { cpus: mut raw, nodes: local, .. } = walk;
+    for (cpu, place) in raw.iter_mut().zip(0..) {
         cpu.cpu = cpus.as_ref().map_or(place, |cpus| cpus[place as usize]);
-        cpu.node = cpu.node.map(|node| nodes[node as usize]);
     }
-    let raw = RawMachine { cpus: walk.cpus, nodes, isolated: CpuSet::new() };
+    let nodes = nodes.unwrap_or_else(|| (0..local.len() as u32).collect());
+    // A CPU's own node is the innermost one and, of several around the same CPUs, the lowest: so
+    // hwloc orders them.
+    let mut inner_first: Vec<_> = nodes.iter().zip(local).collect();
+    inner_first.sort_by_key(|(node, local)| (local.len(), **node));
+    for (node, local) in inner_first {
+        for cpu in &mut raw[local] {
+            cpu.node.get_or_insert(*node);
+        }
+    }
+    let raw = RawMachine { cpus: raw, nodes, isolated: CpuSet::new() };
     raw.into_topology(Source::Synthetic(description.trim().to_owned()))
 }
 
@@ -27,7 +38,8 @@ pub(crate) fn topology(description: &str) -> Result<Topology, TopologyError> {
 struct Walk<'a> {
     levels: &'a [Level],
     cpus: Vec<RawCpu>,
-    nodes: u32,
+    /// Which of the CPUs each node is around.
+    nodes: Vec<Range<usize>>,
     /// The index of the current object within its parent, for each level down to the current one:
     /// the beginning of it, up to some level, identifies the object of that level.
     path: Vec<i64>,
@@ -48,13 +60,9 @@ impl Walk<'_> {
                 self.path.pop();
             }
         }
-        // As in hwloc, inner nodes are numbered before outer ones. A CPU belongs to the innermost
-        // one and, of several attached in the same place, to the first.
+        // As in hwloc, inner nodes are numbered before outer ones.
         for _ in 0..level.numa {
-            for cpu in &mut self.cpus[first_cpu..] {
-                cpu.node.get_or_insert(self.nodes);
-            }
-            self.nodes += 1;
+            self.nodes.push(first_cpu..self.cpus.len());
         }
     }
 

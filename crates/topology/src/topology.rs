@@ -149,7 +149,7 @@ impl Topology {
     ///   means by them CPUs that were offline, or that the exporting process was not allowed to use
     ///   and left out (`lstopo --disallowed` keeps them, and tells the two apart).
     /// - [`Topology::allowed`] is the `allowed_cpuset`, so such CPUs are in no pod.
-    /// - Of several NUMA nodes at one place (memory of two kinds) a CPU's own is the first.
+    /// - Of several NUMA nodes at one place (memory of two kinds) a CPU's own is the lowest.
     /// - No CPU is isolated, since exports don't say.
     ///
     /// # Errors

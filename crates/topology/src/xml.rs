@@ -236,10 +236,10 @@ impl Export {
         }));
 
         // A CPU's own node is the one with the fewest CPUs around it and, of several there (memory
-        // of two kinds), the first.
+        // of two kinds), the lowest.
         let mut of_cpu = vec![None; CpuSet::MAX_CPU as usize + 1];
         let mut claim = |sets: fn(&NumaNode) -> &CpuSet| {
-            self.nodes.sort_by_key(|node| sets(node).len());
+            self.nodes.sort_by_key(|node| (sets(node).len(), node.node));
             for node in &self.nodes {
                 for cpu in sets(node) {
                     of_cpu[cpu as usize].get_or_insert(node.node);

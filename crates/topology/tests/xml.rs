@@ -80,13 +80,13 @@ fn nodes_are_the_smallest_around_a_cpu_and_may_be_empty_or_behind_a_memory_cache
         <object type="NUMANode" os_index="3" cpuset="0x0"/>
         <object type="Group"><object type="MemCache" cpuset="0x3" cache_type="0" depth="1">
           <object type="NUMANode" os_index="4" cpuset="0x3" complete_cpuset="0x23"/></object>
-          <object type="NUMANode" os_index="1" cpuset="0x3"/>
+          <object type="NUMANode" os_index="5" cpuset="0x3"/>
           <object type="PU" os_index="0"/><object type="PU" os_index="1"/></object>
         <object type="PU" os_index="2"/><object type="PU" os_index="3"/>"#,
     ));
     let nodes: Vec<_> =
         topology.nodes().iter().map(|node| (node.node, node.cpus.to_string())).collect();
-    let wanted = [(1, ""), (3, ""), (4, "0-1"), (9, "2-3")];
+    let wanted = [(3, ""), (4, "0-1"), (5, ""), (9, "2-3")];
     assert_eq!(nodes, wanted.map(|(node, cpus)| (node, cpus.to_owned())));
 }
 
