@@ -102,6 +102,7 @@ fn the_json_has_the_promised_shape_and_its_numbers_add_up() {
         let number = |key: &str| pool[key].as_u64().unwrap_or_else(|| panic!("{key}: {pool}"));
         assert!(number("workers") >= number("idle") + number("blocked"), "{pool}");
         assert!(number("threads_made") >= number("workers"), "{pool}");
+        assert!(pool["cpu_seconds"].as_f64().is_some() && pool["kind"] == "unbound", "{pool}");
         assert!(pool["cpus"].is_string() && pool["strict"].is_boolean() && number("queues") > 0);
     }
     let queues = dump["queues"].as_array().unwrap();
@@ -117,7 +118,9 @@ fn the_json_has_the_promised_shape_and_its_numbers_add_up() {
             assert_eq!(queue[key], sum(key), "{key}: {queue}");
         }
         assert_eq!(queue["in_flight"], 0, "{queue}");
+        assert!(queue["max_active"].is_null() && queue["kind"] == "unbound", "{queue}");
     }
+    assert!(dump["running"].is_array());
     let device = queues.iter().find(|queue| queue["name"] == "device").unwrap();
     assert_eq!(device["queued"], 10, "seven volumes and three exports came up");
     server.stop().ok();

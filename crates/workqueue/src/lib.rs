@@ -76,7 +76,7 @@ mod work_state;
 pub use attributes::{Attributes, QueueKind};
 pub use block::block_in_place;
 pub use builder::QueueBuilder;
-pub use dump::{Dump, LinkDump, PoolDump, QueueDump, ScopeDump};
+pub use dump::{Dump, LinkDump, PoolDump, QueueDump, RunningDump, ScopeDump, SlotDump, SlotPlace};
 pub use error::{BuildError, JoinError};
 pub use pools::{DEFAULT_IDLE_TIMEOUT, DEFAULT_MAX_WORKERS, PoolsBuilder, WorkerPools};
 pub use queue::Workqueue;

@@ -113,6 +113,99 @@ fn what_is_queued_and_not_over_is_in_flight() {
 }
 
 #[test]
+fn what_a_worker_runs_is_shown_with_its_function_and_the_line_that_queued_it() {
+    let pools = WorkerPools::new(&Machine::synthetic("core:2 pu:1").unwrap());
+    let queue = Workqueue::builder("slow").build(&pools).unwrap();
+    let other = Workqueue::builder("other").build(&pools).unwrap();
+    assert_eq!(pools.dump().running, []);
+    let (release, released) = channel::<()>();
+    let handle = queue.spawn(move || released.recv().is_ok());
+    let line = line!() - 1;
+    let dump = dump_until(&pools, |dump| !dump.running.is_empty());
+    let [running] = &dump.running[..] else { panic!("{dump}") };
+    assert_eq!((running.queue, running.pool, running.instance), (1, 0, 1));
+    assert!(running.site.starts_with(&format!("{}:{line}:", file!())), "{}", running.site);
+    assert!(running.function.contains("what_a_worker_runs_is_shown"), "{}", running.function);
+    assert!(running.thread.is_some());
+    let text = dump.to_string();
+    assert!(text.contains("  slow: pool 0, worker "), "{text}");
+    assert!(text.contains(&format!("tests/dump.rs:{line}:")), "{text}");
+    let mut others = pools.dump();
+    others.retain_queues(|name| name == "other");
+    assert_eq!(others.running, []);
+    drop(release);
+    handle.join().unwrap();
+    dump_until(&pools, |dump| dump.running.is_empty());
+    drop(other);
+}
+
+#[test]
+fn kinds_priorities_and_limits_of_queues_are_shown_and_who_is_held_back() {
+    let pools = two_nodes();
+    let _limited = Workqueue::builder("limited").max_active(3).nice(5).build(&pools).unwrap();
+    let ordered = Workqueue::builder("ordered").ordered().freezable().build(&pools).unwrap();
+    let _bound = Workqueue::builder("bound").bound().max_active(1).build(&pools).unwrap();
+    let (release, released) = channel::<()>();
+    let (started, starts) = channel();
+    let first = ordered.spawn_on(0, move || {
+        started.send(()).unwrap();
+        let _ = released.recv();
+    });
+    starts.recv().unwrap();
+    let second = ordered.spawn_on(23, || ());
+    let dump = pools.dump();
+    let queue = |name: &str| dump.queues.iter().find(|queue| queue.name == name).unwrap();
+    assert_eq!((queue("limited").nice, queue("limited").max_active), (5, Some(3)));
+    assert_eq!(queue("bound").kind.name(), "bound");
+    let places = |name: &str| -> Vec<_> {
+        queue(name).slots.iter().map(|s| (s.place, s.active, s.max, s.held)).collect()
+    };
+    use corewise_workqueue::SlotPlace::{NoNode, Node, Pod, Queue};
+    // At least 8 a node would be more than there may be at all.
+    let three = Some(3);
+    assert_eq!(
+        places("limited"),
+        [(Node(0), 0, three, 0), (Node(1), 0, three, 0), (NoNode, 0, three, 0)]
+    );
+    assert_eq!(places("ordered"), [(Queue, 1, Some(1), 1)]);
+    assert_eq!(places("bound").len(), 24);
+    assert_eq!(places("bound")[23], (Pod(23), 0, Some(1), 0));
+    assert_eq!(queue("ordered").in_flight, 2);
+    let pool_of = |name: &str| &dump.pools[queue(name).links[0].pool];
+    assert_eq!((pool_of("limited").nice, pool_of("bound").kind.name()), (5, "bound"));
+    let text = dump.to_string();
+    for part in
+        ["Active instances", "  ordered  the queue           1/1     1\n", "general freezable"]
+    {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+    pools.freeze();
+    assert!(pools.dump().to_string().contains("general frozen"));
+    pools.thaw();
+    drop(release);
+    first.join().unwrap();
+    second.join().unwrap();
+}
+
+#[test]
+fn the_cpu_time_of_a_pool_grows_with_its_work_and_keeps_that_of_workers_that_left() {
+    let pools = WorkerPools::new(&Machine::live().unwrap());
+    let queue = Workqueue::builder("busy").scope(AffinityScope::System).build(&pools).unwrap();
+    let spent = |dump: &Dump| dump.pools[0].cpu_time;
+    let before = spent(&pools.dump());
+    // Until the scheduler has noticed.
+    while spent(&pools.dump()) <= before {
+        let spin = || (0..1_000_000u64).fold(0, |sum, n| std::hint::black_box(sum ^ n));
+        queue.spawn(spin).join().unwrap();
+    }
+    let live = spent(&pools.dump());
+    pools.shutdown();
+    let dump = pools.dump();
+    assert_eq!(dump.pools[0].state.workers, 0);
+    assert!(spent(&dump) >= live, "{:?} became {:?}", live, spent(&dump));
+}
+
+#[test]
 fn the_text_keeps_its_width_on_a_large_machine_and_shows_no_control_characters() {
     let pools = WorkerPools::new(&Machine::synthetic("numa:8 l3:8 core:8 pu:1").unwrap());
     let queue = Workqueue::builder("nasty\x1b[2J\nname").build(&pools).unwrap();

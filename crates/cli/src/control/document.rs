@@ -1,6 +1,6 @@
 //! A dump as JSON. The names here are the promise: `docs/control.md` explains each.
 
-use corewise::workqueue::{Dump, QueueStats};
+use corewise::workqueue::{Dump, QueueStats, SlotPlace};
 use serde::{Deserialize, Serialize};
 
 /// Everything about pools and queues. CPU sets are lists such as `0-3,8`, times are seconds.
@@ -16,6 +16,7 @@ pub(crate) struct Document {
     pub(crate) scopes: Vec<Scope>,
     pub(crate) pools: Vec<Pool>,
     pub(crate) queues: Vec<Queue>,
+    pub(crate) running: Vec<Running>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -38,11 +39,14 @@ pub(crate) struct Pod {
 #[serde(default)]
 pub(crate) struct Pool {
     pub(crate) pool: usize,
+    pub(crate) kind: String,
+    pub(crate) nice: i32,
     pub(crate) scope: String,
     pub(crate) strict: bool,
     pub(crate) pod: u32,
     pub(crate) node: Option<u32>,
     pub(crate) cpus: String,
+    pub(crate) away: bool,
     pub(crate) queues: usize,
     pub(crate) workers: usize,
     pub(crate) idle: usize,
@@ -52,6 +56,7 @@ pub(crate) struct Pool {
     pub(crate) taken_over: u64,
     pub(crate) wakeups: u64,
     pub(crate) threads_made: u64,
+    pub(crate) cpu_seconds: f64,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -59,12 +64,41 @@ pub(crate) struct Pool {
 pub(crate) struct Queue {
     pub(crate) id: u64,
     pub(crate) name: String,
+    pub(crate) kind: String,
     pub(crate) scope: String,
     pub(crate) strict: bool,
+    pub(crate) cpus: Option<String>,
+    pub(crate) nice: i32,
+    pub(crate) max_active: Option<usize>,
+    pub(crate) freezable: bool,
+    pub(crate) frozen: bool,
     pub(crate) in_flight: u64,
     #[serde(flatten)]
     pub(crate) counters: Counters,
+    pub(crate) active: Vec<Slot>,
     pub(crate) pools: Vec<Link>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Slot {
+    #[serde(rename = "for")]
+    pub(crate) place: String,
+    pub(crate) active: usize,
+    pub(crate) max: Option<usize>,
+    pub(crate) held: usize,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Running {
+    pub(crate) pool: usize,
+    pub(crate) worker: u32,
+    pub(crate) thread: Option<u32>,
+    pub(crate) instance: u64,
+    pub(crate) queue: u64,
+    pub(crate) function: String,
+    pub(crate) site: String,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -105,11 +139,14 @@ impl From<&Dump> for Document {
             let state = &pool.state;
             Pool {
                 pool: pool.id,
+                kind: pool.kind.to_string(),
+                nice: pool.nice,
                 scope: state.scope.to_string(),
                 strict: state.strict,
                 pod: state.pod,
                 node: state.node,
                 cpus: state.cpus.to_string(),
+                away: state.away,
                 queues: pool.links,
                 workers: state.workers,
                 idle: state.idle,
@@ -119,15 +156,37 @@ impl From<&Dump> for Document {
                 taken_over: state.taken_over,
                 wakeups: state.wakeups,
                 threads_made: state.threads_made,
+                cpu_seconds: pool.cpu_time.as_secs_f64(),
             }
         });
         let queues = dump.queues.iter().map(|queue| Queue {
             id: queue.id,
             name: queue.name.clone(),
+            kind: queue.kind.to_string(),
             scope: queue.scope.to_string(),
             strict: queue.strict,
+            cpus: queue.cpus.as_ref().map(ToString::to_string),
+            nice: queue.nice,
+            max_active: queue.max_active,
+            freezable: queue.freezable,
+            frozen: queue.frozen,
             in_flight: queue.in_flight,
             counters: Counters::from(&queue.stats),
+            active: queue
+                .slots
+                .iter()
+                .map(|slot| Slot {
+                    place: match slot.place {
+                        SlotPlace::Node(node) => format!("node {node}"),
+                        SlotPlace::NoNode => "no node".to_string(),
+                        SlotPlace::Pod(pod) => format!("pod {pod}"),
+                        _ => "queue".to_string(),
+                    },
+                    active: slot.active,
+                    max: slot.max,
+                    held: slot.held,
+                })
+                .collect(),
             pools: queue
                 .links
                 .iter()
@@ -138,6 +197,15 @@ impl From<&Dump> for Document {
                 })
                 .collect(),
         });
+        let running = dump.running.iter().map(|running| Running {
+            pool: running.pool,
+            worker: running.worker,
+            thread: running.thread,
+            instance: running.instance,
+            queue: running.queue,
+            function: running.function.to_string(),
+            site: running.site.clone(),
+        });
         Document {
             cpus: dump.cpus.to_string(),
             housekeeping: dump.housekeeping.to_string(),
@@ -145,6 +213,7 @@ impl From<&Dump> for Document {
             scopes: scopes.collect(),
             pools: pools.collect(),
             queues: queues.collect(),
+            running: running.collect(),
         }
     }
 }

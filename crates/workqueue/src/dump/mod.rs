@@ -4,15 +4,14 @@
 //! list, for as long as it takes to copy a few numbers; each figure is true of its own moment, and
 //! those of one dump lie close together. In the spirit of the kernel's `wq_dump.py`.
 
+mod collect;
 mod text;
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::time::Duration;
 
-use corewise_topology::{AffinityScope, CpuSet, Machine, Pod, Pods};
+use corewise_topology::{AffinityScope, CpuSet, Pod};
 
-use crate::link::{Link, Shared};
-use crate::pool::group::Group;
+use crate::attributes::QueueKind;
 use crate::stats::{PoolReport, QueueStats};
 
 /// What [`WorkerPools::dump`](crate::WorkerPools::dump) found. [`Display`](std::fmt::Display) writes
@@ -32,6 +31,8 @@ pub struct Dump {
     pub pools: Vec<PoolDump>,
     /// All queues, in the order in which they were made.
     pub queues: Vec<QueueDump>,
+    /// What the workers run, in the order of pools and workers.
+    pub running: Vec<RunningDump>,
 }
 
 /// How one scope divides the machine.
@@ -52,10 +53,17 @@ pub struct ScopeDump {
 pub struct PoolDump {
     /// Its number: its place in the list of pools.
     pub id: usize,
+    /// What kind of queues it is for; ordered ones share pools with unbound ones.
+    pub kind: QueueKind,
+    /// The niceness that its workers' threads were to have.
+    pub nice: i32,
     /// How many queues use it, or have work left in it.
     pub links: usize,
     /// Its workers and what they have done.
     pub state: PoolReport,
+    /// Time that its workers have spent on CPUs, those that have left included. Of one that runs
+    /// just now the last few milliseconds may be missing.
+    pub cpu_time: Duration,
 }
 
 /// One queue.
@@ -66,14 +74,28 @@ pub struct QueueDump {
     pub id: u64,
     /// Its name.
     pub name: String,
+    /// What it is.
+    pub kind: QueueKind,
     /// What a pod is for it.
     pub scope: AffinityScope,
     /// Whether its work never leaves its pod.
     pub strict: bool,
+    /// The CPUs that it asked for; `None`: those for general work.
+    pub cpus: Option<CpuSet>,
+    /// The niceness that it asked for.
+    pub nice: i32,
+    /// How many of its instances may be active at once; `None`: any number.
+    pub max_active: Option<usize>,
+    /// Whether a freeze holds its work back.
+    pub freezable: bool,
+    /// Whether one does.
+    pub frozen: bool,
     /// What it has done, in all pools.
     pub stats: QueueStats,
-    /// Instances queued and not over.
+    /// Instances queued and not over, held back ones included.
     pub in_flight: u64,
+    /// Where its active instances are counted, if they are.
+    pub slots: Vec<SlotDump>,
     /// Each pool that it uses, or has work left in.
     pub links: Vec<LinkDump>,
 }
@@ -90,99 +112,60 @@ pub struct LinkDump {
     pub in_flight: u64,
 }
 
-/// Where a pool is in the dump: by its group's address and its place in the group.
-type PoolIds = HashMap<(usize, usize), usize>;
+/// Where a queue's active instances are counted against a maximum.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SlotDump {
+    /// For whom.
+    pub place: SlotPlace,
+    /// How many are active: let through to a pool and not over.
+    pub active: usize,
+    /// How many may be; `None`: any number.
+    pub max: Option<usize>,
+    /// How many are held back.
+    pub held: usize,
+}
+
+/// What a maximum of active instances holds for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SlotPlace {
+    /// The whole queue.
+    Queue,
+    /// One NUMA node.
+    Node(u32),
+    /// Pods that lie in no single node.
+    NoNode,
+    /// One CPU's pool, by its pod.
+    Pod(u32),
+}
+
+/// What a worker runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RunningDump {
+    /// The pool, by [`PoolDump::id`].
+    pub pool: usize,
+    /// The worker's number in its pool.
+    pub worker: u32,
+    /// The kernel's number of its thread.
+    pub thread: Option<u32>,
+    /// How many instances it has started, this one included: the same number in two dumps means the
+    /// same instance.
+    pub instance: u64,
+    /// The queue, by [`QueueDump::id`].
+    pub queue: u64,
+    /// The name of the function, closure or future, as the compiler has it.
+    pub function: &'static str,
+    /// The line of source that queued it, `FILE:LINE:COLUMN`.
+    pub site: String,
+}
 
 impl Dump {
-    /// Reads it all.
-    pub(crate) fn new(
-        machine: &Machine,
-        pods: &Pods,
-        groups: &[Arc<Group>],
-        queues: &[Arc<Shared>],
-    ) -> Dump {
-        let (pools, ids) = pools(groups);
-        let mut dump = machine.read(|masks| Dump {
-            cpus: masks.online.clone(),
-            housekeeping: masks.housekeeping.clone(),
-            epoch: masks.epoch,
-            ..Dump::default()
-        });
-        dump.pools = pools;
-        dump.scopes = AffinityScope::ALL
-            .into_iter()
-            .map(|scope| ScopeDump {
-                scope,
-                default: scope == AffinityScope::default(),
-                pods: pods.scope(scope).to_vec(),
-            })
-            .collect();
-        for queue in queues {
-            let queue = QueueDump::new(queue, &ids);
-            for link in &queue.links {
-                dump.pools[link.pool].links += 1;
-            }
-            dump.queues.push(queue);
-        }
-        dump.queues.sort_by_key(|queue| queue.id);
-        dump
-    }
-
-    /// Leaves out the queues that `keep` says no to. The pools stay as they are.
+    /// Leaves out the queues that `keep` says no to, and what they run. The pools stay as they are.
     pub fn retain_queues(&mut self, mut keep: impl FnMut(&str) -> bool) {
         self.queues.retain(|queue| keep(&queue.name));
-    }
-}
-
-/// All pools in the order of scope and pod.
-fn pools(groups: &[Arc<Group>]) -> (Vec<PoolDump>, PoolIds) {
-    let mut all: Vec<((usize, usize), PoolReport)> = Vec::new();
-    for group in groups {
-        let address = Arc::as_ptr(group) as usize;
-        let reports = PoolReport::of(group).into_iter().enumerate();
-        all.extend(reports.map(|(index, report)| ((address, index), report)));
-    }
-    all.sort_by_key(|(_, pool)| (pool.scope, pool.strict, pool.pod));
-    let mut ids = PoolIds::new();
-    let pools = all.into_iter().enumerate().map(|(id, (place, state))| {
-        ids.insert(place, id);
-        PoolDump { id, links: 0, state }
-    });
-    (pools.collect(), ids)
-}
-
-impl QueueDump {
-    fn new(queue: &Shared, ids: &PoolIds) -> QueueDump {
-        let mut dump = QueueDump {
-            id: queue.id,
-            name: queue.name.clone(),
-            scope: AffinityScope::default(),
-            strict: false,
-            stats: QueueStats::default(),
-            in_flight: 0,
-            links: Vec::new(),
-        };
-        queue.colours.each(|link| {
-            dump.scope = link.group.scope;
-            dump.strict = !link.group.soft;
-            if let Some(link) = LinkDump::new(link, ids) {
-                dump.in_flight += link.in_flight;
-                dump.links.push(link);
-            }
-        });
-        dump.stats = QueueStats::of(queue);
-        dump.links.sort_by_key(|link| link.pool);
-        dump
-    }
-}
-
-impl LinkDump {
-    fn new(link: &Link, ids: &PoolIds) -> Option<LinkDump> {
-        let pool = *ids.get(&(Arc::as_ptr(&link.group) as usize, link.pool))?;
-        Some(LinkDump {
-            pool,
-            stats: QueueStats::of_link(link),
-            in_flight: link.in_flight() as u64,
-        })
+        let kept: Vec<u64> = self.queues.iter().map(|queue| queue.id).collect();
+        self.running.retain(|running| kept.contains(&running.queue));
     }
 }

@@ -4,17 +4,19 @@
 //! short; long lists are wrapped, and cut where they would fill the screen.
 
 use std::fmt;
+use std::time::Duration;
 
 use corewise_topology::CpuSet;
 
-use super::{Dump, LinkDump, QueueDump, ScopeDump};
+use super::{Dump, LinkDump, QueueDump, ScopeDump, SlotPlace};
+use crate::attributes::QueueKind;
 
 /// The width where the formatter says none.
 const DEFAULT_WIDTH: usize = 100;
 /// So many lines of a list are written: a machine of 512 CPUs has as many pods of scope `cpu`.
 const LIST_LINES: usize = 4;
-/// So many rows of a table of links: each queue may have one a pool.
-const LINK_ROWS: usize = 64;
+/// So many rows of a list that may be as long as there are queues times pools.
+const ROWS: usize = 64;
 /// A longer name is cut in its middle.
 const NAME: usize = 24;
 
@@ -24,7 +26,8 @@ impl fmt::Display for Dump {
         self.scopes(f, width)?;
         self.pools(f, width)?;
         self.queues(f, width)?;
-        self.links(f, width)
+        self.links(f, width)?;
+        self.running(f, width)
     }
 }
 
@@ -51,25 +54,34 @@ impl Dump {
             "pool",
             "pod",
             "node",
+            "nice",
             "ref",
             "idle/workers",
             "blocked",
             "waiting",
             "CPUs",
         ]);
-        let mut done = Table::new(["pool", "ran", "taken over", "wakeups", "threads made"]);
+        let mut done =
+            Table::new(["pool", "ran", "taken over", "wakeups", "threads made", "CPU time"]);
         for pool in &self.pools {
             let s = &pool.state;
-            let strict = if s.strict { " strict" } else { "" };
+            let kind = match pool.kind {
+                QueueKind::Unbound => String::new(),
+                kind => format!(" {kind}"),
+            };
+            // A bound pool is strict by its nature.
+            let strict = if s.strict && kind.is_empty() { " strict" } else { "" };
+            let away = if s.away { " away" } else { "" };
             state.row([
                 pool.id.to_string(),
                 format!("{}/{}", s.scope, s.pod),
                 s.node.map_or("-".to_string(), |node| node.to_string()),
+                pool.nice.to_string(),
                 pool.links.to_string(),
                 format!("{}/{}", s.idle, s.workers),
                 s.blocked.to_string(),
                 s.waiting.to_string(),
-                format!("{}{strict}", s.cpus),
+                format!("{}{strict}{kind}{away}", s.cpus),
             ]);
             done.row([
                 pool.id.to_string(),
@@ -77,6 +89,7 @@ impl Dump {
                 s.taken_over.to_string(),
                 s.wakeups.to_string(),
                 s.threads_made.to_string(),
+                seconds(pool.cpu_time),
             ]);
         }
         state.write(f, width, "none yet: the first queue makes them")?;
@@ -89,21 +102,69 @@ impl Dump {
 
     fn queues(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
         writeln!(f, "\nQueues")?;
-        let mut table =
-            Table::new(["queue", "id", "queued", "completed", "in flight", "overflowed", "scope"]);
+        let mut what = Table::new(["queue", "id", "kind", "scope", "nice", "max_active", "CPUs"]);
         for queue in &self.queues {
-            let strict = if queue.strict { " strict" } else { "" };
-            table.row([
+            let cpus = queue.cpus.as_ref().map_or("general".to_string(), ToString::to_string);
+            let marks = [
+                (queue.strict && queue.kind == QueueKind::Unbound, " strict"),
+                (queue.freezable && !queue.frozen, " freezable"),
+                (queue.frozen, " frozen"),
+            ];
+            let marks = marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark);
+            what.row([
                 fit(&queue.name, NAME),
                 queue.id.to_string(),
+                queue.kind.to_string(),
+                queue.scope.to_string(),
+                queue.nice.to_string(),
+                queue.max_active.map_or("any".to_string(), |max| max.to_string()),
+                std::iter::once(cpus.as_str()).chain(marks).collect(),
+            ]);
+        }
+        what.write(f, width, "none")?;
+        if self.queues.is_empty() {
+            return Ok(());
+        }
+        writeln!(f)?;
+        let mut done = Table::new(["queue", "queued", "completed", "in flight", "overflowed"]);
+        for queue in &self.queues {
+            done.row([
+                fit(&queue.name, NAME),
                 queue.stats.queued.to_string(),
                 queue.stats.completed.to_string(),
                 queue.in_flight.to_string(),
                 queue.stats.overflowed.to_string(),
-                format!("{}{strict}", queue.scope),
             ]);
         }
-        table.write(f, width, "none")
+        done.write(f, width, "")?;
+        self.slots(f, width)
+    }
+
+    /// Only where there are limits, or something is held back.
+    fn slots(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
+        let mut table = Table::new(["queue", "counted for", "active/max", "held"]);
+        for queue in &self.queues {
+            for slot in &queue.slots {
+                let place = match slot.place {
+                    SlotPlace::Queue => "the queue".to_string(),
+                    SlotPlace::Node(node) => format!("node {node}"),
+                    SlotPlace::NoNode => "no node".to_string(),
+                    SlotPlace::Pod(pod) => format!("pod {pod}"),
+                };
+                let max = slot.max.map_or("any".to_string(), |max| max.to_string());
+                table.row([
+                    fit(&queue.name, NAME),
+                    place,
+                    format!("{}/{max}", slot.active),
+                    slot.held.to_string(),
+                ]);
+            }
+        }
+        if table.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "\nActive instances")?;
+        table.write(f, width, "")
     }
 
     /// Only those that were ever used: most queues have one a pod.
@@ -111,16 +172,12 @@ impl Dump {
         writeln!(f, "\nQueues by pool")?;
         let mut table =
             Table::new(["queue", "pool", "queued", "completed", "in flight", "overflowed"]);
-        let used = |link: &&LinkDump| link.stats.queued > 0;
-        let of = |queue: &'_ QueueDump| -> Vec<LinkDump> {
-            queue.links.iter().filter(used).cloned().collect()
-        };
-        let links: Vec<(&QueueDump, LinkDump)> = self
-            .queues
-            .iter()
-            .flat_map(|queue| of(queue).into_iter().map(move |link| (queue, link)))
-            .collect();
-        for (queue, link) in links.iter().take(LINK_ROWS) {
+        let mut links: Vec<(&QueueDump, &LinkDump)> = Vec::new();
+        for queue in &self.queues {
+            let used = queue.links.iter().filter(|link| link.stats.queued > 0);
+            links.extend(used.map(|link| (queue, link)));
+        }
+        for (queue, link) in links.iter().take(ROWS) {
             table.row([
                 fit(&queue.name, NAME),
                 link.pool.to_string(),
@@ -131,11 +188,43 @@ impl Dump {
             ]);
         }
         table.write(f, width, "nothing was queued yet")?;
-        match links.len().saturating_sub(LINK_ROWS) {
-            0 => Ok(()),
-            more => writeln!(f, "  and {more} more"),
-        }
+        and_more(f, links.len())
     }
+
+    /// What runs, two lines each: names of functions are long.
+    fn running(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
+        writeln!(f, "\nRunning")?;
+        if self.running.is_empty() {
+            return writeln!(f, "  nothing");
+        }
+        for running in self.running.iter().take(ROWS) {
+            let queue = self.queues.iter().find(|queue| queue.id == running.queue);
+            let queue = queue.map_or("-", |queue| queue.name.as_str());
+            let thread = running.thread.map_or(String::new(), |tid| format!(" (thread {tid})"));
+            let (queue, pool) = (printable(&fit(queue, NAME)), running.pool);
+            let head = format!("  {queue}: pool {pool}, worker {}{thread}", running.worker);
+            writeln!(
+                f,
+                "{head}, queued at {}",
+                fit(&running.site, width.saturating_sub(head.len() + 12).max(20))
+            )?;
+            writeln!(f, "    {}", fit(running.function, width - 4))?;
+        }
+        and_more(f, self.running.len())
+    }
+}
+
+/// What of a long list was left out.
+fn and_more(f: &mut fmt::Formatter<'_>, all: usize) -> fmt::Result {
+    match all.saturating_sub(ROWS) {
+        0 => Ok(()),
+        more => writeln!(f, "  and {more} more"),
+    }
+}
+
+/// In seconds, to the millisecond.
+fn seconds(time: Duration) -> String {
+    format!("{:.3} s", time.as_secs_f64())
 }
 
 /// `pod_cpus`, `pod_node` and `cpu_pod`, with neighbours that have the same in one.
@@ -211,21 +300,24 @@ impl<const N: usize> Table<N> {
         Table { rows: vec![head.map(str::to_string)] }
     }
 
+    fn is_empty(&self) -> bool {
+        self.rows.len() == 1
+    }
+
     fn row(&mut self, cells: [String; N]) {
         self.rows.push(cells.map(|cell| printable(&cell)));
     }
 
     /// `empty` stands for the table where it has no row.
     fn write(&self, f: &mut fmt::Formatter<'_>, width: usize, empty: &str) -> fmt::Result {
-        if self.rows.len() == 1 {
+        if self.is_empty() {
             return writeln!(f, "  {empty}");
         }
         let chars = |text: &str| text.chars().count();
         let widest = |column: usize| self.rows.iter().map(|row| chars(&row[column])).max();
         let widths: [usize; N] = std::array::from_fn(|column| widest(column).unwrap_or(0));
         let numbers: [bool; N] = std::array::from_fn(|column| {
-            let number = |c: char| c.is_ascii_digit() || "./-".contains(c) && column + 1 < N;
-            self.rows[1..].iter().all(|row| row[column].chars().all(number))
+            self.rows[1..].iter().all(|row| is_number(&row[column], column + 1 == N))
         });
         for row in &self.rows {
             let mut line = String::new();
@@ -245,4 +337,11 @@ impl<const N: usize> Table<N> {
         }
         Ok(())
     }
+}
+
+/// Digits, or a ratio, or a time in seconds. In a last column all else is a list of CPUs.
+fn is_number(cell: &str, last: bool) -> bool {
+    let number = cell.strip_suffix(" s").unwrap_or(cell);
+    let plain = |c: char| c.is_ascii_digit() || c == '.' || !last && matches!(c, '/' | '-');
+    number.chars().all(plain)
 }

@@ -53,6 +53,11 @@ impl<T: Hold, F: FencePolicy> Limiter<T, F> {
         }
     }
 
+    /// What the slots stand for.
+    pub(crate) fn counted_by(&self) -> CountedBy {
+        self.counted_by
+    }
+
     /// The slot of a pool, by its index and its node.
     pub(crate) fn slot_of(&self, pool: usize, node: Option<u32>) -> usize {
         let last = self.slots.len() - 1;

@@ -14,7 +14,6 @@ use super::{Inner, Pool};
 /// worker says who it is, and whoever made it brings the handle. One that is driven by hand has
 /// neither.
 pub(super) struct Member {
-    #[allow(dead_code, reason = "for the watchdog and the dump")]
     pub(super) worker: Arc<Worker>,
     id: Option<ThreadId>,
     handle: Option<JoinHandle<()>>,
@@ -83,6 +82,8 @@ impl<F: FencePolicy> Group<F> {
             self.publish(me.pool, &inner);
             return Step::Again;
         }
+        // Both under the lock: whoever adds up finds it in one place or the other.
+        pool.stats.worker_leaves(me);
         let member = inner.workers.remove(&me.id);
         if inner.closing {
             inner.ending.extend(member.and_then(|member| member.handle));

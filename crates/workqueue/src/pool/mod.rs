@@ -99,6 +99,8 @@ pub(crate) struct PoolStats {
     pub(crate) wakeups: AtomicU64,
     /// A: statistics: threads made.
     pub(crate) threads_made: AtomicU64,
+    /// A: statistics: time on CPUs of workers that have left, in nanoseconds.
+    pub(crate) former_cpu_ns: AtomicU64,
 }
 
 /// What the pool's lock guards.
@@ -178,6 +180,12 @@ impl<F: FencePolicy> Pool<F> {
         self.inbox.is_empty()
     }
 
+    /// Its workers, in no order.
+    pub(crate) fn workers(&self) -> Vec<Arc<Worker>> {
+        let inner = self.inner.lock();
+        inner.workers.values().map(|member| Arc::clone(&member.worker)).collect()
+    }
+
     /// Threads, idle threads, blocked threads, and items not taken (the list only).
     pub(crate) fn sizes(&self) -> (usize, usize, usize, usize) {
         let inner = self.inner.lock();
@@ -220,5 +228,15 @@ impl Inner {
 impl PoolStats {
     pub(crate) fn count(counter: &AtomicU64, n: u64) {
         counter.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// The calling thread is this worker's, and ends: its time stays.
+    fn worker_leaves(&self, worker: &Worker) {
+        // One that is driven by hand has no thread of its own.
+        if worker.tid().is_some() {
+            let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+            let nanoseconds = i128::from(spent.tv_sec) * 1_000_000_000 + i128::from(spent.tv_nsec);
+            Self::count(&self.former_cpu_ns, u64::try_from(nanoseconds).unwrap_or(0));
+        }
     }
 }

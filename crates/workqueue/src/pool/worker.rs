@@ -49,7 +49,6 @@ impl Worker {
     }
 
     /// The kernel's number of its thread, once that has started.
-    #[allow(dead_code, reason = "for the watchdog and the dump")]
     pub(crate) fn tid(&self) -> Option<u32> {
         Some(self.tid.load(Ordering::Relaxed)).filter(|tid| *tid != 0)
     }

@@ -5,7 +5,7 @@
 #![allow(dead_code, reason = "the watch and the timers come next")]
 
 pub(crate) mod alarm;
-mod cpu_time;
+pub(crate) mod cpu_time;
 mod heap;
 mod hogs;
 mod policy;
