@@ -293,6 +293,35 @@ fn a_future_that_waits_is_cancelled_by_the_wake_up_after_a_shutdown() {
 }
 
 #[test]
+fn a_destroyed_queue_cancels_a_future_at_its_next_wake_up_and_a_drained_one_polls_it() {
+    let (_pools, queue) = queue(1);
+    let events = [(); 2].map(|()| Arc::new(Completion::new()));
+    let [first, second] = [0, 1].map(|n| queue.spawn_future(happened(&events[n])));
+    queue.drain();
+    assert!(!first.is_finished(), "it waits for something else, so the drain doesn't wait for it");
+    events[0].complete();
+    first.join().unwrap();
+    queue.destroy();
+    events[1].complete();
+    assert!(matches!(second.join(), Err(JoinError::Cancelled)));
+}
+
+#[test]
+fn a_future_of_a_frozen_queue_is_polled_after_the_thaw() {
+    let pools = WorkerPools::new(&Machine::synthetic("numa:1 l3:1 core:1 pu:1").unwrap());
+    let queue = Workqueue::builder("cold").freezable().build(&pools).unwrap();
+    let (polls, event) = (Arc::new(AtomicUsize::new(0)), Arc::new(Completion::new()));
+    let handle = queue.spawn_future(counted(&polls, &event));
+    queue.flush();
+    pools.freeze();
+    event.complete();
+    assert_eq!((queue.held(), polls.load(Ordering::SeqCst)), (1, 1));
+    pools.thaw();
+    handle.join().unwrap();
+    assert_eq!(polls.load(Ordering::SeqCst), 2);
+}
+
+#[test]
 fn a_future_may_shut_its_own_pools_down_and_wake_itself_then() {
     let (pools, queue) = queue(1);
     let handle = queue.spawn_future(async move {
