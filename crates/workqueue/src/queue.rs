@@ -71,13 +71,16 @@ impl Workqueue {
     }
 
     /// Queues an item on the pod of the CPU that this is called on. False where it was pending
-    /// already, or the pools were shut down. What was written before the call, also before one that
+    /// already or is disabled, or where the queue doesn't take it: it is being drained, it was
+    /// destroyed, or the pools were shut down. Where `max_active` is reached the item is queued all
+    /// the same, and held back. What was written before the call, also before one that
     /// returned false because the item was pending, is seen by the run that follows.
     ///
     /// Any context. It waits for no work. It is lock-free where the pod's workers are busy, or one
     /// of them looks for work already; where one has to be woken it holds the pool's lock for some
     /// dozen instructions, a lock that sleeps where two meet. Where the pod has room and no
-    /// worker left to wake, as after the system refused a thread, it makes one.
+    /// worker left to wake, as after the system refused a thread, it makes one. Where items are held
+    /// back it takes the lock of their list.
     ///
     /// A call at the same time as a shutdown may return true and have the item cancelled: those who
     /// flush it are told, and it can be queued elsewhere.

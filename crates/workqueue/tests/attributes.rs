@@ -287,6 +287,21 @@ fn the_effective_cpus_are_those_asked_for_that_the_machine_has() {
     assert_eq!(pod_of(&queue, 15), Some(3));
 }
 
+#[test]
+fn cpus_that_are_offline_may_be_asked_for() {
+    let machine = Machine::synthetic(MACHINE).unwrap();
+    machine.set_online(3, false).unwrap();
+    let pools = WorkerPools::new(&machine);
+    let queue = Workqueue::builder("later").strict(true).cpus(CpuSet::from_iter([3]));
+    let queue = queue.build(&pools).unwrap();
+    assert_eq!(pod_of(&queue, 3), Some(0), "its pod has no online CPU: it runs elsewhere");
+    machine.set_online(3, true).unwrap();
+    assert_eq!(pod_of(&queue, 3), Some(0));
+    let mixed = with(&queue, |a| a.cpus = Some(CpuSet::from_iter([3, 4, 99])));
+    queue.set_attributes(&mixed).unwrap();
+    assert_eq!(pod_of(&queue, 4), Some(1));
+}
+
 /// The niceness of the worker that runs it, and its name.
 fn worker(queue: &Workqueue) -> (i32, String) {
     let look = || {

@@ -258,6 +258,70 @@ fn what_is_held_back_runs_at_a_shutdown_also_on_pods_whose_workers_have_left() {
 }
 
 #[test]
+fn cancelling_an_inactive_item_stalls_nobody() {
+    let queue = queue(FOUR_SHARDS, |queue| queue.max_active(1));
+    let gate = occupy(&queue, 0, 1);
+    let (runs, works): (Arc<AtomicUsize>, Vec<_>) = {
+        let runs = Arc::new(AtomicUsize::new(0));
+        let counted = (0..20).map(|_| Arc::clone(&runs));
+        let works = counted.map(|runs| {
+            Work::new(move || {
+                runs.fetch_add(1, Ordering::SeqCst);
+            })
+        });
+        (Arc::clone(&runs), works.collect())
+    };
+    for (cpu, work) in (0..).zip(&works) {
+        assert!(queue.queue_on(cpu * 8 % 32, work));
+    }
+    for work in works.iter().step_by(2) {
+        assert!(work.cancel(), "it was held back");
+    }
+    assert_eq!((queue.active(), queue.held()), (1, 10));
+    gate.complete();
+    queue.flush();
+    assert_eq!(runs.load(Ordering::SeqCst), 10);
+    queue.spawn(|| ()).join().expect("nothing is left in the way");
+}
+
+#[test]
+fn cancelling_and_letting_through_at_once_lose_no_place() {
+    let rounds = if std::env::var_os("COREWISE_LONG").is_some() { 50_000 } else { 1_000 };
+    let queue = queue("numa:2 l3:2 core:4 pu:1", |queue| queue.max_active(1));
+    let ran = Arc::new(AtomicUsize::new(0));
+    let works: Vec<_> = (0..4)
+        .map(|_| {
+            let ran = Arc::clone(&ran);
+            Work::new(move || {
+                ran.fetch_add(1, Ordering::SeqCst);
+            })
+        })
+        .collect();
+    let (queued, cancelled) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..3_usize {
+            let (queue, works, queued, cancelled) = (&queue, &works, &queued, &cancelled);
+            scope.spawn(move || {
+                for n in 0..rounds {
+                    let work = &works[(n + thread) % works.len()];
+                    if queue.queue_on((n % 16) as u32, work) {
+                        queued.fetch_add(1, Ordering::SeqCst);
+                    }
+                    if n % 3 == thread && works[n % works.len()].cancel() {
+                        cancelled.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            });
+        }
+    });
+    queue.flush();
+    let over = ran.load(Ordering::SeqCst) + cancelled.load(Ordering::SeqCst);
+    assert_eq!(over, queued.load(Ordering::SeqCst));
+    assert_eq!((queue.active(), queue.held()), (0, 0));
+    assert_eq!(queue.spawn(|| 7).join().unwrap(), 7, "its one place is free");
+}
+
+#[test]
 fn nothing_is_lost_or_doubled_while_the_maximum_changes_under_a_storm() {
     const THREADS: usize = 4;
     let each = if std::env::var_os("COREWISE_LONG").is_some() { 200_000 } else { 5_000 };

@@ -227,6 +227,20 @@ mod stepped {
     }
 
     #[test]
+    fn stepped_a_closed_slot_lets_everything_through_frozen_or_not() {
+        let (slot, mut out) = (Slot::<u32>::new(1), Vec::new());
+        slot.set_frozen(true);
+        queue(&slot, 0, 0, &mut out);
+        queue(&slot, 0, 1, &mut out);
+        slot.close();
+        slot.set_frozen(true);
+        slot.settle(&mut |item| out.push(item));
+        assert!(slot.gate().closed() && !slot.gate().frozen());
+        put(&slot, &mut out);
+        assert_eq!(out, [0, 1]);
+    }
+
+    #[test]
     fn stepped_cancelling_what_is_held_stalls_nobody() {
         let (slot, mut out) = (Slot::<u32>::new(1), Vec::new());
         queue(&slot, 0, 0, &mut out);

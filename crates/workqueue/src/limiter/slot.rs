@@ -208,13 +208,10 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
         self.change(|inner| inner.draining = draining);
     }
 
-    /// Accepts nothing from now on; what is held back goes on to be let through, also where it was
-    /// frozen: `settle` has to follow.
+    /// Accepts nothing from now on; what is held back goes on to be let through, whether it is frozen
+    /// or not: `settle` has to follow.
     pub(crate) fn close(&self) {
-        self.change(|inner| {
-            inner.closed = true;
-            inner.frozen = false;
-        });
+        self.change(|inner| inner.closed = true);
     }
 
     /// Lets those through that may go. A step of its own, since `push` may come to user code (a
@@ -239,7 +236,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
 
     /// Mirrors what the lock guards. SeqCst: see `gate`; the fence that follows is for loom.
     fn publish(&self, inner: &Inner<T>) {
-        let max = if inner.frozen { 0 } else { inner.limit };
+        let max = if inner.stopped() { 0 } else { inner.limit };
         self.max.store(max, Ordering::Relaxed);
         let gate = inner.gate();
         if self.gate.load(Ordering::Relaxed) != gate {
@@ -298,12 +295,17 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
 }
 
 impl<T: Hold> Inner<T> {
+    /// Nothing is let through. A closed queue can't be frozen: it only has its end before it.
+    fn stopped(&self) -> bool {
+        self.frozen && !self.closed
+    }
+
     fn gate(&self) -> u32 {
         let mut gate = 0;
         let bits = [
             (self.limit != UNLIMITED, LIMITED),
             (self.moving || !self.ring.is_empty(), HELD),
-            (self.frozen, FROZEN),
+            (self.stopped(), FROZEN),
             (self.draining, DRAINING),
             (self.closed, CLOSED),
         ];
