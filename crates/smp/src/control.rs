@@ -203,8 +203,18 @@ impl Smp {
     }
 
     /// Makes the call targets match the machine's online mask, where its epoch has changed since
-    /// the last time. Call it after the mask changed; calls themselves never look at the
-    /// machine.
+    /// the last time. Call it after the mask changed, or have the machine call it; calls themselves
+    /// never look at the machine.
+    ///
+    /// ```
+    /// # let machine = corewise_topology::Machine::synthetic("core:4 pu:1")?;
+    /// # let smp = corewise_smp::Smp::new(&machine).expect("four threads");
+    /// let follows = smp.clone();
+    /// let _subscription = machine.on_change(move |_| drop(follows.follow_machine()));
+    /// machine.set_online(2, false)?;
+    /// assert!(!smp.online().contains(2));
+    /// # Ok::<(), corewise_topology::TopologyError>(())
+    /// ```
     ///
     /// Leaving CPUs are closed first, without waiting for them; joining CPUs are started, which
     /// blocks as [`Smp::cpu_online`] does. A CPU that was taken out with [`Smp::cpu_offline`]

@@ -1,8 +1,8 @@
 //! The part of the scenario that changes queues while work flows: other attributes, another maximum,
-//! drains, freezing.
+//! drains, freezing; and the machine under them.
 
 use corewise_sync::thread;
-use corewise_topology::{AffinityScope, CpuSet};
+use corewise_topology::{AffinityScope, CpuSet, Machine};
 use corewise_workqueue::{BuildError, QueueBuilder, QueueKind, WorkerPools};
 
 use super::ledger::{Gauge, Ledger, Span};
@@ -42,6 +42,18 @@ pub(crate) fn scope<C: Chance>(chance: &mut C) -> AffinityScope {
 /// span nodes.
 fn slots(nodes: u64) -> u64 {
     if nodes == 1 { 1 } else { nodes + 1 }
+}
+
+/// A CPU goes or comes, or is set apart. The pools follow, on this thread or on another that is
+/// telling an earlier change.
+pub(crate) fn change<C: Chance>(machine: &Machine, cpus: u64, chance: &mut C) {
+    let cpu = chance.below(cpus) as u32;
+    match chance.below(3) {
+        // The last CPU stays.
+        0 => drop(machine.set_online(cpu, false)),
+        1 => drop(machine.set_online(cpu, true)),
+        _ => drop(machine.set_isolated(&CpuSet::full(chance.below(cpus + 1) as u32))),
+    }
 }
 
 impl Line {

@@ -172,6 +172,7 @@ impl World {
             12 if held => line.set_max_active(self.size, &self.ledger, chance),
             13 => line.drain(),
             14 => self.lines[1].freeze(&self.pools, &self.thaws, &self.ledger),
+            15 => control::change(self.pools.machine(), self.size.0, chance),
             _ => drop(self.pools.dump()),
         }
     }
