@@ -92,9 +92,9 @@ impl Line {
 
     /// Waits until the queue is empty: what was accepted before is over.
     pub(crate) fn drain(&self) {
-        let before: Vec<_> = self.items.iter().map(|item| item.entry.before()).collect();
+        let before: Vec<_> = self.items.iter().map(|item| item.entry.accepted()).collect();
         self.refusing.during(|| self.queue.drain());
-        for (item, before) in self.items.iter().zip(&before) {
+        for (item, before) in self.items.iter().zip(before) {
             item.entry.flushed(before, "Workqueue::drain");
         }
     }

@@ -92,18 +92,19 @@ pub(crate) struct Entry {
     begun: AtomicU64,
     ended: AtomicU64,
     inside: AtomicBool,
-    /// Attempts to withdraw an instance, and those that said they had.
-    withdrawing: AtomicU64,
+    /// Attempts to withdraw an instance, and how many said they had.
+    withdrawal: Span,
     withdrawn: AtomicU64,
-    /// It is disabled, or a queue of it refuses.
+    /// A queue of it refuses.
     refused: Vec<Arc<Span>>,
+    /// It is disabled.
+    disabled: Span,
+    /// Attempts to queue it that are under way, each with what `calm` said when it began.
+    attempts: Mutex<Vec<(u64, Calm)>>,
 }
 
-/// What a flush may count on.
-pub(crate) struct Before {
-    accepted: u64,
-    withdrawing: u64,
-}
+/// What each reason for a refusal says, where it doesn't last now.
+type Calm = Option<Vec<u64>>;
 
 impl Entry {
     pub(crate) fn new(
@@ -122,9 +123,11 @@ impl Entry {
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             inside: AtomicBool::new(false),
-            withdrawing: AtomicU64::new(0),
+            withdrawal: Span::default(),
             withdrawn: AtomicU64::new(0),
             refused,
+            disabled: Span::default(),
+            attempts: Mutex::default(),
         })
     }
 
@@ -144,10 +147,27 @@ impl Entry {
 
     /// One attempt to queue it; what `attempt` said.
     pub(crate) fn queue(&self, attempt: impl FnOnce() -> bool) -> bool {
-        self.written.fetch_add(1, SeqCst);
+        self.queue_calmly(attempt).0
+    }
+
+    /// As `queue`; also what was written, and `calm` if no other attempt was under way that may
+    /// be refused after this one relied on it.
+    fn queue_calmly(&self, attempt: impl FnOnce() -> bool) -> (bool, u64, Calm) {
+        let attempts = || self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+        let (calm, own) = (self.calm(), self.ledger.moment());
+        attempts().push((own, calm.clone()));
+        let written = self.written.fetch_add(1, SeqCst) + 1;
         let accepted = attempt();
+        let alike = attempts().iter().all(|(_, other)| *other == calm);
+        attempts().retain(|(id, _)| *id != own);
         self.accepted.fetch_add(u64::from(accepted), SeqCst);
-        accepted
+        (accepted, written, calm.filter(|_| alike))
+    }
+
+    fn calm(&self) -> Calm {
+        let spans =
+            self.refused.iter().map(|span| &**span).chain([&self.disabled, &self.withdrawal]);
+        spans.map(Span::calm).collect()
     }
 
     /// Runs that began.
@@ -155,23 +175,20 @@ impl Entry {
         self.begun.load(SeqCst)
     }
 
-    /// What came before a flush that is about to begin.
-    pub(crate) fn before(&self) -> Before {
-        Before { accepted: self.accepted.load(SeqCst), withdrawing: self.withdrawing.load(SeqCst) }
+    /// Attempts that were accepted so far: what a flush that begins now is to wait for.
+    pub(crate) fn accepted(&self) -> u64 {
+        self.accepted.load(SeqCst)
     }
 
-    /// After a flush that began with `before`: what was accepted before has run, or somebody may
+    /// After a flush that began with `before` accepted: all of that has run, or somebody may
     /// have withdrawn it.
-    pub(crate) fn flushed(&self, before: &Before, how: &str) {
+    pub(crate) fn flushed(&self, before: u64, how: &str) {
         if self.ledger.is_closing() {
             return;
         }
-        let over = self.ended.load(SeqCst) + self.withdrawing.load(SeqCst);
-        self.ledger.check(over >= before.accepted, || {
-            format!(
-                "{how} returned with {over} of {} instances of {} over",
-                before.accepted, self.name
-            )
+        let over = self.ended.load(SeqCst) + self.withdrawal.begun.load(SeqCst);
+        self.ledger.check(over >= before, || {
+            format!("{how} returned with {over} of {before} instances of {} over", self.name)
         });
     }
 
@@ -183,21 +200,61 @@ impl Entry {
         flush: impl FnOnce() -> R,
         how: &str,
     ) {
-        let before = self.before();
-        let refused = || self.refused.iter().map(|span| span.calm()).collect::<Option<Vec<_>>>();
-        let calm = refused();
-        let written = self.written.fetch_add(1, SeqCst) + 1;
-        let accepted = attempt();
-        let accepted = self.accepted.fetch_add(u64::from(accepted), SeqCst) + u64::from(accepted);
+        let (_, written, calm) = self.queue_calmly(attempt);
+        let before = self.accepted();
         flush();
-        self.flushed(&Before { accepted, ..before }, how);
-        let disturbed = self.ledger.is_closing()
-            || self.withdrawing.load(SeqCst) != before.withdrawing
-            || calm.is_none()
-            || calm != refused();
+        self.flushed(before, how);
+        let disturbed = self.ledger.is_closing() || calm.is_none() || calm != self.calm();
         let seen = self.seen.load(SeqCst);
         self.ledger.check(seen >= written || disturbed, || {
             format!("{how}: {} saw {seen}, not {written}", self.name)
+        });
+    }
+
+    /// One attempt to withdraw its pending instance.
+    pub(crate) fn withdraw(&self, attempt: impl FnOnce() -> bool) {
+        let withdrawn = self.withdrawal.during(attempt);
+        self.withdrawn.fetch_add(u64::from(withdrawn), SeqCst);
+    }
+
+    /// As `withdraw`, by a call that also waits for the instance that runs, and disables the item
+    /// while it does.
+    pub(crate) fn withdraw_and_wait(&self, attempt: impl FnOnce() -> bool, how: &str) {
+        let begun = self.begun();
+        self.disabled.during(|| self.withdraw(attempt));
+        let ended = self.ended.load(SeqCst);
+        self.ledger.check(ended >= begun, || {
+            format!("{how} returned after {ended} of {begun} runs of {} had ended", self.name)
+        });
+    }
+
+    /// Something is done while the item is disabled: by `disable`, which may wait for the instance
+    /// that runs, until `enable`.
+    pub(crate) fn while_disabled(
+        &self,
+        waits: bool,
+        disable: impl FnOnce() -> bool,
+        queue: impl FnOnce() -> bool,
+        enable: impl FnOnce(),
+    ) {
+        self.disabled.during(|| {
+            let begun = self.begun();
+            self.withdraw(disable);
+            let after = self.begun();
+            let ended = self.ended.load(SeqCst);
+            self.ledger.check(!waits || ended == after && after >= begun, || {
+                format!("{} was disabled while {} of its runs went on", self.name, after - ended)
+            });
+            thread::yield_now();
+            let queued = self.queue(queue);
+            thread::yield_now();
+            self.ledger.check(!queued, || format!("{} was queued though disabled", self.name));
+            // An instance may begin before the first of these, and none after.
+            let later = self.begun();
+            self.ledger.check(!waits || later == after, || {
+                format!("{} ran {} times though disabled", self.name, later - after)
+            });
+            enable();
         });
     }
 

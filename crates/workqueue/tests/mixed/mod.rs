@@ -148,7 +148,7 @@ impl World {
         let held = chance.one_in(2);
         let line = &self.lines[usize::from(held)];
         let item = &line.items[chance.below(line.items.len() as u64) as usize];
-        match chance.below(16) {
+        match chance.below(20) {
             0..3 => {
                 item.entry.queue(|| line.queue.queue(&item.work));
             }
@@ -172,15 +172,33 @@ impl World {
             12 if held => line.set_max_active(self.size, &self.ledger, chance),
             13 => line.drain(),
             14 => self.lines[1].freeze(&self.pools, &self.thaws, &self.ledger),
-            15 => control::change(self.pools.machine(), self.size.0, chance),
+            15 | 16 => self.cancel(chance),
+            17 => {
+                let Item { work, entry } = item;
+                entry.withdraw_and_wait(|| work.cancel_sync(), "Work::cancel_sync");
+            }
+            18 => {
+                let (Item { work, entry }, waits) = (item, chance.one_in(2));
+                let disable = || if waits { work.disable_sync() } else { work.disable() };
+                let queue = || line.queue.queue(work);
+                entry.while_disabled(waits, disable, queue, || drop(work.enable()));
+            }
+            19 => control::change(self.pools.machine(), self.size.0, chance),
             _ => drop(self.pools.dump()),
         }
     }
 
+    fn cancel<C: Chance>(&self, chance: &mut C) {
+        let items = self.lines.iter().flat_map(|line| &line.items).chain([&self.nomad]);
+        if let Some(Item { work, entry }) = { items }.nth(chance.below(5) as usize) {
+            entry.withdraw(|| work.cancel());
+        }
+    }
+
     fn flush(&self, line: &Line) {
-        let before: Vec<_> = line.items.iter().map(|item| item.entry.before()).collect();
+        let before: Vec<_> = line.items.iter().map(|item| item.entry.accepted()).collect();
         line.queue.flush();
-        for (item, before) in line.items.iter().zip(&before) {
+        for (item, before) in line.items.iter().zip(before) {
             item.entry.flushed(before, "Workqueue::flush");
         }
     }
@@ -219,19 +237,24 @@ impl World {
     }
 }
 
-/// An item of a queue; half of them queue themselves again, now and then.
+/// An item of a queue; half of them queue themselves again, now and then, and may think better of
+/// it.
 fn item(entry: Arc<Entry>, queue: &Workqueue, selves: &mut Vec<Myself>) -> Item {
     let again = entry.name.ends_with('1');
     let myself: Myself = Arc::default();
     let (own, inside, runs) = (Arc::clone(&entry), Arc::clone(&myself), AtomicU64::new(0));
     let work = Work::new(move || {
         own.run(|| {
-            if !again || runs.fetch_add(1, SeqCst) % 3 != 0 {
+            let run = runs.fetch_add(1, SeqCst);
+            if !again || run % 3 != 0 {
                 return;
             }
             let me = inside.lock().unwrap_or_else(PoisonError::into_inner).clone();
             if let Some((queue, me)) = me {
                 me.entry.queue(|| queue.queue(&me.work));
+                if run % 2 == 1 {
+                    me.entry.withdraw(|| me.work.cancel());
+                }
             }
         });
     });
