@@ -268,11 +268,10 @@ impl Queued {
     }
 
     /// Gives the instance up as if it had never been queued: who waits for it goes on, the item
-    /// itself isn't told. Where somebody has claimed it, it is cancelled by that one.
-    pub(crate) fn refuse(self) {
-        if let Some(claimed) = self.claim() {
-            claimed.refuse();
-        }
+    /// itself isn't told. False where somebody has claimed it: then it was queued, and is his.
+    #[must_use]
+    pub(crate) fn refuse(self) -> bool {
+        self.claim().map(Claimed::refuse).is_some()
     }
 
     /// What the instance carries along.

@@ -81,8 +81,7 @@ impl Link {
     #[cold]
     fn queue_past(self: &Arc<Self>, gate: Gate, queued: Queued, accepted: bool) -> Queueing {
         if self.refuses(gate, accepted) {
-            queued.refuse();
-            return Queueing::Refused;
+            return if queued.refuse() { Queueing::Refused } else { Queueing::Queued };
         }
         match self.slot().admit(gate) {
             Admission::Free => self.group.push(self.pool, queued),

@@ -181,7 +181,9 @@ impl World {
                 let (Item { work, entry }, waits) = (item, chance.one_in(2));
                 let disable = || if waits { work.disable_sync() } else { work.disable() };
                 let queue = || line.queue.queue(work);
-                entry.while_disabled(waits, disable, queue, || drop(work.enable()));
+                entry.while_disabled(waits, disable, queue, || {
+                    work.enable();
+                });
             }
             19 => control::change(self.pools.machine(), self.size.0, chance),
             _ => drop(self.pools.dump()),
