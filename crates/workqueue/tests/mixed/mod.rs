@@ -148,7 +148,7 @@ impl World {
         let held = chance.one_in(2);
         let line = &self.lines[usize::from(held)];
         let item = &line.items[chance.below(line.items.len() as u64) as usize];
-        match chance.below(20) {
+        match chance.below(21) {
             0..3 => {
                 item.entry.queue(|| line.queue.queue(&item.work));
             }
