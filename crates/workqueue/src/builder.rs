@@ -5,7 +5,7 @@ use corewise_topology::{AffinityScope, CpuSet};
 use crate::attributes::{Attributes, HIGH_PRIORITY, PoolKey, QueueKind};
 use crate::error::BuildError;
 use crate::limiter::CountedBy;
-use crate::link::Shared;
+use crate::link::{Shared, Traits};
 use crate::links::{Links, nodes};
 use crate::pools::WorkerPools;
 use crate::queue::Workqueue;
@@ -22,6 +22,7 @@ use crate::queue::Workqueue;
 /// | [`max_active`](Self::max_active) | 0: no limit of the queue's own; its pools run one item a CPU at once |
 /// | [`freezable`](Self::freezable) | no |
 /// | [`power_efficient`](Self::power_efficient) | no |
+/// | [`cpu_intensive`](Self::cpu_intensive) | no: items that turn out to be are found |
 ///
 /// A queue is unbound unless it is made [`ordered`](Self::ordered), [`bound`](Self::bound) or
 /// [`bottom_half`](Self::bottom_half). What doesn't go together is refused by
@@ -37,6 +38,7 @@ pub struct QueueBuilder {
     max_active: usize,
     freezable: bool,
     power_efficient: bool,
+    cpu_intensive: bool,
 }
 
 impl QueueBuilder {
@@ -51,6 +53,7 @@ impl QueueBuilder {
             max_active: 0,
             freezable: false,
             power_efficient: false,
+            cpu_intensive: false,
         }
     }
 
@@ -136,6 +139,17 @@ impl QueueBuilder {
         self
     }
 
+    /// Says that its items compute for long: they aren't counted for the cores that they take, so
+    /// that they hold back no other work of the pod; the scheduler shares the cores among them. Each
+    /// needs a thread while it runs, up to
+    /// [`PoolsBuilder::max_workers`](crate::PoolsBuilder::max_workers). Default: no; items that turn
+    /// out to compute for long are found, see
+    /// [`PoolsBuilder::cpu_intensive_after`](crate::PoolsBuilder::cpu_intensive_after).
+    pub fn cpu_intensive(mut self) -> Self {
+        self.cpu_intensive = true;
+        self
+    }
+
     /// Builds the queue; starts a worker for each pod where the pools for these attributes are new.
     /// May block.
     ///
@@ -162,7 +176,9 @@ impl QueueBuilder {
             QueueKind::Ordered => (CountedBy::Queue, 1),
             QueueKind::Bound | QueueKind::BottomHalf => (CountedBy::Pool, lease.group.pools.len()),
         };
-        let shared = Shared::new(self.name, pools, kind, self.freezable, counted_by);
+        let Self { freezable, cpu_intensive, .. } = self;
+        let traits = Traits { kind, freezable, cpu_intensive };
+        let shared = Shared::new(self.name, pools, traits, counted_by);
         shared.set_max_active(attributes.max_active, attributes.cpus.as_ref());
         let links = Links::new(&shared, pools, &lease);
         pools.register(&shared);
@@ -203,6 +219,7 @@ impl QueueBuilder {
                 (self.freezable, "freezable"),
                 (self.power_efficient, "power_efficient"),
                 (self.cpus.is_some(), "cpus"),
+                (self.cpu_intensive, "cpu_intensive"),
             ];
             if let Some((_, asked)) = others.into_iter().find(|(asked, _)| *asked) {
                 return conflict(asked, kind.name());

@@ -393,6 +393,11 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// Whether its queue says that its items compute for long.
+    pub(crate) fn is_cpu_intensive(&self) -> bool {
+        self.job.ticket.as_ref().is_some_and(|ticket| ticket.link.shared.cpu_intensive)
+    }
+
     /// The instance runs away from its home pod; counted.
     pub(crate) fn overflowed(&self) {
         if let Some(ticket) = &self.job.ticket {

@@ -64,6 +64,7 @@ mod pools;
 mod queue;
 mod scoped;
 mod spawn;
+mod stall;
 mod stats;
 mod submit;
 mod swap;
@@ -82,6 +83,7 @@ pub use pools::{DEFAULT_IDLE_TIMEOUT, DEFAULT_MAX_WORKERS, PoolsBuilder, WorkerP
 pub use queue::Workqueue;
 pub use scoped::{Scope, ScopedJoinHandle};
 pub use spawn::WorkerThread;
+pub use stall::{Doing, ItemReport, StallReport};
 pub use stats::{PoolReport, QueueStats};
 pub use task::JoinHandle;
 pub use timekeeper::{DEFAULT_CPU_INTENSIVE_AFTER, DEFAULT_STALL_AFTER};

@@ -19,6 +19,7 @@ use crate::item::{Header, Queued};
 use crate::limiter::policy::UNLIMITED;
 use crate::limiter::slot::Slot;
 use crate::limiter::{CountedBy, Limiter};
+use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::pools::WorkerPools;
 use crate::submit::push;
@@ -33,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) kind: QueueKind,
     /// I: whether a freeze of the pools holds its work back.
     pub(crate) freezable: bool,
+    /// I: whether its items aren't counted for the cores that they compute on.
+    pub(crate) cpu_intensive: bool,
     pub(crate) colours: Colours,
     /// Who may be active, and who waits.
     pub(crate) limiter: Limiter<Queued>,
@@ -52,13 +55,19 @@ pub(crate) struct Limit {
     pub(crate) cpus: Option<CpuSet>,
 }
 
+/// What a queue is, for good.
+pub(crate) struct Traits {
+    pub(crate) kind: QueueKind,
+    pub(crate) freezable: bool,
+    pub(crate) cpu_intensive: bool,
+}
+
 impl Shared {
     /// A queue with a new number. `counted_by`, `places`: see [`Limiter::new`].
     pub(crate) fn new(
         name: String,
         pools: &WorkerPools,
-        kind: QueueKind,
-        freezable: bool,
+        Traits { kind, freezable, cpu_intensive }: Traits,
         (counted_by, places): (CountedBy, usize),
     ) -> Arc<Shared> {
         Arc::new(Shared {
@@ -66,12 +75,23 @@ impl Shared {
             name,
             kind,
             freezable,
+            cpu_intensive,
             colours: Colours::new(),
             limiter: Limiter::new(counted_by, places),
             limit: Mutex::new(Limit { max_active: UNLIMITED, cpus: None }),
             former: Counters::default(),
             pools: pools.clone(),
         })
+    }
+
+    /// The timekeeper found an instance that keeps a core from others. It doesn't know by which
+    /// link it came, so it is counted here.
+    pub(crate) fn caught(&self, why: Excuse) {
+        let counter = match why {
+            Excuse::Asleep => &self.former.blocked_untold,
+            _ => &self.former.cpu_intensive,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The counters of all links, former ones included, and the instances in flight. Each is true,
@@ -94,6 +114,10 @@ pub(crate) struct Counters {
     queued: AtomicU64,
     /// A: statistics: instances queued here that ran in another pod.
     overflowed: AtomicU64,
+    /// A: statistics: instances found to compute for long.
+    cpu_intensive: AtomicU64,
+    /// A: statistics: instances found asleep.
+    blocked_untold: AtomicU64,
 }
 
 /// Plain numbers of [`Counters`], summed.
@@ -101,6 +125,8 @@ pub(crate) struct Counters {
 pub(crate) struct Totals {
     pub(crate) queued: u64,
     pub(crate) overflowed: u64,
+    pub(crate) cpu_intensive: u64,
+    pub(crate) blocked_untold: u64,
     /// Instances queued and not over.
     pub(crate) in_flight: u64,
 }
@@ -109,6 +135,8 @@ impl Counters {
     fn add_to(&self, totals: &mut Totals) {
         totals.queued += self.queued.load(Ordering::Relaxed);
         totals.overflowed += self.overflowed.load(Ordering::Relaxed);
+        totals.cpu_intensive += self.cpu_intensive.load(Ordering::Relaxed);
+        totals.blocked_untold += self.blocked_untold.load(Ordering::Relaxed);
     }
 }
 

@@ -12,6 +12,8 @@ pub(crate) struct Counts {
     pub(crate) idle: usize,
     /// Inside a blocking region: they hold no core.
     pub(crate) blocked: usize,
+    /// Runs an item that isn't counted: of a CPU-intensive queue, or caught by the timekeeper.
+    pub(crate) intensive: usize,
     /// A worker was woken (or made) for work and hasn't taken any yet. At most one at a time: it
     /// wakes the next one itself if there is more.
     pub(crate) searching: bool,
@@ -24,7 +26,7 @@ pub(crate) struct Counts {
 impl Counts {
     /// Workers that hold a core, or are about to.
     pub(crate) fn active(&self) -> usize {
-        self.total - self.idle - self.blocked
+        self.total - self.idle - self.blocked - self.intensive
     }
 
     /// Whether a push should wake (or make) a worker of this pool. Asked by every push, through the
@@ -60,7 +62,7 @@ impl Counts {
     /// Whether an idle worker is more than the pod's cores need, so that it may leave after a
     /// while.
     pub(crate) fn surplus(&self) -> bool {
-        self.total - self.blocked > self.base && self.idle > 1
+        self.total - self.blocked - self.intensive > self.base && self.idle > 1
     }
 }
 
@@ -160,7 +162,7 @@ mod tests {
     }
 
     fn counts(total: usize, idle: usize, blocked: usize) -> Counts {
-        Counts { total, idle, blocked, searching: false, base: 2, max: 4 }
+        Counts { total, idle, blocked, intensive: 0, searching: false, base: 2, max: 4 }
     }
 
     #[test]

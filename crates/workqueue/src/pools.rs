@@ -22,6 +22,7 @@ use crate::links::nodes;
 use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Setup};
 use crate::spawn::{Spawner, WorkerThread};
+use crate::stall::StallReport;
 use crate::stats::PoolReport;
 use crate::timekeeper::{Settings, Timekeeper};
 
@@ -115,6 +116,34 @@ impl PoolsBuilder {
     /// stay asleep: the kernel's `workqueue.power_efficient`. Default: no.
     pub fn power_efficient(mut self, power_efficient: bool) -> Self {
         self.power_efficient = power_efficient;
+        self
+    }
+
+    /// How long an item may compute without a pause before other work may start beside it, as if its
+    /// queue were [CPU-intensive](crate::QueueBuilder::cpu_intensive): then it is counted and, where
+    /// its function is caught often, logged. Looked at only while work waits for a core. Default
+    /// [`DEFAULT_CPU_INTENSIVE_AFTER`](crate::DEFAULT_CPU_INTENSIVE_AFTER); looked at every 10 ms at
+    /// most, every ms at least. Zero: never, and items that block without saying so aren't looked for
+    /// either.
+    pub fn cpu_intensive_after(mut self, time: Duration) -> Self {
+        self.time.cpu_intensive_after = time;
+        self
+    }
+
+    /// After how long a pool that has work waiting, and of which no worker takes anything, is
+    /// reported as stalled: in the log, and to [`on_stall`](PoolsBuilder::on_stall). It is reported
+    /// again each time that it has lasted so long once more. Default
+    /// [`DEFAULT_STALL_AFTER`](crate::DEFAULT_STALL_AFTER); zero: never.
+    pub fn stall_after(mut self, time: Duration) -> Self {
+        self.time.stall_after = time;
+        self
+    }
+
+    /// What is called with the report of each stall, beside the log. It runs on the timekeeper's
+    /// thread (`cw-time`), which does nothing else meanwhile: it should be quick. A panic in it is
+    /// logged. It is dropped with the pools.
+    pub fn on_stall(mut self, callback: impl Fn(&StallReport) + Send + Sync + 'static) -> Self {
+        self.time.on_stall = Some(Arc::new(callback));
         self
     }
 
@@ -312,6 +341,7 @@ impl WorkerPools {
         let mut queues = self.inner.queues.lock();
         queues.all.retain(|queue| queue.strong_count() > 0);
         queues.all.push(Arc::downgrade(queue));
+        self.inner.keeper.know(queue);
         if queues.frozen && queue.freezable {
             queue.set_frozen(true);
         }

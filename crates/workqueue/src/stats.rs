@@ -15,6 +15,12 @@ pub struct QueueStats {
     pub completed: u64,
     /// Instances that ran away from the pod they were queued on.
     pub overflowed: u64,
+    /// Times that an instance was found to compute for long, so that other work was started beside
+    /// it.
+    pub cpu_intensive: u64,
+    /// Times that an instance was found to sleep without having said so, so that other work was
+    /// started in its place.
+    pub blocked_untold: u64,
 }
 
 impl QueueStats {
@@ -33,6 +39,8 @@ impl From<Totals> for QueueStats {
             queued: totals.queued,
             completed: totals.queued.saturating_sub(totals.in_flight),
             overflowed: totals.overflowed,
+            cpu_intensive: totals.cpu_intensive,
+            blocked_untold: totals.blocked_untold,
         }
     }
 }
@@ -68,33 +76,36 @@ pub struct PoolReport {
     pub wakeups: u64,
     /// Threads made.
     pub threads_made: u64,
+    /// Times that a worker was found to keep a core from others: its item computed for long, or
+    /// slept without saying so.
+    pub caught: u64,
 }
 
 impl PoolReport {
     pub(crate) fn of(group: &Group) -> Vec<PoolReport> {
-        group
-            .pools
-            .iter()
-            .map(|pool| {
-                let (workers, idle, blocked, waiting) = pool.sizes();
-                let stats = &pool.stats;
-                PoolReport {
-                    scope: group.scope,
-                    strict: !group.soft,
-                    pod: pool.spec.pod,
-                    node: pool.spec.node,
-                    cpus: pool.cpus(),
-                    away: pool.reading().away(),
-                    workers,
-                    idle,
-                    blocked,
-                    waiting,
-                    ran: stats.ran.load(Ordering::Relaxed),
-                    taken_over: stats.taken_over.load(Ordering::Relaxed),
-                    wakeups: stats.wakeups.load(Ordering::Relaxed),
-                    threads_made: stats.threads_made.load(Ordering::Relaxed),
-                }
-            })
-            .collect()
+        (0..group.pools.len()).map(|pool| PoolReport::of_pool(group, pool)).collect()
+    }
+
+    pub(crate) fn of_pool(group: &Group, pool: usize) -> PoolReport {
+        let pool = &group.pools[pool];
+        let (workers, idle, blocked, waiting) = pool.sizes();
+        let stats = &pool.stats;
+        PoolReport {
+            scope: group.scope,
+            strict: !group.soft,
+            pod: pool.spec.pod,
+            node: pool.spec.node,
+            cpus: pool.cpus(),
+            away: pool.reading().away(),
+            workers,
+            idle,
+            blocked,
+            waiting,
+            ran: stats.ran.load(Ordering::Relaxed),
+            taken_over: stats.taken_over.load(Ordering::Relaxed),
+            wakeups: stats.wakeups.load(Ordering::Relaxed),
+            threads_made: stats.threads_made.load(Ordering::Relaxed),
+            caught: stats.caught.load(Ordering::Relaxed),
+        }
     }
 }

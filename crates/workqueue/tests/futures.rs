@@ -13,7 +13,9 @@ use corewise_workqueue::{JoinError, WorkerPools, Workqueue};
 
 fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
     let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
-    let pools = WorkerPools::new(&machine.expect("a valid description"));
+    let pools = WorkerPools::builder(&machine.expect("a valid description"));
+    // Items of these tests keep a core for as long as they need: none is to be found at it.
+    let pools = pools.cpu_intensive_after(std::time::Duration::ZERO).build();
     let queue = Workqueue::builder("futures").scope(AffinityScope::System).build(&pools);
     (pools, queue.expect("a queue"))
 }

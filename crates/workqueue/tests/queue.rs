@@ -14,9 +14,14 @@ fn machine(cpus: u32) -> Machine {
     Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1")).expect("a valid description")
 }
 
+/// Items of these tests keep a core for as long as they need: none is to be found at it.
+fn pools(machine: &Machine) -> WorkerPools {
+    WorkerPools::builder(machine).cpu_intensive_after(std::time::Duration::ZERO).build()
+}
+
 /// A queue with one pod of `cpus` CPUs.
 fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
-    let pools = WorkerPools::new(&machine(cpus));
+    let pools = pools(&machine(cpus));
     let queue =
         Workqueue::builder("test").scope(AffinityScope::System).build(&pools).expect("a queue");
     (pools, queue)
@@ -81,7 +86,7 @@ fn an_item_queued_during_its_own_run_runs_again() {
 
 #[test]
 fn an_item_never_runs_on_two_workers_whichever_queues_it_is_on() {
-    let pools = WorkerPools::new(&machine(4));
+    let pools = pools(&machine(4));
     let one = Workqueue::builder("one").scope(AffinityScope::System).build(&pools).unwrap();
     let two = Workqueue::builder("two").scope(AffinityScope::Cpu).build(&pools).unwrap();
     let (inside, twice) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -209,7 +214,7 @@ fn an_item_may_flush_another_queue_on_the_only_worker_they_share() {
 
 #[test]
 fn work_for_a_cpu_that_the_queue_lacks_runs_in_some_pod() {
-    let pools = WorkerPools::new(&machine(4));
+    let pools = pools(&machine(4));
     let queue = Workqueue::builder("half")
         .scope(AffinityScope::Cpu)
         .strict(true)
@@ -314,7 +319,7 @@ fn no_more_items_run_at_once_than_the_pod_has_cpus() {
 
 #[test]
 fn soft_work_leaves_a_saturated_pod_and_comes_home() {
-    let pools = WorkerPools::new(&machine(2));
+    let pools = pools(&machine(2));
     let queue = Workqueue::builder("soft").scope(AffinityScope::Cpu).build(&pools).unwrap();
     let second_ran = Arc::new(Completion::new());
     let (waits, rings) = (Arc::clone(&second_ran), Arc::clone(&second_ran));
@@ -335,7 +340,7 @@ fn soft_work_leaves_a_saturated_pod_and_comes_home() {
 
 #[test]
 fn strict_work_never_leaves_its_pod() {
-    let pools = WorkerPools::new(&machine(2));
+    let pools = pools(&machine(2));
     let queue =
         Workqueue::builder("strict").scope(AffinityScope::Cpu).strict(true).build(&pools).unwrap();
     let release = Arc::new(Completion::new());
@@ -427,7 +432,7 @@ fn shutdown_may_be_called_from_an_item() {
 
 #[test]
 fn cpus_that_the_machine_lacks_are_refused_by_name() {
-    let pools = WorkerPools::new(&machine(2));
+    let pools = pools(&machine(2));
     let error = Workqueue::builder("far").cpus(CpuSet::from_iter([7])).build(&pools).unwrap_err();
     assert!(matches!(error, BuildError::NoCpus { .. }));
     assert_eq!(
@@ -542,7 +547,7 @@ fn idle_workers_sleep_and_stay_asleep() {
         all.sort();
         all
     }
-    let pools = WorkerPools::new(&machine(4));
+    let pools = pools(&machine(4));
     // The scope is this test's own, and with it the names of its threads.
     let queue = Workqueue::builder("rest").scope(AffinityScope::Smt).build(&pools).unwrap();
     for cpu in 0..4 {
@@ -562,7 +567,7 @@ fn idle_workers_sleep_and_stay_asleep() {
 fn nothing_is_lost_under_a_storm_from_many_threads() {
     const THREADS: usize = 4;
     let each = if std::env::var_os("COREWISE_LONG").is_some() { 500_000 } else { 20_000 };
-    let pools = WorkerPools::new(&machine(4));
+    let pools = pools(&machine(4));
     let queue = Workqueue::builder("storm").scope(AffinityScope::Cpu).build(&pools).unwrap();
     let ran = Arc::new(AtomicUsize::new(0));
     std::thread::scope(|scope| {

@@ -206,11 +206,12 @@ impl<F: FencePolicy> Group<F> {
         {
             let mut inner = pool.inner.lock();
             inner.drain(pool);
+            me.item_is_over(&mut inner.counts);
             if !inner.counts.may_take() {
                 return None;
             }
             if let Some(running) = inner.start_next() {
-                let action = self.took(me, &mut inner);
+                let action = self.took(me, &mut inner, &running);
                 drop(inner);
                 self.perform(me.pool, action);
                 return Some((running, me.pool));
@@ -221,15 +222,19 @@ impl<F: FencePolicy> Group<F> {
         }
         let (running, home) =
             pool.spec.near.iter().find_map(|&other| Some((self.rob(other)?, other)))?;
-        let action = self.took(me, &mut pool.inner.lock());
+        let action = self.took(me, &mut pool.inner.lock(), &running);
         self.perform(me.pool, action);
         Some((running, home))
     }
 
     /// `me` has found something: it is no searcher any more, and somebody else may have to be.
-    fn took(&self, me: &Worker, inner: &mut Inner) -> Action {
+    fn took(&self, me: &Worker, inner: &mut Inner, running: &Running) -> Action {
         me.stop_searching(&mut inner.counts);
-        inner.cannot_make = false;
+        me.begins(&mut inner.counts, running.is_cpu_intensive());
+        // The timekeeper asks again too, but only where work waits, and if there is one.
+        if inner.refused.is_some_and(|when| self.keeper.may_retry(when)) {
+            inner.refused = None;
+        }
         self.settle(me.pool, inner, true)
     }
 
@@ -316,27 +321,6 @@ impl<F: FencePolicy> Group<F> {
             // Somebody took it off the list, and has left or will leave the token.
             None => Step::Park { surplus: false },
         }
-    }
-
-    /// A worker is about to block: its core is free for another.
-    pub(crate) fn begin_blocking(self: &Arc<Self>, index: usize) {
-        let action = {
-            let mut inner = self.pools[index].inner.lock();
-            inner.counts.blocked += 1;
-            self.settle(index, &mut inner, true)
-        };
-        self.perform(index, action);
-    }
-
-    /// It goes on. If its replacement is busy there is one active worker too many for a while:
-    /// whoever ends its item first goes idle (`Counts::may_take`).
-    pub(crate) fn end_blocking(self: &Arc<Self>, index: usize) {
-        let action = {
-            let mut inner = self.pools[index].inner.lock();
-            inner.counts.blocked -= 1;
-            self.settle(index, &mut inner, false)
-        };
-        self.perform(index, action);
     }
 
     /// Publishes the counts; true where WAKE is set now and wasn't before.
@@ -444,14 +428,27 @@ impl<F: FencePolicy> Group<F> {
     /// Starts the thread of a worker that is counted already, as the searcher.
     fn make_worker(self: &Arc<Self>, index: usize) {
         let pool = &self.pools[index];
-        let worker = pool.inner.lock().enroll(index);
+        let worker = {
+            let mut inner = pool.inner.lock();
+            inner.making += 1;
+            inner.enroll(index)
+        };
         let id = worker.id;
+        if self.keeper.has_rescuers() {
+            // It may take long, and meanwhile the rescuers are there.
+            self.keeper.ask();
+        }
         match worker::start(self, worker) {
             Ok(handle) => {
                 PoolStats::count(&pool.stats.threads_made, 1);
-                pool.inner.lock().made(id, handle);
+                let mut inner = pool.inner.lock();
+                inner.making -= 1;
+                inner.made(id, handle);
             }
-            Err(error) => self.not_made(index, id, &error),
+            Err(error) => {
+                pool.inner.lock().making -= 1;
+                self.not_made(index, id, &error);
+            }
         }
     }
 
@@ -463,14 +460,14 @@ impl<F: FencePolicy> Group<F> {
         inner.workers.remove(&id);
         inner.counts.total -= 1;
         inner.counts.searching = false;
-        inner.cannot_make = true;
+        inner.refused = Some(self.keeper.now());
         if inner.closing {
             pool.left.notify_all();
         }
         let action = self.settle(index, &mut inner, false);
         drop(inner);
         match action {
-            Action::Make => unreachable!("cannot_make is set"),
+            Action::Make => unreachable!("a thread was refused just now"),
             other => self.perform(index, other),
         }
     }

@@ -8,6 +8,7 @@
 //! takes each pool's under its own.
 
 mod ending;
+pub(crate) mod excuse;
 mod follow;
 pub(crate) mod group;
 mod pick;
@@ -23,6 +24,7 @@ pub(crate) mod worker;
 use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::fence::FencePolicy;
@@ -97,6 +99,8 @@ pub(crate) struct PoolStats {
     pub(crate) taken_over: AtomicU64,
     /// A: statistics: parked workers woken.
     pub(crate) wakeups: AtomicU64,
+    /// A: statistics: items that were found to keep a core from others.
+    pub(crate) caught: AtomicU64,
     /// A: statistics: threads made.
     pub(crate) threads_made: AtomicU64,
     /// A: statistics: time on CPUs of workers that have left, in nanoseconds.
@@ -110,8 +114,12 @@ pub(super) struct Inner {
     /// Last in, first out: the worker that parked last has the warmest caches.
     idle: Vec<Arc<Worker>>,
     counts: Counts,
-    /// A thread couldn't be made; not tried again until a worker has taken something.
-    cannot_make: bool,
+    /// When a thread couldn't be made; not tried again for a while.
+    refused: Option<Duration>,
+    /// Threads that are being made.
+    making: usize,
+    /// Items taken from the list.
+    taken: u64,
     closing: bool,
     next_worker: u32,
     /// By number.
@@ -149,7 +157,9 @@ impl<F: FencePolicy> Pool<F> {
                 list: List::new(),
                 idle: Vec::new(),
                 counts,
-                cannot_make: false,
+                refused: None,
+                making: 0,
+                taken: 0,
                 closing: false,
                 next_worker: 0,
                 workers: HashMap::new(),
@@ -208,6 +218,7 @@ impl Inner {
     /// is tried.
     pub(super) fn start_next(&mut self) -> Option<Running> {
         while let Some(queued) = self.list.pop_front() {
+            self.taken += 1;
             if let Some(running) = queued.start() {
                 return Some(running);
             }
@@ -218,7 +229,7 @@ impl Inner {
     /// The counts as the policy should see them.
     fn counts(&self) -> Counts {
         let mut counts = self.counts;
-        if self.cannot_make {
+        if self.refused.is_some() {
             counts.max = counts.total;
         }
         counts

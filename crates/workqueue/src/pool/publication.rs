@@ -3,7 +3,6 @@
 //! It is written once an item, by the worker alone, with plain stores on a cache line of its own. A
 //! reader that meets it in the middle of a change looks again (a sequence lock); nobody waits for a
 //! reader, and no clock is read.
-#![allow(dead_code, reason = "the watchdog and the dump read it")]
 
 use std::panic::Location;
 use std::ptr;

@@ -134,12 +134,12 @@ fn stepped_a_search_that_ends_at_home_leaves_no_other_pod_waiting() {
 fn stepped_a_core_that_a_blocking_region_frees_helps_a_saturated_pod() {
     let (group, log) = (group(2, 1), Log::default());
     let _busy = group.enlist(0);
-    let (idle, _blocks) = (group.enlist(1), group.enlist(1));
+    let (idle, blocks) = (group.enlist(1), group.enlist(1));
     park(&group, &idle);
     // Pod 1's core is taken as well: nobody to wake.
     push(&group, 0, &log, 1);
     assert!(!idle.take_wake());
-    group.begin_blocking(1);
+    group.begin_blocking(&blocks);
     assert!(idle.take_wake(), "pod 1 has a free core and an idle worker, pod 0 has work");
     assert_eq!(group.step(&idle), Step::Again);
     assert_eq!(*log.lock(), [1]);
@@ -150,10 +150,10 @@ fn stepped_a_returning_worker_is_one_too_many_and_goes_idle() {
     let (group, log) = (group(1, 1), Log::default());
     let (first, second) = (group.enlist(0), group.enlist(0));
     // The first is inside a blocking region, the second took its place.
-    group.begin_blocking(0);
+    group.begin_blocking(&first);
     push(&group, 0, &log, 1);
     assert_eq!(group.step(&second), Step::Again);
-    group.end_blocking(0);
+    group.end_blocking(&first);
     push(&group, 0, &log, 2);
     assert!(matches!(group.step(&first), Step::Park { .. }), "its place is taken");
     assert_eq!(*log.lock(), [1]);

@@ -26,6 +26,9 @@ pub(crate) struct Worker {
     /// A: the kernel's number of its thread; 0 before that has started, and for one that is driven
     /// by hand.
     tid: AtomicU32,
+    /// L: the pool's lock: what it is excused for, see [`Excuse`](super::excuse::Excuse); atomic
+    /// only because a worker is shared.
+    pub(super) excuses: AtomicU32,
     /// A: somebody took it off the idle list. Set under the pool's lock before the unpark, taken
     /// by the worker after its park: a park that returns without it was spurious. Relaxed: the
     /// token orders.
@@ -43,6 +46,7 @@ impl Worker {
             parker: Parker::new(),
             shown: CachePadded::new(Publication::new()),
             tid: AtomicU32::new(0),
+            excuses: AtomicU32::new(0),
             woken: AtomicBool::new(false),
             searching: AtomicBool::new(false),
         }
@@ -97,8 +101,11 @@ impl Worker {
     }
 
     /// Tells the pool when the calling thread, which is this worker's, blocks.
-    pub(crate) fn observe<F: FencePolicy>(&self, group: &Arc<Group<F>>) -> ObserverGuard {
-        context::observe(Rc::new(Blocks { group: Arc::clone(group), pool: self.pool }))
+    pub(crate) fn observe<F: FencePolicy>(
+        self: &Arc<Self>,
+        group: &Arc<Group<F>>,
+    ) -> ObserverGuard {
+        context::observe(Rc::new(Blocks { group: Arc::clone(group), worker: Arc::clone(self) }))
     }
 
     /// The loop of a worker's thread, until it leaves the pool.
@@ -123,16 +130,16 @@ impl Worker {
 /// Tells the pool when its worker blocks.
 struct Blocks<F: FencePolicy> {
     group: Arc<Group<F>>,
-    pool: usize,
+    worker: Arc<Worker>,
 }
 
 impl<F: FencePolicy> BlockingObserver for Blocks<F> {
     fn begin(&self) {
-        self.group.begin_blocking(self.pool);
+        self.group.begin_blocking(&self.worker);
     }
 
     fn end(&self) {
-        self.group.end_blocking(self.pool);
+        self.group.end_blocking(&self.worker);
     }
 }
 

@@ -3,13 +3,14 @@
 use std::panic::Location;
 
 use super::policy::worth_a_report;
+use crate::pool::excuse::Excuse;
 
 /// How many functions are remembered: the kernel's `WCI_MAX_ENTS`. Those that come later are
 /// counted in their queue and not reported.
 const FUNCTIONS: usize = 128;
 
-/// What a worker runs: the function's name, and where it was queued.
-pub(crate) type Function = (&'static str, Option<&'static Location<'static>>);
+/// A function's name, where it was queued, and how it keeps its core.
+type Function = (&'static str, &'static Location<'static>, Excuse);
 
 /// How often each function was caught.
 #[derive(Debug, Default)]
@@ -19,7 +20,13 @@ pub(crate) struct Hogs {
 
 impl Hogs {
     /// It was caught once more. How often so far, where that is worth a report.
-    pub(crate) fn caught(&mut self, function: Function) -> Option<u64> {
+    pub(crate) fn caught(
+        &mut self,
+        name: &'static str,
+        site: &'static Location<'static>,
+        why: Excuse,
+    ) -> Option<u64> {
+        let function = (name, site, why);
         let known = self.hits.iter().position(|(known, _)| *known == function);
         let place = match known {
             Some(place) => place,
@@ -43,9 +50,10 @@ mod tests {
     fn automatic_cpu_intensive_is_reported_from_the_fourth_hit_with_doubling_back_off() {
         let mut hogs = Hogs::default();
         let here = Location::caller();
-        let reports: Vec<u64> = (0..40).filter_map(|_| hogs.caught(("f", Some(here)))).collect();
+        let mut caught = |name| hogs.caught(name, here, Excuse::Intensive);
+        let reports: Vec<u64> = (0..40).filter_map(|_| caught("f")).collect();
         assert_eq!(reports, [4, 8, 16, 32]);
-        assert_eq!(hogs.caught(("g", Some(here))), None, "each function has its own count");
+        assert_eq!(caught("g"), None, "each function has its own count");
     }
 
     #[test]
@@ -55,7 +63,8 @@ mod tests {
             (0..130).map(|n| &*Box::leak(format!("f{n}").into_boxed_str())).collect();
         for _ in 0..4 {
             for name in &names {
-                let reported = hogs.caught((name, None)).is_some();
+                let here = Location::caller();
+                let reported = hogs.caught(name, here, Excuse::Asleep).is_some();
                 let tracked = names[..128].contains(name);
                 assert!(tracked || !reported, "{name} came too late");
             }

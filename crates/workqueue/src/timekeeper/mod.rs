@@ -1,27 +1,36 @@
 //! The timekeeper: what has to happen at a time, and what has to be looked at now and then. Read
 //! `README.md` beside this file first: it has the steps by name.
 //!
-//! Lock order: `state` is taken last and nothing is called under it.
-#![allow(dead_code, reason = "the watch and the timers come next")]
+//! Lock order: `watch`, then a pool's lock; `state` is taken last. Users' code is called under none.
 
 pub(crate) mod alarm;
 pub(crate) mod cpu_time;
+#[allow(dead_code, reason = "the delayed items come next")]
 mod heap;
 mod hogs;
 mod policy;
+#[cfg(all(test, not(loom)))]
+mod stepped;
+mod watch;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+#[cfg(any(test, loom))]
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::thread::JoinHandle;
 use corewise_sync::{Mutex, thread};
 
 use crate::error::shielded;
+use crate::link::Shared;
+use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::spawn::spawn;
+use crate::stall::StallReport;
 use alarm::Alarm;
+use policy::RETRY_AFTER;
+use watch::{Found, ThreadTimes, Watch};
 
 /// How long a pool with work waiting may make no progress before that is reported.
 pub const DEFAULT_STALL_AFTER: Duration = Duration::from_secs(30);
@@ -34,13 +43,17 @@ pub const DEFAULT_CPU_INTENSIVE_AFTER: Duration = Duration::from_millis(10);
 pub(crate) struct Settings {
     pub(crate) stall_after: Duration,
     pub(crate) cpu_intensive_after: Duration,
+    pub(crate) on_stall: Option<Arc<OnStall>>,
 }
+
+type OnStall = dyn Fn(&StallReport) + Send + Sync;
 
 impl Default for Settings {
     fn default() -> Self {
         Settings {
             stall_after: DEFAULT_STALL_AFTER,
             cpu_intensive_after: DEFAULT_CPU_INTENSIVE_AFTER,
+            on_stall: None,
         }
     }
 }
@@ -59,6 +72,7 @@ impl fmt::Debug for Settings {
 enum Clock {
     Real(Instant),
     /// A: driven by hand, in nanoseconds.
+    #[cfg(any(test, loom))]
     ByHand(AtomicU64),
 }
 
@@ -66,6 +80,7 @@ impl Clock {
     fn now(&self) -> Duration {
         match self {
             Clock::Real(origin) => origin.elapsed(),
+            #[cfg(any(test, loom))]
             Clock::ByHand(now) => Duration::from_nanos(now.load(Ordering::Relaxed)),
         }
     }
@@ -77,6 +92,8 @@ pub(crate) struct Timekeeper {
     /// I: real, or driven by hand; then there is no thread either.
     clock: Clock,
     settings: Settings,
+    /// L: is the lock; guards what is remembered between looks at the pools.
+    watch: Mutex<Watch>,
     /// L: is the lock; guards the thread, and what it is there for.
     state: Mutex<State>,
 }
@@ -85,13 +102,17 @@ struct State {
     thread: Thread,
     /// The pools were closed: no more timers.
     closed: bool,
-    groups: Vec<Weak<Group>>,
+    /// When the system refused a thread, if it did.
+    refused: Option<Duration>,
+    /// For their names in reports, and their counters.
+    queues: Vec<(u64, Weak<Shared>)>,
 }
 
 enum Thread {
     /// Nobody needed it yet.
     None,
     /// The clock is driven by hand.
+    #[cfg(any(test, loom))]
     ByHand,
     Made(JoinHandle<()>),
     /// It has to end, or has ended.
@@ -110,14 +131,69 @@ impl Timekeeper {
         Self::with(settings, Clock::ByHand(AtomicU64::new(0)), Thread::ByHand)
     }
 
+    /// Without a thread, and with made-up figures of the workers' threads.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn with_times(settings: Settings, times: watch::ByHand) -> Arc<Timekeeper> {
+        let keeper = Self::by_hand(settings);
+        *keeper.watch.lock() = Watch::new(ThreadTimes::by_hand(times));
+        keeper
+    }
+
+    /// Moves the clock that is driven by hand, and does what is due then. Whether there will be
+    /// anything to do later.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn advance(self: &Arc<Self>, by: Duration) -> bool {
+        if let Clock::ByHand(now) = &self.clock {
+            let by = u64::try_from(by.as_nanos()).expect("a test's time");
+            now.fetch_add(by, Ordering::Relaxed);
+        }
+        loop {
+            let now = self.now();
+            match self.tick(now) {
+                Some(next) if next <= now => {}
+                next => return next.is_some(),
+            }
+        }
+    }
+
     fn with(settings: Settings, clock: Clock, thread: Thread) -> Arc<Timekeeper> {
-        let state = State { thread, closed: false, groups: Vec::new() };
-        Arc::new(Timekeeper { alarm: Alarm::new(), clock, settings, state: Mutex::new(state) })
+        let state = State { thread, closed: false, refused: None, queues: Vec::new() };
+        Arc::new(Timekeeper {
+            alarm: Alarm::new(),
+            clock,
+            settings,
+            watch: Mutex::new(Watch::new(ThreadTimes::default())),
+            state: Mutex::new(state),
+        })
     }
 
     /// From here on these pools are looked at when they have more work than they can take.
     pub(crate) fn look_after(&self, group: &Arc<Group>) {
-        self.state.lock().groups.push(Arc::downgrade(group));
+        self.watch.lock().add(group);
+    }
+
+    /// From here on this queue is known by its number.
+    pub(crate) fn know(&self, queue: &Arc<Shared>) {
+        let mut state = self.state.lock();
+        state.queues.retain(|(_, queue)| queue.strong_count() > 0);
+        state.queues.push((queue.id, Arc::downgrade(queue)));
+    }
+
+    fn queue(&self, id: u64) -> Option<Arc<Shared>> {
+        // No other is upgraded: it could be the last handle, which must not be dropped under the
+        // lock.
+        let state = self.state.lock();
+        state.queues.iter().find(|(known, _)| *known == id)?.1.upgrade()
+    }
+
+    /// The time since the pools were made.
+    pub(crate) fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    /// Whether the system may be asked for a thread again, that refused one at this moment.
+    pub(crate) fn may_retry(&self, refused: Duration) -> bool {
+        self.now().saturating_sub(refused) >= RETRY_AFTER
     }
 
     /// Ask (see `README.md`): some pool has work that it can't take. The caller has put a full
@@ -134,19 +210,28 @@ impl Timekeeper {
     fn wake(self: &Arc<Self>) -> bool {
         let there = {
             let mut state = self.state.lock();
-            if matches!(state.thread, Thread::None) {
+            let may = state.refused.is_none_or(|when| self.may_retry(when));
+            if matches!(state.thread, Thread::None) && may {
                 let its = Arc::clone(self);
                 match spawn("cw-time".into(), move || its.run()) {
                     Ok(handle) => state.thread = Thread::Made(handle),
-                    Err(error) => tracing::error!(
-                        %error,
-                        "no thread for the timekeeper: nobody notices work that is stuck"
-                    ),
+                    Err(error) => {
+                        state.refused = Some(self.now());
+                        tracing::error!(
+                            %error,
+                            "no thread for the timekeeper: nobody notices work that is stuck"
+                        );
+                    }
                 }
             }
-            matches!(state.thread, Thread::Made(_) | Thread::ByHand)
+            !matches!(state.thread, Thread::None | Thread::Over)
         };
-        self.alarm.ring();
+        if there {
+            self.alarm.ring();
+        } else {
+            // Whoever asks next tries again.
+            self.alarm.lower(|| false);
+        }
         there
     }
 
@@ -165,15 +250,68 @@ impl Timekeeper {
     }
 
     fn is_over(&self) -> bool {
-        let state = self.state.lock();
-        matches!(state.thread, Thread::Over)
-            || state.closed && state.groups.iter().all(|group| group.strong_count() == 0)
+        let (over, closed) = {
+            let state = self.state.lock();
+            (matches!(state.thread, Thread::Over), state.closed)
+        };
+        over || closed && !self.watch.lock().any_left()
     }
 
     /// Does what is due. When there will be something to do next.
-    pub(crate) fn tick(self: &Arc<Self>, _now: Duration) -> Option<Duration> {
-        self.alarm.lower(|| false);
-        None
+    pub(crate) fn tick(self: &Arc<Self>, now: Duration) -> Option<Duration> {
+        if !self.alarm.is_raised() {
+            return None;
+        }
+        let (found, next) = {
+            let mut watch = self.watch.lock();
+            let (found, next) = watch.look(now, &self.settings);
+            // Lower and Relook.
+            let again = next.is_none() && !self.alarm.lower(|| watch.anything());
+            (found, if again { Some(now) } else { next })
+        };
+        for found in found {
+            self.tell(found);
+        }
+        next
+    }
+
+    /// Passes on what a look found.
+    fn tell(&self, found: Found) {
+        match found {
+            Found::Caught { shown, why, hits } => {
+                let queue = self.queue(shown.label.queue);
+                if let Some(queue) = &queue {
+                    queue.caught(why);
+                }
+                let Some(hits) = hits else { return };
+                let name = queue.as_ref().map_or("", |queue| &queue.name);
+                let (function, site) = ((shown.label.name)(), shown.label.site);
+                if why == Excuse::Asleep {
+                    tracing::warn!(
+                        queue = name, function, %site, hits,
+                        "a work item blocks without saying so: wrap what blocks in block_in_place"
+                    );
+                } else {
+                    tracing::warn!(
+                        queue = name, function, %site, hits,
+                        "a work item computes for long: its queue should be cpu_intensive"
+                    );
+                }
+            }
+            Found::Mayday { .. } => {}
+            Found::Stalled { group, pool, since } => {
+                let report = StallReport::of(&group, pool, since, |id| self.queue(id));
+                tracing::error!("a worker pool is stalled: {report}");
+                if let Some(callback) = &self.settings.on_stall {
+                    shielded("the callback for stalls", || callback(&report));
+                }
+            }
+        }
+    }
+
+    /// Whether any queue has a rescuer.
+    pub(crate) fn has_rescuers(&self) -> bool {
+        false
     }
 
     /// Some pools are gone: the thread ends with the last, once all was closed.

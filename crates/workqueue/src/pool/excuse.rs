@@ -1,0 +1,192 @@
+//! Workers that are excused: they run something, but aren't counted for the pod's cores, so that
+//! another may start. Either they said so (a blocking region, a CPU-intensive queue), or the
+//! timekeeper caught them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::atomic::Ordering;
+use corewise_sync::fence::FencePolicy;
+
+use super::group::Group;
+use super::publication::Shown;
+use super::worker::Worker;
+use super::{Inner, PoolStats};
+use crate::policy::Counts;
+
+/// Why a worker is excused; a bit each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Excuse {
+    /// It is inside a blocking region.
+    Region = 1,
+    /// Its item is of a queue that is CPU-intensive.
+    Declared = 1 << 1,
+    /// The timekeeper found that its item computes without a pause.
+    Intensive = 1 << 2,
+    /// The timekeeper found that its item sleeps, and hadn't said so.
+    Asleep = 1 << 3,
+}
+
+/// The excuses that end with the item.
+const OF_THE_ITEM: u32 = Excuse::Declared as u32 | Excuse::Intensive as u32 | Excuse::Asleep as u32;
+
+/// What the timekeeper sees of a pool at a look.
+pub(crate) struct Look {
+    /// Items taken from the list so far, by anybody.
+    pub(crate) taken: u64,
+    /// The work that waits has no worker and can't get one: no thread can be made.
+    pub(crate) helpless: bool,
+    /// When the system refused a thread last, if it is to be asked again.
+    pub(crate) refused: Option<Duration>,
+    /// The workers that hold a core, and what they run.
+    pub(crate) at_work: Vec<(Arc<Worker>, Shown)>,
+}
+
+impl Worker {
+    /// Whether it is excused for this (a moment ago, without the pool's lock).
+    pub(crate) fn is_excused(&self, why: Excuse) -> bool {
+        self.excuses.load(Ordering::Relaxed) & why as u32 != 0
+    }
+
+    /// Under the pool's lock: changes its excuses, and the counts with them.
+    fn set_excuses(&self, counts: &mut Counts, change: impl FnOnce(u32) -> u32) {
+        let old = self.excuses.load(Ordering::Relaxed);
+        let new = change(old);
+        self.excuses.store(new, Ordering::Relaxed);
+        for (bits, by) in [(old, -1), (new, 1)] {
+            let count = match bits {
+                0 => continue,
+                bits if bits & Excuse::Region as u32 != 0 => &mut counts.blocked,
+                _ => &mut counts.intensive,
+            };
+            *count = count.saturating_add_signed(by);
+        }
+    }
+
+    /// Under the pool's lock: it begins an item of such a queue.
+    pub(super) fn begins(&self, counts: &mut Counts, cpu_intensive: bool) {
+        if cpu_intensive {
+            self.set_excuses(counts, |bits| bits | Excuse::Declared as u32);
+        }
+    }
+
+    /// Under the pool's lock: its item is over, and what it was excused for with it.
+    pub(super) fn item_is_over(&self, counts: &mut Counts) {
+        if self.excuses.load(Ordering::Relaxed) & OF_THE_ITEM != 0 {
+            self.set_excuses(counts, |bits| bits & !OF_THE_ITEM);
+        }
+    }
+}
+
+impl Inner {
+    /// Whether items wait here or in the inbox, and no worker is on its way to them.
+    fn is_stuck<F: FencePolicy>(&self, pool: &super::Pool<F>) -> bool {
+        let waiting = !self.list.is_empty() || !pool.inbox_is_empty();
+        waiting && (self.counts().saturated() || self.making > 0)
+    }
+}
+
+impl<F: FencePolicy> Group<F> {
+    /// A worker is about to block: its core is free for another.
+    pub(crate) fn begin_blocking(self: &Arc<Self>, me: &Worker) {
+        let action = {
+            let mut inner = self.pools[me.pool].inner.lock();
+            me.set_excuses(&mut inner.counts, |bits| bits | Excuse::Region as u32);
+            self.settle(me.pool, &mut inner, true)
+        };
+        self.perform(me.pool, action);
+    }
+
+    /// It goes on. If its replacement is busy there is one active worker too many for a while:
+    /// whoever ends its item first goes idle (`Counts::may_take`).
+    pub(crate) fn end_blocking(self: &Arc<Self>, me: &Worker) {
+        let action = {
+            let mut inner = self.pools[me.pool].inner.lock();
+            me.set_excuses(&mut inner.counts, |bits| bits & !(Excuse::Region as u32));
+            self.settle(me.pool, &mut inner, false)
+        };
+        self.perform(me.pool, action);
+    }
+
+    /// Whether a pool has work and no worker for it now.
+    pub(crate) fn is_stuck(&self, index: usize) -> bool {
+        let pool = &self.pools[index];
+        pool.inner.lock().is_stuck(pool)
+    }
+
+    /// A look at a pool that has work and no worker for it now; `None` where that isn't so.
+    pub(crate) fn look(self: &Arc<Self>, index: usize) -> Option<Look> {
+        let pool = &self.pools[index];
+        let mut inner = pool.inner.lock();
+        if !inner.is_stuck(pool) {
+            return None;
+        }
+        // What waits is to be counted. A transition as any other: who looks for work elsewhere has
+        // to find it in the list now.
+        inner.drain(pool);
+        let action = self.settle(index, &mut inner, false);
+        let at_work = |worker: &Arc<Worker>| {
+            let excused = worker.excuses.load(Ordering::Relaxed) != 0;
+            (!excused).then(|| worker.shown.read()).flatten().map(|s| (Arc::clone(worker), s))
+        };
+        let counts = inner.counts();
+        let look = Look {
+            taken: inner.taken,
+            // A core is free for it, so all that lacks is a thread.
+            helpless: inner.making > 0 || counts.saturated() && counts.has_core(),
+            refused: inner.refused,
+            at_work: inner.workers.values().filter_map(|m| at_work(&m.worker)).collect(),
+        };
+        drop(inner);
+        self.perform(index, action);
+        Some(look)
+    }
+
+    /// The workers of a pool that run something (a moment ago), and what.
+    pub(crate) fn running(&self, index: usize) -> Vec<(Arc<Worker>, Shown)> {
+        let inner = self.pools[index].inner.lock();
+        let mut running: Vec<_> = (inner.workers.values())
+            .filter_map(|member| Some((Arc::clone(&member.worker), member.worker.shown.read()?)))
+            .collect();
+        running.sort_by_key(|(worker, _)| worker.id);
+        running
+    }
+
+    /// Excuses a worker that was caught with this instance, if it is still at it and work still
+    /// waits: true where it was.
+    pub(crate) fn excuse(
+        self: &Arc<Self>,
+        worker: &Arc<Worker>,
+        instance: u64,
+        why: Excuse,
+    ) -> bool {
+        let pool = &self.pools[worker.pool];
+        let action = {
+            let mut inner = pool.inner.lock();
+            let at_it = worker.shown.read().is_some_and(|shown| shown.instance == instance);
+            let excused = worker.excuses.load(Ordering::Relaxed) != 0;
+            if !at_it || excused || !inner.is_stuck(pool) {
+                return false;
+            }
+            worker.set_excuses(&mut inner.counts, |bits| bits | why as u32);
+            PoolStats::count(&pool.stats.caught, 1);
+            self.settle(worker.pool, &mut inner, false)
+        };
+        self.perform(worker.pool, action);
+        true
+    }
+
+    /// Asks the system for a thread again, if it refused one and work waits.
+    pub(crate) fn retry(self: &Arc<Self>, index: usize) {
+        let pool = &self.pools[index];
+        let action = {
+            let mut inner = pool.inner.lock();
+            if inner.refused.is_none() || !inner.is_stuck(pool) {
+                return;
+            }
+            inner.refused = None;
+            self.settle(index, &mut inner, false)
+        };
+        self.perform(index, action);
+    }
+}

@@ -1,0 +1,219 @@
+//! A look at the pools that have more work than they can take, each tick while there are any:
+//! which workers keep their core from others, who needs rescue, what is stalled.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::Settings;
+use super::cpu_time::{CpuTime, Reading};
+use super::hogs::Hogs;
+use super::policy::{Calls, Progress, RETRY_AFTER, Sample, Seen, TICK, Verdict};
+use crate::pool::excuse::Excuse;
+use crate::pool::group::Group;
+use crate::pool::publication::Shown;
+use crate::pool::worker::Worker;
+
+/// What is remembered between looks.
+pub(super) struct Watch {
+    /// Those that are looked at.
+    groups: Vec<Watched>,
+    /// Not before this moment.
+    next: Duration,
+    /// The last look found nothing.
+    quiet: bool,
+    hogs: Hogs,
+    times: ThreadTimes,
+}
+
+struct Watched {
+    group: Weak<Group>,
+    /// By pool: those that were stuck at the last look.
+    pools: HashMap<usize, Stuck>,
+}
+
+/// A pool that has work and no worker for it.
+struct Stuck {
+    progress: Progress,
+    /// By number.
+    workers: HashMap<u32, Seen>,
+}
+
+/// What a look found.
+pub(super) enum Found {
+    /// A worker was excused, so that other work may start.
+    Caught { shown: Shown, why: Excuse, hits: Option<u64> },
+    /// The pool's work has no worker, and no thread can be made.
+    #[allow(dead_code, reason = "the rescuers come next")]
+    Mayday { group: Arc<Group>, pool: usize },
+    /// The pool makes no progress.
+    Stalled { group: Arc<Group>, pool: usize, since: Duration },
+}
+
+impl Watch {
+    pub(super) fn new(times: ThreadTimes) -> Watch {
+        let (groups, hogs) = (Vec::new(), Hogs::default());
+        Watch { groups, next: Duration::ZERO, quiet: false, hogs, times }
+    }
+
+    pub(super) fn add(&mut self, group: &Arc<Group>) {
+        self.groups.retain(|watched| watched.group.strong_count() > 0);
+        self.groups.push(Watched { group: Arc::downgrade(group), pools: HashMap::new() });
+    }
+
+    /// Whether any pools are left.
+    pub(super) fn any_left(&self) -> bool {
+        self.groups.iter().any(|watched| watched.group.strong_count() > 0)
+    }
+
+    /// Whether any pool has work and no worker for it.
+    pub(super) fn anything(&self) -> bool {
+        let groups = self.groups.iter().filter_map(|watched| watched.group.upgrade());
+        groups.into_iter().any(|group| (0..group.pools.len()).any(|pool| group.is_stuck(pool)))
+    }
+
+    /// Looks, if it is time: what it found, and when to look next. `None` where there is nothing to
+    /// look after any more.
+    pub(super) fn look(
+        &mut self,
+        now: Duration,
+        settings: &Settings,
+    ) -> (Vec<Found>, Option<Duration>) {
+        let mut found = Vec::new();
+        if now < self.next {
+            return (found, Some(self.next));
+        }
+        let mut any = false;
+        for watched in &mut self.groups {
+            let Some(group) = watched.group.upgrade() else { continue };
+            for index in 0..group.pools.len() {
+                let stuck = watched.pools.remove(&index);
+                let mut looker = Looker {
+                    now,
+                    settings,
+                    group: &group,
+                    hogs: &mut self.hogs,
+                    times: &mut self.times,
+                    found: &mut found,
+                };
+                if let Some(stuck) = looker.look(index, stuck) {
+                    watched.pools.insert(index, stuck);
+                    any = true;
+                }
+            }
+        }
+        // A storm of pushes meets a saturated pool at every other item: the alarm isn't lowered at
+        // the first quiet look, or each of them would raise it again.
+        let over = !any && self.quiet;
+        self.quiet = !any && !over;
+        if over {
+            self.times.open.clear();
+        }
+        self.next = now + tick(settings);
+        (found, (!over).then_some(self.next))
+    }
+}
+
+/// The distance between looks.
+fn tick(settings: &Settings) -> Duration {
+    match settings.cpu_intensive_after {
+        Duration::ZERO => TICK,
+        threshold => threshold.clamp(Duration::from_millis(1), TICK),
+    }
+}
+
+/// One look at the pools of a group.
+struct Looker<'a> {
+    now: Duration,
+    settings: &'a Settings,
+    group: &'a Arc<Group>,
+    hogs: &'a mut Hogs,
+    times: &'a mut ThreadTimes,
+    found: &'a mut Vec<Found>,
+}
+
+impl Looker<'_> {
+    /// Looks at one pool; what to remember of it where it is stuck.
+    fn look(&mut self, pool: usize, before: Option<Stuck>) -> Option<Stuck> {
+        let look = self.group.look(pool)?;
+        let Settings { cpu_intensive_after, stall_after, .. } = *self.settings;
+        let Stuck { mut progress, workers: mut seen } = before.unwrap_or_else(|| Stuck {
+            progress: Progress::first(self.now, look.taken),
+            workers: HashMap::new(),
+        });
+
+        let mut workers = HashMap::new();
+        for (worker, shown) in look.at_work {
+            let thread = self.times.read(&worker);
+            let sample = Sample { at: self.now, instance: shown.instance, thread };
+            let (seen, verdict) = match seen.remove(&worker.id) {
+                None => (Seen::first(sample), Verdict::Fine),
+                Some(mut seen) => {
+                    let verdict = seen.look(sample, cpu_intensive_after);
+                    (seen, verdict)
+                }
+            };
+            let why = match verdict {
+                Verdict::Fine => None,
+                Verdict::CpuIntensive => Some(Excuse::Intensive),
+                Verdict::Blocks => Some(Excuse::Asleep),
+            };
+            if let Some(why) = why
+                && self.group.excuse(&worker, shown.instance, why)
+            {
+                let hits = self.hogs.caught((shown.label.name)(), shown.label.site, why);
+                self.found.push(Found::Caught { shown, why, hits });
+            }
+            workers.insert(worker.id, seen);
+        }
+
+        if look.refused.is_some_and(|when| self.now.saturating_sub(when) >= RETRY_AFTER) {
+            self.group.retry(pool);
+        }
+        let calls = progress.look(self.now, look.taken, look.helpless, stall_after);
+        let Calls { mayday, stalled } = calls;
+        if mayday {
+            self.found.push(Found::Mayday { group: Arc::clone(self.group), pool });
+        }
+        if let Some(since) = stalled {
+            self.found.push(Found::Stalled { group: Arc::clone(self.group), pool, since });
+        }
+        Some(Stuck { progress, workers })
+    }
+}
+
+#[cfg(test)]
+pub(super) type ByHand = Box<dyn FnMut(&Worker) -> Option<Reading> + Send>;
+
+/// Where the figures of workers' threads come from: `/proc`, whose files stay open between looks.
+#[derive(Default)]
+pub(super) struct ThreadTimes {
+    /// By number of the thread.
+    open: HashMap<u32, CpuTime>,
+    /// A test's figures instead.
+    #[cfg(test)]
+    by_hand: Option<ByHand>,
+}
+
+impl ThreadTimes {
+    #[cfg(test)]
+    pub(super) fn by_hand(read: ByHand) -> ThreadTimes {
+        ThreadTimes { by_hand: Some(read), ..ThreadTimes::default() }
+    }
+
+    fn read(&mut self, worker: &Worker) -> Option<Reading> {
+        #[cfg(test)]
+        if let Some(read) = &mut self.by_hand {
+            return read(worker);
+        }
+        let tid = worker.tid()?;
+        if let Some(reading) = self.open.get(&tid).and_then(CpuTime::read) {
+            return Some(reading);
+        }
+        // Not looked at yet; or the number has been given to another thread.
+        let time = CpuTime::of(tid).ok()?;
+        let reading = time.read();
+        self.open.insert(tid, time);
+        reading
+    }
+}
