@@ -24,7 +24,8 @@ pub struct Attributes {
     pub cpus: Option<CpuSet>,
     /// The niceness of its workers' threads, from -20 (goes first) to 19; what lies outside is cut
     /// to that. Less than 0 needs a privilege (`CAP_SYS_NICE`, or `RLIMIT_NICE`); without it the
-    /// workers have the niceness of the process, and that is logged once. Default: 0.
+    /// workers keep that of the thread that made them, and that is logged once. Default: 0, which
+    /// stands for the niceness of the thread that made the [`WorkerPools`](crate::WorkerPools).
     pub nice: i32,
     /// How many instances may be active at once, in all; 0 is no limit. See
     /// [`QueueBuilder::max_active`](crate::QueueBuilder::max_active). Default: 0.

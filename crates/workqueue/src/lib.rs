@@ -51,6 +51,7 @@ mod follow;
 mod future;
 mod future_state;
 mod groups;
+mod inherit;
 mod item;
 mod limiter;
 mod link;

@@ -16,6 +16,7 @@ use crate::dump::Dump;
 use crate::error::BuildError;
 use crate::follow::Follower;
 use crate::groups::{Closed, Groups, Lease};
+use crate::inherit;
 use crate::limiter::UsableCpus;
 use crate::link::Shared;
 use crate::links::nodes;
@@ -52,6 +53,8 @@ struct Inner {
     /// L: is the lock; guards the groups made so far, and whether they are closed.
     groups: Mutex<Groups>,
     power_efficient: bool,
+    /// I: that of the thread that made the pools.
+    niceness: i32,
     /// A: number of the queue made last; only its uniqueness matters, so Relaxed.
     last_queue: AtomicU64,
     /// L: is the lock; guards the list of the queues. Not taken together with that of `groups`.
@@ -195,6 +198,7 @@ impl PoolsBuilder {
             keeper: Timekeeper::new(self.time),
             groups: Mutex::new(Groups::default()),
             power_efficient: self.power_efficient,
+            niceness: inherit::niceness(),
             last_queue: AtomicU64::new(0),
             queues: Mutex::new(Queues::default()),
         });
@@ -432,6 +436,7 @@ impl WorkerPools {
             idle_timeout: self.inner.idle_timeout,
             spawner: self.inner.spawner.clone(),
             keeper: Arc::clone(&self.inner.keeper),
+            niceness: self.inner.niceness,
         };
         let group = Arc::new(Group::new(setup, specs).of_key(key));
         group.follow(&self.inner.machine.masks());

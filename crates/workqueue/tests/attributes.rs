@@ -350,3 +350,29 @@ fn high_priority_queues_have_pools_of_their_own_with_elevated_priority() {
         assert_eq!(Ok(nice), rustix::process::getpriority_process(None));
     }
 }
+
+#[test]
+fn a_worker_made_by_one_of_another_priority_has_that_of_its_own_queue() {
+    let own = rustix::process::getpriority_process(None).expect("Linux says it");
+    let pools = pools("numa:1 l3:1 core:1 pu:1");
+    let (high, plain) = (
+        Workqueue::builder("high").high_priority().build(&pools).unwrap(),
+        Workqueue::builder("plain").build(&pools).unwrap(),
+    );
+    // Items that block on the plain queue: it needs more workers, and the high one's thread makes them.
+    let niceness = high.spawn(move || {
+        let gate = Arc::new(Completion::new());
+        let items: Vec<_> = (0..5)
+            .map(|_| {
+                let gate = Arc::clone(&gate);
+                plain.spawn(move || {
+                    gate.wait();
+                    rustix::process::getpriority_process(None).expect("Linux says it")
+                })
+            })
+            .collect();
+        gate.complete();
+        items.into_iter().map(|item| item.join().expect("no panic")).collect::<Vec<_>>()
+    });
+    assert_eq!(niceness.join().unwrap(), [own; 5]);
+}

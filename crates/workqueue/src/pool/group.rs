@@ -46,6 +46,8 @@ pub(crate) struct Setup {
     pub(crate) idle_timeout: Duration,
     pub(crate) spawner: Spawner,
     pub(crate) keeper: Arc<Timekeeper>,
+    /// What a niceness of 0 stands for: that of who made the pools.
+    pub(crate) niceness: i32,
 }
 
 #[cfg(any(test, loom))]
@@ -59,6 +61,7 @@ impl Setup {
             idle_timeout: Duration::ZERO,
             spawner: Spawner::default(),
             keeper: Timekeeper::by_hand(Settings::default()),
+            niceness: crate::inherit::niceness(),
         }
     }
 }
@@ -75,8 +78,10 @@ pub(crate) struct Group<F: FencePolicy = FullFence> {
     pub(crate) class: Class,
     /// I: the CPUs that the queues asked for; `None`: those for general work.
     pub(super) cpus: Option<CpuSet>,
-    /// I: the niceness of the workers' threads.
+    /// I: the niceness that was asked for.
     pub(crate) nice: i32,
+    /// I: the niceness of the workers' threads.
+    pub(super) thread_nice: i32,
     /// A: it was logged that the niceness can't be had. Relaxed: a report more does no harm.
     pub(super) nice_refused: AtomicBool,
     /// I: how long a surplus worker stays idle before it leaves.
@@ -101,7 +106,7 @@ impl<F: FencePolicy> Drop for Group<F> {
 
 impl<F: FencePolicy> Group<F> {
     pub(crate) fn new(setup: Setup, specs: Vec<PoolSpec>) -> Self {
-        let Setup { scope, soft, pinned, idle_timeout, spawner, keeper } = setup;
+        let Setup { scope, soft, pinned, idle_timeout, spawner, keeper, niceness } = setup;
         let words = specs.len().div_ceil(64);
         let group = Group {
             pools: specs.into_iter().map(|spec| Pool::new(spec, pinned)).collect(),
@@ -110,6 +115,7 @@ impl<F: FencePolicy> Group<F> {
             class: Class::Unbound,
             cpus: None,
             nice: 0,
+            thread_nice: niceness,
             nice_refused: AtomicBool::new(false),
             idle_timeout,
             spawner,
@@ -126,6 +132,9 @@ impl<F: FencePolicy> Group<F> {
     /// The same pools for queues of this key.
     pub(crate) fn of_key(mut self, key: &PoolKey) -> Self {
         (self.class, self.nice, self.cpus) = (key.class, key.nice, key.cpus.clone());
+        if key.nice != 0 {
+            self.thread_nice = key.nice;
+        }
         self
     }
 

@@ -12,6 +12,7 @@ use corewise_topology::AffinityScope;
 
 use super::group::{Group, Step};
 use super::publication::Publication;
+use crate::inherit;
 use crate::policy::Counts;
 
 /// A worker of a pool.
@@ -182,20 +183,18 @@ fn short(scope: AffinityScope) -> &'static str {
     }
 }
 
-/// Gives the calling worker the niceness of its pools. On Linux a thread has its own.
+/// Gives the calling worker the niceness of its pools: also where that is the usual one, since it may
+/// have been made by a worker of another.
 fn set_nice<F: FencePolicy>(group: &Group<F>) {
-    if group.nice == 0 {
-        return;
-    }
-    let me = rustix::thread::gettid();
-    if let Err(error) = rustix::process::setpriority_process(Some(me), group.nice)
+    let nice = group.thread_nice;
+    if let Err(error) = inherit::set_niceness(nice)
         && !group.nice_refused.swap(true, Ordering::Relaxed)
     {
         tracing::info!(
-            nice = group.nice,
+            nice,
             %error,
-            "the workers of a queue can't have its niceness, and run with that of the process: \
-             grant CAP_SYS_NICE or raise RLIMIT_NICE"
+            "the workers of a queue can't have its niceness, and run with that of whoever made \
+             them: grant CAP_SYS_NICE or raise RLIMIT_NICE"
         );
     }
 }

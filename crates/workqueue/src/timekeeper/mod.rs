@@ -23,6 +23,7 @@ use corewise_sync::thread::JoinHandle;
 use corewise_sync::{Mutex, thread};
 
 use crate::error::shielded;
+use crate::inherit;
 use crate::link::Shared;
 use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
@@ -94,6 +95,8 @@ pub(crate) struct Timekeeper {
     settings: Settings,
     /// L: is the lock; guards what is remembered between looks at the pools.
     watch: Mutex<Watch>,
+    /// I: that of the thread that made the pools.
+    niceness: i32,
     /// L: is the lock; guards the thread, and what it is there for.
     state: Mutex<State>,
 }
@@ -162,6 +165,7 @@ impl Timekeeper {
             alarm: Alarm::new(),
             clock,
             settings,
+            niceness: inherit::niceness(),
             watch: Mutex::new(Watch::new(ThreadTimes::default())),
             state: Mutex::new(state),
         })
@@ -213,7 +217,11 @@ impl Timekeeper {
             let may = state.refused.is_none_or(|when| self.may_retry(when));
             if matches!(state.thread, Thread::None) && may {
                 let its = Arc::clone(self);
-                match spawn("cw-time".into(), move || its.run()) {
+                let run = move || {
+                    inherit::run_anywhere(its.niceness);
+                    its.run();
+                };
+                match spawn("cw-time".into(), run) {
                     Ok(handle) => state.thread = Thread::Made(handle),
                     Err(error) => {
                         state.refused = Some(self.now());

@@ -1,0 +1,50 @@
+//! What a thread inherits from the one that makes it, and should not keep: any thread may have to make
+//! a worker, one of high priority too, or one that is pinned to another pod.
+
+use std::io;
+
+use corewise_topology::{CpuSet, pin_current_thread};
+
+/// The niceness of the calling thread; 0 where the system doesn't say.
+pub(crate) fn niceness() -> i32 {
+    // On Linux a thread has its own, and 0 stands for the calling one.
+    rustix::process::getpriority_process(None).unwrap_or(0)
+}
+
+/// Gives the calling thread a niceness.
+pub(crate) fn set_niceness(nice: i32) -> io::Result<()> {
+    if nice == niceness() {
+        return Ok(());
+    }
+    let me = rustix::thread::gettid();
+    Ok(rustix::process::setpriority_process(Some(me), nice)?)
+}
+
+/// For threads that belong to no pool: this niceness, and any CPU that the process may use.
+pub(crate) fn run_anywhere(nice: i32) {
+    if let Err(error) = set_niceness(nice) {
+        tracing::debug!(nice, %error, "a thread keeps the niceness of the worker that made it");
+    }
+    // The kernel leaves out those that the process may not use.
+    if let Err(error) = pin_current_thread(&CpuSet::full(1024)) {
+        tracing::debug!(%error, "a thread keeps the CPUs of the worker that made it");
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_has_a_niceness_of_its_own_and_passes_it_on() {
+        let own = niceness();
+        std::thread::spawn(move || {
+            set_niceness(own + 1).expect("to be nicer is always allowed");
+            let child = std::thread::spawn(niceness).join().expect("no panic");
+            assert_eq!(child, own + 1);
+        })
+        .join()
+        .expect("no panic");
+        assert_eq!(niceness(), own);
+    }
+}
