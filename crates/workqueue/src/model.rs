@@ -12,6 +12,7 @@ use crate::attributes::QueueKind;
 use crate::claim::Claimed;
 use crate::colours::{Colours, Tally};
 use crate::future_state::FutureState;
+use crate::groups::Lease;
 use crate::item::{Item, Job, Queued};
 use crate::limiter::CountedBy;
 use crate::limiter::policy::effective;
@@ -22,7 +23,7 @@ use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Setup, Step};
 use crate::pool::publication::Publication;
 use crate::pool::worker::Worker;
-use crate::pools::{Lease, WorkerPools};
+use crate::pools::WorkerPools;
 use crate::submit::{Queueing, push};
 use crate::timekeeper::alarm::Alarm;
 use crate::work::Work;
@@ -177,7 +178,8 @@ impl QueueModel {
 
     /// How many instances may be active at once.
     pub fn set_max_active(&self, limit: usize) {
-        self.links[0].slot().set_limit(limit, &mut push);
+        self.links[0].slot().set_limit(limit);
+        self.links[0].slot().settle(&mut push);
     }
 
     /// Waits for what was queued before.
