@@ -17,7 +17,7 @@ use crate::item::{Item, Job, Queued};
 use crate::limiter::CountedBy;
 use crate::limiter::policy::effective;
 use crate::limiter::slot::{Admission, Hold, Slot};
-use crate::link::{Link, Shared};
+use crate::link::{Link, Shared, Traits};
 use crate::policy::Home;
 use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Setup, Step};
@@ -154,8 +154,7 @@ impl QueueModel {
         let shared = Shared::new(
             "model".into(),
             &WorkerPools::new(&machine),
-            QueueKind::Unbound,
-            false,
+            Traits { kind: QueueKind::Unbound, freezable: false, cpu_intensive: false },
             places,
         );
         let lease = Arc::new(Lease { group: Arc::clone(&model.0) });
