@@ -244,9 +244,25 @@ impl Shared {
         self.limiter.set_max_active(*max_active, &usable);
     }
 
-    /// Instances that were let through and aren't over (a moment ago).
+    /// Instances that were let through and aren't over (a moment ago). On a frozen queue 0 is sure.
     pub(crate) fn active(&self) -> u64 {
-        self.totals().in_flight.saturating_sub(self.held())
+        let held = || {
+            let of_slot = self.limiter.slots().map(|slot| slot.held());
+            of_slot.fold((0, 0), |sum, slot| (sum.0 + slot.0 as u64, sum.1 + slot.1))
+        };
+        let mut before = held();
+        for _ in 0..4 {
+            let in_flight = self.totals().in_flight;
+            let after = held();
+            // One that is cancelled between two readings would be taken for one that is held and
+            // not in flight, and hide an active one.
+            if after == before {
+                return in_flight.saturating_sub(after.0);
+            }
+            before = after;
+        }
+        // They come and go too fast to tell.
+        self.totals().in_flight.saturating_sub(before.0).max(1)
     }
 
     /// Instances that are held back (a moment ago).

@@ -95,6 +95,9 @@ struct Inner<T: Hold> {
     held: HashMap<usize, T::List>,
     /// The links that have something here, whose turn it is first.
     ring: VecDeque<usize>,
+    /// How often an instance came to be held, or ceased to be: two equal readings mean that the
+    /// same ones were held all the while.
+    moves: u64,
     /// Somebody pushes what was held: the only one who does, so that the order is kept.
     moving: bool,
     limit: usize,
@@ -108,6 +111,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
         let inner = Inner {
             held: HashMap::new(),
             ring: VecDeque::new(),
+            moves: 0,
             moving: false,
             limit,
             frozen: false,
@@ -183,6 +187,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
         let mut inner = self.inner.lock();
         let mut list = inner.held.remove(&link).unwrap_or_default();
         let result = f(&mut list);
+        inner.moves += 1;
         if T::len(&list) == 0 {
             inner.ring.retain(|other| *other != link);
         } else {
@@ -226,6 +231,12 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
         let inner = self.inner.lock();
         let held = inner.held.values().map(T::len).sum();
         (self.active.load(Ordering::Relaxed), inner.limit, held)
+    }
+
+    /// How many are held back, and how often that has changed.
+    pub(crate) fn held(&self) -> (usize, u64) {
+        let inner = self.inner.lock();
+        (inner.held.values().map(T::len).sum(), inner.moves)
     }
 
     fn change(&self, edit: impl FnOnce(&mut Inner<T>)) {
@@ -323,10 +334,12 @@ impl<T: Hold> Inner<T> {
             self.ring.push_back(link);
         }
         item.append(list);
+        self.moves += 1;
     }
 
     /// The oldest of the link whose turn it is.
     fn next(&mut self) -> Option<T> {
+        self.moves += 1;
         while let Some(link) = self.ring.pop_front() {
             let Some(list) = self.held.get_mut(&link) else { continue };
             let item = T::take(list);

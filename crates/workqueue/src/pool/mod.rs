@@ -21,7 +21,7 @@ mod stepped_follow;
 pub(crate) mod word;
 pub(crate) mod worker;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
@@ -123,7 +123,7 @@ pub(super) struct Inner {
     closing: bool,
     next_worker: u32,
     /// By number.
-    workers: HashMap<u32, ending::Member>,
+    workers: BTreeMap<u32, ending::Member>,
     /// Once it is closed: threads of workers that have left, about to end.
     ending: Vec<thread::JoinHandle<()>>,
     /// Workers that wait for the others to leave.
@@ -162,7 +162,7 @@ impl<F: FencePolicy> Pool<F> {
                 taken: 0,
                 closing: false,
                 next_worker: 0,
-                workers: HashMap::new(),
+                workers: BTreeMap::new(),
                 ending: Vec::new(),
                 joining: 0,
                 away: false,

@@ -4,6 +4,7 @@
 //! Lock order: `watch`, then a pool's lock; `state` is taken last. Users' code is called under none.
 
 pub(crate) mod alarm;
+#[cfg_attr(shuttle, path = "cpu_time_by_chance.rs")]
 pub(crate) mod cpu_time;
 #[allow(dead_code, reason = "the delayed items come next")]
 mod heap;
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 #[cfg(any(test, loom))]
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::thread::JoinHandle;
-use corewise_sync::{Mutex, thread};
+use corewise_sync::{Mutex, thread, time};
 
 use crate::error::shielded;
 use crate::inherit;
@@ -80,7 +81,7 @@ enum Clock {
 impl Clock {
     fn now(&self) -> Duration {
         match self {
-            Clock::Real(origin) => origin.elapsed(),
+            Clock::Real(origin) => time::now().saturating_duration_since(*origin),
             #[cfg(any(test, loom))]
             Clock::ByHand(now) => Duration::from_nanos(now.load(Ordering::Relaxed)),
         }
@@ -125,7 +126,7 @@ enum Thread {
 impl Timekeeper {
     /// Starts no thread: whoever needs it first does.
     pub(crate) fn new(settings: Settings) -> Arc<Timekeeper> {
-        Self::with(settings, Clock::Real(Instant::now()), Thread::None)
+        Self::with(settings, Clock::Real(time::now()), Thread::None)
     }
 
     /// Without a thread, and with a clock that stands still until it is [advanced](Self::advance).
