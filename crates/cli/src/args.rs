@@ -74,8 +74,8 @@ Examples:
 Exit codes: 0 everything came up and went down in order, 1 something did not, 2 wrong usage.";
 
 const DUMP_EXAMPLES: &str = "\
-Without --control and --pid it finds the one `corewise up` of this user that runs. The socket is in
-$XDG_RUNTIME_DIR/corewise, or in corewise-UID in the folder of temporary files; `up --control` puts
+Without --control and --pid it finds the one `corewise up` of this user that runs. The socket is in \
+$XDG_RUNTIME_DIR/corewise, or in corewise-UID in the folder of temporary files; `up --control` puts \
 it elsewhere. docs/control.md explains the columns, the JSON and the protocol.
 
 Examples:

@@ -114,7 +114,9 @@ fn the_json_has_the_promised_shape_and_its_numbers_add_up() {
             links.iter().map(|link| link[key].as_u64().unwrap()).sum()
         };
         // Nothing is under way: the client waited for its flush, and bring-up is over.
-        for key in ["queued", "completed"] {
+        assert_eq!(queue["started"], queue["completed"], "{queue}");
+        assert_eq!(queue["timed"], queue["name"] == "volumes", "{queue}");
+        for key in ["queued", "completed", "cancelled"] {
             assert_eq!(queue[key], sum(key), "{key}: {queue}");
         }
         assert_eq!(queue["in_flight"], 0, "{queue}");

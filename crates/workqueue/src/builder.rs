@@ -23,6 +23,7 @@ use crate::queue::Workqueue;
 /// | [`freezable`](Self::freezable) | no |
 /// | [`power_efficient`](Self::power_efficient) | no |
 /// | [`cpu_intensive`](Self::cpu_intensive) | no: items that turn out to be are found |
+/// | [`timed`](Self::timed) | no |
 ///
 /// A queue is unbound unless it is made [`ordered`](Self::ordered), [`bound`](Self::bound) or
 /// [`bottom_half`](Self::bottom_half). What doesn't go together is refused by
@@ -39,6 +40,7 @@ pub struct QueueBuilder {
     freezable: bool,
     power_efficient: bool,
     cpu_intensive: bool,
+    timed: bool,
 }
 
 impl QueueBuilder {
@@ -54,6 +56,7 @@ impl QueueBuilder {
             freezable: false,
             power_efficient: false,
             cpu_intensive: false,
+            timed: false,
         }
     }
 
@@ -150,6 +153,15 @@ impl QueueBuilder {
         self
     }
 
+    /// Whether it is counted how long its items run ([`QueueStats::run_time`]): two readings of the
+    /// clock an item. Default: no.
+    ///
+    /// [`QueueStats::run_time`]: crate::QueueStats::run_time
+    pub fn timed(mut self, timed: bool) -> Self {
+        self.timed = timed;
+        self
+    }
+
     /// Builds the queue; starts a worker for each pod where the pools for these attributes are new.
     /// May block.
     ///
@@ -176,8 +188,8 @@ impl QueueBuilder {
             QueueKind::Ordered => (CountedBy::Queue, 1),
             QueueKind::Bound | QueueKind::BottomHalf => (CountedBy::Pool, lease.group.pools.len()),
         };
-        let Self { freezable, cpu_intensive, .. } = self;
-        let traits = Traits { kind, freezable, cpu_intensive };
+        let Self { freezable, cpu_intensive, timed, .. } = self;
+        let traits = Traits { kind, freezable, cpu_intensive, timed };
         let shared = Shared::new(self.name, pools, traits, counted_by);
         shared.set_max_active(attributes.max_active, attributes.cpus.as_ref());
         let links = Links::new(&shared, pools, &lease);

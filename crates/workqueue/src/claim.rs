@@ -223,7 +223,12 @@ impl Claimed {
 
 impl Drop for Claimed {
     fn drop(&mut self) {
-        let tell = |job: &Job| shielded("cancelling a work item", || job.item.cancelled());
+        let tell = |job: &Job| {
+            if let Some(ticket) = &job.ticket {
+                ticket.cancelled();
+            }
+            shielded("cancelling a work item", || job.item.cancelled());
+        };
         Claimed(self.0).end(tell);
     }
 }

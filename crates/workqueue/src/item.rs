@@ -421,7 +421,11 @@ impl Running {
     pub(crate) fn run_one(self, stays: bool, shown: &Publication) -> Option<Claimed> {
         let Running { job, seq } = self;
         shown.starts(job.label());
-        if let Err(payload) = around::run(&job) {
+        let ran = match &job.ticket {
+            Some(ticket) => ticket.time(|| around::run(&job)),
+            None => around::run(&job),
+        };
+        if let Err(payload) = ran {
             shielded("dropping what a work item panicked with", || job.item.panicked(payload));
         }
         let header = job.item.header();

@@ -6,6 +6,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Instant;
 
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::{CachePadded, Mutex};
@@ -36,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) freezable: bool,
     /// I: whether its items aren't counted for the cores that they compute on.
     pub(crate) cpu_intensive: bool,
+    /// I: whether it is counted how long its items run.
+    pub(crate) timed: bool,
     pub(crate) colours: Colours,
     /// Who may be active, and who waits.
     pub(crate) limiter: Limiter<Queued>,
@@ -60,6 +63,7 @@ pub(crate) struct Traits {
     pub(crate) kind: QueueKind,
     pub(crate) freezable: bool,
     pub(crate) cpu_intensive: bool,
+    pub(crate) timed: bool,
 }
 
 impl Shared {
@@ -67,7 +71,7 @@ impl Shared {
     pub(crate) fn new(
         name: String,
         pools: &WorkerPools,
-        Traits { kind, freezable, cpu_intensive }: Traits,
+        Traits { kind, freezable, cpu_intensive, timed }: Traits,
         (counted_by, places): (CountedBy, usize),
     ) -> Arc<Shared> {
         Arc::new(Shared {
@@ -76,6 +80,7 @@ impl Shared {
             kind,
             freezable,
             cpu_intensive,
+            timed,
             colours: Colours::new(),
             limiter: Limiter::new(counted_by, places),
             limit: Mutex::new(Limit { max_active: UNLIMITED, cpus: None }),
@@ -118,6 +123,10 @@ pub(crate) struct Counters {
     cpu_intensive: AtomicU64,
     /// A: statistics: instances found asleep.
     blocked_untold: AtomicU64,
+    /// A: statistics: instances queued here that were cancelled.
+    cancelled: AtomicU64,
+    /// A: statistics: nanoseconds that instances queued here have run, where the queue is timed.
+    run_ns: AtomicU64,
 }
 
 /// Plain numbers of [`Counters`], summed.
@@ -127,6 +136,8 @@ pub(crate) struct Totals {
     pub(crate) overflowed: u64,
     pub(crate) cpu_intensive: u64,
     pub(crate) blocked_untold: u64,
+    pub(crate) cancelled: u64,
+    pub(crate) run_ns: u64,
     /// Instances queued and not over.
     pub(crate) in_flight: u64,
 }
@@ -137,6 +148,8 @@ impl Counters {
         totals.overflowed += self.overflowed.load(Ordering::Relaxed);
         totals.cpu_intensive += self.cpu_intensive.load(Ordering::Relaxed);
         totals.blocked_untold += self.blocked_untold.load(Ordering::Relaxed);
+        totals.cancelled += self.cancelled.load(Ordering::Relaxed);
+        totals.run_ns += self.run_ns.load(Ordering::Relaxed);
     }
 }
 
@@ -222,6 +235,8 @@ impl Drop for Link {
         let former = &self.shared.former;
         former.queued.fetch_add(totals.queued, Ordering::Relaxed);
         former.overflowed.fetch_add(totals.overflowed, Ordering::Relaxed);
+        former.cancelled.fetch_add(totals.cancelled, Ordering::Relaxed);
+        former.run_ns.fetch_add(totals.run_ns, Ordering::Relaxed);
     }
 }
 
@@ -246,6 +261,24 @@ impl Ticket {
     /// It has a place in the limiter now.
     pub(crate) fn count(&self) {
         self.counted.store(true, Ordering::Relaxed);
+    }
+
+    /// The instance won't be run; counted.
+    pub(crate) fn cancelled(&self) {
+        self.link.counters.cancelled.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Runs the instance by `run`, and counts how long that took where its queue is timed.
+    #[inline]
+    pub(crate) fn time<R>(&self, run: impl FnOnce() -> R) -> R {
+        if !self.link.shared.timed {
+            return run();
+        }
+        let began = Instant::now();
+        let result = run();
+        let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.link.counters.run_ns.fetch_add(took, Ordering::Relaxed);
+        result
     }
 
     /// The instance runs away from its home pod; counted.

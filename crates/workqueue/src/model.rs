@@ -154,7 +154,12 @@ impl QueueModel {
         let shared = Shared::new(
             "model".into(),
             &WorkerPools::new(&machine),
-            Traits { kind: QueueKind::Unbound, freezable: false, cpu_intensive: false },
+            Traits {
+                kind: QueueKind::Unbound,
+                freezable: false,
+                cpu_intensive: false,
+                timed: false,
+            },
             places,
         );
         let lease = Arc::new(Lease { group: Arc::clone(&model.0) });

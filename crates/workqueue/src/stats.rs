@@ -1,5 +1,7 @@
 //! What queues and pools have done, as plain numbers.
 
+use std::time::Duration;
+
 use corewise_sync::atomic::Ordering;
 use corewise_topology::{AffinityScope, CpuSet};
 
@@ -11,8 +13,13 @@ use crate::pool::group::Group;
 pub struct QueueStats {
     /// Instances ever queued.
     pub queued: u64,
-    /// Instances that are over: run, or cancelled by a shutdown.
+    /// Instances that are over: run, or cancelled.
     pub completed: u64,
+    /// Of those, cancelled.
+    pub cancelled: u64,
+    /// How long instances have run, blocked times included; 0 unless the queue is
+    /// [timed](crate::QueueBuilder::timed).
+    pub run_time: Duration,
     /// Instances that ran away from the pod they were queued on.
     pub overflowed: u64,
     /// Times that an instance was found to compute for long, so that other work was started beside
@@ -38,6 +45,8 @@ impl From<Totals> for QueueStats {
         QueueStats {
             queued: totals.queued,
             completed: totals.queued.saturating_sub(totals.in_flight),
+            cancelled: totals.cancelled,
+            run_time: Duration::from_nanos(totals.run_ns),
             overflowed: totals.overflowed,
             cpu_intensive: totals.cpu_intensive,
             blocked_untold: totals.blocked_untold,

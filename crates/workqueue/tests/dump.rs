@@ -3,9 +3,10 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{Dump, WorkerPools, Workqueue};
+use corewise_workqueue::{Dump, Work, WorkerPools, Workqueue};
 
 fn two_nodes() -> WorkerPools {
     WorkerPools::new(&Machine::synthetic("numa:2 l3:1 core:12 pu:1").unwrap())
@@ -185,6 +186,42 @@ fn kinds_priorities_and_limits_of_queues_are_shown_and_who_is_held_back() {
     drop(release);
     first.join().unwrap();
     second.join().unwrap();
+}
+
+#[test]
+fn started_cancelled_and_run_time_are_counted_where_the_queue_is_timed() {
+    let pools = WorkerPools::new(&Machine::synthetic("core:1 pu:1").unwrap());
+    let timed = Workqueue::builder("timed").timed(true).build(&pools).unwrap();
+    let other = Workqueue::builder("other").build(&pools).unwrap();
+    let (release, released) = channel::<()>();
+    let (started, starts) = channel();
+    let first = timed.spawn(move || {
+        started.send(()).unwrap();
+        let _ = released.recv();
+    });
+    starts.recv().unwrap();
+    let work = Work::new(|| ());
+    assert!(timed.queue(&work));
+    let waiting = other.spawn(|| ());
+    let dump = pools.dump();
+    let numbers = |dump: &Dump, index: usize| {
+        let queue = &dump.queues[index];
+        let stats = &queue.stats;
+        (stats.queued, queue.started(), queue.running, stats.completed, stats.cancelled)
+    };
+    assert_eq!(numbers(&dump, 0), (2, 1, 1, 0, 0), "{dump}");
+    assert_eq!(numbers(&dump, 1), (1, 0, 0, 0, 0), "{dump}");
+    assert!(work.cancel());
+    drop(release);
+    first.join().unwrap();
+    waiting.join().unwrap();
+    let dump = dump_until(&pools, |dump| dump.running.is_empty());
+    timed.flush();
+    assert_eq!(numbers(&dump, 0), (2, 1, 0, 2, 1), "{dump}");
+    assert_eq!(timed.stats().cancelled, 1);
+    assert!(timed.stats().run_time > Duration::ZERO);
+    assert_eq!(other.stats().run_time, Duration::ZERO);
+    assert_eq!((dump.queues[0].timed, dump.queues[1].timed), (true, false));
 }
 
 #[test]

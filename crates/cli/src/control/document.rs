@@ -56,6 +56,7 @@ pub(crate) struct Pool {
     pub(crate) taken_over: u64,
     pub(crate) wakeups: u64,
     pub(crate) threads_made: u64,
+    pub(crate) caught: u64,
     pub(crate) cpu_seconds: f64,
 }
 
@@ -73,6 +74,9 @@ pub(crate) struct Queue {
     pub(crate) freezable: bool,
     pub(crate) frozen: bool,
     pub(crate) in_flight: u64,
+    pub(crate) running: u64,
+    pub(crate) started: u64,
+    pub(crate) timed: bool,
     #[serde(flatten)]
     pub(crate) counters: Counters,
     pub(crate) active: Vec<Slot>,
@@ -115,12 +119,24 @@ pub(crate) struct Link {
 pub(crate) struct Counters {
     pub(crate) queued: u64,
     pub(crate) completed: u64,
+    pub(crate) cancelled: u64,
     pub(crate) overflowed: u64,
+    pub(crate) run_seconds: f64,
+    pub(crate) cpu_intensive: u64,
+    pub(crate) blocked_untold: u64,
 }
 
 impl From<&QueueStats> for Counters {
     fn from(stats: &QueueStats) -> Counters {
-        Counters { queued: stats.queued, completed: stats.completed, overflowed: stats.overflowed }
+        Counters {
+            queued: stats.queued,
+            completed: stats.completed,
+            cancelled: stats.cancelled,
+            overflowed: stats.overflowed,
+            run_seconds: stats.run_time.as_secs_f64(),
+            cpu_intensive: stats.cpu_intensive,
+            blocked_untold: stats.blocked_untold,
+        }
     }
 }
 
@@ -156,6 +172,7 @@ impl From<&Dump> for Document {
                 taken_over: state.taken_over,
                 wakeups: state.wakeups,
                 threads_made: state.threads_made,
+                caught: state.caught,
                 cpu_seconds: pool.cpu_time.as_secs_f64(),
             }
         });
@@ -171,6 +188,9 @@ impl From<&Dump> for Document {
             freezable: queue.freezable,
             frozen: queue.frozen,
             in_flight: queue.in_flight,
+            running: queue.running,
+            started: queue.started(),
+            timed: queue.timed,
             counters: Counters::from(&queue.stats),
             active: queue
                 .slots

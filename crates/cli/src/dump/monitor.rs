@@ -57,27 +57,37 @@ fn line(round: u64, mut answer: Value) -> String {
     answer.to_string()
 }
 
+/// A column: its head, its width, and what stands in it.
+type Column = (&'static str, usize, fn(&Queue) -> String);
+
+const COLUMNS: [Column; 6] = [
+    ("total", 8, |queue| queue.started.to_string()),
+    ("in flight", 9, |queue| queue.in_flight.to_string()),
+    ("run time", 8, |queue| match queue.timed {
+        true => format!("{:.1} s", queue.counters.run_seconds),
+        false => "-".to_string(),
+    }),
+    ("CPU hogs", 8, |queue| queue.counters.cpu_intensive.to_string()),
+    ("blocked", 7, |queue| queue.counters.blocked_untold.to_string()),
+    ("taken over", 10, |queue| queue.counters.overflowed.to_string()),
+];
+
 fn table(document: &Document, width: usize) -> String {
-    const COLUMNS: [&str; 3] = ["total", "in flight", "taken over"];
-    let cells = |queue: &Queue| {
-        [queue.counters.queued, queue.in_flight, queue.counters.overflowed].map(|n| n.to_string())
-    };
     let longest = document.queues.iter().map(|queue| queue.name.chars().count()).max();
-    let rest: usize = COLUMNS.iter().map(|column| 2 + column.len().max(7)).sum();
+    let rest: usize = COLUMNS.iter().map(|(_, width, _)| 2 + width).sum();
     let room = width.saturating_sub(rest).clamp(NAMES.0, NAMES.1);
     let names = longest.unwrap_or(0).clamp(NAMES.0, room);
-    let row = |name: &str, cells: &[String]| {
-        let mut line = format!("{name:<names$}");
-        for (cell, column) in cells.iter().zip(COLUMNS) {
-            line.push_str(&format!("  {cell:>0$}", column.len().max(7)));
-        }
+    let head = COLUMNS.iter().fold(" ".repeat(names), |mut line, (head, width, _)| {
+        line.push_str(&format!("  {head:>width$}"));
         line
-    };
-    let head = row("", &COLUMNS.map(str::to_string));
+    });
     let mut out = format!("{}\n", styled(FAINT, head));
     for queue in &document.queues {
         let name = markup::fit(&printable(&queue.name), names);
-        out.push_str(&row(&name, &cells(queue)));
+        out.push_str(&format!("{name:<names$}"));
+        for (_, width, cell) in COLUMNS {
+            out.push_str(&format!("  {:>width$}", cell(queue)));
+        }
         out.push('\n');
     }
     out.push('\n');

@@ -45,7 +45,9 @@ impl Dump {
             })
             .collect();
         for queue in queues {
-            let queue = QueueDump::new(queue, &ids);
+            let mut queue = QueueDump::new(queue, &ids);
+            let runs = |running: &&RunningDump| running.queue == queue.id;
+            queue.running = dump.running.iter().filter(runs).count() as u64;
             for link in &queue.links {
                 dump.pools[link.pool].links += 1;
             }
@@ -131,6 +133,8 @@ impl QueueDump {
             frozen: queue.is_frozen(),
             stats: QueueStats::default(),
             in_flight: 0,
+            running: 0,
+            timed: queue.timed,
             slots: Vec::new(),
             links: Vec::new(),
         };

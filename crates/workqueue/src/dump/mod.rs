@@ -94,6 +94,10 @@ pub struct QueueDump {
     pub stats: QueueStats,
     /// Instances queued and not over, held back ones included.
     pub in_flight: u64,
+    /// Of those, instances that workers run.
+    pub running: u64,
+    /// Whether it is counted how long its instances run.
+    pub timed: bool,
     /// Where its active instances are counted, if they are.
     pub slots: Vec<SlotDump>,
     /// Each pool that it uses, or has work left in.
@@ -159,6 +163,13 @@ pub struct RunningDump {
     pub function: &'static str,
     /// The line of source that queued it, `FILE:LINE:COLUMN`.
     pub site: String,
+}
+
+impl QueueDump {
+    /// Instances ever started.
+    pub fn started(&self) -> u64 {
+        self.stats.completed.saturating_sub(self.stats.cancelled) + self.running
+    }
 }
 
 impl Dump {

@@ -61,8 +61,15 @@ impl Dump {
             "waiting",
             "CPUs",
         ]);
-        let mut done =
-            Table::new(["pool", "ran", "taken over", "wakeups", "threads made", "CPU time"]);
+        let mut done = Table::new([
+            "pool",
+            "ran",
+            "taken over",
+            "wakeups",
+            "threads made",
+            "caught",
+            "CPU time",
+        ]);
         for pool in &self.pools {
             let s = &pool.state;
             let kind = match pool.kind {
@@ -89,6 +96,7 @@ impl Dump {
                 s.taken_over.to_string(),
                 s.wakeups.to_string(),
                 s.threads_made.to_string(),
+                s.caught.to_string(),
                 seconds(pool.cpu_time),
             ]);
         }
@@ -126,17 +134,38 @@ impl Dump {
             return Ok(());
         }
         writeln!(f)?;
-        let mut done = Table::new(["queue", "queued", "completed", "in flight", "overflowed"]);
+        let mut done = Table::new([
+            "queue",
+            "queued",
+            "started",
+            "completed",
+            "cancelled",
+            "in flight",
+            "overflowed",
+        ]);
+        let mut time = Table::new(["queue", "run time", "CPU hogs", "blocked untold"]);
         for queue in &self.queues {
+            let stats = &queue.stats;
+            let name = fit(&queue.name, NAME);
             done.row([
-                fit(&queue.name, NAME),
-                queue.stats.queued.to_string(),
-                queue.stats.completed.to_string(),
+                name.clone(),
+                stats.queued.to_string(),
+                queue.started().to_string(),
+                stats.completed.to_string(),
+                stats.cancelled.to_string(),
                 queue.in_flight.to_string(),
-                queue.stats.overflowed.to_string(),
+                stats.overflowed.to_string(),
+            ]);
+            time.row([
+                name,
+                if queue.timed { seconds(stats.run_time) } else { "-".to_string() },
+                stats.cpu_intensive.to_string(),
+                stats.blocked_untold.to_string(),
             ]);
         }
         done.write(f, width, "")?;
+        writeln!(f)?;
+        time.write(f, width, "")?;
         self.slots(f, width)
     }
 
