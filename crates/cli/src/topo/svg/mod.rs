@@ -45,7 +45,7 @@ pub(super) fn render(topology: &Topology, pods: &Pods, scope: AffinityScope) -> 
     canvas.legend();
     machine.shift(MARGIN, canvas.bottom());
     canvas.machine(&machine);
-    for line in below(pods, &tree, scope) {
+    for line in below(topology, pods, &tree, scope) {
         for line in markup::wrap(&line, columns, 4) {
             canvas.text("", &line);
         }
@@ -69,7 +69,7 @@ fn heading(topology: &Topology, pods: &Pods, scope: AffinityScope) -> (String, S
 }
 
 /// What stands below the machine: how caches were divided, and what has no box of its own.
-fn below(pods: &Pods, tree: &Tree, scope: AffinityScope) -> Vec<String> {
+fn below(topology: &Topology, pods: &Pods, tree: &Tree, scope: AffinityScope) -> Vec<String> {
     let mut lines = vec![format!(
         "Shards of about {}, at least 2 where the cache has them (scope cache_shard):",
         super::count(pods.shard_size() as usize, "core")
@@ -87,6 +87,12 @@ fn below(pods: &Pods, tree: &Tree, scope: AffinityScope) -> Vec<String> {
     }
     if more > 0 {
         lines.push(format!("and {more} other kinds of caches"));
+    }
+    let without: CpuSet =
+        topology.nodes().iter().filter(|node| node.cpus.is_empty()).map(|node| node.node).collect();
+    if !without.is_empty() {
+        let (nodes, have) = if without.len() == 1 { ("node", "has") } else { ("nodes", "have") };
+        lines.push(format!("{nodes} {without} {have} memory only"));
     }
     if !tree.scattered.is_empty() {
         let scattered = tree.scattered.iter().filter_map(|pod| {
@@ -171,6 +177,28 @@ mod tests {
                 assert_eq!(picture, render(&topology, &pods, scope), "it is not deterministic");
             }
         }
+    }
+
+    #[test]
+    fn the_machines_of_the_test_data_are_drawn_whole() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../topology/tests/data/xml");
+        let mut drawn = 0;
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let topology = Topology::from_xml(&path).unwrap();
+            for scope in AffinityScope::ALL {
+                let pods = Pods::new(&topology, 8);
+                let picture = render(&topology, &pods, scope);
+                for cpu in topology.cpus() {
+                    let cell = format!(">{}</text>", cpu.cpu);
+                    assert_eq!(occurs(&picture, &cell), 1, "{}, {scope}", path.display());
+                }
+                assert_eq!(occurs(&picture, " id=\"pod-"), pods.scope(scope).len());
+                assert!(!picture.contains("several boxes"), "{}, {scope}", path.display());
+            }
+            drawn += 1;
+        }
+        assert!(drawn >= 8, "only {drawn} machines in {folder}");
     }
 
     #[test]

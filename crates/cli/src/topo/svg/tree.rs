@@ -137,8 +137,8 @@ fn area(names: Vec<String>, cpus: &[&Cpu], levels: &[Level<'_>], topology: &Topo
     let areas = parts.into_iter().map(|(key, part)| match key {
         Some(number) => area(vec![format!("{name} {number}")], &part, rest, topology),
         None => {
-            let allowed = part.iter().any(|cpu| topology.allowed().contains(cpu.cpu));
-            let unknown = if allowed { "place unknown" } else { "not allowed" };
+            let off_limits = |cpu: &&Cpu| cpu.online && !topology.allowed().contains(cpu.cpu);
+            let unknown = if part.iter().all(off_limits) { "not allowed" } else { "place unknown" };
             area(vec![unknown.to_string()], &part, &[], topology)
         }
     });
