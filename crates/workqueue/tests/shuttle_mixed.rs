@@ -25,7 +25,7 @@ impl Chance for Schedule {
     }
 }
 
-const SIZE: Size = Size { actors: 2, acts: 4 };
+const SIZE: Size = Size { actors: 3, acts: 4 };
 
 fn schedules(short: usize, long: usize) -> usize {
     if std::env::var_os("SHUTTLE_RANDOM_SEED").is_some() {
