@@ -188,22 +188,37 @@ impl fmt::Display for Ran {
     }
 }
 
-/// Every element that is opened is closed, in order; enough XML for what a renderer can get wrong.
+/// It is XML with one root, each of its attributes occurs once, and its references are those that XML
+/// itself has.
 #[track_caller]
 pub fn well_formed(xml: &str) {
-    let mut open = Vec::new();
-    let mut rest = xml;
-    while let Some(start) = rest.find('<') {
-        assert!(!rest[..start].contains('>'), "a stray '>' before {}", &rest[start..]);
-        let end = rest[start..].find('>').expect("every '<' has its '>'") + start;
-        let tag = &rest[start + 1..end];
-        rest = &rest[end + 1..];
-        if let Some(name) = tag.strip_prefix('/') {
-            assert_eq!(open.pop(), Some(name), "closed out of order");
-        } else if !tag.ends_with('/') {
-            open.push(tag.split_whitespace().next().expect("an element has a name"));
+    use quick_xml::events::Event;
+    let mut reader = quick_xml::Reader::from_str(xml);
+    reader.config_mut().check_comments = true;
+    let (mut depth, mut roots) = (0, 0);
+    loop {
+        let event = reader.read_event().unwrap_or_else(|error| panic!("{error}\n{xml}"));
+        match &event {
+            Event::Start(tag) | Event::Empty(tag) => {
+                roots += usize::from(depth == 0);
+                for attribute in tag.attributes() {
+                    let attribute = attribute.unwrap_or_else(|error| panic!("{error}: {tag:?}"));
+                    assert!(!attribute.value.contains('<'), "{tag:?}");
+                }
+                depth += usize::from(matches!(event, Event::Start(_)));
+            }
+            Event::End(_) => depth -= 1,
+            Event::GeneralRef(name) => {
+                let known = ["amp", "lt", "gt", "quot", "apos"];
+                assert!(name.is_char_ref() || known.contains(&&**name), "{name:?}");
+            }
+            Event::Text(text) => {
+                let blank = text.chars().all(char::is_whitespace);
+                assert!(depth > 0 || blank, "text outside of the root: {text:?}");
+            }
+            Event::Eof => break,
+            _ => {}
         }
-        assert_eq!(tag.matches('"').count() % 2, 0, "an open quote in <{tag}>");
     }
-    assert_eq!(open, [""; 0], "left open");
+    assert_eq!((depth, roots), (0, 1), "left open, or not one root\n{xml}");
 }
