@@ -174,6 +174,11 @@ pub(crate) fn blocking_reported<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// Whether this thread is inside a blocking region: its pool, if it has one, counts it as blocked.
+pub fn is_blocking() -> bool {
+    BLOCKING.with(|depth| depth.get() > 0)
+}
+
 struct Region {
     told: Option<Rc<dyn BlockingObserver>>,
 }

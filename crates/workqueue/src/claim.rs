@@ -6,6 +6,7 @@
 
 use std::mem;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use corewise_sync::inbox::Node;
 use corewise_sync::thread;
@@ -21,8 +22,10 @@ use crate::work_state::Snapshot;
 pub(crate) enum Place {
     /// In no container: its queuer is about to fill it in, or its popper has left it to its claimant.
     Nowhere = 0,
-    /// On its way into a container, an inbox included.
+    /// On its way from one hand or container to another.
     Moving = 1,
+    /// In the inbox of its link's pool, or about to be.
+    Pushed = 5,
     /// In the list of its link's pool.
     Listed = 2,
     /// Held back by its queue's limiter.
@@ -40,7 +43,8 @@ impl Place {
             1 => Place::Moving,
             2 => Place::Listed,
             3 => Place::Held,
-            _ => Place::Timer,
+            4 => Place::Timer,
+            _ => Place::Pushed,
         }
     }
 }
@@ -86,6 +90,35 @@ impl Header {
         }
     }
 
+    /// Claims the pending instance where it lies in its pool and `wanted` says so, for a waiter that
+    /// would rather run it than wait. One that isn't wanted keeps its place in the list.
+    pub(crate) fn claim_if(&self, wanted: impl FnOnce(&Job) -> bool) -> Option<Claimed> {
+        // Look.
+        let now = self.state.snapshot();
+        if !now.pending() || now.running() || now.claimed() {
+            return None;
+        }
+        if !matches!(self.place(now.seq()), Place::Pushed | Place::Listed) {
+            return None;
+        }
+        // Claim.
+        if !self.state.claim(now) {
+            return None;
+        }
+        // SAFETY: the slot is filled, and the claim is ours.
+        if wanted(unsafe { self.job() }) {
+            return Some(self.detach(now));
+        }
+        let claimed = Claimed(NonNull::from(self));
+        let home = claimed.job().ticket.as_ref().map(|ticket| Arc::clone(&ticket.link));
+        match home {
+            Some(link) => link.group.give_back(link.pool, claimed),
+            // Only in models of a pool alone, which nobody claims from.
+            None => drop(claimed),
+        }
+        None
+    }
+
     /// Takes the instance that the caller has just claimed out of the container that it lies in.
     fn detach(&self, was: Snapshot) -> Claimed {
         let claimed = Claimed(NonNull::from(self));
@@ -94,8 +127,9 @@ impl Header {
             // Find. The place is read anew, and what it says is checked under the container's lock.
             let found = match self.place(was.seq()) {
                 Place::Nowhere => break,
-                // `Moving`: maybe in the pool's inbox, which nobody may look at for long.
-                Place::Moving | Place::Listed => claimed.job().ticket.as_ref().and_then(|ticket| {
+                Place::Moving => None,
+                // The inbox is emptied too: nobody else may look at it for long.
+                Place::Pushed | Place::Listed => claimed.job().ticket.as_ref().and_then(|ticket| {
                     let link = &ticket.link;
                     link.group.unlist(link.pool, self)
                 }),
@@ -125,7 +159,7 @@ pub(crate) struct Claimed(pub(crate) NonNull<Header>);
 unsafe impl Send for Claimed {}
 
 impl Claimed {
-    fn header(&self) -> &Header {
+    pub(crate) fn header(&self) -> &Header {
         // SAFETY: the job in the slot holds the item, and with it the header; the claimant alone
         // takes it out.
         unsafe { self.0.as_ref() }
@@ -155,7 +189,6 @@ impl Claimed {
         drop(self);
     }
 
-    #[allow(dead_code, reason = "for taking an item back to run it")]
     /// Starts the instance, to be run on this thread. `None` where another instance of the item
     /// runs: its worker runs this one too, right after.
     pub(crate) fn run(self) -> Option<Running> {
@@ -177,7 +210,6 @@ impl Claimed {
         Running { job, seq }
     }
 
-    #[allow(dead_code, reason = "for taking an item back to run it, and for mod_delayed")]
     /// Gives the claim up: the caller is about to put the instance into a container. Until it lies
     /// there others who claim it wait.
     pub(crate) fn release(self) -> Queued {
@@ -191,10 +223,16 @@ impl Claimed {
         queued
     }
 
-    #[allow(dead_code, reason = "for taking an item back to run it")]
+    /// Ends the claim of an instance that was never taken out of its container; under that one's
+    /// lock.
+    pub(crate) fn stay(self) {
+        self.header().state.unclaim();
+        mem::forget(self);
+    }
+
     /// Back into the list of the pool that it was queued on.
     pub(crate) fn requeue(self) {
-        let home = self.job().ticket.as_ref().map(|ticket| std::sync::Arc::clone(&ticket.link));
+        let home = self.job().ticket.as_ref().map(|ticket| Arc::clone(&ticket.link));
         let queued = self.release();
         match home {
             Some(link) => link.group.push(link.pool, queued),
@@ -235,6 +273,15 @@ impl Drop for Claimed {
 
 #[cfg(loom)]
 impl Header {
+    /// A broken end of a [`Header::claim_if`] that doesn't want the item: it doesn't look whether a
+    /// worker let go of it meanwhile.
+    pub(crate) fn look_at_and_leave(&self) {
+        let now = self.state.snapshot();
+        if now.pending() && !now.claimed() && self.state.claim(now) {
+            Claimed(NonNull::from(self)).stay();
+        }
+    }
+
     /// A broken [`Header::try_claim`], for models that have to fail: it doesn't look whether the
     /// queuer has filled the slot yet. Touches the slot as a claimant does, and gives it back.
     pub(crate) fn claim_hastily(&self) {

@@ -266,6 +266,10 @@ where
         &self.done
     }
 
+    fn waited_for(&self) -> &Header {
+        &self.header
+    }
+
     fn take(&self) -> Option<Result<F::Output, JoinError>> {
         self.value.lock().take()
     }

@@ -61,7 +61,7 @@ impl Job {
     }
 
     /// What is shown of it while it runs.
-    fn label(&self) -> Label {
+    pub(crate) fn label(&self) -> Label {
         Label {
             name: self.item.header().name,
             site: self.site,

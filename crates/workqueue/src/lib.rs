@@ -69,6 +69,7 @@ mod stall;
 mod stats;
 mod submit;
 mod swap;
+mod take_back;
 mod task;
 mod timekeeper;
 mod waits;

@@ -127,6 +127,8 @@ pub(crate) struct Counters {
     cancelled: AtomicU64,
     /// A: statistics: nanoseconds that instances queued here have run, where the queue is timed.
     run_ns: AtomicU64,
+    /// A: statistics: instances queued here that were run by who waited for them.
+    taken_back: AtomicU64,
 }
 
 /// Plain numbers of [`Counters`], summed.
@@ -138,6 +140,7 @@ pub(crate) struct Totals {
     pub(crate) blocked_untold: u64,
     pub(crate) cancelled: u64,
     pub(crate) run_ns: u64,
+    pub(crate) taken_back: u64,
     /// Instances queued and not over.
     pub(crate) in_flight: u64,
 }
@@ -150,6 +153,7 @@ impl Counters {
         totals.blocked_untold += self.blocked_untold.load(Ordering::Relaxed);
         totals.cancelled += self.cancelled.load(Ordering::Relaxed);
         totals.run_ns += self.run_ns.load(Ordering::Relaxed);
+        totals.taken_back += self.taken_back.load(Ordering::Relaxed);
     }
 }
 
@@ -237,6 +241,7 @@ impl Drop for Link {
         former.overflowed.fetch_add(totals.overflowed, Ordering::Relaxed);
         former.cancelled.fetch_add(totals.cancelled, Ordering::Relaxed);
         former.run_ns.fetch_add(totals.run_ns, Ordering::Relaxed);
+        former.taken_back.fetch_add(totals.taken_back, Ordering::Relaxed);
     }
 }
 
@@ -284,6 +289,11 @@ impl Ticket {
     /// The instance runs away from its home pod; counted.
     pub(crate) fn overflowed(&self) {
         self.link.counters.overflowed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Who waited for the instance runs it; counted.
+    pub(crate) fn taken_back(&self) {
+        self.link.counters.taken_back.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -25,6 +25,7 @@ use crate::pool::publication::Publication;
 use crate::pool::worker::Worker;
 use crate::pools::WorkerPools;
 use crate::submit::{Queueing, push};
+use crate::take_back::take_back_if;
 use crate::timekeeper::alarm::Alarm;
 use crate::work::Work;
 
@@ -117,6 +118,14 @@ impl<F: FencePolicy> ModelWorker<F> {
         self.group.step(&self.worker);
     }
 
+    /// One step; whether it ran something.
+    pub fn takes(&self) -> bool {
+        let ran = || self.group.pools[self.worker.pool].stats.ran.load(Ordering::Relaxed);
+        let before = ran();
+        self.step();
+        ran() > before
+    }
+
     /// A broken step: takes an item under the lock, and starts it after.
     pub fn step_unlocked(&self) {
         if let Some(running) = self.group.start_unlocked(self.worker.pool) {
@@ -205,6 +214,17 @@ pub fn claim_hastily(work: &Work) {
 /// Takes the pending instance and puts it back into its list: what `mod_delayed` does.
 pub fn take_and_put_back(work: &Work) -> bool {
     work.inner.header().claim().map(Claimed::requeue).is_some()
+}
+
+/// A broken look at an item: it is left to the workers without a look whether one let go of it.
+pub fn look_at_and_leave(work: &Work) {
+    work.inner.header().look_at_and_leave();
+}
+
+/// Waits for an item, and runs it itself where it is still in its pool and `wanted`: [`Work::flush`].
+pub fn flush_or_run(work: &Work, wanted: bool) -> bool {
+    let header = work.inner.header();
+    take_back_if(header, |_| wanted) || header.flush()
 }
 
 fn pend(work: &Work) -> Option<Queued> {

@@ -3,6 +3,42 @@
 
 use corewise_topology::{CpuSet, Masks};
 
+/// How deep items that were taken back may be nested on one stack. A worker's has 2 MiB, so each has
+/// some 64 KiB. Whoever waits deeper blocks, and another worker starts with an empty stack.
+const TAKE_BACK_DEPTH: u32 = 32;
+
+/// What the decision depends on whether a waiter runs the queued item that it waits for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct TakeBack {
+    /// It must not block now, and nobody knows whether the item does.
+    pub(crate) atomic: bool,
+    /// It has told its pool that it blocks: another worker has its core.
+    pub(crate) blocking: bool,
+    /// So many items that were taken back are on its stack already.
+    pub(crate) depth: u32,
+    /// It is a worker of the pool that the item lies in.
+    pub(crate) own_pool: bool,
+    /// It is on a CPU of that pool.
+    pub(crate) near: bool,
+    /// The item is for the pool's own threads alone: because it must not leave its pod (other threads
+    /// may be moved at any time), or for their niceness.
+    pub(crate) only_own: bool,
+    /// The item is for the pool's bottom-half worker alone.
+    pub(crate) bottom_half: bool,
+}
+
+impl TakeBack {
+    /// What can be said before it is known which item it is.
+    pub(crate) fn waiter_may(&self) -> bool {
+        !self.atomic && !self.blocking && self.depth < TAKE_BACK_DEPTH
+    }
+
+    pub(crate) fn allowed(&self) -> bool {
+        let placed = self.own_pool || self.near && !self.only_own;
+        self.waiter_may() && placed && !self.bottom_half
+    }
+}
+
 /// What a pool's decisions depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Counts {
@@ -163,6 +199,26 @@ mod tests {
 
     fn counts(total: usize, idle: usize, blocked: usize) -> Counts {
         Counts { total, idle, blocked, intensive: 0, searching: false, base: 2, max: 4 }
+    }
+
+    #[test]
+    fn a_waiter_runs_an_item_itself_only_where_its_placement_allows_that() {
+        let near = TakeBack { near: true, ..TakeBack::default() };
+        let own = TakeBack { own_pool: true, ..TakeBack::default() };
+        assert!(near.allowed() && own.allowed());
+        assert!(!TakeBack::default().allowed(), "the waiter is elsewhere");
+        assert!(
+            !TakeBack { only_own: true, ..near }.allowed(),
+            "it may be moved away, and has another niceness"
+        );
+        assert!(TakeBack { only_own: true, ..own }.allowed());
+        for may in [near, own] {
+            assert!(!TakeBack { atomic: true, ..may }.allowed());
+            assert!(!TakeBack { blocking: true, ..may }.allowed());
+            assert!(!TakeBack { bottom_half: true, ..may }.allowed());
+            assert!(TakeBack { depth: TAKE_BACK_DEPTH - 1, ..may }.allowed());
+            assert!(!TakeBack { depth: TAKE_BACK_DEPTH, ..may }.allowed(), "the stack has an end");
+        }
     }
 
     #[test]

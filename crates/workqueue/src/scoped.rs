@@ -25,6 +25,7 @@ use crate::error::{JoinError, shielded};
 use crate::item::{Header, Item};
 use crate::links::Place;
 use crate::queue::Workqueue;
+use crate::take_back::take_back;
 
 /// Where closures are spawned that may borrow; see [`Workqueue::scope`].
 pub struct Scope<'scope, 'env: 'scope> {
@@ -179,12 +180,16 @@ impl<'scope> Scope<'scope, '_> {
 
 impl<T> ScopedJoinHandle<'_, T> {
     /// Waits for the value. May block; on a worker the pool starts other work meanwhile. A closure
-    /// that the queue didn't take, because the pools are shut down, runs in here.
+    /// that still waits for a worker may be run by this call, as with [`JoinHandle::join`]; one that
+    /// the queue didn't take, because the pools are shut down, runs in here.
     ///
     /// # Errors
     /// [`JoinError::Panicked`] with the closure's panic. The scope doesn't panic with it then.
     #[track_caller]
     pub fn join(self) -> Result<T, JoinError> {
+        if !self.is_finished() {
+            take_back(self.task.waited_for());
+        }
         self.task.done().wait();
         self.task.run_returned(self.shared);
         self.task.take().expect("a handle is joined once")
@@ -316,6 +321,8 @@ trait ScopedItem: Item {
 trait Outcome<T>: ScopedItem {
     /// It is over, or was returned by the queue.
     fn done(&self) -> &Completion;
+    /// The item, for who waits for it.
+    fn waited_for(&self) -> &Header;
     fn is_finished(&self) -> bool;
     /// The value, once.
     fn take(&self) -> Option<Result<T, JoinError>>;
@@ -458,6 +465,10 @@ where
 {
     fn done(&self) -> &Completion {
         &self.done
+    }
+
+    fn waited_for(&self) -> &Header {
+        &self.header
     }
 
     fn is_finished(&self) -> bool {

@@ -14,6 +14,7 @@ use tracing::Span;
 use crate::around::Spawner;
 use crate::error::JoinError;
 use crate::item::{Header, Item};
+use crate::take_back::take_back;
 
 /// Waits for a spawned closure's value. Dropping it lets the closure run on, unobserved; its value is
 /// then dropped on the worker.
@@ -29,7 +30,10 @@ impl<T> JoinHandle<T> {
         JoinHandle { task }
     }
 
-    /// Waits for the value. May block; on a worker the pool starts other work meanwhile.
+    /// Waits for the value. May block; on a worker the pool starts other work meanwhile. A closure
+    /// that still waits for a worker is run by this call, on this thread, where the caller is on a
+    /// CPU of its pod (of a strict queue, or one with a niceness: is a worker of its pool), isn't in an atomic section or a
+    /// blocking region, and hasn't 32 such calls on its stack.
     ///
     /// # Errors
     /// [`JoinError::Panicked`] with the panic, [`JoinError::Cancelled`] where it was
@@ -39,6 +43,9 @@ impl<T> JoinHandle<T> {
     /// Where the handle was polled before and has given its value then.
     #[track_caller]
     pub fn join(self) -> Result<T, JoinError> {
+        if !self.is_finished() {
+            take_back(self.task.waited_for());
+        }
         self.task.done().wait();
         self.task.take().expect(TAKEN)
     }
@@ -80,6 +87,8 @@ const TAKEN: &str = "a JoinHandle was polled again after it had given its value"
 pub(crate) trait Outcome<T>: Send + Sync {
     /// It is over, and its value is there.
     fn done(&self) -> &Completion;
+    /// The item, for who waits for it.
+    fn waited_for(&self) -> &Header;
     /// The value, once.
     fn take(&self) -> Option<Result<T, JoinError>>;
     /// Ends it where it doesn't run.
@@ -178,6 +187,10 @@ where
         &self.done
     }
 
+    fn waited_for(&self) -> &Header {
+        &self.header
+    }
+
     fn take(&self) -> Option<Result<T, JoinError>> {
         match self.replace(Stage::Gone) {
             Stage::Value(value) => Some(value),
@@ -190,5 +203,8 @@ where
         if let Some(claimed) = self.header.claim() {
             claimed.cancel();
         }
+        // Out of its list, where it is in one; what `cancelled` finds then has ended.
+        drop(self.header.claim());
+        self.cancelled();
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::claim::Claimed;
 use crate::error::panic_message;
 use crate::item::{Header, Item};
+use crate::take_back::take_back;
 use crate::waits;
 
 /// A function that can be queued again and again without allocating: the kernel's `work_struct`.
@@ -62,12 +63,14 @@ impl Work {
 
     /// Waits until the instance that was queued last has run: true if it had to wait. Instances
     /// queued later aren't waited for. May block; on a worker the pool starts other work
-    /// meanwhile.
+    /// meanwhile. An item that still waits for a worker may be run by this call, as with
+    /// [`JoinHandle::join`](crate::JoinHandle::join).
     ///
     /// Called from the item's own function it never returns: it waits for itself. That is reported.
     #[track_caller]
     pub fn flush(&self) -> bool {
-        self.wait("Work::flush")
+        waits::for_item(&self.inner.header, "Work::flush");
+        take_back(&self.inner.header) || self.inner.header.flush()
     }
 
     #[track_caller]

@@ -183,7 +183,6 @@ impl WorkState {
         old >> SEQ_SHIFT
     }
 
-    #[allow(dead_code, reason = "for taking an item back to run it")]
     /// The claimant runs the instance itself (it has copied the job); its number. `None` where
     /// another instance runs: it is left to that one's worker, with the job slot filled.
     pub(crate) fn run_claimed(&self) -> Option<Seq> {
@@ -203,7 +202,6 @@ impl WorkState {
         }
     }
 
-    #[allow(dead_code, reason = "for taking an item back to run it, and for mod_delayed")]
     /// The claimant gives the instance back: it is about to put it into a container.
     pub(crate) fn unclaim(&self) {
         let old = self.word.fetch_and(!(CLAIMED | AGAIN), Ordering::AcqRel);

@@ -18,6 +18,7 @@ use super::word::Reading;
 use super::worker::{self, Worker};
 use super::{Action, Inner, Pool, PoolSpec, PoolStats};
 use crate::attributes::{Class, PoolKey};
+use crate::claim::Place;
 use crate::item::{Queued, Running};
 use crate::spawn::Spawner;
 #[cfg(any(test, loom))]
@@ -142,6 +143,7 @@ impl<F: FencePolicy> Group<F> {
     pub(crate) fn push(self: &Arc<Self>, index: usize, queued: Queued) {
         let pool = &self.pools[index];
         // Push.
+        queued.set_place(Place::Pushed);
         pool.inbox.push(queued);
         // Pairs with the fence in `settle`: either Check below reads what a worker published before
         // it went idle, or that worker's Recheck reads our push.
@@ -516,9 +518,7 @@ impl<F: FencePolicy> Group<F> {
 
     /// Runs an instance with the pod's placement token.
     fn run(&self, me: &Worker, running: Running) -> u64 {
-        let spec = &self.pools[me.pool].spec;
-        let placement = corewise_sync::context::Placement { node: spec.node, pod: Some(spec.pod) };
-        let _placed = placement.enter();
+        let _placed = self.pools[me.pool].placement().enter();
         let bottom_half = self.class == Class::BottomHalf;
         let _section = bottom_half.then(|| AtomicSection::enter("bottom-half work item"));
         running.run(&me.shown)

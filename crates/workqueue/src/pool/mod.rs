@@ -11,6 +11,7 @@ mod ending;
 pub(crate) mod excuse;
 mod follow;
 pub(crate) mod group;
+pub(crate) mod here;
 mod pick;
 mod pins;
 pub(crate) mod publication;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::context::Placement;
 use corewise_sync::fence::FencePolicy;
 use corewise_sync::inbox::Inbox;
 use corewise_sync::list::List;
@@ -173,6 +175,16 @@ impl<F: FencePolicy> Pool<F> {
             spec,
             fence: PhantomData,
         }
+    }
+
+    /// Whether a CPU is one of its own. Those of a synthetic machine don't exist.
+    pub(crate) fn has_cpu(&self, cpu: u32) -> bool {
+        self.pins.are_real() && self.spec.cpus.contains(cpu)
+    }
+
+    /// The token of what runs here.
+    pub(crate) fn placement(&self) -> Placement {
+        Placement { node: self.spec.node, pod: Some(self.spec.pod) }
     }
 
     /// What is published (a moment ago).

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use corewise_sync::fence::FencePolicy;
 
 use super::group::Group;
-use crate::claim::Place;
+use crate::claim::{Claimed, Place};
 use crate::item::{Header, Queued, Running};
 use crate::link::Shared;
 
@@ -26,6 +26,27 @@ impl<F: FencePolicy> Group<F> {
         // Others look at the LISTED bit. There is less to do than before, so nobody has to be woken.
         self.publish(index, &inner);
         found
+    }
+
+    /// Ends the claim of an item of a pool that is to stay where it is. If a worker's turn came to
+    /// take it meanwhile, it is the next one again.
+    pub(crate) fn give_back(self: &Arc<Self>, index: usize, claimed: Claimed) {
+        let pool = &self.pools[index];
+        let mut inner = pool.inner.lock();
+        inner.drain(pool);
+        let header = claimed.header();
+        if header.place(header.state.snapshot().seq()) == Place::Nowhere {
+            // LetGo by a worker.
+            let queued = claimed.release();
+            queued.set_place(Place::Listed);
+            inner.list.push_front(queued);
+        } else {
+            // In the list; or its queuer is about to push it. Who takes it out needs this lock.
+            claimed.stay();
+        }
+        let action = self.settle(index, &mut inner, false);
+        drop(inner);
+        self.perform(index, action);
     }
 
     /// Takes and starts the oldest item of a queue, for who runs it without being a worker of the

@@ -60,6 +60,11 @@ impl Pins {
         self.pins.lock().pin_all();
     }
 
+    /// Whether the threads are on the CPUs that they are said to be on.
+    pub(super) fn are_real(&self) -> bool {
+        self.pinned
+    }
+
     /// Where the workers run now.
     pub(super) fn cpus(&self) -> CpuSet {
         self.pins.lock().cpus.clone()

@@ -11,6 +11,7 @@ use corewise_sync::{CachePadded, Parker, thread};
 use corewise_topology::AffinityScope;
 
 use super::group::{Group, Step};
+use super::here;
 use super::publication::Publication;
 use crate::inherit;
 use crate::policy::Counts;
@@ -164,6 +165,7 @@ pub(super) fn start<F: FencePolicy>(
         let _pinned = its.pools[pool].pins.arrive();
         set_nice(&its);
         let _observed = worker.observe(&its);
+        let _here = here::enter(&worker, &its);
         worker.work(&its);
     };
     let lost = Arc::clone(&group);

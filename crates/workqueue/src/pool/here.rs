@@ -1,0 +1,67 @@
+//! Which worker the calling thread is, if it is one.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::Arc;
+
+use corewise_sync::fence::FencePolicy;
+use corewise_sync::per_thread;
+
+use super::group::Group;
+use super::publication::Publication;
+use super::worker::Worker;
+
+per_thread! {
+    static HERE: Cell<Here> = Cell::new(Here::NOBODY);
+}
+
+#[derive(Clone, Copy)]
+struct Here {
+    worker: *const Worker,
+    /// Only compared.
+    group: *const (),
+}
+
+impl Here {
+    const NOBODY: Here = Here { worker: ptr::null(), group: ptr::null() };
+}
+
+/// The calling thread is this worker's until the guard is dropped.
+pub(super) fn enter<'a, F: FencePolicy>(worker: &'a Worker, group: &Arc<Group<F>>) -> Guard<'a> {
+    let here = Here { worker, group: Arc::as_ptr(group).cast() };
+    HERE.with(|cell| cell.set(here));
+    Guard(PhantomData)
+}
+
+/// Borrows its worker, and stays in the frame that made it.
+pub(super) struct Guard<'a>(PhantomData<&'a Worker>);
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        HERE.with(|cell| cell.set(Here::NOBODY));
+    }
+}
+
+fn here() -> Here {
+    // A thread that is about to end has no worker any more.
+    HERE.try_with(Cell::get).unwrap_or(Here::NOBODY)
+}
+
+/// Whether the calling thread is a worker of this pool.
+pub(crate) fn is_of<F: FencePolicy>(group: &Arc<Group<F>>, pool: usize) -> bool {
+    let Here { worker, group: own } = here();
+    // SAFETY: where it isn't null, the guard further up this stack borrows the worker.
+    let worker = unsafe { worker.as_ref() };
+    worker.is_some_and(|worker| worker.pool == pool) && own == Arc::as_ptr(group).cast()
+}
+
+/// Calls `f` with the place where the calling thread says what it runs; with one that nobody reads
+/// where it is no worker.
+pub(crate) fn with_shown<R>(f: impl FnOnce(&Publication) -> R) -> R {
+    // SAFETY: as above; `f` runs inside that frame.
+    match unsafe { here().worker.as_ref() } {
+        Some(worker) => f(&worker.shown),
+        None => f(&Publication::new()),
+    }
+}

@@ -1,0 +1,82 @@
+//! Taking an item back: a waiter that finds the item that it waits for still in its pool's list runs
+//! it itself, where its placement allows that, instead of sleeping until a worker has.
+//!
+//! It saves two wake-ups, and it is what keeps a chain of items that wait for each other going with
+//! few threads. A waiter never runs anything but what it waits for: an unrelated item could wait for
+//! something further down on the same stack. The decision is [`TakeBack`]; the claim is that of
+//! `work_state.md`, so that an item which is taken back runs once, whoever else wants it. Where it is
+//! queued again while it runs here, that instance goes back to its pool: the waiter doesn't wait for
+//! it.
+
+use std::cell::Cell;
+
+use corewise_sync::{context, per_thread};
+
+use crate::attributes::Class;
+use crate::cpu::current_cpu;
+use crate::current;
+use crate::item::{Header, Job, Running};
+use crate::policy::TakeBack;
+use crate::pool::here;
+
+per_thread! {
+    /// How many items that were taken back run on this thread's stack.
+    static DEPTH: Cell<u32> = Cell::new(0);
+}
+
+/// Runs the pending instance of the item that the caller is about to wait for, if that is allowed.
+/// True where it ran: it is over now.
+pub(crate) fn take_back(item: &Header) -> bool {
+    let waiter = TakeBack {
+        atomic: context::in_atomic_section(),
+        blocking: context::is_blocking(),
+        depth: DEPTH.with(Cell::get),
+        ..TakeBack::default()
+    };
+    waiter.waiter_may() && take_back_if(item, |job| allowed(waiter, job))
+}
+
+/// The part of it that a model checks.
+pub(crate) fn take_back_if(item: &Header, wanted: impl FnOnce(&Job) -> bool) -> bool {
+    let Some(running) = item.claim_if(wanted).and_then(|claimed| claimed.run()) else {
+        return false;
+    };
+    run(running);
+    true
+}
+
+fn allowed(waiter: TakeBack, job: &Job) -> bool {
+    let Some(ticket) = &job.ticket else { return false };
+    let (group, pool) = (&ticket.link.group, ticket.link.pool);
+    let decision = TakeBack {
+        own_pool: here::is_of(group, pool),
+        near: current_cpu().is_some_and(|cpu| group.pools[pool].has_cpu(cpu)),
+        only_own: !group.soft || group.nice != 0,
+        bottom_half: group.class == Class::BottomHalf,
+        ..waiter
+    };
+    decision.allowed()
+}
+
+/// Runs a started instance on the waiter's stack, as a worker of its pool would.
+fn run(running: Running) {
+    let depth = DEPTH.with(|depth| depth.replace(depth.get() + 1));
+    let _placed = running.job.ticket.as_ref().map(|ticket| {
+        ticket.taken_back();
+        ticket.link.group.pools[ticket.link.pool].placement().enter()
+    });
+    let next = here::with_shown(|shown| {
+        let next = running.run_one(false, shown);
+        // What waits goes on.
+        current::with(|waits| {
+            if let Some(job) = waits {
+                shown.starts(job.label());
+            }
+        });
+        next
+    });
+    DEPTH.with(|cell| cell.set(depth));
+    if let Some(claimed) = next {
+        claimed.requeue();
+    }
+}

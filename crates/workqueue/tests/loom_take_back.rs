@@ -1,0 +1,150 @@
+//! A waiter that takes the item that it waits for back and runs it: each instance runs once, never two
+//! at a time, the waiter ends, and nothing that was handed over meanwhile is lost.
+#![cfg(loom)]
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::model::must_fail;
+use corewise_sync::{cell::UnsafeCell, thread};
+use corewise_workqueue::Work;
+use corewise_workqueue::model::{QueueModel, flush_or_run, look_at_and_leave};
+
+/// An item that counts its runs, and loom sees if two are in it at once.
+fn counting() -> (Work, Arc<AtomicUsize>) {
+    struct Alone(UnsafeCell<()>);
+    // SAFETY: that only one thread at a time touches it is what the model checks.
+    unsafe impl Send for Alone {}
+    // SAFETY: as above.
+    unsafe impl Sync for Alone {}
+    let (alone, runs) = (Alone(UnsafeCell::new(())), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&runs);
+    let work = Work::new(move || {
+        let alone = &alone;
+        alone.0.with_mut(|_| counted.fetch_add(1, Ordering::Relaxed));
+    });
+    (work, runs)
+}
+
+/// What the executions of a model saw: all that can happen has to be among it.
+type Seen = Arc<std::sync::Mutex<BTreeSet<usize>>>;
+
+fn bounded(preemptions: usize) -> loom::model::Builder {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model
+}
+
+fn waiter_against_worker() -> Seen {
+    let seen = Seen::default();
+    let by_worker = Arc::clone(&seen);
+    bounded(3).check(move || {
+        let queue = QueueModel::new(1, 1);
+        let worker = queue.enlist(0);
+        let (work, runs) = counting();
+        assert!(queue.queue(0, &work));
+        let waiter = {
+            let (work, runs) = (work.clone(), Arc::clone(&runs));
+            thread::spawn(move || {
+                flush_or_run(&work, true);
+                assert_eq!(runs.load(Ordering::Relaxed), 1, "over when the waiter goes on");
+            })
+        };
+        by_worker.lock().unwrap().insert(usize::from(worker.takes()));
+        waiter.join().unwrap();
+        // An item that the worker let go of is given back to the list.
+        worker.step();
+        assert_eq!(runs.load(Ordering::Relaxed), 1, "once");
+        assert!(queue.is_empty(0) && !work.is_pending() && !work.is_running());
+        queue.flush();
+    });
+    seen
+}
+
+#[test]
+fn loom_take_back_by_the_waiter_or_start_by_a_worker_not_both() {
+    let seen = waiter_against_worker();
+    assert_eq!(*seen.lock().unwrap(), [0, 1].into(), "now the one ran it, now the other");
+}
+
+/// The waiter has claimed the item to look at it, and leaves it: a worker whose turn came meanwhile
+/// has let go of it, and has to find it again.
+#[test]
+fn loom_take_back_that_is_not_allowed_leaves_the_item_to_the_workers() {
+    waiter_leaves_it(|work| {
+        flush_or_run(work, false);
+    });
+}
+
+#[test]
+fn loom_take_back_that_leaves_the_item_without_a_look_loses_it() {
+    let said = must_fail("loom_take_back_that_leaves_the_item_without_a_look_loses_it", || {
+        waiter_leaves_it(look_at_and_leave);
+    });
+    assert!(said.is_empty() || said.contains("deadlock"), "{said}");
+}
+
+fn waiter_leaves_it(look: fn(&Work)) {
+    bounded(3).check(move || {
+        let queue = QueueModel::new(1, 1);
+        let worker = queue.enlist(0);
+        let (work, runs) = counting();
+        assert!(queue.queue(0, &work));
+        let waiter = {
+            let work = work.clone();
+            thread::spawn(move || look(&work))
+        };
+        worker.work_until(|| runs.load(Ordering::Relaxed) == 1);
+        waiter.join().unwrap();
+        assert!(queue.is_empty(0) && !work.is_pending() && !work.is_running());
+    });
+}
+
+/// While the waiter runs the item it is queued again, and handed over by a worker: the waiter doesn't
+/// run that instance too, it puts it back.
+#[test]
+fn loom_take_back_puts_back_what_is_handed_over_meanwhile() {
+    let seen = Seen::default();
+    let total = Arc::clone(&seen);
+    bounded(2).check(move || {
+        let queue = QueueModel::new(1, 1);
+        let worker = queue.enlist(0);
+        let (work, runs) = counting();
+        assert!(queue.queue(0, &work));
+        let waiter = {
+            let work = work.clone();
+            thread::spawn(move || flush_or_run(&work, true))
+        };
+        let accepted = queue.queue(0, &work);
+        worker.step();
+        waiter.join().unwrap();
+        worker.step();
+        worker.step();
+        let ran = runs.load(Ordering::Relaxed);
+        assert_eq!(ran, 1 + usize::from(accepted), "each instance once");
+        assert!(queue.is_empty(0) && !work.is_pending() && !work.is_running());
+        total.lock().unwrap().insert(ran);
+    });
+    assert_eq!(*seen.lock().unwrap(), [1, 2].into());
+}
+
+#[test]
+fn loom_take_back_by_two_waiters_one_runs_it_and_both_go_on() {
+    bounded(2).check(|| {
+        let queue = QueueModel::new(1, 1);
+        let worker = queue.enlist(0);
+        let (work, runs) = counting();
+        assert!(queue.queue(0, &work));
+        let waiters = [(); 2].map(|()| {
+            let work = work.clone();
+            thread::spawn(move || flush_or_run(&work, true))
+        });
+        worker.step();
+        for waiter in waiters {
+            waiter.join().unwrap();
+        }
+        assert_eq!(runs.load(Ordering::Relaxed), 1);
+        assert!(queue.is_empty(0) && !work.is_pending() && !work.is_running());
+    });
+}
