@@ -32,8 +32,8 @@ impl<T> JoinHandle<T> {
 
     /// Waits for the value. May block; on a worker the pool starts other work meanwhile. A closure
     /// that still waits for a worker is run by this call, on this thread, where the caller is on a
-    /// CPU of its pod (of a strict queue, or one with a niceness: is a worker of its pool), isn't in an atomic section or a
-    /// blocking region, and hasn't 32 such calls on its stack.
+    /// CPU of its pod (of a strict queue, or one with a niceness: is a worker of its pool), isn't in
+    /// an atomic section or a blocking region, and hasn't 32 such calls on its stack.
     ///
     /// # Errors
     /// [`JoinError::Panicked`] with the panic, [`JoinError::Cancelled`] where it was
@@ -203,8 +203,6 @@ where
         if let Some(claimed) = self.header.claim() {
             claimed.cancel();
         }
-        // Out of its list, where it is in one; what `cancelled` finds then has ended.
-        drop(self.header.claim());
         self.cancelled();
     }
 }
