@@ -130,7 +130,7 @@ fn what_a_worker_runs_is_shown_with_its_function_and_the_line_that_queued_it() {
     assert!(running.thread.is_some());
     let text = dump.to_string();
     assert!(text.contains("  slow: pool 0, worker "), "{text}");
-    assert!(text.contains(&format!("tests/dump.rs:{line}:")), "{text}");
+    assert!(text.contains(&format!("    queued at {}:{line}:", file!())), "{text}");
     let mut others = pools.dump();
     others.retain_queues(|name| name == "other");
     assert_eq!(others.running, []);
@@ -246,9 +246,13 @@ fn the_cpu_time_of_a_pool_grows_with_its_work_and_keeps_that_of_workers_that_lef
 fn the_text_keeps_its_width_on_a_large_machine_and_shows_no_control_characters() {
     let pools = WorkerPools::new(&Machine::synthetic("numa:8 l3:8 core:8 pu:1").unwrap());
     let queue = Workqueue::builder("nasty\x1b[2J\nname").build(&pools).unwrap();
+    let long = Workqueue::builder("a name that is longer than any table has room for").ordered();
+    let long = long.freezable().high_priority().strict(true).timed(true).build(&pools).unwrap();
+    let (release, released) = channel::<()>();
+    let running = long.spawn(move || released.recv().is_ok());
     queue.spawn(|| ()).join().unwrap();
     queue.flush();
-    let dump = pools.dump();
+    let dump = dump_until(&pools, |dump| dump.running.iter().any(|running| running.queue == 2));
     for width in [80, 100, 120] {
         let text = format!("{dump:width$}");
         for line in text.lines() {
@@ -257,6 +261,8 @@ fn the_text_keeps_its_width_on_a_large_machine_and_shows_no_control_characters()
         }
         assert!(!text.contains('\x1b') && text.contains("nasty\u{fffd}[2J\u{fffd}name"), "{text}");
     }
+    drop(release);
+    running.join().unwrap();
     pools.shutdown();
 }
 

@@ -17,8 +17,11 @@ const DEFAULT_WIDTH: usize = 100;
 const LIST_LINES: usize = 4;
 /// So many rows of a list that may be as long as there are queues times pools.
 const ROWS: usize = 64;
+
 /// A longer name is cut in its middle.
-const NAME: usize = 24;
+fn names(width: usize) -> usize {
+    (width / 5).clamp(12, 32)
+}
 
 impl fmt::Display for Dump {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -50,23 +53,15 @@ impl Dump {
 
     fn pools(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
         writeln!(f, "\nWorker pools")?;
-        let mut state = Table::new([
-            "pool",
-            "pod",
-            "node",
-            "nice",
-            "ref",
-            "idle/workers",
-            "blocked",
-            "waiting",
-            "CPUs",
-        ]);
+        let mut state = Table::new(["pool", "pod", "node", "nice", "ref", "idle/workers", "CPUs"]);
         let mut done = Table::new([
             "pool",
+            "blocked",
+            "waiting",
             "ran",
             "taken over",
             "wakeups",
-            "threads made",
+            "threads",
             "caught",
             "CPU time",
         ]);
@@ -86,12 +81,12 @@ impl Dump {
                 pool.nice.to_string(),
                 pool.links.to_string(),
                 format!("{}/{}", s.idle, s.workers),
-                s.blocked.to_string(),
-                s.waiting.to_string(),
                 format!("{}{strict}{kind}{away}", s.cpus),
             ]);
             done.row([
                 pool.id.to_string(),
+                s.blocked.to_string(),
+                s.waiting.to_string(),
                 s.ran.to_string(),
                 s.taken_over.to_string(),
                 s.wakeups.to_string(),
@@ -110,7 +105,7 @@ impl Dump {
 
     fn queues(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
         writeln!(f, "\nQueues")?;
-        let mut what = Table::new(["queue", "id", "kind", "scope", "nice", "max_active", "CPUs"]);
+        let mut what = Table::new(["queue", "id", "kind", "scope", "nice", "max", "CPUs"]);
         for queue in &self.queues {
             let cpus = queue.cpus.as_ref().map_or("general".to_string(), ToString::to_string);
             let marks = [
@@ -120,7 +115,7 @@ impl Dump {
             ];
             let marks = marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark);
             what.row([
-                fit(&queue.name, NAME),
+                fit(&queue.name, names(width)),
                 queue.id.to_string(),
                 queue.kind.to_string(),
                 queue.scope.to_string(),
@@ -146,7 +141,7 @@ impl Dump {
         let mut time = Table::new(["queue", "run time", "CPU hogs", "blocked untold"]);
         for queue in &self.queues {
             let stats = &queue.stats;
-            let name = fit(&queue.name, NAME);
+            let name = fit(&queue.name, names(width));
             done.row([
                 name.clone(),
                 stats.queued.to_string(),
@@ -182,7 +177,7 @@ impl Dump {
                 };
                 let max = slot.max.map_or("any".to_string(), |max| max.to_string());
                 table.row([
-                    fit(&queue.name, NAME),
+                    fit(&queue.name, names(width)),
                     place,
                     format!("{}/{max}", slot.active),
                     slot.held.to_string(),
@@ -208,7 +203,7 @@ impl Dump {
         }
         for (queue, link) in links.iter().take(ROWS) {
             table.row([
-                fit(&queue.name, NAME),
+                fit(&queue.name, names(width)),
                 link.pool.to_string(),
                 link.stats.queued.to_string(),
                 link.stats.completed.to_string(),
@@ -220,7 +215,7 @@ impl Dump {
         and_more(f, links.len())
     }
 
-    /// What runs, two lines each: names of functions are long.
+    /// What runs, three lines each: names of functions are long.
     fn running(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
         writeln!(f, "\nRunning")?;
         if self.running.is_empty() {
@@ -230,14 +225,10 @@ impl Dump {
             let queue = self.queues.iter().find(|queue| queue.id == running.queue);
             let queue = queue.map_or("-", |queue| queue.name.as_str());
             let thread = running.thread.map_or(String::new(), |tid| format!(" (thread {tid})"));
-            let (queue, pool) = (printable(&fit(queue, NAME)), running.pool);
-            let head = format!("  {queue}: pool {pool}, worker {}{thread}", running.worker);
-            writeln!(
-                f,
-                "{head}, queued at {}",
-                fit(&running.site, width.saturating_sub(head.len() + 12).max(20))
-            )?;
+            let (queue, pool) = (printable(&fit(queue, names(width))), running.pool);
+            writeln!(f, "  {queue}: pool {pool}, worker {}{thread}", running.worker)?;
             writeln!(f, "    {}", fit(running.function, width - 4))?;
+            writeln!(f, "    queued at {}", fit(&running.site, width - 14))?;
         }
         and_more(f, self.running.len())
     }
@@ -356,7 +347,7 @@ impl<const N: usize> Table<N> {
                 line.push_str("  ");
                 line.extend(std::iter::repeat_n(' ', before));
                 if column + 1 == N {
-                    line.push_str(&fit(cell, width.saturating_sub(chars(&line)).max(8)));
+                    line.push_str(&fit(cell, width.saturating_sub(chars(&line))));
                 } else {
                     line.push_str(cell);
                     line.extend(std::iter::repeat_n(' ', after));
