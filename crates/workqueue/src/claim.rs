@@ -31,7 +31,6 @@ pub(crate) enum Place {
     /// Held back by its queue's limiter.
     Held = 3,
     /// Its timer runs; [`Item::unshelve`](crate::item::Item::unshelve) knows where.
-    #[allow(dead_code, reason = "set by delayed items")]
     Timer = 4,
 }
 
@@ -172,7 +171,6 @@ impl Claimed {
     }
 
     /// What the instance carries along, to be changed: its ticket where it goes to another queue.
-    #[allow(dead_code, reason = "for mod_delayed")]
     pub(crate) fn with_job<R>(&mut self, change: impl FnOnce(&mut Job) -> R) -> R {
         // SAFETY: as above; it lies in no container, so nobody else looks at it.
         unsafe { self.header().with_job(change) }

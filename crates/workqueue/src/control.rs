@@ -141,8 +141,8 @@ impl Workqueue {
     /// is cancelled. The other handles remain, of a queue that is no more. Dropping the last handle
     /// without it leaves queued work to run.
     ///
-    /// Delayed items whose time hasn't come are not handled, as in the kernel: cancel them first.
-    /// When it comes they are refused. May block, as [`Workqueue::drain`].
+    /// Delayed items whose time hasn't come are cancelled, and those who wait for them are told (the
+    /// kernel leaves them to the caller). May block, as [`Workqueue::drain`].
     #[track_caller]
     pub fn destroy(&self) {
         let shared = self.shared();
@@ -155,6 +155,8 @@ impl Workqueue {
         }
         self.drain_rounds();
         shared.close();
+        // After it was closed: who sets a timer looks at that afterwards.
+        shared.pools.keeper().cancel_of(shared.id);
         shared.settle();
         // What slipped in with a chain that ended at the last moment.
         self.drain_rounds();

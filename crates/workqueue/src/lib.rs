@@ -45,6 +45,7 @@ mod colours;
 mod control;
 mod cpu;
 mod current;
+mod delayed;
 mod dump;
 mod error;
 mod follow;

@@ -88,6 +88,8 @@ pub struct PoolsBuilder {
     idle_timeout: Duration,
     spawner: Spawner,
     time: Settings,
+    /// A test's own.
+    keeper: Option<Arc<Timekeeper>>,
     power_efficient: bool,
     follow: bool,
 }
@@ -150,6 +152,12 @@ impl PoolsBuilder {
         self
     }
 
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn keeper(mut self, keeper: &Arc<Timekeeper>) -> Self {
+        self.keeper = Some(Arc::clone(keeper));
+        self
+    }
+
     /// How worker threads are made: `handler` gets each worker that wants a thread, and has to call
     /// its [`run`](WorkerThread::run) on one, now or soon. Default: `std::thread::Builder`, with the
     /// worker's name.
@@ -195,7 +203,7 @@ impl PoolsBuilder {
             max_workers: self.max_workers,
             idle_timeout: self.idle_timeout,
             spawner: self.spawner,
-            keeper: Timekeeper::new(self.time),
+            keeper: self.keeper.unwrap_or_else(|| Timekeeper::new(self.time)),
             groups: Mutex::new(Groups::default()),
             power_efficient: self.power_efficient,
             niceness: inherit::niceness(),
@@ -250,6 +258,7 @@ impl WorkerPools {
             idle_timeout: DEFAULT_IDLE_TIMEOUT,
             spawner: Spawner::default(),
             time: Settings::default(),
+            keeper: None,
             power_efficient: false,
             follow: false,
         }
@@ -273,6 +282,7 @@ impl WorkerPools {
     #[track_caller]
     pub fn shutdown(&self) {
         let groups = self.inner.close();
+        self.inner.keeper.cancel_all();
         let follower = self.inner.follower.as_ref();
         corewise_sync::context::blocking("WorkerPools::shutdown", || {
             let own = groups.iter().find(|group| group.enter_join());
@@ -354,6 +364,10 @@ impl WorkerPools {
     /// The queues that there are, by number.
     pub(crate) fn queues(&self) -> Vec<Arc<Shared>> {
         self.inner.queues.lock().alive()
+    }
+
+    pub(crate) fn keeper(&self) -> &Arc<Timekeeper> {
+        &self.inner.keeper
     }
 
     pub(crate) fn is_power_efficient(&self) -> bool {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::attributes::Attributes;
 use crate::builder::QueueBuilder;
+use crate::claim::Claimed;
 use crate::control::Control;
 use crate::item::{Header, Item};
 use crate::link::Shared;
@@ -201,6 +202,19 @@ impl Workqueue {
         accepted: bool,
     ) -> Queueing {
         self.inner.links.load().at(place).queue(header, item, site, accepted)
+    }
+}
+
+impl Workqueue {
+    /// Puts a claimed instance into the queue, as the same instance. False where that is refused: it
+    /// is cancelled then.
+    pub(crate) fn place(&self, place: Place, claimed: Claimed) -> bool {
+        self.inner.links.load().at(place).place(claimed)
+    }
+
+    /// Whether it takes nothing any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.inner.links.load().at(Place::Here).is_closed()
     }
 }
 

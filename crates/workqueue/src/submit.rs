@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use corewise_sync::list::List;
 
-use crate::claim::Place;
+use crate::claim::{Claimed, Place};
 use crate::current;
 use crate::item::{Header, Item, Job, Queued};
 use crate::limiter::slot::{Admission, Gate, Hold};
@@ -55,6 +55,34 @@ impl Link {
             return Queueing::Queued;
         }
         self.queue_past(gate, queued, accepted)
+    }
+
+    /// Puts a claimed instance here, wherever it was: the same instance, counted here from now on.
+    /// Where the queue doesn't take it, it is cancelled; then false.
+    pub(crate) fn place(self: &Arc<Self>, mut claimed: Claimed) -> bool {
+        let refused = self.group.pools[self.pool].reading().closed()
+            || self.refuses(self.slot().glance(), false);
+        if refused {
+            claimed.cancel();
+            return false;
+        }
+        // Enter and ReadGate, as for a new one.
+        let ticket = Ticket::new(self);
+        let gate = self.slot().gate();
+        let old = claimed.with_job(|job| job.ticket.replace(ticket));
+        let queued = claimed.release();
+        // After it is counted here: what waits for the old place may be let through by this.
+        drop(old);
+        if gate.open() {
+            self.group.push(self.pool, queued);
+            return true;
+        }
+        self.queue_past(gate, queued, false) == Queueing::Queued
+    }
+
+    /// Whether the queue takes nothing any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.slot().glance().closed() || self.group.pools[self.pool].reading().closed()
     }
 
     /// Whether the queue doesn't take it, as it stands.

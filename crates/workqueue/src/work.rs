@@ -4,10 +4,13 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
+use corewise_sync::Mutex;
+
 use crate::claim::Claimed;
 use crate::error::panic_message;
-use crate::item::{Header, Item};
+use crate::item::{Header, Item, Queued};
 use crate::take_back::take_back;
+use crate::timekeeper::delayed::Armed;
 use crate::waits;
 
 /// A function that can be queued again and again without allocating: the kernel's `work_struct`.
@@ -38,6 +41,8 @@ pub struct Work {
 
 pub(crate) struct WorkItem {
     header: Header,
+    /// L: is the lock; guards where its timer is, which says nothing once that has fired. Taken last.
+    pub(crate) timer: Mutex<Option<Armed>>,
     function: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -48,7 +53,7 @@ impl Work {
     /// logged and the item, its worker and its queue go on.
     pub fn new<C: Fn() + Send + Sync + 'static>(function: C) -> Work {
         let (header, function) = (Header::new::<C>(), Box::new(function));
-        Work { inner: Arc::new(WorkItem { header, function }) }
+        Work { inner: Arc::new(WorkItem { header, timer: Mutex::new(None), function }) }
     }
 
     /// Whether it is queued and has not started (a moment ago). It may be running as well.
@@ -174,6 +179,11 @@ impl Item for WorkItem {
     }
 
     fn cancelled(&self) {}
+
+    fn unshelve(&self) -> Option<Queued> {
+        let armed = self.timer.lock().take();
+        armed?.disarm()
+    }
 
     fn panicked(&self, payload: Box<dyn Any + Send>) {
         tracing::error!(

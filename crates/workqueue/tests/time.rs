@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{PoolsBuilder, WorkerPools, Workqueue};
+use corewise_workqueue::{PoolsBuilder, Work, WorkerPools, Workqueue};
 
 /// Pools of a machine with one CPU; the workers are not pinned.
 fn one_cpu() -> PoolsBuilder {
@@ -87,4 +87,25 @@ fn a_queue_is_not_built_where_the_spawn_handler_fails() {
     let pools = one_cpu().spawn_handler(|_| Err(std::io::Error::other("no more")));
     let error = Workqueue::builder("test").build(&pools.build()).expect_err("no thread");
     assert!(error.to_string().contains("no more"), "{error}");
+}
+
+#[test]
+fn delayed_items_run_by_themselves_when_their_time_has_come() {
+    let pools = one_cpu().build();
+    let queue = queue(&pools);
+    let (tell, told) = mpsc::channel();
+    let item = |n: u32| {
+        let tell = tell.clone();
+        Work::new(move || tell.send(n).expect("it listens"))
+    };
+    let (late, early, never) = (item(2), item(1), item(0));
+    assert!(queue.queue_delayed(&never, Duration::from_secs(3600)));
+    assert!(queue.queue_delayed(&late, Duration::from_millis(40)));
+    assert!(queue.queue_delayed(&early, Duration::from_millis(1)), "it wakes the thread anew");
+    let mut ran = [(); 2].map(|()| told.recv().expect("it runs"));
+    ran.sort();
+    assert_eq!(ran, [1, 2]);
+    pools.shutdown();
+    assert!(!never.is_pending());
+    assert!(told.try_recv().is_err());
 }

@@ -97,6 +97,7 @@ impl<T> Heap<T> {
     }
 
     /// How many timers are set.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.order.len()
     }

@@ -6,12 +6,14 @@
 pub(crate) mod alarm;
 #[cfg_attr(shuttle, path = "cpu_time_by_chance.rs")]
 pub(crate) mod cpu_time;
-#[allow(dead_code, reason = "the delayed items come next")]
+pub(crate) mod delayed;
 mod heap;
 mod hogs;
 mod policy;
 #[cfg(all(test, not(loom)))]
 mod stepped;
+#[cfg(all(test, not(loom)))]
+mod stepped_delayed;
 mod watch;
 
 use std::fmt;
@@ -31,6 +33,8 @@ use crate::pool::group::Group;
 use crate::spawn::spawn;
 use crate::stall::StallReport;
 use alarm::Alarm;
+use delayed::Delayed;
+use heap::Heap;
 use policy::RETRY_AFTER;
 use watch::{Found, ThreadTimes, Watch};
 
@@ -108,6 +112,7 @@ struct State {
     closed: bool,
     /// When the system refused a thread, if it did.
     refused: Option<Duration>,
+    timers: Heap<Delayed>,
     /// For their names in reports, and their counters.
     queues: Vec<(u64, Weak<Shared>)>,
 }
@@ -121,6 +126,12 @@ enum Thread {
     Made(JoinHandle<()>),
     /// It has to end, or has ended.
     Over,
+}
+
+impl fmt::Debug for Timekeeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timekeeper").field("settings", &self.settings).finish_non_exhaustive()
+    }
 }
 
 impl Timekeeper {
@@ -161,7 +172,13 @@ impl Timekeeper {
     }
 
     fn with(settings: Settings, clock: Clock, thread: Thread) -> Arc<Timekeeper> {
-        let state = State { thread, closed: false, refused: None, queues: Vec::new() };
+        let state = State {
+            thread,
+            closed: false,
+            refused: None,
+            timers: Heap::default(),
+            queues: Vec::new(),
+        };
         Arc::new(Timekeeper {
             alarm: Alarm::new(),
             clock,
@@ -213,28 +230,7 @@ impl Timekeeper {
     /// Wakes the thread, or makes it; true where it is there.
     #[cold]
     fn wake(self: &Arc<Self>) -> bool {
-        let there = {
-            let mut state = self.state.lock();
-            let may = state.refused.is_none_or(|when| self.may_retry(when));
-            if matches!(state.thread, Thread::None) && may {
-                let its = Arc::clone(self);
-                let run = move || {
-                    inherit::run_anywhere(its.niceness);
-                    its.run();
-                };
-                match spawn("cw-time".into(), run) {
-                    Ok(handle) => state.thread = Thread::Made(handle),
-                    Err(error) => {
-                        state.refused = Some(self.now());
-                        tracing::error!(
-                            %error,
-                            "no thread for the timekeeper: nobody notices work that is stuck"
-                        );
-                    }
-                }
-            }
-            !matches!(state.thread, Thread::None | Thread::Over)
-        };
+        let there = self.is_there(&mut self.state.lock());
         if there {
             self.alarm.ring();
         } else {
@@ -242,6 +238,29 @@ impl Timekeeper {
             self.alarm.lower(|| false);
         }
         there
+    }
+
+    /// Makes the thread where nobody has; whether there is one.
+    fn is_there(self: &Arc<Self>, state: &mut State) -> bool {
+        let may = state.refused.is_none_or(|when| self.may_retry(when));
+        if matches!(state.thread, Thread::None) && may {
+            let its = Arc::clone(self);
+            let run = move || {
+                inherit::run_anywhere(its.niceness);
+                its.run();
+            };
+            match spawn("cw-time".into(), run) {
+                Ok(handle) => state.thread = Thread::Made(handle),
+                Err(error) => {
+                    state.refused = Some(self.now());
+                    tracing::error!(
+                        %error,
+                        "no thread for the timekeeper: nobody notices work that is stuck"
+                    );
+                }
+            }
+        }
+        !matches!(state.thread, Thread::None | Thread::Over)
     }
 
     /// The thread's body.
@@ -268,9 +287,14 @@ impl Timekeeper {
 
     /// Does what is due. When there will be something to do next.
     pub(crate) fn tick(self: &Arc<Self>, now: Duration) -> Option<Duration> {
-        if !self.alarm.is_raised() {
-            return None;
-        }
+        self.fire(now);
+        let look = if self.alarm.is_raised() { self.look(now) } else { None };
+        let timer = self.state.lock().timers.first();
+        look.into_iter().chain(timer).min()
+    }
+
+    /// Looks at the pools; when to look next, if at all.
+    fn look(&self, now: Duration) -> Option<Duration> {
         let (found, next) = {
             let mut watch = self.watch.lock();
             let (found, next) = watch.look(now, &self.settings);

@@ -1,0 +1,151 @@
+//! Queueing an item some time later.
+
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_topology::current_cpu;
+
+use crate::claim::{self, Claimed};
+use crate::item::{Item, Job, Queued};
+use crate::links::Place;
+use crate::queue::Workqueue;
+use crate::timekeeper::delayed::Delayed;
+use crate::work::Work;
+
+impl Workqueue {
+    /// Queues an item after `delay`, on the pod of the CPU that this is called on now. A delay of
+    /// zero: at once, as [`Workqueue::queue`], with no timer. False where the item is pending
+    /// already (queued, or its timer runs) or disabled, the queue was destroyed or the pools were
+    /// shut down, or the first timer of all finds no thread for it (which is logged).
+    ///
+    /// From here on it is pending: it can't be queued a second time, [`Work::flush`] waits for it,
+    /// and [`Work::cancel`] takes it back. A flush of the queue doesn't wait for it before its time
+    /// has come. A queue that is drained then refuses it, which cancels it. [`Workqueue::destroy`]
+    /// and [`WorkerPools::shutdown`](crate::WorkerPools::shutdown) cancel it at once; else the timer
+    /// keeps the queue and the pools. In all cases those who wait for it are told.
+    ///
+    /// Any context. It takes one lock that all timers of the pools share, in O(log n) of their number.
+    #[track_caller]
+    pub fn queue_delayed(&self, work: &Work, delay: Duration) -> bool {
+        self.delay(place_of(None), work, delay, Location::caller())
+    }
+
+    /// As [`Workqueue::queue_delayed`], on the pod of `cpu`; see [`Workqueue::queue_on`].
+    #[track_caller]
+    pub fn queue_delayed_on(&self, cpu: u32, work: &Work, delay: Duration) -> bool {
+        self.delay(place_of(Some(cpu)), work, delay, Location::caller())
+    }
+
+    /// Has an item run after `delay`, on this queue, whatever it is at: where its timer runs it is
+    /// set anew, where it is queued, also elsewhere, it is taken out. A delay of zero: it is queued
+    /// at once. True where it was pending; that instance then goes on as this one, and who flushes it
+    /// waits for this one. False where it was idle, and also where it could not be queued, for the
+    /// reasons that [`Workqueue::queue_delayed`] has; [`Work::is_pending`] tells the two apart.
+    ///
+    /// Any context. It waits for no work, only, yielding, for others' short steps with the same item.
+    #[track_caller]
+    pub fn mod_delayed(&self, work: &Work, delay: Duration) -> bool {
+        self.modify(place_of(None), work, delay, Location::caller())
+    }
+
+    /// As [`Workqueue::mod_delayed`], on the pod of `cpu`; see [`Workqueue::queue_on`].
+    #[track_caller]
+    pub fn mod_delayed_on(&self, cpu: u32, work: &Work, delay: Duration) -> bool {
+        self.modify(place_of(Some(cpu)), work, delay, Location::caller())
+    }
+
+    fn delay(
+        &self,
+        place: Place,
+        work: &Work,
+        delay: Duration,
+        site: &'static Location<'static>,
+    ) -> bool {
+        if delay.is_zero() {
+            return self.submit(place, &work.inner, site);
+        }
+        if self.is_closed() || !work.inner.header().state.pend() {
+            return false;
+        }
+        let item = Arc::clone(&work.inner) as Arc<dyn Item>;
+        // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
+        let queued = unsafe { Queued::new(Job { item, ticket: None, site }) };
+        match self.arm(place, work, delay, queued) {
+            Ok(()) => true,
+            // Where somebody has claimed it meanwhile, it was queued, and is theirs.
+            Err(queued) => !queued.refuse(),
+        }
+    }
+
+    fn modify(
+        &self,
+        place: Place,
+        work: &Work,
+        delay: Duration,
+        site: &'static Location<'static>,
+    ) -> bool {
+        loop {
+            if let Some(mut claimed) = work.inner.header().claim() {
+                claimed.with_job(|job| job.site = site);
+                self.replace(place, work, delay, claimed);
+                return true;
+            }
+            if self.delay(place, work, delay, site) || !work.is_pending() {
+                return false;
+            }
+            // Somebody else has queued it between the two: that is what is to be modified.
+        }
+    }
+
+    /// Puts a claimed instance into this queue, after a while.
+    fn replace(&self, place: Place, work: &Work, delay: Duration, mut claimed: Claimed) {
+        if delay.is_zero() {
+            self.place(place, claimed);
+        } else if self.is_closed() {
+            claimed.cancel();
+        } else {
+            let ticket = claimed.with_job(|job| job.ticket.take());
+            let queued = claimed.release();
+            drop(ticket);
+            if let Err(queued) = self.arm(place, work, delay, queued) {
+                // Cancelled, unless somebody has claimed it.
+                drop(queued);
+            }
+        }
+    }
+
+    fn arm(
+        &self,
+        place: Place,
+        work: &Work,
+        delay: Duration,
+        queued: Queued,
+    ) -> Result<(), Queued> {
+        let (work, queue) = (work.clone(), self.clone());
+        let delayed = Delayed { queued, work, queue, place };
+        self.shared().pools.keeper().arm(delay, delayed).map_err(|delayed| delayed.queued)
+    }
+}
+
+/// The remembered place: the CPU that is asked for, or that this runs on.
+fn place_of(cpu: Option<u32>) -> Place {
+    cpu.or_else(current_cpu).map_or(Place::Here, Place::Cpu)
+}
+
+impl Work {
+    /// Where its timer runs, has it fire now; then [`flush`](Work::flush)es it: true if it had to
+    /// wait. May block.
+    #[track_caller]
+    pub fn flush_delayed(&self) -> bool {
+        let header = self.inner.header();
+        let now = header.state.snapshot();
+        if now.pending() && header.place(now.seq()) == claim::Place::Timer {
+            let armed = self.inner.timer.lock().take();
+            if let Some(armed) = armed {
+                armed.fire();
+            }
+        }
+        self.flush()
+    }
+}

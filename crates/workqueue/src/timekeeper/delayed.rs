@@ -1,0 +1,137 @@
+//! Timers of delayed items: set, taken back, fired, and cancelled with their queue or pools.
+//!
+//! The heap is a container as the lists of pools are (`../work_state.md`): an instance is in it while
+//! its place says `Timer`, and goes in and out under the lock of `state`. Its claimant takes it out
+//! by the handle that the item keeps. Who pops it claims it under the lock, since it gets another
+//! ticket; or lets go of it where somebody else has claimed it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Timekeeper;
+use super::heap::Handle;
+use crate::claim::{Claimed, Place};
+use crate::item::{Item, Queued};
+use crate::links;
+use crate::queue::Workqueue;
+use crate::work::Work;
+
+/// An instance whose timer runs. It has no ticket: no flush of a queue waits for it.
+pub(crate) struct Delayed {
+    pub(crate) queued: Queued,
+    /// The item; the queued instance holds it too, for as long as it isn't claimed.
+    pub(crate) work: Work,
+    /// Where it will be queued.
+    pub(crate) queue: Workqueue,
+    pub(crate) place: links::Place,
+}
+
+/// What an item knows of its timer.
+pub(crate) struct Armed {
+    keeper: Arc<Timekeeper>,
+    handle: Handle,
+}
+
+impl Armed {
+    /// Takes the timer back; `None` where it has fired.
+    pub(crate) fn disarm(self) -> Option<Queued> {
+        let taken = self.keeper.state.lock().timers.remove(self.handle);
+        // The queue's handle, maybe the last, is dropped here, outside the lock.
+        taken.map(|delayed| delayed.queued)
+    }
+
+    /// Fires it now, if it hasn't fired.
+    pub(crate) fn fire(self) {
+        let taken = {
+            let mut state = self.keeper.state.lock();
+            state.timers.remove(self.handle).map(Delayed::popped)
+        };
+        taken.into_iter().for_each(Popped::queue);
+    }
+}
+
+/// What came out of the heap; `None`: somebody else has claimed it. Everything in it is dropped
+/// outside the lock.
+struct Popped {
+    claimed: Option<Claimed>,
+    delayed: (Work, Workqueue, links::Place),
+}
+
+impl Delayed {
+    /// Under the lock, for one that was just popped.
+    fn popped(self) -> Popped {
+        let Delayed { queued, work, queue, place } = self;
+        Popped { claimed: queued.claim(), delayed: (work, queue, place) }
+    }
+}
+
+impl Popped {
+    fn queue(self) {
+        let (_work, queue, place) = self.delayed;
+        if let Some(claimed) = self.claimed {
+            queue.place(place, claimed);
+        }
+    }
+}
+
+impl Timekeeper {
+    /// Sets a timer. Gives the instance back where the pools are closed, or no thread can be made.
+    pub(crate) fn arm(
+        self: &Arc<Self>,
+        after: Duration,
+        delayed: Delayed,
+    ) -> Result<(), Box<Delayed>> {
+        // Set.
+        let work = delayed.work.clone();
+        let (queue, id) = (delayed.queue.clone(), delayed.queue.shared().id);
+        let first = {
+            let mut state = self.state.lock();
+            if state.closed || !self.is_there(&mut state) {
+                return Err(Box::new(delayed));
+            }
+            let deadline = self.now().saturating_add(after);
+            let first = state.timers.first().is_none_or(|first| deadline < first);
+            let handle = state.timers.insert(deadline, delayed);
+            *work.inner.timer.lock() = Some(Armed { keeper: Arc::clone(self), handle });
+            work.inner.header().set_place(Place::Timer);
+            first
+        };
+        if first {
+            // Ring.
+            self.alarm.ring();
+        }
+        if queue.is_closed() {
+            // Who closed it may have cancelled its timers before this one was set.
+            self.cancel_of(id);
+        }
+        Ok(())
+    }
+
+    /// Queues what is due.
+    pub(super) fn fire(&self, now: Duration) {
+        let due: Vec<Popped> = {
+            let mut state = self.state.lock();
+            std::iter::from_fn(|| state.timers.pop_due(now)).map(Delayed::popped).collect()
+        };
+        due.into_iter().for_each(Popped::queue);
+    }
+
+    /// Cancels the delayed items of a queue.
+    pub(crate) fn cancel_of(&self, queue: u64) {
+        self.cancel_if(|delayed| delayed.queue.shared().id == queue);
+    }
+
+    /// Cancels all delayed items.
+    pub(crate) fn cancel_all(&self) {
+        self.cancel_if(|_| true);
+    }
+
+    fn cancel_if(&self, which: impl Fn(&Delayed) -> bool) {
+        let cancelled: Vec<Popped> = {
+            let mut state = self.state.lock();
+            state.timers.extract_if(which).into_iter().map(Delayed::popped).collect()
+        };
+        // Dropping a claim cancels it, and tells who waits.
+        drop(cancelled);
+    }
+}

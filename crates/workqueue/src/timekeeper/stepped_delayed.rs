@@ -1,0 +1,274 @@
+//! Delayed items, with a clock that is driven by hand; workers are real threads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::Completion;
+use corewise_sync::atomic::{AtomicU32, Ordering};
+use corewise_sync::context::Placement;
+use corewise_topology::{AffinityScope, Machine};
+
+use super::{Settings, Timekeeper};
+use crate::builder::QueueBuilder;
+use crate::pools::WorkerPools;
+use crate::queue::Workqueue;
+use crate::work::Work;
+
+const SEC: Duration = Duration::from_secs(1);
+
+/// Pools of a machine of two CPUs, and their clock.
+fn pools() -> (WorkerPools, Arc<Timekeeper>) {
+    let keeper = Timekeeper::by_hand(Settings::default());
+    let machine = Machine::synthetic("numa:1 l3:1 core:2 pu:1").expect("a valid description");
+    (WorkerPools::builder(&machine).keeper(&keeper).build(), keeper)
+}
+
+fn builder() -> QueueBuilder {
+    Workqueue::builder("delayed").scope(AffinityScope::Cpu).strict(true)
+}
+
+fn queue() -> (Workqueue, Arc<Timekeeper>) {
+    let (pools, keeper) = pools();
+    (builder().build(&pools).expect("a queue"), keeper)
+}
+
+/// An item, and how often it has run.
+fn counting() -> (Work, Arc<AtomicU32>) {
+    let runs = Arc::new(AtomicU32::new(0));
+    let counts = Arc::clone(&runs);
+    let work = Work::new(move || {
+        counts.fetch_add(1, Ordering::Relaxed);
+    });
+    (work, runs)
+}
+
+fn ran(runs: &AtomicU32) -> u32 {
+    runs.load(Ordering::Relaxed)
+}
+
+/// An item that runs until it is told to go on, and has begun.
+fn held(queue: &Workqueue, cpu: u32) -> Arc<Completion> {
+    let (go, begun) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    let (waits, says) = (Arc::clone(&go), Arc::clone(&begun));
+    // It keeps its core: the clock stands still, so nobody finds that out.
+    drop(queue.spawn_on(cpu, move || {
+        says.complete();
+        while !waits.is_complete() {
+            std::thread::yield_now();
+        }
+    }));
+    begun.wait();
+    go
+}
+
+#[test]
+fn delayed_an_item_is_queued_when_its_time_has_come_and_not_before() {
+    let (queue, keeper) = queue();
+    let (work, runs) = counting();
+    assert!(queue.queue_delayed(&work, SEC));
+    assert!(!queue.queue_delayed(&work, SEC) && !queue.queue(&work), "it is pending");
+    assert!(keeper.advance(SEC - Duration::from_nanos(1)));
+    queue.flush();
+    assert!(work.is_pending() && ran(&runs) == 0, "a flush of the queue doesn't wait for it");
+    assert!(!keeper.advance(Duration::from_nanos(1)), "no timer is left");
+    work.flush();
+    assert_eq!(ran(&runs), 1);
+    assert!(queue.queue_delayed(&work, SEC), "and it can be queued again");
+    work.cancel();
+}
+
+#[test]
+fn delayed_zero_is_an_immediate_queue_without_a_timer() {
+    let (queue, keeper) = queue();
+    let (work, runs) = counting();
+    assert!(queue.queue_delayed(&work, Duration::ZERO));
+    work.flush();
+    assert_eq!(ran(&runs), 1);
+    assert!(!keeper.advance(Duration::ZERO));
+}
+
+#[test]
+fn delayed_timers_fire_on_the_remembered_cpu() {
+    let (queue, keeper) = queue();
+    for cpu in [1, 0] {
+        let pod = Arc::new(AtomicU32::new(99));
+        let says = Arc::clone(&pod);
+        let work = Work::new(move || {
+            let pod = Placement::current().and_then(|placed| placed.pod);
+            says.store(pod.expect("a worker is placed"), Ordering::Relaxed);
+        });
+        assert!(queue.queue_delayed_on(cpu, &work, SEC));
+        keeper.advance(SEC);
+        work.flush();
+        assert_eq!(pod.load(Ordering::Relaxed), cpu);
+    }
+}
+
+#[test]
+fn delayed_an_item_is_flushed_cancelled_and_disabled_as_any_other() {
+    let (queue, keeper) = queue();
+    let (work, runs) = counting();
+    assert!(queue.queue_delayed(&work, SEC));
+    assert!(work.cancel());
+    assert!(!work.is_pending() && !work.cancel());
+    assert!(!keeper.advance(SEC), "its timer is gone");
+    assert!(queue.queue_delayed(&work, SEC));
+    let flush = {
+        let work = work.clone();
+        std::thread::spawn(move || work.flush())
+    };
+    work.disable_sync();
+    flush.join().expect("no panic");
+    assert!(!queue.queue_delayed(&work, SEC) && !queue.mod_delayed(&work, SEC));
+    assert!(work.enable());
+    assert!(!keeper.advance(SEC));
+    queue.flush();
+    assert_eq!(ran(&runs), 0);
+}
+
+#[test]
+fn mod_delayed_arms_an_idle_item_and_says_false() {
+    let (queue, keeper) = queue();
+    let (work, runs) = counting();
+    assert!(!queue.mod_delayed(&work, SEC));
+    keeper.advance(SEC);
+    work.flush();
+    assert_eq!(ran(&runs), 1);
+    assert!(!queue.mod_delayed(&work, Duration::ZERO), "zero is now");
+    work.flush();
+    assert_eq!(ran(&runs), 2);
+}
+
+#[test]
+fn mod_delayed_steals_an_item_from_its_timer() {
+    let (queue, keeper) = queue();
+    let (work, runs) = counting();
+    assert!(queue.queue_delayed(&work, SEC));
+    assert!(queue.mod_delayed(&work, 3 * SEC));
+    keeper.advance(2 * SEC);
+    assert!(work.is_pending(), "later than it was to be");
+    assert!(queue.mod_delayed(&work, Duration::ZERO));
+    work.flush();
+    assert_eq!(ran(&runs), 1);
+    assert!(!keeper.advance(9 * SEC));
+    queue.flush();
+    assert_eq!(ran(&runs), 1, "one instance, one run");
+}
+
+#[test]
+fn mod_delayed_steals_an_item_from_the_list() {
+    let (queue, keeper) = queue();
+    let go = held(&queue, 0);
+    let (work, runs) = counting();
+    assert!(queue.queue_on(0, &work));
+    assert!(queue.mod_delayed_on(0, &work, SEC));
+    go.complete();
+    queue.flush();
+    assert!(work.is_pending() && ran(&runs) == 0);
+    keeper.advance(SEC);
+    work.flush();
+    assert_eq!(ran(&runs), 1);
+}
+
+#[test]
+fn mod_delayed_steals_an_item_that_is_held_back() {
+    let (pools, keeper) = pools();
+    let ordered = Workqueue::builder("ordered").ordered().build(&pools).expect("a queue");
+    let other = builder().build(&pools).expect("a queue");
+    let go = held(&ordered, 0);
+    let (work, runs) = counting();
+    assert!(ordered.queue(&work));
+    assert!(other.mod_delayed(&work, SEC), "to another queue, too");
+    keeper.advance(SEC);
+    work.flush();
+    assert_eq!(ran(&runs), 1, "while the first queue is still busy");
+    go.complete();
+    ordered.flush();
+    assert_eq!((ordered.stats().queued, other.stats().queued), (2, 1));
+}
+
+#[test]
+fn mod_delayed_steals_an_instance_that_was_handed_over() {
+    let (queue, keeper) = queue();
+    let (go, begun) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    let runs = Arc::new(AtomicU32::new(0));
+    let (waits, says, counts) = (Arc::clone(&go), Arc::clone(&begun), Arc::clone(&runs));
+    let work = Work::new(move || {
+        counts.fetch_add(1, Ordering::Relaxed);
+        says.complete();
+        waits.wait();
+    });
+    assert!(queue.queue_on(0, &work));
+    begun.wait();
+    // Its own pod's next worker pops it, finds it running, and hands it over.
+    assert!(queue.queue_on(1, &work));
+    queue.spawn_on(1, || ()).join().expect("no panic");
+    assert!(queue.mod_delayed(&work, SEC));
+    go.complete();
+    queue.flush();
+    assert!(work.is_pending() && ran(&runs) == 1);
+    keeper.advance(SEC);
+    work.flush();
+    assert_eq!(ran(&runs), 2);
+}
+
+#[test]
+fn flush_delayed_work_fires_the_timer_now() {
+    let (queue, keeper) = queue();
+    let (work, runs) = counting();
+    assert!(!work.flush_delayed(), "nothing to wait for");
+    assert!(queue.queue_delayed(&work, SEC));
+    assert!(work.flush_delayed());
+    assert_eq!(ran(&runs), 1);
+    assert!(!keeper.advance(SEC), "the timer is gone");
+    assert!(queue.queue(&work));
+    work.flush_delayed();
+    assert_eq!(ran(&runs), 2, "where no timer runs it is a flush");
+}
+
+#[test]
+fn delayed_items_of_a_queue_that_is_destroyed_are_cancelled_and_their_waiters_told() {
+    let (pools, keeper) = pools();
+    let (queue, other) = (builder().build(&pools), builder().build(&pools));
+    let (queue, other) = (queue.expect("a queue"), other.expect("a queue"));
+    let ((work, runs), (kept, kept_runs)) = (counting(), counting());
+    assert!(queue.queue_delayed(&work, SEC) && other.queue_delayed(&kept, SEC));
+    let flush = {
+        let work = work.clone();
+        std::thread::spawn(move || work.flush())
+    };
+    queue.destroy();
+    flush.join().expect("no panic");
+    assert!(!work.is_pending());
+    assert!(!queue.queue_delayed(&work, SEC), "it takes nothing any more");
+    keeper.advance(SEC);
+    kept.flush();
+    assert_eq!((ran(&runs), ran(&kept_runs)), (0, 1));
+}
+
+#[test]
+fn delayed_items_of_pools_that_are_shut_down_are_cancelled_and_their_waiters_told() {
+    let (pools, _keeper) = pools();
+    let queue = builder().build(&pools).expect("a queue");
+    let (work, runs) = counting();
+    assert!(queue.queue_delayed(&work, SEC));
+    let flush = {
+        let work = work.clone();
+        std::thread::spawn(move || work.flush())
+    };
+    pools.shutdown();
+    flush.join().expect("no panic");
+    assert!(!work.is_pending() && ran(&runs) == 0);
+    assert!(!queue.queue_delayed(&work, SEC) && !queue.mod_delayed(&work, SEC));
+}
+
+#[test]
+fn delayed_a_timer_keeps_its_queue_until_it_has_fired() {
+    let (queue, keeper) = queue();
+    let (work, runs) = counting();
+    assert!(queue.queue_delayed(&work, SEC));
+    drop(queue);
+    keeper.advance(SEC);
+    work.flush();
+    assert_eq!(ran(&runs), 1);
+}
