@@ -89,6 +89,12 @@ impl Header {
         }
     }
 
+    /// Whether the pending instance is held back (a moment ago).
+    pub(crate) fn is_held(&self) -> bool {
+        let now = self.state.snapshot();
+        now.pending() && self.place(now.seq()) == Place::Held
+    }
+
     /// Claims the pending instance where it lies in its pool and `wanted` says so, for a waiter that
     /// would rather run it than wait. One that isn't wanted keeps its place in the list.
     pub(crate) fn claim_if(&self, wanted: impl FnOnce(&Job) -> bool) -> Option<Claimed> {

@@ -25,11 +25,10 @@ use crate::error::{JoinError, shielded};
 use crate::item::{Header, Item};
 use crate::links::Place;
 use crate::queue::Workqueue;
-use crate::take_back::take_back;
+use crate::take_back::take_back_part;
 
 /// Where closures are spawned that may borrow; see [`Workqueue::scope`].
 pub struct Scope<'scope, 'env: 'scope> {
-    queue: Workqueue,
     shared: Arc<Shared>,
     /// Invariant, so that a scope can't be taken for one that lives shorter or longer.
     scope: PhantomData<&'scope mut &'scope ()>,
@@ -48,14 +47,17 @@ impl Workqueue {
     /// waits for all of them. `std::thread::scope`, on workers.
     ///
     /// * The body runs on the calling thread; the closures run on workers of the queue, as those of
-    ///   [`Workqueue::spawn`] do. They may spawn more in the same scope, and open scopes of their
+    ///   [`Workqueue::spawn`] do, or on the calling thread. They may spawn more in the same scope, and open scopes of their
     ///   own, on this queue or another.
     /// * It returns when every closure has run, also where the body or a closure panics. Nobody
     ///   cancels a scoped closure: one that the queue doesn't take, because the pools are shut down,
     ///   runs on the calling thread at the end.
-    /// * May block. On a worker the pool starts other work meanwhile, so that a scope inside an item
-    ///   of the same queue, on its only worker, goes on.
-    /// * On a frozen queue it waits for the thaw.
+    /// * At its end the calling thread takes closures back that no worker has started, and runs them
+    ///   itself, under the rules of [`JoinHandle::join`](crate::JoinHandle::join). Then it waits. It
+    ///   may block; on a worker the pool starts other work meanwhile. So a scope inside an item of the
+    ///   same queue, on its only worker, goes on; also where the queue is ordered or its `max_active`
+    ///   is reached: closures that are held back run in the place of the item that waits for them.
+    /// * Outside of such an item, on a frozen queue, it waits for the thaw.
     ///
     /// # Panics
     /// With the first panic that nobody has seen: the body's, or that of a closure whose handle
@@ -80,12 +82,13 @@ impl Workqueue {
         &self,
         body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
     ) -> R {
-        let shared = Arc::new(Shared::new());
+        let shared = Arc::new(Shared::new(self.clone()));
         let member = Member(Arc::clone(&shared));
-        let scope = Scope { queue: self.clone(), shared, scope: PhantomData, env: PhantomData };
+        let scope = Scope { shared, scope: PhantomData, env: PhantomData };
         let result = panic::catch_unwind(AssertUnwindSafe(|| body(&scope)));
         drop(member);
-        // Nothing between here and its end unwinds.
+        // Nothing in these two unwinds.
+        scope.shared.take_back();
         scope.shared.wait();
         match result {
             Ok(value) => match scope.shared.panic.lock().take() {
@@ -139,7 +142,7 @@ impl<'scope> Scope<'scope, '_> {
 
     /// The queue that it spawns on.
     pub fn queue(&self) -> &Workqueue {
-        &self.queue
+        &self.shared.queue
     }
 
     #[track_caller]
@@ -164,7 +167,7 @@ impl<'scope> Scope<'scope, '_> {
         let item: Arc<dyn ScopedItem> = unsafe { std::mem::transmute(item) };
         let open = self.shared.remember(Arc::clone(&item));
         if !open
-            || !self.queue.submit_with(
+            || !self.shared.queue.submit_with(
                 place,
                 task.header(),
                 || item as Arc<dyn Item>,
@@ -180,7 +183,8 @@ impl<'scope> Scope<'scope, '_> {
 
 impl<T> ScopedJoinHandle<'_, T> {
     /// Waits for the value. May block; on a worker the pool starts other work meanwhile. A closure
-    /// that still waits for a worker may be run by this call, as with [`JoinHandle::join`]; one that
+    /// that still waits for a worker may be run by this call, as with
+    /// [`JoinHandle::join`](crate::JoinHandle::join); one that
     /// the queue didn't take, because the pools are shut down, runs in here.
     ///
     /// # Errors
@@ -188,7 +192,7 @@ impl<T> ScopedJoinHandle<'_, T> {
     #[track_caller]
     pub fn join(self) -> Result<T, JoinError> {
         if !self.is_finished() {
-            take_back(self.task.waited_for());
+            take_back_part(self.task.header(), self.shared.queue.shared());
         }
         self.task.done().wait();
         self.task.run_returned(self.shared);
@@ -209,6 +213,7 @@ impl<T> Drop for ScopedJoinHandle<'_, T> {
 
 /// What the members of a scope share.
 struct Shared {
+    queue: Workqueue,
     /// A: members that are left; 0 only once the body is over.
     left: AtomicUsize,
     /// `left` is 0.
@@ -240,8 +245,9 @@ impl Drop for Member {
 }
 
 impl Shared {
-    fn new() -> Self {
+    fn new(queue: Workqueue) -> Self {
         Shared {
+            queue,
             left: AtomicUsize::new(1),
             none_left: Completion::new(),
             panic: Mutex::new(None),
@@ -271,6 +277,26 @@ impl Shared {
         drop(spawned);
         drop(over);
         open
+    }
+
+    /// Runs what hasn't started yet, as far as it may run here, newest first: workers take the oldest.
+    /// Never unwinds.
+    fn take_back(&self) {
+        let mut others = Vec::new();
+        loop {
+            // By itself: the guard is not to be held while the task runs.
+            let Some(task) = self.spawned.lock().tasks.pop() else { break };
+            if !task.is_over() {
+                let ran = panic::catch_unwind(AssertUnwindSafe(|| {
+                    take_back_part(task.header(), self.queue.shared());
+                }));
+                ran.unwrap_or_else(|payload| self.panicked(payload));
+            }
+            if !task.is_over() {
+                others.push(task);
+            }
+        }
+        self.spawned.lock().tasks.append(&mut others);
     }
 
     /// Waits until no member is left, then runs what the queue returned. Never unwinds.
@@ -321,8 +347,6 @@ trait ScopedItem: Item {
 trait Outcome<T>: ScopedItem {
     /// It is over, or was returned by the queue.
     fn done(&self) -> &Completion;
-    /// The item, for who waits for it.
-    fn waited_for(&self) -> &Header;
     fn is_finished(&self) -> bool;
     /// The value, once.
     fn take(&self) -> Option<Result<T, JoinError>>;
@@ -467,10 +491,6 @@ where
         &self.done
     }
 
-    fn waited_for(&self) -> &Header {
-        &self.header
-    }
-
     fn is_finished(&self) -> bool {
         matches!(self.slot.lock().stage, Stage::Value(_) | Stage::Gone)
     }
@@ -500,7 +520,10 @@ where
 impl fmt::Debug for Scope<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let left = self.shared.left.load(Ordering::Relaxed);
-        f.debug_struct("Scope").field("queue", &self.queue.name()).field("left", &left).finish()
+        f.debug_struct("Scope")
+            .field("queue", &self.shared.queue.name())
+            .field("left", &left)
+            .finish()
     }
 }
 

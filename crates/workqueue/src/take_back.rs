@@ -9,13 +9,16 @@
 //! it.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 use corewise_sync::{context, per_thread};
 
 use crate::attributes::Class;
+use crate::claim::Claimed;
 use crate::cpu::current_cpu;
 use crate::current;
 use crate::item::{Header, Job, Running};
+use crate::link::Shared;
 use crate::policy::TakeBack;
 use crate::pool::here;
 
@@ -27,13 +30,38 @@ per_thread! {
 /// Runs the pending instance of the item that the caller is about to wait for, if that is allowed.
 /// True where it ran: it is over now.
 pub(crate) fn take_back(item: &Header) -> bool {
-    let waiter = TakeBack {
+    let waiter = waiter();
+    waiter.waiter_may() && take_back_if(item, |job| allowed(waiter, job))
+}
+
+/// As [`take_back`], for an item that is part of what the calling thread runs: a closure of its scope,
+/// on `queue`. That one may also be held back by the limit of the queue (or by a freeze), where what
+/// waits is an item of the same queue. It might hold the very place that the closure needs: so the
+/// closure runs in that place, which is the waiter's, and not used by it meanwhile.
+pub(crate) fn take_back_part(item: &Header, queue: &Arc<Shared>) -> bool {
+    if take_back(item) {
+        return true;
+    }
+    if !waiter().waiter_may() || !item.is_held() || !queue.runs_here() {
+        return false;
+    }
+    match item.claim().and_then(Claimed::run) {
+        Some(running) => {
+            run(running);
+            true
+        }
+        None => false,
+    }
+}
+
+/// What is known without the item.
+fn waiter() -> TakeBack {
+    TakeBack {
         atomic: context::in_atomic_section(),
         blocking: context::is_blocking(),
         depth: DEPTH.with(Cell::get),
         ..TakeBack::default()
-    };
-    waiter.waiter_may() && take_back_if(item, |job| allowed(waiter, job))
+    }
 }
 
 /// The part of it that a model checks.

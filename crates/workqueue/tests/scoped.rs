@@ -230,3 +230,56 @@ fn a_scope_with_many_closures_forgets_those_that_are_over() {
     assert_eq!(ran.into_inner(), 1_000);
     assert_eq!(queue.stats().queued, 1_000);
 }
+
+#[test]
+fn scopes_nest_deeper_than_there_may_be_threads() {
+    fn depth(queue: &Workqueue, left: u32) -> u32 {
+        if left == 0 {
+            return 0;
+        }
+        queue.scope(|s| s.spawn(|| depth(queue, left - 1)).join().expect("no panic") + 1)
+    }
+    let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").expect("a valid description");
+    let pools = WorkerPools::builder(&machine).max_workers(1).build();
+    let queue = Workqueue::builder("deep").scope(AffinityScope::System).build(&pools).unwrap();
+    let inner = queue.clone();
+    assert_eq!(queue.spawn(move || depth(&inner, 30)).join().unwrap(), 30);
+    let inner = queue.clone();
+    let ran = queue.spawn(move || {
+        let ran = AtomicUsize::new(0);
+        inner.scope(|s| {
+            for _ in 0..100 {
+                // Not joined: the scope's end takes them back.
+                s.spawn(|| inner.scope(|s| drop(s.spawn(|| ran.fetch_add(1, Ordering::Relaxed)))));
+            }
+        });
+        ran.into_inner()
+    });
+    assert_eq!(ran.join().unwrap(), 100);
+}
+
+#[test]
+fn a_scope_inside_the_one_active_item_of_its_queue_goes_on() {
+    let (pools, _queue) = queue(2);
+    let builder = || Workqueue::builder("one").scope(AffinityScope::System);
+    let ordered = builder().ordered().build(&pools).unwrap();
+    let limited = builder().max_active(1).build(&pools).unwrap();
+    for queue in [ordered, limited] {
+        let inner = queue.clone();
+        let sum = queue.spawn(move || {
+            let sum = AtomicUsize::new(0);
+            inner.scope(|s| {
+                let joined = s.spawn(|| 1).join().expect("no panic");
+                for n in [joined, 10, 100] {
+                    let sum = &sum;
+                    s.spawn(move || sum.fetch_add(n, Ordering::Relaxed));
+                }
+            });
+            sum.into_inner()
+        });
+        assert_eq!(sum.join().unwrap(), 111);
+        queue.flush();
+        assert_eq!((queue.active(), queue.held()), (0, 0), "the places are free again");
+        assert_eq!(queue.spawn(|| 5).join().unwrap(), 5);
+    }
+}
