@@ -48,7 +48,7 @@ async fn watch_latency(mut stop: oneshot::Receiver<()>) -> Duration {
     let mut worst = Duration::ZERO;
     while stop.try_recv().is_err() {
         let begin = Instant::now();
-        tokio::time::sleep(tick).await;
+        tokio::time::sleep_until(tokio::time::Instant::from_std(begin + tick)).await;
         worst = worst.max(begin.elapsed().saturating_sub(tick));
     }
     worst
