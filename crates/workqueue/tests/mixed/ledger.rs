@@ -99,6 +99,8 @@ pub(crate) struct Entry {
     refused: Vec<Arc<Span>>,
     /// It is disabled.
     disabled: Span,
+    /// Somebody other than its own function queues it.
+    outside: Span,
     /// Attempts to queue it that are under way, each with what `calm` said when it began.
     attempts: Mutex<Vec<(u64, Calm)>>,
 }
@@ -127,6 +129,7 @@ impl Entry {
             withdrawn: AtomicU64::new(0),
             refused,
             disabled: Span::default(),
+            outside: Span::default(),
             attempts: Mutex::default(),
         })
     }
@@ -147,7 +150,12 @@ impl Entry {
 
     /// One attempt to queue it; what `attempt` said.
     pub(crate) fn queue(&self, attempt: impl FnOnce() -> bool) -> bool {
-        self.queue_calmly(attempt).0
+        self.outside.during(|| self.queue_calmly(attempt).0)
+    }
+
+    /// As `queue`, by its own function.
+    pub(crate) fn queue_self(&self, attempt: impl FnOnce() -> bool) {
+        self.queue_calmly(attempt);
     }
 
     /// As `queue`; also what was written, and `calm` if no other attempt was under way that may
@@ -200,7 +208,7 @@ impl Entry {
         flush: impl FnOnce() -> R,
         how: &str,
     ) {
-        let (_, written, calm) = self.queue_calmly(attempt);
+        let (_, written, calm) = self.outside.during(|| self.queue_calmly(attempt));
         let before = self.accepted();
         flush();
         self.flushed(before, how);
@@ -218,10 +226,20 @@ impl Entry {
     }
 
     /// As `withdraw`, by a call that also waits for the instance that runs, and disables the item
-    /// while it does.
-    pub(crate) fn withdraw_and_wait(&self, attempt: impl FnOnce() -> bool, how: &str) {
-        let begun = self.begun();
+    /// while it does: where nobody else queues it, it is at rest afterwards.
+    pub(crate) fn withdraw_and_wait(
+        &self,
+        attempt: impl FnOnce() -> bool,
+        is_at_rest: impl FnOnce() -> bool,
+        how: &str,
+    ) {
+        let (begun, calm) = (self.begun(), self.outside.calm());
         self.disabled.during(|| self.withdraw(attempt));
+        let at_rest = is_at_rest();
+        let disturbed = calm.is_none() || self.outside.calm() != calm;
+        self.ledger.check(at_rest || disturbed, || {
+            format!("{} was pending or running again after {how}", self.name)
+        });
         let ended = self.ended.load(SeqCst);
         self.ledger.check(ended >= begun, || {
             format!("{how} returned after {ended} of {begun} runs of {} had ended", self.name)

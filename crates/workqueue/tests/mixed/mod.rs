@@ -175,7 +175,8 @@ impl World {
             15 | 16 => self.cancel(chance),
             17 => {
                 let Item { work, entry } = item;
-                entry.withdraw_and_wait(|| work.cancel_sync(), "Work::cancel_sync");
+                let at_rest = || !work.is_pending() && !work.is_running();
+                entry.withdraw_and_wait(|| work.cancel_sync(), at_rest, "Work::cancel_sync");
             }
             18 => {
                 let (Item { work, entry }, waits) = (item, chance.one_in(2));
@@ -253,7 +254,7 @@ fn item(entry: Arc<Entry>, queue: &Workqueue, selves: &mut Vec<Myself>) -> Item 
             }
             let me = inside.lock().unwrap_or_else(PoisonError::into_inner).clone();
             if let Some((queue, me)) = me {
-                me.entry.queue(|| queue.queue(&me.work));
+                me.entry.queue_self(|| queue.queue(&me.work));
                 if run % 2 == 1 {
                     me.entry.withdraw(|| me.work.cancel());
                 }
