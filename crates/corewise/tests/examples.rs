@@ -30,6 +30,12 @@ fn the_graph_is_built_in_parallel_and_like_one_by_one() {
 }
 
 #[test]
+fn the_crawler_finds_every_page_within_its_limits() {
+    let said = run("crawler", &[]);
+    assert!(said.contains("60 of 60 pages, 9 of them asked for again"), "{said}");
+}
+
+#[test]
 fn each_node_is_warmed_by_its_own_workers() {
     let said = run("cache_warmer", &["--mib", "2"]);
     assert!(said.contains(" 0 ran outside their node"), "{said}");

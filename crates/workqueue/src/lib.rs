@@ -33,7 +33,8 @@
 //!   one worker they may overtake each other after that.
 //! * A panic in an item is caught: the worker, the pool and the queue go on.
 //!
-//! The protocols and their proofs: `src/pool/README.md`, `src/work_state.md`, `src/colours.rs`.
+//! The protocols and their proofs: `src/pool/README.md`, `src/work_state.md`, `src/colours.rs`,
+//! `src/limiter/README.md`, `src/timekeeper/README.md`.
 #![doc = include_str!("guide.md")]
 
 mod around;
