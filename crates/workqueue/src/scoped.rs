@@ -9,6 +9,13 @@
 //! It must then hold nothing of `'scope`: neither the closure (consumed by its run, before the member
 //! is dropped) nor the value (taken by the handle, or dropped by whichever of worker and handle comes
 //! second; a handle that is forgotten keeps the task for ever, and nobody drops the value).
+//!
+//! `tests/scoped.rs` runs under Miri too, as far as that is quick enough:
+//!
+//! ```text
+//! MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks" \
+//!     cargo +nightly miri test -p corewise-workqueue --test scoped -- --skip many --skip deeper
+//! ```
 
 use std::any::Any;
 use std::fmt;
