@@ -46,7 +46,7 @@ fn torture_the_rules_hold_on_real_threads() {
     while Instant::now() < end {
         let (done, over) = mpsc::channel();
         let runner = std::thread::spawn(move || {
-            let size = Size { actors: 3, acts: 300 };
+            let size = Size { actors: 3, acts: 100 };
             let run = || scenario(Seeded(seed), size);
             let _ = done.send(catch_unwind(AssertUnwindSafe(run)).is_ok());
         });

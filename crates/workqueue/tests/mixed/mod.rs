@@ -148,7 +148,7 @@ impl World {
         let held = chance.one_in(2);
         let line = &self.lines[usize::from(held)];
         let item = &line.items[chance.below(line.items.len() as u64) as usize];
-        match chance.below(21) {
+        match chance.below(22) {
             0..3 => {
                 item.entry.queue(|| line.queue.queue(&item.work));
             }
@@ -187,6 +187,7 @@ impl World {
                 });
             }
             19 => control::change(self.pools.machine(), self.size.0, chance),
+            20 => self.tasks.burst(&self.lines[1]),
             _ => drop(self.pools.dump()),
         }
     }

@@ -67,6 +67,17 @@ impl Tasks {
         }
     }
 
+    /// Some closures one after the other, so that some are held back behind others.
+    pub(crate) fn burst(&self, line: &Line) {
+        for _ in 0..3 {
+            let (fate, calm) = (self.fate(), line.refusing.calm());
+            drop(self.closure(line, None, &fate));
+            if calm.is_none() || line.refusing.calm() != calm {
+                fate.aborted.store(true, SeqCst);
+            }
+        }
+    }
+
     fn join(&self, handle: JoinHandle<()>, fate: &Fate) {
         let said = handle.join();
         let ended = fate.ended.load(SeqCst);
