@@ -23,6 +23,7 @@ use crate::queue::Workqueue;
 /// | [`freezable`](Self::freezable) | no |
 /// | [`power_efficient`](Self::power_efficient) | no |
 /// | [`cpu_intensive`](Self::cpu_intensive) | no: items that turn out to be are found |
+/// | [`rescuer`](Self::rescuer) | no |
 /// | [`timed`](Self::timed) | no |
 ///
 /// A queue is unbound unless it is made [`ordered`](Self::ordered), [`bound`](Self::bound) or
@@ -40,6 +41,7 @@ pub struct QueueBuilder {
     freezable: bool,
     power_efficient: bool,
     cpu_intensive: bool,
+    rescuer: bool,
     timed: bool,
 }
 
@@ -56,6 +58,7 @@ impl QueueBuilder {
             freezable: false,
             power_efficient: false,
             cpu_intensive: false,
+            rescuer: false,
             timed: false,
         }
     }
@@ -162,6 +165,16 @@ impl QueueBuilder {
         self
     }
 
+    /// Gives the queue a rescuer: a thread of its own (`cw-r-` and the queue's name), made by
+    /// [`build`](Self::build), that sleeps until the queue's work finds no worker and no thread can
+    /// be made for one, for 10 ms. Then it runs that work itself, on any CPU, until the pool has a
+    /// worker again; so the queue always makes progress, as the kernel's `WQ_MEM_RECLAIM`. For work
+    /// that other work waits for. Default: no.
+    pub fn rescuer(mut self) -> Self {
+        self.rescuer = true;
+        self
+    }
+
     /// Builds the queue; starts a worker for each pod where the pools for these attributes are new.
     /// May block.
     ///
@@ -188,8 +201,14 @@ impl QueueBuilder {
             QueueKind::Ordered => (CountedBy::Queue, 1),
             QueueKind::Bound | QueueKind::BottomHalf => (CountedBy::Pool, lease.group.pools.len()),
         };
+        let rescuer = match self.rescuer.then(|| pools.rescuer(&self.name)).transpose() {
+            Ok(rescuer) => rescuer,
+            Err(error) => {
+                return Err(BuildError::Threads { queue: self.name, reason: error.to_string() });
+            }
+        };
         let Self { freezable, cpu_intensive, timed, .. } = self;
-        let traits = Traits { kind, freezable, cpu_intensive, timed };
+        let traits = Traits { kind, freezable, cpu_intensive, timed, rescuer };
         let shared = Shared::new(self.name, pools, traits, counted_by);
         shared.set_max_active(attributes.max_active, attributes.cpus.as_ref());
         let links = Links::new(&shared, pools, &lease);
@@ -232,6 +251,7 @@ impl QueueBuilder {
                 (self.power_efficient, "power_efficient"),
                 (self.cpus.is_some(), "cpus"),
                 (self.cpu_intensive, "cpu_intensive"),
+                (self.rescuer, "rescuer"),
             ];
             if let Some((_, asked)) = others.into_iter().find(|(asked, _)| *asked) {
                 return conflict(asked, kind.name());

@@ -65,6 +65,7 @@ mod policy;
 mod pool;
 mod pools;
 mod queue;
+mod rescuer;
 mod scoped;
 mod spawn;
 mod stall;

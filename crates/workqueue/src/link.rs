@@ -23,6 +23,7 @@ use crate::limiter::{CountedBy, Limiter};
 use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::pools::WorkerPools;
+use crate::rescuer::Rescuer;
 use crate::submit::push;
 
 /// What all links of a queue have in common, former links included.
@@ -39,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) cpu_intensive: bool,
     /// I: whether it is counted how long its items run.
     pub(crate) timed: bool,
+    /// I: who runs its work where no worker can.
+    pub(crate) rescuer: Option<Rescuer>,
     pub(crate) colours: Colours,
     /// Who may be active, and who waits.
     pub(crate) limiter: Limiter<Queued>,
@@ -64,6 +67,7 @@ pub(crate) struct Traits {
     pub(crate) freezable: bool,
     pub(crate) cpu_intensive: bool,
     pub(crate) timed: bool,
+    pub(crate) rescuer: Option<Rescuer>,
 }
 
 impl Shared {
@@ -71,7 +75,7 @@ impl Shared {
     pub(crate) fn new(
         name: String,
         pools: &WorkerPools,
-        Traits { kind, freezable, cpu_intensive, timed }: Traits,
+        Traits { kind, freezable, cpu_intensive, timed, rescuer }: Traits,
         (counted_by, places): (CountedBy, usize),
     ) -> Arc<Shared> {
         Arc::new(Shared {
@@ -81,6 +85,7 @@ impl Shared {
             freezable,
             cpu_intensive,
             timed,
+            rescuer,
             colours: Colours::new(),
             limiter: Limiter::new(counted_by, places),
             limit: Mutex::new(Limit { max_active: UNLIMITED, cpus: None }),
@@ -97,6 +102,16 @@ impl Shared {
             _ => &self.former.cpu_intensive,
         };
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Its rescuer was called.
+    pub(crate) fn mayday(&self) {
+        self.former.maydays.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Its rescuer has run an instance.
+    pub(crate) fn rescued(&self) {
+        self.former.rescued.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The counters of all links, former ones included, and the instances in flight. Each is true,
@@ -123,6 +138,10 @@ pub(crate) struct Counters {
     cpu_intensive: AtomicU64,
     /// A: statistics: instances found asleep.
     blocked_untold: AtomicU64,
+    /// A: statistics: calls for the rescuer.
+    maydays: AtomicU64,
+    /// A: statistics: instances run by the rescuer.
+    rescued: AtomicU64,
     /// A: statistics: instances queued here that were cancelled.
     cancelled: AtomicU64,
     /// A: statistics: nanoseconds that instances queued here have run, where the queue is timed.
@@ -138,6 +157,8 @@ pub(crate) struct Totals {
     pub(crate) overflowed: u64,
     pub(crate) cpu_intensive: u64,
     pub(crate) blocked_untold: u64,
+    pub(crate) maydays: u64,
+    pub(crate) rescued: u64,
     pub(crate) cancelled: u64,
     pub(crate) run_ns: u64,
     pub(crate) taken_back: u64,
@@ -151,6 +172,8 @@ impl Counters {
         totals.overflowed += self.overflowed.load(Ordering::Relaxed);
         totals.cpu_intensive += self.cpu_intensive.load(Ordering::Relaxed);
         totals.blocked_untold += self.blocked_untold.load(Ordering::Relaxed);
+        totals.maydays += self.maydays.load(Ordering::Relaxed);
+        totals.rescued += self.rescued.load(Ordering::Relaxed);
         totals.cancelled += self.cancelled.load(Ordering::Relaxed);
         totals.run_ns += self.run_ns.load(Ordering::Relaxed);
         totals.taken_back += self.taken_back.load(Ordering::Relaxed);

@@ -22,6 +22,7 @@ use crate::link::Shared;
 use crate::links::nodes;
 use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Setup};
+use crate::rescuer::Rescuer;
 use crate::spawn::{Spawner, WorkerThread};
 use crate::stall::StallReport;
 use crate::stats::PoolReport;
@@ -294,6 +295,9 @@ impl WorkerPools {
                 group.join_ending();
             }
             self.inner.keeper.end();
+            for queue in self.queues() {
+                queue.rescuer.iter().for_each(Rescuer::end);
+            }
             if let Some(follower) = follower {
                 follower.join();
             }
@@ -364,6 +368,12 @@ impl WorkerPools {
     /// The queues that there are, by number.
     pub(crate) fn queues(&self) -> Vec<Arc<Shared>> {
         self.inner.queues.lock().alive()
+    }
+
+    /// A rescuer for a queue, and a timekeeper that calls it.
+    pub(crate) fn rescuer(&self, queue: &str) -> io::Result<Rescuer> {
+        self.inner.keeper.will_call()?;
+        Rescuer::start(queue, self.inner.niceness)
     }
 
     pub(crate) fn keeper(&self) -> &Arc<Timekeeper> {

@@ -28,6 +28,10 @@ pub struct QueueStats {
     /// Times that an instance was found to sleep without having said so, so that other work was
     /// started in its place.
     pub blocked_untold: u64,
+    /// Times that its rescuer was called.
+    pub maydays: u64,
+    /// Instances that were run by its rescuer.
+    pub rescued: u64,
     /// Instances that were run by who waited for them, instead of by a worker.
     pub taken_back: u64,
 }
@@ -52,6 +56,8 @@ impl From<Totals> for QueueStats {
             overflowed: totals.overflowed,
             cpu_intensive: totals.cpu_intensive,
             blocked_untold: totals.blocked_untold,
+            maydays: totals.maydays,
+            rescued: totals.rescued,
             taken_back: totals.taken_back,
         }
     }

@@ -10,6 +10,7 @@
 //! | 2 | `AGAIN` | a second worker found it running and left it to the first; implies `PENDING` | `hand_over`, `run_claimed` | `finish`, `run_claimed`, `cancel`, `unclaim` |
 //! | 3 | `FLUSHERS` | somebody waits for an instance; set and cleared under the flushers' lock | `announce_flusher` | `clear_flushers` |
 //! | 4 | `CLAIMED` | the pending instance is its claimant's; implies `PENDING` | `claim`, `finish` | `run_claimed`, `cancel`, `unclaim` |
+//! | 5..8 | turn | how often the instance was given back by a claimant; wraps | `unclaim` | never |
 //! | 8..24 | disable depth | above 0 nothing is queued | `disable` | `enable` |
 //! | 24.. | sequence | number of the instance queued last | `pend` | never: it wraps |
 
@@ -22,6 +23,8 @@ const RUNNING: u64 = 1 << 1;
 const AGAIN: u64 = 1 << 2;
 const FLUSHERS: u64 = 1 << 3;
 const CLAIMED: u64 = 1 << 4;
+const TURN_ONE: u64 = 1 << 5;
+const TURN: u64 = 7 * TURN_ONE;
 const DEPTH_SHIFT: u32 = 8;
 const DEPTH_ONE: u64 = 1 << DEPTH_SHIFT;
 const DEPTH: u64 = (u16::MAX as u64) << DEPTH_SHIFT;
@@ -202,10 +205,19 @@ impl WorkState {
         }
     }
 
-    /// The claimant gives the instance back: it is about to put it into a container.
+    /// The claimant gives the instance back: it is about to put it into a container. The word is
+    /// another one than before the claim, so that who has read it then can't claim on it: the
+    /// instance may lie elsewhere now.
     pub(crate) fn unclaim(&self) {
-        let old = self.word.fetch_and(!(CLAIMED | AGAIN), Ordering::AcqRel);
-        debug_assert!(old & (PENDING | CLAIMED) == PENDING | CLAIMED);
+        let mut now = self.word.load(Ordering::Relaxed);
+        loop {
+            debug_assert!(now & (PENDING | CLAIMED) == PENDING | CLAIMED);
+            let next = now & !(CLAIMED | AGAIN | TURN) | (now + TURN_ONE) & TURN;
+            match self.word.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(seen) => now = seen,
+            }
+        }
     }
 
     /// Under the flushers' lock: the claimant drops the instance without running it (after it
@@ -300,6 +312,19 @@ mod tests {
         assert!(now.claimed() && !now.running() && !now.again());
         state.unclaim();
         assert!(state.snapshot().pending() && !state.snapshot().claimed());
+    }
+
+    #[test]
+    fn a_claim_fails_on_what_was_read_before_the_instance_was_claimed_and_put_elsewhere() {
+        let state = WorkState::new();
+        assert!(state.pend());
+        for _ in 0..20 {
+            let read = state.snapshot();
+            assert!(state.claim(state.snapshot()));
+            state.unclaim();
+            assert!(!state.claim(read));
+            assert_eq!((state.snapshot().depth(), state.snapshot().seq()), (0, 1));
+        }
     }
 
     #[test]

@@ -86,6 +86,14 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// Of a pool that is stuck: a core is free for its work, so all that lacks is a thread.
+    fn is_helpless(&self) -> bool {
+        let counts = self.counts();
+        self.making > 0 || counts.saturated() && counts.has_core()
+    }
+}
+
 impl<F: FencePolicy> Group<F> {
     /// A worker is about to block: its core is free for another.
     pub(crate) fn begin_blocking(self: &Arc<Self>, me: &Worker) {
@@ -114,6 +122,13 @@ impl<F: FencePolicy> Group<F> {
         pool.inner.lock().is_stuck(pool)
     }
 
+    /// Whether a pool has work that finds no worker, and no thread can be made for one.
+    pub(crate) fn is_helpless(&self, index: usize) -> bool {
+        let pool = &self.pools[index];
+        let inner = pool.inner.lock();
+        inner.is_stuck(pool) && inner.is_helpless()
+    }
+
     /// A look at a pool that has work and no worker for it now; `None` where that isn't so.
     pub(crate) fn look(self: &Arc<Self>, index: usize) -> Option<Look> {
         let pool = &self.pools[index];
@@ -129,11 +144,9 @@ impl<F: FencePolicy> Group<F> {
             let excused = worker.excuses.load(Ordering::Relaxed) != 0;
             (!excused).then(|| worker.shown.read()).flatten().map(|s| (Arc::clone(worker), s))
         };
-        let counts = inner.counts();
         let look = Look {
             taken: inner.taken,
-            // A core is free for it, so all that lacks is a thread.
-            helpless: inner.making > 0 || counts.saturated() && counts.has_core(),
+            helpless: inner.is_helpless(),
             refused: inner.refused,
             at_work: inner.workers.values().filter_map(|m| at_work(&m.worker)).collect(),
         };

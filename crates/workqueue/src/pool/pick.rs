@@ -51,7 +51,6 @@ impl<F: FencePolicy> Group<F> {
 
     /// Takes and starts the oldest item of a queue, for who runs it without being a worker of the
     /// pool: a rescuer.
-    #[allow(dead_code, reason = "for rescuers")]
     pub(crate) fn take_for(self: &Arc<Self>, index: usize, queue: &Shared) -> Option<Running> {
         let pool = &self.pools[index];
         let mut inner = pool.inner.lock();
@@ -74,6 +73,21 @@ impl<F: FencePolicy> Group<F> {
         drop(inner);
         self.perform(index, action);
         running
+    }
+
+    /// The queues with a rescuer whose items wait in the list of a pool.
+    pub(crate) fn waiting_queues(self: &Arc<Self>, index: usize) -> Vec<Arc<Shared>> {
+        let inner = self.pools[index].inner.lock();
+        let mut queues: Vec<Arc<Shared>> = Vec::new();
+        for item in inner.list.iter() {
+            // SAFETY: as in `take_for`.
+            let ticket = unsafe { item.job() }.ticket.as_ref();
+            let Some(queue) = ticket.map(|ticket| &ticket.link.shared) else { continue };
+            if queue.rescuer.is_some() && queues.iter().all(|known| known.id != queue.id) {
+                queues.push(Arc::clone(queue));
+            }
+        }
+        queues
     }
 
     /// Cancels what lies in a closed pool without workers. One after the other, each outside the

@@ -14,14 +14,18 @@ mod policy;
 mod stepped;
 #[cfg(all(test, not(loom)))]
 mod stepped_delayed;
+#[cfg(all(test, not(loom)))]
+mod stepped_rescue;
 mod watch;
 
 use std::fmt;
+use std::io;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 #[cfg(any(test, loom))]
-use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::atomic::AtomicU64;
+use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::thread::JoinHandle;
 use corewise_sync::{Mutex, thread, time};
 
@@ -30,6 +34,7 @@ use crate::inherit;
 use crate::link::Shared;
 use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
+use crate::rescuer::Rescuer;
 use crate::spawn::spawn;
 use crate::stall::StallReport;
 use alarm::Alarm;
@@ -98,6 +103,8 @@ pub(crate) struct Timekeeper {
     /// I: real, or driven by hand; then there is no thread either.
     clock: Clock,
     settings: Settings,
+    /// A: whether any queue has, or had, a rescuer.
+    calls: AtomicBool,
     /// L: is the lock; guards what is remembered between looks at the pools.
     watch: Mutex<Watch>,
     /// I: that of the thread that made the pools.
@@ -183,6 +190,7 @@ impl Timekeeper {
             alarm: Alarm::new(),
             clock,
             settings,
+            calls: AtomicBool::new(false),
             niceness: inherit::niceness(),
             watch: Mutex::new(Watch::new(ThreadTimes::default())),
             state: Mutex::new(state),
@@ -331,7 +339,11 @@ impl Timekeeper {
                     );
                 }
             }
-            Found::Mayday { .. } => {}
+            Found::Mayday { group, pool } => {
+                for queue in group.waiting_queues(pool) {
+                    Rescuer::call(&queue, &group, pool);
+                }
+            }
             Found::Stalled { group, pool, since } => {
                 let report = StallReport::of(&group, pool, since, |id| self.queue(id));
                 tracing::error!("a worker pool is stalled: {report}");
@@ -344,7 +356,21 @@ impl Timekeeper {
 
     /// Whether any queue has a rescuer.
     pub(crate) fn has_rescuers(&self) -> bool {
-        false
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// There is a rescuer to be called.
+    ///
+    /// # Errors
+    /// There is no thread to be had that would call it.
+    pub(crate) fn will_call(self: &Arc<Self>) -> io::Result<()> {
+        // Relaxed: a pool that misses it makes a thread now, and is looked at once that has failed.
+        self.calls.store(true, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        if state.closed || self.is_there(&mut state) {
+            return Ok(());
+        }
+        Err(io::Error::other("no thread for the timekeeper, which would call the rescuer"))
     }
 
     /// Some pools are gone: the thread ends with the last, once all was closed.

@@ -44,7 +44,6 @@ pub(super) enum Found {
     /// A worker was excused, so that other work may start.
     Caught { shown: Shown, why: Excuse, hits: Option<u64> },
     /// The pool's work has no worker, and no thread can be made.
-    #[allow(dead_code, reason = "the rescuers come next")]
     Mayday { group: Arc<Group>, pool: usize },
     /// The pool makes no progress.
     Stalled { group: Arc<Group>, pool: usize, since: Duration },

@@ -1,0 +1,194 @@
+//! Rescuers, with a clock that is driven by hand and a system that makes one worker and no more.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::atomic::{AtomicU32, Ordering};
+use corewise_sync::{Completion, Mutex};
+use corewise_topology::{AffinityScope, Machine};
+
+use super::{Settings, Timekeeper};
+use crate::builder::QueueBuilder;
+use crate::pools::WorkerPools;
+use crate::queue::Workqueue;
+use crate::rescuer::Call;
+use crate::task::JoinHandle;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// One CPU, whose only worker waits, inside a blocking region, until `go`.
+struct Stuck {
+    pools: WorkerPools,
+    keeper: Arc<Timekeeper>,
+    go: Arc<Completion>,
+    waits: Option<JoinHandle<()>>,
+    /// Whether the system makes threads again.
+    relents: Arc<Mutex<bool>>,
+}
+
+impl Stuck {
+    fn new() -> Stuck {
+        let keeper = Timekeeper::by_hand(Settings::default());
+        let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").expect("a valid description");
+        let (made, relents) = (AtomicU32::new(0), Arc::new(Mutex::new(false)));
+        let relented = Arc::clone(&relents);
+        let pools = WorkerPools::builder(&machine).keeper(&keeper).spawn_handler(move |worker| {
+            if made.fetch_add(1, Ordering::Relaxed) > 0 && !*relented.lock() {
+                return Err(io::Error::other("on purpose: no more threads"));
+            }
+            std::thread::spawn(|| worker.run());
+            Ok(())
+        });
+        let pools = pools.build();
+        let queue = builder("stuck").build(&pools).expect("a queue");
+        let go = Arc::new(Completion::new());
+        let gate = Arc::clone(&go);
+        let waits = Some(queue.spawn(move || gate.wait()));
+        while pools.report()[0].blocked == 0 {
+            std::thread::yield_now();
+        }
+        Stuck { pools, keeper, go, waits, relents }
+    }
+
+    fn queue(&self, name: &str) -> Workqueue {
+        builder(name).rescuer().build(&self.pools).expect("a queue")
+    }
+
+    /// What the timekeeper would call the queue's rescuer with.
+    fn call(&self, queue: &Workqueue) -> Call {
+        let link = Arc::clone(queue.links().load().at(crate::links::Place::Here));
+        Call { queue: Arc::clone(queue.shared()), group: Arc::clone(&link.group), pool: link.pool }
+    }
+
+    fn end(mut self) {
+        self.go.complete();
+        self.waits.take().expect("it is joined once").join().expect("no panic");
+        self.pools.shutdown();
+    }
+}
+
+/// Waits without a `join`, which might take the item back and run it here.
+fn wait<T>(item: &JoinHandle<T>) {
+    while !item.is_finished() {
+        std::thread::yield_now();
+    }
+}
+
+fn builder(name: &str) -> QueueBuilder {
+    Workqueue::builder(name).scope(AffinityScope::System)
+}
+
+#[test]
+fn rescuer_makes_progress_where_no_thread_can_be_made_and_is_never_counted() {
+    let stuck = Stuck::new();
+    let queue = stuck.queue("db");
+    let pools = stuck.pools.clone();
+    let rescued = queue.spawn(move || {
+        let name = std::thread::current().name().map(String::from);
+        (name, pools.report()[0].workers)
+    });
+    stuck.keeper.advance(9 * MS);
+    assert_eq!(queue.stats().maydays, 0, "not before 10 ms");
+    stuck.keeper.advance(10 * MS);
+    stuck.keeper.advance(10 * MS);
+    wait(&rescued);
+    let (name, workers) = rescued.join().expect("no panic");
+    assert_eq!((name.as_deref(), workers), (Some("cw-r-db"), 1));
+    queue.flush();
+    assert_eq!((queue.stats().maydays, queue.stats().rescued), (1, 1));
+    stuck.end();
+}
+
+#[test]
+fn rescuer_takes_only_items_of_its_queue() {
+    let stuck = Stuck::new();
+    let (queue, other) = (stuck.queue("db"), builder("other").build(&stuck.pools));
+    let other = other.expect("a queue");
+    let before = other.spawn(|| ());
+    let mine = queue.spawn(|| ());
+    for _ in 0..3 {
+        stuck.keeper.advance(10 * MS);
+    }
+    wait(&mine);
+    assert!(!before.is_finished(), "it is older, and another queue's");
+    stuck.end();
+    before.join().expect("the worker has run it");
+}
+
+#[test]
+fn rescuer_runs_16_items_a_turn() {
+    let stuck = Stuck::new();
+    let queue = stuck.queue("db");
+    let call = stuck.call(&queue);
+    let items: Vec<_> = (0..20).map(|_| queue.spawn(|| ())).collect();
+    assert!(call.turn(), "there is more");
+    assert_eq!(items.iter().filter(|item| item.is_finished()).count(), 16);
+    assert!(!call.turn());
+    assert!(items.iter().all(JoinHandle::is_finished));
+    stuck.end();
+}
+
+#[test]
+fn rescuer_stops_when_the_pool_has_a_worker_again() {
+    let stuck = Stuck::new();
+    let queue = stuck.queue("db");
+    let call = stuck.call(&queue);
+    let go = Arc::clone(&stuck.go);
+    let pools = stuck.pools.clone();
+    let first = queue.spawn(move || {
+        go.complete();
+        while pools.report()[0].blocked > 0 {
+            std::thread::yield_now();
+        }
+    });
+    let second = queue.spawn(|| std::thread::current().name().map(String::from));
+    assert!(!call.turn());
+    assert!(first.is_finished());
+    second.join().expect("the worker has run it");
+    assert_eq!(queue.stats().rescued, 1);
+    stuck.end();
+}
+
+#[test]
+fn creation_failure_is_followed_by_a_retry_after_1_s_and_the_work_runs() {
+    let stuck = Stuck::new();
+    let queue = builder("plain").build(&stuck.pools).expect("a queue");
+    let item = queue.spawn(|| ());
+    *stuck.relents.lock() = true;
+    for _ in 0..99 {
+        stuck.keeper.advance(10 * MS);
+    }
+    assert!(!item.is_finished() && stuck.pools.report()[0].workers == 1);
+    stuck.keeper.advance(20 * MS);
+    wait(&item);
+    stuck.end();
+}
+
+#[test]
+fn mayday_is_called_again_each_100_ms_while_the_pool_has_no_worker() {
+    let stuck = Stuck::new();
+    let queue = stuck.queue("db");
+    // The rescuer itself is stuck in the first item; the second waits.
+    let (gate, begun) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    let (waits, says) = (Arc::clone(&gate), Arc::clone(&begun));
+    let first = queue.spawn(move || {
+        says.complete();
+        waits.wait();
+    });
+    let second = queue.spawn(|| ());
+    stuck.keeper.advance(Duration::ZERO);
+    stuck.keeper.advance(10 * MS);
+    begun.wait();
+    let maydays = || queue.stats().maydays;
+    assert_eq!(maydays(), 1);
+    for _ in 0..9 {
+        stuck.keeper.advance(10 * MS);
+    }
+    assert_eq!(maydays(), 1);
+    stuck.keeper.advance(10 * MS);
+    assert_eq!(maydays(), 2);
+    gate.complete();
+    first.join().and_then(|()| second.join()).expect("no panic");
+    stuck.end();
+}
