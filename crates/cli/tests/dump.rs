@@ -149,7 +149,7 @@ fn the_monitor_shows_rounds_and_ends_with_its_server() {
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);
     let ran = folder.corewise(["dump", "--monitor=1ms", "--rounds", "2"]).ok();
-    assert_eq!(ran.stdout.matches("in flight").count(), 2, "{ran}");
+    assert_eq!(ran.stdout.matches(" infl ").count(), 2, "{ran}");
     assert_eq!(ran.stdout.matches("\nvolumes ").count(), 2, "{ran}");
     let args = ["dump", "--monitor=1ms", "--rounds", "2", "--json", "volumes"];
     let ran = folder.corewise(args).ok();

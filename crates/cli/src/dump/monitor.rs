@@ -15,7 +15,7 @@ use crate::exit::Failure;
 use crate::screen::{self, FAINT, styled};
 
 /// The least and the most room for a queue's name.
-const NAMES: (usize, usize) = (12, 32);
+const NAMES: (usize, usize) = (10, 32);
 
 /// Shows a round each `interval`, until Ctrl-C, or as often as was asked for.
 pub(super) fn run(
@@ -62,14 +62,14 @@ type Column = (&'static str, usize, fn(&Queue) -> String);
 
 const COLUMNS: [Column; 6] = [
     ("total", 8, |queue| queue.started.to_string()),
-    ("in flight", 9, |queue| queue.in_flight.to_string()),
+    ("infl", 6, |queue| queue.in_flight.to_string()),
     ("run time", 8, |queue| match queue.timed {
         true => format!("{:.1} s", queue.counters.run_seconds),
         false => "-".to_string(),
     }),
-    ("CPU hogs", 8, |queue| queue.counters.cpu_intensive.to_string()),
+    ("hogs", 5, |queue| queue.counters.cpu_intensive.to_string()),
     ("blocked", 7, |queue| queue.counters.blocked_untold.to_string()),
-    ("taken over", 10, |queue| queue.counters.overflowed.to_string()),
+    ("moved", 7, |queue| queue.counters.overflowed.to_string()),
 ];
 
 fn table(document: &Document, width: usize) -> String {

@@ -138,7 +138,8 @@ impl Dump {
             "in flight",
             "overflowed",
         ]);
-        let mut time = Table::new(["queue", "run time", "CPU hogs", "blocked untold"]);
+        let mut time =
+            Table::new(["queue", "run time", "taken back", "CPU hogs", "blocked untold"]);
         for queue in &self.queues {
             let stats = &queue.stats;
             let name = fit(&queue.name, names(width));
@@ -154,6 +155,7 @@ impl Dump {
             time.row([
                 name,
                 if queue.timed { seconds(stats.run_time) } else { "-".to_string() },
+                stats.taken_back.to_string(),
                 stats.cpu_intensive.to_string(),
                 stats.blocked_untold.to_string(),
             ]);
