@@ -11,11 +11,30 @@ use crate::link::Shared;
 pub(crate) fn for_queue(queue: &Shared, what: &'static str) {
     let location = Location::caller();
     current::with(|job| {
-        let Some(job) = job else { return };
-        if job.ticket.as_ref().is_some_and(|ticket| ticket.link.shared.id == queue.id) {
+        let Some((job, ticket)) = job.and_then(|job| Some((job, job.ticket.as_ref()?))) else {
+            return;
+        };
+        let own = &ticket.link.shared;
+        if own.id == queue.id {
             report(job, what, location, "waits for its own queue, and with it for itself");
+        } else if own.rescuer.is_some() && queue.rescuer.is_none() {
+            without_rescuer(job, what, location, queue);
         }
     });
+}
+
+/// The kernel's `check_flush_dependency`.
+#[cold]
+fn without_rescuer(job: &Job, what: &str, location: &Location<'_>, queue: &Shared) {
+    tracing::warn!(
+        target: "corewise_workqueue",
+        queue = job.queue_name(),
+        function = (job.item.header().name)(),
+        site = %job.site,
+        "a work item of a queue with a rescuer waits for queue '{}', which has none: {what} at \
+         {location}; where no thread can be made it waits for ever",
+        queue.name
+    );
 }
 
 /// Somebody is about to wait for an item.

@@ -163,6 +163,28 @@ fn a_wait_of_an_item_for_itself_is_reported_with_both_places() {
 }
 
 #[test]
+fn an_item_of_a_queue_with_a_rescuer_is_warned_when_it_flushes_one_without() {
+    let (pools, plain) = queue("no rescuer");
+    let build = |name| Workqueue::builder(name).scope(AffinityScope::System).rescuer();
+    let rescued = build("rescued").build(&pools).unwrap();
+    let other = build("rescued too").build(&pools).unwrap();
+    let line = line!() + 2;
+    let (flushed, same) = (plain.clone(), other.clone());
+    rescued.spawn(move || [flushed.flush(), same.flush()]).join().unwrap();
+    // The other way round nothing is wrong, nor is it off a worker.
+    let flushed = rescued.clone();
+    plain.spawn(move || flushed.flush()).join().unwrap();
+    plain.flush();
+    let of = |queue| seen(queue).into_iter().filter(|seen| seen.name.is_empty()).collect();
+    let (warnings, silence): (Vec<_>, Vec<_>) = (of(&rescued), of(&plain));
+    let [warning] = &warnings[..] else { panic!("one warning, not {warnings:?}") };
+    let message = warning.field("message");
+    assert!(message.contains("waits for queue 'no rescuer', which has none"), "{message}");
+    assert!(message.contains(&format!("tests/traces.rs:{line}:")), "{message}");
+    assert!(silence.is_empty(), "{silence:?}");
+}
+
+#[test]
 fn a_panic_is_no_reason_to_keep_what_the_item_held() {
     let (_pools, queue) = queue("panics");
     let panicked = Arc::new(Completion::new());
