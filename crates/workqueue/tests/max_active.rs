@@ -99,6 +99,34 @@ fn max_active_is_divided_among_the_nodes_by_their_cpus() {
 }
 
 #[test]
+fn the_division_follows_the_cpus_that_can_be_used() {
+    let machine = Machine::synthetic("numa:2 l3:1 core:16 pu:1").unwrap();
+    let pools = WorkerPools::new(&machine);
+    let queue = Workqueue::builder("shares").max_active(40).build(&pools).unwrap();
+    for cpu in 0..8 {
+        machine.set_online(cpu, false).unwrap();
+    }
+    let first = occupy(&queue, 0, 25);
+    assert_eq!((queue.active(), queue.held()), (14, 11), "a third of the CPUs, rounded up");
+    for cpu in 0..8 {
+        machine.set_online(cpu, true).unwrap();
+    }
+    assert_eq!((queue.active(), queue.held()), (20, 5), "those that wait go at once");
+    queue
+        .set_attributes(&{
+            let mut attributes = queue.attributes();
+            attributes.cpus = Some((0..4).chain(16..32).collect());
+            attributes
+        })
+        .unwrap();
+    let second = occupy(&queue, 16, 40);
+    assert_eq!((queue.active(), queue.held()), (20 + 32, 5 + 8), "16 of its 20 CPUs are here");
+    first.complete();
+    second.complete();
+    queue.flush();
+}
+
+#[test]
 fn a_node_gets_at_least_min_active() {
     let queue = queue("numa:4 l3:1 core:4 pu:1", |queue| queue.max_active(10));
     let gate = occupy(&queue, 0, 10);

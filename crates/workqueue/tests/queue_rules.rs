@@ -67,6 +67,16 @@ fn a_bound_queues_item_runs_on_the_cpu_that_queued_it() {
 }
 
 #[test]
+fn on_the_live_machine_a_bound_item_is_on_the_cpu_that_queued_it() {
+    let machine = Machine::live().expect("it can be read");
+    let queue = Workqueue::builder("live").bound().build(&WorkerPools::new(&machine)).unwrap();
+    for cpu in &machine.online() {
+        let here = queue.spawn_on(cpu, corewise_topology::current_cpu).join().unwrap();
+        assert_eq!(here, Some(cpu));
+    }
+}
+
+#[test]
 fn a_bound_pool_starts_another_worker_when_its_running_one_blocks() {
     let queue = build(FOUR_CPUS, QueueBuilder::bound);
     let gate = occupy(&queue, 1);
