@@ -45,6 +45,12 @@ fn spin_until(done: impl Fn() -> bool) {
     }
 }
 
+/// Waits until a drain has begun: until the queue refuses what comes from outside.
+fn await_drain(queue: &Workqueue) {
+    // Each is a new one, so that it can't be refused for being pending.
+    spin_until(|| !queue.queue(&Work::new(|| ())));
+}
+
 // Bound.
 
 #[test]
@@ -345,9 +351,9 @@ fn a_drain_accepts_only_what_the_queues_own_items_queue() {
     std::thread::scope(|scope| {
         let drain = scope.spawn(|| queue.drain());
         // Refused as soon as the drain has begun.
+        await_drain(&queue);
         let work = Work::new(|| ());
-        // A fresh item each time: one that is pending is refused for that.
-        spin_until(|| !queue.queue(&Work::new(|| ())));
+        assert!(!queue.queue(&work));
         assert!(matches!(queue.spawn(|| ()).join(), Err(JoinError::Cancelled)));
         assert!(!work.is_pending() && !work.flush(), "it leaves no trace");
         gate.complete();
@@ -365,8 +371,8 @@ fn an_item_of_another_queue_is_no_chained_work() {
     let gate = occupy(&drained, 0);
     std::thread::scope(|scope| {
         let drain = scope.spawn(|| drained.drain());
+        await_drain(&drained);
         let work = Work::new(|| ());
-        spin_until(|| !drained.queue(&Work::new(|| ())));
         let inner = drained.clone();
         assert!(!other.spawn(move || inner.queue(&work)).join().unwrap());
         gate.complete();
@@ -399,8 +405,7 @@ fn drains_of_several_threads_all_end_and_the_last_one_opens_the_queue() {
         for _ in 0..3 {
             scope.spawn(|| queue.drain());
         }
-        // A fresh item each time: one that is pending is refused for that.
-        spin_until(|| !queue.queue(&Work::new(|| ())));
+        await_drain(&queue);
         gate.complete();
     });
     queue.spawn(|| ()).join().unwrap();
@@ -421,8 +426,7 @@ fn a_future_that_waits_is_let_through_a_drain_when_it_is_woken() {
     let gate = occupy(&queue, 1);
     std::thread::scope(|scope| {
         let drain = scope.spawn(|| queue.drain());
-        // A fresh item each time: one that is pending is refused for that.
-        spin_until(|| !queue.queue(&Work::new(|| ())));
+        await_drain(&queue);
         event.complete();
         future.join().expect("it was accepted before the drain");
         gate.complete();

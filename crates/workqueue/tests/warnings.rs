@@ -92,10 +92,10 @@ fn what_is_queued_from_outside_during_a_drain_is_warned_about() {
             std::thread::yield_now();
         }
     });
-    let work = Work::new(|| ());
     std::thread::scope(|scope| {
         let drain = scope.spawn(|| queue.drain());
-        while queue.queue(&work) || work.is_pending() {
+        // Each is a new one, so that it can't be refused for being pending.
+        while queue.queue(&Work::new(|| ())) {
             std::thread::yield_now();
         }
         go_on.store(true, Ordering::SeqCst);
