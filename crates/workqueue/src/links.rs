@@ -34,6 +34,8 @@ pub(crate) struct Links {
     by_node: Box<[NodeLinks]>,
     /// A: where work goes whose CPU says nothing; a hint, so Relaxed.
     rotor: AtomicUsize,
+    /// I: work is for the CPU that queues it, whatever that is for.
+    bound: bool,
 }
 
 #[derive(Default)]
@@ -67,6 +69,7 @@ impl Links {
             by_cpu: by_cpu.into(),
             by_node: by_node.into(),
             rotor: AtomicUsize::new(0),
+            bound: shared.kind.per_cpu(),
         }
     }
 
@@ -80,8 +83,12 @@ impl Links {
         }]
     }
 
+    /// The link of the CPU that queues. Where none of its pod's CPUs is for this work (it queues from
+    /// isolated ones), each that has some in turn: the kernel's `wq_select_unbound_cpu`.
     fn here(&self) -> usize {
-        current_cpu().map_or_else(|| self.any(), |cpu| self.of_cpu(cpu))
+        let own = current_cpu().and_then(|cpu| self.by_cpu.get(cpu as usize).copied().flatten());
+        let own = own.filter(|&link| self.bound || !self.away(link));
+        own.unwrap_or_else(|| self.any())
     }
 
     fn of_cpu(&self, cpu: u32) -> usize {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use corewise_sync::context::Placement;
 use corewise_sync::{Completion, Countdown};
-use corewise_topology::{AffinityScope, CpuSet, Machine};
+use corewise_topology::{AffinityScope, CpuSet, Machine, current_cpu, pin_current_thread};
 use corewise_workqueue::{PoolReport, QueueBuilder, Work, WorkerPools, Workqueue};
 
 fn set(list: &str) -> CpuSet {
@@ -215,6 +215,29 @@ fn work_without_a_place_goes_round_the_pods_that_have_cpus() {
         let pod = queue.spawn_node(Some(1), own_pod).join().unwrap().unwrap();
         assert!(set("4,6-7").contains(pod), "pod {pod}");
     }
+}
+
+#[test]
+fn unbound_work_without_a_cpu_is_local_if_that_is_allowed_and_else_goes_round_robin() {
+    let (machine, pools) = machine();
+    let queue = queue(&pools, |b| b.scope(AffinityScope::Cpu).strict(true));
+    let own = current_cpu().unwrap();
+    pin_current_thread(&CpuSet::from_iter([own])).unwrap();
+    let pods = || {
+        let pods = (0..4).map(|_| queue.spawn(own_pod).join().unwrap().unwrap());
+        pods.collect::<Vec<_>>()
+    };
+    let mut others = set("0-7");
+    others.remove(own);
+    assert!(machine.set_isolated(&others));
+    assert!(machine.topology().cpu_set().contains(own).then(pods).is_none_or(|p| p == [own; 4]));
+
+    let [first, second] = [others.first().unwrap(), others.last().unwrap()];
+    let isolated = set("0-7").difference(&[first, second].into_iter().collect());
+    assert!(machine.set_isolated(&isolated));
+    let mut pods = pods();
+    pods.sort_unstable();
+    assert_eq!(pods, [first, first, second, second]);
 }
 
 #[test]
