@@ -231,12 +231,23 @@ pub(crate) struct Dump {
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "1s",
-        value_parser = units::parse_duration
+        value_parser = interval
     )]
     pub(crate) monitor: Option<Duration>,
     /// Stop after so many rounds
     #[arg(long, value_name = "N", requires = "monitor")]
     pub(crate) rounds: Option<u64>,
+}
+
+/// Between two rounds: no server answers more often than that.
+const SHORTEST: Duration = Duration::from_millis(10);
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = units::parse_duration(text)?;
+    match interval < SHORTEST {
+        true => Err("a server answers at most a hundred times a second: 10ms is the least".into()),
+        false => Ok(interval),
+    }
 }
 
 /// A file for timelines; its ending says the format.
@@ -320,6 +331,12 @@ mod tests {
         assert_eq!(timeline_file("a.svg").map(|f| f.format), Ok(TimelineFormat::Svg));
         assert_eq!(timeline_file("a/b.json").map(|f| f.format), Ok(TimelineFormat::Json));
         assert!(timeline_file("a.png").is_err() && timeline_file("svg").is_err());
+    }
+
+    #[test]
+    fn rounds_come_no_faster_than_answers() {
+        assert_eq!(interval("10ms"), Ok(Duration::from_millis(10)));
+        assert!(interval("0s").is_err() && interval("9ms").is_err() && interval("x").is_err());
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl<S: Subscriber> Layer<S> for Capture {
     }
 }
 
-/// What was said about the queue of this name.
+/// What was said about the queue, or the function, of this name.
 fn said(queue: &str) -> Vec<String> {
     static CAPTURE: OnceLock<Capture> = OnceLock::new();
     let capture = CAPTURE.get_or_init(|| {
@@ -42,7 +42,7 @@ fn said(queue: &str) -> Vec<String> {
         capture
     });
     let all = capture.0.lock();
-    all.iter().filter(|event| event.contains(&format!("queue=\"{queue}\""))).cloned().collect()
+    all.iter().filter(|event| event.contains(&format!("=\"{queue}\""))).cloned().collect()
 }
 
 fn queue(name: &str) -> Workqueue {
@@ -113,4 +113,29 @@ fn a_maximum_beyond_the_limit_is_cut_with_a_warning() {
     assert!(said("much").is_empty());
     queue.set_max_active(2049).unwrap();
     assert!(said("much")[0].contains("2048"));
+}
+
+#[test]
+fn the_depth_of_disable_ends_at_65535_and_that_is_warned_about() {
+    fn name_of<T>(_: &T) -> &'static str {
+        std::any::type_name::<T>()
+    }
+    let function = || ();
+    let item = name_of(&function);
+    assert!(said(item).is_empty());
+    let work = Work::new(function);
+    for _ in 0..65_535 {
+        work.disable();
+    }
+    assert!(said(item).is_empty());
+    work.disable();
+    assert_eq!(said(item).len(), 1);
+    assert!(said(item)[0].contains("65535"), "{:?}", said(item));
+    // The one that wasn't counted isn't to be taken back either.
+    for _ in 0..65_534 {
+        assert!(!work.enable());
+    }
+    assert!(work.enable() && !work.is_disabled());
+    work.enable();
+    assert!(said(item)[1].contains("more often"), "{:?}", said(item));
 }

@@ -175,6 +175,23 @@ fn stepped_a_surplus_worker_leaves_after_its_idle_time_and_the_last_idle_one_sta
 }
 
 #[test]
+fn stepped_the_idle_list_is_last_in_first_out_so_that_the_rest_can_be_culled() {
+    let (group, log) = (group(1, 1), Log::default());
+    let workers: Vec<_> = (0..3).map(|_| group.enlist(0)).collect();
+    for worker in &workers {
+        park(&group, worker);
+    }
+    for n in 0..4 {
+        push(&group, 0, &log, n);
+        assert!(workers[2].take_wake(), "the one that parked last, each time");
+        assert_eq!(group.step(&workers[2]), Step::Again);
+        park(&group, &workers[2]);
+    }
+    assert_eq!(group.idle_timed_out(&workers[0]), Step::Exit, "it was idle all the time");
+    assert!(!workers[1].take_wake());
+}
+
+#[test]
 fn stepped_a_worker_woken_as_its_time_runs_out_stays() {
     let (group, log) = (group(1, 1), Log::default());
     let workers: Vec<_> = (0..2).map(|_| group.enlist(0)).collect();

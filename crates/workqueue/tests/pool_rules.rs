@@ -1,0 +1,75 @@
+//! Rules of "Queueing" and of "Workers and pools" (spec 4.3) that show from outside, one test each.
+//! The pool's own transitions are stepped in `src/pool/stepped.rs`.
+
+use std::sync::Arc;
+
+use corewise_sync::Completion;
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::context::Placement;
+use corewise_topology::{AffinityScope, CpuSet, Machine, current_cpu, pin_current_thread};
+use corewise_workqueue::{JoinHandle, WorkerPools, Workqueue};
+
+fn pools(description: &str) -> WorkerPools {
+    WorkerPools::new(&Machine::synthetic(description).expect("a valid description"))
+}
+
+fn spin_until(done: impl Fn() -> bool) {
+    while !done() {
+        std::thread::yield_now();
+    }
+}
+
+/// Runs an item that computes until the returned switch is set.
+fn compute(queue: &Workqueue) -> (Arc<AtomicBool>, JoinHandle<()>) {
+    let (stop, inside) = (Arc::new(AtomicBool::new(false)), Arc::new(Completion::new()));
+    let (stopped, says) = (Arc::clone(&stop), Arc::clone(&inside));
+    let item = queue.spawn(move || {
+        says.complete();
+        spin_until(|| stopped.load(Ordering::SeqCst));
+    });
+    inside.wait();
+    (stop, item)
+}
+
+#[test]
+fn manager_rule_an_idle_worker_stands_by_before_an_item_is_processed() {
+    let pools = pools("numa:1 l3:1 core:2 pu:1");
+    let queue = Workqueue::builder("test").scope(AffinityScope::System).build(&pools).unwrap();
+    let (stop, item) = compute(&queue);
+    // Nothing else was queued: the worker itself made another before it started the item.
+    spin_until(|| pools.report()[0].idle == 1);
+    assert_eq!(pools.report()[0].workers, 2);
+    stop.store(true, Ordering::SeqCst);
+    item.join().unwrap();
+}
+
+#[test]
+fn manager_rule_no_thread_is_made_beyond_the_one_that_stands_by() {
+    let pools = pools("numa:1 l3:1 core:8 pu:1");
+    let queue = Workqueue::builder("test").scope(AffinityScope::System).build(&pools).unwrap();
+    let one = compute(&queue);
+    spin_until(|| pools.report()[0].idle == 1);
+    // Six more cores are free, and nobody makes threads for them before there is work.
+    assert_eq!(pools.report()[0].threads_made, 2);
+    one.0.store(true, Ordering::SeqCst);
+    one.1.join().unwrap();
+}
+
+#[test]
+fn queue_work_node_stays_on_the_callers_cpu_where_that_lies_in_the_node() {
+    // Two nodes, each of three shards; this thread stays on one CPU.
+    let pools = pools("numa:2 l3:1 core:24 pu:1");
+    let queue = Workqueue::builder("test").strict(true).build(&pools).unwrap();
+    let cpu = current_cpu().expect("Linux says it");
+    pin_current_thread(&CpuSet::from_iter([cpu])).expect("it runs there now");
+    let Some(own) = pools.pods().pod_of(AffinityScope::CacheShard, cpu) else {
+        return println!("skipped: this machine has more than 48 CPUs, and the test runs on {cpu}");
+    };
+    let pod = || Placement::current().and_then(|placed| placed.pod);
+    for _ in 0..6 {
+        let node = Some(cpu / 24);
+        assert_eq!(queue.spawn_node(node, pod).join().unwrap(), Some(own), "not the next shard");
+        assert_eq!(queue.spawn_node(None, pod).join().unwrap(), Some(own), "no node is no wish");
+        assert_eq!(queue.spawn_node(Some(7), pod).join().unwrap(), Some(own), "nor one unknown");
+    }
+}
