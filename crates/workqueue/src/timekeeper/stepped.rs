@@ -25,6 +25,7 @@ const MS: Duration = Duration::from_millis(1);
 struct Bench {
     group: Arc<Group>,
     keeper: Arc<Timekeeper>,
+    /// L: is the lock; guards the figures that the worker's thread is said to have.
     thread: Arc<Mutex<Reading>>,
 }
 
