@@ -168,6 +168,7 @@ impl QueueModel {
                 freezable: false,
                 cpu_intensive: false,
                 timed: false,
+                rescuer: None,
             },
             places,
         );

@@ -11,6 +11,9 @@ use crate::pool::publication::Label;
 use crate::pool::worker::Worker;
 use crate::stats::PoolReport;
 
+/// How many of the items that wait a report names.
+const WAITING: usize = 8;
+
 /// A pool that has had work waiting for a long time, and of which no worker took anything.
 /// [`Display`](fmt::Display) writes it as some lines of text.
 #[derive(Debug, Clone)]
@@ -22,9 +25,11 @@ pub struct StallReport {
     pub pool: PoolReport,
     /// What its workers are at.
     pub running: Vec<ItemReport>,
+    /// The items that have waited longest, eight at the most.
+    pub waiting: Vec<ItemReport>,
 }
 
-/// An item that a worker runs.
+/// An item that a worker runs, or that waits for one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ItemReport {
@@ -44,6 +49,8 @@ pub struct ItemReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Doing {
+    /// It waits for a worker.
+    Waiting,
     /// It runs, and holds a core.
     Running,
     /// It is inside a blocking region, as it has said.
@@ -75,12 +82,18 @@ impl ItemReport {
         label: Label,
         queue: impl FnOnce(u64) -> String,
     ) -> ItemReport {
+        let (thread, doing) = (worker.tid(), Doing::of(worker));
+        ItemReport { thread, doing, ..Self::waiting(label, queue) }
+    }
+
+    /// Of what waits.
+    fn waiting(label: Label, queue: impl FnOnce(u64) -> String) -> ItemReport {
         ItemReport {
             queue: queue(label.queue),
             function: (label.name)(),
             site: label.site,
-            thread: worker.tid(),
-            doing: Doing::of(worker),
+            thread: None,
+            doing: Doing::Waiting,
         }
     }
 }
@@ -99,6 +112,9 @@ impl StallReport {
             running: (group.running(pool).iter())
                 .map(|(worker, shown)| ItemReport::of(worker, shown.label, name))
                 .collect(),
+            waiting: (group.waiting_items(pool, WAITING).into_iter())
+                .map(|label| ItemReport::waiting(label, name))
+                .collect(),
         }
     }
 }
@@ -107,6 +123,7 @@ impl fmt::Display for ItemReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ItemReport { queue, function, site, .. } = self;
         let doing = match self.doing {
+            Doing::Waiting => "waits",
             Doing::Running => "runs",
             Doing::Blocked => "is blocked",
             Doing::BlockedUntold => "is blocked and hadn't said so",
@@ -130,6 +147,7 @@ impl fmt::Display for StallReport {
              blocked",
             self.stalled_for
         )?;
-        self.running.iter().try_for_each(|item| write!(f, "\n  {item}"))
+        let items = self.running.iter().chain(&self.waiting);
+        items.into_iter().try_for_each(|item| write!(f, "\n  {item}"))
     }
 }

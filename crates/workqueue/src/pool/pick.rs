@@ -7,6 +7,7 @@ use std::sync::Arc;
 use corewise_sync::fence::FencePolicy;
 
 use super::group::Group;
+use super::publication::Label;
 use crate::claim::{Claimed, Place};
 use crate::item::{Header, Queued, Running};
 use crate::link::Shared;
@@ -14,7 +15,7 @@ use crate::link::Shared;
 impl<F: FencePolicy> Group<F> {
     /// Takes an item that the caller has claimed out of the list of a pool; `None` where it isn't
     /// in there (yet, or any more).
-    pub(crate) fn unlist(&self, index: usize, item: &Header) -> Option<Queued> {
+    pub(crate) fn unlist(self: &Arc<Self>, index: usize, item: &Header) -> Option<Queued> {
         let pool = &self.pools[index];
         let mut inner = pool.inner.lock();
         inner.drain(pool);
@@ -23,8 +24,11 @@ impl<F: FencePolicy> Group<F> {
         // over, so a `Listed` one is in the list.
         let found = (item.place(item.state.snapshot().seq()) == Place::Listed)
             .then(|| unsafe { inner.list.remove(NonNull::from(item)) });
-        // Others look at the LISTED bit. There is less to do than before, so nobody has to be woken.
-        self.publish(index, &inner);
+        // What else was in the inbox is in the list now, where a worker of another pod that is about
+        // to sleep may have looked before: a transition as any other.
+        let action = self.settle(index, &mut inner, false);
+        drop(inner);
+        self.perform(index, action);
         found
     }
 
@@ -73,6 +77,13 @@ impl<F: FencePolicy> Group<F> {
         drop(inner);
         self.perform(index, action);
         running
+    }
+
+    /// The oldest items that wait in the list of a pool: `most` of them.
+    pub(crate) fn waiting_items(&self, index: usize, most: usize) -> Vec<Label> {
+        let inner = self.pools[index].inner.lock();
+        // SAFETY: as in `take_for`.
+        inner.list.iter().take(most).map(|item| unsafe { item.job() }.label()).collect()
     }
 
     /// The queues with a rescuer whose items wait in the list of a pool.

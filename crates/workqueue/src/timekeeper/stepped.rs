@@ -208,6 +208,8 @@ fn stepped_watchdog_names_the_stuck_items_and_where_they_were_queued() {
     assert!(item.function.contains("stepped"), "{}", item.function);
     assert_eq!(item.site.file(), file!());
     assert_eq!(item.doing, Doing::Running);
+    let [waits] = &report.waiting[..] else { panic!("one item waits: {report}") };
+    assert_eq!((waits.doing, waits.thread, waits.site.file()), (Doing::Waiting, None, file!()));
     assert!(report.to_string().contains("1 items wait"), "{report}");
 }
 

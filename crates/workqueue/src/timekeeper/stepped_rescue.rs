@@ -23,7 +23,7 @@ struct Stuck {
     keeper: Arc<Timekeeper>,
     go: Arc<Completion>,
     waits: Option<JoinHandle<()>>,
-    /// Whether the system makes threads again.
+    /// L: is the lock; guards whether the system makes threads again.
     relents: Arc<Mutex<bool>>,
 }
 
