@@ -10,9 +10,9 @@
 //! | 2 | `AGAIN` | a second worker found it running and left it to the first; implies `PENDING` | `hand_over`, `run_claimed` | `finish`, `run_claimed`, `cancel`, `unclaim` |
 //! | 3 | `FLUSHERS` | somebody waits for an instance; set and cleared under the flushers' lock | `announce_flusher` | `clear_flushers` |
 //! | 4 | `CLAIMED` | the pending instance is its claimant's; implies `PENDING` | `claim`, `finish` | `run_claimed`, `cancel`, `unclaim` |
-//! | 5..8 | turn | how often the instance was given back by a claimant; wraps | `unclaim` | never |
 //! | 8..24 | disable depth | above 0 nothing is queued | `disable` | `enable` |
-//! | 24.. | sequence | number of the instance queued last | `pend` | never: it wraps |
+//! | 24..36 | turn | how often the instance was given back by a claimant; wraps | `unclaim` | never |
+//! | 36.. | sequence | number of the instance queued last | `pend` | never: it wraps |
 
 use std::fmt;
 
@@ -23,18 +23,18 @@ const RUNNING: u64 = 1 << 1;
 const AGAIN: u64 = 1 << 2;
 const FLUSHERS: u64 = 1 << 3;
 const CLAIMED: u64 = 1 << 4;
-const TURN_ONE: u64 = 1 << 5;
-const TURN: u64 = 7 * TURN_ONE;
 const DEPTH_SHIFT: u32 = 8;
 const DEPTH_ONE: u64 = 1 << DEPTH_SHIFT;
 const DEPTH: u64 = (u16::MAX as u64) << DEPTH_SHIFT;
-const SEQ_SHIFT: u32 = 24;
+const TURN_ONE: u64 = 1 << 24;
+const TURN: u64 = 0xfff * TURN_ONE;
+const SEQ_SHIFT: u32 = 36;
 const SEQ_ONE: u64 = 1 << SEQ_SHIFT;
 
 /// Number of an instance: one successful queueing.
 pub(crate) type Seq = u64;
 
-/// Whether instance `a` is `b` or came before it. Sequence numbers wrap after 2^40 instances, so
+/// Whether instance `a` is `b` or came before it. Sequence numbers wrap after 2^28 instances, so
 /// they are compared by distance.
 pub(crate) fn at_most(a: Seq, b: Seq) -> bool {
     (b.wrapping_sub(a) & (u64::MAX >> SEQ_SHIFT)) < 1 << (63 - SEQ_SHIFT)
@@ -318,7 +318,7 @@ mod tests {
     fn a_claim_fails_on_what_was_read_before_the_instance_was_claimed_and_put_elsewhere() {
         let state = WorkState::new();
         assert!(state.pend());
-        for _ in 0..20 {
+        for _ in 0..5_000 {
             let read = state.snapshot();
             assert!(state.claim(state.snapshot()));
             state.unclaim();
