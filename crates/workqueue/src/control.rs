@@ -19,8 +19,7 @@ use crate::waits;
 /// The state that changes of a queue have to agree on.
 #[derive(Debug)]
 pub(crate) struct Control {
-    /// L: is the lock, held during a change of attributes, which may start threads; guards what
-    /// they are now.
+    /// L: is the lock, held while a change of attributes is committed; guards what they are now.
     pub(crate) attributes: Mutex<Attributes>,
     /// L: is the lock; guards how many drains are under way.
     drains: Mutex<usize>,
@@ -39,7 +38,7 @@ impl Workqueue {
     }
 
     /// Its attributes now: change what you like in them, and give them to
-    /// [`Workqueue::set_attributes`]. May block, while another thread changes them.
+    /// [`Workqueue::set_attributes`]. Takes a short lock.
     pub fn attributes(&self) -> Attributes {
         self.control().attributes.lock().clone()
     }
@@ -66,19 +65,20 @@ impl Workqueue {
             let with = shared.kind.name();
             return Err(BuildError::Conflict { queue: queue(), asked: "max_active", with });
         }
-        let mut current = self.control().attributes.lock();
+        // Prepare: with no lock held, since it may come to a spawn handler, which is the user's.
         let key = PoolKey::of(shared.kind, attributes);
+        let lease = shared.pools.lease(&shared.name, key.clone())?;
+        // Commit: from here on nothing fails.
+        let mut current = self.control().attributes.lock();
         if key != PoolKey::of(shared.kind, &current) {
-            // Prepare.
-            let lease = shared.pools.lease(&shared.name, key)?;
             let links = Links::new(shared, &shared.pools, &lease);
-            // Commit: from here on nothing fails. Who reads the old table queues on the old pools,
-            // which its links keep open.
+            // Who reads the old table queues on the old pools, which its links keep open.
             self.links().store(Arc::new(links));
         }
         shared.set_max_active(attributes.max_active, attributes.cpus.as_ref());
         *current = attributes.clone();
         drop(current);
+        drop(lease);
         shared.settle();
         // The former pools may have been this queue's only.
         shared.pools.reap();
@@ -88,8 +88,7 @@ impl Workqueue {
     /// Changes how many instances may be active at once; see
     /// [`QueueBuilder::max_active`](crate::QueueBuilder::max_active). Where it rises, instances that
     /// are held back go at once; where it falls, what is active goes on. A limit given to a queue
-    /// that had none counts what is queued from then on. Bound queues too. May block, while another
-    /// thread changes the attributes.
+    /// that had none counts what is queued from then on. Bound queues too. Takes short locks.
     ///
     /// # Errors
     /// [`BuildError::Conflict`] on an ordered queue (but for 0 and 1) and on a bottom-half one (but
@@ -252,6 +251,9 @@ impl Shared {
             let of_slot = self.limiter.slots().map(|slot| slot.held());
             of_slot.fold((0, 0), |sum, slot| (sum.0 + slot.0 as u64, sum.1 + slot.1))
         };
+        // Pairs with the queuers' Enter and ReadGate: who read the gate before it was closed by a
+        // freeze, which came before this, is counted below.
+        fence(Ordering::SeqCst);
         let mut before = held();
         for _ in 0..4 {
             let in_flight = self.totals().in_flight;

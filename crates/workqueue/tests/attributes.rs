@@ -176,6 +176,26 @@ fn a_change_that_fails_leaves_everything_as_it_was() {
 }
 
 #[test]
+fn a_spawn_handler_may_look_at_the_queue_whose_attributes_change() {
+    let seen: Arc<Mutex<Option<Workqueue>>> = Arc::default();
+    let looks = Arc::clone(&seen);
+    let machine = Machine::synthetic(MACHINE).unwrap();
+    let pools = WorkerPools::builder(&machine)
+        .spawn_handler(move |worker| {
+            let queue = looks.lock().clone();
+            assert!(queue.is_none_or(|queue| queue.attributes().nice == 0));
+            std::thread::Builder::new().spawn(move || worker.run()).map(drop)
+        })
+        .build();
+    let queue = Workqueue::builder("looked at").build(&pools).unwrap();
+    *seen.lock() = Some(queue.clone());
+    queue.set_attributes(&with(&queue, |a| a.scope = AffinityScope::Numa)).unwrap();
+    assert_eq!(queue.attributes().scope, AffinityScope::Numa);
+    let held = seen.lock().take();
+    drop(held);
+}
+
+#[test]
 fn only_unbound_queues_can_change() {
     let pools = pools(MACHINE);
     for queue in [Workqueue::builder("b").bound(), Workqueue::builder("h").bottom_half()] {
