@@ -112,3 +112,30 @@ fn delayed_items_run_by_themselves_when_their_time_has_come() {
     assert!(!never.is_pending());
     assert!(told.try_recv().is_err());
 }
+
+/// Cancels another item where it is dropped.
+struct CancelsOnDrop(Work);
+
+impl Drop for CancelsOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+#[test]
+fn a_destructor_may_cancel_what_is_cancelled_together_with_its_item() {
+    let pools = one_cpu().build();
+    let queue = queue(&pools);
+    let later = std::time::Duration::from_secs(3600);
+    let middle = Work::new(|| ());
+    let around = || {
+        let guard = CancelsOnDrop(middle.clone());
+        // The timer has the only handle.
+        assert!(queue.queue_delayed(&Work::new(move || _ = &guard), later));
+    };
+    around();
+    assert!(queue.queue_delayed(&middle, later));
+    around();
+    queue.destroy();
+    assert!(!middle.is_pending());
+}

@@ -109,11 +109,11 @@ impl Timekeeper {
 
     /// Queues what is due.
     pub(super) fn fire(&self, now: Duration) {
-        let due: Vec<Popped> = {
-            let mut state = self.state.lock();
-            std::iter::from_fn(|| state.timers.pop_due(now)).map(Delayed::popped).collect()
-        };
-        due.into_iter().for_each(Popped::queue);
+        let next = || self.state.lock().timers.pop_due(now).map(Delayed::popped);
+        // One by one: queueing may come to user code, which may want to claim another of them.
+        while let Some(popped) = next() {
+            popped.queue();
+        }
     }
 
     /// Cancels the delayed items of a queue.
@@ -127,11 +127,12 @@ impl Timekeeper {
     }
 
     fn cancel_if(&self, which: impl Fn(&Delayed) -> bool) {
-        let cancelled: Vec<Popped> = {
-            let mut state = self.state.lock();
-            state.timers.extract_if(which).into_iter().map(Delayed::popped).collect()
-        };
-        // Dropping a claim cancels it, and tells who waits.
-        drop(cancelled);
+        let handles = self.state.lock().timers.handles(which);
+        let next = |handle| self.state.lock().timers.remove(handle).map(Delayed::popped);
+        // One by one: dropping a claim cancels it, and tells who waits; and what runs then is the
+        // user's destructors, which may want to claim another of them.
+        for handle in handles {
+            drop(next(handle));
+        }
     }
 }

@@ -86,14 +86,13 @@ impl<T> Heap<T> {
         Some(self.key(*self.order.first()?).0)
     }
 
-    /// Takes out each timer that `which` says; in no order. O(n).
-    pub(crate) fn extract_if(&mut self, which: impl Fn(&T) -> bool) -> Vec<T> {
+    /// The timers that `which` says yes to; in no order. O(n).
+    pub(crate) fn handles(&self, which: impl Fn(&T) -> bool) -> Vec<Handle> {
         let picked = |slot: &&Slot<T>| slot.entry.as_ref().is_some_and(|e| which(&e.value));
-        let places: Vec<Handle> = (self.slots.iter().enumerate())
+        (self.slots.iter().enumerate())
             .filter(|(_, slot)| picked(slot))
             .map(|(number, slot)| Handle { slot: number, generation: slot.generation })
-            .collect();
-        places.into_iter().filter_map(|handle| self.remove(handle)).collect()
+            .collect()
     }
 
     /// How many timers are set.
@@ -222,8 +221,9 @@ mod tests {
                     expected.retain(|(_, n)| *n != gone);
                 }
             }
-            let odd = heap.extract_if(|n| n % 7 == 0);
-            assert!(odd.iter().all(|n| n % 7 == 0));
+            for handle in heap.handles(|n| n % 7 == 0) {
+                assert_eq!(heap.remove(handle).map(|n| n % 7), Some(0));
+            }
             expected.retain(|(_, n)| n % 7 != 0);
             expected.sort();
             let expected: Vec<u32> = expected.into_iter().map(|(_, n)| n).collect();
