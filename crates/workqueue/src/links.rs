@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_topology::Topology;
 
@@ -32,8 +33,9 @@ pub(crate) struct Links {
     by_cpu: Box<[Option<usize>]>,
     /// I: the links of each node, by number.
     by_node: Box<[NodeLinks]>,
-    /// A: where work goes whose CPU says nothing; a hint, so Relaxed.
-    rotor: AtomicUsize,
+    /// A: where work goes whose CPU says nothing; a hint, so Relaxed. On a line of its own: everybody
+    /// who queues reads the other fields.
+    rotor: CachePadded<AtomicUsize>,
     /// I: work is for the CPU that queues it, whatever that is for.
     bound: bool,
 }
@@ -42,7 +44,7 @@ pub(crate) struct Links {
 struct NodeLinks {
     links: Vec<usize>,
     /// A: rotates the start, so that remote work doesn't pile up on the node's first pod. A hint.
-    next: AtomicUsize,
+    next: CachePadded<AtomicUsize>,
 }
 
 impl Links {
@@ -68,7 +70,7 @@ impl Links {
             links: (0..group.pools.len()).map(|pool| Link::new(shared, lease, pool)).collect(),
             by_cpu: by_cpu.into(),
             by_node: by_node.into(),
-            rotor: AtomicUsize::new(0),
+            rotor: CachePadded::new(AtomicUsize::new(0)),
             bound: shared.kind.per_cpu(),
         }
     }

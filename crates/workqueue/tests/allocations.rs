@@ -1,0 +1,96 @@
+//! Queueing a `Work` again and again allocates nothing, whatever the queue; a spawn allocates once.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use corewise_topology::Machine;
+use corewise_workqueue::{QueueBuilder, Work, WorkerPools, Workqueue};
+
+/// Counts the allocations of all threads, while that is wanted.
+struct Counting;
+
+static WANTED: AtomicBool = AtomicBool::new(false);
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: it passes everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if WANTED.load(Ordering::Relaxed) {
+            COUNT.fetch_add(1, Ordering::Relaxed);
+        }
+        // SAFETY: as the caller says.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as the caller says; `alloc` gave what the system's allocator had given.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+/// How often it allocates, after it was done once to warm up.
+fn allocations(mut what: impl FnMut()) -> usize {
+    what();
+    COUNT.store(0, Ordering::SeqCst);
+    WANTED.store(true, Ordering::SeqCst);
+    what();
+    WANTED.store(false, Ordering::SeqCst);
+    COUNT.load(Ordering::SeqCst)
+}
+
+const ROUNDS: usize = 1_000;
+
+/// Queues four items, over and over, and waits for each without a flush, which has to allocate.
+fn again_and_again(queue: &Workqueue) -> usize {
+    let works: Vec<_> = (0..4).map(|_| Work::new(|| ())).collect();
+    allocations(|| {
+        for _ in 0..ROUNDS {
+            works.iter().for_each(|work| assert!(queue.queue(work)));
+            while queue.stats().completed != queue.stats().queued {
+                std::thread::yield_now();
+            }
+        }
+    })
+}
+
+// One test: the count is of the whole process.
+#[test]
+fn queueing_a_work_again_allocates_nothing_and_a_spawn_allocates_once() {
+    let machine = Machine::synthetic("numa:1 l3:1 core:2 pu:1").expect("a valid description");
+    let pools = WorkerPools::new(&machine);
+    let build = |with: fn(QueueBuilder) -> QueueBuilder| {
+        with(Workqueue::builder("counted")).build(&pools).expect("a queue")
+    };
+    let plain = build(|queue| queue);
+    assert_eq!(again_and_again(&plain), 0, "a plain queue");
+    assert_eq!(again_and_again(&build(|queue| queue.max_active(1))), 0, "held back and let go");
+    assert_eq!(again_and_again(&build(QueueBuilder::ordered)), 0, "an ordered queue");
+    assert_eq!(again_and_again(&build(QueueBuilder::bound)), 0, "a bound queue");
+
+    let ran = Arc::new(AtomicUsize::new(0));
+    let spawned = allocations(|| {
+        ran.store(0, Ordering::SeqCst);
+        for _ in 0..ROUNDS {
+            let ran = Arc::clone(&ran);
+            drop(plain.spawn(move || ran.fetch_add(1, Ordering::SeqCst)));
+        }
+        while ran.load(Ordering::SeqCst) != ROUNDS {
+            std::thread::yield_now();
+        }
+    });
+    assert_eq!(spawned, ROUNDS, "a closure each");
+    let futures = allocations(|| {
+        ran.store(0, Ordering::SeqCst);
+        for _ in 0..ROUNDS {
+            let ran = Arc::clone(&ran);
+            drop(plain.spawn_future(async move { ran.fetch_add(1, Ordering::SeqCst) }));
+        }
+        while ran.load(Ordering::SeqCst) != ROUNDS {
+            std::thread::yield_now();
+        }
+    });
+    assert_eq!(futures, ROUNDS, "a future each");
+}
