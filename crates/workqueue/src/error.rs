@@ -80,22 +80,64 @@ impl fmt::Display for BuildError {
 
 impl std::error::Error for BuildError {}
 
+/// What a closure or future panicked with. Whoever owns it may have the payload; others only see the
+/// message.
+pub struct PanicPayload(Box<dyn Any + Send>);
+
+// SAFETY: through a shared reference only the message is reached, and only where the payload is a
+// `&'static str` or a `String`, which are both `Sync`.
+unsafe impl Sync for PanicPayload {}
+
+impl PanicPayload {
+    /// The panic's message; where the payload is no text, a sentence that says so.
+    pub fn message(&self) -> &str {
+        panic_message(self.0.as_ref())
+    }
+
+    /// The payload, as `std::panic::catch_unwind` gives it. Dropping it runs the destructor of what
+    /// it panicked with, on the thread that does.
+    pub fn into_inner(self) -> Box<dyn Any + Send> {
+        self.0
+    }
+}
+
+impl fmt::Debug for PanicPayload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.message().fmt(f)
+    }
+}
+
 /// A spawned closure gave no value.
+#[derive(Debug)]
 pub enum JoinError {
     /// It panicked; this is what it panicked with.
-    Panicked(Box<dyn Any + Send>),
+    Panicked(PanicPayload),
     /// It was cancelled before its end: by [`JoinHandle::abort`](crate::JoinHandle::abort), or
     /// because the pools were shut down. The closure or future was dropped.
     Cancelled,
 }
 
 impl JoinError {
-    /// The panic's message, where it has one.
+    pub(crate) fn panicked(payload: Box<dyn Any + Send>) -> JoinError {
+        JoinError::Panicked(PanicPayload(payload))
+    }
+
+    /// Where it panicked, the panic's message.
     pub fn message(&self) -> Option<&str> {
         match self {
-            JoinError::Panicked(payload) => Some(panic_message(payload.as_ref())),
+            JoinError::Panicked(payload) => Some(payload.message()),
             JoinError::Cancelled => None,
         }
+    }
+
+    /// Whether it panicked.
+    pub fn is_panic(&self) -> bool {
+        matches!(self, JoinError::Panicked(_))
+    }
+
+    /// Whether it was cancelled before its end.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, JoinError::Cancelled)
     }
 
     /// Goes on with the panic in this thread, as `std::thread::JoinHandle` users do by unwrapping.
@@ -104,7 +146,7 @@ impl JoinError {
     /// Always: with the closure's own payload, or saying that it was cancelled.
     pub fn resume(self) -> ! {
         match self {
-            JoinError::Panicked(payload) => std::panic::resume_unwind(payload),
+            JoinError::Panicked(payload) => std::panic::resume_unwind(payload.into_inner()),
             JoinError::Cancelled => panic!("{self}"),
         }
     }
@@ -122,22 +164,11 @@ pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> &str {
     panics::message(payload).unwrap_or("a payload that is not text")
 }
 
-impl fmt::Debug for JoinError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            JoinError::Panicked(payload) => {
-                f.debug_tuple("Panicked").field(&panic_message(payload.as_ref())).finish()
-            }
-            JoinError::Cancelled => f.write_str("Cancelled"),
-        }
-    }
-}
-
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             JoinError::Panicked(payload) => {
-                write!(f, "the task panicked: {}", panic_message(payload.as_ref()))
+                write!(f, "the task panicked: {}", payload.message())
             }
             JoinError::Cancelled => f.write_str(
                 "the task was cancelled: it was aborted, or its worker pools were shut down",
@@ -147,3 +178,22 @@ impl fmt::Display for JoinError {
 }
 
 impl std::error::Error for JoinError {}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_join_error_goes_where_errors_go() {
+        fn wants<E: std::error::Error + Send + Sync + 'static>(error: E) -> E {
+            error
+        }
+        let error = wants(JoinError::panicked(Box::new("on purpose")));
+        assert!(error.is_panic() && !error.is_cancelled());
+        assert_eq!(format!("{error:?}"), r#"Panicked("on purpose")"#);
+        assert_eq!(error.to_string(), "the task panicked: on purpose");
+        let other = JoinError::panicked(Box::new(7));
+        assert_eq!(other.message(), Some("a payload that is not text"));
+        assert!(wants(JoinError::Cancelled).is_cancelled());
+    }
+}

@@ -208,7 +208,7 @@ where
             }
             Err(payload) => {
                 self.state.finish();
-                Err(JoinError::Panicked(payload))
+                Err(JoinError::panicked(payload))
             }
         };
         self.end(value);
@@ -221,7 +221,7 @@ where
     fn panicked(&self, payload: Box<dyn Any + Send>) {
         // Not the future's own, which `run` catches: it wasn't polled.
         if self.state.stop() {
-            self.end(Err(JoinError::Panicked(payload)));
+            self.end(Err(JoinError::panicked(payload)));
         } else {
             corewise_sync::panics::discard(payload);
         }

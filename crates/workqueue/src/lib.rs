@@ -83,7 +83,7 @@ pub use attributes::{Attributes, QueueKind};
 pub use block::block_in_place;
 pub use builder::QueueBuilder;
 pub use dump::{Dump, LinkDump, PoolDump, QueueDump, RunningDump, ScopeDump, SlotDump, SlotPlace};
-pub use error::{BuildError, JoinError};
+pub use error::{BuildError, JoinError, PanicPayload};
 pub use pools::{DEFAULT_IDLE_TIMEOUT, DEFAULT_MAX_WORKERS, PoolsBuilder, WorkerPools};
 pub use queue::Workqueue;
 pub use scoped::{Scope, ScopedJoinHandle};

@@ -398,7 +398,7 @@ where
 
     /// Calls the closure, and leaves its value to the handle.
     fn call(&self, closure: C, shared: &Shared) {
-        let value = panic::catch_unwind(AssertUnwindSafe(closure)).map_err(JoinError::Panicked);
+        let value = panic::catch_unwind(AssertUnwindSafe(closure)).map_err(JoinError::panicked);
         let unwanted = {
             let mut slot = self.slot.lock();
             if slot.detached {
@@ -419,7 +419,7 @@ where
 /// Drops a value that nobody takes; a panic goes to the scope.
 fn unseen<T>(value: Result<T, JoinError>, shared: &Shared) {
     match value {
-        Err(JoinError::Panicked(payload)) => shared.panicked(payload),
+        Err(JoinError::Panicked(payload)) => shared.panicked(payload.into_inner()),
         value => shielded("dropping a scoped closure's value", || drop(value)),
     }
 }

@@ -158,7 +158,7 @@ where
         if let Stage::Closure(closure) = self.take_closure() {
             // The closure is dropped by its call, on this worker, before the handle is woken.
             let value = panic::catch_unwind(AssertUnwindSafe(closure));
-            self.end(value.map_err(JoinError::Panicked));
+            self.end(value.map_err(JoinError::panicked));
         }
     }
 
@@ -166,11 +166,11 @@ where
         let closure @ Stage::Closure(_) = self.take_closure() else { return };
         // The closure is dropped before the handle is woken; a destructor's panic is the task's.
         let dropped = panic::catch_unwind(AssertUnwindSafe(|| drop(closure)));
-        self.end(Err(dropped.map_or_else(JoinError::Panicked, |()| JoinError::Cancelled)));
+        self.end(Err(dropped.map_or_else(JoinError::panicked, |()| JoinError::Cancelled)));
     }
 
     fn panicked(&self, payload: Box<dyn Any + Send>) {
-        self.end(Err(JoinError::Panicked(payload)));
+        self.end(Err(JoinError::panicked(payload)));
     }
 
     fn spawner(&self) -> Option<&Span> {

@@ -143,7 +143,7 @@ fn spawn_yields_the_value_or_the_panic_and_the_worker_goes_on() {
     assert_eq!(queue.spawn(|| 6 * 7).join().unwrap(), 42);
     match queue.spawn(|| -> () { panic!("on purpose") }).join() {
         Err(JoinError::Panicked(payload)) => {
-            assert_eq!(payload.downcast_ref::<&str>(), Some(&"on purpose"));
+            assert_eq!(payload.into_inner().downcast_ref::<&str>(), Some(&"on purpose"));
         }
         other => panic!("expected the panic, got {other:?}"),
     }
