@@ -527,10 +527,13 @@ impl Inner {
             queue.close();
             queue.settle();
         }
-        let mut groups = self.groups.lock();
-        groups.closed = true;
+        let all = {
+            let mut groups = self.groups.lock();
+            groups.closed = true;
+            groups.all()
+        };
         self.keeper.close();
-        let all = groups.all();
+        // With no lock held: what has no worker is cancelled, and that runs the user's destructors.
         for group in &all {
             group.close();
         }

@@ -92,21 +92,30 @@ impl<F: FencePolicy> Group<F> {
         Step::Exit
     }
 
-    /// Takes no more work; the workers run what is queued, and leave.
+    /// Takes no more work; the workers run what is queued, and leave. Where a pool has none, because
+    /// no thread could be made, what is queued is cancelled: that runs the user's destructors.
     pub(crate) fn close(&self) {
         for (index, pool) in self.pools.iter().enumerate() {
-            let woken = {
+            let (woken, stranded) = {
                 let mut inner = pool.inner.lock();
                 inner.closing = true;
                 let idle = std::mem::take(&mut inner.idle);
                 inner.counts.idle = 0;
                 self.publish(index, &inner);
                 F::full();
-                idle
+                // Recheck. Who pushes after this reads CLOSED.
+                let stranded = inner.counts.total == 0;
+                if stranded {
+                    inner.drain(pool);
+                }
+                (idle, stranded && !inner.list.is_empty())
             };
             for worker in woken {
                 worker.wake_up();
                 worker.unpark();
+            }
+            if stranded {
+                self.refuse(index);
             }
         }
     }

@@ -8,10 +8,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::context::AtomicSection;
 use corewise_sync::fence::{FencePolicy, FullFence};
+use corewise_sync::{CachePadded, Mutex};
 use corewise_topology::{AffinityScope, CpuSet};
 
 use super::word::Reading;
@@ -93,7 +93,7 @@ pub(crate) struct Group<F: FencePolicy = FullFence> {
     pub(crate) keeper: Arc<Timekeeper>,
     /// A: a bit a pool: its word says `wake`. Set and cleared under that pool's lock; lets a push
     /// on a saturated pod find out with one load that all others are saturated too.
-    wakeable: Box<[AtomicU64]>,
+    wakeable: Box<[CachePadded<AtomicU64>]>,
     /// L: is the lock; guards the machine's epoch that the pools have followed last, and is held
     /// while they do: a pool's own locks are taken under it.
     pub(super) followed: Mutex<u64>,
@@ -121,7 +121,7 @@ impl<F: FencePolicy> Group<F> {
             idle_timeout,
             spawner,
             keeper,
-            wakeable: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            wakeable: (0..words).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
             followed: Mutex::new(0),
         };
         for (index, pool) in group.pools.iter().enumerate() {
@@ -167,6 +167,7 @@ impl<F: FencePolicy> Group<F> {
         let action = {
             let mut inner = pool.inner.lock();
             // Under the lock, so that nobody refuses it in between.
+            queued.set_place(Place::Pushed);
             pool.inbox.push(queued);
             if inner.counts.total == 0 {
                 inner.drain(pool);
@@ -346,6 +347,10 @@ impl<F: FencePolicy> Group<F> {
     }
 
     fn mark_wakeable(&self, index: usize, wakeable: bool) {
+        if !self.soft {
+            // Work leaves no pod, so nobody looks: the pods write no line in common.
+            return;
+        }
         let (word, bit) = (&self.wakeable[index / 64], 1 << (index % 64));
         if wakeable {
             word.fetch_or(bit, Ordering::Relaxed);

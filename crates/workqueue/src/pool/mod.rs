@@ -17,6 +17,8 @@ mod pins;
 pub(crate) mod publication;
 #[cfg(all(test, not(loom)))]
 mod stepped;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod stepped_closing;
 #[cfg(all(test, not(loom)))]
 mod stepped_follow;
 pub(crate) mod word;
