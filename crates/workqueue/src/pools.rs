@@ -318,7 +318,13 @@ impl WorkerPools {
     pub fn dump(&self) -> Dump {
         let groups = self.inner.groups();
         let queues = self.queues();
-        Dump::new(&self.inner.machine, &self.inner.pods, &groups, &queues)
+        Dump::new(
+            &self.inner.machine,
+            &self.inner.pods,
+            &groups,
+            &queues,
+            &self.inner.keeper.armed(),
+        )
     }
 
     /// A number for a queue: 1, 2, ...

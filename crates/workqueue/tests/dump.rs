@@ -225,6 +225,25 @@ fn started_cancelled_and_run_time_are_counted_where_the_queue_is_timed() {
 }
 
 #[test]
+fn delayed_items_and_the_rescuer_of_a_queue_are_shown() {
+    let pools = WorkerPools::new(&Machine::synthetic("core:1 pu:1").unwrap());
+    let queue = Workqueue::builder("careful").rescuer().build(&pools).unwrap();
+    let plain = Workqueue::builder("plain").build(&pools).unwrap();
+    let work = Work::new(|| ());
+    assert!(queue.queue_delayed(&work, Duration::from_secs(3600)));
+    let dump = pools.dump();
+    let shown = |index: usize| {
+        let queue = &dump.queues[index];
+        (queue.rescuer, queue.delayed, queue.in_flight, queue.stats.queued)
+    };
+    assert_eq!((shown(0), shown(1)), ((true, 1, 0, 0), (false, 0, 0, 0)));
+    assert!(dump.to_string().contains("general rescuer"), "{dump}");
+    assert!(work.cancel());
+    assert_eq!(pools.dump().queues[0].delayed, 0);
+    drop(plain);
+}
+
+#[test]
 fn the_cpu_time_of_a_pool_grows_with_its_work_and_keeps_that_of_workers_that_left() {
     let pools = WorkerPools::new(&Machine::live().unwrap());
     let queue = Workqueue::builder("busy").scope(AffinityScope::System).build(&pools).unwrap();

@@ -76,7 +76,9 @@ pub(crate) struct Queue {
     pub(crate) in_flight: u64,
     pub(crate) running: u64,
     pub(crate) started: u64,
+    pub(crate) delayed: usize,
     pub(crate) timed: bool,
+    pub(crate) rescuer: bool,
     #[serde(flatten)]
     pub(crate) counters: Counters,
     pub(crate) active: Vec<Slot>,
@@ -125,6 +127,8 @@ pub(crate) struct Counters {
     pub(crate) run_seconds: f64,
     pub(crate) cpu_intensive: u64,
     pub(crate) blocked_untold: u64,
+    pub(crate) maydays: u64,
+    pub(crate) rescued: u64,
 }
 
 impl From<&QueueStats> for Counters {
@@ -138,6 +142,8 @@ impl From<&QueueStats> for Counters {
             run_seconds: stats.run_time.as_secs_f64(),
             cpu_intensive: stats.cpu_intensive,
             blocked_untold: stats.blocked_untold,
+            maydays: stats.maydays,
+            rescued: stats.rescued,
         }
     }
 }
@@ -192,7 +198,9 @@ impl From<&Dump> for Document {
             in_flight: queue.in_flight,
             running: queue.running,
             started: queue.started(),
+            delayed: queue.delayed,
             timed: queue.timed,
+            rescuer: queue.rescuer,
             counters: Counters::from(&queue.stats),
             active: queue
                 .slots

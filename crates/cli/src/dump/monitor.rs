@@ -60,7 +60,7 @@ fn line(round: u64, mut answer: Value) -> String {
 /// A column: its head, its width, and what stands in it.
 type Column = (&'static str, usize, fn(&Queue) -> String);
 
-const COLUMNS: [Column; 6] = [
+const COLUMNS: [Column; 8] = [
     ("total", 8, |queue| queue.started.to_string()),
     ("infl", 6, |queue| queue.in_flight.to_string()),
     ("run time", 8, |queue| match queue.timed {
@@ -70,6 +70,8 @@ const COLUMNS: [Column; 6] = [
     ("hogs", 5, |queue| queue.counters.cpu_intensive.to_string()),
     ("blocked", 7, |queue| queue.counters.blocked_untold.to_string()),
     ("moved", 7, |queue| queue.counters.overflowed.to_string()),
+    ("mayday", 6, |queue| queue.counters.maydays.to_string()),
+    ("rescued", 7, |queue| queue.counters.rescued.to_string()),
 ];
 
 fn table(document: &Document, width: usize) -> String {

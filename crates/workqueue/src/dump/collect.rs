@@ -28,6 +28,7 @@ impl Dump {
         pods: &Pods,
         groups: &[Arc<Group>],
         queues: &[Arc<Shared>],
+        armed: &HashMap<u64, usize>,
     ) -> Dump {
         let mut dump = machine.read(|masks| Dump {
             cpus: masks.online.clone(),
@@ -47,6 +48,7 @@ impl Dump {
         for queue in queues {
             let mut queue = QueueDump::new(queue, &ids);
             let runs = |running: &&RunningDump| running.queue == queue.id;
+            queue.delayed = armed.get(&queue.id).copied().unwrap_or(0);
             queue.running = dump.running.iter().filter(runs).count() as u64;
             for link in &queue.links {
                 dump.pools[link.pool].links += 1;
@@ -134,7 +136,9 @@ impl QueueDump {
             stats: QueueStats::default(),
             in_flight: 0,
             running: 0,
+            delayed: 0,
             timed: queue.timed,
+            rescuer: queue.rescuer.is_some(),
             slots: Vec::new(),
             links: Vec::new(),
         };

@@ -96,8 +96,12 @@ pub struct QueueDump {
     pub in_flight: u64,
     /// Of those, instances that workers run.
     pub running: u64,
+    /// Delayed items whose time hasn't come. They aren't in flight.
+    pub delayed: usize,
     /// Whether it is counted how long its instances run.
     pub timed: bool,
+    /// Whether it has a rescuer.
+    pub rescuer: bool,
     /// Where its active instances are counted, if they are.
     pub slots: Vec<SlotDump>,
     /// Each pool that it uses, or has work left in.

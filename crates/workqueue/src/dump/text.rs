@@ -20,7 +20,7 @@ const ROWS: usize = 64;
 
 /// A longer name is cut in its middle.
 fn names(width: usize) -> usize {
-    (width / 5).clamp(12, 32)
+    (width / 5).clamp(13, 33) - 1
 }
 
 impl fmt::Display for Dump {
@@ -110,6 +110,7 @@ impl Dump {
             let cpus = queue.cpus.as_ref().map_or("general".to_string(), ToString::to_string);
             let marks = [
                 (queue.strict && queue.kind == QueueKind::Unbound, " strict"),
+                (queue.rescuer, " rescuer"),
                 (queue.freezable && !queue.frozen, " freezable"),
                 (queue.frozen, " frozen"),
             ];
@@ -138,8 +139,16 @@ impl Dump {
             "in flight",
             "overflowed",
         ]);
-        let mut time =
-            Table::new(["queue", "run time", "taken back", "CPU hogs", "blocked untold"]);
+        let mut time = Table::new([
+            "queue",
+            "run time",
+            "delayed",
+            "taken back",
+            "hogs",
+            "blocked",
+            "mayday",
+            "rescued",
+        ]);
         for queue in &self.queues {
             let stats = &queue.stats;
             let name = fit(&queue.name, names(width));
@@ -155,9 +164,12 @@ impl Dump {
             time.row([
                 name,
                 if queue.timed { seconds(stats.run_time) } else { "-".to_string() },
+                queue.delayed.to_string(),
                 stats.taken_back.to_string(),
                 stats.cpu_intensive.to_string(),
                 stats.blocked_untold.to_string(),
+                stats.maydays.to_string(),
+                stats.rescued.to_string(),
             ]);
         }
         done.write(f, width, "")?;

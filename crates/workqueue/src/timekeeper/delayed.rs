@@ -5,6 +5,7 @@
 //! by the handle that the item keeps. Who pops it claims it under the lock, since it gets another
 //! ticket; or lets go of it where somebody else has claimed it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -114,6 +115,15 @@ impl Timekeeper {
         while let Some(popped) = next() {
             popped.queue();
         }
+    }
+
+    /// How many delayed items of each queue wait for their time (a moment ago).
+    pub(crate) fn armed(&self) -> HashMap<u64, usize> {
+        let mut armed = HashMap::new();
+        for delayed in self.state.lock().timers.iter() {
+            *armed.entry(delayed.queue.shared().id).or_default() += 1;
+        }
+        armed
     }
 
     /// Cancels the delayed items of a queue.

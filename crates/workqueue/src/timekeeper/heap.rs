@@ -95,6 +95,11 @@ impl<T> Heap<T> {
             .collect()
     }
 
+    /// The timers that are set, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().filter_map(|slot| slot.entry.as_ref().map(|entry| &entry.value))
+    }
+
     /// How many timers are set.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
