@@ -172,7 +172,9 @@ pub struct RunningDump {
 impl QueueDump {
     /// Instances ever started.
     pub fn started(&self) -> u64 {
-        self.stats.completed.saturating_sub(self.stats.cancelled) + self.running
+        let stats = &self.stats;
+        // What runs was read a moment before the counters.
+        (stats.completed.saturating_sub(stats.cancelled) + self.running).min(stats.queued)
     }
 }
 
