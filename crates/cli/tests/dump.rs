@@ -148,10 +148,10 @@ fn queues_are_chosen_by_name() {
 fn the_monitor_shows_rounds_and_ends_with_its_server() {
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);
-    let ran = folder.corewise(["dump", "--monitor=1ms", "--rounds", "2"]).ok();
+    let ran = folder.corewise(["dump", "--monitor=10ms", "--rounds", "2"]).ok();
     assert_eq!(ran.stdout.matches(" infl ").count(), 2, "{ran}");
     assert_eq!(ran.stdout.matches("\nvolumes ").count(), 2, "{ran}");
-    let args = ["dump", "--monitor=1ms", "--rounds", "2", "--json", "volumes"];
+    let args = ["dump", "--monitor=10ms", "--rounds", "2", "--json", "volumes"];
     let ran = folder.corewise(args).ok();
     let rounds: Vec<Value> =
         ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -161,7 +161,7 @@ fn the_monitor_shows_rounds_and_ends_with_its_server() {
     assert!(rounds[1]["up_seconds"].as_f64() > rounds[0]["up_seconds"].as_f64());
     // Until its server ends.
     let mut command = folder.command(COREWISE);
-    command.args(["dump", "--monitor=1ms", "--json"]);
+    command.args(["dump", "--monitor=10ms", "--json"]);
     let mut monitor = Server::spawn(command);
     monitor.wait_line("a third round", |line| line.contains("\"round\":3"));
     server.stop().ok();
@@ -193,6 +193,7 @@ fn with_no_server_or_several_it_says_so() {
     folder.corewise(["dump", "--control", "x"]).code(1).complains(&["there is no socket x"]);
     folder.corewise(["dump", "--control", "x", "--pid", "1"]).code(2);
     folder.corewise(["dump", "--rounds", "1"]).code(2);
+    folder.corewise(["dump", "--monitor=0s"]).code(2).complains(&["10ms is the least"]);
     assert_eq!(folder.list(), [""; 0]);
 }
 
