@@ -4,9 +4,8 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_topology::current_cpu;
-
 use crate::claim::{self, Claimed};
+use crate::cpu::current_cpu;
 use crate::item::{Item, Job, Queued};
 use crate::links::Place;
 use crate::queue::Workqueue;

@@ -88,6 +88,9 @@ pub(crate) struct Entry {
     seen: AtomicU64,
     /// Attempts that were accepted.
     accepted: AtomicU64,
+    /// Attempts of which nobody can say whether they were, and instances that may have vanished
+    /// with one, or with a drain that began after.
+    unsure: AtomicU64,
     /// Runs that began, and that ended.
     begun: AtomicU64,
     ended: AtomicU64,
@@ -122,6 +125,7 @@ impl Entry {
             written: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             accepted: AtomicU64::new(0),
+            unsure: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             inside: AtomicBool::new(false),
@@ -161,15 +165,38 @@ impl Entry {
     /// As `queue`; also what was written, and `calm` if no other attempt was under way that may
     /// be refused after this one relied on it.
     fn queue_calmly(&self, attempt: impl FnOnce() -> bool) -> (bool, u64, Calm) {
+        let (accepted, written, calm) = self.attempt(attempt);
+        self.accepted.fetch_add(u64::from(accepted), SeqCst);
+        (accepted, written, calm)
+    }
+
+    /// One attempt to set its timer: an accepted one may still come to nothing where a drain `may`
+    /// begin before its time.
+    pub(crate) fn delay(&self, may: bool, attempt: impl FnOnce() -> bool) -> bool {
+        self.unsure.fetch_add(u64::from(may), SeqCst);
+        self.queue(attempt)
+    }
+
+    /// One attempt to move its pending instance, or to queue it where it has none.
+    pub(crate) fn modify(&self, may: bool, attempt: impl FnOnce() -> bool) {
+        let calm = self.calm();
+        let (was_pending, ..) = self.outside.during(|| self.attempt(attempt));
+        if may || calm.is_none() || self.calm() != calm {
+            // Counted as accepted where it may not have been.
+            self.unsure.fetch_add(1, SeqCst);
+        }
+        self.accepted.fetch_add(u64::from(!was_pending), SeqCst);
+    }
+
+    fn attempt(&self, attempt: impl FnOnce() -> bool) -> (bool, u64, Calm) {
         let attempts = || self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
         let (calm, own) = (self.calm(), self.ledger.moment());
         attempts().push((own, calm.clone()));
         let written = self.written.fetch_add(1, SeqCst) + 1;
-        let accepted = attempt();
+        let said = attempt();
         let alike = attempts().iter().all(|(_, other)| *other == calm);
         attempts().retain(|(id, _)| *id != own);
-        self.accepted.fetch_add(u64::from(accepted), SeqCst);
-        (accepted, written, calm.filter(|_| alike))
+        (said, written, calm.filter(|_| alike))
     }
 
     fn calm(&self) -> Calm {
@@ -194,10 +221,22 @@ impl Entry {
         if self.ledger.is_closing() {
             return;
         }
-        let over = self.ended.load(SeqCst) + self.withdrawal.begun.load(SeqCst);
+        let over =
+            self.ended.load(SeqCst) + self.withdrawal.begun.load(SeqCst) + self.unsure.load(SeqCst);
         self.ledger.check(over >= before, || {
             format!("{how} returned with {over} of {before} instances of {} over", self.name)
         });
+    }
+
+    /// Waits for it: for what runs when the call begins, and for what was accepted before.
+    pub(crate) fn flush<R>(&self, flush: impl FnOnce() -> R, how: &str) {
+        let (begun, before) = (self.begun(), self.accepted());
+        flush();
+        let ended = self.ended.load(SeqCst);
+        self.ledger.check(ended >= begun, || {
+            format!("{how} returned while {} runs of {} went on", begun - ended, self.name)
+        });
+        self.flushed(before, how);
     }
 
     /// Queues it and waits for it: what was written before is then seen by a run, also where the
@@ -209,9 +248,7 @@ impl Entry {
         how: &str,
     ) {
         let (_, written, calm) = self.outside.during(|| self.queue_calmly(attempt));
-        let before = self.accepted();
-        flush();
-        self.flushed(before, how);
+        self.flush(flush, how);
         let disturbed = self.ledger.is_closing() || calm.is_none() || calm != self.calm();
         let seen = self.seen.load(SeqCst);
         self.ledger.check(seen >= written || disturbed, || {
@@ -280,11 +317,8 @@ impl Entry {
     pub(crate) fn at_rest(&self) {
         let [accepted, begun, ended, withdrawn] =
             [&self.accepted, &self.begun, &self.ended, &self.withdrawn].map(|n| n.load(SeqCst));
-        let right = if self.ledger.is_closing() {
-            ended + withdrawn <= accepted
-        } else {
-            ended + withdrawn == accepted
-        };
+        let (over, unsure) = (ended + withdrawn, self.unsure.load(SeqCst));
+        let right = over <= accepted && (self.ledger.is_closing() || over + unsure >= accepted);
         self.ledger.check(right && begun == ended, || {
             format!(
                 "{}: {accepted} accepted, {begun} begun, {ended} ended, {withdrawn} withdrawn",

@@ -8,6 +8,7 @@ mod tasks;
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use corewise_sync::thread;
 use corewise_topology::Machine;
@@ -62,6 +63,10 @@ struct World {
     lines: [Line; 2],
     /// Queued on either queue.
     nomad: Item,
+    /// The same, with delays.
+    late: Item,
+    /// Whether there are drains: they refuse a delayed item when its time comes.
+    drains: bool,
     tasks: Tasks,
     /// The freezable queue is thawed.
     thaws: Span,
@@ -130,10 +135,15 @@ impl World {
             Line { queue, items, gauge, order, refusing }
         };
         let lines = [line(false), line(true)];
-        let spans = lines.iter().map(|line| Arc::clone(&line.refusing)).collect();
-        let nomad = Entry::new("nomad".into(), &ledger, &Arc::default(), spans);
+        let mut wanderer = |name: &str| {
+            let spans = lines.iter().map(|line| Arc::clone(&line.refusing)).collect();
+            let entry = Entry::new(name.into(), &ledger, &Arc::default(), spans);
+            item(entry, &lines[0].queue, selves)
+        };
         World {
-            nomad: item(nomad, &lines[0].queue, selves),
+            nomad: wanderer("nomad"),
+            late: wanderer("late"),
+            drains: chance.one_in(2),
             tasks: Tasks::new(&ledger),
             thaws: Span::default(),
             ledger,
@@ -148,7 +158,7 @@ impl World {
         let held = chance.one_in(2);
         let line = &self.lines[usize::from(held)];
         let item = &line.items[chance.below(line.items.len() as u64) as usize];
-        match chance.below(22) {
+        match chance.below(25) {
             0..3 => {
                 item.entry.queue(|| line.queue.queue(&item.work));
             }
@@ -170,7 +180,8 @@ impl World {
             }
             11 => line.set_attributes(&self.ledger, chance),
             12 if held => line.set_max_active(self.size, &self.ledger, chance),
-            13 => line.drain(),
+            13 if self.drains => line.drain(),
+            13 => self.flush(line),
             14 => self.lines[1].freeze(&self.pools, &self.thaws, &self.ledger),
             15 | 16 => self.cancel(chance),
             17 => {
@@ -188,14 +199,35 @@ impl World {
             }
             19 => control::change(self.pools.machine(), self.size.0, chance),
             20 => self.tasks.burst(&self.lines[1]),
+            21..24 => self.delay(line, chance),
             _ => drop(self.pools.dump()),
         }
     }
 
     fn cancel<C: Chance>(&self, chance: &mut C) {
-        let items = self.lines.iter().flat_map(|line| &line.items).chain([&self.nomad]);
-        if let Some(Item { work, entry }) = { items }.nth(chance.below(5) as usize) {
+        let items = self.lines.iter().flat_map(|line| &line.items).chain([&self.nomad, &self.late]);
+        if let Some(Item { work, entry }) = { items }.nth(chance.below(6) as usize) {
             entry.withdraw(|| work.cancel());
+        }
+    }
+
+    fn delay<C: Chance>(&self, line: &Line, chance: &mut C) {
+        let Item { work, entry } = &self.late;
+        let delay = Duration::from_millis(chance.below(3));
+        // Without a timer it isn't refused later.
+        let may = self.drains && !delay.is_zero();
+        match chance.below(5) {
+            0 => {
+                entry.delay(may, || line.queue.queue_delayed(work, delay));
+            }
+            1 => {
+                entry.delay(may, || line.queue.queue_delayed(work, delay));
+                entry.flush(|| work.flush_delayed(), "Work::flush_delayed");
+            }
+            2 | 3 => entry.modify(self.drains, || line.queue.mod_delayed(work, delay)),
+            _ => {
+                entry.queue(|| line.queue.queue(work));
+            }
         }
     }
 
@@ -209,12 +241,15 @@ impl World {
 
     /// Nobody queues any more.
     fn end<C: Chance>(&self, chance: &mut C) {
+        // A flush of a queue doesn't wait for timers.
+        self.late.work.flush_delayed();
         // What runs may queue once more: an item itself, a future its next poll, or a task that it
         // waits for and that wakes it. Six in a row at the most.
         for _ in 0..6 {
             self.lines.iter().for_each(|line| line.queue.flush());
         }
-        let items = self.lines.iter().flat_map(|line| &line.items).chain([&self.nomad]);
+        let others = [&self.nomad, &self.late];
+        let items = self.lines.iter().flat_map(|line| &line.items).chain(others);
         for Item { work, entry } in items {
             work.flush();
             self.ledger.check(!work.is_pending() && !work.is_running(), || {
