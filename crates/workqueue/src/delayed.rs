@@ -129,7 +129,10 @@ impl Workqueue {
 
 /// The remembered place: the CPU that is asked for, or that this runs on.
 fn place_of(cpu: Option<u32>) -> Place {
-    cpu.or_else(current_cpu).map_or(Place::Here, Place::Cpu)
+    match cpu {
+        Some(cpu) => Place::Cpu(cpu),
+        None => current_cpu().map_or(Place::Here, Place::From),
+    }
 }
 
 impl Work {

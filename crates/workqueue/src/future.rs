@@ -63,7 +63,7 @@ impl Workqueue {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        self.spawn_future_at(current_cpu().map_or(Place::Here, Place::Cpu), future)
+        self.spawn_future_at(current_cpu().map_or(Place::Here, Place::From), future)
     }
 
     /// As [`Workqueue::spawn_future`], on the pod of `cpu`; see [`Workqueue::queue_on`].

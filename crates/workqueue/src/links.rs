@@ -19,6 +19,8 @@ use crate::pools::WorkerPools;
 pub(crate) enum Place {
     /// In the pod of the CPU that queues it.
     Here,
+    /// As `Here`, for the CPU that queued it some time ago.
+    From(u32),
     /// In the pod of this CPU.
     Cpu(u32),
     /// In a pod of this node; `None`: as `Here`.
@@ -80,15 +82,20 @@ impl Links {
     pub(crate) fn at(&self, place: Place) -> &Arc<Link> {
         &self.links[match place {
             Place::Here => self.here(),
+            Place::From(cpu) => self.from(cpu),
             Place::Cpu(cpu) => self.of_cpu(cpu),
             Place::Node(node) => self.of_node(node),
         }]
     }
 
+    fn here(&self) -> usize {
+        current_cpu().map_or_else(|| self.any(), |cpu| self.from(cpu))
+    }
+
     /// The link of the CPU that queues. Where none of its pod's CPUs is for this work (it queues from
     /// isolated ones), each that has some in turn: the kernel's `wq_select_unbound_cpu`.
-    fn here(&self) -> usize {
-        let own = current_cpu().and_then(|cpu| self.by_cpu.get(cpu as usize).copied().flatten());
+    fn from(&self, cpu: u32) -> usize {
+        let own = self.by_cpu.get(cpu as usize).copied().flatten();
         let own = own.filter(|&link| self.bound || !self.away(link));
         own.unwrap_or_else(|| self.any())
     }

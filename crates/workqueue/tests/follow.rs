@@ -238,6 +238,14 @@ fn unbound_work_without_a_cpu_is_local_if_that_is_allowed_and_else_goes_round_ro
     let mut pods = pods();
     pods.sort_unstable();
     assert_eq!(pods, [first, first, second, second]);
+    // What is queued later from a remembered CPU, too.
+    let pod = queue.spawn_future(async { own_pod() }).join().unwrap().unwrap();
+    assert!(pod == first || pod == second, "pod {pod}");
+    let (tell, told) = std::sync::mpsc::channel();
+    let work = Work::new(move || tell.send(own_pod().unwrap()).unwrap());
+    assert!(queue.queue_delayed(&work, std::time::Duration::from_millis(1)));
+    let pod = told.recv().unwrap();
+    assert!(pod == first || pod == second, "pod {pod}");
 }
 
 #[test]
