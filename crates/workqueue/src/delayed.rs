@@ -136,18 +136,18 @@ fn place_of(cpu: Option<u32>) -> Place {
 }
 
 impl Work {
-    /// Where its timer runs, has it fire now; then [`flush`](Work::flush)es it: true if it had to
-    /// wait. May block.
+    /// Where its timer runs, has it fire now; then [`flush`](Work::flush)es it: true if there
+    /// was an instance to wait for. May block.
     #[track_caller]
     pub fn flush_delayed(&self) -> bool {
         let header = self.inner.header();
         let now = header.state.snapshot();
+        let mut armed = None;
         if now.pending() && header.place(now.seq()) == claim::Place::Timer {
-            let armed = self.inner.timer.lock().take();
-            if let Some(armed) = armed {
-                armed.fire();
-            }
+            armed = self.inner.timer.lock().take();
         }
-        self.flush()
+        let armed = armed.map(|armed| armed.fire()).is_some();
+        // It may have run before the flush looked: it was waited for all the same.
+        self.flush() || armed
     }
 }

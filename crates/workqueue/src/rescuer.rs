@@ -58,7 +58,8 @@ impl Rescuer {
             inherit::run_anywhere(niceness);
             its.run();
         };
-        let thread = spawn(format!("cw-r-{queue}"), run)?;
+        // A thread's name must not hold a NUL; a queue's may.
+        let thread = spawn(format!("cw-r-{queue}").replace('\0', "?"), run)?;
         Ok(Rescuer { desk, thread: Mutex::new(Some(thread)) })
     }
 
