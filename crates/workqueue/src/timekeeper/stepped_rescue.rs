@@ -31,10 +31,10 @@ impl Stuck {
     fn new() -> Stuck {
         let keeper = Timekeeper::by_hand(Settings::default());
         let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").expect("a valid description");
-        let (made, relents) = (AtomicU32::new(0), Arc::new(Mutex::new(false)));
-        let relented = Arc::clone(&relents);
+        let (asked, relents) = (Arc::new(AtomicU32::new(0)), Arc::new(Mutex::new(false)));
+        let (counts, relented) = (Arc::clone(&asked), Arc::clone(&relents));
         let pools = WorkerPools::builder(&machine).keeper(&keeper).spawn_handler(move |worker| {
-            if made.fetch_add(1, Ordering::Relaxed) > 0 && !*relented.lock() {
+            if counts.fetch_add(1, Ordering::Relaxed) > 0 && !*relented.lock() {
                 return Err(io::Error::other("on purpose: no more threads"));
             }
             std::thread::spawn(|| worker.run());
@@ -45,7 +45,10 @@ impl Stuck {
         let go = Arc::new(Completion::new());
         let gate = Arc::clone(&go);
         let waits = Some(queue.spawn(move || gate.wait()));
-        while pools.report()[0].blocked == 0 {
+        // The spare worker that the pool wants then was refused, and isn't counted any more: only
+        // now does it know that it is saturated.
+        let refused = || asked.load(Ordering::Relaxed) > 1 && pools.report()[0].workers == 1;
+        while !refused() {
             std::thread::yield_now();
         }
         Stuck { pools, keeper, go, waits, relents }
