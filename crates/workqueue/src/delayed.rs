@@ -106,11 +106,12 @@ impl Workqueue {
         } else {
             let ticket = claimed.with_job(|job| job.ticket.take());
             let queued = claimed.release();
-            drop(ticket);
             if let Err(queued) = self.arm(place, work, delay, queued) {
                 // Cancelled, unless somebody has claimed it.
                 drop(queued);
             }
+            // After it lies somewhere: this may let others through, and who claims it would wait.
+            drop(ticket);
         }
     }
 

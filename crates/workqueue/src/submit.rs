@@ -71,13 +71,16 @@ impl Link {
         let gate = self.slot().gate();
         let old = claimed.with_job(|job| job.ticket.replace(ticket));
         let queued = claimed.release();
-        // After it is counted here: what waits for the old place may be let through by this.
-        drop(old);
-        if gate.open() {
+        let queueing = if gate.open() {
             self.group.push(self.pool, queued);
-            return true;
-        }
-        self.queue_past(gate, queued, false) == Queueing::Queued
+            Queueing::Queued
+        } else {
+            self.queue_past(gate, queued, false)
+        };
+        // After it lies somewhere: this may let others through, and who claims it would wait. Also
+        // itself, where it waits for its own old place.
+        drop(old);
+        queueing == Queueing::Queued
     }
 
     /// Whether the queue takes nothing any more.

@@ -139,3 +139,15 @@ fn a_destructor_may_cancel_what_is_cancelled_together_with_its_item() {
     queue.destroy();
     assert!(!middle.is_pending());
 }
+
+#[test]
+fn an_item_that_was_delayed_keeps_nothing_of_its_pools() {
+    let (tell, told) = mpsc::channel::<()>();
+    let pools = one_cpu().on_stall(move |_| drop(tell.clone())).build();
+    let (queue, work) = (queue(&pools), Work::new(|| ()));
+    assert!(queue.queue_delayed(&work, Duration::from_micros(1)));
+    work.flush();
+    drop((queue, pools));
+    assert!(told.recv().is_err(), "the callback is dropped with the pools");
+    drop(work);
+}

@@ -6,7 +6,7 @@
 //! ticket; or lets go of it where somebody else has claimed it.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::Timekeeper;
@@ -27,26 +27,25 @@ pub(crate) struct Delayed {
     pub(crate) place: links::Place,
 }
 
-/// What an item knows of its timer.
+/// What an item knows of its timer. It says nothing once that has fired, and then keeps nothing of the
+/// pools.
 pub(crate) struct Armed {
-    keeper: Arc<Timekeeper>,
+    keeper: Weak<Timekeeper>,
     handle: Handle,
 }
 
 impl Armed {
     /// Takes the timer back; `None` where it has fired.
     pub(crate) fn disarm(self) -> Option<Queued> {
-        let taken = self.keeper.state.lock().timers.remove(self.handle);
+        let taken = self.keeper.upgrade()?.state.lock().timers.remove(self.handle);
         // The queue's handle, maybe the last, is dropped here, outside the lock.
         taken.map(|delayed| delayed.queued)
     }
 
     /// Fires it now, if it hasn't fired.
     pub(crate) fn fire(self) {
-        let taken = {
-            let mut state = self.keeper.state.lock();
-            state.timers.remove(self.handle).map(Delayed::popped)
-        };
+        let Some(keeper) = self.keeper.upgrade() else { return };
+        let taken = keeper.state.lock().timers.remove(self.handle).map(Delayed::popped);
         taken.into_iter().for_each(Popped::queue);
     }
 }
@@ -93,7 +92,7 @@ impl Timekeeper {
             let deadline = self.now().saturating_add(after);
             let first = state.timers.first().is_none_or(|first| deadline < first);
             let handle = state.timers.insert(deadline, delayed);
-            *work.inner.timer.lock() = Some(Armed { keeper: Arc::clone(self), handle });
+            *work.inner.timer.lock() = Some(Armed { keeper: Arc::downgrade(self), handle });
             work.inner.header().set_place(Place::Timer);
             first
         };
