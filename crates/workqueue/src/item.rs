@@ -409,16 +409,22 @@ impl Running {
     /// Returns how many instances ran.
     pub(crate) fn run(self, shown: &Publication) -> u64 {
         let (mut running, mut ran) = (self, 1);
-        while let Some(next) = running.run_one(true, shown) {
-            running = next.restart();
+        loop {
+            let (next, over) = running.run_one(true, shown);
+            // Before the end of this one, which may let others through: meanwhile nobody is to wait
+            // for the claim.
+            let next = next.map(Claimed::restart);
+            over.end();
+            let Some(next) = next else { return ran };
+            running = next;
             ran += 1;
         }
-        ran
     }
 
     /// Runs the instance. Never unwinds. One that was handed over meanwhile is the caller's, which
-    /// restarts it, if it `stays` to run the item, or else puts it back.
-    pub(crate) fn run_one(self, stays: bool, shown: &Publication) -> Option<Claimed> {
+    /// restarts it, if it `stays` to run the item, or else puts it back. And it [ends](Over::end) the
+    /// one that has run.
+    pub(crate) fn run_one(self, stays: bool, shown: &Publication) -> (Option<Claimed>, Over) {
         let Running { job, seq } = self;
         shown.starts(job.label());
         let ran = match &job.ticket {
@@ -439,10 +445,23 @@ impl Running {
         // The job of the next instance holds the item as well.
         let next = again.then(|| Claimed(NonNull::from(header)));
         let Job { item, ticket, .. } = job;
-        drop_item(item);
+        (next, Over { item, ticket })
+    }
+}
+
+/// An instance that has run.
+#[must_use]
+pub(crate) struct Over {
+    item: Arc<dyn Item>,
+    ticket: Option<Ticket>,
+}
+
+impl Over {
+    /// Gives up what it held.
+    pub(crate) fn end(self) {
+        drop_item(self.item);
         // Last: after a flush of the queue the instance is over in every respect.
-        drop(ticket);
-        next
+        drop(self.ticket);
     }
 }
 

@@ -93,18 +93,19 @@ fn run(running: Running) {
         ticket.taken_back();
         ticket.link.group.pools[ticket.link.pool].placement().enter()
     });
-    let next = here::with_shown(|shown| {
-        let next = running.run_one(false, shown);
+    let (next, over) = here::with_shown(|shown| {
+        let ended = running.run_one(false, shown);
         // What waits goes on.
         current::with(|waits| {
             if let Some(job) = waits {
                 shown.starts(job.label());
             }
         });
-        next
+        ended
     });
     DEPTH.with(|cell| cell.set(depth));
     if let Some(claimed) = next {
         claimed.requeue();
     }
+    over.end();
 }
