@@ -44,6 +44,10 @@ pub struct WorkerPools {
     inner: Arc<Inner>,
 }
 
+// As for `Workqueue`.
+impl std::panic::UnwindSafe for WorkerPools {}
+impl std::panic::RefUnwindSafe for WorkerPools {}
+
 struct Inner {
     machine: Machine,
     pods: Pods,

@@ -28,6 +28,10 @@ pub struct Workqueue {
     inner: Arc<Inner>,
 }
 
+// What a panic interrupts in there is whole: no lock is held where users' code runs.
+impl std::panic::UnwindSafe for Workqueue {}
+impl std::panic::RefUnwindSafe for Workqueue {}
+
 struct Inner {
     shared: Arc<Shared>,
     control: Control,

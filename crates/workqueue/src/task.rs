@@ -25,6 +25,10 @@ pub struct JoinHandle<T> {
     task: Arc<dyn Outcome<T>>,
 }
 
+// As for `Workqueue`.
+impl<T> std::panic::UnwindSafe for JoinHandle<T> {}
+impl<T> std::panic::RefUnwindSafe for JoinHandle<T> {}
+
 impl<T> JoinHandle<T> {
     pub(crate) fn new(task: Arc<impl Outcome<T> + 'static>) -> Self {
         JoinHandle { task }

@@ -39,6 +39,10 @@ pub struct Work {
     pub(crate) inner: Arc<WorkItem>,
 }
 
+// As for `Workqueue`.
+impl std::panic::UnwindSafe for Work {}
+impl std::panic::RefUnwindSafe for Work {}
+
 pub(crate) struct WorkItem {
     header: Header,
     /// L: is the lock; guards where its timer is, which says nothing once that has fired. Taken last.
@@ -47,8 +51,9 @@ pub(crate) struct WorkItem {
 }
 
 impl Work {
-    /// An item that runs `function`. The function runs on a worker thread of the queue, and is
-    /// dropped where the last handle is: on the worker, if that is while it runs. It may block,
+    /// An item that runs `function`. The function runs on a worker thread of the queue, or on the
+    /// thread that [flushes](Work::flush) it, and is dropped where the last handle is: on that
+    /// thread, if that is while it runs. It may block,
     /// best inside [`blocking`](corewise_sync::context::blocking). If it panics, the panic is
     /// logged and the item, its worker and its queue go on.
     pub fn new<C: Fn() + Send + Sync + 'static>(function: C) -> Work {
