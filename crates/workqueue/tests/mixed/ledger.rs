@@ -180,12 +180,13 @@ impl Entry {
     /// One attempt to move its pending instance, or to queue it where it has none.
     pub(crate) fn modify(&self, may: bool, attempt: impl FnOnce() -> bool) {
         let calm = self.calm();
+        // Said before, since what it does to the instance is seen at once.
+        self.unsure.fetch_add(1, SeqCst);
         let (was_pending, ..) = self.outside.during(|| self.attempt(attempt));
-        if may || calm.is_none() || self.calm() != calm {
-            // Counted as accepted where it may not have been.
-            self.unsure.fetch_add(1, SeqCst);
-        }
         self.accepted.fetch_add(u64::from(!was_pending), SeqCst);
+        if !may && calm.is_some() && self.calm() == calm {
+            self.unsure.fetch_sub(1, SeqCst);
+        }
     }
 
     fn attempt(&self, attempt: impl FnOnce() -> bool) -> (bool, u64, Calm) {
