@@ -7,6 +7,10 @@ use corewise_topology::{CpuSet, pin_current_thread};
 
 /// The niceness of the calling thread; 0 where the system doesn't say.
 pub(crate) fn niceness() -> i32 {
+    if cfg!(miri) {
+        // It doesn't know the system call.
+        return 0;
+    }
     // On Linux a thread has its own, and 0 stands for the calling one.
     rustix::process::getpriority_process(None).unwrap_or(0)
 }

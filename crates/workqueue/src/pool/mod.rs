@@ -257,8 +257,8 @@ impl PoolStats {
 
     /// The calling thread is this worker's, and ends: its time stays.
     fn worker_leaves(&self, worker: &Worker) {
-        // One that is driven by hand has no thread of its own.
-        if worker.tid().is_some() {
+        // One that is driven by hand has no thread of its own; Miri doesn't know that clock.
+        if worker.tid().is_some() && !cfg!(miri) {
             let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
             let nanoseconds = i128::from(spent.tv_sec) * 1_000_000_000 + i128::from(spent.tv_nsec);
             Self::count(&self.former_cpu_ns, u64::try_from(nanoseconds).unwrap_or(0));
