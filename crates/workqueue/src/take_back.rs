@@ -21,6 +21,7 @@ use crate::item::{Header, Job, Running};
 use crate::link::Shared;
 use crate::policy::TakeBack;
 use crate::pool::here;
+use crate::waits;
 
 per_thread! {
     /// How many items that were taken back run on this thread's stack.
@@ -83,7 +84,11 @@ fn allowed(waiter: TakeBack, job: &Job) -> bool {
         bottom_half: group.class == Class::BottomHalf,
         ..waiter
     };
-    decision.allowed()
+    let allowed = decision.allowed();
+    if !allowed {
+        waits::for_instance(job);
+    }
+    allowed
 }
 
 /// Runs a started instance on the waiter's stack, as a worker of its pool would.

@@ -37,6 +37,37 @@ fn without_rescuer(job: &Job, what: &str, location: &Location<'_>, queue: &Share
     );
 }
 
+/// Somebody is about to wait for this pending instance, which a worker has to run: as above.
+pub(crate) fn for_instance(instance: &Job) {
+    let Some(ticket) = &instance.ticket else { return };
+    let queue = &ticket.link.shared;
+    if queue.rescuer.is_some() {
+        return;
+    }
+    current::with(|job| {
+        let Some((job, own)) = job.and_then(|job| Some((job, job.ticket.as_ref()?))) else {
+            return;
+        };
+        if own.link.shared.rescuer.is_some() {
+            item_without_rescuer(job, instance, &queue.name);
+        }
+    });
+}
+
+#[cold]
+fn item_without_rescuer(job: &Job, instance: &Job, queue: &str) {
+    tracing::warn!(
+        target: "corewise_workqueue",
+        queue = job.queue_name(),
+        function = (job.item.header().name)(),
+        site = %job.site,
+        "a work item of a queue with a rescuer waits for an item of queue '{queue}', which has none: \
+         {} queued at {}; where no thread can be made it waits for ever",
+        (instance.item.header().name)(),
+        instance.site,
+    );
+}
+
 /// Somebody is about to wait for an item.
 #[track_caller]
 pub(crate) fn for_item(item: &Header, what: &'static str) {

@@ -185,6 +185,37 @@ fn an_item_of_a_queue_with_a_rescuer_is_warned_when_it_flushes_one_without() {
 }
 
 #[test]
+fn an_item_of_a_queue_with_a_rescuer_is_warned_when_it_waits_for_an_item_of_one_without() {
+    capture();
+    let pools = WorkerPools::new(&Machine::synthetic("core:1 pu:1").expect("valid"));
+    let plain = Workqueue::builder("helpless").strict(true).build(&pools).unwrap();
+    let rescued = Workqueue::builder("saved").rescuer().build(&pools).unwrap();
+    // The only worker of the plain queue's pool is busy, and says nothing.
+    let (stop, inside) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    let (stopped, says) = (Arc::clone(&stop), Arc::clone(&inside));
+    let busy = plain.spawn(move || {
+        says.complete();
+        while !stopped.is_complete() {
+            std::thread::yield_now();
+        }
+    });
+    inside.wait();
+    let (item, line) = (plain.spawn(|| ()), line!());
+    let waits = rescued.spawn(move || item.join());
+    while seen(&rescued).iter().all(|seen| seen.field("message").is_empty()) {
+        std::thread::yield_now();
+    }
+    stop.complete();
+    busy.join().unwrap();
+    waits.join().unwrap().unwrap();
+    let all = seen(&rescued);
+    let warning = all.iter().find(|seen| !seen.field("message").is_empty()).unwrap();
+    let message = warning.field("message");
+    assert!(message.contains("waits for an item of queue 'helpless'"), "{message}");
+    assert!(message.contains(&format!("tests/traces.rs:{line}:")), "{message}");
+}
+
+#[test]
 fn a_panic_is_no_reason_to_keep_what_the_item_held() {
     let (_pools, queue) = queue("panics");
     let panicked = Arc::new(Completion::new());
