@@ -12,6 +12,7 @@ use corewise_topology::{
 };
 
 use crate::attributes::{Class, PoolKey};
+use crate::current;
 use crate::dump::Dump;
 use crate::error::BuildError;
 use crate::follow::Follower;
@@ -281,7 +282,8 @@ impl WorkerPools {
 
     /// Takes no more work, lets the workers run what is queued, and waits until all have left and
     /// their threads have ended. A work item may call it: it doesn't wait for its own worker, nor
-    /// for one whose item is in here too. Several threads may call it at once, and each of them
+    /// for one whose item is in here too, nor for the threads beside the pools (the timekeeper's, the
+    /// rescuers', `cw-follow`), which end by themselves then. Several threads may call it at once, and each of them
     /// waits; the threads are then joined by one of them. Later queueing is refused: `queue`
     /// returns false, and a spawned closure ends as cancelled. May block.
     #[track_caller]
@@ -297,6 +299,13 @@ impl WorkerPools {
             }
             for group in &groups {
                 group.join_ending();
+            }
+            if current::with(|job| job.is_some()) {
+                // One of them may be in here too, and wait for the worker that runs this item. They
+                // end by themselves.
+                self.queues().iter().filter_map(|q| q.rescuer.as_ref()).for_each(Rescuer::stop);
+                follower.into_iter().for_each(Follower::stop);
+                return;
             }
             self.inner.keeper.end();
             for queue in self.queues() {

@@ -93,7 +93,8 @@ impl Rescuer {
         }
     }
 
-    fn stop(&self) {
+    /// The thread ends with what it was called for. Doesn't wait.
+    pub(crate) fn stop(&self) {
         self.desk.calls.lock().over = true;
         self.desk.parker.unparker().unpark();
     }

@@ -195,3 +195,25 @@ fn mayday_is_called_again_each_100_ms_while_the_pool_has_no_worker() {
     first.join().and_then(|()| second.join()).expect("no panic");
     stuck.end();
 }
+
+#[test]
+fn rescuer_and_worker_may_both_shut_the_pools_down() {
+    let stuck = Stuck::new();
+    let (queue, plain) = (stuck.queue("db"), builder("plain").build(&stuck.pools));
+    let plain = plain.expect("a queue");
+    let ends = || {
+        let pools = stuck.pools.clone();
+        move || pools.shutdown()
+    };
+    let (by_worker, by_rescuer) = (plain.spawn(ends()), queue.spawn(ends()));
+    for _ in 0..3 {
+        stuck.keeper.advance(10 * MS);
+    }
+    while !queue.is_closed() {
+        std::thread::yield_now();
+    }
+    stuck.go.complete();
+    wait(&by_worker);
+    wait(&by_rescuer);
+    stuck.end();
+}
