@@ -7,7 +7,7 @@ use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::context::Placement;
 use corewise_topology::{AffinityScope, CpuSet, Machine, current_cpu, pin_current_thread};
-use corewise_workqueue::{JoinHandle, WorkerPools, Workqueue};
+use corewise_workqueue::{JoinHandle, Work, WorkerPools, Workqueue};
 
 fn pools(description: &str) -> WorkerPools {
     WorkerPools::new(&Machine::synthetic(description).expect("a valid description"))
@@ -80,5 +80,35 @@ fn a_queue_of_any_name_may_have_a_rescuer() {
     for name in ["", "a\0b", "\u{1f980} and much more than fifteen bytes"] {
         let queue = Workqueue::builder(name).rescuer().build(&pools).expect("a queue");
         assert_eq!(queue.spawn(|| 1).join().unwrap(), 1);
+    }
+}
+
+#[test]
+fn affn_strict_also_a_worker_that_looks_for_work_leaves_that_of_other_pods() {
+    let pools = pools("core:2 pu:1");
+    let queue =
+        Workqueue::builder("test").scope(AffinityScope::Cpu).strict(true).build(&pools).unwrap();
+    let (stop, inside) = (Arc::new(AtomicBool::new(false)), Arc::new(Completion::new()));
+    let (stopped, says) = (Arc::clone(&stop), Arc::clone(&inside));
+    let busy = queue.spawn_on(0, move || {
+        says.complete();
+        spin_until(|| stopped.load(Ordering::SeqCst));
+    });
+    inside.wait();
+    let pod = || Placement::current().and_then(|placed| placed.pod);
+    let waiting: Vec<_> = (0..4).map(|_| queue.spawn_on(0, pod)).collect();
+    // The other pod's worker runs what is its own, looks for more, and goes idle.
+    for _ in 0..4 {
+        queue.queue_on(1, &Work::new(|| ()));
+        spin_until(|| {
+            let other = &pools.report()[1];
+            other.ran > 0 && other.idle == other.workers
+        });
+    }
+    assert!(!waiting.iter().any(JoinHandle::is_finished));
+    stop.store(true, Ordering::SeqCst);
+    busy.join().unwrap();
+    for item in waiting {
+        assert_eq!(item.join().unwrap(), Some(0));
     }
 }
