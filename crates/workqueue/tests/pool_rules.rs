@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicBool, Ordering};
-use corewise_sync::context::Placement;
+use corewise_sync::context::{self, AtomicSection, Placement};
 use corewise_topology::{AffinityScope, CpuSet, Machine, current_cpu, pin_current_thread};
 use corewise_workqueue::{JoinHandle, Work, WorkerPools, Workqueue};
 
@@ -111,4 +111,25 @@ fn affn_strict_also_a_worker_that_looks_for_work_leaves_that_of_other_pods() {
     for item in waiting {
         assert_eq!(item.join().unwrap(), Some(0));
     }
+}
+
+#[test]
+fn queueing_mod_delayed_cancel_disable_and_enable_are_for_any_context() {
+    let pools = pools("core:2 pu:1");
+    let queue = Workqueue::builder("test").build(&pools).unwrap();
+    let work = Work::new(|| ());
+    let hour = std::time::Duration::from_secs(3600);
+    let before = context::violations();
+    {
+        let _section = AtomicSection::enter("the test");
+        queue.queue(&work);
+        queue.mod_delayed(&work, hour);
+        assert!(work.cancel());
+        assert!(queue.queue_delayed(&work, hour));
+        assert!(work.disable());
+        assert!(!queue.queue(&work));
+        assert!(work.enable());
+        queue.queue(&work);
+    }
+    assert_eq!(context::violations(), before);
 }
