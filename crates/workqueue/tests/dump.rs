@@ -278,6 +278,7 @@ fn the_text_keeps_its_width_on_a_large_machine_and_shows_no_control_characters()
             assert!(line.chars().count() <= width, "{width}: {line:?}");
             assert_eq!(line, line.trim_end());
         }
+        assert!(text.lines().any(|line| line.ends_with(" 0-63")), "all pools of a queue: {text}");
         assert!(!text.contains('\x1b') && text.contains("nasty\u{fffd}[2J\u{fffd}name"), "{text}");
     }
     drop(release);

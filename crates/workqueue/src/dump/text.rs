@@ -208,6 +208,17 @@ impl Dump {
     /// Only those that were ever used: most queues have one a pod.
     fn links(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
         writeln!(f, "\nQueues by pool")?;
+        // Used or not: the pods of these pools, above, say where the work of each CPU goes.
+        let mut pools = Table::new(["queue", "pools"]);
+        for queue in &self.queues {
+            let its = queue.links.iter().filter_map(|link| u32::try_from(link.pool).ok());
+            let its: CpuSet = its.collect();
+            pools.row([fit(&queue.name, names(width)), its.to_string()]);
+        }
+        if !pools.is_empty() {
+            pools.write(f, width, "")?;
+            writeln!(f)?;
+        }
         let mut table =
             Table::new(["queue", "pool", "queued", "completed", "in flight", "overflowed"]);
         let mut links: Vec<(&QueueDump, &LinkDump)> = Vec::new();
