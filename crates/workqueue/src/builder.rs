@@ -213,6 +213,7 @@ impl QueueBuilder {
         shared.set_max_active(attributes.max_active, attributes.cpus.as_ref());
         let links = Links::new(&shared, pools, &lease);
         pools.register(&shared);
+        shared.warn_of_cut(attributes.max_active);
         Ok(Workqueue::new(shared, attributes, links))
     }
 

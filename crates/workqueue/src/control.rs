@@ -80,6 +80,7 @@ impl Workqueue {
         drop(current);
         drop(lease);
         shared.settle();
+        shared.warn_of_cut(attributes.max_active);
         // The former pools may have been this queue's only.
         shared.pools.reap();
         Ok(())
@@ -109,6 +110,7 @@ impl Workqueue {
         shared.set_max_active(max_active, current.cpus.as_ref());
         drop(current);
         shared.settle();
+        shared.warn_of_cut(max_active);
         Ok(())
     }
 
@@ -213,8 +215,16 @@ impl Shared {
     }
 
     /// Divides the maximum among the slots, by the CPUs of `cpus` that can be used now. `settle` has
-    /// to follow.
+    /// to follow, and [`Shared::warn_of_cut`] once the caller's locks are released.
     pub(crate) fn set_max_active(&self, max_active: usize, cpus: Option<&CpuSet>) {
+        let mut limit = self.limit.lock();
+        *limit = Limit { max_active: effective(max_active), cpus: cpus.cloned() };
+        self.divide(&limit);
+    }
+
+    /// Says so where a maximum is more than there can be. With no lock held: a subscriber is the
+    /// user's code.
+    pub(crate) fn warn_of_cut(&self, max_active: usize) {
         if max_active > MAX_ACTIVE_LIMIT {
             tracing::warn!(
                 queue = self.name,
@@ -222,9 +232,6 @@ impl Shared {
                 "max_active is more than {MAX_ACTIVE_LIMIT}: cut to that"
             );
         }
-        let mut limit = self.limit.lock();
-        *limit = Limit { max_active: effective(max_active), cpus: cpus.cloned() };
-        self.divide(&limit);
     }
 
     /// The same maximum, where other CPUs can be used now.

@@ -9,6 +9,7 @@ use corewise_sync::fence::FencePolicy;
 use corewise_topology::Masks;
 
 use super::group::Group;
+use super::pins::Refused;
 use super::{Action, PoolSpec};
 use crate::attributes::Class;
 use crate::policy::{self, Home, Wants};
@@ -30,6 +31,7 @@ impl<F: FencePolicy> Group<F> {
 
     /// The same, to where `home` says.
     pub(crate) fn follow_to(self: &Arc<Self>, epoch: u64, home: impl Fn(&PoolSpec) -> Home) {
+        let mut refused = Vec::new();
         let actions: Vec<Action> = {
             let mut followed = self.followed.lock();
             if *followed >= epoch {
@@ -37,12 +39,13 @@ impl<F: FencePolicy> Group<F> {
             }
             *followed = epoch;
             let pools = self.pools.iter().enumerate();
-            pools.map(|(index, pool)| self.rehome(index, home(&pool.spec))).collect()
+            pools.map(|(index, pool)| self.rehome(index, home(&pool.spec), &mut refused)).collect()
         };
-        // With no lock held: a spawn handler is the user's.
+        // With no lock held: a spawn handler is the user's, and so is a subscriber.
         for (index, action) in actions.into_iter().enumerate() {
             self.perform(index, action);
         }
+        refused.into_iter().for_each(Refused::log);
     }
 
     /// Pins all workers again to where they are pinned already; see [`Pins::set`](super::pins::Pins).
@@ -53,10 +56,10 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Rehome: a transition like any other, but for the threads.
-    fn rehome(&self, index: usize, home: Home) -> Action {
+    fn rehome(&self, index: usize, home: Home, refused: &mut Vec<Refused>) -> Action {
         let pool = &self.pools[index];
         let base = policy::base(&pool.spec.cpus, &home);
-        pool.pins.set(home.cpus);
+        refused.extend(pool.pins.set(home.cpus));
         let mut inner = pool.inner.lock();
         inner.counts.base = base;
         inner.away = home.away;

@@ -3,7 +3,7 @@
 //! `following.md` has the steps by name.
 
 use corewise_sync::Mutex;
-use corewise_topology::{CpuSet, Tid, pin_thread};
+use corewise_topology::{CpuSet, Tid, TopologyError, pin_thread};
 
 /// Where the threads of a pool are pinned.
 pub(super) struct Pins {
@@ -26,6 +26,20 @@ pub(super) struct Arrived<'a> {
     thread: Option<Tid>,
 }
 
+/// A thread that couldn't be pinned.
+pub(super) struct Refused {
+    cpus: CpuSet,
+    error: TopologyError,
+}
+
+impl Refused {
+    /// With no lock held: a subscriber is the user's code.
+    pub(super) fn log(self) {
+        let Refused { cpus, error } = self;
+        tracing::warn!(%cpus, %error, "a worker could not be pinned to its pod; it runs anywhere");
+    }
+}
+
 impl Pins {
     pub(super) fn new(cpus: CpuSet, pinned: bool) -> Pins {
         Pins { pinned, pins: Mutex::new(Inner { cpus, threads: Vec::new() }) }
@@ -36,9 +50,12 @@ impl Pins {
     pub(super) fn arrive(&self) -> Arrived<'_> {
         let thread = self.pinned.then(Tid::current);
         if let Some(thread) = thread {
-            let mut inner = self.pins.lock();
-            inner.threads.push(thread);
-            pin(thread, &inner.cpus);
+            let refused = {
+                let mut inner = self.pins.lock();
+                inner.threads.push(thread);
+                inner.pin(thread)
+            };
+            refused.into_iter().for_each(Refused::log);
         }
         Arrived { pins: self, thread }
     }
@@ -49,15 +66,18 @@ impl Pins {
     /// where the CPUs are the same as before: the kernel gives a thread whose last CPU went offline,
     /// and on older kernels each thread of a cpuset that was written, a mask of its own choice, and
     /// doesn't take it back.
-    pub(super) fn set(&self, cpus: CpuSet) {
+    ///
+    /// The threads that couldn't be, to be logged by the caller, who holds locks.
+    pub(super) fn set(&self, cpus: CpuSet) -> Vec<Refused> {
         let mut inner = self.pins.lock();
         inner.cpus = cpus;
-        inner.pin_all();
+        inner.pin_all()
     }
 
     /// Pins the threads again to what they were pinned to.
     pub(super) fn again(&self) {
-        self.pins.lock().pin_all();
+        let refused = self.pins.lock().pin_all();
+        refused.into_iter().for_each(Refused::log);
     }
 
     /// Whether the threads are on the CPUs that they are said to be on.
@@ -72,10 +92,13 @@ impl Pins {
 }
 
 impl Inner {
-    fn pin_all(&self) {
-        for &thread in &self.threads {
-            pin(thread, &self.cpus);
-        }
+    fn pin_all(&self) -> Vec<Refused> {
+        self.threads.iter().filter_map(|&thread| self.pin(thread)).collect()
+    }
+
+    fn pin(&self, thread: Tid) -> Option<Refused> {
+        let error = pin_thread(thread, &self.cpus).err()?;
+        Some(Refused { cpus: self.cpus.clone(), error })
     }
 }
 
@@ -87,8 +110,36 @@ impl Drop for Arrived<'_> {
     }
 }
 
-fn pin(thread: Tid, cpus: &CpuSet) {
-    if let Err(error) = pin_thread(thread, cpus) {
-        tracing::warn!(%cpus, %error, "a worker could not be pinned to its pod; it runs anywhere");
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::sync::{Arc, mpsc};
+
+    use tracing::{Event, Subscriber};
+    use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
+    use super::*;
+
+    /// Looks at the pins in each event.
+    struct Looks(Arc<Pins>, mpsc::Sender<CpuSet>);
+
+    impl<S: Subscriber> Layer<S> for Looks {
+        fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
+            self.1.send(self.0.cpus()).expect("the test listens");
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "it doesn't know the system call")]
+    fn a_subscriber_may_look_at_the_pins_of_a_worker_that_could_not_be_pinned() {
+        let no_such_cpu = CpuSet::from_iter([1023]);
+        let pins = Arc::new(Pins::new(no_such_cpu.clone(), true));
+        let (tell, told) = mpsc::channel();
+        let subscriber = tracing_subscriber::registry().with(Looks(Arc::clone(&pins), tell));
+        tracing::subscriber::with_default(subscriber, || {
+            let _arrived = pins.arrive();
+            pins.again();
+            pins.set(no_such_cpu.clone()).into_iter().for_each(Refused::log);
+        });
+        assert_eq!(told.iter().collect::<Vec<_>>(), vec![no_such_cpu; 3]);
     }
 }

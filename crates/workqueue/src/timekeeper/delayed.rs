@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::Timekeeper;
 use super::heap::Handle;
+use super::{Timekeeper, not_made};
 use crate::claim::{Claimed, Place};
 use crate::item::{Item, Queued};
 use crate::links;
@@ -86,7 +86,10 @@ impl Timekeeper {
         let (queue, id) = (delayed.queue.clone(), delayed.queue.shared().id);
         let first = {
             let mut state = self.state.lock();
-            if state.closed || !self.is_there(&mut state) {
+            let there = if state.closed { Ok(false) } else { self.is_there(&mut state) };
+            if !matches!(there, Ok(true)) {
+                drop(state);
+                there.unwrap_or_else(not_made);
                 return Err(Box::new(delayed));
             }
             let deadline = self.now().saturating_add(after);

@@ -1,7 +1,8 @@
 //! The timekeeper: what has to happen at a time, and what has to be looked at now and then. Read
 //! `README.md` beside this file first: it has the steps by name.
 //!
-//! Lock order: `watch`, then a pool's lock; `state` is taken last. Users' code is called under none.
+//! Lock order: `watch`, then a pool's lock; `state` is taken last. Users' code is called under none,
+//! and a subscriber of `tracing` is the user's.
 
 pub(crate) mod alarm;
 #[cfg_attr(shuttle, path = "cpu_time_by_chance.rs")]
@@ -141,6 +142,12 @@ impl fmt::Debug for Timekeeper {
     }
 }
 
+/// The timekeeper's thread was refused: it isn't there. With no lock held.
+fn not_made(error: io::Error) -> bool {
+    tracing::error!(%error, "no thread for the timekeeper: nobody notices work that is stuck");
+    false
+}
+
 impl Timekeeper {
     /// Starts no thread: whoever needs it first does.
     pub(crate) fn new(settings: Settings) -> Arc<Timekeeper> {
@@ -238,7 +245,11 @@ impl Timekeeper {
     /// Wakes the thread, or makes it; true where it is there.
     #[cold]
     fn wake(self: &Arc<Self>) -> bool {
-        let there = self.is_there(&mut self.state.lock());
+        let there = {
+            let mut state = self.state.lock();
+            self.is_there(&mut state)
+        };
+        let there = there.unwrap_or_else(not_made);
         if there {
             self.alarm.ring();
         } else {
@@ -248,8 +259,9 @@ impl Timekeeper {
         there
     }
 
-    /// Makes the thread where nobody has; whether there is one.
-    fn is_there(self: &Arc<Self>, state: &mut State) -> bool {
+    /// Makes the thread where nobody has; whether there is one. Under the lock, so the caller logs
+    /// the error, by [`not_made`], once that is released.
+    fn is_there(self: &Arc<Self>, state: &mut State) -> io::Result<bool> {
         let may = state.refused.is_none_or(|when| self.may_retry(when));
         if matches!(state.thread, Thread::None) && may {
             let its = Arc::clone(self);
@@ -261,14 +273,11 @@ impl Timekeeper {
                 Ok(handle) => state.thread = Thread::Made(handle),
                 Err(error) => {
                     state.refused = Some(self.now());
-                    tracing::error!(
-                        %error,
-                        "no thread for the timekeeper: nobody notices work that is stuck"
-                    );
+                    return Err(error);
                 }
             }
         }
-        !matches!(state.thread, Thread::None | Thread::Over)
+        Ok(!matches!(state.thread, Thread::None | Thread::Over))
     }
 
     /// The thread's body.
@@ -366,8 +375,11 @@ impl Timekeeper {
     pub(crate) fn will_call(self: &Arc<Self>) -> io::Result<()> {
         // Relaxed: a pool that misses it makes a thread now, and is looked at once that has failed.
         self.calls.store(true, Ordering::Relaxed);
-        let mut state = self.state.lock();
-        if state.closed || self.is_there(&mut state) {
+        let there = {
+            let mut state = self.state.lock();
+            if state.closed { Ok(true) } else { self.is_there(&mut state) }
+        };
+        if there.unwrap_or_else(not_made) {
             return Ok(());
         }
         Err(io::Error::other("no thread for the timekeeper, which would call the rescuer"))
