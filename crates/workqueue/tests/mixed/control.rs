@@ -93,7 +93,10 @@ impl Line {
     /// Waits until the queue is empty: what was accepted before is over.
     pub(crate) fn drain(&self) {
         let before: Vec<_> = self.items.iter().map(|item| item.entry.accepted()).collect();
-        self.refusing.during(|| self.queue.drain());
+        // The one that queues itself.
+        let Item { work, entry } = &self.items[1];
+        let drain = || self.refusing.during(|| self.queue.drain());
+        entry.drained(drain, || !work.is_pending() && !work.is_running());
         for (item, before) in self.items.iter().zip(before) {
             item.entry.flushed(before, "Workqueue::drain");
         }

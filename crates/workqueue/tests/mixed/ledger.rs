@@ -145,7 +145,8 @@ impl Entry {
         let twice = self.inside.swap(true, SeqCst);
         self.ledger.check(!twice, || format!("{} runs twice at once", self.name));
         self.gauge.during(&self.ledger, &self.name, || {
-            thread::yield_now();
+            // Some runs are long enough for others to do something to the item meanwhile.
+            (0..=self.ledger.moment() % 4 * 3).for_each(|_| thread::yield_now());
             body();
         });
         self.inside.store(false, SeqCst);
@@ -261,6 +262,17 @@ impl Entry {
     pub(crate) fn withdraw(&self, attempt: impl FnOnce() -> bool) {
         let withdrawn = self.withdrawal.during(attempt);
         self.withdrawn.fetch_add(u64::from(withdrawn), SeqCst);
+    }
+
+    /// After a drain: where nobody else queued it while that went on, it is at rest.
+    pub(crate) fn drained(&self, drain: impl FnOnce(), is_at_rest: impl FnOnce() -> bool) {
+        let calm = self.outside.calm();
+        drain();
+        let at_rest = is_at_rest();
+        let disturbed = calm.is_none() || self.outside.calm() != calm;
+        self.ledger.check(at_rest || disturbed, || {
+            format!("{} was pending or running after a drain of its queue", self.name)
+        });
     }
 
     /// As `withdraw`, by a call that also waits for the instance that runs, and disables the item
