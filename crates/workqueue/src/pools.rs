@@ -285,7 +285,9 @@ impl WorkerPools {
     /// for one whose item is in here too, nor for the threads beside the pools (the timekeeper's, the
     /// rescuers', `cw-follow`), which end by themselves then. Several threads may call it at once, and each of them
     /// waits; the threads are then joined by one of them. Later queueing is refused: `queue`
-    /// returns false, and a spawned closure ends as cancelled. May block.
+    /// returns false, and a spawned closure ends as cancelled. So does what was held back and is let
+    /// through only afterwards, by a thread that isn't done with cancelling the item before it:
+    /// nothing runs once this has returned, unless a work item called it. May block.
     #[track_caller]
     pub fn shutdown(&self) {
         let groups = self.inner.close();
@@ -293,14 +295,25 @@ impl WorkerPools {
         let follower = self.inner.follower.as_ref();
         corewise_sync::context::blocking("WorkerPools::shutdown", || {
             let own = groups.iter().find(|group| group.enter_join());
-            while groups.iter().fold(false, |waited, g| g.wait_left(own.is_some()) | waited) {}
+            let wait = || {
+                while groups.iter().fold(false, |waited, g| g.wait_left(own.is_some()) | waited) {}
+            };
+            wait();
             if let Some(own) = own {
                 own.exit_join();
+            }
+            let by_item = own.is_some() || current::with(|job| job.is_some());
+            if !by_item {
+                // Their last items may let held ones through, which are run.
+                self.queues().iter().filter_map(|q| q.rescuer.as_ref()).for_each(Rescuer::end);
+                // Seal, and look again: what had just got a worker ends before this returns.
+                groups.iter().for_each(|group| group.seal());
+                wait();
             }
             for group in &groups {
                 group.join_ending();
             }
-            if current::with(|job| job.is_some()) {
+            if by_item {
                 // One of them may be in here too, and wait for the worker that runs this item. They
                 // end by themselves.
                 self.queues().iter().filter_map(|q| q.rescuer.as_ref()).for_each(Rescuer::stop);
@@ -308,9 +321,6 @@ impl WorkerPools {
                 return;
             }
             self.inner.keeper.end();
-            for queue in self.queues() {
-                queue.rescuer.iter().for_each(Rescuer::end);
-            }
             if let Some(follower) = follower {
                 follower.join();
             }

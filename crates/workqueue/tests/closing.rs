@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_sync::Mutex;
+use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::{Completion, Mutex};
 use corewise_topology::Machine;
 use corewise_workqueue::{JoinError, Work, WorkerPools, Workqueue};
 
@@ -37,4 +38,56 @@ fn a_shutdown_cancels_what_has_no_worker_and_gets_none() {
     assert!(matches!(task.join(), Err(JoinError::Cancelled)));
     queue.flush();
     assert!(!work.is_pending());
+}
+
+/// Says when its drop begins, and waits for the word to go on with it.
+struct Slow(Arc<Completion>, Arc<Completion>);
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        self.0.complete();
+        self.1.wait();
+    }
+}
+
+#[test]
+fn what_is_let_through_after_shutdown_has_returned_is_cancelled() {
+    let pools = WorkerPools::new(&machine(1));
+    let plain = Workqueue::builder("plain").build(&pools).expect("a queue");
+    let limited = Workqueue::builder("limited").max_active(1).build(&pools).expect("a queue");
+    let completion = || Arc::new(Completion::new());
+    let (started, go, ending, end) = (completion(), completion(), completion(), completion());
+    let (says, waits) = (Arc::clone(&started), Arc::clone(&go));
+    // Without telling the pool, so that no other worker starts.
+    let busy = plain.spawn(move || {
+        says.complete();
+        while !waits.is_complete() {
+            std::thread::yield_now();
+        }
+    });
+    started.wait();
+    let slow = Slow(Arc::clone(&ending), Arc::clone(&end));
+    let active = limited.spawn(move || drop(slow));
+    let ran = Arc::new(AtomicUsize::new(0));
+    let counts = Arc::clone(&ran);
+    let held = Work::new(move || {
+        counts.fetch_add(1, Ordering::SeqCst);
+    });
+    assert!(limited.queue(&held));
+    assert_eq!((limited.active(), limited.held()), (1, 1));
+    std::thread::scope(|scope| {
+        let cancel = scope.spawn(|| active.abort());
+        // The active one is out of its pool, and has its place still.
+        ending.wait();
+        go.complete();
+        busy.join().expect("it ran");
+        pools.shutdown();
+        assert!(held.is_pending(), "nobody has let it through");
+        end.complete();
+        cancel.join().expect("no panic");
+    });
+    held.flush();
+    assert_eq!(ran.load(Ordering::SeqCst), 0, "nothing runs in pools that were shut down");
+    assert_eq!(limited.stats().cancelled, 2);
+    assert!(pools.report().iter().all(|pool| pool.workers == 0));
 }

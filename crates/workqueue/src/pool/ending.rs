@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use corewise_sync::atomic::Ordering;
 use corewise_sync::fence::FencePolicy;
 use corewise_sync::thread::{self, JoinHandle, ThreadId};
 
@@ -155,6 +156,18 @@ impl<F: FencePolicy> Group<F> {
             waited |= pool.wait_left(|inner| if by_worker { inner.joining } else { 0 });
         }
         waited
+    }
+
+    /// Seal: pools without workers get none any more, and cancel what comes. To be followed by
+    /// [`wait_left`](Group::wait_left), which takes each pool's lock: a worker that was made before is
+    /// seen there, and whoever comes to the pool later sees the seal.
+    pub(crate) fn seal(&self) {
+        self.sealed.store(true, Ordering::Relaxed);
+    }
+
+    /// Under a pool's lock, which orders it.
+    pub(super) fn is_sealed(&self) -> bool {
+        self.sealed.load(Ordering::Relaxed)
     }
 
     /// Joins the threads of the workers that have left: they are about to end. May block.

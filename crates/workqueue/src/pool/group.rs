@@ -94,6 +94,9 @@ pub(crate) struct Group<F: FencePolicy = FullFence> {
     /// A: a bit a pool: its word says `wake`. Set and cleared under that pool's lock; lets a push
     /// on a saturated pod find out with one load that all others are saturated too.
     wakeable: Box<[CachePadded<AtomicU64>]>,
+    /// A: whoever shut the pools down has seen all workers leave: none is made any more. Set with no
+    /// lock, and then each pool is looked at under its own; read under that.
+    pub(super) sealed: AtomicBool,
     /// L: is the lock; guards the machine's epoch that the pools have followed last, and is held
     /// while they do: a pool's own locks are taken under it.
     pub(super) followed: Mutex<u64>,
@@ -122,6 +125,7 @@ impl<F: FencePolicy> Group<F> {
             spawner,
             keeper,
             wakeable: (0..words).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
+            sealed: AtomicBool::new(false),
             followed: Mutex::new(0),
         };
         for (index, pool) in group.pools.iter().enumerate() {
@@ -158,7 +162,7 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Queues what was accepted long ago and held back until now: a closed pool whose workers have
-    /// left gets another one for it.
+    /// left gets another one for it, until it is sealed: then it is cancelled.
     pub(crate) fn push_held(self: &Arc<Self>, index: usize, queued: Queued) {
         if !self.pools[index].reading().closed() {
             return self.push(index, queued);
@@ -169,7 +173,7 @@ impl<F: FencePolicy> Group<F> {
             // Under the lock, so that nobody refuses it in between.
             queued.set_place(Place::Pushed);
             pool.inbox.push(queued);
-            if inner.counts.total == 0 {
+            if inner.counts.total == 0 && !self.is_sealed() {
                 inner.drain(pool);
                 self.recruit(index, &mut inner)
             } else {
