@@ -11,6 +11,7 @@ use corewise_sync::context::Standing;
 use tracing::{Level, Span};
 
 use crate::current;
+use crate::error::quietly;
 use crate::item::Job;
 
 /// The spans' target and level: what a subscriber has to let through to see them.
@@ -51,13 +52,15 @@ pub(crate) fn run(job: &Job) -> thread::Result<()> {
         if wanted!() { in_span(job) } else { job.item.run() }
     }));
     if let Some(leak) = standing.restore() {
-        tracing::error!(
-            target: "corewise_workqueue",
-            queue = job.queue_name(),
-            function = (job.item.header().name)(),
-            site = %job.site,
-            "a work item left something behind, which is put right now: {leak}"
-        );
+        quietly(|| {
+            tracing::error!(
+                target: "corewise_workqueue",
+                queue = job.queue_name(),
+                function = (job.item.header().name)(),
+                site = %job.site,
+                "a work item left something behind, which is put right now: {leak}"
+            );
+        });
     }
     result
 }

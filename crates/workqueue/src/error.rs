@@ -155,8 +155,16 @@ impl JoinError {
 /// Runs what may run user code; a panic in there is logged, and that is all.
 pub(crate) fn shielded(what: &str, body: impl FnOnce()) {
     let Err(payload) = panic::catch_unwind(AssertUnwindSafe(body)) else { return };
-    tracing::error!(message = panic_message(payload.as_ref()), "{what} panicked");
+    quietly(|| tracing::error!(message = panic_message(payload.as_ref()), "{what} panicked"));
     panics::discard(payload);
+}
+
+/// Logs where a panic would do harm: the subscriber is user code too. If it panics, nobody is left
+/// to be told but the panic hook, which was.
+pub(crate) fn quietly(log: impl FnOnce()) {
+    if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(log)) {
+        panics::discard(payload);
+    }
 }
 
 /// The message of a panic payload: what `panic!` was given, or that it wasn't text.

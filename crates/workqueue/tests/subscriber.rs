@@ -1,9 +1,14 @@
 //! A `tracing` subscriber is the user's code: what it does in an event must not come to a lock that is
 //! held, and its panics must not do harm.
 
+use std::io;
+use std::sync::Arc;
+
 use corewise_sync::Mutex;
+use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use corewise_sync::context::AtomicSection;
 use corewise_topology::Machine;
-use corewise_workqueue::{WorkerPools, Workqueue};
+use corewise_workqueue::{Work, WorkerPools, Workqueue};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
@@ -50,5 +55,46 @@ fn a_subscriber_may_use_the_queue_that_a_warning_is_about() {
     with_event(uses(queue.clone()), || queue.set_attributes(&attributes).expect("valid"));
     drop(ran);
     assert_eq!(told.iter().collect::<Vec<_>>(), [2, 2]);
+    pools.shutdown();
+}
+
+/// Counts the events, and panics in each.
+struct Panics(Arc<AtomicUsize>);
+
+impl<S: Subscriber> Layer<S> for Panics {
+    fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        panic!("on purpose");
+    }
+}
+
+#[test]
+fn a_subscriber_that_panics_on_a_worker_takes_no_item_and_no_worker_with_it() {
+    let (events, made) = (Arc::new(AtomicUsize::new(0)), AtomicBool::new(false));
+    let counts = Arc::clone(&events);
+    let machine = Machine::synthetic("numa:1 l3:1 core:2 pu:1").expect("valid");
+    let pools = WorkerPools::builder(&machine)
+        .spawn_handler(move |worker| {
+            if made.swap(true, Ordering::SeqCst) {
+                return Err(io::Error::other("one is enough"));
+            }
+            let subscriber = tracing_subscriber::registry().with(Panics(Arc::clone(&counts)));
+            let run = || tracing::subscriber::with_default(subscriber, || worker.run());
+            std::thread::Builder::new().spawn(run).map(drop)
+        })
+        .build();
+    let queue = Workqueue::builder("panics").max_active(1).build(&pools).expect("a first worker");
+    // The worker that takes it asks for another one, and says that there is none.
+    assert_eq!(queue.spawn(|| 1).join().expect("it ran"), 1);
+    assert!(events.load(Ordering::SeqCst) >= 1, "no worker thread could be made");
+    let (panics, leaves) = (
+        Work::new(|| panic!("also on purpose")),
+        Work::new(|| std::mem::forget(AtomicSection::enter("left behind"))),
+    );
+    assert!(queue.queue(&panics) && queue.queue(&leaves));
+    queue.flush();
+    assert!(events.load(Ordering::SeqCst) >= 3, "both are reported");
+    assert_eq!(queue.spawn(|| 2).join().expect("it ran"), 2);
+    assert_eq!(pools.report().iter().map(|pool| pool.workers).sum::<usize>(), 1);
     pools.shutdown();
 }

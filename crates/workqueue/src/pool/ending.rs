@@ -10,6 +10,7 @@ use corewise_sync::thread::{self, JoinHandle, ThreadId};
 use super::group::{Group, Step};
 use super::worker::Worker;
 use super::{Inner, Pool};
+use crate::error::quietly;
 
 /// What a pool knows of a worker and its thread. Either half of the latter may come first: the
 /// worker says who it is, and whoever made it brings the handle. One that is driven by hand has
@@ -91,6 +92,51 @@ impl<F: FencePolicy> Group<F> {
             pool.left.notify_all();
         }
         Step::Exit
+    }
+
+    /// A panic that is no item's has ended the worker's thread: a subscriber's, say. The pool goes on
+    /// without it, as if it had left, and makes another where that is needed.
+    pub(super) fn died(self: &Arc<Self>, me: &Worker) {
+        let pool = &self.pools[me.pool];
+        let action = {
+            let mut inner = pool.inner.lock();
+            // It may have left before.
+            let Some(member) = inner.workers.remove(&me.id) else { return };
+            if let Some(position) = inner.idle.iter().position(|w| w.id == me.id) {
+                inner.idle.remove(position);
+                inner.counts.idle -= 1;
+            }
+            // It may have been woken, and not have got so far as to see it.
+            me.take_wake();
+            if me.stop_searching(&mut inner.counts) {
+                // It has done nothing since it came or was woken, and so might the next one: as if no
+                // thread could be made.
+                inner.refused = Some(self.keeper.now());
+            }
+            me.is_excused_no_more(&mut inner.counts);
+            inner.counts.total -= 1;
+            pool.stats.worker_leaves(me);
+            if inner.closing {
+                inner.ending.extend(member.handle);
+                pool.left.notify_all();
+            }
+            inner.drain(pool);
+            let last = inner.counts.total == 0 && !inner.list.is_empty();
+            if inner.closing && last && inner.refused.is_none() && !self.is_sealed() {
+                // What was accepted is run.
+                self.recruit(me.pool, &mut inner)
+            } else {
+                self.settle(me.pool, &mut inner, false)
+            }
+        };
+        self.perform(me.pool, action);
+        quietly(|| {
+            tracing::error!(
+                pod = pool.spec.pod,
+                worker = me.id,
+                "a worker's thread has ended by a panic that is no item's; its pool goes on without"
+            );
+        });
     }
 
     /// Takes no more work; the workers run what is queued, and leave. Where a pool has none, because

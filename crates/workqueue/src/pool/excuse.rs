@@ -63,6 +63,11 @@ impl Worker {
         }
     }
 
+    /// Under the pool's lock: it is a worker no more.
+    pub(super) fn is_excused_no_more(&self, counts: &mut Counts) {
+        self.set_excuses(counts, |_| 0);
+    }
+
     /// Under the pool's lock: it begins an item of such a queue.
     pub(super) fn begins(&self, counts: &mut Counts, cpu_intensive: bool) {
         if cpu_intensive {

@@ -19,6 +19,7 @@ use super::worker::{self, Worker};
 use super::{Action, Inner, Pool, PoolSpec, PoolStats};
 use crate::attributes::{Class, PoolKey};
 use crate::claim::Place;
+use crate::error::quietly;
 use crate::item::{Queued, Running};
 use crate::spawn::Spawner;
 #[cfg(any(test, loom))]
@@ -392,7 +393,7 @@ impl<F: FencePolicy> Group<F> {
 
     /// Names a searcher: an idle worker, or one to be made. No fence and no re-check after: it
     /// looks for itself, under the lock.
-    fn recruit(&self, index: usize, inner: &mut Inner) -> Action {
+    pub(super) fn recruit(&self, index: usize, inner: &mut Inner) -> Action {
         inner.counts.searching = true;
         let action = match inner.idle.pop() {
             Some(worker) => {
@@ -475,7 +476,14 @@ impl<F: FencePolicy> Group<F> {
     /// There is no thread for a worker that was counted as the searcher.
     pub(super) fn not_made(self: &Arc<Self>, index: usize, id: u32, error: &std::io::Error) {
         let pool = &self.pools[index];
-        tracing::warn!(pod = pool.spec.pod, %error, "no worker thread could be made; the workers there are go on");
+        // Who makes a worker may have started an item, or let one through, and has to go on.
+        quietly(|| {
+            tracing::warn!(
+                pod = pool.spec.pod,
+                %error,
+                "no worker thread could be made; the workers there are go on"
+            );
+        });
         let mut inner = pool.inner.lock();
         inner.workers.remove(&id);
         inner.counts.total -= 1;

@@ -19,6 +19,8 @@ pub(crate) mod publication;
 mod stepped;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod stepped_closing;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod stepped_dying;
 #[cfg(all(test, not(loom)))]
 mod stepped_follow;
 pub(crate) mod word;

@@ -1,6 +1,7 @@
 //! A worker: its parking spot, and the loop of its thread.
 
 use std::io;
+use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use corewise_topology::AffinityScope;
 use super::group::{Group, Step};
 use super::here;
 use super::publication::Publication;
+use crate::error::shielded;
 use crate::inherit;
 use crate::policy::Counts;
 
@@ -78,11 +80,13 @@ impl Worker {
         woken
     }
 
-    /// Under the pool's lock: it has found something, or gives up.
-    pub(super) fn stop_searching(&self, counts: &mut Counts) {
-        if self.searching.swap(false, Ordering::Relaxed) {
+    /// Under the pool's lock: it has found something, or gives up. Whether it was the searcher.
+    pub(super) fn stop_searching(&self, counts: &mut Counts) -> bool {
+        let searched = self.searching.swap(false, Ordering::Relaxed);
+        if searched {
             counts.searching = false;
         }
+        searched
     }
 
     /// Parks until woken; false where a surplus worker's time ran out first.
@@ -160,6 +164,7 @@ pub(super) fn start<F: FencePolicy>(
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         worker.tid.store(tid.unsigned_abs(), Ordering::Relaxed);
         its.pools[pool].inner.lock().arrived(id);
+        let alive = Alive { worker: &worker, group: &its };
         // Work leaves a saturated pod by being taken over, not by its thread moving, so workers of
         // soft queues are pinned too.
         let _pinned = its.pools[pool].pins.arrive();
@@ -167,11 +172,28 @@ pub(super) fn start<F: FencePolicy>(
         let _observed = worker.observe(&its);
         let _here = here::enter(&worker, &its);
         worker.work(&its);
+        mem::forget(alive);
     };
     let lost = Arc::clone(&group);
     group.spawner.spawn(name, run, move || {
         lost.not_made(pool, id, &io::Error::other("the spawn handler's thread didn't run it"));
     })
+}
+
+/// Dropped where a panic ends a worker's thread, which is none of its items': forgotten where the
+/// worker has left its pool.
+pub(super) struct Alive<'a, F: FencePolicy> {
+    pub(super) worker: &'a Arc<Worker>,
+    pub(super) group: &'a Arc<Group<F>>,
+}
+
+impl<F: FencePolicy> Drop for Alive<'_, F> {
+    fn drop(&mut self) {
+        // In a model the panic is a finding, and the scheduler may be gone.
+        if cfg!(not(any(loom, shuttle))) {
+            shielded("taking a dead worker out of its pool", || self.group.died(self.worker));
+        }
+    }
 }
 
 fn short(scope: AffinityScope) -> &'static str {

@@ -30,7 +30,7 @@ use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::thread::JoinHandle;
 use corewise_sync::{Mutex, thread, time};
 
-use crate::error::shielded;
+use crate::error::{quietly, shielded};
 use crate::inherit;
 use crate::link::Shared;
 use crate::pool::excuse::Excuse;
@@ -144,7 +144,9 @@ impl fmt::Debug for Timekeeper {
 
 /// The timekeeper's thread was refused: it isn't there. With no lock held.
 fn not_made(error: io::Error) -> bool {
-    tracing::error!(%error, "no thread for the timekeeper: nobody notices work that is stuck");
+    quietly(|| {
+        tracing::error!(%error, "no thread for the timekeeper: nobody notices work that is stuck");
+    });
     false
 }
 

@@ -1,0 +1,105 @@
+//! Workers whose threads end by a panic that is no item's.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::fence::FullFence;
+use corewise_topology::{AffinityScope, CpuSet};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
+use super::PoolSpec;
+use super::group::{Group, Setup, Step};
+use super::stepped::{Log, group, park, push};
+use super::worker::{Alive, Worker};
+use crate::spawn::Spawner;
+
+/// As where a panic unwinds through the worker's body.
+fn die(group: &Arc<Group<FullFence>>, worker: &Arc<Worker>) {
+    let died = catch_unwind(AssertUnwindSafe(|| {
+        let _alive = Alive { worker, group };
+        panic!("on purpose");
+    }));
+    assert!(died.is_err());
+}
+
+#[test]
+fn stepped_a_worker_that_dies_idle_or_woken_leaves_nothing_behind_and_another_takes_the_work() {
+    let (group, log) = (group(1, 2), Log::default());
+    let (stays, dies) = (group.enlist(0), group.enlist(0));
+    park(&group, &stays);
+    park(&group, &dies);
+    die(&group, &dies);
+    assert_eq!(group.pools[0].sizes(), (1, 1, 0, 0), "it was idle");
+    die(&group, &dies);
+    assert_eq!(group.pools[0].sizes(), (1, 1, 0, 0), "once is enough");
+
+    let dies = group.enlist(0);
+    park(&group, &dies);
+    push(&group, 0, &log, 1);
+    // It was taken off the idle list, and hasn't seen it.
+    die(&group, &dies);
+    assert!(stays.take_wake(), "the searcher has died: somebody else searches");
+    assert_eq!(group.step(&stays), Step::Again);
+    park(&group, &stays);
+    assert_eq!(*log.lock(), [1]);
+    assert_eq!(group.pools[0].sizes(), (1, 1, 0, 0));
+}
+
+#[test]
+fn stepped_a_worker_that_dies_at_work_is_replaced_and_its_excuses_go_with_it() {
+    let (group, log) = (group(1, 1), Log::default());
+    let (dies, other) = (group.enlist(0), group.enlist(0));
+    park(&group, &other);
+    group.begin_blocking(&dies);
+    assert_eq!(group.pools[0].sizes().2, 1);
+    push(&group, 0, &log, 1);
+    die(&group, &dies);
+    assert_eq!(group.pools[0].sizes().2, 0, "nobody is blocked");
+    assert!(other.take_wake());
+    assert_eq!(group.step(&other), Step::Again);
+    park(&group, &other);
+    group.close();
+    die(&group, &other);
+    assert_eq!(group.pools[0].sizes().0, 0);
+    assert!(!group.wait_left(false), "nobody is waited for");
+}
+
+/// Panics in each event.
+struct Panics;
+
+impl<S: Subscriber> Layer<S> for Panics {
+    fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
+        panic!("on purpose");
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it doesn't know the system call")]
+fn a_thread_that_a_subscriber_s_panic_ends_is_no_worker_any_more() {
+    let (died, tell) = (Arc::new(AtomicUsize::new(0)), Arc::new(corewise_sync::Completion::new()));
+    let (counts, told) = (Arc::clone(&died), Arc::clone(&tell));
+    let spawner = Spawner::by(move |worker| {
+        let (died, tell) = (Arc::clone(&counts), Arc::clone(&tell));
+        let body = move || {
+            let subscriber = tracing_subscriber::registry().with(Panics);
+            // It says that the worker can't be pinned.
+            let run = || tracing::subscriber::with_default(subscriber, || worker.run());
+            let ended = catch_unwind(AssertUnwindSafe(run));
+            died.fetch_add(usize::from(ended.is_err()), Ordering::SeqCst);
+            tell.complete();
+        };
+        std::thread::Builder::new().spawn(body).map(drop)
+    });
+    let no_such_cpu = CpuSet::from_iter([1023]);
+    let spec = PoolSpec { pod: 0, cpus: no_such_cpu, node: None, max: 1, near: Vec::new() };
+    let setup = Setup { pinned: true, spawner, ..Setup::by_hand(AffinityScope::Cpu) };
+    let group: Arc<Group<FullFence>> = Arc::new(Group::new(setup, vec![spec]));
+    group.start().expect("the handler makes a thread");
+    told.wait();
+    assert_eq!(died.load(Ordering::SeqCst), 1);
+    assert_eq!(group.pools[0].sizes(), (0, 0, 0, 0));
+    group.close();
+    assert!(!group.wait_left(false), "nobody is waited for");
+}
