@@ -143,7 +143,8 @@ impl Workqueue {
     /// without it leaves queued work to run.
     ///
     /// Delayed items whose time hasn't come are cancelled, and those who wait for them are told (the
-    /// kernel leaves them to the caller). May block, as [`Workqueue::drain`].
+    /// kernel leaves them to the caller). So are spawned futures that wait to be woken: they are
+    /// dropped by the calling thread. May block, as [`Workqueue::drain`].
     #[track_caller]
     pub fn destroy(&self) {
         let shared = self.shared();
@@ -159,6 +160,7 @@ impl Workqueue {
         // After it was closed: who sets a timer looks at that afterwards.
         shared.pools.keeper().cancel_of(shared.id);
         shared.settle();
+        shared.cancel_waiting();
         // What slipped in with a chain that ended at the last moment.
         self.drain_rounds();
     }

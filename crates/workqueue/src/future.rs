@@ -18,13 +18,15 @@ use tracing::Span;
 
 use crate::around::Spawner;
 use crate::cpu::current_cpu;
+use crate::current;
 use crate::error::{JoinError, shielded};
-use crate::future_state::FutureState;
+use crate::future_state::{FutureState, Paused};
 use crate::item::{Header, Item};
 use crate::links::Place;
 use crate::queue::Workqueue;
 use crate::submit::Queueing;
 use crate::task::{JoinHandle, Outcome};
+use crate::waiting::{Seat, Waits};
 
 impl Workqueue {
     /// Polls a future on the queue until it is ready; the handle yields its value. One allocation.
@@ -41,10 +43,14 @@ impl Workqueue {
     ///   that waits for something isn't queued.
     /// * A poll that blocks holds up its worker as any item does: wrap it in
     ///   [`block_in_place`](crate::block_in_place).
+    /// * A future that waits when the pools are [shut down](crate::WorkerPools::shutdown), or the
+    ///   queue [destroyed](Workqueue::destroy), is cancelled then: it is dropped, and the handle says
+    ///   [`JoinError::Cancelled`]. Where a poll of it is queued at that moment, that one still takes
+    ///   place.
     /// * The future is dropped before its handle is woken: on the worker that polled it last; where
     ///   it is [aborted](JoinHandle::abort) between two polls, by the thread that aborts it; where
-    ///   the pools were shut down, by the thread that wakes it next, and the handle says
-    ///   [`JoinError::Cancelled`].
+    ///   it is cancelled, by the thread that shuts the pools down or destroys the queue, or that
+    ///   wakes it at that moment.
     /// * It keeps the queue, and with it the pools, until it is dropped.
     ///
     /// ```
@@ -98,6 +104,7 @@ impl Workqueue {
             header: Header::new::<F>(),
             state: FutureState::new(),
             future: UnsafeCell::new(Some(future)),
+            seat: UnsafeCell::new(None),
             value: Mutex::new(None),
             done: Completion::new(),
             queue: self.clone(),
@@ -118,6 +125,8 @@ struct FutureTask<F: Future> {
     /// P: belongs to who moved `state` out of `IDLE`, until he moves it back. Pinned: it is polled
     /// and dropped where it lies, and never moved out.
     future: UnsafeCell<Option<F>>,
+    /// P: as `future`: where the queue knows it as one that waits.
+    seat: UnsafeCell<Option<Seat>>,
     /// L: is the lock; guards the value until the handle takes it.
     value: Mutex<Option<Result<F::Output, JoinError>>>,
     done: Completion,
@@ -131,7 +140,7 @@ struct FutureTask<F: Future> {
     me: Weak<Self>,
 }
 
-// SAFETY: `future` is touched by its owner alone, of whom `FutureState` makes at most one at a time,
+// SAFETY: `future` and `seat` are touched by their owner alone, of whom `FutureState` makes at most one at a time,
 // with acquire and release at each change of hands, so `F: Send` is enough; the value is behind a
 // lock, so `F::Output: Send` is enough. The other fields are `Sync`.
 unsafe impl<F: Future + Send> Sync for FutureTask<F> where F::Output: Send {}
@@ -161,14 +170,67 @@ where
         }
     }
 
+    /// After a poll that returned `Pending`, by the future's owner: has the queue's end find it. Where
+    /// that came already, the end of the poll will see it.
+    fn sit(&self) {
+        self.seat.with_mut(|seat| {
+            // SAFETY: the caller owns the future.
+            let seat = unsafe { &mut *seat };
+            if seat.is_some() {
+                return;
+            }
+            // It is polled for this link: most often always the same.
+            let pod =
+                current::with(|job| job.and_then(|job| job.ticket.as_ref()).map(|t| t.link.pool));
+            let me: Weak<dyn Waits> = Weak::clone(&self.me) as _;
+            match self.queue.shared().waiting.sit(pod.unwrap_or(0), me) {
+                Ok(taken) => *seat = Some(taken),
+                Err(_) => {
+                    self.state.close();
+                }
+            }
+        });
+    }
+
+    /// It is closed, and waits: ends it where no poll is to come.
+    fn look(&self) {
+        if !self.header.state.snapshot().pending() {
+            self.stop();
+        }
+    }
+
     /// Drops the future and gives the value to the handle; by the future's owner.
     fn end(&self, value: Result<F::Output, JoinError>) {
+        self.leave();
         shielded("dropping a spawned future", || {
             // SAFETY: the caller owns the future. It is dropped in place.
             self.future.with_mut(|slot| unsafe { *slot = None });
         });
         *self.value.lock() = Some(value);
         self.done.complete();
+    }
+}
+
+impl<F: Future> FutureTask<F> {
+    /// By the future's owner: it doesn't wait any more.
+    fn leave(&self) {
+        // SAFETY: the caller owns the future.
+        let seat = self.seat.with_mut(|seat| unsafe { (*seat).take() });
+        if let Some(seat) = seat {
+            drop(self.queue.shared().waiting.leave(seat));
+        }
+    }
+}
+
+impl<F> Waits for FutureTask<F>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn shut(&self) {
+        if self.state.close() {
+            self.look();
+        }
     }
 }
 
@@ -199,9 +261,15 @@ where
             })
         }));
         let value = match polled {
-            Ok(Poll::Pending) if self.state.pause() => return,
-            // It was stopped meanwhile.
-            Ok(Poll::Pending) => Err(JoinError::Cancelled),
+            Ok(Poll::Pending) => {
+                self.sit();
+                match self.state.pause() {
+                    Paused::Waits => return,
+                    Paused::Closed => return self.look(),
+                    // It was stopped meanwhile.
+                    Paused::Stopped => Err(JoinError::Cancelled),
+                }
+            }
             Ok(Poll::Ready(value)) => {
                 self.state.finish();
                 Ok(value)
@@ -248,6 +316,7 @@ where
 
 impl<F: Future> Drop for FutureTask<F> {
     fn drop(&mut self) {
+        self.leave();
         // Nobody can wake it any more, and nobody waits for it. The last waker may be dropped
         // anywhere: a destructor's panic ends here.
         shielded("dropping a spawned future", || {

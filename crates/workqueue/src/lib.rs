@@ -34,7 +34,7 @@
 //! * A panic in an item is caught: the worker, the pool and the queue go on.
 //!
 //! The protocols and their proofs: `src/pool/README.md`, `src/work_state.md`, `src/colours.rs`,
-//! `src/limiter/README.md`, `src/timekeeper/README.md`.
+//! `src/limiter/README.md`, `src/timekeeper/README.md`, `src/future_state.rs`.
 #![doc = include_str!("guide.md")]
 
 mod around;
@@ -75,6 +75,7 @@ mod swap;
 mod take_back;
 mod task;
 mod timekeeper;
+mod waiting;
 mod waits;
 mod work;
 mod work_state;

@@ -5,12 +5,12 @@
 //! this queue on this pod uses: no line is shared by all CPUs.
 
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::{CachePadded, Mutex};
-use corewise_topology::CpuSet;
+use corewise_topology::{AffinityScope, CpuSet};
 
 use crate::attributes::QueueKind;
 use crate::claim::Place;
@@ -25,6 +25,7 @@ use crate::pool::group::Group;
 use crate::pools::WorkerPools;
 use crate::rescuer::Rescuer;
 use crate::submit::push;
+use crate::waiting::{Waiting, Waits};
 
 /// What all links of a queue have in common, former links included.
 pub(crate) struct Shared {
@@ -47,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) limiter: Limiter<Queued>,
     /// L: is the lock, held while the limiter is told; guards what it was told to divide.
     pub(crate) limit: Mutex<Limit>,
+    /// The futures that wait to be woken.
+    pub(crate) waiting: Waiting<Weak<dyn Waits>>,
     /// What links that are gone had counted.
     former: Counters,
     /// Keeps the pools open for as long as anything is queued, or can be.
@@ -89,6 +92,7 @@ impl Shared {
             colours: Colours::new(),
             limiter: Limiter::new(counted_by, places),
             limit: Mutex::new(Limit { max_active: UNLIMITED, cpus: None }),
+            waiting: Waiting::new(pools.pods().scope(AffinityScope::CacheShard).len()),
             former: Counters::default(),
             pools: pools.clone(),
         })

@@ -11,7 +11,7 @@ use corewise_topology::{AffinityScope, CpuSet, Machine};
 use crate::attributes::QueueKind;
 use crate::claim::Claimed;
 use crate::colours::{Colours, Tally};
-use crate::future_state::FutureState;
+use crate::future_state::{FutureState, Paused};
 use crate::groups::Lease;
 use crate::item::{Item, Job, Queued};
 use crate::limiter::CountedBy;
@@ -27,6 +27,7 @@ use crate::pools::WorkerPools;
 use crate::submit::{Queueing, push};
 use crate::take_back::take_back_if;
 use crate::timekeeper::alarm::Alarm;
+use crate::waiting::Waiting;
 use crate::work::Work;
 
 /// Pools whose workers are driven by the model's threads.
@@ -412,6 +413,28 @@ pub struct FutureModel {
     polls: UnsafeCell<u32>,
     /// A: how often it ended.
     ended: AtomicU32,
+    /// A: the pending bit of its item: cleared before a poll.
+    pending: AtomicU32,
+}
+
+/// The futures that wait, which the end of a queue cancels.
+pub struct WaitingModel(Waiting<Arc<FutureModel>>);
+
+impl WaitingModel {
+    /// Nobody waits.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
+        WaitingModel(Waiting::new(1))
+    }
+
+    /// What the queue's end does, after it has closed the queue.
+    pub fn close(&self) {
+        for future in self.0.close() {
+            if future.state.close() {
+                future.look();
+            }
+        }
+    }
 }
 
 impl FutureModel {
@@ -422,6 +445,7 @@ impl FutureModel {
             state: FutureState::new(),
             polls: UnsafeCell::new(0),
             ended: AtomicU32::new(0),
+            pending: AtomicU32::new(0),
         }
     }
 
@@ -429,9 +453,39 @@ impl FutureModel {
     pub fn poll(&self) {
         if self.state.begin() {
             self.touch();
-            if !self.state.pause() {
+            if self.state.pause() == Paused::Stopped {
                 self.end();
             }
+        }
+    }
+
+    /// A wake-up that the queue accepts.
+    pub fn wake(&self) {
+        self.pending.fetch_or(1, Ordering::AcqRel);
+    }
+
+    /// What a worker does with one that was woken, which waits again and takes a seat where it has
+    /// none. `look`: as it has to be.
+    pub fn poll_and_sit(self: &Arc<Self>, list: &WaitingModel, sit: bool, look: bool) {
+        self.pending.fetch_and(0, Ordering::AcqRel);
+        if !self.state.begin() {
+            return;
+        }
+        self.touch();
+        if sit && list.0.sit(0, Arc::clone(self)).is_err() {
+            self.state.close();
+        }
+        match self.state.pause() {
+            Paused::Waits => {}
+            Paused::Closed if look => self.look(),
+            Paused::Closed => {}
+            Paused::Stopped => self.end(),
+        }
+    }
+
+    fn look(&self) {
+        if self.pending.load(Ordering::Acquire) == 0 {
+            self.stop();
         }
     }
 

@@ -77,6 +77,7 @@ struct Queues {
     /// By number. Those that are gone are taken out when the next one comes.
     all: Vec<Weak<Shared>>,
     frozen: bool,
+    closed: bool,
 }
 
 impl Queues {
@@ -285,7 +286,8 @@ impl WorkerPools {
     /// for one whose item is in here too, nor for the threads beside the pools (the timekeeper's, the
     /// rescuers', `cw-follow`), which end by themselves then. Several threads may call it at once, and each of them
     /// waits; the threads are then joined by one of them. Later queueing is refused: `queue`
-    /// returns false, and a spawned closure ends as cancelled. So does what was held back and is let
+    /// returns false, and a spawned closure ends as cancelled; so do spawned futures that wait to be
+    /// woken, which are dropped by the calling thread. So does what was held back and is let
     /// through only afterwards, by a thread that isn't done with cancelling the item before it:
     /// nothing runs once this has returned, unless a work item called it. May block.
     #[track_caller]
@@ -391,6 +393,11 @@ impl WorkerPools {
         self.inner.keeper.know(queue);
         if queues.frozen && queue.freezable {
             queue.set_frozen(true);
+        }
+        if queues.closed {
+            // It got its pools just before the shutdown, which doesn't see it.
+            queue.close();
+            queue.cancel_waiting();
         }
     }
 
@@ -551,7 +558,11 @@ impl Inner {
 
     fn close(&self) -> Vec<Arc<Group>> {
         // Frozen queues too: what they hold back runs, as everything that is queued.
-        let queues = self.queues.lock().alive();
+        let queues = {
+            let mut queues = self.queues.lock();
+            queues.closed = true;
+            queues.alive()
+        };
         for queue in &queues {
             queue.close();
             queue.settle();
@@ -565,6 +576,9 @@ impl Inner {
         // With no lock held: what has no worker is cancelled, and that runs the user's destructors.
         for group in &all {
             group.close();
+        }
+        for queue in &queues {
+            queue.cancel_waiting();
         }
         all
     }

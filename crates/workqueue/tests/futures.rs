@@ -275,40 +275,6 @@ fn an_aborted_future_whose_poll_is_queued_leaves_the_queue() {
 }
 
 #[test]
-fn a_future_that_waits_is_cancelled_by_the_wake_up_after_a_shutdown() {
-    let (pools, queue) = queue(1);
-    let (event, dropped) = (Arc::new(Completion::new()), Arc::new(AtomicBool::new(false)));
-    let handle = queue.spawn_future({
-        let (held, wait) = (OnDrop(Arc::clone(&dropped)), happened(&event));
-        async move {
-            let _held = held;
-            wait.await;
-        }
-    });
-    queue.flush();
-    pools.shutdown();
-    event.complete();
-    assert!(matches!(handle.join(), Err(JoinError::Cancelled)));
-    assert!(dropped.load(Ordering::SeqCst));
-    let late = queue.spawn_future(async { 1 });
-    assert!(matches!(late.join(), Err(JoinError::Cancelled)));
-}
-
-#[test]
-fn a_destroyed_queue_cancels_a_future_at_its_next_wake_up_and_a_drained_one_polls_it() {
-    let (_pools, queue) = queue(1);
-    let events = [(); 2].map(|()| Arc::new(Completion::new()));
-    let [first, second] = [0, 1].map(|n| queue.spawn_future(happened(&events[n])));
-    queue.drain();
-    assert!(!first.is_finished(), "it waits for something else, so the drain doesn't wait for it");
-    events[0].complete();
-    first.join().unwrap();
-    queue.destroy();
-    events[1].complete();
-    assert!(matches!(second.join(), Err(JoinError::Cancelled)));
-}
-
-#[test]
 fn a_future_of_a_frozen_queue_is_polled_after_the_thaw() {
     let pools = WorkerPools::new(&Machine::synthetic("numa:1 l3:1 core:1 pu:1").unwrap());
     let queue = Workqueue::builder("cold").freezable().build(&pools).unwrap();

@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use corewise_sync::model::must_fail;
 use corewise_sync::thread;
-use corewise_workqueue::model::FutureModel;
+use corewise_workqueue::model::{FutureModel, WaitingModel};
 
 #[test]
 fn a_future_that_is_polled_and_aborted_at_once_ends_once() {
@@ -34,5 +35,40 @@ fn a_future_that_becomes_ready_while_two_abort_it_ends_once() {
             aborter.join().unwrap();
         }
         assert_eq!(future.ended(), 1);
+    });
+}
+
+/// A worker polls a future that waits, while its queue is closed. `seated`: that isn't its first
+/// poll.
+fn closed_while_it_is_polled(seated: bool, look: bool) {
+    let (future, list) = (Arc::new(FutureModel::new()), Arc::new(WaitingModel::new()));
+    if seated {
+        future.poll_and_sit(&list, true, look);
+        future.wake();
+    }
+    let closer = {
+        let list = Arc::clone(&list);
+        thread::spawn(move || list.close())
+    };
+    future.poll_and_sit(&list, !seated, look);
+    closer.join().unwrap();
+    assert_eq!(future.ended(), 1, "nobody will ever wake it");
+}
+
+#[test]
+fn a_future_whose_first_poll_meets_the_close_is_cancelled_once() {
+    loom::model(|| closed_while_it_is_polled(false, true));
+}
+
+#[test]
+fn a_future_that_is_polled_again_while_its_queue_closes_is_cancelled_once() {
+    loom::model(|| closed_while_it_is_polled(true, true));
+}
+
+#[test]
+fn loom_future_whose_poller_does_not_look_is_never_cancelled() {
+    // Not a fence: the list is a lock's, and all else happens on one word.
+    must_fail("loom_future_whose_poller_does_not_look_is_never_cancelled", || {
+        closed_while_it_is_polled(true, false);
     });
 }
