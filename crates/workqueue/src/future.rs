@@ -26,7 +26,7 @@ use crate::links::Place;
 use crate::queue::Workqueue;
 use crate::submit::Queueing;
 use crate::task::{JoinHandle, Outcome};
-use crate::waiting::{Seat, Waits};
+use crate::waiting::{Seat, Waits, stop_in_turn};
 
 impl Workqueue {
     /// Polls a future on the queue until it is ready; the handle yields its value. One allocation.
@@ -159,7 +159,7 @@ where
         let queueing = self.queue.try_submit(self.place, &self.header, item, self.site, accepted);
         // Pending already: that poll sees what this wake-up is about.
         if queueing == Queueing::Refused {
-            self.stop();
+            stop_in_turn(Arc::clone(self) as Arc<dyn Waits>);
         }
     }
 
@@ -192,11 +192,9 @@ where
         });
     }
 
-    /// It is closed, and waits: ends it where no poll is to come.
-    fn look(&self) {
-        if !self.header.state.snapshot().pending() {
-            self.stop();
-        }
+    /// It is closed, and waits: whether no poll is to come.
+    fn is_left(&self) -> bool {
+        !self.header.state.snapshot().pending()
     }
 
     /// Drops the future and gives the value to the handle; by the future's owner.
@@ -227,10 +225,12 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    fn shut(&self) {
-        if self.state.close() {
-            self.look();
-        }
+    fn shut(&self) -> bool {
+        self.state.close() && self.is_left()
+    }
+
+    fn stop(&self) {
+        FutureTask::stop(self);
     }
 }
 
@@ -265,7 +265,12 @@ where
                 self.sit();
                 match self.state.pause() {
                     Paused::Waits => return,
-                    Paused::Closed => return self.look(),
+                    Paused::Closed => {
+                        if self.is_left() {
+                            self.stop();
+                        }
+                        return;
+                    }
                     // It was stopped meanwhile.
                     Paused::Stopped => Err(JoinError::Cancelled),
                 }

@@ -5,9 +5,10 @@
 //! seat later finds it closed, under the same lock, and ends by itself. What happens between a poll,
 //! a wake-up and the end is in `future_state.rs`.
 
-use std::sync::Weak;
+use std::cell::{Cell, RefCell};
+use std::sync::{Arc, Weak};
 
-use corewise_sync::{CachePadded, Mutex};
+use corewise_sync::{CachePadded, Mutex, per_thread};
 
 use crate::error::shielded;
 use crate::link::Shared;
@@ -103,8 +104,44 @@ impl<T> Waiting<T> {
 
 /// One that waits.
 pub(crate) trait Waits: Send + Sync {
-    /// Its queue takes nothing any more: ends it, unless a poll of it is still to come, which does.
-    fn shut(&self);
+    /// Its queue takes nothing any more. True where the caller has to `stop` it; else a poll is still
+    /// to come, or under way, and its end does.
+    fn shut(&self) -> bool;
+
+    /// Ends it, now or after the poll that is under way.
+    fn stop(&self);
+}
+
+/// How many futures may end inside each other's end on one thread.
+const NESTED: usize = 16;
+
+per_thread! {
+    static DEPTH: Cell<usize> = Cell::new(0);
+    static LATER: RefCell<Vec<Arc<dyn Waits>>> = RefCell::new(Vec::new());
+}
+
+/// Stops a future. The end of one wakes who waits for it, whose queue may have ended too: a long chain
+/// of them ends in turns, as the stack would not hold it.
+pub(crate) fn stop_in_turn(future: Arc<dyn Waits>) {
+    let depth = DEPTH.try_with(Cell::get).unwrap_or(0);
+    let mut next = Some(future);
+    if depth >= NESTED {
+        let _ = LATER.try_with(|later| later.borrow_mut().extend(next.take()));
+        if next.is_none() {
+            return;
+        }
+    }
+    // A thread that is about to end keeps no account.
+    let _ = DEPTH.try_with(|d| d.set(depth + 1));
+    while let Some(future) = next {
+        // It may be the last reference, and drop a value that nobody took.
+        shielded("dropping a spawned future", || {
+            future.stop();
+            drop(future);
+        });
+        next = LATER.try_with(|later| later.borrow_mut().pop()).ok().flatten();
+    }
+    let _ = DEPTH.try_with(|d| d.set(depth));
 }
 
 impl Shared {
@@ -112,10 +149,12 @@ impl Shared {
     /// with no lock held.
     pub(crate) fn cancel_waiting(&self) {
         for future in self.waiting.close() {
-            // It may be the last reference, and drop a value that nobody took.
+            // As in `stop_in_turn`.
             shielded("dropping a spawned future", || {
-                if let Some(future) = Weak::upgrade(&future) {
-                    future.shut();
+                if let Some(future) = Weak::upgrade(&future)
+                    && future.shut()
+                {
+                    stop_in_turn(future);
                 }
             });
         }

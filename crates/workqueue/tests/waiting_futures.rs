@@ -182,13 +182,37 @@ fn a_future_that_is_polled_at_the_shutdown_is_cancelled_by_its_polls_end() {
 fn futures_that_wait_for_each_other_are_all_cancelled() {
     let (pools, queue) = queue(2);
     let (mut last, _) = forlorn(&queue);
-    // As many as would end a thread, did each end the next one inside its own end.
     for _ in 0..2_000 {
         last = queue.spawn_future(async move { last.await.unwrap_or_default() });
     }
     queue.flush();
     pools.shutdown();
     assert_cancelled(last);
+}
+
+#[test]
+fn a_long_chain_whose_first_end_wakes_the_rest_ends_in_turns() {
+    let (pools, queue) = queue(1);
+    let events: Vec<_> = (0..5_000).map(|_| Arc::new(Completion::new())).collect();
+    /// Tells the next one when it is dropped.
+    struct Tells(Arc<Completion>);
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            self.0.complete();
+        }
+    }
+    // The last is told first, and its end tells the one before it.
+    let handles = events.windows(2).map(|pair| {
+        let (tells, wait) = (Tells(Arc::clone(&pair[0])), happened(&pair[1]));
+        queue.spawn_future(async move {
+            let _tells = tells;
+            wait.await;
+        })
+    });
+    let handles = handles.collect::<Vec<_>>();
+    queue.flush();
+    pools.shutdown();
+    handles.into_iter().for_each(assert_cancelled);
 }
 
 #[test]
