@@ -96,7 +96,8 @@ impl Header {
     }
 
     /// Claims the pending instance where it lies in its pool and `wanted` says so, for a waiter that
-    /// would rather run it than wait. One that isn't wanted keeps its place in the list.
+    /// would rather run it than wait. One that isn't wanted keeps its place in the list; but a worker
+    /// whose turn for it comes during the look passes on to the next item, which so starts first.
     pub(crate) fn claim_if(&self, wanted: impl FnOnce(&Job) -> bool) -> Option<Claimed> {
         // Look.
         let now = self.state.snapshot();

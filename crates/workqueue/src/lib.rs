@@ -30,7 +30,9 @@
 //! * After each queueing that returned true, the item runs at least once, unless a shutdown at the
 //!   same time cancels it; never on two workers at once.
 //! * Items of one queue and one pod start in the order in which they were queued; with more than
-//!   one worker they may overtake each other after that.
+//!   one worker they may overtake each other after that. One exception: where a waiter looks whether
+//!   it may take an item back in the very moment that its turn comes, the next one starts before it.
+//!   An ordered queue knows no exception.
 //! * A panic in an item is caught: the worker, the pool and the queue go on.
 //!
 //! The protocols and their proofs: `src/pool/README.md`, `src/work_state.md`, `src/colours.rs`,

@@ -131,8 +131,9 @@ fn wake_ups_before_a_poll_are_one_poll_and_one_during_it_polls_once_more() {
     };
     (0..5).for_each(|_| waker.wake_by_ref());
     busy.complete();
-    occupied.join().unwrap();
+    // Not before this: a `join` that looks at an item whose turn comes lets the next one pass.
     inside.wait();
+    occupied.join().unwrap();
     (0..5).for_each(|_| waker.wake_by_ref());
     gate.complete();
     assert_eq!(handle.join().unwrap(), "ready");
