@@ -38,14 +38,18 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// How often it allocates, after it was done once to warm up.
+/// How often it allocates, after it was done once to warm up. The least of some tries: a pool that
+/// makes one more worker just then allocates for that thread.
 fn allocations(mut what: impl FnMut()) -> usize {
     what();
-    COUNT.store(0, Ordering::SeqCst);
-    WANTED.store(true, Ordering::SeqCst);
-    what();
-    WANTED.store(false, Ordering::SeqCst);
-    COUNT.load(Ordering::SeqCst)
+    let mut once = || {
+        COUNT.store(0, Ordering::SeqCst);
+        WANTED.store(true, Ordering::SeqCst);
+        what();
+        WANTED.store(false, Ordering::SeqCst);
+        COUNT.load(Ordering::SeqCst)
+    };
+    (0..5).map(|_| once()).min().expect("some tries")
 }
 
 const ROUNDS: usize = 1_000;
