@@ -35,9 +35,7 @@ impl Link {
         site: &'static Location<'static>,
         accepted: bool,
     ) -> Queueing {
-        let refused = self.group.pools[self.pool].reading().closed()
-            || self.refuses(self.slot().glance(), accepted);
-        if refused {
+        if self.refuses_at_once(accepted) {
             return Queueing::Refused;
         }
         if !header.state.pend() {
@@ -50,19 +48,13 @@ impl Link {
         let job = Job { item: item(), ticket: Some(ticket), site };
         // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
         let queued = unsafe { Queued::new(job) };
-        if gate.open() {
-            self.group.push(self.pool, queued);
-            return Queueing::Queued;
-        }
-        self.queue_past(gate, queued, accepted)
+        self.pass(gate, queued, accepted)
     }
 
     /// Puts a claimed instance here, wherever it was: the same instance, counted here from now on.
     /// Where the queue doesn't take it, it is cancelled; then false.
     pub(crate) fn place(self: &Arc<Self>, mut claimed: Claimed) -> bool {
-        let refused = self.group.pools[self.pool].reading().closed()
-            || self.refuses(self.slot().glance(), false);
-        if refused {
+        if self.refuses_at_once(false) {
             claimed.cancel();
             return false;
         }
@@ -71,12 +63,7 @@ impl Link {
         let gate = self.slot().gate();
         let old = claimed.with_job(|job| job.ticket.replace(ticket));
         let queued = claimed.release();
-        let queueing = if gate.open() {
-            self.group.push(self.pool, queued);
-            Queueing::Queued
-        } else {
-            self.queue_past(gate, queued, false)
-        };
+        let queueing = self.pass(gate, queued, false);
         // After it lies somewhere: this may let others through, and who claims it would wait. Also
         // itself, where it waits for its own old place.
         drop(old);
@@ -86,6 +73,23 @@ impl Link {
     /// Whether the queue takes nothing any more.
     pub(crate) fn is_closed(&self) -> bool {
         self.slot().glance().closed() || self.group.pools[self.pool].reading().closed()
+    }
+
+    /// Whether the queue doesn't take it: asked before anything is changed.
+    #[inline]
+    fn refuses_at_once(&self, accepted: bool) -> bool {
+        self.group.pools[self.pool].reading().closed()
+            || self.refuses(self.slot().glance(), accepted)
+    }
+
+    /// To the pool, or past the gate where that isn't open.
+    #[inline]
+    fn pass(self: &Arc<Self>, gate: Gate, queued: Queued, accepted: bool) -> Queueing {
+        if gate.open() {
+            self.group.push(self.pool, queued);
+            return Queueing::Queued;
+        }
+        self.queue_past(gate, queued, accepted)
     }
 
     /// Whether the queue doesn't take it, as it stands.

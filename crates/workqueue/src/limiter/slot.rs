@@ -182,7 +182,6 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
     }
 
     /// Calls `f` with a link's held instances, under the lock: for who has claimed one of them.
-    #[allow(dead_code, reason = "cancelling comes next")]
     pub(crate) fn with_held<R>(&self, link: usize, f: impl FnOnce(&mut T::List) -> R) -> R {
         let mut inner = self.inner.lock();
         let mut list = inner.held.remove(&link).unwrap_or_default();
