@@ -305,12 +305,12 @@ impl<N: Node> fmt::Debug for Batch<N> {
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    struct Item {
-        link: Link,
-        value: usize,
+    pub(crate) struct Item {
+        pub(crate) link: Link,
+        pub(crate) value: usize,
     }
     // SAFETY: always the same field.
     unsafe impl HasLink for Item {
@@ -318,7 +318,7 @@ mod tests {
             &self.link
         }
     }
-    fn item(value: usize) -> Item {
+    pub(crate) fn item(value: usize) -> Item {
         Item { link: Link::new(), value }
     }
 

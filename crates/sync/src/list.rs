@@ -195,21 +195,12 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::inbox::{HasLink, Inbox};
+    use crate::inbox::Inbox;
+    use crate::inbox::tests::{Item, item};
 
-    struct Item {
-        link: Link,
-        value: usize,
-    }
-    // SAFETY: always the same field.
-    unsafe impl HasLink for Item {
-        fn link(&self) -> &Link {
-            &self.link
-        }
-    }
     fn items(values: std::ops::Range<usize>) -> List<Box<Item>> {
         let mut list = List::new();
-        list.extend(values.map(|value| Box::new(Item { link: Link::new(), value })));
+        list.extend(values.map(|value| Box::new(item(value))));
         list
     }
     fn values(list: &List<Box<Item>>) -> Vec<usize> {
@@ -229,7 +220,7 @@ mod tests {
     #[test]
     fn nodes_come_out_in_the_order_they_went_in() {
         let mut list = items(0..3);
-        list.push_front(Box::new(Item { link: Link::new(), value: 9 }));
+        list.push_front(Box::new(item(9)));
         assert_eq!(values(&list), [9, 0, 1, 2]);
         assert_eq!(list.front().map(|item| item.value), Some(9));
         while list.pop_front().is_some() {}
@@ -254,8 +245,7 @@ mod tests {
 
     #[test]
     fn it_takes_what_an_inbox_carried_and_drops_what_is_left() {
-        let shared: Vec<_> =
-            (0..3).map(|value| Arc::new(Item { link: Link::new(), value })).collect();
+        let shared: Vec<_> = (0..3).map(|value| Arc::new(item(value))).collect();
         let inbox = Inbox::new();
         let mut list = List::new();
         for node in &shared {
