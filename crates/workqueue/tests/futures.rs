@@ -11,6 +11,14 @@ use corewise_sync::{Completion, Mutex, Parker};
 use corewise_topology::{AffinityScope, Machine};
 use corewise_workqueue::{JoinError, WorkerPools, Workqueue};
 
+#[path = "support/spin.rs"]
+mod spin;
+#[path = "support/futures.rs"]
+mod support;
+
+use spin::spin_until;
+use support::{OnDrop, happened};
+
 fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
     let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
     let pools = WorkerPools::builder(&machine.expect("a valid description"));
@@ -35,21 +43,6 @@ async fn yield_times(n: usize) {
     }
 }
 
-/// Waits for an event as a future does.
-fn happened(event: &Arc<Completion>) -> impl Future<Output = ()> + Send + use<> {
-    let event = Arc::clone(event);
-    async move { poll_fn(|cx| event.poll_complete(cx)).await }
-}
-
-/// Says when it is dropped.
-struct OnDrop(Arc<AtomicBool>);
-
-impl Drop for OnDrop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
 /// Counts its polls and waits for an event.
 fn counted(
     polls: &Arc<AtomicUsize>,
@@ -60,12 +53,6 @@ fn counted(
         polls.fetch_add(1, Ordering::SeqCst);
         event.poll_complete(cx)
     })
-}
-
-fn spin_until(done: impl Fn() -> bool) {
-    while !done() {
-        std::thread::yield_now();
-    }
 }
 
 #[test]

@@ -8,18 +8,17 @@ use corewise_sync::{Completion, Mutex};
 use corewise_topology::{AffinityScope, Machine};
 use corewise_workqueue::{Work, WorkerPools, Workqueue};
 
+#[path = "support/spin.rs"]
+mod spin;
+
+use spin::spin_until;
+
 /// A queue with one pod of `cpus` CPUs.
 fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
     let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
     let pools = WorkerPools::new(&machine.expect("a valid description"));
     let queue = Workqueue::builder("test").scope(AffinityScope::System).build(&pools);
     (pools, queue.expect("a queue"))
-}
-
-fn spin_until(done: impl Fn() -> bool) {
-    while !done() {
-        std::thread::yield_now();
-    }
 }
 
 /// Occupies the queue's only worker until the returned event is completed.

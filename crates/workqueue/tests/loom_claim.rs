@@ -5,29 +5,21 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::atomic::Ordering;
 use corewise_sync::model::must_fail;
-use corewise_sync::{cell::UnsafeCell, thread};
+use corewise_sync::thread;
 use corewise_workqueue::Work;
 use corewise_workqueue::model::{ModelWorker, QueueModel, claim_hastily, take_and_put_back};
 
-type Worker = ModelWorker<corewise_sync::fence::FullFence>;
+#[path = "support/bounded.rs"]
+mod bounded;
+#[path = "support/counting.rs"]
+mod counting;
 
-/// An item that counts its runs, and loom sees if two are in it at once.
-fn counting() -> (Work, Arc<AtomicUsize>) {
-    struct Alone(UnsafeCell<()>);
-    // SAFETY: that only one worker at a time touches it is what the model checks.
-    unsafe impl Send for Alone {}
-    // SAFETY: as above.
-    unsafe impl Sync for Alone {}
-    let (alone, runs) = (Alone(UnsafeCell::new(())), Arc::new(AtomicUsize::new(0)));
-    let counted = Arc::clone(&runs);
-    let work = Work::new(move || {
-        let alone = &alone;
-        alone.0.with_mut(|_| counted.fetch_add(1, Ordering::Relaxed));
-    });
-    (work, runs)
-}
+use bounded::bounded;
+use counting::counting;
+
+type Worker = ModelWorker<corewise_sync::fence::FullFence>;
 
 /// Which outcomes the executions of a model had: all that there are have to be among them.
 #[derive(Clone, Default)]
@@ -40,15 +32,6 @@ impl Outcomes {
     fn were(&self, all: &[(usize, bool)]) {
         assert_eq!(*self.0.lock().unwrap(), all.iter().copied().collect());
     }
-}
-
-/// Loom remembers one access per atomic to come back to: where a thread reads before it writes, what
-/// another one read before is forgotten. So the side that begins with a read runs in the spawned
-/// thread, which loom lets run second at first.
-fn bounded(preemptions: usize) -> loom::model::Builder {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(preemptions);
-    model
 }
 
 fn claim_against_start(step: fn(&Worker)) {

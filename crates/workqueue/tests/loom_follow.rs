@@ -10,11 +10,10 @@ use corewise_sync::model::must_fail;
 use corewise_sync::{Completion, thread};
 use corewise_workqueue::{Work, model::PoolModel};
 
-fn bounded(preemptions: usize) -> loom::model::Builder {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(preemptions);
-    model
-}
+#[path = "support/bounded.rs"]
+mod bounded;
+
+use bounded::bounded;
 
 /// An item, and what is complete once it has run.
 fn ringing() -> (Work, Arc<Completion>) {

@@ -12,13 +12,10 @@ use corewise_sync::model::must_fail;
 use corewise_sync::thread;
 use corewise_workqueue::{Work, model::PoolModel};
 
-/// Three threads and some dozens of steps: bounded preemptions keep a model under some seconds. The
-/// known failures (no fence) show with two.
-fn bounded(preemptions: usize) -> loom::model::Builder {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(preemptions);
-    model
-}
+#[path = "support/bounded.rs"]
+mod bounded;
+
+use bounded::bounded;
 
 fn counting(count: &Arc<AtomicUsize>) -> Work {
     let count = Arc::clone(count);

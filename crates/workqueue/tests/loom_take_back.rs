@@ -5,36 +5,22 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::atomic::Ordering;
 use corewise_sync::model::must_fail;
-use corewise_sync::{cell::UnsafeCell, thread};
+use corewise_sync::thread;
 use corewise_workqueue::Work;
 use corewise_workqueue::model::{QueueModel, flush_or_run, look_at_and_leave};
 
-/// An item that counts its runs, and loom sees if two are in it at once.
-fn counting() -> (Work, Arc<AtomicUsize>) {
-    struct Alone(UnsafeCell<()>);
-    // SAFETY: that only one thread at a time touches it is what the model checks.
-    unsafe impl Send for Alone {}
-    // SAFETY: as above.
-    unsafe impl Sync for Alone {}
-    let (alone, runs) = (Alone(UnsafeCell::new(())), Arc::new(AtomicUsize::new(0)));
-    let counted = Arc::clone(&runs);
-    let work = Work::new(move || {
-        let alone = &alone;
-        alone.0.with_mut(|_| counted.fetch_add(1, Ordering::Relaxed));
-    });
-    (work, runs)
-}
+#[path = "support/bounded.rs"]
+mod bounded;
+#[path = "support/counting.rs"]
+mod counting;
+
+use bounded::bounded;
+use counting::counting;
 
 /// What the executions of a model saw: all that can happen has to be among it.
 type Seen = Arc<std::sync::Mutex<BTreeSet<usize>>>;
-
-fn bounded(preemptions: usize) -> loom::model::Builder {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(preemptions);
-    model
-}
 
 fn waiter_against_worker() -> Seen {
     let seen = Seen::default();

@@ -9,14 +9,13 @@ use corewise_sync::context::{self, AtomicSection, Placement};
 use corewise_topology::{AffinityScope, CpuSet, Machine, current_cpu, pin_current_thread};
 use corewise_workqueue::{JoinHandle, Work, WorkerPools, Workqueue};
 
+#[path = "support/spin.rs"]
+mod spin;
+
+use spin::spin_until;
+
 fn pools(description: &str) -> WorkerPools {
     WorkerPools::new(&Machine::synthetic(description).expect("a valid description"))
-}
-
-fn spin_until(done: impl Fn() -> bool) {
-    while !done() {
-        std::thread::yield_now();
-    }
 }
 
 /// Runs an item that computes until the returned switch is set.

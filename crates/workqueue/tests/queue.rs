@@ -9,6 +9,11 @@ use corewise_sync::{Completion, Countdown, Mutex};
 use corewise_topology::{AffinityScope, CpuSet, Machine};
 use corewise_workqueue::{BuildError, JoinError, Work, WorkerPools, Workqueue};
 
+#[path = "support/spin.rs"]
+mod spin;
+
+use spin::spin_until;
+
 /// One node, one cache, `cpus` CPUs; its workers are not pinned, so two cores are enough.
 fn machine(cpus: u32) -> Machine {
     Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1")).expect("a valid description")
@@ -40,12 +45,6 @@ fn occupy(queue: &Workqueue) -> Arc<Completion> {
 }
 
 /// Waits without telling the pool: the worker keeps its place.
-fn spin_until(done: impl Fn() -> bool) {
-    while !done() {
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn a_pending_item_is_queued_once_and_says_so() {
     let (_pools, queue) = queue(1);

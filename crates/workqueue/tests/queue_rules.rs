@@ -11,6 +11,11 @@ use corewise_workqueue::{
     BuildError, JoinError, QueueBuilder, QueueKind, Work, WorkerPools, Workqueue,
 };
 
+#[path = "support/spin.rs"]
+mod spin;
+
+use spin::spin_until;
+
 fn pools(description: &str) -> WorkerPools {
     WorkerPools::new(&Machine::synthetic(description).expect("a valid description"))
 }
@@ -37,12 +42,6 @@ fn occupy(queue: &Workqueue, cpu: u32) -> Arc<Completion> {
 
 fn pod() -> Option<u32> {
     Placement::current().and_then(|placed| placed.pod)
-}
-
-fn spin_until(done: impl Fn() -> bool) {
-    while !done() {
-        std::thread::yield_now();
-    }
 }
 
 /// Waits until a drain has begun: until the queue refuses what comes from outside.

@@ -10,6 +10,11 @@ use corewise_sync::{Completion, Countdown, Mutex};
 use corewise_topology::{AffinityScope, Machine};
 use corewise_workqueue::{JoinError, QueueBuilder, Work, WorkerPools, Workqueue, block_in_place};
 
+#[path = "support/spin.rs"]
+mod spin;
+
+use spin::spin_until;
+
 fn pools(cpus: u32) -> WorkerPools {
     let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
     WorkerPools::new(&machine.expect("a valid description"))
@@ -24,12 +29,6 @@ fn queue() -> (WorkerPools, Workqueue) {
     let pools = pools(1);
     let queue = builder().build(&pools).expect("a queue");
     (pools, queue)
-}
-
-fn spin_until(done: impl Fn() -> bool) {
-    while !done() {
-        thread::yield_now();
-    }
 }
 
 /// Runs `body` as an item of the queue.

@@ -1,6 +1,6 @@
 //! Futures that wait to be woken when their queue ends: they are cancelled, and their handles told.
 
-use std::future::{Future, pending, poll_fn};
+use std::future::{pending, poll_fn};
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -9,6 +9,11 @@ use corewise_sync::{Completion, thread};
 use corewise_topology::{AffinityScope, Machine};
 use corewise_workqueue::{JoinError, JoinHandle, WorkerPools, Workqueue};
 
+#[path = "support/futures.rs"]
+mod support;
+
+use support::{OnDrop, happened};
+
 fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
     let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
     let pools = WorkerPools::builder(&machine.expect("a valid description"));
@@ -16,21 +21,6 @@ fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
     let pools = pools.cpu_intensive_after(std::time::Duration::ZERO).build();
     let queue = Workqueue::builder("waits").scope(AffinityScope::System).build(&pools);
     (pools, queue.expect("a queue"))
-}
-
-/// Waits for an event as a future does.
-fn happened(event: &Arc<Completion>) -> impl Future<Output = ()> + Send + use<> {
-    let event = Arc::clone(event);
-    async move { poll_fn(|cx| event.poll_complete(cx)).await }
-}
-
-/// Says when it is dropped.
-struct OnDrop(Arc<AtomicBool>);
-
-impl Drop for OnDrop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
 }
 
 /// A future that nobody ever wakes, and whether it was dropped.
