@@ -181,7 +181,7 @@ impl Looker<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(super) type ByHand = Box<dyn FnMut(&Worker) -> Option<Reading> + Send>;
 
 /// Where the figures of workers' threads come from: `/proc`, whose files stay open between looks.
@@ -190,18 +190,18 @@ pub(super) struct ThreadTimes {
     /// By number of the thread.
     open: HashMap<u32, CpuTime>,
     /// A test's figures instead.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     by_hand: Option<ByHand>,
 }
 
 impl ThreadTimes {
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn by_hand(read: ByHand) -> ThreadTimes {
         ThreadTimes { by_hand: Some(read), ..ThreadTimes::default() }
     }
 
     fn read(&mut self, worker: &Worker) -> Option<Reading> {
-        #[cfg(test)]
+        #[cfg(all(test, not(loom)))]
         if let Some(read) = &mut self.by_hand {
             return read(worker);
         }
