@@ -35,11 +35,12 @@ impl Tid {
     }
 }
 
-/// As [`pin_current_thread`], for another thread. It is moved at once, also where it runs or sleeps.
+/// As [`pin_current_thread`], for another thread. It is moved at once, also where it runs or
+/// sleeps.
 ///
-/// The caller makes sure that the thread hasn't ended: the kernel gives its number to other threads,
-/// also of other processes, and those would be pinned instead. May wait for a moment until the
-/// thread has been moved.
+/// The caller makes sure that the thread hasn't ended: the kernel gives its number to other
+/// threads, also of other processes, and those would be pinned instead. May wait for a moment until
+/// the thread has been moved.
 ///
 /// # Errors
 /// As [`pin_current_thread`].
@@ -64,8 +65,24 @@ fn pin(whom: Option<rustix::process::Pid>, cpus: &CpuSet) -> Result<(), Topology
 }
 
 /// The CPU that the calling thread is on at this moment; it may have moved before the caller looks.
-/// `None` where the system doesn't tell. Never blocks.
+/// `None` where the system doesn't tell. Never blocks. A load of the thread's own memory where the
+/// C library has the kernel keep it there (glibc since 2.35), else a call.
+#[inline]
 pub fn current_cpu() -> Option<u32> {
+    #[cfg(all(
+        target_os = "linux",
+        target_env = "gnu",
+        target_pointer_width = "64",
+        any(target_arch = "x86_64", target_arch = "aarch64"),
+        not(miri)
+    ))]
+    if let Some(cpu) = crate::rseq::current_cpu() {
+        return Some(cpu);
+    }
+    by_system_call()
+}
+
+pub(crate) fn by_system_call() -> Option<u32> {
     u32::try_from(thread::sched_getcpu()).ok()
 }
 
@@ -83,8 +100,8 @@ pub(crate) fn current_affinity() -> Result<Option<CpuSet>, TopologyError> {
     Ok(Some(cpus.map(|cpu| cpu as u32).collect()))
 }
 
-/// The CPUs that some thread of this process may use, with offline ones where the kernel tells about
-/// them. Doesn't look further once they cover `enough`. `None` if nothing could be learnt.
+/// The CPUs that some thread of this process may use, with offline ones where the kernel tells
+/// about them. Doesn't look further once they cover `enough`. `None` if nothing could be learnt.
 ///
 /// Of all threads, since any of them may have been pinned for a reason of its own, by us or by the
 /// user: that narrows that thread. A cpuset, or `taskset --all-tasks`, narrows each.
