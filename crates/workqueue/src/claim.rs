@@ -116,9 +116,9 @@ impl Header {
             return Some(self.detach(now));
         }
         let claimed = Claimed(NonNull::from(self));
-        let home = claimed.job().ticket.as_ref().map(|ticket| Arc::clone(&ticket.link));
-        match home {
-            Some(link) => link.group.give_back(link.pool, claimed),
+        let home = claimed.job().ticket.as_ref();
+        match home.map(|ticket| (Arc::clone(&ticket.link), ticket.stripe)) {
+            Some((link, stripe)) => link.group.give_back(link.pool, stripe, claimed),
             // Only in models of a pool alone, which nobody claims from.
             None => drop(claimed),
         }
@@ -137,7 +137,7 @@ impl Header {
                 // The inbox is emptied too: nobody else may look at it for long.
                 Place::Pushed | Place::Listed => claimed.job().ticket.as_ref().and_then(|ticket| {
                     let link = &ticket.link;
-                    link.group.unlist(link.pool, self)
+                    link.group.unlist(link.pool, ticket.stripe, self)
                 }),
                 Place::Held => {
                     claimed.job().ticket.as_ref().and_then(|ticket| ticket.link.release(self))
@@ -237,10 +237,11 @@ impl Claimed {
 
     /// Back into the list of the pool that it was queued on.
     pub(crate) fn requeue(self) {
-        let home = self.job().ticket.as_ref().map(|ticket| Arc::clone(&ticket.link));
+        let home = self.job().ticket.as_ref();
+        let home = home.map(|ticket| (Arc::clone(&ticket.link), ticket.stripe));
         let queued = self.release();
         match home {
-            Some(link) => link.group.push(link.pool, queued),
+            Some((link, stripe)) => link.group.push(link.pool, stripe, queued),
             // Only in models of a pool alone.
             None => drop(queued),
         }

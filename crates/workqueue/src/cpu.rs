@@ -1,6 +1,6 @@
 //! On which CPU a thread is: the system's word, or, in a shuttle schedule, chance's.
 
-#[cfg(not(any(shuttle, miri)))]
+#[cfg(not(any(loom, shuttle, miri)))]
 pub(crate) use corewise_topology::current_cpu;
 
 /// Shuttle's threads are on no CPU, and where the one under them is would change from replay to
@@ -11,8 +11,9 @@ pub(crate) fn current_cpu() -> Option<u32> {
     u32::try_from(corewise_sync::model::choose(6)).ok()
 }
 
-/// Miri doesn't know the system call.
-#[cfg(miri)]
+/// Miri doesn't know the system call; loom's threads are on no CPU, and each run of a model has to be
+/// the same.
+#[cfg(all(any(loom, miri), not(shuttle)))]
 pub(crate) fn current_cpu() -> Option<u32> {
     None
 }

@@ -255,9 +255,9 @@ impl Queued {
         queued
     }
 
-    /// The link that it was queued on; `None` in models of the pool alone.
-    pub(crate) fn link(&self) -> Option<Arc<Link>> {
-        self.job().ticket.as_ref().map(|ticket| Arc::clone(&ticket.link))
+    /// The link that it was queued on, and the stripe there; `None` in models of the pool alone.
+    pub(crate) fn link(&self) -> Option<(Arc<Link>, u32)> {
+        self.job().ticket.as_ref().map(|ticket| (Arc::clone(&ticket.link), ticket.stripe))
     }
 
     /// It has a place in its link's slot of the limiter, which the end of the instance gives back.

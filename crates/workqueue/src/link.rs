@@ -276,6 +276,8 @@ impl Drop for Link {
 pub(crate) struct Ticket {
     /// I: where it was queued.
     pub(crate) link: Arc<Link>,
+    /// I: the stripe of its pool that it lies in: that of the CPU that queued it.
+    pub(crate) stripe: u32,
     colour: usize,
     /// A: whether it has a place in the limiter, to be given back. Set before it is pushed, by who
     /// lets it through; read at its end. The push orders them, so Relaxed; atomic only because the
@@ -287,7 +289,8 @@ impl Ticket {
     pub(crate) fn new(link: &Arc<Link>) -> Ticket {
         let colour = link.shared.colours.enter(&link.tally);
         link.counters.queued.fetch_add(1, Ordering::Relaxed);
-        Ticket { link: Arc::clone(link), colour, counted: AtomicBool::new(false) }
+        let stripe = link.group.pools[link.pool].stripe_here();
+        Ticket { link: Arc::clone(link), stripe, colour, counted: AtomicBool::new(false) }
     }
 
     /// It has a place in the limiter now.

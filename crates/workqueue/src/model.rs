@@ -61,7 +61,7 @@ impl<F: FencePolicy> PoolModel<F> {
     pub fn push(&self, pool: usize, work: &Work) -> bool {
         match pend(work) {
             Some(queued) => {
-                self.0.push(pool, queued);
+                self.0.push(pool, 0, queued);
                 true
             }
             None => false,

@@ -45,10 +45,11 @@ impl Link {
         let ticket = Ticket::new(self);
         // ReadGate.
         let gate = self.slot().gate();
+        let stripe = ticket.stripe;
         let job = Job { item: item(), ticket: Some(ticket), site };
         // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
         let queued = unsafe { Queued::new(job) };
-        self.pass(gate, queued, accepted)
+        self.pass(gate, stripe, queued, accepted)
     }
 
     /// Puts a claimed instance here, wherever it was: the same instance, counted here from now on.
@@ -61,9 +62,10 @@ impl Link {
         // Enter and ReadGate, as for a new one.
         let ticket = Ticket::new(self);
         let gate = self.slot().gate();
+        let stripe = ticket.stripe;
         let old = claimed.with_job(|job| job.ticket.replace(ticket));
         let queued = claimed.release();
-        let queueing = self.pass(gate, queued, false);
+        let queueing = self.pass(gate, stripe, queued, false);
         // After it lies somewhere: this may let others through, and who claims it would wait. Also
         // itself, where it waits for its own old place.
         drop(old);
@@ -84,12 +86,12 @@ impl Link {
 
     /// To the pool, or past the gate where that isn't open.
     #[inline]
-    fn pass(self: &Arc<Self>, gate: Gate, queued: Queued, accepted: bool) -> Queueing {
+    fn pass(self: &Arc<Self>, gate: Gate, stripe: u32, queued: Queued, accepted: bool) -> Queueing {
         if gate.open() {
-            self.group.push(self.pool, queued);
+            self.group.push(self.pool, stripe, queued);
             return Queueing::Queued;
         }
-        self.queue_past(gate, queued, accepted)
+        self.queue_past(gate, stripe, queued, accepted)
     }
 
     /// Whether the queue doesn't take it, as it stands.
@@ -114,15 +116,21 @@ impl Link {
     }
 
     #[cold]
-    fn queue_past(self: &Arc<Self>, gate: Gate, queued: Queued, accepted: bool) -> Queueing {
+    fn queue_past(
+        self: &Arc<Self>,
+        gate: Gate,
+        stripe: u32,
+        queued: Queued,
+        accepted: bool,
+    ) -> Queueing {
         if self.refuses(gate, accepted) {
             return if queued.refuse() { Queueing::Refused } else { Queueing::Queued };
         }
         match self.slot().admit(gate) {
-            Admission::Free => self.group.push(self.pool, queued),
+            Admission::Free => self.group.push(self.pool, stripe, queued),
             Admission::Counted => {
                 queued.count();
-                self.group.push(self.pool, queued);
+                self.group.push(self.pool, stripe, queued);
             }
             Admission::Wait => {
                 self.slot().hold(self.line(), queued, &mut push);
@@ -134,8 +142,8 @@ impl Link {
 
 /// Pushes an instance that was held back: it has a place now.
 pub(crate) fn push(queued: Queued) {
-    if let Some(link) = queued.link() {
-        link.group.push_held(link.pool, queued);
+    if let Some((link, stripe)) = queued.link() {
+        link.group.push_held(link.pool, stripe, queued);
     }
 }
 

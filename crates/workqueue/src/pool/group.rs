@@ -144,8 +144,9 @@ impl<F: FencePolicy> Group<F> {
         self
     }
 
-    /// Queues on a pool. Lock-free unless somebody has to be woken.
-    pub(crate) fn push(self: &Arc<Self>, index: usize, queued: Queued) {
+    /// Queues on a pool, on the stripe of the CPU that it is queued from: see [`Pool::stripe_of`].
+    /// Lock-free unless somebody has to be woken.
+    pub(crate) fn push(self: &Arc<Self>, index: usize, _stripe: u32, queued: Queued) {
         let pool = &self.pools[index];
         // Push.
         queued.set_place(Place::Pushed);
@@ -164,9 +165,9 @@ impl<F: FencePolicy> Group<F> {
 
     /// Queues what was accepted long ago and held back until now: a closed pool whose workers have
     /// left gets another one for it, until it is sealed: then it is cancelled.
-    pub(crate) fn push_held(self: &Arc<Self>, index: usize, queued: Queued) {
+    pub(crate) fn push_held(self: &Arc<Self>, index: usize, stripe: u32, queued: Queued) {
         if !self.pools[index].reading().closed() {
-            return self.push(index, queued);
+            return self.push(index, stripe, queued);
         }
         let pool = &self.pools[index];
         let action = {

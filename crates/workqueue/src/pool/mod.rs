@@ -40,6 +40,7 @@ use corewise_sync::{CachePadded, Condvar, Mutex, thread};
 use corewise_topology::CpuSet;
 
 use crate::claim::Place;
+use crate::cpu::current_cpu;
 use crate::item::{Queued, Running};
 use crate::policy::Counts;
 use pins::Pins;
@@ -189,6 +190,18 @@ impl<F: FencePolicy> Pool<F> {
     /// The token of what runs here.
     pub(crate) fn placement(&self) -> Placement {
         Placement { node: self.spec.node, pod: Some(self.spec.pod) }
+    }
+
+    /// The stripe of what is queued from this CPU, which needn't be one of its own.
+    #[inline]
+    pub(crate) fn stripe_of(&self, cpu: u32) -> u32 {
+        cpu
+    }
+
+    /// The stripe of what the calling thread queues.
+    #[inline]
+    pub(crate) fn stripe_here(&self) -> u32 {
+        current_cpu().map_or(0, |cpu| self.stripe_of(cpu))
     }
 
     /// What is published (a moment ago).

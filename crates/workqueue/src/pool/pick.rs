@@ -15,7 +15,12 @@ use crate::link::Shared;
 impl<F: FencePolicy> Group<F> {
     /// Takes an item that the caller has claimed out of the list of a pool; `None` where it isn't
     /// in there (yet, or any more).
-    pub(crate) fn unlist(self: &Arc<Self>, index: usize, item: &Header) -> Option<Queued> {
+    pub(crate) fn unlist(
+        self: &Arc<Self>,
+        index: usize,
+        _stripe: u32,
+        item: &Header,
+    ) -> Option<Queued> {
         let pool = &self.pools[index];
         let mut inner = pool.inner.lock();
         inner.drain(pool);
@@ -34,7 +39,7 @@ impl<F: FencePolicy> Group<F> {
 
     /// Ends the claim of an item of a pool that is to stay where it is. If a worker's turn came to
     /// take it meanwhile, it is the next one again.
-    pub(crate) fn give_back(self: &Arc<Self>, index: usize, claimed: Claimed) {
+    pub(crate) fn give_back(self: &Arc<Self>, index: usize, _stripe: u32, claimed: Claimed) {
         let pool = &self.pools[index];
         let mut inner = pool.inner.lock();
         inner.drain(pool);

@@ -28,7 +28,7 @@ pub(super) fn push(group: &Arc<Group<FullFence>>, pool: usize, log: &Log, n: u32
     let item = Arc::clone(&work.inner) as Arc<dyn Item>;
     // SAFETY: `pend` succeeded just now.
     let queued = unsafe { Queued::new(Job { item, ticket: None, site: Location::caller() }) };
-    group.push(pool, queued);
+    group.push(pool, 0, queued);
 }
 
 pub(super) fn park(group: &Arc<Group<FullFence>>, worker: &Arc<Worker>) {

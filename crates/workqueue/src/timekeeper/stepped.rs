@@ -53,7 +53,7 @@ impl Bench {
         let item = Arc::clone(&work.inner) as Arc<dyn Item>;
         // SAFETY: `pend` succeeded just now.
         let queued = unsafe { Queued::new(Job { item, ticket: None, site: Location::caller() }) };
-        self.group.push(0, queued);
+        self.group.push(0, 0, queued);
     }
 
     fn park(&self, worker: &Arc<Worker>) {
