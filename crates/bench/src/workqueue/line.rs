@@ -14,7 +14,7 @@ pub struct Line {
     /// Why the runtime can't run this case; then there are no metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsupported: Option<String>,
-    /// Value of each metric, by its name; see [`unit`].
+    /// Value of each metric, by its name; see [`unit()`].
     #[serde(default)]
     pub metrics: BTreeMap<String, f64>,
 }

@@ -2,7 +2,7 @@
 //!
 //! A *case* ([`case`]) is a workload with what is varied of it. A *run* is one case on one runtime,
 //! in a process of its own: a driver starts `PROGRAM WORD...` with the words `key=value` of a
-//! [`job`], and the program prints one [`line`] of JSON when it is done. So a runtime of any
+//! [`job`], and the program prints one [`mod@line`] of JSON when it is done. So a runtime of any
 //! language takes part, nobody warms another's allocator, and what hangs can be ended. Runs of
 //! several runtimes are interleaved in rounds, and ratios are made of pairs within rounds.
 //!
