@@ -1,16 +1,20 @@
 //! Workloads, the `before` variants, and the statistics that make a comparison believable.
 //!
-//! * [`record`]: what a measurement prints, one JSON object per metric.
+//! * [`record`]: what a measurement prints, one JSON object per metric; [`names`]: what its case and
+//!   its metric say.
 //! * [`stats`]: medians, percentiles, ratios of pairs with a bootstrap interval.
 //! * [`paired`]: runs variants round by round in random order, so that a drift of the machine hits
 //!   all.
 //! * [`workqueue`]: the kernel's own workqueue test, for each affinity scope and for the old
 //!   design.
+//! * [`advice`]: what a run says about the scope to choose, in sentences.
 //!
 //! Nothing here prints: `corewise bench` and `bench-peers` do. What may be compared with what:
 //! numbers of one call of one program. Records of different calls were measured on different
 //! moments of a machine, and say little about each other.
 
+pub mod advice;
+pub mod names;
 pub mod paired;
 pub mod record;
 pub mod stats;

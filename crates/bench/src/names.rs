@@ -1,0 +1,254 @@
+//! What a record's names say: the workload, the scope, the percentile, and which way is better.
+//! Read from whatever records there are, also those of cases that aren't known here.
+//!
+//! A case is `WORKLOAD[/PARAMETER...][/SCOPE]`: `kernel_test/cache_shard`, `storm/boxed/cpu`. A
+//! scope of another shard size than the default is written `cache_shard:4`. A peer has no scope.
+
+use std::fmt;
+use std::str::FromStr;
+
+use corewise_topology::{AffinityScope, DEFAULT_SHARD_SIZE};
+
+use crate::record::Record;
+
+/// Where a queue's work may run: its scope, and the pools' shard size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place {
+    /// The queue's scope.
+    pub scope: AffinityScope,
+    /// The shard size of its pools, in cores. It matters to scope `cache_shard` only.
+    pub shard_size: u32,
+}
+
+impl Place {
+    /// A scope of pools with the default shard size.
+    pub fn of(scope: AffinityScope) -> Place {
+        Place { scope, shard_size: DEFAULT_SHARD_SIZE }
+    }
+
+    /// Scope `cache_shard` with shards of about so many cores.
+    pub fn shards(cores: u32) -> Place {
+        Place { scope: AffinityScope::CacheShard, shard_size: cores }
+    }
+
+    /// Whether it is what a queue has when nobody says otherwise.
+    pub fn is_default(self) -> bool {
+        self == Place::default()
+    }
+}
+
+impl Default for Place {
+    fn default() -> Place {
+        Place::of(AffinityScope::default())
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.scope, self.shard_size) {
+            (AffinityScope::CacheShard, cores) if cores != DEFAULT_SHARD_SIZE => {
+                write!(f, "{}:{cores}", self.scope)
+            }
+            _ => write!(f, "{}", self.scope),
+        }
+    }
+}
+
+impl FromStr for Place {
+    type Err = ();
+
+    /// Reads what `Display` writes; the error says only that it is no place.
+    fn from_str(text: &str) -> Result<Place, ()> {
+        if let Some(("cache_shard", cores)) = text.split_once(':') {
+            let cores = cores.parse().map_err(|_| ())?;
+            return Ok(Place::shards(cores));
+        }
+        text.parse().map(Place::of).map_err(|_| ())
+    }
+}
+
+/// A case, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CaseName {
+    /// The workload with its parameters, without the scope: `storm/boxed`.
+    pub workload: String,
+    /// The scope, where there is one.
+    pub place: Option<Place>,
+}
+
+impl CaseName {
+    /// Takes a case's name apart. The first segment is the workload, whatever it is called.
+    pub fn of(name: &str) -> CaseName {
+        let mut place = None;
+        let kept = name.split('/').enumerate().filter(|(n, segment)| {
+            let found = if *n == 0 { None } else { segment.parse().ok() };
+            place = place.or(found);
+            found.is_none()
+        });
+        let workload = kept.map(|(_, segment)| segment).collect::<Vec<_>>().join("/");
+        CaseName { workload, place }
+    }
+}
+
+/// The case of records that sum a call up.
+pub const HEADLINE: &str = "headline";
+
+/// A metric's name, taken apart: `call_p95` is percentile 95 of `call`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MetricName<'a> {
+    /// The name without the percentile.
+    pub stem: &'a str,
+    /// The percentile: 99.9 is written `_p999`, 100 `_max`.
+    pub percentile: Option<f64>,
+}
+
+impl MetricName<'_> {
+    /// Takes a metric's name apart.
+    pub fn of(name: &str) -> MetricName<'_> {
+        let whole = MetricName { stem: name, percentile: None };
+        if let Some(stem) = name.strip_suffix("_max") {
+            return MetricName { stem, percentile: Some(100.0) };
+        }
+        let Some((stem, digits)) = name.rsplit_once("_p") else { return whole };
+        let number = digits.parse::<f64>().ok();
+        match number.filter(|_| digits.bytes().all(|b| b.is_ascii_digit())) {
+            Some(number) if number <= 100.0 => MetricName { stem, percentile: Some(number) },
+            // 999 is 99.9, 9999 is 99.99.
+            Some(number) if digits.len() <= 6 => {
+                let percentile = number / 10_f64.powi(digits.len() as i32 - 2);
+                MetricName { stem, percentile: Some(percentile) }
+            }
+            _ => whole,
+        }
+    }
+}
+
+/// Which of two values is the better one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Better {
+    /// The larger: a rate.
+    Higher,
+    /// The smaller: a time, a cost.
+    Lower,
+}
+
+impl Better {
+    /// By the unit: what is counted per second is better when there is more of it. A ratio says it
+    /// by its name only ([`Better::of_headline`]).
+    pub fn of_unit(unit: &str) -> Better {
+        if unit.ends_with("/s") { Better::Higher } else { Better::Lower }
+    }
+
+    /// Of a ratio in a headline, by its name: times and costs over somebody's are better when low.
+    /// `None` where the name doesn't tell.
+    pub fn of_headline(record: &Record) -> Option<Better> {
+        let name = record.metric.as_str();
+        match name {
+            // before's over ours.
+            "cache_shard_vs_before_p50" => Some(Better::Higher),
+            _ if record.unit != "ratio" => Some(Better::of_unit(&record.unit)),
+            _ if ["_p50", "_p99", "cpu", "cost", "span", "p999", "latency"]
+                .iter()
+                .any(|word| name.contains(word)) =>
+            {
+                Some(Better::Lower)
+            }
+            _ if ["items", "storm", "inside", "kernel_test", "oversubscribed", "iops"]
+                .iter()
+                .any(|word| name.contains(word)) =>
+            {
+                Some(Better::Higher)
+            }
+            _ => None,
+        }
+    }
+
+    /// `higher is better`, `lower is better`.
+    pub fn words(self) -> &'static str {
+        match self {
+            Better::Higher => "higher is better",
+            Better::Lower => "lower is better",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_case_is_workload_parameters_and_scope() {
+        let of = |name| {
+            let case = CaseName::of(name);
+            (case.workload, case.place)
+        };
+        let shard = Some(Place::default());
+        assert_eq!(of("kernel_test/cache_shard"), ("kernel_test".into(), shard));
+        assert_eq!(of("kernel_test"), ("kernel_test".into(), None));
+        let four = Some(Place::shards(4));
+        assert_eq!(of("storm/boxed/cache_shard:4"), ("storm/boxed".into(), four));
+        let cpu = Some(Place::of(AffinityScope::Cpu));
+        assert_eq!(of("pingpong/cpu/hot"), ("pingpong/hot".into(), cpu));
+        assert_eq!(of("cpu"), ("cpu".into(), None), "a workload of that name");
+        assert_eq!(of(""), (String::new(), None));
+    }
+
+    #[test]
+    fn a_place_is_read_back_from_what_it_writes() {
+        for place in AffinityScope::ALL.map(Place::of).into_iter().chain([Place::shards(4)]) {
+            assert_eq!(place.to_string().parse(), Ok(place));
+        }
+        assert_eq!(Place::shards(DEFAULT_SHARD_SIZE), Place::default());
+        assert!("cache_shard:".parse::<Place>().is_err() && "llc".parse::<Place>().is_err());
+    }
+
+    #[test]
+    fn a_percentile_is_the_number_behind_the_last_p() {
+        let of = |name| {
+            let metric = MetricName::of(name);
+            (metric.stem, metric.percentile)
+        };
+        assert_eq!(of("call_p50"), ("call", Some(50.0)));
+        assert_eq!(of("short_p999"), ("short", Some(99.9)));
+        assert_eq!(of("round_trip_p9999"), ("round_trip", Some(99.99)));
+        assert_eq!(of("call_p100"), ("call", Some(100.0)));
+        assert_eq!(of("latency_max"), ("latency", Some(100.0)));
+        assert_eq!(of("items_per_second"), ("items_per_second", None));
+        assert_eq!(of("x_p"), ("x_p", None));
+        assert_eq!(of("x_p+5"), ("x_p+5", None));
+        assert_eq!(of("x_p99999999999999999999"), ("x_p99999999999999999999", None));
+    }
+
+    #[test]
+    fn rates_are_better_high_and_times_low() {
+        assert_eq!(Better::of_unit("items/s"), Better::Higher);
+        assert_eq!(Better::of_unit("ns"), Better::Lower);
+        let headline = |metric: &str| {
+            let record = Record {
+                bench: "workqueue".into(),
+                case: HEADLINE.into(),
+                variant: "corewise".into(),
+                metric: metric.into(),
+                unit: "ratio".into(),
+                median: 1.0,
+                min: 1.0,
+                max: 1.0,
+                runs: 1,
+            };
+            Better::of_headline(&record)
+        };
+        // The two headlines whose names look alike, and differ in what is above the line.
+        assert_eq!(headline("cache_shard_vs_before_p50"), Some(Better::Higher));
+        assert_eq!(headline("sleeping_p50_vs_futex"), Some(Better::Lower));
+        assert_eq!(headline("blocking_mix_p99_vs_best_peer"), Some(Better::Lower));
+        for metric in [
+            "cache_shard_vs_before_items",
+            "storm_reused_vs_best_peer",
+            "inside_vs_best_peer",
+            "kernel_test_vs_best_peer",
+        ] {
+            assert_eq!(headline(metric), Some(Better::Higher), "{metric}");
+        }
+        assert_eq!(headline("something"), None);
+    }
+}
