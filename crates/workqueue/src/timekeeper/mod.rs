@@ -269,6 +269,7 @@ impl Timekeeper {
             let its = Arc::clone(self);
             let run = move || {
                 inherit::run_anywhere(its.niceness);
+                inherit::wake_on_time();
                 its.run();
             };
             match spawn("cw-time".into(), run) {

@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use super::cpu_time::Reading;
 
-/// Between two looks at a pool that has more work than it can take: the kernel's threshold for
-/// CPU-intensive items.
+/// The longest time between two looks at a pool that has more work than it can take: the kernel's
+/// threshold for CPU-intensive items.
 pub(crate) const TICK: Duration = Duration::from_millis(10);
+/// The shortest: two looks that far apart tell that a worker sleeps. A look costs some 10 us and a
+/// wake-up, so while workers do sleep this takes up to a tenth of a core.
+pub(crate) const SOON: Duration = Duration::from_micros(100);
 /// How long a pool may be without a worker for its work before its rescuers are called, and called
 /// again (the kernel's `MAYDAY_INITIAL_TIMEOUT` and `MAYDAY_INTERVAL`).
 pub(crate) const MAYDAY_AFTER: Duration = Duration::from_millis(10);
@@ -76,6 +79,68 @@ impl Seen {
         // What it did before the first look isn't known, and what a running thread's clock shows
         // may be a scheduler tick old.
         if computed >= threshold - threshold / 4 { Verdict::CpuIntensive } else { Verdict::Fine }
+    }
+}
+
+/// What the workers were met doing in a look at all pools; the gravest counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) enum Met {
+    /// No work waits for a worker.
+    #[default]
+    Nobody,
+    /// Work waits, and none of those that hold a core sleeps.
+    Busy,
+    /// One sleeps at this moment: the next look tells more.
+    Sleeper,
+    /// One slept from look to look, and hadn't said so.
+    Blocker,
+}
+
+/// How far apart the looks are: close together where work has just begun to wait, and while workers
+/// are found that block without saying so; farther and farther while there are none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pace {
+    gap: Duration,
+    /// The next look is an extra one, because of a sleeper.
+    extra: bool,
+    /// There is nothing to look at, since then.
+    rests: Option<Duration>,
+}
+
+impl Pace {
+    pub(crate) const NEW: Pace = Pace { gap: SOON, extra: false, rests: None };
+
+    /// A look begins. After a rest of `most` it is all new; after a shorter one it goes on as
+    /// before, so that work which waits each time for an instant isn't looked at all the time.
+    pub(crate) fn begin(&mut self, now: Duration, most: Duration) {
+        if self.rests.take().is_some_and(|since| now.saturating_sub(since) >= most) {
+            *self = Pace::NEW;
+        }
+    }
+
+    /// The time to the next look. `most`: the longest.
+    pub(crate) fn after(&mut self, met: Met, most: Duration) -> Duration {
+        let was_extra = std::mem::replace(&mut self.extra, false);
+        match met {
+            Met::Blocker => self.gap = SOON,
+            // One extra look: where sleeps are all short, that is at most twice as many.
+            Met::Sleeper if !was_extra => {
+                self.extra = true;
+                return SOON.min(most);
+            }
+            Met::Busy | Met::Sleeper => {
+                let gap = self.gap;
+                self.gap = (gap * 2).min(most.max(SOON));
+                return gap.min(most);
+            }
+            Met::Nobody => {}
+        }
+        self.gap.min(most)
+    }
+
+    /// There is nothing to look at from here on.
+    pub(crate) fn rest(&mut self, now: Duration) {
+        self.rests = Some(now);
     }
 }
 
@@ -216,6 +281,52 @@ mod tests {
         let mut seen = Seen::first(sample(0, 1, 100, true));
         assert_eq!(seen.look(sample(10, 1, 106, true), ms(10)), Verdict::Fine);
         assert_eq!(seen.look(sample(20, 1, 112, true), ms(10)), Verdict::CpuIntensive);
+    }
+
+    /// The times of the first looks, in microseconds.
+    fn looks(pace: &mut Pace, met: impl Fn(u64) -> Met, count: u64) -> Vec<u64> {
+        let gap = |n| pace.after(met(n), TICK).as_micros();
+        (0..count).map(gap).map(|us| u64::try_from(us).unwrap()).collect()
+    }
+
+    #[test]
+    fn looks_are_farther_and_farther_apart_while_nobody_sleeps() {
+        let mut pace = Pace::NEW;
+        let gaps = looks(&mut pace, |_| Met::Busy, 9);
+        assert_eq!(gaps, [100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
+    }
+
+    #[test]
+    fn a_blocker_brings_the_looks_close_together_again() {
+        let mut pace = Pace { gap: TICK, ..Pace::NEW };
+        let met = |n| if n == 1 { Met::Blocker } else { Met::Sleeper };
+        // Sleeper, Blocker, and then a new sleeper.
+        assert_eq!(looks(&mut pace, met, 3), [100, 100, 100]);
+        assert_eq!(pace.after(Met::Busy, TICK), SOON);
+    }
+
+    #[test]
+    fn sleeps_that_are_all_short_cost_one_look_more_at_each_gap() {
+        let mut pace = Pace::NEW;
+        let gaps = looks(&mut pace, |_| Met::Sleeper, 8);
+        assert_eq!(gaps, [100, 100, 100, 200, 100, 400, 100, 800]);
+    }
+
+    #[test]
+    fn where_nothing_waits_the_next_look_is_neither_farther_nor_closer() {
+        let mut pace = Pace { gap: 2 * SOON, ..Pace::NEW };
+        assert_eq!(looks(&mut pace, |_| Met::Nobody, 3), [200, 200, 200]);
+    }
+
+    #[test]
+    fn after_a_rest_the_looks_begin_anew_but_not_after_an_instant() {
+        let worn = Pace { gap: TICK, ..Pace::NEW };
+        for (rest, gap) in [(ms(1), TICK), (ms(10), SOON)] {
+            let mut pace = worn;
+            pace.rest(ms(50));
+            pace.begin(ms(50) + rest, TICK);
+            assert_eq!(pace.after(Met::Busy, TICK), gap);
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A look at the pools that have more work than they can take, each tick while there are any:
+//! A look at the pools that have more work than they can take, now and then while there are any:
 //! which workers keep their core from others, who needs rescue, what is stalled.
 
 use std::collections::HashMap;
@@ -8,11 +8,14 @@ use std::time::Duration;
 use super::Settings;
 use super::cpu_time::{CpuTime, Reading};
 use super::hogs::Hogs;
-use super::policy::{Calls, Progress, RETRY_AFTER, Sample, Seen, TICK, Verdict};
+use super::policy::{Calls, Met, Pace, Progress, RETRY_AFTER, Sample, Seen, TICK, Verdict};
 use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::pool::publication::Shown;
 use crate::pool::worker::Worker;
+
+/// The files of how many threads stay open at rest, at most.
+const KEPT_OPEN: usize = 64;
 
 /// What is remembered between looks.
 pub(super) struct Watch {
@@ -20,8 +23,11 @@ pub(super) struct Watch {
     groups: Vec<Watched>,
     /// Not before this moment.
     next: Duration,
+    pace: Pace,
     /// The last look found nothing.
     quiet: bool,
+    /// A worker was found, since the alarm was raised, that blocks without saying so.
+    blockers: bool,
     hogs: Hogs,
     times: ThreadTimes,
 }
@@ -52,7 +58,8 @@ pub(super) enum Found {
 impl Watch {
     pub(super) fn new(times: ThreadTimes) -> Watch {
         let (groups, hogs) = (Vec::new(), Hogs::default());
-        Watch { groups, next: Duration::ZERO, quiet: false, hogs, times }
+        let (next, pace) = (Duration::ZERO, Pace::NEW);
+        Watch { groups, next, pace, quiet: false, blockers: false, hogs, times }
     }
 
     pub(super) fn add(&mut self, group: &Arc<Group>) {
@@ -82,7 +89,9 @@ impl Watch {
         if now < self.next {
             return (found, Some(self.next));
         }
-        let mut any = false;
+        let most = tick(settings);
+        self.pace.begin(now, most);
+        let (mut any, mut met) = (false, Met::Nobody);
         for watched in &mut self.groups {
             let Some(group) = watched.group.upgrade() else { continue };
             for index in 0..group.pools.len() {
@@ -94,6 +103,7 @@ impl Watch {
                     hogs: &mut self.hogs,
                     times: &mut self.times,
                     found: &mut found,
+                    met: &mut met,
                 };
                 if let Some(stuck) = looker.look(index, stuck) {
                     watched.pools.insert(index, stuck);
@@ -105,15 +115,22 @@ impl Watch {
         // the first quiet look, or each of them would raise it again.
         let over = !any && self.quiet;
         self.quiet = !any && !over;
+        self.blockers |= met == Met::Blocker;
         if over {
-            self.times.open.clear();
+            self.pace.rest(now);
+            // Where there were blockers there will soon be more, and to open the files takes longer
+            // than a look.
+            let more = std::mem::take(&mut self.blockers);
+            if !more || self.times.open.len() > KEPT_OPEN {
+                self.times.open.clear();
+            }
         }
-        self.next = now + tick(settings);
+        self.next = now + self.pace.after(met, most);
         (found, (!over).then_some(self.next))
     }
 }
 
-/// The distance between looks.
+/// The longest distance between looks.
 fn tick(settings: &Settings) -> Duration {
     match settings.cpu_intensive_after {
         Duration::ZERO => TICK,
@@ -129,12 +146,14 @@ struct Looker<'a> {
     hogs: &'a mut Hogs,
     times: &'a mut ThreadTimes,
     found: &'a mut Vec<Found>,
+    met: &'a mut Met,
 }
 
 impl Looker<'_> {
     /// Looks at one pool; what to remember of it where it is stuck.
     fn look(&mut self, pool: usize, before: Option<Stuck>) -> Option<Stuck> {
         let look = self.group.look(pool)?;
+        *self.met = Met::Busy.max(*self.met);
         let Settings { cpu_intensive_after, stall_after, .. } = *self.settings;
         let Stuck { mut progress, workers: mut seen } = before.unwrap_or_else(|| Stuck {
             progress: Progress::first(self.now, look.taken),
@@ -152,6 +171,9 @@ impl Looker<'_> {
                     (seen, verdict)
                 }
             };
+            if thread.is_some_and(|thread| thread.asleep) && !cpu_intensive_after.is_zero() {
+                *self.met = Met::Sleeper.max(*self.met);
+            }
             let why = match verdict {
                 Verdict::Fine => None,
                 Verdict::CpuIntensive => Some(Excuse::Intensive),
@@ -160,6 +182,9 @@ impl Looker<'_> {
             if let Some(why) = why
                 && self.group.excuse(&worker, shown.instance, why)
             {
+                if why == Excuse::Asleep {
+                    *self.met = Met::Blocker;
+                }
                 let hits = self.hogs.caught((shown.label.name)(), shown.label.site, why);
                 self.found.push(Found::Caught { shown, why, hits });
             }
