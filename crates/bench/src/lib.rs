@@ -8,6 +8,7 @@
 //! * [`workqueue`]: the kernel's own workqueue test, for each affinity scope and for the old
 //!   design.
 //! * [`advice`]: what a run says about the scope to choose, in sentences.
+//! * [`report`]: a run as one HTML file.
 //!
 //! Nothing here prints: `corewise bench` and `bench-peers` do. What may be compared with what:
 //! numbers of one call of one program. Records of different calls were measured on different
@@ -17,6 +18,7 @@ pub mod advice;
 pub mod names;
 pub mod paired;
 pub mod record;
+pub mod report;
 pub mod stats;
 pub mod workqueue;
 

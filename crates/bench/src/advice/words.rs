@@ -95,13 +95,13 @@ fn lead(layout: &Layout, questions: &[Question]) -> String {
 /// It is better somewhere and worse nowhere.
 fn switch(layout: &Layout, questions: &[Question], winner: &Tally, reference: Place) -> String {
     format!(
-        "Use {}{}: it did better than {} in {} of {} and worse in none, beyond the noise ({}). {}",
+        "Use {}{}: it did better than {} in {} of {}, by {}, and worse in none beyond the noise. {}",
         winner.place,
         alike_note(layout, questions, winner.place),
         named(reference),
         winner.better.len(),
         count(questions.len(), "comparison"),
-        list_of(questions, &winner.better, winner.place),
+        range_of(questions, &winner.better, winner.place),
         how(winner.place),
     ) + chance_note(questions, winner.better.len())
 }
@@ -305,6 +305,18 @@ fn list_of(questions: &[Question], which: &[usize], place: Place) -> String {
         })
         .collect();
     join(&told)
+}
+
+/// `1.42 times`, or `1.42 to 6.3 times`.
+fn range_of(questions: &[Question], which: &[usize], place: Place) -> String {
+    let against = which.iter().filter_map(|&n| questions[n].against(place));
+    let ratios = against.map(|against| against.ratio.summary.median);
+    let (least, most) = ratios
+        .fold((f64::INFINITY, 0.0_f64), |(least, most), ratio| (least.min(ratio), most.max(ratio)));
+    match most - least < 0.005 {
+        true => format!("{least:.2} times"),
+        false => format!("{least:.2} to {most:.2} times"),
+    }
 }
 
 fn times(ratio: f64) -> String {

@@ -1,0 +1,95 @@
+//! What the page says of each workload, of its metrics, and of what is unfair.
+
+/// What a workload does, in a few sentences; nothing where it isn't known here.
+pub(super) fn workload(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "kernel_test" => {
+            "The kernel's own workqueue test: one thread pinned on each CPU, each with one item in \
+             flight. What is timed is the queueing call alone, not the round trip; the rate is that \
+             of all items up to the end of a flush. With \"inline\", who waits takes an item back \
+             that hasn't started, and runs it."
+        }
+        "storm" => {
+            "Producers outside of the pool queue tiny items as fast as they can, and wait for all. \
+             Reused items are made once and cost no allocation; boxed closures cost one each: the \
+             two are never compared with each other. With \"striped\", each producer counts its \
+             items on a cache line of its own."
+        }
+        "inside" => "One task spawns all the others: no thread from outside takes part.",
+        "fan" => {
+            "One task makes 64, each of these makes 64 more, and somebody waits for all: what it \
+             takes to spread work and to bring it together again."
+        }
+        "pingpong" => {
+            "One item in flight from a thread outside, from the call to the wake-up of who waits for \
+             it. On the same CPU it costs two switches; on two CPUs (cross) somebody who sleeps has \
+             to be woken; free is wherever the system puts them. With a gap, the worker has gone to \
+             sleep. Low times bought by spinning show in the CPU time."
+        }
+        "mix" => {
+            "Items arrive at a fixed rate, and one in ten blocks for a millisecond: how long the \
+             short ones take from the moment when they were due. With \"hint\", the blocking items \
+             say so in the runtime's own way."
+        }
+        "oversubscribed" => "The storm again, with four producers for each CPU.",
+        "idle" => "What is burnt while there is nothing to do.",
+        _ => return None,
+    })
+}
+
+/// A metric's name as a heading.
+pub(super) fn metric(stem: &str) -> String {
+    let words = match stem {
+        "items_per_second" => "Throughput",
+        "call" => "Time of the queueing call",
+        "latency" => "Latency",
+        "makespan" => "Time for all",
+        "short" => "Latency of the short items",
+        "cpu_per_item" => "CPU time per item",
+        "cpu_seconds" => "CPU time",
+        "voluntary_switches" => "Voluntary context switches",
+        "threads" => "Threads",
+        "peak_rss" => "Largest memory",
+        "allocations_per_item" => "Allocations per item",
+        other => {
+            let words = other.replace('_', " ");
+            let mut letters = words.chars();
+            return match letters.next() {
+                Some(first) => first.to_uppercase().chain(letters).collect(),
+                None => "Unnamed".to_owned(),
+            };
+        }
+    };
+    words.to_owned()
+}
+
+/// How to read any of the charts.
+pub(super) const READING: [&str; 4] = [
+    "A bar or a point is the median of the runs that count, a whisker reaches from the smallest run \
+     to the largest. Whiskers that overlap are no proof of anything; nor is one run of this page.",
+    "Variants of one program were run round by round in random order, so that what drifts hits all \
+     of them. The two programs were run at different moments: compare within a chart, never across \
+     two.",
+    "Points: circle p50, square p90 or p95, triangle p99, diamond p99.9, bar the largest. Filled \
+     solid: Corewise. Hatched: the old design, or a bare floor. Light: other runtimes.",
+    "Something is called a difference where the 95 % interval of the ratio of pairs excludes 1, the \
+     ratio is off by more than 5 %, and by more than scopes with the same pods were.",
+];
+
+/// What to bear in mind when other runtimes stand beside.
+pub(super) const UNFAIR: [&str; 7] = [
+    "Reused items are Corewise's best case, and few peers have anything like them: against boxed \
+     closures they win by the allocator. That is why the two have charts of their own.",
+    "Who spins answers fast and burns CPU; who sleeps pays for a wake-up. Look at the CPU time beside \
+     each latency.",
+    "The default allocator frees slowly what another thread allocated, and that hurts boxed closures \
+     of every runtime. Under another allocator the order may differ.",
+    "Each runtime has as many workers as there are CPUs, or one where it is pinned. Threads of its \
+     own (a garbage collector, a compiler, a poller) come on top and are counted in the CPU time.",
+    "Rayon, oneTBB and ForkJoinPool are made for work that is spawned from within and helps while \
+     it waits; a storm from outside isn't what they are tuned for. Async runtimes make a task with a \
+     waker where a closure would do.",
+    "Go has goroutines, no pool: its channel variant is the nearer match. Java is measured warm.",
+    "On a virtual machine with few CPUs, waking a CPU that sleeps costs more than everything else, \
+     and sharding can't be seen at all.",
+];

@@ -1,0 +1,275 @@
+//! The page from made-up records: whole, well-formed, and with every record in a table.
+
+use std::collections::HashSet;
+
+use quick_xml::Reader;
+use quick_xml::events::Event;
+
+use super::{Page, render};
+use crate::advice::Advice;
+use crate::record::Record;
+
+fn record(case: &str, variant: &str, metric: &str, unit: &str, median: f64) -> Record {
+    Record {
+        bench: "workqueue".into(),
+        case: case.into(),
+        variant: variant.into(),
+        metric: metric.into(),
+        unit: unit.into(),
+        median,
+        min: median * 0.9,
+        max: median * 1.2,
+        runs: 7,
+    }
+}
+
+/// What one variant of one case gives.
+fn of_variant(case: &str, variant: &str, size: f64) -> Vec<Record> {
+    vec![
+        record(case, variant, "items_per_second", "items/s", 1e6 * size),
+        record(case, variant, "call_p50", "ns", 90.0 / size),
+        record(case, variant, "call_p99", "ns", 9_000.0 / size),
+        record(case, variant, "call_p90", "ns", 900.0 / size),
+        record(case, variant, "cpu_per_item", "ns", 80.0),
+        record(case, variant, "peak_rss", "bytes", 3e7),
+        record(case, variant, "allocations_per_item", "count", 0.0),
+    ]
+}
+
+fn own() -> Vec<Record> {
+    let mut records = Vec::new();
+    for case in ["kernel_test", "storm/boxed", "storm/reused"] {
+        for (n, scope) in ["cpu", "cache", "cache_shard", "cache_shard:4"].iter().enumerate() {
+            records.extend(of_variant(&format!("{case}/{scope}"), "corewise", 1.0 + n as f64));
+        }
+        records.extend(of_variant(&format!("{case}/cache"), "before", 0.3));
+    }
+    records.push(record("headline", "corewise", "cache_shard_vs_before_items", "ratio", 3.4));
+    records
+}
+
+fn peers() -> Vec<Record> {
+    let mut records = Vec::new();
+    for (n, peer) in ["corewise", "crossbeam", "rayon", "tokio"].iter().enumerate() {
+        records.extend(of_variant("storm/boxed", peer, 4.0 - n as f64));
+    }
+    records.push(record("headline", "corewise", "storm_boxed_vs_best_peer", "ratio", 1.3));
+    records
+}
+
+fn page(own: &[Record], peers: &[Record]) -> String {
+    let facts = [("Machine".to_owned(), "two <fast> CPUs & more".to_owned())];
+    let advice = Advice {
+        lead: "Leave it: `Workqueue::builder(\"<x>\")`.".into(),
+        findings: vec!["kernel_test: alike.".into()],
+        limits: vec!["Few CPUs.".into()],
+    };
+    let page =
+        Page { name: "workqueue", facts: &facts, advice: Some(&advice), records: own, peers };
+    render(&page)
+}
+
+/// The names of all elements, their ids and what refers to them; everything that is opened is
+/// closed, and nothing is loaded from elsewhere.
+fn check(html: &str) {
+    let mut reader = Reader::from_str(html);
+    let mut open: Vec<String> = Vec::new();
+    let (mut ids, mut wanted) = (HashSet::new(), Vec::new());
+    // HTML's elements without an end, as far as the page has them.
+    reader.config_mut().check_end_names = false;
+    loop {
+        match reader.read_event().unwrap() {
+            Event::Start(element) => {
+                let name = element.name().as_ref().to_owned();
+                assert!(
+                    !["script", "link", "img", "iframe", "object", "image", "use"]
+                        .contains(&name.as_str()),
+                    "<{name}> loads or runs something"
+                );
+                for attribute in element.html_attributes() {
+                    let attribute = attribute.unwrap();
+                    let key = attribute.key.as_ref().to_owned();
+                    let value = attribute.value.into_owned();
+                    assert!(!key.starts_with("on") && key != "src", "{key}=\"{value}\"");
+                    match key.as_str() {
+                        "id" => assert!(ids.insert(value.clone()), "two elements have id {value}"),
+                        "aria-labelledby" => wanted.extend(value.split(' ').map(str::to_owned)),
+                        "href" => {
+                            wanted.push(value.strip_prefix('#').expect("it leads away").to_owned());
+                        }
+                        _ => {}
+                    }
+                    for number in ["NaN", "inf"] {
+                        assert!(key == "value" || !value.contains(number), "{key}=\"{value}\"");
+                    }
+                }
+                if name != "meta" {
+                    open.push(name);
+                }
+            }
+            Event::End(element) => {
+                let name = element.name().as_ref().to_owned();
+                assert_eq!(open.pop().as_deref(), Some(name.as_str()));
+            }
+            Event::Eof => break,
+            _ => {}
+        }
+    }
+    assert_eq!(open, [""; 0]);
+    for id in wanted {
+        assert!(ids.contains(&id), "nothing has id {id}");
+    }
+    for elsewhere in ["http:", "https:", "@import", "url(h", "url('", "url(\"", "data:"] {
+        assert!(!html.contains(elsewhere), "{elsewhere}");
+    }
+}
+
+/// The rows of all tables, as (metric, median, least, most).
+fn rows(html: &str) -> Vec<Vec<String>> {
+    let rows = html.split("<tr>").skip(1).map(|row| row.split("</tr>").next().unwrap());
+    let values = rows.map(|row| {
+        let datas = row.split("<data value=\"").skip(1);
+        datas.map(|data| data.split('"').next().unwrap().to_owned()).collect::<Vec<_>>()
+    });
+    values.filter(|values| !values.is_empty()).collect()
+}
+
+#[track_caller]
+fn every_record_is_in_a_table(html: &str, records: &[&[Record]]) {
+    let mut expected: Vec<Vec<String>> = records
+        .iter()
+        .flat_map(|records| records.iter())
+        .map(|r| [r.median, r.min, r.max].map(|value| value.to_string()).to_vec())
+        .collect();
+    let mut found = rows(html);
+    expected.sort();
+    found.sort();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn the_page_is_whole_and_has_every_record_once() {
+    let (own, peers) = (own(), peers());
+    let html = page(&own, &peers);
+    check(&html);
+    every_record_is_in_a_table(&html, &[&own, &peers]);
+    assert!(html.contains("two &lt;fast&gt; CPUs &amp; more"));
+    assert!(html.contains("<code>Workqueue::builder(&quot;&lt;x&gt;&quot;)</code>"));
+    assert!(html.contains("cache_shard (default)") && html.contains("before (cache)"));
+    assert!(html.contains("What is unfair to whom"));
+    assert_eq!(html, page(&own, &peers), "it is not deterministic");
+}
+
+#[test]
+fn peers_stand_beside_the_scopes_of_the_same_case_in_pictures_of_their_own() {
+    let html = page(&own(), &peers());
+    let boxed = html.split("storm/boxed</h3>").nth(1).unwrap().split("<h3").next().unwrap();
+    assert!(boxed.contains("class=\"charts both\""));
+    let (by_scope, beside) = (boxed.find("Throughput by scope"), boxed.find("Throughput beside"));
+    assert!(by_scope < beside && beside < boxed.find("Time of the queueing call by scope"));
+    let picture = boxed.split("<svg").nth(1).unwrap();
+    assert!(!picture.contains("tokio"), "one axis for two programs");
+    let reused = html.split("storm/reused</h3>").nth(1).unwrap();
+    assert!(reused.contains("class=\"charts\"") && !reused.contains("tokio"));
+}
+
+#[test]
+fn each_picture_has_a_title_a_description_and_a_table_behind_it() {
+    let html = page(&own(), &peers());
+    let pictures = html.matches("role=\"img\"").count();
+    // Throughput, calls and CPU time of three cases, and of the one that peers have too.
+    assert_eq!(pictures, 3 * 3 + 3);
+    assert_eq!(html.matches("<desc ").count(), pictures);
+    assert_eq!(html.matches("<figcaption>").count(), pictures);
+    assert_eq!(html.matches("<summary>The figures</summary>").count(), pictures);
+    let lanes: Vec<&str> = html.split("class=\"lane\"").skip(1).take(3).collect();
+    for (lane, label) in lanes.iter().zip(["p50", "p90", "p99"]) {
+        assert!(lane.split("</text>").next().unwrap().ends_with(label), "they are in order");
+    }
+}
+
+#[test]
+fn long_and_hostile_names_are_cut_in_pictures_and_whole_in_tables() {
+    let name = format!("{}<script>alert(1)</script>\u{202e}\"'&", "a very long name ".repeat(20));
+    let own = of_variant(&format!("{name}/cpu"), &name, 1.0);
+    let html = page(&own, &of_variant(&name, &name, 1.0));
+    check(&html);
+    assert!(!html.contains("<script"));
+    every_record_is_in_a_table(&html, &[&own, &of_variant(&name, &name, 1.0)]);
+    let names = html.split("class=\"name\"").skip(1);
+    for shown in names.map(|text| text.split("</text>").next().unwrap()) {
+        let shown = shown.split('>').nth(1).unwrap();
+        assert!(shown.contains('…') && !shown.contains('\u{202e}'), "{shown}");
+    }
+}
+
+#[test]
+fn zero_and_huge_values_and_none_at_all_stay_inside() {
+    let mut records = Vec::new();
+    for (scope, value) in [("cpu", 0.0), ("smt", 1e300), ("cache", 1e-300), ("numa", f64::MAX)] {
+        for (metric, unit) in [("items_per_second", "items/s"), ("call_p50", "ns"), ("x", "y")] {
+            let case = format!("kernel_test/{scope}");
+            let mut one = record(&case, "corewise", metric, unit, value);
+            (one.min, one.max) = (0.0, value);
+            records.push(one);
+        }
+    }
+    let html = page(&records, &[]);
+    check(&html);
+    every_record_is_in_a_table(&html, &[&records]);
+    for x in html.split(" x1=\"").skip(1).map(|rest| rest.split('"').next().unwrap()) {
+        let x: f64 = x.parse().unwrap();
+        assert!((0.0..=540.0).contains(&x), "{x}");
+    }
+    check(&page(&[], &[]));
+    let empty = Page { name: "", facts: &[], advice: None, records: &[], peers: &[] };
+    check(&render(&empty));
+}
+
+#[test]
+fn one_variant_has_tables_and_percentiles_but_no_single_bar() {
+    let records = of_variant("kernel_test/cpu", "corewise", 1.0);
+    let html = page(&records, &[]);
+    check(&html);
+    every_record_is_in_a_table(&html, &[&records]);
+    assert_eq!(html.matches("role=\"img\"").count(), 1, "only the percentiles are more than one");
+    assert!(!html.contains("<nav"), "there is one workload");
+    assert!(!html.contains("unfair"), "there are no peers");
+}
+
+#[test]
+fn twenty_variants_have_a_row_each_that_doesnt_touch_the_next() {
+    let peers: Vec<Record> =
+        (0..20).flat_map(|n| of_variant("storm/boxed", &format!("peer {n}"), n as f64)).collect();
+    let html = page(&[], &peers);
+    check(&html);
+    every_record_is_in_a_table(&html, &[&peers]);
+    let picture = html.split("role=\"img\"").nth(1).unwrap().split("</svg>").next().unwrap();
+    let bars: Vec<(f64, f64)> = picture
+        .split("class=\"bar\"")
+        .skip(1)
+        .map(|bar| {
+            let of = |key: &str| {
+                let rest = bar.split(key).nth(1).unwrap();
+                rest.split('"').next().unwrap().parse::<f64>().unwrap()
+            };
+            (of(" y=\""), of(" height=\""))
+        })
+        .collect();
+    assert_eq!(bars.len(), 20);
+    assert!(bars.windows(2).all(|pair| pair[0].0 + pair[0].1 < pair[1].0));
+    assert!(picture.contains("And 8 more; the table has all."));
+}
+
+#[test]
+fn workloads_that_nobody_knows_are_drawn_as_well() {
+    let records = [
+        record("new/thing/cpu", "corewise", "speed_of_light", "m/s", 3e8),
+        record("new/thing/smt", "corewise", "speed_of_light", "m/s", 2e8),
+        record("new/thing/smt", "corewise", "", "", 2e8),
+    ];
+    let html = page(&records, &[]);
+    check(&html);
+    every_record_is_in_a_table(&html, &[&records]);
+    assert!(html.contains("Speed of light by scope"));
+}
