@@ -1,6 +1,15 @@
 //! The command line, parsed: no I/O here.
 
-use corewise_bench::workqueue::suite::Size;
+/// How large a call is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Size {
+    /// Items per thread.
+    pub(crate) items: usize,
+    /// Rounds that count.
+    pub(crate) rounds: usize,
+    /// Seed of the orders and of the intervals.
+    pub(crate) seed: u64,
+}
 
 pub(crate) const USAGE: &str = "\
 Usage: bench-peers workqueue [--items N] [--rounds N] [--seed N]

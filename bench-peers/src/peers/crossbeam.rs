@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 
 use corewise_bench::BenchError;
-use corewise_bench::workqueue::kernel_test::Queue;
+use corewise_bench::workqueue::runtime::{Runtime, Signal};
 use corewise_sync::Unparker;
 use crossbeam_channel::Sender;
 
@@ -37,7 +37,11 @@ impl ChannelPool {
     }
 }
 
-impl Queue for ChannelPool {
+/// A channel has no flush. The workload has waited for each item, so there is nothing left to wait
+/// for: a peer that can't flush pays nothing for it.
+impl Runtime for ChannelPool {}
+
+impl Signal for ChannelPool {
     type Item = Job;
 
     fn item(&self, done: Unparker) -> Job {
@@ -49,10 +53,6 @@ impl Queue for ChannelPool {
         let sent = sender.send(Arc::clone(item));
         sent.expect("the workers receive for as long as the pool lives");
     }
-
-    /// A channel has no flush. The workload has waited for each item, so there is nothing left to
-    /// wait for: a peer that can't flush pays nothing for it.
-    fn flush(&self) {}
 }
 
 impl Drop for ChannelPool {

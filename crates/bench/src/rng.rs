@@ -12,7 +12,7 @@ impl Rng {
         Rng { counter: seed }
     }
 
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.counter = self.counter.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.counter;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -2,35 +2,54 @@
 //!
 //! It is built as well as that design allows, so that it is a fair opponent: the lock is the
 //! standard library's futex mutex, held for a push or a pop only; a submitter notifies only where a
-//! worker is idle, and after it has let go of the lock; items are counted references, so queueing
-//! one allocates nothing (but the list's own growth, once); workers are pinned to their cache, one
-//! per CPU.
+//! worker is idle, and after it has let go of the lock; reused items are counted references, so
+//! queueing one allocates nothing (but the list's own growth, once), and a closure costs one
+//! allocation; workers are pinned to their cache, one per CPU. A worker that says it blocks is
+//! replaced meanwhile, and comes back to idle where it is one too many.
 //!
 //! The kernel's was a list under `pool->lock` with the cache as its pod (`WQ_AFFN_CACHE`, the
 //! default before 7.1).
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread;
 
 use corewise_sync::{Completion, Condvar, Mutex, Unparker};
-use corewise_topology::{AffinityScope, Machine, Pods, current_cpu};
+use corewise_topology::{AffinityScope, CpuSet, Machine, Pods, current_cpu};
 
 use crate::error::BenchError;
-use crate::workqueue::kernel_test::Queue;
+use crate::workqueue::runtime::{Reuse, Runtime, Signal, Spawn};
+use crate::workqueue::tiny::Tiny;
 
 /// Something to run, again and again.
-pub type Job = Arc<dyn Fn() + Send + Sync>;
+pub type Shared = Arc<dyn Fn() + Send + Sync>;
 
-/// The pools. Dropping them runs what is queued and joins the workers.
+enum Job {
+    Shared(Shared),
+    Once(Box<dyn FnOnce() + Send>),
+}
+
+/// The pools, and their owner. Dropping it runs what is queued and joins the workers.
 pub struct LockedPools {
+    handle: Handle,
+}
+
+/// Queues on the pools. After their owner was dropped nothing that it queues runs.
+#[derive(Clone)]
+pub struct Handle {
+    all: Arc<All>,
+}
+
+struct All {
     pools: Vec<Arc<Pool>>,
     /// The pool of each CPU, by number; 0 for CPUs in no pool.
     by_cpu: Vec<usize>,
-    workers: Vec<thread::JoinHandle<()>>,
 }
 
 struct Pool {
+    machine: Machine,
+    cpus: CpuSet,
     /// L: is the lock; guards everything about the pool.
     state: Mutex<State>,
     /// L: waited on with `state`: there is work, or the end.
@@ -42,9 +61,26 @@ struct Pool {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Job>,
+    /// Workers that may run at once.
+    base: usize,
     idle: usize,
+    /// Workers in a job, those that block there included.
     running: usize,
+    blocked: usize,
     closed: bool,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl State {
+    /// Whether one more worker may take a job.
+    fn has_room(&self) -> bool {
+        self.running - self.blocked < self.base
+    }
+}
+
+thread_local! {
+    /// The pool that this thread works for.
+    static MINE: RefCell<Option<Arc<Pool>>> = const { RefCell::new(None) };
 }
 
 impl LockedPools {
@@ -56,68 +92,69 @@ impl LockedPools {
     pub fn new(machine: &Machine) -> Result<LockedPools, BenchError> {
         let pods = Pods::new(machine.topology(), 1);
         let online = machine.online();
-        let mut all = LockedPools { pools: Vec::new(), by_cpu: Vec::new(), workers: Vec::new() };
-        for pod in pods.scope(AffinityScope::Cache) {
-            let cpus = pod.cpus.intersection(&online);
-            if cpus.is_empty() {
-                continue;
-            }
-            let pool = Arc::new(Pool {
-                state: Mutex::new(State::default()),
-                work: Condvar::new(),
-                drained: Condvar::new(),
-            });
-            for cpu in &pod.cpus {
+        let caches = pods.scope(AffinityScope::Cache).iter();
+        Self::of(machine, caches.map(|pod| pod.cpus.intersection(&online)).collect())
+    }
+
+    /// One pool with one worker, on this CPU.
+    ///
+    /// # Errors
+    /// The worker couldn't be started or pinned.
+    pub fn on(machine: &Machine, cpu: u32) -> Result<LockedPools, BenchError> {
+        Self::of(machine, vec![CpuSet::from_iter([cpu])])
+    }
+
+    fn of(machine: &Machine, pods: Vec<CpuSet>) -> Result<LockedPools, BenchError> {
+        let mut all = All { pools: Vec::new(), by_cpu: Vec::new() };
+        for cpus in pods.into_iter().filter(|cpus| !cpus.is_empty()) {
+            for cpu in &cpus {
                 let cpu = cpu as usize;
-                if all.by_cpu.len() <= cpu {
-                    all.by_cpu.resize(cpu + 1, 0);
-                }
+                all.by_cpu.resize(all.by_cpu.len().max(cpu + 1), 0);
                 all.by_cpu[cpu] = all.pools.len();
             }
-            all.pools.push(Arc::clone(&pool));
-            for _ in &cpus {
-                all.start_worker(machine, &pool, &cpus)?;
-            }
+            all.pools.push(Arc::new(Pool {
+                machine: machine.clone(),
+                state: Mutex::new(State { base: cpus.len(), ..State::default() }),
+                cpus,
+                work: Condvar::new(),
+                drained: Condvar::new(),
+            }));
         }
         if all.pools.is_empty() {
             return Err(BenchError::Nothing { what: "online CPUs" });
         }
-        Ok(all)
-    }
-
-    /// Starts a worker. An error drops `self`, which ends those started before.
-    fn start_worker(
-        &mut self,
-        machine: &Machine,
-        pool: &Arc<Pool>,
-        cpus: &corewise_topology::CpuSet,
-    ) -> Result<(), BenchError> {
-        let (machine, pool, cpus) = (machine.clone(), Arc::clone(pool), cpus.clone());
-        let pinned = Arc::new((Mutex::new(Ok(())), Completion::new()));
-        let told = Arc::clone(&pinned);
-        let builder = thread::Builder::new().name("before".to_owned());
-        let worker = builder.spawn(move || {
-            let result = machine.pin_current_thread(&cpus).map(drop);
-            let is_pinned = result.is_ok();
-            *told.0.lock() = result;
-            told.1.complete();
-            if is_pinned {
-                pool.run();
+        // From here on a drop ends those that were started.
+        let pools = LockedPools { handle: Handle { all: Arc::new(all) } };
+        for pool in &pools.handle.all.pools {
+            for _ in &pool.cpus {
+                let pinned = Arc::new((Mutex::new(Ok(())), Completion::new()));
+                let told = Arc::clone(&pinned);
+                pool.start_worker(move |result| {
+                    *told.0.lock() = result;
+                    told.1.complete();
+                })?;
+                pinned.1.wait();
+                std::mem::replace(&mut *pinned.0.lock(), Ok(()))?;
             }
-        });
-        self.workers.push(worker.map_err(BenchError::Thread)?);
-        pinned.1.wait();
-        let result = std::mem::replace(&mut *pinned.0.lock(), Ok(()));
-        Ok(result?)
+        }
+        Ok(pools)
     }
 
-    /// Queues a job on the pool of the cache of the CPU that this is called on.
-    pub fn queue_job(&self, job: &Job) {
-        let here = current_cpu().and_then(|cpu| self.by_cpu.get(cpu as usize).copied());
-        let pool = &self.pools[here.unwrap_or(0)];
+    /// Queues on them.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+}
+
+impl Handle {
+    /// Queues on the pool of the cache of the CPU that this is called on.
+    fn push(&self, job: Job) {
+        let all = &*self.all;
+        let here = current_cpu().and_then(|cpu| all.by_cpu.get(cpu as usize).copied());
+        let pool = &all.pools[here.unwrap_or(0)];
         let mut state = pool.state.lock();
-        state.queue.push_back(Arc::clone(job));
-        let wake = state.idle > 0;
+        state.queue.push_back(job);
+        let wake = state.idle > 0 && state.has_room();
         drop(state);
         if wake {
             pool.work.notify_one();
@@ -126,21 +163,46 @@ impl LockedPools {
 }
 
 impl Pool {
+    /// Starts a worker, which tells whether it could be pinned, and works if so.
+    fn start_worker(
+        self: &Arc<Self>,
+        tell: impl FnOnce(Result<(), BenchError>) + Send + 'static,
+    ) -> Result<(), BenchError> {
+        let pool = Arc::clone(self);
+        let builder = thread::Builder::new().name("before".to_owned());
+        let worker = builder.spawn(move || {
+            let result = pool.machine.pin_current_thread(&pool.cpus).map(drop);
+            let is_pinned = result.is_ok();
+            tell(result.map_err(BenchError::from));
+            if is_pinned {
+                MINE.with_borrow_mut(|mine| *mine = Some(Arc::clone(&pool)));
+                pool.run();
+            }
+        });
+        self.state.lock().threads.push(worker.map_err(BenchError::Thread)?);
+        Ok(())
+    }
+
     /// A worker's loop: runs until the pool is closed and empty.
     fn run(&self) {
         let mut state = self.state.lock();
         loop {
-            if let Some(job) = state.queue.pop_front() {
+            let job = if state.has_room() { state.queue.pop_front() } else { None };
+            if let Some(job) = job {
                 state.running += 1;
                 drop(state);
-                job();
-                drop(job);
+                match job {
+                    Job::Shared(job) => job(),
+                    Job::Once(job) => job(),
+                }
                 state = self.state.lock();
                 state.running -= 1;
                 if state.running == 0 && state.queue.is_empty() {
                     self.drained.notify_all();
                 }
-            } else if state.closed {
+            } else if state.closed && state.queue.is_empty() {
+                // Others may wait for room that nobody needs any more.
+                self.work.notify_all();
                 return;
             } else {
                 state.idle += 1;
@@ -149,21 +211,31 @@ impl Pool {
             }
         }
     }
+
+    /// This worker is about to block: another one takes its place.
+    fn block(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        state.blocked += 1;
+        let (wanted, idle) = (!state.queue.is_empty(), state.idle > 0);
+        drop(state);
+        if idle {
+            if wanted {
+                self.work.notify_one();
+            }
+        } else {
+            // One that the system refuses is missed, and no more.
+            let _ = self.start_worker(|_| ());
+        }
+    }
+
+    fn unblock(&self) {
+        self.state.lock().blocked -= 1;
+    }
 }
 
-impl Queue for LockedPools {
-    type Item = Job;
-
-    fn item(&self, done: Unparker) -> Job {
-        Arc::new(move || done.unpark())
-    }
-
-    fn queue(&self, item: &Job) {
-        self.queue_job(item);
-    }
-
+impl Runtime for Handle {
     fn flush(&self) {
-        for pool in &self.pools {
+        for pool in &self.all.pools {
             let mut state = pool.state.lock();
             while state.running > 0 || !state.queue.is_empty() {
                 state = pool.drained.wait(state);
@@ -172,15 +244,57 @@ impl Queue for LockedPools {
     }
 }
 
+impl Signal for Handle {
+    type Item = Shared;
+
+    fn item(&self, done: Unparker) -> Shared {
+        Arc::new(move || done.unpark())
+    }
+
+    fn queue(&self, item: &Shared) {
+        self.push(Job::Shared(Arc::clone(item)));
+    }
+}
+
+impl Reuse for Handle {
+    type Item = Shared;
+
+    fn reusable(&self, tiny: Tiny) -> Shared {
+        Arc::new(move || tiny.run())
+    }
+
+    fn requeue(&self, item: &Shared) -> bool {
+        self.push(Job::Shared(Arc::clone(item)));
+        true
+    }
+}
+
+impl Spawn for Handle {
+    const HAS_HINT: bool = true;
+
+    fn spawn<F: FnOnce() + Send + 'static>(&self, closure: F) {
+        self.push(Job::Once(Box::new(closure)));
+    }
+
+    fn blocking(f: impl FnOnce()) {
+        let Some(pool) = MINE.with_borrow(Option::clone) else { return f() };
+        pool.block();
+        f();
+        pool.unblock();
+    }
+}
+
 impl Drop for LockedPools {
     fn drop(&mut self) {
-        for pool in &self.pools {
+        for pool in &self.handle.all.pools {
             pool.state.lock().closed = true;
             pool.work.notify_all();
-        }
-        for worker in self.workers.drain(..) {
-            // A worker that panicked has no more to say here.
-            drop(worker.join());
+            loop {
+                // Not in the lock: a worker that blocks may start another while it is ending.
+                let Some(worker) = pool.state.lock().threads.pop() else { break };
+                // A worker that panicked has no more to say here.
+                drop(worker.join());
+            }
         }
     }
 }
@@ -191,24 +305,53 @@ mod tests {
     use corewise_sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
-    fn every_job_runs_once_per_queueing_and_flush_waits_for_all() {
+    fn everything_runs_once_per_queueing_and_flush_waits_for_all() {
         let machine = Machine::synthetic("l3:2 core:2 pu:1").unwrap();
         let pools = LockedPools::new(&machine).unwrap();
-        assert_eq!((pools.pools.len(), pools.workers.len()), (2, 4));
+        let handle = pools.handle();
+        assert_eq!(handle.all.pools.len(), 2);
+        assert!(handle.all.pools.iter().all(|pool| pool.state.lock().threads.len() == 2));
         let ran = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&ran);
-        let job: Job = Arc::new(move || {
+        let job: Shared = Arc::new(move || {
             count.fetch_add(1, Ordering::Relaxed);
         });
         thread::scope(|scope| {
             for _ in 0..3 {
-                scope.spawn(|| (0..1_000).for_each(|_| pools.queue_job(&job)));
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        handle.push(Job::Shared(Arc::clone(&job)));
+                        let once = Arc::clone(&job);
+                        handle.spawn(move || once());
+                    }
+                });
             }
         });
-        pools.flush();
+        handle.flush();
         assert_eq!(ran.load(Ordering::Relaxed), 3_000);
-        pools.queue_job(&job);
+        handle.push(Job::Shared(Arc::clone(&job)));
         drop(pools);
         assert_eq!(ran.load(Ordering::Relaxed), 3_001, "a drop runs what is queued");
+    }
+
+    #[test]
+    fn a_worker_that_says_it_blocks_is_replaced() {
+        let machine = Machine::synthetic("core:1 pu:1").unwrap();
+        let pools = LockedPools::new(&machine).unwrap();
+        // Each waits for the one behind it: with one worker that would never end.
+        let events: Vec<_> = (0..4).map(|_| Arc::new(Completion::new())).collect();
+        for pair in events.windows(2) {
+            let (mine, next) = (Arc::clone(&pair[0]), Arc::clone(&pair[1]));
+            pools.handle().spawn(move || {
+                Handle::blocking(|| next.wait());
+                mine.complete();
+            });
+        }
+        let last = Arc::clone(&events[3]);
+        pools.handle().spawn(move || last.complete());
+        pools.handle().flush();
+        events[0].wait();
+        let state = pools.handle().all.pools[0].state.lock();
+        assert_eq!((state.running, state.blocked), (0, 0));
     }
 }

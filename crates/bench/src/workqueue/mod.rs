@@ -7,9 +7,12 @@
 //! several runtimes are interleaved in rounds, and ratios are made of pairs within rounds.
 //!
 //! 1. [`runtime`]: the traits that the workloads need, and [`tiny`]: the item of the storms.
-//! 2. [`kernel_test`]: the kernel's own test.
-//! 3. [`variants`]: Corewise's queues, and [`before`]: the old design, one locked list per cache.
-//! 4. [`suite`]: runs them against each other and makes records of it.
+//! 2. The workloads: [`kernel_test`], [`storm`], [`inside`], [`pingpong`], [`mix`], [`idle`]; and
+//!    [`meter`]: what they cost.
+//! 3. [`variants`]: Corewise's queues, [`before`]: the old design, one locked list per cache, and
+//!    [`floor`]: no queue at all.
+//! 4. [`run`]: one run; [`process`]: one in a process of its own.
+//! 5. [`suite`]: runs them against each other and makes records of it.
 //!
 //! # The words
 //!
@@ -106,10 +109,22 @@
 
 pub mod before;
 pub mod case;
+pub mod floor;
+pub mod idle;
+pub mod inside;
 pub mod job;
 pub mod kernel_test;
 pub mod line;
+pub mod meter;
+pub mod mix;
+pub mod pingpong;
+pub mod process;
+pub mod rounds;
+pub mod run;
 pub mod runtime;
+pub mod storm;
 pub mod suite;
 pub mod tiny;
 pub mod variants;
+
+mod start;

@@ -54,6 +54,12 @@ pub trait Spawn: Runtime + Clone + 'static {
     fn blocking(f: impl FnOnce()) {
         f();
     }
+
+    /// Runs a closure that blocks, with the hint. A runtime that has to be told when the closure is
+    /// handed in has its own.
+    fn spawn_blocking<F: FnOnce() + Send + 'static>(&self, closure: F) {
+        self.spawn(move || Self::blocking(closure));
+    }
 }
 
 /// Items that are made once and queued again and again without an allocation.

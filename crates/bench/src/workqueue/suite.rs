@@ -1,196 +1,222 @@
-//! The kernel's test for every scope and for `before`, interleaved, as records with headlines.
+//! What `corewise bench workqueue` runs: every scope and shard size that differs on this machine,
+//! and the old design; and the headlines.
 
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::WorkerPools;
 
-use crate::error::BenchError;
-use crate::paired::{self, Plan};
+use crate::advice::{Layout, Series};
+use crate::names::{CaseName, Place};
 use crate::record::Record;
-use crate::stats::{PairedRatio, Summary};
-use crate::workqueue::before::LockedPools;
-use crate::workqueue::kernel_test::{self, Outcome};
-use crate::workqueue::variants::Corewise;
+use crate::stats::PairedRatio;
+use crate::workqueue::case::{Case, Items, Placement};
+use crate::workqueue::job::{Effort, Job};
+use crate::workqueue::rounds::{Cell, ratio, values};
 
-/// Name, unit, and where it stands.
-type Metric = (&'static str, &'static str, fn(&Outcome) -> f64);
+/// Shard sizes beside the default: those that give other pods than what there is already are run.
+pub const SHARD_SIZES: [u32; 4] = [2, 4, 16, 32];
 
-const METRICS: [Metric; 4] = [
-    ("items_per_second", "items/s", |outcome| outcome.items_per_second),
-    ("call_p50", "ns", |outcome| outcome.call_p50),
-    ("call_p90", "ns", |outcome| outcome.call_p90),
-    ("call_p95", "ns", |outcome| outcome.call_p95),
-];
-
-/// How large a run is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size {
-    /// Items per thread; the kernel's test has 50 000.
-    pub items: usize,
-    /// Rounds that count.
-    pub rounds: usize,
-    /// Seed of the order within rounds, and of the intervals.
-    pub seed: u64,
+/// The cells of the cases that `wanted` takes, grouped by case.
+pub fn cells(machine: &Machine, effort: Effort, wanted: impl Fn(Case) -> bool) -> Vec<Vec<Cell>> {
+    let layout = Layout::of(machine.topology(), &SHARD_SIZES);
+    let cases = Case::all().into_iter().filter(|case| wanted(*case));
+    cases.map(|case| group(case, machine, &layout, effort)).collect()
 }
 
-/// What the suite found.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Report {
-    /// Every metric of every variant, then the headlines.
-    pub records: Vec<Record>,
-    /// `cache_shard`'s items/s over those of `before`, pair by pair: higher is better.
-    pub items_vs_before: PairedRatio,
-    /// `before`'s median queueing call over that of `cache_shard`: higher is better.
-    pub p50_vs_before: PairedRatio,
+/// Whether a quick call runs it: what the headlines and the advice need, and a look at the rest.
+pub fn is_quick(case: Case) -> bool {
+    match case {
+        Case::KernelTest { inline } => !inline,
+        Case::Storm { striped, .. } => !striped,
+        Case::Inside | Case::Idle => true,
+        Case::PingPong { placement, gap_us } => placement == Placement::Free && gap_us == 0,
+        Case::Mix { load, hint } => load == 50 && !hint,
+        Case::Fan | Case::Oversubscribed { .. } => false,
+    }
 }
 
-enum Variant {
-    Before(LockedPools),
-    Corewise(AffinityScope, Corewise),
-}
-
-impl Variant {
-    /// Case and variant name of its records.
-    fn names(&self) -> (String, &'static str) {
-        match self {
-            // Its pods are the caches.
-            Variant::Before(_) => (case(AffinityScope::Cache), "before"),
-            Variant::Corewise(scope, _) => (case(*scope), "corewise"),
+fn group(case: Case, machine: &Machine, layout: &Layout, effort: Effort) -> Vec<Cell> {
+    let online = machine.online();
+    let cell = |runtime: String, variant: &str, place: Option<Place>| Cell {
+        job: Job::new(case, &runtime, &online, effort),
+        case: place.map_or(case.to_string(), |place| format!("{case}/{place}")),
+        variant: variant.to_owned(),
+        count: counts(case),
+    };
+    let corewise = |place: Place| cell(format!("corewise/{place}"), "corewise", Some(place));
+    // Its pods are the caches.
+    let cache = Place::of(AffinityScope::Cache);
+    let before = || cell("before".to_owned(), "before", Some(cache));
+    let floor = || cell("futex".to_owned(), "futex", None);
+    match case {
+        Case::PingPong { placement: Placement::Same | Placement::Cross, .. } => {
+            // One CPU is one pod, whatever the scope.
+            let cpu = Place::of(AffinityScope::Cpu);
+            let mut before = before();
+            before.case = format!("{case}/{cpu}");
+            vec![corewise(cpu), before, floor()]
+        }
+        Case::PingPong { .. } => {
+            let mut cells: Vec<Cell> = places(layout, false).into_iter().map(corewise).collect();
+            cells.extend([before(), floor()]);
+            cells
+        }
+        Case::KernelTest { inline: true } => {
+            places(layout, false).into_iter().map(corewise).collect()
+        }
+        Case::Idle => vec![corewise(Place::default()), before()],
+        _ => {
+            let mut cells: Vec<Cell> =
+                places(layout, decides(case)).into_iter().map(corewise).collect();
+            cells.push(before());
+            cells
         }
     }
+}
 
-    fn run(&self, machine: &Machine, items: usize) -> Result<Outcome, BenchError> {
-        match self {
-            Variant::Before(pools) => kernel_test::run(machine, pools, items),
-            Variant::Corewise(_, queue) => kernel_test::run(machine, queue, items),
+/// Whether one chooses a scope by this case; then two scopes with the same pods are run too, if
+/// there are any, to see how far nothing but the noise goes.
+fn decides(case: Case) -> bool {
+    match case {
+        Case::KernelTest { inline } => !inline,
+        Case::Storm { striped, .. } => !striped,
+        Case::Inside => true,
+        _ => false,
+    }
+}
+
+fn counts(case: Case) -> bool {
+    let once = [Items::Reused, Items::Boxed].map(|items| Case::Storm { items, striped: false });
+    once.contains(&case) || case == Case::Inside || case == Case::KernelTest { inline: false }
+}
+
+/// The default, and every scope and shard size with other pods than those before it. With `again`
+/// one that has the same pods as the default.
+fn places(layout: &Layout, again: bool) -> Vec<Place> {
+    let mut places = vec![Place::default()];
+    let scopes = AffinityScope::ALL.map(Place::of).into_iter();
+    for place in scopes.chain(SHARD_SIZES.map(Place::shards)) {
+        if !places.iter().any(|known| layout.same(*known, place)) {
+            places.push(place);
         }
     }
-}
-
-fn case(scope: AffinityScope) -> String {
-    format!("kernel_test/{scope}")
-}
-
-/// Runs the suite. Blocks for about `rounds` times the number of scopes times the time of one run.
-///
-/// # Errors
-/// A queue or a thread couldn't be had.
-pub fn run(machine: &Machine, size: Size) -> Result<Report, BenchError> {
-    if size.rounds == 0 {
-        return Err(BenchError::Nothing { what: "rounds" });
+    if again {
+        let mut alike = [AffinityScope::Cache, AffinityScope::System].map(Place::of).into_iter();
+        places.extend(alike.find(|place| layout.same(*place, Place::default())));
     }
-    let pools = WorkerPools::new(machine);
-    let mut variants = vec![Variant::Before(LockedPools::new(machine)?)];
-    for scope in AffinityScope::ALL {
-        variants.push(Variant::Corewise(scope, Corewise::new(&pools, scope)?));
-    }
-    let plan = Plan { rounds: size.rounds, seed: size.seed };
-    let results = paired::run(plan, &mut variants, |variant| variant.run(machine, size.items));
-    let names: Vec<_> = variants.iter().map(Variant::names).collect();
-    drop(variants);
-    pools.shutdown();
-    report(&names, &results?, size.seed)
+    places
 }
 
-fn report(
-    names: &[(String, &'static str)],
-    results: &[Vec<Outcome>],
-    seed: u64,
-) -> Result<Report, BenchError> {
-    let mut records = Vec::new();
-    for ((case, variant), outcomes) in names.iter().zip(results) {
-        records.extend(records_of(case, variant, outcomes));
-    }
-    let nothing = BenchError::Nothing { what: "rounds" };
-    let of = |case: String, variant: &str| {
-        let found = names.iter().position(|(c, v)| *c == case && *v == variant);
-        found.map_or(&[][..], |position| &results[position])
-    };
-    let ours = of(case(AffinityScope::CacheShard), "corewise");
-    let before = of(case(AffinityScope::Cache), "before");
-    let (Some(items_vs_before), Some(p50_vs_before)) = (
-        ratio(ours, before, |outcome| outcome.items_per_second, seed),
-        ratio(before, ours, |outcome| outcome.call_p50, seed),
-    ) else {
-        return Err(nothing);
-    };
-    records.push(Record::headline("workqueue", "cache_shard_vs_before_items", &items_vs_before));
-    records.push(Record::headline("workqueue", "cache_shard_vs_before_p50", &p50_vs_before));
-    Ok(Report { records, items_vs_before, p50_vs_before })
+/// The headlines: the default scope against the old design in the kernel's test, pair by pair. Those
+/// that were measured.
+pub fn headlines(series: &[Series], seed: u64) -> Vec<(&'static str, PairedRatio)> {
+    let place = |place: Place| format!("kernel_test/{place}");
+    let (ours, theirs) = (place(Place::default()), place(Place::of(AffinityScope::Cache)));
+    let ours = |metric| values(series, &ours, "corewise", metric);
+    let theirs = |metric| values(series, &theirs, "before", metric);
+    let items = ratio(ours("items_per_second"), theirs("items_per_second"), seed);
+    let p50 = ratio(theirs("call_p50"), ours("call_p50"), seed);
+    let both = [("cache_shard_vs_before_items", items), ("cache_shard_vs_before_p50", p50)];
+    both.into_iter().filter_map(|(name, ratio)| Some((name, ratio?))).collect()
 }
 
-/// The ratio of one metric of two variants, pair by pair; `None` where there are no pairs.
-pub fn ratio(
-    over: &[Outcome],
-    under: &[Outcome],
-    metric: impl Fn(&Outcome) -> f64,
-    seed: u64,
-) -> Option<PairedRatio> {
-    let over: Vec<f64> = over.iter().map(&metric).collect();
-    let under: Vec<f64> = under.iter().map(&metric).collect();
-    PairedRatio::of(&over, &under, seed)
+/// The records of all series, headlines last.
+pub fn records(series: &[Series], headlines: &[(&'static str, PairedRatio)]) -> Vec<Record> {
+    let mut records: Vec<Record> =
+        series.iter().filter_map(|one| one.record("workqueue")).collect();
+    records.extend(headlines.iter().map(|(name, of)| Record::headline("workqueue", name, of)));
+    records
 }
 
-/// The records of one variant's outcomes.
-pub fn records_of(case: &str, variant: &str, outcomes: &[Outcome]) -> Vec<Record> {
-    METRICS
-        .iter()
-        .filter_map(|(metric, unit, of)| {
-            let values: Vec<f64> = outcomes.iter().map(of).collect();
-            let summary = Summary::of(&values)?;
-            Some(Record::new("workqueue", case, variant, metric, unit, summary))
-        })
-        .collect()
+/// Whether a word of the user's names a case: its whole name, or the first segments of it.
+pub fn matches(word: &str, case: Case) -> bool {
+    let name = case.to_string();
+    let word = CaseName::of(word).workload;
+    name.strip_prefix(word.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn outcome(items_per_second: f64, call_p50: f64) -> Outcome {
-        Outcome { items_per_second, call_p50, call_p90: 2.0 * call_p50, call_p95: 3.0 * call_p50 }
+    fn names(groups: &[Vec<Cell>]) -> Vec<String> {
+        groups.iter().flatten().map(|cell| format!("{} {}", cell.case, cell.variant)).collect()
+    }
+
+    #[test]
+    fn scopes_and_shard_sizes_that_differ_are_run_and_one_twice() {
+        let machine = Machine::synthetic("l3:1 core:16 pu:2").unwrap();
+        let kernel_test = |case| case == Case::KernelTest { inline: false };
+        let groups = cells(&machine, Effort::Full, kernel_test);
+        assert_eq!(
+            names(&groups),
+            [
+                "kernel_test/cache_shard corewise",
+                "kernel_test/cpu corewise",
+                "kernel_test/smt corewise",
+                "kernel_test/cache corewise",
+                "kernel_test/cache_shard:2 corewise",
+                "kernel_test/cache_shard:4 corewise",
+                "kernel_test/cache before",
+            ]
+        );
+        let machine = Machine::synthetic("l3:1 core:2 pu:1").unwrap();
+        assert_eq!(
+            names(&cells(&machine, Effort::Full, kernel_test)),
+            [
+                "kernel_test/cache_shard corewise",
+                "kernel_test/cpu corewise",
+                "kernel_test/cache corewise",
+                "kernel_test/cache before",
+            ]
+        );
+    }
+
+    #[test]
+    fn every_case_has_cells_whose_names_are_told_apart() {
+        let machine = Machine::synthetic("l3:2 core:4 pu:2").unwrap();
+        let groups = cells(&machine, Effort::Full, |_| true);
+        assert_eq!(groups.len(), Case::all().len());
+        let mut names = names(&groups);
+        names.sort();
+        let all = names.len();
+        names.dedup();
+        assert_eq!(names.len(), all);
+        let quick = cells(&machine, Effort::Quick, is_quick);
+        assert!(quick.len() < groups.len() && quick.iter().all(|group| !group.is_empty()));
     }
 
     #[test]
     fn headlines_are_ratios_of_pairs_in_which_higher_is_better() {
-        let names = [
-            (case(AffinityScope::Cache), "before"),
-            (case(AffinityScope::Cache), "corewise"),
-            (case(AffinityScope::CacheShard), "corewise"),
+        let series = |case: &str, variant: &str, metric: &str, values: [f64; 2]| Series {
+            case: case.to_owned(),
+            variant: variant.to_owned(),
+            metric: metric.to_owned(),
+            unit: "x".to_owned(),
+            values: values.into(),
+        };
+        let all = [
+            series("kernel_test/cache", "before", "items_per_second", [100.0, 10.0]),
+            series("kernel_test/cache", "before", "call_p50", [600.0, 6_000.0]),
+            series("kernel_test/cache", "corewise", "call_p50", [1.0, 1.0]),
+            series("kernel_test/cache_shard", "corewise", "items_per_second", [500.0, 50.0]),
+            series("kernel_test/cache_shard", "corewise", "call_p50", [100.0, 1_000.0]),
         ];
-        let results = [
-            vec![outcome(100.0, 600.0), outcome(10.0, 6_000.0)],
-            vec![outcome(1.0, 1.0); 2],
-            vec![outcome(500.0, 100.0), outcome(50.0, 1_000.0)],
-        ];
-        let report = report(&names, &results, 1).unwrap();
-        assert_eq!(report.items_vs_before.summary.median, 5.0);
-        assert_eq!(report.p50_vs_before.summary.median, 6.0);
-        assert_eq!(report.records.len(), 3 * 4 + 2);
-        let headline = report.records.last().unwrap();
-        assert_eq!(headline.metric, "cache_shard_vs_before_p50");
-        assert_eq!((headline.median, headline.runs), (6.0, 2));
+        let found = headlines(&all, 1);
+        assert_eq!(found[0].1.summary.median, 5.0);
+        assert_eq!(found[1].1.summary.median, 6.0);
+        let records = records(&all, &found);
+        assert_eq!(records.len(), all.len() + 2);
+        let last = records.last().unwrap();
+        assert_eq!((last.case.as_str(), last.unit.as_str()), ("headline", "ratio"));
+        assert_eq!((last.metric.as_str(), last.runs), ("cache_shard_vs_before_p50", 2));
+        assert!(headlines(&all[..3], 1).is_empty(), "what wasn't measured has no headline");
     }
 
     #[test]
-    fn the_suite_runs_every_scope_and_before_on_the_live_machine() {
-        let machine = Machine::live().unwrap();
-        let report = run(&machine, Size { items: 40, rounds: 2, seed: 1 }).unwrap();
-        for scope in AffinityScope::ALL {
-            let of_scope = report.records.iter().filter(|r| r.case == case(scope));
-            let ours: Vec<_> = of_scope.filter(|r| r.variant == "corewise").collect();
-            assert_eq!(ours.len(), 4, "{scope}");
-            assert!(ours.iter().all(|r| r.runs == 2 && r.min > 0.0), "{ours:?}");
-        }
-        let before = report.records.iter().filter(|r| r.variant == "before").count();
-        assert_eq!(before, 4);
-        let headlines = report.records.iter().filter(|r| r.case == "headline").count();
-        assert_eq!(headlines, 2);
-    }
-
-    #[test]
-    fn no_rounds_are_refused() {
-        let machine = Machine::synthetic("core:1 pu:1").unwrap();
-        let refused = run(&machine, Size { items: 1, rounds: 0, seed: 1 });
-        assert!(matches!(refused, Err(BenchError::Nothing { what: "rounds" })));
+    fn a_word_names_a_case_or_all_that_begin_with_it() {
+        let matched = |word| Case::all().into_iter().filter(|case| matches(word, *case)).count();
+        assert_eq!(matched("storm"), 4);
+        assert_eq!(matched("storm/boxed"), 2);
+        assert_eq!(matched("storm/boxed/striped"), 1);
+        assert_eq!((matched("sto"), matched("")), (0, 0));
     }
 }

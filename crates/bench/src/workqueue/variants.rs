@@ -1,30 +1,70 @@
-//! Corewise's queues behind the workload's trait.
+//! Corewise's queues behind the workloads' traits.
 
 use corewise_sync::Unparker;
-use corewise_topology::AffinityScope;
-use corewise_workqueue::{Work, WorkerPools, Workqueue};
+use corewise_topology::{AffinityScope, CpuSet, Machine};
+use corewise_workqueue::{Work, WorkerPools, Workqueue, block_in_place};
 
 use crate::error::BenchError;
-use crate::workqueue::kernel_test::Queue;
+use crate::names::Place;
+use crate::workqueue::runtime::{Reuse, Runtime, Signal, Spawn, TakeBack};
+use crate::workqueue::tiny::Tiny;
 
-/// A soft, unbound workqueue of one scope.
+/// A workqueue on pools of its own, and their owner: dropping it shuts them down. Unbound and soft,
+/// but where it has one worker on one CPU.
 #[derive(Debug)]
 pub struct Corewise {
+    handle: Handle,
+    pools: WorkerPools,
+}
+
+/// Queues on it.
+#[derive(Debug, Clone)]
+pub struct Handle {
     queue: Workqueue,
 }
 
 impl Corewise {
-    /// A queue of this scope on these pools.
+    /// A queue of this scope, on pools with this shard size.
     ///
     /// # Errors
     /// The queue couldn't be built.
-    pub fn new(pools: &WorkerPools, scope: AffinityScope) -> Result<Corewise, BenchError> {
-        let queue = Workqueue::builder(format!("bench/{scope}")).scope(scope).build(pools)?;
-        Ok(Corewise { queue })
+    pub fn new(machine: &Machine, place: Place) -> Result<Corewise, BenchError> {
+        let pools = WorkerPools::builder(machine).shard_size(place.shard_size).build();
+        let queue = Workqueue::builder(format!("bench/{place}")).scope(place.scope);
+        let queue = queue.build(&pools)?;
+        Ok(Corewise { handle: Handle { queue }, pools })
+    }
+
+    /// A queue whose one pod is this CPU.
+    ///
+    /// # Errors
+    /// The queue couldn't be built.
+    pub fn on(machine: &Machine, cpu: u32) -> Result<Corewise, BenchError> {
+        let pools = WorkerPools::new(machine);
+        let queue = Workqueue::builder(format!("bench/on/{cpu}")).scope(AffinityScope::Cpu);
+        let queue = queue.cpus(CpuSet::from_iter([cpu])).strict(true).build(&pools)?;
+        Ok(Corewise { handle: Handle { queue }, pools })
+    }
+
+    /// Queues on it.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
     }
 }
 
-impl Queue for Corewise {
+impl Drop for Corewise {
+    fn drop(&mut self) {
+        self.pools.shutdown();
+    }
+}
+
+impl Runtime for Handle {
+    fn flush(&self) {
+        self.queue.flush();
+    }
+}
+
+impl Signal for Handle {
     type Item = Work;
 
     fn item(&self, done: Unparker) -> Work {
@@ -35,8 +75,34 @@ impl Queue for Corewise {
         let accepted = self.queue.queue(item);
         assert!(accepted, "the item has run, so it isn't pending, and the pools are open");
     }
+}
 
-    fn flush(&self) {
-        self.queue.flush();
+impl TakeBack for Handle {
+    fn wait(&self, item: &Work) {
+        item.flush();
+    }
+}
+
+impl Spawn for Handle {
+    const HAS_HINT: bool = true;
+
+    fn spawn<F: FnOnce() + Send + 'static>(&self, closure: F) {
+        drop(self.queue.spawn(closure));
+    }
+
+    fn blocking(f: impl FnOnce()) {
+        block_in_place(f);
+    }
+}
+
+impl Reuse for Handle {
+    type Item = Work;
+
+    fn reusable(&self, tiny: Tiny) -> Work {
+        Work::new(move || tiny.run())
+    }
+
+    fn requeue(&self, item: &Work) -> bool {
+        self.queue.queue(item)
     }
 }

@@ -1,0 +1,129 @@
+//! The floor of the ping-pong: a bare thread that sleeps on a futex and wakes the client.
+//!
+//! No queue is faster than that with a worker that sleeps; one whose worker spins is, at the price
+//! of its CPU time.
+
+use std::sync::Arc;
+use std::thread;
+
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::{Completion, Mutex, Parker, Unparker};
+use corewise_topology::{CpuSet, Machine};
+
+use crate::error::BenchError;
+use crate::workqueue::runtime::{Runtime, Signal};
+
+/// The thread. Dropping this ends and joins it.
+#[derive(Debug)]
+pub struct Futex {
+    wake: Unparker,
+    shared: Arc<Shared>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// A: Release before the wake, Acquire after it.
+    closed: AtomicBool,
+    /// L: is the lock; guards whom to wake. Taken when a client comes, not for each ping.
+    client: Mutex<Option<Unparker>>,
+    /// A: set once there is a client: the thread takes its copy then.
+    ready: Completion,
+}
+
+impl Futex {
+    /// A thread, pinned where that is asked for.
+    ///
+    /// # Errors
+    /// It couldn't be started or pinned.
+    pub fn new(machine: &Machine, cpu: Option<u32>) -> Result<Futex, BenchError> {
+        let shared = Arc::new(Shared {
+            closed: AtomicBool::new(false),
+            client: Mutex::new(None),
+            ready: Completion::new(),
+        });
+        let pinned = Arc::new((Mutex::new(Ok(())), Completion::new()));
+        let parker = Parker::new();
+        let wake = parker.unparker();
+        let (told, theirs, machine) = (Arc::clone(&pinned), Arc::clone(&shared), machine.clone());
+        let body = move || {
+            let result = match cpu {
+                Some(cpu) => machine.pin_current_thread(&CpuSet::from_iter([cpu])).map(drop),
+                None => Ok(()),
+            };
+            let is_pinned = result.is_ok();
+            *told.0.lock() = result;
+            told.1.complete();
+            if is_pinned {
+                theirs.echo(&parker);
+            }
+        };
+        let thread = thread::Builder::new().name("futex".to_owned()).spawn(body);
+        let thread = Some(thread.map_err(BenchError::Thread)?);
+        let futex = Futex { wake, shared, thread };
+        pinned.1.wait();
+        std::mem::replace(&mut *pinned.0.lock(), Ok(()))?;
+        Ok(futex)
+    }
+}
+
+impl Shared {
+    fn echo(&self, parker: &Parker) {
+        self.ready.wait();
+        let Some(client) = self.client.lock().take() else { return };
+        loop {
+            parker.park();
+            if self.closed.load(Ordering::Acquire) {
+                return;
+            }
+            client.unpark();
+        }
+    }
+}
+
+impl Runtime for Futex {}
+
+impl Signal for Futex {
+    type Item = Unparker;
+
+    /// For one client only: the floor has no queue.
+    fn item(&self, done: Unparker) -> Unparker {
+        *self.shared.client.lock() = Some(done);
+        self.shared.ready.complete();
+        self.wake.clone()
+    }
+
+    fn queue(&self, item: &Unparker) {
+        item.unpark();
+    }
+}
+
+impl Drop for Futex {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::Release);
+        self.shared.ready.complete();
+        self.wake.unpark();
+        if let Some(thread) = self.thread.take() {
+            // One that panicked has no more to say here.
+            drop(thread.join());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_answers_each_ping_and_ends_with_or_without_a_client() {
+        let machine = Machine::synthetic("core:1 pu:1").unwrap();
+        drop(Futex::new(&machine, None).unwrap());
+        let futex = Futex::new(&machine, Some(0)).unwrap();
+        let parker = Parker::new();
+        let item = futex.item(parker.unparker());
+        for _ in 0..100 {
+            futex.queue(&item);
+            parker.park();
+        }
+    }
+}

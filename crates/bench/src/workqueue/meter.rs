@@ -1,0 +1,226 @@
+//! What a run costs: CPU time, context switches, memory, allocations.
+
+use std::num::NonZeroU64;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::error::BenchError;
+use crate::stats::{median, percentile};
+use crate::workqueue::job::Job;
+use crate::workqueue::line::Line;
+
+/// What the process has used so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Usage {
+    cpu: Duration,
+    voluntary_switches: u64,
+    peak_rss: u64,
+}
+
+impl Usage {
+    fn now() -> Usage {
+        // SAFETY: all zeroes is a valid `rusage`: it holds integers only.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: the pointer is to a `rusage` that lives through the call. It can't fail with these
+        // arguments; if it did, the zeroes would be seen in the figures.
+        unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
+        let time = |time: libc::timeval| {
+            let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
+            seconds + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))
+        };
+        Usage {
+            cpu: time(usage.ru_utime) + time(usage.ru_stime),
+            voluntary_switches: u64::try_from(usage.ru_nvcsw).unwrap_or(0),
+            // The kernel gives kibibytes.
+            peak_rss: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
+        }
+    }
+}
+
+/// CPU time of the calling thread.
+pub(crate) fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
+    seconds + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Lets sleeps of this thread end when they should, and not up to 50 µs later.
+pub(crate) fn sleep_exactly() {
+    // Where that isn't allowed, sleeps are late by the slack, for all runtimes alike.
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+}
+
+/// How many threads this process has.
+fn threads() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Threads:"))?;
+    line.trim().parse().ok()
+}
+
+/// Gives how many allocations the process has made so far. A measuring program that installed a
+/// counting allocator has one; it counts only in runs that ask for it.
+pub type Allocations = fn() -> u64;
+
+/// Measures the passes of one run. Made before the runtime is built.
+#[derive(Debug)]
+pub struct Meter {
+    allocations: Option<Allocations>,
+    threads_before: u64,
+    cpu: Duration,
+    not_ours: Duration,
+    voluntary_switches: u64,
+    allocated: u64,
+    items: usize,
+    rates: Vec<f64>,
+}
+
+impl Meter {
+    /// For a run. `allocations` is used where the job counts them.
+    pub fn new(job: &Job, allocations: Option<Allocations>) -> Meter {
+        Meter {
+            allocations: allocations.filter(|_| job.count),
+            threads_before: threads().unwrap_or(0),
+            cpu: Duration::ZERO,
+            not_ours: Duration::ZERO,
+            voluntary_switches: 0,
+            allocated: 0,
+            items: 0,
+            rates: Vec::new(),
+        }
+    }
+
+    /// Measures a pass over so many items. `pass` says how long it took by its own clock.
+    pub(crate) fn pass(
+        &mut self,
+        items: usize,
+        pass: impl FnOnce() -> Result<Duration, BenchError>,
+    ) -> Result<(), BenchError> {
+        let allocated = self.allocations.map(|count| count());
+        let before = Usage::now();
+        let took = pass()?;
+        let after = Usage::now();
+        if let (Some(count), Some(before)) = (self.allocations, allocated) {
+            self.allocated += count() - before;
+        }
+        self.cpu += after.cpu.saturating_sub(before.cpu);
+        self.voluntary_switches += after.voluntary_switches - before.voluntary_switches;
+        self.items += items;
+        self.rates.push(items as f64 / took.as_secs_f64());
+        Ok(())
+    }
+
+    /// Takes CPU time out that isn't the runtime's.
+    pub(crate) fn exclude(&mut self, cpu: Duration) {
+        self.not_ours += cpu;
+    }
+
+    /// Threads that came since the meter was made.
+    pub(crate) fn new_threads(&self) -> u64 {
+        threads().unwrap_or(0).saturating_sub(self.threads_before)
+    }
+
+    /// CPU seconds and context switches as they are, and nothing else.
+    pub(crate) fn finish_rest(&self, line: &mut Line) {
+        line.set("cpu_seconds", self.cpu.as_secs_f64());
+        line.set("voluntary_switches", self.voluntary_switches as f64);
+    }
+
+    /// What a workload in which items are done has measured; where allocations were counted, these
+    /// alone.
+    pub(crate) fn finish(&self, line: &mut Line) {
+        let items = self.items.max(1) as f64;
+        if self.allocations.is_some() {
+            line.metrics.clear();
+            line.set("allocations_per_item", self.allocated as f64 / items);
+            return;
+        }
+        let cpu = self.cpu.saturating_sub(self.not_ours);
+        if let Some(rate) = median(&self.rates) {
+            line.set("items_per_second", rate);
+        }
+        line.set("cpu_per_item", cpu.as_secs_f64() * 1e9 / items);
+        line.set("cpu_seconds", cpu.as_secs_f64());
+        line.set("voluntary_switches", self.voluntary_switches as f64 * 1e6 / items);
+        line.set("peak_rss", Usage::now().peak_rss as f64);
+    }
+}
+
+/// Adds the percentiles of some samples in nanoseconds, as `STEM_p50` and so on. The 99.9th of fewer
+/// than 5 000 samples says nothing, and is left out.
+pub(crate) fn percentiles(line: &mut Line, stem: &str, samples: &mut [u64], which: &[f64]) {
+    samples.sort_unstable();
+    for &percent in which {
+        if percent > 99.0 && samples.len() < 5_000 {
+            continue;
+        }
+        if let Some(value) = percentile(samples, percent) {
+            let digits = percent.to_string().replace('.', "");
+            line.set(&format!("{stem}_p{digits}"), value as f64);
+        }
+    }
+}
+
+/// A span in whole nanoseconds.
+pub(crate) fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Nanoseconds from one moment to another; 0 where that lies before.
+pub(crate) fn between(from: Instant, to: Instant) -> u64 {
+    nanoseconds(to.saturating_duration_since(from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workqueue::case::Case;
+    use corewise_topology::CpuSet;
+
+    fn job() -> Job {
+        use crate::workqueue::job::Effort;
+        Job::new(Case::Inside, "x", &CpuSet::full(1), Effort::Quick)
+    }
+
+    #[test]
+    fn passes_add_up_and_the_rate_is_that_of_the_middle_one() {
+        let mut meter = Meter::new(&job(), None);
+        for seconds in [1, 4, 2] {
+            meter.pass(8, || Ok(Duration::from_secs(seconds))).unwrap();
+        }
+        let mut line = Line::new("inside", "x");
+        meter.finish(&mut line);
+        assert_eq!(line.metrics["items_per_second"], 4.0);
+        assert!(line.metrics["peak_rss"] > 0.0);
+        assert!(!line.metrics.contains_key("allocations_per_item"));
+    }
+
+    #[test]
+    fn a_counting_run_reports_allocations_alone() {
+        use corewise_sync::atomic::{AtomicU64, Ordering};
+        fn count() -> u64 {
+            static CALLS: AtomicU64 = AtomicU64::new(0);
+            CALLS.fetch_add(6, Ordering::Relaxed)
+        }
+        for (job, expected) in [(job().counting(), 1), (job(), 0)] {
+            let mut meter = Meter::new(&job, Some(count));
+            meter.pass(3, || Ok(Duration::from_secs(1))).unwrap();
+            let mut line = Line::new("inside", "x");
+            meter.finish(&mut line);
+            let counted = line.metrics.get("allocations_per_item");
+            assert_eq!(counted, (expected == 1).then_some(&2.0));
+            assert_eq!(line.metrics.len() == 1, expected == 1);
+        }
+    }
+
+    #[test]
+    fn percentiles_have_their_names_and_rare_ones_need_many_samples() {
+        let mut line = Line::new("x", "x");
+        percentiles(&mut line, "latency", &mut [3, 1, 2], &[50.0, 99.0, 99.9]);
+        assert_eq!(line.metrics.keys().collect::<Vec<_>>(), ["latency_p50", "latency_p99"]);
+        assert_eq!(line.metrics["latency_p50"], 2.0);
+        let mut many: Vec<u64> = (1..=10_000).collect();
+        percentiles(&mut line, "latency", &mut many, &[99.9]);
+        assert_eq!(line.metrics["latency_p999"], 9_990.0);
+    }
+}

@@ -1,0 +1,170 @@
+//! Short items among some that block, in an open loop: each has a time at which it should begin,
+//! and its latency counts from there, however late the producer comes to it.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use corewise_sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::BenchError;
+use crate::rng::Rng;
+use crate::workqueue::job::Job;
+use crate::workqueue::line::Line;
+use crate::workqueue::meter::{Meter, between, percentiles, thread_cpu};
+use crate::workqueue::runtime::Spawn;
+use crate::workqueue::tiny::Countdown;
+
+/// Runs the workload once; the calling thread is the producer.
+///
+/// # Errors
+/// The job has no rate.
+pub fn run<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Line, BenchError> {
+    if job.rate == 0 {
+        return Err(BenchError::Nothing { what: "items per second" });
+    }
+    let mut line = Line::new(&job.case.to_string(), &job.runtime);
+    let plan = plan(job);
+    let (first, rest) = plan.split_at(job.items.div_ceil(10));
+    produce(job, runtime, first);
+    let (mut short, mut producer) = (Vec::new(), Duration::ZERO);
+    meter.pass(rest.len(), || {
+        let began = (Instant::now(), thread_cpu());
+        short = produce(job, runtime, rest);
+        producer = thread_cpu() - began.1;
+        Ok(began.0.elapsed())
+    })?;
+    meter.exclude(producer);
+    percentiles(&mut line, "short", &mut short, &[50.0, 90.0, 99.0, 99.9]);
+    if let Some(&max) = short.last() {
+        line.set("short_max", max as f64);
+    }
+    line.set("threads", meter.new_threads() as f64);
+    meter.finish(&mut line);
+    Ok(line)
+}
+
+/// One item of the plan: how long after the one before it, and whether it blocks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Planned {
+    gap: Duration,
+    blocks: bool,
+}
+
+/// A tenth of the items to warm up, and the items.
+fn plan(job: &Job) -> Vec<Planned> {
+    let mut rng = Rng::new(job.seed);
+    let planned = |_| {
+        // 53 random bits are a number from 0 to just below 1.
+        let uniform = (rng.next() >> 11) as f64 / (1_u64 << 53) as f64;
+        let gap = Duration::from_secs_f64(-(1.0 - uniform).ln() / job.rate as f64);
+        Planned { gap, blocks: rng.next().is_multiple_of(10) }
+    };
+    (0..job.items.div_ceil(10) + job.items).map(planned).collect()
+}
+
+/// Queues what is planned, and waits for all. The latencies of the short items.
+fn produce<R: Spawn>(job: &Job, runtime: &R, plan: &[Planned]) -> Vec<u64> {
+    let block = Duration::from_micros(job.block_us.into());
+    let spin = Duration::from_micros(job.short_us.into());
+    // Relaxed: written by one item each, and read after all have counted down.
+    let latencies: Arc<[AtomicU64]> = plan.iter().map(|_| AtomicU64::new(0)).collect();
+    let countdown = Countdown::new(plan.len().max(1));
+    let mut intended = Instant::now();
+    for (number, planned) in plan.iter().enumerate() {
+        intended += planned.gap;
+        // By yielding, not by spinning: a worker that the system wakes on this CPU runs at once.
+        while Instant::now() < intended {
+            thread::yield_now();
+        }
+        if planned.blocks {
+            let blocking = move || {
+                thread::sleep(block);
+                countdown.count();
+            };
+            match job.hint {
+                true => runtime.spawn_blocking(blocking),
+                false => runtime.spawn(blocking),
+            }
+        } else {
+            let latencies = Arc::clone(&latencies);
+            runtime.spawn(move || {
+                let began = Instant::now();
+                while began.elapsed() < spin {
+                    std::hint::spin_loop();
+                }
+                let latency = between(intended, Instant::now());
+                latencies[number].store(latency, Ordering::Relaxed);
+                countdown.count();
+            });
+        }
+    }
+    if !plan.is_empty() {
+        countdown.wait();
+    }
+    runtime.flush();
+    let short = plan.iter().zip(&latencies[..]).filter(|(planned, _)| !planned.blocks);
+    short.map(|(_, latency)| latency.load(Ordering::Relaxed)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workqueue::job::Effort;
+    use crate::workqueue::runtime::Runtime;
+    use corewise_sync::atomic::AtomicUsize;
+    use corewise_topology::CpuSet;
+
+    fn job(case: &str) -> Job {
+        let job = Job::new(case.parse().unwrap(), "x", &CpuSet::full(2), Effort::Full);
+        Job { items: 20_000, block_us: 0, ..job }
+    }
+
+    #[test]
+    fn the_plan_keeps_the_rate_blocks_for_a_tenth_and_is_repeatable() {
+        let job = job("mix/50");
+        let of = plan(&job);
+        assert_eq!(of.len(), 22_000);
+        assert_eq!(of, plan(&job));
+        let all: Duration = of.iter().map(|planned| planned.gap).sum();
+        // 22 000 at 10 000 a second; five standard deviations of a sum of exponentials.
+        assert!((2.12..2.28).contains(&all.as_secs_f64()), "{all:?}");
+        let blocking = of.iter().filter(|planned| planned.blocks).count();
+        assert!((1_980..=2_420).contains(&blocking), "{blocking}");
+        // What other languages have to come to: the first gap and kind for seed 1.
+        let mut rng = Rng::new(1);
+        assert_eq!((rng.next(), rng.next()), (0x910a_2dec_8902_5cc1, 0xbeeb_8da1_658e_ec67));
+    }
+
+    /// Runs tasks in the queueing call itself.
+    #[derive(Clone, Default)]
+    struct Inline {
+        /// A: Relaxed; one thread.
+        calls: Arc<AtomicUsize>,
+    }
+    impl Runtime for Inline {}
+    impl Spawn for Inline {
+        fn spawn<F: FnOnce() + Send + 'static>(&self, closure: F) {
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            closure();
+        }
+    }
+
+    #[test]
+    fn every_item_runs_and_the_short_ones_are_measured() {
+        let (job, runtime) = (Job { items: 300, ..job("mix/80") }, Inline::default());
+        let line = run(&job, &runtime, &mut Meter::new(&job, None)).unwrap();
+        assert_eq!(runtime.calls.load(Ordering::Relaxed), 330);
+        assert!(line.metrics["short_p50"] >= 1_000.0, "it spins for a microsecond");
+        assert!(line.metrics["short_p99"] <= line.metrics["short_max"]);
+        let none = run(
+            &Job { rate: 0, ..job },
+            &runtime,
+            &mut Meter::new(
+                &Job::new("idle".parse().unwrap(), "x", &CpuSet::full(1), Effort::Full),
+                None,
+            ),
+        );
+        assert!(none.is_err());
+    }
+}

@@ -1,0 +1,174 @@
+//! Runs jobs in rounds, and gathers what their lines say.
+
+use std::time::{Duration, Instant};
+
+use crate::advice::Series;
+use crate::paired::{self, Plan};
+use crate::stats::PairedRatio;
+use crate::workqueue::job::Job;
+use crate::workqueue::line::{Line, METRICS};
+
+/// A job, and what its records are called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cell {
+    /// The run.
+    pub job: Job,
+    /// The records' case.
+    pub case: String,
+    /// The records' variant.
+    pub variant: String,
+    /// Whether the allocations are counted too, in one short run of their own.
+    pub count: bool,
+}
+
+/// How far a call is.
+#[derive(Debug, Clone, Copy)]
+pub struct Step<'c> {
+    /// The run that begins.
+    pub cell: &'c Cell,
+    /// Runs so far.
+    pub done: usize,
+    /// Runs in all, unless the time is over before.
+    pub all: usize,
+    /// 0: the round that doesn't count; the one behind the last counts allocations.
+    pub round: usize,
+}
+
+/// Runs the cells of each group against each other: `plan.rounds` rounds, or as many as come to an
+/// end within `budget` (one that counts at least), and then the runs that count allocations. A cell
+/// that its runtime can't run is left out from then on. The series of all cells, in their order.
+///
+/// # Errors
+/// The first error of a run ends everything.
+pub fn run<E>(
+    plan: Plan,
+    budget: Option<Duration>,
+    groups: &[Vec<Cell>],
+    mut run_one: impl FnMut(&Job) -> Result<Line, E>,
+    mut tell: impl FnMut(Step<'_>),
+) -> Result<Vec<Series>, E> {
+    let cells: usize = groups.iter().map(Vec::len).sum();
+    let counting = groups.iter().flatten().filter(|cell| cell.count).count();
+    let all = cells * (plan.rounds + 1) + counting;
+    let (began, mut done, mut round_began, mut longest) =
+        (Instant::now(), 0, Instant::now(), Duration::ZERO);
+    let mut entries: Vec<Vec<(&Cell, bool)>> =
+        groups.iter().map(|group| group.iter().map(|cell| (cell, true)).collect()).collect();
+    let another = |_| {
+        let now = Instant::now();
+        longest = longest.max(now - round_began);
+        round_began = now;
+        budget.is_none_or(|budget| began.elapsed() + longest <= budget)
+    };
+    let results = paired::run(plan, &mut entries, another, |(cell, able)| {
+        tell(Step { cell, done, all, round: done / cells.max(1) });
+        done += 1;
+        if !*able {
+            return Ok(None);
+        }
+        let line = run_one(&cell.job)?;
+        *able = line.unsupported.is_none();
+        Ok(able.then_some(line))
+    })?;
+    let mut series = Vec::new();
+    for (cells, results) in entries.iter().zip(results) {
+        for ((cell, able), lines) in cells.iter().zip(results) {
+            let lines: Vec<Line> = lines.into_iter().flatten().collect();
+            series.extend(series_of(cell, &lines));
+            if cell.count && *able {
+                tell(Step { cell, done, all, round: plan.rounds + 1 });
+                let line = run_one(&cell.job.clone().counting())?;
+                series.extend(series_of(cell, &[line]));
+            }
+            done += usize::from(cell.count);
+        }
+    }
+    Ok(series)
+}
+
+/// A series for each metric that every line has.
+fn series_of(cell: &Cell, lines: &[Line]) -> Vec<Series> {
+    let of = |&(metric, unit): &(&str, &str)| {
+        let values: Option<Vec<f64>> =
+            lines.iter().map(|line| line.metrics.get(metric).copied()).collect();
+        let values = values.filter(|values| !values.is_empty())?;
+        let (case, variant) = (cell.case.clone(), cell.variant.clone());
+        Some(Series { case, variant, metric: metric.to_owned(), unit: unit.to_owned(), values })
+    };
+    METRICS.iter().filter_map(of).collect()
+}
+
+/// The values of one metric of one variant in one case.
+pub fn values<'s>(
+    series: &'s [Series],
+    case: &str,
+    variant: &str,
+    metric: &str,
+) -> Option<&'s [f64]> {
+    let found = series
+        .iter()
+        .find(|one| one.case == case && one.variant == variant && one.metric == metric)?;
+    Some(&found.values)
+}
+
+/// The ratio of two lists of values, pair by pair; `None` where one is missing.
+pub fn ratio(over: Option<&[f64]>, under: Option<&[f64]>, seed: u64) -> Option<PairedRatio> {
+    let (over, under) = (over?, under?);
+    let pairs = over.len().min(under.len());
+    PairedRatio::of(&over[..pairs], &under[..pairs], seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workqueue::case::Case;
+    use crate::workqueue::job::Effort;
+    use corewise_topology::CpuSet;
+
+    fn cell(case: Case, runtime: &str) -> Cell {
+        let job = Job::new(case, runtime, &CpuSet::full(2), Effort::Quick);
+        let variant = runtime.to_owned();
+        Cell { job, case: case.to_string(), variant, count: case == Case::Inside }
+    }
+
+    fn groups() -> Vec<Vec<Cell>> {
+        vec![vec![cell(Case::Inside, "a"), cell(Case::Inside, "b")], vec![cell(Case::Fan, "a")]]
+    }
+
+    fn answer(job: &Job) -> Result<Line, ()> {
+        let mut line = Line::new(&job.case.to_string(), &job.runtime);
+        if job.runtime == "b" {
+            line.unsupported = Some("no".to_owned());
+        } else if job.count {
+            line.set("allocations_per_item", 1.0);
+        } else {
+            line.set("items_per_second", job.items as f64);
+        }
+        Ok(line)
+    }
+
+    #[test]
+    fn values_come_round_by_round_and_allocations_once() {
+        let plan = Plan { rounds: 3, seed: 1 };
+        let mut steps = Vec::new();
+        let tell = |step: Step<'_>| steps.push((step.round, step.done, step.all));
+        let series = run(plan, None, &groups(), answer, tell).unwrap();
+        let rate = values(&series, "inside", "a", "items_per_second");
+        assert_eq!(rate, Some(&[1e6; 3][..]));
+        assert_eq!(values(&series, "inside", "a", "allocations_per_item"), Some(&[1.0][..]));
+        assert_eq!(values(&series, "fan", "a", "allocations_per_item"), None);
+        assert!(series.iter().all(|one| one.variant == "a"), "b can't");
+        assert_eq!(steps.first(), Some(&(0, 0, 14)));
+        assert_eq!(steps.last(), Some(&(4, 12, 14)));
+        assert_eq!(ratio(rate, rate, 1).unwrap().summary.median, 1.0);
+        assert!(ratio(rate, None, 1).is_none());
+    }
+
+    #[test]
+    fn a_spent_budget_leaves_one_round_that_counts() {
+        let plan = Plan { rounds: 30, seed: 1 };
+        let series = run(plan, Some(Duration::ZERO), &groups(), answer, |_| ()).unwrap();
+        let rate = values(&series, "inside", "a", "items_per_second");
+        assert_eq!(rate.unwrap().len(), 1);
+    }
+}
