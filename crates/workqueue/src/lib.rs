@@ -75,6 +75,7 @@ mod stats;
 mod submit;
 mod swap;
 mod take_back;
+mod tally;
 mod task;
 mod timekeeper;
 mod waiting;

@@ -14,7 +14,7 @@ use corewise_topology::{AffinityScope, CpuSet};
 
 use crate::attributes::QueueKind;
 use crate::claim::Place;
-use crate::colours::{Colours, Counted, Tally};
+use crate::colours::{Colours, Counted};
 use crate::groups::Lease;
 use crate::item::{Header, Queued};
 use crate::limiter::policy::UNLIMITED;
@@ -25,6 +25,7 @@ use crate::pool::group::Group;
 use crate::pools::WorkerPools;
 use crate::rescuer::Rescuer;
 use crate::submit::push;
+use crate::tally::Tally;
 use crate::waiting::{Waiting, Waits};
 
 /// What all links of a queue have in common, former links included.
@@ -124,8 +125,7 @@ impl Shared {
         let mut totals = Totals::default();
         self.former.add_to(&mut totals);
         self.colours.each(|link| {
-            link.counters.add_to(&mut totals);
-            totals.in_flight += link.tally.in_flight() as u64;
+            link.add_to(&mut totals);
         });
         totals
     }
@@ -134,7 +134,7 @@ impl Shared {
 /// Counters of a link.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    /// A: statistics: instances ever queued here.
+    /// A: statistics: instances ever queued on links that are gone.
     queued: AtomicU64,
     /// A: statistics: instances queued here that ran in another pod.
     overflowed: AtomicU64,
@@ -184,9 +184,12 @@ impl Counters {
     }
 }
 
+/// How many stripes the counts of a link have at most.
+const MAX_STRIPES: usize = 16;
+
 /// One queue on one pool.
 pub(crate) struct Link {
-    tally: CachePadded<Tally>,
+    tally: Tally,
     counters: CachePadded<Counters>,
     /// I: the queue.
     pub(crate) shared: Arc<Shared>,
@@ -205,7 +208,7 @@ impl Link {
     pub(crate) fn new(shared: &Arc<Shared>, lease: &Arc<Lease>, pool: usize) -> Arc<Link> {
         let group = &lease.group;
         let link = Arc::new(Link {
-            tally: CachePadded::new(Tally::new()),
+            tally: Tally::new(group.pools[pool].spec.cpus.len().min(MAX_STRIPES)),
             counters: CachePadded::default(),
             shared: Arc::clone(shared),
             group: Arc::clone(group),
@@ -220,9 +223,15 @@ impl Link {
     /// What was counted here.
     pub(crate) fn totals(&self) -> Totals {
         let mut totals = Totals::default();
-        self.counters.add_to(&mut totals);
-        totals.in_flight = self.in_flight() as u64;
+        self.add_to(&mut totals);
         totals
+    }
+
+    fn add_to(&self, totals: &mut Totals) {
+        // In this order: what is in flight then is among those that were queued.
+        totals.in_flight += self.tally.in_flight();
+        totals.queued += self.tally.came();
+        self.counters.add_to(totals);
     }
 
     /// The slot of the limiter that its instances are counted in.
@@ -248,7 +257,7 @@ impl Link {
     }
 
     /// Instances queued here and not over (a moment ago).
-    pub(crate) fn in_flight(&self) -> usize {
+    pub(crate) fn in_flight(&self) -> u64 {
         self.tally.in_flight()
     }
 }
@@ -261,8 +270,7 @@ impl Counted for Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        let mut totals = Totals::default();
-        self.counters.add_to(&mut totals);
+        let totals = self.totals();
         let former = &self.shared.former;
         former.queued.fetch_add(totals.queued, Ordering::Relaxed);
         former.overflowed.fetch_add(totals.overflowed, Ordering::Relaxed);
@@ -278,7 +286,7 @@ pub(crate) struct Ticket {
     pub(crate) link: Arc<Link>,
     /// I: the stripe of its pool that it lies in: that of the CPU that queued it.
     pub(crate) stripe: u32,
-    colour: usize,
+    colour: u8,
     /// A: whether it has a place in the limiter, to be given back. Set before it is pushed, by who
     /// lets it through; read at its end. The push orders them, so Relaxed; atomic only because the
     /// claimant of a held instance may look at the ticket meanwhile.
@@ -287,9 +295,8 @@ pub(crate) struct Ticket {
 
 impl Ticket {
     pub(crate) fn new(link: &Arc<Link>) -> Ticket {
-        let colour = link.shared.colours.enter(&link.tally);
-        link.counters.queued.fetch_add(1, Ordering::Relaxed);
         let stripe = link.group.pools[link.pool].stripe_here();
+        let colour = link.shared.colours.enter(&link.tally, stripe);
         Ticket { link: Arc::clone(link), stripe, colour, counted: AtomicBool::new(false) }
     }
 
@@ -332,6 +339,6 @@ impl Drop for Ticket {
         if self.counted.load(Ordering::Relaxed) {
             self.link.slot().put(&mut push);
         }
-        self.link.shared.colours.leave(&self.link.tally, self.colour);
+        self.link.shared.colours.leave(&self.link.tally, self.stripe, self.colour);
     }
 }

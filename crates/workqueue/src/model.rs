@@ -10,7 +10,7 @@ use corewise_topology::{AffinityScope, CpuSet, Machine};
 
 use crate::attributes::QueueKind;
 use crate::claim::Claimed;
-use crate::colours::{Colours, Tally};
+use crate::colours::Colours;
 use crate::future_state::{FutureState, Paused};
 use crate::groups::Lease;
 use crate::item::{Item, Job, Queued};
@@ -26,6 +26,8 @@ use crate::pool::worker::Worker;
 use crate::pools::WorkerPools;
 use crate::submit::{Queueing, push};
 use crate::take_back::take_back_if;
+use crate::tally::Tally;
+pub use crate::tally::{Care, Careful};
 use crate::timekeeper::alarm::Alarm;
 use crate::waiting::Waiting;
 use crate::work::Work;
@@ -255,37 +257,53 @@ impl Pending {
     }
 }
 
+/// Doesn't look who watches.
+pub struct LooksNowhere;
+
+impl Care for LooksNowhere {
+    const OVER_FIRST: bool = true;
+    const LOOKS: bool = false;
+}
+
+/// Reads the counts in the wrong order.
+pub struct CameFirst;
+
+impl Care for CameFirst {
+    const OVER_FIRST: bool = false;
+    const LOOKS: bool = true;
+}
+
 /// The colours of a queue.
-pub struct FlushModel<F: FencePolicy> {
-    colours: Colours<F, Tally>,
+pub struct FlushModel<C: Care> {
+    colours: Colours<C, Tally>,
     /// I: what is counted per pod.
     pods: Vec<Arc<Tally>>,
 }
 
-impl<F: FencePolicy> FlushModel<F> {
-    /// Nothing in flight.
-    pub fn new(pods: usize) -> Self {
+impl<C: Care> FlushModel<C> {
+    /// Nothing in flight, on pods of so many stripes.
+    pub fn new(pods: usize, stripes: usize) -> Self {
         let model = FlushModel {
             colours: Colours::new(),
-            pods: (0..pods).map(|_| Arc::new(Tally::new())).collect(),
+            pods: (0..pods).map(|_| Arc::new(Tally::new(stripes))).collect(),
         };
         model.pods.iter().for_each(|pod| model.colours.add(pod));
         model
     }
 
     /// Counts an instance in.
-    pub fn enter(&self, pod: usize) -> usize {
-        self.colours.enter(&self.pods[pod])
+    pub fn enter(&self, pod: usize, stripe: u32) -> u8 {
+        self.colours.enter(&self.pods[pod], stripe)
     }
 
     /// As a queuer does that read the colour long ago.
-    pub fn enter_late(&self, pod: usize, colour: usize) {
-        Colours::<F, Tally>::enter_as(&self.pods[pod], colour);
+    pub fn enter_late(&self, pod: usize, stripe: u32, colour: u8) {
+        self.pods[pod].enter(stripe, colour);
     }
 
     /// Counts it out.
-    pub fn leave(&self, pod: usize, colour: usize) {
-        self.colours.leave(&self.pods[pod], colour);
+    pub fn leave(&self, pod: usize, stripe: u32, colour: u8) {
+        self.colours.leave(&self.pods[pod], stripe, colour);
     }
 
     /// Waits for what was counted in before.

@@ -186,10 +186,6 @@ fn slots(queue: &Shared, pods: &[(usize, u32)]) -> Vec<SlotDump> {
 impl LinkDump {
     fn new(link: &Link, ids: &PoolIds) -> Option<LinkDump> {
         let pool = *ids.get(&(Arc::as_ptr(&link.group) as usize, link.pool))?;
-        Some(LinkDump {
-            pool,
-            stats: QueueStats::of_link(link),
-            in_flight: link.in_flight() as u64,
-        })
+        Some(LinkDump { pool, stats: QueueStats::of_link(link), in_flight: link.in_flight() })
     }
 }

@@ -1,0 +1,202 @@
+//! What is counted of a queue's instances on one of its links: how many came, and how many are over.
+//!
+//! In stripes, one a CPU of the pod, so that CPUs that queue at once write no line in common; and who
+//! ends an instance writes another line than who queues. Both counts only grow. The steps have the
+//! names of `colours.rs`.
+
+use corewise_sync::CachePadded;
+use corewise_sync::atomic::{AtomicU64, Ordering};
+
+/// How many colours: enough that flushes from many threads don't queue up behind one another, and as
+/// many as fit on the lines. Fewer under loom, which has a limit on atomics, and under shuttle, so
+/// that they run out.
+pub(crate) const COLOURS: usize = if cfg!(any(loom, shuttle)) { 3 } else { 14 };
+
+/// A flush waits for this pair of counts: who would make them equal tells it.
+const WATCHED: u64 = 1;
+/// One instance, in the count of those that are over.
+const ONE: u64 = 2;
+
+/// How the counts are read and left: as product code does, or, in models that have to fail, not.
+#[cfg_attr(not(loom), expect(unreachable_pub, reason = "models name it"))]
+pub trait Care: Send + Sync + 'static {
+    /// Whether Count reads those that are over before those that came.
+    const OVER_FIRST: bool;
+    /// Whether Leave looks for who watches.
+    const LOOKS: bool;
+}
+
+/// What product code does.
+#[derive(Debug)]
+#[cfg_attr(not(loom), expect(unreachable_pub, reason = "models name it"))]
+pub struct Careful;
+
+impl Care for Careful {
+    const OVER_FIRST: bool = true;
+    const LOOKS: bool = true;
+}
+
+/// The counts of one link.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    stripes: Box<[Stripe]>,
+}
+
+#[derive(Debug)]
+struct Stripe {
+    came: CachePadded<Came>,
+    over: CachePadded<Over>,
+}
+
+#[derive(Debug)]
+struct Came {
+    /// A: instances ever counted in, by colour.
+    by_colour: [AtomicU64; COLOURS],
+}
+
+#[derive(Debug)]
+struct Over {
+    /// A: instances counted in here that are over, by colour, and in the lowest bit [`WATCHED`],
+    /// which changes under the lock of the queue's colours.
+    by_colour: [AtomicU64; COLOURS],
+}
+
+/// What a flush found of one pair of counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pair {
+    /// All that came are over.
+    Drained,
+    /// Not all are, and it is watched from now on.
+    Watched,
+    /// As it was before.
+    WatchedBefore,
+}
+
+impl Tally {
+    /// With so many stripes; at least one.
+    pub(crate) fn new(stripes: usize) -> Tally {
+        let stripe = || Stripe {
+            came: CachePadded::new(Came { by_colour: std::array::from_fn(|_| AtomicU64::new(0)) }),
+            over: CachePadded::new(Over { by_colour: std::array::from_fn(|_| AtomicU64::new(0)) }),
+        };
+        Tally { stripes: (0..stripes.max(1)).map(|_| stripe()).collect() }
+    }
+
+    #[inline]
+    fn stripe(&self, stripe: u32) -> &Stripe {
+        let stripes = self.stripes.len();
+        // Where there is one, or it is one of them, as always in product code but for tests'
+        // CPUs: no division.
+        let stripe = stripe as usize;
+        &self.stripes[if stripe < stripes { stripe } else { stripe % stripes }]
+    }
+
+    /// Counts an instance in.
+    #[inline]
+    pub(crate) fn enter(&self, stripe: u32, colour: u8) {
+        // Enter (`limiter/README.md`). SeqCst: pairs with who closes the limiter's gate and then looks
+        // at the counts.
+        self.stripe(stripe).came.by_colour[colour as usize].fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Counts an instance out; true where it is. Else somebody watches, and this would be the last
+    /// one: it is in flight still, and [`Tally::leave_watched`] has to follow, under the lock of the
+    /// colours.
+    #[inline]
+    pub(crate) fn leave<C: Care>(&self, stripe: u32, colour: u8) -> bool {
+        let stripe = self.stripe(stripe);
+        let over = &stripe.over.by_colour[colour as usize];
+        let mut now = over.load(Ordering::Relaxed);
+        loop {
+            // Look: in the same word as Leave, so that no fence is needed.
+            if C::LOOKS && now & WATCHED != 0 && stripe.is_last(colour) {
+                return false;
+            }
+            // Leave. Release: who sees the instance over sees it counted in, and what it did. Each is a read-modify-write, so they all are seen
+            // by who sees the last. The last access: whoever sees this may take the memory.
+            let next = now + ONE;
+            match over.compare_exchange_weak(now, next, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(seen) => now = seen,
+            }
+        }
+    }
+
+    /// Counts an instance out, under the lock of the colours. True where that drained a pair that is
+    /// watched: it isn't any more.
+    pub(crate) fn leave_watched(&self, stripe: u32, colour: u8) -> bool {
+        let stripe = self.stripe(stripe);
+        let over = &stripe.over.by_colour[colour as usize];
+        // Acquire: this thread tells the flush in the name of all that were over before.
+        let old = over.fetch_add(ONE, Ordering::AcqRel);
+        let came = stripe.came.by_colour[colour as usize].load(Ordering::Acquire);
+        // Another may have come since this one looked, and is the last then.
+        let drained = old & WATCHED != 0 && old / ONE + 1 == came;
+        if drained {
+            over.fetch_and(!WATCHED, Ordering::Relaxed);
+        }
+        drained
+    }
+
+    /// Count, and Announce where something is in flight: under the lock of the colours, for each pair
+    /// of counts.
+    pub(crate) fn watch<C: Care>(&self, mut found: impl FnMut(usize, Pair)) {
+        for stripe in &self.stripes {
+            for colour in 0..COLOURS {
+                found(colour, stripe.watch::<C>(colour));
+            }
+        }
+    }
+
+    /// Instances queued and not over (a moment ago). Not less than there are.
+    pub(crate) fn in_flight(&self) -> u64 {
+        // Those that are over first: else one that comes and goes in between would hide another.
+        let of_stripe = |stripe: &Stripe| {
+            let over: u64 =
+                stripe.over.by_colour.iter().map(|over| over.load(Ordering::Acquire) / ONE).sum();
+            stripe.came() - over
+        };
+        self.stripes.iter().map(of_stripe).sum()
+    }
+
+    /// Instances ever counted in.
+    pub(crate) fn came(&self) -> u64 {
+        self.stripes.iter().map(Stripe::came).sum()
+    }
+}
+
+impl Stripe {
+    fn came(&self) -> u64 {
+        self.came.by_colour.iter().map(|came| came.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Whether the caller's instance is the last one in flight of its colour. Once all others are over,
+    /// it isn't told otherwise: it sees at least those come that are over, and itself.
+    #[cold]
+    fn is_last(&self, colour: u8) -> bool {
+        let over = self.over.by_colour[colour as usize].load(Ordering::Acquire);
+        over / ONE + 1 == self.came.by_colour[colour as usize].load(Ordering::Acquire)
+    }
+
+    fn watch<C: Care>(&self, colour: usize) -> Pair {
+        let (came, over) = (&self.came.by_colour[colour], &self.over.by_colour[colour]);
+        let early = if C::OVER_FIRST { None } else { Some(came.load(Ordering::SeqCst)) };
+        // Count. Those that are over first: each of them is among those that came, which are read
+        // after. SeqCst: see `enter`.
+        let now = over.load(Ordering::Acquire);
+        if now / ONE == early.unwrap_or_else(|| came.load(Ordering::SeqCst)) {
+            return Pair::Drained;
+        }
+        if now & WATCHED != 0 {
+            return Pair::WatchedBefore;
+        }
+        // Announce. Who leaves after this sees it.
+        let now = over.fetch_or(WATCHED, Ordering::AcqRel);
+        // Count again: those that left before that.
+        if now / ONE == came.load(Ordering::SeqCst) {
+            over.fetch_and(!WATCHED, Ordering::Relaxed);
+            return Pair::Drained;
+        }
+        Pair::Watched
+    }
+}
