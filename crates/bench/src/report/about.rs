@@ -63,6 +63,12 @@ pub(super) fn metric(stem: &str) -> String {
     words.to_owned()
 }
 
+/// Whether an idle worker of this runtime spins for a good while before it sleeps. Its latencies are
+/// to be held against others of that kind, or to be read with their CPU time.
+pub(super) fn spins(variant: &str) -> bool {
+    ["rayon", "tbb"].iter().any(|name| variant.starts_with(name))
+}
+
 /// How to read any of the charts.
 pub(super) const READING: [&str; 4] = [
     "A bar or a point is the median of the runs that count, a whisker reaches from the smallest run \

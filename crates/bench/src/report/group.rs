@@ -2,6 +2,7 @@
 
 use corewise_timeline::markup::printable;
 
+use super::about;
 use crate::names::{Better, CaseName, HEADLINE, MetricName, Place};
 use crate::record::Record;
 
@@ -180,7 +181,7 @@ impl<'r> Block<'r> {
     }
 }
 
-fn label(source: Source, record: &Record, place: Option<Place>) -> String {
+pub(super) fn label(source: Source, record: &Record, place: Option<Place>) -> String {
     let variant = printable(&record.variant);
     match (source, &*variant, place) {
         (Source::Own, "corewise", Some(place)) if place.is_default() => {
@@ -191,6 +192,7 @@ fn label(source: Source, record: &Record, place: Option<Place>) -> String {
         (_, "corewise", Some(place)) if !place.is_default() => format!("Corewise ({place})"),
         (_, "corewise", _) => "Corewise".to_owned(),
         (_, variant, Some(place)) => format!("{variant} ({place})"),
+        (_, variant, None) if about::spins(variant) => format!("{variant} (spins)"),
         (_, variant, None) => variant.to_owned(),
     }
 }

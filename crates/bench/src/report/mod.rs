@@ -7,6 +7,7 @@
 mod about;
 mod chart;
 mod group;
+pub mod markdown;
 mod number;
 mod scale;
 #[cfg(test)]
