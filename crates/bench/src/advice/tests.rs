@@ -51,6 +51,15 @@ fn a_clear_winner_is_named_with_its_call_and_its_size() {
 }
 
 #[test]
+fn what_was_measured_in_one_place_only_is_no_comparison() {
+    let mut series = rates("pingpong/same", 8, &[("cpu", 1e6)]);
+    series.extend(rates("kernel_test", 8, &[("cache_shard", 1e6), ("cpu", 2.05e6)]));
+    let advice = advise(&large(), &series, 1);
+    assert!(advice.lead.contains("cache_shard (the default) in 1 of 1 comparison, by 2.0"));
+    assert_eq!(advice.findings.len(), 1);
+}
+
+#[test]
 fn a_shard_size_is_a_call_of_the_pools() {
     let series = rates("storm/reused", 8, &[("cache_shard", 1e6), ("cache_shard:4", 1.4e6)]);
     let advice = advise(&large(), &series, 1);

@@ -51,11 +51,14 @@ fn tallies(questions: &[Question]) -> Vec<Tally> {
 }
 
 fn lead(layout: &Layout, questions: &[Question]) -> String {
-    let Some(reference) = questions.iter().find_map(|question| question.reference) else {
+    // What others were compared with, if anything was.
+    let mut with_others = questions.iter().filter(|question| !question.others.is_empty());
+    let first = with_others.next().or(questions.first());
+    let Some(reference) = first.and_then(|question| question.reference) else {
         return "No scope was measured in this run, so there is nothing to advise.".to_owned();
     };
     let known = named(reference);
-    let others = questions.iter().any(|question| !question.others.is_empty());
+    let others = compared(questions) > 0;
     if !others && questions.iter().any(|question| !question.alike.is_empty()) {
         return format!(
             "This machine can't tell the scopes apart: all that were measured are the same pods. \
@@ -100,10 +103,15 @@ fn switch(layout: &Layout, questions: &[Question], winner: &Tally, reference: Pl
         alike_note(layout, questions, winner.place),
         named(reference),
         winner.better.len(),
-        count(questions.len(), "comparison"),
+        count(compared(questions), "comparison"),
         range_of(questions, &winner.better, winner.place),
         how(winner.place),
     ) + chance_note(questions, winner.better.len())
+}
+
+/// How many of the questions had two places to choose from.
+fn compared(questions: &[Question]) -> usize {
+    questions.iter().filter(|question| !question.others.is_empty()).count()
 }
 
 /// Of many comparisons a few come out as differences by chance.
@@ -138,11 +146,11 @@ fn keep(layout: &Layout, questions: &[Question], all: &[Tally], reference: Place
                 tally.place,
                 alike_note(layout, questions, tally.place),
                 tally.worse.len(),
-                questions.len()
+                compared(questions)
             )
         })
         .collect();
-    let compared = count(questions.len(), "comparison");
+    let compared = count(compared(questions), "comparison");
     let keep = if reference.is_default() {
         format!("Leave {}: ", named(reference))
     } else {
