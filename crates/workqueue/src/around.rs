@@ -56,7 +56,7 @@ pub(crate) fn run(job: &Job) -> thread::Result<()> {
             tracing::error!(
                 target: "corewise_workqueue",
                 queue = job.queue_name(),
-                function = (job.item.header().name)(),
+                function = job.item.header().name(),
                 site = %job.site,
                 "a work item left something behind, which is put right now: {leak}"
             );
@@ -73,7 +73,7 @@ fn in_span(job: &Job) {
         parent: parent,
         "run",
         queue = job.queue_name(),
-        function = (job.item.header().name)(),
+        function = job.item.header().name(),
         site = %job.site,
     );
     span.in_scope(|| job.item.run());

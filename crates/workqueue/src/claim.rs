@@ -30,7 +30,7 @@ pub(crate) enum Place {
     Listed = 2,
     /// Held back by its queue's limiter.
     Held = 3,
-    /// Its timer runs; [`Item::unshelve`](crate::item::Item::unshelve) knows where.
+    /// Its timer runs; [`Item::unshelve`](crate::table::Item::unshelve) knows where.
     Timer = 4,
 }
 
@@ -161,7 +161,7 @@ impl Header {
 /// it. Dropping it cancels the instance: it is then over without having run.
 pub(crate) struct Claimed(pub(crate) NonNull<Header>);
 
-// SAFETY: it stands for an `Arc<dyn Item>`, which is `Send` (items are `Send + Sync`).
+// SAFETY: it stands for an `ItemRef`, which is `Send`.
 unsafe impl Send for Claimed {}
 
 impl Claimed {

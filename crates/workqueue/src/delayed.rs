@@ -1,12 +1,11 @@
 //! Queueing an item some time later.
 
 use std::panic::Location;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::claim::{self, Claimed};
 use crate::cpu::current_cpu;
-use crate::item::{Item, Job, Queued};
+use crate::item::{Job, Queued};
 use crate::links::Place;
 use crate::queue::Workqueue;
 use crate::timekeeper::delayed::Delayed;
@@ -64,10 +63,10 @@ impl Workqueue {
         if delay.is_zero() {
             return self.submit(place, &work.inner, site);
         }
-        if self.is_closed() || !work.inner.header().state.pend() {
+        if self.is_closed() || !work.inner.header.state.pend() {
             return false;
         }
-        let item = Arc::clone(&work.inner) as Arc<dyn Item>;
+        let item = work.hold();
         // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
         let queued = unsafe { Queued::new(Job { item, ticket: None, site }) };
         match self.arm(place, work, delay, queued) {
@@ -85,7 +84,7 @@ impl Workqueue {
         site: &'static Location<'static>,
     ) -> bool {
         loop {
-            if let Some(mut claimed) = work.inner.header().claim() {
+            if let Some(mut claimed) = work.inner.header.claim() {
                 claimed.with_job(|job| job.site = site);
                 self.replace(place, work, delay, claimed);
                 return true;
@@ -141,7 +140,7 @@ impl Work {
     /// was an instance to wait for. May block.
     #[track_caller]
     pub fn flush_delayed(&self) -> bool {
-        let header = self.inner.header();
+        let header = &self.inner.header;
         let now = header.state.snapshot();
         let mut armed = None;
         if now.pending() && header.place(now.seq()) == claim::Place::Timer {

@@ -21,10 +21,11 @@ use crate::cpu::current_cpu;
 use crate::current;
 use crate::error::{JoinError, shielded};
 use crate::future_state::{FutureState, Paused};
-use crate::item::{Header, Item};
+use crate::item::Header;
 use crate::links::Place;
 use crate::queue::Workqueue;
 use crate::submit::Queueing;
+use crate::table::{Item, ItemRef, Table};
 use crate::task::{JoinHandle, Outcome};
 use crate::waiting::{Seat, Waits, stop_in_turn};
 
@@ -101,7 +102,7 @@ impl Workqueue {
     {
         let site = Location::caller();
         let task = Arc::new_cyclic(|me| FutureTask {
-            header: Header::new::<F>(),
+            header: Header::new(Table::counted::<FutureTask<F>, F>()),
             state: FutureState::new(),
             future: UnsafeCell::new(Some(future)),
             seat: UnsafeCell::new(None),
@@ -119,6 +120,7 @@ impl Workqueue {
 }
 
 /// A future, and the item that polls it.
+#[repr(C)]
 struct FutureTask<F: Future> {
     header: Header,
     state: FutureState,
@@ -155,7 +157,7 @@ where
         if self.state.is_over() {
             return;
         }
-        let item = || Arc::clone(self) as Arc<dyn Item>;
+        let item = || ItemRef::counted(Arc::clone(self));
         let queueing = self.queue.try_submit(self.place, &self.header, item, self.site, accepted);
         // Pending already: that poll sees what this wake-up is about.
         if queueing == Queueing::Refused {
@@ -234,15 +236,12 @@ where
     }
 }
 
-impl<F> Item for FutureTask<F>
+// SAFETY: `repr(C)`; the header comes first, and is made in `spawn_future_at` only.
+unsafe impl<F> Item for FutureTask<F>
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    fn header(&self) -> &Header {
-        &self.header
-    }
-
     fn run(&self) {
         // Somebody holds the task while it runs, so it can be upgraded.
         let Some(me) = self.me.upgrade() else { return };

@@ -4,49 +4,27 @@
 //! the item, through the job slot of the item's own header), [`Running`] (taken by a worker), and
 //! [`Claimed`] (taken back out of its container). See `work_state.md` for who may take it from whom.
 
-use std::any::Any;
 use std::mem::{self, MaybeUninit};
 use std::panic::Location;
 use std::ptr::NonNull;
 use std::sync::Arc;
-
-use corewise_sync::atomic::{AtomicU64, Ordering};
-use corewise_sync::cell::UnsafeCell;
-use corewise_sync::inbox::{Link as Hook, Node};
-use corewise_sync::{Completion, Mutex};
-use tracing::Span;
 
 use crate::around;
 use crate::claim::{Claimed, Place};
 use crate::error::shielded;
 use crate::link::{Link, Ticket};
 use crate::pool::publication::{Label, Publication};
+use crate::table::{ItemRef, Table};
 use crate::work_state::{Finished, Seq, WorkState, at_most, long_before};
-
-/// Something that a worker can run.
-pub(crate) trait Item: Send + Sync {
-    fn header(&self) -> &Header;
-    /// Runs the user's function; may panic.
-    fn run(&self);
-    /// It won't be run: tell those who wait.
-    fn cancelled(&self);
-    /// `run` panicked.
-    fn panicked(&self, payload: Box<dyn Any + Send>);
-    /// The span that it was spawned in, where that is known.
-    fn spawner(&self) -> Option<&Span> {
-        None
-    }
-    /// Takes the item off its timer, under the lock of whatever holds it there; `None` where it has
-    /// left already. Called by its claimant where its place is [`Place::Timer`].
-    fn unshelve(&self) -> Option<Queued> {
-        None
-    }
-}
+use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::cell::UnsafeCell;
+use corewise_sync::inbox::{Link as Hook, Node};
+use corewise_sync::{Completion, Mutex};
 
 /// What a queued item carries along.
 pub(crate) struct Job {
     /// The item itself: it keeps itself alive while it is queued.
-    pub(crate) item: Arc<dyn Item>,
+    pub(crate) item: ItemRef,
     /// Counts the instance in the queue it was queued on, until dropped. `None` in models of the
     /// pool alone.
     pub(crate) ticket: Option<Ticket>,
@@ -63,7 +41,7 @@ impl Job {
     /// What is shown of it while it runs.
     pub(crate) fn label(&self) -> Label {
         Label {
-            name: self.item.header().name,
+            name: self.item.header().table.name,
             site: self.site,
             queue: self.ticket.as_ref().map_or(0, |ticket| ticket.link.shared.id),
         }
@@ -73,12 +51,11 @@ impl Job {
 /// How many bits of the place's word are a [`Place`].
 const PLACE_BITS: u32 = 3;
 
-/// The part of an item that the pool knows.
+/// The part of an item that the pool knows. In this order: what each instance touches lies together.
+#[repr(C)]
 pub(crate) struct Header {
-    /// P: owned by the inbox or the list that the item is in.
-    hook: Hook,
-    /// I: the name of the user's function, for reports.
-    pub(crate) name: fn() -> &'static str,
+    /// I: what the item is.
+    pub(crate) table: &'static Table,
     pub(crate) state: WorkState,
     /// A: where the pending instance lies: its number, and in the lowest bits a [`Place`].
     place: AtomicU64,
@@ -86,6 +63,8 @@ pub(crate) struct Header {
     /// is filled a popper may copy its bits, under the lock of the container that the item lies in,
     /// and the claimant may write it once the item lies in none.
     job: UnsafeCell<MaybeUninit<Job>>,
+    /// P: owned by the inbox or the list that the item is in.
+    hook: Hook,
     /// L: is the lock; guards those who wait, each for the instance of its number.
     flushers: Mutex<Vec<(Seq, Arc<Completion>)>>,
 }
@@ -98,20 +77,34 @@ pub(crate) struct Header {
 unsafe impl Sync for Header {}
 
 impl Header {
-    /// The header of an item whose function is a `T`.
-    pub(crate) fn new<T>() -> Self {
+    /// The header of an item that is what the table says.
+    #[inline]
+    pub(crate) fn new(table: &'static Table) -> Self {
         Header {
-            hook: Hook::new(),
-            name: std::any::type_name::<T>,
+            table,
             state: WorkState::new(),
             place: AtomicU64::new(0),
             job: UnsafeCell::new(MaybeUninit::uninit()),
+            hook: Hook::new(),
             flushers: Mutex::new(Vec::new()),
         }
     }
 
+    /// The header of an item that is queued once, by who makes it: nobody else ever has it. It is
+    /// pending from the beginning.
+    #[inline]
+    pub(crate) fn alone(table: &'static Table) -> Self {
+        Header { state: WorkState::alone(), ..Header::new(table) }
+    }
+
+    /// The name of the user's function, for reports.
+    pub(crate) fn name(&self) -> &'static str {
+        (self.table.name)()
+    }
+
     /// Where pending instance `seq` lies: `Nowhere` also where its queuer hasn't said it yet. Acquire:
     /// who sees it placed sees the job slot filled.
+    #[inline]
     pub(crate) fn place(&self, seq: Seq) -> Place {
         let word = self.place.load(Ordering::Acquire);
         if word >> PLACE_BITS == seq { Place::from_bits(word) } else { Place::Nowhere }
@@ -119,8 +112,14 @@ impl Header {
 
     /// The pending instance goes into a container, or comes out of it: under its lock, or before
     /// the push.
+    #[inline]
     pub(crate) fn set_place(&self, place: Place) {
-        let seq = self.state.snapshot().seq();
+        let now = self.state.snapshot();
+        if now.alone() {
+            // Nobody looks for it.
+            return;
+        }
+        let seq = now.seq();
         self.place.store(seq << PLACE_BITS | place as u64, Ordering::Release);
     }
 
@@ -237,16 +236,18 @@ impl Header {
 /// without having run.
 pub(crate) struct Queued(NonNull<Header>);
 
-// SAFETY: it stands for an `Arc<dyn Item>`, which is `Send` (items are `Send + Sync`).
+// SAFETY: it stands for an `ItemRef`, which is `Send`.
 unsafe impl Send for Queued {}
 
 impl Queued {
     /// Fills the slot of an item that the caller just made pending.
     ///
     /// # Safety
-    /// The caller holds `PENDING` of `job.item` through a successful `pend`, and gives it up here.
+    /// The caller holds `PENDING` of `job.item` through a successful `pend`, or has made the item
+    /// [alone](Header::alone), and gives it up here.
+    #[inline]
     pub(crate) unsafe fn new(job: Job) -> Queued {
-        let header = NonNull::from(job.item.header());
+        let header = job.item.pointer();
         // Fill. SAFETY: the caller holds `PENDING`; the header lives inside the item, which the job
         // in the slot now keeps alive.
         unsafe { header.as_ref().put_job(job) };
@@ -265,6 +266,15 @@ impl Queued {
         if let Some(ticket) = &self.job().ticket {
             ticket.count();
         }
+    }
+
+    /// Takes an item back that is the caller's alone and lies nowhere, as if it had never been queued.
+    pub(crate) fn take_alone(self) -> ItemRef {
+        debug_assert!(self.header().state.snapshot().alone());
+        // SAFETY: the slot is filled, and counts as empty from here on.
+        let job = unsafe { self.header().copy_job().assume_init() };
+        mem::forget(self);
+        job.item
     }
 
     /// Gives the instance up as if it had never been queued: who waits for it goes on, the item
@@ -300,6 +310,12 @@ impl Queued {
         let header = self.header();
         let started = loop {
             let now = header.state.snapshot();
+            if now.alone() {
+                // SAFETY: the slot is filled, and the holder of this handle has the item alone. It
+                // counts as empty from here on.
+                let job = unsafe { header.copy_job().assume_init() };
+                break Some(Running { job, seq: now.seq() });
+            }
             if now.claimed() {
                 // LetGo: the last access, since the claimant may free the item from here on.
                 self.set_place(Place::Nowhere);
@@ -435,7 +451,9 @@ impl Running {
             shielded("dropping what a work item panicked with", || job.item.panicked(payload));
         }
         let header = job.item.header();
-        let Finished { again, flushers } = header.state.finish(stays);
+        let alone = header.state.snapshot().alone();
+        let Finished { again, flushers } =
+            if alone { Finished::default() } else { header.state.finish(stays) };
         if flushers {
             header.wake_flushers(seq);
         }
@@ -443,7 +461,7 @@ impl Running {
             shown.ends();
         }
         // The job of the next instance holds the item as well.
-        let next = again.then(|| Claimed(NonNull::from(header)));
+        let next = again.then(|| Claimed(job.item.pointer()));
         let Job { item, ticket, .. } = job;
         (next, Over { item, ticket })
     }
@@ -452,7 +470,7 @@ impl Running {
 /// An instance that has run.
 #[must_use]
 pub(crate) struct Over {
-    item: Arc<dyn Item>,
+    item: ItemRef,
     ticket: Option<Ticket>,
 }
 
@@ -467,7 +485,7 @@ impl Over {
 
 /// Gives up the queue's hold on an item. If it was the last one, the user's destructors run here,
 /// and may panic: that is no business of the worker's.
-pub(crate) fn drop_item(item: Arc<dyn Item>) {
+pub(crate) fn drop_item(item: ItemRef) {
     shielded("dropping a work item's function", || drop(item));
 }
 
@@ -477,7 +495,7 @@ mod tests {
     use crate::work::Work;
 
     fn pend(work: &Work) -> Queued {
-        let item = Arc::clone(&work.inner) as Arc<dyn Item>;
+        let item = work.hold();
         assert!(item.header().state.pend());
         // SAFETY: `pend` succeeded just now.
         unsafe { Queued::new(Job { item, ticket: None, site: Location::caller() }) }
@@ -486,7 +504,7 @@ mod tests {
     #[test]
     fn a_cancelled_instance_ends_no_flush_that_waits_for_the_running_one() {
         let work = Work::new(|| ());
-        let header = work.inner.header();
+        let header = &work.inner.header;
         let first = pend(&work).start().expect("nobody runs it");
         std::thread::scope(|scope| {
             let waiting = |n| {

@@ -63,6 +63,7 @@ mod links;
 #[cfg(loom)]
 #[doc(hidden)]
 pub mod model;
+mod once;
 mod policy;
 mod pool;
 mod pools;
@@ -74,6 +75,7 @@ mod stall;
 mod stats;
 mod submit;
 mod swap;
+mod table;
 mod take_back;
 mod tally;
 mod task;

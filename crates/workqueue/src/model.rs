@@ -13,7 +13,7 @@ use crate::claim::Claimed;
 use crate::colours::Colours;
 use crate::future_state::{FutureState, Paused};
 use crate::groups::Lease;
-use crate::item::{Item, Job, Queued};
+use crate::item::{Job, Queued};
 use crate::limiter::CountedBy;
 use crate::limiter::policy::effective;
 use crate::limiter::slot::{Admission, Hold, Slot};
@@ -187,8 +187,8 @@ impl QueueModel {
 
     /// Queues an item on a pool; false where it was pending.
     pub fn queue(&self, pool: usize, work: &Work) -> bool {
-        let item = || Arc::clone(&work.inner) as Arc<dyn Item>;
-        let header = work.inner.header();
+        let item = || work.hold();
+        let header = &work.inner.header;
         let queueing = self.links[pool].queue(header, item, Location::caller(), false);
         queueing == Queueing::Queued
     }
@@ -212,30 +212,30 @@ impl QueueModel {
 
 /// A broken claim: it doesn't look whether the queuer has got so far.
 pub fn claim_hastily(work: &Work) {
-    work.inner.header().claim_hastily();
+    work.inner.header.claim_hastily();
 }
 
 /// Takes the pending instance and puts it back into its list: what `mod_delayed` does.
 pub fn take_and_put_back(work: &Work) -> bool {
-    work.inner.header().claim().map(Claimed::requeue).is_some()
+    work.inner.header.claim().map(Claimed::requeue).is_some()
 }
 
 /// A broken look at an item: it is left to the workers without a look whether one let go of it.
 pub fn look_at_and_leave(work: &Work) {
-    work.inner.header().look_at_and_leave();
+    work.inner.header.look_at_and_leave();
 }
 
 /// Waits for an item, and runs it itself where it is still in its pool and `wanted`: [`Work::flush`].
 pub fn flush_or_run(work: &Work, wanted: bool) -> bool {
-    let header = work.inner.header();
+    let header = &work.inner.header;
     take_back_if(header, |_| wanted) || header.flush()
 }
 
 fn pend(work: &Work) -> Option<Queued> {
-    if !work.inner.header().state.pend() {
+    if !work.inner.header.state.pend() {
         return None;
     }
-    let item = Arc::clone(&work.inner) as Arc<dyn Item>;
+    let item = work.hold();
     // SAFETY: `pend` succeeded just now.
     Some(unsafe { Queued::new(Job { item, ticket: None, site: Location::caller() }) })
 }

@@ -8,12 +8,13 @@ use crate::attributes::Attributes;
 use crate::builder::QueueBuilder;
 use crate::claim::Claimed;
 use crate::control::Control;
-use crate::item::{Header, Item};
+use crate::item::Header;
 use crate::link::Shared;
 use crate::links::{Links, Place};
 use crate::stats::QueueStats;
 use crate::submit::Queueing;
 use crate::swap::Swap;
+use crate::table::{Item, ItemRef};
 use crate::task::{JoinHandle, Task};
 use crate::waits;
 use crate::work::Work;
@@ -181,7 +182,7 @@ impl Workqueue {
         item: &Arc<I>,
         site: &'static Location<'static>,
     ) -> bool {
-        self.submit_with(place, item.header(), || Arc::clone(item) as Arc<dyn Item>, site)
+        self.submit_with(place, item.header(), || ItemRef::counted(Arc::clone(item)), site)
     }
 
     /// Queues the item that `item` gives, whose header is `header`.
@@ -189,7 +190,7 @@ impl Workqueue {
         &self,
         place: Place,
         header: &Header,
-        item: impl FnOnce() -> Arc<dyn Item>,
+        item: impl FnOnce() -> ItemRef,
         site: &'static Location<'static>,
     ) -> bool {
         self.try_submit(place, header, item, site, false) == Queueing::Queued
@@ -201,7 +202,7 @@ impl Workqueue {
         &self,
         place: Place,
         header: &Header,
-        item: impl FnOnce() -> Arc<dyn Item>,
+        item: impl FnOnce() -> ItemRef,
         site: &'static Location<'static>,
         accepted: bool,
     ) -> Queueing {

@@ -29,9 +29,10 @@ use tracing::Span;
 
 use crate::around::Spawner;
 use crate::error::{JoinError, shielded};
-use crate::item::{Header, Item};
+use crate::item::Header;
 use crate::links::Place;
 use crate::queue::Workqueue;
+use crate::table::{Item, ItemRef, Table};
 use crate::take_back::take_back_part;
 
 /// Where closures are spawned that may borrow; see [`Workqueue::scope`].
@@ -159,7 +160,7 @@ impl<'scope> Scope<'scope, '_> {
         T: Send + 'scope,
     {
         let task = Arc::new(ScopedTask {
-            header: Header::new::<C>(),
+            header: Header::new(Table::counted::<ScopedTask<C, T>, C>()),
             slot: Mutex::new(Slot {
                 stage: Stage::Waiting(closure, self.shared.member()),
                 detached: false,
@@ -172,15 +173,11 @@ impl<'scope> Scope<'scope, '_> {
         // over, and the scope waits for its members: until then all of `'scope` is alive. After that
         // whoever has the item finds nothing of `'scope` in it: see the module's text.
         let item: Arc<dyn ScopedItem> = unsafe { std::mem::transmute(item) };
-        let open = self.shared.remember(Arc::clone(&item));
-        if !open
-            || !self.shared.queue.submit_with(
-                place,
-                task.header(),
-                || item as Arc<dyn Item>,
-                Location::caller(),
-            )
-        {
+        let open = self.shared.remember(item);
+        // SAFETY: as above.
+        let hold = || unsafe { ItemRef::counted_for_a_while(Arc::clone(&task)) };
+        let site = Location::caller();
+        if !open || !self.shared.queue.submit_with(place, task.header(), hold, site) {
             // Fresh, so it wasn't pending: the queue is closed.
             task.cancelled();
         }
@@ -377,6 +374,7 @@ struct Slot<C, T> {
     detached: bool,
 }
 
+#[repr(C)]
 struct ScopedTask<C, T> {
     header: Header,
     /// L: is the lock; guards the closure, then the value.
@@ -424,15 +422,12 @@ fn unseen<T>(value: Result<T, JoinError>, shared: &Shared) {
     }
 }
 
-impl<C, T> Item for ScopedTask<C, T>
+// SAFETY: `repr(C)`; the header comes first, and is made in `spawn_at` only.
+unsafe impl<C, T> Item for ScopedTask<C, T>
 where
     C: FnOnce() -> T + Send,
     T: Send,
 {
-    fn header(&self) -> &Header {
-        &self.header
-    }
-
     fn run(&self) {
         let waiting = |stage: &Stage<C, T>| matches!(stage, Stage::Waiting(..));
         if let Stage::Waiting(closure, member) = self.take_closure(waiting) {

@@ -9,9 +9,10 @@ use corewise_sync::list::List;
 
 use crate::claim::{Claimed, Place};
 use crate::current;
-use crate::item::{Header, Item, Job, Queued};
+use crate::item::{Header, Job, Queued};
 use crate::limiter::slot::{Admission, Gate, Hold};
 use crate::link::{Link, Ticket};
+use crate::table::ItemRef;
 
 /// What became of an attempt to queue something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +32,7 @@ impl Link {
     pub(crate) fn queue(
         self: &Arc<Self>,
         header: &Header,
-        item: impl FnOnce() -> Arc<dyn Item>,
+        item: impl FnOnce() -> ItemRef,
         site: &'static Location<'static>,
         accepted: bool,
     ) -> Queueing {
@@ -50,6 +51,31 @@ impl Link {
         // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
         let queued = unsafe { Queued::new(job) };
         self.pass(gate, stripe, queued, accepted)
+    }
+
+    /// Queues an item that was made [alone](Header::alone), just now. Gives it back where the queue
+    /// doesn't take it.
+    pub(crate) fn execute(
+        self: &Arc<Self>,
+        item: ItemRef,
+        site: &'static Location<'static>,
+    ) -> Result<(), ItemRef> {
+        if self.refuses_at_once(false) {
+            return Err(item);
+        }
+        // Enter and ReadGate, as in `queue`.
+        let ticket = Ticket::new(self);
+        let gate = self.slot().gate();
+        // SAFETY: the item is alone, and new.
+        let queued = unsafe { Queued::new(Job { item, ticket: Some(ticket), site }) };
+        if gate.open() {
+            self.group.push(self.pool, queued);
+        } else if self.refuses(gate, false) {
+            return Err(queued.take_alone());
+        } else {
+            self.admit(gate, queued);
+        }
+        Ok(())
     }
 
     /// Puts a claimed instance here, wherever it was: the same instance, counted here from now on.
@@ -126,6 +152,13 @@ impl Link {
         if self.refuses(gate, accepted) {
             return if queued.refuse() { Queueing::Refused } else { Queueing::Queued };
         }
+        self.admit(gate, queued);
+        Queueing::Queued
+    }
+
+    /// Past the gate: to the pool, or to those that are held back.
+    #[cold]
+    fn admit(self: &Arc<Self>, gate: Gate, queued: Queued) {
         match self.slot().admit(gate) {
             Admission::Free => self.group.push(self.pool, stripe, queued),
             Admission::Counted => {
@@ -136,7 +169,6 @@ impl Link {
                 self.slot().hold(self.line(), queued, &mut push);
             }
         }
-        Queueing::Queued
     }
 }
 

@@ -13,7 +13,8 @@ use tracing::Span;
 
 use crate::around::Spawner;
 use crate::error::JoinError;
-use crate::item::{Header, Item};
+use crate::item::Header;
+use crate::table::{Item, Table};
 use crate::take_back::take_back;
 
 /// Waits for a spawned closure's value. Dropping it lets the closure run on, unobserved; its value is
@@ -105,6 +106,7 @@ enum Stage<C, T> {
     Gone,
 }
 
+#[repr(C)]
 pub(crate) struct Task<C, T> {
     header: Header,
     /// L: is the lock; guards the closure, then the value.
@@ -121,7 +123,7 @@ where
     /// The task, and the handle that waits for it. One allocation.
     pub(crate) fn new(closure: C) -> (Arc<Self>, JoinHandle<T>) {
         let task = Arc::new(Task {
-            header: Header::new::<C>(),
+            header: Header::new(Table::counted::<Self, C>()),
             stage: Mutex::new(Stage::Closure(closure)),
             done: Completion::new(),
             spawner: Spawner::current(),
@@ -148,21 +150,19 @@ where
     }
 }
 
-impl<C, T> Item for Task<C, T>
+// SAFETY: `repr(C)`; the header comes first, and is made in `new` only.
+unsafe impl<C, T> Item for Task<C, T>
 where
     C: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    fn header(&self) -> &Header {
-        &self.header
-    }
-
     fn run(&self) {
         // Gone where it was aborted.
         if let Stage::Closure(closure) = self.take_closure() {
-            // The closure is dropped by its call, on this worker, before the handle is woken.
-            let value = panic::catch_unwind(AssertUnwindSafe(closure));
-            self.end(value.map_err(JoinError::panicked));
+            // The closure is dropped by its call, on this worker, before the handle is woken; also
+            // where it panics, which ends in `panicked`.
+            let value = closure();
+            self.end(Ok(value));
         }
     }
 

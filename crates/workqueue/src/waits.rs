@@ -29,7 +29,7 @@ fn without_rescuer(job: &Job, what: &str, location: &Location<'_>, queue: &Share
     tracing::warn!(
         target: "corewise_workqueue",
         queue = job.queue_name(),
-        function = (job.item.header().name)(),
+        function = job.item.header().name(),
         site = %job.site,
         "a work item of a queue with a rescuer waits for queue '{}', which has none: {what} at \
          {location}; where no thread can be made it waits for ever",
@@ -59,11 +59,11 @@ fn item_without_rescuer(job: &Job, instance: &Job, queue: &str) {
     tracing::warn!(
         target: "corewise_workqueue",
         queue = job.queue_name(),
-        function = (job.item.header().name)(),
+        function = job.item.header().name(),
         site = %job.site,
         "a work item of a queue with a rescuer waits for an item of queue '{queue}', which has none: \
          {} queued at {}; where no thread can be made it waits for ever",
-        (instance.item.header().name)(),
+        instance.item.header().name(),
         instance.site,
     );
 }
@@ -85,7 +85,7 @@ fn report(job: &Job, what: &str, location: &Location<'_>, complaint: &str) {
     tracing::error!(
         target: "corewise_workqueue",
         queue = job.queue_name(),
-        function = (job.item.header().name)(),
+        function = job.item.header().name(),
         site = %job.site,
         "a work item {complaint}: {what} at {location}; this never ends"
     );

@@ -8,7 +8,8 @@ use corewise_sync::Mutex;
 
 use crate::claim::Claimed;
 use crate::error::panic_message;
-use crate::item::{Header, Item, Queued};
+use crate::item::{Header, Queued};
+use crate::table::{Item, ItemRef, Table};
 use crate::take_back::take_back;
 use crate::timekeeper::delayed::Armed;
 use crate::waits;
@@ -43,8 +44,9 @@ pub struct Work {
 impl std::panic::UnwindSafe for Work {}
 impl std::panic::RefUnwindSafe for Work {}
 
+#[repr(C)]
 pub(crate) struct WorkItem {
-    header: Header,
+    pub(crate) header: Header,
     /// L: is the lock; guards where its timer is, which says nothing once that has fired. Taken last.
     pub(crate) timer: Mutex<Option<Armed>>,
     function: Box<dyn Fn() + Send + Sync>,
@@ -57,7 +59,8 @@ impl Work {
     /// best inside [`blocking`](corewise_sync::context::blocking). If it panics, the panic is
     /// logged and the item, its worker and its queue go on.
     pub fn new<C: Fn() + Send + Sync + 'static>(function: C) -> Work {
-        let (header, function) = (Header::new::<C>(), Box::new(function));
+        let header = Header::new(Table::counted::<WorkItem, C>());
+        let function = Box::new(function);
         Work { inner: Arc::new(WorkItem { header, timer: Mutex::new(None), function }) }
     }
 
@@ -81,6 +84,12 @@ impl Work {
     pub fn flush(&self) -> bool {
         waits::for_item(&self.inner.header, "Work::flush");
         take_back(&self.inner.header) || self.inner.header.flush()
+    }
+
+    /// A hold on the item, for the queue.
+    #[inline]
+    pub(crate) fn hold(&self) -> ItemRef {
+        ItemRef::counted(Arc::clone(&self.inner))
     }
 
     #[track_caller]
@@ -143,7 +152,7 @@ impl Work {
     pub fn enable(&self) -> bool {
         self.inner.header.state.enable().unwrap_or_else(|| {
             tracing::warn!(
-                item = (self.inner.header.name)(),
+                item = self.inner.header.name(),
                 "a work item was enabled more often than it was disabled"
             );
             0
@@ -160,7 +169,7 @@ impl Work {
         let counted = self.inner.header.state.disable().is_some();
         if !counted {
             tracing::warn!(
-                item = (self.inner.header.name)(),
+                item = self.inner.header.name(),
                 "a work item is disabled 65535 times over; one more isn't counted"
             );
         }
@@ -174,16 +183,11 @@ impl fmt::Debug for Work {
     }
 }
 
-impl Item for WorkItem {
-    fn header(&self) -> &Header {
-        &self.header
-    }
-
+// SAFETY: `repr(C)`; the header comes first, and is made in `Work::new` only.
+unsafe impl Item for WorkItem {
     fn run(&self) {
         (self.function)();
     }
-
-    fn cancelled(&self) {}
 
     fn unshelve(&self) -> Option<Queued> {
         let armed = self.timer.lock().take();
@@ -192,7 +196,7 @@ impl Item for WorkItem {
 
     fn panicked(&self, payload: Box<dyn Any + Send>) {
         tracing::error!(
-            item = (self.header.name)(),
+            item = self.header.name(),
             message = panic_message(payload.as_ref()),
             "a work item panicked"
         );

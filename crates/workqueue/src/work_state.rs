@@ -10,6 +10,7 @@
 //! | 2 | `AGAIN` | a second worker found it running and left it to the first; implies `PENDING` | `hand_over`, `run_claimed` | `finish`, `run_claimed`, `cancel`, `unclaim` |
 //! | 3 | `FLUSHERS` | somebody waits for an instance; set and cleared under the flushers' lock | `announce_flusher` | `clear_flushers` |
 //! | 4 | `CLAIMED` | the pending instance is its claimant's; implies `PENDING` | `claim`, `finish` | `run_claimed`, `cancel`, `unclaim` |
+//! | 5 | `ALONE` | whoever has the item has it alone: the word is never changed by who runs it | `alone` | never |
 //! | 8..24 | disable depth | above 0 nothing is queued | `disable` | `enable` |
 //! | 24..36 | turn | how often the instance was given back by a claimant; wraps | `unclaim` | never |
 //! | 36.. | sequence | number of the instance queued last | `pend` | never: it wraps |
@@ -23,6 +24,7 @@ const RUNNING: u64 = 1 << 1;
 const AGAIN: u64 = 1 << 2;
 const FLUSHERS: u64 = 1 << 3;
 const CLAIMED: u64 = 1 << 4;
+const ALONE: u64 = 1 << 5;
 const DEPTH_SHIFT: u32 = 8;
 const DEPTH_ONE: u64 = 1 << DEPTH_SHIFT;
 const DEPTH: u64 = (u16::MAX as u64) << DEPTH_SHIFT;
@@ -51,23 +53,33 @@ pub(crate) fn long_before(seq: Seq) -> Seq {
 pub(crate) struct Snapshot(u64);
 
 impl Snapshot {
+    #[inline]
     pub(crate) fn pending(self) -> bool {
         self.0 & PENDING != 0
     }
+    #[inline]
     pub(crate) fn running(self) -> bool {
         self.0 & RUNNING != 0
     }
     /// Handed over: it lies in no container.
+    #[inline]
     pub(crate) fn again(self) -> bool {
         self.0 & AGAIN != 0
     }
+    #[inline]
     pub(crate) fn claimed(self) -> bool {
         self.0 & CLAIMED != 0
+    }
+    /// It is pending for its whole life, and whoever holds it does so alone.
+    #[inline]
+    pub(crate) fn alone(self) -> bool {
+        self.0 & ALONE != 0
     }
     /// How often it is disabled.
     pub(crate) fn depth(self) -> u16 {
         ((self.0 & DEPTH) >> DEPTH_SHIFT) as u16
     }
+    #[inline]
     pub(crate) fn seq(self) -> Seq {
         self.0 >> SEQ_SHIFT
     }
@@ -88,7 +100,7 @@ impl fmt::Debug for Snapshot {
 }
 
 /// What the worker that finished an instance owes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Finished {
     /// Another worker had handed the next instance over, and it is the caller's claim now.
@@ -108,6 +120,12 @@ impl WorkState {
         WorkState { word: AtomicU64::new(0) }
     }
 
+    /// Of an item that is queued once, by who makes it, and that nobody else has.
+    pub(crate) fn alone() -> Self {
+        WorkState { word: AtomicU64::new(PENDING | ALONE | SEQ_ONE) }
+    }
+
+    #[inline]
     pub(crate) fn snapshot(&self) -> Snapshot {
         Snapshot(self.word.load(Ordering::Acquire))
     }
@@ -116,6 +134,7 @@ impl WorkState {
     /// queue it. Also the call that returns false is a read-modify-write: what its caller wrote
     /// before is seen by the instance that was pending already (its `start` acquires this
     /// release). A disabled item refuses, and nothing is changed.
+    #[inline]
     pub(crate) fn pend(&self) -> bool {
         let mut now = self.word.load(Ordering::Relaxed);
         loop {
@@ -133,6 +152,7 @@ impl WorkState {
     /// From pending to running, given a snapshot that is neither running nor claimed. The caller has
     /// copied the job before: once the bit is clear the next queuer owns the slot. False where the
     /// word moved meanwhile.
+    #[inline]
     pub(crate) fn start(&self, from: Snapshot) -> bool {
         debug_assert!(from.pending() && !from.running() && !from.claimed());
         self.change(from, (from.0 & !PENDING) | RUNNING)
@@ -140,6 +160,7 @@ impl WorkState {
 
     /// Leaves the pending instance to the worker that runs the item now; the job slot stays filled.
     /// False where the word moved meanwhile.
+    #[inline]
     pub(crate) fn hand_over(&self, from: Snapshot) -> bool {
         debug_assert!(from.pending() && from.running() && !from.claimed());
         // Release: pairs with the Acquire in `finish`, which then reads the job slot.
@@ -147,11 +168,13 @@ impl WorkState {
     }
 
     /// Takes the pending instance away from everybody else. False where the word moved meanwhile.
+    #[inline]
     pub(crate) fn claim(&self, from: Snapshot) -> bool {
         debug_assert!(from.pending() && !from.claimed());
         self.change(from, from.0 | CLAIMED)
     }
 
+    #[inline]
     fn change(&self, from: Snapshot, to: u64) -> bool {
         self.word.compare_exchange(from.0, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
@@ -159,6 +182,7 @@ impl WorkState {
     /// The function returned. Where an instance was handed over it is claimed by the caller in the
     /// same step, and `RUNNING` stays set if the caller `stays` to run it; unless somebody else has
     /// claimed it: then it is theirs.
+    #[inline]
     pub(crate) fn finish(&self, stays: bool) -> Finished {
         let mut now = self.word.load(Ordering::Relaxed);
         loop {
@@ -180,6 +204,7 @@ impl WorkState {
 
     /// Starts the instance that `finish` claimed for the caller, which stayed (after the job was
     /// copied); its number.
+    #[inline]
     pub(crate) fn restart(&self) -> Seq {
         let old = self.word.fetch_and(!(PENDING | CLAIMED), Ordering::AcqRel);
         debug_assert!(old & (PENDING | CLAIMED | RUNNING) == PENDING | CLAIMED | RUNNING);

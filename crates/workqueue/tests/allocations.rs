@@ -102,6 +102,20 @@ fn queueing_a_work_again_allocates_nothing_and_a_spawn_allocates_once() {
         }
     });
     assert_eq!(spawned, ROUNDS, "a closure each");
+    let executed = allocations(|| {
+        ran.store(0, Ordering::SeqCst);
+        for _ in 0..ROUNDS {
+            let ran = Arc::clone(&ran);
+            let taken = plain.execute(move || {
+                ran.fetch_add(1, Ordering::SeqCst);
+            });
+            assert!(taken.is_ok());
+        }
+        while ran.load(Ordering::SeqCst) != ROUNDS {
+            std::thread::yield_now();
+        }
+    });
+    assert_eq!(executed, ROUNDS, "a closure without a handle each");
     let futures = allocations(|| {
         ran.store(0, Ordering::SeqCst);
         for _ in 0..ROUNDS {

@@ -10,7 +10,7 @@ use corewise_topology::AffinityScope;
 use super::PoolSpec;
 use super::group::{Group, Setup, Step};
 use super::worker::Worker;
-use crate::item::{Item, Job, Queued};
+use crate::item::{Job, Queued};
 use crate::work::Work;
 
 pub(super) type Log = Arc<Mutex<Vec<u32>>>;
@@ -24,8 +24,8 @@ pub(super) fn group(pools: usize, cpus: u32) -> Arc<Group<FullFence>> {
 pub(super) fn push(group: &Arc<Group<FullFence>>, pool: usize, log: &Log, n: u32) {
     let log = Arc::clone(log);
     let work = Work::new(move || log.lock().push(n));
-    assert!(work.inner.header().state.pend());
-    let item = Arc::clone(&work.inner) as Arc<dyn Item>;
+    assert!(work.inner.header.state.pend());
+    let item = work.hold();
     // SAFETY: `pend` succeeded just now.
     let queued = unsafe { Queued::new(Job { item, ticket: None, site: Location::caller() }) };
     group.push(pool, 0, queued);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::heap::Handle;
 use super::{Timekeeper, not_made};
 use crate::claim::{Claimed, Place};
-use crate::item::{Item, Queued};
+use crate::item::Queued;
 use crate::links;
 use crate::queue::Workqueue;
 use crate::work::Work;
@@ -96,7 +96,7 @@ impl Timekeeper {
             let first = state.timers.first().is_none_or(|first| deadline < first);
             let handle = state.timers.insert(deadline, delayed);
             *work.inner.timer.lock() = Some(Armed { keeper: Arc::downgrade(self), handle });
-            work.inner.header().set_place(Place::Timer);
+            work.inner.header.set_place(Place::Timer);
             first
         };
         if first {

@@ -10,7 +10,7 @@ use corewise_topology::AffinityScope;
 
 use super::cpu_time::Reading;
 use super::{Settings, Timekeeper};
-use crate::item::{Item, Job, Queued};
+use crate::item::{Job, Queued};
 use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Setup, Step};
 use crate::pool::worker::Worker;
@@ -49,8 +49,8 @@ impl Bench {
 
     fn push(&self, function: impl Fn() + Send + Sync + 'static) {
         let work = Work::new(function);
-        assert!(work.inner.header().state.pend());
-        let item = Arc::clone(&work.inner) as Arc<dyn Item>;
+        assert!(work.inner.header.state.pend());
+        let item = work.hold();
         // SAFETY: `pend` succeeded just now.
         let queued = unsafe { Queued::new(Job { item, ticket: None, site: Location::caller() }) };
         self.group.push(0, 0, queued);

@@ -44,7 +44,8 @@ impl Tasks {
         let fate = self.fate();
         let other = other.filter(|_| chance.one_in(2));
         let calm = line.refusing.calm();
-        let handle = match chance.below(4) {
+        let handle = match chance.below(5) {
+            4 => return self.execute(line, other, &fate),
             0 => self.future(&line.queue, other, &fate, chance),
             1 => return self.scope(&line.queue, other, &fate),
             _ => self.closure(line, other, &fate),
@@ -115,6 +116,38 @@ impl Tasks {
         });
         returned.store(self.ledger.moment(), SeqCst);
         handle
+    }
+
+    /// A closure without a handle.
+    fn execute(&self, line: &Line, other: Option<&Workqueue>, fate: &Arc<Fate>) {
+        let calm = line.refusing.calm();
+        let (its, other) = (Arc::clone(fate), other.cloned());
+        let (gauge, order) = (Arc::clone(&line.gauge), line.order.clone());
+        let ledger = Arc::clone(&self.ledger);
+        let called = self.ledger.moment();
+        let returned = Arc::new(AtomicU64::new(0));
+        let back = Arc::clone(&returned);
+        let taken = line.queue.execute(move || {
+            if let Some(order) = order {
+                order.ran(called, back.load(SeqCst));
+            }
+            gauge.during(&ledger, "an executed closure", || {
+                if let Some(queue) = other {
+                    let inner = Arc::clone(&its);
+                    let end = move || {
+                        inner.ended.fetch_add(1, SeqCst);
+                    };
+                    // Given back where the pools are shut down.
+                    queue.execute(end).unwrap_or_else(|end| end());
+                } else {
+                    its.ended.fetch_add(1, SeqCst);
+                }
+            });
+        });
+        returned.store(self.ledger.moment(), SeqCst);
+        if taken.is_err() || calm.is_none() || line.refusing.calm() != calm {
+            fate.aborted.store(true, SeqCst);
+        }
     }
 
     /// Wakes itself some times, and may wait for a task.

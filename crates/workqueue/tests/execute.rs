@@ -1,0 +1,268 @@
+//! `Workqueue::execute`: closures that run once, without a handle.
+#![cfg(not(loom))]
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::panic::panic_any;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::{Completion, Mutex, context};
+use corewise_topology::{AffinityScope, Machine};
+use corewise_workqueue::{QueueBuilder, WorkerPools, Workqueue};
+
+fn pools(cpus: u32) -> WorkerPools {
+    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
+    WorkerPools::new(&machine.expect("a valid description"))
+}
+
+fn builder() -> QueueBuilder {
+    Workqueue::builder("execute").scope(AffinityScope::System)
+}
+
+/// Occupies one worker until the returned event is completed.
+fn occupy(queue: &Workqueue) -> Arc<Completion> {
+    let (gate, started) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    let (inside, here) = (Arc::clone(&gate), Arc::clone(&started));
+    let taken = queue.execute(move || {
+        here.complete();
+        while !inside.is_complete() {
+            std::thread::yield_now();
+        }
+    });
+    assert!(taken.is_ok());
+    started.wait();
+    gate
+}
+
+/// Counts its drops.
+struct OnDrop(Arc<AtomicUsize>);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn each_closure_runs_once_and_is_dropped_also_those_from_inside_items() {
+    let pools = pools(2);
+    let queue = builder().build(&pools).unwrap();
+    let (ran, dropped) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let closure = || {
+        let (ran, counts) = (Arc::clone(&ran), OnDrop(Arc::clone(&dropped)));
+        move || {
+            let _counts = counts;
+            ran.fetch_add(1, Ordering::SeqCst);
+        }
+    };
+    for _ in 0..100 {
+        let (inner, inside) = ([closure(), closure()], queue.clone());
+        let [first, second] = inner;
+        let taken = queue.execute(move || {
+            assert!(inside.execute(first).is_ok());
+            assert!(inside.execute_on(1, second).is_ok());
+        });
+        assert!(taken.is_ok());
+        assert!(queue.execute_node(Some(0), closure()).is_ok());
+    }
+    queue.flush();
+    queue.flush();
+    assert_eq!(ran.load(Ordering::SeqCst), 300);
+    assert_eq!(dropped.load(Ordering::SeqCst), 300);
+    let stats = queue.stats();
+    assert_eq!((stats.queued, stats.completed, stats.cancelled), (400, 400, 0));
+}
+
+#[test]
+fn a_closure_that_panics_is_logged_and_neither_it_nor_its_payload_hurts_the_worker() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("on purpose, in the payload's drop");
+        }
+    }
+    let pools = pools(1);
+    let queue = builder().build(&pools).unwrap();
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let counts = OnDrop(Arc::clone(&dropped));
+    let taken = queue.execute(move || {
+        let _counts = counts;
+        panic!("on purpose");
+    });
+    assert!(taken.is_ok());
+    assert!(queue.execute(|| panic_any(Bomb)).is_ok());
+    queue.flush();
+    assert_eq!(dropped.load(Ordering::SeqCst), 1, "unwinding dropped what it held");
+    assert_eq!(queue.spawn(|| 7).join().unwrap(), 7);
+}
+
+#[test]
+fn a_queue_that_takes_nothing_gives_the_closure_back() {
+    let pools = pools(1);
+    let gone = builder().build(&pools).unwrap();
+    let left = builder().build(&pools).unwrap();
+    gone.destroy();
+    let back = |queue: &Workqueue| {
+        let kept = String::from("kept");
+        let (tell, told) = mpsc::channel();
+        let closure = move || tell.send(kept).expect("the test listens");
+        let returned = queue.execute(closure).expect_err("it isn't taken");
+        returned();
+        assert_eq!(told.recv().unwrap(), "kept");
+    };
+    back(&gone);
+    pools.shutdown();
+    back(&left);
+    assert_eq!(left.stats().queued, left.stats().completed);
+}
+
+#[test]
+fn a_drain_gives_back_what_comes_from_outside_and_takes_what_its_own_items_hand_in() {
+    let pools = pools(2);
+    let queue = builder().build(&pools).unwrap();
+    let other = builder().build(&pools).unwrap();
+    let ran = Arc::new(AtomicUsize::new(0));
+    let (started, go) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    let (says, waits) = (Arc::clone(&started), Arc::clone(&go));
+    let (inside, counts) = (queue.clone(), Arc::clone(&ran));
+    let taken = queue.execute(move || {
+        says.complete();
+        waits.wait();
+        let taken = inside.execute(move || {
+            counts.fetch_add(1, Ordering::SeqCst);
+        });
+        assert!(taken.is_ok());
+    });
+    assert!(taken.is_ok());
+    started.wait();
+    std::thread::scope(|scope| {
+        scope.spawn(|| queue.drain());
+        // It has begun once something is refused.
+        while queue.execute(|| ()).is_ok() {
+            std::thread::yield_now();
+        }
+        go.complete();
+    });
+    assert_eq!(ran.load(Ordering::SeqCst), 1);
+    assert!(queue.execute(|| ()).is_ok(), "the drain is over");
+    drop(other);
+}
+
+#[test]
+fn what_waits_when_the_pools_are_shut_down_is_dropped_and_a_panic_in_there_is_shielded() {
+    struct Bomb(OnDrop);
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            assert!(Arc::strong_count(&self.0.0) == 0, "on purpose, in a closure's drop");
+        }
+    }
+    // Its only worker is promised, and never runs.
+    let kept = Arc::new(Mutex::new(None));
+    let keeps = Arc::clone(&kept);
+    let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").unwrap();
+    let pools = WorkerPools::builder(&machine)
+        .spawn_handler(move |worker| match keeps.lock().replace(worker) {
+            None => Ok(()),
+            Some(_) => Err(std::io::Error::other("one is enough")),
+        })
+        .build();
+    let queue = builder().build(&pools).unwrap();
+    let (ran, dropped) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    for _ in 0..3 {
+        let (ran, bomb) = (Arc::clone(&ran), Bomb(OnDrop(Arc::clone(&dropped))));
+        let taken = queue.execute(move || {
+            let _bomb = bomb;
+            ran.fetch_add(1, Ordering::SeqCst);
+        });
+        assert!(taken.is_ok());
+    }
+    let worker = kept.lock().take();
+    std::thread::scope(|scope| {
+        scope.spawn(|| pools.shutdown());
+        while queue.execute(|| ()).is_ok() {
+            std::thread::yield_now();
+        }
+        drop(worker);
+    });
+    let stats = queue.stats();
+    assert_eq!((stats.queued, stats.completed), (stats.completed, stats.cancelled));
+    assert_eq!(ran.load(Ordering::SeqCst), 0);
+    assert_eq!(dropped.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn an_ordered_queue_runs_them_in_order_one_at_a_time() {
+    let pools = pools(2);
+    let queue = Workqueue::builder("ordered").ordered().build(&pools).unwrap();
+    let (seen, inside) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
+    for n in 0..200 {
+        let (seen, inside) = (Arc::clone(&seen), Arc::clone(&inside));
+        let taken = queue.execute(move || {
+            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+            seen.lock().push(n);
+            inside.fetch_sub(1, Ordering::SeqCst);
+        });
+        assert!(taken.is_ok());
+    }
+    queue.flush();
+    assert!(seen.lock().iter().copied().eq(0..200));
+}
+
+#[test]
+fn no_more_than_max_active_run_at_once() {
+    let pools = pools(4);
+    let queue = builder().max_active(2).build(&pools).unwrap();
+    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    for _ in 0..200 {
+        let (now, most) = (Arc::clone(&now), Arc::clone(&most));
+        let taken = queue.execute(move || {
+            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            std::thread::yield_now();
+            now.fetch_sub(1, Ordering::SeqCst);
+        });
+        assert!(taken.is_ok());
+    }
+    queue.flush();
+    assert!((1..=2).contains(&most.load(Ordering::SeqCst)));
+}
+
+#[test]
+fn a_dump_and_the_watchdog_name_it_by_its_line() {
+    let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").unwrap();
+    let (tell, told) = mpsc::channel();
+    let tell = Mutex::new(tell);
+    let pools = WorkerPools::builder(&machine)
+        .stall_after(Duration::from_millis(1))
+        .on_stall(move |report| {
+            let _ = tell.lock().send(report.to_string());
+        })
+        .build();
+    let queue = builder().build(&pools).unwrap();
+    let gate = occupy(&queue);
+    assert!(queue.execute(|| ()).is_ok());
+    let line = line!() - 1;
+    let dump = pools.dump().to_string();
+    assert!(dump.contains("execute.rs:"), "the one that runs, in\n{dump}");
+    let report = told.recv().unwrap();
+    assert!(report.contains(&format!("execute.rs:{line}")), "the one that waits, in\n{report}");
+    gate.complete();
+    queue.flush();
+}
+
+#[test]
+fn it_is_subject_to_the_checks_that_others_are_and_can_wait() {
+    let pools = pools(1);
+    let queue = builder().build(&pools).unwrap();
+    let (tell, told) = mpsc::channel();
+    let inside = queue.clone();
+    let taken = queue.execute(move || {
+        // A wait inside: its worker is replaced.
+        let value = inside.spawn(|| 7).join().unwrap();
+        std::mem::forget(context::AtomicSection::enter("left behind"));
+        tell.send(value).expect("the test listens");
+    });
+    assert!(taken.is_ok());
+    assert_eq!(told.recv().unwrap(), 7);
+    assert!(!queue.spawn(context::in_atomic_section).join().unwrap());
+}
