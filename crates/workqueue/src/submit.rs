@@ -66,14 +66,15 @@ impl Link {
         // Enter and ReadGate, as in `queue`.
         let ticket = Ticket::new(self);
         let gate = self.slot().gate();
+        let stripe = ticket.stripe;
         // SAFETY: the item is alone, and new.
         let queued = unsafe { Queued::new(Job { item, ticket: Some(ticket), site }) };
         if gate.open() {
-            self.group.push(self.pool, queued);
+            self.group.push(self.pool, stripe, queued);
         } else if self.refuses(gate, false) {
             return Err(queued.take_alone());
         } else {
-            self.admit(gate, queued);
+            self.admit(gate, stripe, queued);
         }
         Ok(())
     }
@@ -152,13 +153,13 @@ impl Link {
         if self.refuses(gate, accepted) {
             return if queued.refuse() { Queueing::Refused } else { Queueing::Queued };
         }
-        self.admit(gate, queued);
+        self.admit(gate, stripe, queued);
         Queueing::Queued
     }
 
     /// Past the gate: to the pool, or to those that are held back.
     #[cold]
-    fn admit(self: &Arc<Self>, gate: Gate, queued: Queued) {
+    fn admit(self: &Arc<Self>, gate: Gate, stripe: u32, queued: Queued) {
         match self.slot().admit(gate) {
             Admission::Free => self.group.push(self.pool, stripe, queued),
             Admission::Counted => {
