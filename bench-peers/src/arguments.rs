@@ -1,63 +1,98 @@
 //! The command line, parsed: no I/O here.
 
-/// How large a call is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Size {
-    /// Items per thread.
-    pub(crate) items: usize,
-    /// Rounds that count.
-    pub(crate) rounds: usize,
-    /// Seed of the orders and of the intervals.
-    pub(crate) seed: u64,
-}
+use std::path::PathBuf;
 
 pub(crate) const USAGE: &str = "\
-Usage: bench-peers workqueue [--items N] [--rounds N] [--seed N]
+Usage: bench-peers workqueue [OPTIONS]
 
-  workqueue    the kernel's workqueue test: Corewise and its peers, interleaved
-  --items N    items per thread in each run (50000)
-  --rounds N   rounds that count; one more is run and dropped (7)
-  --seed N     seed of the order within rounds and of the intervals (1)
+Runs the workqueue's workloads on Corewise and on every peer that can be had here: one process a
+run, in random order within rounds. Ends with the headlines: ratios of pairs of runs.
+
+  --quick            a look: what the headlines need, small runs, at most 50 seconds
+  --rounds N         rounds that count; a small one is run before them and dropped (5)
+  --peers A,B        these peers only; a name's beginning will do (tokio, go, async-executor, ...)
+  --workload A,B     these cases only; a name's beginning will do (storm, pingpong/cross, mix/50)
+  --json             print the records as JSON, and no tables
+  --out FILE         write the records as JSON into that file
+  --seed N           seed of the orders, the intervals and the mix's arrivals (1)
 ";
 
 /// What was asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    Workqueue(Size),
+    Workqueue(Options),
+    /// One run of the workqueue's workloads, in a process of its own: the words of a job.
+    Run(Vec<String>),
     Help,
 }
 
+/// How to run the workqueue's workloads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) quick: bool,
+    pub(crate) rounds: usize,
+    /// Beginnings of names; none: all.
+    pub(crate) peers: Vec<String>,
+    /// Beginnings of cases; none: all.
+    pub(crate) workloads: Vec<String>,
+    pub(crate) json: bool,
+    pub(crate) out: Option<PathBuf>,
+    pub(crate) seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            quick: false,
+            rounds: 5,
+            peers: Vec::new(),
+            workloads: Vec::new(),
+            json: false,
+            out: None,
+            seed: 1,
+        }
+    }
+}
+
 /// Reads the arguments behind the program's name.
-pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
-    let mut arguments = arguments.peekable();
-    let mut size = Size { items: 50_000, rounds: 7, seed: 1 };
+pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Command, String> {
     match arguments.next().as_deref() {
         Some("workqueue") => {}
+        Some("run") => return Ok(Command::Run(arguments.collect())),
         Some("--help" | "-h" | "help") => return Ok(Command::Help),
         Some(other) => return Err(format!("there is no benchmark {other:?}")),
         None => return Err("which benchmark?".to_owned()),
     }
+    let mut options = Options::default();
     while let Some(flag) = arguments.next() {
-        if matches!(flag.as_str(), "--help" | "-h") {
-            return Ok(Command::Help);
-        }
-        if !matches!(flag.as_str(), "--items" | "--rounds" | "--seed") {
-            return Err(format!("there is no option {flag:?}"));
-        }
-        let text = arguments.next().ok_or_else(|| format!("{flag} needs a number"))?;
-        let number: u64 =
-            text.parse().map_err(|_| format!("{flag} needs a number, and got {text:?}"))?;
-        let count = || match usize::try_from(number) {
-            Ok(0) | Err(_) => Err(format!("{flag} needs a number from 1 up, and got {text}")),
-            Ok(count) => Ok(count),
-        };
+        let mut value = |what: &str| arguments.next().ok_or_else(|| format!("{flag} needs {what}"));
         match flag.as_str() {
-            "--items" => size.items = count()?,
-            "--rounds" => size.rounds = count()?,
-            _ => size.seed = number,
+            "--help" | "-h" => return Ok(Command::Help),
+            "--quick" => options.quick = true,
+            "--json" => options.json = true,
+            "--rounds" => {
+                let rounds = number(&flag, &value("a number")?)?;
+                options.rounds = usize::try_from(rounds).unwrap_or(usize::MAX);
+                if rounds == 0 {
+                    return Err(format!("{flag} needs a number from 1 up, and got 0"));
+                }
+            }
+            "--seed" => options.seed = number(&flag, &value("a number")?)?,
+            "--peers" => options.peers = names(&value("names")?),
+            "--workload" | "--workloads" => options.workloads = names(&value("names")?),
+            "--out" => options.out = Some(PathBuf::from(value("a file")?)),
+            _ => return Err(format!("there is no option {flag:?}")),
         }
     }
-    Ok(Command::Workqueue(size))
+    Ok(Command::Workqueue(options))
+}
+
+fn number(flag: &str, text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{flag} needs a number, and got {text:?}"))
+}
+
+fn names(text: &str) -> Vec<String> {
+    text.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -70,13 +105,23 @@ mod tests {
 
     #[test]
     fn options_replace_the_defaults() {
-        let defaults = Size { items: 50_000, rounds: 7, seed: 1 };
-        assert_eq!(of("workqueue"), Ok(Command::Workqueue(defaults)));
-        let given = Size { items: 5, rounds: 2, seed: 0 };
-        let line = "workqueue --rounds 2 --seed 0 --items 5";
+        assert_eq!(of("workqueue"), Ok(Command::Workqueue(Options::default())));
+        let given = Options {
+            quick: true,
+            rounds: 2,
+            peers: vec!["tokio".to_owned(), "go".to_owned()],
+            workloads: vec!["storm".to_owned()],
+            json: true,
+            out: Some(PathBuf::from("x.json")),
+            seed: 0,
+        };
+        let line = "workqueue --rounds 2 --seed 0 --quick --peers tokio,go --workload storm \
+                    --json --out x.json";
         assert_eq!(of(line), Ok(Command::Workqueue(given)));
         assert_eq!(of("workqueue --help"), Ok(Command::Help));
         assert_eq!(of("--help"), Ok(Command::Help));
+        let run = Command::Run(vec!["case=idle".to_owned(), "items=1".to_owned()]);
+        assert_eq!(of("run case=idle items=1"), Ok(run));
     }
 
     #[test]
@@ -85,9 +130,10 @@ mod tests {
             ("", "which"),
             ("storm", "storm"),
             ("workqueue --fast", "--fast"),
-            ("workqueue --items", "--items needs"),
-            ("workqueue --items many", "many"),
+            ("workqueue --rounds", "--rounds needs"),
+            ("workqueue --rounds many", "many"),
             ("workqueue --rounds 0", "from 1 up"),
+            ("workqueue --out", "a file"),
         ] {
             let problem = of(line).unwrap_err();
             assert!(problem.contains(named), "{line}: {problem}");

@@ -1,87 +1,124 @@
 //! A thread pool on a `crossbeam-channel`: what many programs write for themselves.
 //!
-//! Its best mode for this workload: an unbounded channel, items that are made once and sent as
-//! counted references (so sending one allocates nothing but the channel's blocks), one worker per
-//! online CPU. The workers aren't pinned: the channel is one queue for the whole machine, and its
-//! users don't pin. A worker that finds nothing spins and yields for a moment before it parks, as
-//! the channel's `recv` does.
+//! Its best mode: one unbounded channel for all workers, and messages of the one kind that the
+//! workload needs: sixteen bytes or a token, which allocate nothing but the channel's blocks, or a
+//! boxed closure. A worker that finds nothing spins and yields for a moment before it parks, as the
+//! channel's `recv` does. It has no way to say that a closure blocks.
 
 use std::sync::Arc;
 use std::thread;
 
 use corewise_bench::BenchError;
-use corewise_bench::workqueue::runtime::{Runtime, Signal};
+use corewise_bench::workqueue::case::Case;
+use corewise_bench::workqueue::job::Job;
+use corewise_bench::workqueue::runtime::{Reuse, Runtime, Signal, Spawn};
+use corewise_bench::workqueue::tiny::Tiny;
 use corewise_sync::Unparker;
 use crossbeam_channel::Sender;
 
-type Job = Arc<dyn Fn() + Send + Sync>;
+use crate::peers::pin_to;
 
-/// The pool. Dropping it runs what was sent and joins the workers.
-pub(crate) struct ChannelPool {
-    /// Gone once the pool is being dropped: that ends the workers.
-    sender: Option<Sender<Job>>,
-    workers: Vec<thread::JoinHandle<()>>,
+/// What a channel carries.
+trait Message: Send + 'static {
+    fn run(self);
 }
 
-impl ChannelPool {
-    pub(crate) fn new(workers: usize) -> Result<ChannelPool, BenchError> {
-        let (sender, receiver) = crossbeam_channel::unbounded::<Job>();
-        let mut pool = ChannelPool { sender: Some(sender), workers: Vec::new() };
-        for _ in 0..workers {
-            let receiver = receiver.clone();
-            let builder = thread::Builder::new().name("crossbeam".to_owned());
-            let worker = builder.spawn(move || receiver.iter().for_each(|job| job()));
-            pool.workers.push(worker.map_err(BenchError::Thread)?);
+impl Message for Tiny {
+    fn run(self) {
+        Tiny::run(self);
+    }
+}
+
+impl Message for Unparker {
+    fn run(self) {
+        self.unpark();
+    }
+}
+
+type Closure = Box<dyn FnOnce() + Send>;
+
+impl Message for Closure {
+    fn run(self) {
+        self();
+    }
+}
+
+/// The pool. Its workers serve the one channel that the case needs; they end with the last handle.
+#[derive(Clone)]
+pub(crate) struct Crossbeam(Arc<Channels>);
+
+#[derive(Default)]
+struct Channels {
+    tiny: Option<Sender<Tiny>>,
+    token: Option<Sender<Unparker>>,
+    closure: Option<Sender<Closure>>,
+}
+
+impl Crossbeam {
+    pub(crate) fn new(job: &Job) -> Result<Crossbeam, BenchError> {
+        let mut channels = Channels::default();
+        match job.case {
+            Case::KernelTest { .. } | Case::PingPong { .. } => channels.token = Some(start(job)?),
+            _ if job.reuses() => channels.tiny = Some(start(job)?),
+            _ => channels.closure = Some(start(job)?),
         }
-        Ok(pool)
+        Ok(Crossbeam(Arc::new(channels)))
     }
 }
 
-/// A channel has no flush. The workload has waited for each item, so there is nothing left to wait
-/// for: a peer that can't flush pays nothing for it.
-impl Runtime for ChannelPool {}
+/// A channel and the workers that receive from it.
+fn start<M: Message>(job: &Job) -> Result<Sender<M>, BenchError> {
+    let (sender, receiver) = crossbeam_channel::unbounded::<M>();
+    let cpu = job.worker_cpu;
+    for _ in 0..job.workers {
+        let receiver = receiver.clone();
+        let builder = thread::Builder::new().name("crossbeam".to_owned());
+        let body = move || {
+            pin_to(cpu);
+            receiver.iter().for_each(Message::run);
+        };
+        builder.spawn(body).map_err(BenchError::Thread)?;
+    }
+    Ok(sender)
+}
 
-impl Signal for ChannelPool {
-    type Item = Job;
+#[inline]
+fn send<M>(channel: Option<&Sender<M>>, message: M) {
+    let channel = channel.expect("the pool was made for this case");
+    let sent = channel.send(message);
+    assert!(sent.is_ok(), "the workers receive for as long as there is a handle");
+}
 
-    fn item(&self, done: Unparker) -> Job {
-        Arc::new(move || done.unpark())
+impl Runtime for Crossbeam {}
+
+impl Signal for Crossbeam {
+    type Item = Unparker;
+
+    fn item(&self, done: Unparker) -> Unparker {
+        done
     }
 
-    fn queue(&self, item: &Job) {
-        let sender = self.sender.as_ref().expect("only the drop takes it");
-        let sent = sender.send(Arc::clone(item));
-        sent.expect("the workers receive for as long as the pool lives");
+    fn queue(&self, item: &Unparker) {
+        send(self.0.token.as_ref(), item.clone());
     }
 }
 
-impl Drop for ChannelPool {
-    fn drop(&mut self) {
-        self.sender = None;
-        for worker in self.workers.drain(..) {
-            // A worker that panicked has no more to say here.
-            drop(worker.join());
-        }
+impl Spawn for Crossbeam {
+    fn spawn<F: FnOnce() + Send + 'static>(&self, closure: F) {
+        send::<Closure>(self.0.closure.as_ref(), Box::new(closure));
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use corewise_sync::atomic::{AtomicUsize, Ordering};
+/// Its messages are copied, so nothing is reused: it needs no items that are made before.
+impl Reuse for Crossbeam {
+    type Item = Tiny;
 
-    #[test]
-    fn every_item_runs_once_per_queueing() {
-        let pool = ChannelPool::new(2).unwrap();
-        let ran = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&ran);
-        let job: Job = Arc::new(move || {
-            count.fetch_add(1, Ordering::Relaxed);
-        });
-        for _ in 0..1_000 {
-            pool.queue(&job);
-        }
-        drop(pool);
-        assert_eq!(ran.load(Ordering::Relaxed), 1_000);
+    fn reusable(&self, tiny: Tiny) -> Tiny {
+        tiny
+    }
+
+    fn requeue(&self, item: &Tiny) -> bool {
+        send(self.0.tiny.as_ref(), *item);
+        true
     }
 }

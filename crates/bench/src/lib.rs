@@ -19,10 +19,10 @@ pub mod names;
 pub mod paired;
 pub mod record;
 pub mod report;
+pub mod rng;
 pub mod stats;
 pub mod workqueue;
 
 mod error;
-mod rng;
 
 pub use error::BenchError;

@@ -3,15 +3,17 @@
 /// Sebastiano Vigna's SplitMix64: a counter, hashed. Good enough to shuffle and to resample; not
 /// for secrets.
 #[derive(Debug, Clone)]
-pub(crate) struct Rng {
+pub struct Rng {
     counter: u64,
 }
 
 impl Rng {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// One with this seed: it gives the same numbers each time.
+    pub fn new(seed: u64) -> Self {
         Rng { counter: seed }
     }
 
+    /// The next number; each is as likely as any other.
     pub(crate) fn next(&mut self) -> u64 {
         self.counter = self.counter.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.counter;
@@ -21,13 +23,13 @@ impl Rng {
     }
 
     /// A number below `n`, which isn't 0. The bias of the multiplication is below `n / 2^64`.
-    pub(crate) fn below(&mut self, n: usize) -> usize {
+    pub fn below(&mut self, n: usize) -> usize {
         debug_assert!(n > 0);
         ((u128::from(self.next()) * n as u128) >> 64) as usize
     }
 
     /// Puts the items into a random order, each order as likely as any other (Fisher and Yates).
-    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));
         }

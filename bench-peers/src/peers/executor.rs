@@ -1,0 +1,98 @@
+//! smol's `async-executor`: `Executor`, which smol itself uses, and the leaner `StaticExecutor`.
+//!
+//! Their best mode: threads that run the executor for ever, as smol's do; tasks that are detached;
+//! what blocks goes to smol's `blocking`.
+
+use std::future::Future;
+use std::thread;
+
+use async_executor::{Executor, StaticExecutor};
+use corewise_bench::BenchError;
+use corewise_bench::workqueue::job::Job;
+use corewise_bench::workqueue::runtime::{Runtime, Signal, Spawn};
+use corewise_sync::Unparker;
+use futures_lite::future;
+
+use crate::peers::pin_to;
+
+/// One of the two executors. It lives as long as the process.
+pub(crate) trait Kind: Copy + Send + Sync + 'static {
+    fn new() -> Self;
+    fn detached<F: Future<Output = ()> + Send + 'static>(self, task: F);
+    fn run_for_ever(self);
+}
+
+impl Kind for &'static Executor<'static> {
+    fn new() -> Self {
+        Box::leak(Box::new(Executor::new()))
+    }
+
+    fn detached<F: Future<Output = ()> + Send + 'static>(self, task: F) {
+        self.spawn(task).detach();
+    }
+
+    fn run_for_ever(self) {
+        future::block_on(self.run(future::pending()))
+    }
+}
+
+impl Kind for &'static StaticExecutor {
+    fn new() -> Self {
+        Box::leak(Box::new(StaticExecutor::new()))
+    }
+
+    fn detached<F: Future<Output = ()> + Send + 'static>(self, task: F) {
+        self.spawn(task).detach();
+    }
+
+    fn run_for_ever(self) {
+        future::block_on(self.run(future::pending()))
+    }
+}
+
+/// An executor and the threads that run it.
+#[derive(Clone)]
+pub(crate) struct Smol<K>(K);
+
+impl<K: Kind> Smol<K> {
+    pub(crate) fn new(job: &Job) -> Result<Self, BenchError> {
+        let executor = K::new();
+        let cpu = job.worker_cpu;
+        for _ in 0..job.workers {
+            let builder = thread::Builder::new().name("smol".to_owned());
+            let body = move || {
+                pin_to(cpu);
+                executor.run_for_ever();
+            };
+            builder.spawn(body).map_err(BenchError::Thread)?;
+        }
+        Ok(Smol(executor))
+    }
+}
+
+impl<K: Kind> Runtime for Smol<K> {}
+
+impl<K: Kind> Signal for Smol<K> {
+    type Item = Unparker;
+
+    fn item(&self, done: Unparker) -> Unparker {
+        done
+    }
+
+    fn queue(&self, item: &Unparker) {
+        let done = item.clone();
+        self.0.detached(async move { done.unpark() });
+    }
+}
+
+impl<K: Kind> Spawn for Smol<K> {
+    const HAS_HINT: bool = true;
+
+    fn spawn<F: FnOnce() + Send + 'static>(&self, closure: F) {
+        self.0.detached(async move { closure() });
+    }
+
+    fn spawn_blocking<F: FnOnce() + Send + 'static>(&self, closure: F) {
+        blocking::unblock(closure).detach();
+    }
+}

@@ -1,0 +1,54 @@
+//! rayon's thread pool.
+//!
+//! Its best mode: `spawn`, which keeps no handle; from within a task that is a push to the worker's
+//! own deque. An idle worker spins for a while before it sleeps. It has no way to say that a closure
+//! blocks.
+
+use std::sync::Arc;
+
+use corewise_bench::BenchError;
+use corewise_bench::workqueue::job::Job;
+use corewise_bench::workqueue::runtime::{Runtime, Signal, Spawn};
+use corewise_sync::Unparker;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use crate::peers::pin_to;
+
+/// The pool.
+#[derive(Clone)]
+pub(crate) struct Rayon(Arc<ThreadPool>);
+
+impl Rayon {
+    pub(crate) fn new(job: &Job) -> Result<Rayon, BenchError> {
+        let cpu = job.worker_cpu;
+        let builder = ThreadPoolBuilder::new().num_threads(job.workers);
+        let pool = builder.start_handler(move |_| pin_to(cpu)).build();
+        let pool = pool.map_err(|error| BenchError::Thread(std::io::Error::other(error)))?;
+        Ok(Rayon(Arc::new(pool)))
+    }
+}
+
+impl Runtime for Rayon {}
+
+impl Signal for Rayon {
+    type Item = Unparker;
+
+    fn item(&self, done: Unparker) -> Unparker {
+        done
+    }
+
+    fn queue(&self, item: &Unparker) {
+        let done = item.clone();
+        self.0.spawn(move || done.unpark());
+    }
+}
+
+impl Spawn for Rayon {
+    fn spawn<F: FnOnce() + Send + 'static>(&self, closure: F) {
+        self.0.spawn(closure);
+    }
+
+    fn spawn_inside<F: FnOnce() + Send + 'static>(&self, closure: F) {
+        rayon::spawn(closure);
+    }
+}

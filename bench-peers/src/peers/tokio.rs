@@ -1,0 +1,65 @@
+//! tokio's multi-threaded runtime.
+//!
+//! Its best mode: a task per closure, its handle dropped at once; `spawn` of the runtime's handle
+//! from outside, `tokio::spawn` from within. The default settings are those that its documentation
+//! recommends. What blocks goes to `spawn_blocking`, or, in a runtime of its own name, says so where
+//! it blocks by `block_in_place`.
+
+use corewise_bench::BenchError;
+use corewise_bench::workqueue::job::Job;
+use corewise_bench::workqueue::runtime::{Runtime, Signal, Spawn};
+use corewise_sync::Unparker;
+use tokio::runtime::{Builder, Handle};
+
+use crate::peers::pin_to;
+
+/// The runtime; `IN_PLACE`: how it is told that a task blocks. It lives as long as the process.
+#[derive(Clone)]
+pub(crate) struct Tokio<const IN_PLACE: bool>(Handle);
+
+impl<const IN_PLACE: bool> Tokio<IN_PLACE> {
+    pub(crate) fn new(job: &Job) -> Result<Self, BenchError> {
+        let cpu = job.worker_cpu;
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(job.workers).on_thread_start(move || pin_to(cpu));
+        let runtime = builder.build().map_err(BenchError::Thread)?;
+        let handle = runtime.handle().clone();
+        std::mem::forget(runtime);
+        Ok(Tokio(handle))
+    }
+}
+
+impl<const IN_PLACE: bool> Runtime for Tokio<IN_PLACE> {}
+
+impl<const IN_PLACE: bool> Signal for Tokio<IN_PLACE> {
+    type Item = Unparker;
+
+    fn item(&self, done: Unparker) -> Unparker {
+        done
+    }
+
+    fn queue(&self, item: &Unparker) {
+        let done = item.clone();
+        drop(self.0.spawn(async move { done.unpark() }));
+    }
+}
+
+impl<const IN_PLACE: bool> Spawn for Tokio<IN_PLACE> {
+    const HAS_HINT: bool = true;
+
+    fn spawn<F: FnOnce() + Send + 'static>(&self, closure: F) {
+        drop(self.0.spawn(async move { closure() }));
+    }
+
+    fn spawn_inside<F: FnOnce() + Send + 'static>(&self, closure: F) {
+        drop(tokio::spawn(async move { closure() }));
+    }
+
+    fn spawn_blocking<F: FnOnce() + Send + 'static>(&self, closure: F) {
+        if IN_PLACE {
+            self.spawn(move || tokio::task::block_in_place(closure));
+        } else {
+            drop(self.0.spawn_blocking(closure));
+        }
+    }
+}

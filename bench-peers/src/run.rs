@@ -1,0 +1,89 @@
+//! One run, in this process: Corewise, the floor, or a peer that is Rust.
+
+use std::error::Error;
+
+use async_executor::{Executor, StaticExecutor};
+use corewise_bench::BenchError;
+use corewise_bench::workqueue::job::Job;
+use corewise_bench::workqueue::line::Line;
+use corewise_bench::workqueue::meter::Meter;
+use corewise_bench::workqueue::run::{run as run_on, run_own, run_reused};
+use corewise_topology::Machine;
+
+use crate::counting;
+use crate::peers::corewise_spawn::CorewiseSpawn;
+use crate::peers::crossbeam::Crossbeam;
+use crate::peers::executor::Smol;
+use crate::peers::rayon::Rayon;
+use crate::peers::tokio::Tokio;
+
+/// Runs the job that these words say.
+pub(crate) fn run(words: &[String]) -> Result<Line, Box<dyn Error>> {
+    let job = Job::from_words(words)?;
+    if job.count {
+        counting::count();
+    }
+    if let Some(line) = run_own(&job, Some(counting::allocations))? {
+        return Ok(line);
+    }
+    let unknown = || format!("there is no runtime {:?} in this program", job.runtime);
+    Ok(peer(&job)?.ok_or_else(unknown)?)
+}
+
+fn peer(job: &Job) -> Result<Option<Line>, BenchError> {
+    let machine = Machine::live()?;
+    let mut meter = Meter::new(job, Some(counting::allocations));
+    let meter = &mut meter;
+    let line = match job.runtime.as_str() {
+        "corewise-spawn" => run_on(job, &machine, &CorewiseSpawn::new(&machine)?, meter)?,
+        "tokio" => run_on(job, &machine, &Tokio::<false>::new(job)?, meter)?,
+        "tokio-block-in-place" => run_on(job, &machine, &Tokio::<true>::new(job)?, meter)?,
+        "rayon" => run_on(job, &machine, &Rayon::new(job)?, meter)?,
+        "async-executor" => {
+            run_on(job, &machine, &Smol::<&'static Executor<'static>>::new(job)?, meter)?
+        }
+        "async-executor-static" => {
+            run_on(job, &machine, &Smol::<&'static StaticExecutor>::new(job)?, meter)?
+        }
+        "crossbeam" => run_reused(job, &machine, &Crossbeam::new(job)?, meter)?,
+        _ => return Ok(None),
+    };
+    Ok(Some(line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workqueue::catalogue::{self, Cell};
+    use crate::workqueue::programs::Tool;
+    use corewise_topology::CpuSet;
+
+    /// Every cell of a full run that is made in this program, small.
+    #[test]
+    fn every_rust_runtime_runs_a_few_items_of_each_of_its_cases() {
+        let online: CpuSet = Machine::live().unwrap().online();
+        let cells = catalogue::cells(&Default::default(), &online);
+        let rust = |cell: &&Cell| cell.tool == Tool::Rust && !cell.mimalloc;
+        for cell in cells.iter().flatten().filter(rust) {
+            let job = Job {
+                items: cell.job.items.min(60),
+                block_us: cell.job.block_us.min(10),
+                rest_ms: 1,
+                ..cell.job.clone()
+            };
+            let line = run(&job.to_words()).unwrap();
+            assert_eq!(line.unsupported, None, "{} on {}", job.case, job.runtime);
+            assert!(!line.metrics.is_empty(), "{} on {}", job.case, job.runtime);
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named() {
+        let problem = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+            run(&words).unwrap_err().to_string()
+        };
+        assert!(problem(&["case=idle", "runtime=none"]).contains("none"));
+        assert!(problem(&["case=idles", "runtime=tokio"]).contains("idles"));
+    }
+}

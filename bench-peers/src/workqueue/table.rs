@@ -1,0 +1,162 @@
+//! Tables for people: a case each, the best runtime first, and the headlines.
+
+use std::fmt::Write;
+
+use corewise_bench::record::Record;
+use corewise_bench::workqueue::line::unit;
+
+use crate::workqueue::catalogue::{Idle, RUNTIMES};
+use crate::workqueue::headlines::{Better, Headline};
+
+/// The columns of each workload; rows are ordered by the first.
+fn columns(workload: &str) -> &'static [&'static str] {
+    match workload {
+        "kernel_test" => &[
+            "items_per_second",
+            "call_p50",
+            "call_p95",
+            "latency_p50",
+            "latency_p99",
+            "cpu_per_item",
+        ],
+        "fan" => &["makespan_p50", "makespan_p99", "items_per_second", "cpu_per_item"],
+        "pingpong" => &["latency_p50", "latency_p99", "latency_p999", "cpu_per_item"],
+        "mix" => &["short_p99", "short_p50", "short_p999", "cpu_per_item", "threads"],
+        "idle" => &["cpu_seconds", "voluntary_switches", "threads"],
+        _ => &[
+            "items_per_second",
+            "cpu_per_item",
+            "voluntary_switches",
+            "peak_rss",
+            "allocations_per_item",
+        ],
+    }
+}
+
+/// All tables; the records are in the order of their cases.
+pub(crate) fn tables(records: &[Record], headlines: &[Headline]) -> String {
+    let mut text = String::new();
+    for of_case in records.chunk_by(|a, b| a.case == b.case) {
+        table(&mut text, of_case);
+    }
+    headline_table(&mut text, headlines);
+    text
+}
+
+fn table(text: &mut String, records: &[Record]) {
+    let case = &records[0].case;
+    let columns = columns(case.split('/').next().unwrap_or(case));
+    let of = |variant: &str, metric: &str| {
+        records.iter().find(|record| record.variant == variant && record.metric == metric)
+    };
+    let mut rows: Vec<(&str, f64)> = Vec::new();
+    for record in records {
+        if record.metric == columns[0] && !rows.iter().any(|(name, _)| *name == record.variant) {
+            rows.push((&record.variant, record.median));
+        }
+    }
+    rows.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+    if unit(columns[0]).is_some_and(|unit| unit.ends_with("/s")) {
+        rows.reverse();
+    }
+    let Some(runs) = rows.first().and_then(|(name, _)| of(name, columns[0])).map(|r| r.runs) else {
+        return;
+    };
+    let _ = write!(text, "\n{:<30}{:>26}", format!("{case} ({runs} runs)"), columns[0]);
+    for column in &columns[1..] {
+        let _ = write!(text, "{column:>21}");
+    }
+    text.push('\n');
+    for (name, _) in rows {
+        let Some(first) = of(name, columns[0]) else { continue };
+        let spins = RUNTIMES.iter().any(|r| r.name == name && r.idle == Idle::Spins);
+        let label = format!("  {name}{}", if spins { " (spins)" } else { "" });
+        let value = format!(
+            "{} [{}..{}]",
+            shown(first.median, &first.unit),
+            shown(first.min, &first.unit),
+            shown(first.max, &first.unit)
+        );
+        let _ = write!(text, "{label:<30}{value:>26}");
+        for column in &columns[1..] {
+            let value = of(name, column).map_or("-".to_owned(), |r| shown(r.median, &r.unit));
+            let _ = write!(text, "{value:>21}");
+        }
+        text.push('\n');
+    }
+}
+
+fn headline_table(text: &mut String, headlines: &[Headline]) {
+    for headline in headlines {
+        let ratio = &headline.ratio;
+        let better = match headline.better {
+            Better::Higher => "higher is better",
+            Better::Lower => "lower is better",
+        };
+        let _ = write!(
+            text,
+            "{}{:<38}{:>7.2}  [{:.2}..{:.2}]  {better}, {} pairs, against {}{}",
+            if std::ptr::eq(headline, &headlines[0]) { "\n" } else { "" },
+            headline.metric,
+            ratio.summary.median,
+            ratio.low,
+            ratio.high,
+            ratio.summary.runs,
+            headline.against,
+            if ratio.is_beyond_noise() { "" } else { " (within the noise)" },
+        );
+        text.push('\n');
+    }
+}
+
+/// Three digits and a unit that fits.
+fn shown(value: f64, unit: &str) -> String {
+    match unit {
+        "items/s" if value >= 1e6 => format!("{:.2} M/s", value / 1e6),
+        "items/s" => format!("{:.1} k/s", value / 1e3),
+        "ns" if value >= 1e6 => format!("{:.2} ms", value / 1e6),
+        "ns" if value >= 1e3 => format!("{:.2} us", value / 1e3),
+        "ns" => format!("{value:.0} ns"),
+        "s" => format!("{:.2} ms", value * 1e3),
+        "bytes" => format!("{:.0} MB", value / 1e6),
+        _ if value == 0.0 || value >= 10.0 => format!("{value:.0}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use corewise_bench::stats::{PairedRatio, Summary};
+
+    fn record(case: &str, variant: &str, metric: &str, median: f64) -> Record {
+        let summary = Summary { median, min: median / 2.0, max: median * 2.0, runs: 3 };
+        Record::new("workqueue", case, variant, metric, unit(metric).unwrap(), summary)
+    }
+
+    #[test]
+    fn the_best_comes_first_and_who_spins_is_marked() {
+        let records = [
+            record("storm/boxed", "corewise", "items_per_second", 2e6),
+            record("storm/boxed", "rayon", "items_per_second", 5e6),
+            record("storm/boxed", "rayon", "cpu_per_item", 250.0),
+            record("pingpong/same/hot", "corewise", "latency_p50", 4_000.0),
+            record("pingpong/same/hot", "tokio", "latency_p50", 3_000.0),
+        ];
+        let ratio = PairedRatio::of(&[2.0, 2.0], &[1.0, 1.0], 1).unwrap();
+        let headline = Headline {
+            metric: "inside_vs_best_peer",
+            better: Better::Higher,
+            against: "rayon".to_owned(),
+            ratio,
+            agreed: true,
+        };
+        let text = tables(&records, &[headline]);
+        let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what} in {text}"));
+        assert!(at("rayon (spins)") < at("  corewise "));
+        assert!(at("tokio") < text.rfind("  corewise ").unwrap());
+        assert!(text.contains("5.00 M/s [2.50 M/s..10.00 M/s]"), "{text}");
+        assert!(text.contains("250 ns") && text.contains("3.00 us"));
+        assert!(text.contains("2.00  [2.00..2.00]  higher is better, 2 pairs, against rayon\n"));
+    }
+}
