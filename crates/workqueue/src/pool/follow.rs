@@ -59,7 +59,7 @@ impl<F: FencePolicy> Group<F> {
     fn rehome(&self, index: usize, home: Home, refused: &mut Vec<Refused>) -> Action {
         let pool = &self.pools[index];
         let base = policy::base(&pool.spec.cpus, &home);
-        refused.extend(pool.pins.set(home.cpus));
+        refused.extend(pool.pins.set(home.cpus, home.away));
         let mut inner = pool.inner.lock();
         inner.counts.base = base;
         inner.away = home.away;

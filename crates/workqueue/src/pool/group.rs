@@ -14,11 +14,13 @@ use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_sync::{CachePadded, Mutex};
 use corewise_topology::{AffinityScope, CpuSet};
 
+use super::pins::Pinning;
 use super::word::Reading;
 use super::worker::{self, Worker};
 use super::{Action, Inner, Pool, PoolSpec, PoolStats};
 use crate::attributes::{Class, PoolKey};
 use crate::claim::Place;
+use crate::cpu::current_cpu;
 use crate::error::quietly;
 use crate::item::{Queued, Running};
 use crate::spawn::Spawner;
@@ -44,7 +46,7 @@ pub(crate) enum Step {
 pub(crate) struct Setup {
     pub(crate) scope: AffinityScope,
     pub(crate) soft: bool,
-    pub(crate) pinned: bool,
+    pub(crate) pinning: Pinning,
     pub(crate) idle_timeout: Duration,
     pub(crate) spawner: Spawner,
     pub(crate) keeper: Arc<Timekeeper>,
@@ -59,7 +61,7 @@ impl Setup {
         Setup {
             scope,
             soft: true,
-            pinned: false,
+            pinning: Pinning::Nowhere,
             idle_timeout: Duration::ZERO,
             spawner: Spawner::default(),
             keeper: Timekeeper::by_hand(Settings::default()),
@@ -111,10 +113,10 @@ impl<F: FencePolicy> Drop for Group<F> {
 
 impl<F: FencePolicy> Group<F> {
     pub(crate) fn new(setup: Setup, specs: Vec<PoolSpec>) -> Self {
-        let Setup { scope, soft, pinned, idle_timeout, spawner, keeper, niceness } = setup;
+        let Setup { scope, soft, pinning, idle_timeout, spawner, keeper, niceness } = setup;
         let words = specs.len().div_ceil(64);
         let group = Group {
-            pools: specs.into_iter().map(|spec| Pool::new(spec, pinned)).collect(),
+            pools: specs.into_iter().map(|spec| Pool::new(spec, pinning)).collect(),
             soft,
             scope,
             class: Class::Unbound,
@@ -392,11 +394,11 @@ impl<F: FencePolicy> Group<F> {
         if pending && reading.saturated() { Action::NoRoom } else { Action::None }
     }
 
-    /// Names a searcher: an idle worker, or one to be made. No fence and no re-check after: it
+    /// Names a searcher: an idle worker, best one that has this CPU alone, or one to be made. No fence and no re-check after: it
     /// looks for itself, under the lock.
     pub(super) fn recruit(&self, index: usize, inner: &mut Inner) -> Action {
         inner.counts.searching = true;
-        let action = match inner.idle.pop() {
+        let action = match inner.choose(current_cpu()) {
             Some(worker) => {
                 inner.counts.idle -= 1;
                 worker.wake_up();

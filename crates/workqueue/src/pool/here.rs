@@ -56,6 +56,11 @@ pub(crate) fn is_of<F: FencePolicy>(group: &Arc<Group<F>>, pool: usize) -> bool 
     worker.is_some_and(|worker| worker.pool == pool) && own == Arc::as_ptr(group).cast()
 }
 
+/// Whether the calling thread is this worker's.
+pub(super) fn is(worker: &Worker) -> bool {
+    ptr::eq(here().worker, worker)
+}
+
 /// Calls `f` with the place where the calling thread says what it runs; with one that nobody reads
 /// where it is no worker.
 pub(crate) fn with_shown<R>(f: impl FnOnce(&Publication) -> R) -> R {

@@ -13,7 +13,7 @@ mod follow;
 pub(crate) mod group;
 pub(crate) mod here;
 mod pick;
-mod pins;
+pub(crate) mod pins;
 pub(crate) mod publication;
 #[cfg(all(test, not(loom)))]
 mod stepped;
@@ -43,7 +43,7 @@ use crate::claim::Place;
 use crate::cpu::current_cpu;
 use crate::item::{Queued, Running};
 use crate::policy::Counts;
-use pins::Pins;
+use pins::{Pinning, Pins};
 use word::{Reading, Word};
 use worker::Worker;
 
@@ -154,7 +154,7 @@ pub(super) enum Action {
 }
 
 impl<F: FencePolicy> Pool<F> {
-    pub(crate) fn new(spec: PoolSpec, pinned: bool) -> Self {
+    pub(crate) fn new(spec: PoolSpec, pinning: Pinning) -> Self {
         let base = spec.cpus.len().max(1);
         let counts = Counts { base, max: spec.max.max(base), ..Counts::default() };
         Pool {
@@ -175,7 +175,7 @@ impl<F: FencePolicy> Pool<F> {
                 away: false,
             })),
             left: Condvar::new(),
-            pins: Pins::new(spec.cpus.clone(), pinned),
+            pins: Pins::new(spec.cpus.clone(), pinning),
             stats: PoolStats::default(),
             spec,
             fence: PhantomData,
@@ -253,6 +253,22 @@ impl Inner {
             }
         }
         None
+    }
+
+    /// Takes an idle worker off the list: the one that has this CPU alone, where the caller's thread
+    /// is, or else the one that parked last. Where the caller waits for the item, its CPU goes to that
+    /// worker: to wake another CPU would take longer than most items, and the waiter's again after.
+    /// Where the caller goes on, they share it for a while, as the scheduler wants.
+    fn choose(&mut self, here: Option<u32>) -> Option<Arc<Worker>> {
+        if self.idle.last().is_some_and(|worker| here::is(worker)) {
+            // It has gone onto the list just now.
+            return self.idle.pop();
+        }
+        let at_home = |cpu| self.idle.iter().rposition(|worker| worker.own_cpu.is(cpu));
+        match here.and_then(at_home) {
+            Some(position) => Some(self.idle.remove(position)),
+            None => self.idle.pop(),
+        }
     }
 
     /// The counts as the policy should see them.

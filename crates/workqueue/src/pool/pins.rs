@@ -2,13 +2,55 @@
 //!
 //! `following.md` has the steps by name.
 
+use std::sync::Arc;
+
 use corewise_sync::Mutex;
+use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_topology::{CpuSet, Tid, TopologyError, pin_thread};
+
+/// Where the threads of pools are pinned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pinning {
+    /// Nowhere: the machine is synthetic.
+    Nowhere,
+    /// Each to all CPUs of its pod.
+    Pod,
+    /// The first on each CPU of the pod to that one, the others to all.
+    Cpu,
+}
+
+/// The CPU that a worker is pinned to alone, if it is.
+#[derive(Debug)]
+pub(super) struct OwnCpu {
+    /// A: the CPU's number, or `NO_CPU`. Set under the lock of `Pins`; a hint for who chooses a
+    /// worker, so Relaxed.
+    cpu: AtomicU32,
+}
+
+const NO_CPU: u32 = u32::MAX;
+
+impl OwnCpu {
+    pub(super) fn none() -> OwnCpu {
+        OwnCpu { cpu: AtomicU32::new(NO_CPU) }
+    }
+
+    pub(super) fn get(&self) -> Option<u32> {
+        Some(self.cpu.load(Ordering::Relaxed)).filter(|cpu| *cpu != NO_CPU)
+    }
+
+    pub(super) fn is(&self, cpu: u32) -> bool {
+        self.get() == Some(cpu)
+    }
+
+    fn set(&self, cpu: Option<u32>) {
+        self.cpu.store(cpu.unwrap_or(NO_CPU), Ordering::Relaxed);
+    }
+}
 
 /// Where the threads of a pool are pinned.
 pub(super) struct Pins {
-    /// I: whether threads are pinned at all: not those of a synthetic machine.
-    pinned: bool,
+    /// I: how threads are pinned, if at all.
+    pinning: Pinning,
     /// L: is the lock; guards where they run and which threads they are, and is held while one of
     /// them is pinned: so a thread is pinned to what was set last, and none that has ended. Nothing
     /// else is locked under it.
@@ -17,7 +59,15 @@ pub(super) struct Pins {
 
 struct Inner {
     cpus: CpuSet,
-    threads: Vec<Tid>,
+    /// Each CPU has at most one thread that is pinned to it alone, and has one if there are enough.
+    alone: bool,
+    threads: Vec<Thread>,
+}
+
+#[derive(Clone)]
+struct Thread {
+    tid: Tid,
+    own: Arc<OwnCpu>,
 }
 
 /// A worker's thread, for as long as it is to be pinned.
@@ -41,26 +91,31 @@ impl Refused {
 }
 
 impl Pins {
-    pub(super) fn new(cpus: CpuSet, pinned: bool) -> Pins {
-        Pins { pinned, pins: Mutex::new(Inner { cpus, threads: Vec::new() }) }
+    pub(super) fn new(cpus: CpuSet, pinning: Pinning) -> Pins {
+        let inner = Inner { cpus, alone: pinning == Pinning::Cpu, threads: Vec::new() };
+        Pins { pinning, pins: Mutex::new(inner) }
     }
 
     /// Arrive: pins the calling thread, a worker of the pool, now and at each change until the guard
-    /// is dropped, at its end.
-    pub(super) fn arrive(&self) -> Arrived<'_> {
-        let thread = self.pinned.then(Tid::current);
-        if let Some(thread) = thread {
+    /// is dropped, at its end. Its own CPU is this one, if it can be.
+    pub(super) fn arrive(&self, own: &Arc<OwnCpu>, cpu: Option<u32>) -> Arrived<'_> {
+        let thread = (self.pinning != Pinning::Nowhere).then(Tid::current);
+        if let Some(tid) = thread {
+            let thread = Thread { tid, own: Arc::clone(own) };
             let refused = {
                 let mut inner = self.pins.lock();
-                inner.threads.push(thread);
-                inner.pin(thread)
+                thread.own.set(inner.free().find(|free| Some(*free) == cpu));
+                inner.threads.push(thread.clone());
+                inner.hand_out();
+                inner.pin(&thread)
             };
             refused.into_iter().for_each(Refused::log);
         }
         Arrived { pins: self, thread }
     }
 
-    /// Pin: these are the CPUs from now on, for the threads that are there and those to come.
+    /// Pin: these are the CPUs from now on, for the threads that are there and those to come. `away`:
+    /// they are borrowed, and nobody has one of them alone.
     ///
     /// From the outside, since a thread that runs a long item or is parked wouldn't do it itself. Also
     /// where the CPUs are the same as before: the kernel gives a thread whose last CPU went offline,
@@ -68,9 +123,11 @@ impl Pins {
     /// doesn't take it back.
     ///
     /// The threads that couldn't be, to be logged by the caller, who holds locks.
-    pub(super) fn set(&self, cpus: CpuSet) -> Vec<Refused> {
+    pub(super) fn set(&self, cpus: CpuSet, away: bool) -> Vec<Refused> {
         let mut inner = self.pins.lock();
         inner.cpus = cpus;
+        inner.alone = self.pinning == Pinning::Cpu && !away;
+        inner.hand_out();
         inner.pin_all()
     }
 
@@ -82,7 +139,7 @@ impl Pins {
 
     /// Whether the threads are on the CPUs that they are said to be on.
     pub(super) fn are_real(&self) -> bool {
-        self.pinned
+        self.pinning != Pinning::Nowhere
     }
 
     /// Where the workers run now.
@@ -92,21 +149,49 @@ impl Pins {
 }
 
 impl Inner {
-    fn pin_all(&self) -> Vec<Refused> {
-        self.threads.iter().filter_map(|&thread| self.pin(thread)).collect()
+    /// The CPUs that no thread has alone.
+    fn free(&self) -> impl Iterator<Item = u32> {
+        let taken = |cpu| self.threads.iter().any(|thread| thread.own.is(cpu));
+        self.cpus.iter().filter(move |&cpu| self.alone && !taken(cpu))
     }
 
-    fn pin(&self, thread: Tid) -> Option<Refused> {
-        let error = pin_thread(thread, &self.cpus).err()?;
-        Some(Refused { cpus: self.cpus.clone(), error })
+    /// Takes CPUs back that are none of ours any more, and hands out those that are free. The threads
+    /// that got one are to be pinned.
+    fn hand_out(&mut self) -> Vec<Thread> {
+        let keeps = |cpu| self.alone && self.cpus.contains(cpu);
+        for thread in &self.threads {
+            thread.own.set(thread.own.get().filter(|&cpu| keeps(cpu)));
+        }
+        let free: Vec<u32> = self.free().collect();
+        let without = self.threads.iter().filter(|thread| thread.own.get().is_none());
+        let give = |(thread, cpu): (&Thread, u32)| {
+            thread.own.set(Some(cpu));
+            thread.clone()
+        };
+        without.zip(free).map(give).collect()
+    }
+
+    fn pin_all(&self) -> Vec<Refused> {
+        self.threads.iter().filter_map(|thread| self.pin(thread)).collect()
+    }
+
+    fn pin(&self, thread: &Thread) -> Option<Refused> {
+        let own = thread.own.get().map(|cpu| CpuSet::from_iter([cpu]));
+        let cpus = own.as_ref().unwrap_or(&self.cpus);
+        let error = pin_thread(thread.tid, cpus).err()?;
+        Some(Refused { cpus: cpus.clone(), error })
     }
 }
 
 impl Drop for Arrived<'_> {
     fn drop(&mut self) {
-        if let Some(thread) = self.thread {
-            self.pins.pins.lock().threads.retain(|other| *other != thread);
-        }
+        let Some(tid) = self.thread else { return };
+        let refused: Vec<Refused> = {
+            let mut inner = self.pins.pins.lock();
+            inner.threads.retain(|other| other.tid != tid);
+            inner.hand_out().iter().filter_map(|thread| inner.pin(thread)).collect()
+        };
+        refused.into_iter().for_each(Refused::log);
     }
 }
 
@@ -132,14 +217,55 @@ mod tests {
     #[cfg_attr(miri, ignore = "it doesn't know the system call")]
     fn a_subscriber_may_look_at_the_pins_of_a_worker_that_could_not_be_pinned() {
         let no_such_cpu = CpuSet::from_iter([1023]);
-        let pins = Arc::new(Pins::new(no_such_cpu.clone(), true));
+        let pins = Arc::new(Pins::new(no_such_cpu.clone(), Pinning::Pod));
         let (tell, told) = mpsc::channel();
         let subscriber = tracing_subscriber::registry().with(Looks(Arc::clone(&pins), tell));
         tracing::subscriber::with_default(subscriber, || {
-            let _arrived = pins.arrive();
+            let _arrived = pins.arrive(&Arc::new(OwnCpu::none()), None);
             pins.again();
-            pins.set(no_such_cpu.clone()).into_iter().for_each(Refused::log);
+            pins.set(no_such_cpu.clone(), false).into_iter().for_each(Refused::log);
         });
         assert_eq!(told.iter().collect::<Vec<_>>(), vec![no_such_cpu; 3]);
+    }
+
+    /// Pins that pin nobody, and the CPUs that threads have alone.
+    fn on(cpus: &str, threads: usize) -> (Pins, Vec<Arc<OwnCpu>>) {
+        let pins = Pins::new(cpus.parse().expect("a list of CPUs"), Pinning::Cpu);
+        let own: Vec<_> = (0..threads).map(|_| Arc::new(OwnCpu::none())).collect();
+        {
+            let mut inner = pins.pins.lock();
+            let thread = |own: &Arc<OwnCpu>| Thread { tid: Tid::current(), own: Arc::clone(own) };
+            inner.threads.extend(own.iter().map(thread));
+            inner.hand_out();
+        }
+        (pins, own)
+    }
+
+    fn own(own: &[Arc<OwnCpu>]) -> Vec<Option<u32>> {
+        own.iter().map(|own| own.get()).collect()
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "it doesn't know the system call")]
+    fn each_cpu_has_one_thread_alone_and_the_others_may_use_all() {
+        let (pins, threads) = on("4-5", 3);
+        assert_eq!(own(&threads), [Some(4), Some(5), None]);
+        let mut inner = pins.pins.lock();
+        inner.threads.remove(0);
+        inner.hand_out();
+        assert_eq!(own(&threads[1..]), [Some(5), Some(4)], "one leaves, another gets its CPU");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "it doesn't know the system call")]
+    fn a_cpu_that_goes_is_nobodys_and_borrowed_ones_are_too() {
+        let (pins, threads) = on("4-5", 2);
+        let mut inner = pins.pins.lock();
+        inner.cpus = "5-6".parse().expect("a list of CPUs");
+        inner.hand_out();
+        assert_eq!(own(&threads), [Some(6), Some(5)]);
+        inner.alone = false;
+        inner.hand_out();
+        assert_eq!(own(&threads), [None, None]);
     }
 }

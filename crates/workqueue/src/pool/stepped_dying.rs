@@ -11,6 +11,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 use super::PoolSpec;
 use super::group::{Group, Setup, Step};
+use super::pins::Pinning;
 use super::stepped::{Log, group, park, push};
 use super::worker::{Alive, Worker};
 use crate::spawn::Spawner;
@@ -94,7 +95,7 @@ fn a_thread_that_a_subscriber_s_panic_ends_is_no_worker_any_more() {
     });
     let no_such_cpu = CpuSet::from_iter([1023]);
     let spec = PoolSpec { pod: 0, cpus: no_such_cpu, node: None, max: 1, near: Vec::new() };
-    let setup = Setup { pinned: true, spawner, ..Setup::by_hand(AffinityScope::Cpu) };
+    let setup = Setup { pinning: Pinning::Pod, spawner, ..Setup::by_hand(AffinityScope::Cpu) };
     let group: Arc<Group<FullFence>> = Arc::new(Group::new(setup, vec![spec]));
     group.start().expect("the handler makes a thread");
     told.wait();

@@ -13,7 +13,9 @@ use corewise_topology::AffinityScope;
 
 use super::group::{Group, Step};
 use super::here;
+use super::pins::OwnCpu;
 use super::publication::Publication;
+use crate::cpu::current_cpu;
 use crate::error::shielded;
 use crate::inherit;
 use crate::policy::Counts;
@@ -25,6 +27,8 @@ pub(crate) struct Worker {
     /// I: its number in the pool, never used again.
     pub(crate) id: u32,
     parker: Parker,
+    /// The CPU that its thread is pinned to alone.
+    pub(super) own_cpu: Arc<OwnCpu>,
     /// What it runs.
     pub(crate) shown: CachePadded<Publication>,
     /// A: the kernel's number of its thread; 0 before that has started, and for one that is driven
@@ -48,6 +52,7 @@ impl Worker {
             pool,
             id,
             parker: Parker::new(),
+            own_cpu: Arc::new(OwnCpu::none()),
             shown: CachePadded::new(Publication::new()),
             tid: AtomicU32::new(0),
             excuses: AtomicU32::new(0),
@@ -159,6 +164,7 @@ pub(super) fn start<F: FencePolicy>(
     let (group, its) = (Arc::clone(group), Arc::clone(group));
     // The kernel cuts names at 15 bytes.
     let high = if group.nice < 0 { "H" } else { "" };
+    let cpu = current_cpu();
     let name = format!("cw-{}{}:{id}{high}", short(group.scope), group.pools[pool].spec.pod);
     let run = move || {
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
@@ -167,7 +173,7 @@ pub(super) fn start<F: FencePolicy>(
         let alive = Alive { worker: &worker, group: &its };
         // Work leaves a saturated pod by being taken over, not by its thread moving, so workers of
         // soft queues are pinned too.
-        let _pinned = its.pools[pool].pins.arrive();
+        let _pinned = its.pools[pool].pins.arrive(&worker.own_cpu, cpu);
         set_nice(&its);
         let _observed = worker.observe(&its);
         let _here = here::enter(&worker, &its);
