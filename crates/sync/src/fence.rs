@@ -15,6 +15,12 @@ pub trait FencePolicy: Send + Sync + 'static {
     /// Orders every earlier access of this thread before every later one, in one order that all
     /// threads agree on.
     fn full();
+
+    /// The fence between a `SeqCst` read-modify-write (or store) and a `SeqCst` load, where the other
+    /// side's accesses are `SeqCst` too, or separated by a [`full`](FencePolicy::full) fence: the
+    /// language orders them by itself, and nothing is issued. Loom takes `SeqCst` accesses for weaker
+    /// ones, and so gets a fence.
+    fn implied();
 }
 
 /// A sequentially consistent fence: what product code uses.
@@ -24,6 +30,12 @@ pub struct FullFence;
 impl FencePolicy for FullFence {
     #[inline]
     fn full() {
+        atomic::fence(Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn implied() {
+        #[cfg(loom)]
         atomic::fence(Ordering::SeqCst);
     }
 }
@@ -36,4 +48,5 @@ pub struct NoFence;
 #[cfg(loom)]
 impl FencePolicy for NoFence {
     fn full() {}
+    fn implied() {}
 }

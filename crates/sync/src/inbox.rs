@@ -201,6 +201,7 @@ impl<N: Node> Inbox<N> {
     ///
     /// # Panics
     /// Where the node is an `Arc` whose target is in an inbox already.
+    #[inline]
     pub fn push(&self, node: N) -> bool {
         let raw = node.into_raw();
         // SAFETY: `raw` was given up just now and nobody can take it back before the exchange
@@ -209,11 +210,12 @@ impl<N: Node> Inbox<N> {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             link.set_next(head.cast());
-            // Release pairs with the Acquire of `take`: the node and its `next` are seen there.
+            // Release pairs with the Acquire of `take`: the node and its `next` are seen there. SeqCst
+            // is for protocols that then load something, see `FencePolicy::implied`.
             match self.head.compare_exchange_weak(
                 head,
                 raw.as_ptr(),
-                Ordering::Release,
+                Ordering::SeqCst,
                 Ordering::Relaxed,
             ) {
                 Ok(_) => return head.is_null(),
@@ -224,11 +226,7 @@ impl<N: Node> Inbox<N> {
 
     /// Takes everything, first come first. Lock-free; any context.
     pub fn take(&self) -> Batch<N> {
-        if self.is_empty() {
-            return Batch { first: None, owns: PhantomData };
-        }
-        // Acquire pairs with the Release of each push in the head's release sequence.
-        let mut newest = NonNull::new(self.head.swap(ptr::null_mut(), Ordering::Acquire));
+        let mut newest = self.take_newest();
         let mut first = None;
         while let Some(node) = newest {
             // SAFETY: the exchange made the whole list ours; each node in it was given up by a
@@ -241,11 +239,22 @@ impl<N: Node> Inbox<N> {
         Batch { first, owns: PhantomData }
     }
 
-    /// Whether nothing is in it (a moment ago). Relaxed: a protocol that decides to sleep on the
-    /// answer puts its own full fence before the call.
+    /// Takes everything: the node pushed last, whose `next` is the one before, and so on.
+    #[inline]
+    pub(crate) fn take_newest(&self) -> Option<NonNull<N::Target>> {
+        if self.is_empty() {
+            return None;
+        }
+        // Acquire pairs with the Release of each push in the head's release sequence. Release: who
+        // finds the inbox empty sees what the taker wrote before.
+        NonNull::new(self.head.swap(ptr::null_mut(), Ordering::AcqRel))
+    }
+
+    /// Whether nothing is in it (a moment ago). A protocol that decides to sleep on the answer puts a
+    /// `SeqCst` read-modify-write or a full fence before the call.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.head.load(Ordering::Relaxed).is_null()
+        self.head.load(Ordering::SeqCst).is_null()
     }
 }
 

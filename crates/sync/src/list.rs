@@ -8,7 +8,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
-use crate::inbox::{Link, Node};
+use crate::inbox::{Inbox, Link, Node};
 
 /// The list. Dropping it drops what is in it.
 pub struct List<N: Node> {
@@ -71,6 +71,34 @@ impl<N: Node> List<N> {
         self.len += 1;
     }
 
+    /// Empties an inbox to the end of the list, in the order of arrival. `see` is shown each target,
+    /// in any order.
+    #[inline]
+    pub fn append(&mut self, inbox: &Inbox<N>, mut see: impl FnMut(&N::Target)) {
+        let Some(newest) = inbox.take_newest() else { return };
+        // One pass, from the newest to the oldest: each node knows the one before it.
+        let (mut node, mut newer) = (newest, None);
+        loop {
+            let link = Self::link(&node);
+            let older = NonNull::new(link.next().cast());
+            link.set_next(to_ptr(newer));
+            link.set_prev(to_ptr(older));
+            // SAFETY: it was given up to the inbox, and is in no list yet.
+            see(unsafe { node.as_ref() });
+            self.len += 1;
+            let Some(older) = older else { break };
+            newer = Some(node);
+            node = older;
+        }
+        match self.last.replace(newest) {
+            Some(last) => {
+                Self::link(&last).set_next(node.as_ptr().cast());
+                Self::link(&node).set_prev(last.as_ptr().cast());
+            }
+            None => self.first = Some(node),
+        }
+    }
+
     /// Puts a node at the front.
     ///
     /// # Panics
@@ -78,7 +106,6 @@ impl<N: Node> List<N> {
     pub fn push_front(&mut self, node: N) {
         let raw = node.into_raw();
         let link = Self::link(&raw);
-        link.set_prev(ptr::null_mut());
         link.set_next(to_ptr(self.first));
         match self.first.replace(raw) {
             Some(first) => Self::link(&first).set_prev(raw.as_ptr().cast()),
@@ -88,10 +115,19 @@ impl<N: Node> List<N> {
     }
 
     /// Takes the first node out.
+    ///
+    /// Touches no other node, but asks for the memory of the next.
+    #[inline]
     pub fn pop_front(&mut self) -> Option<N> {
         let first = self.first?;
-        // SAFETY: it is in this list: it is the first.
-        Some(unsafe { self.remove(first) })
+        self.first = NonNull::new(Self::link(&first).next().cast());
+        match self.first {
+            Some(next) => prefetch(next),
+            None => self.last = None,
+        }
+        self.len -= 1;
+        // SAFETY: it was given up to this list, and has just left it: it is taken back once.
+        Some(unsafe { N::from_raw(first) })
     }
 
     /// Takes the first node out that `wanted` says yes to.
@@ -115,7 +151,9 @@ impl<N: Node> List<N> {
     /// `node` is in this list.
     pub unsafe fn remove(&mut self, node: NonNull<N::Target>) -> N {
         let link = Self::link(&node);
-        let (prev, next) = (NonNull::new(link.prev().cast()), NonNull::new(link.next().cast()));
+        let next = NonNull::new(link.next().cast());
+        // That of the first isn't kept.
+        let prev = if self.first == Some(node) { None } else { NonNull::new(link.prev().cast()) };
         match prev {
             Some(prev) => Self::link(&prev).set_next(to_ptr(next)),
             None => self.first = next,
@@ -138,6 +176,23 @@ impl<N: Node> List<N> {
         // reference doesn't outlive the function that asks for it.
         unsafe { N::link(*node) }
     }
+}
+
+/// Asks for a node that is wanted soon.
+#[inline]
+fn prefetch<T>(node: NonNull<T>) {
+    #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let at = node.as_ptr().cast::<i8>();
+        // SAFETY: a prefetch of any address is harmless.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(at);
+            _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(64));
+        }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(any(loom, shuttle, miri)))))]
+    let _ = node;
 }
 
 fn to_ptr<T>(node: Option<NonNull<T>>) -> *mut () {
@@ -210,7 +265,9 @@ mod tests {
             // SAFETY: the node is in the list.
             let item = unsafe { node.as_ref() };
             backward.insert(0, item.value);
-            at = NonNull::new(item.link.prev().cast());
+            // That of the first isn't kept.
+            at =
+                if list.first == Some(node) { None } else { NonNull::new(item.link.prev().cast()) };
         }
         assert_eq!(forward, backward, "both directions agree");
         assert_eq!(forward.len(), list.len());
@@ -244,14 +301,33 @@ mod tests {
     }
 
     #[test]
+    fn an_inbox_is_emptied_to_the_end_in_the_order_of_arrival() {
+        for (before, pushed) in [(0, 1), (0, 3), (2, 1), (2, 3)] {
+            let (mut list, inbox) = (items(0..before), Inbox::new());
+            for value in before..before + pushed {
+                inbox.push(Box::new(item(value)));
+            }
+            let mut seen = 0;
+            list.append(&inbox, |_| seen += 1);
+            assert_eq!(seen, pushed);
+            assert_eq!(values(&list), Vec::from_iter(0..before + pushed));
+            assert!(inbox.is_empty());
+            list.take_first(|item| item.value + 1 == before + pushed).expect("the last");
+            list.push_back(Box::new(item(9)));
+            assert_eq!(values(&list).last(), Some(&9));
+        }
+    }
+
+    #[test]
     fn it_takes_what_an_inbox_carried_and_drops_what_is_left() {
         let shared: Vec<_> = (0..3).map(|value| Arc::new(item(value))).collect();
         let inbox = Inbox::new();
         let mut list = List::new();
         for node in &shared {
             inbox.push(Arc::clone(node));
+            list.append(&inbox, |item| assert_eq!(item.value, node.value));
+            list.append(&inbox, |_| unreachable!("it is empty"));
         }
-        list.extend(inbox.take());
         assert_eq!(list.pop_front().map(|item| item.value), Some(0));
         drop(list);
         assert!(shared.iter().all(|node| Arc::strong_count(node) == 1));

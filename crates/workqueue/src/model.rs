@@ -59,11 +59,25 @@ impl<F: FencePolicy> PoolModel<F> {
         ModelWorker { group: Arc::clone(&self.0), worker: self.0.enlist(pool) }
     }
 
+    /// As [`PoolModel::new`], but who empties an inbox says only after that that the list has
+    /// something: for models that have to fail.
+    pub fn draining_late(pools: usize, cpus: u32) -> Self {
+        let mut group =
+            Group::new(Setup::by_hand(AffinityScope::System), PoolSpec::by_hand(pools, cpus));
+        group.drain_late();
+        PoolModel(Arc::new(group))
+    }
+
     /// Queues an item on a pool; false where it was pending.
     pub fn push(&self, pool: usize, work: &Work) -> bool {
+        self.push_from(0, pool, work)
+    }
+
+    /// As [`PoolModel::push`], from this CPU of the pod.
+    pub fn push_from(&self, cpu: u32, pool: usize, work: &Work) -> bool {
         match pend(work) {
             Some(queued) => {
-                self.0.push(pool, 0, queued);
+                self.0.push(pool, self.0.pools[pool].stripe_of(cpu), queued);
                 true
             }
             None => false,
@@ -88,7 +102,7 @@ impl<F: FencePolicy> PoolModel<F> {
     /// Whether no worker is left, searches, idles or blocks, and nothing waits for one.
     pub fn is_deserted(&self, pool: usize) -> bool {
         let (total, idle, blocked, waiting) = self.0.pools[pool].sizes();
-        (total, idle, blocked, waiting) == (0, 0, 0, 0) && self.0.pools[pool].inbox_is_empty()
+        (total, idle, blocked, waiting) == (0, 0, 0, 0)
     }
 }
 
@@ -123,10 +137,9 @@ impl<F: FencePolicy> ModelWorker<F> {
 
     /// One step; whether it ran something.
     pub fn takes(&self) -> bool {
-        let ran = || self.group.pools[self.worker.pool].stats.ran.load(Ordering::Relaxed);
-        let before = ran();
+        let before = self.worker.ran.read();
         self.step();
-        ran() > before
+        self.worker.ran.read() > before
     }
 
     /// A broken step: takes an item under the lock, and starts it after.
@@ -206,7 +219,7 @@ impl QueueModel {
 
     /// Whether nothing is queued.
     pub fn is_empty(&self, pool: usize) -> bool {
-        self.pools.0.pools[pool].sizes().3 == 0 && self.pools.0.pools[pool].inbox_is_empty()
+        self.pools.0.pools[pool].sizes().3 == 0
     }
 }
 

@@ -107,6 +107,7 @@ impl PoolReport {
     pub(crate) fn of_pool(group: &Group, pool: usize) -> PoolReport {
         let pool = &group.pools[pool];
         let (workers, idle, blocked, waiting) = pool.sizes();
+        let (ran, taken_over) = pool.ran();
         let stats = &pool.stats;
         PoolReport {
             scope: group.scope,
@@ -119,8 +120,8 @@ impl PoolReport {
             idle,
             blocked,
             waiting,
-            ran: stats.ran.load(Ordering::Relaxed),
-            taken_over: stats.taken_over.load(Ordering::Relaxed),
+            ran,
+            taken_over,
             wakeups: stats.wakeups.load(Ordering::Relaxed),
             threads_made: stats.threads_made.load(Ordering::Relaxed),
             caught: stats.caught.load(Ordering::Relaxed),

@@ -51,6 +51,40 @@ fn loom_pool_without_the_fences_a_push_is_lost() {
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
 
+/// A worker of a pool with two stripes, one CPU of which can be used. Two pushes from different CPUs at
+/// once: it has to see both before it parks.
+fn push_on_either_stripe_against_park<F: FencePolicy>() {
+    bounded(2).check(|| {
+        let pools = PoolModel::<F>::new(1, 2);
+        pools.follow(1, &[1]);
+        let count = Arc::new(AtomicUsize::new(0));
+        let worker = pools.enlist(0);
+        let done = Arc::clone(&count);
+        let thread = thread::spawn(move || worker.work_until(|| done.load(Ordering::Relaxed) == 2));
+        let pusher = {
+            let (pools, work) = (pools.clone(), counting(&count));
+            thread::spawn(move || assert!(pools.push_from(0, 0, &work)))
+        };
+        assert!(pools.push_from(1, 0, &counting(&count)));
+        pusher.join().unwrap();
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_pool_no_push_on_either_stripe_is_left_to_a_sleeping_worker() {
+    push_on_either_stripe_against_park::<FullFence>();
+}
+
+#[test]
+fn loom_pool_without_the_fences_a_push_on_either_stripe_is_lost() {
+    let said = must_fail(
+        "loom_pool_without_the_fences_a_push_on_either_stripe_is_lost",
+        push_on_either_stripe_against_park::<NoFence>,
+    );
+    assert!(said.is_empty() || said.contains("deadlock"), "{said}");
+}
+
 #[test]
 fn loom_pool_a_push_that_meets_the_closing_is_run_or_cancelled() {
     bounded(3).check(|| {
@@ -140,12 +174,12 @@ fn loom_pool_a_worker_whose_time_runs_out_takes_no_wake_up_along() {
 /// Two items on pool 0, of which the first ends only when the second has run; the workers of the
 /// pools given have to see to it. Passes where both run and everybody can leave.
 fn the_second_is_run_while_the_first_waits<F: FencePolicy>(
-    pools: usize,
-    cpus: u32,
+    new: fn() -> PoolModel<F>,
+    from: [u32; 2],
     workers: [usize; 2],
 ) {
     bounded(2).check(move || {
-        let model = PoolModel::<F>::new(pools, cpus);
+        let model = new();
         let second_ran = Arc::new(Completion::new());
         let (waits, rings) = (Arc::clone(&second_ran), Arc::clone(&second_ran));
         let first = Work::new(move || waits.wait());
@@ -155,8 +189,8 @@ fn the_second_is_run_while_the_first_waits<F: FencePolicy>(
             let over = Arc::clone(&second_ran);
             thread::spawn(move || worker.work_until(|| over.is_complete()))
         });
-        model.push(0, &first);
-        model.push(0, &second);
+        model.push_from(from[0], 0, &first);
+        model.push_from(from[1], 0, &second);
         second_ran.wait();
         // Whoever is still parked is woken by these, and leaves.
         for pool in workers {
@@ -170,13 +204,29 @@ fn the_second_is_run_while_the_first_waits<F: FencePolicy>(
 
 #[test]
 fn loom_pool_the_searcher_wakes_the_next_one() {
-    the_second_is_run_while_the_first_waits::<FullFence>(1, 2, [0, 0]);
+    the_second_is_run_while_the_first_waits::<FullFence>(|| PoolModel::new(1, 2), [0, 0], [0, 0]);
+}
+
+#[test]
+fn loom_pool_the_searcher_wakes_the_next_one_for_another_stripe() {
+    the_second_is_run_while_the_first_waits::<FullFence>(|| PoolModel::new(1, 2), [0, 1], [0, 0]);
+}
+
+/// One worker empties the inbox while the other is about to park: where the list says too late that it
+/// has something, that one parks, and the first waits inside its item.
+#[test]
+fn loom_pool_who_says_too_late_what_it_drained_leaves_work_behind() {
+    let said = must_fail("loom_pool_who_says_too_late_what_it_drained_leaves_work_behind", || {
+        let late = || PoolModel::draining_late(1, 2);
+        the_second_is_run_while_the_first_waits::<FullFence>(late, [0, 0], [0, 0]);
+    });
+    assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
 
 #[test]
 fn loom_pool_work_of_a_saturated_pod_is_taken_over() {
     // Pod 0 has one worker, which waits inside the first item: pod 1 has to help.
-    the_second_is_run_while_the_first_waits::<FullFence>(2, 1, [0, 1]);
+    the_second_is_run_while_the_first_waits::<FullFence>(|| PoolModel::new(2, 1), [0, 0], [0, 1]);
 }
 
 /// One push on a pod whose only worker is busy for good: the other pod's worker, going to sleep or

@@ -75,10 +75,9 @@ impl<F: FencePolicy> Group<F> {
         let pool = &self.pools[me.pool];
         inner.counts.total -= 1;
         self.publish(me.pool, &inner);
-        F::full();
         // Recheck: a push that came before the pool was closed, or raced with the closing, is run;
         // and so is what a saturated pod can't take, since nobody wakes a worker that has left.
-        let last = inner.counts.total == 0 && !pool.inbox_is_empty();
+        let last = inner.counts.total == 0 && pool.has_waiting();
         if last || inner.closing && inner.counts.has_core() && self.others_need_help(me.pool) {
             inner.counts.total += 1;
             self.publish(me.pool, &inner);
@@ -120,8 +119,7 @@ impl<F: FencePolicy> Group<F> {
                 inner.ending.extend(member.handle);
                 pool.left.notify_all();
             }
-            inner.drain(pool);
-            let last = inner.counts.total == 0 && !inner.list.is_empty();
+            let last = inner.counts.total == 0 && pool.has_waiting();
             if inner.closing && last && inner.refused.is_none() && !self.is_sealed() {
                 // What was accepted is run.
                 self.recruit(me.pool, &mut inner)
@@ -149,13 +147,8 @@ impl<F: FencePolicy> Group<F> {
                 let idle = std::mem::take(&mut inner.idle);
                 inner.counts.idle = 0;
                 self.publish(index, &inner);
-                F::full();
-                // Recheck. Who pushes after this reads CLOSED.
-                let stranded = inner.counts.total == 0;
-                if stranded {
-                    inner.drain(pool);
-                }
-                (idle, stranded && !inner.list.is_empty())
+                // Recheck. Whose push isn't seen here reads CLOSED.
+                (idle, inner.counts.total == 0 && pool.has_waiting())
             };
             for worker in woken {
                 worker.wake_up();

@@ -32,7 +32,7 @@ const OF_THE_ITEM: u32 = Excuse::Declared as u32 | Excuse::Intensive as u32 | Ex
 
 /// What the timekeeper sees of a pool at a look.
 pub(crate) struct Look {
-    /// Items taken from the list so far, by anybody.
+    /// Items taken so far, by anybody.
     pub(crate) taken: u64,
     /// The work that waits has no worker and can't get one: no thread can be made.
     pub(crate) helpless: bool,
@@ -46,6 +46,13 @@ impl Worker {
     /// Whether it is excused for this (a moment ago, without the pool's lock).
     pub(crate) fn is_excused(&self, why: Excuse) -> bool {
         self.excuses.load(Ordering::Relaxed) & why as u32 != 0
+    }
+
+    /// Whether it has excuses that end with its item. Asked by the worker itself, before it takes the
+    /// next one.
+    #[inline]
+    pub(super) fn has_item_excuses(&self) -> bool {
+        self.excuses.load(Ordering::Relaxed) & OF_THE_ITEM != 0
     }
 
     /// Under the pool's lock: changes its excuses, and the counts with them.
@@ -77,17 +84,16 @@ impl Worker {
 
     /// Under the pool's lock: its item is over, and what it was excused for with it.
     pub(super) fn item_is_over(&self, counts: &mut Counts) {
-        if self.excuses.load(Ordering::Relaxed) & OF_THE_ITEM != 0 {
+        if self.has_item_excuses() {
             self.set_excuses(counts, |bits| bits & !OF_THE_ITEM);
         }
     }
 }
 
 impl Inner {
-    /// Whether items wait here or in the inbox, and no worker is on its way to them.
+    /// Whether items wait, and no worker is on its way to them.
     fn is_stuck<F: FencePolicy>(&self, pool: &super::Pool<F>) -> bool {
-        let waiting = !self.list.is_empty() || !pool.inbox_is_empty();
-        waiting && (self.counts().saturated() || self.making > 0)
+        pool.has_waiting() && (self.counts().saturated() || self.making > 0)
     }
 }
 
@@ -135,29 +141,22 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// A look at a pool that has work and no worker for it now; `None` where that isn't so.
-    pub(crate) fn look(self: &Arc<Self>, index: usize) -> Option<Look> {
+    pub(crate) fn look(&self, index: usize) -> Option<Look> {
         let pool = &self.pools[index];
-        let mut inner = pool.inner.lock();
+        let inner = pool.inner.lock();
         if !inner.is_stuck(pool) {
             return None;
         }
-        // What waits is to be counted. A transition as any other: who looks for work elsewhere has
-        // to find it in the list now.
-        inner.drain(pool);
-        let action = self.settle(index, &mut inner, false);
         let at_work = |worker: &Arc<Worker>| {
             let excused = worker.excuses.load(Ordering::Relaxed) != 0;
             (!excused).then(|| worker.shown.read()).flatten().map(|s| (Arc::clone(worker), s))
         };
-        let look = Look {
-            taken: inner.taken,
+        Some(Look {
+            taken: pool.stripes.taken(),
             helpless: inner.is_helpless(),
             refused: inner.refused,
             at_work: inner.workers.values().filter_map(|m| at_work(&m.worker)).collect(),
-        };
-        drop(inner);
-        self.perform(index, action);
-        Some(look)
+        })
     }
 
     /// The workers of a pool that run something (a moment ago), and what.
@@ -187,6 +186,13 @@ impl<F: FencePolicy> Group<F> {
                 return false;
             }
             worker.set_excuses(&mut inner.counts, |bits| bits | why as u32);
+            // The worker looks at its excuses when an item is over, without the lock: it may have done
+            // so just before. What this misses is excused until the worker's next look.
+            F::full();
+            if worker.shown.read().is_none_or(|shown| shown.instance != instance) {
+                worker.set_excuses(&mut inner.counts, |bits| bits & !(why as u32));
+                return false;
+            }
             PoolStats::count(&pool.stats.caught, 1);
             self.settle(worker.pool, &mut inner, false)
         };

@@ -19,7 +19,6 @@ use super::word::Reading;
 use super::worker::{self, Worker};
 use super::{Action, Inner, Pool, PoolSpec, PoolStats};
 use crate::attributes::{Class, PoolKey};
-use crate::claim::Place;
 use crate::cpu::current_cpu;
 use crate::error::quietly;
 use crate::item::{Queued, Running};
@@ -148,16 +147,20 @@ impl<F: FencePolicy> Group<F> {
 
     /// Queues on a pool, on the stripe of the CPU that it is queued from: see [`Pool::stripe_of`].
     /// Lock-free unless somebody has to be woken.
-    pub(crate) fn push(self: &Arc<Self>, index: usize, _stripe: u32, queued: Queued) {
-        let pool = &self.pools[index];
-        // Push.
-        queued.set_place(Place::Pushed);
-        pool.inbox.push(queued);
-        // Pairs with the fence in `settle`: either Check below reads what a worker published before
+    #[inline]
+    pub(crate) fn push(self: &Arc<Self>, index: usize, stripe: u32, queued: Queued) {
+        // Push. A SeqCst read-modify-write.
+        self.pools[index].stripes.at(stripe).push(queued);
+        // Pairs with the one in `publish`: either Check below reads what a worker published before
         // it went idle, or that worker's Recheck reads our push.
-        F::full();
-        // Check.
-        let reading = pool.reading();
+        F::implied();
+        self.check(index);
+    }
+
+    /// Check: something was left in a pool. The caller has put a full fence between.
+    #[inline]
+    pub(super) fn check(self: &Arc<Self>, index: usize) {
+        let reading = self.pools[index].reading();
         if reading.wake() || reading.closed() {
             self.push_slow(index);
         } else if reading.saturated() {
@@ -175,10 +178,8 @@ impl<F: FencePolicy> Group<F> {
         let action = {
             let mut inner = pool.inner.lock();
             // Under the lock, so that nobody refuses it in between.
-            queued.set_place(Place::Pushed);
-            pool.inbox.push(queued);
+            pool.stripes.at(stripe).push(queued);
             if inner.counts.total == 0 && !self.is_sealed() {
-                inner.drain(pool);
                 self.recruit(index, &mut inner)
             } else {
                 self.settle(index, &mut inner, false)
@@ -189,6 +190,7 @@ impl<F: FencePolicy> Group<F> {
 
     /// The pod can't take its work now: somebody else may, and the timekeeper looks after it. The
     /// caller has put a full fence between leaving the work, or publishing the word, and this.
+    #[inline]
     fn no_room(self: &Arc<Self>, index: usize) {
         self.keeper.ask();
         if self.soft {
@@ -208,80 +210,87 @@ impl<F: FencePolicy> Group<F> {
     /// One bounded step of a worker: take something and run it, or go idle.
     pub(crate) fn step(self: &Arc<Self>, me: &Arc<Worker>) -> Step {
         if let Some((running, home)) = self.take(me) {
-            let stats = &self.pools[me.pool].stats;
             if home != me.pool {
                 running.overflowed();
-                PoolStats::count(&stats.taken_over, 1);
             }
-            PoolStats::count(&stats.ran, self.run(me, running));
+            let ran = self.run(me, running);
+            me.ran.count(ran, u64::from(home != me.pool));
             return Step::Again;
         }
         self.go_idle(me)
     }
 
     /// Takes and starts an item: of the own pod, or, where work may leave its pod, of a saturated
-    /// one.
+    /// one. Touches neither the pool's lock nor a line that others write, unless something changes.
+    #[inline]
     fn take(self: &Arc<Self>, me: &Arc<Worker>) -> Option<(Running, usize)> {
         let pool = &self.pools[me.pool];
-        {
-            let mut inner = pool.inner.lock();
-            inner.drain(pool);
-            me.item_is_over(&mut inner.counts);
-            if !inner.counts.may_take() {
-                return None;
-            }
-            if let Some(running) = inner.start_next() {
-                let action = self.took(me, &mut inner, &running);
-                drop(inner);
-                self.perform(me.pool, action);
-                return Some((running, me.pool));
-            }
+        // Gate.
+        if (pool.reading().crowded() || me.has_item_excuses()) && !self.may_take(me) {
+            return None;
+        }
+        if let Some(running) = pool.stripes.start_next(pool.first_stripe(me)) {
+            self.took(me, &running);
+            return Some((running, me.pool));
         }
         if !self.soft {
             return None;
         }
         let (running, home) =
-            pool.spec.near.iter().find_map(|&other| Some((self.rob(other)?, other)))?;
-        let action = self.took(me, &mut pool.inner.lock(), &running);
-        self.perform(me.pool, action);
+            pool.spec.near.iter().find_map(|&other| Some((self.rob(other, me)?, other)))?;
+        self.took(me, &running);
         Some((running, home))
     }
 
-    /// `me` has found something: it is no searcher any more, and somebody else may have to be.
-    fn took(&self, me: &Worker, inner: &mut Inner, running: &Running) -> Action {
-        me.stop_searching(&mut inner.counts);
-        me.begins(&mut inner.counts, running.is_cpu_intensive());
-        // The timekeeper asks again too, but only where work waits, and if there is one.
-        if inner.refused.is_some_and(|when| self.keeper.may_retry(when)) {
-            inner.refused = None;
+    /// The slow way through the gate: the last item of `me` was excused, or there are more workers
+    /// than cores. Whether it may take another one.
+    #[cold]
+    fn may_take(self: &Arc<Self>, me: &Worker) -> bool {
+        let (may, action) = {
+            let mut inner = self.pools[me.pool].inner.lock();
+            me.item_is_over(&mut inner.counts);
+            (inner.counts.may_take(), self.settle(me.pool, &mut inner, false))
+        };
+        self.perform(me.pool, action);
+        may
+    }
+
+    /// `me` has found something. Where it was the searcher, or something else is to be seen to, that
+    /// is a transition.
+    #[inline]
+    fn took(self: &Arc<Self>, me: &Worker, running: &Running) {
+        let (searched, intensive) = (me.is_searching(), running.is_cpu_intensive());
+        if searched || intensive || self.pools[me.pool].reading().concerns_taker() {
+            self.took_slow(me, intensive);
         }
-        self.settle(me.pool, inner, true)
+    }
+
+    /// It is no searcher any more, and somebody else may have to be.
+    fn took_slow(self: &Arc<Self>, me: &Worker, intensive: bool) {
+        let action = {
+            let mut inner = self.pools[me.pool].inner.lock();
+            me.stop_searching(&mut inner.counts);
+            me.begins(&mut inner.counts, intensive);
+            // The timekeeper asks again too, but only where work waits, and if there is one.
+            if inner.refused.is_some_and(|when| self.keeper.may_retry(when)) {
+                inner.refused = None;
+            }
+            self.settle(me.pool, &mut inner, true)
+        };
+        self.perform(me.pool, action);
     }
 
     /// Takes and starts an item of another pod, where that one is saturated.
-    fn rob(self: &Arc<Self>, other: usize) -> Option<Running> {
-        let pool = &self.pools[other];
-        if !self.needs_help(other) {
-            return None;
-        }
-        let mut inner = pool.inner.lock();
-        if !inner.counts().saturated() {
-            return None;
-        }
-        inner.drain(pool);
-        let running = inner.start_next();
-        // Also where it found none: items that run elsewhere have left the list.
-        let action = self.settle(other, &mut inner, false);
-        drop(inner);
-        self.perform(other, action);
-        running
+    fn rob(&self, other: usize, me: &Worker) -> Option<Running> {
+        let stripes = &self.pools[other].stripes;
+        let first = me.id as usize % stripes.len();
+        self.needs_help(other).then(|| stripes.start_next(first)).flatten()
     }
 
     /// Whether a pod has work and can't take it (a moment ago).
     fn needs_help(&self, index: usize) -> bool {
         let pool = &self.pools[index];
-        let reading = pool.reading();
-        reading.saturated() && (reading.listed() || !pool.inbox_is_empty())
+        pool.reading().saturated() && pool.has_waiting()
     }
 
     /// Whether a pod that this one may help needs it (a moment ago).
@@ -293,8 +302,9 @@ impl<F: FencePolicy> Group<F> {
     fn go_idle(self: &Arc<Self>, me: &Arc<Worker>) -> Step {
         let pool = &self.pools[me.pool];
         let mut inner = pool.inner.lock();
-        inner.drain(pool);
-        if inner.counts.may_take() && !inner.list.is_empty() {
+        // The timekeeper may just have excused it, for an item that was over.
+        me.item_is_over(&mut inner.counts);
+        if inner.counts.may_take() && pool.has_waiting() {
             return Step::Again;
         }
         me.stop_searching(&mut inner.counts);
@@ -343,13 +353,18 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Publishes the counts; true where WAKE is set now and wasn't before.
+    /// Publish: the counts; true where WAKE is set now and wasn't before. A change is a SeqCst
+    /// read-modify-write, and so a full fence before the SeqCst loads that follow; no change needs
+    /// none (`README.md`).
     pub(super) fn publish(&self, index: usize, inner: &Inner) -> (Reading, bool) {
-        let counts = inner.counts();
-        let reading = Reading::of(&counts, !inner.list.is_empty(), inner.closing, inner.away);
+        let reading = inner.reading();
         let old = self.pools[index].word.publish(reading);
-        if old.wake() != reading.wake() {
-            self.mark_wakeable(index, reading.wake());
+        if old != reading {
+            if old.wake() != reading.wake() {
+                self.mark_wakeable(index, reading.wake());
+            }
+            // Pairs with the one in `push`.
+            F::implied();
         }
         (reading, reading.wake() && !old.wake())
     }
@@ -361,29 +376,26 @@ impl<F: FencePolicy> Group<F> {
         }
         let (word, bit) = (&self.wakeable[index / 64], 1 << (index % 64));
         if wakeable {
-            word.fetch_or(bit, Ordering::Relaxed);
+            word.fetch_or(bit, Ordering::SeqCst);
         } else {
-            word.fetch_and(!bit, Ordering::Relaxed);
+            word.fetch_and(!bit, Ordering::SeqCst);
         }
     }
 
-    /// The end of every transition: Publish, full fence, Recheck, and what follows from it.
+    /// The end of every transition: Publish, Recheck, and what follows from it.
     /// `spare`: the caller won't look after the pool for a while, so somebody else has to be
     /// there.
     pub(super) fn settle(&self, index: usize, inner: &mut Inner, spare: bool) -> Action {
         let pool = &self.pools[index];
         if inner.closing && inner.counts.total == 0 {
-            // Whoever pushes after this drain reads CLOSED, and comes here too.
-            inner.drain(pool);
+            // Whose push isn't seen here reads CLOSED, and comes here too.
             self.publish(index, inner);
-            return if inner.list.is_empty() { Action::None } else { Action::Refuse };
+            return if pool.has_waiting() { Action::Refuse } else { Action::None };
         }
         // Publish.
         let (reading, has_room) = self.publish(index, inner);
-        // Pairs with the fence in `push`.
-        F::full();
         // Recheck.
-        let pending = !inner.list.is_empty() || !pool.inbox_is_empty();
+        let pending = pool.has_waiting();
         if pending && reading.wake()
             || spare && inner.counts().wants_spare()
             // Until now a push on a saturated pod found no room here: look after it.
@@ -429,7 +441,8 @@ impl<F: FencePolicy> Group<F> {
     fn overflow(self: &Arc<Self>, index: usize) {
         // Where every pod is saturated, which is where this is asked most often, one load a 64 pods
         // says so.
-        if self.wakeable.iter().all(|word| word.load(Ordering::Relaxed) == 0) {
+        // SeqCst: pairs with `publish`.
+        if self.wakeable.iter().all(|word| word.load(Ordering::SeqCst) == 0) {
             return;
         }
         for &other in &self.pools[index].spec.near {
@@ -536,9 +549,9 @@ impl<F: FencePolicy> Group<F> {
         Ok(())
     }
 
-    /// Runs an instance with the pod's placement token.
+    /// Runs an instance. The thread has the pod's placement token.
+    #[inline]
     fn run(&self, me: &Worker, running: Running) -> u64 {
-        let _placed = self.pools[me.pool].placement().enter();
         let bottom_half = self.class == Class::BottomHalf;
         let _section = bottom_half.then(|| AtomicSection::enter("bottom-half work item"));
         running.run(&me.shown)

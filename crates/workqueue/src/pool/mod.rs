@@ -15,6 +15,7 @@ pub(crate) mod here;
 mod pick;
 pub(crate) mod pins;
 pub(crate) mod publication;
+mod stats;
 #[cfg(all(test, not(loom)))]
 mod stepped;
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -23,29 +24,29 @@ mod stepped_closing;
 mod stepped_dying;
 #[cfg(all(test, not(loom)))]
 mod stepped_follow;
+mod stripe;
 pub(crate) mod word;
 pub(crate) mod worker;
 
 use std::collections::BTreeMap;
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::context::Placement;
 use corewise_sync::fence::FencePolicy;
-use corewise_sync::inbox::Inbox;
-use corewise_sync::list::List;
 use corewise_sync::{CachePadded, Condvar, Mutex, thread};
 use corewise_topology::CpuSet;
 
-use crate::claim::Place;
 use crate::cpu::current_cpu;
-use crate::item::{Queued, Running};
 use crate::policy::Counts;
 use pins::{Pinning, Pins};
-use word::{Reading, Word};
+pub(crate) use stats::PoolStats;
+use stripe::Stripes;
+use word::{Reading, Rest, Word};
 use worker::Worker;
+
+/// A worker begins in another stripe than that of its CPU each so many times.
+const OTHER_STRIPE_EVERY: u32 = 32;
 
 /// Where a pool is, and how big it may get.
 #[derive(Debug, Clone)]
@@ -82,42 +83,22 @@ impl PoolSpec {
 pub(crate) struct Pool<F: FencePolicy> {
     /// I: where it is.
     pub(crate) spec: PoolSpec,
-    /// A: what was pushed and not seen under the lock.
-    inbox: CachePadded<Inbox<Queued>>,
-    /// A: mirror of `inner` for pushes.
+    /// What was pushed and not taken.
+    stripes: Stripes<F>,
+    /// A: mirror of `inner` for pushes and for workers that take.
     word: CachePadded<Word>,
-    /// L: is the lock; guards the list, the idle workers and the counts.
+    /// L: is the lock; guards the idle workers and the counts. Locks of stripes are taken under it,
+    /// never the other way round.
     inner: CachePadded<Mutex<Inner>>,
     /// L: waited on with `inner`: once it is closed, told of each worker that leaves.
     left: Condvar,
     /// Where its workers run now. Never locked together with `inner`.
     pins: Pins,
-    /// A: statistics.
     pub(crate) stats: PoolStats,
-    fence: PhantomData<F>,
-}
-
-/// What happened in a pool so far.
-#[derive(Debug, Default)]
-pub(crate) struct PoolStats {
-    /// A: statistics: items run by this pool's workers.
-    pub(crate) ran: AtomicU64,
-    /// A: statistics: of those, items taken over from a saturated pod.
-    pub(crate) taken_over: AtomicU64,
-    /// A: statistics: parked workers woken.
-    pub(crate) wakeups: AtomicU64,
-    /// A: statistics: items that were found to keep a core from others.
-    pub(crate) caught: AtomicU64,
-    /// A: statistics: threads made.
-    pub(crate) threads_made: AtomicU64,
-    /// A: statistics: time on CPUs of workers that have left, in nanoseconds.
-    pub(crate) former_cpu_ns: AtomicU64,
 }
 
 /// What the pool's lock guards.
 pub(super) struct Inner {
-    /// Oldest first.
-    list: List<Queued>,
     /// Last in, first out: the worker that parked last has the warmest caches.
     idle: Vec<Arc<Worker>>,
     counts: Counts,
@@ -125,8 +106,6 @@ pub(super) struct Inner {
     refused: Option<Duration>,
     /// Threads that are being made.
     making: usize,
-    /// Items taken from the list.
-    taken: u64,
     closing: bool,
     next_worker: u32,
     /// By number.
@@ -158,15 +137,13 @@ impl<F: FencePolicy> Pool<F> {
         let base = spec.cpus.len().max(1);
         let counts = Counts { base, max: spec.max.max(base), ..Counts::default() };
         Pool {
-            inbox: CachePadded::new(Inbox::new()),
-            word: CachePadded::new(Word::new(Reading::of(&counts, false, false, false))),
+            stripes: Stripes::new(&spec.cpus),
+            word: CachePadded::new(Word::new(Reading::of(&counts, Rest::default()))),
             inner: CachePadded::new(Mutex::new(Inner {
-                list: List::new(),
                 idle: Vec::new(),
                 counts,
                 refused: None,
                 making: 0,
-                taken: 0,
                 closing: false,
                 next_worker: 0,
                 workers: BTreeMap::new(),
@@ -178,7 +155,6 @@ impl<F: FencePolicy> Pool<F> {
             pins: Pins::new(spec.cpus.clone(), pinning),
             stats: PoolStats::default(),
             spec,
-            fence: PhantomData,
         }
     }
 
@@ -195,7 +171,7 @@ impl<F: FencePolicy> Pool<F> {
     /// The stripe of what is queued from this CPU, which needn't be one of its own.
     #[inline]
     pub(crate) fn stripe_of(&self, cpu: u32) -> u32 {
-        cpu
+        self.stripes.of(cpu)
     }
 
     /// The stripe of what the calling thread queues.
@@ -204,7 +180,23 @@ impl<F: FencePolicy> Pool<F> {
         current_cpu().map_or(0, |cpu| self.stripe_of(cpu))
     }
 
+    /// Where `me` begins to look for work: in the stripe of the CPU that it is on, whose lines are
+    /// here; now and then in another, so that none starves.
+    #[inline]
+    fn first_stripe(&self, me: &Worker) -> usize {
+        let stripes = self.stripes.len();
+        if stripes == 1 {
+            return 0;
+        }
+        let turn = me.next_turn();
+        if turn % OTHER_STRIPE_EVERY == OTHER_STRIPE_EVERY - 1 {
+            return (turn / OTHER_STRIPE_EVERY) as usize % stripes;
+        }
+        current_cpu().map_or(me.id as usize % stripes, |cpu| self.stripes.of(cpu) as usize)
+    }
+
     /// What is published (a moment ago).
+    #[inline]
     pub(crate) fn reading(&self) -> Reading {
         self.word.read()
     }
@@ -214,9 +206,10 @@ impl<F: FencePolicy> Pool<F> {
         self.pins.cpus()
     }
 
-    /// Whether nothing was pushed since the lock's holder looked last.
-    pub(crate) fn inbox_is_empty(&self) -> bool {
-        self.inbox.is_empty()
+    /// Whether anything waits to be taken (a moment ago).
+    #[inline]
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.stripes.any_waits()
     }
 
     /// Its workers, in no order.
@@ -225,36 +218,16 @@ impl<F: FencePolicy> Pool<F> {
         inner.workers.values().map(|member| Arc::clone(&member.worker)).collect()
     }
 
-    /// Threads, idle threads, blocked threads, and items not taken (the list only).
+    /// Threads, idle threads, blocked threads, and items not taken.
     pub(crate) fn sizes(&self) -> (usize, usize, usize, usize) {
+        let waiting = self.stripes.iter().map(|stripe| stripe.lock().len()).sum();
         let inner = self.inner.lock();
         let c = &inner.counts;
-        (c.total, c.idle, c.blocked, inner.list.len())
+        (c.total, c.idle, c.blocked, waiting)
     }
 }
 
 impl Inner {
-    /// Moves what was pushed to the end of the list.
-    fn drain<F: FencePolicy>(&mut self, pool: &Pool<F>) {
-        if !pool.inbox.is_empty() {
-            self.list.extend(pool.inbox.take().inspect(|item| item.set_place(Place::Listed)));
-        }
-    }
-
-    /// Takes the oldest item and starts it. Under the lock, as in the kernel: until it has started
-    /// an item lies in the list, and afterwards it is neither there nor pending. An item that runs
-    /// elsewhere is left to the worker that runs it, a claimed one to its claimant, and the next one
-    /// is tried.
-    pub(super) fn start_next(&mut self) -> Option<Running> {
-        while let Some(queued) = self.list.pop_front() {
-            self.taken += 1;
-            if let Some(running) = queued.start() {
-                return Some(running);
-            }
-        }
-        None
-    }
-
     /// Takes an idle worker off the list: the one that has this CPU alone, where the caller's thread
     /// is, or else the one that parked last. Where the caller waits for the item, its CPU goes to that
     /// worker: to wake another CPU would take longer than most items, and the waiter's again after.
@@ -279,20 +252,10 @@ impl Inner {
         }
         counts
     }
-}
 
-impl PoolStats {
-    pub(crate) fn count(counter: &AtomicU64, n: u64) {
-        counter.fetch_add(n, Ordering::Relaxed);
-    }
-
-    /// The calling thread is this worker's, and ends: its time stays.
-    fn worker_leaves(&self, worker: &Worker) {
-        // One that is driven by hand has no thread of its own; Miri doesn't know that clock.
-        if worker.tid().is_some() && !cfg!(miri) {
-            let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-            let nanoseconds = i128::from(spent.tv_sec) * 1_000_000_000 + i128::from(spent.tv_nsec);
-            Self::count(&self.former_cpu_ns, u64::try_from(nanoseconds).unwrap_or(0));
-        }
+    /// What is to be published.
+    fn reading(&self) -> Reading {
+        let (closed, away, refused) = (self.closing, self.away, self.refused.is_some());
+        Reading::of(&self.counts(), Rest { closed, away, refused })
     }
 }

@@ -11,36 +11,30 @@ use crate::policy::Counts;
 const WAKE: u32 = 1;
 /// The pod's cores are all taken: a push may look for another pod.
 const SATURATED: u32 = 1 << 1;
-/// The list under the lock isn't empty.
-const LISTED: u32 = 1 << 2;
+/// More workers hold a core than the pod has: who looks for work next goes idle.
+const CROWDED: u32 = 1 << 2;
 /// The pool takes no more work.
 const CLOSED: u32 = 1 << 3;
 /// The pod has no CPU that can be used: its workers run elsewhere.
 const AWAY: u32 = 1 << 4;
+/// The system refused a thread, and hasn't been asked again.
+const REFUSED: u32 = 1 << 5;
 
 /// A decoded reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reading(u32);
 
 impl Reading {
-    pub(crate) fn of(counts: &Counts, listed: bool, closed: bool, away: bool) -> Reading {
-        let mut bits = 0;
-        if counts.wake_on_push() {
-            bits |= WAKE;
-        }
-        if counts.saturated() {
-            bits |= SATURATED;
-        }
-        if listed {
-            bits |= LISTED;
-        }
-        if closed {
-            bits |= CLOSED;
-        }
-        if away {
-            bits |= AWAY;
-        }
-        Reading(bits)
+    pub(super) fn of(counts: &Counts, rest: Rest) -> Reading {
+        let bits = [
+            (counts.wake_on_push(), WAKE),
+            (counts.saturated(), SATURATED),
+            (!counts.may_take(), CROWDED),
+            (rest.closed, CLOSED),
+            (rest.away, AWAY),
+            (rest.refused, REFUSED),
+        ];
+        Reading(bits.into_iter().fold(0, |all, (set, bit)| if set { all | bit } else { all }))
     }
 
     pub(crate) fn wake(self) -> bool {
@@ -49,8 +43,8 @@ impl Reading {
     pub(crate) fn saturated(self) -> bool {
         self.0 & SATURATED != 0
     }
-    pub(crate) fn listed(self) -> bool {
-        self.0 & LISTED != 0
+    pub(crate) fn crowded(self) -> bool {
+        self.0 & CROWDED != 0
     }
     pub(crate) fn closed(self) -> bool {
         self.0 & CLOSED != 0
@@ -58,6 +52,19 @@ impl Reading {
     pub(crate) fn away(self) -> bool {
         self.0 & AWAY != 0
     }
+    /// A worker that has taken an item has to see to something: another worker is to be named or
+    /// made, or the system to be asked for a thread again.
+    pub(crate) fn concerns_taker(self) -> bool {
+        self.0 & (WAKE | REFUSED) != 0
+    }
+}
+
+/// What a reading has beside the counts.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Rest {
+    pub(super) closed: bool,
+    pub(super) away: bool,
+    pub(super) refused: bool,
 }
 
 /// The word.
@@ -72,16 +79,18 @@ impl Word {
         Word { bits: AtomicU32::new(reading.0) }
     }
 
-    /// Relaxed: whoever decides to leave on the answer has put its own full fence before.
+    /// SeqCst: Check. A push comes before it, see `README.md`.
+    #[inline]
     pub(crate) fn read(&self) -> Reading {
-        Reading(self.bits.load(Ordering::Relaxed))
+        Reading(self.bits.load(Ordering::SeqCst))
     }
 
-    /// Publishes; the caller holds the pool's lock and puts the full fence after.
+    /// Publishes; the caller holds the pool's lock. What was published. A swap, for the sake of its
+    /// order before later loads.
     pub(crate) fn publish(&self, reading: Reading) -> Reading {
         let old = Reading(self.bits.load(Ordering::Relaxed));
         if old != reading {
-            self.bits.store(reading.0, Ordering::Relaxed);
+            self.bits.swap(reading.0, Ordering::SeqCst);
         }
         old
     }

@@ -15,6 +15,7 @@ use super::group::{Group, Step};
 use super::here;
 use super::pins::OwnCpu;
 use super::publication::Publication;
+use super::stats::Ran;
 use crate::cpu::current_cpu;
 use crate::error::shielded;
 use crate::inherit;
@@ -44,6 +45,9 @@ pub(crate) struct Worker {
     /// O: it is the pool's searcher. Set by the worker when it takes `woken`; atomic only because
     /// a worker is shared.
     searching: AtomicBool,
+    /// O: how often it has looked for work, which decides where it begins; as `searching`.
+    turn: AtomicU32,
+    pub(crate) ran: Ran,
 }
 
 impl Worker {
@@ -58,6 +62,8 @@ impl Worker {
             excuses: AtomicU32::new(0),
             woken: AtomicBool::new(false),
             searching: AtomicBool::new(false),
+            turn: AtomicU32::new(0),
+            ran: Ran::default(),
         }
     }
 
@@ -83,6 +89,20 @@ impl Worker {
             self.searching.store(true, Ordering::Relaxed);
         }
         woken
+    }
+
+    /// Whether it is the searcher. Asked by the worker itself.
+    #[inline]
+    pub(super) fn is_searching(&self) -> bool {
+        self.searching.load(Ordering::Relaxed)
+    }
+
+    /// It looks for work: how often it has, so far. Called by the worker itself.
+    #[inline]
+    pub(super) fn next_turn(&self) -> u32 {
+        let turn = self.turn.load(Ordering::Relaxed);
+        self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
+        turn
     }
 
     /// Under the pool's lock: it has found something, or gives up. Whether it was the searcher.
@@ -175,6 +195,7 @@ pub(super) fn start<F: FencePolicy>(
         // soft queues are pinned too.
         let _pinned = its.pools[pool].pins.arrive(&worker.own_cpu, cpu);
         set_nice(&its);
+        let _placed = its.pools[pool].placement().enter();
         let _observed = worker.observe(&its);
         let _here = here::enter(&worker, &its);
         worker.work(&its);

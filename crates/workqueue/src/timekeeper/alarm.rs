@@ -34,8 +34,9 @@ impl<F: FencePolicy> Alarm<F> {
     /// there. One load where somebody does.
     #[inline]
     pub(crate) fn raise(&self) -> bool {
-        // Relaxed: the caller's fence pairs with the one in `lower`.
-        !self.is_raised() && !self.raised.swap(true, Ordering::Relaxed)
+        // SeqCst: the caller's fence, which may be no more than a SeqCst read-modify-write, pairs with
+        // the one in `lower`.
+        !self.raised.load(Ordering::SeqCst) && !self.raised.swap(true, Ordering::Relaxed)
     }
 
     /// The thread has found nothing to look after: it stops looking, unless there is something

@@ -1,0 +1,266 @@
+//! The work that waits in a pool: one *stripe* a CPU, each an inbox for pushes and a list under a lock
+//! of its own.
+//!
+//! `README.md` has the steps (Push, Drain, Take) and why nobody overlooks what waits.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use corewise_sync::fence::FencePolicy;
+use corewise_sync::inbox::Inbox;
+use corewise_sync::list::List;
+use corewise_sync::{CachePadded, Mutex, MutexGuard};
+use corewise_topology::CpuSet;
+
+use crate::claim::Place;
+use crate::item::{Header, Queued, Running};
+
+/// The most stripes of a pool. Whoever is about to park looks at each.
+const MOST: usize = 16;
+
+/// The stripes of one pool.
+pub(super) struct Stripes<F: FencePolicy> {
+    /// I: at least one.
+    stripes: Box<[Stripe<F>]>,
+    /// I: by CPU, the stripe of what is queued there. CPUs beyond it: their number, wrapped.
+    by_cpu: Box<[u8]>,
+}
+
+/// A part of what waits in a pool: what was queued from one of its CPUs.
+pub(super) struct Stripe<F: FencePolicy> {
+    /// A: what was pushed and isn't in the list yet. On a line that pushes write and workers seldom.
+    inbox: CachePadded<Inbox<Queued>>,
+    /// On a line that pushes don't touch.
+    lane: CachePadded<Lane>,
+    #[cfg(loom)]
+    late: bool,
+    fence: PhantomData<F>,
+}
+
+struct Lane {
+    /// L: is the lock; guards the list, oldest first. The pool's lock may be held when it is taken.
+    list: Mutex<List<Queued>>,
+    /// A: whether the list has something; written under its lock, and set before the inbox is emptied
+    /// into it.
+    listed: AtomicBool,
+    /// A: items taken from the list; written under its lock.
+    taken: AtomicU64,
+}
+
+/// A stripe whose lock is held.
+pub(super) struct Held<'a, F: FencePolicy> {
+    stripe: &'a Stripe<F>,
+    list: MutexGuard<'a, List<Queued>>,
+}
+
+impl<F: FencePolicy> Stripes<F> {
+    /// For a pool of these CPUs.
+    pub(super) fn new(cpus: &CpuSet) -> Stripes<F> {
+        let many = cpus.len().clamp(1, MOST);
+        let mut by_cpu = vec![0; cpus.last().map_or(0, |last| last as usize + 1)];
+        for (cpu, stripe) in by_cpu.iter_mut().enumerate() {
+            *stripe = (cpu % many) as u8;
+        }
+        for (position, cpu) in cpus.iter().enumerate() {
+            by_cpu[cpu as usize] = (position % many) as u8;
+        }
+        let stripe = |_| Stripe {
+            inbox: CachePadded::new(Inbox::new()),
+            lane: CachePadded::new(Lane {
+                list: Mutex::new(List::new()),
+                listed: AtomicBool::new(false),
+                taken: AtomicU64::new(0),
+            }),
+            #[cfg(loom)]
+            late: false,
+            fence: PhantomData,
+        };
+        Stripes { stripes: (0..many).map(stripe).collect(), by_cpu: by_cpu.into() }
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.stripes.len()
+    }
+
+    /// The stripe of what is queued from this CPU, which needn't be one of the pool's.
+    #[inline]
+    pub(super) fn of(&self, cpu: u32) -> u32 {
+        match self.by_cpu.get(cpu as usize) {
+            Some(&stripe) => u32::from(stripe),
+            None => cpu % self.stripes.len() as u32,
+        }
+    }
+
+    /// The stripe with this number, of what a push said.
+    #[inline]
+    pub(super) fn at(&self, stripe: u32) -> &Stripe<F> {
+        let stripe = stripe as usize;
+        // What `of` gave is in range.
+        let stripe = if stripe < self.stripes.len() { stripe } else { stripe % self.stripes.len() };
+        &self.stripes[stripe]
+    }
+
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, Stripe<F>> {
+        self.stripes.iter()
+    }
+
+    /// Whether anything waits in any of them (a moment ago).
+    #[inline]
+    pub(super) fn any_waits(&self) -> bool {
+        self.stripes.iter().any(Stripe::waits)
+    }
+
+    /// Takes and starts an item: of stripe `first`, or of the next in the ring that has one.
+    #[inline]
+    pub(super) fn start_next(&self, first: usize) -> Option<Running> {
+        let (before, from) = self.stripes.split_at(first);
+        from.iter().chain(before).find_map(Stripe::start_next)
+    }
+
+    /// For models that have to fail.
+    #[cfg(loom)]
+    pub(super) fn drain_late(&mut self) {
+        self.stripes.iter_mut().for_each(|stripe| stripe.late = true);
+    }
+
+    /// Items taken from the lists so far, by anybody.
+    pub(super) fn taken(&self) -> u64 {
+        self.stripes.iter().map(|stripe| stripe.lane.taken.load(Ordering::Relaxed)).sum()
+    }
+}
+
+impl<F: FencePolicy> Stripe<F> {
+    /// Push. The fence that follows it belongs to it, see `README.md`.
+    #[inline]
+    pub(super) fn push(&self, queued: Queued) {
+        queued.set_place(Place::Pushed);
+        self.inbox.push(queued);
+    }
+
+    /// Whether anything waits in it (a moment ago). The inbox first: what leaves it is in the list
+    /// before.
+    #[inline]
+    pub(super) fn waits(&self) -> bool {
+        // SeqCst: see `settle` and `put_first`.
+        !self.inbox.is_empty() || self.lane.listed.load(Ordering::SeqCst)
+    }
+
+    /// Takes the oldest item and starts it.
+    #[inline]
+    fn start_next(&self) -> Option<Running> {
+        // The list first, for the sake of the inbox' line. A hint: whoever finds nothing looks again
+        // before it parks.
+        let waits = self.lane.listed.load(Ordering::Relaxed) || !self.inbox.is_empty();
+        if waits { self.lock().start_next() } else { None }
+    }
+
+    /// For models that have to fail: Drain says that the list has something after it has emptied the
+    /// inbox.
+    #[inline]
+    fn drains_late(&self) -> bool {
+        #[cfg(loom)]
+        return self.late;
+        #[cfg(not(loom))]
+        false
+    }
+
+    #[inline]
+    pub(super) fn lock(&self) -> Held<'_, F> {
+        Held { stripe: self, list: self.lane.list.lock() }
+    }
+}
+
+impl<F: FencePolicy> Held<'_, F> {
+    /// Drain: moves what was pushed to the end of the list.
+    #[inline]
+    pub(super) fn drain(&mut self) {
+        let Stripe { inbox, lane, .. } = self.stripe;
+        if inbox.is_empty() {
+            return;
+        }
+        // Before the inbox is emptied: whoever finds it empty then reads this. Nobody else empties it
+        // meanwhile, so it becomes true.
+        if !self.stripe.drains_late() {
+            lane.listed.store(true, Ordering::Relaxed);
+        }
+        self.list.append(inbox, |item| item.set_place(Place::Listed));
+        if self.stripe.drains_late() {
+            lane.listed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the oldest item out.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<Queued> {
+        if self.list.is_empty() {
+            // The list alone is older than all of the inbox.
+            self.drain();
+        }
+        let queued = self.list.pop_front()?;
+        self.one_less();
+        Some(queued)
+    }
+
+    /// Take: takes the oldest item and starts it. Under the lock, as in the kernel: until it has
+    /// started an item lies in the list, and afterwards it is neither there nor pending. An item that
+    /// runs elsewhere is left to the worker that runs it, a claimed one to its claimant, and the next
+    /// one is tried.
+    #[inline]
+    pub(super) fn start_next(&mut self) -> Option<Running> {
+        while let Some(queued) = self.pop() {
+            let taken = &self.stripe.lane.taken;
+            taken.store(taken.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            if let Some(running) = queued.start() {
+                return Some(running);
+            }
+        }
+        None
+    }
+
+    /// Takes an item out of the list.
+    ///
+    /// # Safety
+    /// It is in the list.
+    pub(super) unsafe fn remove(&mut self, item: NonNull<Header>) -> Queued {
+        // SAFETY: as the caller says.
+        let queued = unsafe { self.list.remove(item) };
+        self.one_less();
+        queued
+    }
+
+    /// Takes the oldest item out that `wanted` says yes to.
+    pub(super) fn take_first(&mut self, wanted: impl FnMut(&Header) -> bool) -> Option<Queued> {
+        let queued = self.list.take_first(wanted)?;
+        self.one_less();
+        Some(queued)
+    }
+
+    /// Puts an item in front of all others. As with a push, the caller has to look at the word then.
+    pub(super) fn put_first(&mut self, queued: Queued) {
+        queued.set_place(Place::Listed);
+        self.list.push_front(queued);
+        self.stripe.lane.listed.store(true, Ordering::Relaxed);
+    }
+
+    /// The items, oldest first.
+    pub(super) fn items(&mut self) -> impl Iterator<Item = &Header> {
+        self.drain();
+        self.list.iter()
+    }
+
+    /// How many items there are.
+    pub(super) fn len(&mut self) -> usize {
+        self.drain();
+        self.list.len()
+    }
+
+    /// An item has left the list.
+    #[inline]
+    fn one_less(&self) {
+        if self.list.is_empty() {
+            self.stripe.lane.listed.store(false, Ordering::Relaxed);
+        }
+    }
+}
