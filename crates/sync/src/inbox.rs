@@ -46,24 +46,28 @@ impl Link {
         }
     }
 
+    #[inline]
     pub(crate) fn next(&self) -> *mut () {
         #[cfg(loom)]
         self.witness.with(|_| ());
         self.next.load(Ordering::Relaxed)
     }
 
+    #[inline]
     pub(crate) fn set_next(&self, next: *mut ()) {
         #[cfg(loom)]
         self.witness.with_mut(|_| ());
         self.next.store(next, Ordering::Relaxed);
     }
 
+    #[inline]
     pub(crate) fn prev(&self) -> *mut () {
         #[cfg(loom)]
         self.witness.with(|_| ());
         self.prev.load(Ordering::Relaxed)
     }
 
+    #[inline]
     pub(crate) fn set_prev(&self, prev: *mut ()) {
         #[cfg(loom)]
         self.witness.with_mut(|_| ());

@@ -34,11 +34,13 @@ impl<N: Node> List<N> {
     }
 
     /// How many nodes are in it.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Whether nothing is in it.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.first.is_none()
     }
@@ -168,6 +170,7 @@ impl<N: Node> List<N> {
     }
 
     /// The hook of a node that is in this list, or about to be.
+    #[inline]
     fn link<'a>(node: &'a NonNull<N::Target>) -> &'a Link
     where
         N: 'a,
@@ -195,6 +198,7 @@ fn prefetch<T>(node: NonNull<T>) {
     let _ = node;
 }
 
+#[inline]
 fn to_ptr<T>(node: Option<NonNull<T>>) -> *mut () {
     node.map_or(ptr::null_mut(), |node| node.as_ptr().cast())
 }

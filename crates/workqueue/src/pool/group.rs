@@ -209,37 +209,28 @@ impl<F: FencePolicy> Group<F> {
 
     /// One bounded step of a worker: take something and run it, or go idle.
     pub(crate) fn step(self: &Arc<Self>, me: &Arc<Worker>) -> Step {
-        if let Some((running, home)) = self.take(me) {
-            if home != me.pool {
-                running.overflowed();
-            }
-            let ran = self.run(me, running);
-            me.ran.count(ran, u64::from(home != me.pool));
-            return Step::Again;
-        }
-        self.go_idle(me)
-    }
-
-    /// Takes and starts an item: of the own pod, or, where work may leave its pod, of a saturated
-    /// one. Touches neither the pool's lock nor a line that others write, unless something changes.
-    #[inline]
-    fn take(self: &Arc<Self>, me: &Arc<Worker>) -> Option<(Running, usize)> {
         let pool = &self.pools[me.pool];
         // Gate.
         if (pool.reading().crowded() || me.has_item_excuses()) && !self.may_take(me) {
-            return None;
+            return self.go_idle(me);
         }
+        // Takes and starts an item: of the own pod, or, where work may leave its pod, of a saturated
+        // one. In one place, so that it isn't copied. Touches neither the pool's lock nor a line that
+        // others write, unless something changes.
         if let Some(running) = pool.stripes.start_next(pool.first_stripe(me)) {
             self.took(me, &running);
-            return Some((running, me.pool));
+            let ran = self.run(me, running);
+            me.ran.count(ran, 0);
+            return Step::Again;
         }
-        if !self.soft {
-            return None;
+        if let Some(running) = self.rob_others(me) {
+            self.took(me, &running);
+            running.overflowed();
+            let ran = self.run(me, running);
+            me.ran.count(ran, 1);
+            return Step::Again;
         }
-        let (running, home) =
-            pool.spec.near.iter().find_map(|&other| Some((self.rob(other, me)?, other)))?;
-        self.took(me, &running);
-        Some((running, home))
+        self.go_idle(me)
     }
 
     /// The slow way through the gate: the last item of `me` was excused, or there are more workers
@@ -281,10 +272,15 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Takes and starts an item of another pod, where that one is saturated.
-    fn rob(&self, other: usize, me: &Worker) -> Option<Running> {
-        let stripes = &self.pools[other].stripes;
-        let first = me.id as usize % stripes.len();
-        self.needs_help(other).then(|| stripes.start_next(first)).flatten()
+    fn rob_others(&self, me: &Worker) -> Option<Running> {
+        if !self.soft {
+            return None;
+        }
+        self.pools[me.pool].spec.near.iter().find_map(|&other| {
+            let stripes = &self.pools[other].stripes;
+            let first = me.id as usize % stripes.len();
+            self.needs_help(other).then(|| stripes.start_next(first)).flatten()
+        })
     }
 
     /// Whether a pod has work and can't take it (a moment ago).

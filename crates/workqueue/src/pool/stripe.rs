@@ -113,10 +113,21 @@ impl<F: FencePolicy> Stripes<F> {
     }
 
     /// Takes and starts an item: of stripe `first`, or of the next in the ring that has one.
-    #[inline]
+    #[inline(always)]
     pub(super) fn start_next(&self, first: usize) -> Option<Running> {
-        let (before, from) = self.stripes.split_at(first);
-        from.iter().chain(before).find_map(Stripe::start_next)
+        let mut at = first;
+        loop {
+            let stripe = &self.stripes[at];
+            if stripe.may_have()
+                && let Some(running) = stripe.lock().start_next()
+            {
+                return Some(running);
+            }
+            at = if at + 1 == self.stripes.len() { 0 } else { at + 1 };
+            if at == first {
+                return None;
+            }
+        }
     }
 
     /// For models that have to fail.
@@ -147,13 +158,11 @@ impl<F: FencePolicy> Stripe<F> {
         !self.inbox.is_empty() || self.lane.listed.load(Ordering::SeqCst)
     }
 
-    /// Takes the oldest item and starts it.
+    /// Whether it is worth taking the lock. The list first, for the sake of the inbox' line. A hint:
+    /// whoever finds nothing looks again before it parks.
     #[inline]
-    fn start_next(&self) -> Option<Running> {
-        // The list first, for the sake of the inbox' line. A hint: whoever finds nothing looks again
-        // before it parks.
-        let waits = self.lane.listed.load(Ordering::Relaxed) || !self.inbox.is_empty();
-        if waits { self.lock().start_next() } else { None }
+    fn may_have(&self) -> bool {
+        self.lane.listed.load(Ordering::Relaxed) || !self.inbox.is_empty()
     }
 
     /// For models that have to fail: Drain says that the list has something after it has emptied the
@@ -207,7 +216,7 @@ impl<F: FencePolicy> Held<'_, F> {
     /// started an item lies in the list, and afterwards it is neither there nor pending. An item that
     /// runs elsewhere is left to the worker that runs it, a claimed one to its claimant, and the next
     /// one is tried.
-    #[inline]
+    #[inline(always)]
     pub(super) fn start_next(&mut self) -> Option<Running> {
         while let Some(queued) = self.pop() {
             let taken = &self.stripe.lane.taken;
