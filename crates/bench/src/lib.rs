@@ -5,8 +5,8 @@
 //! * [`stats`]: medians, percentiles, ratios of pairs with a bootstrap interval.
 //! * [`paired`]: runs variants round by round in random order, so that a drift of the machine hits
 //!   all.
-//! * [`workqueue`]: the kernel's own workqueue test, for each affinity scope and for the old
-//!   design.
+//! * [`workqueue`]: workloads for workqueues, on each affinity scope, the old design, and others.
+//! * [`counting`]: an allocator that counts.
 //! * [`advice`]: what a run says about the scope to choose, in sentences.
 //! * [`report`]: a run as one HTML file.
 //!
@@ -15,6 +15,7 @@
 //! moments of a machine, and say little about each other.
 
 pub mod advice;
+pub mod counting;
 pub mod names;
 pub mod paired;
 pub mod record;

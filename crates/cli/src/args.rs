@@ -7,8 +7,10 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use corewise::topology::{AffinityScope, DEFAULT_SHARD_SIZE};
+use corewise_bench::workqueue::case::Case;
+use corewise_bench::workqueue::suite;
 
-use crate::{manifest, units};
+use crate::{manifest, suggest, units};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -22,6 +24,7 @@ Examples:
   corewise up disks.toml           serve those of a manifest
   corewise topo                    CPUs, caches, nodes and pods of this machine
   corewise dump                    what the pools and queues of a running up do
+  corewise bench --quick           which scope serves best on this machine
 
 Exit codes: 0 success, 1 failure, 2 wrong usage.";
 
@@ -87,6 +90,22 @@ Examples:
 
 Exit codes: 0 success, 1 failure (no server, or several, or it doesn't answer), 2 wrong usage.";
 
+const BENCH_EXAMPLES: &str = "\
+Benchmarks:
+  workqueue   every scope and shard size that differs on this machine, and the old design of one
+              locked list per cache; ends with advice on which scope to choose
+
+Every run is a process of its own. The runs of a round follow each other in random order, the first
+round doesn't count, and ratios are made of pairs of one round. docs/benchmarks.md says what each
+workload does. Leave the machine alone meanwhile.
+
+Examples:
+  corewise bench --quick
+  corewise bench workqueue --rounds 20 --workload storm --workload kernel_test
+  corewise bench workqueue --json > bench.json
+
+Exit codes: 0 success, 1 failure, 2 wrong usage.";
+
 fn up_help() -> String {
     [UP_BEFORE, UP_MANIFEST, UP_AFTER].concat()
 }
@@ -148,6 +167,9 @@ pub(crate) enum Command {
     /// Show the worker pools, queues and running work of a `corewise up`
     #[command(after_help = DUMP_EXAMPLES)]
     Dump(Dump),
+    /// Measure this machine, and say which scope serves it best
+    #[command(after_help = BENCH_EXAMPLES)]
+    Bench(Bench),
 }
 
 /// `corewise topo`.
@@ -237,6 +259,56 @@ pub(crate) struct Dump {
     /// Stop after so many rounds
     #[arg(long, value_name = "N", requires = "monitor")]
     pub(crate) rounds: Option<u64>,
+}
+
+/// `corewise bench`.
+#[derive(Debug, Args)]
+pub(crate) struct Bench {
+    /// Which benchmarks to run [default: all there are, which is: workqueue]
+    #[arg(value_parser = benchmark)]
+    pub(crate) names: Vec<String>,
+    /// Print the records as one JSON array
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Be done within 50 seconds: shorter runs, and of fewer workloads
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Rounds that count [default: 10; with --quick 6, or what 50 seconds allow]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) rounds: Option<u16>,
+    /// Only this workload, such as kernel_test, storm or storm/boxed; may be given again
+    #[arg(long, value_name = "WORKLOAD", value_parser = workload)]
+    pub(crate) workload: Vec<String>,
+    /// Do one run, and print its line: how this program starts itself
+    #[arg(long, value_name = "WORD", num_args = 1.., hide = true, exclusive = true)]
+    pub(crate) run: Vec<String>,
+}
+
+/// The benchmarks that there are.
+const BENCHMARKS: [&str; 1] = ["workqueue"];
+
+fn benchmark(text: &str) -> Result<String, String> {
+    if BENCHMARKS.contains(&text) {
+        return Ok(text.to_owned());
+    }
+    let all = BENCHMARKS.join(", ");
+    Err(match suggest::closest(text, BENCHMARKS) {
+        Some(meant) => format!("did you mean '{meant}'?"),
+        None => format!("this version has no such benchmark; there is: {all}"),
+    })
+}
+
+fn workload(text: &str) -> Result<String, String> {
+    let all = Case::all();
+    if all.iter().any(|case| suite::matches(text, *case)) {
+        return Ok(text.to_owned());
+    }
+    let mut workloads: Vec<&str> = all.iter().map(|case| case.workload()).collect();
+    workloads.dedup();
+    Err(match suggest::closest(text, workloads.iter().copied()) {
+        Some(meant) => format!("did you mean '{meant}'?"),
+        None => format!("there are: {}", workloads.join(", ")),
+    })
 }
 
 /// Between two rounds: no server answers more often than that.
@@ -337,6 +409,16 @@ mod tests {
     fn rounds_come_no_faster_than_answers() {
         assert_eq!(interval("10ms"), Ok(Duration::from_millis(10)));
         assert!(interval("0s").is_err() && interval("9ms").is_err() && interval("x").is_err());
+    }
+
+    #[test]
+    fn benchmarks_and_workloads_are_known_or_guessed_at() {
+        assert!(benchmark("workqueue").is_ok());
+        assert_eq!(benchmark("workqeue"), Err("did you mean 'workqueue'?".to_string()));
+        assert!(benchmark("nbd").unwrap_err().contains("there is: workqueue"));
+        assert!(workload("storm").is_ok() && workload("storm/boxed").is_ok());
+        assert_eq!(workload("strom"), Err("did you mean 'storm'?".to_string()));
+        assert!(workload("tokio").unwrap_err().contains("kernel_test, storm, inside"));
     }
 
     #[test]

@@ -8,15 +8,17 @@
 //! corewise up --for 5s --timeline up.svg
 //! corewise dump                    # the pools and queues of a running `up`
 //! corewise dump --monitor          # what they do, every second
+//! corewise bench --quick           # which scope serves best on this machine
 //! ```
 //!
 //! In reading order: `args` defines every flag, `manifest` reads and checks what to bring up
 //! without touching anything, `up` does it and undoes it, `dump` asks a running one over its
-//! `control` socket, `topo` shows a machine; `exit` alone
-//! knows exit codes, `screen` how to write to a terminal.
+//! `control` socket, `topo` shows a machine, `bench` measures it; `exit` alone knows exit codes,
+//! `screen` how to write to a terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
+mod bench;
 mod control;
 mod dump;
 mod exit;
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         args::Command::Topo(args) => topo::run(&args),
         args::Command::Up(args) => up::run(args),
         args::Command::Dump(args) => dump::run(&args),
+        args::Command::Bench(args) => bench::run(&args),
     };
     // A bug is a failure like any other: it has been told on stderr by now.
     exit::code(catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {

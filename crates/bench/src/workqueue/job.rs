@@ -72,7 +72,7 @@ impl Job {
             runtime: runtime.to_owned(),
             workers,
             producers: 2,
-            items: 1_000_000,
+            items: pick(1_000_000, 500_000),
             passes: pick(5, 1),
             ring: RING,
             gap_us: 0,
@@ -118,7 +118,7 @@ impl Job {
             }
             Case::Idle => {
                 (job.producers, job.items, job.passes) = (1, 10_000, 1);
-                job.rest_ms = if quick { 2_000 } else { 10_000 };
+                job.rest_ms = if quick { 500 } else { 10_000 };
             }
         }
         job

@@ -1,0 +1,92 @@
+//! A global allocator that counts, for measuring programs.
+//!
+//! It counts only once it was told to, in runs that measure nothing else; else it costs the load of
+//! a flag that never changes. The libraries know nothing of it.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+
+use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Counts the allocations that it hands to another allocator.
+///
+/// ```
+/// use corewise_bench::counting::Counting;
+///
+/// #[global_allocator]
+/// static ALLOCATOR: Counting = Counting::system();
+///
+/// ALLOCATOR.start();
+/// let before = ALLOCATOR.count();
+/// drop(std::hint::black_box(Box::new(7)));
+/// assert_eq!(ALLOCATOR.count(), before + 1);
+/// ```
+#[derive(Debug)]
+pub struct Counting<A = System> {
+    inner: A,
+    /// A: Relaxed; set once, before what is to be counted.
+    on: AtomicBool,
+    /// A: Relaxed; read when those who allocate have been waited for.
+    count: AtomicU64,
+}
+
+impl Counting {
+    /// Over the system's allocator.
+    pub const fn system() -> Counting {
+        Counting::new(System)
+    }
+}
+
+impl<A> Counting<A> {
+    /// Over this allocator.
+    pub const fn new(inner: A) -> Counting<A> {
+        Counting { inner, on: AtomicBool::new(false), count: AtomicU64::new(0) }
+    }
+
+    /// Counts from now on.
+    pub fn start(&self) {
+        self.on.store(true, Ordering::Relaxed);
+    }
+
+    /// Allocations so far; one that grows counts too.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn one(&self) {
+        if self.on.load(Ordering::Relaxed) {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+// SAFETY: all calls go to the inner allocator as they came, which keeps the contract; counting
+// allocates nothing and doesn't unwind.
+unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.one();
+        // SAFETY: the caller keeps the contract of this very function.
+        unsafe { self.inner.alloc(layout) }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: as above; the block is from the inner allocator, as every one is.
+        unsafe { self.inner.dealloc(block, layout) }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        self.one();
+        // SAFETY: as in `alloc`.
+        unsafe { self.inner.alloc_zeroed(layout) }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        self.one();
+        // SAFETY: as in `dealloc`.
+        unsafe { self.inner.realloc(block, layout, size) }
+    }
+}

@@ -1,0 +1,267 @@
+//! The tables: a case each, a row for each scope and variant, medians with their spread.
+
+use corewise_bench::advice::{LEAST_ROUNDS, Series};
+use corewise_bench::names::CaseName;
+use corewise_bench::report::show;
+use corewise_bench::stats::{PairedRatio, Summary};
+
+use crate::screen::{FAINT, TITLE, styled};
+
+/// The metrics and their column heads, the most telling first: what doesn't fit is left out from the
+/// end.
+const COLUMNS: [(&str, &str); 22] = [
+    ("items_per_second", "items"),
+    ("short_p50", "short p50"),
+    ("short_p99", "short p99"),
+    ("latency_p50", "latency p50"),
+    ("makespan_p50", "time p50"),
+    ("call_p50", "call p50"),
+    ("call_p95", "call p95"),
+    ("latency_p99", "latency p99"),
+    ("makespan_p99", "time p99"),
+    ("short_p999", "short p99.9"),
+    ("latency_p999", "latency p99.9"),
+    ("allocations_per_item", "allocations"),
+    ("cpu_per_item", "CPU/item"),
+    ("threads", "threads"),
+    ("call_p90", "call p90"),
+    ("voluntary_switches", "switches"),
+    ("latency_max", "longest"),
+    ("short_max", "longest"),
+    ("peak_rss", "memory"),
+    ("cpu_seconds", "CPU"),
+    ("call_p99", "call p99"),
+    ("latency_p90", "latency p90"),
+];
+
+/// All tables, each below a line of its own.
+pub(super) fn tables(series: &[Series], width: usize) -> String {
+    let mut text = String::new();
+    for workload in in_order(series.iter().map(|one| CaseName::of(&one.case).workload)) {
+        let of: Vec<&Series> =
+            series.iter().filter(|one| CaseName::of(&one.case).workload == workload).collect();
+        text.push_str(&format!("\n{}\n", styled(TITLE, &workload)));
+        text.push_str(&table(&workload, &of, width));
+    }
+    let note = "Medians, and behind them half the span from the smallest run to the largest, in %. \
+                CPU and switches: of all threads; switches per million items.";
+    text.push('\n');
+    for line in wrapped(note, width).lines() {
+        text.push_str(&format!("{}\n", styled(FAINT, line)));
+    }
+    text
+}
+
+/// The two headlines, in words.
+pub(super) fn headlines(headlines: &[(&'static str, PairedRatio)]) -> String {
+    let mut text = String::new();
+    for (name, ratio) in headlines {
+        let what = match *name {
+            "cache_shard_vs_before_items" => "items per second, cache_shard over before",
+            "cache_shard_vs_before_p50" => "median queueing call, before over cache_shard",
+            other => other,
+        };
+        let noise = match ratio.summary.runs < LEAST_ROUNDS {
+            true => "too few rounds to tell from noise",
+            false if ratio.is_beyond_noise() => "beyond the noise",
+            false => "within the noise",
+        };
+        let (median, low, high) = (ratio.summary.median, ratio.low, ratio.high);
+        text.push_str(&format!("  {what}: {median:.2} ({low:.2} to {high:.2}), {noise}\n"));
+    }
+    if !text.is_empty() {
+        let title = "Kernel's test, pair by pair (95 % interval; more is better)";
+        text = format!("\n{}\n{text}", styled(TITLE, title));
+    }
+    text
+}
+
+/// A sentence, indented, in lines that fit.
+pub(super) fn wrapped(sentence: &str, width: usize) -> String {
+    let mut text = String::new();
+    let mut line = String::from(" ");
+    for word in sentence.split_whitespace() {
+        if line.chars().count() + 1 + word.chars().count() > width && line.len() > 1 {
+            text.push_str(&line);
+            text.push('\n');
+            line = String::from(" ");
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    format!("{text}{line}\n")
+}
+
+fn table(workload: &str, series: &[&Series], width: usize) -> String {
+    let rows = in_order(series.iter().map(|one| (one.case.clone(), one.variant.clone())));
+    let columns = columns(workload, series);
+    let mut grid: Vec<Vec<String>> = vec![Vec::new(); rows.len() + 1];
+    grid[0].push(String::new());
+    for (row, (case, variant)) in rows.iter().enumerate() {
+        grid[row + 1].push(row_name(case, variant));
+    }
+    let mut used = widest(&grid, 0);
+    for (metric, head) in columns {
+        let mut cells = vec![head.to_string()];
+        cells.extend(rows.iter().map(|(case, variant)| {
+            let found = series
+                .iter()
+                .find(|one| one.case == *case && one.variant == *variant && one.metric == metric);
+            found.and_then(|one| cell(one)).unwrap_or_default()
+        }));
+        let need = 2 + cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0);
+        if 2 + used + need > width {
+            break;
+        }
+        used += need;
+        grid.iter_mut().zip(cells).for_each(|(row, cell)| row.push(cell));
+    }
+    let widths: Vec<usize> = (0..grid[0].len()).map(|column| widest(&grid, column)).collect();
+    let mut text = String::new();
+    for (number, row) in grid.iter().enumerate() {
+        let mut line = format!("  {:<1$}", row[0], widths[0]);
+        for (cell, width) in row.iter().zip(&widths).skip(1) {
+            line.push_str(&format!("  {cell:>width$}"));
+        }
+        match number {
+            0 => text.push_str(&format!("{}\n", styled(FAINT, line))),
+            _ => text.push_str(&format!("{line}\n")),
+        }
+    }
+    text
+}
+
+/// The columns of a workload's table. At rest there are no items, and a ping's rate says what its
+/// latency does.
+fn columns(workload: &str, series: &[&Series]) -> Vec<(&'static str, &'static str)> {
+    let here = |metric: &str| series.iter().any(|one| one.metric == metric);
+    let pings = workload.starts_with("pingpong");
+    let idle = workload == "idle";
+    let wanted = |metric: &str| match metric {
+        "items_per_second" => !pings,
+        "cpu_seconds" => idle,
+        _ => true,
+    };
+    let mut columns: Vec<_> =
+        COLUMNS.into_iter().filter(|(metric, _)| here(metric) && wanted(metric)).collect();
+    if pings {
+        columns.sort_by_key(|(metric, _)| match *metric {
+            "latency_p50" => 0,
+            "latency_p90" => 1,
+            "latency_p99" => 2,
+            "latency_p999" => 3,
+            "cpu_per_item" => 4,
+            _ => 5,
+        });
+    }
+    columns
+}
+
+/// `cache_shard`, or `before (cache)`.
+fn row_name(case: &str, variant: &str) -> String {
+    match (CaseName::of(case).place, variant) {
+        (Some(place), "corewise") => place.to_string(),
+        (Some(place), _) => format!("{variant} ({place})"),
+        (None, _) => variant.to_owned(),
+    }
+}
+
+/// The median with its unit, and the spread.
+fn cell(series: &Series) -> Option<String> {
+    let summary = Summary::of(&series.values)?;
+    let median = match series.metric.as_str() {
+        "threads" => format!("{:.0}", summary.median),
+        "allocations_per_item" => format!("{:.2}", summary.median),
+        _ => show(summary.median, &series.unit),
+    };
+    let half = (summary.max - summary.min) / 2.0;
+    Some(match summary.runs {
+        0 | 1 => median,
+        _ if summary.median == 0.0 => median,
+        _ => {
+            format!("{median} ±{:<3}", format!("{:.0}", (half / summary.median * 100.0).min(999.0)))
+        }
+    })
+}
+
+fn widest(grid: &[Vec<String>], column: usize) -> usize {
+    grid.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max().unwrap_or(0)
+}
+
+/// Each once, in the order of its first appearance.
+fn in_order<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
+    let mut seen = Vec::new();
+    for item in items {
+        if !seen.contains(&item) {
+            seen.push(item);
+        }
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series(case: &str, variant: &str, metric: &str, unit: &str, values: &[f64]) -> Series {
+        Series {
+            case: case.to_owned(),
+            variant: variant.to_owned(),
+            metric: metric.to_owned(),
+            unit: unit.to_owned(),
+            values: values.to_vec(),
+        }
+    }
+
+    fn storm() -> Vec<Series> {
+        let mut all = Vec::new();
+        for (case, variant) in
+            [("storm/boxed/cache_shard", "corewise"), ("storm/boxed/cache", "before")]
+        {
+            all.push(series(case, variant, "items_per_second", "items/s", &[2e6, 3e6, 4e6]));
+            for (metric, _) in COLUMNS.iter().skip(1) {
+                all.push(series(case, variant, metric, "ns", &[10.0, 20.0, 30.0]));
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn a_table_has_medians_and_spreads_and_fits_the_width() {
+        for width in [60, 80, 100, 120, 160] {
+            let text = anstream::adapter::strip_str(&tables(&storm(), width)).to_string();
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{width}:\n{text}");
+            assert!(text.contains("3.00 M/s ±33"), "{text}");
+            assert!(
+                text.contains("  cache_shard ") && text.contains("  before (cache) "),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn pings_show_latency_and_no_rate() {
+        let case = "pingpong/free/hot/cpu";
+        let all = [
+            series(case, "corewise", "items_per_second", "items/s", &[1.0]),
+            series(case, "corewise", "latency_p50", "ns", &[4_000.0]),
+            series("pingpong/free/hot", "futex", "latency_p50", "ns", &[3_000.0]),
+        ];
+        let text = tables(&all, 80);
+        assert!(text.contains("4.00 µs") && text.contains("futex") && !text.contains("items\n"));
+    }
+
+    #[test]
+    fn headlines_say_what_is_over_what() {
+        let ratio = PairedRatio::of(&[4.0; 6], &[2.0; 6], 1).unwrap();
+        let text = headlines(&[("cache_shard_vs_before_items", ratio)]);
+        assert!(text.contains("cache_shard over before: 2.00 (2.00 to 2.00), beyond"), "{text}");
+        assert_eq!(headlines(&[]), "");
+    }
+
+    #[test]
+    fn sentences_are_wrapped_between_words() {
+        assert_eq!(wrapped("one two three", 9), "  one two\n  three\n");
+        assert_eq!(wrapped("incomprehensible", 5), "  incomprehensible\n");
+    }
+}
