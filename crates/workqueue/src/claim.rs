@@ -6,13 +6,13 @@
 
 use std::mem;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 use corewise_sync::inbox::Node;
 use corewise_sync::thread;
 
 use crate::error::shielded;
 use crate::item::{Header, Job, Queued, Running, drop_item};
+use crate::link::Ticket;
 use crate::work_state::Snapshot;
 
 /// Where a pending instance lies. Changed only by who holds it, or under the lock of the container
@@ -117,8 +117,8 @@ impl Header {
         }
         let claimed = Claimed(NonNull::from(self));
         let home = claimed.job().ticket.as_ref();
-        match home.map(|ticket| (Arc::clone(&ticket.link), ticket.stripe)) {
-            Some((link, stripe)) => link.group.give_back(link.pool, stripe, claimed),
+        match home.map(Ticket::home) {
+            Some((group, pool, stripe)) => group.give_back(pool, stripe, claimed),
             // Only in models of a pool alone, which nobody claims from.
             None => drop(claimed),
         }
@@ -237,11 +237,10 @@ impl Claimed {
 
     /// Back into the list of the pool that it was queued on.
     pub(crate) fn requeue(self) {
-        let home = self.job().ticket.as_ref();
-        let home = home.map(|ticket| (Arc::clone(&ticket.link), ticket.stripe));
+        let home = self.job().ticket.as_ref().map(Ticket::home);
         let queued = self.release();
         match home {
-            Some((link, stripe)) => link.group.push(link.pool, stripe, queued),
+            Some((group, pool, stripe)) => group.push(pool, stripe, queued),
             // Only in models of a pool alone.
             None => drop(queued),
         }

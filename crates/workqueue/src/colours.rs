@@ -27,18 +27,16 @@
 //! order, that model fails.
 
 use std::marker::PhantomData;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use corewise_sync::atomic::{self, AtomicU32, Ordering};
+#[cfg(loom)]
+use corewise_sync::atomic::fence;
+use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::{Completion, Mutex};
 
 use crate::link::Link;
-use crate::tally::{COLOURS, Care, Careful, Pair, Tally};
-
-/// Something with a tally: a [`Link`], or in models the tally alone.
-pub(crate) trait Counted: Send + Sync {
-    fn tally(&self) -> &Tally;
-}
+use crate::seat::{Owned, Seat, Tied};
+use crate::tally::{COLOURS, Care, Careful, Found, Tally};
 
 #[derive(Debug)]
 struct Waiter {
@@ -49,55 +47,59 @@ struct Waiter {
     event: Arc<Completion>,
 }
 
-/// The colours of one queue.
-pub(crate) struct Colours<C: Care = Careful, L: Counted = Link> {
-    /// A: the colour that new instances get; changed under the lock of `flushes`.
+/// The colours of one queue, and the seats of its links.
+pub(crate) struct Colours<C: Care = Careful, L: Tied = Link> {
+    /// A: the colour that new instances get; changed under the lock of `members`.
     current: AtomicU32,
-    /// L: is the lock; guards the flushes under way, and which pairs are watched.
-    flushes: Mutex<Flushes>,
-    /// L: is the lock, taken inside that of `flushes`; guards the list of the queue's links, also of
-    /// those that it doesn't queue on any more. A link that nobody has is gone from the queue, and
-    /// all that came there is over.
-    links: Mutex<Vec<Weak<L>>>,
+    /// L: is the lock; guards the seats, which of their pairs are watched, and the flushes under way.
+    pub(crate) members: Mutex<Members<L>>,
     care: PhantomData<C>,
 }
 
+/// The queue's seats (`links.md`), and who waits for what is queued there.
+pub(crate) struct Members<L: Tied> {
+    /// Those with a link, oldest first, also of former attributes.
+    pub(crate) seats: Vec<Owned<L>>,
+    pub(crate) spares: Vec<Owned<L>>,
+    pub(crate) flushes: Flushes,
+}
+
 #[derive(Debug, Default)]
-struct Flushes {
+pub(crate) struct Flushes {
     waiters: Vec<Waiter>,
     /// Pairs that are watched, by colour.
     watched: [usize; COLOURS],
 }
 
-impl<C: Care, L: Counted> Colours<C, L> {
+impl<C: Care, L: Tied> Colours<C, L> {
     /// Colours of a queue that has no links yet.
     pub(crate) fn new() -> Self {
         Colours {
             current: AtomicU32::new(0),
-            flushes: Mutex::default(),
-            links: Mutex::new(Vec::new()),
+            members: Mutex::new(Members {
+                seats: Vec::new(),
+                spares: Vec::new(),
+                flushes: Flushes::default(),
+            }),
             care: PhantomData,
         }
     }
 
-    /// From here on flushes look at this link; before anything is queued on it. They do so for as
-    /// long as somebody has it.
-    pub(crate) fn add(&self, link: &Arc<L>) {
-        let mut links = self.links.lock();
-        links.retain(|link| link.strong_count() > 0);
-        links.push(Arc::downgrade(link));
+    /// Calls `see` with each seat that has a link, and that, under the lock.
+    pub(crate) fn each(&self, mut see: impl FnMut(&Tally, &L)) {
+        for owned in &self.members.lock().seats {
+            let seat: &Seat<L> = owned.seat();
+            // SAFETY: it is on the list, whose lock is held.
+            see(&seat.tally, unsafe { seat.link() });
+        }
     }
 
-    /// Calls `see` with each link that somebody has, under the lock of the list.
-    pub(crate) fn each(&self, mut see: impl FnMut(&L)) {
-        for link in self.links.lock().iter() {
-            match link.upgrade() {
-                Some(link) => see(&link),
-                // Pairs with the Release of the drop that was the last: what the link's instances
-                // did is seen, as with a pair that has drained.
-                None => atomic::fence(Ordering::Acquire),
-            }
-        }
+    /// Calls `see` with the counts of all seats, also of those that have no link any more, under the
+    /// lock.
+    pub(crate) fn tallies(&self, mut see: impl FnMut(&Tally)) {
+        let members = self.members.lock();
+        let all = members.seats.iter().chain(&members.spares);
+        all.for_each(|owned| see(&owned.seat().tally));
     }
 
     /// Counts an instance in; its colour.
@@ -111,31 +113,13 @@ impl<C: Care, L: Counted> Colours<C, L> {
         colour
     }
 
-    /// Counts an instance out.
-    #[inline]
-    pub(crate) fn leave(&self, tally: &Tally, stripe: u32, colour: u8) {
-        if !tally.leave::<C>(stripe, colour) {
-            self.leave_watched(tally, stripe, colour);
-        }
-    }
-
-    #[cold]
-    fn leave_watched(&self, tally: &Tally, stripe: u32, colour: u8) {
-        let drained = {
-            let mut flushes = self.flushes.lock();
-            let drained = tally.leave_watched(stripe, colour);
-            if drained { flushes.drained(colour as usize) } else { Vec::new() }
-        };
-        complete_all(drained);
-    }
-
     /// Waits for every instance that was queued before the call. May block.
     #[track_caller]
     pub(crate) fn flush(&self) {
         loop {
             let (event, last) = {
-                let mut flushes = self.flushes.lock();
-                let busy = self.watch(&mut flushes);
+                let mut members = self.members.lock();
+                let busy = members.watch::<C>();
                 if busy == 0 {
                     return;
                 }
@@ -152,7 +136,7 @@ impl<C: Care, L: Counted> Colours<C, L> {
                     }
                 };
                 let last = !waiter.any;
-                flushes.waiters.push(waiter);
+                members.flushes.waiters.push(waiter);
                 (event, last)
             };
             event.wait();
@@ -162,32 +146,35 @@ impl<C: Care, L: Counted> Colours<C, L> {
         }
     }
 
+    fn free_colour(busy: u32, current: u32) -> Option<u32> {
+        (0..COLOURS as u32).find(|colour| busy & (1 << colour) == 0 && *colour != current)
+    }
+}
+
+impl<L: Tied> Members<L> {
     /// Watches each pair that hasn't drained; the colours of these, a bit each.
-    fn watch(&self, flushes: &mut Flushes) -> u32 {
+    fn watch<C: Care>(&mut self) -> u32 {
         // Pairs with the queuers' Enter and ReadGate. The accesses are SeqCst, which loom takes for
         // weaker ones.
         #[cfg(loom)]
-        atomic::fence(Ordering::SeqCst);
-        self.each(|link| {
-            link.tally().watch::<C>(|colour, pair| {
-                if pair == Pair::Watched {
-                    flushes.watched[colour] += 1;
+        fence(Ordering::SeqCst);
+        let watched = &mut self.flushes.watched;
+        for owned in &self.seats {
+            owned.seat().tally.watch::<C>(|colour, found| {
+                if found == Found::Watched {
+                    watched[colour] += 1;
                 }
             });
-        });
-        let busy = flushes.watched.iter().enumerate().filter(|(_, pairs)| **pairs > 0);
+        }
+        let busy = watched.iter().enumerate().filter(|(_, pairs)| **pairs > 0);
         busy.fold(0, |busy, (colour, _)| busy | 1 << colour)
-    }
-
-    fn free_colour(busy: u32, current: u32) -> Option<u32> {
-        (0..COLOURS as u32).find(|colour| busy & (1 << colour) == 0 && *colour != current)
     }
 }
 
 impl Flushes {
     /// One more pair of a colour has drained. Takes out the flushes that have nothing left to wait
     /// for, to be told.
-    fn drained(&mut self, colour: usize) -> Vec<Arc<Completion>> {
+    pub(crate) fn drained(&mut self, colour: usize) -> Vec<Arc<Completion>> {
         self.watched[colour] -= 1;
         let mut ended = Vec::new();
         if self.watched[colour] > 0 {
@@ -207,106 +194,107 @@ impl Flushes {
 }
 
 /// Outside the lock: a woken waiter may want it at once.
-fn complete_all(events: Vec<Arc<Completion>>) {
+pub(crate) fn complete_all(events: Vec<Arc<Completion>>) {
     for event in events {
         event.complete();
     }
 }
 
-#[cfg(any(test, loom))]
-impl Counted for Tally {
-    fn tally(&self) -> &Tally {
-        self
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::ptr::NonNull;
+
     use super::*;
 
-    type Alone = Colours<Careful, Tally>;
+    type Alone = Colours<Careful, ()>;
+    /// Which the test's colours keep.
+    type Place = NonNull<Seat<()>>;
 
-    fn colours<const N: usize>() -> (Arc<Alone>, [Arc<Tally>; N]) {
+    fn colours<const N: usize>() -> (Arc<Alone>, [Place; N]) {
         let colours = Arc::new(Colours::new());
-        let tallies = std::array::from_fn(|_| {
-            let tally = Arc::new(Tally::new(2));
-            colours.add(&tally);
-            tally
-        });
-        (colours, tallies)
+        let seats = std::array::from_fn(|_| colours.fill(2, ()));
+        (colours, seats)
+    }
+
+    fn tally(seat: &Place) -> &Tally {
+        // SAFETY: the test's colours are there.
+        &unsafe { seat.as_ref() }.tally
     }
 
     /// As a flush sees it.
     fn busy(colours: &Alone) -> u32 {
-        colours.watch(&mut colours.flushes.lock())
+        colours.members.lock().watch::<Careful>()
     }
 
     #[test]
     fn a_flush_of_an_empty_queue_returns_at_once() {
-        let (colours, [_, tally]) = colours();
+        let (colours, [_, seat]) = colours();
         colours.flush();
-        let colour = colours.enter(&tally, 0);
-        colours.leave(&tally, 0, colour);
+        let colour = colours.enter(tally(&seat), 0);
+        colours.leave(seat, 0, colour);
         colours.flush();
-        assert_eq!(tally.in_flight(), 0);
+        assert_eq!(tally(&seat).in_flight(), 0);
     }
 
     #[test]
     fn a_flush_waits_for_what_came_before_and_not_for_what_comes_later() {
-        let (colours, [tally]) = colours();
-        let before = colours.enter(&tally, 0);
+        let (colours, [seat]) = colours();
+        let before = colours.enter(tally(&seat), 0);
         let flusher = {
             let colours = Arc::clone(&colours);
             std::thread::spawn(move || colours.flush())
         };
-        while colours.flushes.lock().waiters.is_empty() {
+        while colours.members.lock().flushes.waiters.is_empty() {
             std::thread::yield_now();
         }
-        let later = colours.enter(&tally, 0);
+        let later = colours.enter(tally(&seat), 0);
         assert_ne!(before, later, "a flush under way moves the queue to another colour");
-        colours.leave(&tally, 0, before);
+        colours.leave(seat, 0, before);
         flusher.join().unwrap();
-        assert_eq!(tally.in_flight(), 1, "the later instance is still there");
+        assert_eq!(tally(&seat).in_flight(), 1, "the later instance is still there");
     }
 
     #[test]
     fn a_flush_waits_for_what_is_left_on_links_of_former_attributes() {
         let (colours, [former]) = colours();
-        let last = colours.enter(&former, 1);
-        let current = Arc::new(Tally::new(2));
-        colours.add(&current);
+        let last = colours.enter(tally(&former), 1);
+        let current = colours.fill(2, ());
+        colours.retire_all_but(&[current]);
         assert_eq!(busy(&colours), 1 << last);
-        colours.leave(&former, 1, last);
-        drop(former);
+        colours.leave(former, 1, last);
         assert_eq!(busy(&colours), 0);
+        assert_eq!(colours.members.lock().seats.len(), 2, "its queuer isn't Done");
+        assert!(tally(&former).done(1), "it has to look");
+        assert!(colours.members.lock().collect_if_quiet(former).is_some());
         colours.flush();
-        colours.add(&Arc::new(Tally::new(2)));
-        assert_eq!(colours.links.lock().len(), 2, "a link that nobody has is forgotten");
+        assert_ne!(colours.fill(1, ()), former, "another size");
+        assert_eq!(colours.fill(2, ()), former, "a seat that was given up is used again");
+        assert!(!tally(&former).is_retired());
     }
 
     #[test]
     fn more_flushes_than_colours_all_end() {
-        let (colours, [tally]) = colours();
+        let (colours, [seat]) = colours();
         let mut flushers = Vec::new();
         let mut tickets = Vec::new();
         for n in 0..COLOURS + 4 {
-            tickets.push(colours.enter(&tally, 0));
+            tickets.push(colours.enter(tally(&seat), 0));
             let shared = Arc::clone(&colours);
             flushers.push(std::thread::spawn(move || shared.flush()));
-            while colours.flushes.lock().waiters.len() <= n {
+            while colours.members.lock().flushes.waiters.len() <= n {
                 std::thread::yield_now();
             }
         }
         assert!(
-            colours.flushes.lock().waiters.iter().any(|w| w.any),
+            colours.members.lock().flushes.waiters.iter().any(|w| w.any),
             "some wait for a free colour"
         );
         for colour in tickets {
-            colours.leave(&tally, 0, colour);
+            colours.leave(seat, 0, colour);
         }
         for flusher in flushers {
             flusher.join().unwrap();
         }
-        assert!(colours.flushes.lock().waiters.is_empty());
+        assert!(colours.members.lock().flushes.waiters.is_empty());
     }
 }

@@ -1,8 +1,6 @@
 //! What can be done to a queue as a whole while work flows: other attributes, another maximum,
 //! freezing, draining, the end.
 
-use std::sync::Arc;
-
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{Ordering, fence};
 use corewise_topology::CpuSet;
@@ -11,7 +9,6 @@ use crate::attributes::{Attributes, PoolKey, QueueKind};
 use crate::error::BuildError;
 use crate::limiter::policy::{MAX_ACTIVE_LIMIT, UNLIMITED, effective};
 use crate::link::{Limit, Shared};
-use crate::links::Links;
 use crate::queue::Workqueue;
 use crate::submit::push;
 use crate::waits;
@@ -71,9 +68,8 @@ impl Workqueue {
         // Commit: from here on nothing fails.
         let mut current = self.control().attributes.lock();
         if key != PoolKey::of(shared.kind, &current) {
-            let links = Links::new(shared, &shared.pools, &lease);
-            // Who reads the old table queues on the old pools, which its links keep open.
-            self.links().store(Arc::new(links));
+            // Who has Entered an old link queues on the old pools, which that keeps open.
+            self.links().replace(&shared.pools, &lease);
         }
         shared.set_max_active(attributes.max_active, attributes.cpus.as_ref());
         *current = attributes.clone();

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use crate::around;
 use crate::claim::{Claimed, Place};
 use crate::error::shielded;
-use crate::link::{Link, Ticket};
+use crate::link::Ticket;
+use crate::pool::group::Group;
 use crate::pool::publication::{Label, Publication};
 use crate::table::{ItemRef, Table};
 use crate::work_state::{Finished, Seq, WorkState, at_most, long_before};
@@ -256,9 +257,9 @@ impl Queued {
         queued
     }
 
-    /// The link that it was queued on, and the stripe there; `None` in models of the pool alone.
-    pub(crate) fn link(&self) -> Option<(Arc<Link>, u32)> {
-        self.job().ticket.as_ref().map(|ticket| (Arc::clone(&ticket.link), ticket.stripe))
+    /// The pool that it was queued on, and the stripe there; `None` in models of the pool alone.
+    pub(crate) fn home(&self) -> Option<(Arc<Group>, usize, u32)> {
+        self.job().ticket.as_ref().map(Ticket::home)
     }
 
     /// It has a place in its link's slot of the limiter, which the end of the instance gives back.

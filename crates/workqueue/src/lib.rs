@@ -36,8 +36,8 @@
 //!   An ordered queue knows no exception, and orders what comes from all CPUs.
 //! * A panic in an item is caught: the worker, the pool and the queue go on.
 //!
-//! The protocols and their proofs: `src/pool/README.md`, `src/work_state.md`, `src/colours.rs`,
-//! `src/limiter/README.md`, `src/timekeeper/README.md`, `src/future_state.rs`.
+//! The protocols and their proofs: `src/pool/README.md`, `src/work_state.md`, `src/links.md`,
+//! `src/colours.rs`, `src/limiter/README.md`, `src/timekeeper/README.md`, `src/future_state.rs`.
 #![doc = include_str!("guide.md")]
 
 mod around;
@@ -71,6 +71,7 @@ mod pools;
 mod queue;
 mod rescuer;
 mod scoped;
+mod seat;
 mod spawn;
 mod stall;
 mod stats;

@@ -4,6 +4,7 @@
 //! Everything that queueing writes (the link's reference count, the tally) lies on lines that only
 //! this queue on this pod uses: no line is shared by all CPUs.
 
+use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -14,7 +15,7 @@ use corewise_topology::{AffinityScope, CpuSet};
 
 use crate::attributes::QueueKind;
 use crate::claim::Place;
-use crate::colours::{Colours, Counted};
+use crate::colours::Colours;
 use crate::groups::Lease;
 use crate::item::{Header, Queued};
 use crate::limiter::policy::UNLIMITED;
@@ -24,8 +25,9 @@ use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::pools::WorkerPools;
 use crate::rescuer::Rescuer;
+use crate::seat::{Kept, Seat, Tied, leave};
 use crate::submit::push;
-use crate::tally::Tally;
+use crate::tally::{Careful, Tally};
 use crate::waiting::{Waiting, Waits};
 
 /// What all links of a queue have in common, former links included.
@@ -123,10 +125,9 @@ impl Shared {
     /// of slightly different moments.
     pub(crate) fn totals(&self) -> Totals {
         let mut totals = Totals::default();
+        self.colours.tallies(|tally| tally.add_to(&mut totals));
         self.former.add_to(&mut totals);
-        self.colours.each(|link| {
-            link.add_to(&mut totals);
-        });
+        self.colours.each(|_, link| link.counters.add_to(&mut totals));
         totals
     }
 }
@@ -134,8 +135,6 @@ impl Shared {
 /// Counters of a link.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    /// A: statistics: instances ever queued on links that are gone.
-    queued: AtomicU64,
     /// A: statistics: instances queued here that ran in another pod.
     overflowed: AtomicU64,
     /// A: statistics: instances found to compute for long.
@@ -172,7 +171,6 @@ pub(crate) struct Totals {
 
 impl Counters {
     fn add_to(&self, totals: &mut Totals) {
-        totals.queued += self.queued.load(Ordering::Relaxed);
         totals.overflowed += self.overflowed.load(Ordering::Relaxed);
         totals.cpu_intensive += self.cpu_intensive.load(Ordering::Relaxed);
         totals.blocked_untold += self.blocked_untold.load(Ordering::Relaxed);
@@ -189,7 +187,6 @@ const MAX_STRIPES: usize = 16;
 
 /// One queue on one pool.
 pub(crate) struct Link {
-    tally: Tally,
     counters: CachePadded<Counters>,
     /// I: the queue.
     pub(crate) shared: Arc<Shared>,
@@ -204,34 +201,31 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Joins a queue with a pool. From here on flushes look at it.
-    pub(crate) fn new(shared: &Arc<Shared>, lease: &Arc<Lease>, pool: usize) -> Arc<Link> {
+    /// Joins a queue with a pool. From here on flushes look at it. The seat is the queue's.
+    pub(crate) fn seated(
+        shared: &Arc<Shared>,
+        lease: &Arc<Lease>,
+        pool: usize,
+    ) -> NonNull<Seat<Link>> {
         let group = &lease.group;
-        let link = Arc::new(Link {
-            tally: Tally::new(group.pools[pool].spec.cpus.len().min(MAX_STRIPES)),
+        let spec = &group.pools[pool].spec;
+        let link = Link {
             counters: CachePadded::default(),
             shared: Arc::clone(shared),
             group: Arc::clone(group),
             pool,
-            slot: shared.limiter.slot_of(pool, group.pools[pool].spec.node),
+            slot: shared.limiter.slot_of(pool, spec.node),
             _lease: Arc::clone(lease),
-        });
-        shared.colours.add(&link);
-        link
+        };
+        shared.colours.fill(spec.cpus.len().clamp(1, MAX_STRIPES), link)
     }
 
-    /// What was counted here.
-    pub(crate) fn totals(&self) -> Totals {
+    /// What was counted here, and in its seat's tally.
+    pub(crate) fn totals(&self, tally: &Tally) -> Totals {
         let mut totals = Totals::default();
-        self.add_to(&mut totals);
+        tally.add_to(&mut totals);
+        self.counters.add_to(&mut totals);
         totals
-    }
-
-    fn add_to(&self, totals: &mut Totals) {
-        // In this order: what is in flight then is among those that were queued.
-        totals.in_flight += self.tally.in_flight();
-        totals.queued += self.tally.came();
-        self.counters.add_to(totals);
     }
 
     /// The slot of the limiter that its instances are counted in.
@@ -245,6 +239,12 @@ impl Link {
         self.shared.limiter.line_of(std::ptr::from_ref(self) as usize)
     }
 
+    /// Whether no CPU of its pod can be used (a moment ago).
+    #[inline]
+    pub(crate) fn away(&self) -> bool {
+        self.group.pools[self.pool].reading().away()
+    }
+
     /// Takes an item that the caller has claimed out of the list of those that the limiter holds
     /// back; `None` where it has left that.
     pub(crate) fn release(&self, item: &Header) -> Option<Queued> {
@@ -255,24 +255,13 @@ impl Link {
             here.then(|| unsafe { held.remove(NonNull::from(item)) })
         })
     }
-
-    /// Instances queued here and not over (a moment ago).
-    pub(crate) fn in_flight(&self) -> u64 {
-        self.tally.in_flight()
-    }
 }
 
-impl Counted for Link {
-    fn tally(&self) -> &Tally {
-        &self.tally
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        let totals = self.totals();
+impl Tied for Link {
+    fn collected(&self) {
+        let mut totals = Totals::default();
+        self.counters.add_to(&mut totals);
         let former = &self.shared.former;
-        former.queued.fetch_add(totals.queued, Ordering::Relaxed);
         former.overflowed.fetch_add(totals.overflowed, Ordering::Relaxed);
         former.cancelled.fetch_add(totals.cancelled, Ordering::Relaxed);
         former.run_ns.fetch_add(totals.run_ns, Ordering::Relaxed);
@@ -280,12 +269,42 @@ impl Drop for Link {
     }
 }
 
-/// Counts one instance in its queue, from queueing until dropped.
+impl Tally {
+    fn add_to(&self, totals: &mut Totals) {
+        // In this order: what is in flight then is among those that were queued.
+        totals.in_flight += self.in_flight();
+        totals.queued += self.queued();
+    }
+}
+
+impl AsRef<Colours> for Shared {
+    fn as_ref(&self) -> &Colours {
+        &self.colours
+    }
+}
+
+/// The link of a ticket.
+pub(crate) struct OnSeat(NonNull<Seat<Link>>);
+
+impl Deref for OnSeat {
+    type Target = Link;
+
+    #[inline]
+    fn deref(&self) -> &Link {
+        // SAFETY: it is part of a ticket, whose instance is in flight until that is dropped: so the
+        // link is there (`links.md`).
+        unsafe { self.0.as_ref().link() }
+    }
+}
+
+/// Counts one instance in its queue, from queueing until dropped. Once it is dropped, the link, its
+/// pools and the queue may be gone.
 pub(crate) struct Ticket {
-    /// I: where it was queued.
-    pub(crate) link: Arc<Link>,
+    /// I: where it was queued. It is there for as long as the ticket.
+    pub(crate) link: OnSeat,
     /// I: the stripe of its pool that it lies in: that of the CPU that queued it.
     pub(crate) stripe: u32,
+    /// I: what it is counted as.
     colour: u8,
     /// A: whether it has a place in the limiter, to be given back. Set before it is pushed, by who
     /// lets it through; read at its end. The push orders them, so Relaxed; atomic only because the
@@ -293,11 +312,21 @@ pub(crate) struct Ticket {
     counted: AtomicBool,
 }
 
+// SAFETY: a link is shared, and its seat too (`Seat`).
+unsafe impl Send for Ticket {}
+// SAFETY: as above.
+unsafe impl Sync for Ticket {}
+
 impl Ticket {
-    pub(crate) fn new(link: &Arc<Link>) -> Ticket {
-        let stripe = link.group.pools[link.pool].stripe_here();
-        let colour = link.shared.colours.enter(&link.tally, stripe);
-        Ticket { link: Arc::clone(link), stripe, colour, counted: AtomicBool::new(false) }
+    /// For the instance of a queuer, who has Entered it.
+    #[inline]
+    pub(crate) fn new((seat, stripe, colour): Kept<Link>) -> Ticket {
+        Ticket { link: OnSeat(seat), stripe, colour, counted: AtomicBool::new(false) }
+    }
+
+    /// Its pool, and the stripe there, for who has to do with them when the instance may be over.
+    pub(crate) fn home(&self) -> (Arc<Group>, usize, u32) {
+        (Arc::clone(&self.link.group), self.link.pool, self.stripe)
     }
 
     /// It has a place in the limiter now.
@@ -335,10 +364,15 @@ impl Ticket {
 }
 
 impl Drop for Ticket {
+    #[inline]
     fn drop(&mut self) {
         if self.counted.load(Ordering::Relaxed) {
             self.link.slot().put(&mut push);
         }
-        self.link.shared.colours.leave(&self.link.tally, self.stripe, self.colour);
+        let place = (self.link.0, self.stripe, self.colour);
+        // SAFETY: it is the ticket's, which ends.
+        unsafe {
+            leave::<Careful, Link, Shared>(place, |link| Arc::clone(&link.shared));
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The table of a queue's links: which of its pools the work of a CPU, or of a node, goes to.
 //!
-//! A table never changes. When the attributes do, the queue gets another one; who reads the old one
-//! at that moment may still queue by it, since a link keeps its pool open.
+//! Read `links.md` beside this file first. Who names a CPU, or no place at all, reads the CPU's entry.
+//! Who names a node, or is on a CPU that has no link, finds by the plan a CPU that has one.
 
 use std::sync::Arc;
 
@@ -13,6 +13,9 @@ use crate::cpu::current_cpu;
 use crate::groups::Lease;
 use crate::link::{Link, Shared};
 use crate::pools::WorkerPools;
+use crate::seat::{self, Entry};
+use crate::swap::Swap;
+use crate::tally::Careful;
 
 /// Where an instance is asked to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,24 +30,38 @@ pub(crate) enum Place {
     Node(Option<u32>),
 }
 
-/// The links of a queue with one set of attributes.
+/// A queuer, on a link of the queue.
+pub(crate) type Entered<'a> = seat::Entered<'a, Careful, Link>;
+
+/// The links of a queue. Its end is that of the queue's last handle.
 pub(crate) struct Links {
-    /// I: one a pool, in the order of the pods.
-    links: Box<[Arc<Link>]>,
-    /// I: the link of each CPU, by number, online or not; `None` where the queue has none there.
-    by_cpu: Box<[Option<usize>]>,
-    /// I: the links of each node, by number.
-    by_node: Box<[NodeLinks]>,
-    /// A: where work goes whose CPU says nothing; a hint, so Relaxed. On a line of its own: everybody
-    /// who queues reads the other fields.
-    rotor: CachePadded<AtomicUsize>,
+    /// I: the queue.
+    shared: Arc<Shared>,
+    /// I: by the number of the CPU, online or not.
+    entries: Box<[Entry<Link>]>,
+    plan: Swap<Plan>,
     /// I: work is for the CPU that queues it, whatever that is for.
     bound: bool,
 }
 
+/// Which CPU's entry is for whom. It never changes: other attributes have another one. Who follows an
+/// old one comes to an entry all the same.
+struct Plan {
+    /// I: the pools.
+    lease: Arc<Lease>,
+    /// I: a CPU of each pool.
+    cpus: Box<[u32]>,
+    /// I: the pool of each CPU, by number; `None` where the queue has none there.
+    by_cpu: Box<[Option<usize>]>,
+    /// I: the pools of each node, by number.
+    by_node: Box<[NodePools]>,
+    /// A: where work goes whose CPU says nothing; a hint, so Relaxed.
+    rotor: CachePadded<AtomicUsize>,
+}
+
 #[derive(Default)]
-struct NodeLinks {
-    links: Vec<usize>,
+struct NodePools {
+    pools: Vec<usize>,
     /// A: rotates the start, so that remote work doesn't pile up on the node's first pod. A hint.
     next: CachePadded<AtomicUsize>,
 }
@@ -52,67 +69,133 @@ struct NodeLinks {
 impl Links {
     /// Joins a queue with the pools of a lease.
     pub(crate) fn new(shared: &Arc<Shared>, pools: &WorkerPools, lease: &Arc<Lease>) -> Links {
+        Self::of_plan(shared, Plan::new(pools, lease))
+    }
+
+    fn of_plan(shared: &Arc<Shared>, plan: Plan) -> Links {
+        let plan = Arc::new(plan);
+        let links = Links {
+            shared: Arc::clone(shared),
+            entries: plan.by_cpu.iter().map(|_| Entry::new()).collect(),
+            plan: Swap::new(Arc::clone(&plan)),
+            bound: shared.kind.per_cpu(),
+        };
+        links.follow(&plan);
+        links
+    }
+
+    /// Joins the queue with the pools of another lease, instead of those that it had. One at a time.
+    pub(crate) fn replace(&self, pools: &WorkerPools, lease: &Arc<Lease>) {
+        let plan = Arc::new(Plan::new(pools, lease));
+        self.follow(&plan);
+        self.plan.store(plan);
+    }
+
+    fn follow(&self, plan: &Plan) {
+        // Fill.
+        let seats = 0..plan.lease.group.pools.len();
+        let seats = seats.map(|pool| Link::seated(&self.shared, &plan.lease, pool));
+        let seats: Vec<_> = seats.collect();
+        // Publish.
+        for ((cpu, entry), pool) in self.entries.iter().enumerate().zip(&plan.by_cpu) {
+            entry.publish(
+                pool.map(|pool| (seats[pool], plan.lease.group.pools[pool].stripe_of(cpu as u32))),
+            );
+        }
+        // Retire.
+        self.shared.colours.retire_all_but(&seats);
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Enters a link for work that is asked to run at `place`.
+    #[inline]
+    pub(crate) fn enter(&self, place: Place) -> Entered<'_> {
+        let near = match place {
+            Place::Here => current_cpu().and_then(|cpu| self.enter_from(cpu)),
+            Place::From(cpu) => self.enter_from(cpu),
+            Place::Cpu(cpu) => self.enter_at(cpu),
+            Place::Node(_) => None,
+        };
+        near.unwrap_or_else(|| self.enter_by_plan(place))
+    }
+
+    /// The link of the CPU that queues. Not where none of its pod's CPUs is for this work: it queues
+    /// from isolated ones.
+    #[inline]
+    fn enter_from(&self, cpu: u32) -> Option<Entered<'_>> {
+        let entered = self.enter_at(cpu)?;
+        (self.bound || !entered.link().away()).then_some(entered)
+    }
+
+    #[inline]
+    fn enter_at(&self, cpu: u32) -> Option<Entered<'_>> {
+        self.shared.colours.enter_at(self.entries.get(cpu as usize)?)
+    }
+
+    #[cold]
+    fn enter_by_plan(&self, place: Place) -> Entered<'_> {
+        loop {
+            let plan = self.plan.load();
+            let pool = match place {
+                Place::Node(node) => plan.of_node(node, self.bound),
+                _ => plan.any(),
+            };
+            if let Some(entered) = self.enter_at(plan.cpus[pool]) {
+                return entered;
+            }
+            // An old plan, and an entry that is another one's meanwhile.
+            corewise_sync::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        self.shared.colours.close();
+    }
+}
+
+impl Plan {
+    fn new(pools: &WorkerPools, lease: &Arc<Lease>) -> Plan {
         let topology = pools.machine().topology();
         let group = &lease.group;
         let mut by_cpu = vec![None; topology.cpu_set().last().map_or(0, |last| last as usize + 1)];
-        let mut by_node: Vec<NodeLinks> = Vec::new();
-        by_node.resize_with(nodes(topology), NodeLinks::default);
+        let mut by_node: Vec<NodePools> = Vec::new();
+        by_node.resize_with(nodes(topology), NodePools::default);
+        let mut cpus = Vec::new();
         for (index, pool) in group.pools.iter().enumerate() {
             let pod = &pools.pods().scope(group.scope)[pool.spec.pod as usize];
+            cpus.push(pod.cpus.first().unwrap_or(0));
             for cpu in pod.cpus.iter() {
                 by_cpu[cpu as usize] = Some(index);
             }
             for node in topology.nodes() {
                 if node.cpus.intersects(&pool.spec.cpus) {
-                    by_node[node.node as usize].links.push(index);
+                    by_node[node.node as usize].pools.push(index);
                 }
             }
         }
-        Links {
-            links: (0..group.pools.len()).map(|pool| Link::new(shared, lease, pool)).collect(),
+        Plan {
+            lease: Arc::clone(lease),
+            cpus: cpus.into(),
             by_cpu: by_cpu.into(),
             by_node: by_node.into(),
             rotor: CachePadded::new(AtomicUsize::new(0)),
-            bound: shared.kind.per_cpu(),
         }
     }
 
-    /// The link for work that is asked to run at `place`.
-    #[inline]
-    pub(crate) fn at(&self, place: Place) -> &Arc<Link> {
-        &self.links[match place {
-            Place::Here => self.here(),
-            Place::From(cpu) => self.from(cpu),
-            Place::Cpu(cpu) => self.of_cpu(cpu),
-            Place::Node(node) => self.of_node(node),
-        }]
-    }
-
-    fn here(&self) -> usize {
-        current_cpu().map_or_else(|| self.any(), |cpu| self.from(cpu))
-    }
-
-    /// The link of the CPU that queues. Where none of its pod's CPUs is for this work (it queues from
-    /// isolated ones), each that has some in turn: the kernel's `wq_select_unbound_cpu`.
-    fn from(&self, cpu: u32) -> usize {
-        let own = self.by_cpu.get(cpu as usize).copied().flatten();
-        let own = own.filter(|&link| self.bound || !self.away(link));
-        own.unwrap_or_else(|| self.any())
-    }
-
-    fn of_cpu(&self, cpu: u32) -> usize {
-        self.by_cpu.get(cpu as usize).copied().flatten().unwrap_or_else(|| self.any())
-    }
-
-    fn of_node(&self, node: Option<u32>) -> usize {
+    fn of_node(&self, node: Option<u32>, bound: bool) -> usize {
         let Some(on_node) = node.and_then(|n| self.by_node.get(n as usize)) else {
-            return self.here();
+            return self.here(bound);
         };
-        match &on_node.links[..] {
-            [] => self.here(),
+        match &on_node.pools[..] {
+            [] => self.here(bound),
             [only] if !self.away(*only) => *only,
             several => {
-                let here = self.here();
+                let here = self.here(bound);
                 if several.contains(&here) {
                     return here;
                 }
@@ -121,33 +204,55 @@ impl Links {
         }
     }
 
-    /// Each link in turn whose pod has a CPU that can be used; each, where none has.
-    fn any(&self) -> usize {
-        let (rotor, links) = (&self.rotor, self.links.len());
-        let found = self.in_turn(rotor, links, |n| n);
-        found.unwrap_or_else(|| rotor.load(Ordering::Relaxed) % links)
+    fn here(&self, bound: bool) -> usize {
+        let own = current_cpu().and_then(|cpu| self.by_cpu.get(cpu as usize).copied().flatten());
+        let own = own.filter(|&pool| bound || !self.away(pool));
+        own.unwrap_or_else(|| self.any())
     }
 
-    /// The next of so many links whose pod has a CPU that can be used.
+    /// Each pool in turn whose pod has a CPU that can be used; each, where none has. The kernel's
+    /// `wq_select_unbound_cpu`.
+    fn any(&self) -> usize {
+        let (rotor, pools) = (&self.rotor, self.cpus.len());
+        let found = self.in_turn(rotor, pools, |n| n);
+        found.unwrap_or_else(|| rotor.load(Ordering::Relaxed) % pools)
+    }
+
+    /// The next of so many pools whose pod has a CPU that can be used.
     fn in_turn(
         &self,
         rotor: &AtomicUsize,
         n: usize,
-        link: impl Fn(usize) -> usize,
+        pool: impl Fn(usize) -> usize,
     ) -> Option<usize> {
         (0..n)
-            .map(|_| link(rotor.fetch_add(1, Ordering::Relaxed) % n))
-            .find(|&link| !self.away(link))
+            .map(|_| pool(rotor.fetch_add(1, Ordering::Relaxed) % n))
+            .find(|&pool| !self.away(pool))
     }
 
-    /// Whether no CPU of a link's pod can be used (a moment ago).
-    fn away(&self, link: usize) -> bool {
-        let link = &self.links[link];
-        link.group.pools[link.pool].reading().away()
+    /// Whether no CPU of a pool's pod can be used (a moment ago).
+    fn away(&self, pool: usize) -> bool {
+        self.lease.group.pools[pool].reading().away()
     }
 }
 
 /// One more than the highest number of a node.
 pub(crate) fn nodes(topology: &Topology) -> usize {
     topology.nodes().iter().map(|node| node.node as usize + 1).max().unwrap_or(0)
+}
+
+#[cfg(loom)]
+impl Links {
+    /// A model's: pool `n` is that of CPU `n`.
+    pub(crate) fn by_hand(shared: &Arc<Shared>, lease: &Arc<Lease>) -> Links {
+        let pools = 0..lease.group.pools.len();
+        let plan = Plan {
+            lease: Arc::clone(lease),
+            cpus: pools.clone().map(|pool| pool as u32).collect(),
+            by_cpu: pools.map(Some).collect(),
+            by_node: Box::default(),
+            rotor: CachePadded::new(AtomicUsize::new(0)),
+        };
+        Self::of_plan(shared, plan)
+    }
 }

@@ -1,6 +1,7 @@
 //! Doors into the protocols for the models in `tests/loom_*.rs`: thin, and only under `--cfg loom`.
 
 use std::panic::Location;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
@@ -17,13 +18,15 @@ use crate::item::{Job, Queued};
 use crate::limiter::CountedBy;
 use crate::limiter::policy::effective;
 use crate::limiter::slot::{Admission, Hold, Slot};
-use crate::link::{Link, Shared, Traits};
+use crate::link::{Shared, Traits};
+use crate::links::{Links, Place};
 use crate::policy::Home;
 use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Setup, Step};
 use crate::pool::publication::Publication;
 use crate::pool::worker::Worker;
 use crate::pools::WorkerPools;
+use crate::seat::{Entry, Kept, Seat, Tied, leave};
 use crate::submit::{Queueing, push};
 use crate::take_back::take_back_if;
 use crate::tally::Tally;
@@ -167,7 +170,7 @@ impl<F: FencePolicy> ModelWorker<F> {
 #[derive(Clone)]
 pub struct QueueModel {
     pools: PoolModel<FullFence>,
-    links: Vec<Arc<Link>>,
+    links: Arc<Links>,
 }
 
 impl QueueModel {
@@ -189,7 +192,7 @@ impl QueueModel {
             places,
         );
         let lease = Arc::new(Lease { group: Arc::clone(&model.0) });
-        let links = (0..pools).map(|pool| Link::new(&shared, &lease, pool)).collect();
+        let links = Arc::new(Links::by_hand(&shared, &lease));
         QueueModel { pools: model, links }
     }
 
@@ -202,19 +205,21 @@ impl QueueModel {
     pub fn queue(&self, pool: usize, work: &Work) -> bool {
         let item = || work.hold();
         let header = &work.inner.header;
-        let queueing = self.links[pool].queue(header, item, Location::caller(), false);
+        let (place, site) = (Place::Cpu(pool as u32), Location::caller());
+        let queueing = self.links.queue(place, header, item, site, false);
         queueing == Queueing::Queued
     }
 
     /// How many instances may be active at once.
     pub fn set_max_active(&self, limit: usize) {
-        self.links[0].slot().set_limit(limit);
-        self.links[0].slot().settle(&mut push);
+        let slot = self.links.shared().limiter.slot(0);
+        slot.set_limit(limit);
+        slot.settle(&mut push);
     }
 
     /// Waits for what was queued before.
     pub fn flush(&self) {
-        self.links[0].shared.colours.flush();
+        self.links.shared().colours.flush();
     }
 
     /// Whether nothing is queued.
@@ -270,58 +275,178 @@ impl Pending {
     }
 }
 
-/// Doesn't look who watches.
-pub struct LooksNowhere;
+macro_rules! careless {
+    ($(#[$doc:meta])* $name:ident, $($wrong:ident)?) => {
+        $(#[$doc])*
+        pub struct $name;
 
-impl Care for LooksNowhere {
-    const OVER_FIRST: bool = true;
-    const LOOKS: bool = false;
+        impl Care for $name {
+            const OVER_FIRST: bool = careless!(@ OVER_FIRST $($wrong)?);
+            const LOOKS: bool = careless!(@ LOOKS $($wrong)?);
+            const VALIDATES: bool = careless!(@ VALIDATES $($wrong)?);
+            const ORDERED: bool = careless!(@ ORDERED $($wrong)?);
+        }
+    };
+    (@ OVER_FIRST OVER_FIRST) => { false };
+    (@ LOOKS LOOKS) => { false };
+    (@ VALIDATES VALIDATES) => { false };
+    (@ ORDERED ORDERED) => { false };
+    (@ $what:ident $wrong:ident) => { true };
 }
 
-/// Reads the counts in the wrong order.
-pub struct CameFirst;
-
-impl Care for CameFirst {
-    const OVER_FIRST: bool = false;
-    const LOOKS: bool = true;
-}
+careless!(
+    /// Doesn't look who watches.
+    LooksNowhere,
+    LOOKS
+);
+careless!(
+    /// Reads the counts in the wrong order.
+    CameFirst,
+    OVER_FIRST
+);
+careless!(
+    /// Doesn't read the entry again.
+    TrustsTheEntry,
+    VALIDATES
+);
+careless!(
+    /// Reads the entry again in no order with the count before.
+    ReadsAgainInNoOrder,
+    ORDERED
+);
 
 /// The colours of a queue.
 pub struct FlushModel<C: Care> {
-    colours: Colours<C, Tally>,
-    /// I: what is counted per pod.
-    pods: Vec<Arc<Tally>>,
+    colours: Colours<C, ()>,
+    /// I: a seat per pod, of these colours.
+    pods: Vec<NonNull<Seat<()>>>,
 }
+
+// SAFETY: seats are shared.
+unsafe impl<C: Care> Send for FlushModel<C> {}
+// SAFETY: as above.
+unsafe impl<C: Care> Sync for FlushModel<C> {}
 
 impl<C: Care> FlushModel<C> {
     /// Nothing in flight, on pods of so many stripes.
     pub fn new(pods: usize, stripes: usize) -> Self {
-        let model = FlushModel {
-            colours: Colours::new(),
-            pods: (0..pods).map(|_| Arc::new(Tally::new(stripes))).collect(),
-        };
-        model.pods.iter().for_each(|pod| model.colours.add(pod));
-        model
+        let colours = Colours::new();
+        let pods = (0..pods).map(|_| colours.fill(stripes, ())).collect();
+        FlushModel { colours, pods }
+    }
+
+    fn tally(&self, pod: usize) -> &Tally {
+        // SAFETY: the colours keep it.
+        &unsafe { self.pods[pod].as_ref() }.tally
     }
 
     /// Counts an instance in.
     pub fn enter(&self, pod: usize, stripe: u32) -> u8 {
-        self.colours.enter(&self.pods[pod], stripe)
+        self.colours.enter(self.tally(pod), stripe)
     }
 
     /// As a queuer does that read the colour long ago.
     pub fn enter_late(&self, pod: usize, stripe: u32, colour: u8) {
-        self.pods[pod].enter(stripe, colour);
+        self.tally(pod).enter(stripe, colour);
     }
 
     /// Counts it out.
     pub fn leave(&self, pod: usize, stripe: u32, colour: u8) {
-        self.colours.leave(&self.pods[pod], stripe, colour);
+        self.colours.leave(self.pods[pod], stripe, colour);
     }
 
     /// Waits for what was counted in before.
     pub fn flush(&self) {
         self.colours.flush();
+    }
+}
+
+/// A queue's handle, with an entry for one CPU, and no pools.
+pub struct LinksModel<C: Care> {
+    queue: Arc<ModelQueue<C>>,
+    entry: Entry<ModelLink<C>>,
+}
+
+/// What its links have in common.
+struct ModelQueue<C: Care> {
+    colours: Colours<C, ModelLink<C>>,
+    /// A: how many links were collected, and how many queues are gone. A standard one: no part of
+    /// the model.
+    ended: Arc<[std::sync::atomic::AtomicUsize; 2]>,
+}
+
+struct ModelLink<C: Care>(Arc<ModelQueue<C>>);
+
+impl<C: Care> Tied for ModelLink<C> {
+    fn collected(&self) {
+        self.0.ended[0].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl<C: Care> AsRef<Colours<C, ModelLink<C>>> for ModelQueue<C> {
+    fn as_ref(&self) -> &Colours<C, ModelLink<C>> {
+        &self.colours
+    }
+}
+
+impl<C: Care> Drop for ModelQueue<C> {
+    fn drop(&mut self) {
+        self.ended[1].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl<C: Care> LinksModel<C> {
+    /// A queue with a link. `ended`: how many links were collected, and how many queues are gone.
+    pub fn new(ended: &Arc<[std::sync::atomic::AtomicUsize; 2]>) -> Self {
+        let queue = ModelQueue { colours: Colours::new(), ended: Arc::clone(ended) };
+        let model = LinksModel { queue: Arc::new(queue), entry: Entry::new() };
+        model.change();
+        model
+    }
+
+    /// What a change of attributes does.
+    pub fn change(&self) {
+        let link = ModelLink(Arc::clone(&self.queue));
+        let seat = self.queue.colours.fill(1, link);
+        self.entry.publish(Some((seat, 0)));
+        self.queue.colours.retire_all_but(&[seat]);
+    }
+
+    /// Queues an instance.
+    pub fn queue(&self) -> ModelTicket<C> {
+        let mut entered = self.queue.colours.enter_at(&self.entry).expect("there is a link");
+        let ticket = ModelTicket(entered.keep());
+        // The push, with an instance that may be over before it is done.
+        assert!(ptr::eq(&*entered.link().0, &*self.queue));
+        ticket
+    }
+
+    /// Waits for what was queued before.
+    pub fn flush(&self) {
+        self.queue.colours.flush();
+    }
+}
+
+impl<C: Care> Drop for LinksModel<C> {
+    fn drop(&mut self) {
+        self.queue.colours.close();
+    }
+}
+
+/// An instance.
+pub struct ModelTicket<C: Care>(Kept<ModelLink<C>>);
+
+// SAFETY: links are shared.
+unsafe impl<C: Care> Send for ModelTicket<C> {}
+
+impl<C: Care> ModelTicket<C> {
+    /// It is over.
+    pub fn end(self) {
+        // SAFETY: it is in flight.
+        let link = unsafe { self.0.0.as_ref().link() };
+        assert_eq!(link.0.ended[1].load(Ordering::Relaxed), 0, "the queue is there");
+        // SAFETY: the place is this ticket's, which ends.
+        unsafe { leave::<C, ModelLink<C>, ModelQueue<C>>(self.0, |link| Arc::clone(&link.0)) };
     }
 }
 

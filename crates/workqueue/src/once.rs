@@ -80,7 +80,7 @@ impl Workqueue {
             closure: UnsafeCell::new(Some(closure)),
             spawner: Spawner::current(),
         });
-        let returned = self.links().load().at(place).execute(ItemRef::unique(once), site);
+        let returned = self.links().execute(place, ItemRef::unique(once), site);
         returned.map_err(|item| {
             // SAFETY: it is the box of above.
             let once = unsafe { item.into_box::<Once<C>>() };

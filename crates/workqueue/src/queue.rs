@@ -13,7 +13,6 @@ use crate::link::Shared;
 use crate::links::{Links, Place};
 use crate::stats::QueueStats;
 use crate::submit::Queueing;
-use crate::swap::Swap;
 use crate::table::{Item, ItemRef};
 use crate::task::{JoinHandle, Task};
 use crate::waits;
@@ -37,7 +36,7 @@ struct Inner {
     shared: Arc<Shared>,
     control: Control,
     /// The links that it queues on now.
-    links: Swap<Links>,
+    links: Links,
 }
 
 impl Drop for Inner {
@@ -55,7 +54,6 @@ impl Workqueue {
 
     pub(crate) fn new(shared: Arc<Shared>, attributes: Attributes, links: Links) -> Workqueue {
         let control = Control::new(attributes);
-        let links = Swap::new(Arc::new(links));
         Workqueue { inner: Arc::new(Inner { shared, control, links }) }
     }
 
@@ -67,7 +65,7 @@ impl Workqueue {
         &self.inner.control
     }
 
-    pub(crate) fn links(&self) -> &Swap<Links> {
+    pub(crate) fn links(&self) -> &Links {
         &self.inner.links
     }
 
@@ -206,7 +204,7 @@ impl Workqueue {
         site: &'static Location<'static>,
         accepted: bool,
     ) -> Queueing {
-        self.inner.links.load().at(place).queue(header, item, site, accepted)
+        self.inner.links.queue(place, header, item, site, accepted)
     }
 }
 
@@ -214,12 +212,12 @@ impl Workqueue {
     /// Puts a claimed instance into the queue, as the same instance. False where that is refused: it
     /// is cancelled then.
     pub(crate) fn place(&self, place: Place, claimed: Claimed) -> bool {
-        self.inner.links.load().at(place).place(claimed)
+        self.inner.links.place(place, claimed)
     }
 
     /// Whether it takes nothing any more.
     pub(crate) fn is_closed(&self) -> bool {
-        self.inner.links.load().at(Place::Here).is_closed()
+        self.inner.links.is_closed()
     }
 }
 

@@ -7,6 +7,7 @@ use corewise_topology::{AffinityScope, CpuSet};
 
 use crate::link::{Link, Shared, Totals};
 use crate::pool::group::Group;
+use crate::tally::Tally;
 
 /// Counters of one queue. Read while work flows they are each true, of slightly different moments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -41,8 +42,8 @@ impl QueueStats {
         queue.totals().into()
     }
 
-    pub(crate) fn of_link(link: &Link) -> QueueStats {
-        link.totals().into()
+    pub(crate) fn of_link(tally: &Tally, link: &Link) -> QueueStats {
+        link.totals(tally).into()
     }
 }
 

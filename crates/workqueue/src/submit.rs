@@ -1,9 +1,9 @@
 //! How an instance gets from a queue to its pool: counted in its link, past the limiter's gate.
 //!
-//! The steps have the names of `limiter/README.md`.
+//! The steps have the names of `limiter/README.md` and `links.md`.
 
 use std::panic::Location;
-use std::sync::Arc;
+use std::ptr;
 
 use corewise_sync::list::List;
 
@@ -11,7 +11,8 @@ use crate::claim::{Claimed, Place};
 use crate::current;
 use crate::item::{Header, Job, Queued};
 use crate::limiter::slot::{Admission, Gate, Hold};
-use crate::link::{Link, Ticket};
+use crate::link::{Link, Shared, Ticket};
+use crate::links::{self, Links};
 use crate::table::ItemRef;
 
 /// What became of an attempt to queue something.
@@ -26,11 +27,13 @@ pub(crate) enum Queueing {
     Refused,
 }
 
-impl Link {
+impl Links {
     /// Queues the item that `item` gives, whose header is `header`. Where it isn't queued it is as if
     /// nobody had tried. `accepted`: it is part of what the queue has accepted before.
+    #[inline]
     pub(crate) fn queue(
-        self: &Arc<Self>,
+        &self,
+        place: links::Place,
         header: &Header,
         item: impl FnOnce() -> ItemRef,
         site: &'static Location<'static>,
@@ -43,20 +46,23 @@ impl Link {
             return Queueing::Pending;
         }
         // Enter.
-        let ticket = Ticket::new(self);
+        let mut entered = self.enter(place);
         // ReadGate.
-        let gate = self.slot().gate();
+        let gate = entered.link().slot().gate();
+        let ticket = Ticket::new(entered.keep());
         let stripe = ticket.stripe;
         let job = Job { item: item(), ticket: Some(ticket), site };
         // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
         let queued = unsafe { Queued::new(job) };
-        self.pass(gate, stripe, queued, accepted)
+        entered.link().pass(gate, stripe, queued, accepted)
     }
 
     /// Queues an item that was made [alone](Header::alone), just now. Gives it back where the queue
     /// doesn't take it.
+    #[inline]
     pub(crate) fn execute(
-        self: &Arc<Self>,
+        &self,
+        place: links::Place,
         item: ItemRef,
         site: &'static Location<'static>,
     ) -> Result<(), ItemRef> {
@@ -64,56 +70,62 @@ impl Link {
             return Err(item);
         }
         // Enter and ReadGate, as in `queue`.
-        let ticket = Ticket::new(self);
-        let gate = self.slot().gate();
+        let mut entered = self.enter(place);
+        let gate = entered.link().slot().gate();
+        let ticket = Ticket::new(entered.keep());
         let stripe = ticket.stripe;
         // SAFETY: the item is alone, and new.
         let queued = unsafe { Queued::new(Job { item, ticket: Some(ticket), site }) };
+        let link = entered.link();
         if gate.open() {
-            self.group.push(self.pool, stripe, queued);
-        } else if self.refuses(gate, false) {
+            link.group.push(link.pool, stripe, queued);
+        } else if link.shared.refuses(gate, false) {
             return Err(queued.take_alone());
         } else {
-            self.admit(gate, stripe, queued);
+            link.admit(gate, stripe, queued);
         }
         Ok(())
     }
 
     /// Puts a claimed instance here, wherever it was: the same instance, counted here from now on.
     /// Where the queue doesn't take it, it is cancelled; then false.
-    pub(crate) fn place(self: &Arc<Self>, mut claimed: Claimed) -> bool {
+    pub(crate) fn place(&self, place: links::Place, mut claimed: Claimed) -> bool {
         if self.refuses_at_once(false) {
             claimed.cancel();
             return false;
         }
         // Enter and ReadGate, as for a new one.
-        let ticket = Ticket::new(self);
-        let gate = self.slot().gate();
+        let mut entered = self.enter(place);
+        let gate = entered.link().slot().gate();
+        let ticket = Ticket::new(entered.keep());
         let stripe = ticket.stripe;
         let old = claimed.with_job(|job| job.ticket.replace(ticket));
         let queued = claimed.release();
-        let queueing = self.pass(gate, stripe, queued, false);
+        let queueing = entered.link().pass(gate, stripe, queued, false);
         // After it lies somewhere: this may let others through, and who claims it would wait. Also
         // itself, where it waits for its own old place.
         drop(old);
         queueing == Queueing::Queued
     }
 
-    /// Whether the queue takes nothing any more.
+    /// Whether the queue takes nothing any more. All slots of the limiter are closed at once, and when
+    /// the pools are, before them.
     pub(crate) fn is_closed(&self) -> bool {
-        self.slot().glance().closed() || self.group.pools[self.pool].reading().closed()
+        self.shared().limiter.slot(0).glance().closed()
     }
 
-    /// Whether the queue doesn't take it: asked before anything is changed.
+    /// Whether the queue doesn't take it: asked before anything is changed. All slots are closed, or
+    /// drained, at once.
     #[inline]
     fn refuses_at_once(&self, accepted: bool) -> bool {
-        self.group.pools[self.pool].reading().closed()
-            || self.refuses(self.slot().glance(), accepted)
+        self.shared().refuses(self.shared().limiter.slot(0).glance(), accepted)
     }
+}
 
+impl Link {
     /// To the pool, or past the gate where that isn't open.
     #[inline]
-    fn pass(self: &Arc<Self>, gate: Gate, stripe: u32, queued: Queued, accepted: bool) -> Queueing {
+    fn pass(&self, gate: Gate, stripe: u32, queued: Queued, accepted: bool) -> Queueing {
         if gate.open() {
             self.group.push(self.pool, stripe, queued);
             return Queueing::Queued;
@@ -121,36 +133,9 @@ impl Link {
         self.queue_past(gate, stripe, queued, accepted)
     }
 
-    /// Whether the queue doesn't take it, as it stands.
-    #[inline]
-    fn refuses(&self, gate: Gate, accepted: bool) -> bool {
-        !gate.open() && self.refuses_now(gate, accepted)
-    }
-
     #[cold]
-    fn refuses_now(&self, gate: Gate, accepted: bool) -> bool {
-        if gate.closed() {
-            return true;
-        }
-        let refuses = gate.draining() && !accepted && !self.shared.runs_here();
-        if refuses {
-            tracing::warn!(
-                queue = self.shared.name,
-                "queued while the queue is drained, not by one of its own items: dropped"
-            );
-        }
-        refuses
-    }
-
-    #[cold]
-    fn queue_past(
-        self: &Arc<Self>,
-        gate: Gate,
-        stripe: u32,
-        queued: Queued,
-        accepted: bool,
-    ) -> Queueing {
-        if self.refuses(gate, accepted) {
+    fn queue_past(&self, gate: Gate, stripe: u32, queued: Queued, accepted: bool) -> Queueing {
+        if self.shared.refuses(gate, accepted) {
             return if queued.refuse() { Queueing::Refused } else { Queueing::Queued };
         }
         self.admit(gate, stripe, queued);
@@ -159,7 +144,7 @@ impl Link {
 
     /// Past the gate: to the pool, or to those that are held back.
     #[cold]
-    fn admit(self: &Arc<Self>, gate: Gate, stripe: u32, queued: Queued) {
+    fn admit(&self, gate: Gate, stripe: u32, queued: Queued) {
         match self.slot().admit(gate) {
             Admission::Free => self.group.push(self.pool, stripe, queued),
             Admission::Counted => {
@@ -175,8 +160,8 @@ impl Link {
 
 /// Pushes an instance that was held back: it has a place now.
 pub(crate) fn push(queued: Queued) {
-    if let Some((link, stripe)) = queued.link() {
-        link.group.push_held(link.pool, stripe, queued);
+    if let Some((group, pool, stripe)) = queued.home() {
+        group.push_held(pool, stripe, queued);
     }
 }
 
@@ -202,12 +187,33 @@ impl Hold for Queued {
     }
 }
 
-impl crate::link::Shared {
+impl Shared {
+    /// Whether the queue doesn't take it, as it stands.
+    #[inline]
+    fn refuses(&self, gate: Gate, accepted: bool) -> bool {
+        !gate.open() && self.refuses_now(gate, accepted)
+    }
+
+    #[cold]
+    fn refuses_now(&self, gate: Gate, accepted: bool) -> bool {
+        if gate.closed() {
+            return true;
+        }
+        let refuses = gate.draining() && !accepted && !self.runs_here();
+        if refuses {
+            tracing::warn!(
+                queue = self.name,
+                "queued while the queue is drained, not by one of its own items: dropped"
+            );
+        }
+        refuses
+    }
+
     /// Whether the calling thread runs an item of this queue: what it queues is chained work.
-    pub(crate) fn runs_here(self: &Arc<Self>) -> bool {
+    pub(crate) fn runs_here(&self) -> bool {
         current::with(|job| {
             let ticket = job.and_then(|job| job.ticket.as_ref());
-            ticket.is_some_and(|ticket| Arc::ptr_eq(&ticket.link.shared, self))
+            ticket.is_some_and(|ticket| ptr::eq(&*ticket.link.shared, self))
         })
     }
 }

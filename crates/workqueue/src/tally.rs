@@ -14,8 +14,10 @@ pub(crate) const COLOURS: usize = if cfg!(any(loom, shuttle)) { 3 } else { 14 };
 
 /// A flush waits for this pair of counts: who would make them equal tells it.
 const WATCHED: u64 = 1;
-/// One instance, in the count of those that are over.
-const ONE: u64 = 2;
+/// The link takes nothing new, and is collected once all is over: who ends the last looks for that.
+const RETIRED: u64 = 1 << 1;
+/// One instance, in a count that has marks.
+const ONE: u64 = 1 << 2;
 
 /// How the counts are read and left: as product code does, or, in models that have to fail, not.
 #[cfg_attr(not(loom), expect(unreachable_pub, reason = "models name it"))]
@@ -24,6 +26,10 @@ pub trait Care: Send + Sync + 'static {
     const OVER_FIRST: bool;
     /// Whether Leave looks for who watches.
     const LOOKS: bool;
+    /// Whether a queuer reads its entry again (`links.md`).
+    const VALIDATES: bool;
+    /// Whether the two sides of Validate are ordered.
+    const ORDERED: bool;
 }
 
 /// What product code does.
@@ -34,6 +40,8 @@ pub struct Careful;
 impl Care for Careful {
     const OVER_FIRST: bool = true;
     const LOOKS: bool = true;
+    const VALIDATES: bool = true;
+    const ORDERED: bool = true;
 }
 
 /// The counts of one link.
@@ -50,20 +58,24 @@ struct Stripe {
 
 #[derive(Debug)]
 struct Came {
+    /// A: queuers that came and are Done (`links.md`), and [`RETIRED`].
+    done: AtomicU64,
+    /// A: of those that came, those that Retracted.
+    undone: AtomicU64,
     /// A: instances ever counted in, by colour.
     by_colour: [AtomicU64; COLOURS],
 }
 
 #[derive(Debug)]
 struct Over {
-    /// A: instances counted in here that are over, by colour, and in the lowest bit [`WATCHED`],
-    /// which changes under the lock of the queue's colours.
+    /// A: instances counted in here that are over, by colour, and the marks, which change under the
+    /// lock of the queue's colours.
     by_colour: [AtomicU64; COLOURS],
 }
 
 /// What a flush found of one pair of counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pair {
+pub(crate) enum Found {
     /// All that came are over.
     Drained,
     /// Not all are, and it is watched from now on.
@@ -76,10 +88,19 @@ impl Tally {
     /// With so many stripes; at least one.
     pub(crate) fn new(stripes: usize) -> Tally {
         let stripe = || Stripe {
-            came: CachePadded::new(Came { by_colour: std::array::from_fn(|_| AtomicU64::new(0)) }),
+            came: CachePadded::new(Came {
+                done: AtomicU64::new(0),
+                undone: AtomicU64::new(0),
+                by_colour: std::array::from_fn(|_| AtomicU64::new(0)),
+            }),
             over: CachePadded::new(Over { by_colour: std::array::from_fn(|_| AtomicU64::new(0)) }),
         };
         Tally { stripes: (0..stripes.max(1)).map(|_| stripe()).collect() }
+    }
+
+    /// How many.
+    pub(crate) fn stripes(&self) -> usize {
+        self.stripes.len()
     }
 
     #[inline]
@@ -99,48 +120,64 @@ impl Tally {
         self.stripe(stripe).came.by_colour[colour as usize].fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Counts an instance out; true where it is. Else somebody watches, and this would be the last
-    /// one: it is in flight still, and [`Tally::leave_watched`] has to follow, under the lock of the
-    /// colours.
+    /// The queuer that came is Done: it touches nothing of the link any more. True where that is
+    /// retired: the caller looks whether it is quiet.
     #[inline]
-    pub(crate) fn leave<C: Care>(&self, stripe: u32, colour: u8) -> bool {
+    pub(crate) fn done(&self, stripe: u32) -> bool {
+        // Release: who finds the link quiet sees that the queuer is through with it.
+        self.stripe(stripe).came.done.fetch_add(ONE, Ordering::AcqRel) & RETIRED != 0
+    }
+
+    /// What came here will Leave, and never was queued.
+    pub(crate) fn undo(&self, stripe: u32) {
+        // Release: see `queued`.
+        self.stripe(stripe).came.undone.fetch_add(1, Ordering::Release);
+    }
+
+    /// What Leave needs of a stripe. It is all that it touches: the tally may be gone once it has
+    /// left.
+    #[inline]
+    pub(crate) fn pair(&self, stripe: u32, colour: u8) -> Pair<'_> {
         let stripe = self.stripe(stripe);
-        let over = &stripe.over.by_colour[colour as usize];
-        let mut now = over.load(Ordering::Relaxed);
-        loop {
-            // Look: in the same word as Leave, so that no fence is needed.
-            if C::LOOKS && now & WATCHED != 0 && stripe.is_last(colour) {
-                return false;
-            }
-            // Leave. Release: who sees the instance over sees it counted in, and what it did. Each is a read-modify-write, so they all are seen
-            // by who sees the last. The last access: whoever sees this may take the memory.
-            let next = now + ONE;
-            match over.compare_exchange_weak(now, next, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return true,
-                Err(seen) => now = seen,
+        let colour = colour as usize;
+        Pair { came: &stripe.came.by_colour[colour], over: &stripe.over.by_colour[colour] }
+    }
+
+    /// Under the lock of the colours: from now on who ends the last instance looks for that.
+    pub(crate) fn retire(&self) {
+        for stripe in &self.stripes {
+            // Acquire: see `is_quiet`.
+            stripe.came.done.fetch_or(RETIRED, Ordering::AcqRel);
+            for over in &stripe.over.by_colour {
+                over.fetch_or(RETIRED, Ordering::AcqRel);
             }
         }
     }
 
-    /// Counts an instance out, under the lock of the colours. True where that drained a pair that is
-    /// watched: it isn't any more.
-    pub(crate) fn leave_watched(&self, stripe: u32, colour: u8) -> bool {
-        let stripe = self.stripe(stripe);
-        let over = &stripe.over.by_colour[colour as usize];
-        // Acquire: this thread tells the flush in the name of all that were over before.
-        let old = over.fetch_add(ONE, Ordering::AcqRel);
-        let came = stripe.came.by_colour[colour as usize].load(Ordering::Acquire);
-        // Another may have come since this one looked, and is the last then.
-        let drained = old & WATCHED != 0 && old / ONE + 1 == came;
-        if drained {
-            over.fetch_and(!WATCHED, Ordering::Relaxed);
+    /// Under the lock: it was collected.
+    pub(crate) fn recycle(&self) {
+        for stripe in &self.stripes {
+            stripe.came.done.fetch_and(!RETIRED, Ordering::Relaxed);
+            for over in &stripe.over.by_colour {
+                over.fetch_and(!RETIRED, Ordering::Relaxed);
+            }
         }
-        drained
+    }
+
+    /// Whether it was retired, and not collected since. Under the lock.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.stripes[0].came.done.load(Ordering::Relaxed) & RETIRED != 0
+    }
+
+    /// Whether all that came is over, and Done. Of a retired link's it stays so, but for queuers that
+    /// Retract.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.stripes.iter().all(Stripe::is_quiet)
     }
 
     /// Count, and Announce where something is in flight: under the lock of the colours, for each pair
     /// of counts.
-    pub(crate) fn watch<C: Care>(&self, mut found: impl FnMut(usize, Pair)) {
+    pub(crate) fn watch<C: Care>(&self, mut found: impl FnMut(usize, Found)) {
         for stripe in &self.stripes {
             for colour in 0..COLOURS {
                 found(colour, stripe.watch::<C>(colour));
@@ -159,9 +196,14 @@ impl Tally {
         self.stripes.iter().map(of_stripe).sum()
     }
 
-    /// Instances ever counted in.
-    pub(crate) fn came(&self) -> u64 {
-        self.stripes.iter().map(Stripe::came).sum()
+    /// Instances ever queued here.
+    pub(crate) fn queued(&self) -> u64 {
+        // The retracted first: each is among those that came.
+        let undone = |stripe: &Stripe| stripe.came.undone.load(Ordering::Acquire);
+        self.stripes
+            .iter()
+            .map(|stripe| (undone(stripe), stripe.came()))
+            .fold(0, |queued, (undone, came)| queued + came.saturating_sub(undone))
     }
 }
 
@@ -170,33 +212,88 @@ impl Stripe {
         self.came.by_colour.iter().map(|came| came.load(Ordering::Relaxed)).sum()
     }
 
-    /// Whether the caller's instance is the last one in flight of its colour. Once all others are over,
-    /// it isn't told otherwise: it sees at least those come that are over, and itself.
-    #[cold]
-    fn is_last(&self, colour: u8) -> bool {
-        let over = self.over.by_colour[colour as usize].load(Ordering::Acquire);
-        over / ONE + 1 == self.came.by_colour[colour as usize].load(Ordering::Acquire)
+    fn is_quiet(&self) -> bool {
+        // Acquire: whoever finds it quiet sees what those that are over and Done did. They first: each
+        // is among those that came. These SeqCst: see `links.md`.
+        let done = self.came.done.load(Ordering::Acquire) / ONE;
+        let over = self.over.by_colour.iter().map(|over| over.load(Ordering::Acquire) / ONE);
+        let over: u64 = over.sum();
+        let came = self.came.by_colour.iter().map(|came| came.load(Ordering::SeqCst));
+        let came: u64 = came.sum();
+        done == came && over == came
     }
 
-    fn watch<C: Care>(&self, colour: usize) -> Pair {
+    fn watch<C: Care>(&self, colour: usize) -> Found {
         let (came, over) = (&self.came.by_colour[colour], &self.over.by_colour[colour]);
         let early = if C::OVER_FIRST { None } else { Some(came.load(Ordering::SeqCst)) };
         // Count. Those that are over first: each of them is among those that came, which are read
         // after. SeqCst: see `enter`.
         let now = over.load(Ordering::Acquire);
         if now / ONE == early.unwrap_or_else(|| came.load(Ordering::SeqCst)) {
-            return Pair::Drained;
+            return Found::Drained;
         }
         if now & WATCHED != 0 {
-            return Pair::WatchedBefore;
+            return Found::WatchedBefore;
         }
         // Announce. Who leaves after this sees it.
         let now = over.fetch_or(WATCHED, Ordering::AcqRel);
         // Count again: those that left before that.
         if now / ONE == came.load(Ordering::SeqCst) {
             over.fetch_and(!WATCHED, Ordering::Relaxed);
-            return Pair::Drained;
+            return Found::Drained;
         }
-        Pair::Watched
+        Found::Watched
+    }
+}
+
+/// The counts of one colour on one stripe, for Leave.
+#[derive(Clone, Copy)]
+pub(crate) struct Pair<'a> {
+    came: &'a AtomicU64,
+    over: &'a AtomicU64,
+}
+
+impl Pair<'_> {
+    /// Counts an instance out; true where it is. Else somebody watches, and this would be the last
+    /// one: it is in flight still, and [`Pair::leave_watched`] has to follow, under the lock of the
+    /// colours.
+    #[inline]
+    pub(crate) fn leave<C: Care>(self) -> bool {
+        let mut now = self.over.load(Ordering::Relaxed);
+        loop {
+            // Look: in the same word as Leave, so that no fence is needed.
+            if C::LOOKS && now & (WATCHED | RETIRED) != 0 && self.is_last() {
+                return false;
+            }
+            // Leave. Release: who sees the instance over sees it counted in, and what it did. Each is
+            // a read-modify-write, so they all are seen by who sees the last. The last access:
+            // whoever sees this may take the memory.
+            let next = now + ONE;
+            match self.over.compare_exchange_weak(now, next, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(seen) => now = seen,
+            }
+        }
+    }
+
+    /// Whether the caller's instance is the last one in flight of its colour. Once all others are over,
+    /// it isn't told otherwise: it sees at least those come that are over, and itself.
+    #[cold]
+    fn is_last(self) -> bool {
+        let over = self.over.load(Ordering::Acquire);
+        over / ONE + 1 == self.came.load(Ordering::Acquire)
+    }
+
+    /// Counts an instance out, under the lock of the colours. True where that drained a pair that is
+    /// watched: it isn't any more.
+    pub(crate) fn leave_watched(self) -> bool {
+        // Acquire: this thread tells the flush in the name of all that were over before.
+        let old = self.over.fetch_add(ONE, Ordering::AcqRel);
+        // Another may have come since this one looked, and is the last then.
+        let drained = old & WATCHED != 0 && old / ONE + 1 == self.came.load(Ordering::Acquire);
+        if drained {
+            self.over.fetch_and(!WATCHED, Ordering::Relaxed);
+        }
+        drained
     }
 }

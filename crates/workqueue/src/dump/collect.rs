@@ -16,6 +16,7 @@ use crate::link::{Link, Shared};
 use crate::pool::group::Group;
 use crate::pool::worker::Worker;
 use crate::stats::{PoolReport, QueueStats};
+use crate::tally::Tally;
 use crate::timekeeper::cpu_time::CpuTime;
 
 /// Where a pool is in the dump: by its group's address and its place in the group.
@@ -146,12 +147,12 @@ impl QueueDump {
             dump.max_active = Some(1);
         }
         let mut pods = Vec::new();
-        queue.colours.each(|link| {
+        queue.colours.each(|tally, link| {
             // The newest links come last: theirs are the attributes that hold.
             (dump.scope, dump.strict, dump.nice) =
                 (link.group.scope, !link.group.soft, link.group.nice);
             pods.push((link.pool, link.group.pools[link.pool].spec.pod));
-            dump.links.extend(LinkDump::new(link, ids));
+            dump.links.extend(LinkDump::new(tally, link, ids));
         });
         dump.slots = slots(queue, &pods);
         dump.stats = QueueStats::of(queue);
@@ -184,8 +185,12 @@ fn slots(queue: &Shared, pods: &[(usize, u32)]) -> Vec<SlotDump> {
 }
 
 impl LinkDump {
-    fn new(link: &Link, ids: &PoolIds) -> Option<LinkDump> {
+    fn new(tally: &Tally, link: &Link, ids: &PoolIds) -> Option<LinkDump> {
         let pool = *ids.get(&(Arc::as_ptr(&link.group) as usize, link.pool))?;
-        Some(LinkDump { pool, stats: QueueStats::of_link(link), in_flight: link.in_flight() })
+        Some(LinkDump {
+            pool,
+            stats: QueueStats::of_link(tally, link),
+            in_flight: tally.in_flight(),
+        })
     }
 }

@@ -174,12 +174,6 @@ impl<F: FencePolicy> Pool<F> {
         self.stripes.of(cpu)
     }
 
-    /// The stripe of what the calling thread queues.
-    #[inline]
-    pub(crate) fn stripe_here(&self) -> u32 {
-        current_cpu().map_or(0, |cpu| self.stripe_of(cpu))
-    }
-
     /// Where `me` begins to look for work: in the stripe of the CPU that it is on, whose lines are
     /// here; now and then in another, so that none starves.
     #[inline]

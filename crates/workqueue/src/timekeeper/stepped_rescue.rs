@@ -60,7 +60,8 @@ impl Stuck {
 
     /// What the timekeeper would call the queue's rescuer with.
     fn call(&self, queue: &Workqueue) -> Call {
-        let link = Arc::clone(queue.links().load().at(crate::links::Place::Here));
+        let entered = queue.links().enter(crate::links::Place::Here);
+        let link = entered.link();
         Call { queue: Arc::clone(queue.shared()), group: Arc::clone(&link.group), pool: link.pool }
     }
 

@@ -1,0 +1,321 @@
+//! Where the links of a queue lie: memory that a queuer may touch before it knows that the link is
+//! still there.
+//!
+//! Read `links.md` beside this file first: the comments here use its names for the steps and states.
+
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use corewise_sync::atomic::{AtomicPtr, Ordering, fence};
+use corewise_sync::cell::UnsafeCell;
+
+use crate::colours::{Colours, Members, complete_all};
+use crate::tally::{Care, Pair, Tally};
+
+/// What lies on a seat: a [`Link`](crate::link::Link), or a model's.
+pub(crate) trait Tied: Send + Sync {
+    /// It was taken off its seat: all that was queued there is over. Under the lock of the colours.
+    fn collected(&self);
+}
+
+/// How many stripes an entry can tell apart.
+const STRIPES: usize = 128;
+
+/// A place for a link, and the counts of what is queued there.
+#[repr(align(128))]
+pub(crate) struct Seat<L> {
+    pub(crate) tally: Tally,
+    /// P: written under the lock of the colours while the seat is on no list; read by who has
+    /// Validated, until the instance is over and the queuer Done.
+    link: UnsafeCell<Option<L>>,
+}
+
+// SAFETY: the link is written while nobody reads it (`links.md`), and shared: `L: Send + Sync`.
+unsafe impl<L: Send + Sync> Send for Seat<L> {}
+// SAFETY: as above.
+unsafe impl<L: Send + Sync> Sync for Seat<L> {}
+
+impl<L> Seat<L> {
+    /// The link.
+    ///
+    /// # Safety
+    /// One is there, for as long as the reference lives: the seat is on the list and the lock is
+    /// held, or the caller's instance isn't over, or the caller has Validated and isn't Done.
+    #[inline]
+    pub(crate) unsafe fn link(&self) -> &L {
+        // SAFETY: as the caller says.
+        let link = self.link.with(|link| unsafe { (*link).as_ref() });
+        if cfg!(any(loom, debug_assertions)) {
+            return link.expect("a link is there for those who may ask");
+        }
+        // SAFETY: as the caller says.
+        unsafe { link.unwrap_unchecked() }
+    }
+}
+
+/// Owns a seat. Others have pointers to it.
+pub(crate) struct Owned<L>(NonNull<Seat<L>>);
+
+// SAFETY: as a `Box` of it.
+unsafe impl<L: Send + Sync> Send for Owned<L> {}
+
+impl<L> Owned<L> {
+    fn new(stripes: usize) -> Self {
+        let seat = Seat { tally: Tally::new(stripes), link: UnsafeCell::new(None) };
+        Owned(NonNull::from(Box::leak(Box::new(seat))))
+    }
+
+    pub(crate) fn seat(&self) -> &Seat<L> {
+        // SAFETY: it is owned, and freed by the drop alone.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Fill.
+    fn fill(&self, link: L) {
+        // SAFETY: it is spare: no entry has named it since it was collected, so nobody has Validated,
+        // and who hasn't reads no link.
+        self.seat().link.with_mut(|place| unsafe { *place = Some(link) });
+    }
+
+    /// Takes the link off.
+    fn empty(&self) -> Option<L> {
+        // SAFETY: it is quiet and retired: all that was queued is over, who queued it is Done, and
+        // nobody Validates any more. `is_quiet` acquires what they did.
+        self.seat().link.with_mut(|place| unsafe { (*place).take() })
+    }
+}
+
+impl<L> Drop for Owned<L> {
+    fn drop(&mut self) {
+        // SAFETY: it came from a box. It is dropped with the queue, which is there for as long as there
+        // is a handle, so that no queuer has a pointer to it, or a link on any seat, so that no
+        // instance has.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+/// The accesses around it are SeqCst, which loom takes for weaker ones.
+#[inline]
+fn order<C: Care>() {
+    if cfg!(loom) && C::ORDERED {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The entry of a CPU: the seat that its work goes to, and the stripe there.
+pub(crate) struct Entry<L> {
+    /// A: the seat, and the stripe in its lowest bits; null where the CPU has no link. Stored under the
+    /// lock of the attributes, read by everybody who queues.
+    place: AtomicPtr<Seat<L>>,
+}
+
+impl<L> Entry<L> {
+    /// No link.
+    pub(crate) fn new() -> Self {
+        Entry { place: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// Publish.
+    pub(crate) fn publish(&self, to: Option<(NonNull<Seat<L>>, u32)>) {
+        let place = to.map_or(ptr::null_mut(), |(seat, stripe)| {
+            seat.as_ptr().map_addr(|address| address | (stripe as usize % STRIPES))
+        });
+        // SeqCst: see `links.md`. Release: the link is seen whole.
+        self.place.store(place, Ordering::SeqCst);
+    }
+
+    fn split(place: *mut Seat<L>) -> Option<(NonNull<Seat<L>>, u32)> {
+        // Seats are aligned to the number of stripes.
+        let stripe = (place.addr() % STRIPES) as u32;
+        Some((NonNull::new(place.map_addr(|address| address & !(STRIPES - 1)))?, stripe))
+    }
+}
+
+impl<C: Care, L: Tied> Colours<C, L> {
+    /// Fill: a seat for a link, that flushes look at from here on.
+    pub(crate) fn fill(&self, stripes: usize, link: L) -> NonNull<Seat<L>> {
+        let mut members = self.members.lock();
+        let fits = |spare: &Owned<L>| spare.seat().tally.stripes() == stripes;
+        let owned = match members.spares.iter().position(fits) {
+            Some(position) => members.spares.swap_remove(position),
+            None => Owned::new(stripes),
+        };
+        owned.fill(link);
+        let seat = owned.0;
+        members.seats.push(owned);
+        seat
+    }
+
+    /// Pick, Enter and Validate; `None` where the CPU has no link. The entry names seats of
+    /// these colours.
+    #[inline]
+    pub(crate) fn enter_at<'a>(&'a self, entry: &'a Entry<L>) -> Option<Entered<'a, C, L>> {
+        // Pick. Acquire: the seat is seen whole.
+        let mut place = entry.place.load(Ordering::Acquire);
+        loop {
+            let (at, stripe) = Entry::split(place)?;
+            // SAFETY: entries name seats of these colours, which are freed with them.
+            let seat = unsafe { at.as_ref() };
+            // Enter.
+            let colour = self.enter(&seat.tally, stripe);
+            let entered = Entered { colours: self, seat, stripe, colour, kept: false };
+            order::<C>();
+            // Validate.
+            let again = entry.place.load(Ordering::SeqCst);
+            if again == place || !C::VALIDATES {
+                return Some(entered);
+            }
+            // Retract.
+            drop(entered);
+            place = again;
+        }
+    }
+
+    /// Leave, where somebody may watch, and this is the last. The caller has a reference to the colours
+    /// beside that of the link's.
+    #[cold]
+    pub(crate) fn leave_watched(&self, seat: NonNull<Seat<L>>, pair: Pair<'_>, colour: u8) {
+        let (drained, gone) = {
+            let mut members = self.members.lock();
+            let drained = pair.leave_watched();
+            let drained =
+                if drained { members.flushes.drained(colour as usize) } else { Vec::new() };
+            (drained, members.collect_if_quiet(seat))
+        };
+        complete_all(drained);
+        drop(gone);
+    }
+
+    /// Retire: all seats but `live`, whose entries have been published instead.
+    pub(crate) fn retire_all_but(&self, live: &[NonNull<Seat<L>>]) {
+        let gone: Vec<_> = {
+            let mut members = self.members.lock();
+            let old = members.seats.iter().filter(|owned| !live.contains(&owned.0));
+            let old: Vec<_> = old.map(|owned| owned.0).collect();
+            old.iter().for_each(|seat| {
+                // SAFETY: it is on the list, whose lock is held.
+                unsafe { seat.as_ref() }.tally.retire();
+            });
+            order::<C>();
+            old.into_iter().map(|seat| members.collect_if_quiet(seat)).collect()
+        };
+        drop(gone);
+    }
+
+    /// The last handle is gone: nobody queues any more.
+    pub(crate) fn close(&self) {
+        self.retire_all_but(&[]);
+    }
+}
+
+impl<L: Tied> Members<L> {
+    /// Collect, where it is retired and quiet. The link is to be dropped with no lock held: it may have
+    /// the last reference to the queue.
+    #[must_use]
+    pub(crate) fn collect_if_quiet(&mut self, seat: NonNull<Seat<L>>) -> Option<L> {
+        let quiet = |owned: &Owned<L>| {
+            let tally = &owned.seat().tally;
+            owned.0 == seat && tally.is_retired() && tally.is_quiet()
+        };
+        let position = self.seats.iter().position(quiet)?;
+        let owned = self.seats.remove(position);
+        let link = owned.empty();
+        link.iter().for_each(Tied::collected);
+        owned.seat().tally.recycle();
+        self.spares.push(owned);
+        link
+    }
+}
+
+/// A queuer between Enter and Done; its drop is Done. It has a place in the counts for its instance,
+/// which is a ticket's once that was [kept](Entered::keep); else it Retracts.
+pub(crate) struct Entered<'a, C: Care, L: Tied> {
+    colours: &'a Colours<C, L>,
+    seat: &'a Seat<L>,
+    stripe: u32,
+    colour: u8,
+    kept: bool,
+}
+
+/// An instance's place in the counts: seat, stripe and colour.
+pub(crate) type Kept<L> = (NonNull<Seat<L>>, u32, u8);
+
+impl<C: Care, L: Tied> Entered<'_, C, L> {
+    #[inline]
+    pub(crate) fn link(&self) -> &L {
+        // SAFETY: it has Validated: nobody else is given one.
+        unsafe { self.seat.link() }
+    }
+
+    /// Hands over its place in the counts, to be given back by [`leave`].
+    #[inline]
+    pub(crate) fn keep(&mut self) -> Kept<L> {
+        self.kept = true;
+        (NonNull::from(self.seat), self.stripe, self.colour)
+    }
+
+    #[cold]
+    fn retract(&self) {
+        self.seat.tally.undo(self.stripe);
+        let pair = self.seat.tally.pair(self.stripe, self.colour);
+        if !pair.leave::<C>() {
+            self.colours.leave_watched(NonNull::from(self.seat), pair, self.colour);
+        }
+    }
+
+    #[cold]
+    fn look(&self) {
+        let gone = self.colours.members.lock().collect_if_quiet(NonNull::from(self.seat));
+        drop(gone);
+    }
+}
+
+impl<C: Care, L: Tied> Drop for Entered<'_, C, L> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.kept {
+            self.retract();
+        }
+        // Done.
+        if self.seat.tally.done(self.stripe) {
+            self.look();
+        }
+    }
+}
+
+/// Leave: the instance is over. `of` is called while it isn't, where the colours are needed after.
+///
+/// # Safety
+/// The place was [kept](Entered::keep), and isn't used again.
+#[inline]
+pub(crate) unsafe fn leave<C: Care, L: Tied, S: AsRef<Colours<C, L>> + ?Sized>(
+    (at, stripe, colour): Kept<L>,
+    of: impl FnOnce(&L) -> Arc<S>,
+) {
+    // SAFETY: the instance isn't over, so the seat is there; what lives on is a pair of references to
+    // atomics, which aren't touched after Leave.
+    let seat = unsafe { at.as_ref() };
+    let pair = seat.tally.pair(stripe, colour);
+    if !pair.leave::<C>() {
+        // SAFETY: still in flight.
+        let shared = of(unsafe { seat.link() });
+        (*shared).as_ref().leave_watched(at, pair, colour);
+    }
+}
+
+#[cfg(any(test, loom))]
+impl<C: Care, L: Tied> Colours<C, L> {
+    /// Leave, for who keeps the colours anyway.
+    pub(crate) fn leave(&self, seat: NonNull<Seat<L>>, stripe: u32, colour: u8) {
+        // SAFETY: the caller's instance is in flight.
+        let pair = unsafe { seat.as_ref() }.tally.pair(stripe, colour);
+        if !pair.leave::<C>() {
+            self.leave_watched(seat, pair, colour);
+        }
+    }
+}
+
+#[cfg(any(test, loom))]
+impl Tied for () {
+    fn collected(&self) {}
+}

@@ -1,0 +1,113 @@
+//! Links: queueing while other attributes take a queue's links away, and the end of a queue.
+//! Nobody uses a link that is gone, each is collected once, and the queue goes with its last instance.
+#![cfg(loom)]
+
+use std::sync::Arc;
+// Standard ones, which are no part of the model: what they count is looked at after it.
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use corewise_sync::model::must_fail;
+use corewise_sync::thread;
+use corewise_workqueue::model::{
+    Care, Careful, LinksModel, LooksNowhere, ReadsAgainInNoOrder, TrustsTheEntry,
+};
+
+fn check(model: impl Fn(&Arc<[AtomicUsize; 2]>) -> usize + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(move || {
+        let ended = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+        let links = model(&ended);
+        let [collected, gone] = &*ended;
+        assert_eq!(collected.load(Ordering::Relaxed), links, "each link is collected, once");
+        assert_eq!(gone.load(Ordering::Relaxed), 1, "and then the queue is gone");
+    });
+}
+
+/// One that queues, and ends what it queued, while the attributes change so often.
+fn queue_against_changes<C: Care>(changes: usize) {
+    check(move |ended| {
+        let queue = Arc::new(LinksModel::<C>::new(ended));
+        let queuer = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || queue.queue().end())
+        };
+        (0..changes).for_each(|_| queue.change());
+        queuer.join().unwrap();
+        1 + changes
+    });
+}
+
+#[test]
+fn loom_links_a_queuer_never_uses_a_link_that_is_gone() {
+    queue_against_changes::<Careful>(1);
+}
+
+#[test]
+fn loom_links_a_queuer_may_find_a_seat_that_is_used_again() {
+    queue_against_changes::<Careful>(2);
+}
+
+#[test]
+fn loom_links_who_trusts_the_entry_uses_a_link_that_is_gone() {
+    must_fail("loom_links_who_trusts_the_entry_uses_a_link_that_is_gone", || {
+        queue_against_changes::<TrustsTheEntry>(1);
+    });
+}
+
+#[test]
+fn loom_links_who_reads_again_in_no_order_uses_a_link_that_is_gone() {
+    must_fail("loom_links_who_reads_again_in_no_order_uses_a_link_that_is_gone", || {
+        queue_against_changes::<ReadsAgainInNoOrder>(1);
+    });
+}
+
+/// An instance that was queued here ends on another thread, against `then`; the handle goes last.
+fn last_instance_against<C: Care>(then: fn(&LinksModel<C>), links: usize) {
+    check(move |ended| {
+        let queue = LinksModel::<C>::new(ended);
+        let ticket = queue.queue();
+        let worker = thread::spawn(move || ticket.end());
+        then(&queue);
+        drop(queue);
+        worker.join().unwrap();
+        links
+    });
+}
+
+#[test]
+fn loom_links_the_queue_goes_with_its_last_handle_and_its_last_instance() {
+    last_instance_against::<Careful>(|_| (), 1);
+}
+
+#[test]
+fn loom_links_a_flush_a_change_and_the_end_against_the_last_instance() {
+    last_instance_against::<Careful>(
+        |queue| {
+            queue.change();
+            queue.flush();
+        },
+        2,
+    );
+}
+
+#[test]
+fn loom_links_where_the_last_one_does_not_look_the_queue_stays_for_ever() {
+    must_fail("loom_links_where_the_last_one_does_not_look_the_queue_stays_for_ever", || {
+        last_instance_against::<LooksNowhere>(|_| (), 1);
+    });
+}
+
+#[test]
+fn loom_links_the_later_of_two_instances_collects() {
+    check(|ended| {
+        let queue = LinksModel::<Careful>::new(ended);
+        let tickets = [queue.queue(), queue.queue()];
+        let workers = tickets.map(|ticket| thread::spawn(move || ticket.end()));
+        drop(queue);
+        for worker in workers {
+            worker.join().unwrap();
+        }
+        1
+    });
+}
