@@ -11,7 +11,8 @@ run, in random order within rounds. Ends with the headlines: ratios of pairs of 
   --quick            a look: what the headlines need, small runs, at most 50 seconds
   --rounds N         rounds that count; a small one is run before them and dropped (5)
   --peers A,B        these peers only; a name's beginning will do (tokio, go, async-executor, ...)
-  --workload A,B     these cases only; a name's beginning will do (storm, pingpong/cross, mix/50)
+  --workload A,B     these cases only: a whole name (storm/boxed, mix/50/hint, inside/mimalloc), or
+                     the beginning of several (storm, pingpong/cross)
   --json             print the records as JSON, and no tables
   --out FILE         write the records as JSON into that file
   --seed N           seed of the orders, the intervals and the mix's arrivals (1)

@@ -101,8 +101,8 @@ pub(crate) struct Cell {
 pub(crate) fn cells(options: &Options, cpus: &CpuSet) -> Vec<Vec<Cell>> {
     let mut groups = Vec::new();
     for case in Case::all() {
-        let shown = if options.quick { quick(case) } else { full(case) };
-        if !shown {
+        let look = options.quick && options.workloads.is_empty();
+        if !(if look { quick(case) } else { full(case) }) {
             continue;
         }
         for mimalloc in [false, true] {
@@ -110,7 +110,7 @@ pub(crate) fn cells(options: &Options, cpus: &CpuSet) -> Vec<Vec<Cell>> {
                 continue;
             }
             let name = format!("{case}{}", if mimalloc { "/mimalloc" } else { "" });
-            if !any_begins(&options.workloads, &name) || (mimalloc && options.quick) {
+            if !chosen(&options.workloads, &name) || (mimalloc && look) {
                 continue;
             }
             let native = |runtime: &Runtime| matches!(runtime.tool, Tool::Rust | Tool::Tbb);
@@ -157,6 +157,16 @@ fn allocates(case: Case) -> bool {
     matches!(case, Case::Storm { items: Items::Boxed, striped: false } | Case::Inside)
 }
 
+/// A whole name is that case alone, another word every case that begins so.
+fn chosen(words: &[String], name: &str) -> bool {
+    let is_case = |word: &str| {
+        let bare = word.strip_suffix("/mimalloc").unwrap_or(word);
+        bare.parse::<Case>().is_ok()
+    };
+    let fits = |word: &String| if is_case(word) { word == name } else { name.starts_with(&**word) };
+    words.is_empty() || words.iter().any(fits)
+}
+
 fn any_begins(beginnings: &[String], name: &str) -> bool {
     beginnings.is_empty() || beginnings.iter().any(|beginning| name.starts_with(&**beginning))
 }
@@ -171,7 +181,7 @@ fn job(case: Case, name: &str, cpus: &CpuSet, options: &Options) -> Job {
     match case {
         Case::KernelTest { .. } => job.items = pick(50_000, 10_000),
         Case::Storm { .. } | Case::Inside => {
-            (job.items, job.passes) = (pick(1_000_000, 300_000), pick(2, 1));
+            (job.items, job.passes) = (pick(1_000_000, 300_000), pick(2, 3));
         }
         Case::Oversubscribed { .. } => job.passes = 1,
         Case::PingPong { gap_us: 0, .. } => job.items = pick(10_000, 2_000),
@@ -233,6 +243,15 @@ mod tests {
         let groups = cells_of(&options);
         let names: Vec<&str> = groups[0].iter().map(|cell| cell.job.runtime.as_str()).collect();
         assert_eq!(names, [OURS, "go-channel", "go-goroutine"]);
-        assert_eq!(groups.len(), 3, "boxed, with mimalloc, striped");
+        assert_eq!(groups.len(), 1, "a case's whole name is that case");
+        let named = |word: &str| {
+            let workloads = vec![word.to_owned()];
+            cells_of(&Options { workloads, quick: true, ..Options::default() })
+                .iter()
+                .map(|group| group[0].case.clone())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(named("storm/boxed/mimalloc"), ["storm/boxed/mimalloc"]);
+        assert_eq!(named("insid"), ["inside", "inside/mimalloc"]);
     }
 }

@@ -87,7 +87,8 @@ impl Spawn for Handle {
     const HAS_HINT: bool = true;
 
     fn spawn<F: FnOnce() + Send + 'static>(&self, closure: F) {
-        drop(self.queue.spawn(closure));
+        let taken = self.queue.execute(closure).is_ok();
+        assert!(taken, "the pools are open until the last handle is gone");
     }
 
     fn blocking(f: impl FnOnce()) {
