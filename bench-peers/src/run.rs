@@ -16,6 +16,7 @@ use crate::peers::crossbeam::Crossbeam;
 use crate::peers::executor::Smol;
 use crate::peers::rayon::Rayon;
 use crate::peers::tokio::Tokio;
+use crate::peers::{PINNED, Pins};
 
 /// Runs the job that these words say.
 pub(crate) fn run(words: &[String]) -> Result<Line, Box<dyn Error>> {
@@ -34,18 +35,22 @@ fn peer(job: &Job) -> Result<Option<Line>, BenchError> {
     let machine = Machine::live()?;
     let mut meter = Meter::new(job, Some(counting::allocations));
     let meter = &mut meter;
-    let line = match job.runtime.as_str() {
+    let pins = Pins::of(job, &machine);
+    let name = job.runtime.strip_suffix(PINNED).unwrap_or(&job.runtime);
+    let line = match name {
         "corewise-spawn" => run_on(job, &machine, &CorewiseSpawn::new(&machine)?, meter)?,
-        "tokio" => run_on(job, &machine, &Tokio::<false>::new(job)?, meter)?,
-        "tokio-block-in-place" => run_on(job, &machine, &Tokio::<true>::new(job)?, meter)?,
-        "rayon" => run_on(job, &machine, &Rayon::new(job)?, meter)?,
+        "tokio" => run_on(job, &machine, &Tokio::<false>::new(job, pins)?, meter)?,
+        "tokio-block-in-place" => run_on(job, &machine, &Tokio::<true>::new(job, pins)?, meter)?,
+        "rayon" => run_on(job, &machine, &Rayon::new(job, pins)?, meter)?,
         "async-executor" => {
-            run_on(job, &machine, &Smol::<&'static Executor<'static>>::new(job)?, meter)?
+            let executor = Smol::<&'static Executor<'static>>::new(job, &pins)?;
+            run_on(job, &machine, &executor, meter)?
         }
         "async-executor-static" => {
-            run_on(job, &machine, &Smol::<&'static StaticExecutor>::new(job)?, meter)?
+            let executor = Smol::<&'static StaticExecutor>::new(job, &pins)?;
+            run_on(job, &machine, &executor, meter)?
         }
-        "crossbeam" => run_reused(job, &machine, &Crossbeam::new(job)?, meter)?,
+        "crossbeam" => run_reused(job, &machine, &Crossbeam::new(job, &pins)?, meter)?,
         _ => return Ok(None),
     };
     Ok(Some(line))

@@ -16,7 +16,7 @@ use corewise_bench::workqueue::tiny::Tiny;
 use corewise_sync::Unparker;
 use crossbeam_channel::Sender;
 
-use crate::peers::pin_to;
+use crate::peers::Pins;
 
 /// What a channel carries.
 trait Message: Send + 'static {
@@ -55,26 +55,27 @@ struct Channels {
 }
 
 impl Crossbeam {
-    pub(crate) fn new(job: &Job) -> Result<Crossbeam, BenchError> {
+    pub(crate) fn new(job: &Job, pins: &Pins) -> Result<Crossbeam, BenchError> {
         let mut channels = Channels::default();
         match job.case {
-            Case::KernelTest { .. } | Case::PingPong { .. } => channels.token = Some(start(job)?),
-            _ if job.reuses() => channels.tiny = Some(start(job)?),
-            _ => channels.closure = Some(start(job)?),
+            Case::KernelTest { .. } | Case::PingPong { .. } => {
+                channels.token = Some(start(job, pins)?)
+            }
+            _ if job.reuses() => channels.tiny = Some(start(job, pins)?),
+            _ => channels.closure = Some(start(job, pins)?),
         }
         Ok(Crossbeam(Arc::new(channels)))
     }
 }
 
 /// A channel and the workers that receive from it.
-fn start<M: Message>(job: &Job) -> Result<Sender<M>, BenchError> {
+fn start<M: Message>(job: &Job, pins: &Pins) -> Result<Sender<M>, BenchError> {
     let (sender, receiver) = crossbeam_channel::unbounded::<M>();
-    let cpu = job.worker_cpu;
     for _ in 0..job.workers {
-        let receiver = receiver.clone();
+        let (receiver, pins) = (receiver.clone(), pins.clone());
         let builder = thread::Builder::new().name("crossbeam".to_owned());
         let body = move || {
-            pin_to(cpu);
+            pins.pin();
             receiver.iter().for_each(Message::run);
         };
         builder.spawn(body).map_err(BenchError::Thread)?;

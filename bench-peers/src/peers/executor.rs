@@ -13,7 +13,7 @@ use corewise_bench::workqueue::runtime::{Runtime, Signal, Spawn};
 use corewise_sync::Unparker;
 use futures_lite::future;
 
-use crate::peers::pin_to;
+use crate::peers::Pins;
 
 /// One of the two executors. It lives as long as the process.
 pub(crate) trait Kind: Copy + Send + Sync + 'static {
@@ -55,13 +55,13 @@ impl Kind for &'static StaticExecutor {
 pub(crate) struct Smol<K>(K);
 
 impl<K: Kind> Smol<K> {
-    pub(crate) fn new(job: &Job) -> Result<Self, BenchError> {
+    pub(crate) fn new(job: &Job, pins: &Pins) -> Result<Self, BenchError> {
         let executor = K::new();
-        let cpu = job.worker_cpu;
         for _ in 0..job.workers {
             let builder = thread::Builder::new().name("smol".to_owned());
+            let pins = pins.clone();
             let body = move || {
-                pin_to(cpu);
+                pins.pin();
                 executor.run_for_ever();
             };
             builder.spawn(body).map_err(BenchError::Thread)?;

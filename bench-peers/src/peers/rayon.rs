@@ -12,17 +12,16 @@ use corewise_bench::workqueue::runtime::{Runtime, Signal, Spawn};
 use corewise_sync::Unparker;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use crate::peers::pin_to;
+use crate::peers::Pins;
 
 /// The pool.
 #[derive(Clone)]
 pub(crate) struct Rayon(Arc<ThreadPool>);
 
 impl Rayon {
-    pub(crate) fn new(job: &Job) -> Result<Rayon, BenchError> {
-        let cpu = job.worker_cpu;
+    pub(crate) fn new(job: &Job, pins: Pins) -> Result<Rayon, BenchError> {
         let builder = ThreadPoolBuilder::new().num_threads(job.workers);
-        let pool = builder.start_handler(move |_| pin_to(cpu)).build();
+        let pool = builder.start_handler(move |_| pins.pin()).build();
         let pool = pool.map_err(|error| BenchError::Thread(std::io::Error::other(error)))?;
         Ok(Rayon(Arc::new(pool)))
     }

@@ -11,17 +11,16 @@ use corewise_bench::workqueue::runtime::{Runtime, Signal, Spawn};
 use corewise_sync::Unparker;
 use tokio::runtime::{Builder, Handle};
 
-use crate::peers::pin_to;
+use crate::peers::Pins;
 
 /// The runtime; `IN_PLACE`: how it is told that a task blocks. It lives as long as the process.
 #[derive(Clone)]
 pub(crate) struct Tokio<const IN_PLACE: bool>(Handle);
 
 impl<const IN_PLACE: bool> Tokio<IN_PLACE> {
-    pub(crate) fn new(job: &Job) -> Result<Self, BenchError> {
-        let cpu = job.worker_cpu;
+    pub(crate) fn new(job: &Job, pins: Pins) -> Result<Self, BenchError> {
         let mut builder = Builder::new_multi_thread();
-        builder.worker_threads(job.workers).on_thread_start(move || pin_to(cpu));
+        builder.worker_threads(job.workers).on_thread_start(move || pins.pin());
         let runtime = builder.build().map_err(BenchError::Thread)?;
         let handle = runtime.handle().clone();
         std::mem::forget(runtime);

@@ -5,6 +5,7 @@ use corewise_bench::workqueue::job::{Effort, Job};
 use corewise_topology::CpuSet;
 
 use crate::arguments::Options;
+use crate::peers::PINNED;
 use crate::workqueue::programs::Tool;
 
 /// Ours, in all tables and headlines.
@@ -19,8 +20,10 @@ pub(crate) const FORK_JOIN_POOL: &str = "java-forkjoinpool";
 /// What an idle worker does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Idle {
-    /// It sleeps, after a moment at most.
+    /// It sleeps.
     Sleeps,
+    /// It spins and yields for some microseconds, and then sleeps.
+    Hesitates,
     /// It spins for a good while first.
     Spins,
 }
@@ -42,7 +45,7 @@ const fn runtime(name: &'static str, tool: Tool, idle: Idle, second: bool) -> Ru
 }
 
 /// Everybody.
-pub(crate) const RUNTIMES: [Runtime; 13] = [
+pub(crate) const RUNTIMES: [Runtime; 17] = [
     runtime(OURS, Tool::Rust, Idle::Sleeps, false),
     runtime(OURS_SPAWN, Tool::Rust, Idle::Sleeps, true),
     runtime(FUTEX, Tool::Rust, Idle::Sleeps, false),
@@ -51,39 +54,58 @@ pub(crate) const RUNTIMES: [Runtime; 13] = [
     runtime("rayon", Tool::Rust, Idle::Spins, false),
     runtime("async-executor-static", Tool::Rust, Idle::Sleeps, false),
     runtime("async-executor", Tool::Rust, Idle::Sleeps, true),
-    runtime("crossbeam", Tool::Rust, Idle::Sleeps, false),
+    runtime("crossbeam", Tool::Rust, Idle::Hesitates, false),
     runtime("tbb", Tool::Tbb, Idle::Spins, false),
     runtime("go-channel", Tool::Go, Idle::Sleeps, false),
     runtime("go-goroutine", Tool::Go, Idle::Sleeps, true),
     runtime(FORK_JOIN_POOL, Tool::Java, Idle::Sleeps, false),
+    // Only where they are asked for by their names.
+    runtime("tokio-pinned", Tool::Rust, Idle::Sleeps, true),
+    runtime("rayon-pinned", Tool::Rust, Idle::Spins, true),
+    runtime("async-executor-static-pinned", Tool::Rust, Idle::Sleeps, true),
+    runtime("crossbeam-pinned", Tool::Rust, Idle::Hesitates, true),
 ];
 
 impl Runtime {
     /// Whether it has a way of its own to run this case.
     fn takes(&self, case: Case) -> bool {
+        let name = self.name.strip_suffix(PINNED).unwrap_or(self.name);
         match case {
             Case::KernelTest { inline } => {
-                !inline && !matches!(self.name, OURS_SPAWN | FUTEX | "tokio-block-in-place")
+                !inline && !matches!(name, OURS_SPAWN | FUTEX | "tokio-block-in-place")
             }
             Case::Storm { items: Items::Reused, .. }
             | Case::Oversubscribed { items: Items::Reused } => {
-                matches!(self.name, OURS | "crossbeam" | "go-channel")
+                matches!(name, OURS | "crossbeam" | "go-channel")
             }
             Case::Storm { .. } | Case::Oversubscribed { .. } | Case::Inside | Case::Fan => {
-                !matches!(self.name, FUTEX | "tokio-block-in-place")
+                !matches!(name, FUTEX | "tokio-block-in-place")
             }
             Case::PingPong { placement, .. } => {
-                !matches!(self.name, OURS_SPAWN | "tokio-block-in-place")
-                    && (placement == Placement::Free || self.name != "go-goroutine")
+                !matches!(name, OURS_SPAWN | "tokio-block-in-place")
+                    && (placement == Placement::Free || name != "go-goroutine")
             }
             Case::Mix { hint: true, .. } => {
-                !matches!(self.name, OURS_SPAWN | FUTEX | "rayon" | "crossbeam" | "tbb")
+                !matches!(name, OURS_SPAWN | FUTEX | "rayon" | "crossbeam" | "tbb")
             }
             Case::Mix { .. } | Case::Idle => {
-                !matches!(self.name, OURS_SPAWN | FUTEX | "tokio-block-in-place")
+                !matches!(name, OURS_SPAWN | FUTEX | "tokio-block-in-place")
             }
             _ => false,
         }
+    }
+}
+
+impl Runtime {
+    fn is_asked_for(&self, options: &Options) -> bool {
+        let begins = |word: &String| self.name.starts_with(&**word);
+        if self.name.ends_with(PINNED) {
+            return options.peers.iter().any(|word| word == self.name);
+        }
+        if matches!(self.name, OURS | FUTEX) || options.peers.iter().any(begins) {
+            return true;
+        }
+        options.peers.is_empty() && !(options.quick && self.second)
     }
 }
 
@@ -167,10 +189,6 @@ fn chosen(words: &[String], name: &str) -> bool {
     words.is_empty() || words.iter().any(fits)
 }
 
-fn any_begins(beginnings: &[String], name: &str) -> bool {
-    beginnings.is_empty() || beginnings.iter().any(|beginning| name.starts_with(&**beginning))
-}
-
 /// A run that keeps a whole call with a dozen runtimes within its time: many short runs say more
 /// than a few long ones.
 fn job(case: Case, name: &str, cpus: &CpuSet, options: &Options) -> Job {
@@ -243,6 +261,10 @@ mod tests {
         let groups = cells_of(&options);
         let names: Vec<&str> = groups[0].iter().map(|cell| cell.job.runtime.as_str()).collect();
         assert_eq!(names, [OURS, "go-channel", "go-goroutine"]);
+        let pinned = Options { peers: vec!["crossbeam-pinned".to_owned()], ..options.clone() };
+        assert_eq!(cells_of(&pinned)[0].len(), 2, "ours and that one");
+        let all = cells_of(&Options::default());
+        assert!(all.iter().flatten().all(|cell| !cell.job.runtime.ends_with(PINNED)));
         assert_eq!(groups.len(), 1, "a case's whole name is that case");
         let named = |word: &str| {
             let workloads = vec![word.to_owned()];

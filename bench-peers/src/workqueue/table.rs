@@ -69,8 +69,13 @@ fn table(text: &mut String, records: &[Record]) {
     text.push('\n');
     for (name, _) in rows {
         let Some(first) = of(name, columns[0]) else { continue };
-        let spins = RUNTIMES.iter().any(|r| r.name == name && r.idle == Idle::Spins);
-        let label = format!("  {name}{}", if spins { " (spins)" } else { "" });
+        let idle = RUNTIMES.iter().find(|runtime| runtime.name == name).map(|r| r.idle);
+        let mark = match idle {
+            Some(Idle::Spins) => " (spins)",
+            Some(Idle::Hesitates) => " (spins a bit)",
+            _ => "",
+        };
+        let label = format!("  {name}{mark}");
         let value = format!(
             "{} [{}..{}]",
             shown(first.median, &first.unit),
