@@ -139,10 +139,7 @@ pub(crate) fn cells(options: &Options, cpus: &CpuSet) -> Vec<Vec<Cell>> {
             let group: Vec<Cell> = RUNTIMES
                 .iter()
                 .filter(|runtime| runtime.takes(case) && (!mimalloc || native(runtime)))
-                .filter(|runtime| !(options.quick && runtime.second))
-                .filter(|runtime| {
-                    matches!(runtime.name, OURS | FUTEX) || any_begins(&options.peers, runtime.name)
-                })
+                .filter(|runtime| runtime.is_asked_for(options))
                 .map(|runtime| Cell {
                     case: name.clone(),
                     job: job(case, runtime.name, cpus, options),
