@@ -92,6 +92,15 @@ impl CaseName {
 
 /// The case of records that sum a call up.
 pub const HEADLINE: &str = "headline";
+/// The case of further ratios, which nobody agreed on.
+pub const BESIDE: &str = "beside";
+/// The case of the 95 % intervals of the ratios: `min` and `max` are its ends.
+pub const INTERVAL: &str = "interval95";
+
+/// Whether records of this case sum a call up: what isn't a workload.
+pub fn sums_up(case: &str) -> bool {
+    [HEADLINE, BESIDE, INTERVAL].contains(&case)
+}
 
 /// A metric's name, taken apart: `call_p95` is percentile 95 of `call`.
 #[derive(Debug, Clone, Copy, PartialEq)]

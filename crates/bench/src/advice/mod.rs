@@ -69,8 +69,8 @@ impl Advice {
 }
 
 /// What the values of Corewise's scopes say. Other variants than `corewise`, and cases without a
-/// scope, are left out; so are metrics other than rates, medians and 99th percentiles. `seed` is
-/// that of the intervals.
+/// scope, are left out; so are metrics by which nobody would choose a scope. `seed` is that of the
+/// intervals.
 pub fn advise(layout: &Layout, series: &[Series], seed: u64) -> Advice {
     let questions = questions(layout, series, seed);
     words::advice(layout, &questions)
@@ -100,8 +100,16 @@ fn questions(layout: &Layout, series: &[Series], seed: u64) -> Vec<Question> {
     gathered.into_iter().map(|(question, values)| question.answer(layout, &values, seed)).collect()
 }
 
-/// Whether somebody would choose a scope by this metric.
+/// Whether somebody would choose a scope by this metric. In a ping-pong and at a fixed rate, how many
+/// items were done says nothing that the latency doesn't.
 fn decides(series: &Series) -> bool {
-    let percentile = MetricName::of(&series.metric).percentile;
-    series.unit.ends_with("/s") || percentile.is_some_and(|p| p == 50.0 || p == 99.0)
+    let is_rate = series.unit.ends_with("/s");
+    let MetricName { stem, percentile } = MetricName::of(&series.metric);
+    match series.case.split('/').next() {
+        Some("kernel_test") => is_rate || (stem == "call" && percentile == Some(50.0)),
+        Some("storm" | "oversubscribed" | "inside") => is_rate,
+        Some("fan") => stem == "makespan" && percentile == Some(50.0),
+        Some("pingpong" | "mix") => percentile.is_some_and(|p| p == 50.0 || p == 99.0),
+        _ => is_rate || percentile.is_some_and(|p| p == 50.0 || p == 99.0),
+    }
 }

@@ -52,7 +52,7 @@ fn a_clear_winner_is_named_with_its_call_and_its_size() {
 
 #[test]
 fn what_was_measured_in_one_place_only_is_no_comparison() {
-    let mut series = rates("pingpong/same", 8, &[("cpu", 1e6)]);
+    let mut series = rates("inside", 8, &[("cpu", 1e6)]);
     series.extend(rates("kernel_test", 8, &[("cache_shard", 1e6), ("cpu", 2.05e6)]));
     let advice = advise(&large(), &series, 1);
     assert!(advice.lead.contains("cache_shard (the default) in 1 of 1 comparison, by 2.0"));
@@ -77,6 +77,15 @@ fn lower_times_are_better() {
     let advice = advise(&large(), &series, 1);
     assert!(advice.lead.starts_with("Use cpu: "), "{}", advice.lead);
     assert!(advice.findings[0].contains("cpu served best, 2.0"), "{}", advice.findings[0]);
+}
+
+#[test]
+fn at_a_fixed_rate_the_rate_decides_nothing() {
+    for workload in ["mix/50", "pingpong/free/hot", "idle"] {
+        let decides = workload == "idle";
+        let series = rates(workload, 8, &[("cache_shard", 1e6), ("cpu", 2.05e6)]);
+        assert_eq!(advise(&large(), &series, 1).lead.starts_with("Use cpu"), decides);
+    }
 }
 
 #[test]
@@ -117,11 +126,11 @@ fn a_default_that_is_ahead_says_of_whom() {
 #[test]
 fn better_here_and_worse_there_is_told_as_a_choice() {
     let mut series = rates("storm/boxed", 8, &[("cache_shard", 1e6), ("cpu", 2.05e6)]);
-    series.extend(rates("mix/hint", 8, &[("cache_shard", 2.05e6), ("cpu", 1e6)]));
+    series.extend(rates("inside", 8, &[("cache_shard", 2.05e6), ("cpu", 1e6)]));
     let advice = advise(&large(), &series, 1);
     assert!(advice.lead.starts_with("It depends"), "{}", advice.lead);
-    assert!(advice.lead.contains("in storm/boxed items_per_second 2.0"), "{}", advice.lead);
-    assert!(advice.lead.contains("worse in mix/hint items_per_second 2.0"), "{}", advice.lead);
+    assert!(advice.lead.contains("in 1 of 2 comparisons (storm/boxed)"), "{}", advice.lead);
+    assert!(advice.lead.contains("and worse in 1 (inside)"), "{}", advice.lead);
 }
 
 #[test]

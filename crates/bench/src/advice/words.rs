@@ -5,6 +5,7 @@ use corewise_topology::{AffinityScope, DEFAULT_SHARD_SIZE};
 use crate::advice::question::{Against, Question, Verdict};
 use crate::advice::{Advice, LEAST_ROUNDS, Layout};
 use crate::names::Place;
+use crate::report::show;
 
 /// So many CPUs can't show what sharding is for.
 const FEW_CPUS: usize = 4;
@@ -126,12 +127,15 @@ fn chance_note(questions: &[Question], found: usize) -> &'static str {
 /// It is better here and worse there.
 fn choose(questions: &[Question], mixed: &Tally, reference: Place) -> String {
     format!(
-        "It depends on what a queue is for. {} did better than {} beyond the noise in {}, and worse \
-         in {}. For a queue of the first kind: {} Leave the others as they are.",
+        "It depends on what a queue is for. Beyond the noise, {} did better than {} in {} of {} ({}), \
+         and worse in {} ({}). For a queue of the first kind: {} Leave the others as they are.",
         mixed.place,
         named(reference),
-        list_of(questions, &mixed.better, mixed.place),
-        list_of(questions, &mixed.worse, mixed.place),
+        mixed.better.len(),
+        count(compared(questions), "comparison"),
+        list_of(questions, &mixed.better),
+        mixed.worse.len(),
+        list_of(questions, &mixed.worse),
         how(mixed.place),
     )
 }
@@ -208,7 +212,7 @@ fn finding(question: &Question) -> Option<String> {
         Verdict::Noise => {
             let worse = question.others.iter().filter(|a| a.verdict == Verdict::Worse);
             let worse: Vec<String> = worse
-                .map(|a| format!("{} ({:.2} times)", a.place, 1.0 / a.ratio.summary.median))
+                .map(|a| format!("{} ({} times)", a.place, ratio(1.0 / a.ratio.summary.median)))
                 .collect();
             if worse.is_empty() {
                 return None;
@@ -302,16 +306,14 @@ fn how(place: Place) -> String {
     }
 }
 
-/// `storm/boxed items_per_second (1.42 times)` for each.
-fn list_of(questions: &[Question], which: &[usize], place: Place) -> String {
-    let told: Vec<String> = which
-        .iter()
-        .filter_map(|&n| {
-            let ratio = questions[n].against(place)?.ratio.summary.median;
-            let size = if ratio >= 1.0 { ratio } else { 1.0 / ratio };
-            Some(format!("{} {:.2} times", about(&questions[n]), size))
-        })
-        .collect();
+/// The workloads of these questions, each once.
+fn list_of(questions: &[Question], which: &[usize]) -> String {
+    let mut told: Vec<String> = Vec::new();
+    for &n in which {
+        if !told.contains(&questions[n].workload) {
+            told.push(questions[n].workload.clone());
+        }
+    }
     join(&told)
 }
 
@@ -319,16 +321,21 @@ fn list_of(questions: &[Question], which: &[usize], place: Place) -> String {
 fn range_of(questions: &[Question], which: &[usize], place: Place) -> String {
     let against = which.iter().filter_map(|&n| questions[n].against(place));
     let ratios = against.map(|against| against.ratio.summary.median);
-    let (least, most) = ratios
-        .fold((f64::INFINITY, 0.0_f64), |(least, most), ratio| (least.min(ratio), most.max(ratio)));
+    let (least, most) =
+        ratios.fold((f64::INFINITY, 0.0_f64), |(least, most), one| (least.min(one), most.max(one)));
     match most - least < 0.005 {
-        true => format!("{least:.2} times"),
-        false => format!("{least:.2} to {most:.2} times"),
+        true => format!("{} times", ratio(least)),
+        false => format!("{} to {} times", ratio(least), ratio(most)),
     }
 }
 
-fn times(ratio: f64) -> String {
-    format!("{ratio:.2} times as good as")
+fn times(of: f64) -> String {
+    format!("{} times as good as", ratio(of))
+}
+
+/// Three digits.
+fn ratio(of: f64) -> String {
+    show(of, "ratio")
 }
 
 /// The ends of the interval; turned over where the ratio is.
@@ -336,7 +343,7 @@ fn interval(against: &Against, over: bool) -> String {
     let ratio = &against.ratio;
     let (low, high) =
         if over { (1.0 / ratio.high, 1.0 / ratio.low) } else { (ratio.low, ratio.high) };
-    format!("{low:.2} to {high:.2}")
+    format!("{} to {}", self::ratio(low), self::ratio(high))
 }
 
 fn count(n: usize, what: &str) -> String {

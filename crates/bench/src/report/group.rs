@@ -3,7 +3,7 @@
 use corewise_timeline::markup::printable;
 
 use super::about;
-use crate::names::{Better, CaseName, HEADLINE, MetricName, Place};
+use crate::names::{BESIDE, Better, CaseName, HEADLINE, INTERVAL, MetricName, Place, sums_up};
 use crate::record::Record;
 
 /// Which program wrote a record. Figures of two programs never share an axis: they were measured at
@@ -78,6 +78,20 @@ impl Mark<'_> {
 }
 
 impl Block<'_> {
+    /// Whether a picture of it says more than a number: what hardly differs, or what another figure
+    /// of the block says too, stands in a table only.
+    pub(super) fn draws(&self, figure: &Figure<'_>) -> bool {
+        let has = |stem| self.figures.iter().any(|figure| figure.stem == stem);
+        let told = match figure.stem.as_str() {
+            "threads" | "peak_rss" | "voluntary_switches" | "allocations_per_item" => true,
+            "cpu_seconds" => has("cpu_per_item"),
+            // The rate is fixed, or follows from the latency.
+            "items_per_second" => has("short") || (has("latency") && !has("call")),
+            _ => false,
+        };
+        !told && figure.records().count() > 1
+    }
+
     /// Whether both programs measured it.
     pub(super) fn has_both(&self) -> bool {
         let has = |source| self.figures.iter().any(|figure| figure.source == source);
@@ -88,13 +102,6 @@ impl Block<'_> {
 impl Figure<'_> {
     pub(super) fn better(&self) -> Better {
         Better::of_unit(self.unit)
-    }
-
-    /// Whether a picture says more than a number: costs that hardly differ stand in tables only.
-    pub(super) fn is_drawn(&self) -> bool {
-        let marks: usize = self.rows.iter().map(|row| row.marks.len()).sum();
-        let told = ["threads", "peak_rss", "voluntary_switches", "allocations_per_item"];
-        marks > 1 && !told.contains(&self.stem.as_str())
     }
 
     /// Peers stand with the best first; scopes keep their order, from the finest to the coarsest.
@@ -113,9 +120,25 @@ impl Figure<'_> {
     }
 }
 
-/// The headlines of both programs, in their order.
-pub(super) fn headlines<'r>(own: &'r [Record], peers: &'r [Record]) -> Vec<&'r Record> {
-    own.iter().chain(peers).filter(|record| record.case == HEADLINE).collect()
+/// A ratio that sums a call up, with its interval where there is one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Headline<'r> {
+    pub(super) record: &'r Record,
+    pub(super) interval: Option<&'r Record>,
+}
+
+/// The headlines of both programs in their order, and behind them what stands beside.
+pub(super) fn headlines<'r>(own: &'r [Record], peers: &'r [Record]) -> Vec<Headline<'r>> {
+    let mut found = Vec::new();
+    for case in [HEADLINE, BESIDE] {
+        for records in [own, peers] {
+            found.extend(records.iter().filter(|record| record.case == case).map(|record| {
+                let of = |other: &&Record| other.case == INTERVAL && other.metric == record.metric;
+                Headline { record, interval: records.iter().find(of) }
+            }));
+        }
+    }
+    found
 }
 
 /// All other records, in the order in which their cases and metrics came first. Figures of the same
@@ -124,7 +147,7 @@ pub(super) fn sections<'r>(own: &'r [Record], peers: &'r [Record]) -> Vec<Sectio
     let mut sections: Vec<Section<'_>> = Vec::new();
     let own = own.iter().map(|record| (Source::Own, record));
     let peers = peers.iter().map(|record| (Source::Peers, record));
-    for (source, record) in own.chain(peers).filter(|(_, record)| record.case != HEADLINE) {
+    for (source, record) in own.chain(peers).filter(|(_, record)| !sums_up(&record.case)) {
         let case = CaseName::of(&record.case);
         let workload = case.workload.split('/').next().unwrap_or_default();
         let section = find_or_push(

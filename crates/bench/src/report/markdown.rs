@@ -21,7 +21,7 @@ use std::path::Path;
 
 use super::group::{self, Source};
 use super::number::show;
-use crate::names::{Better, CaseName, HEADLINE};
+use crate::names::{Better, CaseName, HEADLINE, sums_up};
 use crate::record::Record;
 
 const BEGIN: &str = "<!-- results: ";
@@ -222,11 +222,12 @@ fn shown(record: &Record) -> String {
 
 /// Which program wrote the records: only `bench-peers` has others than Corewise and its yardsticks.
 fn source(records: &[Record]) -> Source {
-    let peers = records
-        .iter()
-        .filter(|record| record.case != HEADLINE)
-        .any(|record| !["corewise", "before", "futex"].contains(&record.variant.as_str()));
-    if peers { Source::Peers } else { Source::Own }
+    let own = ["corewise", "before", "futex"];
+    let mut workloads = records.iter().filter(|record| !sums_up(&record.case));
+    match workloads.all(|record| own.contains(&record.variant.as_str())) {
+        true => Source::Own,
+        false => Source::Peers,
+    }
 }
 
 #[cfg(test)]

@@ -120,12 +120,15 @@ fn with_code(text: &str) -> Markup {
 }
 
 fn headlines(page: &Page<'_>) -> Markup {
-    let records = group::headlines(page.records, page.peers);
+    let headlines = group::headlines(page.records, page.peers);
     html! {
-        @if !records.is_empty() {
+        @if !headlines.is_empty() {
             section aria-labelledby="headlines" {
                 h2 id="headlines" { "Headlines" }
-                p { "Ratios of pairs of runs of one call." }
+                p {
+                    "Ratios of pairs of runs of one call. The interval holds the true median in 95 of \
+                     100 such calls; one that holds 1 shows no difference."
+                }
                 (scroll("Headlines", html! {
                     table {
                         thead { tr {
@@ -134,12 +137,16 @@ fn headlines(page: &Page<'_>) -> Markup {
                             th.n scope="col" { "Least" }
                             th.n scope="col" { "Most" }
                             th.n scope="col" { "Runs" }
+                            th.n scope="col" { "95 % interval" }
                             th scope="col" { "Read as" }
                         } }
-                        tbody { @for record in &records { tr {
-                            th scope="row" { (record.metric) }
-                            (numbers(record))
-                            td { (Better::of_headline(record).map_or("", Better::words)) }
+                        tbody { @for headline in &headlines { tr {
+                            th scope="row" { (headline.record.metric) }
+                            (numbers(headline.record))
+                            td.n { @if let Some(interval) = headline.interval {
+                                (value(interval.min, interval)) " to " (value(interval.max, interval))
+                            } }
+                            td { (Better::of_headline(headline.record).map_or("", Better::words)) }
                         } } }
                     }
                 }))
@@ -176,7 +183,7 @@ fn workload(section: &Section<'_>, n: usize) -> Markup {
 }
 
 fn case(block: &Block<'_>, id: &str) -> Markup {
-    let (drawn, told): (Vec<_>, Vec<_>) = block.figures.iter().partition(|f| f.is_drawn());
+    let (drawn, told): (Vec<_>, Vec<_>) = block.figures.iter().partition(|f| block.draws(f));
     let both = if block.has_both() { "charts both" } else { "charts" };
     html! {
         section.case aria-labelledby=(id) {
@@ -244,14 +251,19 @@ fn table(figures: &[&Figure<'_>], whose: bool) -> Markup {
     }
 }
 
-/// The cells of a record's numbers: rounded for people, whole for programs.
+/// The cells of a record's numbers.
 fn numbers(record: &Record) -> Markup {
     html! {
         @for value in [record.median, record.min, record.max] {
-            td.n { data value=(value) { (show(value, &record.unit)) } }
+            td.n { (self::value(value, record)) }
         }
         td.n { (record.runs) }
     }
+}
+
+/// A value of a record: rounded for people, whole for programs.
+fn value(value: f64, record: &Record) -> Markup {
+    html! { data value=(value) { (show(value, &record.unit)) } }
 }
 
 /// What may be wider than a narrow screen, in a box that scrolls, also by the keyboard.

@@ -189,6 +189,24 @@ fn each_picture_has_a_title_a_description_and_a_table_behind_it() {
 }
 
 #[test]
+fn what_sums_a_call_up_stands_in_one_table_with_its_intervals() {
+    let ratio = |case, metric, median| record(case, "corewise", metric, "ratio", median);
+    let peers = [
+        ratio("interval95", "storm_boxed_vs_tokio", 7.5),
+        ratio("beside", "storm_boxed_vs_tokio", 7.0),
+        ratio("headline", "inside_vs_best_peer", 1.5),
+    ];
+    let html = page(&[], &peers);
+    check(&html);
+    let table = html.split("<tbody>").nth(1).unwrap().split("</tbody>").next().unwrap();
+    let rows: Vec<&str> = table.split("<tr>").skip(1).collect();
+    assert_eq!(rows.len(), 2);
+    assert!(rows[0].contains("inside_vs_best_peer") && rows[1].contains("storm_boxed_vs_tokio"));
+    assert!(rows[1].contains(">6.75</data> to <data value=\"9\">9.00</data>"), "{}", rows[1]);
+    assert!(!html.contains("interval95"), "it is no workload");
+}
+
+#[test]
 fn long_and_hostile_names_are_cut_in_pictures_and_whole_in_tables() {
     let name = format!("{}<script>alert(1)</script>\u{202e}\"'&", "a very long name ".repeat(20));
     let own = of_variant(&format!("{name}/cpu"), &name, 1.0);
