@@ -103,6 +103,7 @@ Examples:
   corewise bench --quick
   corewise bench workqueue --rounds 20 --workload storm --workload kernel_test
   corewise bench workqueue --json > bench.json
+  corewise bench workqueue --report bench.html
 
 Exit codes: 0 success, 1 failure, 2 wrong usage.";
 
@@ -279,6 +280,12 @@ pub(crate) struct Bench {
     /// Only this workload, such as kernel_test, storm or storm/boxed; may be given again
     #[arg(long, value_name = "WORKLOAD", value_parser = workload)]
     pub(crate) workload: Vec<String>,
+    /// Draw the run into FILE as one HTML page, with the advice and every figure
+    #[arg(long, value_name = "FILE.html")]
+    pub(crate) report: Option<PathBuf>,
+    /// Show beside it what 'bench-peers workqueue --out FILE' measured
+    #[arg(long, value_name = "FILE.json", requires = "report")]
+    pub(crate) peers: Option<PathBuf>,
     /// Do one run, and print its line: how this program starts itself
     #[arg(long, value_name = "WORD", num_args = 1.., hide = true, exclusive = true)]
     pub(crate) run: Vec<String>,

@@ -2,6 +2,8 @@
 //!
 //! Every run is a process of its own: this program, started again with `--run` and the run's words.
 
+mod facts;
+mod page;
 mod progress;
 mod table;
 
@@ -23,6 +25,7 @@ use corewise_bench::workqueue::suite::{self, SHARD_SIZES};
 use crate::args;
 use crate::exit::Failure;
 use crate::screen::{self, TITLE, styled};
+use page::Report;
 use progress::Progress;
 
 // Runs that count allocations do so here; for all else it is the system's allocator, behind a flag
@@ -51,7 +54,13 @@ pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
     if !args.run.is_empty() {
         return one(&args.run);
     }
+    let report = args.report.as_deref().map(|path| Report::new(path, args.peers.as_deref()));
+    let report = report.transpose()?;
     let measured = measure(args)?;
+    // First: whoever closes the pipe that reads the tables has their report.
+    if let Some(report) = &report {
+        report.write("workqueue", &measured)?;
+    }
     let mut out = anstream::stdout().lock();
     if args.json {
         out.write_all(to_json(&measured.records).as_bytes())?;

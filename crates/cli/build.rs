@@ -1,0 +1,26 @@
+//! Tells the program which commit it was built from: results without a commit are worth little.
+#![allow(clippy::print_stdout)]
+
+use std::path::Path;
+use std::process::Command;
+
+fn main() {
+    // All that the program is made of; with the log of HEAD, which a commit changes.
+    println!("cargo::rerun-if-changed=..");
+    println!("cargo::rerun-if-changed=../../Cargo.lock");
+    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"])
+        && Path::new(&log).exists()
+    {
+        println!("cargo::rerun-if-changed={log}");
+    }
+    // No tags: a name that never moves.
+    let commit = git(&["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]);
+    println!("cargo::rustc-env=COREWISE_COMMIT={}", commit.unwrap_or_default());
+}
+
+/// What git says; nothing where there is no git, or no repository.
+fn git(args: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(args).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned())
+}
