@@ -11,7 +11,8 @@ use corewise_sync::inbox::Node;
 use corewise_sync::thread;
 
 use crate::error::shielded;
-use crate::item::{Header, Job, Queued, Running, drop_item};
+use crate::flushers;
+use crate::item::{Header, Job, Queued, Running};
 use crate::link::Ticket;
 use crate::work_state::Snapshot;
 
@@ -96,33 +97,30 @@ impl Header {
     }
 
     /// Claims the pending instance where it lies in its pool and `wanted` says so, for a waiter that
-    /// would rather run it than wait. One that isn't wanted keeps its place in the list; but a worker
-    /// whose turn for it comes during the look passes on to the next item, which so starts first.
+    /// would rather run it than wait. While `wanted` looks at it the instance may start, but not end. It
+    /// is brief, takes no lock and calls no code of the user's: who ends the instance waits for it.
     pub(crate) fn claim_if(&self, wanted: impl FnOnce(&Job) -> bool) -> Option<Claimed> {
-        // Look.
-        let now = self.state.snapshot();
-        if !now.pending() || now.running() || now.claimed() {
+        let in_pool = |seq| matches!(self.place(seq), Place::Pushed | Place::Listed);
+        // Peek.
+        let seq = loop {
+            let now = self.state.snapshot();
+            if !now.pending() || now.running() || now.claimed() || !in_pool(now.seq()) {
+                return None;
+            }
+            if self.state.peek(now) {
+                break now.seq();
+            }
+        };
+        // It may have been put elsewhere before Peek, but not after. SAFETY: it was placed, so the slot
+        // is filled, and nobody writes it while we look.
+        let taken = in_pool(seq) && wanted(unsafe { self.job() });
+        if !taken {
+            // LookAway.
+            self.state.look_away();
             return None;
         }
-        if !matches!(self.place(now.seq()), Place::Pushed | Place::Listed) {
-            return None;
-        }
-        // Claim.
-        if !self.state.claim(now) {
-            return None;
-        }
-        // SAFETY: the slot is filled, and the claim is ours.
-        if wanted(unsafe { self.job() }) {
-            return Some(self.detach(now));
-        }
-        let claimed = Claimed(NonNull::from(self));
-        let home = claimed.job().ticket.as_ref();
-        match home.map(Ticket::home) {
-            Some((group, pool, stripe)) => group.give_back(pool, stripe, claimed),
-            // Only in models of a pool alone, which nobody claims from.
-            None => drop(claimed),
-        }
-        None
+        // Claim, or LookAway.
+        self.state.claim_looked_at().then(|| self.detach(self.state.snapshot()))
     }
 
     /// Takes the instance that the caller has just claimed out of the container that it lies in.
@@ -186,7 +184,7 @@ impl Claimed {
     /// Ends the instance as if it had never been queued: who flushes it goes on, the item itself isn't
     /// told.
     pub(crate) fn refuse(self) {
-        self.end(|_| ());
+        self.end(false);
     }
 
     /// Ends the instance without running it: whoever waits for it is told.
@@ -200,19 +198,19 @@ impl Claimed {
         // SAFETY: the slot is filled and ours; the copy is kept only where the slot then counts as
         // empty.
         let job = unsafe { self.header().copy_job() };
-        let seq = self.header().state.run_claimed();
+        let runs = self.header().state.run_claimed();
         mem::forget(self);
         // SAFETY: the instance runs, so nobody takes the job out of the slot again.
-        seq.map(|seq| Running { job: unsafe { job.assume_init() }, seq })
+        runs.then(|| Running { job: unsafe { job.assume_init() } })
     }
 
     /// Starts the instance that `finish` left to its caller, which still runs the item.
     pub(crate) fn restart(self) -> Running {
         // SAFETY: the slot is filled and ours, and counts as empty from `restart` on.
         let job = unsafe { self.header().copy_job().assume_init() };
-        let seq = self.header().state.restart();
+        self.header().state.restart();
         mem::forget(self);
-        Running { job, seq }
+        Running { job }
     }
 
     /// Gives the claim up: the caller is about to put the instance into a container. Until it lies
@@ -228,13 +226,6 @@ impl Claimed {
         queued
     }
 
-    /// Ends the claim of an instance that was never taken out of its container; under that one's
-    /// lock.
-    pub(crate) fn stay(self) {
-        self.header().state.unclaim();
-        mem::forget(self);
-    }
-
     /// Back into the list of the pool that it was queued on.
     pub(crate) fn requeue(self) {
         let home = self.job().ticket.as_ref().map(Ticket::home);
@@ -248,42 +239,56 @@ impl Claimed {
 }
 
 impl Claimed {
-    fn end(self, tell: impl FnOnce(&Job)) {
-        // SAFETY: the slot is filled and ours; it counts as empty from `cancel` on.
+    /// Ends the instance; `told`: so that it counts as cancelled.
+    fn end(self, told: bool) {
+        // SAFETY: the slot is filled and ours; it counts as empty from the steps below on.
         let job = unsafe { self.header().copy_job().assume_init() };
-        // From here on `job` alone keeps the header alive.
         mem::forget(self);
-        let ended = job.item.header().cancel();
-        tell(&job);
-        for event in ended {
-            event.complete();
+        let Job { item, ticket, .. } = job;
+        if told && let Some(ticket) = &ticket {
+            ticket.cancelled();
         }
-        drop_item(job.item);
+        let tell = || shielded("cancelling a work item", || item.cancelled());
+        let table = item.header().table;
+        let (last, ended) = if table.once {
+            // As if it ran, so that it stays, and nobody waits for the claim, while the item is told.
+            let alone = item.header().state.run_claimed();
+            debug_assert!(alone, "it is queued once");
+            if told {
+                tell();
+            }
+            let (finished, ended) = item.finish(false);
+            (finished.last, ended)
+        } else {
+            let (last, ended) = item.cancel();
+            // One that its state word kept may be gone; such items have nobody to tell.
+            if told && table.is_counted() {
+                tell();
+            }
+            (last, ended)
+        };
+        flushers::wake(ended);
+        if let Some(hold) = table.hold(item, last) {
+            hold.release();
+        }
         // Last: after a flush of the queue the instance is over in every respect.
-        drop(job.ticket);
+        drop(ticket);
     }
 }
 
 impl Drop for Claimed {
     fn drop(&mut self) {
-        let tell = |job: &Job| {
-            if let Some(ticket) = &job.ticket {
-                ticket.cancelled();
-            }
-            shielded("cancelling a work item", || job.item.cancelled());
-        };
-        Claimed(self.0).end(tell);
+        Claimed(self.0).end(true);
     }
 }
 
 #[cfg(loom)]
 impl Header {
-    /// A broken end of a [`Header::claim_if`] that doesn't want the item: it doesn't look whether a
-    /// worker let go of it meanwhile.
-    pub(crate) fn look_at_and_leave(&self) {
-        let now = self.state.snapshot();
-        if now.pending() && !now.claimed() && self.state.claim(now) {
-            Claimed(NonNull::from(self)).stay();
+    /// For models that have to fail: touches the slot as its next queuer does, as soon as the item has
+    /// started, and doesn't wait for those who look.
+    pub(crate) fn fill_hastily(&self) {
+        if !self.state.snapshot().pending() {
+            self.fill_nothing();
         }
     }
 

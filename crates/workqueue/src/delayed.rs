@@ -61,9 +61,9 @@ impl Workqueue {
         site: &'static Location<'static>,
     ) -> bool {
         if delay.is_zero() {
-            return self.submit(place, &work.inner, site);
+            return self.submit(place, work, site);
         }
-        if self.is_closed() || !work.inner.header.state.pend() {
+        if self.is_closed() || !work.header().state.pend() {
             return false;
         }
         let item = work.hold();
@@ -84,7 +84,7 @@ impl Workqueue {
         site: &'static Location<'static>,
     ) -> bool {
         loop {
-            if let Some(mut claimed) = work.inner.header.claim() {
+            if let Some(mut claimed) = work.header().claim() {
                 claimed.with_job(|job| job.site = site);
                 self.replace(place, work, delay, claimed);
                 return true;
@@ -140,11 +140,11 @@ impl Work {
     /// was an instance to wait for. May block.
     #[track_caller]
     pub fn flush_delayed(&self) -> bool {
-        let header = &self.inner.header;
+        let header = self.header();
         let now = header.state.snapshot();
         let mut armed = None;
         if now.pending() && header.place(now.seq()) == claim::Place::Timer {
-            armed = self.inner.timer.lock().take();
+            armed = self.item().timer.lock().take();
         }
         let armed = armed.map(|armed| armed.fire()).is_some();
         // It may have run before the flush looked: it was waited for all the same.

@@ -115,7 +115,7 @@ impl Workqueue {
             me: Weak::clone(me),
         });
         task.queue(false);
-        JoinHandle::new(task)
+        JoinHandle::counted(task)
     }
 }
 

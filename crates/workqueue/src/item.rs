@@ -12,15 +12,16 @@ use std::sync::Arc;
 use crate::around;
 use crate::claim::{Claimed, Place};
 use crate::error::shielded;
+use crate::flushers;
 use crate::link::Ticket;
 use crate::pool::group::Group;
 use crate::pool::publication::{Label, Publication};
-use crate::table::{ItemRef, Table};
-use crate::work_state::{Finished, Seq, WorkState, at_most, long_before};
+use crate::table::{Hold, ItemRef, Table};
+use crate::work_state::{Finished, Seq, WorkState};
+use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::inbox::{Link as Hook, Node};
-use corewise_sync::{Completion, Mutex};
 
 /// What a queued item carries along.
 pub(crate) struct Job {
@@ -60,19 +61,18 @@ pub(crate) struct Header {
     pub(crate) state: WorkState,
     /// A: where the pending instance lies: its number, and in the lowest bits a [`Place`].
     place: AtomicU64,
-    /// P: owned by the holder of `PENDING`, and filled from Fill until the bit is cleared. While it
-    /// is filled a popper may copy its bits, under the lock of the container that the item lies in,
-    /// and the claimant may write it once the item lies in none.
-    job: UnsafeCell<MaybeUninit<Job>>,
     /// P: owned by the inbox or the list that the item is in.
     hook: Hook,
-    /// L: is the lock; guards those who wait, each for the instance of its number.
-    flushers: Mutex<Vec<(Seq, Arc<Completion>)>>,
+    /// P: owned by the holder of `PENDING`, and filled from Fill until the bit is cleared. While it
+    /// is filled a popper may copy its bits, under the lock of the container that the item lies in,
+    /// and a waiter that looks at it; and the claimant may write it once the item lies in none and
+    /// nobody looks.
+    job: UnsafeCell<MaybeUninit<Job>>,
 }
 
 // SAFETY: `job` is written by a queuer between its `pend` and the push, and by a claimant that has
-// the item out of its container; it is read by a popper under the container's lock while nobody has
-// claimed it, and by the claimant. The bits' transitions are acquire/release and the containers have
+// the item out of its container, both once nobody looks; it is read by a popper under the container's
+// lock while nobody has claimed it, by the claimant, and by who looks. The bits' transitions are acquire/release and the containers have
 // locks, so the accesses are ordered (`work_state.md`). A `Job` may move between threads: items are
 // `Send + Sync`, tickets are too.
 unsafe impl Sync for Header {}
@@ -81,21 +81,31 @@ impl Header {
     /// The header of an item that is what the table says.
     #[inline]
     pub(crate) fn new(table: &'static Table) -> Self {
-        Header {
-            table,
-            state: WorkState::new(),
-            place: AtomicU64::new(0),
-            job: UnsafeCell::new(MaybeUninit::uninit()),
-            hook: Hook::new(),
-            flushers: Mutex::new(Vec::new()),
-        }
+        Header::with(table, WorkState::new())
     }
 
     /// The header of an item that is queued once, by who makes it: nobody else ever has it. It is
     /// pending from the beginning.
     #[inline]
     pub(crate) fn alone(table: &'static Table) -> Self {
-        Header { state: WorkState::alone(), ..Header::new(table) }
+        Header::with(table, WorkState::alone())
+    }
+
+    /// The header of an item that is queued once, by who makes it. It is pending from the beginning.
+    #[inline]
+    pub(crate) fn pending(table: &'static Table) -> Self {
+        Header::with(table, WorkState::pending())
+    }
+
+    #[inline]
+    fn with(table: &'static Table, state: WorkState) -> Self {
+        Header {
+            table,
+            state,
+            place: AtomicU64::new(0),
+            hook: Hook::new(),
+            job: UnsafeCell::new(MaybeUninit::uninit()),
+        }
     }
 
     /// The name of the user's function, for reports.
@@ -148,6 +158,7 @@ impl Header {
     /// # Safety
     /// The slot is filled, and nobody else touches it meanwhile.
     pub(crate) unsafe fn with_job<R>(&self, change: impl FnOnce(&mut Job) -> R) -> R {
+        self.state.outwait_lookers();
         // SAFETY: as the caller says.
         self.job.with_mut(|slot| change(unsafe { (*slot).assume_init_mut() }))
     }
@@ -158,78 +169,24 @@ impl Header {
         self.job.with(|_| ());
     }
 
+    /// Lets loom see a write of the slot.
+    #[cfg(loom)]
+    pub(crate) fn fill_nothing(&self) {
+        self.job.with_mut(|_| ());
+    }
+
     /// Fills the job slot.
     ///
     /// # Safety
     /// The caller holds `PENDING`, and has told nobody yet.
+    #[inline]
     unsafe fn put_job(&self, job: Job) {
+        // Somebody may look at the instance before, which runs or has run.
+        self.state.outwait_lookers();
         // SAFETY: until the place says something the queuer is the only one who touches the slot.
         self.job.with_mut(|slot| unsafe {
             (*slot).write(job);
         });
-    }
-
-    /// Waits until the instance queued last has finished; true where there was one to wait for.
-    #[track_caller]
-    pub(crate) fn flush(&self) -> bool {
-        let event = {
-            let mut flushers = self.flushers.lock();
-            // Announced and pushed under the lock: an instance that finishes after the announcement
-            // sees it, and then waits for this lock before it looks for us.
-            let now = self.state.announce_flusher();
-            if !now.pending() && !now.running() {
-                if flushers.is_empty() {
-                    self.state.clear_flushers();
-                }
-                return false;
-            }
-            let event = Arc::new(Completion::new());
-            // Where nothing is pending the instance that runs is the one to wait for. Its number may
-            // be an earlier one than the word has: one that came after was cancelled.
-            let target = if now.pending() { now.seq() } else { long_before(now.seq()) };
-            flushers.push((target, Arc::clone(&event)));
-            event
-        };
-        event.wait();
-        true
-    }
-
-    /// Instance `seq` is over: wakes those who wait for it or for an earlier one.
-    fn wake_flushers(&self, seq: Seq) {
-        let ended = self.flushers_until(seq, &mut self.flushers.lock());
-        for event in ended {
-            event.complete();
-        }
-    }
-
-    /// Takes out those who wait for instance `seq` or for an earlier one.
-    fn flushers_until(
-        &self,
-        seq: Seq,
-        flushers: &mut Vec<(Seq, Arc<Completion>)>,
-    ) -> Vec<Arc<Completion>> {
-        let ended = flushers.extract_if(.., |(target, _)| at_most(*target, seq));
-        let ended = ended.map(|(_, event)| event).collect();
-        if flushers.is_empty() {
-            self.state.clear_flushers();
-        }
-        ended
-    }
-
-    /// The pending instance is cancelled: those who wait for it and have to be woken now. Where an
-    /// earlier one still runs nobody has: who waits for the cancelled one then waits for that.
-    pub(crate) fn cancel(&self) -> Vec<Arc<Completion>> {
-        // Under the lock: the worker that runs the earlier one finishes either before, and then
-        // isn't seen running, or it sees what is changed here.
-        let mut flushers = self.flushers.lock();
-        let old = self.state.cancel();
-        if !old.running() {
-            return self.flushers_until(old.seq(), &mut flushers);
-        }
-        for (target, _) in flushers.iter_mut().filter(|(target, _)| *target == old.seq()) {
-            *target = long_before(old.seq());
-        }
-        Vec::new()
     }
 }
 
@@ -244,8 +201,8 @@ impl Queued {
     /// Fills the slot of an item that the caller just made pending.
     ///
     /// # Safety
-    /// The caller holds `PENDING` of `job.item` through a successful `pend`, or has made the item
-    /// [alone](Header::alone), and gives it up here.
+    /// The caller holds `PENDING` of `job.item` through a successful `pend`, or has made the item as
+    /// one that is pending, and gives it up here.
     #[inline]
     pub(crate) unsafe fn new(job: Job) -> Queued {
         let header = job.item.pointer();
@@ -269,9 +226,8 @@ impl Queued {
         }
     }
 
-    /// Takes an item back that is the caller's alone and lies nowhere, as if it had never been queued.
-    pub(crate) fn take_alone(self) -> ItemRef {
-        debug_assert!(self.header().state.snapshot().alone());
+    /// Takes an item back that nobody else knows of yet and that lies nowhere.
+    pub(crate) fn take_new(self) -> ItemRef {
         // SAFETY: the slot is filled, and counts as empty from here on.
         let job = unsafe { self.header().copy_job().assume_init() };
         mem::forget(self);
@@ -315,7 +271,7 @@ impl Queued {
                 // SAFETY: the slot is filled, and the holder of this handle has the item alone. It
                 // counts as empty from here on.
                 let job = unsafe { header.copy_job().assume_init() };
-                break Some(Running { job, seq: now.seq() });
+                break Some(Running { job });
             }
             if now.claimed() {
                 // LetGo: the last access, since the claimant may free the item from here on.
@@ -333,7 +289,7 @@ impl Queued {
             let job = unsafe { header.copy_job() };
             if header.state.start(now) {
                 // SAFETY: the instance has started: the slot counts as empty.
-                break Some(Running { job: unsafe { job.assume_init() }, seq: now.seq() });
+                break Some(Running { job: unsafe { job.assume_init() } });
             }
         };
         mem::forget(self);
@@ -406,7 +362,6 @@ unsafe impl Node for Queued {
 /// An instance that has been started.
 pub(crate) struct Running {
     pub(crate) job: Job,
-    pub(crate) seq: Seq,
 }
 
 impl Running {
@@ -442,7 +397,7 @@ impl Running {
     /// restarts it, if it `stays` to run the item, or else puts it back. And it [ends](Over::end) the
     /// one that has run.
     pub(crate) fn run_one(self, stays: bool, shown: &Publication) -> (Option<Claimed>, Over) {
-        let Running { job, seq } = self;
+        let Running { job } = self;
         shown.starts(job.label());
         let ran = match &job.ticket {
             Some(ticket) => ticket.time(|| around::run(&job)),
@@ -451,43 +406,74 @@ impl Running {
         if let Err(payload) = ran {
             shielded("dropping what a work item panicked with", || job.item.panicked(payload));
         }
-        let header = job.item.header();
-        let alone = header.state.snapshot().alone();
-        let Finished { again, flushers } =
-            if alone { Finished::default() } else { header.state.finish(stays) };
-        if flushers {
-            header.wake_flushers(seq);
-        }
+        let Job { item, ticket, .. } = job;
+        let table = item.header().table;
+        let (Finished { again, last }, ended) = item.finish(stays);
+        // From here on the item may be gone, unless the next instance is the caller's.
+        flushers::wake(ended);
         if !(again && stays) {
             shown.ends();
         }
-        // The job of the next instance holds the item as well.
-        let next = again.then(|| Claimed(job.item.pointer()));
-        let Job { item, ticket, .. } = job;
-        (next, Over { item, ticket })
+        let next = again.then(|| Claimed(item.pointer()));
+        (next, Over { hold: table.hold(item, last), ticket })
     }
 }
 
 /// An instance that has run.
 #[must_use]
 pub(crate) struct Over {
-    item: ItemRef,
+    hold: Option<Hold>,
     ticket: Option<Ticket>,
 }
 
 impl Over {
     /// Gives up what it held.
     pub(crate) fn end(self) {
-        drop_item(self.item);
+        if let Some(hold) = self.hold {
+            hold.release();
+        }
         // Last: after a flush of the queue the instance is over in every respect.
         drop(self.ticket);
     }
 }
 
-/// Gives up the queue's hold on an item. If it was the last one, the user's destructors run here,
-/// and may panic: that is no business of the worker's.
-pub(crate) fn drop_item(item: ItemRef) {
-    shielded("dropping a work item's function", || drop(item));
+impl ItemRef {
+    /// Finish: the running instance is over. Also who is to be told of that.
+    #[inline]
+    pub(crate) fn finish(&self, stays: bool) -> (Finished, Vec<Arc<Completion>>) {
+        let state = &self.header().state;
+        let mut ended = Vec::new();
+        if state.snapshot().alone() {
+            return (Finished { again: false, last: true }, ended);
+        }
+        loop {
+            state.outwait_lookers();
+            let mut now = state.snapshot();
+            if now.has_flushers() {
+                now = self.flushers().collect(state, true, &mut ended);
+            }
+            if let Some(finished) = state.finish(now, stays) {
+                return (finished, ended);
+            }
+        }
+    }
+
+    /// Cancel: the claimed instance is over. Whether nobody has the item any more, and who is to be
+    /// told. Where an earlier instance runs it is that one's end which tells.
+    pub(crate) fn cancel(&self) -> (bool, Vec<Arc<Completion>>) {
+        let state = &self.header().state;
+        let mut ended = Vec::new();
+        loop {
+            state.outwait_lookers();
+            let mut now = state.snapshot();
+            if now.has_flushers() && !now.running() {
+                now = self.flushers().collect(state, false, &mut ended);
+            }
+            if let Some(last) = state.cancel(now) {
+                return (last, ended);
+            }
+        }
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -496,8 +482,8 @@ mod tests {
     use crate::work::Work;
 
     fn pend(work: &Work) -> Queued {
+        assert!(work.header().state.pend());
         let item = work.hold();
-        assert!(item.header().state.pend());
         // SAFETY: `pend` succeeded just now.
         unsafe { Queued::new(Job { item, ticket: None, site: Location::caller() }) }
     }
@@ -505,11 +491,10 @@ mod tests {
     #[test]
     fn a_cancelled_instance_ends_no_flush_that_waits_for_the_running_one() {
         let work = Work::new(|| ());
-        let header = &work.inner.header;
         let first = pend(&work).start().expect("nobody runs it");
         std::thread::scope(|scope| {
             let waiting = |n| {
-                while header.flushers.lock().len() != n {
+                while work.item().flushers.len() != n {
                     std::thread::yield_now();
                 }
             };
@@ -519,7 +504,7 @@ mod tests {
             flushes.push(scope.spawn(|| work.flush()));
             waiting(2);
             drop(second);
-            assert_eq!(header.flushers.lock().len(), 2, "the first instance still runs");
+            assert_eq!(work.item().flushers.len(), 2, "the first instance still runs");
             first.run(&Publication::new());
             assert!(flushes.into_iter().all(|flush| flush.join().unwrap()));
         });

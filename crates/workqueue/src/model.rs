@@ -204,10 +204,16 @@ impl QueueModel {
     /// Queues an item on a pool; false where it was pending.
     pub fn queue(&self, pool: usize, work: &Work) -> bool {
         let item = || work.hold();
-        let header = &work.inner.header;
+        let header = work.header();
         let (place, site) = (Place::Cpu(pool as u32), Location::caller());
         let queueing = self.links.queue(place, header, item, site, false);
         queueing == Queueing::Queued
+    }
+
+    /// A broken queueing: the slot is filled also while somebody looks at the instance before.
+    pub fn queue_hastily(&self, pool: usize, work: &Work) -> bool {
+        work.header().fill_hastily();
+        self.queue(pool, work)
     }
 
     /// How many instances may be active at once.
@@ -230,27 +236,29 @@ impl QueueModel {
 
 /// A broken claim: it doesn't look whether the queuer has got so far.
 pub fn claim_hastily(work: &Work) {
-    work.inner.header.claim_hastily();
+    work.header().claim_hastily();
 }
 
 /// Takes the pending instance and puts it back into its list: what `mod_delayed` does.
 pub fn take_and_put_back(work: &Work) -> bool {
-    work.inner.header.claim().map(Claimed::requeue).is_some()
+    work.header().claim().map(Claimed::requeue).is_some()
 }
 
-/// A broken look at an item: it is left to the workers without a look whether one let go of it.
-pub fn look_at_and_leave(work: &Work) {
-    work.inner.header.look_at_and_leave();
+/// A waiter that looks at an item in its pool, reads what it carries along, and leaves it.
+pub fn look_and_leave(work: &Work) {
+    take_back_if(work.header(), |_| {
+        work.header().touch_job();
+        false
+    });
 }
 
 /// Waits for an item, and runs it itself where it is still in its pool and `wanted`: [`Work::flush`].
 pub fn flush_or_run(work: &Work, wanted: bool) -> bool {
-    let header = &work.inner.header;
-    take_back_if(header, |_| wanted) || header.flush()
+    take_back_if(work.header(), |_| wanted) || work.item().flush()
 }
 
 fn pend(work: &Work) -> Option<Queued> {
-    if !work.inner.header.state.pend() {
+    if !work.header().state.pend() {
         return None;
     }
     let item = work.hold();

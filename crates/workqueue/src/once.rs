@@ -5,6 +5,7 @@
 
 use std::any::Any;
 use std::panic::Location;
+use std::ptr::NonNull;
 
 use corewise_sync::cell::UnsafeCell;
 use tracing::Span;
@@ -76,14 +77,16 @@ impl Workqueue {
         site: &'static Location<'static>,
     ) -> Result<(), C> {
         let once = Box::new(Once {
-            header: Header::alone(Table::unique::<Once<C>, C>()),
+            header: Header::alone(Table::kept::<Once<C>, C>()),
             closure: UnsafeCell::new(Some(closure)),
             spawner: Spawner::current(),
         });
-        let returned = self.links().execute(place, ItemRef::unique(once), site);
-        returned.map_err(|item| {
-            // SAFETY: it is the box of above.
-            let once = unsafe { item.into_box::<Once<C>>() };
+        let once = NonNull::from(Box::leak(once));
+        // SAFETY: it was made pending, and is handed over.
+        let item = unsafe { ItemRef::kept(once.cast()) };
+        self.links().queue_new(place, item, site).map_err(|_| {
+            // SAFETY: it came back, so that nobody else has it; it was leaked above.
+            let once = unsafe { Box::from_raw(once.as_ptr()) };
             once.closure.into_inner().expect("it hasn't run")
         })
     }

@@ -13,7 +13,7 @@ use crate::link::Shared;
 use crate::links::{Links, Place};
 use crate::stats::QueueStats;
 use crate::submit::Queueing;
-use crate::table::{Item, ItemRef};
+use crate::table::ItemRef;
 use crate::task::{JoinHandle, Task};
 use crate::waits;
 use crate::work::Work;
@@ -90,13 +90,13 @@ impl Workqueue {
     /// flush it are told, and it can be queued elsewhere.
     #[track_caller]
     pub fn queue(&self, work: &Work) -> bool {
-        self.submit(Place::Here, &work.inner, Location::caller())
+        self.submit(Place::Here, work, Location::caller())
     }
 
     /// As [`Workqueue::queue`], on the pod of `cpu`. A CPU that the queue doesn't have: on any pod.
     #[track_caller]
     pub fn queue_on(&self, cpu: u32, work: &Work) -> bool {
-        self.submit(Place::Cpu(cpu), &work.inner, Location::caller())
+        self.submit(Place::Cpu(cpu), work, Location::caller())
     }
 
     /// As [`Workqueue::queue`], on a pod of `node`: on the caller's own if that lies there, else on
@@ -105,7 +105,7 @@ impl Workqueue {
     /// always the same shard.
     #[track_caller]
     pub fn queue_node(&self, node: Option<u32>, work: &Work) -> bool {
-        self.submit(Place::Node(node), &work.inner, Location::caller())
+        self.submit(Place::Node(node), work, Location::caller())
     }
 
     /// Runs a closure on the queue: as [`Workqueue::queue`], with one allocation. After
@@ -166,21 +166,22 @@ impl Workqueue {
         C: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        let (task, handle) = Task::new(closure);
-        if !self.submit(place, &task, site) {
-            // Fresh, so it wasn't pending: the pools are closed.
-            task.cancelled();
+        let (item, handle) = Task::make(closure);
+        if let Err(item) = self.inner.links.queue_new(place, item, site) {
+            // Nobody else has it.
+            item.cancelled();
+            item.header().state.give_up();
         }
         handle
     }
 
-    pub(crate) fn submit<I: Item + 'static>(
+    pub(crate) fn submit(
         &self,
         place: Place,
-        item: &Arc<I>,
+        work: &Work,
         site: &'static Location<'static>,
     ) -> bool {
-        self.submit_with(place, item.header(), || ItemRef::counted(Arc::clone(item)), site)
+        self.submit_with(place, work.header(), || work.hold(), site)
     }
 
     /// Queues the item that `item` gives, whose header is `header`.

@@ -57,10 +57,10 @@ impl Links {
         entered.link().pass(gate, stripe, queued, accepted)
     }
 
-    /// Queues an item that was made [alone](Header::alone), just now. Gives it back where the queue
-    /// doesn't take it.
+    /// Queues an item that was made pending, just now, and that nobody else knows of. Gives it back where
+    /// the queue doesn't take it.
     #[inline]
-    pub(crate) fn execute(
+    pub(crate) fn queue_new(
         &self,
         place: links::Place,
         item: ItemRef,
@@ -74,13 +74,13 @@ impl Links {
         let gate = entered.link().slot().gate();
         let ticket = Ticket::new(entered.keep());
         let stripe = ticket.stripe;
-        // SAFETY: the item is alone, and new.
+        // SAFETY: the item is pending, and new.
         let queued = unsafe { Queued::new(Job { item, ticket: Some(ticket), site }) };
         let link = entered.link();
         if gate.open() {
             link.group.push(link.pool, stripe, queued);
         } else if link.shared.refuses(gate, false) {
-            return Err(queued.take_alone());
+            return Err(queued.take_new());
         } else {
             link.admit(gate, stripe, queued);
         }

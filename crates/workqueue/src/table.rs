@@ -4,17 +4,20 @@
 //! pointer to the other, and the table says what the other is.
 
 use std::any::Any;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use tracing::Span;
 
+use crate::error::shielded;
+use crate::flushers::Flushers;
 use crate::item::{Header, Queued};
 
 /// Something that a worker can run.
 ///
 /// # Safety
-/// It is `repr(C)`, and its first field is its [`Header`], made with the [`Table`] of this very type.
+/// It is `repr(C)`, and its first field is its [`Header`], made with a [`Table`] of this very type.
 pub(crate) unsafe trait Item: Send + Sync {
     #[inline]
     fn header(&self) -> &Header {
@@ -36,9 +39,14 @@ pub(crate) unsafe trait Item: Send + Sync {
     fn unshelve(&self) -> Option<Queued> {
         None
     }
+    /// Who waits for an instance of it, where somebody can.
+    fn flushers(&self) -> Option<&Flushers> {
+        None
+    }
 }
 
-/// The functions of one type of items. Each gets the header of a live item of that type.
+/// The functions of one type of items. Each gets the header of a live item of that type, by a pointer
+/// to the whole item.
 pub(crate) struct Table {
     /// The name of the user's function, for reports.
     pub(crate) name: fn() -> &'static str,
@@ -47,35 +55,61 @@ pub(crate) struct Table {
     panicked: unsafe fn(NonNull<Header>, Box<dyn Any + Send>),
     spawner: unsafe fn(NonNull<Header>) -> Option<NonNull<Span>>,
     unshelve: unsafe fn(NonNull<Header>) -> Option<Queued>,
-    /// Gives up one hold on the item, which came from [`ItemRef::counted`] or [`ItemRef::unique`].
-    release: unsafe fn(NonNull<Header>),
+    flushers: unsafe fn(NonNull<Header>) -> Option<NonNull<Flushers>>,
+    /// Gives up one hold on the item: a count of its `Arc`, or all of it.
+    pub(crate) release: unsafe fn(NonNull<Header>),
+    /// Its state word keeps it: who ends the last instance frees it, if nobody has it any more.
+    kept: bool,
+    /// It is queued once, when it is made.
+    pub(crate) once: bool,
+}
+
+/// What tables are made of.
+struct Tables<I, C>(PhantomData<(I, C)>);
+
+impl<I: Item, C> Tables<I, C> {
+    const COUNTED: Table = Table {
+        name: std::any::type_name::<C>,
+        run: run::<I>,
+        cancelled: cancelled::<I>,
+        panicked: panicked::<I>,
+        spawner: spawner::<I>,
+        unshelve: unshelve::<I>,
+        flushers: flushers::<I>,
+        release: release_count::<I>,
+        kept: false,
+        once: false,
+    };
+    const KEPT: Table = Table { release: free::<I>, kept: true, ..Self::COUNTED };
+    const ONCE: Table = Table { once: true, ..Self::KEPT };
 }
 
 impl Table {
     /// Of items that live in an `Arc`, whose function is a `C`.
     pub(crate) fn counted<I: Item, C>() -> &'static Table {
-        &Table {
-            name: std::any::type_name::<C>,
-            run: run::<I>,
-            cancelled: cancelled::<I>,
-            panicked: panicked::<I>,
-            spawner: spawner::<I>,
-            unshelve: unshelve::<I>,
-            release: release_counted::<I>,
-        }
+        &Tables::<I, C>::COUNTED
     }
 
-    /// Of items that live in a `Box`, whose function is a `C`.
-    pub(crate) fn unique<I: Item, C>() -> &'static Table {
-        &Table {
-            name: std::any::type_name::<C>,
-            run: run::<I>,
-            cancelled: cancelled::<I>,
-            panicked: panicked::<I>,
-            spawner: spawner::<I>,
-            unshelve: unshelve::<I>,
-            release: release_unique::<I>,
-        }
+    /// Of items that live in a `Box`, and are kept by their state word.
+    pub(crate) fn kept<I: Item, C>() -> &'static Table {
+        &Tables::<I, C>::KEPT
+    }
+
+    /// As `kept`, for items that are queued once, by who makes them.
+    pub(crate) fn once<I: Item, C>() -> &'static Table {
+        &Tables::<I, C>::ONCE
+    }
+
+    /// Its items live in an `Arc`.
+    pub(crate) fn is_counted(&self) -> bool {
+        !self.kept
+    }
+
+    /// What is left to give up of an item whose instance is over. `last`: no instance is left, and
+    /// nobody has the item.
+    #[inline]
+    pub(crate) fn hold(&self, item: ItemRef, last: bool) -> Option<Hold> {
+        (last || !self.kept).then_some(Hold { item: item.0, release: self.release })
     }
 }
 
@@ -113,17 +147,41 @@ unsafe fn unshelve<I: Item>(header: NonNull<Header>) -> Option<Queued> {
     unsafe { item::<I>(header) }.unshelve()
 }
 
-unsafe fn release_counted<I: Item>(header: NonNull<Header>) {
+unsafe fn flushers<I: Item>(header: NonNull<Header>) -> Option<NonNull<Flushers>> {
+    // SAFETY: as the table demands.
+    unsafe { item::<I>(header) }.flushers().map(NonNull::from)
+}
+
+/// Gives up a count of the `Arc` that the item lives in.
+pub(crate) unsafe fn release_count<I>(header: NonNull<Header>) {
     // SAFETY: the hold is a count of the `Arc` that `ItemRef::counted` was given.
     drop(unsafe { Arc::from_raw(header.cast::<I>().as_ptr()) });
 }
 
-unsafe fn release_unique<I: Item>(header: NonNull<Header>) {
-    // SAFETY: the hold is the `Box` that `ItemRef::unique` was given.
+/// Frees an item that lives in a `Box`.
+pub(crate) unsafe fn free<I>(header: NonNull<Header>) {
+    // SAFETY: the item was leaked from a `Box`, and nobody has it any more, or ever will.
     drop(unsafe { Box::from_raw(header.cast::<I>().as_ptr()) });
 }
 
-/// A hold on an item, of whatever type: it keeps itself alive by it while it is queued or runs.
+/// What is left to give up of an item. The user's destructors may run then.
+pub(crate) struct Hold {
+    item: NonNull<Header>,
+    release: unsafe fn(NonNull<Header>),
+}
+
+impl Hold {
+    /// Gives it up. A panic in there is no business of the caller's.
+    #[inline]
+    pub(crate) fn release(self) {
+        // SAFETY: `Table::hold` has made it of an item that is still held, with its own table's
+        // function; it is given up once.
+        shielded("dropping a work item's function", || unsafe { (self.release)(self.item) });
+    }
+}
+
+/// The pool's pointer to an item, of whatever type: what an instance of it carries along. It stands
+/// for a hold, which is given up by [`Table::hold`] only: forgetting it leaks.
 pub(crate) struct ItemRef(NonNull<Header>);
 
 // SAFETY: it stands for an `Arc` or a `Box` of an item, and items are `Send + Sync`.
@@ -150,21 +208,13 @@ impl ItemRef {
         ItemRef(unsafe { NonNull::new_unchecked(Arc::into_raw(item).cast_mut()) }.cast())
     }
 
-    /// An item whose header has the table of [`Table::unique`].
-    #[inline]
-    pub(crate) fn unique<I: Item + 'static>(item: Box<I>) -> ItemRef {
-        ItemRef(NonNull::from(Box::leak(item)).cast())
-    }
-
-    /// Takes the box back.
+    /// An item that its state word keeps.
     ///
     /// # Safety
-    /// The item came as a `Box<I>`.
-    pub(crate) unsafe fn into_box<I: Item + 'static>(self) -> Box<I> {
-        let header = self.0;
-        std::mem::forget(self);
-        // SAFETY: it is what `unique` leaked, as the caller says.
-        unsafe { Box::from_raw(header.cast::<I>().as_ptr()) }
+    /// The caller has made the item pending, and hands that over. The pointer is one to the whole item.
+    #[inline]
+    pub(crate) unsafe fn kept(item: NonNull<Header>) -> ItemRef {
+        ItemRef(item)
     }
 
     /// The header, by a pointer to the whole item.
@@ -210,12 +260,11 @@ impl ItemRef {
         // SAFETY: as in `run`.
         unsafe { (self.table().unshelve)(self.0) }
     }
-}
 
-impl Drop for ItemRef {
-    #[inline]
-    fn drop(&mut self) {
-        // SAFETY: as in `run`; this hold is given up.
-        unsafe { (self.table().release)(self.0) }
+    /// Only of an item whose word says that somebody waits.
+    pub(crate) fn flushers(&self) -> &Flushers {
+        // SAFETY: as in `spawner`.
+        let flushers = unsafe { (self.table().flushers)(self.0).map(|flushers| flushers.as_ref()) };
+        flushers.expect("who waits has found them")
     }
 }

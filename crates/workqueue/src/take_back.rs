@@ -32,7 +32,21 @@ per_thread! {
 /// True where it ran: it is over now.
 pub(crate) fn take_back(item: &Header) -> bool {
     let waiter = waiter();
-    waiter.waiter_may() && take_back_if(item, |job| allowed(waiter, job))
+    if !waiter.waiter_may() {
+        return false;
+    }
+    let mut unsafe_wait = None;
+    let ran = take_back_if(item, |job| {
+        let allowed = allowed(waiter, job);
+        if !allowed {
+            unsafe_wait = waits::for_instance(job);
+        }
+        allowed
+    });
+    if let Some(wait) = unsafe_wait {
+        wait.report();
+    }
+    ran
 }
 
 /// As [`take_back`], for an item that is part of what the calling thread runs: a closure of its scope,
@@ -65,7 +79,7 @@ fn waiter() -> TakeBack {
     }
 }
 
-/// The part of it that a model checks.
+/// The part of it that a model checks. `wanted`: see [`Header::claim_if`].
 pub(crate) fn take_back_if(item: &Header, wanted: impl FnOnce(&Job) -> bool) -> bool {
     let Some(running) = item.claim_if(wanted).and_then(|claimed| claimed.run()) else {
         return false;
@@ -77,18 +91,14 @@ pub(crate) fn take_back_if(item: &Header, wanted: impl FnOnce(&Job) -> bool) -> 
 fn allowed(waiter: TakeBack, job: &Job) -> bool {
     let Some(ticket) = &job.ticket else { return false };
     let (group, pool) = (&ticket.link.group, ticket.link.pool);
-    let decision = TakeBack {
+    TakeBack {
         own_pool: here::is_of(group, pool),
         near: current_cpu().is_some_and(|cpu| group.pools[pool].has_cpu(cpu)),
         only_own: !group.soft || group.nice != 0,
         bottom_half: group.class == Class::BottomHalf,
         ..waiter
-    };
-    let allowed = decision.allowed();
-    if !allowed {
-        waits::for_instance(job);
     }
-    allowed
+    .allowed()
 }
 
 /// Runs a started instance on the waiter's stack, as a worker of its pool would.

@@ -5,16 +5,18 @@ use std::fmt;
 use std::future::Future;
 use std::panic::{self, AssertUnwindSafe};
 use std::pin::Pin;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use corewise_sync::{Completion, Mutex};
+use corewise_sync::Completion;
+use corewise_sync::cell::UnsafeCell;
 use tracing::Span;
 
 use crate::around::Spawner;
 use crate::error::JoinError;
 use crate::item::Header;
-use crate::table::{Item, Table};
+use crate::table::{Item, ItemRef, Table, free, release_count};
 use crate::take_back::take_back;
 
 /// Waits for a spawned closure's value. Dropping it lets the closure run on, unobserved; its value is
@@ -23,16 +25,33 @@ use crate::take_back::take_back;
 /// It is a future too, and can be awaited in any runtime.
 #[must_use = "the value, or the panic, is in here; drop it on purpose to let the task run on alone"]
 pub struct JoinHandle<T> {
-    task: Arc<dyn Outcome<T>>,
+    /// By a pointer to the whole task.
+    task: NonNull<dyn Outcome<T>>,
+    /// Gives the task up.
+    release: unsafe fn(NonNull<Header>),
 }
 
 // As for `Workqueue`.
 impl<T> std::panic::UnwindSafe for JoinHandle<T> {}
 impl<T> std::panic::RefUnwindSafe for JoinHandle<T> {}
 
+// SAFETY: a handle is a reference to the task, which is `Send + Sync`.
+unsafe impl<T> Send for JoinHandle<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for JoinHandle<T> {}
+
 impl<T> JoinHandle<T> {
-    pub(crate) fn new(task: Arc<impl Outcome<T> + 'static>) -> Self {
-        JoinHandle { task }
+    /// Of a task that lives in an `Arc`.
+    pub(crate) fn counted<O: Outcome<T> + 'static>(task: Arc<O>) -> Self {
+        // SAFETY: `Arc::into_raw` never returns null.
+        let task = unsafe { NonNull::new_unchecked(Arc::into_raw(task).cast_mut()) };
+        JoinHandle { task, release: release_count::<O> }
+    }
+
+    #[inline]
+    fn task(&self) -> &dyn Outcome<T> {
+        // SAFETY: the handle keeps the task.
+        unsafe { self.task.as_ref() }
     }
 
     /// Waits for the value. May block; on a worker the pool starts other work meanwhile. A closure
@@ -49,10 +68,10 @@ impl<T> JoinHandle<T> {
     #[track_caller]
     pub fn join(self) -> Result<T, JoinError> {
         if !self.is_finished() {
-            take_back(self.task.waited_for());
+            take_back(self.task().waited_for());
         }
-        self.task.done().wait();
-        self.task.take().expect(TAKEN)
+        self.task().done().wait();
+        self.task().take().expect(TAKEN)
     }
 
     /// Cancels it: a closure that has not started is dropped and never runs; a future is dropped
@@ -61,12 +80,19 @@ impl<T> JoinHandle<T> {
     ///
     /// Any context. Where nothing of it runs, the closure or future is dropped by this call.
     pub fn abort(&self) {
-        self.task.abort();
+        self.task().abort();
     }
 
     /// Whether it is over, so that [`JoinHandle::join`] won't block.
     pub fn is_finished(&self) -> bool {
-        self.task.done().is_complete()
+        self.task().done().is_complete()
+    }
+}
+
+impl<T> Drop for JoinHandle<T> {
+    fn drop(&mut self) {
+        // SAFETY: the function is the one of the task's type, and called once.
+        unsafe { (self.release)(self.task.cast()) }
     }
 }
 
@@ -76,7 +102,7 @@ impl<T> Future for JoinHandle<T> {
     /// # Panics
     /// Where it is polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.task.done().poll_complete(cx).map(|()| self.task.take().expect(TAKEN))
+        self.task().done().poll_complete(cx).map(|()| self.task().take().expect(TAKEN))
     }
 }
 
@@ -88,8 +114,8 @@ impl<T> fmt::Debug for JoinHandle<T> {
 
 const TAKEN: &str = "a JoinHandle was polled again after it had given its value";
 
-/// The handle's view of a task: without the type of the closure or future.
-pub(crate) trait Outcome<T>: Send + Sync {
+/// The handle's view of a task, which is an [`Item`]: without the type of the closure or future.
+pub(crate) trait Outcome<T>: Item {
     /// It is over, and its value is there.
     fn done(&self) -> &Completion;
     /// The item, for who waits for it.
@@ -109,56 +135,69 @@ enum Stage<C, T> {
 #[repr(C)]
 pub(crate) struct Task<C, T> {
     header: Header,
-    /// L: is the lock; guards the closure, then the value.
-    stage: Mutex<Stage<C, T>>,
     done: Completion,
     spawner: Spawner,
+    /// P: belongs to who starts the item, or claims it to cancel it, until `done`; from then on to the
+    /// handle, or to who frees the task.
+    stage: UnsafeCell<Stage<C, T>>,
 }
+
+// SAFETY: `stage` is touched by one at a time, which `RUNNING` and `done` pass on with acquire and
+// release: so `C: Send` and `T: Send` are enough. The other fields are `Sync`.
+unsafe impl<C: Send, T: Send> Sync for Task<C, T> {}
 
 impl<C, T> Task<C, T>
 where
     C: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    /// The task, and the handle that waits for it. One allocation.
-    pub(crate) fn new(closure: C) -> (Arc<Self>, JoinHandle<T>) {
-        let task = Arc::new(Task {
-            header: Header::new(Table::counted::<Self, C>()),
-            stage: Mutex::new(Stage::Closure(closure)),
+    /// The task, which is pending, and the handle that waits for it. One allocation.
+    #[inline]
+    pub(crate) fn make(closure: C) -> (ItemRef, JoinHandle<T>) {
+        let task = NonNull::from(Box::leak(Box::new(Task {
+            header: Header::pending(Table::once::<Self, C>()),
             done: Completion::new(),
             spawner: Spawner::current(),
-        });
-        (Arc::clone(&task), JoinHandle::new(task))
+            stage: UnsafeCell::new(Stage::Closure(closure)),
+        })));
+        // SAFETY: it was made pending, and is handed over.
+        let item = unsafe { ItemRef::kept(task.cast()) };
+        (item, JoinHandle { task, release: Self::handle_is_gone })
     }
 
-    fn replace(&self, next: Stage<C, T>) -> Stage<C, T> {
-        std::mem::replace(&mut *self.stage.lock(), next)
-    }
-
-    /// The closure where it has not started, else `Gone`: it runs, or is over.
-    fn take_closure(&self) -> Stage<C, T> {
-        let stage = &mut *self.stage.lock();
-        match stage {
-            Stage::Closure(_) => std::mem::replace(stage, Stage::Gone),
-            _ => Stage::Gone,
+    /// Orphan: there is one handle.
+    unsafe fn handle_is_gone(task: NonNull<Header>) {
+        // SAFETY: the handle has kept the task until now.
+        if unsafe { task.as_ref() }.state.orphan() {
+            // SAFETY: there is no handle and no instance, nor will there be.
+            unsafe { free::<Self>(task) };
         }
     }
 
+    /// # Safety
+    /// The stage is the caller's: see there.
+    unsafe fn replace(&self, next: Stage<C, T>) -> Stage<C, T> {
+        // SAFETY: as the caller says.
+        self.stage.with_mut(|stage| std::mem::replace(unsafe { &mut *stage }, next))
+    }
+
+    /// By who runs or cancels the task.
     fn end(&self, value: Result<T, JoinError>) {
-        self.replace(Stage::Value(value));
+        // SAFETY: the item runs, or was claimed, and isn't done: the stage is the caller's.
+        drop(unsafe { self.replace(Stage::Value(value)) });
         self.done.complete();
     }
 }
 
-// SAFETY: `repr(C)`; the header comes first, and is made in `new` only.
+// SAFETY: `repr(C)`; the header comes first, and is made in `make` only.
 unsafe impl<C, T> Item for Task<C, T>
 where
     C: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
     fn run(&self) {
-        // Gone where it was aborted.
-        if let Stage::Closure(closure) = self.take_closure() {
+        // SAFETY: who has started the item runs it, and it isn't done: the stage is the caller's.
+        if let Stage::Closure(closure) = unsafe { self.replace(Stage::Gone) } {
             // The closure is dropped by its call, on this worker, before the handle is woken; also
             // where it panics, which ends in `panicked`.
             let value = closure();
@@ -167,8 +206,9 @@ where
     }
 
     fn cancelled(&self) {
-        let closure @ Stage::Closure(_) = self.take_closure() else { return };
         // The closure is dropped before the handle is woken; a destructor's panic is the task's.
+        // SAFETY: as in `run`, for who has claimed the item.
+        let closure = unsafe { self.replace(Stage::Gone) };
         let dropped = panic::catch_unwind(AssertUnwindSafe(|| drop(closure)));
         self.end(Err(dropped.map_or_else(JoinError::panicked, |()| JoinError::Cancelled)));
     }
@@ -196,7 +236,8 @@ where
     }
 
     fn take(&self) -> Option<Result<T, JoinError>> {
-        match self.replace(Stage::Gone) {
+        // SAFETY: the handle takes the value when it has seen that the task is done.
+        match unsafe { self.replace(Stage::Gone) } {
             Stage::Value(value) => Some(value),
             _ => None,
         }
@@ -207,6 +248,5 @@ where
         if let Some(claimed) = self.header.claim() {
             claimed.cancel();
         }
-        self.cancelled();
     }
 }

@@ -5,6 +5,7 @@ use std::panic::Location;
 use crate::current;
 use crate::item::{Header, Job};
 use crate::link::Shared;
+use crate::pool::publication::Label;
 
 /// Somebody is about to wait for everything in a queue: `what` is the call.
 #[track_caller]
@@ -37,35 +38,44 @@ fn without_rescuer(job: &Job, what: &str, location: &Location<'_>, queue: &Share
     );
 }
 
-/// Somebody is about to wait for this pending instance, which a worker has to run: as above.
-pub(crate) fn for_instance(instance: &Job) {
-    let Some(ticket) = &instance.ticket else { return };
-    let queue = &ticket.link.shared;
+/// Somebody is about to wait for this pending instance, which a worker has to run: as above. What is to
+/// be reported, when nobody looks at the instance any more.
+pub(crate) fn for_instance(instance: &Job) -> Option<UnsafeWait> {
+    let queue = &instance.ticket.as_ref()?.link.shared;
     if queue.rescuer.is_some() {
-        return;
+        return None;
     }
     current::with(|job| {
-        let Some((job, own)) = job.and_then(|job| Some((job, job.ticket.as_ref()?))) else {
-            return;
-        };
-        if own.link.shared.rescuer.is_some() {
-            item_without_rescuer(job, instance, &queue.name);
-        }
-    });
+        let own = job.and_then(|job| job.ticket.as_ref())?;
+        own.link.shared.rescuer.as_ref()?;
+        Some(UnsafeWait { queue: queue.name.clone(), of: instance.label() })
+    })
 }
 
-#[cold]
-fn item_without_rescuer(job: &Job, instance: &Job, queue: &str) {
-    tracing::warn!(
-        target: "corewise_workqueue",
-        queue = job.queue_name(),
-        function = job.item.header().name(),
-        site = %job.site,
-        "a work item of a queue with a rescuer waits for an item of queue '{queue}', which has none: \
-         {} queued at {}; where no thread can be made it waits for ever",
-        instance.item.header().name(),
-        instance.site,
-    );
+/// The current item, of a queue with a rescuer, is about to wait for an item of one without.
+pub(crate) struct UnsafeWait {
+    queue: String,
+    of: Label,
+}
+
+impl UnsafeWait {
+    #[cold]
+    pub(crate) fn report(self) {
+        let UnsafeWait { queue, of } = self;
+        current::with(|job| {
+            let Some(job) = job else { return };
+            tracing::warn!(
+                target: "corewise_workqueue",
+                queue = job.queue_name(),
+                function = job.item.header().name(),
+                site = %job.site,
+                "a work item of a queue with a rescuer waits for an item of queue '{queue}', which \
+                 has none: {} queued at {}; where no thread can be made it waits for ever",
+                (of.name)(),
+                of.site,
+            );
+        });
+    }
 }
 
 /// Somebody is about to wait for an item.

@@ -2,12 +2,14 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
+use std::ptr::NonNull;
 
 use corewise_sync::Mutex;
+use corewise_sync::atomic::{AtomicUsize, Ordering};
 
 use crate::claim::Claimed;
 use crate::error::panic_message;
+use crate::flushers::Flushers;
 use crate::item::{Header, Queued};
 use crate::table::{Item, ItemRef, Table};
 use crate::take_back::take_back;
@@ -35,21 +37,60 @@ use crate::waits;
 /// work.flush();
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone)]
 pub struct Work {
-    pub(crate) inner: Arc<WorkItem>,
+    /// The first part of a [`Whole`], by a pointer to all of it.
+    item: NonNull<WorkItem>,
 }
 
 // As for `Workqueue`.
 impl std::panic::UnwindSafe for Work {}
 impl std::panic::RefUnwindSafe for Work {}
 
+// SAFETY: a handle is a reference to a `Whole`, which is `Send + Sync`, as its function is.
+unsafe impl Send for Work {}
+// SAFETY: as above.
+unsafe impl Sync for Work {}
+
+/// What is the same of all reusable items.
 #[repr(C)]
 pub(crate) struct WorkItem {
-    pub(crate) header: Header,
+    header: Header,
+    /// A: how many handles there are. While it is queued or runs the item is kept by its state word, and
+    /// no handle is counted for that.
+    handles: AtomicUsize,
+    /// Who waits for it.
+    pub(crate) flushers: Flushers,
     /// L: is the lock; guards where its timer is, which says nothing once that has fired. Taken last.
     pub(crate) timer: Mutex<Option<Armed>>,
-    function: Box<dyn Fn() + Send + Sync>,
+}
+
+#[repr(C)]
+struct Whole<C> {
+    item: WorkItem,
+    function: C,
+}
+
+impl Clone for Work {
+    #[inline]
+    fn clone(&self) -> Self {
+        // Relaxed, as in `Arc`: the caller has a handle, so nothing depends on the order.
+        let handles = self.item().handles.fetch_add(1, Ordering::Relaxed);
+        // So many handles were forgotten that the count is about to wrap: as `Arc`, no way out.
+        if handles > isize::MAX as usize {
+            std::process::abort();
+        }
+        Work { item: self.item }
+    }
+}
+
+impl Drop for Work {
+    #[inline]
+    fn drop(&mut self) {
+        // AcqRel: what was done by each handle comes before Orphan.
+        if self.item().handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.last_handle_is_gone();
+        }
+    }
 }
 
 impl Work {
@@ -59,19 +100,44 @@ impl Work {
     /// best inside [`blocking`](corewise_sync::context::blocking). If it panics, the panic is
     /// logged and the item, its worker and its queue go on.
     pub fn new<C: Fn() + Send + Sync + 'static>(function: C) -> Work {
-        let header = Header::new(Table::counted::<WorkItem, C>());
-        let function = Box::new(function);
-        Work { inner: Arc::new(WorkItem { header, timer: Mutex::new(None), function }) }
+        let item = WorkItem {
+            header: Header::new(Table::kept::<Whole<C>, C>()),
+            handles: AtomicUsize::new(1),
+            flushers: Flushers::default(),
+            timer: Mutex::new(None),
+        };
+        Work { item: NonNull::from(Box::leak(Box::new(Whole { item, function }))).cast() }
+    }
+
+    /// Orphan.
+    #[cold]
+    fn last_handle_is_gone(&self) {
+        let table = self.header().table;
+        if self.header().state.orphan() {
+            // SAFETY: it was leaked in `new`; there is no handle and no instance, nor will there be.
+            unsafe { (table.release)(self.item.cast()) };
+        }
+    }
+
+    #[inline]
+    pub(crate) fn item(&self) -> &WorkItem {
+        // SAFETY: a handle keeps the item.
+        unsafe { self.item.as_ref() }
+    }
+
+    #[inline]
+    pub(crate) fn header(&self) -> &Header {
+        &self.item().header
     }
 
     /// Whether it is queued and has not started (a moment ago). It may be running as well.
     pub fn is_pending(&self) -> bool {
-        self.inner.header.state.snapshot().pending()
+        self.header().state.snapshot().pending()
     }
 
     /// Whether a worker runs it (a moment ago).
     pub fn is_running(&self) -> bool {
-        self.inner.header.state.snapshot().running()
+        self.header().state.snapshot().running()
     }
 
     /// Waits until the instance that was queued last has run: true if it had to wait. Instances
@@ -82,20 +148,22 @@ impl Work {
     /// Called from the item's own function it never returns: it waits for itself. That is reported.
     #[track_caller]
     pub fn flush(&self) -> bool {
-        waits::for_item(&self.inner.header, "Work::flush");
-        take_back(&self.inner.header) || self.inner.header.flush()
+        waits::for_item(self.header(), "Work::flush");
+        take_back(self.header()) || self.item().flush()
     }
 
-    /// A hold on the item, for the queue.
+    /// The queue's hold on the item, once the caller has made it pending.
     #[inline]
     pub(crate) fn hold(&self) -> ItemRef {
-        ItemRef::counted(Arc::clone(&self.inner))
+        debug_assert!(self.header().state.snapshot().pending());
+        // SAFETY: the caller has made it pending, and queues it.
+        unsafe { ItemRef::kept(self.item.cast()) }
     }
 
     #[track_caller]
     fn wait(&self, what: &'static str) -> bool {
-        waits::for_item(&self.inner.header, what);
-        self.inner.header.flush()
+        waits::for_item(self.header(), what);
+        self.item().flush()
     }
 }
 
@@ -106,7 +174,7 @@ impl Work {
     /// Any context: it waits for no work, only, yielding, for others' short steps with the same item
     /// (a call of `queue` that is under way).
     pub fn cancel(&self) -> bool {
-        self.inner.header.claim().map(Claimed::cancel).is_some()
+        self.header().claim().map(Claimed::cancel).is_some()
     }
 
     /// Takes the pending instance back and waits until the running one, if any, is over. While it
@@ -150,9 +218,9 @@ impl Work {
     ///
     /// More often than it was disabled: that is logged, and changes nothing.
     pub fn enable(&self) -> bool {
-        self.inner.header.state.enable().unwrap_or_else(|| {
+        self.header().state.enable().unwrap_or_else(|| {
             tracing::warn!(
-                item = self.inner.header.name(),
+                item = self.header().name(),
                 "a work item was enabled more often than it was disabled"
             );
             0
@@ -161,15 +229,15 @@ impl Work {
 
     /// Whether queueing it is refused (a moment ago).
     pub fn is_disabled(&self) -> bool {
-        self.inner.header.state.snapshot().depth() > 0
+        self.header().state.snapshot().depth() > 0
     }
 
     /// Counts a disable; false where the counter is full.
     fn count_up(&self) -> bool {
-        let counted = self.inner.header.state.disable().is_some();
+        let counted = self.header().state.disable().is_some();
         if !counted {
             tracing::warn!(
-                item = self.inner.header.name(),
+                item = self.header().name(),
                 "a work item is disabled 65535 times over; one more isn't counted"
             );
         }
@@ -179,26 +247,39 @@ impl Work {
 
 impl fmt::Debug for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Work").field(&self.inner.header.state).finish()
+        f.debug_tuple("Work").field(&self.header().state).finish()
     }
 }
 
-// SAFETY: `repr(C)`; the header comes first, and is made in `Work::new` only.
-unsafe impl Item for WorkItem {
+impl WorkItem {
+    /// As [`Work::flush`], without a try to run it.
+    #[track_caller]
+    pub(crate) fn flush(&self) -> bool {
+        self.flushers.flush(&self.header.state)
+    }
+}
+
+// SAFETY: `repr(C)`, and so is its first field, whose first field is the header, which is made in
+// `Work::new` only.
+unsafe impl<C: Fn() + Send + Sync> Item for Whole<C> {
     fn run(&self) {
         (self.function)();
     }
 
     fn unshelve(&self) -> Option<Queued> {
-        let armed = self.timer.lock().take();
+        let armed = self.item.timer.lock().take();
         armed?.disarm()
     }
 
     fn panicked(&self, payload: Box<dyn Any + Send>) {
         tracing::error!(
-            item = self.header.name(),
+            item = self.item.header.name(),
             message = panic_message(payload.as_ref()),
             "a work item panicked"
         );
+    }
+
+    fn flushers(&self) -> Option<&Flushers> {
+        Some(&self.item.flushers)
     }
 }

@@ -5,11 +5,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use corewise_sync::atomic::Ordering;
+use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::model::must_fail;
-use corewise_sync::thread;
+use corewise_sync::{Mutex, thread};
 use corewise_workqueue::Work;
-use corewise_workqueue::model::{QueueModel, flush_or_run, look_at_and_leave};
+use corewise_workqueue::model::{QueueModel, flush_or_run, look_and_leave};
 
 #[path = "support/bounded.rs"]
 mod bounded;
@@ -54,35 +54,45 @@ fn loom_take_back_by_the_waiter_or_start_by_a_worker_not_both() {
     assert_eq!(*seen.lock().unwrap(), [0, 1].into(), "now the one ran it, now the other");
 }
 
-/// The waiter has claimed the item to look at it, and leaves it: a worker whose turn came meanwhile
-/// has let go of it, and has to find it again.
+/// The waiter looks at the item, and leaves it: meanwhile a worker may start it, and the item queues
+/// itself once more.
 #[test]
 fn loom_take_back_that_is_not_allowed_leaves_the_item_to_the_workers() {
-    waiter_leaves_it(|work| {
-        flush_or_run(work, false);
-    });
+    look_against_start(QueueModel::queue);
 }
 
 #[test]
-fn loom_take_back_that_leaves_the_item_without_a_look_loses_it() {
-    let said = must_fail("loom_take_back_that_leaves_the_item_without_a_look_loses_it", || {
-        waiter_leaves_it(look_at_and_leave);
-    });
-    assert!(said.is_empty() || said.contains("deadlock"), "{said}");
+fn loom_take_back_where_the_next_queuer_does_not_wait_for_who_looks_fails() {
+    let name = "loom_take_back_where_the_next_queuer_does_not_wait_for_who_looks_fails";
+    let said = must_fail(name, || look_against_start(QueueModel::queue_hastily));
+    assert!(said.is_empty() || said.contains("Causality violation"), "{said}");
 }
 
-fn waiter_leaves_it(look: fn(&Work)) {
+fn look_against_start(queue_again: fn(&QueueModel, usize, &Work) -> bool) {
     bounded(3).check(move || {
         let queue = QueueModel::new(1, 1);
         let worker = queue.enlist(0);
-        let (work, runs) = counting();
+        let (own, runs) = (Arc::new(Mutex::new(None::<Work>)), Arc::new(AtomicUsize::new(0)));
+        let work = {
+            let (queue, own, runs) = (queue.clone(), Arc::clone(&own), Arc::clone(&runs));
+            Work::new(move || {
+                runs.fetch_add(1, Ordering::Relaxed);
+                let work = own.lock().take();
+                if let Some(work) = work {
+                    assert!(queue_again(&queue, 0, &work));
+                }
+            })
+        };
+        *own.lock() = Some(work.clone());
         assert!(queue.queue(0, &work));
         let waiter = {
             let work = work.clone();
-            thread::spawn(move || look(&work))
+            thread::spawn(move || look_and_leave(&work))
         };
-        worker.work_until(|| runs.load(Ordering::Relaxed) == 1);
+        // Its turn comes whether or not somebody looks at it.
+        assert!(worker.takes() && worker.takes());
         waiter.join().unwrap();
+        assert_eq!(runs.load(Ordering::Relaxed), 2, "each instance once");
         assert!(queue.is_empty(0) && !work.is_pending() && !work.is_running());
     });
 }

@@ -8,7 +8,7 @@ use corewise_sync::fence::FencePolicy;
 
 use super::group::Group;
 use super::publication::Label;
-use crate::claim::{Claimed, Place};
+use crate::claim::Place;
 use crate::item::{Header, Queued, Running};
 use crate::link::Shared;
 
@@ -23,24 +23,6 @@ impl<F: FencePolicy> Group<F> {
         // It is claimed and wasn't handed over, so a `Listed` one is in the list.
         (item.place(item.state.snapshot().seq()) == Place::Listed)
             .then(|| unsafe { stripe.remove(NonNull::from(item)) })
-    }
-
-    /// Ends the claim of an item of a pool that is to stay where it is. If a worker's turn came to
-    /// take it meanwhile, it is the next one again.
-    pub(crate) fn give_back(self: &Arc<Self>, index: usize, stripe: u32, claimed: Claimed) {
-        let mut stripe = self.pools[index].stripes.at(stripe).lock();
-        let header = claimed.header();
-        if header.place(header.state.snapshot().seq()) == Place::Nowhere {
-            // LetGo by a worker. It comes anew, like a push: Push, full fence, Check.
-            stripe.put_first(claimed.release());
-            drop(stripe);
-            F::full();
-            self.check(index);
-        } else {
-            // In the list or the inbox, or its queuer is about to push it. Who takes it out needs this
-            // lock.
-            claimed.stay();
-        }
     }
 
     /// Takes and starts the oldest item of a queue (of one of the stripes), for who runs it without

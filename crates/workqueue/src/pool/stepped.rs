@@ -24,7 +24,7 @@ pub(super) fn group(pools: usize, cpus: u32) -> Arc<Group<FullFence>> {
 pub(super) fn push(group: &Arc<Group<FullFence>>, pool: usize, log: &Log, n: u32) {
     let log = Arc::clone(log);
     let work = Work::new(move || log.lock().push(n));
-    assert!(work.inner.header.state.pend());
+    assert!(work.header().state.pend());
     let item = work.hold();
     // SAFETY: `pend` succeeded just now.
     let queued = unsafe { Queued::new(Job { item, ticket: None, site: Location::caller() }) };

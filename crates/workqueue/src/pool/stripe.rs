@@ -154,7 +154,7 @@ impl<F: FencePolicy> Stripe<F> {
     /// before.
     #[inline]
     pub(super) fn waits(&self) -> bool {
-        // SeqCst: see `settle` and `put_first`.
+        // SeqCst: see `settle`.
         !self.inbox.is_empty() || self.lane.listed.load(Ordering::SeqCst)
     }
 
@@ -244,13 +244,6 @@ impl<F: FencePolicy> Held<'_, F> {
         let queued = self.list.take_first(wanted)?;
         self.one_less();
         Some(queued)
-    }
-
-    /// Puts an item in front of all others. As with a push, the caller has to look at the word then.
-    pub(super) fn put_first(&mut self, queued: Queued) {
-        queued.set_place(Place::Listed);
-        self.list.push_front(queued);
-        self.stripe.lane.listed.store(true, Ordering::Relaxed);
     }
 
     /// The items, oldest first.

@@ -95,8 +95,8 @@ impl Timekeeper {
             let deadline = self.now().saturating_add(after);
             let first = state.timers.first().is_none_or(|first| deadline < first);
             let handle = state.timers.insert(deadline, delayed);
-            *work.inner.timer.lock() = Some(Armed { keeper: Arc::downgrade(self), handle });
-            work.inner.header.set_place(Place::Timer);
+            *work.item().timer.lock() = Some(Armed { keeper: Arc::downgrade(self), handle });
+            work.header().set_place(Place::Timer);
             first
         };
         if first {

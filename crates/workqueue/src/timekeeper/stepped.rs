@@ -49,7 +49,7 @@ impl Bench {
 
     fn push(&self, function: impl Fn() + Send + Sync + 'static) {
         let work = Work::new(function);
-        assert!(work.inner.header.state.pend());
+        assert!(work.header().state.pend());
         let item = work.hold();
         // SAFETY: `pend` succeeded just now.
         let queued = unsafe { Queued::new(Job { item, ticket: None, site: Location::caller() }) };

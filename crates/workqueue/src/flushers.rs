@@ -1,0 +1,73 @@
+//! Those who wait for an instance of a reusable item: `Work::flush` and its kin.
+//!
+//! Read `work_state.md` first: the comments here use its names for the steps.
+
+use std::sync::Arc;
+
+use corewise_sync::{Completion, Mutex};
+
+use crate::work_state::{Seq, Snapshot, WorkState};
+
+/// The waiters of one item.
+#[derive(Default)]
+pub(crate) struct Flushers {
+    /// L: is the lock; guards those who wait, each for the instance of its number. Never taken by who
+    /// has given up what keeps the item alive.
+    waiting: Mutex<Vec<(Seq, Arc<Completion>)>>,
+}
+
+impl Flushers {
+    /// Waits until the instance queued last has finished; true where there was one to wait for.
+    #[track_caller]
+    pub(crate) fn flush(&self, state: &WorkState) -> bool {
+        let event = {
+            let mut waiting = self.waiting.lock();
+            // Announce. Under the lock: an instance whose end comes after the announcement sees it,
+            // and takes this lock before it ends.
+            let now = state.announce_flusher();
+            if !now.pending() && !now.running() {
+                if waiting.is_empty() {
+                    state.clear_flushers();
+                }
+                return false;
+            }
+            let event = Arc::new(Completion::new());
+            // Where nothing is pending it is the instance that runs: whatever its number, it isn't the
+            // number of one that is pending when it ends.
+            waiting.push((now.seq(), Arc::clone(&event)));
+            event
+        };
+        event.wait();
+        true
+    }
+
+    /// Collect: the caller is about to end an instance. Takes out those who have nothing left to wait
+    /// for then: all but those who wait for an instance that is pending, and `outlasts` this. The word
+    /// to end the instance by: if that has moved, others may have come.
+    pub(crate) fn collect(
+        &self,
+        state: &WorkState,
+        outlasts: bool,
+        ended: &mut Vec<Arc<Completion>>,
+    ) -> Snapshot {
+        let mut waiting = self.waiting.lock();
+        let now = state.flushers_seen();
+        let stays = |target| outlasts && now.pending() && target == now.seq();
+        let over = waiting.extract_if(.., |(target, _)| !stays(*target));
+        ended.extend(over.map(|(_, event)| event));
+        if waiting.is_empty() { state.clear_flushers() } else { now }
+    }
+
+    /// How many wait.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.lock().len()
+    }
+}
+
+/// They go on.
+pub(crate) fn wake(ended: Vec<Arc<Completion>>) {
+    for event in ended {
+        event.complete();
+    }
+}
