@@ -185,7 +185,10 @@ where
     fn end(&self, value: Result<T, JoinError>) {
         // SAFETY: the item runs, or was claimed, and isn't done: the stage is the caller's.
         drop(unsafe { self.replace(Stage::Value(value)) });
-        self.done.complete();
+        // Without a handle nobody waits, or ever will.
+        if !self.header.state.snapshot().is_orphan() {
+            self.done.complete();
+        }
     }
 }
 

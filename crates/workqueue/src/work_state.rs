@@ -81,7 +81,12 @@ impl Snapshot {
     /// Idle, and nobody has it.
     #[inline]
     fn gone(self) -> bool {
-        self.idle() && self.0 & ORPHAN != 0
+        self.idle() && self.is_orphan()
+    }
+    /// Nobody has a handle any more.
+    #[inline]
+    pub(crate) fn is_orphan(self) -> bool {
+        self.0 & ORPHAN != 0
     }
     /// How often it is disabled.
     pub(crate) fn depth(self) -> u16 {
