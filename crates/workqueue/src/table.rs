@@ -122,43 +122,61 @@ unsafe fn item<'a, I: Item>(header: NonNull<Header>) -> &'a I {
     unsafe { header.cast::<I>().as_ref() }
 }
 
+/// # Safety
+/// As [`item`].
 unsafe fn run<I: Item>(header: NonNull<Header>) {
-    // SAFETY: as the table demands.
+    // SAFETY: as the caller says.
     unsafe { item::<I>(header) }.run();
 }
 
+/// # Safety
+/// As [`item`].
 unsafe fn cancelled<I: Item>(header: NonNull<Header>) {
-    // SAFETY: as the table demands.
+    // SAFETY: as the caller says.
     unsafe { item::<I>(header) }.cancelled();
 }
 
+/// # Safety
+/// As [`item`].
 unsafe fn panicked<I: Item>(header: NonNull<Header>, payload: Box<dyn Any + Send>) {
-    // SAFETY: as the table demands.
+    // SAFETY: as the caller says.
     unsafe { item::<I>(header) }.panicked(payload);
 }
 
+/// # Safety
+/// As [`item`].
 unsafe fn spawner<I: Item>(header: NonNull<Header>) -> Option<NonNull<Span>> {
-    // SAFETY: as the table demands.
+    // SAFETY: as the caller says.
     unsafe { item::<I>(header) }.spawner().map(NonNull::from)
 }
 
+/// # Safety
+/// As [`item`].
 unsafe fn unshelve<I: Item>(header: NonNull<Header>) -> Option<Queued> {
-    // SAFETY: as the table demands.
+    // SAFETY: as the caller says.
     unsafe { item::<I>(header) }.unshelve()
 }
 
+/// # Safety
+/// As [`item`].
 unsafe fn flushers<I: Item>(header: NonNull<Header>) -> Option<NonNull<Flushers>> {
-    // SAFETY: as the table demands.
+    // SAFETY: as the caller says.
     unsafe { item::<I>(header) }.flushers().map(NonNull::from)
 }
 
 /// Gives up a count of the `Arc` that the item lives in.
+///
+/// # Safety
+/// As [`item`], of an `I` that lives in an `Arc`; the caller has a count of it, and gives it up.
 pub(crate) unsafe fn release_count<I>(header: NonNull<Header>) {
     // SAFETY: the hold is a count of the `Arc` that `ItemRef::counted` was given.
     drop(unsafe { Arc::from_raw(header.cast::<I>().as_ptr()) });
 }
 
 /// Frees an item that lives in a `Box`.
+///
+/// # Safety
+/// As [`item`], of an `I` that was leaked from a `Box`; nobody else has it.
 pub(crate) unsafe fn free<I>(header: NonNull<Header>) {
     // SAFETY: the item was leaked from a `Box`, and nobody has it any more, or ever will.
     drop(unsafe { Box::from_raw(header.cast::<I>().as_ptr()) });

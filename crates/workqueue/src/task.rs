@@ -166,6 +166,9 @@ where
     }
 
     /// Orphan: there is one handle.
+    ///
+    /// # Safety
+    /// It is the header of such a task, by a pointer to all of it, and its handle is given up.
     unsafe fn handle_is_gone(task: NonNull<Header>) {
         // SAFETY: the handle has kept the task until now.
         if unsafe { task.as_ref() }.state.orphan() {
