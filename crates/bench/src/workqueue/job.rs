@@ -57,9 +57,10 @@ pub struct Job {
     pub count: bool,
 }
 
-/// Reused items of each producer of a storm: enough to keep the workers busy while one of the
-/// producers is away, small enough for the second-level cache.
-const RING: usize = 1024;
+/// Reused items of each producer of a storm: as many as workers run while a producer that lost its
+/// CPU waits for it again, some milliseconds. With fewer, producers wait for a free item and workers
+/// for the next one, and the switches are measured; a peer's queue of plain values has no such bound.
+const RING: usize = 16_384;
 
 impl Job {
     /// The run of a case on a machine with these CPUs online.
