@@ -61,6 +61,39 @@ fn the_text_has_a_table_for_each_case_and_ends_with_advice() {
 }
 
 #[test]
+fn a_report_is_one_whole_file_with_the_peers_beside() {
+    let folder = Folder::new();
+    let peers = "[{\"bench\":\"workqueue\",\"case\":\"pingpong/same/hot\",\"variant\":\"tokio\",\
+                 \"metric\":\"latency_p50\",\"unit\":\"ns\",\"median\":4300.0,\"min\":4200.0,\
+                 \"max\":4500.0,\"runs\":7}]";
+    folder.write("peers.json", peers);
+    let args = ["bench", "--quick", "--rounds", "1", "--workload", "pingpong/same/hot"];
+    let report = ["--report", "run.html", "--peers", "peers.json"];
+    folder.corewise(args.iter().chain(&report)).ok().says(&["Advice"]);
+    let page = std::fs::read_to_string(folder.join("run.html")).unwrap();
+    assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>"));
+    for part in ["Latency by scope", "tokio", "<dt>Commit</dt>", "--peers peers.json", "Linux "] {
+        assert!(page.contains(part), "no {part} in the page");
+    }
+    assert_eq!(folder.list(), ["peers.json", "run.html"], "something was left behind");
+}
+
+#[test]
+fn a_report_that_cant_be_made_is_said_before_anything_is_measured() {
+    let folder = Folder::new();
+    folder.write("none.json", "[]");
+    let refused = |code: i32, args: &[&str], said: &str| {
+        let ran = folder.corewise([&["bench", "--quick"], args].concat());
+        ran.code(code).complains(&[said]);
+    };
+    refused(1, &["--report", "no/run.html"], "cannot write the report 'no/run.html'");
+    refused(1, &["--report", "r.html", "--peers", "no.json"], "cannot read the peers' records");
+    refused(1, &["--report", "r.html", "--peers", "none.json"], "bench-peers workqueue --out FILE");
+    refused(2, &["--peers", "none.json"], "--report");
+    assert_eq!(folder.list(), ["none.json"]);
+}
+
+#[test]
 fn one_run_prints_one_line() {
     let folder = Folder::new();
     let words = ["case=storm/reused", "runtime=corewise/cpu", "items=1000", "ring=8", "count=1"];

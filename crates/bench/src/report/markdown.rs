@@ -11,8 +11,8 @@
 //! <!-- end of results -->
 //! ```
 //!
-//! The first line names the file of records, relative to the Markdown file; `-` where there is none
-//! yet. Each other line is a column: its heading, the case without the scope, the metric. The rows
+//! The first line names the file of records, relative to the Markdown file, or several between
+//! blanks; `-` where there is none yet. Each other line is a column: its heading, the case without the scope, the metric. The rows
 //! are the variants, and scopes, that have at least one of them. The one line `headlines` stands for
 //! a table of these.
 
@@ -21,7 +21,7 @@ use std::path::Path;
 
 use super::group::{self, Source};
 use super::number::show;
-use crate::names::{Better, CaseName, HEADLINE, sums_up};
+use crate::names::{Better, CaseName, sums_up};
 use crate::record::Record;
 
 const BEGIN: &str = "<!-- results: ";
@@ -50,10 +50,14 @@ pub fn fill(
         }
         let place = Place::of(head).map_err(|what| wrong(&what))?;
         out.push_str(&rest[..body]);
-        match place.file {
+        match place.files {
             "-" => out.push_str("\n*Not measured yet.*\n\n"),
-            file => {
-                let records = read(file).map_err(|what| wrong(&format!("names {file}: {what}")))?;
+            files => {
+                let mut records = Vec::new();
+                for file in files.split_whitespace() {
+                    let of = read(file).map_err(|what| wrong(&format!("names {file}: {what}")))?;
+                    records.extend(of);
+                }
                 let table = match place.columns.is_empty() {
                     true => place.headlines(&records),
                     false => place.table(&records),
@@ -80,7 +84,7 @@ pub fn read_beside(file: &Path, name: &str) -> Result<Vec<Record>, String> {
 
 /// What a table is made of.
 struct Place<'t> {
-    file: &'t str,
+    files: &'t str,
     /// None: the headlines.
     columns: Vec<Column<'t>>,
 }
@@ -94,9 +98,9 @@ struct Column<'t> {
 impl<'t> Place<'t> {
     fn of(head: &'t str) -> Result<Place<'t>, String> {
         let mut lines = head.lines();
-        let file = lines.next().unwrap_or_default().trim();
+        let files = lines.next().unwrap_or_default().trim();
         if head.lines().skip(1).eq(["headlines"]) {
-            return Ok(Place { file, columns: Vec::new() });
+            return Ok(Place { files, columns: Vec::new() });
         }
         let columns = lines.map(|line| {
             let parts: Vec<&str> = line.split('|').map(str::trim).collect();
@@ -108,21 +112,29 @@ impl<'t> Place<'t> {
         let columns = columns.collect::<Result<Vec<_>, _>>()?;
         match columns.is_empty() {
             true => Err("has no columns".to_owned()),
-            false => Ok(Place { file, columns }),
+            false => Ok(Place { files, columns }),
         }
     }
 
     fn headlines(&self, records: &[Record]) -> Result<String, String> {
-        let mut out = String::from("\n| headline | ratio | read as |\n|---|---|---|");
-        let all: Vec<&Record> = records.iter().filter(|record| record.case == HEADLINE).collect();
+        let mut out = String::from(
+            "\n| ratio of pairs | median | 95 % interval | read as |\n|---|---|---|---|",
+        );
+        let all = group::headlines(records, &[]);
         if all.is_empty() {
-            return Err(format!("asks for headlines, of which {} has none", self.file));
+            return Err(format!("asks for headlines, of which {} has none", self.files));
         }
-        for record in &all {
+        for headline in &all {
+            let record = headline.record;
             let words = Better::of_headline(record).map_or("", Better::words);
+            let interval = headline.interval.map_or("–".to_owned(), |interval| {
+                format!("{} to {}", show(interval.min, "ratio"), show(interval.max, "ratio"))
+            });
             // Writing to a String can't fail.
-            let _ = write!(out, "\n| `{}` | {} | {words} |", record.metric, shown(record));
+            let _ =
+                write!(out, "\n| `{}` | {} | {interval} | {words} |", record.metric, shown(record));
         }
+        let all: Vec<&Record> = all.iter().map(|headline| headline.record).collect();
         out.push_str(&self.below(&all));
         Ok(out)
     }
@@ -132,13 +144,11 @@ impl<'t> Place<'t> {
         // Rows as (label, a cell for each column).
         let mut rows: Vec<(String, Vec<Option<&Record>>)> = Vec::new();
         for (n, column) in self.columns.iter().enumerate() {
-            let mut found = false;
             for record in records.iter().filter(|record| record.metric == column.metric) {
                 let case = CaseName::of(&record.case);
                 if case.workload != column.case {
                     continue;
                 }
-                found = true;
                 let label = group::label(source, record, case.place);
                 let position = rows.iter().position(|row| row.0 == label).unwrap_or_else(|| {
                     rows.push((label, vec![None; self.columns.len()]));
@@ -146,12 +156,14 @@ impl<'t> Place<'t> {
                 });
                 rows[position].1[n] = Some(record);
             }
-            if !found {
-                return Err(format!(
-                    "asks for {} of {}, of which {} has nothing",
-                    column.metric, column.case, self.file
-                ));
-            }
+        }
+        // A column of which there is nothing yet shows dashes; a table of them shows a mistake.
+        if rows.is_empty() {
+            let (case, metric) = (self.columns[0].case, self.columns[0].metric);
+            return Err(format!(
+                "asks for {metric} of {case} and more, of which {} has nothing",
+                self.files
+            ));
         }
         if source == Source::Peers {
             sort(&mut rows);
@@ -189,10 +201,13 @@ impl<'t> Place<'t> {
         let runs = records.iter().map(|record| record.runs);
         let (least, most) = runs.fold((usize::MAX, 0), |(l, m), runs| (l.min(runs), m.max(runs)));
         let runs = if least == most { least.to_string() } else { format!("{least} to {most}") };
-        let name = self.file.rsplit('/').next().unwrap_or(self.file);
+        let links = self.files.split_whitespace().map(|file| {
+            let name = file.rsplit('/').next().unwrap_or(file);
+            format!("[{name}]({file})")
+        });
         format!(
-            "\n\nMedian of {runs} runs, and [least..most] of them; from [{name}]({}).\n\n",
-            self.file
+            "\n\nMedian of {runs} runs, and [least..most] of them; from {}.\n\n",
+            links.collect::<Vec<_>>().join(", ")
         )
     }
 }
@@ -233,6 +248,7 @@ fn source(records: &[Record]) -> Source {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::names::HEADLINE;
 
     fn record(case: &str, variant: &str, metric: &str, unit: &str, median: f64) -> Record {
         Record {
@@ -279,11 +295,23 @@ mod tests {
     }
 
     #[test]
+    fn several_files_make_one_table() {
+        let text = TEXT.replace("results/peers.json", "results/peers.json a.json");
+        let more = |file: &str| match file {
+            "a.json" => Ok(vec![record("storm/boxed", "tokio", "cpu_per_item", "ns", 800.0)]),
+            file => read(file),
+        };
+        let filled = fill(&text, more).unwrap();
+        assert!(filled.contains("| tokio | 1.90 M/s [950 k/s..3.80] | 800 ns ["), "{filled}");
+        assert!(filled.contains("from [peers.json](results/peers.json), [a.json](a.json)."));
+    }
+
+    #[test]
     fn headlines_are_a_table_of_their_own() {
         let text = "<!-- results: a.json\nheadlines\n-->\n<!-- end of results -->\n";
         let headline = |metric| record(HEADLINE, "corewise", metric, "ratio", 1.5);
         let filled = fill(text, |_| Ok(vec![headline("inside_vs_best_peer")])).unwrap();
-        let row = "| `inside_vs_best_peer` | 1.50 [0.750..3.00] | higher is better |";
+        let row = "| `inside_vs_best_peer` | 1.50 [0.750..3.00] | – | higher is better |";
         assert!(filled.contains(row), "{filled}");
         assert!(fill(text, |_| Ok(vec![])).unwrap_err().contains("has none"));
     }
@@ -299,7 +327,7 @@ mod tests {
         for (from, to, said) in [
             ("results/peers.json", "x.json", "line 3: the place for results names x.json: there"),
             ("| cpu_per_item", "", "heading | case | metric are expected"),
-            ("storm/boxed | cpu", "storm/none | cpu", "cpu_per_item of storm/none"),
+            ("storm/boxed | ", "storm/none | ", "items_per_second of storm/none and more"),
             ("<!-- end of results -->", "", "has no `<!-- end"),
             ("\n-->\n", "\n", "has no line `-->`"),
         ] {
