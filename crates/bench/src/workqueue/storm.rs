@@ -3,13 +3,15 @@
 use std::thread;
 use std::time::Instant;
 
+use corewise_sync::Mutex;
+
 use crate::error::BenchError;
 use crate::workqueue::case::Case;
 use crate::workqueue::job::Job;
 use crate::workqueue::line::Line;
 use crate::workqueue::meter::Meter;
 use crate::workqueue::runtime::{Reuse, Runtime, Spawn};
-use crate::workqueue::start::{Start, together};
+use crate::workqueue::start::together;
 use crate::workqueue::tiny::{Countdown, Tiny};
 
 /// A closure per item.
@@ -17,74 +19,45 @@ use crate::workqueue::tiny::{Countdown, Tiny};
 /// # Errors
 /// A producer couldn't be started, or panicked.
 pub fn boxed<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Line, BenchError> {
-    storm(job, runtime, meter, |share, countdown, start| {
-        start.wait().then(|| {
-            let began = Instant::now();
-            for payload in 0..share as u64 {
-                let tiny = Tiny { countdown, payload };
-                runtime.spawn(move || tiny.run());
-            }
-            began
-        })
+    let no_ring = |_| ();
+    storm(job, runtime, meter, no_ring, |share, countdown, ()| {
+        for payload in 0..share as u64 {
+            let tiny = Tiny { countdown, payload };
+            runtime.spawn(move || tiny.run());
+        }
     })
 }
 
-/// Items that each producer made before.
+/// Items that were made before, a ring for each producer.
 ///
 /// # Errors
 /// A producer couldn't be started, or panicked.
 pub fn reused<R: Reuse>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Line, BenchError> {
-    storm(job, runtime, meter, |share, countdown, start| {
-        let item = |payload| runtime.reusable(Tiny { countdown, payload });
-        let ring: Vec<R::Item> = (0..job.ring as u64).map(item).collect();
-        start.wait().then(|| {
-            let began = Instant::now();
-            let mut left = share;
-            'all: loop {
-                for item in &ring {
-                    if left == 0 {
-                        break 'all;
-                    }
-                    left -= 1;
-                    while !runtime.requeue(item) {
-                        // The workers haven't come round to it: they need the CPU more.
-                        thread::yield_now();
-                    }
-                }
+    let ring = |countdown| -> Vec<R::Item> {
+        (0..job.ring as u64).map(|payload| runtime.reusable(Tiny { countdown, payload })).collect()
+    };
+    storm(job, runtime, meter, ring, |share, _, ring| {
+        for item in ring.iter().cycle().take(share) {
+            while !runtime.requeue(item) {
+                // The workers haven't come round to it: they need the CPU more.
+                thread::yield_now();
             }
-            // The last runs may be going on still: the ring outlives them, as its items may have
-            // to.
-            (began, ring)
-        })
+        }
     })
 }
 
-/// What a producer returns: when it began, and what has to live until all items have run.
-trait Produced: Send {
-    fn began(&self) -> Instant;
-}
-
-impl Produced for Instant {
-    fn began(&self) -> Instant {
-        *self
-    }
-}
-
-impl<T: Send> Produced for (Instant, Vec<T>) {
-    fn began(&self) -> Instant {
-        self.0
-    }
-}
-
-fn storm<R: Runtime, P: Produced>(
+/// One storm: what `make` makes for each producer isn't measured, and lives until all items have
+/// run; `produce` queues a share of the items.
+fn storm<R: Runtime, M: Send>(
     job: &Job,
     runtime: &R,
     meter: &mut Meter,
-    produce: impl Fn(usize, &'static Countdown, &Start) -> Option<P> + Sync,
+    make: impl Fn(&'static Countdown) -> M,
+    produce: impl Fn(usize, &'static Countdown, &M) + Sync,
 ) -> Result<Line, BenchError> {
     let striped = matches!(job.case, Case::Storm { striped: true, .. });
     let names: Vec<String> = (0..job.producers).map(|n| format!("producer/{n}")).collect();
-    let pass = |items: usize| {
+    let pass = |items: usize, meter: Option<&mut Meter>| {
         let shares = shares(items, job.producers);
         let (all, counts) = if striped {
             Countdown::striped(&shares)
@@ -92,17 +65,30 @@ fn storm<R: Runtime, P: Produced>(
             let all = Countdown::new(items);
             (all, vec![all; job.producers])
         };
-        let produced =
-            together(&names, |number, start| Ok(produce(shares[number], counts[number], start)))?;
-        all.wait();
-        let end = Instant::now();
-        runtime.flush();
-        let began = produced.iter().map(Produced::began).min().unwrap_or(end);
-        Ok(end - began)
+        let made: Vec<Mutex<M>> = counts.iter().map(|count| Mutex::new(make(count))).collect();
+        let run = || {
+            let began = together(&names, |number, start| {
+                // Its own, and nobody else's: held throughout.
+                let made = made[number].lock();
+                Ok(start.wait().then(|| {
+                    let began = Instant::now();
+                    produce(shares[number], counts[number], &made);
+                    began
+                }))
+            })?;
+            all.wait();
+            let end = Instant::now();
+            runtime.flush();
+            Ok(end - began.into_iter().min().unwrap_or(end))
+        };
+        match meter {
+            Some(meter) => meter.pass(items, run),
+            None => run().map(drop),
+        }
     };
-    pass(job.items.div_ceil(10))?;
+    pass(job.items.div_ceil(10), None)?;
     for _ in 0..job.passes {
-        meter.pass(job.items, || pass(job.items))?;
+        pass(job.items, Some(meter))?;
     }
     let mut line = Line::new(&job.case.to_string(), &job.runtime);
     meter.finish(&mut line);

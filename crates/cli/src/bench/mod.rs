@@ -124,7 +124,7 @@ fn text(measured: &Measured, width: usize) -> String {
     let counted = format!("{rounds} round{}", if rounds == 1 { "" } else { "s" });
     let mut text = format!("{}\n", styled(TITLE, format!("Workqueues on {cpus}, {counted}")));
     text.push_str(&table::tables(&measured.series, width));
-    text.push_str(&table::headlines(&measured.headlines));
+    text.push_str(&table::headlines(&measured.headlines, width));
     text.push_str(&format!("\n{}\n", styled(TITLE, "Advice")));
     for sentence in measured.advice.sentences() {
         text.push_str(&table::wrapped(sentence, width));

@@ -53,7 +53,7 @@ pub(super) fn tables(series: &[Series], width: usize) -> String {
 }
 
 /// The two headlines, in words.
-pub(super) fn headlines(headlines: &[(&'static str, PairedRatio)]) -> String {
+pub(super) fn headlines(headlines: &[(&'static str, PairedRatio)], width: usize) -> String {
     let mut text = String::new();
     for (name, ratio) in headlines {
         let what = match *name {
@@ -67,7 +67,8 @@ pub(super) fn headlines(headlines: &[(&'static str, PairedRatio)]) -> String {
             false => "within the noise",
         };
         let (median, low, high) = (ratio.summary.median, ratio.low, ratio.high);
-        text.push_str(&format!("  {what}: {median:.2} ({low:.2} to {high:.2}), {noise}\n"));
+        let sentence = format!("{what}: {median:.2} ({low:.2} to {high:.2}), {noise}");
+        text.push_str(&wrapped(&sentence, width));
     }
     if !text.is_empty() {
         let title = "Kernel's test, pair by pair (95 % interval; more is better)";
@@ -123,6 +124,7 @@ fn table(workload: &str, series: &[&Series], width: usize) -> String {
         for (cell, width) in row.iter().zip(&widths).skip(1) {
             line.push_str(&format!("  {cell:>width$}"));
         }
+        let line = line.trim_end();
         match number {
             0 => text.push_str(&format!("{}\n", styled(FAINT, line))),
             _ => text.push_str(&format!("{line}\n")),
@@ -254,9 +256,9 @@ mod tests {
     #[test]
     fn headlines_say_what_is_over_what() {
         let ratio = PairedRatio::of(&[4.0; 6], &[2.0; 6], 1).unwrap();
-        let text = headlines(&[("cache_shard_vs_before_items", ratio)]);
+        let text = headlines(&[("cache_shard_vs_before_items", ratio)], 100);
         assert!(text.contains("cache_shard over before: 2.00 (2.00 to 2.00), beyond"), "{text}");
-        assert_eq!(headlines(&[]), "");
+        assert_eq!(headlines(&[], 100), "");
     }
 
     #[test]
