@@ -48,6 +48,11 @@ impl Parker {
         self.inner.park(Some(timeout))
     }
 
+    /// Takes the token if there is one, without sleeping: true where there was.
+    pub fn try_park(&self) -> bool {
+        self.inner.try_park()
+    }
+
     /// A handle that wakes this parker.
     pub fn unparker(&self) -> Unparker {
         Unparker { inner: Arc::clone(&self.inner) }
@@ -141,6 +146,15 @@ mod futex {
             }
         }
 
+        pub(super) fn try_park(&self) -> bool {
+            // Who spins on it only reads the line until there is something. Relaxed: the exchange
+            // orders.
+            self.state.load(Ordering::Relaxed) == TOKEN
+                && (self.state)
+                    .compare_exchange(TOKEN, EMPTY, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+        }
+
         pub(super) fn unpark(&self) {
             // Release: what came before is seen by the thread that takes the token.
             if self.state.swap(TOKEN, Ordering::Release) == PARKED {
@@ -177,6 +191,10 @@ mod model {
                 Some(end) => self.poll_until(end),
                 _ => self.wait(),
             }
+        }
+
+        pub(super) fn try_park(&self) -> bool {
+            std::mem::take(&mut *self.token.lock())
         }
 
         fn wait(&self) -> bool {
@@ -222,6 +240,10 @@ mod tests {
         parker.unparker().unpark();
         parker.park();
         assert!(!parker.park_timeout(Duration::from_millis(1)), "two tokens count as one");
+        assert!(!parker.try_park());
+        parker.unparker().unpark();
+        assert!(parker.try_park());
+        assert!(!parker.try_park());
     }
 
     #[test]

@@ -154,11 +154,22 @@ impl<F: FencePolicy> ModelWorker<F> {
 
     /// Steps, and parks where the pool says so, until `done`.
     pub fn work_until(&self, done: impl Fn() -> bool) {
+        self.work(done, false);
+    }
+
+    /// The same, but looks for the token once before it parks, as one does that spins.
+    pub fn spin_until(&self, done: impl Fn() -> bool) {
+        self.work(done, true);
+    }
+
+    fn work(&self, done: impl Fn() -> bool, spins: bool) {
         while !done() {
             match self.group.step(&self.worker) {
                 Step::Again => {}
                 Step::Park { .. } => {
-                    self.worker.park(None);
+                    if !(spins && self.worker.try_park()) {
+                        self.worker.park(None);
+                    }
                 }
                 Step::Exit => return,
             }

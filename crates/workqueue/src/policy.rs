@@ -1,7 +1,11 @@
 //! The decisions of a pool, as pure functions of plain numbers: who is woken, when a thread is
 //! made, when work may leave its pod. The mechanism (`pool/`) asks; nothing here touches a thread.
 
+use std::time::Duration;
+
 use corewise_topology::{CpuSet, Masks};
+
+use crate::idle::Idle;
 
 /// How deep items that were taken back may be nested on one stack. A worker's has 2 MiB, so each has
 /// some 64 KiB. Whoever waits deeper blocks, and another worker starts with an empty stack.
@@ -149,6 +153,71 @@ pub(crate) fn base(pod: &CpuSet, home: &Home) -> usize {
     pod.len().min(home.cpus.len()).max(1)
 }
 
+/// How long a worker spins that has reason to: about what it costs to wake two halted CPUs, that of
+/// who waits for its item and, from there, its own.
+const SPIN: Duration = Duration::from_micros(100);
+/// A sleep that was over so soon would have been no sleep for one who spins: the time until it was
+/// woken, and as much again until it ran.
+const SHORT_SLEEP: Duration = Duration::from_micros(100);
+/// How many short sleeps in a row are reason enough to spin, at first and at most.
+const PROOF: u32 = 2;
+const MOST_PROOF: u32 = 256;
+/// What runs for no longer than that, until the next pause, is better handed to a worker that spins
+/// on another CPU than to one that sleeps on this: then the waiter's CPU isn't halted meanwhile.
+const SHORT_RUN: Duration = Duration::from_micros(10);
+
+/// How an idle time of a worker ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IdleEnd {
+    /// It found work while it spun.
+    Spun,
+    /// It was woken, after so long since it ran out of work. `spun`: it had spun in vain before.
+    Slept { for_so_long: Duration, spun: bool, from_here: bool },
+}
+
+/// Whether a worker spins before it sleeps: only while that pays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Habit {
+    /// Short sleeps in a row.
+    short: u32,
+    /// So many are wanted.
+    wanted: u32,
+}
+
+impl Habit {
+    pub(crate) const NEW: Habit = Habit { short: 0, wanted: PROOF };
+
+    /// How long it spins now.
+    pub(crate) fn budget(self, idle: Idle) -> Duration {
+        match idle {
+            Idle::Sleep => Duration::ZERO,
+            Idle::Hybrid if self.short >= self.wanted => SPIN,
+            Idle::Hybrid => Duration::ZERO,
+            Idle::Busy(time) => time,
+        }
+    }
+
+    /// What the last idle time tells. Who was woken from its own CPU (`from_here`) could not have
+    /// spun there at that time.
+    pub(crate) fn learn(&mut self, end: IdleEnd) {
+        match end {
+            IdleEnd::Spun => *self = Habit { short: PROOF, wanted: PROOF },
+            IdleEnd::Slept { spun: true, .. } => {
+                *self = Habit { short: 0, wanted: (self.wanted * 2).min(MOST_PROOF) };
+            }
+            IdleEnd::Slept { for_so_long, from_here, .. } => {
+                let short = !from_here && for_so_long <= SHORT_SLEEP;
+                self.short = if short { self.short + 1 } else { 0 };
+            }
+        }
+    }
+}
+
+/// Whether a worker that spins, and whose last run was so long, is the one to be given work.
+pub(crate) fn is_quick(run: Duration) -> bool {
+    run <= SHORT_RUN
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -265,5 +334,69 @@ mod tests {
         assert!(counts(4, 2, 0).surplus());
         assert!(!counts(4, 1, 0).surplus());
         assert!(!counts(4, 2, 2).surplus());
+    }
+
+    fn slept(us: u64) -> IdleEnd {
+        let for_so_long = Duration::from_micros(us);
+        IdleEnd::Slept { for_so_long, spun: false, from_here: false }
+    }
+
+    fn spins(habit: Habit) -> bool {
+        !habit.budget(Idle::Hybrid).is_zero()
+    }
+
+    #[test]
+    fn a_worker_spins_after_two_short_sleeps_and_as_long_as_that_pays() {
+        let mut habit = Habit::NEW;
+        assert!(!spins(habit));
+        habit.learn(slept(60));
+        assert!(!spins(habit));
+        habit.learn(slept(60));
+        assert!(spins(habit));
+        for _ in 0..10 {
+            habit.learn(IdleEnd::Spun);
+            assert!(spins(habit));
+        }
+    }
+
+    #[test]
+    fn a_worker_does_not_spin_where_sleeps_are_long_or_its_own_cpu_wakes_it() {
+        let mut habit = Habit::NEW;
+        for us in [60, 600, 60, 600] {
+            habit.learn(slept(us));
+            assert!(!spins(habit));
+        }
+        let for_so_long = Duration::from_micros(4);
+        for _ in 0..10 {
+            habit.learn(IdleEnd::Slept { for_so_long, spun: false, from_here: true });
+            assert!(!spins(habit));
+        }
+    }
+
+    #[test]
+    fn each_spin_in_vain_doubles_the_proof_that_is_wanted_until_one_pays() {
+        let for_so_long = Duration::from_micros(600);
+        let mut habit = Habit::NEW;
+        let mut proofs = Vec::new();
+        for _ in 0..9 {
+            let mut proof = 0;
+            while !spins(habit) {
+                habit.learn(slept(60));
+                proof += 1;
+            }
+            proofs.push(proof);
+            habit.learn(IdleEnd::Slept { for_so_long, spun: true, from_here: false });
+        }
+        assert_eq!(proofs, [2, 4, 8, 16, 32, 64, 128, 256, 256]);
+        habit.learn(IdleEnd::Spun);
+        assert!(spins(habit));
+    }
+
+    #[test]
+    fn who_is_to_sleep_never_spins_and_who_is_to_be_busy_always_does() {
+        let time = Duration::from_millis(3);
+        let sure = Habit { short: 9, ..Habit::NEW };
+        assert_eq!(sure.budget(Idle::Sleep), Duration::ZERO);
+        assert_eq!(Habit::NEW.budget(Idle::Busy(time)), time);
     }
 }

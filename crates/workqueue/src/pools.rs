@@ -17,6 +17,7 @@ use crate::dump::Dump;
 use crate::error::BuildError;
 use crate::follow::Follower;
 use crate::groups::{Closed, Groups, Lease};
+use crate::idle::Idle;
 use crate::inherit;
 use crate::limiter::UsableCpus;
 use crate::link::Shared;
@@ -54,6 +55,7 @@ struct Inner {
     machine: Machine,
     pods: Pods,
     max_workers: usize,
+    idle: Idle,
     idle_timeout: Duration,
     spawner: Spawner,
     keeper: Arc<Timekeeper>,
@@ -94,6 +96,7 @@ pub struct PoolsBuilder {
     machine: Machine,
     shard_size: u32,
     max_workers: usize,
+    idle: Idle,
     idle_timeout: Duration,
     spawner: Spawner,
     time: Settings,
@@ -116,6 +119,13 @@ impl PoolsBuilder {
     /// pod. Default [`DEFAULT_MAX_WORKERS`].
     pub fn max_workers(mut self, threads: usize) -> Self {
         self.max_workers = threads;
+        self
+    }
+
+    /// What a worker that finds no work does before it sleeps: at once, after it has looked out for
+    /// work while that pays, or after a time of your choice. Default: [`Idle::Hybrid`].
+    pub fn idle(mut self, idle: Idle) -> Self {
+        self.idle = idle;
         self
     }
 
@@ -228,6 +238,7 @@ impl PoolsBuilder {
             machine: self.machine,
             pods,
             max_workers: self.max_workers,
+            idle: self.idle,
             idle_timeout: self.idle_timeout,
             spawner: self.spawner,
             keeper: self.keeper.unwrap_or_else(|| Timekeeper::new(self.time)),
@@ -283,6 +294,7 @@ impl WorkerPools {
             machine: machine.clone(),
             shard_size: DEFAULT_SHARD_SIZE,
             max_workers: DEFAULT_MAX_WORKERS,
+            idle: Idle::default(),
             idle_timeout: DEFAULT_IDLE_TIMEOUT,
             spawner: Spawner::default(),
             time: Settings::default(),
@@ -519,6 +531,7 @@ impl WorkerPools {
                 false if self.inner.own_cpus => Pinning::Cpu,
                 false => Pinning::Pod,
             },
+            idle: self.inner.idle,
             idle_timeout: self.inner.idle_timeout,
             spawner: self.inner.spawner.clone(),
             keeper: Arc::clone(&self.inner.keeper),

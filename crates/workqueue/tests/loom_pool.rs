@@ -40,6 +40,21 @@ fn push_against_park<F: FencePolicy>() {
 }
 
 #[test]
+fn loom_pool_no_push_is_left_to_a_worker_that_spins_before_it_sleeps() {
+    bounded(2).check(|| {
+        let pools = PoolModel::<FullFence>::new(1, 1);
+        let count = Arc::new(AtomicUsize::new(0));
+        let worker = pools.enlist(0);
+        let done = Arc::clone(&count);
+        let thread = thread::spawn(move || worker.spin_until(|| done.load(Ordering::Relaxed) == 2));
+        for _ in 0..2 {
+            assert!(pools.push(0, &counting(&count)));
+        }
+        thread.join().unwrap();
+    });
+}
+
+#[test]
 fn loom_pool_no_push_is_left_to_a_sleeping_worker() {
     push_against_park::<FullFence>();
 }

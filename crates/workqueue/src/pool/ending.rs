@@ -151,7 +151,7 @@ impl<F: FencePolicy> Group<F> {
                 (idle, inner.counts.total == 0 && pool.has_waiting())
             };
             for worker in woken {
-                worker.wake_up();
+                worker.wake_up(None);
                 worker.unpark();
             }
             if stranded {

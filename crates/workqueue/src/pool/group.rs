@@ -21,6 +21,7 @@ use super::{Action, Inner, Pool, PoolSpec, PoolStats};
 use crate::attributes::{Class, PoolKey};
 use crate::cpu::current_cpu;
 use crate::error::quietly;
+use crate::idle::Idle;
 use crate::item::{Queued, Running};
 use crate::spawn::Spawner;
 #[cfg(any(test, loom))]
@@ -46,6 +47,7 @@ pub(crate) struct Setup {
     pub(crate) scope: AffinityScope,
     pub(crate) soft: bool,
     pub(crate) pinning: Pinning,
+    pub(crate) idle: Idle,
     pub(crate) idle_timeout: Duration,
     pub(crate) spawner: Spawner,
     pub(crate) keeper: Arc<Timekeeper>,
@@ -61,6 +63,7 @@ impl Setup {
             scope,
             soft: true,
             pinning: Pinning::Nowhere,
+            idle: Idle::Sleep,
             idle_timeout: Duration::ZERO,
             spawner: Spawner::default(),
             keeper: Timekeeper::by_hand(Settings::default()),
@@ -87,6 +90,8 @@ pub(crate) struct Group<F: FencePolicy = FullFence> {
     pub(super) thread_nice: i32,
     /// A: it was logged that the niceness can't be had. Relaxed: a report more does no harm.
     pub(super) nice_refused: AtomicBool,
+    /// I: what workers do before they sleep.
+    pub(super) idle: Idle,
     /// I: how long a surplus worker stays idle before it leaves.
     pub(crate) idle_timeout: Duration,
     /// I: makes the workers' threads.
@@ -112,7 +117,7 @@ impl<F: FencePolicy> Drop for Group<F> {
 
 impl<F: FencePolicy> Group<F> {
     pub(crate) fn new(setup: Setup, specs: Vec<PoolSpec>) -> Self {
-        let Setup { scope, soft, pinning, idle_timeout, spawner, keeper, niceness } = setup;
+        let Setup { scope, soft, pinning, idle, idle_timeout, spawner, keeper, niceness } = setup;
         let words = specs.len().div_ceil(64);
         let group = Group {
             pools: specs.into_iter().map(|spec| Pool::new(spec, pinning)).collect(),
@@ -123,6 +128,7 @@ impl<F: FencePolicy> Group<F> {
             nice: 0,
             thread_nice: niceness,
             nice_refused: AtomicBool::new(false),
+            idle,
             idle_timeout,
             spawner,
             keeper,
@@ -406,10 +412,11 @@ impl<F: FencePolicy> Group<F> {
     /// looks for itself, under the lock.
     pub(super) fn recruit(&self, index: usize, inner: &mut Inner) -> Action {
         inner.counts.searching = true;
-        let action = match inner.choose(current_cpu()) {
+        let here = current_cpu();
+        let action = match inner.choose(here) {
             Some(worker) => {
                 inner.counts.idle -= 1;
-                worker.wake_up();
+                worker.wake_up(here);
                 PoolStats::count(&self.pools[index].stats.wakeups, 1);
                 Action::Wake(worker)
             }

@@ -12,6 +12,7 @@ pub(crate) mod excuse;
 mod follow;
 pub(crate) mod group;
 pub(crate) mod here;
+mod idler;
 mod pick;
 pub(crate) mod pins;
 pub(crate) mod publication;
@@ -222,8 +223,9 @@ impl<F: FencePolicy> Pool<F> {
 }
 
 impl Inner {
-    /// Takes an idle worker off the list: the one that has this CPU alone, where the caller's thread
-    /// is, or else the one that parked last. Where the caller waits for the item, its CPU goes to that
+    /// Takes an idle worker off the list: one that spins, and so is awake; the one that has this CPU
+    /// alone, where the caller's thread is; or else the one that parked last. Where the caller waits
+    /// for the item, its CPU goes to that
     /// worker: to wake another CPU would take longer than most items, and the waiter's again after.
     /// Where the caller goes on, they share it for a while, as the scheduler wants.
     fn choose(&mut self, here: Option<u32>) -> Option<Arc<Worker>> {
@@ -231,8 +233,9 @@ impl Inner {
             // It has gone onto the list just now.
             return self.idle.pop();
         }
+        let awake = || self.idle.iter().rposition(|worker| worker.is_awake());
         let at_home = |cpu| self.idle.iter().rposition(|worker| worker.own_cpu.is(cpu));
-        match here.and_then(at_home) {
+        match awake().or_else(|| here.and_then(at_home)) {
             Some(position) => Some(self.idle.remove(position)),
             None => self.idle.pop(),
         }

@@ -13,6 +13,7 @@ use corewise_topology::AffinityScope;
 
 use super::group::{Group, Step};
 use super::here;
+use super::idler::Idler;
 use super::pins::OwnCpu;
 use super::publication::Publication;
 use super::stats::Ran;
@@ -38,6 +39,11 @@ pub(crate) struct Worker {
     /// L: the pool's lock: what it is excused for, see [`Excuse`](super::excuse::Excuse); atomic
     /// only because a worker is shared.
     pub(super) excuses: AtomicU32,
+    /// A: the CPU that it was woken from last, and one; 0 where that isn't known. A hint, written
+    /// before `woken`: Relaxed.
+    waker: AtomicU32,
+    /// A: it spins, and does what comes quickly. A hint: Relaxed.
+    spins: AtomicBool,
     /// A: somebody took it off the idle list. Set under the pool's lock before the unpark, taken
     /// by the worker after its park: a park that returns without it was spurious. Relaxed: the
     /// token orders.
@@ -60,6 +66,8 @@ impl Worker {
             shown: CachePadded::new(Publication::new()),
             tid: AtomicU32::new(0),
             excuses: AtomicU32::new(0),
+            waker: AtomicU32::new(0),
+            spins: AtomicBool::new(false),
             woken: AtomicBool::new(false),
             searching: AtomicBool::new(false),
             turn: AtomicU32::new(0),
@@ -73,7 +81,8 @@ impl Worker {
     }
 
     /// Under the pool's lock, by whoever took it off the idle list.
-    pub(super) fn wake_up(&self) {
+    pub(super) fn wake_up(&self, from: Option<u32>) {
+        self.waker.store(from.map_or(0, |cpu| cpu.wrapping_add(1)), Ordering::Relaxed);
         self.woken.store(true, Ordering::Relaxed);
     }
 
@@ -114,6 +123,26 @@ impl Worker {
         searched
     }
 
+    /// Whether it was woken from this CPU (the last time).
+    pub(super) fn was_woken_from(&self, cpu: u32) -> bool {
+        self.waker.load(Ordering::Relaxed) == cpu.wrapping_add(1)
+    }
+
+    /// It begins to spin and is `quick`, or it ends.
+    pub(super) fn spins(&self, quick: bool) {
+        self.spins.store(quick, Ordering::Relaxed);
+    }
+
+    /// Whether it spins and is quick (a moment ago).
+    pub(super) fn is_awake(&self) -> bool {
+        self.spins.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has been woken; it doesn't sleep.
+    pub(super) fn try_park(&self) -> bool {
+        self.parker.try_park() && self.take_wake()
+    }
+
     /// Parks until woken; false where a surplus worker's time ran out first.
     pub(crate) fn park(&self, limit: Option<std::time::Duration>) -> bool {
         loop {
@@ -142,11 +171,12 @@ impl Worker {
     /// The loop of a worker's thread, until it leaves the pool.
     pub(crate) fn work<F: FencePolicy>(self: &Arc<Self>, group: &Arc<Group<F>>) {
         let mut step = Step::Again;
+        let mut idler = Idler::new(group.idle);
         loop {
             step = match step {
                 Step::Again => group.step(self),
                 Step::Park { surplus } => {
-                    if self.park(surplus.then_some(group.idle_timeout)) {
+                    if idler.wait(self, surplus.then_some(group.idle_timeout)) {
                         Step::Again
                     } else {
                         group.idle_timed_out(self)
