@@ -225,9 +225,9 @@ impl<F: FencePolicy> Pool<F> {
 impl Inner {
     /// Takes an idle worker off the list: one that spins, and so is awake; the one that has this CPU
     /// alone, where the caller's thread is; or else the one that parked last. Where the caller waits
-    /// for the item, its CPU goes to that
-    /// worker: to wake another CPU would take longer than most items, and the waiter's again after.
-    /// Where the caller goes on, they share it for a while, as the scheduler wants.
+    /// for the item, its CPU goes to that worker: to wake another CPU would take longer than most
+    /// items, and the waiter's again after. Where the caller goes on, they share it for a while, as
+    /// the scheduler wants.
     fn choose(&mut self, here: Option<u32>) -> Option<Arc<Worker>> {
         if self.idle.last().is_some_and(|worker| here::is(worker)) {
             // It has gone onto the list just now.
