@@ -139,7 +139,7 @@ impl Worker {
     }
 
     /// Whether it has been woken; it doesn't sleep.
-    pub(super) fn try_park(&self) -> bool {
+    pub(crate) fn try_park(&self) -> bool {
         self.parker.try_park() && self.take_wake()
     }
 
