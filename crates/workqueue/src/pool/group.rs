@@ -223,7 +223,7 @@ impl<F: FencePolicy> Group<F> {
         // Takes and starts an item: of the own pod, or, where work may leave its pod, of a saturated
         // one. In one place, so that it isn't copied. Touches neither the pool's lock nor a line that
         // others write, unless something changes.
-        if let Some(running) = pool.stripes.start_next(pool.first_stripe(me)) {
+        if let Some(running) = pool.start_next(me) {
             self.took(me, &running);
             let ran = self.run(me, running);
             me.ran.count(ran, 0);
@@ -285,7 +285,7 @@ impl<F: FencePolicy> Group<F> {
         self.pools[me.pool].spec.near.iter().find_map(|&other| {
             let stripes = &self.pools[other].stripes;
             let first = me.id as usize % stripes.len();
-            self.needs_help(other).then(|| stripes.start_next(first)).flatten()
+            self.needs_help(other).then(|| stripes.start_next(first, |_| ())).flatten()
         })
     }
 

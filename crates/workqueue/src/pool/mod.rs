@@ -39,6 +39,7 @@ use corewise_sync::{CachePadded, Condvar, Mutex, thread};
 use corewise_topology::CpuSet;
 
 use crate::cpu::current_cpu;
+use crate::item::Running;
 use crate::policy::Counts;
 use pins::{Pinning, Pins};
 pub(crate) use stats::PoolStats;
@@ -175,19 +176,27 @@ impl<F: FencePolicy> Pool<F> {
         self.stripes.of(cpu)
     }
 
-    /// Where `me` begins to look for work: in the stripe of the CPU that it is on, whose lines are
-    /// here; now and then in another, so that none starves.
-    #[inline]
-    fn first_stripe(&self, me: &Worker) -> usize {
+    /// Takes and starts an item. `me` begins with the stripe of the CPU that it is on, whose lines are
+    /// here; now and then with another, so that none starves.
+    #[inline(always)]
+    fn start_next(&self, me: &Worker) -> Option<Running> {
         let stripes = self.stripes.len();
         if stripes == 1 {
-            return 0;
+            return self.stripes.start_next(0, |_| ());
         }
         let turn = me.next_turn();
-        if turn % OTHER_STRIPE_EVERY == OTHER_STRIPE_EVERY - 1 {
-            return (turn / OTHER_STRIPE_EVERY) as usize % stripes;
-        }
-        current_cpu().map_or(me.id as usize % stripes, |cpu| self.stripes.of(cpu) as usize)
+        let home =
+            current_cpu().map_or(me.id as usize % stripes, |cpu| self.stripes.of(cpu) as usize);
+        let first = match turn % OTHER_STRIPE_EVERY {
+            0 => (turn / OTHER_STRIPE_EVERY) as usize % stripes,
+            _ => home,
+        };
+        let real = self.pins.are_real();
+        self.stripes.start_next(first, |at| {
+            if at != home && real {
+                me.lets_gather();
+            }
+        })
     }
 
     /// What is published (a moment ago).

@@ -112,16 +112,23 @@ impl<F: FencePolicy> Stripes<F> {
         self.stripes.iter().any(Stripe::waits)
     }
 
-    /// Takes and starts an item: of stripe `first`, or of the next in the ring that has one.
+    /// Takes and starts an item: of stripe `first`, or of the next in the ring that has one. `drains` is
+    /// called before one is emptied of what was pushed.
     #[inline(always)]
-    pub(super) fn start_next(&self, first: usize) -> Option<Running> {
+    pub(super) fn start_next(&self, first: usize, drains: impl Fn(usize)) -> Option<Running> {
         let mut at = first;
         loop {
             let stripe = &self.stripes[at];
-            if stripe.may_have()
-                && let Some(running) = stripe.lock().start_next()
-            {
-                return Some(running);
+            // The list first, for the sake of the inbox' line. A hint: whoever finds nothing looks again
+            // before it parks.
+            let listed = stripe.lane.listed.load(Ordering::Relaxed);
+            if listed || !stripe.inbox.is_empty() {
+                if !listed {
+                    drains(at);
+                }
+                if let Some(running) = stripe.lock().start_next() {
+                    return Some(running);
+                }
             }
             at = if at + 1 == self.stripes.len() { 0 } else { at + 1 };
             if at == first {
@@ -156,13 +163,6 @@ impl<F: FencePolicy> Stripe<F> {
     pub(super) fn waits(&self) -> bool {
         // SeqCst: see `settle`.
         !self.inbox.is_empty() || self.lane.listed.load(Ordering::SeqCst)
-    }
-
-    /// Whether it is worth taking the lock. The list first, for the sake of the inbox' line. A hint:
-    /// whoever finds nothing looks again before it parks.
-    #[inline]
-    fn may_have(&self) -> bool {
-        self.lane.listed.load(Ordering::Relaxed) || !self.inbox.is_empty()
     }
 
     /// For models that have to fail: Drain says that the list has something after it has emptied the

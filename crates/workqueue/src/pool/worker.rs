@@ -4,11 +4,12 @@ use std::io;
 use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
-use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use corewise_sync::context::{self, BlockingObserver, ObserverGuard};
 use corewise_sync::fence::FencePolicy;
-use corewise_sync::{CachePadded, Parker, thread};
+use corewise_sync::{CachePadded, Parker, hint, thread};
 use corewise_topology::AffinityScope;
 
 use super::group::{Group, Step};
@@ -21,6 +22,10 @@ use crate::cpu::current_cpu;
 use crate::error::shielded;
 use crate::inherit;
 use crate::policy::Counts;
+
+/// How long what is pushed on another CPU may gather before it is taken there once more, in
+/// nanoseconds: some pushes.
+const GATHER: u64 = 1_000;
 
 /// A worker of a pool.
 pub(crate) struct Worker {
@@ -53,6 +58,10 @@ pub(crate) struct Worker {
     searching: AtomicBool,
     /// O: how often it has looked for work, which decides where it begins; as `searching`.
     turn: AtomicU32,
+    /// I: since when `emptied` counts.
+    born: Instant,
+    /// O: when it emptied the inbox of another CPU last, in nanoseconds; as `searching`.
+    emptied: AtomicU64,
     pub(crate) ran: Ran,
 }
 
@@ -71,6 +80,8 @@ impl Worker {
             woken: AtomicBool::new(false),
             searching: AtomicBool::new(false),
             turn: AtomicU32::new(0),
+            born: corewise_sync::time::now(),
+            emptied: AtomicU64::new(0),
             ran: Ran::default(),
         }
     }
@@ -107,6 +118,23 @@ impl Worker {
     #[inline]
     pub(super) fn is_searching(&self) -> bool {
         self.searching.load(Ordering::Relaxed)
+    }
+
+    /// It is about to empty the inbox of another CPU: not more often than each [`GATHER`]. Somebody may
+    /// be pushing there one after the other, and both would wait for the inbox' line each time. Called
+    /// by the worker itself.
+    pub(super) fn lets_gather(&self) {
+        let now = || u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let after = self.emptied.load(Ordering::Relaxed) + GATHER;
+        let mut at = now();
+        for _ in 0..64 {
+            if at >= after {
+                break;
+            }
+            hint::spin_loop();
+            at = now();
+        }
+        self.emptied.store(at, Ordering::Relaxed);
     }
 
     /// It looks for work: how often it has, so far. Called by the worker itself.
