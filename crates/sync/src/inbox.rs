@@ -17,7 +17,10 @@ use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use crate::atomic::{AtomicBool, AtomicPtr, Ordering};
+use crate::atomic::{AtomicPtr, Ordering};
+
+/// What stands for no node where null says something else.
+pub(crate) const NOBODY: *mut () = ptr::without_provenance_mut(1);
 
 /// The hook of a node: put one into each type that travels through an [`Inbox`] or lies in a
 /// [`List`](crate::list::List), one after the other.
@@ -25,10 +28,9 @@ pub struct Link {
     /// P: owned by the pusher until the push, by the taker after the take; atomic only so that a
     /// broken obligation is no data race.
     next: AtomicPtr<()>,
-    /// P: as `next`; the node before it, in a list only.
+    /// P: as `next`; the node before it, in a list only. Of a shared node (`Arc`) it is null while that
+    /// is in no inbox or list, and only then, so that it can't be pushed twice.
     prev: AtomicPtr<()>,
-    /// A: set while a shared node (`Arc`) is in an inbox, so that it can't be pushed twice.
-    claimed: AtomicBool,
     /// P: as `next`; there loom reports it where the accesses to `next` aren't ordered.
     #[cfg(loom)]
     witness: crate::cell::UnsafeCell<()>,
@@ -36,11 +38,11 @@ pub struct Link {
 
 impl Link {
     /// A hook that is in no inbox.
+    #[inline]
     pub fn new() -> Self {
         Link {
             next: AtomicPtr::new(ptr::null_mut()),
             prev: AtomicPtr::new(ptr::null_mut()),
-            claimed: AtomicBool::new(false),
             #[cfg(loom)]
             witness: crate::cell::UnsafeCell::new(()),
         }
@@ -133,7 +135,10 @@ unsafe impl<T: HasLink> Node for Box<T> {
 
     unsafe fn from_raw(raw: NonNull<T>) -> Self {
         // SAFETY: the caller passes what `into_raw` leaked, once.
-        unsafe { Box::from_raw(raw.as_ptr()) }
+        let this = unsafe { Box::from_raw(raw.as_ptr()) };
+        // It may become a shared one.
+        this.link().prev.store(ptr::null_mut(), Ordering::Relaxed);
+        this
     }
 
     unsafe fn link<'a>(raw: NonNull<T>) -> &'a Link
@@ -145,15 +150,18 @@ unsafe impl<T: HasLink> Node for Box<T> {
     }
 }
 
-// SAFETY: the count that the handle held keeps the target in place; `claimed` refuses a second
+// SAFETY: the count that the handle held keeps the target in place; `prev` refuses a second
 // handle of the same target for as long as one is in an inbox.
 unsafe impl<T: HasLink> Node for Arc<T> {
     type Target = T;
 
     fn into_raw(self) -> NonNull<T> {
         // Acquire pairs with the Release in `from_raw`: the link is ours to write.
-        let was = self.link().claimed.swap(true, Ordering::Acquire);
-        assert!(!was, "this node is in an inbox already: a shared node is pushed once at a time");
+        let was = self.link().prev.swap(NOBODY, Ordering::Acquire);
+        assert!(
+            was.is_null(),
+            "this node is in an inbox already: a shared node is pushed once at a time"
+        );
         // SAFETY: `Arc::into_raw` never returns null.
         unsafe { NonNull::new_unchecked(Arc::into_raw(self).cast_mut()) }
     }
@@ -162,7 +170,7 @@ unsafe impl<T: HasLink> Node for Arc<T> {
         // SAFETY: the caller passes what `into_raw` gave up, once.
         let this = unsafe { Arc::from_raw(raw.as_ptr().cast_const()) };
         // Release: the taker's reads of the link come before what the next pusher writes there.
-        this.link().claimed.store(false, Ordering::Release);
+        this.link().prev.store(ptr::null_mut(), Ordering::Release);
         this
     }
 

@@ -8,7 +8,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
-use crate::inbox::{Inbox, Link, Node};
+use crate::inbox::{Inbox, Link, NOBODY, Node};
 
 /// The list. Dropping it drops what is in it.
 pub struct List<N: Node> {
@@ -65,7 +65,7 @@ impl<N: Node> List<N> {
         let raw = node.into_raw();
         let link = Self::link(&raw);
         link.set_next(ptr::null_mut());
-        link.set_prev(to_ptr(self.last));
+        link.set_prev(before(self.last));
         match self.last.replace(raw) {
             Some(last) => Self::link(&last).set_next(raw.as_ptr().cast()),
             None => self.first = Some(raw),
@@ -84,7 +84,7 @@ impl<N: Node> List<N> {
             let link = Self::link(&node);
             let older = NonNull::new(link.next().cast());
             link.set_next(to_ptr(newer));
-            link.set_prev(to_ptr(older));
+            link.set_prev(before(older));
             // SAFETY: it was given up to the inbox, and is in no list yet.
             see(unsafe { node.as_ref() });
             self.len += 1;
@@ -161,7 +161,7 @@ impl<N: Node> List<N> {
             None => self.first = next,
         }
         match next {
-            Some(next) => Self::link(&next).set_prev(to_ptr(prev)),
+            Some(next) => Self::link(&next).set_prev(before(prev)),
             None => self.last = prev,
         }
         self.len -= 1;
@@ -196,6 +196,12 @@ fn prefetch<T>(node: NonNull<T>) {
     }
     #[cfg(not(all(target_arch = "x86_64", not(any(loom, shuttle, miri)))))]
     let _ = node;
+}
+
+/// What `prev` says: never null, see [`Link`].
+#[inline]
+fn before<T>(node: Option<NonNull<T>>) -> *mut () {
+    node.map_or(NOBODY, |node| node.as_ptr().cast())
 }
 
 #[inline]
