@@ -9,7 +9,7 @@ use std::time::Instant;
 use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use corewise_sync::context::{self, BlockingObserver, ObserverGuard};
 use corewise_sync::fence::FencePolicy;
-use corewise_sync::{CachePadded, Parker, hint, thread};
+use corewise_sync::{CachePadded, Parker, hint, thread, time};
 use corewise_topology::AffinityScope;
 
 use super::group::{Group, Step};
@@ -80,7 +80,7 @@ impl Worker {
             woken: AtomicBool::new(false),
             searching: AtomicBool::new(false),
             turn: AtomicU32::new(0),
-            born: corewise_sync::time::now(),
+            born: time::now(),
             emptied: AtomicU64::new(0),
             ran: Ran::default(),
         }
@@ -124,7 +124,10 @@ impl Worker {
     /// be pushing there one after the other, and both would wait for the inbox' line each time. Called
     /// by the worker itself.
     pub(super) fn lets_gather(&self) {
-        let now = || u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let now = || {
+            let since = time::now().saturating_duration_since(self.born);
+            u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+        };
         let after = self.emptied.load(Ordering::Relaxed) + GATHER;
         let mut at = now();
         for _ in 0..64 {
