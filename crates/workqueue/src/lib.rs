@@ -46,6 +46,7 @@ mod builder;
 mod claim;
 mod colours;
 mod control;
+mod cover;
 mod cpu;
 mod current;
 mod delayed;

@@ -16,6 +16,7 @@ use corewise_topology::{AffinityScope, CpuSet};
 use crate::attributes::QueueKind;
 use crate::claim::Place;
 use crate::colours::Colours;
+use crate::cover::Covers;
 use crate::groups::Lease;
 use crate::item::{Header, Queued};
 use crate::limiter::policy::UNLIMITED;
@@ -55,6 +56,8 @@ pub(crate) struct Shared {
     pub(crate) waiting: Waiting<Weak<dyn Waits>>,
     /// What links that are gone had counted.
     former: Counters,
+    /// The pools'.
+    pub(crate) covers: Arc<Covers>,
     /// Keeps the pools open for as long as anything is queued, or can be.
     pub(crate) pools: WorkerPools,
 }
@@ -97,6 +100,7 @@ impl Shared {
             limit: Mutex::new(Limit { max_active: UNLIMITED, cpus: None }),
             waiting: Waiting::new(pools.pods().scope(AffinityScope::CacheShard).len()),
             former: Counters::default(),
+            covers: Arc::clone(pools.covers()),
             pools: pools.clone(),
         })
     }
@@ -195,7 +199,7 @@ pub(crate) struct Link {
     /// I: which of them.
     pub(crate) pool: usize,
     /// I: the slot of the limiter that its instances are counted in.
-    slot: usize,
+    pub(crate) slot: usize,
     /// Keeps the pools open.
     _lease: Arc<Lease>,
 }
@@ -254,6 +258,13 @@ impl Link {
             // and who takes it out of that says otherwise under the same lock.
             here.then(|| unsafe { held.remove(NonNull::from(item)) })
         })
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // Who has pushed what was queued here may not be back yet.
+        self.shared.covers.give_up(Arc::clone(&self.group) as _);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Doors into the protocols for the models in `tests/loom_*.rs`: thin, and only under `--cfg loom`.
 
+use std::mem::ManuallyDrop;
 use std::panic::Location;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use corewise_topology::{AffinityScope, CpuSet, Machine};
 use crate::attributes::QueueKind;
 use crate::claim::Claimed;
 use crate::colours::Colours;
+use crate::cover::Covers;
 use crate::future_state::{FutureState, Paused};
 use crate::groups::Lease;
 use crate::item::{Job, Queued};
@@ -389,16 +391,41 @@ pub struct LinksModel<C: Care> {
 /// What its links have in common.
 struct ModelQueue<C: Care> {
     colours: Colours<C, ModelLink<C>>,
+    covers: Arc<Covers>,
     /// A: how many links were collected, and how many queues are gone. A standard one: no part of
     /// the model.
     ended: Arc<[std::sync::atomic::AtomicUsize; 2]>,
 }
 
-struct ModelLink<C: Care>(Arc<ModelQueue<C>>);
+struct ModelLink<C: Care> {
+    queue: Arc<ModelQueue<C>>,
+    pools: Arc<ModelPools>,
+}
+
+/// Written when they are dropped, so that loom sees who touches them at that time or after.
+struct ModelPools(Arc<UnsafeCell<bool>>);
+
+// SAFETY: loom looks after the cell.
+unsafe impl Send for ModelPools {}
+// SAFETY: as above.
+unsafe impl Sync for ModelPools {}
+
+impl Drop for ModelPools {
+    fn drop(&mut self) {
+        // SAFETY: this is what the model is to show.
+        self.0.with_mut(|gone| unsafe { *gone = true });
+    }
+}
+
+impl<C: Care> Drop for ModelLink<C> {
+    fn drop(&mut self) {
+        self.queue.covers.give_up(Arc::clone(&self.pools) as _);
+    }
+}
 
 impl<C: Care> Tied for ModelLink<C> {
     fn collected(&self) {
-        self.0.ended[0].fetch_add(1, Ordering::Relaxed);
+        self.queue.ended[0].fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -417,7 +444,8 @@ impl<C: Care> Drop for ModelQueue<C> {
 impl<C: Care> LinksModel<C> {
     /// A queue with a link. `ended`: how many links were collected, and how many queues are gone.
     pub fn new(ended: &Arc<[std::sync::atomic::AtomicUsize; 2]>) -> Self {
-        let queue = ModelQueue { colours: Colours::new(), ended: Arc::clone(ended) };
+        let (colours, covers, ended) = (Colours::new(), Arc::default(), Arc::clone(ended));
+        let queue = ModelQueue { colours, covers, ended };
         let model = LinksModel { queue: Arc::new(queue), entry: Entry::new() };
         model.change();
         model
@@ -425,7 +453,8 @@ impl<C: Care> LinksModel<C> {
 
     /// What a change of attributes does.
     pub fn change(&self) {
-        let link = ModelLink(Arc::clone(&self.queue));
+        let pools = Arc::new(ModelPools(Arc::new(UnsafeCell::new(false))));
+        let link = ModelLink { queue: Arc::clone(&self.queue), pools };
         let seat = self.queue.colours.fill(1, link);
         self.entry.publish(Some((seat, 0)));
         self.queue.colours.retire_all_but(&[seat]);
@@ -433,11 +462,26 @@ impl<C: Care> LinksModel<C> {
 
     /// Queues an instance.
     pub fn queue(&self) -> ModelTicket<C> {
-        let mut entered = self.queue.colours.enter_at(&self.entry).expect("there is a link");
+        let entered = self.queue.colours.enter_at(&self.entry).expect("there is a link");
+        assert!(ptr::eq(&*entered.link().queue, &*self.queue));
+        ModelTicket(entered.keep())
+    }
+
+    /// Queues an instance by `push`, after which the pools are looked at. `covered`: as they have to
+    /// be.
+    pub fn push(&self, covered: bool, push: impl FnOnce(ModelTicket<C>)) {
+        let entered = self.queue.colours.enter_at(&self.entry).expect("there is a link");
+        let link = entered.link();
+        // SAFETY: as in product code: the copy isn't dropped, and covered during the push.
+        let pools = ManuallyDrop::new(unsafe { ptr::read(&raw const link.pools) });
+        let cell = Arc::clone(&pools.0);
         let ticket = ModelTicket(entered.keep());
-        // The push, with an instance that may be over before it is done.
-        assert!(ptr::eq(&*entered.link().0, &*self.queue));
-        ticket
+        let push = |_: &Arc<ModelPools>| {
+            push(ticket);
+            // SAFETY: this is what the model is to show.
+            assert!(!cell.with(|gone| unsafe { *gone }), "the pools are there");
+        };
+        if covered { self.queue.covers.during(&pools, push) } else { push(&pools) }
     }
 
     /// Waits for what was queued before.
@@ -463,9 +507,9 @@ impl<C: Care> ModelTicket<C> {
     pub fn end(self) {
         // SAFETY: it is in flight.
         let link = unsafe { self.0.0.as_ref().link() };
-        assert_eq!(link.0.ended[1].load(Ordering::Relaxed), 0, "the queue is there");
+        assert_eq!(link.queue.ended[1].load(Ordering::Relaxed), 0, "the queue is there");
         // SAFETY: the place is this ticket's, which ends.
-        unsafe { leave::<C, ModelLink<C>, ModelQueue<C>>(self.0, |link| Arc::clone(&link.0)) };
+        unsafe { leave::<C, ModelLink<C>, ModelQueue<C>>(self.0, |link| Arc::clone(&link.queue)) };
     }
 }
 

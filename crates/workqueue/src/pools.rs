@@ -12,6 +12,7 @@ use corewise_topology::{
 };
 
 use crate::attributes::{Class, PoolKey};
+use crate::cover::Covers;
 use crate::current;
 use crate::dump::Dump;
 use crate::error::BuildError;
@@ -61,6 +62,8 @@ struct Inner {
     keeper: Arc<Timekeeper>,
     /// L: is the lock; guards the groups made so far, and whether they are closed.
     groups: Mutex<Groups>,
+    /// I: who is in the middle of a push.
+    covers: Arc<Covers>,
     power_efficient: bool,
     own_cpus: bool,
     /// I: that of the thread that made the pools.
@@ -243,6 +246,7 @@ impl PoolsBuilder {
             spawner: self.spawner,
             keeper: self.keeper.unwrap_or_else(|| Timekeeper::new(self.time)),
             groups: Mutex::new(Groups::default()),
+            covers: Arc::default(),
             power_efficient: self.power_efficient,
             own_cpus: self.own_cpus,
             niceness: inherit::niceness(),
@@ -448,6 +452,10 @@ impl WorkerPools {
 
     pub(crate) fn keeper(&self) -> &Arc<Timekeeper> {
         &self.inner.keeper
+    }
+
+    pub(crate) fn covers(&self) -> &Arc<Covers> {
+        &self.inner.covers
     }
 
     pub(crate) fn is_power_efficient(&self) -> bool {

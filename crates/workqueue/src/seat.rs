@@ -3,6 +3,7 @@
 //!
 //! Read `links.md` beside this file first: the comments here use its names for the steps and states.
 
+use std::mem;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ const STRIPES: usize = 128;
 pub(crate) struct Seat<L> {
     pub(crate) tally: Tally,
     /// P: written under the lock of the colours while the seat is on no list; read by who has
-    /// Validated, until the instance is over and the queuer Done.
+    /// Validated, until the instance is over.
     link: UnsafeCell<Option<L>>,
 }
 
@@ -40,7 +41,7 @@ impl<L> Seat<L> {
     ///
     /// # Safety
     /// One is there, for as long as the reference lives: the seat is on the list and the lock is
-    /// held, or the caller's instance isn't over, or the caller has Validated and isn't Done.
+    /// held, or the caller's instance isn't over, or the caller has Validated and hasn't pushed yet.
     #[inline]
     pub(crate) unsafe fn link(&self) -> &L {
         // SAFETY: as the caller says.
@@ -79,8 +80,8 @@ impl<L> Owned<L> {
 
     /// Takes the link off.
     fn empty(&self) -> Option<L> {
-        // SAFETY: it is quiet and retired: all that was queued is over, who queued it is Done, and
-        // nobody Validates any more. `is_quiet` acquires what they did.
+        // SAFETY: it is quiet and retired: all that was queued is over, and nobody Validates any more.
+        // `is_quiet` acquires what they did.
         self.seat().link.with_mut(|place| unsafe { (*place).take() })
     }
 }
@@ -158,7 +159,7 @@ impl<C: Care, L: Tied> Colours<C, L> {
             let seat = unsafe { at.as_ref() };
             // Enter.
             let colour = self.enter(&seat.tally, stripe);
-            let entered = Entered { colours: self, seat, stripe, colour, kept: false };
+            let entered = Entered { colours: self, seat, stripe, colour };
             order::<C>();
             // Validate.
             let again = entry.place.load(Ordering::SeqCst);
@@ -227,14 +228,13 @@ impl<L: Tied> Members<L> {
     }
 }
 
-/// A queuer between Enter and Done; its drop is Done. It has a place in the counts for its instance,
-/// which is a ticket's once that was [kept](Entered::keep); else it Retracts.
+/// A queuer that has Validated. It has a place in the counts for its instance, which is a ticket's once
+/// that was [kept](Entered::keep); else it Retracts.
 pub(crate) struct Entered<'a, C: Care, L: Tied> {
     colours: &'a Colours<C, L>,
     seat: &'a Seat<L>,
     stripe: u32,
     colour: u8,
-    kept: bool,
 }
 
 /// An instance's place in the counts: seat, stripe and colour.
@@ -243,42 +243,27 @@ pub(crate) type Kept<L> = (NonNull<Seat<L>>, u32, u8);
 impl<C: Care, L: Tied> Entered<'_, C, L> {
     #[inline]
     pub(crate) fn link(&self) -> &L {
-        // SAFETY: it has Validated: nobody else is given one.
+        // SAFETY: it has Validated, and its place isn't kept: nobody else is given one.
         unsafe { self.seat.link() }
     }
 
     /// Hands over its place in the counts, to be given back by [`leave`].
     #[inline]
-    pub(crate) fn keep(&mut self) -> Kept<L> {
-        self.kept = true;
-        (NonNull::from(self.seat), self.stripe, self.colour)
-    }
-
-    #[cold]
-    fn retract(&self) {
-        self.seat.tally.undo(self.stripe);
-        let pair = self.seat.tally.pair(self.stripe, self.colour);
-        if !pair.leave::<C>() {
-            self.colours.leave_watched(NonNull::from(self.seat), pair, self.colour);
-        }
-    }
-
-    #[cold]
-    fn look(&self) {
-        let gone = self.colours.members.lock().collect_if_quiet(NonNull::from(self.seat));
-        drop(gone);
+    pub(crate) fn keep(self) -> Kept<L> {
+        let kept = (NonNull::from(self.seat), self.stripe, self.colour);
+        mem::forget(self);
+        kept
     }
 }
 
 impl<C: Care, L: Tied> Drop for Entered<'_, C, L> {
-    #[inline]
+    /// Retract.
+    #[cold]
     fn drop(&mut self) {
-        if !self.kept {
-            self.retract();
-        }
-        // Done.
-        if self.seat.tally.done(self.stripe) {
-            self.look();
+        self.seat.tally.undo(self.stripe);
+        let pair = self.seat.tally.pair(self.stripe, self.colour);
+        if !pair.leave::<C>() {
+            self.colours.leave_watched(NonNull::from(self.seat), pair, self.colour);
         }
     }
 }

@@ -2,17 +2,20 @@
 //!
 //! The steps have the names of `limiter/README.md` and `links.md`.
 
+use std::mem::ManuallyDrop;
 use std::panic::Location;
 use std::ptr;
+use std::sync::Arc;
 
 use corewise_sync::list::List;
 
 use crate::claim::{Claimed, Place};
 use crate::current;
 use crate::item::{Header, Job, Queued};
-use crate::limiter::slot::{Admission, Gate, Hold};
-use crate::link::{Link, Shared, Ticket};
+use crate::limiter::slot::{Admission, Gate, Hold, Slot};
+use crate::link::{Shared, Ticket};
 use crate::links::{self, Links};
+use crate::pool::group::Group;
 use crate::table::ItemRef;
 
 /// What became of an attempt to queue something.
@@ -46,15 +49,13 @@ impl Links {
             return Queueing::Pending;
         }
         // Enter.
-        let mut entered = self.enter(place);
+        let (way, ticket) = self.way(place);
         // ReadGate.
-        let gate = entered.link().slot().gate();
-        let ticket = Ticket::new(entered.keep());
-        let stripe = ticket.stripe;
+        let gate = way.slot.gate();
         let job = Job { item: item(), ticket: Some(ticket), site };
         // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
         let queued = unsafe { Queued::new(job) };
-        entered.link().pass(gate, stripe, queued, accepted)
+        way.pass(gate, queued, accepted)
     }
 
     /// Queues an item that was made pending, just now, and that nobody else knows of. Gives it back where
@@ -70,19 +71,16 @@ impl Links {
             return Err(item);
         }
         // Enter and ReadGate, as in `queue`.
-        let mut entered = self.enter(place);
-        let gate = entered.link().slot().gate();
-        let ticket = Ticket::new(entered.keep());
-        let stripe = ticket.stripe;
+        let (way, ticket) = self.way(place);
+        let gate = way.slot.gate();
         // SAFETY: the item is pending, and new.
         let queued = unsafe { Queued::new(Job { item, ticket: Some(ticket), site }) };
-        let link = entered.link();
         if gate.open() {
-            link.group.push(link.pool, stripe, queued);
-        } else if link.shared.refuses(gate, false) {
+            way.push(queued);
+        } else if self.shared().refuses(gate, false) {
             return Err(queued.take_new());
         } else {
-            link.admit(gate, stripe, queued);
+            way.admit(gate, queued);
         }
         Ok(())
     }
@@ -95,13 +93,11 @@ impl Links {
             return false;
         }
         // Enter and ReadGate, as for a new one.
-        let mut entered = self.enter(place);
-        let gate = entered.link().slot().gate();
-        let ticket = Ticket::new(entered.keep());
-        let stripe = ticket.stripe;
+        let (way, ticket) = self.way(place);
+        let gate = way.slot.gate();
         let old = claimed.with_job(|job| job.ticket.replace(ticket));
         let queued = claimed.release();
-        let queueing = entered.link().pass(gate, stripe, queued, false);
+        let queueing = way.pass(gate, queued, false);
         // After it lies somewhere: this may let others through, and who claims it would wait. Also
         // itself, where it waits for its own old place.
         drop(old);
@@ -122,37 +118,72 @@ impl Links {
     }
 }
 
-impl Link {
+/// The way of a queuer that has Entered a link, with what it may touch also when its instance is over:
+/// the link may be gone then.
+struct Way<'a> {
+    shared: &'a Shared,
+    slot: &'a Slot<Queued>,
+    /// What stands for the link among those that wait.
+    line: usize,
+    /// Not counted: the instance keeps it, and then the cover.
+    group: ManuallyDrop<Arc<Group>>,
+    pool: usize,
+    stripe: u32,
+}
+
+impl Links {
+    #[inline]
+    fn way(&self, place: links::Place) -> (Way<'_>, Ticket) {
+        let entered = self.enter(place);
+        let (link, shared) = (entered.link(), &**self.shared());
+        let slot = shared.limiter.slot(link.slot);
+        let line = ptr::from_ref(link) as usize;
+        // SAFETY: the copy isn't dropped. The instance that was Entered keeps the link, and that the
+        // group, until the push, during which it is covered.
+        let group = ManuallyDrop::new(unsafe { ptr::read(&raw const link.group) });
+        let pool = link.pool;
+        let ticket = Ticket::new(entered.keep());
+        (Way { shared, slot, line, group, pool, stripe: ticket.stripe }, ticket)
+    }
+}
+
+impl Way<'_> {
     /// To the pool, or past the gate where that isn't open.
     #[inline]
-    fn pass(&self, gate: Gate, stripe: u32, queued: Queued, accepted: bool) -> Queueing {
+    fn pass(&self, gate: Gate, queued: Queued, accepted: bool) -> Queueing {
         if gate.open() {
-            self.group.push(self.pool, stripe, queued);
+            self.push(queued);
             return Queueing::Queued;
         }
-        self.queue_past(gate, stripe, queued, accepted)
+        self.queue_past(gate, queued, accepted)
+    }
+
+    #[inline]
+    fn push(&self, queued: Queued) {
+        let push = |group: &Arc<Group>| group.push(self.pool, self.stripe, queued);
+        self.shared.covers.during(&self.group, push);
     }
 
     #[cold]
-    fn queue_past(&self, gate: Gate, stripe: u32, queued: Queued, accepted: bool) -> Queueing {
+    fn queue_past(&self, gate: Gate, queued: Queued, accepted: bool) -> Queueing {
         if self.shared.refuses(gate, accepted) {
             return if queued.refuse() { Queueing::Refused } else { Queueing::Queued };
         }
-        self.admit(gate, stripe, queued);
+        self.admit(gate, queued);
         Queueing::Queued
     }
 
     /// Past the gate: to the pool, or to those that are held back.
     #[cold]
-    fn admit(&self, gate: Gate, stripe: u32, queued: Queued) {
-        match self.slot().admit(gate) {
-            Admission::Free => self.group.push(self.pool, stripe, queued),
+    fn admit(&self, gate: Gate, queued: Queued) {
+        match self.slot.admit(gate) {
+            Admission::Free => self.push(queued),
             Admission::Counted => {
                 queued.count();
-                self.group.push(self.pool, stripe, queued);
+                self.push(queued);
             }
             Admission::Wait => {
-                self.slot().hold(self.line(), queued, &mut push);
+                self.slot.hold(self.shared.limiter.line_of(self.line), queued, &mut push);
             }
         }
     }

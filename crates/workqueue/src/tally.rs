@@ -58,8 +58,6 @@ struct Stripe {
 
 #[derive(Debug)]
 struct Came {
-    /// A: queuers that came and are Done (`links.md`), and [`RETIRED`].
-    done: AtomicU64,
     /// A: of those that came, those that Retracted.
     undone: AtomicU64,
     /// A: instances ever counted in, by colour.
@@ -89,7 +87,6 @@ impl Tally {
     pub(crate) fn new(stripes: usize) -> Tally {
         let stripe = || Stripe {
             came: CachePadded::new(Came {
-                done: AtomicU64::new(0),
                 undone: AtomicU64::new(0),
                 by_colour: std::array::from_fn(|_| AtomicU64::new(0)),
             }),
@@ -120,14 +117,6 @@ impl Tally {
         self.stripe(stripe).came.by_colour[colour as usize].fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The queuer that came is Done: it touches nothing of the link any more. True where that is
-    /// retired: the caller looks whether it is quiet.
-    #[inline]
-    pub(crate) fn done(&self, stripe: u32) -> bool {
-        // Release: who finds the link quiet sees that the queuer is through with it.
-        self.stripe(stripe).came.done.fetch_add(ONE, Ordering::AcqRel) & RETIRED != 0
-    }
-
     /// What came here will Leave, and never was queued.
     pub(crate) fn undo(&self, stripe: u32) {
         // Release: see `queued`.
@@ -146,8 +135,6 @@ impl Tally {
     /// Under the lock of the colours: from now on who ends the last instance looks for that.
     pub(crate) fn retire(&self) {
         for stripe in &self.stripes {
-            // Acquire: see `is_quiet`.
-            stripe.came.done.fetch_or(RETIRED, Ordering::AcqRel);
             for over in &stripe.over.by_colour {
                 over.fetch_or(RETIRED, Ordering::AcqRel);
             }
@@ -157,7 +144,6 @@ impl Tally {
     /// Under the lock: it was collected.
     pub(crate) fn recycle(&self) {
         for stripe in &self.stripes {
-            stripe.came.done.fetch_and(!RETIRED, Ordering::Relaxed);
             for over in &stripe.over.by_colour {
                 over.fetch_and(!RETIRED, Ordering::Relaxed);
             }
@@ -166,11 +152,10 @@ impl Tally {
 
     /// Whether it was retired, and not collected since. Under the lock.
     pub(crate) fn is_retired(&self) -> bool {
-        self.stripes[0].came.done.load(Ordering::Relaxed) & RETIRED != 0
+        self.stripes[0].over.by_colour[0].load(Ordering::Relaxed) & RETIRED != 0
     }
 
-    /// Whether all that came is over, and Done. Of a retired link's it stays so, but for queuers that
-    /// Retract.
+    /// Whether all that came is over. Of a retired link's it stays so, but for queuers that Retract.
     pub(crate) fn is_quiet(&self) -> bool {
         self.stripes.iter().all(Stripe::is_quiet)
     }
@@ -213,14 +198,13 @@ impl Stripe {
     }
 
     fn is_quiet(&self) -> bool {
-        // Acquire: whoever finds it quiet sees what those that are over and Done did. They first: each
-        // is among those that came. These SeqCst: see `links.md`.
-        let done = self.came.done.load(Ordering::Acquire) / ONE;
+        // Acquire: whoever finds it quiet sees what those that are over did. They first: each is among
+        // those that came. These SeqCst: see `links.md`.
         let over = self.over.by_colour.iter().map(|over| over.load(Ordering::Acquire) / ONE);
         let over: u64 = over.sum();
         let came = self.came.by_colour.iter().map(|came| came.load(Ordering::SeqCst));
         let came: u64 = came.sum();
-        done == came && over == came
+        over == came
     }
 
     fn watch<C: Care>(&self, colour: usize) -> Found {

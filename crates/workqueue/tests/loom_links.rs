@@ -111,3 +111,47 @@ fn loom_links_the_later_of_two_instances_collects() {
         1
     });
 }
+
+/// The instance is over before its queuer is back from the push, while the attributes change twice: the
+/// second one gives up what the first left in limbo.
+fn push_against_changes(covered: bool) {
+    check(move |ended| {
+        let queue = Arc::new(LinksModel::<Careful>::new(ended));
+        let queuer = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || queue.push(covered, |ticket| ticket.end()))
+        };
+        queue.change();
+        queue.change();
+        queuer.join().unwrap();
+        3
+    });
+}
+
+#[test]
+fn loom_links_the_pools_stay_until_the_push_is_over() {
+    push_against_changes(true);
+}
+
+#[test]
+fn loom_links_who_pushes_uncovered_touches_pools_that_are_gone() {
+    must_fail("loom_links_who_pushes_uncovered_touches_pools_that_are_gone", || {
+        push_against_changes(false);
+    });
+}
+
+/// As above, with a worker that ends the instance as soon as it is pushed.
+#[test]
+fn loom_links_the_pools_stay_whoever_ends_the_instance() {
+    check(|ended| {
+        let queue = LinksModel::<Careful>::new(ended);
+        let changer = Arc::new(queue);
+        let queue = Arc::clone(&changer);
+        let other = thread::spawn(move || changer.change());
+        let mut worker = None;
+        queue.push(true, |ticket| worker = Some(thread::spawn(move || ticket.end())));
+        other.join().unwrap();
+        worker.expect("it was pushed").join().unwrap();
+        2
+    });
+}
