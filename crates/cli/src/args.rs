@@ -97,7 +97,7 @@ Benchmarks:
 
 Every run is a process of its own. The runs of a round follow each other in random order, the first
 round doesn't count, and ratios are made of pairs of one round. docs/benchmarks.md says what each
-workload does. Leave the machine alone meanwhile.
+workload does. All workloads with all rounds take some 20 minutes. Leave the machine alone meanwhile.
 
 Examples:
   corewise bench --quick
