@@ -50,20 +50,26 @@ impl Default for Completion {
 
 impl Completion {
     /// An event that hasn't happened.
+    #[inline]
     pub fn new() -> Self {
         Completion { state: AtomicU32::new(0), waiters: Mutex::new(Vec::new()) }
     }
 
     /// It happened: wakes all waiters. More calls do nothing. Any context; takes a short lock only
     /// where somebody waits. A waker that panics is logged, and keeps no other waiter asleep.
+    #[inline]
     pub fn complete(&self) {
         // Finish. Release pairs with the Acquire loads of the waiters.
         let old = self.state.fetch_or(DONE, Ordering::AcqRel);
         if old & (DONE | WAITERS) == WAITERS {
-            // Take.
-            let waiters = std::mem::take(&mut *self.waiters.lock());
-            waiters.into_iter().for_each(wake);
+            self.wake_all();
         }
+    }
+
+    fn wake_all(&self) {
+        // Take.
+        let waiters = std::mem::take(&mut *self.waiters.lock());
+        waiters.into_iter().for_each(wake);
     }
 
     /// Whether it happened. If so, what came before it is visible.

@@ -7,7 +7,7 @@
 use std::panic::{self, AssertUnwindSafe};
 use std::thread;
 
-use corewise_sync::context::Standing;
+use corewise_sync::context::{Leak, Standing};
 use tracing::{Level, Span};
 
 use crate::current;
@@ -44,6 +44,7 @@ impl Spawner {
 
 /// Runs the job's item once. An error is what it panicked with. What it left behind is reported, and
 /// the thread's standing restored.
+#[inline]
 pub(crate) fn run(job: &Job) -> thread::Result<()> {
     let standing = Standing::now();
     let _current = current::enter(job);
@@ -52,17 +53,22 @@ pub(crate) fn run(job: &Job) -> thread::Result<()> {
         if wanted!() { in_span(job) } else { job.item.run() }
     }));
     if let Some(leak) = standing.restore() {
-        quietly(|| {
-            tracing::error!(
-                target: "corewise_workqueue",
-                queue = job.queue_name(),
-                function = job.item.header().name(),
-                site = %job.site,
-                "a work item left something behind, which is put right now: {leak}"
-            );
-        });
+        report(job, leak);
     }
     result
+}
+
+#[cold]
+fn report(job: &Job, leak: Leak) {
+    quietly(|| {
+        tracing::error!(
+            target: "corewise_workqueue",
+            queue = job.queue_name(),
+            function = job.item.header().name(),
+            site = %job.site,
+            "a work item left something behind, which is put right now: {leak}"
+        );
+    });
 }
 
 #[cold]

@@ -13,6 +13,7 @@ per_thread! {
 }
 
 /// The job runs on this thread until the guard is dropped.
+#[inline]
 pub(crate) fn enter(job: &Job) -> Guard<'_> {
     Guard { outer: CURRENT.with(|c| c.replace(job)), job: PhantomData }
 }
@@ -26,6 +27,7 @@ pub(crate) struct Guard<'a> {
 }
 
 impl Drop for Guard<'_> {
+    #[inline]
     fn drop(&mut self) {
         CURRENT.with(|c| c.set(self.outer));
     }

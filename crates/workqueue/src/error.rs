@@ -153,8 +153,15 @@ impl JoinError {
 }
 
 /// Runs what may run user code; a panic in there is logged, and that is all.
+#[inline]
 pub(crate) fn shielded(what: &str, body: impl FnOnce()) {
-    let Err(payload) = panic::catch_unwind(AssertUnwindSafe(body)) else { return };
+    if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(body)) {
+        report(what, payload);
+    }
+}
+
+#[cold]
+fn report(what: &str, payload: Box<dyn Any + Send>) {
     quietly(|| tracing::error!(message = panic_message(payload.as_ref()), "{what} panicked"));
     panics::discard(payload);
 }

@@ -4,6 +4,7 @@
 //! the item, through the job slot of the item's own header), [`Running`] (taken by a worker), and
 //! [`Claimed`] (taken back out of its container). See `work_state.md` for who may take it from whom.
 
+use std::any::Any;
 use std::mem::{self, MaybeUninit};
 use std::panic::Location;
 use std::ptr::NonNull;
@@ -35,12 +36,18 @@ pub(crate) struct Job {
 }
 
 impl Job {
+    #[cold]
+    fn panicked(&self, payload: Box<dyn Any + Send>) {
+        shielded("dropping what a work item panicked with", || self.item.panicked(payload));
+    }
+
     /// The queue's name, for reports.
     pub(crate) fn queue_name(&self) -> &str {
         self.ticket.as_ref().map_or("", |ticket| &ticket.link.shared.name)
     }
 
     /// What is shown of it while it runs.
+    #[inline]
     pub(crate) fn label(&self) -> Label {
         Label {
             name: self.item.header().table.name,
@@ -181,8 +188,6 @@ impl Header {
     /// The caller holds `PENDING`, and has told nobody yet.
     #[inline]
     unsafe fn put_job(&self, job: Job) {
-        // Somebody may look at the instance before, which runs or has run.
-        self.state.outwait_lookers();
         // SAFETY: until the place says something the queuer is the only one who touches the slot.
         self.job.with_mut(|slot| unsafe {
             (*slot).write(job);
@@ -209,9 +214,7 @@ impl Queued {
         // Fill. SAFETY: the caller holds `PENDING`; the header lives inside the item, which the job
         // in the slot now keeps alive.
         unsafe { header.as_ref().put_job(job) };
-        let queued = Queued(header);
-        queued.set_place(Place::Moving);
-        queued
+        Queued(header)
     }
 
     /// The pool that it was queued on, and the stripe there; `None` in models of the pool alone.
@@ -256,6 +259,7 @@ impl Queued {
     }
 
     /// The instance goes into a container: under that one's lock, or before the push.
+    #[inline]
     pub(crate) fn set_place(&self, place: Place) {
         self.header().set_place(place);
     }
@@ -263,6 +267,7 @@ impl Queued {
     /// Under the lock of the container that it was just popped from: starts the instance. `None`
     /// where it is somebody else's: a claimant's, or that of the worker that runs the item now and
     /// runs this instance too, right after (an item never runs on two workers).
+    #[inline]
     pub(crate) fn start(self) -> Option<Running> {
         let header = self.header();
         let started = loop {
@@ -379,34 +384,65 @@ impl Running {
 
     /// Runs the instance, and each one that is handed over meanwhile, showing each. Never unwinds.
     /// Returns how many instances ran.
+    #[inline]
     pub(crate) fn run(self, shown: &Publication) -> u64 {
+        self.run_only(shown);
+        let item = &self.job.item;
+        let table = item.header().table;
+        // Finish, as it nearly always is: nobody waits or looks, and nothing was handed over.
+        let Some(last) = item.header().state.finish_quickly() else {
+            return self.finish_slowly(shown);
+        };
+        shown.ends();
+        let Job { item, ticket, .. } = self.job;
+        if let Some(hold) = table.hold(item, last) {
+            hold.release();
+        }
+        // Last: after a flush of the queue the instance is over in every respect.
+        drop(ticket);
+        1
+    }
+
+    /// The rest of `run`, once the instance has run.
+    #[cold]
+    fn finish_slowly(self, shown: &Publication) -> u64 {
         let (mut running, mut ran) = (self, 1);
         loop {
-            let (next, over) = running.run_one(true, shown);
+            let (next, over) = running.finish(true, shown);
             // Before the end of this one, which may let others through: meanwhile nobody is to wait
             // for the claim.
             let next = next.map(Claimed::restart);
             over.end();
             let Some(next) = next else { return ran };
             running = next;
+            running.run_only(shown);
             ran += 1;
         }
     }
 
-    /// Runs the instance. Never unwinds. One that was handed over meanwhile is the caller's, which
-    /// restarts it, if it `stays` to run the item, or else puts it back. And it [ends](Over::end) the
-    /// one that has run.
-    pub(crate) fn run_one(self, stays: bool, shown: &Publication) -> (Option<Claimed>, Over) {
-        let Running { job } = self;
+    /// Runs the instance on the stack of a waiter. Never unwinds. One that was handed over meanwhile is
+    /// the caller's, which puts it back. And it [ends](Over::end) the one that has run.
+    pub(crate) fn run_once(self, shown: &Publication) -> (Option<Claimed>, Over) {
+        self.run_only(shown);
+        self.finish(false, shown)
+    }
+
+    /// Runs the instance, and doesn't end it.
+    #[inline]
+    fn run_only(&self, shown: &Publication) {
+        let job = &self.job;
         shown.starts(job.label());
         let ran = match &job.ticket {
-            Some(ticket) => ticket.time(|| around::run(&job)),
-            None => around::run(&job),
+            Some(ticket) => ticket.time(|| around::run(job)),
+            None => around::run(job),
         };
         if let Err(payload) = ran {
-            shielded("dropping what a work item panicked with", || job.item.panicked(payload));
+            job.panicked(payload);
         }
-        let Job { item, ticket, .. } = job;
+    }
+
+    fn finish(self, stays: bool, shown: &Publication) -> (Option<Claimed>, Over) {
+        let Job { item, ticket, .. } = self.job;
         let table = item.header().table;
         let (Finished { again, last }, ended) = item.finish(stays);
         // From here on the item may be gone, unless the next instance is the caller's.
@@ -439,7 +475,6 @@ impl Over {
 
 impl ItemRef {
     /// Finish: the running instance is over. Also who is to be told of that.
-    #[inline]
     pub(crate) fn finish(&self, stays: bool) -> (Finished, Vec<Arc<Completion>>) {
         let state = &self.header().state;
         let mut ended = Vec::new();

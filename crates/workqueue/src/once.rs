@@ -4,6 +4,7 @@
 //! pending from its making to its end, and its state word is never changed on the way through a pool.
 
 use std::any::Any;
+use std::mem::ManuallyDrop;
 use std::panic::Location;
 use std::ptr::NonNull;
 
@@ -78,7 +79,7 @@ impl Workqueue {
     ) -> Result<(), C> {
         let once = Box::new(Once {
             header: Header::alone(Table::kept::<Once<C>, C>()),
-            closure: UnsafeCell::new(Some(closure)),
+            closure: UnsafeCell::new(ManuallyDrop::new(closure)),
             spawner: Spawner::current(),
         });
         let once = NonNull::from(Box::leak(once));
@@ -87,7 +88,8 @@ impl Workqueue {
         self.links().queue_new(place, item, site).map_err(|_| {
             // SAFETY: it came back, so that nobody else has it; it was leaked above.
             let once = unsafe { Box::from_raw(once.as_ptr()) };
-            once.closure.into_inner().expect("it hasn't run")
+            // SAFETY: it hasn't run, and won't.
+            unsafe { once.take() }
         })
     }
 }
@@ -95,9 +97,30 @@ impl Workqueue {
 #[repr(C)]
 struct Once<C> {
     header: Header,
-    /// P: belongs to who starts the item, or drops it.
-    closure: UnsafeCell<Option<C>>,
     spawner: Spawner,
+    /// P: belongs to who starts the item, or drops it; gone where the state says that it was taken.
+    closure: UnsafeCell<ManuallyDrop<C>>,
+}
+
+impl<C> Once<C> {
+    /// Takes the closure out.
+    ///
+    /// # Safety
+    /// The caller has the item alone, and takes it once.
+    unsafe fn take(&self) -> C {
+        self.header.state.take_alone();
+        // SAFETY: as the caller says.
+        self.closure.with_mut(|closure| unsafe { ManuallyDrop::take(&mut *closure) })
+    }
+}
+
+impl<C> Drop for Once<C> {
+    fn drop(&mut self) {
+        if !self.header.state.snapshot().running() {
+            // SAFETY: it wasn't taken.
+            drop(unsafe { self.take() });
+        }
+    }
 }
 
 // SAFETY: the closure is touched by who runs the item, once, or has all of it; `C: Send` is enough for
@@ -108,10 +131,8 @@ unsafe impl<C: Send> Sync for Once<C> {}
 unsafe impl<C: FnOnce() + Send> Item for Once<C> {
     fn run(&self) {
         // SAFETY: only who has started the item runs it, and it is started once.
-        let closure = self.closure.with_mut(|closure| unsafe { (*closure).take() });
-        if let Some(closure) = closure {
-            closure();
-        }
+        let closure = unsafe { self.take() };
+        closure();
     }
 
     fn panicked(&self, payload: Box<dyn Any + Send>) {

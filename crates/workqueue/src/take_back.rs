@@ -109,7 +109,7 @@ fn run(running: Running) {
         ticket.link.group.pools[ticket.link.pool].placement().enter()
     });
     let (next, over) = here::with_shown(|shown| {
-        let ended = running.run_one(false, shown);
+        let ended = running.run_once(shown);
         // What waits goes on.
         current::with(|waits| {
             if let Some(job) = waits {

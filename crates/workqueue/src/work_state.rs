@@ -145,13 +145,22 @@ impl WorkState {
         WorkState { word: AtomicU64::new(PENDING | SEQ_ONE) }
     }
 
+    /// What an item that is alone is made for was taken out of it, which it says by `RUNNING`.
+    #[inline]
+    pub(crate) fn take_alone(&self) {
+        // Relaxed, and no read-modify-write: the caller has the item alone.
+        let now = self.word.load(Ordering::Relaxed);
+        debug_assert!(now & (ALONE | RUNNING) == ALONE);
+        self.word.store(now | RUNNING, Ordering::Relaxed);
+    }
+
     #[inline]
     pub(crate) fn snapshot(&self) -> Snapshot {
         Snapshot(self.word.load(Ordering::Acquire))
     }
 
-    /// Makes it pending: true where it wasn't, so that the caller now owns the job slot and has to
-    /// queue it. Also the call that returns false is a read-modify-write: what its caller wrote
+    /// Makes it pending: true where it wasn't, so that the caller now owns the job slot, at which nobody
+    /// looks any more, and has to queue it. Also the call that returns false is a read-modify-write: what its caller wrote
     /// before is seen by the instance that was pending already (its `start` acquires this
     /// release). A disabled item refuses, and nothing is changed.
     #[inline]
@@ -163,7 +172,14 @@ impl WorkState {
             }
             let next = if now & PENDING != 0 { now } else { now.wrapping_add(SEQ_ONE) | PENDING };
             match self.word.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return now & PENDING == 0,
+                Ok(_) if now & PENDING != 0 => return false,
+                Ok(_) => {
+                    if now & LOOKERS != 0 {
+                        // At the instance before, which runs: the slot is still read.
+                        self.outwait_lookers_at_length();
+                    }
+                    return true;
+                }
                 Err(seen) => now = seen,
             }
         }
@@ -217,6 +233,22 @@ impl WorkState {
         }
         // Release: what was done with the item comes before it is freed, whoever does that.
         self.change(from, next).then_some(Finished { again, last: Snapshot(next).gone() })
+    }
+
+    /// As [`finish`](WorkState::finish), where there is nothing to it: nobody waits or looks, nothing was
+    /// handed over, nothing moves. Whether it was the last instance of an item that nobody has. An item
+    /// that is alone stays as it is.
+    #[inline]
+    pub(crate) fn finish_quickly(&self) -> Option<bool> {
+        // Relaxed: the change acquires; and what is alone is the caller's alone.
+        let now = self.word.load(Ordering::Relaxed);
+        if now & ALONE != 0 {
+            return Some(true);
+        }
+        if now & (FLUSHERS | FRESH | LOOKERS | AGAIN) != 0 {
+            return None;
+        }
+        self.finish(Snapshot(now), true).map(|finished| finished.last)
     }
 
     /// Starts the instance that `finish` claimed for the caller, which stayed (after the job was
@@ -311,6 +343,13 @@ impl WorkState {
     #[inline]
     pub(crate) fn outwait_lookers(&self) {
         // Acquire pairs with the Release in `look_away`.
+        if self.word.load(Ordering::Acquire) & LOOKERS != 0 {
+            self.outwait_lookers_at_length();
+        }
+    }
+
+    #[cold]
+    fn outwait_lookers_at_length(&self) {
         while self.word.load(Ordering::Acquire) & LOOKERS != 0 {
             thread::yield_now();
         }

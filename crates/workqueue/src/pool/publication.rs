@@ -52,6 +52,7 @@ impl Publication {
     }
 
     /// An instance starts. Only the worker itself calls it.
+    #[inline]
     pub(crate) fn starts(&self, label: Label) {
         let turn = self.turn.load(Ordering::Relaxed);
         self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
@@ -65,6 +66,7 @@ impl Publication {
     }
 
     /// It is over. Only the worker itself calls it.
+    #[inline]
     pub(crate) fn ends(&self) {
         self.site.store(ptr::null_mut(), Ordering::Relaxed);
     }
