@@ -9,11 +9,12 @@ use corewise_bench::workqueue::line::Line;
 use corewise_bench::workqueue::meter::Meter;
 use corewise_bench::workqueue::run::{run as run_on, run_own, run_reused};
 use corewise_topology::Machine;
+use corewise_workqueue::Idle;
 
 use crate::counting;
-use crate::peers::corewise_spawn::CorewiseSpawn;
 use crate::peers::crossbeam::Crossbeam;
 use crate::peers::executor::Smol;
+use crate::peers::ours::Ours;
 use crate::peers::rayon::Rayon;
 use crate::peers::tokio::Tokio;
 use crate::peers::{PINNED, Pins};
@@ -38,7 +39,11 @@ fn peer(job: &Job) -> Result<Option<Line>, BenchError> {
     let pins = Pins::of(job, &machine);
     let name = job.runtime.strip_suffix(PINNED).unwrap_or(&job.runtime);
     let line = match name {
-        "corewise-spawn" => run_on(job, &machine, &CorewiseSpawn::new(&machine)?, meter)?,
+        "corewise-spawn" => {
+            run_on(job, &machine, &Ours::new(job, &machine, Idle::default())?, meter)?
+        }
+        "corewise-sleep" => run_on(job, &machine, &Ours::new(job, &machine, Idle::Sleep)?, meter)?,
+        "corewise-spin" => run_on(job, &machine, &Ours::new(job, &machine, Ours::SPINS)?, meter)?,
         "tokio" => run_on(job, &machine, &Tokio::<false>::new(job, pins)?, meter)?,
         "tokio-block-in-place" => run_on(job, &machine, &Tokio::<true>::new(job, pins)?, meter)?,
         "rayon" => run_on(job, &machine, &Rayon::new(job, pins)?, meter)?,

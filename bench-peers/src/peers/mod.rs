@@ -1,8 +1,8 @@
 //! The peers that are Rust, one file each, all behind the workloads' traits.
 
-pub(crate) mod corewise_spawn;
 pub(crate) mod crossbeam;
 pub(crate) mod executor;
+pub(crate) mod ours;
 pub(crate) mod rayon;
 pub(crate) mod tokio;
 

@@ -12,6 +12,10 @@ use crate::workqueue::programs::Tool;
 pub(crate) const OURS: &str = "corewise";
 /// Ours with a handle for each closure, as tokio has.
 pub(crate) const OURS_SPAWN: &str = "corewise-spawn";
+/// Ours with workers that sleep at once, in the ping-pong.
+pub(crate) const OURS_SLEEPS: &str = "corewise-sleep";
+/// Ours with workers that spin for long, in the ping-pong.
+pub(crate) const OURS_SPINS: &str = "corewise-spin";
 /// The floor of the ping-pong.
 pub(crate) const FUTEX: &str = "futex";
 /// Reported apart where its collector stands in for the allocator.
@@ -45,9 +49,11 @@ const fn runtime(name: &'static str, tool: Tool, idle: Idle, second: bool) -> Ru
 }
 
 /// Everybody.
-pub(crate) const RUNTIMES: [Runtime; 17] = [
-    runtime(OURS, Tool::Rust, Idle::Sleeps, false),
-    runtime(OURS_SPAWN, Tool::Rust, Idle::Sleeps, true),
+pub(crate) const RUNTIMES: [Runtime; 19] = [
+    runtime(OURS, Tool::Rust, Idle::Hesitates, false),
+    runtime(OURS_SPAWN, Tool::Rust, Idle::Hesitates, true),
+    runtime(OURS_SLEEPS, Tool::Rust, Idle::Sleeps, false),
+    runtime(OURS_SPINS, Tool::Rust, Idle::Spins, true),
     runtime(FUTEX, Tool::Rust, Idle::Sleeps, false),
     runtime("tokio", Tool::Rust, Idle::Sleeps, false),
     runtime("tokio-block-in-place", Tool::Rust, Idle::Sleeps, true),
@@ -70,6 +76,9 @@ impl Runtime {
     /// Whether it has a way of its own to run this case.
     fn takes(&self, case: Case) -> bool {
         let name = self.name.strip_suffix(PINNED).unwrap_or(self.name);
+        if matches!(name, OURS_SLEEPS | OURS_SPINS) {
+            return matches!(case, Case::PingPong { .. });
+        }
         match case {
             Case::KernelTest { inline } => {
                 !inline && !matches!(name, OURS_SPAWN | FUTEX | "tokio-block-in-place")
@@ -102,7 +111,7 @@ impl Runtime {
         if self.name.ends_with(PINNED) {
             return options.peers.iter().any(|word| word == self.name);
         }
-        if matches!(self.name, OURS | FUTEX) || options.peers.iter().any(begins) {
+        if matches!(self.name, OURS | OURS_SLEEPS | FUTEX) || options.peers.iter().any(begins) {
             return true;
         }
         options.peers.is_empty() && !(options.quick && self.second)

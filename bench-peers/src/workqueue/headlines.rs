@@ -6,7 +6,7 @@ use corewise_bench::record::Record;
 use corewise_bench::stats::PairedRatio;
 use corewise_bench::workqueue::line::Line;
 
-use crate::workqueue::catalogue::{FORK_JOIN_POOL, FUTEX, OURS};
+use crate::workqueue::catalogue::{FORK_JOIN_POOL, FUTEX, Idle, OURS, OURS_SLEEPS, RUNTIMES};
 
 /// What the rounds gave: for each case and runtime, one line a round, or none where a run failed.
 #[derive(Debug, Default)]
@@ -40,11 +40,22 @@ impl Results {
         better: Better,
         takes_part: impl Fn(&str) -> bool,
     ) -> Option<(String, PairedRatio)> {
+        self.worst_for(OURS, case, metric, better, takes_part)
+    }
+
+    fn worst_for(
+        &self,
+        ours: &str,
+        case: &str,
+        metric: &str,
+        better: Better,
+        takes_part: impl Fn(&str) -> bool,
+    ) -> Option<(String, PairedRatio)> {
         let peers = self.0.get(case)?.keys();
         let peers = peers.filter(|peer| !peer.starts_with(OURS) && *peer != FUTEX);
         let ratios = peers
             .filter(|peer| takes_part(peer))
-            .filter_map(|peer| Some((peer.clone(), self.ratio(case, metric, OURS, peer)?)));
+            .filter_map(|peer| Some((peer.clone(), self.ratio(case, metric, ours, peer)?)));
         ratios.max_by(|(_, a), (_, b)| better.badness(a).total_cmp(&better.badness(b)))
     }
 }
@@ -77,6 +88,17 @@ pub(crate) struct Headline {
     pub(crate) agreed: bool,
 }
 
+/// What stands beside the ping-pong's headline: the worst of all placements and gaps, each kind of
+/// worker against its own.
+const PING_PONG: [(&str, &str, Idle, &str); 6] = [
+    ("latency_p50", "pingpong_sleeping_p50_vs_best_peer", Idle::Sleeps, OURS_SLEEPS),
+    ("latency_p99", "pingpong_sleeping_p99_vs_best_peer", Idle::Sleeps, OURS_SLEEPS),
+    ("cpu_per_item", "pingpong_sleeping_cpu_vs_best_peer", Idle::Sleeps, OURS_SLEEPS),
+    ("latency_p50", "pingpong_spinning_p50_vs_best_peer", Idle::Spins, OURS),
+    ("latency_p99", "pingpong_spinning_p99_vs_best_peer", Idle::Spins, OURS),
+    ("cpu_per_item", "pingpong_spinning_cpu_vs_best_peer", Idle::Spins, OURS),
+];
+
 /// All headlines that the results allow, the agreed ones last.
 pub(crate) fn headlines(results: &Results) -> Vec<Headline> {
     let anybody = |_: &str| true;
@@ -101,9 +123,21 @@ pub(crate) fn headlines(results: &Results) -> Vec<Headline> {
     put("storm_boxed_vs_best_peer", Higher, true, rate("storm/boxed", &native));
     put("inside_vs_best_peer", Higher, true, rate("inside", &anybody));
     put("kernel_test_vs_best_peer", Higher, true, rate("kernel_test", &anybody));
+    for (metric, name, kind, ours) in PING_PONG {
+        let of_kind = |peer: &str| {
+            let runtime = RUNTIMES.iter().find(|runtime| runtime.name == peer);
+            runtime.is_some_and(|runtime| (runtime.idle == Idle::Sleeps) == (kind == Idle::Sleeps))
+        };
+        let cases = results.0.keys().filter(|case| case.starts_with("pingpong/"));
+        let worst = cases.filter_map(|case| {
+            let (peer, ratio) = results.worst_for(ours, case, metric, Lower, of_kind)?;
+            Some((format!("{peer}, {case}"), ratio))
+        });
+        put(name, Lower, false, worst_of(worst));
+    }
     let placements = ["pingpong/same/hot", "pingpong/cross/hot"];
     let sleeping = placements.iter().filter_map(|case| {
-        let ratio = results.ratio(case, "latency_p50", OURS, FUTEX)?;
+        let ratio = results.ratio(case, "latency_p50", OURS_SLEEPS, FUTEX)?;
         Some((format!("{FUTEX}, {case}"), ratio))
     });
     put("sleeping_p50_vs_futex", Lower, true, worst_of(sleeping));
@@ -194,11 +228,18 @@ mod tests {
             ("mix/50/hint", "corewise", "short_p99", &[9.0, 9.0]),
             ("mix/50/hint", "tokio", "short_p99", &[30.0, 30.0]),
             ("mix/50/hint", "go-channel", "short_p99", &[18.0, 18.0]),
-            ("pingpong/same/hot", "corewise", "latency_p50", &[11.0]),
+            ("pingpong/same/hot", "corewise-sleep", "latency_p50", &[11.0]),
             ("pingpong/same/hot", "futex", "latency_p50", &[10.0]),
-            ("pingpong/cross/hot", "corewise", "latency_p50", &[100.0]),
+            ("pingpong/cross/hot", "corewise-sleep", "latency_p50", &[100.0]),
             ("pingpong/cross/hot", "futex", "latency_p50", &[80.0]),
+            ("pingpong/cross/hot", "corewise", "latency_p50", &[2.0]),
+            ("pingpong/cross/hot", "tokio", "latency_p50", &[50.0]),
+            ("pingpong/cross/hot", "rayon", "latency_p50", &[4.0]),
         ]));
+        let sleeping = find(&headlines, "pingpong_sleeping_p50_vs_best_peer").unwrap();
+        assert_eq!(sleeping.ratio.summary.median, 2.0, "against tokio, which sleeps too");
+        let spinning = find(&headlines, "pingpong_spinning_p50_vs_best_peer").unwrap();
+        assert_eq!(spinning.against, "rayon, pingpong/cross/hot");
         let mix = find(&headlines, "blocking_mix_p99_vs_best_peer").unwrap();
         assert_eq!(
             (mix.against.as_str(), mix.ratio.summary.median),
