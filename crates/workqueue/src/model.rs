@@ -5,7 +5,7 @@ use std::panic::Location;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use corewise_sync::atomic::{AtomicU32, Ordering};
+use corewise_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_topology::{AffinityScope, CpuSet, Machine};
@@ -392,9 +392,8 @@ pub struct LinksModel<C: Care> {
 struct ModelQueue<C: Care> {
     colours: Colours<C, ModelLink<C>>,
     covers: Arc<Covers>,
-    /// A: how many links were collected, and how many queues are gone. A standard one: no part of
-    /// the model.
-    ended: Arc<[std::sync::atomic::AtomicUsize; 2]>,
+    /// A: how many links were collected, and how many queues are gone.
+    ended: Arc<[AtomicUsize; 2]>,
 }
 
 struct ModelLink<C: Care> {
@@ -403,7 +402,10 @@ struct ModelLink<C: Care> {
 }
 
 /// Written when they are dropped, so that loom sees who touches them at that time or after.
-struct ModelPools(Arc<UnsafeCell<bool>>);
+struct ModelPools(
+    /// P: written by who drops them.
+    Arc<UnsafeCell<bool>>,
+);
 
 // SAFETY: loom looks after the cell.
 unsafe impl Send for ModelPools {}
@@ -443,7 +445,7 @@ impl<C: Care> Drop for ModelQueue<C> {
 
 impl<C: Care> LinksModel<C> {
     /// A queue with a link. `ended`: how many links were collected, and how many queues are gone.
-    pub fn new(ended: &Arc<[std::sync::atomic::AtomicUsize; 2]>) -> Self {
+    pub fn new(ended: &Arc<[AtomicUsize; 2]>) -> Self {
         let (colours, covers, ended) = (Colours::new(), Arc::default(), Arc::clone(ended));
         let queue = ModelQueue { colours, covers, ended };
         let model = LinksModel { queue: Arc::new(queue), entry: Entry::new() };

@@ -3,9 +3,8 @@
 #![cfg(loom)]
 
 use std::sync::Arc;
-// Standard ones, which are no part of the model: what they count is looked at after it.
-use std::sync::atomic::{AtomicUsize, Ordering};
 
+use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::model::must_fail;
 use corewise_sync::thread;
 use corewise_workqueue::model::{
