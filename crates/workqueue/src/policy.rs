@@ -218,6 +218,13 @@ pub(crate) fn is_quick(run: Duration) -> bool {
     run <= SHORT_RUN
 }
 
+/// Whether a worker that finds nothing yields its CPU and looks again before it goes idle: where it has
+/// run one item after the other, whoever queues them may be waiting for this very CPU. If the worker
+/// parked instead, the next push would wake it, and it would take the CPU from the queuer for each item.
+pub(crate) fn yields_before_idle(streak: u32, yields: u32) -> bool {
+    streak >= 16 && yields < 3
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -293,6 +300,12 @@ mod tests {
     #[test]
     fn a_cold_pool_makes_its_first_worker_on_the_first_push() {
         assert!(counts(0, 0, 0).wake_on_push());
+    }
+
+    #[test]
+    fn a_worker_in_the_middle_of_a_stream_yields_a_few_times_before_it_goes_idle() {
+        assert!(yields_before_idle(16, 0) && yields_before_idle(1_000, 2));
+        assert!(!yields_before_idle(1_000, 3) && !yields_before_idle(15, 0));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::context::AtomicSection;
 use corewise_sync::fence::{FencePolicy, FullFence};
-use corewise_sync::{CachePadded, Mutex};
+use corewise_sync::{CachePadded, Mutex, thread};
 use corewise_topology::{AffinityScope, CpuSet};
 
 use super::pins::Pinning;
@@ -227,6 +227,7 @@ impl<F: FencePolicy> Group<F> {
             self.took(me, &running);
             let ran = self.run(me, running);
             me.ran.count(ran, 0);
+            me.goes_on();
             return Step::Again;
         }
         if let Some(running) = self.rob_others(me) {
@@ -234,6 +235,10 @@ impl<F: FencePolicy> Group<F> {
             running.overflowed();
             let ran = self.run(me, running);
             me.ran.count(ran, 1);
+            return Step::Again;
+        }
+        if me.pauses() {
+            thread::yield_now();
             return Step::Again;
         }
         self.go_idle(me)

@@ -21,7 +21,7 @@ use super::stats::Ran;
 use crate::cpu::current_cpu;
 use crate::error::shielded;
 use crate::inherit;
-use crate::policy::Counts;
+use crate::policy::{self, Counts};
 
 /// How long what is pushed on another CPU may gather before it is taken there once more, in
 /// nanoseconds: some pushes.
@@ -58,6 +58,10 @@ pub(crate) struct Worker {
     searching: AtomicBool,
     /// O: how often it has looked for work, which decides where it begins; as `searching`.
     turn: AtomicU32,
+    /// O: items that it has run one after the other; as `searching`.
+    streak: AtomicU32,
+    /// O: how often it has yielded since the last of them; as `searching`.
+    yields: AtomicU32,
     /// I: since when `emptied` counts.
     born: Instant,
     /// O: when it emptied the inbox of another CPU last, in nanoseconds; as `searching`.
@@ -80,6 +84,8 @@ impl Worker {
             woken: AtomicBool::new(false),
             searching: AtomicBool::new(false),
             turn: AtomicU32::new(0),
+            streak: AtomicU32::new(0),
+            yields: AtomicU32::new(0),
             born: time::now(),
             emptied: AtomicU64::new(0),
             ran: Ran::default(),
@@ -138,6 +144,27 @@ impl Worker {
             at = now();
         }
         self.emptied.store(at, Ordering::Relaxed);
+    }
+
+    /// It has run an item of its pod. Called by the worker itself.
+    #[inline]
+    pub(super) fn goes_on(&self) {
+        let streak = self.streak.load(Ordering::Relaxed);
+        self.streak.store(streak.saturating_add(1), Ordering::Relaxed);
+        self.yields.store(0, Ordering::Relaxed);
+    }
+
+    /// It has found nothing: whether to yield and look again before it goes idle. Called by the worker
+    /// itself.
+    pub(super) fn pauses(&self) -> bool {
+        let yields = self.yields.load(Ordering::Relaxed);
+        let pauses = policy::yields_before_idle(self.streak.load(Ordering::Relaxed), yields);
+        self.yields.store(yields + 1, Ordering::Relaxed);
+        if !pauses {
+            self.yields.store(0, Ordering::Relaxed);
+            self.streak.store(0, Ordering::Relaxed);
+        }
+        pauses
     }
 
     /// It looks for work: how often it has, so far. Called by the worker itself.
