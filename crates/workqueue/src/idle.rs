@@ -17,6 +17,11 @@ pub enum Idle {
     /// Once it has spun in vain it wants more such proof, twice as much each time. It stops at once
     /// where other threads want its CPU. What it costs: 100 us of CPU each time that a row of such
     /// hand-overs ends. At rest it costs nothing.
+    ///
+    /// Where work comes to it from its own CPU, within 100 us and again and again, it yields once
+    /// before it sleeps: then what is queued while the other threads of that CPU run needs no system
+    /// call to wake it, and is run in one go when they wait. Where they don't, such work may wait for
+    /// the CPU for some ms; each time that this happens it wants twice as much proof as before.
     #[default]
     Hybrid,
     /// It spins for so long each time that it runs out of work. For machines, or sets of CPUs, that

@@ -213,6 +213,39 @@ impl Habit {
     }
 }
 
+/// Whether a worker whose work comes from its own CPU yields once before it sleeps: then who queues
+/// goes on without a system call to wake it, and what is queued meanwhile is one batch. Only while
+/// that pays; else it would wait for the CPU while its work waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shares(Habit);
+
+impl Shares {
+    pub(crate) const NEW: Shares = Shares(Habit::NEW);
+
+    pub(crate) fn pays(self) -> bool {
+        self.0.short >= self.0.wanted
+    }
+
+    /// It has slept, for so long.
+    pub(crate) fn slept(&mut self, for_so_long: Duration, from_here: bool) {
+        let short = from_here && for_so_long <= SHORT_SLEEP;
+        self.0.short = if short { self.0.short + 1 } else { 0 };
+    }
+
+    /// It has yielded, and that was well or not.
+    pub(crate) fn learn(&mut self, well: bool) {
+        self.0.learn(match well {
+            true => IdleEnd::Spun,
+            false => IdleEnd::Slept { for_so_long: Duration::MAX, spun: true, from_here: true },
+        });
+    }
+}
+
+/// Whether it was well to make way for so long, where the work that was queued meanwhile took so long.
+pub(crate) fn made_way_well(waited: Duration, run: Duration) -> bool {
+    waited <= SHORT_SLEEP || run >= waited / 8
+}
+
 /// Whether a worker that spins, and whose last run was so long, is the one to be given work.
 pub(crate) fn is_quick(run: Duration) -> bool {
     run <= SHORT_RUN
@@ -411,5 +444,35 @@ mod tests {
         let sure = Habit { short: 9, ..Habit::NEW };
         assert_eq!(sure.budget(Idle::Sleep), Duration::ZERO);
         assert_eq!(Habit::NEW.budget(Idle::Busy(time)), time);
+    }
+
+    #[test]
+    fn a_worker_makes_way_once_its_own_cpu_has_woken_it_soon_twice() {
+        let soon = Duration::from_micros(4);
+        let mut shares = Shares::NEW;
+        shares.slept(soon, true);
+        shares.slept(soon, false);
+        assert!(!shares.pays(), "another CPU did");
+        shares.slept(soon, true);
+        shares.slept(Duration::from_micros(600), true);
+        assert!(!shares.pays(), "not soon");
+        shares.slept(soon, true);
+        shares.slept(soon, true);
+        assert!(shares.pays());
+        shares.learn(true);
+        assert!(shares.pays());
+        shares.learn(false);
+        (0..3).for_each(|_| shares.slept(soon, true));
+        assert!(!shares.pays());
+        shares.slept(soon, true);
+        assert!(shares.pays(), "twice the proof");
+    }
+
+    #[test]
+    fn to_make_way_is_well_where_work_came_soon_or_much_of_it() {
+        let us = Duration::from_micros;
+        assert!(made_way_well(us(3), us(1)));
+        assert!(made_way_well(us(3000), us(500)));
+        assert!(!made_way_well(us(3000), us(1)), "one item waited for the CPU");
     }
 }

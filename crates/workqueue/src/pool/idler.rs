@@ -10,7 +10,7 @@ use corewise_sync::{hint, thread, time};
 use super::worker::Worker;
 use crate::cpu::current_cpu;
 use crate::idle::Idle;
-use crate::policy::{Habit, IdleEnd, is_quick};
+use crate::policy::{Habit, IdleEnd, Shares, is_quick, made_way_well};
 
 /// How often the token is looked at before the first yield: some us, in which most of the work comes
 /// that comes to a spinning worker.
@@ -24,6 +24,9 @@ const ALONE: Duration = Duration::from_micros(6);
 pub(super) struct Idler {
     idle: Idle,
     habit: Habit,
+    shares: Shares,
+    /// It made way, and so much later it had work.
+    made_way: Option<Duration>,
     /// When it was given work last.
     since: Option<Instant>,
     /// No other thread wanted its CPU when it yielded last.
@@ -34,7 +37,14 @@ impl Idler {
     pub(super) fn new(idle: Idle) -> Idler {
         // In a model there is no time to spin for.
         let idle = if cfg!(any(loom, shuttle, miri)) { Idle::Sleep } else { idle };
-        Idler { idle, habit: Habit::NEW, since: None, alone: true }
+        Idler {
+            idle,
+            habit: Habit::NEW,
+            shares: Shares::NEW,
+            made_way: None,
+            since: None,
+            alone: true,
+        }
     }
 
     /// Waits until the worker is woken; false where a surplus worker's time ran out first.
@@ -45,6 +55,18 @@ impl Idler {
         let began = time::now();
         let budget = self.habit.budget(self.idle);
         let spun = !budget.is_zero();
+        self.judge(began);
+        let makes_way = !spun && self.idle == Idle::Hybrid && self.shares.pays();
+        if makes_way {
+            thread::yield_now();
+            if worker.try_park() {
+                let now = time::now();
+                self.made_way = Some(now.duration_since(began));
+                self.since = Some(now);
+                return true;
+            }
+            self.shares.learn(false);
+        }
         if spun {
             let run = self.since.map_or(Duration::MAX, |since| began.duration_since(since));
             worker.spins(is_quick(run));
@@ -61,12 +83,20 @@ impl Idler {
         let from_here = current_cpu().is_some_and(|cpu| worker.was_woken_from(cpu));
         let for_so_long = ended.duration_since(began);
         self.habit.learn(IdleEnd::Slept { for_so_long, spun, from_here });
+        self.shares.slept(for_so_long, from_here);
         self.since = Some(ended);
         woken
     }
 }
 
 impl Idler {
+    /// What came of making way for who shares the CPU: either that brought much work, or it came soon.
+    fn judge(&mut self, began: Instant) {
+        if let (Some(waited), Some(since)) = (self.made_way.take(), self.since) {
+            self.shares.learn(made_way_well(waited, began.duration_since(since)));
+        }
+    }
+
     /// Looks out for the token for so long; whether it came. Gives up where others want the CPU and
     /// bring no work: it would only keep them from it, or be kept from it while work waits.
     fn spin(&mut self, worker: &Worker, began: Instant, budget: Duration) -> bool {
