@@ -26,7 +26,7 @@ use programs::Tool;
 use rounds::Rounds;
 
 /// When a look starts no further round that may not end in time.
-const LOOK: Duration = Duration::from_secs(42);
+const LOOK: Duration = Duration::from_secs(40);
 
 /// Runs what was asked for, and prints it.
 pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
