@@ -115,11 +115,12 @@ impl Job {
                 // A worker that blocks for each tenth item does 10 000 a second.
                 job.rate = 10_000 * workers as u64 * u64::from(load) / 100;
                 let per_second = usize::try_from(job.rate).unwrap_or(usize::MAX);
-                job.items = per_second.saturating_mul(pick(4, 1)) / 2;
+                // Two seconds, or 0.3.
+                job.items = per_second.saturating_mul(pick(20, 3)) / 10;
             }
             Case::Idle => {
                 (job.producers, job.items, job.passes) = (1, 10_000, 1);
-                job.rest_ms = if quick { 500 } else { 10_000 };
+                job.rest_ms = if quick { 300 } else { 10_000 };
             }
         }
         job
