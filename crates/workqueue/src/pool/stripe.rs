@@ -233,6 +233,12 @@ impl<F: FencePolicy> Held<'_, F> {
     /// # Safety
     /// It is in the list.
     pub(super) unsafe fn remove(&mut self, item: NonNull<Header>) -> Queued {
+        // In a model that has to fail it may have left: that is found without undefined behaviour.
+        #[cfg(loom)]
+        assert!(
+            self.list.iter().any(|listed| NonNull::from(listed) == item),
+            "run or cancelled, once: it isn't in the list any more"
+        );
         // SAFETY: as the caller says.
         let queued = unsafe { self.list.remove(item) };
         self.one_less();
