@@ -192,8 +192,9 @@ fn the_second_is_run_while_the_first_waits<F: FencePolicy>(
     new: fn() -> PoolModel<F>,
     from: [u32; 2],
     workers: [usize; 2],
+    preemptions: usize,
 ) {
-    bounded(2).check(move || {
+    bounded(preemptions).check(move || {
         let model = new();
         let second_ran = Arc::new(Completion::new());
         let (waits, rings) = (Arc::clone(&second_ran), Arc::clone(&second_ran));
@@ -219,12 +220,22 @@ fn the_second_is_run_while_the_first_waits<F: FencePolicy>(
 
 #[test]
 fn loom_pool_the_searcher_wakes_the_next_one() {
-    the_second_is_run_while_the_first_waits::<FullFence>(|| PoolModel::new(1, 2), [0, 0], [0, 0]);
+    the_second_is_run_while_the_first_waits::<FullFence>(
+        || PoolModel::new(1, 2),
+        [0, 0],
+        [0, 0],
+        2,
+    );
 }
 
 #[test]
 fn loom_pool_the_searcher_wakes_the_next_one_for_another_stripe() {
-    the_second_is_run_while_the_first_waits::<FullFence>(|| PoolModel::new(1, 2), [0, 1], [0, 0]);
+    the_second_is_run_while_the_first_waits::<FullFence>(
+        || PoolModel::new(1, 2),
+        [0, 1],
+        [0, 0],
+        1,
+    );
 }
 
 /// One worker empties the inbox while the other is about to park: where the list says too late that it
@@ -233,7 +244,7 @@ fn loom_pool_the_searcher_wakes_the_next_one_for_another_stripe() {
 fn loom_pool_who_says_too_late_what_it_drained_leaves_work_behind() {
     let said = must_fail("loom_pool_who_says_too_late_what_it_drained_leaves_work_behind", || {
         let late = || PoolModel::draining_late(1, 2);
-        the_second_is_run_while_the_first_waits::<FullFence>(late, [0, 0], [0, 0]);
+        the_second_is_run_while_the_first_waits::<FullFence>(late, [0, 0], [0, 0], 2);
     });
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
@@ -241,7 +252,12 @@ fn loom_pool_who_says_too_late_what_it_drained_leaves_work_behind() {
 #[test]
 fn loom_pool_work_of_a_saturated_pod_is_taken_over() {
     // Pod 0 has one worker, which waits inside the first item: pod 1 has to help.
-    the_second_is_run_while_the_first_waits::<FullFence>(|| PoolModel::new(2, 1), [0, 0], [0, 1]);
+    the_second_is_run_while_the_first_waits::<FullFence>(
+        || PoolModel::new(2, 1),
+        [0, 0],
+        [0, 1],
+        2,
+    );
 }
 
 /// One push on a pod whose only worker is busy for good: the other pod's worker, going to sleep or
