@@ -94,14 +94,6 @@ impl<C: Care, L: Tied> Colours<C, L> {
         }
     }
 
-    /// Calls `see` with the counts of all seats, also of those that have no link any more, under the
-    /// lock.
-    pub(crate) fn tallies(&self, mut see: impl FnMut(&Tally)) {
-        let members = self.members.lock();
-        let all = members.seats.iter().chain(&members.spares);
-        all.for_each(|owned| see(&owned.seat().tally));
-    }
-
     /// Counts an instance in; its colour.
     #[inline]
     pub(crate) fn enter(&self, tally: &Tally, stripe: u32) -> u8 {
@@ -152,6 +144,16 @@ impl<C: Care, L: Tied> Colours<C, L> {
 }
 
 impl<L: Tied> Members<L> {
+    /// The counts of all seats, also of those that have no link any more.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&Tally, Option<&L>)> {
+        let live = self.seats.iter().map(|owned| {
+            let seat: &Seat<L> = owned.seat();
+            // SAFETY: it is on the list, whose lock is held.
+            (&seat.tally, Some(unsafe { seat.link() }))
+        });
+        live.chain(self.spares.iter().map(|owned| (&owned.seat().tally, None)))
+    }
+
     /// Watches each pair that hasn't drained; the colours of these, a bit each.
     fn watch<C: Care>(&mut self) -> u32 {
         // Pairs with the queuers' Enter and ReadGate. The accesses are SeqCst, which loom takes for

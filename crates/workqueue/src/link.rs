@@ -129,9 +129,13 @@ impl Shared {
     /// of slightly different moments.
     pub(crate) fn totals(&self) -> Totals {
         let mut totals = Totals::default();
-        self.colours.tallies(|tally| tally.add_to(&mut totals));
+        // All under one lock: what a link has counted goes to `former` when it is collected.
+        let members = self.colours.members.lock();
+        for (tally, link) in members.all() {
+            tally.add_to(&mut totals);
+            link.into_iter().for_each(|link| link.counters.add_to(&mut totals));
+        }
         self.former.add_to(&mut totals);
-        self.colours.each(|_, link| link.counters.add_to(&mut totals));
         totals
     }
 }
@@ -224,10 +228,11 @@ impl Link {
         shared.colours.fill(spec.cpus.len().clamp(1, MAX_STRIPES), link)
     }
 
-    /// What was counted here, and in its seat's tally.
+    /// What was counted here, and in its seat's tally since it has that.
     pub(crate) fn totals(&self, tally: &Tally) -> Totals {
-        let mut totals = Totals::default();
-        tally.add_to(&mut totals);
+        // In this order: see `Tally::add_to`.
+        let in_flight = tally.in_flight();
+        let mut totals = Totals { in_flight, queued: tally.queued_on_link(), ..Totals::default() };
         self.counters.add_to(&mut totals);
         totals
     }

@@ -48,6 +48,9 @@ impl Care for Careful {
 #[derive(Debug)]
 pub(crate) struct Tally {
     stripes: Box<[Stripe]>,
+    /// A: statistics: instances ever queued here on links that are gone. Written under the lock of the
+    /// colours.
+    before: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -92,7 +95,8 @@ impl Tally {
             }),
             over: CachePadded::new(Over { by_colour: std::array::from_fn(|_| AtomicU64::new(0)) }),
         };
-        Tally { stripes: (0..stripes.max(1)).map(|_| stripe()).collect() }
+        let stripes = (0..stripes.max(1)).map(|_| stripe()).collect();
+        Tally { stripes, before: AtomicU64::new(0) }
     }
 
     /// How many.
@@ -143,6 +147,10 @@ impl Tally {
 
     /// Under the lock: it was collected.
     pub(crate) fn recycle(&self) {
+        // A model has no statistics, and each access makes it longer.
+        if cfg!(not(loom)) {
+            self.before.store(self.queued(), Ordering::Relaxed);
+        }
         for stripe in &self.stripes {
             for over in &stripe.over.by_colour {
                 over.fetch_and(!RETIRED, Ordering::Relaxed);
@@ -189,6 +197,11 @@ impl Tally {
             .iter()
             .map(|stripe| (undone(stripe), stripe.came()))
             .fold(0, |queued, (undone, came)| queued + came.saturating_sub(undone))
+    }
+
+    /// Of those, the ones of the link that is there now.
+    pub(crate) fn queued_on_link(&self) -> u64 {
+        self.queued().saturating_sub(self.before.load(Ordering::Relaxed))
     }
 }
 

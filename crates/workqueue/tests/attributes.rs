@@ -396,3 +396,30 @@ fn a_worker_made_by_one_of_another_priority_has_that_of_its_own_queue() {
     });
     assert_eq!(niceness.join().unwrap(), [own; 5]);
 }
+
+#[test]
+fn statistics_do_not_go_back_while_links_go() {
+    let pools = pools("core:2 pu:1");
+    // They keep the pools of both.
+    let _others = [AffinityScope::Cpu, AffinityScope::System]
+        .map(|scope| Workqueue::builder("other").scope(scope).build(&pools).unwrap());
+    let queue = Workqueue::builder("moves").timed(true).build(&pools).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let mut before = queue.stats().run_time;
+            while !over.load(Ordering::Relaxed) {
+                let now = queue.stats().run_time;
+                assert!(now >= before, "{now:?} after {before:?}");
+                before = now;
+            }
+        });
+        for n in 0..4_000 {
+            queue.spawn(|| ()).join().unwrap();
+            queue.flush();
+            let scope = [AffinityScope::Cpu, AffinityScope::System][n % 2];
+            queue.set_attributes(&with(&queue, |a| a.scope = scope)).unwrap();
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+}

@@ -94,6 +94,26 @@ fn counters_of_queues_links_and_pools_add_up() {
 }
 
 #[test]
+fn a_new_link_has_counted_nothing_whatever_was_counted_in_its_place() {
+    let pools = two_nodes();
+    let queue = Workqueue::builder("moves").scope(AffinityScope::Numa).build(&pools).unwrap();
+    // Pods of as many CPUs: what is counted there is counted in the same places, in turn.
+    for scope in [AffinityScope::Cache, AffinityScope::Numa] {
+        queue.spawn_on(0, || ()).join().unwrap();
+        queue.flush();
+        let mut attributes = queue.attributes();
+        attributes.scope = scope;
+        queue.set_attributes(&attributes).unwrap();
+    }
+    let dump = pools.dump();
+    let [moves] = &dump.queues[..] else { unreachable!() };
+    assert_eq!((moves.stats.queued, moves.stats.completed), (2, 2));
+    for link in &moves.links {
+        assert_eq!((link.stats.queued, link.stats.completed), (0, 0), "{dump}");
+    }
+}
+
+#[test]
 fn what_is_queued_and_not_over_is_in_flight() {
     let pools = WorkerPools::new(&Machine::synthetic("core:1 pu:1").unwrap());
     let queue = Workqueue::builder("slow").build(&pools).unwrap();
