@@ -31,8 +31,8 @@
 //!   same time cancels it; never on two workers at once.
 //! * Items that are queued from one CPU, on one queue and one pod, start in the order in which they
 //!   were queued; with more than one worker they may overtake each other after that. (A thread that
-//!   moves to another CPU in between has queued from two.) An ordered queue orders what comes from all
-//!   CPUs.
+//!   moves to another CPU in between has queued from two, and what names a CPU or a node lies with what
+//!   is queued from there.) An ordered queue orders what comes from all CPUs.
 //! * A panic in an item is caught: the worker, the pool and the queue go on.
 //!
 //! The protocols and their proofs: `src/pool/README.md`, `src/work_state.md`, `src/links.md`,
