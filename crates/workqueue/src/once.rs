@@ -79,8 +79,9 @@ impl Workqueue {
     ) -> Result<(), C> {
         let once = Box::new(Once {
             header: Header::alone(Table::kept::<Once<C>, C>()),
-            closure: UnsafeCell::new(ManuallyDrop::new(closure)),
+            // Before the closure: a subscriber that panics in there leaves that to be dropped as ever.
             spawner: Spawner::current(),
+            closure: UnsafeCell::new(ManuallyDrop::new(closure)),
         });
         let once = NonNull::from(Box::leak(once));
         // SAFETY: it was made pending, and is handed over.

@@ -9,12 +9,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use corewise_sync::Completion;
+use corewise_sync::{Completion, panics};
 use corewise_sync::cell::UnsafeCell;
 use tracing::Span;
 
 use crate::around::Spawner;
-use crate::error::JoinError;
+use crate::error::{JoinError, shielded};
 use crate::item::Header;
 use crate::table::{Item, ItemRef, Table, free, release_count};
 use crate::take_back::take_back;
@@ -220,6 +220,15 @@ where
     }
 
     fn panicked(&self, payload: Box<dyn Any + Send>) {
+        if self.done.is_complete() {
+            // Not the closure: a subscriber, when the run was over. The stage is the handle's by now.
+            return panics::discard(payload);
+        }
+        // Where a subscriber panicked before the run the closure is still there. It is dropped before
+        // the handle is woken, and a destructor's panic keeps nobody waiting.
+        // SAFETY: as in `run`, for who has started the item.
+        let closure = unsafe { self.replace(Stage::Gone) };
+        shielded("dropping a closure that didn't run", || drop(closure));
         self.end(Err(JoinError::panicked(payload)));
     }
 

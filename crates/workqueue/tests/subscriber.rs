@@ -9,6 +9,7 @@ use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::context::AtomicSection;
 use corewise_topology::Machine;
 use corewise_workqueue::{Work, WorkerPools, Workqueue};
+use tracing::span::Id;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
@@ -97,4 +98,59 @@ fn a_subscriber_that_panics_on_a_worker_takes_no_item_and_no_worker_with_it() {
     assert_eq!(queue.spawn(|| 2).join().expect("it ran"), 2);
     assert_eq!(pools.report().iter().map(|pool| pool.workers).sum::<usize>(), 1);
     pools.shutdown();
+}
+
+/// Panics when a run begins, or when it is over.
+#[derive(Clone, Copy, PartialEq)]
+enum PanicsAt {
+    Enter,
+    Exit,
+}
+
+impl<S: Subscriber> Layer<S> for PanicsAt {
+    fn on_enter(&self, _: &Id, _: Context<'_, S>) {
+        assert!(*self != PanicsAt::Enter, "on purpose, before the run");
+    }
+
+    fn on_exit(&self, _: &Id, _: Context<'_, S>) {
+        assert!(*self != PanicsAt::Exit, "on purpose, after the run");
+    }
+}
+
+/// A queue whose workers have that subscriber.
+fn queue_with(panics: PanicsAt) -> Workqueue {
+    let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").expect("valid");
+    let pools = WorkerPools::builder(&machine)
+        .spawn_handler(move |worker| {
+            let subscriber = tracing_subscriber::registry().with(panics);
+            let run = || tracing::subscriber::with_default(subscriber, || worker.run());
+            std::thread::Builder::new().spawn(run).map(drop)
+        })
+        .build();
+    Workqueue::builder("panics").build(&pools).expect("a first worker")
+}
+
+#[test]
+fn a_subscriber_that_panics_after_a_run_doesn_t_touch_the_value_that_is_there() {
+    let queue = queue_with(PanicsAt::Exit);
+    let spawned = queue.spawn(|| Box::new(7));
+    queue.flush();
+    assert!(spawned.is_finished());
+    assert_eq!(*spawned.join().expect("it had its value before the panic"), 7);
+}
+
+#[test]
+fn a_subscriber_that_panics_before_a_run_leaves_no_handle_waiting() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("also on purpose, in the closure's destructor");
+        }
+    }
+    let queue = queue_with(PanicsAt::Enter);
+    let bomb = Bomb;
+    let spawned = queue.spawn(move || drop(bomb));
+    queue.flush();
+    assert!(spawned.is_finished(), "neither its value nor its panic will come");
+    assert!(spawned.join().is_err());
 }
