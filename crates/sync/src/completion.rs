@@ -170,8 +170,10 @@ fn wake(waker: Waker) {
         return waker.wake();
     }
     if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| waker.wake())) {
-        tracing::error!("a waker panicked");
         panics::discard(payload);
+        // The subscriber is user code, too.
+        let told = panic::catch_unwind(|| tracing::error!("a waker panicked"));
+        told.unwrap_or_else(panics::discard);
     }
 }
 

@@ -9,8 +9,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use corewise_sync::{Completion, panics};
 use corewise_sync::cell::UnsafeCell;
+use corewise_sync::{Completion, panics};
 use tracing::Span;
 
 use crate::around::Spawner;

@@ -227,3 +227,26 @@ fn handles_may_be_dropped_while_a_shutdown_is_under_way() {
         });
     }
 }
+
+#[test]
+fn a_destructor_that_panics_keeps_no_other_timer_from_being_cancelled() {
+    struct Bomb(OnDrop);
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("on purpose, in {}", self.0.1);
+        }
+    }
+    let pools = pools(1);
+    let queue = queue(&pools);
+    let (over, ended) = mpsc::channel();
+    for _ in 0..3 {
+        let bomb = Bomb(OnDrop(over.clone(), "a function"));
+        let work = Work::new(move || {
+            let _bomb = &bomb;
+        });
+        assert!(queue.queue_delayed(&work, std::time::Duration::from_secs(3600)));
+    }
+    drop(over);
+    pools.shutdown();
+    assert_eq!(ended.try_iter().count(), 3);
+}

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::heap::Handle;
 use super::{Timekeeper, not_made};
 use crate::claim::{Claimed, Place};
+use crate::error::shielded;
 use crate::item::Queued;
 use crate::links;
 use crate::queue::Workqueue;
@@ -66,10 +67,25 @@ impl Delayed {
 }
 
 impl Popped {
+    /// Never unwinds.
     fn queue(self) {
-        let (_work, queue, place) = self.delayed;
-        if let Some(claimed) = self.claimed {
+        self.with_claimed(|claimed, queue, place| {
             queue.place(place, claimed);
+        });
+    }
+
+    /// Never unwinds.
+    fn cancel(self) {
+        self.with_claimed(|claimed, _, _| claimed.cancel());
+    }
+
+    fn with_claimed(self, end: impl FnOnce(Claimed, &Workqueue, links::Place)) {
+        let (work, queue, place) = self.delayed;
+        // It may be the item's last handle. While the instance is claimed that frees nothing: who ends
+        // the instance does. Else the user's destructor runs here, and the other timers are to go on.
+        shielded("dropping a delayed work item", || drop(work));
+        if let Some(claimed) = self.claimed {
+            end(claimed, &queue, place);
         }
     }
 }
@@ -141,10 +157,10 @@ impl Timekeeper {
     fn cancel_if(&self, which: impl Fn(&Delayed) -> bool) {
         let handles = self.state.lock().timers.handles(which);
         let next = |handle| self.state.lock().timers.remove(handle).map(Delayed::popped);
-        // One by one: dropping a claim cancels it, and tells who waits; and what runs then is the
-        // user's destructors, which may want to claim another of them.
+        // One by one: to cancel one tells who waits, and runs the user's destructors, which may want to
+        // claim another.
         for handle in handles {
-            drop(next(handle));
+            next(handle).into_iter().for_each(Popped::cancel);
         }
     }
 }
