@@ -239,14 +239,14 @@ impl Claimed {
 }
 
 impl Claimed {
-    /// Ends the instance; `told`: so that it counts as cancelled.
+    /// Ends the instance; `told`: so that it counts as cancelled, else as never queued.
     fn end(self, told: bool) {
         // SAFETY: the slot is filled and ours; it counts as empty from the steps below on.
         let job = unsafe { self.header().copy_job().assume_init() };
         mem::forget(self);
         let Job { item, ticket, .. } = job;
-        if told && let Some(ticket) = &ticket {
-            ticket.cancelled();
+        if let Some(ticket) = &ticket {
+            if told { ticket.cancelled() } else { ticket.withdraw() }
         }
         let tell = || shielded("cancelling a work item", || item.cancelled());
         let table = item.header().table;

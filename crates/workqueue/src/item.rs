@@ -234,6 +234,9 @@ impl Queued {
         // SAFETY: the slot is filled, and counts as empty from here on.
         let job = unsafe { self.header().copy_job().assume_init() };
         mem::forget(self);
+        if let Some(ticket) = &job.ticket {
+            ticket.withdraw();
+        }
         job.item
     }
 

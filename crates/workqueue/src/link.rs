@@ -350,6 +350,13 @@ impl Ticket {
         self.counted.store(true, Ordering::Relaxed);
     }
 
+    /// The instance was never queued: the queue didn't take it.
+    #[cold]
+    pub(crate) fn withdraw(&self) {
+        // SAFETY: the seat is there for as long as the ticket.
+        unsafe { self.link.0.as_ref() }.tally.undo(self.stripe);
+    }
+
     /// The instance won't be run; counted.
     pub(crate) fn cancelled(&self) {
         self.link.counters.cancelled.fetch_add(1, Ordering::Relaxed);
