@@ -1,8 +1,8 @@
 //! A doubly linked list through the nodes themselves: no allocation, and a node in the middle is
 //! taken out in constant time.
 //!
-//! It carries what an [`Inbox`](crate::inbox::Inbox) carries, by the same hook: a consumer empties
-//! the inbox into a list that its lock guards. It is not shared by itself: `&mut` is the lock.
+//! It carries what an [`Inbox`] carries, by the same hook: a consumer empties the inbox into a list
+//! that its lock guards. It is not shared by itself: `&mut` is the lock.
 
 use std::fmt;
 use std::marker::PhantomData;
