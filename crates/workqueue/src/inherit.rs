@@ -38,6 +38,10 @@ pub(crate) fn run_anywhere(nice: i32) {
 /// Has the calling thread woken on time. By default the kernel waits up to 50 us longer, to wake
 /// several at once.
 pub(crate) fn wake_on_time() {
+    if cfg!(miri) {
+        // As above.
+        return;
+    }
     let slack = std::num::NonZero::new(1);
     if let Err(error) = rustix::thread::set_current_timer_slack(slack) {
         tracing::debug!(%error, "timers may be up to 50 us late");
