@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -153,4 +154,26 @@ fn a_subscriber_that_panics_before_a_run_leaves_no_handle_waiting() {
     queue.flush();
     assert!(spawned.is_finished(), "neither its value nor its panic will come");
     assert!(spawned.join().is_err());
+}
+
+#[test]
+fn a_subscriber_that_panics_where_a_timer_s_item_is_refused_doesn_t_get_at_who_fires_it() {
+    let drained = Workqueue::builder("drained").build(&pools()).expect("a queue");
+    let gate = Arc::new(corewise_sync::Completion::new());
+    let waits = Arc::clone(&gate);
+    drop(drained.spawn(move || waits.wait()));
+    let (events, refused) = (Arc::new(AtomicUsize::new(0)), Work::new(|| ()));
+    assert!(drained.queue_delayed(&refused, Duration::from_secs(3600)));
+    std::thread::scope(|scope| {
+        scope.spawn(|| drained.drain());
+        while drained.execute(|| ()).is_ok() {
+            std::thread::yield_now();
+        }
+        let subscriber = tracing_subscriber::registry().with(Panics(Arc::clone(&events)));
+        let fire = || tracing::subscriber::with_default(subscriber, || refused.flush_delayed());
+        let fired = std::panic::catch_unwind(std::panic::AssertUnwindSafe(fire));
+        gate.complete();
+        assert!(fired.expect("no panic"), "it was there, and is over");
+    });
+    assert!(events.load(Ordering::SeqCst) > 0, "the refusal is reported");
 }

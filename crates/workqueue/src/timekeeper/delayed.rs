@@ -85,7 +85,8 @@ impl Popped {
         // the instance does. Else the user's destructor runs here, and the other timers are to go on.
         shielded("dropping a delayed work item", || drop(work));
         if let Some(claimed) = self.claimed {
-            end(claimed, &queue, place);
+            // Where the queue refuses it that is logged, and the subscriber is user code.
+            shielded("ending a delay", || end(claimed, &queue, place));
         }
     }
 }
