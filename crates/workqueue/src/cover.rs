@@ -88,8 +88,9 @@ impl Covers {
             let counted = Arc::clone(what);
             return push(&counted);
         };
-        // Cover.
-        cover.what.store(Arc::as_ptr(what).cast_mut().cast(), Ordering::Relaxed);
+        // Cover. Release, as where it ends: who finds this in the cell, and not the null before, sees by
+        // it that the thread's last push is over.
+        cover.what.store(Arc::as_ptr(what).cast_mut().cast(), Ordering::Release);
         let _until = Until(cover);
         push(what)
     }
@@ -123,7 +124,7 @@ impl Covers {
         let free: Vec<_> = {
             let Lists { threads, limbo } = &mut *self.lists.lock();
             limbo.push(what);
-            // Look. Acquire pairs with the Release of who empties a cell.
+            // Look. Acquire pairs with the Release of who empties a cell, or fills it anew.
             let covered = |what: &Arc<dyn Any + Send + Sync>| {
                 let what: *const () = Arc::as_ptr(what).cast();
                 threads.iter().any(|cover| ptr::eq(cover.what.load(Ordering::Acquire), what))

@@ -498,6 +498,34 @@ impl<C: Care> Drop for LinksModel<C> {
     }
 }
 
+/// A queuer that pushes twice, to two pools, against who gives the first ones up once the instance there
+/// is over. No other order helps it.
+pub fn cover_two_in_turn() {
+    let covers = Arc::<Covers>::default();
+    let [first, second] = [(); 2].map(|()| Arc::new(ModelPools(Arc::new(UnsafeCell::new(false)))));
+    let over = Arc::new(AtomicUsize::new(0));
+    // SAFETY: the copies aren't dropped, and covered where they are used.
+    let copies = [&first, &second].map(|pools| ManuallyDrop::new(unsafe { ptr::read(pools) }));
+    let queuer = {
+        let (covers, over) = (Arc::clone(&covers), Arc::clone(&over));
+        corewise_sync::thread::spawn(move || {
+            for pools in copies {
+                let cell = Arc::clone(&pools.0);
+                covers.during(&pools, |_| {
+                    over.fetch_add(1, Ordering::Release);
+                    // SAFETY: this is what the model is to show.
+                    assert!(!cell.with(|gone| unsafe { *gone }), "the pools are there");
+                });
+            }
+        })
+    };
+    if over.load(Ordering::Acquire) > 0 {
+        covers.give_up(first);
+    }
+    queuer.join().expect("it ends");
+    drop(second);
+}
+
 /// An instance.
 pub struct ModelTicket<C: Care>(Kept<ModelLink<C>>);
 

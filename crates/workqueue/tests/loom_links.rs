@@ -8,7 +8,7 @@ use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::model::must_fail;
 use corewise_sync::thread;
 use corewise_workqueue::model::{
-    Care, Careful, LinksModel, LooksNowhere, ReadsAgainInNoOrder, TrustsTheEntry,
+    Care, Careful, LinksModel, LooksNowhere, ReadsAgainInNoOrder, TrustsTheEntry, cover_two_in_turn,
 };
 
 fn check(model: impl Fn(&Arc<[AtomicUsize; 2]>) -> usize + Send + Sync + 'static) {
@@ -137,6 +137,13 @@ fn loom_links_who_pushes_uncovered_touches_pools_that_are_gone() {
     must_fail("loom_links_who_pushes_uncovered_touches_pools_that_are_gone", || {
         push_against_changes(false);
     });
+}
+
+/// Who gives pools up may find the queuer's cell with what that covers next: it has to learn from that
+/// too that the first push is over.
+#[test]
+fn loom_links_what_is_covered_next_says_that_the_push_before_is_over() {
+    loom::model(cover_two_in_turn);
 }
 
 /// As above, with a worker that ends the instance as soon as it is pushed.
