@@ -14,7 +14,7 @@ use corewise_workqueue::Idle;
 use crate::counting;
 use crate::peers::crossbeam::Crossbeam;
 use crate::peers::executor::Smol;
-use crate::peers::ours::Ours;
+use crate::peers::ours::{self, Spawning};
 use crate::peers::rayon::Rayon;
 use crate::peers::tokio::Tokio;
 use crate::peers::{PINNED, Pins};
@@ -40,10 +40,17 @@ fn peer(job: &Job) -> Result<Option<Line>, BenchError> {
     let name = job.runtime.strip_suffix(PINNED).unwrap_or(&job.runtime);
     let line = match name {
         "corewise-spawn" => {
-            run_on(job, &machine, &Ours::new(job, &machine, Idle::default())?, meter)?
+            let ours = ours::idling(job, &machine, Idle::default())?;
+            run_on(job, &machine, &Spawning(ours.handle().clone()), meter)?
         }
-        "corewise-sleep" => run_on(job, &machine, &Ours::new(job, &machine, Idle::Sleep)?, meter)?,
-        "corewise-spin" => run_on(job, &machine, &Ours::new(job, &machine, Ours::SPINS)?, meter)?,
+        "corewise-sleep" => {
+            let ours = ours::idling(job, &machine, Idle::Sleep)?;
+            run_on(job, &machine, ours.handle(), meter)?
+        }
+        "corewise-spin" => {
+            let ours = ours::idling(job, &machine, ours::SPINS)?;
+            run_on(job, &machine, ours.handle(), meter)?
+        }
         "tokio" => run_on(job, &machine, &Tokio::<false>::new(job, pins)?, meter)?,
         "tokio-block-in-place" => run_on(job, &machine, &Tokio::<true>::new(job, pins)?, meter)?,
         "rayon" => run_on(job, &machine, &Rayon::new(job, pins)?, meter)?,

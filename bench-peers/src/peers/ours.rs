@@ -5,59 +5,49 @@
 //! that sleep at once, as most peers' do, and that spin for a millisecond first, as oneTBB's do;
 //! `corewise` itself decides from what it has seen.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_bench::BenchError;
+use corewise_bench::names::Place;
 use corewise_bench::workqueue::job::Job;
 use corewise_bench::workqueue::runtime::{Runtime, Signal, Spawn};
+use corewise_bench::workqueue::variants::{Corewise, Handle};
 use corewise_sync::Unparker;
-use corewise_topology::{AffinityScope, CpuSet, Machine};
-use corewise_workqueue::{Idle, Work, WorkerPools, Workqueue};
+use corewise_topology::Machine;
+use corewise_workqueue::{Idle, Work};
 
-/// A queue on pools of its own, which live as long as the process.
+/// The idle workers of `corewise-spin`.
+pub(crate) const SPINS: Idle = Idle::Busy(Duration::from_millis(1));
+
+/// Of the default scope, with workers that idle like this.
+pub(crate) fn idling(job: &Job, machine: &Machine, idle: Idle) -> Result<Corewise, BenchError> {
+    Corewise::new(job, machine, Place::default(), idle)
+}
+
+/// The queue, by `spawn` instead of `execute`.
 #[derive(Clone)]
-pub(crate) struct Ours {
-    queue: Workqueue,
-    _pools: Arc<WorkerPools>,
-}
+pub(crate) struct Spawning(pub(crate) Handle);
 
-impl Ours {
-    /// Of the default scope; or, where the job has one pinned worker, of that CPU alone.
-    pub(crate) fn new(job: &Job, machine: &Machine, idle: Idle) -> Result<Ours, BenchError> {
-        let pools = WorkerPools::builder(machine).idle(idle).build();
-        let mut queue = Workqueue::builder("bench-peers");
-        if let Some(cpu) = job.worker_cpu {
-            let alone = CpuSet::from_iter([cpu]);
-            queue = queue.scope(AffinityScope::Cpu).cpus(alone).strict(true);
-        }
-        Ok(Ours { queue: queue.build(&pools)?, _pools: Arc::new(pools) })
-    }
-
-    pub(crate) const SPINS: Idle = Idle::Busy(Duration::from_millis(1));
-}
-
-impl Runtime for Ours {
+impl Runtime for Spawning {
     fn flush(&self) {
-        self.queue.flush();
+        self.0.flush();
     }
 }
 
-impl Signal for Ours {
+impl Signal for Spawning {
     type Item = Work;
 
     fn item(&self, done: Unparker) -> Work {
-        Work::new(move || done.unpark())
+        self.0.item(done)
     }
 
     fn queue(&self, item: &Work) {
-        let accepted = self.queue.queue(item);
-        assert!(accepted, "the item has run, so it isn't pending, and the pools are open");
+        self.0.queue(item);
     }
 }
 
-impl Spawn for Ours {
+impl Spawn for Spawning {
     fn spawn<F: FnOnce() + Send + 'static>(&self, closure: F) {
-        drop(self.queue.spawn(closure));
+        drop(self.0.workqueue().spawn(closure));
     }
 }

@@ -233,18 +233,8 @@ mod tests {
         assert_eq!(Better::of_unit("items/s"), Better::Higher);
         assert_eq!(Better::of_unit("ns"), Better::Lower);
         let headline = |metric: &str| {
-            let record = Record {
-                bench: "workqueue".into(),
-                case: HEADLINE.into(),
-                variant: "corewise".into(),
-                metric: metric.into(),
-                unit: "ratio".into(),
-                median: 1.0,
-                min: 1.0,
-                max: 1.0,
-                runs: 1,
-            };
-            Better::of_headline(&record)
+            let one = (1.0, 1.0, 1.0);
+            Better::of_headline(&Record::made_up(HEADLINE, "corewise", metric, "ratio", one))
         };
         // The two headlines whose names look alike, and differ in what is above the line.
         assert_eq!(headline("cache_shard_vs_before_p50"), Some(Better::Higher));

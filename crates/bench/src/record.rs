@@ -69,6 +69,30 @@ pub fn to_json(records: &[Record]) -> String {
 }
 
 #[cfg(test)]
+impl Record {
+    /// Of no run: for the tests of what is made from records. `(min, median, max)`.
+    pub(crate) fn made_up(
+        case: &str,
+        variant: &str,
+        metric: &str,
+        unit: &str,
+        (min, median, max): (f64, f64, f64),
+    ) -> Record {
+        Record {
+            bench: "workqueue".into(),
+            case: case.into(),
+            variant: variant.into(),
+            metric: metric.into(),
+            unit: unit.into(),
+            median,
+            min,
+            max,
+            runs: 7,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -251,17 +251,7 @@ mod tests {
     use crate::names::HEADLINE;
 
     fn record(case: &str, variant: &str, metric: &str, unit: &str, median: f64) -> Record {
-        Record {
-            bench: "workqueue".into(),
-            case: case.into(),
-            variant: variant.into(),
-            metric: metric.into(),
-            unit: unit.into(),
-            median,
-            min: median / 2.0,
-            max: median * 2.0,
-            runs: 7,
-        }
+        Record::made_up(case, variant, metric, unit, (median / 2.0, median, median * 2.0))
     }
 
     fn read(file: &str) -> Result<Vec<Record>, String> {

@@ -10,17 +10,7 @@ use crate::advice::Advice;
 use crate::record::Record;
 
 fn record(case: &str, variant: &str, metric: &str, unit: &str, median: f64) -> Record {
-    Record {
-        bench: "workqueue".into(),
-        case: case.into(),
-        variant: variant.into(),
-        metric: metric.into(),
-        unit: unit.into(),
-        median,
-        min: median * 0.9,
-        max: median * 1.2,
-        runs: 7,
-    }
+    Record::made_up(case, variant, metric, unit, (median * 0.9, median, median * 1.2))
 }
 
 /// What one variant of one case gives.

@@ -95,28 +95,9 @@ fn tree<R: Spawn>(runtime: &R) {
 mod tests {
     use super::*;
     use crate::workqueue::case::Case;
+    use crate::workqueue::inline::Inline;
     use crate::workqueue::job::Effort;
-    use crate::workqueue::runtime::Runtime;
-    use corewise_sync::atomic::{AtomicUsize, Ordering};
     use corewise_topology::CpuSet;
-    use std::sync::Arc;
-
-    /// Runs tasks in the queueing call itself.
-    #[derive(Clone, Default)]
-    struct Inline {
-        /// A: Relaxed; one thread.
-        inside: Arc<AtomicUsize>,
-    }
-    impl Runtime for Inline {}
-    impl Spawn for Inline {
-        fn spawn<F: FnOnce() + Send + 'static>(&self, closure: F) {
-            closure();
-        }
-        fn spawn_inside<F: FnOnce() + Send + 'static>(&self, closure: F) {
-            self.inside.fetch_add(1, Ordering::Relaxed);
-            closure();
-        }
-    }
 
     #[test]
     fn a_pass_is_one_task_that_queues_all_or_a_tree_of_4161() {
@@ -127,11 +108,11 @@ mod tests {
         };
         let runtime = Inline::default();
         inside(&job, &runtime, &mut Meter::new(&job, None)).unwrap();
-        assert_eq!(runtime.inside.load(Ordering::Relaxed), 2 + 20);
+        assert_eq!(runtime.inside(), 2 + 20);
         assert_eq!(TREE, 4161);
         let (job, runtime) = (Job { case: Case::Fan, items: 2, ..job }, Inline::default());
         let line = fan(&job, &runtime, &mut Meter::new(&job, None)).unwrap();
-        assert_eq!(runtime.inside.load(Ordering::Relaxed), 3 * 4160);
+        assert_eq!(runtime.inside(), 3 * 4160);
         assert!(line.metrics["makespan_p50"] > 0.0);
     }
 }

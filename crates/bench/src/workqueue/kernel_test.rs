@@ -128,36 +128,10 @@ fn submit<R: Signal>(
 mod tests {
     use super::*;
     use crate::workqueue::case::Case;
+    use crate::workqueue::inline::Inline;
     use crate::workqueue::job::Effort;
     use crate::workqueue::runtime::Runtime;
     use corewise_sync::Unparker;
-    use corewise_sync::atomic::{AtomicUsize, Ordering};
-
-    /// Runs items in the queueing call itself, and counts.
-    #[derive(Default)]
-    struct Inline {
-        /// A: Relaxed; read after the threads were joined.
-        queued: AtomicUsize,
-        /// A: as `queued`.
-        flushed: AtomicUsize,
-    }
-
-    impl Runtime for Inline {
-        fn flush(&self) {
-            self.flushed.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    impl Signal for Inline {
-        type Item = Unparker;
-        fn item(&self, done: Unparker) -> Unparker {
-            done
-        }
-        fn queue(&self, item: &Unparker) {
-            self.queued.fetch_add(1, Ordering::Relaxed);
-            item.unpark();
-        }
-    }
 
     fn job(machine: &Machine) -> Job {
         let case = Case::KernelTest { inline: false };
@@ -170,8 +144,8 @@ mod tests {
         let (runtime, job) = (Inline::default(), job(&machine));
         let mut meter = Meter::new(&job, None);
         let line = run(&job, &machine, &runtime, &mut meter).unwrap();
-        assert_eq!(runtime.queued.into_inner(), 3 * (5 + 50), "a tenth of them before");
-        assert_eq!(runtime.flushed.into_inner(), 2);
+        assert_eq!(runtime.queued(), 3 * (5 + 50), "a tenth of them before");
+        assert_eq!(runtime.flushed(), 2);
         assert!(line.metrics["items_per_second"] > 0.0);
         let of = |metric: &str| line.metrics[metric];
         assert!(of("call_p50") <= of("call_p90") && of("call_p90") <= of("call_p95"));

@@ -110,9 +110,8 @@ fn produce<R: Spawn>(job: &Job, runtime: &R, plan: &[Planned]) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workqueue::inline::Inline;
     use crate::workqueue::job::Effort;
-    use crate::workqueue::runtime::Runtime;
-    use corewise_sync::atomic::AtomicUsize;
     use corewise_topology::CpuSet;
 
     fn job(case: &str) -> Job {
@@ -136,25 +135,11 @@ mod tests {
         assert_eq!((rng.next(), rng.next()), (0x910a_2dec_8902_5cc1, 0xbeeb_8da1_658e_ec67));
     }
 
-    /// Runs tasks in the queueing call itself.
-    #[derive(Clone, Default)]
-    struct Inline {
-        /// A: Relaxed; one thread.
-        calls: Arc<AtomicUsize>,
-    }
-    impl Runtime for Inline {}
-    impl Spawn for Inline {
-        fn spawn<F: FnOnce() + Send + 'static>(&self, closure: F) {
-            self.calls.fetch_add(1, Ordering::Relaxed);
-            closure();
-        }
-    }
-
     #[test]
     fn every_item_runs_and_the_short_ones_are_measured() {
         let (job, runtime) = (Job { items: 300, ..job("mix/80") }, Inline::default());
         let line = run(&job, &runtime, &mut Meter::new(&job, None)).unwrap();
-        assert_eq!(runtime.calls.load(Ordering::Relaxed), 330);
+        assert_eq!(runtime.queued(), 330);
         assert!(line.metrics["short_p50"] >= 1_000.0, "it spins for a microsecond");
         assert!(line.metrics["short_p99"] <= line.metrics["short_max"]);
         let none = run(

@@ -127,4 +127,6 @@ pub mod suite;
 pub mod tiny;
 pub mod variants;
 
+#[cfg(test)]
+mod inline;
 mod start;

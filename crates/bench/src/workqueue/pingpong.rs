@@ -76,28 +76,8 @@ fn client_thread<R: Signal>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workqueue::inline::Inline;
     use crate::workqueue::job::Effort;
-    use crate::workqueue::runtime::Runtime;
-    use corewise_sync::Unparker;
-    use corewise_sync::atomic::{AtomicUsize, Ordering};
-
-    /// Runs items in the queueing call itself.
-    #[derive(Default)]
-    struct Inline {
-        /// A: Relaxed; read after the client was joined.
-        pings: AtomicUsize,
-    }
-    impl Runtime for Inline {}
-    impl Signal for Inline {
-        type Item = Unparker;
-        fn item(&self, done: Unparker) -> Unparker {
-            done
-        }
-        fn queue(&self, item: &Unparker) {
-            self.pings.fetch_add(1, Ordering::Relaxed);
-            item.unpark();
-        }
-    }
 
     #[test]
     fn the_warm_up_is_not_among_the_samples() {
@@ -107,7 +87,7 @@ mod tests {
         let job = Job { items: 10, ..job };
         let (runtime, mut meter) = (Inline::default(), Meter::new(&job, None));
         let samples = client_thread(&job, &machine, &runtime, &mut meter).unwrap();
-        assert_eq!((samples.len(), runtime.pings.load(Ordering::Relaxed)), (10, 11));
+        assert_eq!((samples.len(), runtime.queued()), (10, 11));
         let line = run(&job, &machine, &runtime, &mut meter).unwrap();
         assert!(line.metrics["latency_p50"] <= line.metrics["latency_max"]);
         assert!(!line.metrics.contains_key("latency_p999"), "of ten pings");

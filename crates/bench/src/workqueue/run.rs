@@ -5,6 +5,7 @@
 //! [`run_own`] does that for the runtimes of this crate.
 
 use corewise_topology::Machine;
+use corewise_workqueue::Idle;
 
 use crate::error::BenchError;
 use crate::names::Place;
@@ -111,10 +112,7 @@ fn run_corewise(
     place: Place,
     meter: &mut Meter,
 ) -> Result<Line, BenchError> {
-    let runtime = match job.worker_cpu {
-        Some(cpu) => Corewise::on(machine, cpu)?,
-        None => Corewise::new(machine, place)?,
-    };
+    let runtime = Corewise::new(job, machine, place, Idle::default())?;
     match job.case {
         Case::KernelTest { inline: true } => {
             kernel_test::run_inline(job, machine, runtime.handle(), meter)

@@ -104,37 +104,9 @@ fn shares(items: usize, producers: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workqueue::inline::Inline;
     use crate::workqueue::job::Effort;
-    use corewise_sync::atomic::{AtomicUsize, Ordering};
     use corewise_topology::CpuSet;
-    use std::sync::Arc;
-
-    /// Runs items in the queueing call itself, and refuses each second reused one.
-    #[derive(Clone, Default)]
-    struct Inline {
-        /// A: Relaxed; read after the threads were joined.
-        calls: Arc<AtomicUsize>,
-    }
-    impl Runtime for Inline {}
-    impl Spawn for Inline {
-        fn spawn<F: FnOnce() + Send + 'static>(&self, closure: F) {
-            self.calls.fetch_add(1, Ordering::Relaxed);
-            closure();
-        }
-    }
-    impl Reuse for Inline {
-        type Item = Tiny;
-        fn reusable(&self, tiny: Tiny) -> Tiny {
-            tiny
-        }
-        fn requeue(&self, item: &Tiny) -> bool {
-            let accepted = self.calls.fetch_add(1, Ordering::Relaxed) % 2 == 1;
-            if accepted {
-                item.run();
-            }
-            accepted
-        }
-    }
 
     fn job(case: &str) -> Job {
         let case = case.parse().unwrap();
@@ -147,7 +119,7 @@ mod tests {
         for case in ["storm/reused", "storm/reused/striped", "oversubscribed/reused"] {
             let (job, runtime) = (job(case), Inline::default());
             let line = reused(&job, &runtime, &mut Meter::new(&job, None)).unwrap();
-            assert_eq!(runtime.calls.load(Ordering::Relaxed), 2 * (10 + 100 + 100), "{case}");
+            assert_eq!(runtime.queued(), 2 * (10 + 100 + 100), "{case}");
             assert!(line.metrics["items_per_second"] > 0.0);
         }
     }
@@ -157,7 +129,7 @@ mod tests {
         for case in ["storm/boxed", "storm/boxed/striped", "oversubscribed/boxed"] {
             let (job, runtime) = (job(case), Inline::default());
             boxed(&job, &runtime, &mut Meter::new(&job, None)).unwrap();
-            assert_eq!(runtime.calls.load(Ordering::Relaxed), 10 + 100 + 100, "{case}");
+            assert_eq!(runtime.queued(), 10 + 100 + 100, "{case}");
         }
     }
 

@@ -2,10 +2,11 @@
 
 use corewise_sync::Unparker;
 use corewise_topology::{AffinityScope, CpuSet, Machine};
-use corewise_workqueue::{Work, WorkerPools, Workqueue, block_in_place};
+use corewise_workqueue::{Idle, Work, WorkerPools, Workqueue, block_in_place};
 
 use crate::error::BenchError;
 use crate::names::Place;
+use crate::workqueue::job::Job;
 use crate::workqueue::runtime::{Reuse, Runtime, Signal, Spawn, TakeBack};
 use crate::workqueue::tiny::Tiny;
 
@@ -24,31 +25,38 @@ pub struct Handle {
 }
 
 impl Corewise {
-    /// A queue of this scope, on pools with this shard size.
+    /// A queue of this scope, on pools with this shard size; or, where the job has one pinned worker,
+    /// a queue whose one pod is that CPU. Idle workers do what `idle` says.
     ///
     /// # Errors
     /// The queue couldn't be built.
-    pub fn new(machine: &Machine, place: Place) -> Result<Corewise, BenchError> {
-        let pools = WorkerPools::builder(machine).shard_size(place.shard_size).build();
-        let queue = Workqueue::builder(format!("bench/{place}")).scope(place.scope);
-        let queue = queue.build(&pools)?;
-        Ok(Corewise { handle: Handle { queue }, pools })
-    }
-
-    /// A queue whose one pod is this CPU.
-    ///
-    /// # Errors
-    /// The queue couldn't be built.
-    pub fn on(machine: &Machine, cpu: u32) -> Result<Corewise, BenchError> {
-        let pools = WorkerPools::new(machine);
-        let queue = Workqueue::builder(format!("bench/on/{cpu}")).scope(AffinityScope::Cpu);
-        let queue = queue.cpus(CpuSet::from_iter([cpu])).strict(true).build(&pools)?;
-        Ok(Corewise { handle: Handle { queue }, pools })
+    pub fn new(
+        job: &Job,
+        machine: &Machine,
+        place: Place,
+        idle: Idle,
+    ) -> Result<Corewise, BenchError> {
+        let pools = WorkerPools::builder(machine).shard_size(place.shard_size).idle(idle).build();
+        let queue = match job.worker_cpu {
+            None => Workqueue::builder(format!("bench/{place}")).scope(place.scope),
+            Some(cpu) => Workqueue::builder(format!("bench/on/{cpu}"))
+                .scope(AffinityScope::Cpu)
+                .cpus(CpuSet::from_iter([cpu]))
+                .strict(true),
+        };
+        Ok(Corewise { handle: Handle { queue: queue.build(&pools)? }, pools })
     }
 
     /// Queues on it.
     pub fn handle(&self) -> &Handle {
         &self.handle
+    }
+}
+
+impl Handle {
+    /// The queue itself.
+    pub fn workqueue(&self) -> &Workqueue {
+        &self.queue
     }
 }
 
