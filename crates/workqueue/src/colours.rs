@@ -29,9 +29,8 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-#[cfg(loom)]
-use corewise_sync::atomic::fence;
 use corewise_sync::atomic::{AtomicU32, Ordering};
+use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_sync::{Completion, Mutex};
 
 use crate::link::Link;
@@ -156,10 +155,8 @@ impl<L: Tied> Members<L> {
 
     /// Watches each pair that hasn't drained; the colours of these, a bit each.
     fn watch<C: Care>(&mut self) -> u32 {
-        // Pairs with the queuers' Enter and ReadGate. The accesses are SeqCst, which loom takes for
-        // weaker ones.
-        #[cfg(loom)]
-        fence(Ordering::SeqCst);
+        // Pairs with the queuers' Enter and ReadGate. The accesses are SeqCst.
+        FullFence::implied();
         let watched = &mut self.flushes.watched;
         for owned in &self.seats {
             owned.seat().tally.watch::<C>(|colour, found| {

@@ -175,23 +175,49 @@ pub(crate) enum IdleEnd {
     Slept { for_so_long: Duration, spun: bool, from_here: bool },
 }
 
-/// Whether a worker spins before it sleeps: only while that pays.
+/// Whether something pays that is done before a worker sleeps: it is tried after some short sleeps in
+/// a row, and goes on for as long as it does well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Habit {
+struct Proof {
     /// Short sleeps in a row.
     short: u32,
     /// So many are wanted.
     wanted: u32,
 }
 
+impl Proof {
+    const NEW: Proof = Proof { short: 0, wanted: PROOF };
+
+    fn is_given(self) -> bool {
+        self.short >= self.wanted
+    }
+
+    /// It has slept, for a short time that tells for it, or not so.
+    fn slept(&mut self, short: bool) {
+        self.short = if short { self.short + 1 } else { 0 };
+    }
+
+    /// It was tried, and did well or was in vain.
+    fn tried(&mut self, well: bool) {
+        *self = match well {
+            true => Proof { short: PROOF, wanted: PROOF },
+            false => Proof { short: 0, wanted: (self.wanted * 2).min(MOST_PROOF) },
+        };
+    }
+}
+
+/// Whether a worker spins before it sleeps: only while that pays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Habit(Proof);
+
 impl Habit {
-    pub(crate) const NEW: Habit = Habit { short: 0, wanted: PROOF };
+    pub(crate) const NEW: Habit = Habit(Proof::NEW);
 
     /// How long it spins now.
     pub(crate) fn budget(self, idle: Idle) -> Duration {
         match idle {
             Idle::Sleep => Duration::ZERO,
-            Idle::Hybrid if self.short >= self.wanted => SPIN,
+            Idle::Hybrid if self.0.is_given() => SPIN,
             Idle::Hybrid => Duration::ZERO,
             Idle::Busy(time) => time,
         }
@@ -201,13 +227,10 @@ impl Habit {
     /// spun there at that time.
     pub(crate) fn learn(&mut self, end: IdleEnd) {
         match end {
-            IdleEnd::Spun => *self = Habit { short: PROOF, wanted: PROOF },
-            IdleEnd::Slept { spun: true, .. } => {
-                *self = Habit { short: 0, wanted: (self.wanted * 2).min(MOST_PROOF) };
-            }
+            IdleEnd::Spun => self.0.tried(true),
+            IdleEnd::Slept { spun: true, .. } => self.0.tried(false),
             IdleEnd::Slept { for_so_long, from_here, .. } => {
-                let short = !from_here && for_so_long <= SHORT_SLEEP;
-                self.short = if short { self.short + 1 } else { 0 };
+                self.0.slept(!from_here && for_so_long <= SHORT_SLEEP);
             }
         }
     }
@@ -217,27 +240,23 @@ impl Habit {
 /// goes on without a system call to wake it, and what is queued meanwhile is one batch. Only while
 /// that pays; else it would wait for the CPU while its work waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shares(Habit);
+pub(crate) struct Shares(Proof);
 
 impl Shares {
-    pub(crate) const NEW: Shares = Shares(Habit::NEW);
+    pub(crate) const NEW: Shares = Shares(Proof::NEW);
 
     pub(crate) fn pays(self) -> bool {
-        self.0.short >= self.0.wanted
+        self.0.is_given()
     }
 
     /// It has slept, for so long.
     pub(crate) fn slept(&mut self, for_so_long: Duration, from_here: bool) {
-        let short = from_here && for_so_long <= SHORT_SLEEP;
-        self.0.short = if short { self.0.short + 1 } else { 0 };
+        self.0.slept(from_here && for_so_long <= SHORT_SLEEP);
     }
 
     /// It has yielded, and that was well or not.
     pub(crate) fn learn(&mut self, well: bool) {
-        self.0.learn(match well {
-            true => IdleEnd::Spun,
-            false => IdleEnd::Slept { for_so_long: Duration::MAX, spun: true, from_here: true },
-        });
+        self.0.tried(well);
     }
 }
 
@@ -441,7 +460,7 @@ mod tests {
     #[test]
     fn who_is_to_sleep_never_spins_and_who_is_to_be_busy_always_does() {
         let time = Duration::from_millis(3);
-        let sure = Habit { short: 9, ..Habit::NEW };
+        let sure = Habit(Proof { short: 9, ..Proof::NEW });
         assert_eq!(sure.budget(Idle::Sleep), Duration::ZERO);
         assert_eq!(Habit::NEW.budget(Idle::Busy(time)), time);
     }

@@ -7,8 +7,9 @@ use std::mem;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use corewise_sync::atomic::{AtomicPtr, Ordering, fence};
+use corewise_sync::atomic::{AtomicPtr, Ordering};
 use corewise_sync::cell::UnsafeCell;
+use corewise_sync::fence::{FencePolicy, FullFence};
 
 use crate::colours::{Colours, Members, complete_all};
 use crate::tally::{Care, Pair, Tally};
@@ -98,8 +99,8 @@ impl<L> Drop for Owned<L> {
 /// The accesses around it are SeqCst, which loom takes for weaker ones.
 #[inline]
 fn order<C: Care>() {
-    if cfg!(loom) && C::ORDERED {
-        fence(Ordering::SeqCst);
+    if C::ORDERED {
+        FullFence::implied();
     }
 }
 

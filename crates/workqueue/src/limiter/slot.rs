@@ -133,8 +133,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
     /// `SeqCst` accesses for weaker ones).
     #[inline]
     pub(crate) fn gate(&self) -> Gate {
-        #[cfg(loom)]
-        F::full();
+        F::implied();
         Gate(self.gate.load(Ordering::SeqCst))
     }
 
