@@ -13,7 +13,7 @@ use corewise_sync::thread;
 use crate::error::shielded;
 use crate::flushers;
 use crate::item::{Header, Job, Queued, Running};
-use crate::link::Ticket;
+use crate::ticket::Ticket;
 use crate::work_state::Snapshot;
 
 /// Where a pending instance lies. Changed only by who holds it, or under the lock of the container
@@ -135,7 +135,7 @@ impl Header {
                 // The inbox is emptied too: nobody else may look at it for long.
                 Place::Pushed | Place::Listed => claimed.job().ticket.as_ref().and_then(|ticket| {
                     let link = &ticket.link;
-                    link.group.unlist(link.pool, ticket.stripe, self)
+                    link.group.unlist(link.pool, ticket.stripe(), self)
                 }),
                 Place::Held => {
                     claimed.job().ticket.as_ref().and_then(|ticket| ticket.link.release(self))
@@ -245,7 +245,7 @@ impl Claimed {
         let job = unsafe { self.header().copy_job().assume_init() };
         mem::forget(self);
         let Job { item, ticket, .. } = job;
-        if let Some(ticket) = &ticket {
+        if let Some(ticket) = ticket.as_ref() {
             if told { ticket.cancelled() } else { ticket.withdraw() }
         }
         let tell = || shielded("cancelling a work item", || item.cancelled());

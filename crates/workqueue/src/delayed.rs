@@ -8,6 +8,7 @@ use crate::cpu::current_cpu;
 use crate::item::{Job, Queued};
 use crate::links::Place;
 use crate::queue::Workqueue;
+use crate::ticket::MaybeTicket;
 use crate::timekeeper::delayed::Delayed;
 use crate::work::Work;
 
@@ -68,7 +69,7 @@ impl Workqueue {
         }
         let item = work.hold();
         // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
-        let queued = unsafe { Queued::new(Job { item, ticket: None, site }) };
+        let queued = unsafe { Queued::new(Job { item, ticket: MaybeTicket::none(), site }) };
         match self.arm(place, work, delay, queued) {
             Ok(()) => true,
             // Where somebody has claimed it meanwhile, it was queued, and is theirs.

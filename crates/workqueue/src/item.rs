@@ -14,10 +14,10 @@ use crate::around;
 use crate::claim::{Claimed, Place};
 use crate::error::shielded;
 use crate::flushers;
-use crate::link::Ticket;
 use crate::pool::group::Group;
 use crate::pool::publication::{Label, Publication};
 use crate::table::{Hold, ItemRef, Table};
+use crate::ticket::{MaybeTicket, Ticket};
 use crate::work_state::{Finished, Seq, WorkState};
 use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicU64, Ordering};
@@ -28,9 +28,9 @@ use corewise_sync::inbox::{Link as Hook, Node};
 pub(crate) struct Job {
     /// The item itself: it keeps itself alive while it is queued.
     pub(crate) item: ItemRef,
-    /// Counts the instance in the queue it was queued on, until dropped. `None` in models of the
+    /// Counts the instance in the queue it was queued on, until dropped. None in models of the
     /// pool alone.
-    pub(crate) ticket: Option<Ticket>,
+    pub(crate) ticket: MaybeTicket,
     /// The source line that queued it.
     pub(crate) site: &'static Location<'static>,
 }
@@ -224,7 +224,7 @@ impl Queued {
 
     /// It has a place in its link's slot of the limiter, which the end of the instance gives back.
     pub(crate) fn count(&self) {
-        if let Some(ticket) = &self.job().ticket {
+        if let Some(ticket) = self.job().ticket.as_ref() {
             ticket.count();
         }
     }
@@ -234,7 +234,7 @@ impl Queued {
         // SAFETY: the slot is filled, and counts as empty from here on.
         let job = unsafe { self.header().copy_job().assume_init() };
         mem::forget(self);
-        if let Some(ticket) = &job.ticket {
+        if let Some(ticket) = job.ticket.as_ref() {
             ticket.withdraw();
         }
         job.item
@@ -380,7 +380,7 @@ impl Running {
 
     /// The instance runs away from its home pod; counted.
     pub(crate) fn overflowed(&self) {
-        if let Some(ticket) = &self.job.ticket {
+        if let Some(ticket) = self.job.ticket.as_ref() {
             ticket.overflowed();
         }
     }
@@ -435,7 +435,7 @@ impl Running {
     fn run_only(&self, shown: &Publication) {
         let job = &self.job;
         shown.starts(job.label());
-        let ran = match &job.ticket {
+        let ran = match job.ticket.as_ref() {
             Some(ticket) => ticket.time(|| around::run(job)),
             None => around::run(job),
         };
@@ -462,7 +462,7 @@ impl Running {
 #[must_use]
 pub(crate) struct Over {
     hold: Option<Hold>,
-    ticket: Option<Ticket>,
+    ticket: MaybeTicket,
 }
 
 impl Over {
@@ -523,7 +523,7 @@ mod tests {
         assert!(work.header().state.pend());
         let item = work.hold();
         // SAFETY: `pend` succeeded just now.
-        unsafe { Queued::new(Job { item, ticket: None, site: Location::caller() }) }
+        unsafe { Queued::new(Job { item, ticket: MaybeTicket::none(), site: Location::caller() }) }
     }
 
     #[test]

@@ -83,6 +83,7 @@ mod table;
 mod take_back;
 mod tally;
 mod task;
+mod ticket;
 mod timekeeper;
 mod waiting;
 mod waits;

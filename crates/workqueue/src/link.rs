@@ -1,15 +1,14 @@
 //! What joins one queue with one pool: the kernel's `pool_workqueue`.
 //!
-//! An instance that is queued holds a [`Ticket`]: its link, and the colour that it is counted as.
+//! An instance that is queued holds a [`Ticket`](crate::ticket::Ticket): its link, and the colour that
+//! it is counted as.
 //! Everything that queueing writes (the link's reference count, the tally) lies on lines that only
 //! this queue on this pod uses: no line is shared by all CPUs.
 
-use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
-use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::{CachePadded, Mutex};
 use corewise_topology::{AffinityScope, CpuSet};
 
@@ -26,9 +25,8 @@ use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::pools::WorkerPools;
 use crate::rescuer::Rescuer;
-use crate::seat::{Kept, Seat, Tied, leave};
-use crate::submit::push;
-use crate::tally::{Careful, Tally};
+use crate::seat::{Seat, Tied};
+use crate::tally::Tally;
 use crate::waiting::{Waiting, Waits};
 
 /// What all links of a queue have in common, former links included.
@@ -144,7 +142,7 @@ impl Shared {
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     /// A: statistics: instances queued here that ran in another pod.
-    overflowed: AtomicU64,
+    pub(crate) overflowed: AtomicU64,
     /// A: statistics: instances found to compute for long.
     cpu_intensive: AtomicU64,
     /// A: statistics: instances found asleep.
@@ -154,11 +152,11 @@ pub(crate) struct Counters {
     /// A: statistics: instances run by the rescuer.
     rescued: AtomicU64,
     /// A: statistics: instances queued here that were cancelled.
-    cancelled: AtomicU64,
+    pub(crate) cancelled: AtomicU64,
     /// A: statistics: nanoseconds that instances queued here have run, where the queue is timed.
-    run_ns: AtomicU64,
+    pub(crate) run_ns: AtomicU64,
     /// A: statistics: instances queued here that were run by who waited for them.
-    taken_back: AtomicU64,
+    pub(crate) taken_back: AtomicU64,
 }
 
 /// Plain numbers of [`Counters`], summed.
@@ -195,7 +193,7 @@ const MAX_STRIPES: usize = 16;
 
 /// One queue on one pool.
 pub(crate) struct Link {
-    counters: CachePadded<Counters>,
+    pub(crate) counters: CachePadded<Counters>,
     /// I: the queue.
     pub(crate) shared: Arc<Shared>,
     /// I: the pools of the queue's attributes, as they were when this link was made.
@@ -296,106 +294,5 @@ impl Tally {
 impl AsRef<Colours> for Shared {
     fn as_ref(&self) -> &Colours {
         &self.colours
-    }
-}
-
-/// The link of a ticket.
-pub(crate) struct OnSeat(NonNull<Seat<Link>>);
-
-impl Deref for OnSeat {
-    type Target = Link;
-
-    #[inline]
-    fn deref(&self) -> &Link {
-        // SAFETY: it is part of a ticket, whose instance is in flight until that is dropped: so the
-        // link is there (`links.md`).
-        unsafe { self.0.as_ref().link() }
-    }
-}
-
-/// Counts one instance in its queue, from queueing until dropped. Once it is dropped, the link, its
-/// pools and the queue may be gone.
-pub(crate) struct Ticket {
-    /// I: where it was queued. It is there for as long as the ticket.
-    pub(crate) link: OnSeat,
-    /// I: the stripe of its pool that it lies in: that of the CPU that queued it.
-    pub(crate) stripe: u32,
-    /// I: what it is counted as.
-    colour: u8,
-    /// A: whether it has a place in the limiter, to be given back. Set before it is pushed, by who
-    /// lets it through; read at its end. The push orders them, so Relaxed; atomic only because the
-    /// claimant of a held instance may look at the ticket meanwhile.
-    counted: AtomicBool,
-}
-
-// SAFETY: a link is shared, and its seat too (`Seat`).
-unsafe impl Send for Ticket {}
-// SAFETY: as above.
-unsafe impl Sync for Ticket {}
-
-impl Ticket {
-    /// For the instance of a queuer, who has Entered it.
-    #[inline]
-    pub(crate) fn new((seat, stripe, colour): Kept<Link>) -> Ticket {
-        Ticket { link: OnSeat(seat), stripe, colour, counted: AtomicBool::new(false) }
-    }
-
-    /// Its pool, and the stripe there, for who has to do with them when the instance may be over.
-    pub(crate) fn home(&self) -> (Arc<Group>, usize, u32) {
-        (Arc::clone(&self.link.group), self.link.pool, self.stripe)
-    }
-
-    /// It has a place in the limiter now.
-    pub(crate) fn count(&self) {
-        self.counted.store(true, Ordering::Relaxed);
-    }
-
-    /// The instance was never queued: the queue didn't take it.
-    #[cold]
-    pub(crate) fn withdraw(&self) {
-        // SAFETY: the seat is there for as long as the ticket.
-        unsafe { self.link.0.as_ref() }.tally.undo(self.stripe);
-    }
-
-    /// The instance won't be run; counted.
-    pub(crate) fn cancelled(&self) {
-        self.link.counters.cancelled.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Runs the instance by `run`, and counts how long that took where its queue is timed.
-    #[inline]
-    pub(crate) fn time<R>(&self, run: impl FnOnce() -> R) -> R {
-        if !self.link.shared.timed {
-            return run();
-        }
-        let began = Instant::now();
-        let result = run();
-        let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.link.counters.run_ns.fetch_add(took, Ordering::Relaxed);
-        result
-    }
-
-    /// The instance runs away from its home pod; counted.
-    pub(crate) fn overflowed(&self) {
-        self.link.counters.overflowed.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Who waited for the instance runs it; counted.
-    pub(crate) fn taken_back(&self) {
-        self.link.counters.taken_back.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Ticket {
-    #[inline]
-    fn drop(&mut self) {
-        if self.counted.load(Ordering::Relaxed) {
-            self.link.slot().put(&mut push);
-        }
-        let place = (self.link.0, self.stripe, self.colour);
-        // SAFETY: it is the ticket's, which ends.
-        unsafe {
-            leave::<Careful, Link, Shared>(place, |link| Arc::clone(&link.shared));
-        }
     }
 }

@@ -33,6 +33,7 @@ use crate::submit::{Queueing, push};
 use crate::take_back::take_back_if;
 use crate::tally::Tally;
 pub use crate::tally::{Care, Careful};
+use crate::ticket::MaybeTicket;
 use crate::timekeeper::alarm::Alarm;
 use crate::waiting::Waiting;
 use crate::work::Work;
@@ -276,7 +277,9 @@ fn pend(work: &Work) -> Option<Queued> {
     }
     let item = work.hold();
     // SAFETY: `pend` succeeded just now.
-    Some(unsafe { Queued::new(Job { item, ticket: None, site: Location::caller() }) })
+    Some(unsafe {
+        Queued::new(Job { item, ticket: MaybeTicket::none(), site: Location::caller() })
+    })
 }
 
 /// An item in a list, without a pool around it.

@@ -20,8 +20,11 @@ pub(crate) trait Tied: Send + Sync {
     fn collected(&self);
 }
 
-/// How many stripes an entry can tell apart.
-const STRIPES: usize = 128;
+/// How many stripes an entry can tell apart, and a ticket.
+pub(crate) const STRIPES: usize = 128;
+
+/// How many bits of a seat's address may be set. A ticket has others in the rest.
+pub(crate) const ADDRESS_BITS: u32 = 48;
 
 /// A place for a link, and the counts of what is queued there.
 #[repr(align(128))]
@@ -64,7 +67,11 @@ unsafe impl<L: Send + Sync> Send for Owned<L> {}
 impl<L> Owned<L> {
     fn new(stripes: usize) -> Self {
         let seat = Seat { tally: Tally::new(stripes), link: UnsafeCell::new(None) };
-        Owned(NonNull::from(Box::leak(Box::new(seat))))
+        let seat = NonNull::from(Box::leak(Box::new(seat)));
+        let high = (seat.addr().get() as u64) >> ADDRESS_BITS;
+        let packed = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
+        assert!(!packed || high == 0, "no address in user space has more bits, without tags");
+        Owned(seat)
     }
 
     pub(crate) fn seat(&self) -> &Seat<L> {

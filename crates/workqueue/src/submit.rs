@@ -13,10 +13,11 @@ use crate::claim::{Claimed, Place};
 use crate::current;
 use crate::item::{Header, Job, Queued};
 use crate::limiter::slot::{Admission, Gate, Hold, Slot};
-use crate::link::{Shared, Ticket};
+use crate::link::Shared;
 use crate::links::{self, Links};
 use crate::pool::group::Group;
 use crate::table::ItemRef;
+use crate::ticket::Ticket;
 
 /// What became of an attempt to queue something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +53,7 @@ impl Links {
         let (way, ticket) = self.way(place);
         // ReadGate.
         let gate = way.slot.gate();
-        let job = Job { item: item(), ticket: Some(ticket), site };
+        let job = Job { item: item(), ticket: ticket.into(), site };
         // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
         let queued = unsafe { Queued::new(job) };
         way.pass(gate, queued, accepted)
@@ -74,7 +75,7 @@ impl Links {
         let (way, ticket) = self.way(place);
         let gate = way.slot.gate();
         // SAFETY: the item is pending, and new.
-        let queued = unsafe { Queued::new(Job { item, ticket: Some(ticket), site }) };
+        let queued = unsafe { Queued::new(Job { item, ticket: ticket.into(), site }) };
         if gate.open() {
             way.push(queued);
         } else if self.shared().refuses(gate, false) {
@@ -95,7 +96,7 @@ impl Links {
         // Enter and ReadGate, as for a new one.
         let (way, ticket) = self.way(place);
         let gate = way.slot.gate();
-        let old = claimed.with_job(|job| job.ticket.replace(ticket));
+        let old = claimed.with_job(|job| job.ticket.replace(ticket.into()));
         let queued = claimed.release();
         let queueing = way.pass(gate, queued, false);
         // After it lies somewhere: this may let others through, and who claims it would wait. Also
@@ -143,7 +144,7 @@ impl Links {
         let group = ManuallyDrop::new(unsafe { ptr::read(&raw const link.group) });
         let pool = link.pool;
         let ticket = Ticket::new(entered.keep());
-        (Way { shared, slot, line, group, pool, stripe: ticket.stripe }, ticket)
+        (Way { shared, slot, line, group, pool, stripe: ticket.stripe() }, ticket)
     }
 }
 

@@ -89,7 +89,7 @@ pub(crate) fn take_back_if(item: &Header, wanted: impl FnOnce(&Job) -> bool) -> 
 }
 
 fn allowed(waiter: TakeBack, job: &Job) -> bool {
-    let Some(ticket) = &job.ticket else { return false };
+    let Some(ticket) = job.ticket.as_ref() else { return false };
     let (group, pool) = (&ticket.link.group, ticket.link.pool);
     TakeBack {
         own_pool: here::is_of(group, pool),

@@ -11,6 +11,7 @@ use super::PoolSpec;
 use super::group::{Group, Setup, Step};
 use super::worker::Worker;
 use crate::item::{Job, Queued};
+use crate::ticket::MaybeTicket;
 use crate::work::Work;
 
 pub(super) type Log = Arc<Mutex<Vec<u32>>>;
@@ -27,7 +28,8 @@ pub(super) fn push(group: &Arc<Group<FullFence>>, pool: usize, log: &Log, n: u32
     assert!(work.header().state.pend());
     let item = work.hold();
     // SAFETY: `pend` succeeded just now.
-    let queued = unsafe { Queued::new(Job { item, ticket: None, site: Location::caller() }) };
+    let queued =
+        unsafe { Queued::new(Job { item, ticket: MaybeTicket::none(), site: Location::caller() }) };
     group.push(pool, 0, queued);
 }
 

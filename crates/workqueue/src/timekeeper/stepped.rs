@@ -16,6 +16,7 @@ use crate::pool::group::{Group, Setup, Step};
 use crate::pool::worker::Worker;
 use crate::spawn::Spawner;
 use crate::stall::{Doing, StallReport};
+use crate::ticket::MaybeTicket;
 use crate::work::Work;
 
 const MS: Duration = Duration::from_millis(1);
@@ -52,7 +53,9 @@ impl Bench {
         assert!(work.header().state.pend());
         let item = work.hold();
         // SAFETY: `pend` succeeded just now.
-        let queued = unsafe { Queued::new(Job { item, ticket: None, site: Location::caller() }) };
+        let queued = unsafe {
+            Queued::new(Job { item, ticket: MaybeTicket::none(), site: Location::caller() })
+        };
         self.group.push(0, 0, queued);
     }
 
