@@ -12,7 +12,7 @@ use tracing::{Level, Span};
 
 use crate::current;
 use crate::error::quietly;
-use crate::item::Job;
+use crate::item::Running;
 
 /// The spans' target and level: what a subscriber has to let through to see them.
 macro_rules! wanted {
@@ -42,47 +42,47 @@ impl Spawner {
     }
 }
 
-/// Runs the job's item once. An error is what it panicked with. What it left behind is reported, and
+/// Runs the instance once. An error is what it panicked with. What it left behind is reported, and
 /// the thread's standing restored.
 #[inline]
-pub(crate) fn run(job: &Job) -> thread::Result<()> {
+pub(crate) fn run(running: &Running) -> thread::Result<()> {
     let standing = Standing::now();
-    let _current = current::enter(job);
+    let _current = current::enter(running);
     // The subscriber's code is in here too: if it panics, that is the item's panic.
     let result = panic::catch_unwind(AssertUnwindSafe(|| {
-        if wanted!() { in_span(job) } else { job.item.run() }
+        if wanted!() { in_span(running) } else { running.item().run() }
     }));
     if let Some(leak) = standing.restore() {
-        report(job, leak);
+        report(running, leak);
     }
     result
 }
 
 #[cold]
-fn report(job: &Job, leak: Leak) {
+fn report(running: &Running, leak: Leak) {
     quietly(|| {
         tracing::error!(
             target: "corewise_workqueue",
-            queue = job.queue_name(),
-            function = job.item.header().name(),
-            site = %job.site,
+            queue = running.job.queue_name(),
+            function = running.name(),
+            site = %running.job.site,
             "a work item left something behind, which is put right now: {leak}"
         );
     });
 }
 
 #[cold]
-fn in_span(job: &Job) {
-    let parent = job.item.spawner().and_then(Span::id);
+fn in_span(running: &Running) {
+    let parent = running.item().spawner().and_then(Span::id);
     let span = tracing::trace_span!(
         target: "corewise_workqueue",
         parent: parent,
         "run",
-        queue = job.queue_name(),
-        function = job.item.header().name(),
-        site = %job.site,
+        queue = running.job.queue_name(),
+        function = running.name(),
+        site = %running.job.site,
     );
-    span.in_scope(|| job.item.run());
+    span.in_scope(|| running.item().run());
 }
 
 #[cfg(all(test, not(loom)))]

@@ -13,6 +13,7 @@ use corewise_sync::thread;
 use crate::error::shielded;
 use crate::flushers;
 use crate::item::{Header, Job, Queued, Running};
+use crate::table::{ItemRef, Lent};
 use crate::ticket::Ticket;
 use crate::work_state::Snapshot;
 
@@ -60,9 +61,17 @@ pub(crate) enum Refused {
 }
 
 impl Header {
+    /// Whether the pending instance is held back (a moment ago).
+    pub(crate) fn is_held(&self) -> bool {
+        let now = self.state.snapshot();
+        now.pending() && self.place(now.seq()) == Place::Held
+    }
+}
+
+impl Lent<'_> {
     /// Claims the pending instance, whatever it lies in; `None` where nothing is pending. Waits,
     /// yielding, for others' short steps. Takes short locks.
-    pub(crate) fn claim(&self) -> Option<Claimed> {
+    pub(crate) fn claim(self) -> Option<Claimed> {
         loop {
             match self.try_claim() {
                 Ok(claimed) => return Some(claimed),
@@ -72,8 +81,8 @@ impl Header {
         }
     }
 
-    /// As [`Header::claim`], but doesn't wait for who is about to queue, start or claim it.
-    pub(crate) fn try_claim(&self) -> Result<Claimed, Refused> {
+    /// As [`Lent::claim`], but doesn't wait for who is about to queue, start or claim it.
+    pub(crate) fn try_claim(self) -> Result<Claimed, Refused> {
         loop {
             // Look.
             let now = self.state.snapshot();
@@ -90,16 +99,10 @@ impl Header {
         }
     }
 
-    /// Whether the pending instance is held back (a moment ago).
-    pub(crate) fn is_held(&self) -> bool {
-        let now = self.state.snapshot();
-        now.pending() && self.place(now.seq()) == Place::Held
-    }
-
     /// Claims the pending instance where it lies in its pool and `wanted` says so, for a waiter that
     /// would rather run it than wait. While `wanted` looks at it the instance may start, but not end. It
     /// is brief, takes no lock and calls no code of the user's: who ends the instance waits for it.
-    pub(crate) fn claim_if(&self, wanted: impl FnOnce(&Job) -> bool) -> Option<Claimed> {
+    pub(crate) fn claim_if(self, wanted: impl FnOnce(&Job) -> bool) -> Option<Claimed> {
         let in_pool = |seq| matches!(self.place(seq), Place::Pushed | Place::Listed);
         // Peek.
         let seq = loop {
@@ -124,8 +127,8 @@ impl Header {
     }
 
     /// Takes the instance that the caller has just claimed out of the container that it lies in.
-    fn detach(&self, was: Snapshot) -> Claimed {
-        let claimed = Claimed(NonNull::from(self));
+    fn detach(self, was: Snapshot) -> Claimed {
+        let claimed = Claimed(self.pointer());
         // Handed over: its popper has taken it out, and it lies in the slot alone.
         while !was.again() {
             // Find. The place is read anew, and what it says is checked under the container's lock.
@@ -140,7 +143,7 @@ impl Header {
                 Place::Held => {
                     claimed.job().ticket.as_ref().and_then(|ticket| ticket.link.release(self))
                 }
-                Place::Timer => claimed.job().item.unshelve(),
+                Place::Timer => self.unshelve(),
             };
             match found {
                 // The handle is given up: the claim stands for the instance.
@@ -164,9 +167,17 @@ unsafe impl Send for Claimed {}
 
 impl Claimed {
     pub(crate) fn header(&self) -> &Header {
-        // SAFETY: the job in the slot holds the item, and with it the header; the claimant alone
-        // takes it out.
+        // SAFETY: the instance holds the item, and with it the header; the claimant alone gives that
+        // up.
         unsafe { self.0.as_ref() }
+    }
+
+    /// The hold of the instance, for who ends it or takes it out of the slot.
+    fn into_hold(self) -> ItemRef {
+        let item = self.0;
+        mem::forget(self);
+        // SAFETY: the claim stands for the hold, and is given up; the pointer is one to the whole item.
+        unsafe { ItemRef::kept(item) }
     }
 
     /// What the instance carries along.
@@ -199,9 +210,9 @@ impl Claimed {
         // empty.
         let job = unsafe { self.header().copy_job() };
         let runs = self.header().state.run_claimed();
-        mem::forget(self);
+        let item = self.into_hold();
         // SAFETY: the instance runs, so nobody takes the job out of the slot again.
-        runs.then(|| Running { job: unsafe { job.assume_init() } })
+        runs.then(|| Running::new(item, unsafe { job.assume_init() }))
     }
 
     /// Starts the instance that `finish` left to its caller, which still runs the item.
@@ -209,8 +220,7 @@ impl Claimed {
         // SAFETY: the slot is filled and ours, and counts as empty from `restart` on.
         let job = unsafe { self.header().copy_job().assume_init() };
         self.header().state.restart();
-        mem::forget(self);
-        Running { job }
+        Running::new(self.into_hold(), job)
     }
 
     /// Gives the claim up: the caller is about to put the instance into a container. Until it lies
@@ -242,9 +252,8 @@ impl Claimed {
     /// Ends the instance; `told`: so that it counts as cancelled, else as never queued.
     fn end(self, told: bool) {
         // SAFETY: the slot is filled and ours; it counts as empty from the steps below on.
-        let job = unsafe { self.header().copy_job().assume_init() };
-        mem::forget(self);
-        let Job { item, ticket, .. } = job;
+        let Job { ticket, .. } = unsafe { self.header().copy_job().assume_init() };
+        let item = self.into_hold();
         if let Some(ticket) = ticket.as_ref() {
             if told { ticket.cancelled() } else { ticket.withdraw() }
         }
@@ -291,10 +300,13 @@ impl Header {
             self.fill_nothing();
         }
     }
+}
 
-    /// A broken [`Header::try_claim`], for models that have to fail: it doesn't look whether the
+#[cfg(loom)]
+impl Lent<'_> {
+    /// A broken [`Lent::try_claim`], for models that have to fail: it doesn't look whether the
     /// queuer has filled the slot yet. Touches the slot as a claimant does, and gives it back.
-    pub(crate) fn claim_hastily(&self) {
+    pub(crate) fn claim_hastily(self) {
         let now = self.state.snapshot();
         if now.pending() && !now.claimed() && self.state.claim(now) {
             self.touch_job();

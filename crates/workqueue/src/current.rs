@@ -6,24 +6,24 @@ use std::ptr;
 
 use corewise_sync::per_thread;
 
-use crate::item::Job;
+use crate::item::Running;
 
 per_thread! {
-    static CURRENT: Cell<*const Job> = Cell::new(ptr::null());
+    static CURRENT: Cell<*const Running> = Cell::new(ptr::null());
 }
 
-/// The job runs on this thread until the guard is dropped.
+/// The instance runs on this thread until the guard is dropped.
 #[inline]
-pub(crate) fn enter(job: &Job) -> Guard<'_> {
-    Guard { outer: CURRENT.with(|c| c.replace(job)), job: PhantomData }
+pub(crate) fn enter(running: &Running) -> Guard<'_> {
+    Guard { outer: CURRENT.with(|c| c.replace(running)), running: PhantomData }
 }
 
-/// Restores what ran before. Borrows its job, and belongs to its thread (it holds a pointer, so it
+/// Restores what ran before. Borrows its instance, and belongs to its thread (it holds a pointer, so it
 /// isn't `Send`). It stays in the frame that made it, is not forgotten, and guards end in reverse
 /// order.
 pub(crate) struct Guard<'a> {
-    outer: *const Job,
-    job: PhantomData<&'a Job>,
+    outer: *const Running,
+    running: PhantomData<&'a Running>,
 }
 
 impl Drop for Guard<'_> {
@@ -33,11 +33,11 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// Calls `see` with the job that runs on this thread; `None` off the workers, and between items.
-pub(crate) fn with<R>(see: impl FnOnce(Option<&Job>) -> R) -> R {
-    // A thread that is about to end has no current job.
-    let job = CURRENT.try_with(Cell::get).unwrap_or(ptr::null());
-    // SAFETY: where it isn't null, a guard on this thread borrows the job, and is alive: it would have
-    // put the former pointer back else. `see` runs inside that guard's frame, so the job outlives it.
-    see(unsafe { job.as_ref() })
+/// Calls `see` with the instance that runs on this thread; `None` off the workers, and between items.
+pub(crate) fn with<R>(see: impl FnOnce(Option<&Running>) -> R) -> R {
+    // On a thread that is about to end nothing runs.
+    let running = CURRENT.try_with(Cell::get).unwrap_or(ptr::null());
+    // SAFETY: where it isn't null, a guard on this thread borrows the instance, and is alive: it would
+    // have put the former pointer back else. `see` runs inside that guard's frame, so it is outlived.
+    see(unsafe { running.as_ref() })
 }

@@ -69,7 +69,7 @@ impl Workqueue {
         }
         let item = work.hold();
         // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
-        let queued = unsafe { Queued::new(Job { item, ticket: MaybeTicket::none(), site }) };
+        let queued = unsafe { Queued::new(item, Job { ticket: MaybeTicket::none(), site }) };
         match self.arm(place, work, delay, queued) {
             Ok(()) => true,
             // Where somebody has claimed it meanwhile, it was queued, and is theirs.
@@ -85,7 +85,7 @@ impl Workqueue {
         site: &'static Location<'static>,
     ) -> bool {
         loop {
-            if let Some(mut claimed) = work.header().claim() {
+            if let Some(mut claimed) = work.lent().claim() {
                 claimed.with_job(|job| job.site = site);
                 self.replace(place, work, delay, claimed);
                 return true;

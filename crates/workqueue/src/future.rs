@@ -21,7 +21,7 @@ use crate::cpu::current_cpu;
 use crate::current;
 use crate::error::{JoinError, shielded};
 use crate::future_state::{FutureState, Paused};
-use crate::item::Header;
+use crate::item::{Header, Running};
 use crate::links::Place;
 use crate::queue::Workqueue;
 use crate::submit::Queueing;
@@ -183,7 +183,7 @@ where
             }
             // It is polled for this link: most often always the same.
             let pod =
-                current::with(|job| job.and_then(|job| job.ticket.as_ref()).map(|t| t.link.pool));
+                current::with(|job| job.and_then(Running::ticket).map(|ticket| ticket.link.pool));
             let me: Weak<dyn Waits> = Weak::clone(&self.me) as _;
             match self.queue.shared().waiting.sit(pod.unwrap_or(0), me) {
                 Ok(taken) => *seat = Some(taken),
@@ -339,19 +339,11 @@ where
         &self.done
     }
 
-    fn waited_for(&self) -> &Header {
-        &self.header
-    }
-
     fn take(&self) -> Option<Result<F::Output, JoinError>> {
         self.value.lock().take()
     }
 
     fn abort(&self) {
         self.stop();
-        // A poll that is queued would find nothing to do; what waits behind it gets its place.
-        if let Some(claimed) = self.header.claim() {
-            claimed.cancel();
-        }
     }
 }

@@ -24,11 +24,9 @@ use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::inbox::{Link as Hook, Node};
 
-/// What a queued item carries along.
+/// What an instance carries along, beside its hold on the item.
 pub(crate) struct Job {
-    /// The item itself: it keeps itself alive while it is queued.
-    pub(crate) item: ItemRef,
-    /// Counts the instance in the queue it was queued on, until dropped. None in models of the
+    /// Counts the instance in the queue it was queued on, until dropped. `None` in models of the
     /// pool alone.
     pub(crate) ticket: MaybeTicket,
     /// The source line that queued it.
@@ -36,21 +34,16 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    #[cold]
-    fn panicked(&self, payload: Box<dyn Any + Send>) {
-        shielded("dropping what a work item panicked with", || self.item.panicked(payload));
-    }
-
     /// The queue's name, for reports.
     pub(crate) fn queue_name(&self) -> &str {
         self.ticket.as_ref().map_or("", |ticket| &ticket.link.shared.name)
     }
 
-    /// What is shown of it while it runs.
+    /// What is shown of the instance, of an item with this table.
     #[inline]
-    pub(crate) fn label(&self) -> Label {
+    pub(crate) fn label(&self, table: &Table) -> Label {
         Label {
-            name: self.item.header().table.name,
+            name: table.name,
             site: self.site,
             queue: self.ticket.as_ref().map_or(0, |ticket| ticket.link.shared.id),
         }
@@ -195,8 +188,8 @@ impl Header {
     }
 }
 
-/// A queued item. Dropping it cancels the instance, unless somebody has claimed it: it is then over
-/// without having run.
+/// A queued item, by a pointer to the whole item: the hold of the instance on it. Dropping it cancels
+/// the instance, unless somebody has claimed it: it is then over without having run.
 pub(crate) struct Queued(NonNull<Header>);
 
 // SAFETY: it stands for an `ItemRef`, which is `Send`.
@@ -206,13 +199,13 @@ impl Queued {
     /// Fills the slot of an item that the caller just made pending.
     ///
     /// # Safety
-    /// The caller holds `PENDING` of `job.item` through a successful `pend`, or has made the item as
+    /// The caller holds `PENDING` of the item through a successful `pend`, or has made the item as
     /// one that is pending, and gives it up here.
     #[inline]
-    pub(crate) unsafe fn new(job: Job) -> Queued {
-        let header = job.item.pointer();
-        // Fill. SAFETY: the caller holds `PENDING`; the header lives inside the item, which the job
-        // in the slot now keeps alive.
+    pub(crate) unsafe fn new(item: ItemRef, job: Job) -> Queued {
+        let header = item.into_pointer();
+        // Fill. SAFETY: the caller holds `PENDING`; the header lives inside the item, which this
+        // handle now keeps alive.
         unsafe { header.as_ref().put_job(job) };
         Queued(header)
     }
@@ -233,11 +226,11 @@ impl Queued {
     pub(crate) fn take_new(self) -> ItemRef {
         // SAFETY: the slot is filled, and counts as empty from here on.
         let job = unsafe { self.header().copy_job().assume_init() };
-        mem::forget(self);
+        let item = self.into_hold();
         if let Some(ticket) = job.ticket.as_ref() {
             ticket.withdraw();
         }
-        job.item
+        item
     }
 
     /// Gives the instance up as if it had never been queued: who waits for it goes on, the item
@@ -255,10 +248,17 @@ impl Queued {
     }
 
     pub(crate) fn header(&self) -> &Header {
-        // SAFETY: the job in the slot holds the item, and with it the header. It is taken out by the
+        // SAFETY: the instance holds the item, and with it the header. That is given up by the
         // consuming methods, by `drop`, and by a claimant, which first waits until the holder of
         // this handle lets go of it, under the lock of the container, or says `Nowhere`.
         unsafe { self.0.as_ref() }
+    }
+
+    /// What it holds, for who has the instance, started or not, alone.
+    #[inline]
+    fn into_hold(self) -> ItemRef {
+        // SAFETY: the handle stands for the hold, and is given up.
+        unsafe { ItemRef::kept(self.into_raw()) }
     }
 
     /// The instance goes into a container: under that one's lock, or before the push.
@@ -273,22 +273,22 @@ impl Queued {
     #[inline]
     pub(crate) fn start(self) -> Option<Running> {
         let header = self.header();
-        let started = loop {
+        loop {
             let now = header.state.snapshot();
             if now.alone() {
                 // SAFETY: the slot is filled, and the holder of this handle has the item alone. It
                 // counts as empty from here on.
                 let job = unsafe { header.copy_job().assume_init() };
-                break Some(Running { job });
+                return Some(Running::new(self.into_hold(), job));
             }
             if now.claimed() {
                 // LetGo: the last access, since the claimant may free the item from here on.
                 self.set_place(Place::Nowhere);
-                break None;
+                break;
             }
             if now.running() {
                 if header.state.hand_over(now) {
-                    break None;
+                    break;
                 }
                 continue;
             }
@@ -297,11 +297,11 @@ impl Queued {
             let job = unsafe { header.copy_job() };
             if header.state.start(now) {
                 // SAFETY: the instance has started: the slot counts as empty.
-                break Some(Running { job: unsafe { job.assume_init() } });
+                return Some(Running::new(self.into_hold(), unsafe { job.assume_init() }));
             }
-        };
+        }
         mem::forget(self);
-        started
+        None
     }
 
     /// Under the lock of the container that it was just popped from: claims it, for who pops it to
@@ -344,7 +344,7 @@ impl Drop for Queued {
 }
 
 // SAFETY: a `Queued` is unique per pending instance (`pend` succeeds once), so its header is in one
-// inbox or list at most; the job in its slot keeps it in place.
+// inbox or list at most; its hold keeps it in place.
 unsafe impl Node for Queued {
     type Target = Header;
 
@@ -369,10 +369,41 @@ unsafe impl Node for Queued {
 
 /// An instance that has been started.
 pub(crate) struct Running {
+    item: ItemRef,
+    /// That of the item.
+    pub(crate) table: &'static Table,
     pub(crate) job: Job,
 }
 
 impl Running {
+    #[inline]
+    pub(crate) fn new(item: ItemRef, job: Job) -> Running {
+        Running { table: item.header().table, item, job }
+    }
+
+    /// The item.
+    #[inline]
+    pub(crate) fn item(&self) -> &ItemRef {
+        &self.item
+    }
+
+    /// What counts it in the queue it was queued on.
+    #[inline]
+    pub(crate) fn ticket(&self) -> Option<&Ticket> {
+        self.job.ticket.as_ref()
+    }
+
+    /// What is shown of it while it runs.
+    #[inline]
+    pub(crate) fn label(&self) -> Label {
+        self.job.label(self.table)
+    }
+
+    /// The name of the user's function, for reports.
+    pub(crate) fn name(&self) -> &'static str {
+        (self.table.name)()
+    }
+
     /// Whether its queue says that its items compute for long.
     pub(crate) fn is_cpu_intensive(&self) -> bool {
         self.job.ticket.as_ref().is_some_and(|ticket| ticket.link.shared.cpu_intensive)
@@ -390,19 +421,17 @@ impl Running {
     #[inline]
     pub(crate) fn run(self, shown: &Publication) -> u64 {
         self.run_only(shown);
-        let item = &self.job.item;
-        let table = item.header().table;
         // Finish, as it nearly always is: nobody waits or looks, and nothing was handed over.
-        let Some(last) = item.header().state.finish_quickly() else {
+        let Some(last) = self.item.header().state.finish_quickly() else {
             return self.finish_slowly(shown);
         };
         shown.ends();
-        let Job { item, ticket, .. } = self.job;
+        let Running { item, table, job } = self;
         if let Some(hold) = table.hold(item, last) {
             hold.release();
         }
         // Last: after a flush of the queue the instance is over in every respect.
-        drop(ticket);
+        drop(job);
         1
     }
 
@@ -433,20 +462,23 @@ impl Running {
     /// Runs the instance, and doesn't end it.
     #[inline]
     fn run_only(&self, shown: &Publication) {
-        let job = &self.job;
-        shown.starts(job.label());
-        let ran = match job.ticket.as_ref() {
-            Some(ticket) => ticket.time(|| around::run(job)),
-            None => around::run(job),
+        shown.starts(self.label());
+        let ran = match self.job.ticket.as_ref() {
+            Some(ticket) => ticket.time(|| around::run(self)),
+            None => around::run(self),
         };
         if let Err(payload) = ran {
-            job.panicked(payload);
+            self.panicked(payload);
         }
     }
 
+    #[cold]
+    fn panicked(&self, payload: Box<dyn Any + Send>) {
+        shielded("dropping what a work item panicked with", || self.item.panicked(payload));
+    }
+
     fn finish(self, stays: bool, shown: &Publication) -> (Option<Claimed>, Over) {
-        let Job { item, ticket, .. } = self.job;
-        let table = item.header().table;
+        let Running { item, table, job } = self;
         let (Finished { again, last }, ended) = item.finish(stays);
         // From here on the item may be gone, unless the next instance is the caller's.
         flushers::wake(ended);
@@ -454,7 +486,7 @@ impl Running {
             shown.ends();
         }
         let next = again.then(|| Claimed(item.pointer()));
-        (next, Over { hold: table.hold(item, last), ticket })
+        (next, Over { hold: table.hold(item, last), ticket: job.ticket })
     }
 }
 
@@ -523,7 +555,7 @@ mod tests {
         assert!(work.header().state.pend());
         let item = work.hold();
         // SAFETY: `pend` succeeded just now.
-        unsafe { Queued::new(Job { item, ticket: MaybeTicket::none(), site: Location::caller() }) }
+        unsafe { Queued::new(item, Job { ticket: MaybeTicket::none(), site: Location::caller() }) }
     }
 
     #[test]

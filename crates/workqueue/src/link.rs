@@ -17,7 +17,7 @@ use crate::claim::Place;
 use crate::colours::Colours;
 use crate::cover::Covers;
 use crate::groups::Lease;
-use crate::item::{Header, Queued};
+use crate::item::Queued;
 use crate::limiter::policy::UNLIMITED;
 use crate::limiter::slot::Slot;
 use crate::limiter::{CountedBy, Limiter};
@@ -26,6 +26,7 @@ use crate::pool::group::Group;
 use crate::pools::WorkerPools;
 use crate::rescuer::Rescuer;
 use crate::seat::{Seat, Tied};
+use crate::table::Lent;
 use crate::tally::Tally;
 use crate::waiting::{Waiting, Waits};
 
@@ -254,12 +255,12 @@ impl Link {
 
     /// Takes an item that the caller has claimed out of the list of those that the limiter holds
     /// back; `None` where it has left that.
-    pub(crate) fn release(&self, item: &Header) -> Option<Queued> {
+    pub(crate) fn release(&self, item: Lent<'_>) -> Option<Queued> {
         self.slot().with_held(self.line(), |held| {
             let here = item.place(item.state.snapshot().seq()) == Place::Held;
             // SAFETY: an item is made `Held` under the slot's lock, in the list of its link's line,
             // and who takes it out of that says otherwise under the same lock.
-            here.then(|| unsafe { held.remove(NonNull::from(item)) })
+            here.then(|| unsafe { held.remove(item.pointer()) })
         })
     }
 }

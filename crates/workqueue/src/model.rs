@@ -250,17 +250,17 @@ impl QueueModel {
 
 /// A broken claim: it doesn't look whether the queuer has got so far.
 pub fn claim_hastily(work: &Work) {
-    work.header().claim_hastily();
+    work.lent().claim_hastily();
 }
 
 /// Takes the pending instance and puts it back into its list: what `mod_delayed` does.
 pub fn take_and_put_back(work: &Work) -> bool {
-    work.header().claim().map(Claimed::requeue).is_some()
+    work.lent().claim().map(Claimed::requeue).is_some()
 }
 
 /// A waiter that looks at an item in its pool, reads what it carries along, and leaves it.
 pub fn look_and_leave(work: &Work) {
-    take_back_if(work.header(), |_| {
+    take_back_if(work.lent(), |_| {
         work.header().touch_job();
         false
     });
@@ -268,7 +268,7 @@ pub fn look_and_leave(work: &Work) {
 
 /// Waits for an item, and runs it itself where it is still in its pool and `wanted`: [`Work::flush`].
 pub fn flush_or_run(work: &Work, wanted: bool) -> bool {
-    take_back_if(work.header(), |_| wanted) || work.item().flush()
+    take_back_if(work.lent(), |_| wanted) || work.item().flush()
 }
 
 fn pend(work: &Work) -> Option<Queued> {
@@ -278,7 +278,7 @@ fn pend(work: &Work) -> Option<Queued> {
     let item = work.hold();
     // SAFETY: `pend` succeeded just now.
     Some(unsafe {
-        Queued::new(Job { item, ticket: MaybeTicket::none(), site: Location::caller() })
+        Queued::new(item, Job { ticket: MaybeTicket::none(), site: Location::caller() })
     })
 }
 

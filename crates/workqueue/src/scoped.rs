@@ -21,6 +21,7 @@ use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::{self, AssertUnwindSafe, Location};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
@@ -32,7 +33,7 @@ use crate::error::{JoinError, shielded};
 use crate::item::Header;
 use crate::links::Place;
 use crate::queue::Workqueue;
-use crate::table::{Item, ItemRef, Table};
+use crate::table::{Item, ItemRef, Lent, Table};
 use crate::take_back::take_back_part;
 
 /// Where closures are spawned that may borrow; see [`Workqueue::scope`].
@@ -196,7 +197,7 @@ impl<T> ScopedJoinHandle<'_, T> {
     #[track_caller]
     pub fn join(self) -> Result<T, JoinError> {
         if !self.is_finished() {
-            take_back_part(self.task.header(), self.shared.queue.shared());
+            take_back_part(lent(&self.task), self.shared.queue.shared());
         }
         self.task.done().wait();
         self.task.run_returned(self.shared);
@@ -292,7 +293,7 @@ impl Shared {
             let Some(task) = self.spawned.lock().tasks.pop() else { break };
             if !task.is_over() {
                 let ran = panic::catch_unwind(AssertUnwindSafe(|| {
-                    take_back_part(task.header(), self.queue.shared());
+                    take_back_part(lent(&task), self.queue.shared());
                 }));
                 ran.unwrap_or_else(|payload| self.panicked(payload));
             }
@@ -337,6 +338,12 @@ impl Shared {
         };
         another.into_iter().for_each(panics::discard);
     }
+}
+
+/// The item, for who holds a count of it.
+fn lent<I: Item + ?Sized>(task: &Arc<I>) -> Lent<'_> {
+    // SAFETY: a count is a hold, and what `Arc::as_ptr` gives is what holds are made of.
+    unsafe { Lent::new(NonNull::new_unchecked(Arc::as_ptr(task).cast_mut()).cast()) }
 }
 
 /// The scope's view of a task.

@@ -11,7 +11,7 @@ use corewise_sync::list::List;
 
 use crate::claim::{Claimed, Place};
 use crate::current;
-use crate::item::{Header, Job, Queued};
+use crate::item::{Header, Job, Queued, Running};
 use crate::limiter::slot::{Admission, Gate, Hold, Slot};
 use crate::link::Shared;
 use crate::links::{self, Links};
@@ -53,9 +53,8 @@ impl Links {
         let (way, ticket) = self.way(place);
         // ReadGate.
         let gate = way.slot.gate();
-        let job = Job { item: item(), ticket: ticket.into(), site };
         // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
-        let queued = unsafe { Queued::new(job) };
+        let queued = unsafe { Queued::new(item(), Job { ticket: ticket.into(), site }) };
         way.pass(gate, queued, accepted)
     }
 
@@ -75,7 +74,7 @@ impl Links {
         let (way, ticket) = self.way(place);
         let gate = way.slot.gate();
         // SAFETY: the item is pending, and new.
-        let queued = unsafe { Queued::new(Job { item, ticket: ticket.into(), site }) };
+        let queued = unsafe { Queued::new(item, Job { ticket: ticket.into(), site }) };
         if gate.open() {
             way.push(queued);
         } else if self.shared().refuses(gate, false) {
@@ -244,7 +243,7 @@ impl Shared {
     /// Whether the calling thread runs an item of this queue: what it queues is chained work.
     pub(crate) fn runs_here(&self) -> bool {
         current::with(|job| {
-            let ticket = job.and_then(|job| job.ticket.as_ref());
+            let ticket = job.and_then(Running::ticket);
             ticket.is_some_and(|ticket| ptr::eq(&*ticket.link.shared, self))
         })
     }

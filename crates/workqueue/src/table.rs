@@ -5,6 +5,7 @@
 
 use std::any::Any;
 use std::marker::PhantomData;
+use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -182,6 +183,45 @@ pub(crate) unsafe fn free<I>(header: NonNull<Header>) {
     drop(unsafe { Box::from_raw(header.cast::<I>().as_ptr()) });
 }
 
+/// An item that somebody has a hold on: its header, by a pointer to all of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Lent<'a> {
+    item: NonNull<Header>,
+    hold: PhantomData<&'a Header>,
+}
+
+impl Lent<'_> {
+    /// # Safety
+    /// It is the header of an item, by a pointer to the whole item, as its hold was made of. Somebody
+    /// has a hold for as long as this lives.
+    #[inline]
+    pub(crate) unsafe fn new<'a>(item: NonNull<Header>) -> Lent<'a> {
+        Lent { item, hold: PhantomData }
+    }
+
+    /// The pointer to the whole item.
+    #[inline]
+    pub(crate) fn pointer(self) -> NonNull<Header> {
+        self.item
+    }
+
+    /// See [`Item::unshelve`].
+    pub(crate) fn unshelve(self) -> Option<Queued> {
+        // SAFETY: the item is alive, and of its table's type; the pointer is one to all of it.
+        unsafe { (self.table.unshelve)(self.item) }
+    }
+}
+
+impl Deref for Lent<'_> {
+    type Target = Header;
+
+    #[inline]
+    fn deref(&self) -> &Header {
+        // SAFETY: the hold keeps the item in place.
+        unsafe { self.item.as_ref() }
+    }
+}
+
 /// What is left to give up of an item. The user's destructors may run then.
 pub(crate) struct Hold {
     item: NonNull<Header>,
@@ -198,8 +238,8 @@ impl Hold {
     }
 }
 
-/// The pool's pointer to an item, of whatever type: what an instance of it carries along. It stands
-/// for a hold, which is given up by [`Table::hold`] only: forgetting it leaks.
+/// The pool's pointer to an item, of whatever type: the hold of one instance on it, which is given up
+/// by [`Table::hold`] only: forgetting it leaks.
 pub(crate) struct ItemRef(NonNull<Header>);
 
 // SAFETY: it stands for an `Arc` or a `Box` of an item, and items are `Send + Sync`.
@@ -226,10 +266,12 @@ impl ItemRef {
         ItemRef(unsafe { NonNull::new_unchecked(Arc::into_raw(item).cast_mut()) }.cast())
     }
 
-    /// An item that its state word keeps.
+    /// The item of an instance that was given up with [`ItemRef::into_pointer`], or that its state word
+    /// keeps.
     ///
     /// # Safety
-    /// The caller has made the item pending, and hands that over. The pointer is one to the whole item.
+    /// The caller has made the item pending, or been given what was given up, and hands that over. The
+    /// pointer is one to the whole item.
     #[inline]
     pub(crate) unsafe fn kept(item: NonNull<Header>) -> ItemRef {
         ItemRef(item)
@@ -238,6 +280,12 @@ impl ItemRef {
     /// The header, by a pointer to the whole item.
     #[inline]
     pub(crate) fn pointer(&self) -> NonNull<Header> {
+        self.0
+    }
+
+    /// Gives the hold up to whoever gets the pointer.
+    #[inline]
+    pub(crate) fn into_pointer(self) -> NonNull<Header> {
         self.0
     }
 
@@ -272,11 +320,6 @@ impl ItemRef {
     pub(crate) fn spawner(&self) -> Option<&Span> {
         // SAFETY: as in `run`; the span is a part of the item, which this hold keeps.
         unsafe { (self.table().spawner)(self.0).map(|span| span.as_ref()) }
-    }
-
-    pub(crate) fn unshelve(&self) -> Option<Queued> {
-        // SAFETY: as in `run`.
-        unsafe { (self.table().unshelve)(self.0) }
     }
 
     /// Only of an item whose word says that somebody waits.

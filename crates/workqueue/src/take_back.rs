@@ -17,10 +17,11 @@ use crate::attributes::Class;
 use crate::claim::Claimed;
 use crate::cpu::current_cpu;
 use crate::current;
-use crate::item::{Header, Job, Running};
+use crate::item::{Job, Running};
 use crate::link::Shared;
 use crate::policy::TakeBack;
 use crate::pool::here;
+use crate::table::Lent;
 use crate::waits;
 
 per_thread! {
@@ -30,7 +31,7 @@ per_thread! {
 
 /// Runs the pending instance of the item that the caller is about to wait for, if that is allowed.
 /// True where it ran: it is over now.
-pub(crate) fn take_back(item: &Header) -> bool {
+pub(crate) fn take_back(item: Lent<'_>) -> bool {
     let waiter = waiter();
     if !waiter.waiter_may() {
         return false;
@@ -39,7 +40,7 @@ pub(crate) fn take_back(item: &Header) -> bool {
     let ran = take_back_if(item, |job| {
         let allowed = allowed(waiter, job);
         if !allowed {
-            unsafe_wait = waits::for_instance(job);
+            unsafe_wait = waits::for_instance(job, item.table);
         }
         allowed
     });
@@ -53,7 +54,7 @@ pub(crate) fn take_back(item: &Header) -> bool {
 /// on `queue`. That one may also be held back by the limit of the queue (or by a freeze), where what
 /// waits is an item of the same queue. It might hold the very place that the closure needs: so the
 /// closure runs in that place, which is the waiter's, and not used by it meanwhile.
-pub(crate) fn take_back_part(item: &Header, queue: &Arc<Shared>) -> bool {
+pub(crate) fn take_back_part(item: Lent<'_>, queue: &Arc<Shared>) -> bool {
     if take_back(item) {
         return true;
     }
@@ -79,8 +80,8 @@ fn waiter() -> TakeBack {
     }
 }
 
-/// The part of it that a model checks. `wanted`: see [`Header::claim_if`].
-pub(crate) fn take_back_if(item: &Header, wanted: impl FnOnce(&Job) -> bool) -> bool {
+/// The part of it that a model checks. `wanted`: see [`Lent::claim_if`].
+pub(crate) fn take_back_if(item: Lent<'_>, wanted: impl FnOnce(&Job) -> bool) -> bool {
     let Some(running) = item.claim_if(wanted).and_then(|claimed| claimed.run()) else {
         return false;
     };
@@ -112,8 +113,8 @@ fn run(running: Running) {
         let ended = running.run_once(shown);
         // What waits goes on.
         current::with(|waits| {
-            if let Some(job) = waits {
-                shown.starts(job.label());
+            if let Some(running) = waits {
+                shown.starts(running.label());
             }
         });
         ended

@@ -16,7 +16,7 @@ use tracing::Span;
 use crate::around::Spawner;
 use crate::error::{JoinError, shielded};
 use crate::item::Header;
-use crate::table::{Item, ItemRef, Table, free, release_count};
+use crate::table::{Item, ItemRef, Lent, Table, free, release_count};
 use crate::take_back::take_back;
 
 /// Waits for a spawned closure's value. Dropping it lets the closure run on, unobserved; its value is
@@ -54,6 +54,11 @@ impl<T> JoinHandle<T> {
         unsafe { self.task.as_ref() }
     }
 
+    fn lent(&self) -> Lent<'_> {
+        // SAFETY: as above; a task is an item, and the pointer is one to all of it.
+        unsafe { Lent::new(self.task.cast()) }
+    }
+
     /// Waits for the value. May block; on a worker the pool starts other work meanwhile. A closure
     /// that still waits for a worker is run by this call, on this thread, where the caller is on a
     /// CPU of its pod (of a strict queue, or one with a niceness: is a worker of its pool), isn't in
@@ -68,7 +73,7 @@ impl<T> JoinHandle<T> {
     #[track_caller]
     pub fn join(self) -> Result<T, JoinError> {
         if !self.is_finished() {
-            take_back(self.task().waited_for());
+            take_back(self.lent());
         }
         self.task().done().wait();
         self.task().take().expect(TAKEN)
@@ -81,6 +86,10 @@ impl<T> JoinHandle<T> {
     /// Any context. Where nothing of it runs, the closure or future is dropped by this call.
     pub fn abort(&self) {
         self.task().abort();
+        // Out of its queue, where it lies in one: what waits behind it gets its place.
+        if let Some(claimed) = self.lent().claim() {
+            claimed.cancel();
+        }
     }
 
     /// Whether it is over, so that [`JoinHandle::join`] won't block.
@@ -118,12 +127,10 @@ const TAKEN: &str = "a JoinHandle was polled again after it had given its value"
 pub(crate) trait Outcome<T>: Item {
     /// It is over, and its value is there.
     fn done(&self) -> &Completion;
-    /// The item, for who waits for it.
-    fn waited_for(&self) -> &Header;
     /// The value, once.
     fn take(&self) -> Option<Result<T, JoinError>>;
-    /// Ends it where it doesn't run.
-    fn abort(&self);
+    /// Its instance, if one is pending, is about to be cancelled: ends what that doesn't.
+    fn abort(&self) {}
 }
 
 enum Stage<C, T> {
@@ -246,22 +253,11 @@ where
         &self.done
     }
 
-    fn waited_for(&self) -> &Header {
-        &self.header
-    }
-
     fn take(&self) -> Option<Result<T, JoinError>> {
         // SAFETY: the handle takes the value when it has seen that the task is done.
         match unsafe { self.replace(Stage::Gone) } {
             Stage::Value(value) => Some(value),
             _ => None,
-        }
-    }
-
-    fn abort(&self) {
-        // Out of its queue, where it lies in one: what waits behind it gets its place.
-        if let Some(claimed) = self.header.claim() {
-            claimed.cancel();
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::claim::Claimed;
 use crate::error::panic_message;
 use crate::flushers::Flushers;
 use crate::item::{Header, Queued};
-use crate::table::{Item, ItemRef, Table};
+use crate::table::{Item, ItemRef, Lent, Table};
 use crate::take_back::take_back;
 use crate::timekeeper::delayed::Armed;
 use crate::waits;
@@ -149,7 +149,13 @@ impl Work {
     #[track_caller]
     pub fn flush(&self) -> bool {
         waits::for_item(self.header(), "Work::flush");
-        take_back(self.header()) || self.item().flush()
+        take_back(self.lent()) || self.item().flush()
+    }
+
+    /// The item, for who claims an instance of it.
+    pub(crate) fn lent(&self) -> Lent<'_> {
+        // SAFETY: a handle keeps the item; the pointer is one to all of it.
+        unsafe { Lent::new(self.item.cast()) }
     }
 
     /// The queue's hold on the item, once the caller has made it pending.
@@ -174,7 +180,7 @@ impl Work {
     /// Any context: it waits for no work, only, yielding, for others' short steps with the same item
     /// (a call of `queue` that is under way).
     pub fn cancel(&self) -> bool {
-        self.header().claim().map(Claimed::cancel).is_some()
+        self.lent().claim().map(Claimed::cancel).is_some()
     }
 
     /// Takes the pending instance back and waits until the running one, if any, is over. While it

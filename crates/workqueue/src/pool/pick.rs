@@ -1,7 +1,6 @@
 //! Taking particular items out of a pool: a claimed one, one of a certain queue, all of a pool that
 //! nobody serves any more.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use corewise_sync::fence::FencePolicy;
@@ -11,18 +10,19 @@ use super::publication::Label;
 use crate::claim::Place;
 use crate::item::{Header, Queued, Running};
 use crate::link::Shared;
+use crate::table::Lent;
 
 impl<F: FencePolicy> Group<F> {
     /// Takes an item that the caller has claimed out of the list of a pool; `None` where it isn't
     /// in there (yet, or any more).
-    pub(crate) fn unlist(&self, index: usize, stripe: u32, item: &Header) -> Option<Queued> {
+    pub(crate) fn unlist(&self, index: usize, stripe: u32, item: Lent<'_>) -> Option<Queued> {
         let mut stripe = self.pools[index].stripes.at(stripe).lock();
         stripe.drain();
         // SAFETY: an item is made `Listed` under the lock of the stripe of its link's pool that its
         // ticket names. Who pops it starts it, hands it over, or says `Nowhere`, under the same lock.
         // It is claimed and wasn't handed over, so a `Listed` one is in the list.
         (item.place(item.state.snapshot().seq()) == Place::Listed)
-            .then(|| unsafe { stripe.remove(NonNull::from(item)) })
+            .then(|| unsafe { stripe.remove(item.pointer()) })
     }
 
     /// Takes and starts the oldest item of a queue (of one of the stripes), for who runs it without
@@ -48,7 +48,7 @@ impl<F: FencePolicy> Group<F> {
         for stripe in self.pools[index].stripes.iter() {
             let mut stripe = stripe.lock();
             // SAFETY: as in `take_for`.
-            let labels = stripe.items().map(|item| unsafe { item.job() }.label());
+            let labels = stripe.items().map(|item| unsafe { item.job() }.label(item.table));
             items.extend(labels.take(most - items.len()));
         }
         items

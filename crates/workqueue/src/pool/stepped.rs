@@ -29,7 +29,7 @@ pub(super) fn push(group: &Arc<Group<FullFence>>, pool: usize, log: &Log, n: u32
     let item = work.hold();
     // SAFETY: `pend` succeeded just now.
     let queued =
-        unsafe { Queued::new(Job { item, ticket: MaybeTicket::none(), site: Location::caller() }) };
+        unsafe { Queued::new(item, Job { ticket: MaybeTicket::none(), site: Location::caller() }) };
     group.push(pool, 0, queued);
 }
 

@@ -54,7 +54,7 @@ impl Bench {
         let item = work.hold();
         // SAFETY: `pend` succeeded just now.
         let queued = unsafe {
-            Queued::new(Job { item, ticket: MaybeTicket::none(), site: Location::caller() })
+            Queued::new(item, Job { ticket: MaybeTicket::none(), site: Location::caller() })
         };
         self.group.push(0, 0, queued);
     }
