@@ -8,7 +8,8 @@
 //!   code runs under the [loom](https://docs.rs/loom) model checker when built with `--cfg loom`,
 //!   and in the random schedules of [shuttle](https://docs.rs/shuttle) with `--cfg shuttle`. The
 //!   clock is there too ([`time`]).
-//! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`], [`inbox`], [`list`].
+//! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`], [`SpinLock`], [`inbox`],
+//!   [`fifo`], [`list`].
 //! * **The execution context** ([`context`]): atomic sections, [`context::might_block`], blocking
 //!   regions and the placement token of the running task.
 //!
@@ -24,9 +25,11 @@
 
 pub mod context;
 pub mod fence;
+pub mod fifo;
 pub mod inbox;
 pub mod list;
 pub mod panics;
+pub mod spin;
 pub mod time;
 
 #[cfg(any(loom, shuttle))]
@@ -42,3 +45,4 @@ pub use crossbeam_utils::CachePadded;
 pub use facade::{atomic, cell, hint, thread};
 pub use lock::{Condvar, Mutex, MutexGuard};
 pub use parker::{Parker, Unparker};
+pub use spin::{SpinLock, SpinLockGuard};

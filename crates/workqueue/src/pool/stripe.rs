@@ -10,7 +10,7 @@ use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::fence::FencePolicy;
 use corewise_sync::inbox::Inbox;
 use corewise_sync::list::List;
-use corewise_sync::{CachePadded, Mutex, MutexGuard};
+use corewise_sync::{CachePadded, SpinLock, SpinLockGuard};
 use corewise_topology::CpuSet;
 
 use crate::claim::Place;
@@ -39,8 +39,9 @@ pub(super) struct Stripe<F: FencePolicy> {
 }
 
 struct Lane {
-    /// L: is the lock; guards the list, oldest first. The pool's lock may be held when it is taken.
-    list: Mutex<List<Queued>>,
+    /// L: is the lock; guards the list, oldest first. The pool's lock may be held when it is taken. Who
+    /// holds it calls no code of the user's.
+    list: SpinLock<List<Queued>>,
     /// A: whether the list has something; written under its lock, and set before the inbox is emptied
     /// into it.
     listed: AtomicBool,
@@ -51,7 +52,7 @@ struct Lane {
 /// A stripe whose lock is held.
 pub(super) struct Held<'a, F: FencePolicy> {
     stripe: &'a Stripe<F>,
-    list: MutexGuard<'a, List<Queued>>,
+    list: SpinLockGuard<'a, List<Queued>>,
 }
 
 impl<F: FencePolicy> Stripes<F> {
@@ -68,7 +69,7 @@ impl<F: FencePolicy> Stripes<F> {
         let stripe = |_| Stripe {
             inbox: CachePadded::new(Inbox::new()),
             lane: CachePadded::new(Lane {
-                list: Mutex::new(List::new()),
+                list: SpinLock::new(List::new()),
                 listed: AtomicBool::new(false),
                 taken: AtomicU64::new(0),
             }),

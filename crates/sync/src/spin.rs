@@ -1,0 +1,210 @@
+//! A lock for sections of some nanoseconds: one locked operation takes it, and a plain store gives it
+//! back.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+#[cfg(not(any(loom, shuttle)))]
+use std::time::Duration;
+
+use crate::atomic::{AtomicBool, Ordering};
+use crate::cell::UnsafeCell;
+#[cfg(not(any(loom, shuttle)))]
+use crate::hint;
+use crate::thread;
+
+/// What product code takes: [`Spin`]. Models take the facade's mutex instead: to spin costs them many
+/// more schedules, and shows nothing about who uses the lock.
+#[cfg(not(any(loom, shuttle)))]
+pub type SpinLock<T> = Spin<T>;
+/// As [`SpinLock`].
+#[cfg(not(any(loom, shuttle)))]
+pub type SpinLockGuard<'a, T> = SpinGuard<'a, T>;
+
+/// In a model: the mutex.
+#[cfg(any(loom, shuttle))]
+pub type SpinLock<T> = crate::Mutex<T>;
+/// In a model: the mutex' guard.
+#[cfg(any(loom, shuttle))]
+pub type SpinLockGuard<'a, T> = crate::MutexGuard<'a, T>;
+
+/// How often a waiter looks before it first yields: some microseconds.
+#[cfg(not(any(loom, shuttle)))]
+const LOOKS: u32 = 64;
+/// How often it yields before it first sleeps.
+#[cfg(not(any(loom, shuttle)))]
+const YIELDS: u32 = 16;
+/// How long it sleeps from then on, each time.
+#[cfg(not(any(loom, shuttle)))]
+const SLEEP: Duration = Duration::from_micros(50);
+
+/// A mutual-exclusion lock that spins.
+///
+/// A [`Mutex`](crate::Mutex) has two locked operations, one to take it and one to give it back, since who gives
+/// it back has to learn whether somebody sleeps. Here nobody sleeps for long: giving it back is a plain
+/// store, and an uncontended section costs half. The price: who waits is woken by nobody. It spins, then
+/// yields, then [sleeps for 50 us](outwait) at a time, so that a holder gets its CPU back even from a
+/// waiter with a higher priority. So it is for sections that are a few dozen instructions, nearly never contended, and
+/// call neither the user's code nor the system. There is no order among those who wait.
+pub struct Spin<T> {
+    /// L: is the lock; guards `value`.
+    locked: AtomicBool,
+    /// L: `locked`.
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the lock moves the value between threads, and gives one at a time a reference to it.
+unsafe impl<T: Send> Send for Spin<T> {}
+// SAFETY: as above: `&Spin` only gives a reference to who holds the lock.
+unsafe impl<T: Send> Sync for Spin<T> {}
+
+impl<T> Spin<T> {
+    /// A new lock, which nobody holds.
+    pub fn new(value: T) -> Self {
+        Spin { locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    /// Takes the lock; may sleep.
+    #[inline]
+    pub fn lock(&self) -> SpinGuard<'_, T> {
+        // Acquire pairs with the Release of who held it before.
+        if self.locked.swap(true, Ordering::Acquire) {
+            self.lock_slowly();
+        }
+        SpinGuard { lock: self }
+    }
+
+    /// Takes the lock if it is free; never waits.
+    #[inline]
+    pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
+        (!self.locked.swap(true, Ordering::Acquire)).then(|| SpinGuard { lock: self })
+    }
+
+    #[cold]
+    fn lock_slowly(&self) {
+        let mut tries = 0;
+        loop {
+            // Only read, so that the holder keeps the line.
+            while self.locked.load(Ordering::Relaxed) {
+                outwait(tries);
+                tries = tries.saturating_add(1);
+            }
+            if !self.locked.swap(true, Ordering::Acquire) {
+                return;
+            }
+        }
+    }
+
+    /// Gives the value back.
+    pub fn into_inner(self) -> T {
+        self.value.into_inner()
+    }
+}
+
+impl<T> fmt::Debug for Spin<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spin").field("locked", &self.locked.load(Ordering::Relaxed)).finish()
+    }
+}
+
+/// A [`Spin`] that is held; dropping it gives it back.
+#[must_use]
+pub struct SpinGuard<'a, T> {
+    lock: &'a Spin<T>,
+}
+
+// SAFETY: a shared guard gives shared references alone.
+unsafe impl<T: Sync> Sync for SpinGuard<'_, T> {}
+
+impl<T> Deref for SpinGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the guard holds the lock, and lends the value as it is borrowed itself.
+        self.lock.value.with(|value| unsafe { &*value })
+    }
+}
+
+impl<T> DerefMut for SpinGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`.
+        self.lock.value.with_mut(|value| unsafe { &mut *value })
+    }
+}
+
+impl<T> Drop for SpinGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release pairs with the Acquire of who takes it next.
+        self.lock.locked.store(false, Ordering::Release);
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for SpinGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+/// Waits a moment for another thread, which is in the middle of a step of some instructions and tells nobody
+/// when it is over. `tries`: how often the caller has looked already, one after the other. It spins
+/// at first, then [makes way](make_way).
+#[cold]
+pub fn outwait(tries: u32) {
+    #[cfg(not(any(loom, shuttle)))]
+    if tries < LOOKS {
+        return hint::spin_loop();
+    }
+    #[cfg(not(any(loom, shuttle)))]
+    let tries = tries - LOOKS;
+    make_way(tries);
+}
+
+/// Lets another thread run, which may have the same CPU. `times`: how often the caller has done so
+/// already, one after the other. It yields at first, and then sleeps for 50 us each time, since the
+/// other may have a lower priority.
+#[cold]
+pub fn make_way(times: u32) {
+    #[cfg(not(any(loom, shuttle)))]
+    if times >= YIELDS {
+        return std::thread::sleep(SLEEP);
+    }
+    let _ = times;
+    thread::yield_now();
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_at_a_time_has_the_value() {
+        let lock = Spin::new(0u64);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..10_000 {
+                        *lock.lock() += 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(lock.into_inner(), 40_000);
+    }
+
+    #[test]
+    fn who_waits_longer_than_it_spins_and_yields_gets_it_too() {
+        let lock = Spin::new(false);
+        let held = lock.lock();
+        assert!(lock.try_lock().is_none());
+        std::thread::scope(|scope| {
+            scope.spawn(|| *lock.lock() = true);
+            for tries in 0..LOOKS + YIELDS + 2 {
+                outwait(tries);
+            }
+            drop(held);
+        });
+        assert!(*lock.try_lock().expect("it is free again"));
+    }
+}
