@@ -66,8 +66,7 @@ impl<T> Spin<T> {
     /// Takes the lock; may sleep.
     #[inline]
     pub fn lock(&self) -> SpinGuard<'_, T> {
-        // Acquire pairs with the Release of who held it before.
-        if self.locked.swap(true, Ordering::Acquire) {
+        if !self.take() {
             self.lock_slowly();
         }
         SpinGuard { lock: self }
@@ -76,7 +75,16 @@ impl<T> Spin<T> {
     /// Takes the lock if it is free; never waits.
     #[inline]
     pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
-        (!self.locked.swap(true, Ordering::Acquire)).then(|| SpinGuard { lock: self })
+        self.take().then(|| SpinGuard { lock: self })
+    }
+
+    /// No swap: where it is taken already it isn't written, and loom would take a write that changes nothing
+    /// for one that may come after the holder's last.
+    #[inline]
+    fn take(&self) -> bool {
+        // Acquire pairs with the Release of who held it before.
+        let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
+        self.locked.compare_exchange(false, true, success, failure).is_ok()
     }
 
     #[cold]
@@ -88,7 +96,7 @@ impl<T> Spin<T> {
                 outwait(tries);
                 tries = tries.saturating_add(1);
             }
-            if !self.locked.swap(true, Ordering::Acquire) {
+            if self.take() {
                 return;
             }
         }
