@@ -93,14 +93,20 @@ impl<C: Care, L: Tied> Colours<C, L> {
         }
     }
 
-    /// Counts an instance in; its colour.
+    /// The colour of what is counted in now.
     #[inline]
-    pub(crate) fn enter(&self, tally: &Tally, stripe: u32) -> u8 {
+    pub(crate) fn colour(&self) -> u8 {
         // A colour read a moment before a flush moves on makes the two concurrent: that flush
         // needn't wait for this instance, the next one does, since it waits for every
         // colour but its own.
-        let colour = self.current.load(Ordering::Relaxed) as u8;
-        tally.enter(stripe, colour);
+        self.current.load(Ordering::Relaxed) as u8
+    }
+
+    /// Counts an instance in; its colour.
+    #[cfg(any(test, loom))]
+    pub(crate) fn count(&self, tally: &Tally, stripe: u32) -> u8 {
+        let colour = self.colour();
+        tally.came(stripe, colour).enter();
         colour
     }
 
@@ -229,7 +235,7 @@ mod tests {
     fn a_flush_of_an_empty_queue_returns_at_once() {
         let (colours, [_, seat]) = colours();
         colours.flush();
-        let colour = colours.enter(tally(&seat), 0);
+        let colour = colours.count(tally(&seat), 0);
         colours.leave(seat, 0, colour);
         colours.flush();
         assert_eq!(tally(&seat).in_flight(), 0);
@@ -238,7 +244,7 @@ mod tests {
     #[test]
     fn a_flush_waits_for_what_came_before_and_not_for_what_comes_later() {
         let (colours, [seat]) = colours();
-        let before = colours.enter(tally(&seat), 0);
+        let before = colours.count(tally(&seat), 0);
         let flusher = {
             let colours = Arc::clone(&colours);
             std::thread::spawn(move || colours.flush())
@@ -246,7 +252,7 @@ mod tests {
         while colours.members.lock().flushes.waiters.is_empty() {
             std::thread::yield_now();
         }
-        let later = colours.enter(tally(&seat), 0);
+        let later = colours.count(tally(&seat), 0);
         assert_ne!(before, later, "a flush under way moves the queue to another colour");
         colours.leave(seat, 0, before);
         flusher.join().unwrap();
@@ -256,7 +262,7 @@ mod tests {
     #[test]
     fn a_flush_waits_for_what_is_left_on_links_of_former_attributes() {
         let (colours, [former]) = colours();
-        let last = colours.enter(tally(&former), 1);
+        let last = colours.count(tally(&former), 1);
         let current = colours.fill(2, ());
         colours.retire_all_but(&[current]);
         assert_eq!(busy(&colours), 1 << last);
@@ -276,7 +282,7 @@ mod tests {
         let mut flushers = Vec::new();
         let mut tickets = Vec::new();
         for n in 0..COLOURS + 4 {
-            tickets.push(colours.enter(tally(&seat), 0));
+            tickets.push(colours.count(tally(&seat), 0));
             let shared = Arc::clone(&colours);
             flushers.push(std::thread::spawn(move || shared.flush()));
             while colours.members.lock().flushes.waiters.len() <= n {

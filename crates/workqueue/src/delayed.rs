@@ -62,7 +62,7 @@ impl Workqueue {
         site: &'static Location<'static>,
     ) -> bool {
         if delay.is_zero() {
-            return self.submit(place, work, site);
+            return self.submit_at(place, work, site);
         }
         if self.is_closed() || !work.header().state.pend() {
             return false;

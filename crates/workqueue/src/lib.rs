@@ -67,6 +67,7 @@ mod links;
 #[doc(hidden)]
 pub mod model;
 mod once;
+mod part;
 mod policy;
 mod pool;
 mod pools;

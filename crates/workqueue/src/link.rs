@@ -9,6 +9,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::fence::FullFence;
 use corewise_sync::{CachePadded, Mutex};
 use corewise_topology::{AffinityScope, CpuSet};
 
@@ -21,6 +22,8 @@ use crate::item::Queued;
 use crate::limiter::policy::UNLIMITED;
 use crate::limiter::slot::Slot;
 use crate::limiter::{CountedBy, Limiter};
+use crate::part::Part;
+use crate::pool::Pool;
 use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::pools::WorkerPools;
@@ -201,8 +204,10 @@ pub(crate) struct Link {
     pub(crate) group: Arc<Group>,
     /// I: which of them.
     pub(crate) pool: usize,
+    /// I: that one.
+    pub(crate) at: Part<Group, Pool<FullFence>>,
     /// I: the slot of the limiter that its instances are counted in.
-    pub(crate) slot: usize,
+    pub(crate) slot: Part<Shared, Slot<Queued>>,
     /// Keeps the pools open.
     _lease: Arc<Lease>,
 }
@@ -221,7 +226,10 @@ impl Link {
             shared: Arc::clone(shared),
             group: Arc::clone(group),
             pool,
-            slot: shared.limiter.slot_of(pool, spec.node),
+            at: Part::of(group, |group| &group.pools[pool]),
+            slot: Part::of(shared, |shared| {
+                shared.limiter.slot(shared.limiter.slot_of(pool, spec.node))
+            }),
             _lease: Arc::clone(lease),
         };
         shared.colours.fill(spec.cpus.len().clamp(1, MAX_STRIPES), link)
@@ -236,12 +244,6 @@ impl Link {
         totals
     }
 
-    /// The slot of the limiter that its instances are counted in.
-    #[inline]
-    pub(crate) fn slot(&self) -> &Slot<Queued> {
-        self.shared.limiter.slot(self.slot)
-    }
-
     /// What stands for it in that slot, among those that wait.
     pub(crate) fn line(&self) -> usize {
         self.shared.limiter.line_of(std::ptr::from_ref(self) as usize)
@@ -250,13 +252,13 @@ impl Link {
     /// Whether no CPU of its pod can be used (a moment ago).
     #[inline]
     pub(crate) fn away(&self) -> bool {
-        self.group.pools[self.pool].reading().away()
+        self.at.reading().away()
     }
 
     /// Takes an item that the caller has claimed out of the list of those that the limiter holds
     /// back; `None` where it has left that.
     pub(crate) fn release(&self, item: Lent<'_>) -> Option<Queued> {
-        self.slot().with_held(self.line(), |held| {
+        self.slot.with_held(self.line(), |held| {
             let here = item.place(item.state.snapshot().seq()) == Place::Held;
             // SAFETY: an item is made `Held` under the slot's lock, in the list of its link's line,
             // and who takes it out of that says otherwise under the same lock.

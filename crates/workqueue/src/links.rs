@@ -11,11 +11,13 @@ use corewise_topology::Topology;
 
 use crate::cpu::current_cpu;
 use crate::groups::Lease;
+use crate::item::Queued;
+use crate::limiter::slot::{Gate, Slot};
 use crate::link::{Link, Shared};
+use crate::part::Part;
 use crate::pools::WorkerPools;
 use crate::seat::{self, Entry};
 use crate::swap::Swap;
-use crate::tally::Careful;
 
 /// Where an instance is asked to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,12 +33,17 @@ pub(crate) enum Place {
 }
 
 /// A queuer, on a link of the queue.
-pub(crate) type Entered<'a> = seat::Entered<'a, Careful, Link>;
+pub(crate) type Entered<'a> = seat::Entered<'a, Link>;
+
+/// What a queuer has Picked.
+pub(crate) type Picked<'a> = seat::Picked<'a, Link>;
 
 /// The links of a queue. Its end is that of the queue's last handle.
 pub(crate) struct Links {
     /// I: the queue.
     shared: Arc<Shared>,
+    /// I: a slot of the queue's limiter: what is closed, or drained, is so in all of them.
+    slot: Part<Shared, Slot<Queued>>,
     /// I: by the number of the CPU, online or not.
     entries: Box<[Entry<Link>]>,
     plan: Swap<Plan>,
@@ -76,6 +83,7 @@ impl Links {
         let plan = Arc::new(plan);
         let links = Links {
             shared: Arc::clone(shared),
+            slot: Part::of(shared, |shared| shared.limiter.slot(0)),
             entries: plan.by_cpu.iter().map(|_| Entry::new()).collect(),
             plan: Swap::new(Arc::clone(&plan)),
             bound: shared.kind.per_cpu(),
@@ -106,36 +114,64 @@ impl Links {
         self.shared.colours.retire_all_but(&seats);
     }
 
+    /// What stands in the way of all that is queued: a hint.
+    #[inline]
+    pub(crate) fn glance(&self) -> Gate {
+        self.slot.glance()
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// Enters a link for work that is asked to run at `place`.
-    #[inline]
-    pub(crate) fn enter(&self, place: Place) -> Entered<'_> {
-        let near = match place {
-            Place::Here => current_cpu().and_then(|cpu| self.enter_from(cpu)),
-            Place::From(cpu) => self.enter_from(cpu),
-            Place::Cpu(cpu) => self.enter_at(cpu),
-            Place::Node(_) => None,
+    /// Picks for work that is asked to run at `place`: what can be known before anything is written.
+    #[inline(always)]
+    pub(crate) fn pick(&self, place: Place) -> Option<Picked<'_>> {
+        let cpu = match place {
+            Place::Here => current_cpu()?,
+            Place::From(cpu) | Place::Cpu(cpu) => cpu,
+            Place::Node(_) => return None,
         };
-        near.unwrap_or_else(|| self.enter_by_plan(place))
+        self.shared.colours.pick(self.entries.get(cpu as usize)?)
     }
 
-    /// The link of the CPU that queues. Not where none of its pod's CPUs is for this work: it queues
-    /// from isolated ones.
+    /// Enters a link for work that is asked to run at `place`, and was picked for so.
+    #[inline(always)]
+    pub(crate) fn enter<'a>(&'a self, place: Place, picked: Option<Picked<'a>>) -> Entered<'a> {
+        match picked.and_then(|picked| self.shared.colours.enter(picked)) {
+            Some(entered) if self.is_for(place, &entered) => entered,
+            near => self.enter_slowly(place, near),
+        }
+    }
+
+    /// Not where none of the pod's CPUs is for this work: it queues from isolated ones.
     #[inline]
-    fn enter_from(&self, cpu: u32) -> Option<Entered<'_>> {
-        let entered = self.enter_at(cpu)?;
-        (self.bound || !entered.link().away()).then_some(entered)
+    fn is_for(&self, place: Place, entered: &Entered<'_>) -> bool {
+        self.bound || matches!(place, Place::Cpu(_)) || !entered.link().away()
     }
 
-    #[inline]
-    fn enter_at(&self, cpu: u32) -> Option<Entered<'_>> {
-        self.shared.colours.enter_at(self.entries.get(cpu as usize)?)
-    }
-
+    /// Where it isn't as it nearly always is. `near`: what was entered is not for this work.
     #[cold]
+    #[inline(never)]
+    fn enter_slowly<'a>(&'a self, place: Place, near: Option<Entered<'a>>) -> Entered<'a> {
+        match near.or_else(|| self.enter_near(place)) {
+            Some(entered) if self.is_for(place, &entered) => entered,
+            near => {
+                near.into_iter().for_each(|entered| self.shared.colours.retract(entered));
+                self.enter_by_plan(place)
+            }
+        }
+    }
+
+    fn enter_near(&self, place: Place) -> Option<Entered<'_>> {
+        loop {
+            // Again where the entry was another one meanwhile.
+            if let Some(entered) = self.shared.colours.enter(self.pick(place)?) {
+                return Some(entered);
+            }
+        }
+    }
+
     fn enter_by_plan(&self, place: Place) -> Entered<'_> {
         loop {
             let plan = self.plan.load();
@@ -143,7 +179,7 @@ impl Links {
                 Place::Node(node) => plan.of_node(node, self.bound),
                 _ => plan.any(),
             };
-            if let Some(entered) = self.enter_at(plan.cpus[pool]) {
+            if let Some(entered) = self.enter_near(Place::Cpu(plan.cpus[pool])) {
                 return entered;
             }
             // An old plan, and an entry that is another one's meanwhile.

@@ -366,12 +366,12 @@ impl<C: Care> FlushModel<C> {
 
     /// Counts an instance in.
     pub fn enter(&self, pod: usize, stripe: u32) -> u8 {
-        self.colours.enter(self.tally(pod), stripe)
+        self.colours.count(self.tally(pod), stripe)
     }
 
     /// As a queuer does that read the colour long ago.
     pub fn enter_late(&self, pod: usize, stripe: u32, colour: u8) {
-        self.tally(pod).enter(stripe, colour);
+        self.tally(pod).came(stripe, colour).enter();
     }
 
     /// Counts it out.

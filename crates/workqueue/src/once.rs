@@ -86,7 +86,7 @@ impl Workqueue {
         let once = NonNull::from(Box::leak(once));
         // SAFETY: it was made pending, and is handed over.
         let item = unsafe { ItemRef::kept(once.cast()) };
-        self.links().queue_new(place, item, site).map_err(|_| {
+        self.submit_new(place, item, site).map_err(|_| {
             // SAFETY: it came back, so that nobody else has it; it was leaked above.
             let once = unsafe { Box::from_raw(once.as_ptr()) };
             // SAFETY: it hasn't run, and won't.

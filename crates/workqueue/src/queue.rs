@@ -96,7 +96,7 @@ impl Workqueue {
     /// As [`Workqueue::queue`], on the pod of `cpu`. A CPU that the queue doesn't have: on any pod.
     #[track_caller]
     pub fn queue_on(&self, cpu: u32, work: &Work) -> bool {
-        self.submit(Place::Cpu(cpu), work, Location::caller())
+        self.submit_at(Place::Cpu(cpu), work, Location::caller())
     }
 
     /// As [`Workqueue::queue`], on a pod of `node`: on the caller's own if that lies there, else on
@@ -105,7 +105,7 @@ impl Workqueue {
     /// always the same shard.
     #[track_caller]
     pub fn queue_node(&self, node: Option<u32>, work: &Work) -> bool {
-        self.submit(Place::Node(node), work, Location::caller())
+        self.submit_at(Place::Node(node), work, Location::caller())
     }
 
     /// Runs a closure on the queue: as [`Workqueue::queue`], with one allocation. After
@@ -167,7 +167,7 @@ impl Workqueue {
         T: Send + 'static,
     {
         let (item, handle) = Task::make(closure);
-        if let Err(item) = self.inner.links.queue_new(place, item, site) {
+        if let Err(item) = self.submit_new(place, item, site) {
             // Nobody else has it.
             item.cancelled();
             item.header().state.give_up();
@@ -175,16 +175,34 @@ impl Workqueue {
         handle
     }
 
-    pub(crate) fn submit(
+    /// Queues an item that was just made. Gives it back where the queue doesn't take it. Not generic, and
+    /// so compiled once, here, whoever calls.
+    pub(crate) fn submit_new(
+        &self,
+        place: Place,
+        item: ItemRef,
+        site: &'static Location<'static>,
+    ) -> Result<(), ItemRef> {
+        self.inner.links.queue_new(place, item, site)
+    }
+
+    /// Queues an item, wherever that is: [`Workqueue::queue`] has the short way for itself.
+    pub(crate) fn submit_at(
         &self,
         place: Place,
         work: &Work,
         site: &'static Location<'static>,
     ) -> bool {
+        self.submit(place, work, site)
+    }
+
+    #[inline(always)]
+    fn submit(&self, place: Place, work: &Work, site: &'static Location<'static>) -> bool {
         self.submit_with(place, work.header(), || work.hold(), site)
     }
 
     /// Queues the item that `item` gives, whose header is `header`.
+    #[inline(always)]
     pub(crate) fn submit_with(
         &self,
         place: Place,
@@ -197,6 +215,7 @@ impl Workqueue {
 
     /// As `submit_with`, and says why not. `accepted`: it is part of what was accepted before, which
     /// a drain waits for.
+    #[inline(always)]
     pub(crate) fn try_submit(
         &self,
         place: Place,

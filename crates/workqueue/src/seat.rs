@@ -3,7 +3,7 @@
 //!
 //! Read `links.md` beside this file first: the comments here use its names for the steps and states.
 
-use std::mem;
+use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use corewise_sync::cell::UnsafeCell;
 use corewise_sync::fence::{FencePolicy, FullFence};
 
 use crate::colours::{Colours, Members, complete_all};
-use crate::tally::{Care, Pair, Tally};
+use crate::tally::{CameIn, Care, Pair, Tally};
 
 /// What lies on a seat: a [`Link`](crate::link::Link), or a model's.
 pub(crate) trait Tied: Send + Sync {
@@ -133,10 +133,17 @@ impl<L> Entry<L> {
         self.place.store(place, Ordering::SeqCst);
     }
 
+    #[inline]
     fn split(place: *mut Seat<L>) -> Option<(NonNull<Seat<L>>, u32)> {
+        let (seat, stripe) = Self::parts(place);
+        Some((NonNull::new(seat)?, stripe))
+    }
+
+    #[inline]
+    fn parts(place: *mut Seat<L>) -> (*mut Seat<L>, u32) {
         // Seats are aligned to the number of stripes.
         let stripe = (place.addr() % STRIPES) as u32;
-        Some((NonNull::new(place.map_addr(|address| address & !(STRIPES - 1)))?, stripe))
+        (place.map_addr(|address| address & !(STRIPES - 1)), stripe)
     }
 }
 
@@ -155,28 +162,53 @@ impl<C: Care, L: Tied> Colours<C, L> {
         seat
     }
 
-    /// Pick, Enter and Validate; `None` where the CPU has no link. The entry names seats of
-    /// these colours.
+    /// Pick; `None` where the CPU has no link. The entry names seats of these colours. It writes nothing.
     #[inline]
-    pub(crate) fn enter_at<'a>(&'a self, entry: &'a Entry<L>) -> Option<Entered<'a, C, L>> {
-        // Pick. Acquire: the seat is seen whole.
-        let mut place = entry.place.load(Ordering::Acquire);
+    pub(crate) fn pick<'a>(&'a self, entry: &'a Entry<L>) -> Option<Picked<'a, L>> {
+        // Acquire: the seat is seen whole.
+        let place = entry.place.load(Ordering::Acquire);
+        let (seat, stripe) = Entry::split(place)?;
+        let colour = self.colour();
+        // SAFETY: entries name seats of these colours, which are freed with them.
+        let came = unsafe { seat.as_ref() }.tally.came(stripe, colour);
+        Some(Picked { entry, came, at: Entered { place, colour, seats: PhantomData } })
+    }
+
+    /// Enter and Validate; `None` where the entry is another one meanwhile.
+    #[inline]
+    pub(crate) fn enter<'a>(&'a self, picked: Picked<'a, L>) -> Option<Entered<'a, L>> {
+        // Enter.
+        picked.came.enter();
+        order::<C>();
+        // Validate.
+        let again = picked.entry.place.load(Ordering::SeqCst);
+        if again != picked.at.place && C::VALIDATES {
+            self.retract(picked.at);
+            return None;
+        }
+        Some(picked.at)
+    }
+
+    /// Pick, Enter and Validate; `None` where the CPU has no link.
+    #[cfg(loom)]
+    pub(crate) fn enter_at<'a>(&'a self, entry: &'a Entry<L>) -> Option<Entered<'a, L>> {
         loop {
-            let (at, stripe) = Entry::split(place)?;
-            // SAFETY: entries name seats of these colours, which are freed with them.
-            let seat = unsafe { at.as_ref() };
-            // Enter.
-            let colour = self.enter(&seat.tally, stripe);
-            let entered = Entered { colours: self, seat, stripe, colour };
-            order::<C>();
-            // Validate.
-            let again = entry.place.load(Ordering::SeqCst);
-            if again == place || !C::VALIDATES {
+            if let Some(entered) = self.enter(self.pick(entry)?) {
                 return Some(entered);
             }
-            // Retract.
-            drop(entered);
-            place = again;
+        }
+    }
+
+    /// Retract.
+    #[cold]
+    pub(crate) fn retract(&self, entered: Entered<'_, L>) {
+        let (seat, stripe, colour) = entered.keep();
+        // SAFETY: seats of these colours are freed with them.
+        let tally = &unsafe { seat.as_ref() }.tally;
+        tally.undo(stripe);
+        let pair = tally.pair(stripe, colour);
+        if !pair.leave::<C>() {
+            self.leave_watched(seat, pair, colour);
         }
     }
 
@@ -236,43 +268,48 @@ impl<L: Tied> Members<L> {
     }
 }
 
+/// What a queuer has Picked: nothing of it is to be trusted before it has Entered and Validated.
+pub(crate) struct Picked<'a, L> {
+    entry: &'a Entry<L>,
+    came: CameIn<'a>,
+    /// Where it is once it has Validated.
+    at: Entered<'a, L>,
+}
+
 /// A queuer that has Validated. It has a place in the counts for its instance, which is a ticket's once
-/// that was [kept](Entered::keep); else it Retracts.
-pub(crate) struct Entered<'a, C: Care, L: Tied> {
-    colours: &'a Colours<C, L>,
-    seat: &'a Seat<L>,
-    stripe: u32,
+/// that was [kept](Entered::keep); else it has to [Retract](Colours::retract). Two words, so that it is
+/// handed on in registers.
+#[must_use]
+pub(crate) struct Entered<'a, L> {
+    /// As in the entry.
+    place: *mut Seat<L>,
     colour: u8,
+    /// They are there for as long as the handle that was queued by.
+    seats: PhantomData<&'a Seat<L>>,
 }
 
 /// An instance's place in the counts: seat, stripe and colour.
 pub(crate) type Kept<L> = (NonNull<Seat<L>>, u32, u8);
 
-impl<C: Care, L: Tied> Entered<'_, C, L> {
+impl<L> Entered<'_, L> {
     #[inline]
     pub(crate) fn link(&self) -> &L {
+        let (seat, ..) = self.place();
         // SAFETY: it has Validated, and its place isn't kept: nobody else is given one.
-        unsafe { self.seat.link() }
+        unsafe { seat.as_ref().link() }
     }
 
     /// Hands over its place in the counts, to be given back by [`leave`].
     #[inline]
     pub(crate) fn keep(self) -> Kept<L> {
-        let kept = (NonNull::from(self.seat), self.stripe, self.colour);
-        mem::forget(self);
-        kept
+        self.place()
     }
-}
 
-impl<C: Care, L: Tied> Drop for Entered<'_, C, L> {
-    /// Retract.
-    #[cold]
-    fn drop(&mut self) {
-        self.seat.tally.undo(self.stripe);
-        let pair = self.seat.tally.pair(self.stripe, self.colour);
-        if !pair.leave::<C>() {
-            self.colours.leave_watched(NonNull::from(self.seat), pair, self.colour);
-        }
+    #[inline]
+    fn place(&self) -> Kept<L> {
+        let (seat, stripe) = Entry::parts(self.place);
+        // SAFETY: the entry was split before.
+        (unsafe { NonNull::new_unchecked(seat) }, stripe, self.colour)
     }
 }
 

@@ -4,17 +4,20 @@
 
 use std::mem::ManuallyDrop;
 use std::panic::Location;
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
+use corewise_sync::fence::FullFence;
 use corewise_sync::list::List;
 
 use crate::claim::{Claimed, Place};
+use crate::cover::Covers;
 use crate::current;
 use crate::item::{Header, Job, Queued, Running};
 use crate::limiter::slot::{Admission, Gate, Hold, Slot};
 use crate::link::Shared;
-use crate::links::{self, Links};
+use crate::links::{self, Entered, Links};
+use crate::pool::Pool;
 use crate::pool::group::Group;
 use crate::table::ItemRef;
 use crate::ticket::Ticket;
@@ -34,7 +37,10 @@ pub(crate) enum Queueing {
 impl Links {
     /// Queues the item that `item` gives, whose header is `header`. Where it isn't queued it is as if
     /// nobody had tried. `accepted`: it is part of what the queue has accepted before.
-    #[inline]
+    ///
+    /// Each read-modify-write in there keeps the processor from what follows until it is through. So
+    /// what can be read before it is.
+    #[inline(always)]
     pub(crate) fn queue(
         &self,
         place: links::Place,
@@ -46,21 +52,23 @@ impl Links {
         if self.refuses_at_once(accepted) {
             return Queueing::Refused;
         }
+        // Pick.
+        let picked = self.pick(place);
         if !header.state.pend() {
             return Queueing::Pending;
         }
         // Enter.
-        let (way, ticket) = self.way(place);
+        let (way, ticket) = Way::of(self.enter(place, picked));
         // ReadGate.
-        let gate = way.slot.gate();
+        let gate = way.gate();
         // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
         let queued = unsafe { Queued::new(item(), Job { ticket: ticket.into(), site }) };
-        way.pass(gate, queued, accepted)
+        self.pass(way, gate, queued, accepted)
     }
 
     /// Queues an item that was made pending, just now, and that nobody else knows of. Gives it back where
     /// the queue doesn't take it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn queue_new(
         &self,
         place: links::Place,
@@ -71,16 +79,16 @@ impl Links {
             return Err(item);
         }
         // Enter and ReadGate, as in `queue`.
-        let (way, ticket) = self.way(place);
-        let gate = way.slot.gate();
+        let (way, ticket) = Way::of(self.enter(place, self.pick(place)));
+        let gate = way.gate();
         // SAFETY: the item is pending, and new.
         let queued = unsafe { Queued::new(item, Job { ticket: ticket.into(), site }) };
         if gate.open() {
-            way.push(queued);
+            way.push(&self.shared().covers, queued);
         } else if self.shared().refuses(gate, false) {
             return Err(queued.take_new());
         } else {
-            way.admit(gate, queued);
+            self.shared().admit(way, gate, queued);
         }
         Ok(())
     }
@@ -93,11 +101,11 @@ impl Links {
             return false;
         }
         // Enter and ReadGate, as for a new one.
-        let (way, ticket) = self.way(place);
-        let gate = way.slot.gate();
+        let (way, ticket) = Way::of(self.enter(place, self.pick(place)));
+        let gate = way.gate();
         let old = claimed.with_job(|job| job.ticket.replace(ticket.into()));
         let queued = claimed.release();
-        let queueing = way.pass(gate, queued, false);
+        let queueing = self.pass(way, gate, queued, false);
         // After it lies somewhere: this may let others through, and who claims it would wait. Also
         // itself, where it waits for its own old place.
         drop(old);
@@ -107,85 +115,72 @@ impl Links {
     /// Whether the queue takes nothing any more. All slots of the limiter are closed at once, and when
     /// the pools are, before them.
     pub(crate) fn is_closed(&self) -> bool {
-        self.shared().limiter.slot(0).glance().closed()
+        self.glance().closed()
     }
 
     /// Whether the queue doesn't take it: asked before anything is changed. All slots are closed, or
     /// drained, at once.
     #[inline]
     fn refuses_at_once(&self, accepted: bool) -> bool {
-        self.shared().refuses(self.shared().limiter.slot(0).glance(), accepted)
+        self.shared().refuses(self.glance(), accepted)
+    }
+
+    /// To the pool, or past the gate where that isn't open.
+    #[inline(always)]
+    fn pass(&self, way: Way, gate: Gate, queued: Queued, accepted: bool) -> Queueing {
+        if gate.open() {
+            way.push(&self.shared().covers, queued);
+            return Queueing::Queued;
+        }
+        self.shared().pass(way, gate, queued, accepted)
     }
 }
 
 /// The way of a queuer that has Entered a link, with what it may touch also when its instance is over:
-/// the link may be gone then.
-struct Way<'a> {
-    shared: &'a Shared,
-    slot: &'a Slot<Queued>,
+/// the link may be gone then. Plain pointers, which stay in registers.
+#[derive(Clone, Copy)]
+struct Way {
+    /// The queue's, which the caller has a handle of.
+    slot: NonNull<Slot<Queued>>,
     /// What stands for the link among those that wait.
     line: usize,
-    /// Not counted: the instance keeps it, and then the cover.
-    group: ManuallyDrop<Arc<Group>>,
+    /// An `Arc`'s, not counted: the instance keeps it, and then the cover.
+    group: *const Group,
+    /// One of the group's.
+    at: NonNull<Pool<FullFence>>,
+    /// Its number.
     pool: usize,
     stripe: u32,
 }
 
-impl Links {
-    #[inline]
-    fn way(&self, place: links::Place) -> (Way<'_>, Ticket) {
-        let entered = self.enter(place);
-        let (link, shared) = (entered.link(), &**self.shared());
-        let slot = shared.limiter.slot(link.slot);
-        let line = ptr::from_ref(link) as usize;
+impl Way {
+    #[inline(always)]
+    fn of(entered: Entered<'_>) -> (Way, Ticket) {
+        let link = entered.link();
+        let (slot, line) = (NonNull::from(&*link.slot), ptr::from_ref(link) as usize);
+        let (group, at, pool) = (Arc::as_ptr(&link.group), NonNull::from(&*link.at), link.pool);
+        let ticket = Ticket::new(entered.keep());
+        (Way { slot, line, group, at, pool, stripe: ticket.stripe() }, ticket)
+    }
+
+    /// ReadGate.
+    #[inline(always)]
+    fn gate(&self) -> Gate {
+        // SAFETY: it is the queue's, see `slot`.
+        unsafe { self.slot.as_ref() }.gate()
+    }
+
+    /// Cover and Push.
+    #[inline(always)]
+    fn push(self, covers: &Arc<Covers>, queued: Queued) {
         // SAFETY: the copy isn't dropped. The instance that was Entered keeps the link, and that the
         // group, until the push, during which it is covered.
-        let group = ManuallyDrop::new(unsafe { ptr::read(&raw const link.group) });
-        let pool = link.pool;
-        let ticket = Ticket::new(entered.keep());
-        (Way { shared, slot, line, group, pool, stripe: ticket.stripe() }, ticket)
-    }
-}
-
-impl Way<'_> {
-    /// To the pool, or past the gate where that isn't open.
-    #[inline]
-    fn pass(&self, gate: Gate, queued: Queued, accepted: bool) -> Queueing {
-        if gate.open() {
-            self.push(queued);
-            return Queueing::Queued;
-        }
-        self.queue_past(gate, queued, accepted)
-    }
-
-    #[inline]
-    fn push(&self, queued: Queued) {
-        let push = |group: &Arc<Group>| group.push(self.pool, self.stripe, queued);
-        self.shared.covers.during(&self.group, push);
-    }
-
-    #[cold]
-    fn queue_past(&self, gate: Gate, queued: Queued, accepted: bool) -> Queueing {
-        if self.shared.refuses(gate, accepted) {
-            return if queued.refuse() { Queueing::Refused } else { Queueing::Queued };
-        }
-        self.admit(gate, queued);
-        Queueing::Queued
-    }
-
-    /// Past the gate: to the pool, or to those that are held back.
-    #[cold]
-    fn admit(&self, gate: Gate, queued: Queued) {
-        match self.slot.admit(gate) {
-            Admission::Free => self.push(queued),
-            Admission::Counted => {
-                queued.count();
-                self.push(queued);
-            }
-            Admission::Wait => {
-                self.slot.hold(self.shared.limiter.line_of(self.line), queued, &mut push);
-            }
-        }
+        let group = ManuallyDrop::new(unsafe { Arc::from_raw(self.group) });
+        covers.during(&group, |group| {
+            // SAFETY: it is the group's.
+            let at = unsafe { self.at.as_ref() };
+            group.push_to(at, self.pool, self.stripe, queued);
+        });
     }
 }
 
@@ -219,6 +214,33 @@ impl Hold for Queued {
 }
 
 impl Shared {
+    /// The gate isn't open.
+    #[cold]
+    #[inline(never)]
+    fn pass(&self, way: Way, gate: Gate, queued: Queued, accepted: bool) -> Queueing {
+        if self.refuses(gate, accepted) {
+            return if queued.refuse() { Queueing::Refused } else { Queueing::Queued };
+        }
+        self.admit(way, gate, queued);
+        Queueing::Queued
+    }
+
+    /// Past the gate: to the pool, or to those that are held back.
+    #[cold]
+    #[inline(never)]
+    fn admit(&self, way: Way, gate: Gate, queued: Queued) {
+        // SAFETY: it is the queue's.
+        let slot = unsafe { way.slot.as_ref() };
+        match slot.admit(gate) {
+            Admission::Free => way.push(&self.covers, queued),
+            Admission::Counted => {
+                queued.count();
+                way.push(&self.covers, queued);
+            }
+            Admission::Wait => slot.hold(self.limiter.line_of(way.line), queued, &mut push),
+        }
+    }
+
     /// Whether the queue doesn't take it, as it stands.
     #[inline]
     fn refuses(&self, gate: Gate, accepted: bool) -> bool {

@@ -113,12 +113,10 @@ impl Tally {
         &self.stripes[if stripe < stripes { stripe } else { stripe % stripes }]
     }
 
-    /// Counts an instance in.
+    /// The count that an instance is to Enter.
     #[inline]
-    pub(crate) fn enter(&self, stripe: u32, colour: u8) {
-        // Enter (`limiter/README.md`). SeqCst: pairs with who closes the limiter's gate and then looks
-        // at the counts.
-        self.stripe(stripe).came.by_colour[colour as usize].fetch_add(1, Ordering::SeqCst);
+    pub(crate) fn came(&self, stripe: u32, colour: u8) -> CameIn<'_> {
+        CameIn(&self.stripe(stripe).came.by_colour[colour as usize])
     }
 
     /// What came here will Leave, and never was queued.
@@ -240,6 +238,20 @@ impl Stripe {
             return Found::Drained;
         }
         Found::Watched
+    }
+}
+
+/// The count of those of one colour that came on one stripe, for Enter.
+#[derive(Clone, Copy)]
+pub(crate) struct CameIn<'a>(&'a AtomicU64);
+
+impl CameIn<'_> {
+    /// Counts an instance in.
+    #[inline]
+    pub(crate) fn enter(self) {
+        // Enter (`limiter/README.md`). SeqCst: pairs with who closes the limiter's gate and then looks
+        // at the counts.
+        self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
 

@@ -107,7 +107,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let word = &self.link.0;
         if word.counted() {
-            self.link.slot().put(&mut push);
+            self.link.slot.put(&mut push);
         }
         let place = (word.seat(), word.stripe(), word.colour());
         // SAFETY: it is the ticket's, which ends.

@@ -153,20 +153,34 @@ impl<F: FencePolicy> Group<F> {
 
     /// Queues on a pool, on the stripe of the CPU that it is queued from: see [`Pool::stripe_of`].
     /// Lock-free unless somebody has to be woken.
-    #[inline]
     pub(crate) fn push(self: &Arc<Self>, index: usize, stripe: u32, queued: Queued) {
+        self.push_to(&self.pools[index], index, stripe, queued);
+    }
+
+    /// As [`Group::push`], for who knows the pool, which is the group's with this number.
+    #[inline(always)]
+    pub(crate) fn push_to(
+        self: &Arc<Self>,
+        pool: &Pool<F>,
+        index: usize,
+        stripe: u32,
+        queued: Queued,
+    ) {
         // Push. A SeqCst read-modify-write.
-        self.pools[index].stripes.at(stripe).push(queued);
+        pool.stripes.at(stripe).push(queued);
         // Pairs with the one in `publish`: either Check below reads what a worker published before
         // it went idle, or that worker's Recheck reads our push.
         F::implied();
-        self.check(index);
+        // Check.
+        let reading = pool.reading();
+        if reading.concerns_pusher() {
+            self.see_to(index, reading);
+        }
     }
 
-    /// Check: something was left in a pool. The caller has put a full fence between.
-    #[inline]
-    pub(super) fn check(self: &Arc<Self>, index: usize) {
-        let reading = self.pools[index].reading();
+    /// What Check has found: something was left in a pool, with a full fence between.
+    #[inline(never)]
+    fn see_to(self: &Arc<Self>, index: usize, reading: Reading) {
         if reading.wake() || reading.closed() {
             self.push_slow(index);
         } else if reading.saturated() {

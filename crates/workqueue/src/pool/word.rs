@@ -52,6 +52,11 @@ impl Reading {
     pub(crate) fn away(self) -> bool {
         self.0 & AWAY != 0
     }
+    /// Whoever has pushed has to see to something.
+    #[inline]
+    pub(crate) fn concerns_pusher(self) -> bool {
+        self.0 & (WAKE | CLOSED | SATURATED) != 0
+    }
     /// A worker that has taken an item has to see to something: another worker is to be named or
     /// made, or the system to be asked for a thread again.
     pub(crate) fn concerns_taker(self) -> bool {

@@ -10,6 +10,7 @@ use corewise_topology::{AffinityScope, Machine};
 
 use super::{Settings, Timekeeper};
 use crate::builder::QueueBuilder;
+use crate::links::Place;
 use crate::pools::WorkerPools;
 use crate::queue::Workqueue;
 use crate::rescuer::Call;
@@ -60,9 +61,11 @@ impl Stuck {
 
     /// What the timekeeper would call the queue's rescuer with.
     fn call(&self, queue: &Workqueue) -> Call {
-        let entered = queue.links().enter(crate::links::Place::Here);
-        let link = entered.link();
-        Call { queue: Arc::clone(queue.shared()), group: Arc::clone(&link.group), pool: link.pool }
+        let (links, place) = (queue.links(), Place::Here);
+        let entered = links.enter(place, links.pick(place));
+        let (group, pool) = (Arc::clone(&entered.link().group), entered.link().pool);
+        queue.shared().colours.retract(entered);
+        Call { queue: Arc::clone(queue.shared()), group, pool }
     }
 
     fn end(mut self) {
