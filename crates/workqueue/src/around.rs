@@ -50,7 +50,7 @@ pub(crate) fn run(running: &Running) -> thread::Result<()> {
     let _current = current::enter(running);
     // The subscriber's code is in here too: if it panics, that is the item's panic.
     let result = panic::catch_unwind(AssertUnwindSafe(|| {
-        if wanted!() { in_span(running) } else { running.item().run() }
+        if wanted!() { in_span(running) } else { running.uncalled().call() }
     }));
     if let Some(leak) = standing.restore() {
         report(running, leak);
@@ -73,7 +73,11 @@ fn report(running: &Running, leak: Leak) {
 
 #[cold]
 fn in_span(running: &Running) {
-    let parent = running.item().spawner().and_then(Span::id);
+    // The subscriber may panic before the call.
+    let uncalled = running.uncalled();
+    // Kept open: the item may be gone when it has run.
+    let spawner = uncalled.spawner().cloned();
+    let parent = spawner.as_ref().and_then(Span::id);
     let span = tracing::trace_span!(
         target: "corewise_workqueue",
         parent: parent,
@@ -82,7 +86,7 @@ fn in_span(running: &Running) {
         function = running.name(),
         site = %running.job.site,
     );
-    span.in_scope(|| running.item().run());
+    span.in_scope(|| uncalled.call());
 }
 
 #[cfg(all(test, not(loom)))]

@@ -25,7 +25,7 @@ use crate::item::{Header, Running};
 use crate::links::Place;
 use crate::queue::Workqueue;
 use crate::submit::Queueing;
-use crate::table::{Item, ItemRef, Table};
+use crate::table::{Item, ItemRef, Runs, Table};
 use crate::task::{JoinHandle, Outcome};
 use crate::waiting::{Seat, Waits, stop_in_turn};
 
@@ -236,8 +236,7 @@ where
     }
 }
 
-// SAFETY: `repr(C)`; the header comes first, and is made in `spawn_future_at` only.
-unsafe impl<F> Item for FutureTask<F>
+impl<F> Runs for FutureTask<F>
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
@@ -285,7 +284,14 @@ where
         };
         self.end(value);
     }
+}
 
+// SAFETY: `repr(C)`; the header comes first, and is made in `spawn_future_at` only.
+unsafe impl<F> Item for FutureTask<F>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
     fn cancelled(&self) {
         self.stop();
     }

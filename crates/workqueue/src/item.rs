@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::mem::{self, MaybeUninit};
 use std::panic::Location;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use crate::around;
@@ -16,13 +16,14 @@ use crate::error::shielded;
 use crate::flushers;
 use crate::pool::group::Group;
 use crate::pool::publication::{Label, Publication};
-use crate::table::{Hold, ItemRef, Table};
+use crate::table::{Hold, ItemRef, Table, log_panic};
 use crate::ticket::{MaybeTicket, Ticket};
 use crate::work_state::{Finished, Seq, WorkState};
 use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::inbox::{Link as Hook, Node};
+use tracing::Span;
 
 /// What an instance carries along, beside its hold on the item.
 pub(crate) struct Job {
@@ -381,10 +382,16 @@ impl Running {
         Running { table: item.header().table, item, job }
     }
 
-    /// The item.
+    /// Whether it is this item that runs. One that is alone is nobody's to ask for, and its memory may be
+    /// another's by now.
+    pub(crate) fn is(&self, item: &Header) -> bool {
+        !self.table.alone && ptr::eq(self.item.pointer().as_ptr(), item)
+    }
+
+    /// The call of the user's function, which is to come. Once.
     #[inline]
-    pub(crate) fn item(&self) -> &ItemRef {
-        &self.item
+    pub(crate) fn uncalled(&self) -> Uncalled<'_> {
+        Uncalled(self)
     }
 
     /// What counts it in the queue it was queued on.
@@ -421,17 +428,20 @@ impl Running {
     #[inline]
     pub(crate) fn run(self, shown: &Publication) -> u64 {
         self.run_only(shown);
-        // Finish, as it nearly always is: nobody waits or looks, and nothing was handed over.
-        let Some(last) = self.item.header().state.finish_quickly() else {
-            return self.finish_slowly(shown);
-        };
+        let mut hold = None;
+        if !self.table.alone {
+            // Finish, as it nearly always is: nobody waits or looks, and nothing was handed over.
+            let Some(last) = self.item.header().state.finish_quickly() else {
+                return self.finish_slowly(shown);
+            };
+            hold = self.table.hold(self.item, last);
+        }
         shown.ends();
-        let Running { item, table, job } = self;
-        if let Some(hold) = table.hold(item, last) {
+        if let Some(hold) = hold {
             hold.release();
         }
         // Last: after a flush of the queue the instance is over in every respect.
-        drop(job);
+        drop(self.job);
         1
     }
 
@@ -474,7 +484,13 @@ impl Running {
 
     #[cold]
     fn panicked(&self, payload: Box<dyn Any + Send>) {
-        shielded("dropping what a work item panicked with", || self.item.panicked(payload));
+        shielded("dropping what a work item panicked with", || {
+            if self.table.alone {
+                log_panic(self.name(), payload);
+            } else {
+                self.item.panicked(payload);
+            }
+        });
     }
 
     fn finish(self, stays: bool, shown: &Publication) -> (Option<Claimed>, Over) {
@@ -487,6 +503,39 @@ impl Running {
         }
         let next = again.then(|| Claimed(item.pointer()));
         (next, Over { hold: table.hold(item, last), ticket: job.ticket })
+    }
+}
+
+/// An instance that runs, and whose function wasn't called yet. Dropped where a panic comes before the
+/// call.
+pub(crate) struct Uncalled<'a>(&'a Running);
+
+impl Uncalled<'_> {
+    /// The span that the item was spawned in, where that is known.
+    pub(crate) fn spawner(&self) -> Option<&Span> {
+        self.0.item.spawner()
+    }
+
+    /// Calls the user's function; may panic.
+    #[inline]
+    pub(crate) fn call(self) {
+        let Running { item, table, .. } = self.0;
+        mem::forget(self);
+        // SAFETY: the instance has been started, and this is its run. Where the item is alone it is
+        // there until now, and nobody touches it after.
+        unsafe { item.run(table) }
+    }
+}
+
+impl Drop for Uncalled<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        let Running { item, table, .. } = self.0;
+        if table.alone {
+            // SAFETY: it wasn't used up, and isn't touched any more.
+            let item = unsafe { ItemRef::kept(item.pointer()) };
+            table.hold(item, true).into_iter().for_each(Hold::release);
+        }
     }
 }
 
@@ -513,9 +562,6 @@ impl ItemRef {
     pub(crate) fn finish(&self, stays: bool) -> (Finished, Vec<Arc<Completion>>) {
         let state = &self.header().state;
         let mut ended = Vec::new();
-        if state.snapshot().alone() {
-            return (Finished { again: false, last: true }, ended);
-        }
         loop {
             state.outwait_lookers();
             let mut now = state.snapshot();

@@ -1,22 +1,18 @@
 //! A closure that runs once and has no handle: the cheapest way to have something run.
 //!
 //! Nobody but the pool knows such an item: it can't be claimed, flushed or queued again, so it is
-//! pending from its making to its end, and its state word is never changed on the way through a pool.
+//! pending from its making to its end, and its state word is never changed. Its run uses it up.
 
-use std::any::Any;
-use std::mem::ManuallyDrop;
 use std::panic::Location;
 use std::ptr::NonNull;
 
-use corewise_sync::cell::UnsafeCell;
 use tracing::Span;
 
 use crate::around::Spawner;
-use crate::error::panic_message;
 use crate::item::Header;
 use crate::links::Place;
 use crate::queue::Workqueue;
-use crate::table::{Item, ItemRef, Table};
+use crate::table::{Alone, Item, ItemRef, Table};
 
 impl Workqueue {
     /// Runs a closure on the queue, once, and forgets it: as [`Workqueue::spawn`], for less, where
@@ -78,73 +74,69 @@ impl Workqueue {
         site: &'static Location<'static>,
     ) -> Result<(), C> {
         let once = Box::new(Once {
-            header: Header::alone(Table::kept::<Once<C>, C>()),
-            // Before the closure: a subscriber that panics in there leaves that to be dropped as ever.
+            header: Header::alone(Table::alone::<Once<C>, C>()),
+            closure,
             spawner: Spawner::current(),
-            closure: UnsafeCell::new(ManuallyDrop::new(closure)),
         });
         let once = NonNull::from(Box::leak(once));
         // SAFETY: it was made pending, and is handed over.
         let item = unsafe { ItemRef::kept(once.cast()) };
         self.submit_new(place, item, site).map_err(|_| {
             // SAFETY: it came back, so that nobody else has it; it was leaked above.
-            let once = unsafe { Box::from_raw(once.as_ptr()) };
-            // SAFETY: it hasn't run, and won't.
-            unsafe { once.take() }
+            unsafe { Box::from_raw(once.as_ptr()) }.take()
         })
     }
 }
 
+/// What a run touches lies together.
 #[repr(C)]
 struct Once<C> {
     header: Header,
+    closure: C,
     spawner: Spawner,
-    /// P: belongs to who starts the item, or drops it; gone where the state says that it was taken.
-    closure: UnsafeCell<ManuallyDrop<C>>,
 }
 
 impl<C> Once<C> {
-    /// Takes the closure out.
-    ///
-    /// # Safety
-    /// The caller has the item alone, and takes it once.
-    unsafe fn take(&self) -> C {
-        self.header.state.take_alone();
-        // SAFETY: as the caller says.
-        self.closure.with_mut(|closure| unsafe { ManuallyDrop::take(&mut *closure) })
+    /// Takes the closure out, and frees the rest.
+    #[inline]
+    #[expect(clippy::boxed_local, reason = "what is moved is the closure, not all of the item")]
+    fn take(self: Box<Self>) -> C {
+        self.closure
     }
 }
 
-impl<C> Drop for Once<C> {
-    fn drop(&mut self) {
-        if !self.header.state.snapshot().running() {
-            // SAFETY: it wasn't taken.
-            drop(unsafe { self.take() });
-        }
-    }
-}
-
-// SAFETY: the closure is touched by who runs the item, once, or has all of it; `C: Send` is enough for
+// SAFETY: the closure is touched by who has all of the item, to run or drop it; `C: Send` is enough for
 // that. The other fields are `Sync`.
 unsafe impl<C: Send> Sync for Once<C> {}
 
 // SAFETY: `repr(C)`; the header comes first, and is made in `execute_at` only.
 unsafe impl<C: FnOnce() + Send> Item for Once<C> {
-    fn run(&self) {
-        // SAFETY: only who has started the item runs it, and it is started once.
-        let closure = unsafe { self.take() };
-        closure();
-    }
-
-    fn panicked(&self, payload: Box<dyn Any + Send>) {
-        tracing::error!(
-            item = self.header.name(),
-            message = panic_message(payload.as_ref()),
-            "a work item panicked"
-        );
-    }
-
     fn spawner(&self) -> Option<&Span> {
         self.spawner.span()
+    }
+}
+
+impl<C: FnOnce() + Send> Alone for Once<C> {
+    #[inline]
+    fn run(self: Box<Self>) {
+        // The item is gone before the closure is called: what that queues has its memory.
+        let closure = self.take();
+        closure();
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closure_of_two_words_takes_80_bytes() {
+        fn size<C>(_: &C) -> usize {
+            size_of::<Once<C>>()
+        }
+        let (one, other) = (Box::new(1_u64), Box::new(2_u64));
+        let closure = move || drop((one, other));
+        assert_eq!(size_of_val(&closure), 16);
+        assert!(size(&closure) <= 80, "{} bytes", size(&closure));
     }
 }

@@ -33,7 +33,7 @@ use crate::error::{JoinError, shielded};
 use crate::item::Header;
 use crate::links::Place;
 use crate::queue::Workqueue;
-use crate::table::{Item, ItemRef, Lent, Table};
+use crate::table::{Item, ItemRef, Lent, Runs, Table};
 use crate::take_back::take_back_part;
 
 /// Where closures are spawned that may borrow; see [`Workqueue::scope`].
@@ -429,8 +429,7 @@ fn unseen<T>(value: Result<T, JoinError>, shared: &Shared) {
     }
 }
 
-// SAFETY: `repr(C)`; the header comes first, and is made in `spawn_at` only.
-unsafe impl<C, T> Item for ScopedTask<C, T>
+impl<C, T> Runs for ScopedTask<C, T>
 where
     C: FnOnce() -> T + Send,
     T: Send,
@@ -443,7 +442,14 @@ where
             drop(member);
         }
     }
+}
 
+// SAFETY: `repr(C)`; the header comes first, and is made in `spawn_at` only.
+unsafe impl<C, T> Item for ScopedTask<C, T>
+where
+    C: FnOnce() -> T + Send,
+    T: Send,
+{
     fn cancelled(&self) {
         let member = {
             let mut slot = self.slot.lock();

@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use tracing::Span;
 
-use crate::error::shielded;
+use crate::error::{panic_message, shielded};
 use crate::flushers::Flushers;
 use crate::item::{Header, Queued};
 
-/// Something that a worker can run.
+/// Something that a pool carries.
 ///
 /// # Safety
 /// It is `repr(C)`, and its first field is its [`Header`], made with a [`Table`] of this very type.
@@ -25,12 +25,12 @@ pub(crate) unsafe trait Item: Send + Sync {
         // SAFETY: the header is the first field of a `repr(C)` struct.
         unsafe { &*std::ptr::from_ref(self).cast::<Header>() }
     }
-    /// Runs the user's function; may panic.
-    fn run(&self);
     /// It won't be run: tell those who wait.
     fn cancelled(&self) {}
-    /// `run` panicked.
-    fn panicked(&self, payload: Box<dyn Any + Send>);
+    /// Its run panicked. Not called of one that is [`Alone`].
+    fn panicked(&self, payload: Box<dyn Any + Send>) {
+        log_panic(self.header().name(), payload);
+    }
     /// The span that it was spawned in, where that is known.
     fn spawner(&self) -> Option<&Span> {
         None
@@ -44,6 +44,23 @@ pub(crate) unsafe trait Item: Send + Sync {
     fn flushers(&self) -> Option<&Flushers> {
         None
     }
+}
+
+/// An item that outlives its runs.
+pub(crate) trait Runs: Item {
+    /// Runs the user's function; may panic.
+    fn run(&self);
+}
+
+/// An item that nobody but the pool ever has, and that is used up by its run.
+pub(crate) trait Alone: Item {
+    /// Runs the user's function; may panic.
+    fn run(self: Box<Self>);
+}
+
+/// Says that a run panicked, where there is nobody else to tell.
+pub(crate) fn log_panic(item: &str, payload: Box<dyn Any + Send>) {
+    tracing::error!(item, message = panic_message(payload.as_ref()), "a work item panicked");
 }
 
 /// The functions of one type of items. Each gets the header of a live item of that type, by a pointer
@@ -63,42 +80,61 @@ pub(crate) struct Table {
     kept: bool,
     /// It is queued once, when it is made.
     pub(crate) once: bool,
+    /// Its run uses it up.
+    pub(crate) alone: bool,
 }
 
 /// What tables are made of.
 struct Tables<I, C>(PhantomData<(I, C)>);
 
 impl<I: Item, C> Tables<I, C> {
-    const COUNTED: Table = Table {
-        name: std::any::type_name::<C>,
-        run: run::<I>,
-        cancelled: cancelled::<I>,
-        panicked: panicked::<I>,
-        spawner: spawner::<I>,
-        unshelve: unshelve::<I>,
-        flushers: flushers::<I>,
-        release: release_count::<I>,
-        kept: false,
-        once: false,
-    };
-    const KEPT: Table = Table { release: free::<I>, kept: true, ..Self::COUNTED };
+    /// Of items that live in a `Box`, and are kept by their state word.
+    const fn kept(run: unsafe fn(NonNull<Header>)) -> Table {
+        Table {
+            name: std::any::type_name::<C>,
+            run,
+            cancelled: cancelled::<I>,
+            panicked: panicked::<I>,
+            spawner: spawner::<I>,
+            unshelve: unshelve::<I>,
+            flushers: flushers::<I>,
+            release: free::<I>,
+            kept: true,
+            once: false,
+            alone: false,
+        }
+    }
+}
+
+impl<I: Runs, C> Tables<I, C> {
+    const KEPT: Table = Self::kept(run::<I>);
     const ONCE: Table = Table { once: true, ..Self::KEPT };
+    const COUNTED: Table = Table { release: release_count::<I>, kept: false, ..Self::KEPT };
+}
+
+impl<I: Alone, C> Tables<I, C> {
+    const ALONE: Table = Table { alone: true, ..Self::kept(use_up::<I>) };
 }
 
 impl Table {
     /// Of items that live in an `Arc`, whose function is a `C`.
-    pub(crate) fn counted<I: Item, C>() -> &'static Table {
+    pub(crate) fn counted<I: Runs, C>() -> &'static Table {
         &Tables::<I, C>::COUNTED
     }
 
     /// Of items that live in a `Box`, and are kept by their state word.
-    pub(crate) fn kept<I: Item, C>() -> &'static Table {
+    pub(crate) fn kept<I: Runs, C>() -> &'static Table {
         &Tables::<I, C>::KEPT
     }
 
     /// As `kept`, for items that are queued once, by who makes them.
-    pub(crate) fn once<I: Item, C>() -> &'static Table {
+    pub(crate) fn once<I: Runs, C>() -> &'static Table {
         &Tables::<I, C>::ONCE
+    }
+
+    /// Of items that live in a `Box`, are queued once, by who makes them, and are used up by that run.
+    pub(crate) fn alone<I: Alone, C>() -> &'static Table {
+        &Tables::<I, C>::ALONE
     }
 
     /// Its items live in an `Arc`.
@@ -125,9 +161,16 @@ unsafe fn item<'a, I: Item>(header: NonNull<Header>) -> &'a I {
 
 /// # Safety
 /// As [`item`].
-unsafe fn run<I: Item>(header: NonNull<Header>) {
+unsafe fn run<I: Runs>(header: NonNull<Header>) {
     // SAFETY: as the caller says.
     unsafe { item::<I>(header) }.run();
+}
+
+/// # Safety
+/// As [`free`].
+unsafe fn use_up<I: Alone>(header: NonNull<Header>) {
+    // SAFETY: the item was leaked from a `Box`, and is the caller's, who gives it up.
+    unsafe { Box::from_raw(header.cast::<I>().as_ptr()) }.run();
 }
 
 /// # Safety
@@ -301,10 +344,15 @@ impl ItemRef {
     }
 
     /// Runs the user's function; may panic.
+    ///
+    /// # Safety
+    /// It is the run of an instance that the caller has started. An item that is [`Alone`] is gone after
+    /// it, and was there until now.
     #[inline]
-    pub(crate) fn run(&self) {
-        // SAFETY: the item is alive, and of its table's type; the pointer is one to all of it.
-        unsafe { (self.table().run)(self.0) }
+    pub(crate) unsafe fn run(&self, table: &Table) {
+        // SAFETY: the item is alive, and of its table's type; the pointer is one to all of it, as it was
+        // leaked. Who runs one that is alone gives it up.
+        unsafe { (table.run)(self.0) }
     }
 
     pub(crate) fn cancelled(&self) {

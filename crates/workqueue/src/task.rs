@@ -16,7 +16,7 @@ use tracing::Span;
 use crate::around::Spawner;
 use crate::error::{JoinError, shielded};
 use crate::item::Header;
-use crate::table::{Item, ItemRef, Lent, Table, free, release_count};
+use crate::table::{Item, ItemRef, Lent, Runs, Table, free, release_count};
 use crate::take_back::take_back;
 
 /// Waits for a spawned closure's value. Dropping it lets the closure run on, unobserved; its value is
@@ -202,8 +202,7 @@ where
     }
 }
 
-// SAFETY: `repr(C)`; the header comes first, and is made in `make` only.
-unsafe impl<C, T> Item for Task<C, T>
+impl<C, T> Runs for Task<C, T>
 where
     C: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
@@ -217,7 +216,14 @@ where
             self.end(Ok(value));
         }
     }
+}
 
+// SAFETY: `repr(C)`; the header comes first, and is made in `make` only.
+unsafe impl<C, T> Item for Task<C, T>
+where
+    C: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
     fn cancelled(&self) {
         // The closure is dropped before the handle is woken; a destructor's panic is the task's.
         // SAFETY: as in `run`, for who has claimed the item.

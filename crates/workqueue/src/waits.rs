@@ -85,7 +85,7 @@ pub(crate) fn for_item(item: &Header, what: &'static str) {
     let location = Location::caller();
     current::with(|running| {
         let Some(running) = running else { return };
-        if std::ptr::eq(running.item().header(), item) {
+        if running.is(item) {
             report(running, what, location, "waits for itself");
         }
     });

@@ -1,6 +1,5 @@
 //! The reusable work item.
 
-use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
 
@@ -8,10 +7,9 @@ use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 
 use crate::claim::Claimed;
-use crate::error::panic_message;
 use crate::flushers::Flushers;
 use crate::item::{Header, Queued};
-use crate::table::{Item, ItemRef, Lent, Table};
+use crate::table::{Item, ItemRef, Lent, Runs, Table};
 use crate::take_back::take_back;
 use crate::timekeeper::delayed::Armed;
 use crate::waits;
@@ -265,24 +263,18 @@ impl WorkItem {
     }
 }
 
-// SAFETY: `repr(C)`, and so is its first field, whose first field is the header, which is made in
-// `Work::new` only.
-unsafe impl<C: Fn() + Send + Sync> Item for Whole<C> {
+impl<C: Fn() + Send + Sync> Runs for Whole<C> {
     fn run(&self) {
         (self.function)();
     }
+}
 
+// SAFETY: `repr(C)`, and so is its first field, whose first field is the header, which is made in
+// `Work::new` only.
+unsafe impl<C: Fn() + Send + Sync> Item for Whole<C> {
     fn unshelve(&self) -> Option<Queued> {
         let armed = self.item.timer.lock().take();
         armed?.disarm()
-    }
-
-    fn panicked(&self, payload: Box<dyn Any + Send>) {
-        tracing::error!(
-            item = self.item.header.name(),
-            message = panic_message(payload.as_ref()),
-            "a work item panicked"
-        );
     }
 
     fn flushers(&self) -> Option<&Flushers> {

@@ -145,15 +145,6 @@ impl WorkState {
         WorkState { word: AtomicU64::new(PENDING | SEQ_ONE) }
     }
 
-    /// What an item that is alone is made for was taken out of it, which it says by `RUNNING`.
-    #[inline]
-    pub(crate) fn take_alone(&self) {
-        // Relaxed, and no read-modify-write: the caller has the item alone.
-        let now = self.word.load(Ordering::Relaxed);
-        debug_assert!(now & (ALONE | RUNNING) == ALONE);
-        self.word.store(now | RUNNING, Ordering::Relaxed);
-    }
-
     #[inline]
     pub(crate) fn snapshot(&self) -> Snapshot {
         Snapshot(self.word.load(Ordering::Acquire))
@@ -236,15 +227,11 @@ impl WorkState {
     }
 
     /// As [`finish`](WorkState::finish), where there is nothing to it: nobody waits or looks, nothing was
-    /// handed over, nothing moves. Whether it was the last instance of an item that nobody has. An item
-    /// that is alone stays as it is.
+    /// handed over, nothing moves. Whether it was the last instance of an item that nobody has.
     #[inline]
     pub(crate) fn finish_quickly(&self) -> Option<bool> {
-        // Relaxed: the change acquires; and what is alone is the caller's alone.
+        // Relaxed: the change acquires.
         let now = self.word.load(Ordering::Relaxed);
-        if now & ALONE != 0 {
-            return Some(true);
-        }
         if now & (FLUSHERS | FRESH | LOOKERS | AGAIN) != 0 {
             return None;
         }

@@ -177,3 +177,30 @@ fn a_subscriber_that_panics_where_a_timer_s_item_is_refused_doesn_t_get_at_who_f
     });
     assert!(events.load(Ordering::SeqCst) > 0, "the refusal is reported");
 }
+
+#[test]
+fn a_closure_without_a_handle_is_dropped_once_whenever_a_subscriber_panics() {
+    struct Counted(Arc<AtomicUsize>);
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            assert!(
+                !std::thread::panicking(),
+                "on purpose, in the middle of the subscriber's panic"
+            );
+        }
+    }
+    for (panics, runs) in [(PanicsAt::Enter, 0), (PanicsAt::Exit, 1)] {
+        let (ran, drops) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let queue = queue_with(panics);
+        let (its, counted) = (Arc::clone(&ran), Counted(Arc::clone(&drops)));
+        let taken = queue.execute(move || {
+            its.fetch_add(1, Ordering::SeqCst);
+            drop(counted);
+        });
+        assert!(taken.is_ok());
+        queue.flush();
+        assert_eq!((ran.load(Ordering::SeqCst), drops.load(Ordering::SeqCst)), (runs, 1));
+        assert_eq!(Arc::strong_count(&drops), 1);
+    }
+}
