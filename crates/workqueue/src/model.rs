@@ -165,6 +165,35 @@ impl<F: FencePolicy> ModelWorker<F> {
         self.work(done, true);
     }
 
+    /// The same, but searches before it goes idle: it looks whether there is work once.
+    pub fn search_until(&self, done: impl Fn() -> bool) {
+        while !done() {
+            if self.group.works(&self.worker) {
+                continue;
+            }
+            let searches = self.group.begin_search(&self.worker);
+            if searches && self.group.pools[self.worker.pool].has_waiting() {
+                continue;
+            }
+            match self.group.go_idle(&self.worker) {
+                Step::Again => {}
+                Step::Park { .. } => {
+                    self.worker.park(None);
+                }
+                Step::Exit => return,
+            }
+        }
+    }
+
+    /// A broken one: it sleeps as the searcher.
+    pub fn search_asleep(&self, done: impl Fn() -> bool) {
+        while !done() {
+            if !self.group.works(&self.worker) && self.group.begin_search(&self.worker) {
+                self.worker.park(None);
+            }
+        }
+    }
+
     fn work(&self, done: impl Fn() -> bool, spins: bool) {
         while !done() {
             match self.group.step(&self.worker) {

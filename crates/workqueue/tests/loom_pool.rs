@@ -54,6 +54,89 @@ fn loom_pool_no_push_is_left_to_a_worker_that_spins_before_it_sleeps() {
     });
 }
 
+/// One worker, which searches before it sleeps; two pushes, which leave it alone meanwhile.
+fn push_against_search<F: FencePolicy>() {
+    bounded(2).check(|| {
+        let pools = PoolModel::<F>::new(1, 1);
+        let count = Arc::new(AtomicUsize::new(0));
+        let worker = pools.enlist(0);
+        let done = Arc::clone(&count);
+        let until = move || done.load(Ordering::Relaxed) == 2;
+        let thread = thread::spawn(move || worker.search_until(until));
+        for _ in 0..2 {
+            assert!(pools.push(0, &counting(&count)));
+        }
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_pool_no_push_is_left_to_a_search_that_ends() {
+    push_against_search::<FullFence>();
+}
+
+#[test]
+fn loom_pool_without_the_fences_a_push_is_left_to_a_search_that_ends() {
+    let said = must_fail(
+        "loom_pool_without_the_fences_a_push_is_left_to_a_search_that_ends",
+        push_against_search::<NoFence>,
+    );
+    assert!(said.is_empty() || said.contains("deadlock"), "{said}");
+}
+
+#[test]
+fn loom_pool_who_sleeps_as_the_searcher_is_not_woken() {
+    let said = must_fail("loom_pool_who_sleeps_as_the_searcher_is_not_woken", || {
+        bounded(2).check(|| {
+            let pools = PoolModel::<FullFence>::new(1, 1);
+            let count = Arc::new(AtomicUsize::new(0));
+            let worker = pools.enlist(0);
+            let done = Arc::clone(&count);
+            let until = move || done.load(Ordering::Relaxed) == 1;
+            let thread = thread::spawn(move || worker.search_asleep(until));
+            assert!(pools.push(0, &counting(&count)));
+            thread.join().unwrap();
+        });
+    });
+    assert!(said.is_empty() || said.contains("deadlock"), "{said}");
+}
+
+/// Two workers that search before they sleep, of one pool or of two; the first item waits for the
+/// second.
+fn search_while_the_first_waits(new: fn() -> PoolModel<FullFence>, pools: [usize; 2]) {
+    bounded(2).check(move || {
+        let model = new();
+        let second_ran = Arc::new(Completion::new());
+        let (waits, rings) = (Arc::clone(&second_ran), Arc::clone(&second_ran));
+        let first = Work::new(move || waits.wait());
+        let second = Work::new(move || rings.complete());
+        let threads = pools.map(|pool| {
+            let worker = model.enlist(pool);
+            let over = Arc::clone(&second_ran);
+            thread::spawn(move || worker.search_until(|| over.is_complete()))
+        });
+        model.push(0, &first);
+        model.push(0, &second);
+        second_ran.wait();
+        for pool in pools {
+            model.push(pool, &Work::new(|| ()));
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn loom_pool_a_search_that_found_something_wakes_the_next_worker() {
+    search_while_the_first_waits(|| PoolModel::new(1, 2), [0, 0]);
+}
+
+#[test]
+fn loom_pool_a_search_that_ends_looks_at_saturated_pods() {
+    search_while_the_first_waits(|| PoolModel::new(2, 1), [0, 1]);
+}
+
 #[test]
 fn loom_pool_no_push_is_left_to_a_sleeping_worker() {
     push_against_park::<FullFence>();

@@ -228,11 +228,18 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// One bounded step of a worker: take something and run it, or go idle.
+    #[cfg(any(test, loom))]
     pub(crate) fn step(self: &Arc<Self>, me: &Arc<Worker>) -> Step {
+        if self.works(me) { Step::Again } else { self.go_idle(me) }
+    }
+
+    /// One bounded step of a worker that takes something and runs it; false where there is nothing for
+    /// it: it may search for a while longer, and goes idle.
+    pub(crate) fn works(self: &Arc<Self>, me: &Arc<Worker>) -> bool {
         let pool = &self.pools[me.pool];
         // Gate.
         if (pool.reading().crowded() || me.has_item_excuses()) && !self.may_take(me) {
-            return self.go_idle(me);
+            return false;
         }
         // Takes and starts an item: of the own pod, or, where work may leave its pod, of a saturated
         // one. In one place, so that it isn't copied. Touches neither the pool's lock nor a line that
@@ -242,20 +249,20 @@ impl<F: FencePolicy> Group<F> {
             let ran = self.run(me, running);
             me.ran.count(ran, 0);
             me.goes_on();
-            return Step::Again;
+            return true;
         }
         if let Some(running) = self.rob_others(me) {
             self.took(me, &running);
             running.overflowed();
             let ran = self.run(me, running);
             me.ran.count(ran, 1);
-            return Step::Again;
+            return true;
         }
         if me.pauses() {
             thread::yield_now();
-            return Step::Again;
+            return true;
         }
-        self.go_idle(me)
+        false
     }
 
     /// The slow way through the gate: the last item of `me` was excused, or there are more workers
@@ -319,8 +326,29 @@ impl<F: FencePolicy> Group<F> {
         self.soft && self.pools[index].spec.near.iter().any(|&other| self.needs_help(other))
     }
 
+    /// Search: nothing to take, and it will look out for a while. It is the searcher, so that pushes leave
+    /// the pool's lock alone and nobody is woken; false where another is, or it isn't to take anything.
+    pub(crate) fn begin_search(&self, me: &Worker) -> bool {
+        let mut inner = self.pools[me.pool].inner.lock();
+        me.item_is_over(&mut inner.counts);
+        if inner.closing || inner.counts.searching && !me.is_searching() || !inner.counts.may_take()
+        {
+            return false;
+        }
+        if me.begin_searching(&mut inner.counts) {
+            self.publish(me.pool, &inner);
+        }
+        true
+    }
+
+    /// Whether the searcher has something to look at, here or in another pod (a moment ago).
+    pub(super) fn calls_searcher(&self, index: usize) -> bool {
+        let reading = self.pools[index].reading();
+        reading.closed() || reading.crowded() || self.others_need_help(index)
+    }
+
     /// Nothing to take: onto the idle list, or out.
-    fn go_idle(self: &Arc<Self>, me: &Arc<Worker>) -> Step {
+    pub(crate) fn go_idle(self: &Arc<Self>, me: &Arc<Worker>) -> Step {
         let pool = &self.pools[me.pool];
         let mut inner = pool.inner.lock();
         // The timekeeper may just have excused it, for an item that was over.

@@ -1,12 +1,16 @@
-//! What a worker does between "found nothing" and its sleep: it may spin first.
+//! What a worker does between "found nothing" and its sleep: it may look out for work first.
 //!
-//! It is on the idle list by then, as one that is parked: who wakes it leaves the token of its parker,
-//! and makes a system call only where it sleeps. So this is no part of the pool's protocol.
+//! Best as the pool's searcher (Search in `README.md`), so that what is queued is taken from where it
+//! was pushed. Else on the idle list, as one that is parked: who wakes it leaves the token of its
+//! parker, and makes a system call only where it sleeps; that is no part of the pool's protocol.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use corewise_sync::fence::FencePolicy;
 use corewise_sync::{hint, thread, time};
 
+use super::group::{Group, Step};
 use super::worker::Worker;
 use crate::cpu::current_cpu;
 use crate::idle::Idle;
@@ -19,6 +23,8 @@ const FIRST_LOOKS: u32 = 32;
 const LOOKS: u32 = 256;
 /// A yield that took longer has let another thread run: the CPU isn't free.
 const ALONE: Duration = Duration::from_micros(6);
+/// Of so many runs that a search has found, one is timed: a clock costs as much as a small item.
+const SAMPLE: u32 = 16;
 
 /// How a worker idles, and what it has learnt.
 pub(super) struct Idler {
@@ -27,8 +33,14 @@ pub(super) struct Idler {
     shares: Shares,
     /// It made way, and so much later it had work.
     made_way: Option<Duration>,
-    /// When it was given work last.
+    /// When it was given work last, where that is known.
     since: Option<Instant>,
+    /// Its last run was short, of which that is known.
+    quick: bool,
+    /// It has searched in vain since then.
+    searched: Option<Instant>,
+    /// How often it has found something while it searched.
+    found: u32,
     /// No other thread wanted its CPU when it yielded last.
     alone: bool,
 }
@@ -43,8 +55,38 @@ impl Idler {
             shares: Shares::NEW,
             made_way: None,
             since: None,
+            quick: false,
+            searched: None,
+            found: 0,
             alone: true,
         }
+    }
+
+    /// The worker has found nothing: searches for a while where that pays and nobody else does, and goes
+    /// idle.
+    pub(super) fn rest<F: FencePolicy>(
+        &mut self,
+        worker: &Arc<Worker>,
+        group: &Arc<Group<F>>,
+    ) -> Step {
+        let budget = self.habit.budget(self.idle);
+        if budget.is_zero() {
+            return group.go_idle(worker);
+        }
+        let began = time::now();
+        self.ran_until(began);
+        if self.quick && group.begin_search(worker) {
+            let pool = &group.pools[worker.pool];
+            let calls = || group.calls_searcher(worker.pool);
+            if self.spin(began, budget, || pool.has_waiting(), calls) {
+                self.habit.learn(IdleEnd::Spun);
+                self.found = self.found.wrapping_add(1);
+                self.since = self.found.is_multiple_of(SAMPLE).then(time::now);
+                return Step::Again;
+            }
+            self.searched = Some(began);
+        }
+        group.go_idle(worker)
     }
 
     /// Waits until the worker is woken; false where a surplus worker's time ran out first.
@@ -52,11 +94,14 @@ impl Idler {
         if self.idle == Idle::Sleep {
             return worker.park(limit);
         }
-        let began = time::now();
+        let (searched, began) = match self.searched.take() {
+            Some(began) => (true, began),
+            None => (false, time::now()),
+        };
         let budget = self.habit.budget(self.idle);
-        let spun = !budget.is_zero();
-        self.judge(began);
-        let makes_way = !spun && self.idle == Idle::Hybrid && self.shares.pays();
+        let spins = !budget.is_zero();
+        self.ran_until(began);
+        let makes_way = !spins && self.idle == Idle::Hybrid && self.shares.pays();
         if makes_way {
             thread::yield_now();
             if worker.try_park() {
@@ -67,10 +112,9 @@ impl Idler {
             }
             self.shares.learn(false);
         }
-        if spun {
-            let run = self.since.map_or(Duration::MAX, |since| began.duration_since(since));
-            worker.spins(is_quick(run));
-            let found = self.spin(worker, began, budget);
+        if spins && !searched {
+            worker.spins(self.quick);
+            let found = self.spin(began, budget, || worker.try_park(), || false);
             worker.spins(false);
             if found {
                 self.habit.learn(IdleEnd::Spun);
@@ -82,7 +126,7 @@ impl Idler {
         let ended = time::now();
         let from_here = current_cpu().is_some_and(|cpu| worker.was_woken_from(cpu));
         let for_so_long = ended.duration_since(began);
-        self.habit.learn(IdleEnd::Slept { for_so_long, spun, from_here });
+        self.habit.learn(IdleEnd::Slept { for_so_long, spun: spins, from_here });
         self.shares.slept(for_so_long, from_here);
         self.since = Some(ended);
         woken
@@ -90,20 +134,31 @@ impl Idler {
 }
 
 impl Idler {
-    /// What came of making way for who shares the CPU: either that brought much work, or it came soon.
-    fn judge(&mut self, began: Instant) {
-        if let (Some(waited), Some(since)) = (self.made_way.take(), self.since) {
-            self.shares.learn(made_way_well(waited, began.duration_since(since)));
+    /// What it was given is done. To make way for who shares the CPU was well where that brought much work,
+    /// or it came soon.
+    fn ran_until(&mut self, now: Instant) {
+        let Some(since) = self.since.take() else { return };
+        let run = now.duration_since(since);
+        self.quick = is_quick(run);
+        if let Some(waited) = self.made_way.take() {
+            self.shares.learn(made_way_well(waited, run));
         }
     }
 
-    /// Looks out for the token for so long; whether it came. Gives up where others want the CPU and
-    /// bring no work: it would only keep them from it, or be kept from it while work waits.
-    fn spin(&mut self, worker: &Worker, began: Instant, budget: Duration) -> bool {
+    /// Looks out for so long until there is `work`; whether there was. Gives up where others want the CPU
+    /// and bring no work: it would only keep them from it, or be kept from it while work waits. `calls`
+    /// is asked more seldom.
+    fn spin(
+        &mut self,
+        began: Instant,
+        budget: Duration,
+        work: impl Fn() -> bool,
+        calls: impl Fn() -> bool,
+    ) -> bool {
         let mut looks = FIRST_LOOKS;
         loop {
             for _ in 0..if self.alone { looks } else { 1 } {
-                if worker.try_park() {
+                if work() {
                     return true;
                 }
                 hint::spin_loop();
@@ -114,7 +169,7 @@ impl Idler {
             }
             thread::yield_now();
             self.alone = looked.elapsed() <= ALONE;
-            if worker.try_park() {
+            if work() || calls() {
                 return true;
             }
             if !self.alone {

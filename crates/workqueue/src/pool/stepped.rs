@@ -52,6 +52,43 @@ fn stepped_items_of_a_pod_start_in_the_order_they_were_queued() {
 }
 
 #[test]
+fn stepped_a_push_leaves_the_one_that_searches_alone_and_no_other_searches() {
+    let (group, log) = (group(1, 2), Log::default());
+    let workers: Vec<_> = (0..2).map(|_| group.enlist(0)).collect();
+    park(&group, &workers[0]);
+    assert!(!group.works(&workers[1]) && group.begin_search(&workers[1]));
+    push(&group, 0, &log, 0);
+    assert!(workers.iter().all(|worker| !worker.take_wake()));
+    assert!(group.works(&workers[1]), "it takes what was pushed");
+    assert!(group.begin_search(&workers[1]) && group.begin_search(&workers[1]), "still it");
+    push(&group, 0, &log, 1);
+    push(&group, 0, &log, 2);
+    assert!(group.works(&workers[1]));
+    assert!(workers[0].take_wake(), "there is more");
+    assert!(!group.begin_search(&workers[1]), "the other one is the searcher now");
+    assert!(group.works(&workers[0]));
+    park(&group, &workers[0]);
+    assert!(group.begin_search(&workers[1]));
+    park(&group, &workers[1]);
+    push(&group, 0, &log, 3);
+    assert!(workers[1].take_wake(), "a search has ended");
+    assert_eq!(log.lock().len(), 3);
+}
+
+#[test]
+fn stepped_a_searcher_is_called_where_the_pool_closes_or_another_pod_is_saturated() {
+    let (group, log) = (group(2, 1), Log::default());
+    let (_busy, searcher) = (group.enlist(0), group.enlist(1));
+    assert!(group.begin_search(&searcher) && !group.calls_searcher(1));
+    push(&group, 0, &log, 0);
+    assert!(group.calls_searcher(1) && group.works(&searcher));
+    assert!(group.begin_search(&searcher));
+    group.close();
+    assert!(group.calls_searcher(1) && !group.begin_search(&searcher));
+    assert_eq!(group.step(&searcher), Step::Exit);
+}
+
+#[test]
 fn stepped_one_push_wakes_one_worker_and_that_one_wakes_the_next() {
     let (group, log) = (group(1, 3), Log::default());
     let workers: Vec<_> = (0..3).map(|_| group.enlist(0)).collect();

@@ -175,6 +175,12 @@ impl Worker {
         turn
     }
 
+    /// Under the pool's lock, where nobody else is: it is the searcher. Whether it wasn't before.
+    pub(super) fn begin_searching(&self, counts: &mut Counts) -> bool {
+        counts.searching = true;
+        !self.searching.swap(true, Ordering::Relaxed)
+    }
+
     /// Under the pool's lock: it has found something, or gives up. Whether it was the searcher.
     pub(super) fn stop_searching(&self, counts: &mut Counts) -> bool {
         let searched = self.searching.swap(false, Ordering::Relaxed);
@@ -231,19 +237,18 @@ impl Worker {
 
     /// The loop of a worker's thread, until it leaves the pool.
     pub(crate) fn work<F: FencePolicy>(self: &Arc<Self>, group: &Arc<Group<F>>) {
-        let mut step = Step::Again;
         let mut idler = Idler::new(group.idle);
         loop {
-            step = match step {
-                Step::Again => group.step(self),
-                Step::Park { surplus } => {
-                    if idler.wait(self, surplus.then_some(group.idle_timeout)) {
-                        Step::Again
-                    } else {
-                        group.idle_timed_out(self)
-                    }
+            while group.works(self) {}
+            let mut step = idler.rest(self, group);
+            while let Step::Park { surplus } = step {
+                if idler.wait(self, surplus.then_some(group.idle_timeout)) {
+                    break;
                 }
-                Step::Exit => return,
+                step = group.idle_timed_out(self);
+            }
+            if step == Step::Exit {
+                return;
             }
         }
     }
