@@ -55,6 +55,11 @@ impl Worker {
         self.excuses.load(Ordering::Relaxed) & OF_THE_ITEM != 0
     }
 
+    /// Under the pool's lock: whether it sleeps in its item, for all that is known.
+    pub(super) fn is_asleep(&self) -> bool {
+        self.is_excused(Excuse::Region) || self.is_excused(Excuse::Asleep)
+    }
+
     /// Under the pool's lock: changes its excuses, and the counts with them.
     fn set_excuses(&self, counts: &mut Counts, change: impl FnOnce(u32) -> u32) {
         let old = self.excuses.load(Ordering::Relaxed);

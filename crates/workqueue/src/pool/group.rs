@@ -368,7 +368,7 @@ impl<F: FencePolicy> Group<F> {
         match self.settle(me.pool, &mut inner, false) {
             // Last in, first out: it is me. Work came between, here or in another pod; I am the
             // searcher.
-            Action::Wake(woken) => {
+            Action::Wake(woken, _) => {
                 debug_assert!(Arc::ptr_eq(&woken, me));
                 me.take_wake();
                 Step::Again
@@ -455,17 +455,17 @@ impl<F: FencePolicy> Group<F> {
         if pending && reading.saturated() { Action::NoRoom } else { Action::None }
     }
 
-    /// Names a searcher: an idle worker, best one that has this CPU alone, or one to be made. No fence and no re-check after: it
+    /// Names a searcher: an idle worker, or one to be made. No fence and no re-check after: it
     /// looks for itself, under the lock.
     pub(super) fn recruit(&self, index: usize, inner: &mut Inner) -> Action {
         inner.counts.searching = true;
         let here = current_cpu();
         let action = match inner.choose(here) {
-            Some(worker) => {
+            Some((worker, moves_to)) => {
                 inner.counts.idle -= 1;
                 worker.wake_up(here);
                 PoolStats::count(&self.pools[index].stats.wakeups, 1);
-                Action::Wake(worker)
+                Action::Wake(worker, moves_to)
             }
             None => {
                 inner.counts.total += 1;
@@ -480,7 +480,12 @@ impl<F: FencePolicy> Group<F> {
     pub(super) fn perform(self: &Arc<Self>, index: usize, action: Action) {
         match action {
             Action::None => {}
-            Action::Wake(worker) => worker.unpark(),
+            Action::Wake(worker, moves_to) => {
+                if let Some(cpu) = moves_to {
+                    self.pools[index].pins.move_in(&worker.own_cpu, cpu);
+                }
+                worker.unpark();
+            }
             Action::Make => self.make_worker(index),
             Action::NoRoom => self.no_room(index),
             Action::Refuse => self.refuse(index),

@@ -7,6 +7,7 @@
 //! Lock order: one pool's lock at a time; nothing is called back while it is held. `Group::follow`
 //! takes each pool's under its own.
 
+mod choice;
 mod ending;
 pub(crate) mod excuse;
 mod follow;
@@ -41,6 +42,7 @@ use corewise_topology::CpuSet;
 use crate::cpu::current_cpu;
 use crate::item::Running;
 use crate::policy::Counts;
+use choice::Candidate;
 use pins::{Pinning, Pins};
 pub(crate) use stats::PoolStats;
 use stripe::Stripes;
@@ -124,8 +126,8 @@ pub(super) struct Inner {
 #[must_use]
 pub(super) enum Action {
     None,
-    /// Unpark this worker: it is the searcher now.
-    Wake(Arc<Worker>),
+    /// Unpark this worker, once it has this CPU alone, if there is one: it is the searcher now.
+    Wake(Arc<Worker>, Option<u32>),
     /// Make a worker: it is counted already, and is the searcher.
     Make,
     /// The pod can't take its work: look for another pod, and have an eye on it.
@@ -232,22 +234,25 @@ impl<F: FencePolicy> Pool<F> {
 }
 
 impl Inner {
-    /// Takes an idle worker off the list: one that spins, and so is awake; the one that has this CPU
-    /// alone, where the caller's thread is; or else the one that parked last. Where the caller waits
-    /// for the item, its CPU goes to that worker: to wake another CPU would take longer than most
-    /// items, and the waiter's again after. Where the caller goes on, they share it for a while, as
-    /// the scheduler wants.
-    fn choose(&mut self, here: Option<u32>) -> Option<Arc<Worker>> {
+    /// Takes an idle worker off the list, and says which CPU it gets first, if any.
+    fn choose(&mut self, here: Option<u32>) -> Option<(Arc<Worker>, Option<u32>)> {
         if self.idle.last().is_some_and(|worker| here::is(worker)) {
             // It has gone onto the list just now.
-            return self.idle.pop();
+            return self.idle.pop().map(|worker| (worker, None));
         }
-        let awake = || self.idle.iter().rposition(|worker| worker.is_awake());
-        let at_home = |cpu| self.idle.iter().rposition(|worker| worker.own_cpu.is(cpu));
-        match awake().or_else(|| here.and_then(at_home)) {
-            Some(position) => Some(self.idle.remove(position)),
-            None => self.idle.pop(),
-        }
+        let candidate = |at: usize| {
+            let worker = &self.idle[at];
+            Candidate { awake: worker.is_awake(), own: worker.own_cpu.get() }
+        };
+        let choice = choice::choose(self.idle.len(), candidate, here, |cpu| self.is_away(cpu))?;
+        Some((self.idle.remove(choice.position), choice.moves_to))
+    }
+
+    /// Whether the worker that has a CPU alone sleeps in an item.
+    fn is_away(&self, cpu: u32) -> bool {
+        let counts = &self.counts;
+        counts.blocked + counts.intensive > 0
+            && self.workers.values().any(|m| m.worker.own_cpu.is(cpu) && m.worker.is_asleep())
     }
 
     /// The counts as the policy should see them.

@@ -8,6 +8,8 @@ use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_topology::{CpuSet, Tid, TopologyError, pin_thread};
 
+use crate::error::quietly;
+
 /// Where the threads of pools are pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pinning {
@@ -131,6 +133,17 @@ impl Pins {
         inner.pin_all()
     }
 
+    /// Move: this thread has that CPU alone now, and who had it may use all. Nothing where the CPU isn't
+    /// one of ours, or is nobody's alone.
+    pub(super) fn move_in(&self, own: &Arc<OwnCpu>, cpu: u32) {
+        let refused: Vec<Refused> = {
+            let mut inner = self.pins.lock();
+            inner.hand_over(own, cpu).iter().filter_map(|thread| inner.pin(thread)).collect()
+        };
+        // Who wakes a worker may have started an item, and has to go on.
+        refused.into_iter().for_each(|refused| quietly(|| refused.log()));
+    }
+
     /// Pins the threads again to what they were pinned to.
     pub(super) fn again(&self) {
         let refused = self.pins.lock().pin_all();
@@ -169,6 +182,27 @@ impl Inner {
             thread.clone()
         };
         without.zip(free).map(give).collect()
+    }
+
+    /// A CPU gets another owner. The threads that are to be pinned.
+    fn hand_over(&mut self, to: &Arc<OwnCpu>, cpu: u32) -> Vec<Thread> {
+        let heir = self.threads.iter().find(|thread| Arc::ptr_eq(&thread.own, to));
+        let Some(heir) = heir.filter(|_| self.alone && self.cpus.contains(cpu)).cloned() else {
+            return Vec::new();
+        };
+        let owner = self.threads.iter().find(|thread| thread.own.is(cpu)).cloned();
+        heir.own.set(Some(cpu));
+        let mut changed = vec![heir];
+        if let Some(owner) = owner.filter(|owner| !Arc::ptr_eq(&owner.own, to)) {
+            owner.own.set(None);
+            changed.push(owner);
+        }
+        // The heir may have had another, and the owner may get that.
+        for thread in self.hand_out() {
+            changed.retain(|other| !Arc::ptr_eq(&other.own, &thread.own));
+            changed.push(thread);
+        }
+        changed
     }
 
     fn pin_all(&self) -> Vec<Refused> {
@@ -254,6 +288,23 @@ mod tests {
         inner.threads.remove(0);
         inner.hand_out();
         assert_eq!(own(&threads[1..]), [Some(5), Some(4)], "one leaves, another gets its CPU");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "it doesn't know the system call")]
+    fn who_moves_in_has_the_cpu_alone_and_the_owner_gets_what_is_free() {
+        let (pins, threads) = on("4-5", 3);
+        let mut inner = pins.pins.lock();
+        assert_eq!(inner.hand_over(&threads[2], 4).len(), 2);
+        assert_eq!(own(&threads), [None, Some(5), Some(4)]);
+        assert_eq!(inner.hand_over(&threads[1], 4).len(), 3);
+        assert_eq!(own(&threads), [Some(5), Some(4), None], "the first one without gets it");
+        assert_eq!(inner.hand_over(&threads[1], 4).len(), 1, "it has it already");
+        assert_eq!(inner.hand_over(&threads[2], 9).len(), 0, "none of ours");
+        assert_eq!(inner.hand_over(&Arc::new(OwnCpu::none()), 4).len(), 0, "it has left");
+        inner.alone = false;
+        assert_eq!(inner.hand_over(&threads[2], 4).len(), 0, "nobody's alone");
+        assert_eq!(own(&threads), [Some(5), Some(4), None]);
     }
 
     #[test]
