@@ -15,6 +15,7 @@ use crate::flushers;
 use crate::item::{Header, Job, Queued, Running};
 use crate::table::{ItemRef, Lent};
 use crate::ticket::Ticket;
+use crate::work::Aside;
 use crate::work_state::Snapshot;
 
 /// Where a pending instance lies. Changed only by who holds it, or under the lock of the container
@@ -32,7 +33,7 @@ pub(crate) enum Place {
     Listed = 2,
     /// Held back by its queue's limiter.
     Held = 3,
-    /// Its timer runs; [`Item::unshelve`](crate::table::Item::unshelve) knows where.
+    /// Its timer runs; [`Aside::unshelve`] knows where.
     Timer = 4,
 }
 
@@ -143,7 +144,7 @@ impl Lent<'_> {
                 Place::Held => {
                     claimed.job().ticket.as_ref().and_then(|ticket| ticket.link.release(self))
                 }
-                Place::Timer => self.unshelve(),
+                Place::Timer => self.aside().and_then(Aside::unshelve),
             };
             match found {
                 // The handle is given up: the claim stands for the instance.

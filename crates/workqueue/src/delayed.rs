@@ -145,7 +145,7 @@ impl Work {
         let now = header.state.snapshot();
         let mut armed = None;
         if now.pending() && header.place(now.seq()) == claim::Place::Timer {
-            armed = self.item().timer.lock().take();
+            armed = self.aside().timer.lock().take();
         }
         let armed = armed.map(|armed| armed.fire()).is_some();
         // It may have run before the flush looked: it was waited for all the same.

@@ -12,16 +12,21 @@ use crate::work_state::{Seq, Snapshot, WorkState};
 #[derive(Default)]
 pub(crate) struct Flushers {
     /// L: is the lock; guards those who wait, each for the instance of its number. Never taken by who
-    /// has given up what keeps the item alive.
-    waiting: Mutex<Vec<(Seq, Arc<Completion>)>>,
+    /// has given up what keeps the item alive. In a box, since most items have none: so they are small.
+    waiting: Mutex<Option<Box<Waiting>>>,
 }
+
+/// Those who wait, each for the instance of its number.
+#[derive(Default)]
+struct Waiting(Vec<(Seq, Arc<Completion>)>);
 
 impl Flushers {
     /// Waits until the instance queued last has finished; true where there was one to wait for.
     #[track_caller]
     pub(crate) fn flush(&self, state: &WorkState) -> bool {
         let event = {
-            let mut waiting = self.waiting.lock();
+            let mut lock = self.waiting.lock();
+            let waiting = &mut lock.get_or_insert_default().0;
             // Announce. Under the lock: an instance whose end comes after the announcement sees it,
             // and takes this lock before it ends.
             let now = state.announce_flusher();
@@ -50,7 +55,8 @@ impl Flushers {
         outlasts: bool,
         ended: &mut Vec<Arc<Completion>>,
     ) -> Snapshot {
-        let mut waiting = self.waiting.lock();
+        let mut lock = self.waiting.lock();
+        let waiting = &mut lock.get_or_insert_default().0;
         let now = state.flushers_seen();
         let stays = |target| outlasts && now.pending() && target == now.seq();
         let over = waiting.extract_if(.., |(target, _)| !stays(*target));
@@ -61,7 +67,7 @@ impl Flushers {
     /// How many wait.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn len(&self) -> usize {
-        self.waiting.lock().len()
+        self.waiting.lock().as_ref().map_or(0, |waiting| waiting.0.len())
     }
 }
 

@@ -18,7 +18,7 @@ use crate::pool::group::Group;
 use crate::pool::publication::{Label, Publication};
 use crate::table::{Hold, ItemRef, Table, log_panic};
 use crate::ticket::{MaybeTicket, Ticket};
-use crate::work_state::{Finished, Seq, WorkState};
+use crate::work_state::{Finished, Seq, Snapshot, WorkState};
 use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::cell::UnsafeCell;
@@ -566,12 +566,18 @@ impl ItemRef {
             state.outwait_lookers();
             let mut now = state.snapshot();
             if now.has_flushers() {
-                now = self.flushers().collect(state, true, &mut ended);
+                now = self.collect(true, &mut ended);
             }
             if let Some(finished) = state.finish(now, stays) {
                 return (finished, ended);
             }
         }
+    }
+
+    /// Collect, where the word says that somebody waits.
+    fn collect(&self, outlasts: bool, ended: &mut Vec<Arc<Completion>>) -> Snapshot {
+        let aside = self.lent().aside().expect("who waits has found it");
+        aside.flushers.collect(&self.header().state, outlasts, ended)
     }
 
     /// Cancel: the claimed instance is over. Whether nobody has the item any more, and who is to be
@@ -583,7 +589,7 @@ impl ItemRef {
             state.outwait_lookers();
             let mut now = state.snapshot();
             if now.has_flushers() && !now.running() {
-                now = self.flushers().collect(state, false, &mut ended);
+                now = self.collect(false, &mut ended);
             }
             if let Some(last) = state.cancel(now) {
                 return (last, ended);
@@ -610,7 +616,7 @@ mod tests {
         let first = pend(&work).start().expect("nobody runs it");
         std::thread::scope(|scope| {
             let waiting = |n| {
-                while work.item().flushers.len() != n {
+                while work.aside().flushers.len() != n {
                     std::thread::yield_now();
                 }
             };
@@ -620,7 +626,7 @@ mod tests {
             flushes.push(scope.spawn(|| work.flush()));
             waiting(2);
             drop(second);
-            assert_eq!(work.item().flushers.len(), 2, "the first instance still runs");
+            assert_eq!(work.aside().flushers.len(), 2, "the first instance still runs");
             first.run(&Publication::new());
             assert!(flushes.into_iter().all(|flush| flush.join().unwrap()));
         });

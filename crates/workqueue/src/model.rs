@@ -297,7 +297,7 @@ pub fn look_and_leave(work: &Work) {
 
 /// Waits for an item, and runs it itself where it is still in its pool and `wanted`: [`Work::flush`].
 pub fn flush_or_run(work: &Work, wanted: bool) -> bool {
-    take_back_if(work.lent(), |_| wanted) || work.item().flush()
+    take_back_if(work.lent(), |_| wanted) || work.flush_only()
 }
 
 fn pend(work: &Work) -> Option<Queued> {

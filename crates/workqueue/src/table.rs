@@ -12,8 +12,8 @@ use std::sync::Arc;
 use tracing::Span;
 
 use crate::error::{panic_message, shielded};
-use crate::flushers::Flushers;
-use crate::item::{Header, Queued};
+use crate::item::Header;
+use crate::work::Aside;
 
 /// Something that a pool carries.
 ///
@@ -35,21 +35,21 @@ pub(crate) unsafe trait Item: Send + Sync {
     fn spawner(&self) -> Option<&Span> {
         None
     }
-    /// Takes the item off its timer, under the lock of whatever holds it there; `None` where it has
-    /// left already. Called by its claimant where its place is [`Place::Timer`](crate::claim::Place).
-    fn unshelve(&self) -> Option<Queued> {
-        None
-    }
-    /// Who waits for an instance of it, where somebody can.
-    fn flushers(&self) -> Option<&Flushers> {
-        None
-    }
 }
 
 /// An item that outlives its runs.
 pub(crate) trait Runs: Item {
     /// Runs the user's function; may panic.
     fn run(&self);
+}
+
+/// An item that can be queued again and again, flushed, and set on a timer.
+///
+/// # Safety
+/// An [`Aside`] is that many bytes from its beginning.
+pub(crate) unsafe trait Reusable: Runs {
+    /// Where the part is that its instances don't touch.
+    const ASIDE: usize;
 }
 
 /// An item that nobody but the pool ever has, and that is used up by its run.
@@ -72,12 +72,12 @@ pub(crate) struct Table {
     cancelled: unsafe fn(NonNull<Header>),
     panicked: unsafe fn(NonNull<Header>, Box<dyn Any + Send>),
     spawner: unsafe fn(NonNull<Header>) -> Option<NonNull<Span>>,
-    unshelve: unsafe fn(NonNull<Header>) -> Option<Queued>,
-    flushers: unsafe fn(NonNull<Header>) -> Option<NonNull<Flushers>>,
     /// Gives up one hold on the item: a count of its `Arc`, or all of it.
     pub(crate) release: unsafe fn(NonNull<Header>),
     /// Its state word keeps it: who ends the last instance frees it, if nobody has it any more.
     kept: bool,
+    /// See [`Reusable::ASIDE`]; 0 where there is none.
+    aside: usize,
     /// It is queued once, when it is made.
     pub(crate) once: bool,
     /// Its run uses it up.
@@ -96,10 +96,9 @@ impl<I: Item, C> Tables<I, C> {
             cancelled: cancelled::<I>,
             panicked: panicked::<I>,
             spawner: spawner::<I>,
-            unshelve: unshelve::<I>,
-            flushers: flushers::<I>,
             release: free::<I>,
             kept: true,
+            aside: 0,
             once: false,
             alone: false,
         }
@@ -112,6 +111,10 @@ impl<I: Runs, C> Tables<I, C> {
     const COUNTED: Table = Table { release: release_count::<I>, kept: false, ..Self::KEPT };
 }
 
+impl<I: Reusable, C> Tables<I, C> {
+    const REUSABLE: Table = Table { aside: I::ASIDE, ..Self::KEPT };
+}
+
 impl<I: Alone, C> Tables<I, C> {
     const ALONE: Table = Table { alone: true, ..Self::kept(use_up::<I>) };
 }
@@ -122,12 +125,13 @@ impl Table {
         &Tables::<I, C>::COUNTED
     }
 
-    /// Of items that live in a `Box`, and are kept by their state word.
-    pub(crate) fn kept<I: Runs, C>() -> &'static Table {
-        &Tables::<I, C>::KEPT
+    /// Of items that live in a `Box`, are kept by their state word, and can be queued again and again.
+    pub(crate) fn reusable<I: Reusable, C>() -> &'static Table {
+        &Tables::<I, C>::REUSABLE
     }
 
-    /// As `kept`, for items that are queued once, by who makes them.
+    /// Of items that live in a `Box`, are kept by their state word, and are queued once, by who makes
+    /// them.
     pub(crate) fn once<I: Runs, C>() -> &'static Table {
         &Tables::<I, C>::ONCE
     }
@@ -194,20 +198,6 @@ unsafe fn spawner<I: Item>(header: NonNull<Header>) -> Option<NonNull<Span>> {
     unsafe { item::<I>(header) }.spawner().map(NonNull::from)
 }
 
-/// # Safety
-/// As [`item`].
-unsafe fn unshelve<I: Item>(header: NonNull<Header>) -> Option<Queued> {
-    // SAFETY: as the caller says.
-    unsafe { item::<I>(header) }.unshelve()
-}
-
-/// # Safety
-/// As [`item`].
-unsafe fn flushers<I: Item>(header: NonNull<Header>) -> Option<NonNull<Flushers>> {
-    // SAFETY: as the caller says.
-    unsafe { item::<I>(header) }.flushers().map(NonNull::from)
-}
-
 /// Gives up a count of the `Arc` that the item lives in.
 ///
 /// # Safety
@@ -233,12 +223,12 @@ pub(crate) struct Lent<'a> {
     hold: PhantomData<&'a Header>,
 }
 
-impl Lent<'_> {
+impl<'a> Lent<'a> {
     /// # Safety
     /// It is the header of an item, by a pointer to the whole item, as its hold was made of. Somebody
     /// has a hold for as long as this lives.
     #[inline]
-    pub(crate) unsafe fn new<'a>(item: NonNull<Header>) -> Lent<'a> {
+    pub(crate) unsafe fn new(item: NonNull<Header>) -> Lent<'a> {
         Lent { item, hold: PhantomData }
     }
 
@@ -248,10 +238,13 @@ impl Lent<'_> {
         self.item
     }
 
-    /// See [`Item::unshelve`].
-    pub(crate) fn unshelve(self) -> Option<Queued> {
-        // SAFETY: the item is alive, and of its table's type; the pointer is one to all of it.
-        unsafe { (self.table.unshelve)(self.item) }
+    /// What its instances don't touch, of one that is [`Reusable`].
+    #[inline]
+    pub(crate) fn aside(self) -> Option<&'a Aside> {
+        let offset = self.table.aside;
+        // SAFETY: the item is of its table's type, which says where that part lies; the pointer is one
+        // to all of the item, which the hold keeps.
+        (offset != 0).then(|| unsafe { self.item.byte_add(offset).cast::<Aside>().as_ref() })
     }
 }
 
@@ -370,10 +363,9 @@ impl ItemRef {
         unsafe { (self.table().spawner)(self.0).map(|span| span.as_ref()) }
     }
 
-    /// Only of an item whose word says that somebody waits.
-    pub(crate) fn flushers(&self) -> &Flushers {
-        // SAFETY: as in `spawner`.
-        let flushers = unsafe { (self.table().flushers)(self.0).map(|flushers| flushers.as_ref()) };
-        flushers.expect("who waits has found them")
+    /// The item, for as long as it is held.
+    pub(crate) fn lent(&self) -> Lent<'_> {
+        // SAFETY: the hold keeps the item; the pointer is one to all of it.
+        unsafe { Lent::new(self.0) }
     }
 }

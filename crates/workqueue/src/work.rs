@@ -1,6 +1,7 @@
 //! The reusable work item.
 
 use std::fmt;
+use std::mem;
 use std::ptr::NonNull;
 
 use corewise_sync::Mutex;
@@ -9,7 +10,7 @@ use corewise_sync::atomic::{AtomicUsize, Ordering};
 use crate::claim::Claimed;
 use crate::flushers::Flushers;
 use crate::item::{Header, Queued};
-use crate::table::{Item, ItemRef, Lent, Runs, Table};
+use crate::table::{Item, ItemRef, Lent, Reusable, Runs, Table};
 use crate::take_back::take_back;
 use crate::timekeeper::delayed::Armed;
 use crate::waits;
@@ -36,8 +37,8 @@ use crate::waits;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Work {
-    /// The first part of a [`Whole`], by a pointer to all of it.
-    item: NonNull<WorkItem>,
+    /// The header of a [`Whole`], by a pointer to all of it.
+    item: NonNull<Header>,
 }
 
 // As for `Workqueue`.
@@ -49,10 +50,8 @@ unsafe impl Send for Work {}
 // SAFETY: as above.
 unsafe impl Sync for Work {}
 
-/// What is the same of all reusable items.
-#[repr(C)]
-pub(crate) struct WorkItem {
-    header: Header,
+/// What an instance doesn't touch: of its handles, and of those who wait for it.
+pub(crate) struct Aside {
     /// A: how many handles there are. While it is queued or runs the item is kept by its state word, and
     /// no handle is counted for that.
     handles: AtomicUsize,
@@ -62,17 +61,20 @@ pub(crate) struct WorkItem {
     pub(crate) timer: Mutex<Option<Armed>>,
 }
 
-#[repr(C)]
+/// A line, so that what an instance touches of a small item lies on one: its header, and a function
+/// that is a pointer. On x86-64 and aarch64.
+#[repr(C, align(64))]
 struct Whole<C> {
-    item: WorkItem,
+    header: Header,
     function: C,
+    aside: Aside,
 }
 
 impl Clone for Work {
     #[inline]
     fn clone(&self) -> Self {
         // Relaxed, as in `Arc`: the caller has a handle, so nothing depends on the order.
-        let handles = self.item().handles.fetch_add(1, Ordering::Relaxed);
+        let handles = self.aside().handles.fetch_add(1, Ordering::Relaxed);
         // So many handles were forgotten that the count is about to wrap: as `Arc`, no way out.
         if handles > isize::MAX as usize {
             std::process::abort();
@@ -85,7 +87,7 @@ impl Drop for Work {
     #[inline]
     fn drop(&mut self) {
         // AcqRel: what was done by each handle comes before Orphan.
-        if self.item().handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.aside().handles.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.last_handle_is_gone();
         }
     }
@@ -98,13 +100,13 @@ impl Work {
     /// best inside [`blocking`](corewise_sync::context::blocking). If it panics, the panic is
     /// logged and the item, its worker and its queue go on.
     pub fn new<C: Fn() + Send + Sync + 'static>(function: C) -> Work {
-        let item = WorkItem {
-            header: Header::new(Table::kept::<Whole<C>, C>()),
+        let aside = Aside {
             handles: AtomicUsize::new(1),
             flushers: Flushers::default(),
             timer: Mutex::new(None),
         };
-        Work { item: NonNull::from(Box::leak(Box::new(Whole { item, function }))).cast() }
+        let header = Header::new(Table::reusable::<Whole<C>, C>());
+        Work { item: NonNull::from(Box::leak(Box::new(Whole { header, function, aside }))).cast() }
     }
 
     /// Orphan.
@@ -113,19 +115,19 @@ impl Work {
         let table = self.header().table;
         if self.header().state.orphan() {
             // SAFETY: it was leaked in `new`; there is no handle and no instance, nor will there be.
-            unsafe { (table.release)(self.item.cast()) };
+            unsafe { (table.release)(self.item) };
         }
     }
 
     #[inline]
-    pub(crate) fn item(&self) -> &WorkItem {
+    pub(crate) fn header(&self) -> &Header {
         // SAFETY: a handle keeps the item.
         unsafe { self.item.as_ref() }
     }
 
     #[inline]
-    pub(crate) fn header(&self) -> &Header {
-        &self.item().header
+    pub(crate) fn aside(&self) -> &Aside {
+        self.lent().aside().expect("it is reusable")
     }
 
     /// Whether it is queued and has not started (a moment ago). It may be running as well.
@@ -147,13 +149,13 @@ impl Work {
     #[track_caller]
     pub fn flush(&self) -> bool {
         waits::for_item(self.header(), "Work::flush");
-        take_back(self.lent()) || self.item().flush()
+        take_back(self.lent()) || self.flush_only()
     }
 
     /// The item, for who claims an instance of it.
     pub(crate) fn lent(&self) -> Lent<'_> {
         // SAFETY: a handle keeps the item; the pointer is one to all of it.
-        unsafe { Lent::new(self.item.cast()) }
+        unsafe { Lent::new(self.item) }
     }
 
     /// The queue's hold on the item, once the caller has made it pending.
@@ -161,13 +163,13 @@ impl Work {
     pub(crate) fn hold(&self) -> ItemRef {
         debug_assert!(self.header().state.snapshot().pending());
         // SAFETY: the caller has made it pending, and queues it.
-        unsafe { ItemRef::kept(self.item.cast()) }
+        unsafe { ItemRef::kept(self.item) }
     }
 
     #[track_caller]
     fn wait(&self, what: &'static str) -> bool {
         waits::for_item(self.header(), what);
-        self.item().flush()
+        self.flush_only()
     }
 }
 
@@ -255,11 +257,20 @@ impl fmt::Debug for Work {
     }
 }
 
-impl WorkItem {
+impl Aside {
+    /// Takes the item off its timer, under the lock of whatever holds it there; `None` where it has
+    /// left already. Called by its claimant where its place is [`Place::Timer`](crate::claim::Place).
+    pub(crate) fn unshelve(&self) -> Option<Queued> {
+        let armed = self.timer.lock().take();
+        armed?.disarm()
+    }
+}
+
+impl Work {
     /// As [`Work::flush`], without a try to run it.
     #[track_caller]
-    pub(crate) fn flush(&self) -> bool {
-        self.flushers.flush(&self.header.state)
+    pub(crate) fn flush_only(&self) -> bool {
+        self.aside().flushers.flush(&self.header().state)
     }
 }
 
@@ -269,15 +280,29 @@ impl<C: Fn() + Send + Sync> Runs for Whole<C> {
     }
 }
 
-// SAFETY: `repr(C)`, and so is its first field, whose first field is the header, which is made in
-// `Work::new` only.
-unsafe impl<C: Fn() + Send + Sync> Item for Whole<C> {
-    fn unshelve(&self) -> Option<Queued> {
-        let armed = self.item.timer.lock().take();
-        armed?.disarm()
-    }
+// SAFETY: that is where it is.
+unsafe impl<C: Fn() + Send + Sync> Reusable for Whole<C> {
+    const ASIDE: usize = mem::offset_of!(Self, aside);
+}
 
-    fn flushers(&self) -> Option<&Flushers> {
-        Some(&self.item.flushers)
+// SAFETY: `repr(C)`; the header comes first, and is made in `Work::new` only.
+unsafe impl<C: Fn() + Send + Sync> Item for Whole<C> {}
+
+#[cfg(all(test, not(any(loom, shuttle)), target_pointer_width = "64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_item_whose_function_is_two_words_takes_two_lines_and_runs_on_the_first() {
+        fn size<C>(_: &C) -> (usize, usize) {
+            (size_of::<Whole<C>>(), mem::offset_of!(Whole<C>, function))
+        }
+        let (one, other) = (Box::new(1_u64), Box::new(2_u64));
+        let function = move || assert!(one < other);
+        assert_eq!(size_of_val(&function), 16);
+        let (size, offset) = size(&function);
+        assert!(size <= 128 && offset <= 56, "{size} bytes, the function at {offset}");
+        let work = Work::new(function);
+        assert_eq!(work.item.as_ptr() as usize % 64, 0);
     }
 }

@@ -112,7 +112,7 @@ impl Timekeeper {
             let deadline = self.now().saturating_add(after);
             let first = state.timers.first().is_none_or(|first| deadline < first);
             let handle = state.timers.insert(deadline, delayed);
-            *work.item().timer.lock() = Some(Armed { keeper: Arc::downgrade(self), handle });
+            *work.aside().timer.lock() = Some(Armed { keeper: Arc::downgrade(self), handle });
             work.header().set_place(Place::Timer);
             first
         };
