@@ -70,29 +70,13 @@ per_thread! {
 }
 
 impl Covers {
-    /// Calls `push`, during which `what` stays, whoever gives it up. What the caller keeps it by until
-    /// then has to last until `push` hands that over.
-    #[inline]
-    pub(crate) fn during<T, R>(
-        self: &Arc<Self>,
-        what: &ManuallyDrop<Arc<T>>,
-        push: impl FnOnce(&Arc<T>) -> R,
-    ) -> R {
+    /// The calling thread's cell.
+    #[inline(always)]
+    pub(crate) fn mine(self: &Arc<Self>) -> Mine {
         let known = KNOWN.try_with(Cell::get).unwrap_or(NOBODY);
         let cover =
             if ptr::eq(known.covers, Arc::as_ptr(self)) { known.cover } else { self.find() };
-        // SAFETY: null, or the thread's own, which is there until the thread ends.
-        let free = unsafe { cover.as_ref() }.filter(|c| c.what.load(Ordering::Relaxed).is_null());
-        let Some(cover) = free else {
-            // The thread ends, or is in a push already, which has come to a spawn handler.
-            let counted = Arc::clone(what);
-            return push(&counted);
-        };
-        // Cover. Release, as where it ends: who finds this in the cell, and not the null before, sees by
-        // it that the thread's last push is over.
-        cover.what.store(Arc::as_ptr(what).cast_mut().cast(), Ordering::Release);
-        let _until = Until(cover);
-        push(what)
+        Mine(cover)
     }
 
     /// The thread's cell, after a look whether it is on the list; null where the thread ends.
@@ -136,11 +120,47 @@ impl Covers {
     }
 }
 
-/// Ends the cover of its thread.
-struct Until<'a>(&'a Cover);
+/// The cell of the thread that has this; null where the thread ends.
+#[derive(Clone, Copy)]
+pub(crate) struct Mine(*const Cover);
 
-impl Drop for Until<'_> {
-    #[inline]
+impl Mine {
+    /// Calls `push`, during which `what` stays, whoever gives it up. What the caller keeps it by until
+    /// then has to last until `push` hands that over.
+    #[inline(always)]
+    pub(crate) fn during<T, R>(
+        self,
+        what: &ManuallyDrop<Arc<T>>,
+        push: impl FnOnce(&Arc<T>) -> R,
+    ) -> R {
+        // SAFETY: null, or the thread's own, which is there until the thread ends; a pointer keeps this
+        // from being sent to another.
+        let free = unsafe { self.0.as_ref() }.filter(|c| c.what.load(Ordering::Relaxed).is_null());
+        let _until = match free {
+            Some(cover) => {
+                // Cover. Release, as where it ends: who finds this in the cell, and not the null before,
+                // sees by it that the thread's last push is over.
+                cover.what.store(Arc::as_ptr(what).cast_mut().cast(), Ordering::Release);
+                Until::Covered(Covered(cover))
+            }
+            // The thread ends, or is in a push already, which has come to a spawn handler.
+            None => Until::Counted { _kept: Arc::clone(what) },
+        };
+        push(what)
+    }
+}
+
+/// What keeps something during a push.
+enum Until<'a, T> {
+    Covered(#[expect(dead_code, reason = "it is there to be dropped")] Covered<'a>),
+    Counted { _kept: Arc<T> },
+}
+
+/// Ends the cover of its thread.
+struct Covered<'a>(&'a Cover);
+
+impl Drop for Covered<'_> {
+    #[inline(always)]
     fn drop(&mut self) {
         // Release: who finds it empty sees that the push is over.
         self.0.what.store(ptr::null_mut(), Ordering::Release);
@@ -163,7 +183,7 @@ mod tests {
         let what = Arc::new(1);
         let seen = Arc::downgrade(&what);
         let copy = uncounted(&what);
-        covers.during(&copy, |_| {
+        covers.mine().during(&copy, |_| {
             covers.give_up(what);
             assert_eq!(seen.strong_count(), 1);
         });
@@ -178,8 +198,8 @@ mod tests {
         let (outer, inner) = (Arc::new(1), Arc::new(2));
         let seen = [Arc::downgrade(&outer), Arc::downgrade(&inner)];
         let copies = [uncounted(&outer), uncounted(&inner)];
-        covers.during(&copies[0], |_| {
-            covers.during(&copies[1], |_| {
+        covers.mine().during(&copies[0], |_| {
+            covers.mine().during(&copies[1], |_| {
                 covers.give_up(outer);
                 covers.give_up(inner);
                 assert!(seen.iter().all(|what| what.strong_count() == 1));
@@ -195,13 +215,13 @@ mod tests {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 for n in [0, 1, 0, 1] {
-                    many[n].during(&ManuallyDrop::new(Arc::new(())), |_| ());
+                    many[n].mine().during(&ManuallyDrop::new(Arc::new(())), |_| ());
                 }
                 assert_eq!((threads(0), threads(1)), (1, 1));
             });
             thread.join().unwrap();
         });
-        many[0].during(&ManuallyDrop::new(Arc::new(())), |_| ());
+        many[0].mine().during(&ManuallyDrop::new(Arc::new(())), |_| ());
         assert_eq!(threads(0), 1, "the ended one has left it");
     }
 }

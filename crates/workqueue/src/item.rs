@@ -211,14 +211,19 @@ impl Queued {
         Queued(header)
     }
 
+    /// What counts it; `None` in models of the pool alone.
+    pub(crate) fn ticket(&self) -> Option<&Ticket> {
+        self.job().ticket.as_ref()
+    }
+
     /// The pool that it was queued on, and the stripe there; `None` in models of the pool alone.
     pub(crate) fn home(&self) -> Option<(Arc<Group>, usize, u32)> {
-        self.job().ticket.as_ref().map(Ticket::home)
+        self.ticket().map(Ticket::home)
     }
 
     /// It has a place in its link's slot of the limiter, which the end of the instance gives back.
     pub(crate) fn count(&self) {
-        if let Some(ticket) = self.job().ticket.as_ref() {
+        if let Some(ticket) = self.ticket() {
             ticket.count();
         }
     }

@@ -515,7 +515,7 @@ impl<C: Care> LinksModel<C> {
             // SAFETY: this is what the model is to show.
             assert!(!cell.with(|gone| unsafe { *gone }), "the pools are there");
         };
-        if covered { self.queue.covers.during(&pools, push) } else { push(&pools) }
+        if covered { self.queue.covers.mine().during(&pools, push) } else { push(&pools) }
     }
 
     /// Waits for what was queued before.
@@ -543,7 +543,7 @@ pub fn cover_two_in_turn() {
         corewise_sync::thread::spawn(move || {
             for pools in copies {
                 let cell = Arc::clone(&pools.0);
-                covers.during(&pools, |_| {
+                covers.mine().during(&pools, |_| {
                     over.fetch_add(1, Ordering::Release);
                     // SAFETY: this is what the model is to show.
                     assert!(!cell.with(|gone| unsafe { *gone }), "the pools are there");

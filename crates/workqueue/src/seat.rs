@@ -299,6 +299,11 @@ impl<L> Entered<'_, L> {
         unsafe { seat.as_ref().link() }
     }
 
+    #[inline]
+    pub(crate) fn stripe(&self) -> u32 {
+        self.place().1
+    }
+
     /// Hands over its place in the counts, to be given back by [`leave`].
     #[inline]
     pub(crate) fn keep(self) -> Kept<L> {

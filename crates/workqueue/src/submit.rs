@@ -11,12 +11,12 @@ use corewise_sync::fence::FullFence;
 use corewise_sync::list::List;
 
 use crate::claim::{Claimed, Place};
-use crate::cover::Covers;
+use crate::cover::Mine;
 use crate::current;
 use crate::item::{Header, Job, Queued, Running};
 use crate::limiter::slot::{Admission, Gate, Hold, Slot};
-use crate::link::Shared;
-use crate::links::{self, Entered, Links};
+use crate::link::{Link, Shared};
+use crate::links::{self, Links};
 use crate::pool::Pool;
 use crate::pool::group::Group;
 use crate::table::ItemRef;
@@ -53,17 +53,24 @@ impl Links {
             return Queueing::Refused;
         }
         // Pick.
-        let picked = self.pick(place);
+        let (picked, mine) = (self.pick(place), self.shared().covers.mine());
         if !header.state.pend() {
             return Queueing::Pending;
         }
         // Enter.
-        let (way, ticket) = Way::of(self.enter(place, picked));
+        let entered = self.enter(place, picked);
+        let way = Way::of(entered.link(), entered.stripe());
         // ReadGate.
         let gate = way.gate();
         // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
-        let queued = unsafe { Queued::new(item(), Job { ticket: ticket.into(), site }) };
-        self.pass(way, gate, queued, accepted)
+        let queued = unsafe {
+            Queued::new(item(), Job { ticket: Ticket::new(entered.keep()).into(), site })
+        };
+        if gate.open() {
+            way.push(mine, queued);
+            return Queueing::Queued;
+        }
+        self.shared().pass(gate, queued, accepted)
     }
 
     /// Queues an item that was made pending, just now, and that nobody else knows of. Gives it back where
@@ -79,16 +86,19 @@ impl Links {
             return Err(item);
         }
         // Enter and ReadGate, as in `queue`.
-        let (way, ticket) = Way::of(self.enter(place, self.pick(place)));
+        let (picked, mine) = (self.pick(place), self.shared().covers.mine());
+        let entered = self.enter(place, picked);
+        let way = Way::of(entered.link(), entered.stripe());
         let gate = way.gate();
         // SAFETY: the item is pending, and new.
-        let queued = unsafe { Queued::new(item, Job { ticket: ticket.into(), site }) };
+        let queued =
+            unsafe { Queued::new(item, Job { ticket: Ticket::new(entered.keep()).into(), site }) };
         if gate.open() {
-            way.push(&self.shared().covers, queued);
+            way.push(mine, queued);
         } else if self.shared().refuses(gate, false) {
             return Err(queued.take_new());
         } else {
-            self.shared().admit(way, gate, queued);
+            self.shared().admit(gate, queued);
         }
         Ok(())
     }
@@ -101,11 +111,17 @@ impl Links {
             return false;
         }
         // Enter and ReadGate, as for a new one.
-        let (way, ticket) = Way::of(self.enter(place, self.pick(place)));
+        let entered = self.enter(place, self.pick(place));
+        let way = Way::of(entered.link(), entered.stripe());
         let gate = way.gate();
-        let old = claimed.with_job(|job| job.ticket.replace(ticket.into()));
+        let old = claimed.with_job(|job| job.ticket.replace(Ticket::new(entered.keep()).into()));
         let queued = claimed.release();
-        let queueing = self.pass(way, gate, queued, false);
+        let queueing = if gate.open() {
+            way.push(self.shared().covers.mine(), queued);
+            Queueing::Queued
+        } else {
+            self.shared().pass(gate, queued, false)
+        };
         // After it lies somewhere: this may let others through, and who claims it would wait. Also
         // itself, where it waits for its own old place.
         drop(old);
@@ -124,26 +140,13 @@ impl Links {
     fn refuses_at_once(&self, accepted: bool) -> bool {
         self.shared().refuses(self.glance(), accepted)
     }
-
-    /// To the pool, or past the gate where that isn't open.
-    #[inline(always)]
-    fn pass(&self, way: Way, gate: Gate, queued: Queued, accepted: bool) -> Queueing {
-        if gate.open() {
-            way.push(&self.shared().covers, queued);
-            return Queueing::Queued;
-        }
-        self.shared().pass(way, gate, queued, accepted)
-    }
 }
 
 /// The way of a queuer that has Entered a link, with what it may touch also when its instance is over:
 /// the link may be gone then. Plain pointers, which stay in registers.
-#[derive(Clone, Copy)]
 struct Way {
     /// The queue's, which the caller has a handle of.
     slot: NonNull<Slot<Queued>>,
-    /// What stands for the link among those that wait.
-    line: usize,
     /// An `Arc`'s, not counted: the instance keeps it, and then the cover.
     group: *const Group,
     /// One of the group's.
@@ -154,13 +157,11 @@ struct Way {
 }
 
 impl Way {
+    /// Of an instance that is counted there, and wasn't pushed yet.
     #[inline(always)]
-    fn of(entered: Entered<'_>) -> (Way, Ticket) {
-        let link = entered.link();
-        let (slot, line) = (NonNull::from(&*link.slot), ptr::from_ref(link) as usize);
-        let (group, at, pool) = (Arc::as_ptr(&link.group), NonNull::from(&*link.at), link.pool);
-        let ticket = Ticket::new(entered.keep());
-        (Way { slot, line, group, at, pool, stripe: ticket.stripe() }, ticket)
+    fn of(link: &Link, stripe: u32) -> Way {
+        let (slot, group) = (NonNull::from(&*link.slot), Arc::as_ptr(&link.group));
+        Way { slot, group, at: NonNull::from(&*link.at), pool: link.pool, stripe }
     }
 
     /// ReadGate.
@@ -172,11 +173,11 @@ impl Way {
 
     /// Cover and Push.
     #[inline(always)]
-    fn push(self, covers: &Arc<Covers>, queued: Queued) {
+    fn push(self, mine: Mine, queued: Queued) {
         // SAFETY: the copy isn't dropped. The instance that was Entered keeps the link, and that the
         // group, until the push, during which it is covered.
         let group = ManuallyDrop::new(unsafe { Arc::from_raw(self.group) });
-        covers.during(&group, |group| {
+        mine.during(&group, |group| {
             // SAFETY: it is the group's.
             let at = unsafe { self.at.as_ref() };
             group.push_to(at, self.pool, self.stripe, queued);
@@ -214,30 +215,32 @@ impl Hold for Queued {
 }
 
 impl Shared {
-    /// The gate isn't open.
+    /// Past a gate that isn't open. The queue is this one.
     #[cold]
     #[inline(never)]
-    fn pass(&self, way: Way, gate: Gate, queued: Queued, accepted: bool) -> Queueing {
+    fn pass(&self, gate: Gate, queued: Queued, accepted: bool) -> Queueing {
         if self.refuses(gate, accepted) {
             return if queued.refuse() { Queueing::Refused } else { Queueing::Queued };
         }
-        self.admit(way, gate, queued);
+        self.admit(gate, queued);
         Queueing::Queued
     }
 
-    /// Past the gate: to the pool, or to those that are held back.
+    /// To the pool, or to those that are held back.
     #[cold]
     #[inline(never)]
-    fn admit(&self, way: Way, gate: Gate, queued: Queued) {
+    fn admit(&self, gate: Gate, queued: Queued) {
+        let ticket = queued.ticket().expect("it was Entered");
+        let (way, line) = (Way::of(&ticket.link, ticket.stripe()), ticket.link.line());
         // SAFETY: it is the queue's.
-        let slot = unsafe { way.slot.as_ref() };
-        match slot.admit(gate) {
-            Admission::Free => way.push(&self.covers, queued),
+        match unsafe { way.slot.as_ref() }.admit(gate) {
+            Admission::Free => way.push(self.covers.mine(), queued),
             Admission::Counted => {
                 queued.count();
-                way.push(&self.covers, queued);
+                way.push(self.covers.mine(), queued);
             }
-            Admission::Wait => slot.hold(self.limiter.line_of(way.line), queued, &mut push),
+            // SAFETY: as above.
+            Admission::Wait => unsafe { way.slot.as_ref() }.hold(line, queued, &mut push),
         }
     }
 

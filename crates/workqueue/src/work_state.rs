@@ -154,8 +154,25 @@ impl WorkState {
     /// looks any more, and has to queue it. Also the call that returns false is a read-modify-write: what its caller wrote
     /// before is seen by the instance that was pending already (its `start` acquires this
     /// release). A disabled item refuses, and nothing is changed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pend(&self) -> bool {
+        // As it nearly always is.
+        let now = self.word.load(Ordering::Relaxed);
+        if now & (PENDING | DEPTH) == 0 {
+            let next = now.wrapping_add(SEQ_ONE | PENDING);
+            if self.word.compare_exchange(now, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                if now & LOOKERS != 0 {
+                    // At the instance before, which runs: the slot is still read.
+                    self.outwait_lookers_at_length();
+                }
+                return true;
+            }
+        }
+        self.pend_slowly()
+    }
+
+    #[inline(never)]
+    fn pend_slowly(&self) -> bool {
         let mut now = self.word.load(Ordering::Relaxed);
         loop {
             if now & PENDING == 0 && now & DEPTH != 0 {
