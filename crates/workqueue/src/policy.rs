@@ -273,8 +273,48 @@ pub(crate) fn is_quick(run: Duration) -> bool {
 /// Whether a worker that finds nothing yields its CPU and looks again before it goes idle: where it has
 /// run one item after the other, whoever queues them may be waiting for this very CPU. If the worker
 /// parked instead, the next push would wake it, and it would take the CPU from the queuer for each item.
-pub(crate) fn yields_before_idle(streak: u32, yields: u32) -> bool {
-    streak >= 16 && yields < 3
+pub(crate) fn yields_before_idle(streak: u64, yields: u32) -> bool {
+    streak >= STREAM && yields < 3
+}
+
+/// So many items one after the other are a stream.
+const STREAM: u64 = 16;
+
+/// Whether a worker makes way (yields once) before it takes what was queued on another CPU: in the middle
+/// of a stream, where the last time brought something that was queued on its own; and each time that it
+/// didn't, not for twice as many times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Manners {
+    /// So many times not now.
+    not_now: u8,
+    /// And so many after the next time in vain.
+    patience: u8,
+}
+
+impl Manners {
+    pub(crate) const NEW: Manners = Manners { not_now: 0, patience: 0 };
+
+    pub(crate) fn makes_way(&mut self, streak: u64) -> bool {
+        let now = self.not_now == 0;
+        self.not_now = self.not_now.saturating_sub(1);
+        now && streak >= STREAM
+    }
+
+    /// It has yielded, and found work of its own CPU then, or not.
+    pub(crate) fn learn(&mut self, well: bool) {
+        self.patience = if well { 0 } else { self.patience.saturating_mul(2) | 1 };
+        self.not_now = self.patience;
+    }
+
+    /// In one word.
+    pub(crate) fn to_bits(self) -> u32 {
+        u32::from_be_bytes([0, 0, self.not_now, self.patience])
+    }
+
+    pub(crate) fn from_bits(bits: u32) -> Manners {
+        let [_, _, not_now, patience] = bits.to_be_bytes();
+        Manners { not_now, patience }
+    }
 }
 
 #[cfg(test)]
@@ -358,6 +398,27 @@ mod tests {
     fn a_worker_in_the_middle_of_a_stream_yields_a_few_times_before_it_goes_idle() {
         assert!(yields_before_idle(16, 0) && yields_before_idle(1_000, 2));
         assert!(!yields_before_idle(1_000, 3) && !yields_before_idle(15, 0));
+    }
+
+    #[test]
+    fn a_worker_makes_way_again_and_again_where_that_brings_work_and_ever_less_where_it_does_not() {
+        let mut manners = Manners::NEW;
+        assert!(!manners.makes_way(15), "no stream");
+        for _ in 0..10 {
+            assert!(manners.makes_way(16));
+            manners.learn(true);
+        }
+        let mut between = Vec::new();
+        for _ in 0..10 {
+            let mut not = 0;
+            while !manners.makes_way(16) {
+                not += 1;
+            }
+            between.push(not);
+            manners.learn(false);
+            assert_eq!(Manners::from_bits(manners.to_bits()), manners);
+        }
+        assert_eq!(between, [0, 1, 3, 7, 15, 31, 63, 127, 255, 255]);
     }
 
     #[test]

@@ -235,27 +235,41 @@ impl<F: FencePolicy> Group<F> {
 
     /// One bounded step of a worker that takes something and runs it; false where there is nothing for
     /// it: it may search for a while longer, and goes idle.
+    #[inline(always)]
     pub(crate) fn works(self: &Arc<Self>, me: &Arc<Worker>) -> bool {
         let pool = &self.pools[me.pool];
         // Gate.
-        if (pool.reading().crowded() || me.has_item_excuses()) && !self.may_take(me) {
-            return false;
-        }
-        // Takes and starts an item: of the own pod, or, where work may leave its pod, of a saturated
-        // one. In one place, so that it isn't copied. Touches neither the pool's lock nor a line that
-        // others write, unless something changes.
-        if let Some(running) = pool.start_next(me) {
+        let shut = pool.reading().crowded() || me.has_item_excuses();
+        // Of its own CPU: so it touches neither the pool's lock nor a line that others write, unless
+        // something changes.
+        if !shut && let Some(running) = pool.start_at_home(me) {
             self.took(me, &running);
             let ran = self.run(me, running);
             me.ran.count(ran, 0);
-            me.goes_on();
             return true;
         }
-        if let Some(running) = self.rob_others(me) {
+        self.looks_further(me, shut)
+    }
+
+    /// The rest of a step: at the gate that is `shut`, or where there was nothing of the own CPU.
+    #[inline(never)]
+    fn looks_further(self: &Arc<Self>, me: &Arc<Worker>, shut: bool) -> bool {
+        let pool = &self.pools[me.pool];
+        if shut && !self.may_take(me) {
+            return false;
+        }
+        // Of the own pod or, where work may leave its pod, of a saturated one.
+        let (running, taken_over) = match pool.start_anywhere(me, shut) {
+            Some(running) => (Some(running), 0),
+            None => (self.rob_others(me), 1),
+        };
+        if let Some(running) = running {
             self.took(me, &running);
-            running.overflowed();
+            if taken_over > 0 {
+                running.overflowed();
+            }
             let ran = self.run(me, running);
-            me.ran.count(ran, 1);
+            me.ran.count(ran, taken_over);
             return true;
         }
         if me.pauses() {
@@ -280,16 +294,17 @@ impl<F: FencePolicy> Group<F> {
 
     /// `me` has found something. Where it was the searcher, or something else is to be seen to, that
     /// is a transition.
-    #[inline]
+    #[inline(always)]
     fn took(self: &Arc<Self>, me: &Worker, running: &Running) {
         let (searched, intensive) = (me.is_searching(), running.is_cpu_intensive());
         if searched || intensive || self.pools[me.pool].reading().concerns_taker() {
-            self.took_slow(me, intensive);
+            self.took_slowly(me, intensive);
         }
     }
 
     /// It is no searcher any more, and somebody else may have to be.
-    fn took_slow(self: &Arc<Self>, me: &Worker, intensive: bool) {
+    #[cold]
+    fn took_slowly(self: &Arc<Self>, me: &Worker, intensive: bool) {
         let action = {
             let mut inner = self.pools[me.pool].inner.lock();
             me.stop_searching(&mut inner.counts);
@@ -311,7 +326,9 @@ impl<F: FencePolicy> Group<F> {
         self.pools[me.pool].spec.near.iter().find_map(|&other| {
             let stripes = &self.pools[other].stripes;
             let first = me.id as usize % stripes.len();
-            self.needs_help(other).then(|| stripes.start_next(first, |_| ())).flatten()
+            self.needs_help(other)
+                .then(|| stripes.start_next(first, stripes.len(), |_| ()))
+                .flatten()
         })
     }
 

@@ -49,9 +49,6 @@ use stripe::Stripes;
 use word::{Reading, Rest, Word};
 use worker::Worker;
 
-/// A worker begins in another stripe than that of its CPU each so many times.
-const OTHER_STRIPE_EVERY: u32 = 32;
-
 /// Where a pool is, and how big it may get.
 #[derive(Debug, Clone)]
 pub(crate) struct PoolSpec {
@@ -178,23 +175,61 @@ impl<F: FencePolicy> Pool<F> {
         self.stripes.of(cpu)
     }
 
-    /// Takes and starts an item. `me` begins with the stripe of the CPU that it is on, whose lines are
-    /// here; now and then with another, so that none starves.
-    #[inline(always)]
-    fn start_next(&self, me: &Worker) -> Option<Running> {
+    /// The stripe of the CPU that `me` is on.
+    #[inline]
+    fn home_of(&self, me: &Worker) -> usize {
         let stripes = self.stripes.len();
         if stripes == 1 {
-            return self.stripes.start_next(0, |_| ());
+            return 0;
         }
-        let turn = me.next_turn();
-        let home =
-            current_cpu().map_or(me.id as usize % stripes, |cpu| self.stripes.of(cpu) as usize);
-        let first = match turn % OTHER_STRIPE_EVERY {
-            0 => (turn / OTHER_STRIPE_EVERY) as usize % stripes,
-            _ => home,
-        };
-        let real = self.pins.are_real();
-        self.stripes.start_next(first, |at| {
+        current_cpu().map_or(me.id as usize % stripes, |cpu| self.stripes.of(cpu) as usize)
+    }
+
+    /// Takes and starts an item of the stripe of the CPU that `me` is on, whose lines are here; now and
+    /// then one that was left alone elsewhere, so that none starves.
+    #[inline(always)]
+    fn start_at_home(&self, me: &Worker) -> Option<Running> {
+        let home = self.home_of(me);
+        if me.looks_around()
+            && let Some(running) = self.start_neglected(me, home)
+        {
+            return Some(running);
+        }
+        self.stripes.start_at(home)
+    }
+
+    /// Takes and starts an item of a stripe that nobody has taken anything from since the last look at it.
+    #[cold]
+    fn start_neglected(&self, me: &Worker, home: usize) -> Option<Running> {
+        let stripes = self.stripes.len();
+        let look = me.next_look();
+        if stripes == 1 {
+            return None;
+        }
+        // Each other one twice in a row: to remember, and to compare.
+        let other = (home + 1 + (look / 2) as usize % (stripes - 1)) % stripes;
+        let taken = self.stripes.iter().nth(other)?.taken();
+        (me.saw(taken) == taken && look % 2 == 1).then(|| self.stripes.start_at(other)).flatten()
+    }
+
+    /// Takes and starts an item of any stripe; of any other, where there was none at home.
+    #[cold]
+    fn start_anywhere(&self, me: &Worker, home_too: bool) -> Option<Running> {
+        let stripes = self.stripes.len();
+        if stripes > 1 && self.stripes.any_may_wait() && me.makes_way() {
+            // Who queues here may wait for this CPU, and what is queued elsewhere is for the workers there:
+            // each CPU for itself nobody waits for another one's lines.
+            thread::yield_now();
+            let running = self.stripes.start_at(self.home_of(me));
+            me.made_way(running.is_some());
+            if running.is_some() {
+                return running;
+            }
+        }
+        me.has_looked();
+        let (home, real) = (self.home_of(me), self.pins.are_real());
+        let after = usize::from(!home_too);
+        self.stripes.start_next(home + after, stripes - after, |at| {
             if at != home && real {
                 me.lets_gather();
             }

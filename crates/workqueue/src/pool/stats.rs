@@ -44,6 +44,12 @@ impl Ran {
         add(&self.taken_over, taken_over);
     }
 
+    /// Items run. Asked by the worker itself.
+    #[inline]
+    pub(super) fn items(&self) -> u64 {
+        self.items.load(Ordering::Relaxed)
+    }
+
     /// Items run, and taken over.
     pub(crate) fn read(&self) -> (u64, u64) {
         (self.items.load(Ordering::Relaxed), self.taken_over.load(Ordering::Relaxed))

@@ -113,29 +113,37 @@ impl<F: FencePolicy> Stripes<F> {
         self.stripes.iter().any(Stripe::waits)
     }
 
-    /// Takes and starts an item: of stripe `first`, or of the next in the ring that has one. `drains` is
-    /// called before one is emptied of what was pushed.
+    /// As `any_waits`, as a hint.
+    pub(super) fn any_may_wait(&self) -> bool {
+        self.stripes.iter().any(Stripe::may_wait)
+    }
+
+    /// Takes and starts an item of this stripe.
     #[inline(always)]
-    pub(super) fn start_next(&self, first: usize, drains: impl Fn(usize)) -> Option<Running> {
-        let mut at = first;
-        loop {
+    pub(super) fn start_at(&self, at: usize) -> Option<Running> {
+        let stripe = &self.stripes[at];
+        if stripe.may_wait() { stripe.lock().start_next() } else { None }
+    }
+
+    /// Takes and starts an item: of stripe `first`, or of the next in the ring that has one, of so many.
+    /// `drains` is called before one is emptied of what was pushed.
+    pub(super) fn start_next(
+        &self,
+        first: usize,
+        many: usize,
+        drains: impl Fn(usize),
+    ) -> Option<Running> {
+        (first..first + many).find_map(|at| {
+            let at = if at < self.stripes.len() { at } else { at - self.stripes.len() };
             let stripe = &self.stripes[at];
-            // The list first, for the sake of the inbox' line. A hint: whoever finds nothing looks again
-            // before it parks.
-            let listed = stripe.lane.listed.load(Ordering::Relaxed);
-            if listed || !stripe.inbox.is_empty() {
-                if !listed {
-                    drains(at);
-                }
-                if let Some(running) = stripe.lock().start_next() {
-                    return Some(running);
-                }
-            }
-            at = if at + 1 == self.stripes.len() { 0 } else { at + 1 };
-            if at == first {
+            if !stripe.may_wait() {
                 return None;
             }
-        }
+            if !stripe.lane.listed.load(Ordering::Relaxed) {
+                drains(at);
+            }
+            stripe.lock().start_next()
+        })
     }
 
     /// For models that have to fail.
@@ -146,7 +154,7 @@ impl<F: FencePolicy> Stripes<F> {
 
     /// Items taken from the lists so far, by anybody.
     pub(super) fn taken(&self) -> u64 {
-        self.stripes.iter().map(|stripe| stripe.lane.taken.load(Ordering::Relaxed)).sum()
+        self.stripes.iter().map(Stripe::taken).sum()
     }
 }
 
@@ -164,6 +172,18 @@ impl<F: FencePolicy> Stripe<F> {
     pub(super) fn waits(&self) -> bool {
         // SeqCst: see `settle`.
         !self.inbox.is_empty() || self.lane.listed.load(Ordering::SeqCst)
+    }
+
+    /// As `waits`, as a hint: whoever finds nothing looks again before it parks. The list first, for the
+    /// sake of the inbox' line.
+    #[inline]
+    fn may_wait(&self) -> bool {
+        self.lane.listed.load(Ordering::Relaxed) || !self.inbox.is_empty()
+    }
+
+    /// Items taken from its list so far, by anybody.
+    pub(super) fn taken(&self) -> u64 {
+        self.lane.taken.load(Ordering::Relaxed)
     }
 
     /// For models that have to fail: Drain says that the list has something after it has emptied the

@@ -21,11 +21,14 @@ use super::stats::Ran;
 use crate::cpu::current_cpu;
 use crate::error::shielded;
 use crate::inherit;
-use crate::policy::{self, Counts};
+use crate::policy::{self, Counts, Manners};
 
 /// How long what is pushed on another CPU may gather before it is taken there once more, in
 /// nanoseconds: some pushes.
 const GATHER: u64 = 1_000;
+/// After so many items of its own CPU a worker looks whether those of another are left alone. The line
+/// that it reads for that is written with each item there.
+const LOOK_EVERY: u64 = 64;
 
 /// A worker of a pool.
 pub(crate) struct Worker {
@@ -56,12 +59,20 @@ pub(crate) struct Worker {
     /// O: it is the pool's searcher. Set by the worker when it takes `woken`; atomic only because
     /// a worker is shared.
     searching: AtomicBool,
-    /// O: how often it has looked for work, which decides where it begins; as `searching`.
-    turn: AtomicU32,
-    /// O: items that it has run one after the other; as `searching`.
-    streak: AtomicU32,
-    /// O: how often it has yielded since the last of them; as `searching`.
+    /// O: how often it has looked at another stripe; as `searching`.
+    looks: AtomicU32,
+    /// O: once it has run so many items it looks at another stripe again; as `searching`.
+    look_at: AtomicU64,
+    /// O: what it saw then; as `searching`.
+    saw: AtomicU64,
+    /// O: items that it had run when it last was out of work for so long that it went idle; as `searching`.
+    rose: AtomicU64,
+    /// O: items that it had run when it yielded last; as `searching`.
+    yielded: AtomicU64,
+    /// O: how often it has yielded since it ran the last of them; as `searching`.
     yields: AtomicU32,
+    /// O: what came of making way for who queues on its CPU, as bits of a [`Manners`]; as `searching`.
+    manners: AtomicU32,
     /// I: since when `emptied` counts.
     born: Instant,
     /// O: when it emptied the inbox of another CPU last, in nanoseconds; as `searching`.
@@ -83,9 +94,13 @@ impl Worker {
             spins: AtomicBool::new(false),
             woken: AtomicBool::new(false),
             searching: AtomicBool::new(false),
-            turn: AtomicU32::new(0),
-            streak: AtomicU32::new(0),
+            looks: AtomicU32::new(0),
+            look_at: AtomicU64::new(LOOK_EVERY),
+            saw: AtomicU64::new(0),
+            rose: AtomicU64::new(0),
+            yielded: AtomicU64::new(0),
             yields: AtomicU32::new(0),
+            manners: AtomicU32::new(Manners::NEW.to_bits()),
             born: time::now(),
             emptied: AtomicU64::new(0),
             ran: Ran::default(),
@@ -146,33 +161,72 @@ impl Worker {
         self.emptied.store(at, Ordering::Relaxed);
     }
 
-    /// It has run an item of its pod. Called by the worker itself.
-    #[inline]
-    pub(super) fn goes_on(&self) {
-        let streak = self.streak.load(Ordering::Relaxed);
-        self.streak.store(streak.saturating_add(1), Ordering::Relaxed);
-        self.yields.store(0, Ordering::Relaxed);
+    /// Items that it has run one after the other. Asked by the worker itself, as all below.
+    fn streak(&self) -> u64 {
+        self.ran.items() - self.rose.load(Ordering::Relaxed)
     }
 
-    /// It has found nothing: whether to yield and look again before it goes idle. Called by the worker
-    /// itself.
+    /// How often it has yielded since it ran the last item; from here on once more.
+    fn next_yield(&self) -> u32 {
+        let ran = self.ran.items();
+        let before = match self.yielded.load(Ordering::Relaxed) == ran {
+            true => self.yields.load(Ordering::Relaxed),
+            false => 0,
+        };
+        self.yielded.store(ran, Ordering::Relaxed);
+        self.yields.store(before + 1, Ordering::Relaxed);
+        before
+    }
+
+    /// It has found nothing: whether to yield and look again before it goes idle.
     pub(super) fn pauses(&self) -> bool {
-        let yields = self.yields.load(Ordering::Relaxed);
-        let pauses = policy::yields_before_idle(self.streak.load(Ordering::Relaxed), yields);
-        self.yields.store(yields + 1, Ordering::Relaxed);
+        let pauses = policy::yields_before_idle(self.streak(), self.next_yield());
         if !pauses {
-            self.yields.store(0, Ordering::Relaxed);
-            self.streak.store(0, Ordering::Relaxed);
+            self.rose.store(self.ran.items(), Ordering::Relaxed);
         }
         pauses
     }
 
-    /// It looks for work: how often it has, so far. Called by the worker itself.
+    /// It has found nothing that was queued on its CPU: whether to yield before it takes what was queued
+    /// on another.
+    pub(super) fn makes_way(&self) -> bool {
+        let mut manners = Manners::from_bits(self.manners.load(Ordering::Relaxed));
+        let makes_way = manners.makes_way(self.streak());
+        self.manners.store(manners.to_bits(), Ordering::Relaxed);
+        makes_way
+    }
+
+    /// It has yielded, and found something then, or not.
+    pub(super) fn made_way(&self, well: bool) {
+        let mut manners = Manners::from_bits(self.manners.load(Ordering::Relaxed));
+        manners.learn(well);
+        self.manners.store(manners.to_bits(), Ordering::Relaxed);
+    }
+
+    /// It is about to take something: whether to look first if the work of another CPU is left alone.
     #[inline]
-    pub(super) fn next_turn(&self) -> u32 {
-        let turn = self.turn.load(Ordering::Relaxed);
-        self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
-        turn
+    pub(super) fn looks_around(&self) -> bool {
+        self.ran.items() >= self.look_at.load(Ordering::Relaxed)
+    }
+
+    /// It looks around in all stripes, or in one.
+    pub(super) fn has_looked(&self) {
+        self.look_at.store(self.ran.items() + LOOK_EVERY, Ordering::Relaxed);
+    }
+
+    /// It looks at a stripe: how often it has, so far.
+    pub(super) fn next_look(&self) -> u32 {
+        self.has_looked();
+        let looks = self.looks.load(Ordering::Relaxed);
+        self.looks.store(looks.wrapping_add(1), Ordering::Relaxed);
+        looks
+    }
+
+    /// It sees this now: what it saw before.
+    pub(super) fn saw(&self, now: u64) -> u64 {
+        let before = self.saw.load(Ordering::Relaxed);
+        self.saw.store(now, Ordering::Relaxed);
+        before
     }
 
     /// Under the pool's lock, where nobody else is: it is the searcher. Whether it wasn't before.
