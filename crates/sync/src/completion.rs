@@ -38,8 +38,16 @@ const SPINS: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 128 };
 pub struct Completion {
     /// A: `DONE` and `WAITERS`.
     state: AtomicU32,
-    /// L: is the lock; guards the wakers of those who wait.
-    waiters: Mutex<Vec<Waker>>,
+    /// L: is the lock; guards the wakers of those who wait. In a box, since most events have none: so
+    /// they are small.
+    waiters: Mutex<Option<Box<Waiters>>>,
+}
+
+/// Who waits for an event. One allocation where it is one.
+#[derive(Debug)]
+struct Waiters {
+    first: Waker,
+    more: Vec<Waker>,
 }
 
 impl Default for Completion {
@@ -52,7 +60,7 @@ impl Completion {
     /// An event that hasn't happened.
     #[inline]
     pub fn new() -> Self {
-        Completion { state: AtomicU32::new(0), waiters: Mutex::new(Vec::new()) }
+        Completion { state: AtomicU32::new(0), waiters: Mutex::new(None) }
     }
 
     /// It happened: wakes all waiters. More calls do nothing. Any context; takes a short lock only
@@ -68,8 +76,12 @@ impl Completion {
 
     fn wake_all(&self) {
         // Take.
-        let waiters = std::mem::take(&mut *self.waiters.lock());
-        waiters.into_iter().for_each(wake);
+        let waiters = self.waiters.lock().take();
+        if let Some(waiters) = waiters {
+            let Waiters { first, more } = *waiters;
+            wake(first);
+            more.into_iter().for_each(wake);
+        }
     }
 
     /// Whether it happened. If so, what came before it is visible.
@@ -149,8 +161,15 @@ impl Completion {
         if self.state.fetch_or(WAITERS, Ordering::AcqRel) & DONE != 0 {
             return false;
         }
-        if !waiters.iter().any(|w| w.will_wake(waker)) {
-            waiters.extend(own.take());
+        match &mut *waiters {
+            None => {
+                *waiters = own.take().map(|first| Box::new(Waiters { first, more: Vec::new() }))
+            }
+            Some(there) => {
+                if !there.first.will_wake(waker) && !there.more.iter().any(|w| w.will_wake(waker)) {
+                    there.more.extend(own.take());
+                }
+            }
         }
         drop(waiters);
         true
@@ -158,7 +177,16 @@ impl Completion {
 
     /// A waiter whose time ran out leaves nothing behind.
     fn forget(&self, waker: &Waker) {
-        self.waiters.lock().retain(|w| !w.will_wake(waker));
+        let mut waiters = self.waiters.lock();
+        let Some(there) = &mut *waiters else { return };
+        there.more.retain(|w| !w.will_wake(waker));
+        if there.first.will_wake(waker) {
+            if there.more.is_empty() {
+                *waiters = None;
+            } else {
+                there.first = there.more.remove(0);
+            }
+        }
     }
 }
 
@@ -258,7 +286,21 @@ mod tests {
     fn a_wait_that_times_out_leaves_no_waker_behind() {
         let event = Completion::new();
         assert!(!event.wait_timeout(Duration::from_millis(1)));
-        assert!(event.waiters.lock().is_empty());
+        assert!(event.waiters.lock().is_none());
+    }
+
+    #[test]
+    fn the_first_to_wait_may_leave_first_and_the_others_are_woken() {
+        let event = Arc::new(Completion::new());
+        let parkers = [Parker::new(), Parker::new(), Parker::new()];
+        for parker in &parkers {
+            assert!(event.register(&parker.waker()) && event.register(&parker.waker()));
+        }
+        event.forget(&parkers[0].waker());
+        event.forget(&parkers[2].waker());
+        event.complete();
+        assert!(!parkers[0].try_park() && parkers[1].try_park() && !parkers[2].try_park());
+        assert!(event.waiters.lock().is_none());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use corewise_sync::{Completion, panics};
 use tracing::Span;
 
 use crate::around::Spawner;
-use crate::error::{JoinError, shielded};
+use crate::error::{JoinError, PanicPayload, shielded};
 use crate::item::Header;
 use crate::table::{Item, ItemRef, Lent, Runs, Table, free, release_count};
 use crate::take_back::take_back;
@@ -133,20 +133,44 @@ pub(crate) trait Outcome<T>: Item {
     fn abort(&self) {}
 }
 
+/// Flat, so that it is small.
 enum Stage<C, T> {
     Closure(C),
-    Value(Result<T, JoinError>),
+    Value(T),
+    Panicked(PanicPayload),
+    Cancelled,
     Gone,
 }
 
+impl<C, T> Stage<C, T> {
+    fn over(value: Result<T, JoinError>) -> Self {
+        match value {
+            Ok(value) => Stage::Value(value),
+            Err(JoinError::Panicked(payload)) => Stage::Panicked(payload),
+            Err(JoinError::Cancelled) => Stage::Cancelled,
+        }
+    }
+
+    /// The value, where it is there.
+    fn value(self) -> Option<Result<T, JoinError>> {
+        match self {
+            Stage::Value(value) => Some(Ok(value)),
+            Stage::Panicked(payload) => Some(Err(JoinError::Panicked(payload))),
+            Stage::Cancelled => Some(Err(JoinError::Cancelled)),
+            Stage::Closure(_) | Stage::Gone => None,
+        }
+    }
+}
+
+/// What a run touches first lies together.
 #[repr(C)]
 pub(crate) struct Task<C, T> {
     header: Header,
-    done: Completion,
-    spawner: Spawner,
     /// P: belongs to who starts the item, or claims it to cancel it, until `done`; from then on to the
     /// handle, or to who frees the task.
     stage: UnsafeCell<Stage<C, T>>,
+    done: Completion,
+    spawner: Spawner,
 }
 
 // SAFETY: `stage` is touched by one at a time, which `RUNNING` and `done` pass on with acquire and
@@ -194,7 +218,7 @@ where
     /// By who runs or cancels the task.
     fn end(&self, value: Result<T, JoinError>) {
         // SAFETY: the item runs, or was claimed, and isn't done: the stage is the caller's.
-        drop(unsafe { self.replace(Stage::Value(value)) });
+        drop(unsafe { self.replace(Stage::over(value)) });
         // Without a handle nobody waits, or ever will.
         if !self.header.state.snapshot().is_orphan() {
             self.done.complete();
@@ -261,9 +285,22 @@ where
 
     fn take(&self) -> Option<Result<T, JoinError>> {
         // SAFETY: the handle takes the value when it has seen that the task is done.
-        match unsafe { self.replace(Stage::Gone) } {
-            Stage::Value(value) => Some(value),
-            _ => None,
+        unsafe { self.replace(Stage::Gone) }.value()
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle)), target_pointer_width = "64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_of_a_closure_of_two_words_takes_120_bytes() {
+        fn size<C: FnOnce() -> T, T>(_: &C) -> usize {
+            size_of::<Task<C, T>>()
         }
+        let (one, other) = (Box::new(1_u64), Box::new(2_u64));
+        let closure = move || *one + *other;
+        assert_eq!(size_of_val(&closure), 16);
+        assert!(size(&closure) <= 120, "{} bytes", size(&closure));
     }
 }
