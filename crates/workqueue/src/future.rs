@@ -158,7 +158,7 @@ where
             return;
         }
         let item = || ItemRef::counted(Arc::clone(self));
-        let queueing = self.queue.try_submit(self.place, &self.header, item, self.site, accepted);
+        let queueing = self.queue.try_submit(self.place, &self.header, &item, self.site, accepted);
         // Pending already: that poll sees what this wake-up is about.
         if queueing == Queueing::Refused {
             stop_in_turn(Arc::clone(self) as Arc<dyn Waits>);

@@ -67,17 +67,20 @@ impl Workqueue {
         self.execute_at(Place::Node(node), closure, Location::caller())
     }
 
+    #[inline]
     fn execute_at<C: FnOnce() + Send + 'static>(
         &self,
         place: Place,
         closure: C,
         site: &'static Location<'static>,
     ) -> Result<(), C> {
-        let once = Box::new(Once {
-            header: Header::alone(Table::alone::<Once<C>, C>()),
-            closure,
-            spawner: Spawner::current(),
-        });
+        // Before the closure is moved: a subscriber that panics in there leaves that to be dropped as
+        // ever.
+        let spawner = Spawner::current();
+        // Memory first, so that the item is made where it lies: a copy would wait for its own stores.
+        let room = Box::new_uninit();
+        let header = Header::alone(Table::alone::<Once<C>, C>());
+        let once = Box::write(room, Once { header, closure, spawner });
         let once = NonNull::from(Box::leak(once));
         // SAFETY: it was made pending, and is handed over.
         let item = unsafe { ItemRef::kept(once.cast()) };

@@ -175,9 +175,30 @@ impl Workqueue {
         handle
     }
 
-    /// Queues an item that was just made. Gives it back where the queue doesn't take it. Not generic, and
-    /// so compiled once, here, whoever calls.
+    /// Queues an item that was just made. Gives it back where the queue doesn't take it. What it calls
+    /// isn't generic, and so compiled once, here, whoever calls.
+    #[inline(always)]
     pub(crate) fn submit_new(
+        &self,
+        place: Place,
+        item: ItemRef,
+        site: &'static Location<'static>,
+    ) -> Result<(), ItemRef> {
+        match place {
+            Place::Here => self.submit_new_here(item, site),
+            _ => self.submit_new_at(place, item, site),
+        }
+    }
+
+    fn submit_new_here(
+        &self,
+        item: ItemRef,
+        site: &'static Location<'static>,
+    ) -> Result<(), ItemRef> {
+        self.inner.links.queue_new(Place::Here, item, site)
+    }
+
+    fn submit_new_at(
         &self,
         place: Place,
         item: ItemRef,
@@ -198,16 +219,16 @@ impl Workqueue {
 
     #[inline(always)]
     fn submit(&self, place: Place, work: &Work, site: &'static Location<'static>) -> bool {
-        self.submit_with(place, work.header(), || work.hold(), site)
+        let links = &self.inner.links;
+        links.queue(place, work.header(), || work.hold(), site, false) == Queueing::Queued
     }
 
-    /// Queues the item that `item` gives, whose header is `header`.
-    #[inline(always)]
+    /// Queues the item that `item` gives, whose header is `header`. Compiled once, whatever the item.
     pub(crate) fn submit_with(
         &self,
         place: Place,
         header: &Header,
-        item: impl FnOnce() -> ItemRef,
+        item: &dyn Fn() -> ItemRef,
         site: &'static Location<'static>,
     ) -> bool {
         self.try_submit(place, header, item, site, false) == Queueing::Queued
@@ -215,12 +236,11 @@ impl Workqueue {
 
     /// As `submit_with`, and says why not. `accepted`: it is part of what was accepted before, which
     /// a drain waits for.
-    #[inline(always)]
     pub(crate) fn try_submit(
         &self,
         place: Place,
         header: &Header,
-        item: impl FnOnce() -> ItemRef,
+        item: &dyn Fn() -> ItemRef,
         site: &'static Location<'static>,
         accepted: bool,
     ) -> Queueing {

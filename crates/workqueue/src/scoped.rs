@@ -178,7 +178,7 @@ impl<'scope> Scope<'scope, '_> {
         // SAFETY: as above.
         let hold = || unsafe { ItemRef::counted_for_a_while(Arc::clone(&task)) };
         let site = Location::caller();
-        if !open || !self.shared.queue.submit_with(place, task.header(), hold, site) {
+        if !open || !self.shared.queue.submit_with(place, task.header(), &hold, site) {
             // Fresh, so it wasn't pending: the queue is closed.
             task.cancelled();
         }

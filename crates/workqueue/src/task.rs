@@ -185,12 +185,13 @@ where
     /// The task, which is pending, and the handle that waits for it. One allocation.
     #[inline]
     pub(crate) fn make(closure: C) -> (ItemRef, JoinHandle<T>) {
-        let task = NonNull::from(Box::leak(Box::new(Task {
-            header: Header::pending(Table::once::<Self, C>()),
-            done: Completion::new(),
-            spawner: Spawner::current(),
-            stage: UnsafeCell::new(Stage::Closure(closure)),
-        })));
+        let spawner = Spawner::current();
+        // Memory first: see `Workqueue::execute`.
+        let room = Box::new_uninit();
+        let header = Header::pending(Table::once::<Self, C>());
+        let stage = UnsafeCell::new(Stage::Closure(closure));
+        let task = Box::write(room, Task { header, done: Completion::new(), spawner, stage });
+        let task = NonNull::from(Box::leak(task));
         // SAFETY: it was made pending, and is handed over.
         let item = unsafe { ItemRef::kept(task.cast()) };
         (item, JoinHandle { task, release: Self::handle_is_gone })

@@ -213,7 +213,10 @@ impl<F: FencePolicy> Group<F> {
     #[inline]
     fn no_room(self: &Arc<Self>, index: usize) {
         self.keeper.ask();
-        if self.soft {
+        // Where every pod is saturated, which is where this is asked most often, one load a 64 pods
+        // says so.
+        // SeqCst: pairs with `publish`.
+        if self.soft && self.wakeable.iter().any(|word| word.load(Ordering::SeqCst) != 0) {
             self.overflow(index);
         }
     }
@@ -510,13 +513,8 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Wakes a worker of the nearest pod that has room; it will look around and find our work.
+    #[cold]
     fn overflow(self: &Arc<Self>, index: usize) {
-        // Where every pod is saturated, which is where this is asked most often, one load a 64 pods
-        // says so.
-        // SeqCst: pairs with `publish`.
-        if self.wakeable.iter().all(|word| word.load(Ordering::SeqCst) == 0) {
-            return;
-        }
         for &other in &self.pools[index].spec.near {
             let pool = &self.pools[other];
             if !pool.reading().wake() {
