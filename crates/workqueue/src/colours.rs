@@ -35,7 +35,9 @@ use corewise_sync::{Completion, Mutex};
 
 use crate::link::Link;
 use crate::seat::{Owned, Seat, Tied};
-use crate::tally::{COLOURS, Care, Careful, Found, Tally};
+#[cfg(any(test, loom))]
+use crate::tally::Tally;
+use crate::tally::{COLOURS, Care, Careful, Found};
 
 #[derive(Debug)]
 struct Waiter {
@@ -85,11 +87,11 @@ impl<C: Care, L: Tied> Colours<C, L> {
     }
 
     /// Calls `see` with each seat that has a link, and that, under the lock.
-    pub(crate) fn each(&self, mut see: impl FnMut(&Tally, &L)) {
+    pub(crate) fn each(&self, mut see: impl FnMut(&Seat<L>, &L)) {
         for owned in &self.members.lock().seats {
             let seat: &Seat<L> = owned.seat();
             // SAFETY: it is on the list, whose lock is held.
-            see(&seat.tally, unsafe { seat.link() });
+            see(seat, unsafe { seat.link() });
         }
     }
 
@@ -149,14 +151,14 @@ impl<C: Care, L: Tied> Colours<C, L> {
 }
 
 impl<L: Tied> Members<L> {
-    /// The counts of all seats, also of those that have no link any more.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (&Tally, Option<&L>)> {
+    /// All seats, also those that have no link any more.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&Seat<L>, Option<&L>)> {
         let live = self.seats.iter().map(|owned| {
             let seat: &Seat<L> = owned.seat();
             // SAFETY: it is on the list, whose lock is held.
-            (&seat.tally, Some(unsafe { seat.link() }))
+            (seat, Some(unsafe { seat.link() }))
         });
-        live.chain(self.spares.iter().map(|owned| (&owned.seat().tally, None)))
+        live.chain(self.spares.iter().map(|owned| (owned.seat(), None)))
     }
 
     /// Watches each pair that hasn't drained; the colours of these, a bit each.

@@ -205,11 +205,11 @@ impl Shared {
     fn is_empty(&self) -> bool {
         // An item may queue another on a link that was looked at already, and end before its own is.
         // Then the number of those ever queued has changed.
-        let before = self.totals();
+        let before = self.counts();
         // Pairs with the Release of the ends that it saw: what those items queued is seen below.
         fence(Ordering::Acquire);
-        let after = self.totals();
-        before.in_flight == 0 && after.in_flight == 0 && before.queued == after.queued
+        let after = self.counts();
+        before.0 == 0 && before == after
     }
 
     /// Divides the maximum among the slots, by the CPUs of `cpus` that can be used now. `settle` has

@@ -11,9 +11,11 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use crate::around;
+use crate::carry::Carry;
 use crate::claim::{Claimed, Place};
 use crate::error::shielded;
 use crate::flushers;
+use crate::link::Link;
 use crate::pool::group::Group;
 use crate::pool::publication::{Label, Publication};
 use crate::table::{Hold, ItemRef, Table, log_panic};
@@ -429,14 +431,16 @@ impl Running {
     }
 
     /// Runs the instance, and each one that is handed over meanwhile, showing each. Never unwinds.
-    /// Returns how many instances ran.
+    /// Returns how many instances ran. `carry`: that of the worker, which is empty or of the same pair.
     #[inline]
-    pub(crate) fn run(self, shown: &Publication) -> u64 {
+    pub(crate) fn run(self, shown: &Publication, carry: Option<&Carry<Link>>) -> u64 {
         self.run_only(shown);
         let mut hold = None;
         if !self.table.alone {
             // Finish, as it nearly always is: nobody waits or looks, and nothing was handed over.
             let Some(last) = self.item.header().state.finish_quickly() else {
+                // What was handed over may be of another queue.
+                carry.inspect(|carry| carry.stops());
                 return self.finish_slowly(shown);
             };
             hold = self.table.hold(self.item, last);
@@ -446,7 +450,7 @@ impl Running {
             hold.release();
         }
         // Last: after a flush of the queue the instance is over in every respect.
-        drop(self.job);
+        self.job.ticket.end(carry);
         1
     }
 
@@ -632,7 +636,7 @@ mod tests {
             waiting(2);
             drop(second);
             assert_eq!(work.aside().flushers.len(), 2, "the first instance still runs");
-            first.run(&Publication::new());
+            first.run(&Publication::new(), None);
             assert!(flushes.into_iter().all(|flush| flush.join().unwrap()));
         });
         assert!(!work.flush(), "nothing is left to wait for");

@@ -43,6 +43,8 @@ mod around;
 mod attributes;
 mod block;
 mod builder;
+mod carried;
+mod carry;
 mod claim;
 mod colours;
 mod control;

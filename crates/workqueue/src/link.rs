@@ -14,6 +14,7 @@ use corewise_sync::{CachePadded, Mutex};
 use corewise_topology::{AffinityScope, CpuSet};
 
 use crate::attributes::QueueKind;
+use crate::carried::Carried;
 use crate::claim::Place;
 use crate::colours::Colours;
 use crate::cover::Covers;
@@ -30,7 +31,6 @@ use crate::pools::WorkerPools;
 use crate::rescuer::Rescuer;
 use crate::seat::{Seat, Tied};
 use crate::table::Lent;
-use crate::tally::Tally;
 use crate::waiting::{Waiting, Waits};
 
 /// What all links of a queue have in common, former links included.
@@ -130,15 +130,27 @@ impl Shared {
     /// The counters of all links, former ones included, and the instances in flight. Each is true,
     /// of slightly different moments.
     pub(crate) fn totals(&self) -> Totals {
+        let carried = Carried::of(self);
         let mut totals = Totals::default();
         // All under one lock: what a link has counted goes to `former` when it is collected.
         let members = self.colours.members.lock();
-        for (tally, link) in members.all() {
-            tally.add_to(&mut totals);
+        for (seat, link) in members.all() {
+            // In this order: what is in flight then is among those that were queued.
+            totals.in_flight += carried.in_flight(seat);
+            totals.queued += seat.tally.queued();
             link.into_iter().for_each(|link| link.counters.add_to(&mut totals));
         }
         self.former.add_to(&mut totals);
         totals
+    }
+
+    /// Instances queued and not over, and those ever queued. What workers carry counts as not over: that
+    /// none is in flight is sure, and that some are may be true for a moment longer.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let members = self.colours.members.lock();
+        members.all().fold((0, 0), |(in_flight, queued), (seat, _)| {
+            (in_flight + seat.tally.in_flight(), queued + seat.tally.queued())
+        })
     }
 }
 
@@ -235,11 +247,12 @@ impl Link {
         shared.colours.fill(spec.cpus.len().clamp(1, MAX_STRIPES), link)
     }
 
-    /// What was counted here, and in its seat's tally since it has that.
-    pub(crate) fn totals(&self, tally: &Tally) -> Totals {
-        // In this order: see `Tally::add_to`.
-        let in_flight = tally.in_flight();
-        let mut totals = Totals { in_flight, queued: tally.queued_on_link(), ..Totals::default() };
+    /// What was counted here, and on its seat since it has that.
+    pub(crate) fn totals(&self, seat: &Seat<Link>, carried: &Carried) -> Totals {
+        // In this order: see `Shared::totals`.
+        let in_flight = carried.in_flight(seat);
+        let queued = seat.tally.queued_on_link();
+        let mut totals = Totals { in_flight, queued, ..Totals::default() };
         self.counters.add_to(&mut totals);
         totals
     }
@@ -283,14 +296,6 @@ impl Tied for Link {
         former.cancelled.fetch_add(totals.cancelled, Ordering::Relaxed);
         former.run_ns.fetch_add(totals.run_ns, Ordering::Relaxed);
         former.taken_back.fetch_add(totals.taken_back, Ordering::Relaxed);
-    }
-}
-
-impl Tally {
-    fn add_to(&self, totals: &mut Totals) {
-        // In this order: what is in flight then is among those that were queued.
-        totals.in_flight += self.in_flight();
-        totals.queued += self.queued();
     }
 }
 

@@ -11,6 +11,7 @@ use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_topology::{AffinityScope, CpuSet, Machine};
 
 use crate::attributes::QueueKind;
+use crate::carry::Carry;
 use crate::claim::Claimed;
 use crate::colours::Colours;
 use crate::cover::Covers;
@@ -139,6 +140,7 @@ impl<F: FencePolicy> ModelWorker<F> {
     /// One step; doesn't park.
     pub fn step(&self) {
         self.group.step(&self.worker);
+        self.worker.carry.stops();
     }
 
     /// One step; whether it ran something.
@@ -151,7 +153,7 @@ impl<F: FencePolicy> ModelWorker<F> {
     /// A broken step: takes an item under the lock, and starts it after.
     pub fn step_unlocked(&self) {
         if let Some(running) = self.group.start_unlocked(self.worker.pool) {
-            running.run(&self.worker.shown);
+            running.run(&self.worker.shown, None);
         }
     }
 
@@ -323,7 +325,7 @@ impl Pending {
     /// What a worker does with it.
     pub fn run(self) {
         if let Some(running) = self.0.start() {
-            running.run(&Publication::new());
+            running.run(&Publication::new(), None);
         }
     }
 }
@@ -501,6 +503,11 @@ impl<C: Care> LinksModel<C> {
         ModelTicket(entered.keep())
     }
 
+    /// A worker of its own, which has nothing to do.
+    pub fn carrier(&self) -> ModelCarrier<C> {
+        ModelCarrier(Carry::new())
+    }
+
     /// Queues an instance by `push`, after which the pools are looked at. `covered`: as they have to
     /// be.
     pub fn push(&self, covered: bool, push: impl FnOnce(ModelTicket<C>)) {
@@ -565,13 +572,40 @@ pub struct ModelTicket<C: Care>(Kept<ModelLink<C>>);
 unsafe impl<C: Care> Send for ModelTicket<C> {}
 
 impl<C: Care> ModelTicket<C> {
+    /// What it is counted as.
+    pub fn colour(&self) -> u8 {
+        self.0.2
+    }
+
     /// It is over.
     pub fn end(self) {
         // SAFETY: it is in flight.
         let link = unsafe { self.0.0.as_ref().link() };
         assert_eq!(link.queue.ended[1].load(Ordering::Relaxed), 0, "the queue is there");
         // SAFETY: the place is this ticket's, which ends.
-        unsafe { leave::<C, ModelLink<C>, ModelQueue<C>>(self.0, |link| Arc::clone(&link.queue)) };
+        unsafe {
+            leave::<C, ModelLink<C>, ModelQueue<C>>(self.0, 1, |link| Arc::clone(&link.queue))
+        };
+    }
+}
+
+/// What a worker carries.
+pub struct ModelCarrier<C: Care>(Carry<ModelLink<C>>);
+
+impl<C: Care> ModelCarrier<C> {
+    /// The instance that the worker runs is over.
+    pub fn ends(&self, ticket: ModelTicket<C>) {
+        assert!(!self.0.add(ticket.0), "there aren't so many");
+    }
+
+    /// It starts this one.
+    pub fn starts(&self, ticket: &ModelTicket<C>) {
+        self.0.before::<C, ModelQueue<C>>(Some(ticket.0), |link| Arc::clone(&link.queue));
+    }
+
+    /// It starts none.
+    pub fn stops(&self) {
+        self.0.put_down::<C, ModelQueue<C>>(|link| Arc::clone(&link.queue));
     }
 }
 

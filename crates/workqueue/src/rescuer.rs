@@ -137,7 +137,7 @@ impl Call {
             }
             let Some(running) = self.group.take_for(self.pool, &self.queue) else { return false };
             let _placed = self.group.pools[self.pool].placement().enter();
-            let ran = running.run(&shown);
+            let ran = running.run(&shown, None);
             (0..ran).for_each(|_| self.queue.rescued());
         }
         self.group.is_helpless(self.pool)

@@ -207,18 +207,24 @@ impl<C: Care, L: Tied> Colours<C, L> {
         let tally = &unsafe { seat.as_ref() }.tally;
         tally.undo(stripe);
         let pair = tally.pair(stripe, colour);
-        if !pair.leave::<C>() {
-            self.leave_watched(seat, pair, colour);
+        if !pair.leave::<C>(1) {
+            self.leave_watched(seat, pair, 1, colour);
         }
     }
 
-    /// Leave, where somebody may watch, and this is the last. The caller has a reference to the colours
+    /// Leave, where somebody may watch, and these are the last. The caller has a reference to the colours
     /// beside that of the link's.
     #[cold]
-    pub(crate) fn leave_watched(&self, seat: NonNull<Seat<L>>, pair: Pair<'_>, colour: u8) {
+    pub(crate) fn leave_watched(
+        &self,
+        seat: NonNull<Seat<L>>,
+        pair: Pair<'_>,
+        many: u64,
+        colour: u8,
+    ) {
         let (drained, gone) = {
             let mut members = self.members.lock();
-            let drained = pair.leave_watched();
+            let drained = pair.leave_watched(many);
             let drained =
                 if drained { members.flushes.drained(colour as usize) } else { Vec::new() };
             (drained, members.collect_if_quiet(seat))
@@ -318,23 +324,25 @@ impl<L> Entered<'_, L> {
     }
 }
 
-/// Leave: the instance is over. `of` is called while it isn't, where the colours are needed after.
+/// Leave: so many instances of a pair are over. `of` is called while they aren't, where the colours are
+/// needed after.
 ///
 /// # Safety
-/// The place was [kept](Entered::keep), and isn't used again.
+/// So many such places were [kept](Entered::keep), and aren't used again.
 #[inline]
 pub(crate) unsafe fn leave<C: Care, L: Tied, S: AsRef<Colours<C, L>> + ?Sized>(
     (at, stripe, colour): Kept<L>,
+    many: u64,
     of: impl FnOnce(&L) -> Arc<S>,
 ) {
-    // SAFETY: the instance isn't over, so the seat is there; what lives on is a pair of references to
+    // SAFETY: they aren't over, so the seat is there; what lives on is a pair of references to
     // atomics, which aren't touched after Leave.
     let seat = unsafe { at.as_ref() };
     let pair = seat.tally.pair(stripe, colour);
-    if !pair.leave::<C>() {
+    if !pair.leave::<C>(many) {
         // SAFETY: still in flight.
         let shared = of(unsafe { seat.link() });
-        (*shared).as_ref().leave_watched(at, pair, colour);
+        (*shared).as_ref().leave_watched(at, pair, many, colour);
     }
 }
 
@@ -344,8 +352,8 @@ impl<C: Care, L: Tied> Colours<C, L> {
     pub(crate) fn leave(&self, seat: NonNull<Seat<L>>, stripe: u32, colour: u8) {
         // SAFETY: the caller's instance is in flight.
         let pair = unsafe { seat.as_ref() }.tally.pair(stripe, colour);
-        if !pair.leave::<C>() {
-            self.leave_watched(seat, pair, colour);
+        if !pair.leave::<C>(1) {
+            self.leave_watched(seat, pair, 1, colour);
         }
     }
 }

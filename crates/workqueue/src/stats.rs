@@ -5,9 +5,10 @@ use std::time::Duration;
 use corewise_sync::atomic::Ordering;
 use corewise_topology::{AffinityScope, CpuSet};
 
+use crate::carried::Carried;
 use crate::link::{Link, Shared, Totals};
 use crate::pool::group::Group;
-use crate::tally::Tally;
+use crate::seat::Seat;
 
 /// Counters of one queue. Read while work flows they are each true, of slightly different moments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,8 +43,8 @@ impl QueueStats {
         queue.totals().into()
     }
 
-    pub(crate) fn of_link(tally: &Tally, link: &Link) -> QueueStats {
-        link.totals(tally).into()
+    pub(crate) fn of_link(link: &Link, seat: &Seat<Link>, carried: &Carried) -> QueueStats {
+        link.totals(seat, carried).into()
     }
 }
 

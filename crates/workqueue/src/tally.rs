@@ -176,15 +176,24 @@ impl Tally {
         }
     }
 
-    /// Instances queued and not over (a moment ago). Not less than there are.
+    /// Instances queued and not over (a moment ago), with what workers carry. Not less than there are.
     pub(crate) fn in_flight(&self) -> u64 {
         // Those that are over first: else one that comes and goes in between would hide another.
         let of_stripe = |stripe: &Stripe| {
-            let over: u64 =
-                stripe.over.by_colour.iter().map(|over| over.load(Ordering::Acquire) / ONE).sum();
+            let over = stripe.over();
             stripe.came() - over
         };
         self.stripes.iter().map(of_stripe).sum()
+    }
+
+    /// Instances that are over, but for what workers carry.
+    pub(crate) fn over(&self) -> u64 {
+        self.stripes.iter().map(Stripe::over).sum()
+    }
+
+    /// Instances ever counted in, also those that Retracted.
+    pub(crate) fn ever_came(&self) -> u64 {
+        self.stripes.iter().map(Stripe::came).sum()
     }
 
     /// Instances ever queued here.
@@ -204,6 +213,10 @@ impl Tally {
 }
 
 impl Stripe {
+    fn over(&self) -> u64 {
+        self.over.by_colour.iter().map(|over| over.load(Ordering::Acquire) / ONE).sum()
+    }
+
     fn came(&self) -> u64 {
         self.came.by_colour.iter().map(|came| came.load(Ordering::Relaxed)).sum()
     }
@@ -263,21 +276,21 @@ pub(crate) struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    /// Counts an instance out; true where it is. Else somebody watches, and this would be the last
-    /// one: it is in flight still, and [`Pair::leave_watched`] has to follow, under the lock of the
+    /// Counts so many instances out; true where they are. Else somebody watches, and these would be the
+    /// last: they are in flight still, and [`Pair::leave_watched`] has to follow, under the lock of the
     /// colours.
     #[inline]
-    pub(crate) fn leave<C: Care>(self) -> bool {
+    pub(crate) fn leave<C: Care>(self, many: u64) -> bool {
         let mut now = self.over.load(Ordering::Relaxed);
         loop {
             // Look: in the same word as Leave, so that no fence is needed.
-            if C::LOOKS && now & (WATCHED | RETIRED) != 0 && self.is_last() {
+            if C::LOOKS && now & (WATCHED | RETIRED) != 0 && self.is_last(many) {
                 return false;
             }
             // Leave. Release: who sees the instance over sees it counted in, and what it did. Each is
             // a read-modify-write, so they all are seen by who sees the last. The last access:
             // whoever sees this may take the memory.
-            let next = now + ONE;
+            let next = now + many * ONE;
             match self.over.compare_exchange_weak(now, next, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(seen) => now = seen,
@@ -285,21 +298,21 @@ impl Pair<'_> {
         }
     }
 
-    /// Whether the caller's instance is the last one in flight of its colour. Once all others are over,
-    /// it isn't told otherwise: it sees at least those come that are over, and itself.
+    /// Whether the caller's instances are the last in flight of their colour. Once all others are over,
+    /// it isn't told otherwise: it sees at least those come that are over, and its own.
     #[cold]
-    fn is_last(self) -> bool {
+    fn is_last(self, many: u64) -> bool {
         let over = self.over.load(Ordering::Acquire);
-        over / ONE + 1 == self.came.load(Ordering::Acquire)
+        over / ONE + many == self.came.load(Ordering::Acquire)
     }
 
-    /// Counts an instance out, under the lock of the colours. True where that drained a pair that is
+    /// Counts so many out, under the lock of the colours. True where that drained a pair that is
     /// watched: it isn't any more.
-    pub(crate) fn leave_watched(self) -> bool {
+    pub(crate) fn leave_watched(self, many: u64) -> bool {
         // Acquire: this thread tells the flush in the name of all that were over before.
-        let old = self.over.fetch_add(ONE, Ordering::AcqRel);
+        let old = self.over.fetch_add(many * ONE, Ordering::AcqRel);
         // Another may have come since this one looked, and is the last then.
-        let drained = old & WATCHED != 0 && old / ONE + 1 == self.came.load(Ordering::Acquire);
+        let drained = old & WATCHED != 0 && old / ONE + many == self.came.load(Ordering::Acquire);
         if drained {
             self.over.fetch_and(!WATCHED, Ordering::Relaxed);
         }

@@ -1,6 +1,6 @@
 //! What an instance in flight holds of its queue: a word.
 
-use std::mem::ManuallyDrop;
+use std::mem::{self, ManuallyDrop};
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use corewise_sync::atomic::Ordering;
 
+use crate::carry::Carry;
 use crate::link::{Link, Shared};
 use crate::pool::group::Group;
 use crate::seat::{Kept, Seat, leave};
@@ -102,6 +103,45 @@ impl Ticket {
     }
 }
 
+impl Ticket {
+    #[inline]
+    fn kept(&self) -> Kept<Link> {
+        let word = &self.link.0;
+        (word.seat(), word.stripe(), word.colour())
+    }
+
+    /// The instance is over, and its worker carries it, unless the limiter has to know.
+    #[inline]
+    fn carry(self, carry: &Carry<Link>) {
+        if self.link.0.counted() {
+            return;
+        }
+        let full = carry.add(self.kept());
+        mem::forget(self);
+        if full {
+            carry.stops();
+        }
+    }
+}
+
+impl Carry<Link> {
+    /// See [`Carry::put_down`].
+    #[inline]
+    pub(crate) fn stops(&self) {
+        self.put_down::<Careful, Shared>(|link| Arc::clone(&link.shared));
+    }
+
+    /// Before the worker runs an instance, or does anything else with it. See [`Carry::before`].
+    #[inline]
+    pub(crate) fn starts(&self, next: Option<&Ticket>) {
+        // Without a ticket only in models of a pool alone, where nothing is carried.
+        if let Some(next) = next {
+            let next = (!next.link.0.counted()).then(|| next.kept());
+            self.before::<Careful, Shared>(next, |link| Arc::clone(&link.shared));
+        }
+    }
+}
+
 impl Drop for Ticket {
     #[inline]
     fn drop(&mut self) {
@@ -109,10 +149,9 @@ impl Drop for Ticket {
         if word.counted() {
             self.link.slot.put(&mut push);
         }
-        let place = (word.seat(), word.stripe(), word.colour());
         // SAFETY: it is the ticket's, which ends.
         unsafe {
-            leave::<Careful, Link, Shared>(place, |link| Arc::clone(&link.shared));
+            leave::<Careful, Link, Shared>(self.kept(), 1, |link| Arc::clone(&link.shared));
         }
     }
 }
@@ -137,6 +176,19 @@ impl MaybeTicket {
         (!self.is_none()).then_some(&*self.0)
     }
 
+    /// The instance is over. Its worker carries it; without one it is counted out.
+    #[inline]
+    pub(crate) fn end(mut self, carry: Option<&Carry<Link>>) {
+        if let Some(carry) = carry
+            && !self.is_none()
+        {
+            // SAFETY: it isn't used again: it isn't dropped either.
+            let ticket = unsafe { ManuallyDrop::take(&mut self.0) };
+            mem::forget(self);
+            ticket.carry(carry);
+        }
+    }
+
     /// Takes the ticket out.
     pub(crate) fn take(&mut self) -> MaybeTicket {
         self.replace(MaybeTicket::none())
@@ -144,7 +196,7 @@ impl MaybeTicket {
 
     /// Puts another one there; the one that was.
     pub(crate) fn replace(&mut self, other: MaybeTicket) -> MaybeTicket {
-        std::mem::replace(self, other)
+        mem::replace(self, other)
     }
 }
 

@@ -134,6 +134,34 @@ fn what_is_queued_and_not_over_is_in_flight() {
 }
 
 #[test]
+fn what_a_worker_has_run_is_over_while_the_next_item_runs() {
+    let pools = WorkerPools::new(&Machine::synthetic("core:1 pu:1").unwrap());
+    let queue = Workqueue::builder("quick and slow").build(&pools).unwrap();
+    let (start, starting) = channel::<()>();
+    let first = queue.spawn(move || {
+        let _ = starting.recv();
+    });
+    let quick: Vec<_> = (0..5).map(|_| queue.spawn(|| ())).collect();
+    let (release, released) = channel::<()>();
+    let (started, starts) = channel();
+    let slow = queue.spawn(move || {
+        started.send(()).unwrap();
+        let _ = released.recv();
+    });
+    drop(start);
+    starts.recv().unwrap();
+    let (dump, stats) = (pools.dump(), queue.stats());
+    assert_eq!(dump.queues[0].in_flight, 1, "{dump}");
+    assert_eq!((stats.queued, stats.completed, queue.active()), (7, 6, 1));
+    drop(release);
+    queue.flush();
+    assert_eq!(queue.stats().completed, 7);
+    for handle in quick.into_iter().chain([first, slow]) {
+        handle.join().unwrap();
+    }
+}
+
+#[test]
 fn what_a_worker_runs_is_shown_with_its_function_and_the_line_that_queued_it() {
     let pools = WorkerPools::new(&Machine::synthetic("core:2 pu:1").unwrap());
     let queue = Workqueue::builder("slow").build(&pools).unwrap();

@@ -10,13 +10,14 @@ use corewise_topology::{AffinityScope, Machine, Pods};
 
 use super::{Dump, LinkDump, PoolDump, QueueDump, RunningDump, ScopeDump, SlotDump, SlotPlace};
 use crate::attributes::{Class, QueueKind};
+use crate::carried::Carried;
 use crate::limiter::CountedBy;
 use crate::limiter::policy::UNLIMITED;
 use crate::link::{Link, Shared};
 use crate::pool::group::Group;
 use crate::pool::worker::Worker;
+use crate::seat::Seat;
 use crate::stats::{PoolReport, QueueStats};
-use crate::tally::Tally;
 use crate::timekeeper::cpu_time::CpuTime;
 
 /// Where a pool is in the dump: by its group's address and its place in the group.
@@ -147,12 +148,13 @@ impl QueueDump {
             dump.max_active = Some(1);
         }
         let mut pods = Vec::new();
-        queue.colours.each(|tally, link| {
+        let carried = Carried::of(queue);
+        queue.colours.each(|seat, link| {
             // The newest links come last: theirs are the attributes that hold.
             (dump.scope, dump.strict, dump.nice) =
                 (link.group.scope, !link.group.soft, link.group.nice);
             pods.push((link.pool, link.group.pools[link.pool].spec.pod));
-            dump.links.extend(LinkDump::new(tally, link, ids));
+            dump.links.extend(LinkDump::new(seat, link, &carried, ids));
         });
         dump.slots = slots(queue, &pods);
         dump.stats = QueueStats::of(queue);
@@ -185,12 +187,12 @@ fn slots(queue: &Shared, pods: &[(usize, u32)]) -> Vec<SlotDump> {
 }
 
 impl LinkDump {
-    fn new(tally: &Tally, link: &Link, ids: &PoolIds) -> Option<LinkDump> {
+    fn new(seat: &Seat<Link>, link: &Link, carried: &Carried, ids: &PoolIds) -> Option<LinkDump> {
         let pool = *ids.get(&(Arc::as_ptr(&link.group) as usize, link.pool))?;
         Some(LinkDump {
             pool,
-            stats: QueueStats::of_link(tally, link),
-            in_flight: tally.in_flight(),
+            stats: QueueStats::of_link(link, seat, carried),
+            in_flight: carried.in_flight(seat),
         })
     }
 }

@@ -246,6 +246,7 @@ impl<F: FencePolicy> Group<F> {
         // Of its own CPU: so it touches neither the pool's lock nor a line that others write, unless
         // something changes.
         if !shut && let Some(running) = pool.start_at_home(me) {
+            me.carry.starts(running.ticket());
             self.took(me, &running);
             let ran = self.run(me, running);
             me.ran.count(ran, 0);
@@ -258,15 +259,23 @@ impl<F: FencePolicy> Group<F> {
     #[inline(never)]
     fn looks_further(self: &Arc<Self>, me: &Arc<Worker>, shut: bool) -> bool {
         let pool = &self.pools[me.pool];
-        if shut && !self.may_take(me) {
-            return false;
+        if shut {
+            // PutDown.
+            me.carry.stops();
+            if !self.may_take(me) {
+                return false;
+            }
         }
         // Of the own pod or, where work may leave its pod, of a saturated one.
         let (running, taken_over) = match pool.start_anywhere(me, shut) {
             Some(running) => (Some(running), 0),
-            None => (self.rob_others(me), 1),
+            None => {
+                me.carry.stops();
+                (self.rob_others(me), 1)
+            }
         };
         if let Some(running) = running {
+            me.carry.starts(running.ticket());
             self.took(me, &running);
             if taken_over > 0 {
                 running.overflowed();
@@ -624,7 +633,7 @@ impl<F: FencePolicy> Group<F> {
     fn run(&self, me: &Worker, running: Running) -> u64 {
         let bottom_half = self.class == Class::BottomHalf;
         let _section = bottom_half.then(|| AtomicSection::enter("bottom-half work item"));
-        running.run(&me.shown)
+        running.run(&me.shown, Some(&me.carry))
     }
 
     /// A worker driven by hand instead of by a thread of its own: for stepped tests and models.

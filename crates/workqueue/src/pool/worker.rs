@@ -18,9 +18,11 @@ use super::idler::Idler;
 use super::pins::OwnCpu;
 use super::publication::Publication;
 use super::stats::Ran;
+use crate::carry::Carry;
 use crate::cpu::current_cpu;
 use crate::error::shielded;
 use crate::inherit;
+use crate::link::Link;
 use crate::policy::{self, Counts, Manners};
 
 /// How long what is pushed on another CPU may gather before it is taken there once more, in
@@ -77,6 +79,8 @@ pub(crate) struct Worker {
     born: Instant,
     /// O: when it emptied the inbox of another CPU last, in nanoseconds; as `searching`.
     emptied: AtomicU64,
+    /// What it has run and not counted out: nothing, while it is idle or runs anything else.
+    pub(crate) carry: Carry<Link>,
     pub(crate) ran: Ran,
 }
 
@@ -103,6 +107,7 @@ impl Worker {
             manners: AtomicU32::new(Manners::NEW.to_bits()),
             born: time::now(),
             emptied: AtomicU64::new(0),
+            carry: Carry::new(),
             ran: Ran::default(),
         }
     }
@@ -368,7 +373,10 @@ impl<F: FencePolicy> Drop for Alive<'_, F> {
     fn drop(&mut self) {
         // In a model the panic is a finding, and the scheduler may be gone.
         if cfg!(not(any(loom, shuttle))) {
-            shielded("taking a dead worker out of its pool", || self.group.died(self.worker));
+            shielded("taking a dead worker out of its pool", || {
+                self.worker.carry.stops();
+                self.group.died(self.worker);
+            });
         }
     }
 }
