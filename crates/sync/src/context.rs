@@ -21,6 +21,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
+use std::ptr;
 use std::rc::Rc;
 
 use crate::per_thread;
@@ -266,7 +267,15 @@ impl Standing {
     #[inline]
     pub fn restore(self) -> Option<Leak> {
         let now = Standing::now();
-        if now == self { None } else { Some(self.restore_from(now)) }
+        if now.is(self) { None } else { Some(self.restore_from(now)) }
+    }
+
+    /// Whether they are the same, to the letter: what stands in two places, and reads the same, isn't
+    /// compared.
+    #[inline]
+    fn is(self, other: Standing) -> bool {
+        let place = |site: Site| (site.what.as_ptr(), ptr::from_ref(site.location));
+        self.section.map(place) == other.section.map(place) && self.blocking == other.blocking
     }
 
     #[cold]

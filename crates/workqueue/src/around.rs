@@ -44,7 +44,7 @@ impl Spawner {
 
 /// Runs the instance once. An error is what it panicked with. What it left behind is reported, and
 /// the thread's standing restored.
-#[inline]
+#[inline(always)]
 pub(crate) fn run(running: &Running) -> thread::Result<()> {
     let standing = Standing::now();
     let _current = current::enter(running);

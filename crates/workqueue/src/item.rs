@@ -9,6 +9,8 @@ use std::mem::{self, MaybeUninit};
 use std::panic::Location;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
 
 use crate::around;
 use crate::carry::Carry;
@@ -420,7 +422,7 @@ impl Running {
 
     /// Whether its queue says that its items compute for long.
     pub(crate) fn is_cpu_intensive(&self) -> bool {
-        self.job.ticket.as_ref().is_some_and(|ticket| ticket.link.shared.cpu_intensive)
+        self.ticket().is_some_and(|ticket| ticket.link.shared.cpu_intensive)
     }
 
     /// The instance runs away from its home pod; counted.
@@ -432,7 +434,8 @@ impl Running {
 
     /// Runs the instance, and each one that is handed over meanwhile, showing each. Never unwinds.
     /// Returns how many instances ran. `carry`: that of the worker, which is empty or of the same pair.
-    #[inline]
+    /// Where a worker's loop calls it, so that nothing is copied.
+    #[inline(always)]
     pub(crate) fn run(self, shown: &Publication, carry: Option<&Carry<Link>>) -> u64 {
         self.run_only(shown);
         let mut hold = None;
@@ -479,16 +482,25 @@ impl Running {
     }
 
     /// Runs the instance, and doesn't end it.
-    #[inline]
+    #[inline(always)]
     fn run_only(&self, shown: &Publication) {
         shown.starts(self.label());
-        let ran = match self.job.ticket.as_ref() {
-            Some(ticket) => ticket.time(|| around::run(self)),
-            None => around::run(self),
-        };
+        let timed = self.ticket().is_some_and(|ticket| ticket.link.shared.timed);
+        let ran = if timed { self.run_timed() } else { around::run(self) };
         if let Err(payload) = ran {
             self.panicked(payload);
         }
+    }
+
+    /// Counts how long that takes.
+    #[cold]
+    fn run_timed(&self) -> thread::Result<()> {
+        let began = Instant::now();
+        let ran = around::run(self);
+        if let Some(ticket) = self.ticket() {
+            ticket.took(began.elapsed());
+        }
+        ran
     }
 
     #[cold]

@@ -4,7 +4,7 @@ use std::mem::{self, ManuallyDrop};
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use corewise_sync::atomic::Ordering;
 
@@ -79,17 +79,10 @@ impl Ticket {
         self.link.counters.cancelled.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Runs the instance by `run`, and counts how long that took where its queue is timed.
-    #[inline]
-    pub(crate) fn time<R>(&self, run: impl FnOnce() -> R) -> R {
-        if !self.link.shared.timed {
-            return run();
-        }
-        let began = Instant::now();
-        let result = run();
-        let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    /// The instance has run for so long, which its queue wants to know; counted.
+    pub(crate) fn took(&self, took: Duration) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.link.counters.run_ns.fetch_add(took, Ordering::Relaxed);
-        result
     }
 
     /// The instance runs away from its home pod; counted.

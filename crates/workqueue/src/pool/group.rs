@@ -629,7 +629,7 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Runs an instance. The thread has the pod's placement token.
-    #[inline]
+    #[inline(always)]
     fn run(&self, me: &Worker, running: Running) -> u64 {
         let bottom_half = self.class == Class::BottomHalf;
         let _section = bottom_half.then(|| AtomicSection::enter("bottom-half work item"));
