@@ -219,6 +219,7 @@ impl<F: FencePolicy> Pool<F> {
         if stripes > 1 && self.stripes.any_may_wait() && me.makes_way() {
             // Who queues here may wait for this CPU, and what is queued elsewhere is for the workers there:
             // each CPU for itself nobody waits for another one's lines.
+            me.carry.stops();
             thread::yield_now();
             let running = self.stripes.start_at(self.home_of(me));
             me.made_way(running.is_some());
