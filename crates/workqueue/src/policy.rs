@@ -54,8 +54,8 @@ pub(crate) struct Counts {
     pub(crate) blocked: usize,
     /// Runs an item that isn't counted: of a CPU-intensive queue, or caught by the timekeeper.
     pub(crate) intensive: usize,
-    /// A worker was woken (or made) for work and hasn't taken any yet. At most one at a time: it
-    /// wakes the next one itself if there is more.
+    /// A worker was woken (or made) for work and hasn't taken any yet. At most one at a time (two
+    /// where a blocker has handed on): it wakes the next one itself if there is more.
     pub(crate) searching: bool,
     /// How many workers may hold a core at once: the CPUs of the pod.
     pub(crate) base: usize,
@@ -97,6 +97,13 @@ impl Counts {
     /// the kernel's manager rule, so that no push ever has to (but the very first).
     pub(crate) fn wants_spare(&self) -> bool {
         self.idle == 0 && !self.searching && self.has_core() && self.total < self.max
+    }
+
+    /// Whether a worker that is about to block names another searcher for the work that waits, although
+    /// one is on its way: that one may come from a CPU that has yet to wake up, and the blocker's is
+    /// free now.
+    pub(crate) fn hands_on(&self) -> bool {
+        self.searching && self.idle > 0 && self.has_core()
     }
 
     /// Whether an idle worker is more than the pod's cores need, so that it may leave after a
@@ -440,6 +447,15 @@ mod tests {
     fn a_blocked_worker_makes_room_for_another() {
         assert!(counts(2, 0, 1).wants_spare());
         assert!(counts(3, 1, 1).wake_on_push());
+    }
+
+    #[test]
+    fn who_blocks_hands_on_what_a_searcher_is_yet_to_come_for() {
+        let searching = |total, idle| Counts { searching: true, ..counts(total, idle, 1) };
+        assert!(searching(3, 1).hands_on());
+        assert!(!searching(2, 0).hands_on(), "there is nobody");
+        assert!(!searching(4, 1).hands_on(), "the other core is taken too");
+        assert!(!counts(3, 1, 1).hands_on(), "nobody searches: as everywhere");
     }
 
     #[test]

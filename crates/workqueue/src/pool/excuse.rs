@@ -11,7 +11,7 @@ use corewise_sync::fence::FencePolicy;
 use super::group::Group;
 use super::publication::Shown;
 use super::worker::Worker;
-use super::{Inner, PoolStats};
+use super::{Action, Inner, PoolStats};
 use crate::policy::Counts;
 
 /// Why a worker is excused; a bit each.
@@ -113,10 +113,17 @@ impl Inner {
 impl<F: FencePolicy> Group<F> {
     /// A worker is about to block: its core is free for another.
     pub(crate) fn begin_blocking(self: &Arc<Self>, me: &Worker) {
+        let pool = &self.pools[me.pool];
         let action = {
-            let mut inner = self.pools[me.pool].inner.lock();
+            let mut inner = pool.inner.lock();
             me.set_excuses(&mut inner.counts, |bits| bits | Excuse::Region as u32);
-            self.settle(me.pool, &mut inner, true)
+            match self.settle(me.pool, &mut inner, true) {
+                // Hand on.
+                Action::None if inner.counts.hands_on() && pool.has_waiting() => {
+                    self.recruit(me.pool, &mut inner)
+                }
+                action => action,
+            }
         };
         self.perform(me.pool, action);
     }

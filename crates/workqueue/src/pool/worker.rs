@@ -234,10 +234,10 @@ impl Worker {
         before
     }
 
-    /// Under the pool's lock, where nobody else is: it is the searcher. Whether it wasn't before.
+    /// Under the pool's lock, where nobody else is: it is the searcher. Whether there was none before.
     pub(super) fn begin_searching(&self, counts: &mut Counts) -> bool {
-        counts.searching = true;
-        !self.searching.swap(true, Ordering::Relaxed)
+        self.searching.store(true, Ordering::Relaxed);
+        !mem::replace(&mut counts.searching, true)
     }
 
     /// Under the pool's lock: it has found something, or gives up. Whether it was the searcher.
