@@ -194,7 +194,13 @@ impl<F: FencePolicy> Group<F> {
             let mut inner = pool.inner.lock();
             let at_it = worker.shown.read().is_some_and(|shown| shown.instance == instance);
             let excused = worker.excuses.load(Ordering::Relaxed) != 0;
-            if !at_it || excused || !inner.is_stuck(pool) {
+            // Its core is free where it sleeps, also if a worker is on its way to another: what that one
+            // takes may sleep as well.
+            let waits = match why {
+                Excuse::Asleep => pool.has_waiting(),
+                _ => inner.is_stuck(pool),
+            };
+            if !at_it || excused || !waits {
                 return false;
             }
             worker.set_excuses(&mut inner.counts, |bits| bits | why as u32);

@@ -36,12 +36,17 @@ impl Bench {
     }
 
     fn with(settings: Settings, max: usize, spawner: Spawner) -> Bench {
+        Self::on(1, settings, max, spawner)
+    }
+
+    /// As all others, but of so many CPUs.
+    fn on(cpus: u32, settings: Settings, max: usize, spawner: Spawner) -> Bench {
         let thread = Arc::new(Mutex::new(Reading { ran: Duration::ZERO, asleep: false }));
         let read = Arc::clone(&thread);
         let keeper = Timekeeper::with_times(settings, Box::new(move |_| Some(*read.lock())));
         let setup = Setup::by_hand(AffinityScope::Cpu);
         let setup = Setup { keeper: Arc::clone(&keeper), spawner, ..setup };
-        let mut specs = PoolSpec::by_hand(1, 1);
+        let mut specs = PoolSpec::by_hand(1, cpus);
         specs[0].max = max;
         let group = Arc::new(Group::new(setup, specs));
         keeper.look_after(&group);
@@ -149,6 +154,30 @@ fn stepped_an_item_that_blocks_without_telling_gets_a_replacement() {
     });
     let report = crate::PoolReport::of_pool(&bench.group, 0);
     assert_eq!((report.blocked, report.caught), (0, 1));
+}
+
+#[test]
+fn stepped_all_that_sleep_are_caught_at_one_look_and_of_those_that_compute_one() {
+    for (asleep, caught) in [(true, 2), (false, 1)] {
+        let bench = Bench::on(2, Settings::default(), 0, Spawner::default());
+        let workers = [(); 4].map(|()| bench.group.enlist(0));
+        let [first, second, third, last] = workers.clone();
+        bench.park(&last);
+        bench.park(&third);
+        bench.run(&first, move |bench| {
+            bench.run(&second, move |bench| {
+                bench.push(|| ());
+                bench.push(|| ());
+                bench.thread.lock().asleep = asleep;
+                bench.pass(Duration::ZERO, Duration::ZERO);
+                bench.pass(20 * MS, if asleep { Duration::ZERO } else { 20 * MS });
+                assert_eq!(bench.caught(), caught);
+                assert!(third.take_wake() && !last.take_wake(), "one searcher all the same");
+                assert_eq!(bench.group.step(&third), Step::Again);
+                assert_eq!(last.take_wake(), asleep, "it has a core for the next without a look");
+            });
+        });
+    }
 }
 
 #[test]
