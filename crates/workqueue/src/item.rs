@@ -434,9 +434,10 @@ impl Running {
 
     /// Runs the instance, and each one that is handed over meanwhile, showing each. Never unwinds.
     /// Returns how many instances ran. `carry`: that of the worker, which is empty or of the same pair.
-    /// Where a worker's loop calls it, so that nothing is copied.
+    /// Where a worker's loop calls it, and by reference, so that nothing is copied; what is left is to be
+    /// dropped.
     #[inline(always)]
-    pub(crate) fn run(self, shown: &Publication, carry: Option<&Carry<Link>>) -> u64 {
+    pub(crate) fn run(&mut self, shown: &Publication, carry: Option<&Carry<Link>>) -> u64 {
         self.run_only(shown);
         let mut hold = None;
         if !self.table.alone {
@@ -446,21 +447,33 @@ impl Running {
                 carry.inspect(|carry| carry.stops());
                 return self.finish_slowly(shown);
             };
-            hold = self.table.hold(self.item, last);
+            // SAFETY: the instance is over, and doesn't touch the item again.
+            hold = self.table.hold(unsafe { self.take_hold() }, last);
         }
         shown.ends();
         if let Some(hold) = hold {
             hold.release();
         }
         // Last: after a flush of the queue the instance is over in every respect.
-        self.job.ticket.end(carry);
+        self.job.ticket.take().end(carry);
         1
+    }
+
+    /// # Safety
+    /// The item isn't touched by way of this any more.
+    #[inline]
+    unsafe fn take_hold(&mut self) -> ItemRef {
+        // SAFETY: the hold is the instance's, and given up here once.
+        unsafe { ItemRef::kept(self.item.pointer()) }
     }
 
     /// The rest of `run`, once the instance has run.
     #[cold]
-    fn finish_slowly(self, shown: &Publication) -> u64 {
-        let (mut running, mut ran) = (self, 1);
+    fn finish_slowly(&mut self, shown: &Publication) -> u64 {
+        let job = Job { ticket: self.job.ticket.take(), site: self.job.site };
+        // SAFETY: what is left is dropped.
+        let item = unsafe { self.take_hold() };
+        let (mut running, mut ran) = (Running { item, table: self.table, job }, 1);
         loop {
             let (next, over) = running.finish(true, shown);
             // Before the end of this one, which may let others through: meanwhile nobody is to wait
@@ -634,7 +647,7 @@ mod tests {
     #[test]
     fn a_cancelled_instance_ends_no_flush_that_waits_for_the_running_one() {
         let work = Work::new(|| ());
-        let first = pend(&work).start().expect("nobody runs it");
+        let mut first = pend(&work).start().expect("nobody runs it");
         std::thread::scope(|scope| {
             let waiting = |n| {
                 while work.aside().flushers.len() != n {

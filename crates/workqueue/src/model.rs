@@ -152,7 +152,7 @@ impl<F: FencePolicy> ModelWorker<F> {
 
     /// A broken step: takes an item under the lock, and starts it after.
     pub fn step_unlocked(&self) {
-        if let Some(running) = self.group.start_unlocked(self.worker.pool) {
+        if let Some(mut running) = self.group.start_unlocked(self.worker.pool) {
             running.run(&self.worker.shown, None);
         }
     }
@@ -324,7 +324,7 @@ impl Pending {
 
     /// What a worker does with it.
     pub fn run(self) {
-        if let Some(running) = self.0.start() {
+        if let Some(mut running) = self.0.start() {
             running.run(&Publication::new(), None);
         }
     }

@@ -135,7 +135,9 @@ impl Call {
             if !self.group.is_helpless(self.pool) {
                 return false;
             }
-            let Some(running) = self.group.take_for(self.pool, &self.queue) else { return false };
+            let Some(mut running) = self.group.take_for(self.pool, &self.queue) else {
+                return false;
+            };
             let _placed = self.group.pools[self.pool].placement().enter();
             let ran = running.run(&shown, None);
             (0..ran).for_each(|_| self.queue.rescued());

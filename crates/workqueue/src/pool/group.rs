@@ -245,9 +245,9 @@ impl<F: FencePolicy> Group<F> {
         let shut = pool.reading().crowded() || me.has_item_excuses();
         // Of its own CPU: so it touches neither the pool's lock nor a line that others write, unless
         // something changes.
-        if !shut && let Some(running) = pool.start_at_home(me) {
+        if !shut && let Some(running) = &mut pool.start_at_home(me) {
             me.carry.starts(running.ticket());
-            self.took(me, &running);
+            self.took(me, running);
             let ran = self.run(me, running);
             me.ran.count(ran, 0);
             return true;
@@ -267,16 +267,16 @@ impl<F: FencePolicy> Group<F> {
             }
         }
         // Of the own pod or, where work may leave its pod, of a saturated one.
-        let (running, taken_over) = match pool.start_anywhere(me, shut) {
+        let (mut running, taken_over) = match pool.start_anywhere(me, shut) {
             Some(running) => (Some(running), 0),
             None => {
                 me.carry.stops();
                 (self.rob_others(me), 1)
             }
         };
-        if let Some(running) = running {
+        if let Some(running) = &mut running {
             me.carry.starts(running.ticket());
-            self.took(me, &running);
+            self.took(me, running);
             if taken_over > 0 {
                 running.overflowed();
             }
@@ -630,7 +630,7 @@ impl<F: FencePolicy> Group<F> {
 
     /// Runs an instance. The thread has the pod's placement token.
     #[inline(always)]
-    fn run(&self, me: &Worker, running: Running) -> u64 {
+    fn run(&self, me: &Worker, running: &mut Running) -> u64 {
         let bottom_half = self.class == Class::BottomHalf;
         let _section = bottom_half.then(|| AtomicSection::enter("bottom-half work item"));
         running.run(&me.shown, Some(&me.carry))
