@@ -15,7 +15,11 @@ pub(crate) struct Carried(BTreeMap<usize, OfSeat>);
 struct OfSeat {
     /// How many were over, before the workers were looked at.
     over: u64,
+    /// How many had been queued by TakeOver, as far as the seat knew.
+    again: u64,
     carried: u64,
+    /// What the seat doesn't know of.
+    more: u64,
 }
 
 impl Carried {
@@ -24,8 +28,9 @@ impl Carried {
         let mut seats = BTreeMap::new();
         let mut groups: Vec<Arc<Group>> = Vec::new();
         for (seat, link) in queue.colours.members.lock().all() {
-            let over = seat.tally.over();
-            seats.insert(ptr::from_ref(seat).addr(), OfSeat { over, carried: 0 });
+            let of_seat =
+                OfSeat { over: seat.tally.over(), again: seat.tally.again(), carried: 0, more: 0 };
+            seats.insert(ptr::from_ref(seat).addr(), of_seat);
             if let Some(link) = link
                 && !groups.iter().any(|group| Arc::ptr_eq(group, &link.group))
             {
@@ -36,12 +41,13 @@ impl Carried {
         let workers: Vec<_> = pools.flat_map(Pool::workers).collect();
         let first: Vec<_> = workers.iter().map(|worker| worker.carry.look()).collect();
         for (worker, first) in workers.iter().zip(first) {
-            // What doesn't change between two rounds was there at one moment together. What does is
-            // taken for what is in flight.
-            if worker.carry.look() == first
-                && let Some(seat) = seats.get_mut(&first.0)
-            {
-                seat.carried += first.1;
+            let now = worker.carry.look();
+            let Some(seat) = seats.get_mut(&now.seat) else { continue };
+            seat.more += now.again();
+            // What doesn't change between two rounds was there at one moment together: none of it is on its
+            // way from one worker to another, by TakeOver. What does is taken for what is in flight.
+            if now == first {
+                seat.carried += now.many();
             }
         }
         Carried(seats)
@@ -52,10 +58,19 @@ impl Carried {
     pub(crate) fn in_flight(&self, seat: &Seat<Link>) -> u64 {
         let most = seat.tally.in_flight();
         match self.0.get(&ptr::from_ref(seat).addr()) {
-            Some(OfSeat { over, carried }) => {
+            Some(OfSeat { over, carried, .. }) => {
                 most.min(seat.tally.ever_came().saturating_sub(over + carried))
             }
             None => most,
         }
+    }
+
+    /// Instances queued here so far, by `counted`, which is what the seat knows of.
+    pub(crate) fn queued(&self, seat: &Seat<Link>, counted: u64) -> u64 {
+        let Some(OfSeat { again, more, .. }) = self.0.get(&ptr::from_ref(seat).addr()) else {
+            return counted;
+        };
+        // What the seat was told meanwhile isn't counted twice.
+        counted + (again + more).saturating_sub(seat.tally.again())
     }
 }

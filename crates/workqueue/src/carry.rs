@@ -11,18 +11,27 @@ use crate::colours::Colours;
 use crate::seat::{Kept, Seat, Tied, leave};
 use crate::tally::Care;
 
-/// The most that is carried.
+/// The most that is carried, or taken over without a word to the queue.
 const MOST: u64 = 64;
 
-/// In the word of a [`Carry`]: the lowest bits are the stripe and the colour, those above count.
-const COUNT: u32 = 16;
+/// In the word of a [`Carry`] each of these has 16 bits. The lowest are the stripe and the colour; then
+/// comes how many are carried.
+const MANY: u32 = 16;
+/// How many were taken over since.
+const AGAIN: u32 = 32;
+/// How often it was put down, so that two equal words are one.
+const TURN: u32 = 48;
+
+fn part(what: u64, of: u32) -> u64 {
+    what >> of & 0xffff
+}
 
 /// Instances of one pair that a worker has run, one right after the other, and not counted out.
 pub(crate) struct Carry<L> {
     /// O: where they were queued, as long as there are any: their counts keep it. Atomic only because
     /// others look, for statistics.
     seat: AtomicPtr<Seat<L>>,
-    /// O: the pair, and how many; as `seat`.
+    /// O: the pair, and the counts; as `seat`.
     what: AtomicU64,
 }
 
@@ -40,14 +49,14 @@ impl<L: Tied> Carry<L> {
     /// Whether it is empty.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.what.load(Ordering::Relaxed) >> COUNT == 0
+        part(self.what.load(Ordering::Relaxed), MANY) == 0
     }
 
     /// Whether what is carried is of this pair.
     #[inline]
     fn is_of(&self, kept: Kept<L>) -> bool {
-        let pair = self.what.load(Ordering::Relaxed) & ((1 << COUNT) - 1);
-        pair == pair_of(kept) && self.seat.load(Ordering::Relaxed) == kept.0.as_ptr()
+        part(self.what.load(Ordering::Relaxed), 0) == pair_of(kept)
+            && self.seat.load(Ordering::Relaxed) == kept.0.as_ptr()
     }
 
     /// Carry: an instance is over. What is carried already is of the same pair. True where that is
@@ -56,14 +65,29 @@ impl<L: Tied> Carry<L> {
     #[must_use]
     pub(crate) fn add(&self, kept: Kept<L>) -> bool {
         let what = self.what.load(Ordering::Relaxed);
-        let many = (what >> COUNT) + 1;
-        if many == 1 {
+        let next = if part(what, MANY) == 0 {
             self.seat.store(kept.0.as_ptr(), Ordering::Relaxed);
-        }
-        debug_assert!(many == 1 || self.is_of(kept), "of one pair");
+            pair_of(kept) | 1 << MANY | part(what, TURN) << TURN
+        } else {
+            debug_assert!(self.is_of(kept), "of one pair");
+            what + (1 << MANY)
+        };
         // Release pairs with `look`: who counts these counts them among those that came.
-        self.what.store(pair_of(kept) | many << COUNT, Ordering::Release);
-        many >= MOST
+        self.what.store(next, Ordering::Release);
+        part(next, MANY) >= MOST || part(next, AGAIN) >= MOST
+    }
+
+    /// TakeOver: an instance that is queued from inside gets the place of one that is carried, if that is
+    /// the one which it would get by Enter. One stays.
+    #[inline]
+    #[must_use]
+    pub(crate) fn take_over(&self, kept: Kept<L>) -> bool {
+        let what = self.what.load(Ordering::Relaxed);
+        let takes = part(what, MANY) > 1 && self.is_of(kept);
+        if takes {
+            self.what.store(what - (1 << MANY) + (1 << AGAIN), Ordering::Release);
+        }
+        takes
     }
 
     /// The worker is about to run an instance: PutDown, unless that is of the same pair. `None`: of none.
@@ -97,18 +121,41 @@ impl<L: Tied> Carry<L> {
     ) {
         let what = self.what.load(Ordering::Relaxed);
         let Some(seat) = NonNull::new(self.seat.load(Ordering::Relaxed)) else { return };
-        let many = what >> COUNT;
-        // Before they are over, so that nobody who counts what is carried subtracts them twice.
-        self.what.store(0, Ordering::Relaxed);
         let kept = (seat, (what & 0xff) as u32, (what >> 8 & 0xff) as u8);
+        let (many, again) = (part(what, MANY), part(what, AGAIN));
+        if again > 0 {
+            // SAFETY: what is carried keeps the seat.
+            unsafe { seat.as_ref() }.tally.queued_again(kept.1, again);
+        }
+        // Before they are over, so that nobody who counts what is carried subtracts them twice.
+        self.what.store(part(what, TURN).wrapping_add(1) << TURN, Ordering::Relaxed);
         // SAFETY: so many places of this pair were handed over, and are given back once.
         unsafe { leave::<C, L, S>(kept, many, of) }
     }
 
-    /// The seat's address, and how many are carried there (a moment ago).
-    pub(crate) fn look(&self) -> (usize, u64) {
-        // Together with a second look that finds the same it is one moment's.
+    /// What is carried (a moment ago).
+    pub(crate) fn look(&self) -> Look {
         let seat = self.seat.load(Ordering::Acquire).addr();
-        (seat, self.what.load(Ordering::Acquire) >> COUNT)
+        Look { seat, what: self.what.load(Ordering::Acquire) }
+    }
+}
+
+/// What was carried at a moment, if it is still the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// The seat's address.
+    pub(crate) seat: usize,
+    what: u64,
+}
+
+impl Look {
+    /// How many are carried.
+    pub(crate) fn many(self) -> u64 {
+        part(self.what, MANY)
+    }
+
+    /// How many were queued without having been counted in anew, and that the seat doesn't know of yet.
+    pub(crate) fn again(self) -> u64 {
+        part(self.what, AGAIN)
     }
 }

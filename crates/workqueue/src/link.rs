@@ -137,7 +137,7 @@ impl Shared {
         for (seat, link) in members.all() {
             // In this order: what is in flight then is among those that were queued.
             totals.in_flight += carried.in_flight(seat);
-            totals.queued += seat.tally.queued();
+            totals.queued += carried.queued(seat, seat.tally.queued());
             link.into_iter().for_each(|link| link.counters.add_to(&mut totals));
         }
         self.former.add_to(&mut totals);
@@ -251,7 +251,7 @@ impl Link {
     pub(crate) fn totals(&self, seat: &Seat<Link>, carried: &Carried) -> Totals {
         // In this order: see `Shared::totals`.
         let in_flight = carried.in_flight(seat);
-        let queued = seat.tally.queued_on_link();
+        let queued = carried.queued(seat, seat.tally.queued_on_link());
         let mut totals = Totals { in_flight, queued, ..Totals::default() };
         self.counters.add_to(&mut totals);
         totals

@@ -15,6 +15,7 @@ use crate::item::Queued;
 use crate::limiter::slot::{Gate, Slot};
 use crate::link::{Link, Shared};
 use crate::part::Part;
+use crate::pool::here;
 use crate::pools::WorkerPools;
 use crate::seat::{self, Entry};
 use crate::swap::Swap;
@@ -138,10 +139,17 @@ impl Links {
     /// Enters a link for work that is asked to run at `place`, and was picked for so.
     #[inline(always)]
     pub(crate) fn enter<'a>(&'a self, place: Place, picked: Option<Picked<'a>>) -> Entered<'a> {
-        match picked.and_then(|picked| self.shared.colours.enter(picked)) {
+        match picked.and_then(|picked| self.enter_picked(picked)) {
             Some(entered) if self.is_for(place, &entered) => entered,
             near => self.enter_slowly(place, near),
         }
+    }
+
+    #[inline(always)]
+    fn enter_picked<'a>(&'a self, picked: Picked<'a>) -> Option<Entered<'a>> {
+        let colours = &self.shared.colours;
+        let taken_over = here::with_carry(|carry| colours.take_over(carry, &picked));
+        taken_over.flatten().or_else(|| colours.enter(picked))
     }
 
     /// Not where none of the pod's CPUs is for this work: it queues from isolated ones.

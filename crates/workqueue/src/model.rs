@@ -503,6 +503,26 @@ impl<C: Care> LinksModel<C> {
         ModelTicket(entered.keep())
     }
 
+    /// Queues an instance from inside one that this worker runs, by TakeOver if that can be. True where
+    /// it was.
+    pub fn queue_inside(&self, carrier: &ModelCarrier<C>) -> (ModelTicket<C>, bool) {
+        let colours = &self.queue.colours;
+        let picked = colours.pick(&self.entry).expect("there is a link");
+        match colours.take_over(&carrier.0, &picked) {
+            Some(entered) => {
+                assert!(ptr::eq(&*entered.link().queue, &*self.queue));
+                (ModelTicket(entered.keep()), true)
+            }
+            None => (self.queue(), false),
+        }
+    }
+
+    /// Whether nothing is in flight: what who closes the limiter's gate looks at after.
+    pub fn is_empty(&self) -> bool {
+        FullFence::full();
+        self.queue.colours.members.lock().all().all(|(seat, _)| seat.tally.in_flight() == 0)
+    }
+
     /// A worker of its own, which has nothing to do.
     pub fn carrier(&self) -> ModelCarrier<C> {
         ModelCarrier(Carry::new())
@@ -593,6 +613,11 @@ impl<C: Care> ModelTicket<C> {
 pub struct ModelCarrier<C: Care>(Carry<ModelLink<C>>);
 
 impl<C: Care> ModelCarrier<C> {
+    /// Pretends to carry so many more than it does: for models that have to fail.
+    pub fn pretends(&self, ticket: &ModelTicket<C>, many: usize) {
+        (0..many).for_each(|_| assert!(!self.0.add(ticket.0), "there aren't so many"));
+    }
+
     /// The instance that the worker runs is over.
     pub fn ends(&self, ticket: ModelTicket<C>) {
         assert!(!self.0.add(ticket.0), "there aren't so many");

@@ -11,6 +11,7 @@ use corewise_sync::atomic::{AtomicPtr, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::fence::{FencePolicy, FullFence};
 
+use crate::carry::Carry;
 use crate::colours::{Colours, Members, complete_all};
 use crate::tally::{CameIn, Care, Pair, Tally};
 
@@ -187,6 +188,17 @@ impl<C: Care, L: Tied> Colours<C, L> {
             return None;
         }
         Some(picked.at)
+    }
+
+    /// TakeOver: without Enter and Validate; `None` where the worker doesn't carry such a place.
+    #[inline]
+    pub(crate) fn take_over<'a>(
+        &'a self,
+        carry: &Carry<L>,
+        picked: &Picked<'a, L>,
+    ) -> Option<Entered<'a, L>> {
+        let Entered { place, colour, .. } = picked.at;
+        carry.take_over(picked.at.place()).then_some(Entered { place, colour, seats: PhantomData })
     }
 
     /// Pick, Enter and Validate; `None` where the CPU has no link.

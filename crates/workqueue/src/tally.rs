@@ -63,6 +63,8 @@ struct Stripe {
 struct Came {
     /// A: of those that came, those that Retracted.
     undone: AtomicU64,
+    /// A: statistics: instances that were queued and not counted in, since they took another's place over.
+    again: AtomicU64,
     /// A: instances ever counted in, by colour.
     by_colour: [AtomicU64; COLOURS],
 }
@@ -91,6 +93,7 @@ impl Tally {
         let stripe = || Stripe {
             came: CachePadded::new(Came {
                 undone: AtomicU64::new(0),
+                again: AtomicU64::new(0),
                 by_colour: std::array::from_fn(|_| AtomicU64::new(0)),
             }),
             over: CachePadded::new(Over { by_colour: std::array::from_fn(|_| AtomicU64::new(0)) }),
@@ -196,14 +199,24 @@ impl Tally {
         self.stripes.iter().map(Stripe::came).sum()
     }
 
-    /// Instances ever queued here.
+    /// So many were queued here without having been counted in.
+    pub(crate) fn queued_again(&self, stripe: u32, many: u64) {
+        self.stripe(stripe).came.again.fetch_add(many, Ordering::Relaxed);
+    }
+
+    /// Instances ever queued so, but for what workers haven't told.
+    pub(crate) fn again(&self) -> u64 {
+        self.stripes.iter().map(|stripe| stripe.came.again.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Instances ever queued here, but for what workers haven't told.
     pub(crate) fn queued(&self) -> u64 {
         // The retracted first: each is among those that came.
         let undone = |stripe: &Stripe| stripe.came.undone.load(Ordering::Acquire);
         self.stripes
             .iter()
             .map(|stripe| (undone(stripe), stripe.came()))
-            .fold(0, |queued, (undone, came)| queued + came.saturating_sub(undone))
+            .fold(self.again(), |queued, (undone, came)| queued + came.saturating_sub(undone))
     }
 
     /// Of those, the ones of the link that is there now.

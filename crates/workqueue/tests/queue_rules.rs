@@ -465,3 +465,25 @@ fn dropping_a_queue_leaves_its_work_to_run_also_what_is_held_back() {
         assert_eq!(item.join().unwrap(), cpu);
     }
 }
+
+#[test]
+fn what_items_queue_from_inside_is_counted_and_flushed_as_all_else() {
+    let pools = WorkerPools::new(&Machine::synthetic("core:1 pu:1").unwrap());
+    let queue = Arc::new(Workqueue::builder("chains").build(&pools).unwrap());
+    let ran = Arc::new(AtomicUsize::new(0));
+    fn link(queue: &Arc<Workqueue>, ran: &Arc<AtomicUsize>, left: usize) {
+        let (inner, ran) = (Arc::clone(queue), Arc::clone(ran));
+        drop(queue.spawn(move || {
+            ran.fetch_add(1, Ordering::SeqCst);
+            if left > 1 {
+                link(&inner, &ran, left - 1);
+            }
+        }));
+    }
+    // Longer than what a worker keeps to itself.
+    (0..10).for_each(|_| link(&queue, &ran, 300));
+    queue.drain();
+    assert_eq!(ran.load(Ordering::SeqCst), 3_000);
+    let stats = queue.stats();
+    assert_eq!((stats.queued, stats.completed), (3_000, 3_000));
+}

@@ -11,6 +11,8 @@ use corewise_sync::per_thread;
 use super::group::Group;
 use super::publication::Publication;
 use super::worker::Worker;
+use crate::carry::Carry;
+use crate::link::Link;
 
 per_thread! {
     static HERE: Cell<Here> = Cell::new(Here::NOBODY);
@@ -43,6 +45,7 @@ impl Drop for Guard<'_> {
     }
 }
 
+#[inline]
 fn here() -> Here {
     // A thread that is about to end has no worker any more.
     HERE.try_with(Cell::get).unwrap_or(Here::NOBODY)
@@ -59,6 +62,13 @@ pub(crate) fn is_of<F: FencePolicy>(group: &Arc<Group<F>>, pool: usize) -> bool 
 /// Whether the calling thread is this worker's.
 pub(super) fn is(worker: &Worker) -> bool {
     ptr::eq(here().worker, worker)
+}
+
+/// Calls `f` with what the calling thread carries, if it is a worker's.
+#[inline]
+pub(crate) fn with_carry<R>(f: impl FnOnce(&Carry<Link>) -> R) -> Option<R> {
+    // SAFETY: as above; `f` runs inside that frame.
+    unsafe { here().worker.as_ref() }.map(|worker| f(&worker.carry))
 }
 
 /// Calls `f` with the place where the calling thread says what it runs; with one that nobody reads
