@@ -23,6 +23,10 @@ pub(super) fn group(pools: usize, cpus: u32) -> Arc<Group<FullFence>> {
 }
 
 pub(super) fn push(group: &Arc<Group<FullFence>>, pool: usize, log: &Log, n: u32) {
+    push_on(group, pool, 0, log, n);
+}
+
+fn push_on(group: &Arc<Group<FullFence>>, pool: usize, stripe: u32, log: &Log, n: u32) {
     let log = Arc::clone(log);
     let work = Work::new(move || log.lock().push(n));
     assert!(work.header().state.pend());
@@ -30,7 +34,7 @@ pub(super) fn push(group: &Arc<Group<FullFence>>, pool: usize, log: &Log, n: u32
     // SAFETY: `pend` succeeded just now.
     let queued =
         unsafe { Queued::new(item, Job { ticket: MaybeTicket::none(), site: Location::caller() }) };
-    group.push(pool, 0, queued);
+    group.push(pool, stripe, queued);
 }
 
 pub(super) fn park(group: &Arc<Group<FullFence>>, worker: &Arc<Worker>) {
@@ -86,6 +90,22 @@ fn stepped_a_searcher_is_called_where_the_pool_closes_or_another_pod_is_saturate
     group.close();
     assert!(group.calls_searcher(1) && !group.begin_search(&searcher));
     assert_eq!(group.step(&searcher), Step::Exit);
+}
+
+#[test]
+fn stepped_what_is_left_alone_on_another_cpu_is_taken_although_there_is_enough_on_the_own() {
+    let (group, log) = (group(1, 2), Log::default());
+    let [worker, _busy] = [group.enlist(0), group.enlist(0)];
+    for n in 0..600 {
+        push_on(&group, 0, n % 2, &log, n % 2);
+    }
+    // Whatever CPU it is on.
+    for _ in 0..200 {
+        assert_eq!(group.step(&worker), Step::Again);
+    }
+    let log = log.lock();
+    let of = |stripe| log.iter().filter(|n| **n == stripe).count();
+    assert!(of(0) > 0 && of(1) > 0, "{} and {}", of(0), of(1));
 }
 
 #[test]
