@@ -136,6 +136,7 @@ impl<F: FencePolicy> Group<F> {
             me.set_excuses(&mut inner.counts, |bits| bits & !(Excuse::Region as u32));
             self.settle(me.pool, &mut inner, false)
         };
+        self.pools[me.pool].pins.come_back(&me.own_cpu);
         self.perform(me.pool, action);
     }
 

@@ -300,6 +300,7 @@ impl<F: FencePolicy> Group<F> {
             me.item_is_over(&mut inner.counts);
             (inner.counts.may_take(), self.settle(me.pool, &mut inner, false))
         };
+        self.pools[me.pool].pins.come_back(&me.own_cpu);
         self.perform(me.pool, action);
         may
     }

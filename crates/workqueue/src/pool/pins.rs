@@ -2,10 +2,11 @@
 //!
 //! `following.md` has the steps by name.
 
+use std::ptr;
 use std::sync::Arc;
 
 use corewise_sync::Mutex;
-use corewise_sync::atomic::{AtomicU32, Ordering};
+use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use corewise_topology::{CpuSet, Tid, TopologyError, pin_thread};
 
 use crate::error::quietly;
@@ -27,13 +28,16 @@ pub(super) struct OwnCpu {
     /// A: the CPU's number, or `NO_CPU`. Set under the lock of `Pins`; a hint for who chooses a
     /// worker, so Relaxed.
     cpu: AtomicU32,
+    /// A: it has been given to another worker, and the thread is pinned to it still. Set under the lock of
+    /// `Pins`; the thread looks now and then, so Relaxed.
+    left: AtomicBool,
 }
 
 const NO_CPU: u32 = u32::MAX;
 
 impl OwnCpu {
     pub(super) fn none() -> OwnCpu {
-        OwnCpu { cpu: AtomicU32::new(NO_CPU) }
+        OwnCpu { cpu: AtomicU32::new(NO_CPU), left: AtomicBool::new(false) }
     }
 
     pub(super) fn get(&self) -> Option<u32> {
@@ -133,7 +137,8 @@ impl Pins {
         inner.pin_all()
     }
 
-    /// Move: this thread has that CPU alone now, and who had it may use all. Nothing where the CPU isn't
+    /// Move: this thread has that CPU alone now. Who had it is asleep there, and wakes up there, where the
+    /// timer is: to wake another CPU costs this one more. It comes back by itself. Nothing where the CPU isn't
     /// one of ours, or is nobody's alone.
     pub(super) fn move_in(&self, own: &Arc<OwnCpu>, cpu: u32) {
         let refused: Vec<Refused> = {
@@ -141,6 +146,25 @@ impl Pins {
             inner.hand_over(own, cpu).iter().filter_map(|thread| inner.pin(thread)).collect()
         };
         // Who wakes a worker may have started an item, and has to go on.
+        refused.into_iter().for_each(|refused| quietly(|| refused.log()));
+    }
+
+    /// Come back: the calling thread, whose CPU was given away while it slept, may use all now.
+    #[inline]
+    pub(super) fn come_back(&self, own: &OwnCpu) {
+        if own.left.load(Ordering::Relaxed) {
+            self.widen(own);
+        }
+    }
+
+    #[cold]
+    fn widen(&self, own: &OwnCpu) {
+        let refused = {
+            let inner = self.pins.lock();
+            let thread = inner.threads.iter().find(|thread| ptr::eq(&*thread.own, own));
+            thread.and_then(|thread| inner.pin(thread))
+        };
+        // It may be within an item.
         refused.into_iter().for_each(|refused| quietly(|| refused.log()));
     }
 
@@ -190,13 +214,13 @@ impl Inner {
         let Some(heir) = heir.filter(|_| self.alone && self.cpus.contains(cpu)).cloned() else {
             return Vec::new();
         };
-        let owner = self.threads.iter().find(|thread| thread.own.is(cpu)).cloned();
-        heir.own.set(Some(cpu));
-        let mut changed = vec![heir];
+        let owner = self.threads.iter().find(|thread| thread.own.is(cpu));
         if let Some(owner) = owner.filter(|owner| !Arc::ptr_eq(&owner.own, to)) {
             owner.own.set(None);
-            changed.push(owner);
+            owner.own.left.store(true, Ordering::Relaxed);
         }
+        heir.own.set(Some(cpu));
+        let mut changed = vec![heir];
         // The heir may have had another, and the owner may get that.
         for thread in self.hand_out() {
             changed.retain(|other| !Arc::ptr_eq(&other.own, &thread.own));
@@ -210,6 +234,7 @@ impl Inner {
     }
 
     fn pin(&self, thread: &Thread) -> Option<Refused> {
+        thread.own.left.store(false, Ordering::Relaxed);
         let own = thread.own.get().map(|cpu| CpuSet::from_iter([cpu]));
         let cpus = own.as_ref().unwrap_or(&self.cpus);
         let error = pin_thread(thread.tid, cpus).err()?;
@@ -295,9 +320,11 @@ mod tests {
     fn who_moves_in_has_the_cpu_alone_and_the_owner_gets_what_is_free() {
         let (pins, threads) = on("4-5", 3);
         let mut inner = pins.pins.lock();
-        assert_eq!(inner.hand_over(&threads[2], 4).len(), 2);
+        assert_eq!(inner.hand_over(&threads[2], 4).len(), 1);
         assert_eq!(own(&threads), [None, Some(5), Some(4)]);
-        assert_eq!(inner.hand_over(&threads[1], 4).len(), 3);
+        let left = |at: usize| threads[at].left.load(Ordering::Relaxed);
+        assert!(left(0) && !left(1) && !left(2), "the owner is pinned there until it comes back");
+        assert_eq!(inner.hand_over(&threads[1], 4).len(), 2);
         assert_eq!(own(&threads), [Some(5), Some(4), None], "the first one without gets it");
         assert_eq!(inner.hand_over(&threads[1], 4).len(), 1, "it has it already");
         assert_eq!(inner.hand_over(&threads[2], 9).len(), 0, "none of ours");

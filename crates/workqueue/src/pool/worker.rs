@@ -299,6 +299,7 @@ impl Worker {
         let mut idler = Idler::new(group.idle);
         loop {
             while group.works(self) {}
+            group.pools[self.pool].pins.come_back(&self.own_cpu);
             let mut step = idler.rest(self, group);
             while let Step::Park { surplus } = step {
                 if idler.wait(self, surplus.then_some(group.idle_timeout)) {
