@@ -16,7 +16,7 @@ use crate::table::{Alone, Item, ItemRef, Table};
 
 impl Workqueue {
     /// Runs a closure on the queue, once, and forgets it: as [`Workqueue::spawn`], for less, where
-    /// nobody wants to wait for it. One allocation, which is freed by the worker.
+    /// nobody wants to wait for it. One allocation, which the worker frees before it calls the closure.
     ///
     /// The closure runs on a worker thread of the queue, near the CPU that this is called on, and is
     /// dropped there. If it panics, that is logged. [`Workqueue::flush`] waits for it. Also from
