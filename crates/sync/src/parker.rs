@@ -2,7 +2,7 @@
 //!
 //! [`Unparker::unpark`] leaves a token; [`Parker::park`] takes it, sleeping until there is one.
 //! What the unparker wrote before is visible to the parked thread after. It differs from
-//! `std::thread::park` in that nobody but the holders of its [`Unparker`]s can leave a token, and
+//! `std::thread::park` in that nobody but who has it or one of its [`Unparker`]s can leave a token, and
 //! that it can be model-checked.
 
 use std::sync::Arc;
@@ -51,6 +51,11 @@ impl Parker {
     /// Takes the token if there is one, without sleeping: true where there was.
     pub fn try_park(&self) -> bool {
         self.inner.try_park()
+    }
+
+    /// Leaves the token, as its [`Unparker`] does.
+    pub fn unpark(&self) {
+        self.inner.unpark();
     }
 
     /// A handle that wakes this parker.

@@ -287,9 +287,10 @@ pub(crate) fn yields_before_idle(streak: u64, yields: u32) -> bool {
 /// So many items one after the other are a stream.
 const STREAM: u64 = 16;
 
-/// Whether a worker makes way (yields once) before it takes what was queued on another CPU: in the middle
-/// of a stream, where the last time brought something that was queued on its own; and each time that it
-/// didn't, not for twice as many times.
+/// Whether a worker does something for the sake of others before it takes what was queued on another CPU:
+/// where that paid the last time; and each time that it didn't, not for twice as many times. It makes way
+/// (yields once) in the middle of a stream, which pays where it brings something that was queued on its own
+/// CPU; it lets what is queued there gather, which pays where more than one item does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Manners {
     /// So many times not now.
@@ -302,12 +303,16 @@ impl Manners {
     pub(crate) const NEW: Manners = Manners { not_now: 0, patience: 0 };
 
     pub(crate) fn makes_way(&mut self, streak: u64) -> bool {
-        let now = self.not_now == 0;
-        self.not_now = self.not_now.saturating_sub(1);
-        now && streak >= STREAM
+        self.is_time() && streak >= STREAM
     }
 
-    /// It has yielded, and found work of its own CPU then, or not.
+    pub(crate) fn is_time(&mut self) -> bool {
+        let now = self.not_now == 0;
+        self.not_now = self.not_now.saturating_sub(1);
+        now
+    }
+
+    /// It has, and that was well, or not.
     pub(crate) fn learn(&mut self, well: bool) {
         self.patience = if well { 0 } else { self.patience.saturating_mul(2) | 1 };
         self.not_now = self.patience;

@@ -230,11 +230,16 @@ impl<F: FencePolicy> Pool<F> {
         me.has_looked();
         let (home, real) = (self.home_of(me), self.pins.are_real());
         let after = usize::from(!home_too);
-        self.stripes.start_next(home + after, stripes - after, |at| {
-            if at != home && real {
-                me.lets_gather();
+        let mut gathered = None;
+        let running = self.stripes.start_next(home + after, stripes - after, |at| {
+            if at != home && real && me.lets_gather() {
+                gathered = Some(at);
             }
-        })
+        });
+        if let Some(at) = gathered {
+            me.has_gathered(self.stripes.may_wait_at(at));
+        }
+        running
     }
 
     /// What is published (a moment ago).

@@ -118,6 +118,11 @@ impl<F: FencePolicy> Stripes<F> {
         self.stripes.iter().any(Stripe::may_wait)
     }
 
+    /// As `any_may_wait`, in this stripe.
+    pub(super) fn may_wait_at(&self, at: usize) -> bool {
+        self.stripes[at].may_wait()
+    }
+
     /// Takes and starts an item of this stripe.
     #[inline(always)]
     pub(super) fn start_at(&self, at: usize) -> Option<Running> {
@@ -131,7 +136,7 @@ impl<F: FencePolicy> Stripes<F> {
         &self,
         first: usize,
         many: usize,
-        drains: impl Fn(usize),
+        mut drains: impl FnMut(usize),
     ) -> Option<Running> {
         (first..first + many).find_map(|at| {
             let at = if at < self.stripes.len() { at } else { at - self.stripes.len() };

@@ -81,6 +81,8 @@ pub(crate) struct Worker {
     emptied: AtomicU64,
     /// What it has run and not counted out: nothing, while it is idle or runs anything else.
     pub(crate) carry: Carry<Link>,
+    /// O: what came of letting it gather there, as bits of a [`Manners`]; as `searching`.
+    gathers: AtomicU32,
     pub(crate) ran: Ran,
 }
 
@@ -108,6 +110,7 @@ impl Worker {
             born: time::now(),
             emptied: AtomicU64::new(0),
             carry: Carry::new(),
+            gathers: AtomicU32::new(Manners::NEW.to_bits()),
             ran: Ran::default(),
         }
     }
@@ -128,7 +131,7 @@ impl Worker {
 
     /// After the lock was released.
     pub(super) fn unpark(&self) {
-        self.parker.unparker().unpark();
+        self.parker.unpark();
     }
 
     /// Whether it was woken; it is then the searcher.
@@ -147,15 +150,31 @@ impl Worker {
     }
 
     /// It is about to empty the inbox of another CPU: not more often than each [`GATHER`]. Somebody may
-    /// be pushing there one after the other, and both would wait for the inbox' line each time. Called
-    /// by the worker itself.
-    pub(super) fn lets_gather(&self) {
+    /// be pushing there one after the other, and both would wait for the inbox' line each time. Or he
+    /// waits for the one item that there is: ever more seldom, where that was so. Whether it has waited.
+    /// Called by the worker itself.
+    pub(super) fn lets_gather(&self) -> bool {
+        let mut manners = Manners::from_bits(self.gathers.load(Ordering::Relaxed));
+        let now = manners.is_time();
+        self.gathers.store(manners.to_bits(), Ordering::Relaxed);
+        now && self.gathers_there()
+    }
+
+    /// It has let something gather and taken the first of it: whether there was more.
+    pub(super) fn has_gathered(&self, more: bool) {
+        let mut manners = Manners::from_bits(self.gathers.load(Ordering::Relaxed));
+        manners.learn(more);
+        self.gathers.store(manners.to_bits(), Ordering::Relaxed);
+    }
+
+    fn gathers_there(&self) -> bool {
         let now = || {
             let since = time::now().saturating_duration_since(self.born);
             u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
         };
         let after = self.emptied.load(Ordering::Relaxed) + GATHER;
-        let mut at = now();
+        let began = now();
+        let mut at = began;
         for _ in 0..64 {
             if at >= after {
                 break;
@@ -164,6 +183,7 @@ impl Worker {
             at = now();
         }
         self.emptied.store(at, Ordering::Relaxed);
+        at != began
     }
 
     /// Items that it has run one after the other. Asked by the worker itself, as all below.
