@@ -22,8 +22,8 @@ use crate::atomic::{AtomicPtr, Ordering};
 /// What stands for no node where null says something else.
 pub(crate) const NOBODY: *mut () = ptr::without_provenance_mut(1);
 
-/// The hook of a node: put one into each type that travels through an [`Inbox`] or a
-/// [`Fifo`](crate::fifo::Fifo), or lies in a [`List`](crate::list::List), one after the other.
+/// The hook of a node: put one into each type that travels through an [`Inbox`] or lies in a
+/// [`List`](crate::list::List), one after the other.
 pub struct Link {
     /// P: owned by the pusher until the push, by the taker after the take; atomic only so that a
     /// broken obligation is no data race.
@@ -60,18 +60,6 @@ impl Link {
         #[cfg(loom)]
         self.witness.with_mut(|_| ());
         self.next.store(next, Ordering::Relaxed);
-    }
-
-    /// What a pusher has linked behind the node, if it has got so far: see [`Fifo`](crate::fifo::Fifo).
-    #[inline]
-    pub(crate) fn linked_next(&self) -> *mut () {
-        self.next.load(Ordering::Acquire)
-    }
-
-    /// Links a node behind this one, which isn't the caller's.
-    #[inline]
-    pub(crate) fn link_next(&self, next: *mut (), release: Ordering) {
-        self.next.store(next, release);
     }
 
     #[inline]

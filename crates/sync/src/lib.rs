@@ -9,7 +9,7 @@
 //!   and in the random schedules of [shuttle](https://docs.rs/shuttle) with `--cfg shuttle`. The
 //!   clock is there too ([`time`]).
 //! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`], [`SpinLock`], [`inbox`],
-//!   [`fifo`], [`list`].
+//!   [`list`].
 //! * **The execution context** ([`context`]): atomic sections, [`context::might_block`], blocking
 //!   regions and the placement token of the running task.
 //!
@@ -25,7 +25,6 @@
 
 pub mod context;
 pub mod fence;
-pub mod fifo;
 pub mod inbox;
 pub mod list;
 pub mod panics;

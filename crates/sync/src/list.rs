@@ -183,7 +183,7 @@ impl<N: Node> List<N> {
 
 /// Asks for a node that is wanted soon.
 #[inline]
-pub(crate) fn prefetch<T>(node: NonNull<T>) {
+fn prefetch<T>(node: NonNull<T>) {
     #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

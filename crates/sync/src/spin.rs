@@ -42,7 +42,7 @@ const SLEEP: Duration = Duration::from_micros(50);
 /// A [`Mutex`](crate::Mutex) has two locked operations, one to take it and one to give it back, since who gives
 /// it back has to learn whether somebody sleeps. Here nobody sleeps for long: giving it back is a plain
 /// store, and an uncontended section costs half. The price: who waits is woken by nobody. It spins, then
-/// yields, then [sleeps for 50 us](outwait) at a time, so that a holder gets its CPU back even from a
+/// yields, then sleeps for 50 us at a time, so that a holder gets its CPU back even from a
 /// waiter with a higher priority. So it is for sections that are a few dozen instructions, nearly never contended, and
 /// call neither the user's code nor the system. There is no order among those who wait.
 pub struct Spin<T> {
@@ -159,7 +159,7 @@ impl<T: fmt::Debug> fmt::Debug for SpinGuard<'_, T> {
 /// when it is over. `tries`: how often the caller has looked already, one after the other. It spins
 /// at first, then [makes way](make_way).
 #[cold]
-pub fn outwait(tries: u32) {
+fn outwait(tries: u32) {
     #[cfg(not(any(loom, shuttle)))]
     if tries < LOOKS {
         return hint::spin_loop();
@@ -173,7 +173,7 @@ pub fn outwait(tries: u32) {
 /// already, one after the other. It yields at first, and then sleeps for 50 us each time, since the
 /// other may have a lower priority.
 #[cold]
-pub fn make_way(times: u32) {
+fn make_way(times: u32) {
     #[cfg(not(any(loom, shuttle)))]
     if times >= YIELDS {
         return std::thread::sleep(SLEEP);
