@@ -162,7 +162,10 @@ fn child_workers_follow_a_cpuset() {
 
     // Something pins a worker elsewhere, as the kernel does when a CPU goes and is back at once. It
     // comes home with the next word of the kernel, although the machine is as it was.
-    followed.queue.spawn_on(last, move || pin_current_thread(&narrow).unwrap()).join().unwrap();
+    // No join: this thread may be on that CPU, take the closure back, and be pinned itself.
+    let (pins, pinned) = std::sync::mpsc::channel();
+    let pin = move || pins.send(pin_current_thread(&narrow).is_ok()).unwrap();
+    assert!(followed.queue.execute_on(last, pin).is_ok() && pinned.recv().unwrap());
     assert!(masks(&workers).iter().any(|mask| *mask != home));
     group.set(&all.to_string());
     while masks(&workers).iter().any(|mask| *mask != home) {
