@@ -30,9 +30,9 @@ pub type SpinLockGuard<'a, T> = crate::MutexGuard<'a, T>;
 /// How often a waiter looks before it first yields: some microseconds.
 #[cfg(not(any(loom, shuttle)))]
 const LOOKS: u32 = 64;
-/// How often it yields before it first sleeps.
+/// How often it looks, and then yields, before it first sleeps.
 #[cfg(not(any(loom, shuttle)))]
-const YIELDS: u32 = 16;
+const YIELDED: u32 = LOOKS + 16;
 /// How long it sleeps from then on, each time.
 #[cfg(not(any(loom, shuttle)))]
 const SLEEP: Duration = Duration::from_micros(50);
@@ -157,28 +157,17 @@ impl<T: fmt::Debug> fmt::Debug for SpinGuard<'_, T> {
 
 /// Waits a moment for another thread, which is in the middle of a step of some instructions and tells nobody
 /// when it is over. `tries`: how often the caller has looked already, one after the other. It spins
-/// at first, then [makes way](make_way).
+/// at first, then yields, since the other may have the same CPU, and then sleeps for 50 us each time,
+/// since it may have a lower priority too. In a model it yields.
 #[cold]
 fn outwait(tries: u32) {
     #[cfg(not(any(loom, shuttle)))]
-    if tries < LOOKS {
-        return hint::spin_loop();
+    match tries {
+        ..LOOKS => return hint::spin_loop(),
+        YIELDED.. => return std::thread::sleep(SLEEP),
+        _ => {}
     }
-    #[cfg(not(any(loom, shuttle)))]
-    let tries = tries - LOOKS;
-    make_way(tries);
-}
-
-/// Lets another thread run, which may have the same CPU. `times`: how often the caller has done so
-/// already, one after the other. It yields at first, and then sleeps for 50 us each time, since the
-/// other may have a lower priority.
-#[cold]
-fn make_way(times: u32) {
-    #[cfg(not(any(loom, shuttle)))]
-    if times >= YIELDS {
-        return std::thread::sleep(SLEEP);
-    }
-    let _ = times;
+    let _ = tries;
     thread::yield_now();
 }
 
@@ -208,7 +197,7 @@ mod tests {
         assert!(lock.try_lock().is_none());
         std::thread::scope(|scope| {
             scope.spawn(|| *lock.lock() = true);
-            for tries in 0..LOOKS + YIELDS + 2 {
+            for tries in 0..YIELDED + 2 {
                 outwait(tries);
             }
             drop(held);

@@ -109,9 +109,7 @@ impl<L: Tied> Carry<L> {
         &self,
         of: impl FnOnce(&L) -> Arc<S>,
     ) {
-        if !self.is_empty() {
-            self.put_down_all(of);
-        }
+        self.before(None, of);
     }
 
     #[cold]

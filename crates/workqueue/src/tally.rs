@@ -237,8 +237,7 @@ impl Stripe {
     fn is_quiet(&self) -> bool {
         // Acquire: whoever finds it quiet sees what those that are over did. They first: each is among
         // those that came. These SeqCst: see `links.md`.
-        let over = self.over.by_colour.iter().map(|over| over.load(Ordering::Acquire) / ONE);
-        let over: u64 = over.sum();
+        let over = self.over();
         let came = self.came.by_colour.iter().map(|came| came.load(Ordering::SeqCst));
         let came: u64 = came.sum();
         over == came

@@ -246,10 +246,7 @@ impl<F: FencePolicy> Group<F> {
         // Of its own CPU: so it touches neither the pool's lock nor a line that others write, unless
         // something changes.
         if !shut && let Some(running) = &mut pool.start_at_home(me) {
-            me.carry.starts(running.ticket());
-            self.took(me, running);
-            let ran = self.run(me, running);
-            me.ran.count(ran, 0);
+            self.carries_out(me, running, false);
             return true;
         }
         self.looks_further(me, shut)
@@ -268,20 +265,14 @@ impl<F: FencePolicy> Group<F> {
         }
         // Of the own pod or, where work may leave its pod, of a saturated one.
         let (mut running, taken_over) = match pool.start_anywhere(me, shut) {
-            Some(running) => (Some(running), 0),
+            Some(running) => (Some(running), false),
             None => {
                 me.carry.stops();
-                (self.rob_others(me), 1)
+                (self.rob_others(me), true)
             }
         };
         if let Some(running) = &mut running {
-            me.carry.starts(running.ticket());
-            self.took(me, running);
-            if taken_over > 0 {
-                running.overflowed();
-            }
-            let ran = self.run(me, running);
-            me.ran.count(ran, taken_over);
+            self.carries_out(me, running, taken_over);
             return true;
         }
         if me.pauses() {
@@ -289,6 +280,18 @@ impl<F: FencePolicy> Group<F> {
             return true;
         }
         false
+    }
+
+    /// Runs what `me` has taken, from its own pod or over from another.
+    #[inline(always)]
+    fn carries_out(self: &Arc<Self>, me: &Worker, running: &mut Running, taken_over: bool) {
+        me.carry.starts(running.ticket());
+        self.took(me, running);
+        if taken_over {
+            running.overflowed();
+        }
+        let ran = self.run(me, running);
+        me.ran.count(ran, u64::from(taken_over));
     }
 
     /// The slow way through the gate: the last item of `me` was excused, or there are more workers

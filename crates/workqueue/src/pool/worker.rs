@@ -154,17 +154,12 @@ impl Worker {
     /// waits for the one item that there is: ever more seldom, where that was so. Whether it has waited.
     /// Called by the worker itself.
     pub(super) fn lets_gather(&self) -> bool {
-        let mut manners = Manners::from_bits(self.gathers.load(Ordering::Relaxed));
-        let now = manners.is_time();
-        self.gathers.store(manners.to_bits(), Ordering::Relaxed);
-        now && self.gathers_there()
+        change(&self.gathers, Manners::is_time) && self.gathers_there()
     }
 
     /// It has let something gather and taken the first of it: whether there was more.
     pub(super) fn has_gathered(&self, more: bool) {
-        let mut manners = Manners::from_bits(self.gathers.load(Ordering::Relaxed));
-        manners.learn(more);
-        self.gathers.store(manners.to_bits(), Ordering::Relaxed);
+        change(&self.gathers, |manners| manners.learn(more));
     }
 
     fn gathers_there(&self) -> bool {
@@ -215,17 +210,12 @@ impl Worker {
     /// It has found nothing that was queued on its CPU: whether to yield before it takes what was queued
     /// on another.
     pub(super) fn makes_way(&self) -> bool {
-        let mut manners = Manners::from_bits(self.manners.load(Ordering::Relaxed));
-        let makes_way = manners.makes_way(self.streak());
-        self.manners.store(manners.to_bits(), Ordering::Relaxed);
-        makes_way
+        change(&self.manners, |manners| manners.makes_way(self.streak()))
     }
 
     /// It has yielded, and found something then, or not.
     pub(super) fn made_way(&self, well: bool) {
-        let mut manners = Manners::from_bits(self.manners.load(Ordering::Relaxed));
-        manners.learn(well);
-        self.manners.store(manners.to_bits(), Ordering::Relaxed);
+        change(&self.manners, |manners| manners.learn(well));
     }
 
     /// It is about to take something: whether to look first if the work of another CPU is left alone.
@@ -332,6 +322,14 @@ impl Worker {
             }
         }
     }
+}
+
+/// Changes manners that are kept as bits, and that the calling worker alone changes.
+fn change<R>(bits: &AtomicU32, change: impl FnOnce(&mut Manners) -> R) -> R {
+    let mut manners = Manners::from_bits(bits.load(Ordering::Relaxed));
+    let result = change(&mut manners);
+    bits.store(manners.to_bits(), Ordering::Relaxed);
+    result
 }
 
 /// Tells the pool when its worker blocks.
