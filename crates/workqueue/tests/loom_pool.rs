@@ -339,7 +339,7 @@ fn loom_pool_the_searcher_wakes_the_next_one() {
         || PoolModel::new(1, 2),
         [0, 0],
         [0, 0],
-        2,
+        bounded::once_or_twice(),
     );
 }
 
@@ -371,7 +371,7 @@ fn loom_pool_work_of_a_saturated_pod_is_taken_over() {
         || PoolModel::new(2, 1),
         [0, 0],
         [0, 1],
-        2,
+        bounded::once_or_twice(),
     );
 }
 

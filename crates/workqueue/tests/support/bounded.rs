@@ -13,3 +13,9 @@ pub(crate) fn bounded(preemptions: usize) -> loom::model::Builder {
     model.preemption_bound = Some(preemptions);
     model
 }
+
+/// For models that take minutes with two preemptions: one, and two in a long run.
+#[allow(dead_code)] // not each test that includes this file has such a model
+pub(crate) fn once_or_twice() -> usize {
+    if std::env::var_os("COREWISE_LONG").is_some() { 2 } else { 1 }
+}
