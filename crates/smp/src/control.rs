@@ -10,10 +10,11 @@ use corewise_sync::{Completion, context};
 use corewise_topology::CpuSet;
 
 use crate::error::{StartError, StartErrorKind};
-use crate::smp::Smp;
+use crate::priority::Priority;
+use crate::smp::{Shared, Smp};
 use crate::target_state::Opened;
 #[cfg(not(loom))]
-use crate::{target::CallTarget, threads};
+use crate::{builder::Settings, target::CallTarget, threads};
 
 /// Who runs the targets. Guarded by `Shared::control`.
 pub(crate) struct Control {
@@ -189,8 +190,11 @@ impl Smp {
             }
             // The lock is held while the thread starts: two who bring the same CPU in don't both
             // start one. Calls don't take this lock.
-            control.seat_thread(position, cpu, self.machine())?;
-            return match target.open() {
+            let granted = control.seat_thread(position, cpu, &self.shared)?;
+            let opened = target.open();
+            drop(control);
+            granted.inspect(|&granted| self.shared.granted(granted));
+            return match opened {
                 Opened::Now | Opened::Already => Ok(()),
                 Opened::Stopped => Err(StartError::new(cpu, StartErrorKind::ShuttingDown)),
                 Opened::Abandoned => Err(StartError::new(cpu, StartErrorKind::Abandoned)),
@@ -279,36 +283,38 @@ impl Control {
         &mut self,
         _position: usize,
         _cpu: u32,
-        _machine: &corewise_topology::Machine,
-    ) -> Result<(), StartError> {
-        Ok(())
+        _shared: &Shared,
+    ) -> Result<Option<Priority>, StartError> {
+        Ok(None)
     }
 }
 
 #[cfg(not(loom))]
 impl Control {
     /// Has a thread of ours run the target, unless it is stepped by somebody else. The CPU is
-    /// offline.
+    /// offline. The priority that the thread got is for [`Shared::granted`], without the lock.
     fn seat_thread(
         &mut self,
         position: usize,
         cpu: u32,
-        machine: &corewise_topology::Machine,
-    ) -> Result<(), StartError> {
+        shared: &Shared,
+    ) -> Result<Option<Priority>, StartError> {
         let owner = match std::mem::replace(&mut self.seats[position], Seat::Stepped) {
-            Seat::Stepped => return Ok(()),
+            Seat::Stepped => return Ok(None),
             Seat::Vacant(owner) => owner,
             // The CPU is offline, so the thread's loop has returned: this join is short.
             Seat::Thread(thread) => match thread.join() {
                 Some(owner) => owner,
                 // It panicked, which dropped its owner side: `open` will say that it is abandoned.
-                None => return Ok(()),
+                None => return Ok(None),
             },
         };
-        match threads::Thread::start(owner, machine).and_then(threads::Starting::finish) {
+        let starting = threads::Thread::start(owner, &shared.machine, shared.settings.priority);
+        match starting.and_then(threads::Starting::finish) {
             Ok(thread) => {
+                let granted = thread.granted;
                 self.seats[position] = Seat::Thread(thread);
-                Ok(())
+                Ok(Some(granted))
             }
             Err(failed) => {
                 if let Some(owner) = failed.owner {
@@ -322,26 +328,22 @@ impl Control {
 
 #[cfg(not(loom))]
 impl Smp {
-    /// Call targets with a thread each, for the machine's online CPUs. A thread is pinned to its
-    /// CPU (unless the machine is synthetic), parks while it has nothing to run, and lives for
-    /// as long as its CPU is online.
-    ///
-    /// The threads are started here and not at the first call, so that a call never waits for a
-    /// thread and can't fail for want of one: delivery is a push and at most one wake-up. CPUs
-    /// that are offline get none until [`Smp::cpu_online`]. Blocks until all are pinned.
-    ///
-    /// # Errors
-    /// A thread couldn't be started or pinned; those that were are ended.
-    pub fn new(machine: &corewise_topology::Machine) -> Result<Smp, StartError> {
-        let (smp, owners) = Smp::unopened(machine);
+    /// [`Smp::new`](crate::Smp::new), with settings.
+    pub(crate) fn start(
+        machine: &corewise_topology::Machine,
+        settings: Settings,
+    ) -> Result<Smp, StartError> {
+        let (smp, owners) = Smp::unopened(machine, settings);
+        let priority = smp.shared.settings.priority;
         let online = machine.online();
         let mut starting = Vec::new();
+        let mut granted = None;
         {
             let mut control = smp.shared.control.lock();
             for (position, owner) in owners.into_iter().enumerate() {
                 let cpu = owner.cpu();
                 if online.contains(cpu) {
-                    let thread = threads::Thread::start(owner, machine);
+                    let thread = threads::Thread::start(owner, machine, priority);
                     let thread = thread.map_err(|failed| StartError::new(cpu, failed.kind))?;
                     starting.push((position, cpu, thread));
                 } else {
@@ -351,6 +353,7 @@ impl Smp {
             for (position, cpu, thread) in starting {
                 let thread = thread.finish();
                 let thread = thread.map_err(|failed| StartError::new(cpu, failed.kind))?;
+                granted = Some(thread.granted).filter(|&granted| granted != priority).or(granted);
                 control.seats[position] = Seat::Thread(thread);
             }
         }
@@ -360,6 +363,7 @@ impl Smp {
                 let _ = target.open();
             }
         }
+        granted.inspect(|&granted| smp.shared.granted(granted));
         Ok(smp)
     }
 }

@@ -44,12 +44,14 @@
 //! where that has known weaknesses: no descriptor is shared between calls, and waiters park instead
 //! of spinning.
 
+mod builder;
 mod call;
 mod control;
 mod error;
 mod many;
 mod message;
 mod policy;
+mod priority;
 mod slot;
 mod smp;
 mod stats;
@@ -58,10 +60,12 @@ mod target_state;
 #[cfg(not(loom))]
 mod threads;
 
+pub use builder::SmpBuilder;
 pub use call::Call;
 pub use control::{Followed, Leaving};
 pub use error::{CallError, CallFailed, PanicPayload, SkipReason, StartError};
 pub use many::{ManyAnswers, ManyCall, Reach, Skipped};
+pub use priority::Priority;
 pub use smp::Smp;
 pub use stats::CallStats;
 pub use target::{CallTarget, Step};

@@ -1,5 +1,7 @@
 //! Decisions of the call targets, as functions of plain values.
 
+use crate::priority::Priority;
+
 /// How a call reaches its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Delivery {
@@ -25,6 +27,12 @@ pub(crate) fn delivery(caller_is_target: bool, waited_for: bool) -> Delivery {
 /// One: so a call that somebody waits for is behind one such call at most, and the look costs a
 /// load.
 pub(crate) const PLAIN_CALLS_PER_STEP: usize = 1;
+
+/// The priority of the targets' threads where nobody says else. A synthetic machine's CPUs are only
+/// names: its threads, of which there may be many, are no reason to hold up the real ones.
+pub(crate) fn default_priority(synthetic: bool) -> Priority {
+    if synthetic { Priority::Plain } else { Priority::OF_INTERRUPT_THREADS }
+}
 
 #[cfg(all(test, not(loom)))]
 mod tests {

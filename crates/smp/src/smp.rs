@@ -3,15 +3,18 @@
 use std::fmt;
 use std::sync::Arc;
 
+use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::{Mutex, context};
 use corewise_topology::{CpuSet, Machine};
 
+use crate::builder::Settings;
 use crate::call::{Answer, Call, CallCell};
 use crate::control::{Control, Leaving};
 use crate::error::{CallError, SkipReason};
 use crate::many::{CastCell, ManyCall, ManyCell, Reach, Skipped};
 use crate::message::{Class, Job, Message};
 use crate::policy::{self, Delivery};
+use crate::priority::{self, Priority};
 use crate::stats::CallStats;
 use crate::target::{CallTarget, Target};
 
@@ -34,6 +37,10 @@ pub(crate) struct Shared {
     pub(crate) targets: Box<[Arc<Target>]>,
     /// I: position in `targets` by CPU number.
     index: Box<[Option<u32>]>,
+    /// I: what the handle was built with.
+    pub(crate) settings: Settings,
+    /// A: it was said that the priority was refused. Relaxed: it orders nothing.
+    refusal_told: AtomicBool,
     /// L: is the lock; guards who runs each target. Only its holder opens a target. Never taken by
     /// a call.
     pub(crate) control: Mutex<Control>,
@@ -48,25 +55,27 @@ impl Shared {
     pub(crate) fn position(&self, cpu: u32) -> Option<usize> {
         self.index.get(cpu as usize).copied()?.map(|position| position as usize)
     }
+
+    /// A target's thread got this priority: if it isn't what was wanted, says so, the first time.
+    /// Not under a lock of ours: a subscriber is user code.
+    #[cfg_attr(loom, allow(dead_code))]
+    pub(crate) fn granted(&self, granted: Priority) {
+        let wanted = self.settings.priority;
+        if granted == wanted || self.refusal_told.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        tracing::info!(
+            %wanted, %granted,
+            "call targets run at a lower priority than was asked for, so calls to busy CPUs may take \
+             longer; to permit it, {}",
+            priority::how_to_permit(wanted)
+        );
+    }
 }
 
 impl Smp {
-    /// Call targets without threads: whoever holds the [`CallTarget`]s steps them, or runs each in
-    /// a thread that it owns. One per CPU of the topology, in CPU order; those of online CPUs
-    /// accept calls at once. Nothing is pinned.
-    pub fn stepped(machine: &Machine) -> (Smp, Vec<CallTarget>) {
-        let (smp, owners) = Smp::unopened(machine);
-        for cpu in &smp.shared.machine.online() {
-            if let Some(target) = smp.shared.target(cpu) {
-                // A target that was made just now can always be opened.
-                let _ = target.open();
-            }
-        }
-        (smp, owners)
-    }
-
     /// One target per CPU, all offline.
-    pub(crate) fn unopened(machine: &Machine) -> (Smp, Vec<CallTarget>) {
+    pub(crate) fn unopened(machine: &Machine, settings: Settings) -> (Smp, Vec<CallTarget>) {
         let cpus: Vec<u32> = machine.topology().cpu_set().iter().collect();
         let (targets, owners): (Vec<_>, Vec<_>) = cpus.iter().map(|&cpu| Target::new(cpu)).unzip();
         let mut index = vec![None; cpus.last().map_or(0, |&last| last as usize + 1)];
@@ -78,6 +87,8 @@ impl Smp {
             machine: machine.clone(),
             targets: targets.into(),
             index: index.into(),
+            settings,
+            refusal_told: AtomicBool::new(false),
             control: Mutex::new(control),
         };
         (Smp { shared: Arc::new(shared) }, owners)

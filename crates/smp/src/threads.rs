@@ -1,4 +1,4 @@
-//! The threads that run call targets: start, pin, run, end.
+//! The threads that run call targets: start, pin, raise, run, end.
 
 use std::sync::Arc;
 
@@ -7,23 +7,27 @@ use corewise_sync::{Completion, Mutex};
 use corewise_topology::{CpuSet, Machine};
 
 use crate::error::StartErrorKind;
+use crate::priority::{self, Priority};
 use crate::target::CallTarget;
 
 /// A thread that runs a target. It gives the owner side back when it ends.
 pub(crate) struct Thread {
     handle: JoinHandle<CallTarget>,
+    /// The priority that it got.
+    pub(crate) granted: Priority,
 }
 
 /// A thread that hasn't said yet whether it is where it belongs.
 pub(crate) struct Starting {
-    thread: Thread,
+    handle: JoinHandle<CallTarget>,
     report: Arc<Report>,
 }
 
 /// What a new thread tells the one that started it.
 struct Report {
-    /// L: is the lock; guards the reason why the thread couldn't be pinned.
-    problem: Mutex<Option<String>>,
+    /// L: is the lock; guards the priority that the thread got, or the reason why it couldn't be
+    /// pinned.
+    outcome: Mutex<Option<Result<Priority, String>>>,
     told: Completion,
 }
 
@@ -36,18 +40,23 @@ pub(crate) struct StartFailed {
 
 impl Thread {
     /// Starts a thread for the target, and doesn't wait for it.
-    pub(crate) fn start(owner: CallTarget, machine: &Machine) -> Result<Starting, StartFailed> {
+    pub(crate) fn start(
+        owner: CallTarget,
+        machine: &Machine,
+        priority: Priority,
+    ) -> Result<Starting, StartFailed> {
         // The kernel shows 15 characters of a name.
         let builder = Builder::new().name(format!("cw-call/{}", owner.cpu()));
-        Thread::start_with(builder, owner, machine)
+        Thread::start_with(builder, owner, machine, priority)
     }
 
     fn start_with(
         builder: Builder,
         owner: CallTarget,
         machine: &Machine,
+        priority: Priority,
     ) -> Result<Starting, StartFailed> {
-        let report = Arc::new(Report { problem: Mutex::new(None), told: Completion::new() });
+        let report = Arc::new(Report { outcome: Mutex::new(None), told: Completion::new() });
         let told = Arc::clone(&report);
         let machine = machine.clone();
         // If the spawn fails, the closure is dropped: the owner side must not go with it, for that
@@ -56,10 +65,10 @@ impl Thread {
         let its = Arc::clone(&seat);
         let spawned = builder.spawn(move || {
             let owner = its.lock().take();
-            main(owner.expect("it is put there before, and taken here"), &machine, &told)
+            main(owner.expect("it is put there before, and taken here"), &machine, priority, &told)
         });
         match spawned {
-            Ok(handle) => Ok(Starting { thread: Thread { handle }, report }),
+            Ok(handle) => Ok(Starting { handle, report }),
             Err(error) => {
                 Err(StartFailed { owner: seat.lock().take(), kind: StartErrorKind::Spawn(error) })
             }
@@ -76,27 +85,31 @@ impl Starting {
     /// Waits until the thread is where it belongs.
     pub(crate) fn finish(self) -> Result<Thread, StartFailed> {
         self.report.told.wait();
-        let problem = self.report.problem.lock().take();
-        match problem {
-            None => Ok(self.thread),
-            Some(why) => {
-                Err(StartFailed { owner: self.thread.join(), kind: StartErrorKind::Pin(why) })
+        let outcome = self.report.outcome.lock().take();
+        match outcome.expect("it is put there before the event that was waited for") {
+            Ok(granted) => Ok(Thread { handle: self.handle, granted }),
+            Err(why) => {
+                Err(StartFailed { owner: self.handle.join().ok(), kind: StartErrorKind::Pin(why) })
             }
         }
     }
 }
 
 /// The thread's body.
-fn main(mut owner: CallTarget, machine: &Machine, report: &Report) -> CallTarget {
-    match machine.pin_current_thread(&CpuSet::from_iter([owner.cpu()])) {
-        Ok(_) => {
-            report.told.complete();
-            owner.run();
-        }
-        Err(error) => {
-            *report.problem.lock() = Some(error.to_string());
-            report.told.complete();
-        }
+fn main(
+    mut owner: CallTarget,
+    machine: &Machine,
+    priority: Priority,
+    report: &Report,
+) -> CallTarget {
+    let pinned = machine.pin_current_thread(&CpuSet::from_iter([owner.cpu()]));
+    // Raised last: before it is where it belongs it would hold up others.
+    let outcome = pinned.map(|_| priority::apply(priority)).map_err(|error| error.to_string());
+    let ready = outcome.is_ok();
+    *report.outcome.lock() = Some(outcome);
+    report.told.complete();
+    if ready {
+        owner.run();
     }
     owner
 }
@@ -113,7 +126,7 @@ mod tests {
         let owner = owners.pop().expect("one CPU has one target");
         // More stack than there are addresses.
         let builder = Builder::new().stack_size(1 << 60);
-        let Err(failed) = Thread::start_with(builder, owner, &machine) else {
+        let Err(failed) = Thread::start_with(builder, owner, &machine, Priority::Plain) else {
             panic!("a thread with a stack of 2^60 bytes");
         };
         assert!(matches!(failed.kind, StartErrorKind::Spawn(_)));

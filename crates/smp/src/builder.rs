@@ -1,0 +1,119 @@
+//! How call targets are made: their priority, and the watch over waits.
+
+use std::fmt;
+
+use corewise_topology::Machine;
+
+#[cfg(not(loom))]
+use crate::error::StartError;
+use crate::policy;
+use crate::priority::Priority;
+use crate::smp::Smp;
+use crate::target::CallTarget;
+
+/// What call targets are made with; [`Smp::builder`] begins one.
+///
+/// ```
+/// use corewise_smp::{Priority, Smp};
+/// use corewise_topology::Machine;
+///
+/// let machine = Machine::live()?;
+/// let smp = Smp::builder(&machine).priority(Priority::Nice(-5)).build()?;
+/// assert_eq!(smp.call_all(|_| ()).wait().into_values()?.len(), machine.online().len());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a builder builds nothing until it is told to"]
+#[derive(Clone)]
+pub struct SmpBuilder {
+    machine: Machine,
+    settings: Settings,
+}
+
+/// Fixed when the handle is built.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    /// What the targets' threads are to have.
+    pub(crate) priority: Priority,
+}
+
+impl Settings {
+    pub(crate) fn of(machine: &Machine) -> Settings {
+        Settings { priority: policy::default_priority(machine.is_synthetic()) }
+    }
+}
+
+impl Smp {
+    /// Begins a handle that differs from what [`Smp::new`] makes.
+    pub fn builder(machine: &Machine) -> SmpBuilder {
+        SmpBuilder { machine: machine.clone(), settings: Settings::of(machine) }
+    }
+
+    /// Call targets without threads: whoever holds the [`CallTarget`]s steps them, or runs each in
+    /// a thread that it owns. One per CPU of the topology, in CPU order; those of online CPUs
+    /// accept calls at once. Nothing is pinned, and no priority is changed.
+    pub fn stepped(machine: &Machine) -> (Smp, Vec<CallTarget>) {
+        Smp::builder(machine).stepped()
+    }
+}
+
+#[cfg(not(loom))]
+impl Smp {
+    /// Call targets with a thread each, for the machine's online CPUs. A thread is pinned to its
+    /// CPU (unless the machine is synthetic), runs at [raised priority](SmpBuilder::priority) where
+    /// the process may have it, parks while it has nothing to run, and lives for as long as its CPU
+    /// is online.
+    ///
+    /// The threads are started here and not at the first call, so that a call never waits for a
+    /// thread and can't fail for want of one: delivery is a push and at most one wake-up. CPUs
+    /// that are offline get none until [`Smp::cpu_online`]. Blocks until all are pinned.
+    ///
+    /// # Errors
+    /// A thread couldn't be started or pinned; those that were are ended.
+    pub fn new(machine: &Machine) -> Result<Smp, StartError> {
+        Smp::builder(machine).build()
+    }
+}
+
+impl SmpBuilder {
+    /// The priority of the targets' threads: by default that of the kernel's threaded interrupt
+    /// handlers, `SCHED_FIFO` 50; on a synthetic machine, whose CPUs are only names,
+    /// [`Priority::Plain`].
+    ///
+    /// Where the process may not have it, the threads get the nearest that it may: a lower one of
+    /// the same kind, then a niceness, then none. That is said once for each handle (`tracing`, at
+    /// `info`), with how to permit it. What a handler starts (a thread, a process) doesn't inherit
+    /// it.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.settings.priority = priority.in_range();
+        self
+    }
+
+    /// As [`Smp::new`], with these settings.
+    ///
+    /// # Errors
+    /// Those of [`Smp::new`].
+    #[cfg(not(loom))]
+    pub fn build(self) -> Result<Smp, StartError> {
+        Smp::start(&self.machine, self.settings)
+    }
+
+    /// As [`Smp::stepped`], with these settings. The priority plays no part.
+    pub fn stepped(self) -> (Smp, Vec<CallTarget>) {
+        let (smp, owners) = Smp::unopened(&self.machine, self.settings);
+        for cpu in &smp.shared.machine.online() {
+            if let Some(target) = smp.shared.target(cpu) {
+                // A target that was made just now can always be opened.
+                let _ = target.open();
+            }
+        }
+        (smp, owners)
+    }
+}
+
+impl fmt::Debug for SmpBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SmpBuilder")
+            .field("priority", &self.settings.priority)
+            .finish_non_exhaustive()
+    }
+}

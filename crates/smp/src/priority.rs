@@ -1,0 +1,194 @@
+//! The scheduling priority of the threads that run call targets.
+//!
+//! A call to a CPU is only as prompt as the target's thread there: on a core that is busy with
+//! ordinary work it has to get in first. The kernel's threaded interrupt handlers run at
+//! `SCHED_FIFO` 50 for the same reason, and so do these where the process may have it.
+
+use std::fmt;
+#[cfg(not(loom))]
+use std::io;
+
+#[cfg(not(loom))]
+use rustix::process::{self, Resource};
+
+/// How the threads of the call targets are scheduled. See
+/// [`SmpBuilder::priority`](crate::SmpBuilder::priority).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Priority {
+    /// `SCHED_FIFO` at this priority: 1 to 99 (others are taken as the nearest). It runs ahead of
+    /// everything ordinary on its CPU, for as long as a handler takes; the kernel keeps such threads
+    /// from more than 95 % of a second together, unless it was told otherwise
+    /// (`/proc/sys/kernel/sched_rt_runtime_us`).
+    Fifo(u8),
+    /// The ordinary scheduler, with this niceness: -20 (most urgent) to 19 (others are taken as the
+    /// nearest).
+    Nice(i32),
+    /// The ordinary scheduler and a niceness of 0, whatever the thread that starts it has.
+    Plain,
+}
+
+impl Priority {
+    /// That of the kernel's threaded interrupt handlers: the default on a live machine.
+    pub const OF_INTERRUPT_THREADS: Priority = Priority::Fifo(50);
+
+    /// The same, within the ranges that the system knows.
+    pub(crate) fn in_range(self) -> Priority {
+        match self {
+            Priority::Fifo(n) => Priority::Fifo(n.clamp(1, 99)),
+            Priority::Nice(n) => Priority::Nice(n.clamp(-20, 19)),
+            Priority::Plain => Priority::Plain,
+        }
+    }
+}
+
+impl fmt::Display for Priority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Priority::Fifo(n) => write!(f, "SCHED_FIFO {n}"),
+            Priority::Nice(n) => write!(f, "nice {n}"),
+            Priority::Plain => f.write_str("plain"),
+        }
+    }
+}
+
+/// What the process may have without the capability to have everything, by `getrlimit`.
+#[cfg(not(loom))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// `RLIMIT_RTPRIO`: the highest priority of `SCHED_FIFO`; 0 is none.
+    pub(crate) fifo: u64,
+    /// `RLIMIT_NICE`: the lowest niceness is 20 less this.
+    pub(crate) nice: u64,
+}
+
+/// What to ask the system for, one after the other, until it grants one: what is wanted, then what
+/// comes nearest within the limits. Ends with [`Priority::Plain`], which is always had.
+#[cfg(not(loom))]
+pub(crate) fn attempts(wanted: Priority, limits: Limits) -> impl Iterator<Item = Priority> {
+    let wanted = wanted.in_range();
+    let mut list = [None; 5];
+    list[0] = Some(wanted);
+    if let Priority::Fifo(n) = wanted {
+        let most = u8::try_from(limits.fifo).unwrap_or(99).min(n);
+        list[1] = (most > 0 && most < n).then_some(Priority::Fifo(most));
+        list[2] = Some(Priority::Nice(-20));
+    }
+    if matches!(wanted, Priority::Fifo(_) | Priority::Nice(..0)) {
+        let least = 20 - i32::try_from(limits.nice.min(40)).unwrap_or(0);
+        let asked = if let Priority::Nice(n) = wanted { n } else { -20 };
+        list[3] = (least < 0 && least > asked).then_some(Priority::Nice(least));
+    }
+    list[4] = (wanted != Priority::Plain).then_some(Priority::Plain);
+    list.into_iter().flatten()
+}
+
+/// How a priority that was refused can be permitted, for people.
+pub(crate) fn how_to_permit(wanted: Priority) -> String {
+    match wanted.in_range() {
+        Priority::Fifo(n) => format!(
+            "give the process the capability CAP_SYS_NICE, or a limit of at least {n} \
+             (`ulimit -r {n}`; in a systemd unit `LimitRTPRIO={n}`)"
+        ),
+        Priority::Nice(n) => {
+            let limit = 20 - n;
+            format!(
+                "give the process the capability CAP_SYS_NICE, or a limit of at least {limit} \
+                 (`ulimit -e {limit}`; in a systemd unit `LimitNICE={limit}`)"
+            )
+        }
+        Priority::Plain => String::from("nothing is needed for the ordinary one"),
+    }
+}
+
+/// Gives the calling thread the wanted priority, or the nearest that the system grants: which.
+#[cfg(not(loom))]
+pub(crate) fn apply(wanted: Priority) -> Priority {
+    if cfg!(miri) {
+        // It doesn't know the system calls.
+        return Priority::Plain;
+    }
+    let limit = |resource| process::getrlimit(resource).current.unwrap_or(u64::MAX);
+    let limits = Limits { fifo: limit(Resource::Rtprio), nice: limit(Resource::Nice) };
+    let granted = attempts(wanted, limits).find(|&attempt| match set(attempt) {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::debug!(priority = %attempt, %error, "a priority for a call target was refused");
+            false
+        }
+    });
+    granted.unwrap_or(Priority::Plain)
+}
+
+#[cfg(not(loom))]
+fn set(priority: Priority) -> io::Result<()> {
+    match priority {
+        Priority::Fifo(n) => set_scheduler(libc::SCHED_FIFO, n.into()),
+        Priority::Nice(n) => {
+            set_scheduler(libc::SCHED_OTHER, 0)?;
+            set_niceness(n)
+        }
+        Priority::Plain => {
+            // One that inherited a higher niceness and may not lower it is plain enough.
+            set_scheduler(libc::SCHED_OTHER, 0).and_then(|()| set_niceness(0))
+        }
+    }
+}
+
+/// On Linux each thread has a niceness of its own.
+#[cfg(not(loom))]
+fn set_niceness(nice: i32) -> io::Result<()> {
+    if process::getpriority_process(None) == Ok(nice) {
+        return Ok(());
+    }
+    Ok(process::setpriority_process(Some(rustix::thread::gettid()), nice)?)
+}
+
+/// Whatever a handler starts (a thread, a process) doesn't inherit what is raised here: that is for
+/// handlers alone.
+#[cfg(not(loom))]
+fn set_scheduler(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: priority };
+    // SAFETY: 0 is the calling thread, and the pointer is to a local that lives throughout the call,
+    // which only reads it.
+    let refused = unsafe {
+        libc::sched_setscheduler(0, policy | libc::SCHED_RESET_ON_FORK, &raw const param)
+    };
+    if refused == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn list(wanted: Priority, fifo: u64, nice: u64) -> Vec<Priority> {
+        attempts(wanted, Limits { fifo, nice }).collect()
+    }
+
+    #[test]
+    fn a_refused_priority_falls_back_to_the_nearest_that_the_limits_allow() {
+        use Priority::{Fifo, Nice, Plain};
+        assert_eq!(list(Fifo(50), 0, 0), [Fifo(50), Nice(-20), Plain]);
+        assert_eq!(list(Fifo(50), 10, 30), [Fifo(50), Fifo(10), Nice(-20), Nice(-10), Plain]);
+        assert_eq!(list(Fifo(50), u64::MAX, 40), [Fifo(50), Nice(-20), Plain]);
+        assert_eq!(list(Nice(-15), 99, 30), [Nice(-15), Nice(-10), Plain]);
+        assert_eq!(list(Nice(-5), 0, 30), [Nice(-5), Plain]);
+        assert_eq!(list(Nice(5), 0, 40), [Nice(5), Plain]);
+        assert_eq!(list(Plain, 99, 40), [Plain]);
+    }
+
+    #[test]
+    fn a_priority_out_of_range_is_the_nearest_that_there_is() {
+        assert_eq!(Priority::Fifo(0).in_range(), Priority::Fifo(1));
+        assert_eq!(Priority::Fifo(200).in_range(), Priority::Fifo(99));
+        assert_eq!(Priority::Nice(-99).in_range(), Priority::Nice(-20));
+        assert_eq!(Priority::Nice(99).in_range(), Priority::Nice(19));
+    }
+
+    #[test]
+    fn who_is_refused_is_told_both_ways_to_permit_it() {
+        let fifo = how_to_permit(Priority::Fifo(50));
+        assert!(fifo.contains("CAP_SYS_NICE") && fifo.contains("ulimit -r 50"), "{fifo}");
+        assert!(how_to_permit(Priority::Nice(-5)).contains("LimitNICE=25"));
+    }
+}

@@ -1,0 +1,143 @@
+//! The scheduling of the targets' threads, by the kernel's word, and what is said where it is
+//! refused.
+#![cfg(not(loom))]
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+use corewise_smp::{Priority, Smp};
+use corewise_topology::Machine;
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Metadata, Subscriber, span};
+
+/// How the calling thread is scheduled: policy, priority and niceness.
+fn scheduled() -> (u32, u32, i32) {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("Linux has it");
+    // The name stands in parentheses, and may hold anything.
+    let (_, fields) = stat.rsplit_once(')').expect("a name in parentheses");
+    let field = |number: usize| fields.split_whitespace().nth(number - 3).expect("as in proc(5)");
+    let number = |n| field(n).parse().expect("a number");
+    (number(41), number(40), field(19).parse().expect("a number"))
+}
+
+const OTHER: u32 = 0;
+const FIFO: u32 = 1;
+
+/// Takes from the calling thread, and those that it starts, the right to any priority.
+fn renounce() {
+    let have = capabilities(None).expect("one may ask");
+    let effective = have.effective.difference(CapabilitySet::SYS_NICE);
+    set_capabilities(None, CapabilitySets { effective, ..have }).expect("one may renounce");
+}
+
+/// Whether this process may raise its threads.
+fn may_raise() -> bool {
+    let have = capabilities(None).expect("one may ask");
+    have.effective.contains(CapabilitySet::SYS_NICE)
+}
+
+/// Every event at `info` or above, as text.
+#[derive(Clone, Default)]
+struct Heard(Arc<Mutex<Vec<String>>>);
+
+impl Subscriber for Heard {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && *metadata.level() <= Level::INFO
+    }
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn event(&self, event: &Event<'_>) {
+        struct Text(String);
+        impl Visit for Text {
+            fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+                self.0.push_str(&format!("{field}={value:?} "));
+            }
+        }
+        let mut text = Text(format!("{} ", event.metadata().level()));
+        event.record(&mut text);
+        self.0.lock().expect("nobody panics with it").push(text.0);
+    }
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[test]
+fn on_a_live_machine_targets_run_as_the_kernel_s_interrupt_threads_where_that_is_permitted() {
+    let machine = Machine::live().expect("Linux");
+    let smp = Smp::new(&machine).expect("threads");
+    for (_, found) in smp.call_all(|_| scheduled()).wait().into_values().expect("no panics") {
+        if may_raise() {
+            assert_eq!((found.0, found.1), (FIFO, 50));
+        } else {
+            assert!(found.0 == FIFO || found.2 <= 0, "the nearest that it may: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn what_a_handler_starts_inherits_no_raised_priority() {
+    let machine = Machine::live().expect("Linux");
+    let smp = Smp::new(&machine).expect("threads");
+    let child = smp.call(machine.online().first().expect("a CPU"), || {
+        // Joined by the test: the handler doesn't wait for it.
+        std::thread::spawn(scheduled)
+    });
+    let child = child.expect("online").wait().expect("no panic").join().expect("no panic");
+    assert_eq!((child.0, child.1), (OTHER, 0));
+    assert!(child.2 >= 0);
+}
+
+#[test]
+fn a_priority_can_be_asked_for() {
+    let machine = Machine::live().expect("Linux");
+    for (asked, policy, niceness) in [(Priority::Nice(7), OTHER, 7), (Priority::Plain, OTHER, 0)] {
+        let smp = Smp::builder(&machine).priority(asked).build().expect("threads");
+        for (_, found) in smp.call_all(|_| scheduled()).wait().into_values().expect("no panics") {
+            assert_eq!((found.0, found.2), (policy, niceness), "{asked}");
+        }
+    }
+}
+
+#[test]
+fn on_a_synthetic_machine_targets_are_plain_threads_unless_asked_for() {
+    let machine = Machine::synthetic("core:3 pu:1").expect("a valid description");
+    let smp = Smp::new(&machine).expect("threads");
+    for (_, found) in smp.call_all(|_| scheduled()).wait().into_values().expect("no panics") {
+        assert_eq!((found.0, found.1), (OTHER, 0));
+    }
+}
+
+#[test]
+fn a_refused_priority_is_said_once_for_each_handle_and_how_to_permit_it() {
+    let test = std::thread::spawn(|| {
+        renounce();
+        let heard = Heard::default();
+        let machine = Machine::synthetic("core:3 pu:1").expect("a valid description");
+        tracing::subscriber::with_default(heard.clone(), || {
+            for _ in 0..2 {
+                let smp = Smp::builder(&machine).priority(Priority::Fifo(99)).build();
+                let smp = smp.expect("a refused priority is no failure");
+                let answers = smp.call_all(|_| scheduled()).wait().into_values();
+                for (_, found) in answers.expect("no panics") {
+                    assert_ne!((found.0, found.1), (FIFO, 99));
+                }
+                smp.cpu_offline(1).wait();
+                smp.cpu_online(1).expect("the thread is refused again, and again it is no failure");
+            }
+            // What is granted is no news.
+            drop(Smp::builder(&machine).priority(Priority::Plain).build().expect("threads"));
+        });
+        let heard = heard.0.lock().expect("nobody panics with it").clone();
+        assert_eq!(heard.len(), 2, "{heard:#?}");
+        for text in heard {
+            assert!(text.starts_with("INFO "), "{text}");
+            assert!(text.contains("wanted=SCHED_FIFO 99") && text.contains("granted="), "{text}");
+            assert!(text.contains("CAP_SYS_NICE") && text.contains("ulimit -r 99"), "{text}");
+        }
+    });
+    test.join().expect("the test passes");
+}
