@@ -4,9 +4,9 @@ use std::error::Error;
 
 use async_executor::{Executor, StaticExecutor};
 use corewise_bench::BenchError;
+use corewise_bench::line::Line;
+use corewise_bench::meter::Meter;
 use corewise_bench::workqueue::job::Job;
-use corewise_bench::workqueue::line::Line;
-use corewise_bench::workqueue::meter::Meter;
 use corewise_bench::workqueue::run::{run as run_on, run_own, run_reused};
 use corewise_topology::Machine;
 use corewise_workqueue::Idle;
@@ -34,7 +34,7 @@ pub(crate) fn run(words: &[String]) -> Result<Line, Box<dyn Error>> {
 
 fn peer(job: &Job) -> Result<Option<Line>, BenchError> {
     let machine = Machine::live()?;
-    let mut meter = Meter::new(job, Some(counting::allocations));
+    let mut meter = Meter::new(job.count, Some(counting::allocations));
     let meter = &mut meter;
     let pins = Pins::of(job, &machine);
     let name = job.runtime.strip_suffix(PINNED).unwrap_or(&job.runtime);
@@ -73,6 +73,7 @@ mod tests {
     use super::*;
     use crate::workqueue::catalogue::{self, Cell};
     use crate::workqueue::programs::Tool;
+    use corewise_bench::process::Job as _;
     use corewise_topology::CpuSet;
 
     /// Every cell of a full run that is made in this program, small.

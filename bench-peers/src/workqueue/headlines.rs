@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use corewise_bench::line::Line;
 use corewise_bench::record::Record;
 use corewise_bench::stats::PairedRatio;
-use corewise_bench::workqueue::line::Line;
 
 use crate::workqueue::catalogue::{FORK_JOIN_POOL, FUTEX, Idle, OURS, OURS_SLEEPS, RUNTIMES};
 

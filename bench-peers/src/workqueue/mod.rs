@@ -12,10 +12,10 @@ use std::error::Error;
 use std::fs;
 use std::time::{Duration, Instant};
 
+use corewise_bench::line::{Line, METRICS};
+use corewise_bench::process::Program;
 use corewise_bench::record::{Record, to_json};
 use corewise_bench::stats::Summary;
-use corewise_bench::workqueue::line::{Line, METRICS};
-use corewise_bench::workqueue::process::Program;
 use corewise_topology::Machine;
 
 use crate::arguments::Options;

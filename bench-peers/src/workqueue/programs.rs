@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use corewise_bench::workqueue::process::Program;
+use corewise_bench::process::Program;
 
 /// Who runs a runtime's jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,11 +5,11 @@ use std::io::IsTerminal;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use corewise_bench::line::Line;
+use corewise_bench::process::{Job as _, Program, RunError};
 use corewise_bench::rng::Rng;
 use corewise_bench::workqueue::case::Case;
 use corewise_bench::workqueue::job::Job;
-use corewise_bench::workqueue::line::Line;
-use corewise_bench::workqueue::process::{Program, RunError};
 
 use crate::workqueue::catalogue::Cell;
 use crate::workqueue::headlines::Results;

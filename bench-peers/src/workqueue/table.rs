@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
+use corewise_bench::line::unit;
 use corewise_bench::record::Record;
-use corewise_bench::workqueue::line::unit;
 
 use crate::workqueue::catalogue::{Idle, RUNTIMES};
 use crate::workqueue::headlines::{Better, Headline};

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use corewise_smp::StartError;
 use corewise_topology::TopologyError;
 use corewise_workqueue::BuildError;
 
@@ -13,10 +14,14 @@ pub enum BenchError {
     Topology(TopologyError),
     /// A workqueue couldn't be built.
     Workqueue(BuildError),
+    /// The call targets couldn't be started.
+    Smp(StartError),
     /// The system gave no thread.
     Thread(std::io::Error),
     /// A thread of the workload panicked.
     Panicked,
+    /// A call was answered wrongly, or not at all.
+    WrongAnswer,
     /// A workload needs at least one of these.
     Nothing {
         /// What there was none of.
@@ -29,8 +34,10 @@ impl fmt::Display for BenchError {
         match self {
             BenchError::Topology(_) => f.write_str("the workload's CPUs can't be used as asked"),
             BenchError::Workqueue(_) => f.write_str("the workload's queue can't be built"),
+            BenchError::Smp(_) => f.write_str("the workload's call targets can't be started"),
             BenchError::Thread(_) => f.write_str("the system gives the workload no thread"),
             BenchError::Panicked => f.write_str("a thread of the workload panicked"),
+            BenchError::WrongAnswer => f.write_str("a call was answered wrongly, or not at all"),
             BenchError::Nothing { what } => {
                 write!(f, "the workload was asked to run with no {what}: at least one is needed")
             }
@@ -43,8 +50,9 @@ impl std::error::Error for BenchError {
         match self {
             BenchError::Topology(error) => Some(error),
             BenchError::Workqueue(error) => Some(error),
+            BenchError::Smp(error) => Some(error),
             BenchError::Thread(error) => Some(error),
-            BenchError::Panicked | BenchError::Nothing { .. } => None,
+            BenchError::Panicked | BenchError::WrongAnswer | BenchError::Nothing { .. } => None,
         }
     }
 }
@@ -58,5 +66,11 @@ impl From<TopologyError> for BenchError {
 impl From<BuildError> for BenchError {
     fn from(error: BuildError) -> Self {
         BenchError::Workqueue(error)
+    }
+}
+
+impl From<StartError> for BenchError {
+    fn from(error: StartError) -> Self {
+        BenchError::Smp(error)
     }
 }

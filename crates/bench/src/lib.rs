@@ -6,6 +6,9 @@
 //! * [`paired`]: runs variants round by round in random order, so that a drift of the machine hits
 //!   all.
 //! * [`workqueue`]: workloads for workqueues, on each affinity scope, the old design, and others.
+//! * [`calls`]: cross-CPU calls against an eventfd, and against waiters that hold their core.
+//! * [`process`]: a run in a process of its own, [`mod@line`]: what it prints, [`meter`]: what it costs,
+//!   [`rounds`]: many of them.
 //! * [`counting`]: an allocator that counts.
 //! * [`advice`]: what a run says about the scope to choose, in sentences.
 //! * [`report`]: a run as one HTML file.
@@ -15,15 +18,21 @@
 //! moments of a machine, and say little about each other.
 
 pub mod advice;
+pub mod calls;
 pub mod counting;
+pub mod line;
+pub mod meter;
 pub mod names;
 pub mod paired;
+pub mod process;
 pub mod record;
 pub mod report;
 pub mod rng;
+pub mod rounds;
 pub mod stats;
 pub mod workqueue;
 
 mod error;
+mod start;
 
 pub use error::BenchError;

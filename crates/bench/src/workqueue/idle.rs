@@ -4,9 +4,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::BenchError;
+use crate::line::Line;
+use crate::meter::Meter;
 use crate::workqueue::job::Job;
-use crate::workqueue::line::Line;
-use crate::workqueue::meter::Meter;
 use crate::workqueue::runtime::Spawn;
 use crate::workqueue::tiny::{Countdown, Tiny};
 

@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use crate::error::BenchError;
+use crate::line::Line;
+use crate::meter::{Meter, between, percentiles};
 use crate::workqueue::job::Job;
-use crate::workqueue::line::Line;
-use crate::workqueue::meter::{Meter, between, percentiles};
 use crate::workqueue::runtime::Spawn;
 use crate::workqueue::tiny::{Countdown, Tiny};
 
@@ -107,11 +107,11 @@ mod tests {
             ..Job::new(Case::Inside, "x", &CpuSet::full(1), Effort::Quick)
         };
         let runtime = Inline::default();
-        inside(&job, &runtime, &mut Meter::new(&job, None)).unwrap();
+        inside(&job, &runtime, &mut Meter::new(job.count, None)).unwrap();
         assert_eq!(runtime.inside(), 2 + 20);
         assert_eq!(TREE, 4161);
         let (job, runtime) = (Job { case: Case::Fan, items: 2, ..job }, Inline::default());
-        let line = fan(&job, &runtime, &mut Meter::new(&job, None)).unwrap();
+        let line = fan(&job, &runtime, &mut Meter::new(job.count, None)).unwrap();
         assert_eq!(runtime.inside(), 3 * 4160);
         assert!(line.metrics["makespan_p50"] > 0.0);
     }

@@ -7,6 +7,7 @@ use std::fmt;
 
 use corewise_topology::CpuSet;
 
+use crate::process;
 use crate::workqueue::case::{Case, Items, Placement};
 
 /// How thorough.
@@ -126,14 +127,6 @@ impl Job {
         job
     }
 
-    /// The same run, short, with its allocations counted and nothing timed.
-    #[must_use]
-    pub fn counting(mut self) -> Job {
-        self.items = self.items.min(100_000);
-        (self.passes, self.count) = (1, true);
-        self
-    }
-
     /// Whether items are made once and queued again and again.
     pub fn reuses(&self) -> bool {
         matches!(
@@ -143,32 +136,7 @@ impl Job {
         )
     }
 
-    /// As words `key=value`.
-    pub fn to_words(&self) -> Vec<String> {
-        let mut words = vec![format!("case={}", self.case), format!("runtime={}", self.runtime)];
-        let flag = u64::from;
-        let numbers = [
-            ("workers", self.workers as u64),
-            ("producers", self.producers as u64),
-            ("items", self.items as u64),
-            ("passes", self.passes as u64),
-            ("ring", self.ring as u64),
-            ("gap_us", u64::from(self.gap_us)),
-            ("rate", self.rate),
-            ("block_us", u64::from(self.block_us)),
-            ("short_us", u64::from(self.short_us)),
-            ("hint", flag(self.hint)),
-            ("rest_ms", self.rest_ms),
-            ("seed", self.seed),
-            ("count", flag(self.count)),
-        ];
-        words.extend(numbers.map(|(key, value)| format!("{key}={value}")));
-        let cpus = [("client_cpu", self.client_cpu), ("worker_cpu", self.worker_cpu)];
-        words.extend(cpus.iter().filter_map(|(key, cpu)| Some(format!("{key}={}", (*cpu)?))));
-        words
-    }
-
-    /// Reads what [`Job::to_words`] writes. A key that is left out is 0, or none; `case` and
+    /// Reads what [`to_words`](process::Job::to_words) writes. A key that is left out is 0, or none; `case` and
     /// `runtime` must be there.
     ///
     /// # Errors
@@ -216,6 +184,42 @@ impl Job {
     }
 }
 
+impl process::Job for Job {
+    fn to_words(&self) -> Vec<String> {
+        let mut words = vec![format!("case={}", self.case), format!("runtime={}", self.runtime)];
+        let flag = u64::from;
+        let numbers = [
+            ("workers", self.workers as u64),
+            ("producers", self.producers as u64),
+            ("items", self.items as u64),
+            ("passes", self.passes as u64),
+            ("ring", self.ring as u64),
+            ("gap_us", u64::from(self.gap_us)),
+            ("rate", self.rate),
+            ("block_us", u64::from(self.block_us)),
+            ("short_us", u64::from(self.short_us)),
+            ("hint", flag(self.hint)),
+            ("rest_ms", self.rest_ms),
+            ("seed", self.seed),
+            ("count", flag(self.count)),
+        ];
+        words.extend(numbers.map(|(key, value)| format!("{key}={value}")));
+        let cpus = [("client_cpu", self.client_cpu), ("worker_cpu", self.worker_cpu)];
+        words.extend(cpus.iter().filter_map(|(key, cpu)| Some(format!("{key}={}", (*cpu)?))));
+        words
+    }
+
+    fn counting(mut self) -> Job {
+        self.items = self.items.min(100_000);
+        (self.passes, self.count) = (1, true);
+        self
+    }
+
+    fn name(&self) -> String {
+        format!("{} on {}", self.case, self.runtime)
+    }
+}
+
 /// A run isn't understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadJob(String);
@@ -231,6 +235,7 @@ impl std::error::Error for BadJob {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::Job as _;
 
     #[test]
     fn what_is_written_is_read_back_for_every_case() {

@@ -16,11 +16,11 @@ use corewise_sync::Parker;
 use corewise_topology::{CpuSet, Machine};
 
 use crate::error::BenchError;
+use crate::line::Line;
+use crate::meter::{Meter, between, percentiles};
+use crate::start::together;
 use crate::workqueue::job::Job;
-use crate::workqueue::line::Line;
-use crate::workqueue::meter::{Meter, between, percentiles};
 use crate::workqueue::runtime::{Signal, TakeBack};
-use crate::workqueue::start::together;
 
 /// Runs the workload once, on the first `producers` online CPUs of the machine. Threads of a
 /// synthetic machine aren't pinned. Blocks.
@@ -142,7 +142,7 @@ mod tests {
     fn each_cpu_queues_its_items_and_the_end_is_flushed_once_a_pass() {
         let machine = Machine::synthetic("core:3 pu:1").unwrap();
         let (runtime, job) = (Inline::default(), job(&machine));
-        let mut meter = Meter::new(&job, None);
+        let mut meter = Meter::new(job.count, None);
         let line = run(&job, &machine, &runtime, &mut meter).unwrap();
         assert_eq!(runtime.queued(), 3 * (5 + 50), "a tenth of them before");
         assert_eq!(runtime.flushed(), 2);
@@ -165,7 +165,7 @@ mod tests {
         }
         let machine = Machine::synthetic("core:2 pu:1").unwrap();
         let job = job(&machine);
-        let ran = run(&job, &machine, &Broken, &mut Meter::new(&job, None));
+        let ran = run(&job, &machine, &Broken, &mut Meter::new(job.count, None));
         assert!(matches!(ran, Err(BenchError::Panicked)));
     }
 }

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use corewise_sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::BenchError;
+use crate::line::Line;
+use crate::meter::{Meter, between, percentiles, thread_cpu};
 use crate::rng::Rng;
 use crate::workqueue::job::Job;
-use crate::workqueue::line::Line;
-use crate::workqueue::meter::{Meter, between, percentiles, thread_cpu};
 use crate::workqueue::runtime::Spawn;
 use crate::workqueue::tiny::Countdown;
 
@@ -138,18 +138,11 @@ mod tests {
     #[test]
     fn every_item_runs_and_the_short_ones_are_measured() {
         let (job, runtime) = (Job { items: 300, ..job("mix/80") }, Inline::default());
-        let line = run(&job, &runtime, &mut Meter::new(&job, None)).unwrap();
+        let line = run(&job, &runtime, &mut Meter::new(job.count, None)).unwrap();
         assert_eq!(runtime.queued(), 330);
         assert!(line.metrics["short_p50"] >= 1_000.0, "it spins for a microsecond");
         assert!(line.metrics["short_p99"] <= line.metrics["short_max"]);
-        let none = run(
-            &Job { rate: 0, ..job },
-            &runtime,
-            &mut Meter::new(
-                &Job::new("idle".parse().unwrap(), "x", &CpuSet::full(1), Effort::Full),
-                None,
-            ),
-        );
+        let none = run(&Job { rate: 0, ..job }, &runtime, &mut Meter::new(false, None));
         assert!(none.is_err());
     }
 }

@@ -2,16 +2,16 @@
 //!
 //! A *case* ([`case`]) is a workload with what is varied of it. A *run* is one case on one runtime,
 //! in a process of its own: a driver starts `PROGRAM WORD...` with the words `key=value` of a
-//! [`job`], and the program prints one [`mod@line`] of JSON when it is done. So a runtime of any
+//! [`job`], and the program prints one [`mod@crate::line`] of JSON when it is done. So a runtime of any
 //! language takes part, nobody warms another's allocator, and what hangs can be ended. Runs of
 //! several runtimes are interleaved in rounds, and ratios are made of pairs within rounds.
 //!
 //! 1. [`runtime`]: the traits that the workloads need, and [`tiny`]: the item of the storms.
 //! 2. The workloads: [`kernel_test`], [`storm`], [`inside`], [`pingpong`], [`mix`], [`idle`]; and
-//!    [`meter`]: what they cost.
+//!    [`meter`](crate::meter): what they cost.
 //! 3. [`variants`]: Corewise's queues, [`before`]: the old design, one locked list per cache, and
 //!    [`floor`]: no queue at all.
-//! 4. [`run`]: one run; [`process`]: one in a process of its own.
+//! 4. [`run`]: one run; [`process`](crate::process): one in a process of its own.
 //! 5. [`suite`]: runs them against each other and makes records of it.
 //!
 //! # The words
@@ -43,7 +43,7 @@
 //! ```
 //!
 //! It is the last line of the standard output that begins with a brace; the exit code is 0.
-//! `metrics` maps names to numbers, and [`line::METRICS`] has all names with their units. A runtime
+//! `metrics` maps names to numbers, and [`METRICS`](crate::line::METRICS) has all names with their units. A runtime
 //! that can't do a case prints `{"case":...,"runtime":...,"unsupported":"WHY"}`.
 //!
 //! Every run reports what it can of `cpu_per_item` (ns), `cpu_seconds` (user and system, of all
@@ -114,12 +114,8 @@ pub mod idle;
 pub mod inside;
 pub mod job;
 pub mod kernel_test;
-pub mod line;
-pub mod meter;
 pub mod mix;
 pub mod pingpong;
-pub mod process;
-pub mod rounds;
 pub mod run;
 pub mod runtime;
 pub mod storm;
@@ -129,4 +125,3 @@ pub mod variants;
 
 #[cfg(test)]
 mod inline;
-mod start;

@@ -7,9 +7,9 @@ use corewise_sync::Parker;
 use corewise_topology::{CpuSet, Machine};
 
 use crate::error::BenchError;
+use crate::line::Line;
+use crate::meter::{Meter, between, percentiles, sleep_exactly};
 use crate::workqueue::job::Job;
-use crate::workqueue::line::Line;
-use crate::workqueue::meter::{Meter, between, percentiles, sleep_exactly};
 use crate::workqueue::runtime::Signal;
 
 /// Runs the workload; the runtime has pinned its worker where the job says so.
@@ -85,7 +85,7 @@ mod tests {
         let case = "pingpong/cross/100us".parse().unwrap();
         let job = Job::new(case, "x", &machine.online(), Effort::Quick);
         let job = Job { items: 10, ..job };
-        let (runtime, mut meter) = (Inline::default(), Meter::new(&job, None));
+        let (runtime, mut meter) = (Inline::default(), Meter::new(job.count, None));
         let samples = client_thread(&job, &machine, &runtime, &mut meter).unwrap();
         assert_eq!((samples.len(), runtime.queued()), (10, 11));
         let line = run(&job, &machine, &runtime, &mut meter).unwrap();

@@ -8,13 +8,13 @@ use corewise_topology::Machine;
 use corewise_workqueue::Idle;
 
 use crate::error::BenchError;
+use crate::line::Line;
+use crate::meter::{Allocations, Meter};
 use crate::names::Place;
 use crate::workqueue::before::LockedPools;
 use crate::workqueue::case::Case;
 use crate::workqueue::floor::Futex;
 use crate::workqueue::job::Job;
-use crate::workqueue::line::Line;
-use crate::workqueue::meter::{Allocations, Meter};
 use crate::workqueue::runtime::{Reuse, Signal, Spawn};
 use crate::workqueue::variants::Corewise;
 use crate::workqueue::{idle, inside, kernel_test, mix, pingpong, storm};
@@ -79,7 +79,7 @@ pub fn run_own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Lin
         return Ok(Some(cannot(job, "this program counts no allocations")));
     }
     let machine = Machine::live()?;
-    let mut meter = Meter::new(job, allocations);
+    let mut meter = Meter::new(job.count, allocations);
     let meter = &mut meter;
     let line = match (job.runtime.split_once('/'), job.runtime.as_str()) {
         (_, "before") => {
@@ -124,8 +124,9 @@ fn run_corewise(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::line::unit;
+    use crate::process::Job as _;
     use crate::workqueue::job::Effort;
-    use crate::workqueue::line::unit;
 
     /// Every case of every runtime of ours, small: what it reports has names and values.
     #[test]

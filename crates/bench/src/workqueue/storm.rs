@@ -6,12 +6,12 @@ use std::time::Instant;
 use corewise_sync::Mutex;
 
 use crate::error::BenchError;
+use crate::line::Line;
+use crate::meter::Meter;
+use crate::start::together;
 use crate::workqueue::case::Case;
 use crate::workqueue::job::Job;
-use crate::workqueue::line::Line;
-use crate::workqueue::meter::Meter;
 use crate::workqueue::runtime::{Reuse, Runtime, Spawn};
-use crate::workqueue::start::together;
 use crate::workqueue::tiny::{Countdown, Tiny};
 
 /// A closure per item.
@@ -118,7 +118,7 @@ mod tests {
     fn only_accepted_queueings_count() {
         for case in ["storm/reused", "storm/reused/striped", "oversubscribed/reused"] {
             let (job, runtime) = (job(case), Inline::default());
-            let line = reused(&job, &runtime, &mut Meter::new(&job, None)).unwrap();
+            let line = reused(&job, &runtime, &mut Meter::new(job.count, None)).unwrap();
             assert_eq!(runtime.queued(), 2 * (10 + 100 + 100), "{case}");
             assert!(line.metrics["items_per_second"] > 0.0);
         }
@@ -128,7 +128,7 @@ mod tests {
     fn every_closure_runs_once() {
         for case in ["storm/boxed", "storm/boxed/striped", "oversubscribed/boxed"] {
             let (job, runtime) = (job(case), Inline::default());
-            boxed(&job, &runtime, &mut Meter::new(&job, None)).unwrap();
+            boxed(&job, &runtime, &mut Meter::new(job.count, None)).unwrap();
             assert_eq!(runtime.queued(), 10 + 100 + 100, "{case}");
         }
     }

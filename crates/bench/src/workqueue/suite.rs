@@ -6,16 +6,20 @@ use corewise_topology::{AffinityScope, Machine};
 use crate::advice::{Layout, Series};
 use crate::names::{CaseName, Place};
 use crate::record::Record;
+use crate::rounds::{Cell, ratio, values};
 use crate::stats::PairedRatio;
 use crate::workqueue::case::{Case, Items, Placement};
 use crate::workqueue::job::{Effort, Job};
-use crate::workqueue::rounds::{Cell, ratio, values};
 
 /// Shard sizes beside the default: those that give other pods than what there is already are run.
 pub const SHARD_SIZES: [u32; 4] = [2, 4, 16, 32];
 
 /// The cells of the cases that `wanted` takes, grouped by case.
-pub fn cells(machine: &Machine, effort: Effort, wanted: impl Fn(Case) -> bool) -> Vec<Vec<Cell>> {
+pub fn cells(
+    machine: &Machine,
+    effort: Effort,
+    wanted: impl Fn(Case) -> bool,
+) -> Vec<Vec<Cell<Job>>> {
     let layout = Layout::of(machine.topology(), &SHARD_SIZES);
     let cases = Case::all().into_iter().filter(|case| wanted(*case));
     cases.map(|case| group(case, machine, &layout, effort)).collect()
@@ -33,7 +37,7 @@ pub fn is_quick(case: Case) -> bool {
     }
 }
 
-fn group(case: Case, machine: &Machine, layout: &Layout, effort: Effort) -> Vec<Cell> {
+fn group(case: Case, machine: &Machine, layout: &Layout, effort: Effort) -> Vec<Cell<Job>> {
     let online = machine.online();
     let cell = |runtime: String, variant: &str, place: Option<Place>| Cell {
         job: Job::new(case, &runtime, &online, effort),
@@ -55,7 +59,8 @@ fn group(case: Case, machine: &Machine, layout: &Layout, effort: Effort) -> Vec<
             vec![corewise(cpu), before, floor()]
         }
         Case::PingPong { .. } => {
-            let mut cells: Vec<Cell> = places(layout, false).into_iter().map(corewise).collect();
+            let mut cells: Vec<Cell<Job>> =
+                places(layout, false).into_iter().map(corewise).collect();
             cells.extend([before(), floor()]);
             cells
         }
@@ -64,7 +69,7 @@ fn group(case: Case, machine: &Machine, layout: &Layout, effort: Effort) -> Vec<
         }
         Case::Idle => vec![corewise(Place::default()), before()],
         _ => {
-            let mut cells: Vec<Cell> =
+            let mut cells: Vec<Cell<Job>> =
                 places(layout, decides(case)).into_iter().map(corewise).collect();
             cells.push(before());
             cells
@@ -137,7 +142,7 @@ pub fn matches(word: &str, case: Case) -> bool {
 mod tests {
     use super::*;
 
-    fn names(groups: &[Vec<Cell>]) -> Vec<String> {
+    fn names(groups: &[Vec<Cell<Job>>]) -> Vec<String> {
         groups.iter().flatten().map(|cell| format!("{} {}", cell.case, cell.variant)).collect()
     }
 

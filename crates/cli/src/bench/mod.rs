@@ -14,11 +14,11 @@ use corewise::topology::Machine;
 use corewise_bench::advice::{Advice, Layout, Series, advise};
 use corewise_bench::counting::Counting;
 use corewise_bench::paired::Plan;
+use corewise_bench::process::Program;
 use corewise_bench::record::{Record, to_json};
+use corewise_bench::rounds::{self, Cell};
 use corewise_bench::stats::PairedRatio;
 use corewise_bench::workqueue::job::{Effort, Job};
-use corewise_bench::workqueue::process::Program;
-use corewise_bench::workqueue::rounds::{self, Cell};
 use corewise_bench::workqueue::run::run_own;
 use corewise_bench::workqueue::suite::{self, SHARD_SIZES};
 
@@ -108,7 +108,7 @@ fn measure(args: &args::Bench) -> Result<Measured, Failure> {
 }
 
 /// What to run. A workload that is asked for is run in a quick call too.
-fn cells(machine: &Machine, args: &args::Bench) -> Vec<Vec<Cell>> {
+fn cells(machine: &Machine, args: &args::Bench) -> Vec<Vec<Cell<Job>>> {
     let effort = if args.quick { Effort::Quick } else { Effort::Full };
     suite::cells(machine, effort, |case| match args.workload.as_slice() {
         [] => !args.quick || suite::is_quick(case),

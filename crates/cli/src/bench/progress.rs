@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use corewise_bench::workqueue::rounds::Step;
+use corewise_bench::rounds::Step;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A bar of runs.
@@ -39,7 +39,7 @@ impl Progress {
             round if round > self.rounds => "allocations".to_string(),
             round => format!("round {round}/{}", self.rounds),
         });
-        self.bar.set_message(format!("{} {}", step.cell.case, step.cell.variant));
+        self.bar.set_message(format!("{} {}", step.case, step.variant));
     }
 
     /// Takes it off the screen, before something is printed.

@@ -11,8 +11,20 @@ use std::time::Duration;
 use corewise_sync::Parker;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::workqueue::job::Job;
-use crate::workqueue::line::Line;
+use crate::line::Line;
+
+/// What a program may be asked to run, in words that it understands.
+pub trait Job: Clone {
+    /// As words `key=value`.
+    fn to_words(&self) -> Vec<String>;
+
+    /// The same run, short, with its allocations counted and nothing timed.
+    #[must_use]
+    fn counting(self) -> Self;
+
+    /// Case and runtime, for a reader: `storm/boxed on tokio`.
+    fn name(&self) -> String;
+}
 
 /// A program that runs jobs.
 #[derive(Debug, Clone)]
@@ -65,12 +77,12 @@ impl Program {
     ///
     /// # Errors
     /// It couldn't be started, failed, took too long, or printed no line.
-    pub fn run(&self, job: &Job, limit: Duration) -> Result<Line, RunError> {
+    pub fn run(&self, job: &impl Job, limit: Duration) -> Result<Line, RunError> {
         let failed = |why: String, said: &[u8]| {
             let said = String::from_utf8_lossy(said);
             let start = said.ceil_char_boundary(said.len().saturating_sub(SHOWN));
             let said = said[start..].trim_end().to_owned();
-            RunError { what: format!("{} on {}", job.case, job.runtime), why, said }
+            RunError { what: job.name(), why, said }
         };
         let mut command = Command::new(&self.path);
         command.args(&self.arguments).args(job.to_words()).envs(self.environment.iter().cloned());
@@ -121,11 +133,11 @@ fn read(from: Option<impl Read>) -> Vec<u8> {
 mod tests {
     use super::*;
     use crate::workqueue::case::Case;
-    use crate::workqueue::job::Effort;
+    use crate::workqueue::job::{self, Effort};
     use corewise_topology::CpuSet;
 
     fn run(script: &str, limit: Duration) -> Result<Line, RunError> {
-        let job = Job::new(Case::Idle, "shell", &CpuSet::full(1), Effort::Quick);
+        let job = job::Job::new(Case::Idle, "shell", &CpuSet::full(1), Effort::Quick);
         let mut shell = Program::new("/bin/sh").argument("-c").argument(script).argument("sh");
         shell.environment.push(("CPU_SECONDS".into(), "7".into()));
         shell.run(&job, limit)
@@ -150,7 +162,7 @@ mod tests {
         let error = run("exec sleep 1000", Duration::from_millis(1)).unwrap_err();
         assert!(error.why.contains("longer"), "{error}");
         let none = Program::new("/nowhere/program");
-        let job = Job::new(Case::Idle, "x", &CpuSet::full(1), Effort::Quick);
+        let job = job::Job::new(Case::Idle, "x", &CpuSet::full(1), Effort::Quick);
         assert!(none.run(&job, LONG).unwrap_err().why.contains("/nowhere/program"));
     }
 }

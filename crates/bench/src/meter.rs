@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::BenchError;
+use crate::line::Line;
 use crate::stats::{median, percentile};
-use crate::workqueue::job::Job;
-use crate::workqueue::line::Line;
 
 /// What the process has used so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,10 +75,10 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// For a run. `allocations` is used where the job counts them.
-    pub fn new(job: &Job, allocations: Option<Allocations>) -> Meter {
+    /// For a run. `allocations` is used where the run is to `count` them.
+    pub fn new(count: bool, allocations: Option<Allocations>) -> Meter {
         Meter {
-            allocations: allocations.filter(|_| job.count),
+            allocations: allocations.filter(|_| count),
             threads_before: threads().unwrap_or(0),
             cpu: Duration::ZERO,
             not_ours: Duration::ZERO,
@@ -174,17 +173,9 @@ pub(crate) fn between(from: Instant, to: Instant) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workqueue::case::Case;
-    use corewise_topology::CpuSet;
-
-    fn job() -> Job {
-        use crate::workqueue::job::Effort;
-        Job::new(Case::Inside, "x", &CpuSet::full(1), Effort::Quick)
-    }
-
     #[test]
     fn passes_add_up_and_the_rate_is_that_of_the_middle_one() {
-        let mut meter = Meter::new(&job(), None);
+        let mut meter = Meter::new(false, None);
         for seconds in [1, 4, 2] {
             meter.pass(8, || Ok(Duration::from_secs(seconds))).unwrap();
         }
@@ -202,8 +193,8 @@ mod tests {
             static CALLS: AtomicU64 = AtomicU64::new(0);
             CALLS.fetch_add(6, Ordering::Relaxed)
         }
-        for (job, expected) in [(job().counting(), 1), (job(), 0)] {
-            let mut meter = Meter::new(&job, Some(count));
+        for (counting, expected) in [(true, 1), (false, 0)] {
+            let mut meter = Meter::new(counting, Some(count));
             meter.pass(3, || Ok(Duration::from_secs(1))).unwrap();
             let mut line = Line::new("inside", "x");
             meter.finish(&mut line);

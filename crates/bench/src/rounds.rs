@@ -3,16 +3,16 @@
 use std::time::{Duration, Instant};
 
 use crate::advice::Series;
+use crate::line::{Line, METRICS};
 use crate::paired::{self, Plan};
+use crate::process::Job;
 use crate::stats::PairedRatio;
-use crate::workqueue::job::Job;
-use crate::workqueue::line::{Line, METRICS};
 
 /// A job, and what its records are called.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cell {
+pub struct Cell<J> {
     /// The run.
-    pub job: Job,
+    pub job: J,
     /// The records' case.
     pub case: String,
     /// The records' variant.
@@ -21,11 +21,19 @@ pub struct Cell {
     pub count: bool,
 }
 
+impl<J> Cell<J> {
+    fn step(&self, done: usize, all: usize, round: usize) -> Step<'_> {
+        Step { case: &self.case, variant: &self.variant, done, all, round }
+    }
+}
+
 /// How far a call is.
 #[derive(Debug, Clone, Copy)]
 pub struct Step<'c> {
-    /// The run that begins.
-    pub cell: &'c Cell,
+    /// The case of the run that begins.
+    pub case: &'c str,
+    /// Its variant.
+    pub variant: &'c str,
     /// Runs so far.
     pub done: usize,
     /// Runs in all, unless the time is over before.
@@ -42,11 +50,11 @@ pub struct Step<'c> {
 ///
 /// # Errors
 /// The first error of a run ends everything.
-pub fn run<E>(
+pub fn run<J: Job, E>(
     plan: Plan,
     budget: Option<Duration>,
-    groups: &[Vec<Cell>],
-    mut run_one: impl FnMut(&Job) -> Result<Line, E>,
+    groups: &[Vec<Cell<J>>],
+    mut run_one: impl FnMut(&J) -> Result<Line, E>,
     mut tell: impl FnMut(Step<'_>),
 ) -> Result<Vec<Series>, E> {
     let cells: usize = groups.iter().map(Vec::len).sum();
@@ -56,7 +64,7 @@ pub fn run<E>(
         (Instant::now(), 0, Instant::now(), Duration::ZERO);
     let entry = |number: usize| move |cell| Entry { cell, able: true, first: number == 0 };
     let numbered = groups.iter().enumerate();
-    let mut entries: Vec<Vec<Entry<'_>>> =
+    let mut entries: Vec<Vec<Entry<'_, J>>> =
         numbered.map(|(number, group)| group.iter().map(entry(number)).collect()).collect();
     let another = |_| {
         let now = Instant::now();
@@ -70,7 +78,7 @@ pub fn run<E>(
     };
     let results = paired::run(plan, &mut entries, another, |entry| {
         let round = done / cells.max(1);
-        tell(Step { cell: entry.cell, done, all, round });
+        tell(entry.cell.step(done, all, round));
         done += 1;
         if !entry.able || (!entry.first && over(round)) {
             return Ok(None);
@@ -85,7 +93,7 @@ pub fn run<E>(
             let lines: Vec<Line> = lines.into_iter().flatten().collect();
             series.extend(series_of(cell, &lines));
             if cell.count && *able && (*first || !over(plan.rounds)) {
-                tell(Step { cell, done, all, round: plan.rounds + 1 });
+                tell(cell.step(done, all, plan.rounds + 1));
                 let line = run_one(&cell.job.clone().counting())?;
                 series.extend(series_of(cell, &[line]));
             }
@@ -96,15 +104,15 @@ pub fn run<E>(
 }
 
 /// A cell, while it is run.
-struct Entry<'c> {
-    cell: &'c Cell,
+struct Entry<'c, J> {
+    cell: &'c Cell<J>,
     able: bool,
     /// Of the first group, which is run whatever time it takes.
     first: bool,
 }
 
 /// A series for each metric that every line has.
-fn series_of(cell: &Cell, lines: &[Line]) -> Vec<Series> {
+fn series_of<J>(cell: &Cell<J>, lines: &[Line]) -> Vec<Series> {
     let of = |&(metric, unit): &(&str, &str)| {
         let values: Option<Vec<f64>> =
             lines.iter().map(|line| line.metrics.get(metric).copied()).collect();
@@ -139,20 +147,20 @@ pub fn ratio(over: Option<&[f64]>, under: Option<&[f64]>, seed: u64) -> Option<P
 mod tests {
     use super::*;
     use crate::workqueue::case::Case;
-    use crate::workqueue::job::Effort;
+    use crate::workqueue::job::{self, Effort};
     use corewise_topology::CpuSet;
 
-    fn cell(case: Case, runtime: &str) -> Cell {
-        let job = Job::new(case, runtime, &CpuSet::full(2), Effort::Quick);
+    fn cell(case: Case, runtime: &str) -> Cell<job::Job> {
+        let job = job::Job::new(case, runtime, &CpuSet::full(2), Effort::Quick);
         let variant = runtime.to_owned();
         Cell { job, case: case.to_string(), variant, count: case == Case::Inside }
     }
 
-    fn groups() -> Vec<Vec<Cell>> {
+    fn groups() -> Vec<Vec<Cell<job::Job>>> {
         vec![vec![cell(Case::Inside, "a"), cell(Case::Inside, "b")], vec![cell(Case::Fan, "a")]]
     }
 
-    fn answer(job: &Job) -> Result<Line, ()> {
+    fn answer(job: &job::Job) -> Result<Line, ()> {
         let mut line = Line::new(&job.case.to_string(), &job.runtime);
         if job.runtime == "b" {
             line.unsupported = Some("no".to_owned());

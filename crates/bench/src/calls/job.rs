@@ -1,0 +1,157 @@
+//! One run: a case, a runtime, and every number that the program which runs it must know.
+
+use std::fmt;
+
+use corewise_topology::CpuSet;
+
+use crate::calls::case::{Case, Pace};
+use crate::process;
+
+pub use crate::workqueue::job::Effort;
+
+/// One run. See the [module above](crate::calls) for what each number means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// Which case.
+    pub case: Case,
+    /// On what: `corewise`, `eventfd`, `tokio`.
+    pub runtime: String,
+    /// Calls of the measured pass.
+    pub items: usize,
+    /// Microseconds that the client sleeps before each call.
+    pub gap_us: u32,
+    /// The client's CPU.
+    pub client_cpu: u32,
+    /// The called CPU.
+    pub server_cpu: u32,
+    /// Count allocations, and report them alone.
+    pub count: bool,
+}
+
+impl Job {
+    /// The run of a case on a machine with these CPUs online.
+    pub fn new(case: Case, runtime: &str, cpus: &CpuSet, effort: Effort) -> Job {
+        let quick = effort == Effort::Quick;
+        let pick = |full: usize, short: usize| if quick { short } else { full };
+        let (items, gap_us) = match case {
+            Case::RoundTrip(Pace::Hot) => (pick(40_000, 8_000), 0),
+            Case::RoundTrip(_) => (pick(2_000, 300), 1_000),
+            Case::Broadcast { .. } => (pick(1_000, 150), 1_000),
+        };
+        // The first CPU is where others' work lands most often: interrupts, for one. It disturbs
+        // the client less than those that wait for it.
+        let (first, last) = (cpus.first().unwrap_or(0), cpus.last().unwrap_or(0));
+        Job {
+            case,
+            runtime: runtime.to_owned(),
+            items,
+            gap_us,
+            client_cpu: last,
+            server_cpu: first,
+            count: false,
+        }
+    }
+
+    /// Reads what [`to_words`](process::Job::to_words) writes. A key that is left out is 0; `case`
+    /// and `runtime` must be there.
+    ///
+    /// # Errors
+    /// Says which word isn't understood.
+    pub fn from_words<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> Result<Job, BadJob> {
+        let (mut case, mut runtime) = (None, None);
+        let mut job = Job::new(Case::RoundTrip(Pace::Hot), "", &CpuSet::new(), Effort::Full);
+        job.items = 1;
+        for word in words {
+            let word = word.as_ref();
+            let bad = || BadJob(format!("'{word}' is no word of a run: key=value is"));
+            let (key, value) = word.split_once('=').ok_or_else(bad)?;
+            let small = || value.parse::<u32>().map_err(|_| bad());
+            match key {
+                "case" => case = Some(value.parse::<Case>().map_err(|no| BadJob(no.to_string()))?),
+                "runtime" => runtime = Some(value.to_owned()),
+                "items" => job.items = value.parse().map_err(|_| bad())?,
+                "gap_us" => job.gap_us = small()?,
+                "client_cpu" => job.client_cpu = small()?,
+                "server_cpu" => job.server_cpu = small()?,
+                "count" => job.count = small()? != 0,
+                _ => return Err(bad()),
+            }
+        }
+        job.case = case.ok_or_else(|| BadJob("a run needs a case".to_owned()))?;
+        job.runtime = runtime.ok_or_else(|| BadJob("a run needs a runtime".to_owned()))?;
+        if job.items == 0 {
+            return Err(BadJob("a run needs a call".to_owned()));
+        }
+        Ok(job)
+    }
+}
+
+impl process::Job for Job {
+    fn to_words(&self) -> Vec<String> {
+        let mut words = vec![format!("case={}", self.case), format!("runtime={}", self.runtime)];
+        let numbers = [
+            ("items", self.items as u64),
+            ("gap_us", u64::from(self.gap_us)),
+            ("client_cpu", u64::from(self.client_cpu)),
+            ("server_cpu", u64::from(self.server_cpu)),
+            ("count", u64::from(self.count)),
+        ];
+        words.extend(numbers.map(|(key, value)| format!("{key}={value}")));
+        words
+    }
+
+    fn counting(mut self) -> Job {
+        (self.gap_us, self.count) = (0, true);
+        self
+    }
+
+    fn name(&self) -> String {
+        format!("{} on {}", self.case, self.runtime)
+    }
+}
+
+/// A run isn't understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadJob(String);
+
+impl fmt::Display for BadJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadJob {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::Job as _;
+
+    #[test]
+    fn what_is_written_is_read_back_for_every_case() {
+        for case in Case::all(4) {
+            for effort in [Effort::Full, Effort::Quick] {
+                let job = Job::new(case, "corewise", &CpuSet::full(4), effort);
+                assert_eq!(Job::from_words(job.to_words()), Ok(job.clone()), "{case}");
+                let counting = job.counting();
+                assert_eq!(Job::from_words(counting.to_words()), Ok(counting));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (words, named) in [
+            ("runtime=x", "case"),
+            ("case=roundtrip/hot", "runtime"),
+            ("case=storms runtime=x", "storms"),
+            ("case=roundtrip/hot runtime=x fast=1", "fast=1"),
+            ("case=roundtrip/hot runtime=x items=many", "items=many"),
+            ("case=roundtrip/hot runtime=x items=0", "a call"),
+            ("case=roundtrip/hot runtime", "'runtime'"),
+        ] {
+            let problem = Job::from_words(words.split(' ')).unwrap_err().to_string();
+            assert!(problem.contains(named), "{words}: {problem}");
+        }
+    }
+}

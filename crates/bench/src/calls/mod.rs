@@ -1,0 +1,43 @@
+//! Workloads for cross-CPU calls, and what they are run on.
+//!
+//! As with [`workqueue`](crate::workqueue): a *case* ([`case`]) is a workload with what is varied
+//! of it, a *run* is one case on one runtime in a process of its own, asked for in the words
+//! `key=value` of a [`job`] and answered with one [`mod@crate::line`].
+//!
+//! 1. [`roundtrip`]: the trait that callers have, how they are measured, and [`run`]: one run.
+//! 2. [`eventfd`]: the floor of a round trip; [`variants`]: Corewise's calls.
+//! 3. [`priority`]: of threads, and how long one was ready to run and didn't.
+//!
+//! # The words
+//!
+//! All numbers are whole and without a sign. A word that a case doesn't need is passed over.
+//!
+//! | word | means |
+//! |---|---|
+//! | `case` | which case |
+//! | `runtime` | on which runtime, of those that the program knows |
+//! | `items` | calls of the measured pass |
+//! | `gap_us` | the client sleeps that many microseconds before each call |
+//! | `client_cpu` | where the client is pinned |
+//! | `server_cpu` | where the called thread is pinned |
+//! | `cpus` | how many CPUs a broadcast calls |
+//! | `count` | 1: count allocations, and report `allocations_per_item` alone |
+//!
+//! # The cases
+//!
+//! **`roundtrip/hot`, `roundtrip/cold`, `roundtrip/busy`**: one client, pinned to `client_cpu`, has
+//! somebody who is pinned to `server_cpu` add one to a number, and waits for the answer; `items`
+//! times, after a tenth of them that aren't measured. `hot`: back to back. `cold`: the client sleeps
+//! `gap_us` before each. `busy`: as `cold`, while a thread of ordinary priority burns `server_cpu`.
+//! `latency_*`: from before the call until the answer is there.
+//!
+//! **`broadcast/N`**: as `roundtrip/cold`, but the number goes to N CPUs, all online ones from the
+//! first, and the answer is the sum of theirs.
+
+pub mod case;
+pub mod eventfd;
+pub mod job;
+pub mod priority;
+pub mod roundtrip;
+pub mod run;
+pub mod variants;

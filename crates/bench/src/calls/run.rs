@@ -1,0 +1,83 @@
+//! One run: the workload of its case on a runtime that was built for it.
+//!
+//! A program's way: parse the words, make a [`Meter`], give the workload what makes the runtime,
+//! print the line. [`run_own`] does that for the runtimes of this crate.
+
+use corewise_topology::Machine;
+
+use crate::calls::case::Case;
+use crate::calls::eventfd::Eventfd;
+use crate::calls::job::Job;
+use crate::calls::roundtrip::{self, called};
+use crate::calls::variants::{Many, One};
+use crate::error::BenchError;
+use crate::line::Line;
+use crate::meter::{Allocations, Meter};
+
+/// Runs a job on `corewise`, or on the floor of a round trip (`eventfd`). `None`: the runtime is
+/// none of these.
+///
+/// # Errors
+/// The workload couldn't be run.
+pub fn run_own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Line>, BenchError> {
+    if job.count && allocations.is_none() {
+        return Ok(Some(cannot(job, "this program counts no allocations")));
+    }
+    let machine = &Machine::live()?;
+    let meter = &mut Meter::new(job.count, allocations);
+    let line = match (job.runtime.as_str(), job.case) {
+        ("corewise", Case::RoundTrip(_)) => {
+            roundtrip::run(job, machine, meter, || One::new(machine, job.server_cpu))?
+        }
+        ("corewise", Case::Broadcast { .. }) => {
+            let cpus = called(job, machine)?;
+            roundtrip::run(job, machine, meter, || Many::new(machine, cpus))?
+        }
+        ("eventfd", Case::RoundTrip(_)) => {
+            roundtrip::run(job, machine, meter, || Eventfd::new(machine, job.server_cpu))?
+        }
+        ("eventfd", Case::Broadcast { .. }) => cannot(job, "it wakes one"),
+        _ => return Ok(None),
+    };
+    Ok(Some(line))
+}
+
+/// The line of a run that the runtime can't do.
+pub fn cannot(job: &Job, why: &str) -> Line {
+    let line = Line::new(&job.case.to_string(), &job.runtime);
+    Line { unsupported: Some(why.to_owned()), ..line }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calls::job::Effort;
+    use crate::line::unit;
+    use crate::process::Job as _;
+
+    /// Every case of every runtime of ours, small: what it reports has names and values.
+    #[test]
+    fn every_runtime_runs_every_case_or_says_why_not() {
+        let online = Machine::live().unwrap().online();
+        for runtime in ["corewise", "eventfd"] {
+            for case in Case::all(online.len()) {
+                let job = Job::new(case, runtime, &online, Effort::Quick);
+                let job = Job { items: 20, gap_us: job.gap_us.min(1), ..job };
+                let line = run_own(&job, None).unwrap().unwrap();
+                assert_eq!((line.case, line.runtime), (case.to_string(), runtime.to_owned()));
+                assert!(line.metrics.keys().all(|metric| unit(metric).is_some()));
+                assert_eq!(line.unsupported.is_none(), !line.metrics.is_empty());
+                let able = runtime == "corewise" || case.workload() == "roundtrip";
+                assert_eq!(line.unsupported.is_none(), able, "{case} on {runtime}");
+            }
+        }
+    }
+
+    #[test]
+    fn others_runtimes_are_not_ours() {
+        let online = Machine::live().unwrap().online();
+        let job = |runtime| Job::new(Case::all(1)[0], runtime, &online, Effort::Quick);
+        assert_eq!(run_own(&job("tokio"), None).unwrap(), None);
+        assert!(run_own(&job("corewise").counting(), None).unwrap().unwrap().unsupported.is_some());
+    }
+}

@@ -1,0 +1,67 @@
+//! Corewise's calls, as the workloads make them.
+
+use corewise_smp::Smp;
+use corewise_topology::{CpuSet, Machine};
+
+use crate::calls::roundtrip::Caller;
+use crate::error::BenchError;
+
+/// Calls to one CPU, each waited for.
+#[derive(Debug)]
+pub struct One {
+    smp: Smp,
+    cpu: u32,
+}
+
+impl One {
+    /// To `cpu`.
+    ///
+    /// # Errors
+    /// The call targets couldn't be started.
+    pub fn new(machine: &Machine, cpu: u32) -> Result<One, BenchError> {
+        Ok(One { smp: Smp::new(machine)?, cpu })
+    }
+}
+
+impl Caller for One {
+    fn call(&mut self, number: u64) -> u64 {
+        let answer = self.smp.call(self.cpu, move || number + 1);
+        answer.ok().and_then(|call| call.wait().ok()).unwrap_or(0)
+    }
+}
+
+/// Calls to several CPUs at once, waited for together.
+#[derive(Debug)]
+pub struct Many {
+    smp: Smp,
+    cpus: CpuSet,
+}
+
+impl Many {
+    /// To these CPUs.
+    ///
+    /// # Errors
+    /// The call targets couldn't be started.
+    pub fn new(machine: &Machine, cpus: CpuSet) -> Result<Many, BenchError> {
+        Ok(Many { smp: Smp::new(machine)?, cpus })
+    }
+}
+
+impl Caller for Many {
+    fn call(&mut self, number: u64) -> u64 {
+        let answers = self.smp.call_many(&self.cpus, move |_| number + 1).wait();
+        answers.into_values().map_or(0, |values| values.iter().map(|(_, value)| value).sum())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_to_one_and_to_many_answer() {
+        let machine = Machine::synthetic("core:3 pu:1").unwrap();
+        assert_eq!(One::new(&machine, 2).unwrap().call(4), 5);
+        assert_eq!(Many::new(&machine, CpuSet::full(3)).unwrap().call(4), 15);
+    }
+}
