@@ -1,0 +1,33 @@
+//! The asymmetric fences on real threads, with what the system offers. The ignored test shows that the
+//! machine reorders where nothing prevents it, so that a broken pair is caught here (on x86 with several
+//! CPUs it does, in 1 to 50 % of the rounds).
+#![cfg(not(any(loom, shuttle)))]
+
+mod litmus;
+
+use std::sync::atomic::{Ordering, fence};
+
+use corewise_sync::fence::{heavy, light, prepare};
+
+const ROUNDS: u64 = if cfg!(miri) { 100 } else { 100_000 };
+
+#[test]
+fn of_a_frequent_and_a_rare_side_one_sees_the_other() {
+    litmus::nothing_is_missed("the pair", ROUNDS, light, heavy);
+}
+
+#[test]
+fn two_full_fences_do_as_well() {
+    let full = || fence(Ordering::SeqCst);
+    litmus::nothing_is_missed("full fences", ROUNDS, full, full);
+}
+
+/// Not a test of ours but of the machine and of the two above: fails where it doesn't reorder, or they wouldn't
+/// see it.
+#[test]
+#[ignore = "depends on the machine: run it to see that the others can fail"]
+fn this_machine_reorders_where_the_heavy_fence_is_only_its_own() {
+    prepare();
+    let own = || fence(Ordering::SeqCst);
+    assert!((0..100).any(|_| litmus::run(light, own).missed != 0));
+}
