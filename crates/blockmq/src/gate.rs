@@ -6,7 +6,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use corewise_sync::fence::{FencePolicy, FullFence};
+use corewise_sync::fence::{Asymmetric, AsymmetricPolicy};
 
 use crate::depth::{Depth, Lowered};
 
@@ -14,7 +14,7 @@ use crate::depth::{Depth, Lowered};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "`Opened` obliges the caller to run every hardware queue"]
 pub enum Unquiesced {
-    /// The depth went from 1 to 0, and the full fence has been issued: now look at every hardware
+    /// The depth went from 1 to 0, and the heavy fence has been issued: now look at every hardware
     /// queue and run those that have something pending.
     Opened,
     /// Somebody else still keeps the gate closed; nothing to do.
@@ -25,22 +25,23 @@ pub enum Unquiesced {
 
 /// A nested gate in front of dispatch. See the module's README for the protocol.
 ///
-/// `F` is the full fence on both sides; product code uses [`FullFence`].
-pub struct RunGate<F: FencePolicy = FullFence> {
+/// `F` is the pair of fences: who dispatches has the light one, who closes and opens the heavy one.
+pub struct RunGate<F: AsymmetricPolicy = Asymmetric> {
     /// A: how many quiesces are in force. Stores are ordered by the fences named where they are.
     depth: Depth,
     fence: PhantomData<F>,
 }
 
-impl<F: FencePolicy> Default for RunGate<F> {
+impl<F: AsymmetricPolicy> Default for RunGate<F> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<F: FencePolicy> RunGate<F> {
+impl<F: AsymmetricPolicy> RunGate<F> {
     /// An open gate.
     pub fn new() -> Self {
+        F::prepare();
         Self { depth: Depth::new(), fence: PhantomData }
     }
 
@@ -51,7 +52,7 @@ impl<F: FencePolicy> RunGate<F> {
         let depth = self.depth.raise();
         // CloseFence, pairs with SectionFence: either the runner sees the depth, or whoever waits
         // for the grace period sees the runner.
-        F::full();
+        F::heavy();
         depth
     }
 
@@ -63,7 +64,7 @@ impl<F: FencePolicy> RunGate<F> {
             Lowered::Open => {
                 // OpenFence, pairs with RefuseFence: either the submitter sees the gate open, or the
                 // caller's look at the queues sees the submitter's request.
-                F::full();
+                F::heavy();
                 Unquiesced::Opened
             }
             Lowered::Nested => Unquiesced::Nested,
@@ -83,7 +84,7 @@ impl<F: FencePolicy> RunGate<F> {
         self.depth.is_zero()
     }
 
-    /// "Publish, full fence, check": must somebody run? The caller has published its request (if
+    /// "Publish, fence, check": must somebody run? The caller has published its request (if
     /// it has one) before. `wants` says whether there is anything to run for, and is asked again
     /// behind the fence.
     ///
@@ -96,12 +97,12 @@ impl<F: FencePolicy> RunGate<F> {
             return true;
         }
         // RefuseFence, pairs with OpenFence.
-        F::full();
+        F::light();
         self.is_open() && wants()
     }
 }
 
-impl<F: FencePolicy> fmt::Debug for RunGate<F> {
+impl<F: AsymmetricPolicy> fmt::Debug for RunGate<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RunGate").field("depth", &self.depth()).finish()
     }
@@ -113,7 +114,7 @@ mod tests {
 
     #[test]
     fn only_the_last_unquiesce_opens() {
-        let gate = RunGate::<FullFence>::new();
+        let gate = RunGate::<Asymmetric>::new();
         assert_eq!(gate.quiesce(), 1);
         assert_eq!(gate.quiesce(), 2);
         assert!(!gate.must_run(|| true));
@@ -125,7 +126,7 @@ mod tests {
 
     #[test]
     fn an_unquiesce_too_many_changes_nothing() {
-        let gate = RunGate::<FullFence>::new();
+        let gate = RunGate::<Asymmetric>::new();
         assert_eq!(gate.unquiesce(), Unquiesced::Underflow);
         assert_eq!(gate.depth(), 0);
         assert_eq!(gate.quiesce(), 1);
@@ -134,6 +135,6 @@ mod tests {
 
     #[test]
     fn nothing_pending_means_no_run() {
-        assert!(!RunGate::<FullFence>::new().must_run(|| false));
+        assert!(!RunGate::<Asymmetric>::new().must_run(|| false));
     }
 }

@@ -1,6 +1,6 @@
 //! The grace period of a quiesce: wait until the runner that may have missed it has ended.
 
-use corewise_sync::fence::FencePolicy;
+use corewise_sync::fence::AsymmetricPolicy;
 use corewise_sync::{Condvar, Mutex};
 
 use crate::run_state::RunState;
@@ -25,7 +25,7 @@ impl Grace {
 
     /// Blocks until the runner of this moment (if there is one) has ended. With the gate closed
     /// before, no dispatch is in progress afterwards and none starts.
-    pub fn wait<F: FencePolicy>(&self, state: &RunState<F>) {
+    pub fn wait<F: AsymmetricPolicy>(&self, state: &RunState<F>) {
         if !state.is_running() {
             return;
         }

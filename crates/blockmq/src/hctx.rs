@@ -184,9 +184,9 @@ impl Hctx {
         }
     }
 
-    /// Undoes one freeze; true where it was the last.
-    pub(crate) fn unfreeze(self: &Arc<Self>) -> bool {
-        match self.usage.unfreeze() {
+    /// What an unfreeze owes a hardware queue, by what it did to it; true where it was the last.
+    pub(crate) fn unfrozen(&self, done: Unfrozen) -> bool {
+        match done {
             Unfrozen::Thawed => {
                 self.let_in();
                 self.run_async();
@@ -319,7 +319,7 @@ impl Hctx {
     /// Publishes what the runner leaves in the list.
     fn publish(&self, list: &VecDeque<Box<Pending>>) {
         // Relaxed: ordered by the read-modify-write that follows (arm, end, hand_over) and by the
-        // full fences of the run protocol.
+        // fences of the run protocol.
         self.left.store(list.len(), Ordering::Relaxed);
     }
 

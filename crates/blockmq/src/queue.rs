@@ -17,6 +17,7 @@ use crate::policy::{Verdict, judge};
 use crate::request::Request;
 use crate::runner::{Ran, Source};
 use crate::stats::HctxStats;
+use crate::usage::Usage;
 
 /// Makes a [`Queue`].
 #[must_use = "a builder does nothing until it builds"]
@@ -273,7 +274,9 @@ impl Queue {
         self.hctxs[hctx].state.stop();
     }
 
-    /// Undoes [`Queue::stop`], and has a worker run what arrived meanwhile. Any context.
+    /// Undoes [`Queue::stop`], and has a worker run what arrived meanwhile. Any context. It costs some
+    /// microseconds (a [heavy fence](corewise_sync::fence::heavy)): a driver that is full for moments at a time
+    /// says [busy](crate::Dispatch::Busy) instead.
     ///
     /// # Panics
     /// If there is no such hardware queue.
@@ -326,9 +329,7 @@ impl Queue {
 
     /// The first half of [`Queue::freeze`]: lets nobody in, waits for nothing. Any context.
     pub fn start_freeze(&self) {
-        for hctx in &self.hctxs {
-            hctx.usage.start_freeze();
-        }
+        Usage::start_freeze(self.hctxs.iter().map(|hctx| &hctx.usage));
         // What is inside has to get out, so it is run once more.
         self.run_all_async();
         if self.is_quiesced() && self.hctxs.iter().any(|h| h.has_pending()) {
@@ -342,8 +343,10 @@ impl Queue {
     /// Undoes one freeze; the last one lets in who waits outside and returns true. One too many
     /// changes nothing and is logged. Never blocks; any context.
     pub fn unfreeze(&self) -> bool {
-        // Every hardware queue has to be asked, so this can't stop at the first false.
-        self.hctxs.iter().filter(|hctx| !hctx.unfreeze()).count() == 0
+        let done = Usage::unfreeze(self.hctxs.iter().map(|hctx| &hctx.usage));
+        // Each hardware queue is owed something, so this can't stop at the first false.
+        let hctxs = self.hctxs.iter().zip(done);
+        hctxs.filter(|(hctx, done)| !hctx.unfrozen(*done)).count() == 0
     }
 
     /// Waits until every request that was submitted before has completed; those submitted

@@ -9,7 +9,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
-use corewise_sync::fence::{FencePolicy, FullFence};
+use corewise_sync::fence::{Asymmetric, AsymmetricPolicy};
 
 /// Somebody is the runner. Set by `claim`, cleared by `end` and `hand_over`.
 const RUNNING: u64 = 1;
@@ -53,21 +53,22 @@ pub enum End {
 }
 
 /// The packed state word of one hardware queue.
-pub struct RunState<F: FencePolicy = FullFence> {
+pub struct RunState<F: AsymmetricPolicy = Asymmetric> {
     /// A: the bits above, and the number of the run.
     word: AtomicU64,
     fence: PhantomData<F>,
 }
 
-impl<F: FencePolicy> Default for RunState<F> {
+impl<F: AsymmetricPolicy> Default for RunState<F> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<F: FencePolicy> RunState<F> {
+impl<F: AsymmetricPolicy> RunState<F> {
     /// Idle and started.
     pub fn new() -> Self {
+        F::prepare();
         Self { word: AtomicU64::new(0), fence: PhantomData }
     }
 
@@ -78,7 +79,7 @@ impl<F: FencePolicy> RunState<F> {
             if word & STOPPED != 0 {
                 // StopFence, pairs with StartFence: the caller published its request before; either
                 // it sees here that the queue was started, or the starter sees the request.
-                F::full();
+                F::light();
                 word = self.word.load(Ordering::Relaxed);
                 if word & STOPPED != 0 {
                     return Claim::Stopped;
@@ -153,7 +154,7 @@ impl<F: FencePolicy> RunState<F> {
     pub fn start(&self) -> bool {
         let was = self.word.fetch_and(!STOPPED, Ordering::AcqRel) & STOPPED != 0;
         // StartFence, pairs with StopFence.
-        F::full();
+        F::heavy();
         was
     }
 
@@ -164,7 +165,7 @@ impl<F: FencePolicy> RunState<F> {
     }
 }
 
-impl<F: FencePolicy> fmt::Debug for RunState<F> {
+impl<F: AsymmetricPolicy> fmt::Debug for RunState<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = self.word.load(Ordering::Relaxed);
         let mut set = f.debug_set();
@@ -185,7 +186,7 @@ mod tests {
 
     #[test]
     fn the_second_claim_joins_and_makes_the_runner_look_again() {
-        let state = RunState::<FullFence>::new();
+        let state = RunState::<Asymmetric>::new();
         assert_eq!(state.claim(), Claim::Runner);
         assert_eq!(state.claim(), Claim::Joined);
         assert_eq!(state.claim(), Claim::Joined);
@@ -196,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_hand_over_ends_even_where_somebody_came() {
-        let state = RunState::<FullFence>::new();
+        let state = RunState::<Asymmetric>::new();
         assert_eq!(state.claim(), Claim::Runner);
         assert_eq!(state.claim(), Claim::Joined);
         assert!(!state.hand_over());
@@ -206,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_waiter_is_announced_only_to_a_runner_and_woken_by_its_end() {
-        let state = RunState::<FullFence>::new();
+        let state = RunState::<Asymmetric>::new();
         assert_eq!(state.announce_waiter(), None);
         assert_eq!(state.claim(), Claim::Runner);
         let run = state.announce_waiter().unwrap();
@@ -219,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_stopped_queue_has_no_runner_until_it_is_started() {
-        let state = RunState::<FullFence>::new();
+        let state = RunState::<Asymmetric>::new();
         state.stop();
         assert_eq!(state.claim(), Claim::Stopped);
         assert_eq!(format!("{state:?}"), "{STOPPED}");

@@ -4,7 +4,7 @@
 //!
 //! `README.md` beside this file states the steps by name and argues that no request is stranded.
 
-use corewise_sync::fence::FencePolicy;
+use corewise_sync::fence::AsymmetricPolicy;
 
 use crate::gate::RunGate;
 use crate::grace::Grace;
@@ -64,7 +64,7 @@ pub enum Ran {
 ///
 /// `published` says that the caller has just inserted a request itself, so there is no need to ask
 /// the source whether anything is pending. After `budget` passes the thread is let go.
-pub fn run<F: FencePolicy, S: Source>(
+pub fn run<F: AsymmetricPolicy, S: Source>(
     gate: &RunGate<F>,
     state: &RunState<F>,
     grace: &Grace,
@@ -85,7 +85,7 @@ pub fn run<F: FencePolicy, S: Source>(
         // SectionFence. Towards a quiescer: pairs with CloseFence (we see the depth, or it sees
         // RUNNING). Towards an unquiescer or starter: the requests that a pass left were published
         // before; pairs with OpenFence and StartFence.
-        F::full();
+        F::light();
         let halted = || !gate.is_open() || state.is_stopped();
         let mut idle = halted();
         if !idle {

@@ -13,22 +13,24 @@
 //!
 //! Without EnterFence and FreezeFence both may read the old value: the freezer sees no request and
 //! the request sees no freeze. Without ExitFence the last request leaves without telling the
-//! sleeper.
+//! sleeper. Requests come and go all the time and freezes are rare, so the pairs are asymmetric:
+//! EnterFence, ExitFence and ParkFence are light ones, FreezeFence and ThawFence heavy ones, one for all
+//! hardware queues of a queue.
 
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
-use corewise_sync::fence::{FencePolicy, FullFence};
+use corewise_sync::fence::{Asymmetric, AsymmetricPolicy};
 use corewise_sync::{CachePadded, Condvar, Mutex};
 
 use crate::depth::{Depth, Lowered};
 
-/// What an [`Usage::unfreeze`] did.
+/// What a [`Usage::unfreeze`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "`Thawed` obliges the caller to let in those who wait outside"]
 pub enum Unfrozen {
-    /// The last freeze is gone, and the full fence has been issued: let in who waits outside.
+    /// The last freeze is gone, and the heavy fence has been issued: let in who waits outside.
     Thawed,
     /// Somebody else still freezes.
     Nested,
@@ -37,7 +39,7 @@ pub enum Unfrozen {
 }
 
 /// Per-CPU usage counts with a nested freeze.
-pub struct Usage<F: FencePolicy = FullFence> {
+pub struct Usage<F: AsymmetricPolicy = Asymmetric> {
     /// A: requests inside, by the CPU slot through which they entered.
     counts: Box<[CachePadded<AtomicU64>]>,
     /// A: how many freezes are in force.
@@ -49,9 +51,10 @@ pub struct Usage<F: FencePolicy = FullFence> {
     fence: PhantomData<F>,
 }
 
-impl<F: FencePolicy> Usage<F> {
+impl<F: AsymmetricPolicy> Usage<F> {
     /// Nobody inside; `slots` counts (at least one).
     pub fn new(slots: usize) -> Self {
+        F::prepare();
         Self {
             counts: (0..slots.max(1)).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
             depth: Depth::new(),
@@ -65,7 +68,7 @@ impl<F: FencePolicy> Usage<F> {
     #[must_use = "false means that the caller is not inside"]
     pub fn enter(&self, slot: usize) -> bool {
         self.counts[slot].fetch_add(1, Ordering::AcqRel); // Count
-        F::full(); // EnterFence, pairs with FreezeFence
+        F::light(); // EnterFence, pairs with FreezeFence
         if self.depth.is_zero() {
             return true;
         }
@@ -77,7 +80,7 @@ impl<F: FencePolicy> Usage<F> {
     pub fn exit(&self, slot: usize) {
         let was = self.counts[slot].fetch_sub(1, Ordering::AcqRel); // Uncount
         debug_assert!(was != 0, "somebody left slot {slot} who had not entered there");
-        F::full(); // ExitFence, pairs with FreezeFence
+        F::light(); // ExitFence, pairs with FreezeFence
         if was == 1 && self.depth.get() != 0 {
             self.tell();
         }
@@ -89,10 +92,13 @@ impl<F: FencePolicy> Usage<F> {
         self.left.notify_all();
     }
 
-    /// Lets nobody in from now on. Doesn't wait.
-    pub fn start_freeze(&self) {
-        self.depth.raise(); // Freeze
-        F::full(); // FreezeFence
+    /// Lets nobody in from now on, through any of `all`. Doesn't wait. One heavy fence, however many they
+    /// are.
+    pub fn start_freeze<'a>(all: impl IntoIterator<Item = &'a Self>) {
+        for usage in all {
+            usage.depth.raise(); // Freeze
+        }
+        F::heavy(); // FreezeFence
     }
 
     /// Blocks until nobody is inside.
@@ -117,22 +123,24 @@ impl<F: FencePolicy> Usage<F> {
         true
     }
 
-    /// Lets the last freeze's worth of people in again, if there was one.
-    pub fn unfreeze(&self) -> Unfrozen {
-        match self.depth.lower() {
-            Lowered::Open => {
-                F::full(); // ThawFence, pairs with the ParkFence of who waits outside
-                Unfrozen::Thawed
-            }
+    /// Undoes one freeze of each of `all`, and says what that did to each. One heavy fence at most.
+    pub fn unfreeze<'a>(all: impl IntoIterator<Item = &'a Self>) -> Vec<Unfrozen> {
+        let lower = |usage: &Self| match usage.depth.lower() {
+            Lowered::Open => Unfrozen::Thawed,
             Lowered::Nested => Unfrozen::Nested,
             Lowered::Underflow => Unfrozen::Underflow,
+        };
+        let done: Vec<_> = all.into_iter().map(lower).collect();
+        if done.contains(&Unfrozen::Thawed) {
+            F::heavy(); // ThawFence, pairs with the ParkFence of who waits outside
         }
+        done
     }
 
-    /// Whether somebody freezes, behind a full fence: for who has just published that it waits
+    /// Whether somebody freezes, behind the light fence: for who has just published that it waits
     /// outside (ParkFence).
     pub fn is_frozen_fenced(&self) -> bool {
-        F::full();
+        F::light();
         self.is_frozen()
     }
 
@@ -161,29 +169,29 @@ mod tests {
 
     #[test]
     fn a_frozen_queue_lets_nobody_in_until_the_last_thaw() {
-        let usage = Usage::<FullFence>::new(2);
+        let usage = Usage::<Asymmetric>::new(2);
         assert!(usage.enter(1));
-        usage.start_freeze();
-        usage.start_freeze();
+        Usage::start_freeze([&usage]);
+        Usage::start_freeze([&usage]);
         assert!(!usage.enter(0));
         assert!(!usage.wait_empty_timeout(Duration::ZERO), "one is still inside");
         usage.exit(1);
         usage.wait_empty();
-        assert_eq!(usage.unfreeze(), Unfrozen::Nested);
+        assert_eq!(Usage::unfreeze([&usage]), [Unfrozen::Nested]);
         assert!(!usage.enter(0));
-        assert_eq!(usage.unfreeze(), Unfrozen::Thawed);
-        assert_eq!(usage.unfreeze(), Unfrozen::Underflow);
+        assert_eq!(Usage::unfreeze([&usage]), [Unfrozen::Thawed]);
+        assert_eq!(Usage::unfreeze([&usage]), [Unfrozen::Underflow]);
         assert!(usage.enter(0));
     }
 
     #[test]
     fn a_freezer_is_woken_by_the_last_one_to_leave() {
-        let usage = Arc::new(Usage::<FullFence>::new(1));
+        let usage = Arc::new(Usage::<Asymmetric>::new(1));
         assert!(usage.enter(0));
         let freezer = {
             let usage = Arc::clone(&usage);
             std::thread::spawn(move || {
-                usage.start_freeze();
+                Usage::start_freeze([&*usage]);
                 usage.wait_empty();
             })
         };

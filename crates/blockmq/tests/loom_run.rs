@@ -8,7 +8,7 @@ use corewise_blockmq::protocol::{
     Claim, End, Grace, Pass, Ran, RunGate, RunState, Source, Unquiesced, run,
 };
 use corewise_sync::cell::UnsafeCell;
-use corewise_sync::fence::{FencePolicy, FullFence, NoFence};
+use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, NoHeavy, NoLight};
 use corewise_sync::inbox::{HasLink, Inbox, Link};
 
 struct Item(Link);
@@ -21,7 +21,7 @@ unsafe impl HasLink for Item {
 }
 
 /// A hardware queue without a driver: its passes count what they take.
-struct Hctx<F: FencePolicy> {
+struct Hctx<F: AsymmetricPolicy> {
     gate: RunGate<F>,
     state: RunState<F>,
     grace: Grace,
@@ -31,11 +31,11 @@ struct Hctx<F: FencePolicy> {
 }
 
 // SAFETY: what the models check: `dispatched` is touched by one at a time.
-unsafe impl<F: FencePolicy> Sync for Hctx<F> {}
+unsafe impl<F: AsymmetricPolicy> Sync for Hctx<F> {}
 // SAFETY: nothing in it belongs to a thread.
-unsafe impl<F: FencePolicy> Send for Hctx<F> {}
+unsafe impl<F: AsymmetricPolicy> Send for Hctx<F> {}
 
-impl<F: FencePolicy> Source for Hctx<F> {
+impl<F: AsymmetricPolicy> Source for Hctx<F> {
     fn has_pending(&self) -> bool {
         !self.inbox.is_empty()
     }
@@ -51,7 +51,7 @@ impl<F: FencePolicy> Source for Hctx<F> {
     }
 }
 
-impl<F: FencePolicy> Hctx<F> {
+impl<F: AsymmetricPolicy> Hctx<F> {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             gate: RunGate::new(),
@@ -103,7 +103,7 @@ fn must_fail(what: &str, f: impl Fn() + Send + Sync + 'static) {
     assert!(message.contains(what), "failed for another reason: {message}");
 }
 
-fn insert_races_unquiesce<F: FencePolicy>() {
+fn insert_races_unquiesce<F: AsymmetricPolicy>() {
     let hctx = Hctx::<F>::new();
     hctx.gate.quiesce();
     let submitter = {
@@ -117,15 +117,16 @@ fn insert_races_unquiesce<F: FencePolicy>() {
 
 #[test]
 fn loom_an_insert_that_races_an_unquiesce_is_never_stranded() {
-    model(insert_races_unquiesce::<FullFence>);
+    model(insert_races_unquiesce::<Asymmetric>);
 }
 
 #[test]
 fn loom_without_the_fences_the_insert_is_stranded() {
-    must_fail("stranded", insert_races_unquiesce::<NoFence>);
+    must_fail("stranded", insert_races_unquiesce::<NoLight>);
+    must_fail("stranded", insert_races_unquiesce::<NoHeavy>);
 }
 
-fn insert_races_start<F: FencePolicy>() {
+fn insert_races_start<F: AsymmetricPolicy>() {
     let hctx = Hctx::<F>::new();
     hctx.state.stop();
     let submitter = {
@@ -141,18 +142,19 @@ fn insert_races_start<F: FencePolicy>() {
 
 #[test]
 fn loom_an_insert_that_races_the_start_of_a_stopped_queue_is_never_stranded() {
-    model(insert_races_start::<FullFence>);
+    model(insert_races_start::<Asymmetric>);
 }
 
 #[test]
 fn loom_without_the_fences_the_insert_is_stranded_on_a_started_queue() {
-    must_fail("stranded", insert_races_start::<NoFence>);
+    must_fail("stranded", insert_races_start::<NoLight>);
+    must_fail("stranded", insert_races_start::<NoHeavy>);
 }
 
 #[test]
 fn loom_two_submitters_dispatch_one_at_a_time_and_lose_nothing() {
     model(|| {
-        let hctx = Hctx::<FullFence>::new();
+        let hctx = Hctx::<Asymmetric>::new();
         let other = {
             let hctx = Arc::clone(&hctx);
             loom::thread::spawn(move || hctx.submit())
@@ -163,7 +165,7 @@ fn loom_two_submitters_dispatch_one_at_a_time_and_lose_nothing() {
     });
 }
 
-fn quiescer_touches_what_the_runner_touches<F: FencePolicy>() {
+fn quiescer_touches_what_the_runner_touches<F: AsymmetricPolicy>() {
     let hctx = Hctx::<F>::new();
     let submitter = {
         let hctx = Arc::clone(&hctx);
@@ -180,18 +182,19 @@ fn quiescer_touches_what_the_runner_touches<F: FencePolicy>() {
 
 #[test]
 fn loom_after_the_grace_period_no_dispatch_is_in_progress() {
-    model(quiescer_touches_what_the_runner_touches::<FullFence>);
+    model(quiescer_touches_what_the_runner_touches::<Asymmetric>);
 }
 
 #[test]
 fn loom_without_the_fences_a_dispatch_goes_on_behind_the_grace_period() {
-    must_fail("Causality violation", quiescer_touches_what_the_runner_touches::<NoFence>);
+    must_fail("Causality violation", quiescer_touches_what_the_runner_touches::<NoLight>);
+    must_fail("Causality violation", quiescer_touches_what_the_runner_touches::<NoHeavy>);
 }
 
 #[test]
 fn loom_a_wake_up_for_an_earlier_run_ends_no_grace_period() {
     model(|| {
-        let hctx = Hctx::<FullFence>::new();
+        let hctx = Hctx::<Asymmetric>::new();
         // A run that somebody had waited for has ended, and its wake-up is still to come.
         assert_eq!(hctx.state.claim(), Claim::Runner);
         let _ = hctx.state.announce_waiter();
@@ -221,7 +224,7 @@ fn loom_a_wake_up_for_an_earlier_run_ends_no_grace_period() {
 #[test]
 fn loom_a_quiesce_that_does_not_wait_strands_nothing_either() {
     model(|| {
-        let hctx = Hctx::<FullFence>::new();
+        let hctx = Hctx::<Asymmetric>::new();
         let submitter = {
             let hctx = Arc::clone(&hctx);
             loom::thread::spawn(move || hctx.submit())
@@ -236,7 +239,7 @@ fn loom_a_quiesce_that_does_not_wait_strands_nothing_either() {
 #[test]
 fn loom_nested_quiesces_open_once_and_strand_nothing() {
     model(|| {
-        let hctx = Hctx::<FullFence>::new();
+        let hctx = Hctx::<Asymmetric>::new();
         hctx.gate.quiesce();
         hctx.gate.quiesce();
         let opener = {
@@ -258,7 +261,7 @@ fn loom_nested_quiesces_open_once_and_strand_nothing() {
 #[test]
 fn loom_unquiesces_that_race_never_take_the_depth_below_zero() {
     model(|| {
-        let gate = Arc::new(RunGate::<FullFence>::new());
+        let gate = Arc::new(RunGate::<Asymmetric>::new());
         gate.quiesce();
         let other = {
             let gate = Arc::clone(&gate);
@@ -272,14 +275,18 @@ fn loom_unquiesces_that_race_never_take_the_depth_below_zero() {
 }
 
 /// Takes one item a pass, so that budgets run out.
-struct Slow<F: FencePolicy>(Hctx<F>, UnsafeCell<Vec<Box<Item>>>, loom::sync::atomic::AtomicUsize);
+struct Slow<F: AsymmetricPolicy>(
+    Hctx<F>,
+    UnsafeCell<Vec<Box<Item>>>,
+    loom::sync::atomic::AtomicUsize,
+);
 
 // SAFETY: the vector is touched by the runner only; loom checks it.
-unsafe impl<F: FencePolicy> Sync for Slow<F> {}
+unsafe impl<F: AsymmetricPolicy> Sync for Slow<F> {}
 // SAFETY: nothing in it belongs to a thread.
-unsafe impl<F: FencePolicy> Send for Slow<F> {}
+unsafe impl<F: AsymmetricPolicy> Send for Slow<F> {}
 
-impl<F: FencePolicy> Source for Slow<F> {
+impl<F: AsymmetricPolicy> Source for Slow<F> {
     fn has_pending(&self) -> bool {
         self.2.load(loom::sync::atomic::Ordering::Relaxed) != 0 || self.0.has_pending()
     }
@@ -302,11 +309,11 @@ impl<F: FencePolicy> Source for Slow<F> {
 fn loom_a_runner_that_hands_over_leaves_nothing_behind() {
     model(|| {
         let slow = Arc::new(Slow(
-            Arc::into_inner(Hctx::<FullFence>::new()).unwrap(),
+            Arc::into_inner(Hctx::<Asymmetric>::new()).unwrap(),
             UnsafeCell::new(Vec::new()),
             loom::sync::atomic::AtomicUsize::new(0),
         ));
-        let submit = |slow: &Slow<FullFence>, n: usize| {
+        let submit = |slow: &Slow<Asymmetric>, n: usize| {
             for _ in 0..n {
                 slow.0.inbox.push(Box::new(Item(Link::new())));
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use corewise_blockmq::protocol::{Unfrozen, Usage};
 use corewise_sync::cell::UnsafeCell;
-use corewise_sync::fence::{FencePolicy, FullFence, NoFence};
+use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, NoHeavy, NoLight};
 use corewise_sync::inbox::{HasLink, Inbox, Link};
 
 struct Item(Link);
@@ -18,7 +18,7 @@ unsafe impl HasLink for Item {
     }
 }
 
-struct Shared<F: FencePolicy> {
+struct Shared<F: AsymmetricPolicy> {
     usage: Usage<F>,
     /// P: owned by who is inside, and by the freezer once it is empty. Loom reports a race.
     cell: UnsafeCell<u32>,
@@ -26,11 +26,11 @@ struct Shared<F: FencePolicy> {
 }
 
 // SAFETY: what the model checks: `cell` is touched by one at a time.
-unsafe impl<F: FencePolicy> Sync for Shared<F> {}
+unsafe impl<F: AsymmetricPolicy> Sync for Shared<F> {}
 // SAFETY: nothing in it belongs to a thread.
-unsafe impl<F: FencePolicy> Send for Shared<F> {}
+unsafe impl<F: AsymmetricPolicy> Send for Shared<F> {}
 
-impl<F: FencePolicy> Shared<F> {
+impl<F: AsymmetricPolicy> Shared<F> {
     fn touch(&self) {
         // SAFETY: the caller is inside, or has waited until nobody is; loom checks it.
         self.cell.with_mut(|cell| unsafe { *cell += 1 });
@@ -56,7 +56,7 @@ impl<F: FencePolicy> Shared<F> {
     }
 }
 
-fn a_request_meets_a_freeze<F: FencePolicy>() {
+fn a_request_meets_a_freeze<F: AsymmetricPolicy>() {
     let shared = Arc::new(Shared::<F> {
         usage: Usage::new(1),
         cell: UnsafeCell::new(0),
@@ -66,10 +66,10 @@ fn a_request_meets_a_freeze<F: FencePolicy>() {
         let shared = Arc::clone(&shared);
         loom::thread::spawn(move || shared.request())
     };
-    shared.usage.start_freeze();
+    Usage::start_freeze([&shared.usage]);
     shared.usage.wait_empty();
     shared.touch();
-    if shared.usage.unfreeze() == Unfrozen::Thawed {
+    if Usage::unfreeze([&shared.usage]) == [Unfrozen::Thawed] {
         shared.let_in();
     }
     other.join().unwrap();
@@ -85,11 +85,17 @@ fn model(f: impl Fn() + Send + Sync + 'static) {
 
 #[test]
 fn loom_nobody_is_inside_after_a_freeze_and_nobody_is_left_outside_after_the_thaw() {
-    model(a_request_meets_a_freeze::<FullFence>);
+    model(a_request_meets_a_freeze::<Asymmetric>);
 }
 
 #[test]
-fn loom_without_the_fences_the_freeze_fails() {
-    let failed = catch_unwind(AssertUnwindSafe(|| model(a_request_meets_a_freeze::<NoFence>)));
-    assert!(failed.is_err(), "without the fences the model must fail");
+fn loom_without_the_fences_of_the_requests_the_freeze_fails() {
+    let failed = catch_unwind(AssertUnwindSafe(|| model(a_request_meets_a_freeze::<NoLight>)));
+    assert!(failed.is_err(), "without the light fences the model must fail");
+}
+
+#[test]
+fn loom_without_the_fences_of_the_freezer_the_freeze_fails() {
+    let failed = catch_unwind(AssertUnwindSafe(|| model(a_request_meets_a_freeze::<NoHeavy>)));
+    assert!(failed.is_err(), "without the heavy fences the model must fail");
 }
