@@ -155,15 +155,24 @@ impl<R> Call<R> {
     /// The function panicked, or nobody steps that CPU's target any more.
     #[track_caller]
     pub fn wait(self) -> Result<R, CallFailed> {
+        self.wait_over();
         let answer = match self.state {
             State::Here(answer) => answer,
-            State::Sent(answer) => {
-                answer.done().wait();
-                // SAFETY: complete, and `self` is the only handle that takes.
-                unsafe { answer.take() }
-            }
+            // SAFETY: complete, and `self` is the only handle that takes.
+            State::Sent(answer) => unsafe { answer.take() },
         };
         answer.expect("a call is answered once, and only its one handle takes the answer")
+    }
+}
+
+impl<R> Call<R> {
+    /// Waits until the answer is there, and leaves it there.
+    #[track_caller]
+    pub(crate) fn wait_over(&self) {
+        match &self.state {
+            State::Here(_) => {}
+            State::Sent(answer) => answer.done().wait(),
+        }
     }
 }
 

@@ -34,6 +34,12 @@ pub enum CallError<F> {
         /// The function.
         f: F,
     },
+    /// No CPU of the set that was asked for ([`Smp::call_any`](crate::Smp::call_any)) is online for
+    /// calls.
+    NoneOnline {
+        /// The function.
+        f: F,
+    },
     /// [`Smp::shutdown`](crate::Smp::shutdown) was called: no call is accepted any more.
     ShuttingDown {
         /// The function.
@@ -52,7 +58,18 @@ impl<F> CallError<F> {
     /// The function that didn't run.
     pub fn into_inner(self) -> F {
         match self {
-            CallError::NotOnline { f, .. } | CallError::ShuttingDown { f } => f,
+            CallError::NotOnline { f, .. }
+            | CallError::NoneOnline { f }
+            | CallError::ShuttingDown { f } => f,
+        }
+    }
+
+    /// The same refusal of another function: of the one that the caller knows.
+    pub(crate) fn with<G>(self, g: G) -> CallError<G> {
+        match self {
+            CallError::NotOnline { cpu, .. } => CallError::NotOnline { cpu, f: g },
+            CallError::NoneOnline { .. } => CallError::NoneOnline { f: g },
+            CallError::ShuttingDown { .. } => CallError::ShuttingDown { f: g },
         }
     }
 }
@@ -63,6 +80,7 @@ impl<F> fmt::Debug for CallError<F> {
             CallError::NotOnline { cpu, .. } => {
                 f.debug_struct("NotOnline").field("cpu", cpu).finish_non_exhaustive()
             }
+            CallError::NoneOnline { .. } => f.debug_struct("NoneOnline").finish_non_exhaustive(),
             CallError::ShuttingDown { .. } => {
                 f.debug_struct("ShuttingDown").finish_non_exhaustive()
             }
@@ -76,6 +94,9 @@ impl<F> fmt::Display for CallError<F> {
             CallError::NotOnline { cpu, .. } => {
                 write!(f, "CPU {cpu} was called, but is not online for calls: choose another CPU")
             }
+            CallError::NoneOnline { .. } => f.write_str(
+                "any CPU of a set was called, but none of it is online for calls: choose other CPUs",
+            ),
             CallError::ShuttingDown { .. } => {
                 f.write_str("the call targets are shutting down and accept no more calls")
             }
@@ -126,6 +147,34 @@ impl fmt::Display for CallFailed {
 }
 
 impl std::error::Error for CallFailed {}
+
+/// [`Smp::run`](crate::Smp::run) has no value.
+pub enum RunError<F> {
+    /// The function never ran, and is given back.
+    Refused(CallError<F>),
+    /// The function was run and panicked.
+    Failed(CallFailed),
+}
+
+impl<F> fmt::Debug for RunError<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RunError::Refused(refused) => f.debug_tuple("Refused").field(refused).finish(),
+            RunError::Failed(failed) => f.debug_tuple("Failed").field(failed).finish(),
+        }
+    }
+}
+
+impl<F> fmt::Display for RunError<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RunError::Refused(refused) => refused.fmt(f),
+            RunError::Failed(failed) => failed.fmt(f),
+        }
+    }
+}
+
+impl<F> std::error::Error for RunError<F> {}
 
 /// What a function panicked with.
 #[derive(Debug)]

@@ -44,6 +44,7 @@
 //! where that has known weaknesses: no descriptor is shared between calls, and waiters park instead
 //! of spinning.
 
+mod any;
 mod builder;
 mod call;
 mod control;
@@ -52,6 +53,7 @@ mod many;
 mod message;
 mod policy;
 mod priority;
+mod run;
 mod slot;
 mod smp;
 mod stats;
@@ -63,7 +65,7 @@ mod threads;
 pub use builder::SmpBuilder;
 pub use call::Call;
 pub use control::{Followed, Leaving};
-pub use error::{CallError, CallFailed, PanicPayload, SkipReason, StartError};
+pub use error::{CallError, CallFailed, PanicPayload, RunError, SkipReason, StartError};
 pub use many::{ManyAnswers, ManyCall, Reach, Skipped};
 pub use priority::Priority;
 pub use smp::Smp;

@@ -193,10 +193,16 @@ impl<R> ManyCall<R> {
     /// otherwise.
     #[track_caller]
     pub fn wait(mut self) -> ManyAnswers<R> {
+        self.wait_over();
+        self.collect()
+    }
+
+    /// Waits until the last answer is there, and leaves them there.
+    #[track_caller]
+    pub(crate) fn wait_over(&self) {
         if !self.is_complete() {
             self.answers.left().wait();
         }
-        self.collect()
     }
 
     /// Takes the answers; only after the countdown is complete.

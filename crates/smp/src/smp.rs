@@ -178,7 +178,29 @@ impl Smp {
         F: Fn(u32) -> R + Send + Sync + 'static,
         R: Send + 'static,
     {
-        self.send_many(cpus.iter().collect(), f)
+        self.send_many(cpus.iter().collect(), |_| true, f)
+    }
+
+    /// [`Smp::call_many`] for those CPUs of the set for which `wanted` says yes. It is asked once
+    /// for each CPU that is online, in CPU order, in the calling thread, right before the push to
+    /// that CPU: so it sees what is true then, not when the set was made. A CPU that it doesn't
+    /// want is neither reached nor skipped, and nobody waits for it.
+    ///
+    /// `wanted` may be slow, or panic: it holds up nobody but its caller. After a panic the CPUs
+    /// that were told before still run `f`.
+    ///
+    /// The kernel's `on_each_cpu_cond_mask`.
+    pub fn call_many_if<F, R>(
+        &self,
+        cpus: &CpuSet,
+        wanted: impl FnMut(u32) -> bool,
+        f: F,
+    ) -> ManyCall<R>
+    where
+        F: Fn(u32) -> R + Send + Sync + 'static,
+        R: Send + 'static,
+    {
+        self.send_many(cpus.iter().collect(), wanted, f)
     }
 
     /// [`Smp::call_many`] for all CPUs of the topology: those that aren't online are skipped and
@@ -188,7 +210,16 @@ impl Smp {
         F: Fn(u32) -> R + Send + Sync + 'static,
         R: Send + 'static,
     {
-        self.send_many(self.every_cpu(), f)
+        self.send_many(self.every_cpu(), |_| true, f)
+    }
+
+    /// [`Smp::call_many_if`] for all CPUs of the topology.
+    pub fn call_all_if<F, R>(&self, wanted: impl FnMut(u32) -> bool, f: F) -> ManyCall<R>
+    where
+        F: Fn(u32) -> R + Send + Sync + 'static,
+        R: Send + 'static,
+    {
+        self.send_many(self.every_cpu(), wanted, f)
     }
 
     /// As [`Smp::call_many`], but nobody waits. Panics of `f` are logged and counted.
@@ -196,7 +227,20 @@ impl Smp {
     where
         F: Fn(u32) + Send + Sync + 'static,
     {
-        self.cast(cpus.iter().collect(), f)
+        self.cast(cpus.iter().collect(), |_| true, f)
+    }
+
+    /// As [`Smp::call_many_if`], but nobody waits.
+    pub fn call_many_if_nowait<F>(
+        &self,
+        cpus: &CpuSet,
+        wanted: impl FnMut(u32) -> bool,
+        f: F,
+    ) -> Reach
+    where
+        F: Fn(u32) + Send + Sync + 'static,
+    {
+        self.cast(cpus.iter().collect(), wanted, f)
     }
 
     /// As [`Smp::call_all`], but nobody waits.
@@ -204,7 +248,15 @@ impl Smp {
     where
         F: Fn(u32) + Send + Sync + 'static,
     {
-        self.cast(self.every_cpu(), f)
+        self.cast(self.every_cpu(), |_| true, f)
+    }
+
+    /// As [`Smp::call_all_if`], but nobody waits.
+    pub fn call_all_if_nowait<F>(&self, wanted: impl FnMut(u32) -> bool, f: F) -> Reach
+    where
+        F: Fn(u32) + Send + Sync + 'static,
+    {
+        self.cast(self.every_cpu(), wanted, f)
     }
 
     /// Every CPU's counters, in CPU order.
@@ -228,7 +280,12 @@ impl Smp {
         self.shared.targets.iter().map(|target| target.cpu).collect()
     }
 
-    fn send_many<F, R>(&self, candidates: Vec<u32>, f: F) -> ManyCall<R>
+    fn send_many<F, R>(
+        &self,
+        candidates: Vec<u32>,
+        mut wanted: impl FnMut(u32) -> bool,
+        f: F,
+    ) -> ManyCall<R>
     where
         F: Fn(u32) -> R + Send + Sync + 'static,
         R: Send + 'static,
@@ -238,9 +295,13 @@ impl Smp {
         let mut slots = Vec::with_capacity(candidates.len());
         let mut skipped = Vec::new();
         for (index, &cpu) in candidates.iter().enumerate() {
-            let found = match self.shared.target(cpu) {
-                None => Err(SkipReason::NotOnline),
-                Some(target) => match policy::delivery(target.is_run_by_this_thread(), true) {
+            let found = match self.shared.target(cpu).ok_or(SkipReason::NotOnline).and_then(open) {
+                Err(reason) => Err(reason),
+                Ok(_) if !wanted(cpu) => {
+                    cell.skip_one();
+                    continue;
+                }
+                Ok(target) => match policy::delivery(target.is_run_by_this_thread(), true) {
                     Delivery::Inline => match target.state().hint_refusal() {
                         Some(reason) => Err(reason),
                         None => {
@@ -272,17 +333,18 @@ impl Smp {
         ManyCall::new(slots, skipped, cell)
     }
 
-    fn cast<F>(&self, candidates: Vec<u32>, f: F) -> Reach
+    fn cast<F>(&self, candidates: Vec<u32>, mut wanted: impl FnMut(u32) -> bool, f: F) -> Reach
     where
         F: Fn(u32) + Send + Sync + 'static,
     {
         let cell = CastCell::new(f);
         let mut reach = Reach::default();
         for (index, cpu) in candidates.into_iter().enumerate() {
-            let job = Arc::clone(&cell) as Arc<dyn Job>;
-            let found = match self.shared.target(cpu) {
-                None => Err(SkipReason::NotOnline),
-                Some(target) => {
+            let found = match self.shared.target(cpu).ok_or(SkipReason::NotOnline).and_then(open) {
+                Err(reason) => Err(reason),
+                Ok(_) if !wanted(cpu) => continue,
+                Ok(target) => {
+                    let job = Arc::clone(&cell) as Arc<dyn Job>;
                     // SAFETY: each index is given to one message.
                     target.deliver(unsafe { Message::new(Class::Plain, cpu, index, job) })
                 }
@@ -296,6 +358,11 @@ impl Smp {
         }
         reach
     }
+}
+
+/// Step Look, where the caller's condition is asked between it and Enter.
+fn open(target: &Arc<Target>) -> Result<&Arc<Target>, SkipReason> {
+    target.state().hint_refusal().map_or(Ok(target), Err)
 }
 
 /// Sends a call to one CPU. Everything is allocated before the target is entered, so that the

@@ -181,7 +181,7 @@ fn under_cpus_that_leave_and_join_every_accepted_call_runs_once_and_every_waiter
                             drop(f);
                             refused += 1;
                         }
-                        Err(CallError::ShuttingDown { .. }) => unreachable!("nobody shuts down"),
+                        Err(_) => unreachable!("nobody shuts down"),
                     }
                     let each = count(&ran);
                     let many = smp.call_all(move |_| each());

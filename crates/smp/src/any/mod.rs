@@ -1,0 +1,127 @@
+//! A call to any CPU of a set: the caller's own, else the nearest that takes it.
+
+mod policy;
+
+use corewise_sync::context;
+use corewise_topology::CpuSet;
+
+use crate::call::Call;
+use crate::error::CallError;
+use crate::smp::Smp;
+use policy::{Place, Rank};
+
+impl Smp {
+    /// Runs `f` on one CPU of the set: the caller's own if it is there, else one that shares its
+    /// core, its last-level cache, its node, else any. [`Call::cpu`] says which. The rest is as in
+    /// [`Smp::call`]: also on the own CPU `f` runs on the call target's thread, and in place only
+    /// where the caller is that CPU's target.
+    ///
+    /// Choice and push are one: a CPU that leaves between the two refuses the push, and the next
+    /// nearest is tried. So it fails only where each CPU of the set was seen to be offline. Never
+    /// blocks; any context. Looks at each CPU of the set once per try; at one only where the own is
+    /// in the set.
+    ///
+    /// The own CPU is that whose handler makes the call, else the one that the thread is on just
+    /// now (on a synthetic machine: that with its number). Where that isn't known, the lowest takes
+    /// the call.
+    ///
+    /// The kernel's `smp_call_function_any`, whose second choice knows nodes only.
+    ///
+    /// # Errors
+    /// No CPU of the set is online ([`CallError::NoneOnline`]), or the handle is shut down; `f` is
+    /// given back.
+    pub fn call_any<F, R>(&self, cpus: &CpuSet, f: F) -> Result<Call<R>, CallError<F>>
+    where
+        F: FnOnce() -> R + Send + 'static,
+        R: Send + 'static,
+    {
+        self.try_nearest(cpus, f, |cpu, f| self.call(cpu, f))
+    }
+
+    /// As [`Smp::call_any`], but nobody waits. Returns the CPU that was chosen.
+    ///
+    /// # Errors
+    /// As [`Smp::call_any`].
+    pub fn call_any_nowait<F>(&self, cpus: &CpuSet, f: F) -> Result<u32, CallError<F>>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        self.try_nearest(cpus, f, |cpu, f| self.call_nowait(cpu, f).map(|()| cpu))
+    }
+
+    /// Tries the CPUs of the set, nearest first, until one takes the call.
+    fn try_nearest<F, T>(
+        &self,
+        cpus: &CpuSet,
+        mut f: F,
+        mut push: impl FnMut(u32, F) -> Result<T, CallError<F>>,
+    ) -> Result<T, CallError<F>> {
+        let mut tried = None;
+        let own = self.own_cpu();
+        if let Some(own) = own.filter(|&own| cpus.contains(own)) {
+            match push(own, f) {
+                Err(CallError::NotOnline { f: back, .. }) => f = back,
+                accepted_or_shut_down => return accepted_or_shut_down,
+            }
+            tried = Some(policy::ITSELF);
+        }
+        let here = own.map(|own| (own, self.place(own)));
+        while let Some((rank, cpu)) = self.nearest(cpus, here, tried) {
+            match push(cpu, f) {
+                Err(CallError::NotOnline { f: back, .. }) => f = back,
+                accepted_or_shut_down => return accepted_or_shut_down,
+            }
+            tried = Some(rank);
+        }
+        Err(CallError::NoneOnline { f })
+    }
+
+    /// The nearest CPU of the set that is farther than those that were tried. Whether it is online
+    /// is a hint: the push decides. One that is shut down isn't left out, so that its refusal tells.
+    fn nearest(
+        &self,
+        cpus: &CpuSet,
+        here: Option<(u32, Place)>,
+        tried: Option<Rank>,
+    ) -> Option<(Rank, u32)> {
+        let known = cpus.iter().filter(|&cpu| {
+            let target = self.shared.target(cpu);
+            target.is_some_and(|target| {
+                let state = target.state().snapshot();
+                state.is_online() || state.is_stopped()
+            })
+        });
+        let ranked = known.map(|cpu| (policy::rank(here, cpu, self.place(cpu)), cpu));
+        ranked.filter(|&(rank, _)| tried.is_none_or(|tried| rank > tried)).min()
+    }
+
+    fn place(&self, cpu: u32) -> Place {
+        let known = self.machine().topology().cpu(cpu);
+        known.map_or(Place::default(), |known| Place {
+            core: known.core,
+            llc: known.llc,
+            node: known.node,
+        })
+    }
+
+    /// The CPU whose handler the caller is in, else the one that it is on.
+    fn own_cpu(&self) -> Option<u32> {
+        let on = current_cpu();
+        if context::in_atomic_section() {
+            // The one that the thread is on first: pinned targets need no search.
+            let guess = on.and_then(|cpu| self.shared.target(cpu)).into_iter();
+            let found = guess.chain(&self.shared.targets).find(|t| t.is_run_by_this_thread());
+            return found.map(|target| target.cpu).or(on);
+        }
+        on
+    }
+}
+
+#[cfg(not(any(loom, miri)))]
+use corewise_topology::current_cpu;
+
+/// Loom's threads are on no CPU, and Miri doesn't know the system call.
+#[cfg(any(loom, miri))]
+fn current_cpu() -> Option<u32> {
+    None
+}

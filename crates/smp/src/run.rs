@@ -1,0 +1,148 @@
+//! Calls whose caller stays until they are over, and whose functions may borrow from it.
+//!
+//! The function stays on the caller's stack, as the kernel's descriptor of a call that is waited
+//! for. What travels is its address. So nothing leaves [`Smp::run`] or [`Smp::run_many`], by no
+//! way, before the last target is done with it: not by a panic of whoever is told that the thread
+//! blocks either ([`UntilOver`]).
+
+use corewise_sync::thread;
+use corewise_topology::CpuSet;
+
+use crate::error::{CallError, CallFailed, RunError};
+use crate::many::ManyAnswers;
+use crate::slot::Slot;
+use crate::smp::Smp;
+
+/// The address of a function on its caller's stack, without its type: so that what is sent borrows
+/// nothing that the compiler could see.
+struct Lent<R> {
+    f: *const (),
+    /// What to do with the address: runs the function on a CPU.
+    run: unsafe fn(*const (), u32) -> R,
+}
+
+// SAFETY: the makers below lend only functions that may be run on another thread.
+unsafe impl<R> Send for Lent<R> {}
+// SAFETY: as above; only `run_many` shares one among threads, and its function is `Sync`.
+unsafe impl<R> Sync for Lent<R> {}
+
+impl<R> Lent<R> {
+    /// # Safety
+    /// The function still stands where it was lent, and is used as its maker said.
+    unsafe fn run(&self, cpu: u32) -> R {
+        // SAFETY: `f` and `run` were made together, and the caller promises the rest.
+        unsafe { (self.run)(self.f, cpu) }
+    }
+}
+
+/// Waits, when it is dropped, until the call is over: whatever happens, the caller's frame outlives
+/// the call. Waits only where a panic goes through it, so yielding is good enough.
+struct UntilOver<C: Fn() -> bool>(C);
+
+impl<C: Fn() -> bool> Drop for UntilOver<C> {
+    fn drop(&mut self) {
+        while !(self.0)() {
+            thread::yield_now();
+        }
+    }
+}
+
+impl Smp {
+    /// Runs `f` on `cpu` and waits for its value. `f` may borrow from the caller; nothing of it is
+    /// copied or boxed. What it writes is visible after.
+    ///
+    /// As [`Smp::call`] and [`Call::wait`](crate::Call::wait) otherwise: it may block, so it is
+    /// reported where a handler does it (to another CPU than its own).
+    ///
+    /// ```
+    /// # let machine = corewise_topology::Machine::synthetic("core:2 pu:1")?;
+    /// # let smp = corewise_smp::Smp::new(&machine)?;
+    /// let mut seen = Vec::new();
+    /// let count = smp.run(1, || {
+    ///     seen.push("on CPU 1");
+    ///     seen.len()
+    /// });
+    /// let count = count.expect("CPU 1 is online");
+    /// assert_eq!((count, seen), (1, vec!["on CPU 1"]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// The kernel's `smp_call_function_single` with `wait`.
+    ///
+    /// # Errors
+    /// The CPU isn't online, left before `f` was run (nobody steps its target any more), or the
+    /// handle is shut down: `f` is given back. Or `f` panicked.
+    #[track_caller]
+    pub fn run<F, R>(&self, cpu: u32, f: F) -> Result<R, RunError<F>>
+    where
+        F: FnOnce() -> R + Send,
+        R: Send + 'static,
+    {
+        /// # Safety
+        /// `f` is a `Slot<F>` that lives, is full, and that nobody else touches meanwhile.
+        unsafe fn run_once<F: FnOnce() -> R, R>(f: *const (), _cpu: u32) -> R {
+            // SAFETY: the caller promises a living `Slot<F>`.
+            let slot = unsafe { &*f.cast::<Slot<F>>() };
+            // SAFETY: the caller promises to be alone with it.
+            let f = unsafe { slot.take() };
+            f.expect("a call that runs once takes its function once")()
+        }
+        let slot = Slot::full(f);
+        let lent = Lent { f: (&raw const slot).cast(), run: run_once::<F, R> };
+        // SAFETY: a call runs once, and this frame, which doesn't touch the slot before the call is
+        // over, doesn't end before either. The push and the completion order the accesses. `F` is
+        // `Send`.
+        let sent = self.call(cpu, move || unsafe { lent.run(cpu) });
+        let back = || {
+            // SAFETY: the call was refused or is over.
+            unsafe { slot.take() }.expect("the function didn't run")
+        };
+        let call = match sent {
+            Ok(call) => call,
+            Err(refused) => return Err(RunError::Refused(refused.with(back()))),
+        };
+        let over = UntilOver(|| call.is_complete());
+        call.wait_over();
+        drop(over);
+        call.wait().map_err(|failed| match failed {
+            CallFailed::NotOnline { cpu } => {
+                RunError::Refused(CallError::NotOnline { cpu, f: back() })
+            }
+            panicked @ CallFailed::Panicked { .. } => RunError::Failed(panicked),
+        })
+    }
+
+    /// Runs `f` on every CPU of the set that is online, each with its own number, all at once, and
+    /// waits for all. `f` may borrow from the caller, and is dropped by it. As
+    /// [`Smp::call_many`] and [`ManyCall::wait`](crate::ManyCall::wait) otherwise.
+    ///
+    /// ```
+    /// # use corewise_topology::{CpuSet, Machine};
+    /// # let smp = corewise_smp::Smp::new(&Machine::synthetic("core:4 pu:1")?)?;
+    /// let weights = [1, 10, 100, 1000];
+    /// let answers = smp.run_many(&CpuSet::full(4), |cpu| weights[cpu as usize]);
+    /// assert_eq!(answers.into_values()?.iter().map(|(_, weight)| weight).sum::<i32>(), 1111);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn run_many<F, R>(&self, cpus: &CpuSet, f: F) -> ManyAnswers<R>
+    where
+        F: Fn(u32) -> R + Sync,
+        R: Send + 'static,
+    {
+        /// # Safety
+        /// `f` is an `F` that lives.
+        unsafe fn run_shared<F: Fn(u32) -> R, R>(f: *const (), cpu: u32) -> R {
+            // SAFETY: the caller promises a living `F`.
+            (unsafe { &*f.cast::<F>() })(cpu)
+        }
+        let lent = Lent { f: (&raw const f).cast(), run: run_shared::<F, R> };
+        // SAFETY: this frame doesn't end before the last target is done, and only reads `f`
+        // meanwhile. `F` is `Sync`.
+        let call = self.call_many(cpus, move |cpu| unsafe { lent.run(cpu) });
+        let over = UntilOver(|| call.is_complete());
+        call.wait_over();
+        drop(over);
+        call.wait()
+    }
+}

@@ -1,0 +1,154 @@
+//! Calls whose functions borrow from the caller.
+#![cfg(not(loom))]
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::thread;
+
+use corewise_smp::{CallError, CallFailed, RunError, Smp};
+use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::context::{self, BlockingObserver, Standing};
+use corewise_topology::{CpuSet, Machine};
+
+fn synthetic(cores: u32) -> Smp {
+    let machine = Machine::synthetic(&format!("core:{cores} pu:1")).expect("a valid description");
+    Smp::new(&machine).expect("threads that need no pinning")
+}
+
+fn set(list: &str) -> CpuSet {
+    list.parse().expect("a valid list")
+}
+
+#[test]
+fn run_lends_what_the_caller_has_and_sees_what_was_written() {
+    let smp = synthetic(2);
+    let mut text = String::from("called");
+    for round in 0..100 {
+        let length = smp.run(round % 2, || {
+            text.push('!');
+            text.len()
+        });
+        assert_eq!(length.unwrap(), text.len());
+    }
+    assert_eq!(text.len(), 106);
+}
+
+#[test]
+fn run_gives_the_function_back_where_it_is_refused() {
+    let smp = synthetic(2);
+    smp.cpu_offline(1).wait();
+    let text = String::from("still mine");
+    let mine = &text;
+    let RunError::Refused(refused) = smp.run(1, move || mine.len()).unwrap_err() else {
+        panic!("it can't have run");
+    };
+    assert!(matches!(refused, CallError::NotOnline { cpu: 1, .. }));
+    assert_eq!(refused.into_inner()(), 10);
+    drop(smp.shutdown());
+    let refused = smp.run(0, || mine.len()).unwrap_err();
+    assert!(matches!(refused, RunError::Refused(CallError::ShuttingDown { .. })));
+    assert!(refused.to_string().contains("shutting down"), "{refused}");
+}
+
+#[test]
+fn run_gives_the_function_back_where_nobody_steps_the_target_any_more() {
+    let (smp, mut cpus) = Smp::stepped(&Machine::synthetic("core:1 pu:1").unwrap());
+    let text = String::from("still mine");
+    thread::scope(|scope| {
+        let (smp, mine) = (&smp, &text);
+        let caller = scope.spawn(move || match smp.run(0, move || mine.len()) {
+            Err(RunError::Refused(CallError::NotOnline { cpu: 0, f })) => f(),
+            _ => panic!("it can't have run"),
+        });
+        // Accepted, and then dropped with the target.
+        while smp.stats()[0].wakeups == 0 {
+            thread::yield_now();
+        }
+        drop(cpus.pop());
+        assert_eq!(caller.join().unwrap(), 10);
+    });
+}
+
+#[test]
+fn run_tells_of_a_panic() {
+    let smp = synthetic(1);
+    let failed = smp.run(0, || panic!("on purpose 9")).unwrap_err();
+    assert!(failed.to_string().contains("on purpose 9"), "{failed}");
+    assert!(matches!(failed, RunError::Failed(CallFailed::Panicked { cpu: 0, .. })));
+}
+
+#[test]
+fn a_handler_may_run_on_its_own_cpu() {
+    let smp = synthetic(1);
+    let inner = smp.clone();
+    let nested = smp.call(0, move || {
+        let mut n = 1;
+        inner.run(0, || n += 1).unwrap();
+        n
+    });
+    assert_eq!(nested.unwrap().wait().unwrap(), 2);
+}
+
+#[test]
+fn run_many_shares_what_the_caller_has_and_drops_the_function_here() {
+    struct Dropped<'a>(&'a Cell<Option<thread::ThreadId>>, &'a AtomicUsize);
+    // SAFETY: the handlers touch the count alone; the cell is touched where it is dropped.
+    unsafe impl Sync for Dropped<'_> {}
+    impl Dropped<'_> {
+        fn count(&self) -> usize {
+            self.1.fetch_add(1, Ordering::Relaxed)
+        }
+    }
+    impl Drop for Dropped<'_> {
+        fn drop(&mut self) {
+            self.0.set(Some(thread::current().id()));
+        }
+    }
+    let smp = synthetic(3);
+    smp.cpu_offline(1).wait();
+    let (by, ran) = (Cell::new(None), AtomicUsize::new(0));
+    let shared = Dropped(&by, &ran);
+    let answers = smp.run_many(&set("0-2"), move |cpu| {
+        shared.count();
+        cpu * 10
+    });
+    assert_eq!(by.get(), Some(thread::current().id()));
+    assert_eq!(ran.load(Ordering::Relaxed), 2);
+    assert_eq!(answers.skipped.len(), 1);
+    assert_eq!(answers.into_values().unwrap(), [(0, 0), (2, 20)]);
+}
+
+#[test]
+fn who_is_told_that_the_thread_blocks_may_panic_and_the_borrow_still_holds_until_the_end() {
+    /// Panics where the caller begins to wait; only then may the handler end.
+    struct Pool(mpsc::Sender<()>);
+    impl BlockingObserver for Pool {
+        fn begin(&self) {
+            self.0.send(()).expect("the handler waits for this");
+            panic!("on purpose");
+        }
+        fn end(&self) {}
+    }
+    let smp = synthetic(2);
+    for many in [false, true] {
+        let (release, released) = mpsc::channel::<()>();
+        let gate = std::sync::Mutex::new(released);
+        let ended = AtomicUsize::new(0);
+        let (guard, standing) = (context::observe(Rc::new(Pool(release))), Standing::now());
+        let wait = || {
+            gate.lock().expect("nobody panics with it").recv().expect("sent by `begin`");
+            ended.fetch_add(1, Ordering::Relaxed);
+        };
+        let panicked = catch_unwind(AssertUnwindSafe(|| match many {
+            true => drop(smp.run_many(&set("1"), |_| wait())),
+            false => drop(smp.run(1, wait)),
+        }));
+        drop(guard);
+        // The panic of `begin` left the thread inside of the region.
+        standing.restore();
+        assert!(panicked.is_err());
+        assert_eq!(ended.load(Ordering::Relaxed), 1, "the handler had ended before the frame did");
+    }
+}
