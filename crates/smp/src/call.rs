@@ -74,8 +74,8 @@ where
         self.done.complete();
     }
 
-    fn name(&self) -> &'static str {
-        type_name::<F>()
+    fn namer(&self) -> fn() -> &'static str {
+        type_name::<F>
     }
 }
 

@@ -48,12 +48,18 @@ mod any;
 mod builder;
 mod call;
 mod control;
+#[cfg(not(loom))]
+mod dump;
 mod error;
+#[cfg(not(loom))]
+mod histogram;
 mod many;
 mod message;
 mod policy;
 mod priority;
 mod run;
+#[cfg_attr(loom, allow(dead_code, reason = "the models time nothing"))]
+mod running;
 mod slot;
 mod smp;
 mod stats;
@@ -65,7 +71,11 @@ mod threads;
 pub use builder::SmpBuilder;
 pub use call::Call;
 pub use control::{Followed, Leaving};
+#[cfg(not(loom))]
+pub use dump::{CpuDump, CpuState, Dump, RunningCall};
 pub use error::{CallError, CallFailed, PanicPayload, RunError, SkipReason, StartError};
+#[cfg(not(loom))]
+pub use histogram::Latencies;
 pub use many::{ManyAnswers, ManyCall, Reach, Skipped};
 pub use priority::Priority;
 pub use smp::Smp;

@@ -62,8 +62,8 @@ where
         self.left.done();
     }
 
-    fn name(&self) -> &'static str {
-        type_name::<F>()
+    fn namer(&self) -> fn() -> &'static str {
+        type_name::<F>
     }
 }
 
@@ -94,8 +94,8 @@ impl<F: Fn(u32) + Send + Sync + 'static> Job for CastCell<F> {
         message::dropped(cpu, self.name());
     }
 
-    fn name(&self) -> &'static str {
-        type_name::<F>()
+    fn namer(&self) -> fn() -> &'static str {
+        type_name::<F>
     }
 }
 

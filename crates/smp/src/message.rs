@@ -1,11 +1,16 @@
 //! What travels to a target: one function to run there, or one share of a function for many CPUs.
 
 use std::any::Any;
+use std::panic::Location;
 use std::sync::Arc;
 
 use corewise_sync::inbox::{HasLink, Link};
 
 use crate::error::{CallFailed, PanicPayload};
+#[cfg(not(loom))]
+use crate::policy;
+use crate::running::Label;
+use crate::stats::Queued;
 
 /// Whether somebody waits for the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,8 +42,12 @@ pub(crate) trait Job: Send + Sync {
     /// # Safety
     /// As [`Job::run`].
     unsafe fn fail(&self, cpu: u32, index: usize);
+    /// Gives the function's name, for reports.
+    fn namer(&self) -> fn() -> &'static str;
     /// The function's name, for reports.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &'static str {
+        self.namer()()
+    }
 }
 
 /// A message in a target's queue.
@@ -47,6 +56,10 @@ pub(crate) struct Message {
     class: Class,
     cpu: u32,
     index: usize,
+    label: Label,
+    /// When, as [`Queued::word`] has it.
+    #[cfg_attr(loom, allow(dead_code))]
+    queued: u64,
     /// Gone once it was run, failed or taken back: so each of these happens once.
     job: Option<Arc<dyn Job>>,
 }
@@ -63,17 +76,31 @@ impl Message {
     ///
     /// # Safety
     /// It is the only message of that index, and nobody runs or fails that index otherwise.
+    #[track_caller]
     pub(crate) unsafe fn new(class: Class, cpu: u32, index: usize, job: Arc<dyn Job>) -> Box<Self> {
-        Box::new(Message { link: Link::new(), class, cpu, index, job: Some(job) })
+        let label = Label { name: job.namer(), site: Location::caller(), source: None };
+        #[cfg(not(loom))]
+        let queued = Queued::now(policy::weight(true, 0)).word();
+        #[cfg(loom)]
+        let queued = 0;
+        Box::new(Message { link: Link::new(), class, cpu, index, label, queued, job: Some(job) })
     }
 
     pub(crate) fn class(&self) -> Class {
         self.class
     }
 
-    /// The function's name, for reports.
-    pub(crate) fn name(&self) -> &'static str {
-        self.job.as_ref().map_or("(gone)", |job| job.name())
+    /// What it says of itself in reports.
+    pub(crate) fn label(&self) -> Label {
+        self.label
+    }
+
+    /// When it was made: right before it is pushed.
+    pub(crate) fn queued(&self) -> Queued {
+        #[cfg(loom)]
+        return Queued::NOT;
+        #[cfg(not(loom))]
+        return Queued::from_word(self.queued);
     }
 
     /// Runs the call.

@@ -118,6 +118,7 @@ impl Smp {
     ///
     /// # Errors
     /// The CPU isn't online, or the handle is shut down; `f` is given back.
+    #[track_caller]
     pub fn call<F, R>(&self, cpu: u32, f: F) -> Result<Call<R>, CallError<F>>
     where
         F: FnOnce() -> R + Send + 'static,
@@ -151,6 +152,7 @@ impl Smp {
     ///
     /// # Errors
     /// As [`Smp::call`].
+    #[track_caller]
     pub fn call_nowait<F>(&self, cpu: u32, f: F) -> Result<(), CallError<F>>
     where
         F: FnOnce() + Send + 'static,
@@ -173,6 +175,7 @@ impl Smp {
     ///
     /// Contexts and ordering are those of [`Smp::call`]. `f` is dropped by whoever lets go of the
     /// call last: the caller or one of the targets, inside its handler.
+    #[track_caller]
     pub fn call_many<F, R>(&self, cpus: &CpuSet, f: F) -> ManyCall<R>
     where
         F: Fn(u32) -> R + Send + Sync + 'static,
@@ -205,6 +208,7 @@ impl Smp {
 
     /// [`Smp::call_many`] for all CPUs of the topology: those that aren't online are skipped and
     /// named. The caller's own is among them (the kernel's `on_each_cpu`).
+    #[track_caller]
     pub fn call_all<F, R>(&self, f: F) -> ManyCall<R>
     where
         F: Fn(u32) -> R + Send + Sync + 'static,
@@ -223,6 +227,7 @@ impl Smp {
     }
 
     /// As [`Smp::call_many`], but nobody waits. Panics of `f` are logged and counted.
+    #[track_caller]
     pub fn call_many_nowait<F>(&self, cpus: &CpuSet, f: F) -> Reach
     where
         F: Fn(u32) + Send + Sync + 'static,
@@ -244,6 +249,7 @@ impl Smp {
     }
 
     /// As [`Smp::call_all`], but nobody waits.
+    #[track_caller]
     pub fn call_all_nowait<F>(&self, f: F) -> Reach
     where
         F: Fn(u32) + Send + Sync + 'static,
@@ -280,6 +286,7 @@ impl Smp {
         self.shared.targets.iter().map(|target| target.cpu).collect()
     }
 
+    #[track_caller]
     fn send_many<F, R>(
         &self,
         candidates: Vec<u32>,
@@ -326,13 +333,14 @@ impl Smp {
         }
         if let Some((target, index)) = here {
             let job = Arc::clone(&cell) as Arc<dyn Job>;
-            target.stats.inline.add_one();
+            target.stats.inline();
             // SAFETY: no message was made for this index.
             target.run_one(unsafe { Message::new(Class::Urgent, target.cpu, index, job) });
         }
         ManyCall::new(slots, skipped, cell)
     }
 
+    #[track_caller]
     fn cast<F>(&self, candidates: Vec<u32>, mut wanted: impl FnMut(u32) -> bool, f: F) -> Reach
     where
         F: Fn(u32) + Send + Sync + 'static,
@@ -367,6 +375,7 @@ fn open(target: &Arc<Target>) -> Result<&Arc<Target>, SkipReason> {
 
 /// Sends a call to one CPU. Everything is allocated before the target is entered, so that the
 /// section between the check and the push stays short.
+#[track_caller]
 fn send<F, R>(target: &Target, class: Class, f: F) -> Result<Arc<CallCell<F, R>>, CallError<F>>
 where
     F: FnOnce() -> R + Send + 'static,
@@ -390,8 +399,9 @@ where
 }
 
 /// Runs a call in this thread, which is the target's.
+#[track_caller]
 fn run_here(target: &Target, job: Arc<dyn Job>) {
-    target.stats.inline.add_one();
+    target.stats.inline();
     // SAFETY: the call's only message.
     target.run_one(unsafe { Message::new(Class::Urgent, target.cpu, 0, job) });
 }
@@ -420,6 +430,7 @@ impl fmt::Debug for Smp {
 impl Smp {
     /// [`Smp::call`] without counting the caller in: wrong, for the model that has to fail.
     #[doc(hidden)]
+    #[track_caller]
     pub fn call_unguarded<F, R>(&self, cpu: u32, f: F) -> Option<Call<R>>
     where
         F: FnOnce() -> R + Send + 'static,

@@ -17,6 +17,8 @@ use corewise_sync::{CachePadded, Completion, Mutex, Parker, Unparker};
 use crate::error::SkipReason;
 use crate::message::{Class, Ended, Message};
 use crate::policy;
+#[cfg(not(loom))]
+use crate::priority::Priority;
 use crate::stats::Stats;
 use crate::target_state::{CloseBegun, Duty, Entry, Opened, TargetState};
 
@@ -36,6 +38,10 @@ pub(crate) struct Target {
     /// closing.
     leaving: Mutex<Option<Arc<Completion>>>,
     pub(crate) stats: Stats,
+    /// L: is the lock; guards the priority that its thread got. Taken where a thread starts or ends,
+    /// and by the dump.
+    #[cfg(not(loom))]
+    granted: Mutex<Option<Priority>>,
 }
 
 /// What every call touches, on cache lines of its own.
@@ -54,7 +60,9 @@ impl Target {
             unparker: parker.unparker(),
             runner: Mutex::new(None),
             leaving: Mutex::new(None),
-            stats: Stats::default(),
+            stats: Stats::new(),
+            #[cfg(not(loom))]
+            granted: Mutex::new(None),
         });
         let owner = CallTarget {
             target: Arc::clone(&target),
@@ -63,6 +71,18 @@ impl Target {
             plain: VecDeque::new(),
         };
         (target, owner)
+    }
+
+    /// The priority that its thread got.
+    #[cfg(not(loom))]
+    pub(crate) fn granted(&self) -> Option<Priority> {
+        *self.granted.lock()
+    }
+
+    /// A thread of ours runs it from now on, at this priority; or none does.
+    #[cfg(not(loom))]
+    pub(crate) fn set_granted(&self, granted: Option<Priority>) {
+        *self.granted.lock() = granted;
     }
 
     pub(crate) fn state(&self) -> &TargetState {
@@ -89,7 +109,7 @@ impl Target {
     /// Steps Push and Wake.
     fn push(&self, message: Box<Message>) {
         if self.hot.inbox.push(message) {
-            self.stats.wakeups.add_one();
+            self.stats.woke();
             self.unparker.unpark();
         }
     }
@@ -162,16 +182,17 @@ impl Target {
     /// Runs one call in this thread, inside an atomic section. Panics end here, whatever panics:
     /// the function, its captures when they are dropped, or a waker that was told.
     pub(crate) fn run_one(&self, message: Box<Message>) {
-        let _section = AtomicSection::enter(message.name());
-        self.stats.calls.add_one();
+        let _section = AtomicSection::enter((message.label().name)());
+        let timing = self.stats.begin(message.label(), message.queued());
         match catch_unwind(AssertUnwindSafe(|| message.run())) {
             Ok(Ended::Returned) => {}
-            Ok(Ended::Panicked) => self.stats.panics.add_one(),
+            Ok(Ended::Panicked) => self.stats.panicked(),
             Err(payload) => {
-                self.stats.panics.add_one();
+                self.stats.panicked();
                 self.leak_panic(payload);
             }
         }
+        self.stats.end(timing);
     }
 }
 
@@ -219,6 +240,11 @@ impl CallTarget {
         self.target.cpu
     }
 
+    #[cfg(not(loom))]
+    pub(crate) fn set_granted(&self, granted: Option<Priority>) {
+        self.target.set_granted(granted);
+    }
+
     /// One bounded step: takes what is in the queue, runs every call taken that somebody waits for,
     /// oldest first, then one that nobody waits for. Never blocks (unless a handler does).
     ///
@@ -256,7 +282,7 @@ impl CallTarget {
         // Take, after the look at the state: where it was quiet, this finds the last of the calls.
         let batch = target.hot.inbox.take();
         if !batch.is_empty() {
-            target.stats.batches.add_one();
+            target.stats.took_batch();
         }
         for message in batch {
             match message.class() {

@@ -105,11 +105,13 @@ fn main(
     let pinned = machine.pin_current_thread(&CpuSet::from_iter([owner.cpu()]));
     // Raised last: before it is where it belongs it would hold up others.
     let outcome = pinned.map(|_| priority::apply(priority)).map_err(|error| error.to_string());
-    let ready = outcome.is_ok();
+    let granted = outcome.as_ref().ok().copied();
+    owner.set_granted(granted);
     *report.outcome.lock() = Some(outcome);
     report.told.complete();
-    if ready {
+    if granted.is_some() {
         owner.run();
+        owner.set_granted(None);
     }
     owner
 }

@@ -12,6 +12,58 @@ pub fn now() -> std::time::Instant {
     std::time::Instant::now()
 }
 
+/// A moment, as nanoseconds of the monotonic clock: one word, for what is written by one thread and read
+/// by others. Meaningful within one run of the system only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Stamp(u64);
+
+impl Stamp {
+    /// Now, to the nanosecond: some 25 ns to read, more on a virtual machine. Any context.
+    #[inline]
+    pub fn precise() -> Stamp {
+        #[cfg(not(shuttle))]
+        return Stamp::read(rustix::time::ClockId::Monotonic);
+        #[cfg(shuttle)]
+        return Stamp(model::nanos());
+    }
+
+    /// Now, to the timer tick: up to 10 ms ago, but read in some 5 ns. Any context.
+    #[inline]
+    pub fn coarse() -> Stamp {
+        #[cfg(not(shuttle))]
+        return Stamp::read(rustix::time::ClockId::MonotonicCoarse);
+        #[cfg(shuttle)]
+        return Stamp(model::nanos());
+    }
+
+    #[cfg(not(shuttle))]
+    #[inline]
+    fn read(clock: rustix::time::ClockId) -> Stamp {
+        let now = rustix::time::clock_gettime(clock);
+        // The clock begins when the system does: it is never negative, and the sum lasts for centuries.
+        Stamp(now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned())
+    }
+
+    /// From a number that [`Stamp::nanos`] gave.
+    #[inline]
+    pub fn from_nanos(nanos: u64) -> Stamp {
+        Stamp(nanos)
+    }
+
+    /// The number: never 0 but where the system has just begun.
+    #[inline]
+    pub fn nanos(self) -> u64 {
+        self.0
+    }
+
+    /// How much later it is than `earlier`; zero where it isn't. Between a precise and a coarse stamp that
+    /// is a tick out.
+    #[inline]
+    pub fn since(self, earlier: Stamp) -> std::time::Duration {
+        std::time::Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
 #[cfg(shuttle)]
 pub(crate) use model::move_on;
 #[cfg(shuttle)]
@@ -25,6 +77,15 @@ mod model {
     // One clock for each OS thread, which is a whole model each.
     std::thread_local! {
         static NOW: Cell<Option<Instant>> = const { Cell::new(None) };
+        static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
+    }
+
+    /// Nanoseconds since the model's clock was first read, and one more.
+    pub(super) fn nanos() -> u64 {
+        let now = now();
+        let began = BEGAN.get().unwrap_or(now);
+        BEGAN.set(Some(began));
+        u64::try_from(now.duration_since(began).as_nanos()).unwrap_or(u64::MAX - 1) + 1
     }
 
     /// Now, in the model's time.
@@ -37,5 +98,22 @@ mod model {
     /// Time passes, until `then`.
     pub(crate) fn move_on(then: Instant) {
         NOW.set(Some(now().max(then)));
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn stamps_go_forward_and_the_coarse_one_is_close_behind() {
+        let first = Stamp::precise();
+        let coarse = Stamp::coarse();
+        let second = Stamp::precise();
+        assert!(first.nanos() > 0 && second >= first && coarse <= second);
+        assert_eq!(first.since(Stamp(second.0 + 1)), Duration::ZERO, "not later");
+        assert_eq!(Stamp::from_nanos(second.nanos()), second);
+        assert_eq!(Stamp(1500).since(Stamp(500)), Duration::from_micros(1));
     }
 }

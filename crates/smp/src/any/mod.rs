@@ -30,6 +30,7 @@ impl Smp {
     /// # Errors
     /// No CPU of the set is online ([`CallError::NoneOnline`]), or the handle is shut down; `f` is
     /// given back.
+    #[track_caller]
     pub fn call_any<F, R>(&self, cpus: &CpuSet, f: F) -> Result<Call<R>, CallError<F>>
     where
         F: FnOnce() -> R + Send + 'static,
@@ -42,6 +43,7 @@ impl Smp {
     ///
     /// # Errors
     /// As [`Smp::call_any`].
+    #[track_caller]
     pub fn call_any_nowait<F>(&self, cpus: &CpuSet, f: F) -> Result<u32, CallError<F>>
     where
         F: FnOnce() + Send + 'static,

@@ -1,0 +1,170 @@
+//! Everything about call targets at one moment, as plain data.
+//!
+//! Collected by reading: nothing stops for it. Each figure is true of its own moment, and those of one
+//! dump lie close together.
+
+use std::fmt;
+use std::panic::Location;
+use std::time::Duration;
+
+use corewise_sync::time::Stamp;
+
+use crate::histogram::Latencies;
+use crate::priority::Priority;
+use crate::running::Shown;
+use crate::smp::Smp;
+use crate::stats::CallStats;
+use crate::target::Target;
+use crate::target_state::Snapshot;
+
+/// What [`Smp::dump`] found. [`Display`](fmt::Display) writes it as a table for people.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Dump {
+    /// Each CPU's call target, in CPU order.
+    pub cpus: Vec<CpuDump>,
+}
+
+/// One CPU's call target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CpuDump {
+    /// The CPU.
+    pub cpu: u32,
+    /// Whether it takes calls.
+    pub state: CpuState,
+    /// The priority that its thread got; `None` where it has no thread of ours.
+    pub priority: Option<Priority>,
+    /// What it runs.
+    pub running: Option<RunningCall>,
+    /// What it has done.
+    pub stats: CallStats,
+    /// From a call's push to its start. A call that found the target asleep is measured, and of the
+    /// others one in sixteen, which counts for all; what took more than 32 ms is always counted.
+    pub delivery: Latencies,
+    /// How long the functions took; measured as `delivery`.
+    pub handlers: Latencies,
+}
+
+/// Whether a CPU takes calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CpuState {
+    /// It takes calls.
+    Online,
+    /// It takes no more, and still runs those that it has.
+    Leaving,
+    /// It takes none; it may come back.
+    Offline,
+    /// It takes none, for good: the handle is shut down.
+    Stopped,
+    /// It takes none, for good: its [`CallTarget`](crate::CallTarget) was dropped.
+    Abandoned,
+}
+
+/// What a call target runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RunningCall {
+    /// The name of the function, as the compiler has it.
+    pub function: &'static str,
+    /// Where it was called.
+    pub site: &'static Location<'static>,
+    /// The CPU on which that was, where it is known.
+    pub source: Option<u32>,
+    /// For how long it has run: to some milliseconds.
+    pub since: Duration,
+}
+
+impl CpuState {
+    pub(crate) fn of(state: Snapshot) -> CpuState {
+        if state.is_abandoned() {
+            CpuState::Abandoned
+        } else if state.is_closing() {
+            CpuState::Leaving
+        } else if state.is_online() {
+            CpuState::Online
+        } else if state.is_stopped() {
+            CpuState::Stopped
+        } else {
+            CpuState::Offline
+        }
+    }
+}
+
+impl RunningCall {
+    pub(crate) fn of(shown: Shown) -> RunningCall {
+        RunningCall {
+            function: (shown.label.name)(),
+            site: shown.label.site,
+            source: shown.label.source,
+            since: Stamp::precise().since(shown.since),
+        }
+    }
+}
+
+impl CpuDump {
+    fn of(target: &Target) -> CpuDump {
+        CpuDump {
+            cpu: target.cpu,
+            state: CpuState::of(target.state().snapshot()),
+            priority: target.granted(),
+            running: target.stats.running().map(RunningCall::of),
+            stats: target.stats.snapshot(target.cpu),
+            delivery: target.stats.delivery(),
+            handlers: target.stats.handlers(),
+        }
+    }
+}
+
+impl Smp {
+    /// What each call target does and has done. Reads, and stops nothing; any context, but it
+    /// allocates.
+    pub fn dump(&self) -> Dump {
+        let targets = self.shared.targets.iter();
+        Dump { cpus: targets.map(|target| CpuDump::of(target)).collect() }
+    }
+}
+
+impl fmt::Display for CpuState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            CpuState::Online => "online",
+            CpuState::Leaving => "leaving",
+            CpuState::Offline => "offline",
+            CpuState::Stopped => "stopped",
+            CpuState::Abandoned => "abandoned",
+        })
+    }
+}
+
+impl fmt::Display for RunningCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RunningCall { function, site, source, since } = self;
+        write!(f, "{function}, called at {site}")?;
+        if let Some(source) = source {
+            write!(f, " on CPU {source}")?;
+        }
+        write!(f, ", for {since:.1?}")
+    }
+}
+
+impl fmt::Display for Dump {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "Call targets (times: median / 99 % / longest)")?;
+        let head = ["calls", "wakeups", "batches", "in place", "panics"];
+        write!(f, "  {:>4}  {:<9}  {:<13}", "CPU", "state", "priority")?;
+        head.into_iter().try_for_each(|name| write!(f, "  {name:>8}"))?;
+        writeln!(f, "  {:<28}  handlers", "delivery")?;
+        for cpu in &self.cpus {
+            let priority = cpu.priority.map_or_else(|| "-".into(), |p| p.to_string());
+            write!(f, "  {:>4}  {:<9}  {priority:<13}", cpu.cpu, cpu.state)?;
+            let CallStats { calls, wakeups, batches, inline, panics, .. } = cpu.stats;
+            let counts = [calls, wakeups, batches, inline, panics];
+            counts.into_iter().try_for_each(|count| write!(f, "  {count:>8}"))?;
+            writeln!(f, "  {:<28}  {}", cpu.delivery.to_string(), cpu.handlers)?;
+        }
+        let mut running = self.cpus.iter().filter_map(|cpu| Some((cpu.cpu, cpu.running.as_ref()?)));
+        running.try_for_each(|(cpu, running)| writeln!(f, "  CPU {cpu} runs {running}"))
+    }
+}

@@ -1,0 +1,116 @@
+//! The dump: what targets run and have done, read while they do it.
+#![cfg(not(loom))]
+
+use std::sync::mpsc;
+
+use corewise_smp::{CpuState, Dump, Priority, Smp};
+use corewise_topology::Machine;
+
+fn machine(cores: u32) -> Machine {
+    Machine::synthetic(&format!("core:{cores} pu:1")).expect("a valid description")
+}
+
+#[test]
+fn stepped_the_dump_shows_what_runs_where_it_was_called_and_nothing_after() {
+    let (smp, mut owners) = Smp::stepped(&machine(2));
+    let within = smp.clone();
+    let line = line!() + 1;
+    let call = smp.call(1, move || within.dump()).expect("online");
+    assert_eq!(smp.dump().cpus[1].running, None, "not begun");
+    let _ = owners[1].step();
+    let dump: Dump = call.wait().expect("no panic");
+    let running = dump.cpus[1].running.expect("the dump was made inside of it");
+    assert_eq!((running.site.file(), running.site.line()), (file!(), line));
+    assert!(running.function.contains("stepped_the_dump_shows"), "{}", running.function);
+    assert_eq!(dump.cpus[0].running, None);
+    assert!(dump.to_string().contains("CPU 1 runs "), "{dump}");
+    assert_eq!(smp.dump().cpus[1].running, None, "it is over");
+}
+
+#[test]
+fn stepped_a_call_in_place_is_what_runs_and_then_its_caller_again() {
+    let (smp, mut owners) = Smp::stepped(&machine(1));
+    let within = smp.clone();
+    let site = |dump: &Dump| dump.cpus[0].running.expect("a handler made it").site.line();
+    let call = smp.call(0, move || {
+        let outer = site(&within.dump());
+        let dumps = within.clone();
+        let inner = within.call(0, move || site(&dumps.dump())).expect("online").wait();
+        (outer, inner.expect("no panic"), site(&within.dump()))
+    });
+    let _ = owners[0].step();
+    let (outer, inner, after) = call.expect("online").wait().expect("no panic");
+    assert!(inner > outer && after == outer, "{outer} {inner} {after}");
+    assert_eq!(smp.dump().cpus[0].stats.inline, 1);
+}
+
+#[test]
+fn stepped_a_function_that_panics_runs_no_more() {
+    let (smp, mut owners) = Smp::stepped(&machine(1));
+    let call = smp.call(0, || -> () { panic!("on purpose") }).expect("online");
+    let _ = owners[0].step();
+    assert!(call.wait().is_err());
+    let cpu = &smp.dump().cpus[0];
+    assert_eq!((cpu.running, cpu.stats.panics), (None, 1));
+}
+
+#[test]
+fn each_cpu_s_state_is_told() {
+    let (smp, mut owners) = Smp::stepped(&machine(3));
+    let states = |smp: &Smp| smp.dump().cpus.iter().map(|cpu| cpu.state).collect::<Vec<_>>();
+    assert_eq!(states(&smp), [CpuState::Online; 3]);
+    let leaving = smp.cpu_offline(1);
+    assert_eq!(states(&smp)[1], CpuState::Leaving);
+    let _ = owners[1].step();
+    leaving.wait();
+    drop(owners.pop());
+    assert_eq!(states(&smp), [CpuState::Online, CpuState::Offline, CpuState::Abandoned]);
+    drop(smp.shutdown());
+    let _ = owners[0].step();
+    assert_eq!(states(&smp), [CpuState::Stopped, CpuState::Stopped, CpuState::Abandoned]);
+}
+
+#[test]
+fn calls_are_counted_and_those_that_wake_are_timed() {
+    let smp = Smp::builder(&machine(2)).priority(Priority::Nice(1)).build().expect("threads");
+    for _ in 0..100 {
+        smp.call(1, || ()).expect("online").wait().expect("no panic");
+    }
+    smp.call_all(|_| ()).wait().into_values().expect("no panic");
+    let dump = smp.dump();
+    let [idle, busy] = &dump.cpus[..] else { panic!("two CPUs") };
+    assert_eq!((idle.stats.calls, busy.stats.calls), (1, 101));
+    assert_eq!((idle.priority, busy.priority), (Some(Priority::Nice(1)), Some(Priority::Nice(1))));
+    assert!(busy.delivery.count() > 0 && busy.handlers.count() > 0, "{dump}");
+    assert!(busy.delivery.longest() >= busy.delivery.quantile(0.5));
+    let text = dump.to_string();
+    assert!(text.contains("online") && text.contains("nice 1"), "{text}");
+    smp.cpu_offline(0).wait();
+    // The thread says so as the last thing that it does.
+    smp.cpu_online(0).expect("a thread");
+    assert_eq!(smp.dump().cpus[0].stats.calls, 1, "the counts survive");
+}
+
+#[test]
+fn the_dump_is_read_while_calls_run() {
+    let smp = Smp::new(&machine(2)).expect("threads");
+    let (done, over) = mpsc::channel::<()>();
+    let caller = {
+        let smp = smp.clone();
+        std::thread::spawn(move || {
+            for _ in 0..2_000 {
+                smp.call_all(|cpu| cpu).wait().into_values().expect("no panic");
+            }
+            drop(done);
+        })
+    };
+    let mut before = 0;
+    while let Err(mpsc::TryRecvError::Empty) = over.try_recv() {
+        let dump = smp.dump();
+        assert!(dump.cpus[1].stats.calls >= before);
+        before = dump.cpus[1].stats.calls;
+        let _ = dump.to_string();
+    }
+    caller.join().expect("no panic");
+    assert_eq!(smp.dump().cpus[1].stats.calls, 2_000);
+}
