@@ -30,7 +30,7 @@ fn chosen(smp: &Smp, cpus: &mut [CallTarget], own: u32, list: &str) -> Option<u3
 }
 
 #[test]
-fn any_takes_the_own_cpu_then_the_nearest_by_cache_and_node_then_any() {
+fn rule_6_any_takes_the_own_cpu_then_the_nearest_by_cache_and_node_then_any() {
     let (smp, mut cpus) = two_nodes();
     assert_eq!(chosen(&smp, &mut cpus, 5, "0-7"), Some(5));
     assert_eq!(chosen(&smp, &mut cpus, 5, "0-4,6-7"), Some(4), "the same cache");
@@ -44,7 +44,7 @@ fn any_takes_the_own_cpu_then_the_nearest_by_cache_and_node_then_any() {
 }
 
 #[test]
-fn any_fails_only_where_the_whole_set_is_offline_and_gives_the_function_back() {
+fn rule_6_any_fails_only_where_the_whole_set_is_offline_and_gives_the_function_back() {
     let (smp, mut cpus) = two_nodes();
     for cpu in [1, 2] {
         drop(smp.cpu_offline(cpu));
@@ -79,7 +79,7 @@ fn a_handler_that_calls_any_of_a_set_with_its_own_cpu_runs_it_in_place() {
 }
 
 #[test]
-fn a_condition_is_asked_once_for_each_online_candidate_right_before_its_push() {
+fn rule_8_a_condition_is_asked_once_for_each_online_candidate_right_before_its_push() {
     let (smp, mut cpus) = two_nodes();
     drop(smp.cpu_offline(2));
     assert_eq!(cpus[2].step(), Step::Left);

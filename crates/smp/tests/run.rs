@@ -22,7 +22,7 @@ fn set(list: &str) -> CpuSet {
 }
 
 #[test]
-fn run_lends_what_the_caller_has_and_sees_what_was_written() {
+fn rule_16_run_lends_what_the_caller_has_and_sees_what_was_written() {
     let smp = synthetic(2);
     let mut text = String::from("called");
     for round in 0..100 {

@@ -1,5 +1,5 @@
-//! Calls, with the targets stepped by hand on one thread in a chosen order. Named after the rules
-//! of section 2 of the mechanisms' specification.
+//! Calls, with the targets stepped by hand on one thread in a chosen order. Tests that prove a
+//! rule of the specification bear its number; `src/README.md` lists them.
 #![cfg(not(loom))]
 
 use std::future::Future;
@@ -47,7 +47,7 @@ fn a_call_runs_on_the_cpu_that_was_asked_for_when_that_cpu_steps() {
 }
 
 #[test]
-fn a_cpu_that_is_unknown_or_not_online_refuses_at_once_and_gives_the_function_back() {
+fn rule_4_a_cpu_that_is_unknown_or_not_online_refuses_at_once_and_gives_the_function_back() {
     let machine = Machine::synthetic("core:4 pu:1").unwrap();
     machine.set_online(3, false).unwrap();
     let (smp, mut cpus) = Smp::stepped(&machine);
@@ -63,7 +63,7 @@ fn a_cpu_that_is_unknown_or_not_online_refuses_at_once_and_gives_the_function_ba
 }
 
 #[test]
-fn calls_that_somebody_waits_for_run_before_those_that_nobody_does() {
+fn rule_3_calls_that_somebody_waits_for_run_before_those_that_nobody_does() {
     let (smp, mut cpus) = four_cpus();
     let log = Log::default();
     for name in ["plain 1", "plain 2"] {
@@ -100,7 +100,7 @@ fn an_urgent_call_is_behind_one_plain_call_at_most_and_plain_ones_still_progress
 }
 
 #[test]
-fn only_the_push_that_finds_the_queue_empty_wakes_so_a_burst_costs_one_wakeup() {
+fn rule_3_only_the_push_that_finds_the_queue_empty_wakes_so_a_burst_costs_one_wakeup() {
     let (smp, mut cpus) = four_cpus();
     for _ in 0..1000 {
         smp.call_nowait(1, || ()).unwrap();
@@ -116,7 +116,7 @@ fn only_the_push_that_finds_the_queue_empty_wakes_so_a_burst_costs_one_wakeup() 
 }
 
 #[test]
-fn a_handler_runs_in_an_atomic_section_and_one_that_waits_is_reported_with_both_sites() {
+fn rule_12_a_handler_runs_in_an_atomic_section_and_one_that_waits_is_reported_with_both_sites() {
     let (smp, mut cpus) = four_cpus();
     let inner = smp.clone();
     let call = smp.call(0, move || {
@@ -138,7 +138,7 @@ fn a_handler_runs_in_an_atomic_section_and_one_that_waits_is_reported_with_both_
         let violation = context::take_violation().unwrap();
         assert!(violation.blocked.what.contains("wait"), "{violation}");
         assert!(violation.blocked.location.file().contains("stepped_calls"), "{violation}");
-        let function = "a_handler_runs_in_an_atomic_section";
+        let function = "rule_12_a_handler_runs_in_an_atomic_section";
         assert!(violation.section.what.contains(function), "the section names it: {violation}");
     }
 }
@@ -179,7 +179,7 @@ fn a_value_whose_drop_panics_does_not_kill_the_target() {
 }
 
 #[test]
-fn a_handler_that_calls_its_own_cpu_and_waits_runs_it_in_place() {
+fn rule_4_a_handler_that_calls_its_own_cpu_and_waits_runs_it_in_place() {
     let (smp, mut cpus) = four_cpus();
     let inner = smp.clone();
     let call = smp
@@ -197,7 +197,7 @@ fn a_handler_that_calls_its_own_cpu_and_waits_runs_it_in_place() {
 }
 
 #[test]
-fn a_handler_that_calls_its_own_cpu_without_waiting_returns_first() {
+fn rule_2_a_handler_that_calls_its_own_cpu_without_waiting_returns_first() {
     let (smp, mut cpus) = four_cpus();
     let log = Log::default();
     let (inner, outer_log) = (smp.clone(), log.clone());
@@ -228,7 +228,7 @@ fn a_thread_that_only_stepped_a_target_before_is_not_that_target() {
 }
 
 #[test]
-fn many_runs_on_each_online_cpu_of_the_set_and_says_which_it_skipped() {
+fn rule_7_many_runs_on_each_online_cpu_of_the_set_and_says_which_it_skipped() {
     let machine = Machine::synthetic("core:4 pu:1").unwrap();
     machine.set_online(2, false).unwrap();
     let (smp, mut cpus) = Smp::stepped(&machine);
@@ -255,7 +255,7 @@ fn many_on_no_cpu_is_complete_at_once() {
 }
 
 #[test]
-fn all_includes_the_callers_own_cpu_through_its_queue() {
+fn rule_7_all_includes_the_callers_own_cpu_through_its_queue() {
     let (smp, mut cpus) = four_cpus();
     let call = smp.call_all(|cpu| cpu);
     assert_eq!(call.reach().reached, set("0-3"));
@@ -266,7 +266,7 @@ fn all_includes_the_callers_own_cpu_through_its_queue() {
 }
 
 #[test]
-fn all_called_by_a_handler_runs_in_place_there_and_tells_the_others_first() {
+fn rule_7_all_called_by_a_handler_runs_in_place_there_and_tells_the_others_first() {
     let (smp, mut cpus) = four_cpus();
     let log = Log::default();
     let (inner, lines) = (smp.clone(), log.clone());
@@ -323,7 +323,7 @@ fn a_call_to_many_that_nobody_waits_for_runs_everywhere_it_reached() {
 }
 
 #[test]
-fn a_waiter_never_waits_for_somebody_elses_call() {
+fn rule_9_a_waiter_never_waits_for_somebody_elses_call() {
     let (smp, mut cpus) = four_cpus();
     let first = smp.call_many(&set("0-1"), |cpu| cpu);
     let second = smp.call_many(&set("1-2"), |cpu| cpu);

@@ -15,7 +15,7 @@ fn set(list: &str) -> CpuSet {
 }
 
 #[test]
-fn a_leaving_cpu_runs_what_it_accepted_before_it_is_declared_dead() {
+fn rule_11_a_leaving_cpu_runs_what_it_accepted_before_it_is_declared_dead() {
     let (_machine, smp, mut cpus) = four_cpus();
     let urgent = smp.call(1, || 1).unwrap();
     let plain = [(); 3].map(|()| {
@@ -153,7 +153,7 @@ fn the_last_handle_dropped_ends_the_targets_after_their_last_calls() {
 }
 
 #[test]
-fn a_call_whose_target_is_dropped_fails_and_later_ones_are_refused() {
+fn rule_11_a_call_whose_target_is_dropped_fails_and_later_ones_are_refused() {
     let (_machine, smp, mut cpus) = four_cpus();
     let one = smp.call(3, || ()).unwrap();
     let many = smp.call_many(&set("2-3"), |cpu| cpu);

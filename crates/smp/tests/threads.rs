@@ -61,7 +61,7 @@ fn on_the_live_machine_each_target_may_run_on_its_cpu_alone() {
 }
 
 #[test]
-fn what_was_written_before_is_seen_by_the_handler_and_what_it_wrote_after_the_wait() {
+fn rule_1_what_was_written_before_is_seen_by_the_handler_and_what_it_wrote_after_the_wait() {
     let (_machine, smp) = synthetic(2);
     let cell = Arc::new(Plain(UnsafeCell::new(0)));
     for round in 1..500 {
@@ -78,7 +78,7 @@ fn what_was_written_before_is_seen_by_the_handler_and_what_it_wrote_after_the_wa
 }
 
 #[test]
-fn a_waiter_tells_its_pool_that_it_blocks_and_that_it_goes_on() {
+fn rule_5_a_waiter_tells_its_pool_that_it_blocks_and_that_it_goes_on() {
     /// Lets the handler end only once the waiter has been seen to block.
     struct Pool {
         release: mpsc::Sender<()>,
@@ -153,7 +153,7 @@ fn each_callers_calls_run_once_and_in_its_order_under_many_callers() {
 }
 
 #[test]
-fn under_cpus_that_leave_and_join_every_accepted_call_runs_once_and_every_waiter_ends() {
+fn rule_11_under_cpus_that_leave_and_join_every_accepted_call_runs_once_and_every_waiter_ends() {
     const ROUNDS: usize = 60;
     let (machine, smp) = synthetic(3);
     let stop = Arc::new(AtomicBool::new(false));
@@ -216,7 +216,7 @@ fn under_cpus_that_leave_and_join_every_accepted_call_runs_once_and_every_waiter
 }
 
 #[test]
-fn two_cpus_can_call_each_other_as_long_as_their_handlers_do_not_wait() {
+fn trap_two_cpus_can_call_each_other_as_long_as_their_handlers_do_not_wait() {
     let (_machine, smp) = synthetic(2);
     let (done, seen) = mpsc::channel();
     fn bounce(smp: Smp, left: u32, done: mpsc::Sender<u32>) {

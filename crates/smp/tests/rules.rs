@@ -1,0 +1,238 @@
+//! What the specification rules (section 2.2), where the kernel is weak (2.3) and where one can fall
+//! (2.5), as far as the tests of calls, of leaving CPUs and the models don't show it already. The
+//! whole list is in `src/README.md`.
+#![cfg(not(loom))]
+
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use corewise_smp::{CallTarget, Smp, Step};
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::context::{self, AtomicSection};
+use corewise_topology::{CpuSet, Machine};
+use corewise_workqueue::{WorkerPools, Workqueue};
+
+fn machine() -> Machine {
+    Machine::synthetic("core:4 pu:1").expect("a valid description")
+}
+
+fn four_cpus() -> (Smp, Vec<CallTarget>) {
+    Smp::stepped(&machine())
+}
+
+fn set(list: &str) -> CpuSet {
+    list.parse().expect("a valid list")
+}
+
+#[test]
+fn rule_2_a_call_is_over_for_its_waiter_when_its_function_has_ended_and_not_before() {
+    let smp = Smp::new(&machine()).unwrap();
+    let (started, seen) = mpsc::channel();
+    let (release, gate) = mpsc::channel::<()>();
+    let call = smp.call(1, move || {
+        started.send(()).unwrap();
+        gate.recv().unwrap();
+    });
+    let call = call.unwrap();
+    seen.recv().unwrap();
+    assert!(!call.is_complete(), "it runs, but is not over");
+    release.send(()).unwrap();
+    call.wait().unwrap();
+}
+
+#[test]
+fn rule_2_the_captures_of_a_function_are_dropped_before_its_waiter_goes_on() {
+    struct Captured(Arc<AtomicBool>);
+    impl Drop for Captured {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let smp = Smp::new(&machine()).unwrap();
+    for round in 0..200 {
+        let dropped = Arc::new(AtomicBool::new(false));
+        let captured = Captured(Arc::clone(&dropped));
+        let call = smp.call(round % 4, move || {
+            let _held = &captured;
+        });
+        call.unwrap().wait().unwrap();
+        assert!(dropped.load(Ordering::Relaxed));
+    }
+}
+
+#[test]
+fn rule_9_a_handler_that_calls_many_has_a_wait_set_of_its_own() {
+    let (smp, mut cpus) = four_cpus();
+    let inner = smp.clone();
+    // The trap: a call to many from inside a call to many, on the same CPU, to the same CPUs.
+    let outer = smp.call_many(&set("0-2"), move |cpu| {
+        (cpu, inner.call_many(&set("0-2"), move |to| cpu * 10 + to))
+    });
+    for cpu in &mut cpus[..3] {
+        while matches!(cpu.step(), Step::Ran(_)) {}
+    }
+    for (cpu, (own, nested)) in {
+        // CPU 0 and 1 had been told by those after them.
+        for cpu in &mut cpus[..2] {
+            while matches!(cpu.step(), Step::Ran(_)) {}
+        }
+        outer.wait().into_values().unwrap()
+    } {
+        assert_eq!(own, cpu);
+        let expected = [0, 1, 2].map(|to| (to, cpu * 10 + to));
+        assert_eq!(nested.wait().into_values().unwrap(), expected);
+    }
+}
+
+#[test]
+fn rule_10_nothing_is_freed_under_a_waiter_when_the_cpu_the_target_and_the_handle_go() {
+    let (smp, mut cpus) = four_cpus();
+    let value = Arc::new(7);
+    let (one, many) = (Arc::clone(&value), Arc::clone(&value));
+    let one = smp.call(3, move || one).unwrap();
+    let many = smp.call_many(&set("2-3"), move |_| Arc::clone(&many));
+    drop(smp.cpu_offline(3));
+    assert_eq!(cpus[3].step(), Step::Left);
+    cpus[2].step();
+    assert!(one.is_complete() && many.is_complete());
+    drop(cpus);
+    drop(smp);
+    assert_eq!(*one.wait().unwrap(), 7);
+    let values = many.wait().into_values().unwrap();
+    assert_eq!(
+        values.iter().map(|(cpu, value)| (*cpu, **value)).collect::<Vec<_>>(),
+        [(2, 7), (3, 7)]
+    );
+    drop(values);
+    assert_eq!(Arc::strong_count(&value), 1);
+}
+
+#[test]
+fn rule_12_any_context_may_call_and_only_waiting_is_reported() {
+    let (smp, mut cpus) = four_cpus();
+    let before = context::violations();
+    let section = AtomicSection::enter("a section of the test");
+    smp.call_nowait(0, || ()).unwrap();
+    let calls = [smp.call(1, || ()).unwrap(), smp.call_any(&set("1"), || ()).unwrap()];
+    let many = smp.call_many(&set("0-1"), |_| ());
+    drop(smp.call_all_if_nowait(|_| true, |_| ()));
+    drop(smp.cpu_offline(3));
+    for cpu in &mut cpus {
+        while matches!(cpu.step(), Step::Ran(_)) {}
+    }
+    assert_eq!(context::violations(), before, "calling never blocks");
+    // Also where the answer is there already: what may block is reported, not what happens to.
+    for call in calls {
+        call.wait().unwrap();
+    }
+    assert!(many.is_complete());
+    drop(section);
+    assert_eq!(context::violations(), before + 2);
+    many.wait().into_values().unwrap();
+    assert_eq!(context::violations(), before + 2);
+    let _ = context::take_violation();
+}
+
+#[test]
+fn rule_13_a_wait_inside_the_callers_own_atomic_section_still_ends() {
+    let smp = Smp::new(&machine()).unwrap();
+    let before = context::violations();
+    let section = AtomicSection::enter("the caller's own");
+    assert_eq!(smp.call(2, || 5).unwrap().wait().unwrap(), 5);
+    drop(section);
+    assert_eq!(context::violations(), before + 1, "and is reported");
+    let _ = context::take_violation();
+}
+
+#[test]
+fn rule_15_what_has_to_block_on_a_cpu_goes_to_its_workqueue() {
+    let machine = machine();
+    let smp = Smp::new(&machine).unwrap();
+    let pools = WorkerPools::new(&machine);
+    let queue = Arc::new(Workqueue::builder("blocks").bound().build(&pools).unwrap());
+    let (inner, back) = (Arc::clone(&queue), smp.clone());
+    // A handler must not wait, but may queue what does.
+    let item = smp.call(1, move || {
+        inner.spawn_on(1, move || {
+            let sum = back.call(2, || 40).unwrap().wait().unwrap() + 2;
+            (sum, context::violations())
+        })
+    });
+    let item = item.unwrap().wait().unwrap();
+    assert_eq!(item.join().unwrap(), (42, 0));
+}
+
+#[test]
+fn weakness_a_a_caller_never_waits_for_its_earlier_calls() {
+    let (smp, mut cpus) = four_cpus();
+    // The kernel's second call without waiting to a CPU spins until the first has been taken.
+    for _ in 0..100 {
+        smp.call_nowait(1, || ()).unwrap();
+    }
+    let calls: Vec<_> = (0..100).map(|n| smp.call(1, move || n).unwrap()).collect();
+    let casts: Vec<_> = (0..100).map(|n| smp.call_many(&set("1-2"), move |_| n)).collect();
+    while cpus[1].step() != Step::Idle {}
+    assert_eq!(cpus[2].step(), Step::Ran(100));
+    for (n, (call, cast)) in calls.into_iter().zip(casts).enumerate() {
+        assert_eq!(call.wait().unwrap(), n);
+        assert_eq!(cast.wait().into_values().unwrap(), [(1, n), (2, n)]);
+    }
+}
+
+#[test]
+fn weakness_b_a_later_call_of_the_same_cpu_to_the_same_target_delays_no_waiter() {
+    let (smp, mut cpus) = four_cpus();
+    let first = smp.call(1, || "first").unwrap();
+    assert_eq!(cpus[1].step(), Step::Ran(1));
+    // Before the first waiter looks, another takes what would be its slot in the kernel.
+    let second = smp.call(1, || "second").unwrap();
+    assert!(first.is_complete());
+    assert_eq!(first.wait().unwrap(), "first");
+    assert!(!second.is_complete());
+    assert_eq!(cpus[1].step(), Step::Ran(1));
+    assert_eq!(second.wait().unwrap(), "second");
+}
+
+/// What the kernel says a thread of ours is doing: `S` where it sleeps, `R` where it runs.
+#[cfg(target_os = "linux")]
+fn state(thread: &str) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn weakness_c_a_waiter_sleeps_and_burns_no_cpu() {
+    let smp = Smp::new(&machine()).unwrap();
+    let (release, gate) = mpsc::channel::<()>();
+    let call = smp.call(1, move || gate.recv()).unwrap();
+    let (tell, told) = mpsc::channel();
+    let waiter = thread::spawn(move || {
+        let me = std::fs::read_link("/proc/thread-self").unwrap();
+        tell.send(me.file_name().unwrap().to_str().unwrap().to_owned()).unwrap();
+        call.wait().unwrap().unwrap();
+    });
+    let waiter_id = told.recv().unwrap();
+    // One that spun for ever would never be seen to sleep.
+    while state(&waiter_id) != Some('S') {
+        thread::yield_now();
+    }
+    release.send(()).unwrap();
+    waiter.join().unwrap();
+}
+
+#[test]
+fn trap_a_function_that_nobody_waits_for_may_send_itself_again_from_inside() {
+    let (smp, mut cpus) = four_cpus();
+    let (tell, told) = mpsc::channel();
+    fn again(smp: Smp, left: u32, tell: mpsc::Sender<u32>) {
+        tell.send(left).unwrap();
+        if left > 0 {
+            let next = smp.clone();
+            smp.call_nowait(0, move || again(next, left - 1, tell)).unwrap();
+        }
+    }
+    again(smp.clone(), 100, tell);
+    while cpus[0].step() != Step::Idle {}
+    assert_eq!(told.iter().count(), 101);
+}
