@@ -59,7 +59,7 @@ pub fn unit(metric: &str) -> Option<&'static str> {
 }
 
 /// Every metric and its unit, in the order in which tables show them.
-pub const METRICS: [(&str, &str); 24] = [
+pub const METRICS: [(&str, &str); 28] = [
     ("items_per_second", "items/s"),
     ("call_p50", "ns"),
     ("call_p90", "ns"),
@@ -78,6 +78,10 @@ pub const METRICS: [(&str, &str); 24] = [
     ("short_p99", "ns"),
     ("short_p999", "ns"),
     ("short_max", "ns"),
+    ("held_p50", "ns"),
+    ("held_p99", "ns"),
+    ("held_max", "ns"),
+    ("calls_per_second", "calls/s"),
     ("cpu_per_item", "ns"),
     ("cpu_seconds", "s"),
     ("voluntary_switches", "count"),

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::calls::priority::{self, RunDelay};
+
 /// How fast calls follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
@@ -27,9 +29,38 @@ impl Pace {
     }
 }
 
+/// How a core is held by a caller that waits, and wanted by a task that is urgent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// By real-time priorities: as in the kernel, nearly.
+    Priority,
+    /// As a lock, which stands for the core: where no priority may be had.
+    Lock,
+}
+
+impl Way {
+    /// All of them, the better one first.
+    pub const ALL: [Way; 2] = [Way::Priority, Way::Lock];
+
+    /// The best one that this process may use.
+    pub fn best() -> Way {
+        let counted = RunDelay::of_this_thread().is_ok();
+        if counted && priority::may_be_real_time() { Way::Priority } else { Way::Lock }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Way::Priority => "priority",
+            Way::Lock => "lock",
+        }
+    }
+}
+
 /// A workload with its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Case {
+    /// How long urgent tasks wait for their core while others wait for calls.
+    HeldSpan(Way),
     /// One call and its answer.
     RoundTrip(Pace),
     /// One call to so many CPUs.
@@ -40,9 +71,10 @@ pub enum Case {
 }
 
 impl Case {
-    /// Every case on a machine with so many CPUs.
-    pub fn all(cpus: usize) -> Vec<Case> {
-        let mut all: Vec<Case> = Pace::ALL.map(Case::RoundTrip).into();
+    /// Every case on a machine with so many CPUs, where the core is held in that way.
+    pub fn all(cpus: usize, way: Way) -> Vec<Case> {
+        let mut all = vec![Case::HeldSpan(way)];
+        all.extend(Pace::ALL.map(Case::RoundTrip));
         all.extend(powers(cpus).map(|cpus| Case::Broadcast { cpus }));
         all
     }
@@ -50,6 +82,7 @@ impl Case {
     /// The workload, without parameters.
     pub fn workload(self) -> &'static str {
         match self {
+            Case::HeldSpan(_) => "held_span",
             Case::RoundTrip(_) => "roundtrip",
             Case::Broadcast { .. } => "broadcast",
         }
@@ -65,6 +98,7 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.workload())?;
         match self {
+            Case::HeldSpan(way) => write!(f, "/{}", way.name()),
             Case::RoundTrip(pace) => write!(f, "/{}", pace.name()),
             Case::Broadcast { cpus } => write!(f, "/{cpus}"),
         }
@@ -90,6 +124,7 @@ impl FromStr for Case {
         let none = || NoSuchCase(text.to_owned());
         let (workload, rest) = text.split_once('/').unwrap_or((text, ""));
         let found = match workload {
+            "held_span" => Way::ALL.into_iter().find(|way| way.name() == rest).map(Case::HeldSpan),
             "roundtrip" => {
                 Pace::ALL.into_iter().find(|pace| pace.name() == rest).map(Case::RoundTrip)
             }
@@ -109,7 +144,7 @@ mod tests {
 
     #[test]
     fn every_case_has_a_name_of_its_own_and_is_found_by_it() {
-        for case in Case::all(12) {
+        for case in Way::ALL.into_iter().flat_map(|way| Case::all(12, way)) {
             assert_eq!(case.to_string().parse(), Ok(case));
             assert!(case.to_string().starts_with(case.workload()));
         }

@@ -24,6 +24,10 @@ pub struct Job {
     pub client_cpu: u32,
     /// The called CPU.
     pub server_cpu: u32,
+    /// How long the run takes, in milliseconds, where it isn't so many calls.
+    pub length_ms: u64,
+    /// Of what is random.
+    pub seed: u64,
     /// Count allocations, and report them alone.
     pub count: bool,
 }
@@ -34,6 +38,7 @@ impl Job {
         let quick = effort == Effort::Quick;
         let pick = |full: usize, short: usize| if quick { short } else { full };
         let (items, gap_us) = match case {
+            Case::HeldSpan(_) => (1, 0),
             Case::RoundTrip(Pace::Hot) => (pick(40_000, 8_000), 0),
             Case::RoundTrip(_) => (pick(2_000, 300), 1_000),
             Case::Broadcast { .. } => (pick(1_000, 150), 1_000),
@@ -48,6 +53,8 @@ impl Job {
             gap_us,
             client_cpu: last,
             server_cpu: first,
+            length_ms: pick(6_000, 1_500) as u64,
+            seed: 1,
             count: false,
         }
     }
@@ -60,11 +67,12 @@ impl Job {
     pub fn from_words<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> Result<Job, BadJob> {
         let (mut case, mut runtime) = (None, None);
         let mut job = Job::new(Case::RoundTrip(Pace::Hot), "", &CpuSet::new(), Effort::Full);
-        job.items = 1;
+        (job.items, job.length_ms) = (1, 0);
         for word in words {
             let word = word.as_ref();
             let bad = || BadJob(format!("'{word}' is no word of a run: key=value is"));
             let (key, value) = word.split_once('=').ok_or_else(bad)?;
+            let large = || value.parse::<u64>().map_err(|_| bad());
             let small = || value.parse::<u32>().map_err(|_| bad());
             match key {
                 "case" => case = Some(value.parse::<Case>().map_err(|no| BadJob(no.to_string()))?),
@@ -73,6 +81,8 @@ impl Job {
                 "gap_us" => job.gap_us = small()?,
                 "client_cpu" => job.client_cpu = small()?,
                 "server_cpu" => job.server_cpu = small()?,
+                "length_ms" => job.length_ms = large()?,
+                "seed" => job.seed = large()?,
                 "count" => job.count = small()? != 0,
                 _ => return Err(bad()),
             }
@@ -94,6 +104,8 @@ impl process::Job for Job {
             ("gap_us", u64::from(self.gap_us)),
             ("client_cpu", u64::from(self.client_cpu)),
             ("server_cpu", u64::from(self.server_cpu)),
+            ("length_ms", self.length_ms),
+            ("seed", self.seed),
             ("count", u64::from(self.count)),
         ];
         words.extend(numbers.map(|(key, value)| format!("{key}={value}")));
@@ -101,7 +113,7 @@ impl process::Job for Job {
     }
 
     fn counting(mut self) -> Job {
-        (self.gap_us, self.count) = (0, true);
+        (self.gap_us, self.length_ms, self.count) = (0, self.length_ms.min(100), true);
         self
     }
 
@@ -125,11 +137,12 @@ impl std::error::Error for BadJob {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calls::case::Way;
     use crate::process::Job as _;
 
     #[test]
     fn what_is_written_is_read_back_for_every_case() {
-        for case in Case::all(4) {
+        for case in Case::all(4, Way::Lock) {
             for effort in [Effort::Full, Effort::Quick] {
                 let job = Job::new(case, "corewise", &CpuSet::full(4), effort);
                 assert_eq!(Job::from_words(job.to_words()), Ok(job.clone()), "{case}");

@@ -7,6 +7,7 @@
 //! 1. [`roundtrip`]: the trait that callers have, how they are measured, and [`run`]: one run.
 //! 2. [`eventfd`]: the floor of a round trip; [`variants`]: Corewise's calls.
 //! 3. [`priority`]: of threads, and how long one was ready to run and didn't.
+//! 4. [`held`]: how long urgent tasks wait for their cores while others wait for calls.
 //!
 //! # The words
 //!
@@ -20,10 +21,16 @@
 //! | `gap_us` | the client sleeps that many microseconds before each call |
 //! | `client_cpu` | where the client is pinned |
 //! | `server_cpu` | where the called thread is pinned |
-//! | `cpus` | how many CPUs a broadcast calls |
+//! | `length_ms` | how long the run takes, where it isn't so many calls |
+//! | `seed` | of what is random |
 //! | `count` | 1: count allocations, and report `allocations_per_item` alone |
 //!
 //! # The cases
+//!
+//! **`held_span/WAY`**: for `length_ms`; see [`held`]. WAY is how a core is held and wanted:
+//! `priority`, or `lock` where no real-time priority may be had. `held_*`: the longest waits of an
+//! urgent task in 100 ms on one CPU, over all intervals and CPUs. `calls_per_second`: of all
+//! callers. Runtimes: `before`, `corewise`, and `idle`, which has no callers.
 //!
 //! **`roundtrip/hot`, `roundtrip/cold`, `roundtrip/busy`**: one client, pinned to `client_cpu`, has
 //! somebody who is pinned to `server_cpu` add one to a number, and waits for the answer; `items`
@@ -36,6 +43,7 @@
 
 pub mod case;
 pub mod eventfd;
+pub mod held;
 pub mod job;
 pub mod priority;
 pub mod roundtrip;

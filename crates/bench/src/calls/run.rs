@@ -7,6 +7,7 @@ use corewise_topology::Machine;
 
 use crate::calls::case::Case;
 use crate::calls::eventfd::Eventfd;
+use crate::calls::held::{self, Waiter};
 use crate::calls::job::Job;
 use crate::calls::roundtrip::{self, called};
 use crate::calls::variants::{Many, One};
@@ -14,8 +15,8 @@ use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::{Allocations, Meter};
 
-/// Runs a job on `corewise`, or on the floor of a round trip (`eventfd`). `None`: the runtime is
-/// none of these.
+/// Runs a job on `corewise`, on the old design (`before`), or on a floor (`eventfd`, or `idle` for
+/// the held spans). `None`: the runtime is none of these.
 ///
 /// # Errors
 /// The workload couldn't be run.
@@ -26,6 +27,9 @@ pub fn run_own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Lin
     let machine = &Machine::live()?;
     let meter = &mut Meter::new(job.count, allocations);
     let line = match (job.runtime.as_str(), job.case) {
+        ("idle", Case::HeldSpan(way)) => held::run(job, machine, way, Waiter::Nobody)?,
+        ("before", Case::HeldSpan(way)) => held::run(job, machine, way, Waiter::HoldsItsCore)?,
+        ("corewise", Case::HeldSpan(way)) => held::run(job, machine, way, Waiter::GivesItBack)?,
         ("corewise", Case::RoundTrip(_)) => {
             roundtrip::run(job, machine, meter, || One::new(machine, job.server_cpu))?
         }
@@ -36,7 +40,8 @@ pub fn run_own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Lin
         ("eventfd", Case::RoundTrip(_)) => {
             roundtrip::run(job, machine, meter, || Eventfd::new(machine, job.server_cpu))?
         }
-        ("eventfd", Case::Broadcast { .. }) => cannot(job, "it wakes one"),
+        ("eventfd", _) => cannot(job, "it wakes one"),
+        ("before" | "idle", _) => cannot(job, "it is for held spans"),
         _ => return Ok(None),
     };
     Ok(Some(line))
@@ -51,6 +56,7 @@ pub fn cannot(job: &Job, why: &str) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calls::case::Way;
     use crate::calls::job::Effort;
     use crate::line::unit;
     use crate::process::Job as _;
@@ -59,15 +65,19 @@ mod tests {
     #[test]
     fn every_runtime_runs_every_case_or_says_why_not() {
         let online = Machine::live().unwrap().online();
-        for runtime in ["corewise", "eventfd"] {
-            for case in Case::all(online.len()) {
+        for runtime in ["corewise", "eventfd", "before", "idle"] {
+            for case in Case::all(online.len(), Way::best()) {
                 let job = Job::new(case, runtime, &online, Effort::Quick);
-                let job = Job { items: 20, gap_us: job.gap_us.min(1), ..job };
+                let job = Job { items: 20, gap_us: job.gap_us.min(1), length_ms: 150, ..job };
                 let line = run_own(&job, None).unwrap().unwrap();
                 assert_eq!((line.case, line.runtime), (case.to_string(), runtime.to_owned()));
                 assert!(line.metrics.keys().all(|metric| unit(metric).is_some()));
                 assert_eq!(line.unsupported.is_none(), !line.metrics.is_empty());
-                let able = runtime == "corewise" || case.workload() == "roundtrip";
+                let able = match runtime {
+                    "corewise" => true,
+                    "eventfd" => case.workload() == "roundtrip",
+                    _ => case.workload() == "held_span",
+                };
                 assert_eq!(line.unsupported.is_none(), able, "{case} on {runtime}");
             }
         }
@@ -76,7 +86,7 @@ mod tests {
     #[test]
     fn others_runtimes_are_not_ours() {
         let online = Machine::live().unwrap().online();
-        let job = |runtime| Job::new(Case::all(1)[0], runtime, &online, Effort::Quick);
+        let job = |runtime| Job::new(Case::Broadcast { cpus: 1 }, runtime, &online, Effort::Quick);
         assert_eq!(run_own(&job("tokio"), None).unwrap(), None);
         assert!(run_own(&job("corewise").counting(), None).unwrap().unwrap().unsupported.is_some());
     }

@@ -1,0 +1,239 @@
+//! How long an urgent task waits for its core while others wait for calls: the published
+//! measurement of the waiter that holds its core, and of the one that doesn't.
+//!
+//! On each CPU there are
+//! * a *caller* of the lowest priority: a little work of its own, then a call to all other CPUs,
+//!   for which it waits; again and again;
+//! * the *call target*, which has windows of 1 to 20 ms in which it takes no call: its handler of
+//!   another call sleeps, so that the core itself is free;
+//! * a *ticker*, urgent, that wants the core every millisecond for a moment. What it waited is the
+//!   time in which it was ready and somebody else had the core.
+//!
+//! The longest wait of each interval counts, on each CPU.
+
+mod core_hold;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use corewise_smp::Smp;
+use corewise_topology::{CpuSet, Machine};
+
+use crate::calls::case::Way;
+use crate::calls::job::Job;
+use crate::calls::priority;
+use crate::error::BenchError;
+use crate::line::Line;
+use crate::meter::{percentiles, sleep_exactly};
+use crate::rng::Rng;
+use crate::start::{Start, together};
+use core_hold::{Core, Ticker};
+
+/// Who calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waiter {
+    /// Nobody: what the machine itself makes an urgent task wait.
+    Nobody,
+    /// One that keeps its core from before it chooses whom to call until the last has answered, as
+    /// the kernel did.
+    HoldsItsCore,
+    /// [`corewise_smp::ManyCall::wait`].
+    GivesItBack,
+}
+
+/// How often the urgent task wants its core.
+const TICK: Duration = Duration::from_millis(1);
+/// Of the longest waits.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// The caller's own work between two calls.
+const WORK: Duration = Duration::from_micros(100);
+/// The shortest and the longest window, in microseconds.
+const WINDOW_US: (u64, u64) = (1_000, 20_000);
+/// The shortest and the longest pause between two windows.
+const PAUSE_US: (u64, u64) = (2_000, 12_000);
+/// Windows come on time whoever holds the CPU: they stand for hardware.
+const WINDOW_LEVEL: u8 = 60;
+
+/// What one of the threads has found.
+enum Found {
+    Waits(Vec<u64>),
+    Calls(u64),
+    Nothing,
+}
+
+/// Runs the workload for `job.length_ms`.
+///
+/// # Errors
+/// A thread couldn't be started, pinned, or given its priority.
+pub fn run(job: &Job, machine: &Machine, way: Way, waiter: Waiter) -> Result<Line, BenchError> {
+    let smp = Smp::new(machine)?;
+    let cpus: Vec<u32> = machine.online().iter().collect();
+    let cores: Vec<Core> = cpus.iter().map(|_| Core::new(way)).collect();
+    let length = Duration::from_millis(job.length_ms);
+    let roles = ["ticker", "window", "caller"];
+    let names: Vec<String> =
+        cpus.iter().flat_map(|cpu| roles.map(|role| format!("{role}/{cpu}"))).collect();
+    let found = together(&names, |number, start| {
+        let (position, role) = (number / roles.len(), number % roles.len());
+        let (cpu, core) = (cpus[position], &cores[position]);
+        let place = Place { machine, cpu, core, start, length };
+        match role {
+            0 => place.tick(),
+            1 => place.make_windows(&smp, way, job.seed ^ u64::from(cpu)),
+            _ => place.call(&smp, waiter),
+        }
+    })?;
+    let (mut waits, mut calls) = (Vec::new(), 0);
+    for found in found {
+        match found {
+            Found::Waits(mut more) => waits.append(&mut more),
+            Found::Calls(more) => calls += more,
+            Found::Nothing => {}
+        }
+    }
+    let mut line = Line::new(&job.case.to_string(), &job.runtime);
+    percentiles(&mut line, "held", &mut waits, &[50.0, 99.0]);
+    if let Some(&longest) = waits.last() {
+        line.set("held_max", longest as f64);
+    }
+    if waiter != Waiter::Nobody {
+        line.set("calls_per_second", calls as f64 / length.as_secs_f64());
+    }
+    Ok(line)
+}
+
+/// Where a thread of the workload lives.
+struct Place<'p> {
+    machine: &'p Machine,
+    cpu: u32,
+    core: &'p Core,
+    start: &'p Start,
+    length: Duration,
+}
+
+impl Place<'_> {
+    /// Gets ready, and waits for the others. `None` where somebody can't.
+    fn begin<T>(
+        &self,
+        ready: impl FnOnce() -> std::io::Result<T>,
+    ) -> Result<Option<(T, Instant)>, BenchError> {
+        let pinned = self.machine.pin_current_thread(&CpuSet::from_iter([self.cpu]));
+        let made =
+            pinned.map_err(BenchError::from).and_then(|_| ready().map_err(BenchError::Thread));
+        match made {
+            Ok(made) => Ok(self.start.wait().then(|| (made, Instant::now() + self.length))),
+            Err(error) => {
+                self.start.abort();
+                Err(error)
+            }
+        }
+    }
+
+    /// The ticker: the longest wait of each interval.
+    fn tick(&self) -> Result<Option<Found>, BenchError> {
+        sleep_exactly();
+        let Some((mut ticker, until)) = self.begin(|| Ticker::new(self.core))? else {
+            return Ok(None);
+        };
+        let (mut longest, mut waits) = (0, Vec::new());
+        let mut interval_ends = Instant::now() + INTERVAL;
+        while Instant::now() < until {
+            // What it is late by is the system's timer, which isn't what is asked here.
+            thread::sleep(TICK);
+            longest = longest.max(ticker.waited().map_err(BenchError::Thread)?);
+            if Instant::now() >= interval_ends {
+                waits.push(std::mem::take(&mut longest));
+                interval_ends += INTERVAL;
+            }
+        }
+        Ok(Some(Found::Waits(waits)))
+    }
+
+    /// Keeps the CPU's target from taking calls, now and then.
+    fn make_windows(&self, smp: &Smp, way: Way, seed: u64) -> Result<Option<Found>, BenchError> {
+        sleep_exactly();
+        let ready = || match way {
+            Way::Priority => priority::real_time(WINDOW_LEVEL),
+            Way::Lock => Ok(()),
+        };
+        let Some(((), until)) = self.begin(ready)? else { return Ok(None) };
+        let mut rng = Rng::new(seed);
+        let mut between = |(least, most): (u64, u64)| {
+            Duration::from_micros(least + rng.next() % (most - least + 1))
+        };
+        while Instant::now() < until {
+            thread::sleep(between(PAUSE_US));
+            let window = between(WINDOW_US);
+            let asleep = smp.call(self.cpu, move || thread::sleep(window));
+            asleep.ok().and_then(|call| call.wait().ok()).ok_or(BenchError::WrongAnswer)?;
+        }
+        Ok(Some(Found::Nothing))
+    }
+
+    /// The caller: how many calls it made.
+    fn call(&self, smp: &Smp, waiter: Waiter) -> Result<Option<Found>, BenchError> {
+        let ready = || {
+            priority::lowest();
+            Ok(())
+        };
+        let Some(((), until)) = self.begin(ready)? else { return Ok(None) };
+        if waiter == Waiter::Nobody {
+            return Ok(Some(Found::Nothing));
+        }
+        let mut others = self.machine.online();
+        if others.len() > 1 {
+            others.remove(self.cpu);
+        }
+        let (mut calls, mut number) = (0, 0u64);
+        while Instant::now() < until {
+            let work_ends = Instant::now() + WORK;
+            while Instant::now() < work_ends {
+                number = std::hint::black_box(number + 1);
+            }
+            let answers = match waiter {
+                Waiter::HoldsItsCore => {
+                    self.core.hold().map_err(BenchError::Thread)?;
+                    let call = smp.call_many(&others, move |_| number);
+                    while !call.is_complete() {
+                        std::hint::spin_loop();
+                    }
+                    let answers = call.wait();
+                    self.core.release().map_err(BenchError::Thread)?;
+                    answers
+                }
+                _ => self.core.call(|| smp.call_many(&others, move |_| number).wait()),
+            };
+            let answers = answers.into_values().map_err(|_| BenchError::WrongAnswer)?;
+            if answers.len() != others.len() || answers.iter().any(|(_, answer)| *answer != number)
+            {
+                return Err(BenchError::WrongAnswer);
+            }
+            calls += 1;
+        }
+        Ok(Some(Found::Calls(calls)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calls::case::Case;
+    use crate::calls::job::Effort;
+
+    #[test]
+    fn each_waiter_is_measured_in_each_way_that_is_allowed() {
+        let machine = Machine::synthetic("core:2 pu:1").unwrap();
+        for way in [Way::Lock, Way::Priority] {
+            if way == Way::Priority && Way::best() == Way::Lock {
+                continue;
+            }
+            for waiter in [Waiter::Nobody, Waiter::HoldsItsCore, Waiter::GivesItBack] {
+                let job = Job::new(Case::HeldSpan(way), "x", &machine.online(), Effort::Quick);
+                let job = Job { length_ms: 250, ..job };
+                let line = run(&job, &machine, way, waiter).unwrap();
+                assert!(line.metrics["held_p50"] <= line.metrics["held_max"]);
+                assert_eq!(line.metrics.contains_key("calls_per_second"), waiter != Waiter::Nobody);
+            }
+        }
+    }
+}
