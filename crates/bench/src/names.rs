@@ -67,6 +67,12 @@ impl FromStr for Place {
     }
 }
 
+/// Whether a word of the user's names a case: its whole name, or the first segments of it.
+pub fn matches(word: &str, case: &str) -> bool {
+    let word = CaseName::of(word).workload;
+    case.strip_prefix(word.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 /// A case, taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CaseName {
@@ -200,6 +206,16 @@ mod tests {
         assert_eq!(of("pingpong/cpu/hot"), ("pingpong/hot".into(), cpu));
         assert_eq!(of("cpu"), ("cpu".into(), None), "a workload of that name");
         assert_eq!(of(""), (String::new(), None));
+    }
+
+    #[test]
+    fn a_word_names_a_case_or_all_that_begin_with_it() {
+        for word in ["storm", "storm/boxed", "storm/boxed/cpu"] {
+            assert!(matches(word, "storm/boxed"), "{word}");
+        }
+        for word in ["sto", "", "storm/boxed/striped", "boxed"] {
+            assert!(!matches(word, "storm/boxed"), "{word}");
+        }
     }
 
     #[test]

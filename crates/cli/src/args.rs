@@ -7,10 +7,9 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use corewise::topology::{AffinityScope, DEFAULT_SHARD_SIZE};
-use corewise_bench::workqueue::case::Case;
-use corewise_bench::workqueue::suite;
+use corewise_bench::names;
 
-use crate::{manifest, suggest, units};
+use crate::{bench, manifest, suggest, units};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -94,14 +93,20 @@ const BENCH_EXAMPLES: &str = "\
 Benchmarks:
   workqueue   every scope and shard size that differs on this machine, and the old design of one
               locked list per cache; ends with advice on which scope to choose
+  calls       how long urgent tasks wait for their cores while others wait for calls, against the
+              old waiter that holds its core; round trips, against two threads that ping each other
+              through an eventfd; calls to many
 
 Every run is a process of its own. The runs of a round follow each other in random order, the first
 round doesn't count, and ratios are made of pairs of one round. docs/benchmarks.md says what each
-workload does. All workloads with all rounds take some 20 minutes. Leave the machine alone meanwhile.
+workload does. All workloads with all rounds take some 25 minutes. Leave the machine alone meanwhile.
+As root, calls gives its threads real-time priorities; else a core is a lock that stands for it.
 
 Examples:
   corewise bench --quick
   corewise bench workqueue --rounds 20 --workload storm --workload kernel_test
+  corewise bench calls --quick
+  corewise bench calls --workload roundtrip/hot --workload broadcast
   corewise bench workqueue --json > bench.json
   corewise bench workqueue --report bench.html
 
@@ -265,9 +270,9 @@ pub(crate) struct Dump {
 /// `corewise bench`.
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
-    /// Which benchmarks to run [default: all there are, which is: workqueue]
+    /// Which benchmarks to run: workqueue, calls [default: all there are]
     #[arg(value_parser = benchmark)]
-    pub(crate) names: Vec<String>,
+    pub(crate) names: Vec<Benchmark>,
     /// Print the records as one JSON array
     #[arg(long)]
     pub(crate) json: bool,
@@ -277,13 +282,13 @@ pub(crate) struct Bench {
     /// Rounds that count [default: 10; with --quick 6, or what 50 seconds allow]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) rounds: Option<u16>,
-    /// Only this workload, such as kernel_test, storm or storm/boxed; may be given again
+    /// Only this workload, such as storm, storm/boxed or held_span; may be given again
     #[arg(long, value_name = "WORKLOAD", value_parser = workload)]
     pub(crate) workload: Vec<String>,
     /// Draw the run into FILE as one HTML page, with the advice and every figure
     #[arg(long, value_name = "FILE.html")]
     pub(crate) report: Option<PathBuf>,
-    /// Show beside it what 'bench-peers workqueue --out FILE' measured
+    /// Show beside it what 'bench-peers NAME --out FILE' measured
     #[arg(long, value_name = "FILE.json", requires = "report")]
     pub(crate) peers: Option<PathBuf>,
     /// Do one run, and print its line: how this program starts itself
@@ -291,27 +296,51 @@ pub(crate) struct Bench {
     pub(crate) run: Vec<String>,
 }
 
-/// The benchmarks that there are.
-const BENCHMARKS: [&str; 1] = ["workqueue"];
+/// A benchmark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Benchmark {
+    /// `corewise bench workqueue`.
+    Workqueue,
+    /// `corewise bench calls`.
+    Calls,
+}
 
-fn benchmark(text: &str) -> Result<String, String> {
-    if BENCHMARKS.contains(&text) {
-        return Ok(text.to_owned());
+impl Benchmark {
+    const ALL: [Benchmark; 2] = [Benchmark::Workqueue, Benchmark::Calls];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Benchmark::Workqueue => "workqueue",
+            Benchmark::Calls => "calls",
+        }
     }
-    let all = BENCHMARKS.join(", ");
-    Err(match suggest::closest(text, BENCHMARKS) {
+}
+
+fn benchmark(text: &str) -> Result<Benchmark, String> {
+    let found = Benchmark::ALL.into_iter().find(|which| which.name() == text);
+    if let Some(found) = found {
+        return Ok(found);
+    }
+    let names = Benchmark::ALL.map(Benchmark::name);
+    let all = names.join(", ");
+    Err(match suggest::closest(text, names) {
         Some(meant) => format!("did you mean '{meant}'?"),
-        None => format!("this version has no such benchmark; there is: {all}"),
+        None => format!("this version has no such benchmark; there are: {all}"),
     })
 }
 
 fn workload(text: &str) -> Result<String, String> {
-    let all = Case::all();
-    if all.iter().any(|case| suite::matches(text, *case)) {
+    let all = [bench::workqueue::cases(), bench::calls::cases()].concat();
+    if all.iter().any(|case| names::matches(text, case)) {
         return Ok(text.to_owned());
     }
-    let mut workloads: Vec<&str> = all.iter().map(|case| case.workload()).collect();
-    workloads.dedup();
+    let mut workloads: Vec<&str> = Vec::new();
+    for case in &all {
+        let workload = case.split('/').next().unwrap_or(case);
+        if !workloads.contains(&workload) {
+            workloads.push(workload);
+        }
+    }
     Err(match suggest::closest(text, workloads.iter().copied()) {
         Some(meant) => format!("did you mean '{meant}'?"),
         None => format!("there are: {}", workloads.join(", ")),
@@ -422,7 +451,8 @@ mod tests {
     fn benchmarks_and_workloads_are_known_or_guessed_at() {
         assert!(benchmark("workqueue").is_ok());
         assert_eq!(benchmark("workqeue"), Err("did you mean 'workqueue'?".to_string()));
-        assert!(benchmark("nbd").unwrap_err().contains("there is: workqueue"));
+        assert!(benchmark("nbd").unwrap_err().contains("there are: workqueue, calls"));
+        assert!(workload("held_span").is_ok() && workload("broadcast/4").is_ok());
         assert!(workload("storm").is_ok() && workload("storm/boxed").is_ok());
         assert_eq!(workload("strom"), Err("did you mean 'storm'?".to_string()));
         assert!(workload("tokio").unwrap_err().contains("kernel_test, storm, inside"));

@@ -42,6 +42,55 @@ fn the_records_of_the_kernel_test_end_with_the_headlines() {
 }
 
 #[test]
+fn the_records_of_calls_end_with_the_headlines() {
+    let folder = Folder::new();
+    let args = ["bench", "calls", "--quick", "--json", "--rounds", "1"];
+    let workloads = ["--workload", "held_span", "--workload", "roundtrip"];
+    let ran = folder.corewise(args.iter().chain(&workloads)).ok();
+    let records: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
+    assert!(records.iter().all(|record| record["bench"] == "calls"), "{ran}");
+    let headlines: Vec<&Value> =
+        records.iter().filter(|record| record["case"] == "headline").collect();
+    let expected = ["held_span_p99_vs_before", "roundtrip_p50_vs_eventfd"];
+    assert_eq!(records[records.len() - 2..].iter().collect::<Vec<_>>(), headlines);
+    for (record, metric) in headlines.iter().zip(expected) {
+        assert_eq!((&record["metric"], &record["unit"]), (&metric.into(), &"ratio".into()));
+    }
+    let has = |case: &str, variant: &str, metric: &str| {
+        records.iter().any(|record| {
+            let name = record["case"].as_str().unwrap();
+            name.starts_with(case) && record["variant"] == variant && record["metric"] == metric
+        })
+    };
+    for variant in ["corewise", "before", "idle"] {
+        assert!(has("held_span/", variant, "held_p99"), "{variant}\n{ran}");
+    }
+    for case in ["roundtrip/hot", "roundtrip/cold", "roundtrip/busy"] {
+        assert!(has(case, "corewise", "latency_p99") && has(case, "eventfd", "latency_p50"));
+        assert!(has(case, "corewise", "allocations_per_item"), "{case}\n{ran}");
+    }
+    assert_eq!(ran.stderr, "", "{ran}");
+}
+
+#[test]
+fn both_benchmarks_are_run_where_both_have_what_is_asked_for() {
+    let folder = Folder::new();
+    let args = ["bench", "--quick", "--rounds", "1", "--report", "run.html"];
+    let workloads = ["--workload", "pingpong/same/hot", "--workload", "broadcast/1"];
+    folder.corewise(args.iter().chain(&workloads)).ok().says(&[
+        "Workqueues on",
+        "pingpong/same/hot",
+        "Advice",
+        "Cross-CPU calls on",
+        "broadcast/1",
+    ]);
+    let page = std::fs::read_to_string(folder.join("run.html")).unwrap();
+    for part in ["workqueue and calls", "One call to several CPUs", "<dt>Commit</dt>"] {
+        assert!(page.contains(part), "no {part} in the page");
+    }
+}
+
+#[test]
 fn the_text_has_a_table_for_each_case_and_ends_with_advice() {
     let folder = Folder::new();
     let args = ["bench", "--quick", "--rounds", "2", "--workload", "pingpong/same/hot"];
@@ -96,10 +145,17 @@ fn a_report_that_cant_be_made_is_said_before_anything_is_measured() {
 #[test]
 fn one_run_prints_one_line() {
     let folder = Folder::new();
-    let words = ["case=storm/reused", "runtime=corewise/cpu", "items=1000", "ring=8", "count=1"];
+    let words = [
+        "workqueue",
+        "case=storm/reused",
+        "runtime=corewise/cpu",
+        "items=1000",
+        "ring=8",
+        "count=1",
+    ];
     let ran = folder.corewise(["bench", "--run"].iter().chain(&words)).ok();
     let line: Value = serde_json::from_str(&ran.stdout).unwrap();
-    assert_eq!((&line["case"], &line["runtime"]), (&words[0][5..].into(), &words[1][8..].into()));
+    assert_eq!((&line["case"], &line["runtime"]), (&words[1][5..].into(), &words[2][8..].into()));
     let metrics = line["metrics"].as_object().unwrap();
     assert_eq!(metrics.keys().collect::<Vec<_>>(), ["allocations_per_item"]);
 }
@@ -110,14 +166,19 @@ fn what_is_not_there_is_said_with_what_there_is() {
     let usage = |args: &[&str], said: &[&str]| {
         folder.corewise([&["bench"], args].concat()).code(2).complains(said);
     };
-    usage(&["calls"], &["'calls'", "there is: workqueue"]);
+    usage(&["disks"], &["'disks'", "there are: workqueue, calls"]);
     usage(&["workqeue"], &["did you mean 'workqueue'?"]);
     usage(&["--workload", "strom"], &["did you mean 'storm'?"]);
     usage(&["--workload", "disks"], &["kernel_test, storm"]);
+    usage(&["--workload", "held"], &["held_span"]);
     usage(&["--rounds", "0"], &["--rounds"]);
     let failed = |words: &[&str], said: &[&str]| {
         folder.corewise([&["bench", "--run"], words].concat()).code(1).complains(said);
     };
-    failed(&["case=idle"], &["error: a run needs a runtime"]);
-    failed(&["case=idle", "runtime=tokio"], &["error: no runtime 'tokio' here"]);
+    let none = ["bench", "calls", "--workload", "storm"];
+    folder.corewise(none).code(1).complains(&["no such workload: storm", "leave its name out"]);
+    failed(&["disks"], &["error: no benchmark 'disks' here"]);
+    failed(&["workqueue", "case=idle"], &["error: a run needs a runtime"]);
+    failed(&["calls", "case=roundtrip/hot"], &["error: a run needs a runtime"]);
+    failed(&["workqueue", "case=idle", "runtime=tokio"], &["error: no runtime 'tokio' here"]);
 }

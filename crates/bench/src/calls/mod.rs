@@ -29,7 +29,7 @@
 //!
 //! **`held_span/WAY`**: for `length_ms`; see [`held`]. WAY is how a core is held and wanted:
 //! `priority`, or `lock` where no real-time priority may be had. `held_*`: the longest waits of an
-//! urgent task in 100 ms on one CPU, over all intervals and CPUs. `calls_per_second`: of all
+//! urgent task in 25 ms on one CPU, over all intervals and CPUs. `calls_per_second`: of all
 //! callers. Runtimes: `before`, `corewise`, and `idle`, which has no callers.
 //!
 //! **`roundtrip/hot`, `roundtrip/cold`, `roundtrip/busy`**: one client, pinned to `client_cpu`, has
@@ -48,4 +48,5 @@ pub mod job;
 pub mod priority;
 pub mod roundtrip;
 pub mod run;
+pub mod suite;
 pub mod variants;

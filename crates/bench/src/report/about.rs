@@ -32,6 +32,20 @@ pub(super) fn workload(name: &str) -> Option<&'static str> {
              say so in the runtime's own way."
         }
         "oversubscribed" => "The storm again, with four producers for each CPU.",
+        "held_span" => {
+            "Callers of the lowest priority call other CPUs and wait, while the called ones have \
+             windows in which they take no call; an urgent task on each CPU wants its core every \
+             millisecond. Shown is the longest time in 25 ms in which it was ready and couldn't have \
+             it. Before: who waits keeps its core, as in the old kernel. Idle: nobody calls; what is \
+             left is the machine's own."
+        }
+        "roundtrip" => {
+            "One call to another CPU and its answer, from a pinned client. Hot: back to back. Cold: \
+             after a millisecond in which everybody goes to sleep. Busy: cold, with ordinary work on \
+             the called CPU. Eventfd: two bare threads that ping each other; nothing that sleeps is \
+             faster."
+        }
+        "broadcast" => "One call to several CPUs, and the answers of all.",
         "idle" => "What is burnt while there is nothing to do.",
         _ => return None,
     })
@@ -42,6 +56,8 @@ pub(super) fn metric(stem: &str) -> String {
     let words = match stem {
         "items_per_second" => "Throughput",
         "call" => "Time of the queueing call",
+        "held" => "Longest waits of urgent tasks",
+        "calls_per_second" => "Calls per second",
         "latency" => "Latency",
         "makespan" => "Time for all",
         "short" => "Latency of the short items",

@@ -104,6 +104,11 @@ impl Figure<'_> {
         Better::of_unit(self.unit)
     }
 
+    /// Whether its rows are told apart by their scopes.
+    pub(super) fn has_scopes(&self) -> bool {
+        self.rows.iter().any(|row| row.place.is_some())
+    }
+
     /// Peers stand with the best first; scopes keep their order, from the finest to the coarsest.
     fn sort(&mut self) {
         if self.source == Source::Peers {
@@ -222,7 +227,7 @@ pub(super) fn label(source: Source, record: &Record, place: Option<Place>) -> St
 
 fn kind(record: &Record) -> Kind {
     match record.variant.as_str() {
-        "before" | "futex" => Kind::Yardstick,
+        "before" | "futex" | "eventfd" | "idle" => Kind::Yardstick,
         variant if variant.starts_with("corewise") => Kind::Corewise,
         _ => Kind::Peer,
     }

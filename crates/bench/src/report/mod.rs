@@ -205,10 +205,11 @@ fn case(block: &Block<'_>, id: &str) -> Markup {
 
 fn drawn_figure(block: &Block<'_>, figure: &Figure<'_>, id: &str) -> Markup {
     let (class, whose) = match figure.source {
-        Source::Own => ("own", "by scope"),
-        Source::Peers => ("peers", "beside other runtimes"),
+        Source::Own if figure.has_scopes() => ("own", " by scope"),
+        Source::Own => ("own", ""),
+        Source::Peers => ("peers", " beside other runtimes"),
     };
-    let heading = format!("{} {whose}", about::metric(&figure.stem));
+    let heading = format!("{}{whose}", about::metric(&figure.stem));
     let log = if chart::is_log(figure) { ", logarithmic axis" } else { "" };
     let reading = format!("{}, {}{log}", number::counted(figure.unit), figure.better().words());
     html! {

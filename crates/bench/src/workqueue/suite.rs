@@ -4,7 +4,7 @@
 use corewise_topology::{AffinityScope, Machine};
 
 use crate::advice::{Layout, Series};
-use crate::names::{CaseName, Place};
+use crate::names::Place;
 use crate::record::Record;
 use crate::rounds::{Cell, ratio, values};
 use crate::stats::PairedRatio;
@@ -131,13 +131,6 @@ pub fn records(series: &[Series], headlines: &[(&'static str, PairedRatio)]) -> 
     records
 }
 
-/// Whether a word of the user's names a case: its whole name, or the first segments of it.
-pub fn matches(word: &str, case: Case) -> bool {
-    let name = case.to_string();
-    let word = CaseName::of(word).workload;
-    name.strip_prefix(word.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,14 +207,5 @@ mod tests {
         assert_eq!((last.case.as_str(), last.unit.as_str()), ("headline", "ratio"));
         assert_eq!((last.metric.as_str(), last.runs), ("cache_shard_vs_before_p50", 2));
         assert!(headlines(&all[..3], 1).is_empty(), "what wasn't measured has no headline");
-    }
-
-    #[test]
-    fn a_word_names_a_case_or_all_that_begin_with_it() {
-        let matched = |word| Case::all().into_iter().filter(|case| matches(word, *case)).count();
-        assert_eq!(matched("storm"), 4);
-        assert_eq!(matched("storm/boxed"), 2);
-        assert_eq!(matched("storm/boxed/striped"), 1);
-        assert_eq!((matched("sto"), matched("")), (0, 0));
     }
 }

@@ -2,27 +2,26 @@
 //!
 //! Every run is a process of its own: this program, started again with `--run` and the run's words.
 
+pub(crate) mod calls;
 mod facts;
 mod page;
 mod progress;
 mod table;
+pub(crate) mod workqueue;
 
 use std::io::Write;
 use std::time::Duration;
 
 use corewise::topology::Machine;
-use corewise_bench::advice::{Advice, Layout, Series, advise};
+use corewise_bench::advice::{Advice, Series};
 use corewise_bench::counting::Counting;
 use corewise_bench::paired::Plan;
-use corewise_bench::process::Program;
+use corewise_bench::process::{Job, Program};
 use corewise_bench::record::{Record, to_json};
 use corewise_bench::rounds::{self, Cell};
 use corewise_bench::stats::PairedRatio;
-use corewise_bench::workqueue::job::{Effort, Job};
-use corewise_bench::workqueue::run::run_own;
-use corewise_bench::workqueue::suite::{self, SHARD_SIZES};
 
-use crate::args;
+use crate::args::{self, Benchmark};
 use crate::exit::Failure;
 use crate::screen::{self, TITLE, styled};
 use page::Report;
@@ -40,94 +39,125 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Of the orders within rounds, and of the intervals.
 const SEED: u64 = 1;
 
-/// What a call has measured.
+/// What a benchmark has measured.
 struct Measured {
-    machine: Machine,
+    which: Benchmark,
     series: Vec<Series>,
     headlines: Vec<(&'static str, PairedRatio)>,
     records: Vec<Record>,
-    advice: Advice,
+    advice: Option<Advice>,
+}
+
+/// What a benchmark's tables say around them.
+struct Text {
+    title: &'static str,
+    /// Above the headlines.
+    headlines: &'static str,
+    /// Below the tables.
+    note: &'static str,
 }
 
 /// Measures, and prints the tables and the advice.
 pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
-    if !args.run.is_empty() {
-        return one(&args.run);
+    if let Some((which, words)) = args.run.split_first() {
+        let line = match which.as_str() {
+            "workqueue" => workqueue::one(words)?,
+            "calls" => calls::one(words)?,
+            other => return Err(Failure::new(format!("no benchmark '{other}' here"))),
+        };
+        return Ok(writeln!(std::io::stdout(), "{line}")?);
     }
     let report = args.report.as_deref().map(|path| Report::new(path, args.peers.as_deref()));
     let report = report.transpose()?;
-    let measured = measure(args)?;
+    let machine = Machine::live()
+        .map_err(|error| Failure::new(format!("cannot read this machine: {error}")))?;
+    let measured = measure(&machine, args)?;
     // First: whoever closes the pipe that reads the tables has their report.
     if let Some(report) = &report {
-        report.write("workqueue", &measured)?;
+        report.write(&machine, &measured)?;
     }
     let mut out = anstream::stdout().lock();
     if args.json {
-        out.write_all(to_json(&measured.records).as_bytes())?;
+        let records: Vec<Record> = measured.into_iter().flat_map(|one| one.records).collect();
+        out.write_all(to_json(&records).as_bytes())?;
     } else {
-        write!(out, "{}", text(&measured, screen::width()))?;
+        for (number, one) in measured.iter().enumerate() {
+            let above = if number == 0 { "" } else { "\n" };
+            write!(out, "{above}{}", text(one, &machine, screen::width()))?;
+        }
     }
     Ok(out.flush()?)
 }
 
-/// One run in this process: prints its line.
-fn one(words: &[String]) -> Result<(), Failure> {
-    let job = Job::from_words(words).map_err(|error| Failure::new(error.to_string()))?;
-    if job.count {
-        ALLOCATOR.start();
+/// Runs the benchmarks that were asked for, those that have the workloads that were asked for.
+fn measure(machine: &Machine, args: &args::Bench) -> Result<Vec<Measured>, Failure> {
+    let asked = |which| args.names.is_empty() || args.names.contains(&which);
+    let workqueue = asked(Benchmark::Workqueue).then(|| workqueue::cells(machine, args));
+    let workqueue = workqueue.filter(|groups| !groups.is_empty());
+    let calls = asked(Benchmark::Calls).then(|| calls::cells(machine, args));
+    let calls = calls.filter(|groups| !groups.is_empty());
+    let count = usize::from(workqueue.is_some()) + usize::from(calls.is_some());
+    if count == 0 {
+        let asked = args.workload.join(", ");
+        return Err(Failure::new(format!("the benchmark has no such workload: {asked}"))
+            .help("leave its name out: a workload is found by its own"));
     }
-    let line = run_own(&job, Some(|| ALLOCATOR.count())).map_err(failure)?;
-    let line = line.ok_or_else(|| Failure::new(format!("no runtime '{}' here", job.runtime)))?;
-    Ok(writeln!(std::io::stdout(), "{}", line.to_json())?)
+    // They share the time.
+    let parts = u32::try_from(count).unwrap_or(u32::MAX);
+    let budget = args.quick.then_some(QUICK_BUDGET / parts);
+    let mut measured = Vec::new();
+    if let Some(groups) = workqueue {
+        let series = run_cells(Benchmark::Workqueue, &groups, args.rounds, budget)?;
+        measured.push(workqueue::measured(machine, series));
+    }
+    if let Some(groups) = calls {
+        let series = run_cells(Benchmark::Calls, &groups, args.rounds, budget)?;
+        measured.push(calls::measured(series));
+    }
+    Ok(measured)
 }
 
-fn measure(args: &args::Bench) -> Result<Measured, Failure> {
-    let machine = Machine::live()
-        .map_err(|error| Failure::new(format!("cannot read this machine: {error}")))?;
+/// All rounds of the cells; with a budget it is a quick call.
+fn run_cells(
+    which: Benchmark,
+    groups: &[Vec<Cell<impl Job>>],
+    rounds: Option<u16>,
+    budget: Option<Duration>,
+) -> Result<Vec<Series>, Failure> {
     let this = std::env::current_exe()
         .map_err(|error| Failure::new(format!("cannot find this program to start it: {error}")))?;
-    let program = Program::new(this).argument("bench").argument("--run");
-    let groups = cells(&machine, args);
-    let rounds = usize::from(args.rounds.unwrap_or(if args.quick { 6 } else { 10 }));
-    let budget = args.quick.then_some(QUICK_BUDGET);
+    let program = Program::new(this).argument("bench").argument("--run").argument(which.name());
+    let rounds = usize::from(rounds.unwrap_or(if budget.is_some() { 6 } else { 10 }));
     let progress = Progress::new(rounds);
     let series = rounds::run(
         Plan { rounds, seed: SEED },
         budget,
-        &groups,
+        groups,
         |job| program.run(job, LIMIT),
         |step| progress.tell(step),
     );
     progress.end();
-    let series = series.map_err(|error| Failure::new(error.to_string()))?;
-    let headlines = suite::headlines(&series, SEED);
-    let records = suite::records(&series, &headlines);
-    let layout = Layout::of(machine.topology(), &SHARD_SIZES);
-    let advice = advise(&layout, &series, SEED);
-    Ok(Measured { machine, series, headlines, records, advice })
-}
-
-/// What to run. A workload that is asked for is run in a quick call too.
-fn cells(machine: &Machine, args: &args::Bench) -> Vec<Vec<Cell<Job>>> {
-    let effort = if args.quick { Effort::Quick } else { Effort::Full };
-    suite::cells(machine, effort, |case| match args.workload.as_slice() {
-        [] => !args.quick || suite::is_quick(case),
-        wanted => wanted.iter().any(|word| suite::matches(word, case)),
-    })
+    series.map_err(|error| Failure::new(error.to_string()))
 }
 
 /// The tables, the headlines and the advice.
-fn text(measured: &Measured, width: usize) -> String {
-    let cpus = measured.machine.online().len();
+fn text(measured: &Measured, machine: &Machine, width: usize) -> String {
+    let cpus = machine.online().len();
     let rounds = measured.series.iter().map(|one| one.values.len()).max().unwrap_or(0);
     let cpus = format!("{cpus} CPU{}", if cpus == 1 { "" } else { "s" });
     let counted = format!("{rounds} round{}", if rounds == 1 { "" } else { "s" });
-    let mut text = format!("{}\n", styled(TITLE, format!("Workqueues on {cpus}, {counted}")));
-    text.push_str(&table::tables(&measured.series, width));
-    text.push_str(&table::headlines(&measured.headlines, width));
-    text.push_str(&format!("\n{}\n", styled(TITLE, "Advice")));
-    for sentence in measured.advice.sentences() {
-        text.push_str(&table::wrapped(sentence, width));
+    let (words, said): (fn(&str) -> &str, Text) = match measured.which {
+        Benchmark::Workqueue => (workqueue::words, workqueue::TEXT),
+        Benchmark::Calls => (calls::words, calls::TEXT),
+    };
+    let mut text = format!("{}\n", styled(TITLE, format!("{} on {cpus}, {counted}", said.title)));
+    text.push_str(&table::tables(&measured.series, said.note, width));
+    text.push_str(&table::headlines(said.headlines, &measured.headlines, words, width));
+    if let Some(advice) = &measured.advice {
+        text.push_str(&format!("\n{}\n", styled(TITLE, "Advice")));
+        for sentence in advice.sentences() {
+            text.push_str(&table::wrapped(sentence, width));
+        }
     }
     text
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use corewise::topology::Machine;
 use corewise_bench::record::Record;
 use corewise_bench::report::{self, Page};
 
@@ -26,13 +27,16 @@ impl<'a> Report<'a> {
     }
 
     /// Writes the page of a run.
-    pub(super) fn write(&self, name: &str, measured: &Measured) -> Result<(), Failure> {
-        let facts = facts::gather(measured.machine.topology());
+    pub(super) fn write(&self, machine: &Machine, measured: &[Measured]) -> Result<(), Failure> {
+        let facts = facts::gather(machine.topology());
+        let names: Vec<&str> = measured.iter().map(|one| one.which.name()).collect();
+        let records: Vec<Record> =
+            measured.iter().flat_map(|one| one.records.iter().cloned()).collect();
         let page = report::render(&Page {
-            name,
+            name: &names.join(" and "),
             facts: &facts,
-            advice: Some(&measured.advice),
-            records: &measured.records,
+            advice: measured.iter().find_map(|one| one.advice.as_ref()),
+            records: &records,
             peers: &self.peers,
         });
         whole_file::write(self.path, &page).map_err(|why| cannot_write(self.path, &why))

@@ -9,8 +9,12 @@ use crate::screen::{FAINT, TITLE, styled};
 
 /// The metrics and their column heads, the most telling first: what doesn't fit is left out from the
 /// end.
-const COLUMNS: [(&str, &str); 22] = [
+const COLUMNS: [(&str, &str); 26] = [
     ("items_per_second", "items"),
+    ("held_p50", "held p50"),
+    ("held_p99", "held p99"),
+    ("held_max", "longest"),
+    ("calls_per_second", "calls"),
     ("short_p50", "short p50"),
     ("short_p99", "short p99"),
     ("call_p50", "call p50"),
@@ -35,7 +39,7 @@ const COLUMNS: [(&str, &str); 22] = [
 ];
 
 /// All tables, each below a line of its own.
-pub(super) fn tables(series: &[Series], width: usize) -> String {
+pub(super) fn tables(series: &[Series], note: &str, width: usize) -> String {
     let mut text = String::new();
     for workload in in_order(series.iter().map(|one| CaseName::of(&one.case).workload)) {
         let of: Vec<&Series> =
@@ -43,8 +47,6 @@ pub(super) fn tables(series: &[Series], width: usize) -> String {
         text.push_str(&format!("\n{}\n", styled(TITLE, &workload)));
         text.push_str(&table(&workload, &of, width));
     }
-    let note = "Medians, and behind them half the span from the smallest run to the largest, in %. \
-                CPU and switches: of all threads; switches per million items.";
     text.push('\n');
     for line in wrapped(note, width).lines() {
         text.push_str(&format!("{}\n", styled(FAINT, line)));
@@ -52,26 +54,27 @@ pub(super) fn tables(series: &[Series], width: usize) -> String {
     text
 }
 
-/// The two headlines, in words.
-pub(super) fn headlines(headlines: &[(&'static str, PairedRatio)], width: usize) -> String {
+/// The headlines, in `words`, below a title.
+pub(super) fn headlines(
+    title: &str,
+    headlines: &[(&'static str, PairedRatio)],
+    words: fn(&str) -> &str,
+    width: usize,
+) -> String {
     let mut text = String::new();
     for (name, ratio) in headlines {
-        let what = match *name {
-            "cache_shard_vs_before_items" => "items per second, cache_shard over before",
-            "cache_shard_vs_before_p50" => "median queueing call, before over cache_shard",
-            other => other,
-        };
+        let what = words(name);
         let noise = match ratio.summary.runs < LEAST_ROUNDS {
             true => "too few rounds to tell from noise",
             false if ratio.is_beyond_noise() => "beyond the noise",
             false => "within the noise",
         };
-        let (median, low, high) = (ratio.summary.median, ratio.low, ratio.high);
-        let sentence = format!("{what}: {median:.2} ({low:.2} to {high:.2}), {noise}");
+        let [median, low, high] =
+            [ratio.summary.median, ratio.low, ratio.high].map(|value| show(value, "ratio"));
+        let sentence = format!("{what}: {median} ({low} to {high}), {noise}");
         text.push_str(&wrapped(&sentence, width));
     }
     if !text.is_empty() {
-        let title = "Kernel's test, pair by pair (95 % interval; more is better)";
         text = format!("\n{}\n{text}", styled(TITLE, title));
     }
     text
@@ -137,7 +140,7 @@ fn table(workload: &str, series: &[&Series], width: usize) -> String {
 /// latency does.
 fn columns(workload: &str, series: &[&Series]) -> Vec<(&'static str, &'static str)> {
     let here = |metric: &str| series.iter().any(|one| one.metric == metric);
-    let pings = workload.starts_with("pingpong");
+    let pings = ["pingpong", "roundtrip", "broadcast"].iter().any(|one| workload.starts_with(one));
     let idle = workload == "idle";
     let wanted = |metric: &str| match metric {
         "items_per_second" => !pings,
@@ -231,7 +234,8 @@ mod tests {
     #[test]
     fn a_table_has_medians_and_spreads_and_fits_the_width() {
         for width in [60, 80, 100, 120, 160] {
-            let text = anstream::adapter::strip_str(&tables(&storm(), width)).to_string();
+            let text =
+                anstream::adapter::strip_str(&tables(&storm(), "A note.", width)).to_string();
             assert!(text.lines().all(|line| line.chars().count() <= width), "{width}:\n{text}");
             assert!(text.contains("3.00 M/s ±33"), "{text}");
             assert!(
@@ -249,16 +253,19 @@ mod tests {
             series(case, "corewise", "latency_p50", "ns", &[4_000.0]),
             series("pingpong/free/hot", "futex", "latency_p50", "ns", &[3_000.0]),
         ];
-        let text = tables(&all, 80);
+        let text = tables(&all, "", 80);
         assert!(text.contains("4.00 µs") && text.contains("futex") && !text.contains("items\n"));
     }
 
     #[test]
     fn headlines_say_what_is_over_what() {
         let ratio = PairedRatio::of(&[4.0; 6], &[2.0; 6], 1).unwrap();
-        let text = headlines(&[("cache_shard_vs_before_items", ratio)], 100);
-        assert!(text.contains("cache_shard over before: 2.00 (2.00 to 2.00), beyond"), "{text}");
-        assert_eq!(headlines(&[], 100), "");
+        fn words(name: &str) -> &str {
+            if name == "a_vs_b" { "a over b" } else { name }
+        }
+        let text = headlines("Title", &[("a_vs_b", ratio)], words, 100);
+        assert!(text.contains("a over b: 2.00 (2.00 to 2.00), beyond"), "{text}");
+        assert_eq!(headlines("Title", &[], words, 100), "");
     }
 
     #[test]

@@ -43,8 +43,9 @@ pub enum Waiter {
 
 /// How often the urgent task wants its core.
 const TICK: Duration = Duration::from_millis(1);
-/// Of the longest waits.
-const INTERVAL: Duration = Duration::from_millis(100);
+/// Of the longest waits: room for the longest window. In a longer one the machine's own hiccups, of
+/// which there are some per second on a kernel that isn't preemptible, would be in every sample.
+const INTERVAL: Duration = Duration::from_millis(25);
 /// The caller's own work between two calls.
 const WORK: Duration = Duration::from_micros(100);
 /// The shortest and the longest window, in microseconds.

@@ -1,0 +1,109 @@
+//! What `corewise bench calls` runs, and the headlines.
+
+use corewise_topology::Machine;
+
+use crate::advice::Series;
+use crate::calls::case::{Case, Pace, Way};
+use crate::calls::job::{Effort, Job};
+use crate::record::Record;
+use crate::rounds::{Cell, ratio, values};
+use crate::stats::PairedRatio;
+
+/// The cells of the cases that `wanted` takes, grouped by case.
+pub fn cells(
+    machine: &Machine,
+    effort: Effort,
+    way: Way,
+    wanted: impl Fn(Case) -> bool,
+) -> Vec<Vec<Cell<Job>>> {
+    let online = machine.online();
+    let group = |case: Case| {
+        let cell = |variant: &&str| Cell {
+            job: Job::new(case, variant, &online, effort),
+            case: case.to_string(),
+            variant: (*variant).to_owned(),
+            count: *variant == "corewise" && !matches!(case, Case::HeldSpan(_)),
+        };
+        variants(case).iter().map(cell).collect()
+    };
+    Case::all(online.len(), way).into_iter().filter(|case| wanted(*case)).map(group).collect()
+}
+
+fn variants(case: Case) -> &'static [&'static str] {
+    match case {
+        Case::HeldSpan(_) => &["corewise", "before", "idle"],
+        Case::RoundTrip(_) => &["corewise", "eventfd"],
+        Case::Broadcast { .. } => &["corewise"],
+    }
+}
+
+/// The headlines, those that were measured. In both less is better.
+///
+/// * `held_span_p99_vs_before`: the longest waits of urgent tasks, Corewise over the old design.
+/// * `roundtrip_p50_vs_eventfd`: a call and its answer over a ping, where that is worse: back to
+///   back, or after a pause.
+pub fn headlines(series: &[Series], seed: u64) -> Vec<(&'static str, PairedRatio)> {
+    let over = |case: Case, metric: &str, under: &str| {
+        let of = |variant| values(series, &case.to_string(), variant, metric);
+        ratio(of("corewise"), of(under), seed)
+    };
+    let held = Way::ALL.iter().find_map(|way| over(Case::HeldSpan(*way), "held_p99", "before"));
+    let round = [Pace::Hot, Pace::Cold]
+        .into_iter()
+        .filter_map(|pace| over(Case::RoundTrip(pace), "latency_p50", "eventfd"))
+        .max_by(|a, b| a.summary.median.total_cmp(&b.summary.median));
+    let both = [("held_span_p99_vs_before", held), ("roundtrip_p50_vs_eventfd", round)];
+    both.into_iter().filter_map(|(name, ratio)| Some((name, ratio?))).collect()
+}
+
+/// The records of all series, headlines last.
+pub fn records(series: &[Series], headlines: &[(&'static str, PairedRatio)]) -> Vec<Record> {
+    let mut records: Vec<Record> = series.iter().filter_map(|one| one.record("calls")).collect();
+    records.extend(headlines.iter().map(|(name, of)| Record::headline("calls", name, of)));
+    records
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_has_cells_whose_names_are_told_apart() {
+        let machine = Machine::synthetic("l3:2 core:4 pu:1").unwrap();
+        let groups = cells(&machine, Effort::Full, Way::Priority, |_| true);
+        assert_eq!(groups.len(), Case::all(8, Way::Priority).len());
+        assert_eq!(groups[0][0].case, "held_span/priority", "what counts most is never left out");
+        let names = groups.iter().flatten().map(|cell| format!("{} {}", cell.case, cell.variant));
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        let all = names.len();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+
+    #[test]
+    fn headlines_are_ratios_of_pairs_in_which_lower_is_better() {
+        let series = |case: &str, variant: &str, metric: &str, values: [f64; 2]| Series {
+            case: case.to_owned(),
+            variant: variant.to_owned(),
+            metric: metric.to_owned(),
+            unit: "ns".to_owned(),
+            values: values.into(),
+        };
+        let all = [
+            series("roundtrip/hot", "corewise", "latency_p50", [300.0, 400.0]),
+            series("roundtrip/hot", "eventfd", "latency_p50", [3_000.0, 4_000.0]),
+            series("roundtrip/cold", "corewise", "latency_p50", [30.0, 300.0]),
+            series("roundtrip/cold", "eventfd", "latency_p50", [20.0, 200.0]),
+            series("held_span/lock", "corewise", "held_p99", [1.0, 2.0]),
+            series("held_span/lock", "before", "held_p99", [100.0, 200.0]),
+        ];
+        let found = headlines(&all, 1);
+        assert_eq!((found[0].0, found[0].1.summary.median), ("held_span_p99_vs_before", 0.01));
+        assert_eq!((found[1].0, found[1].1.summary.median), ("roundtrip_p50_vs_eventfd", 1.5));
+        let records = records(&all, &found);
+        assert_eq!(records.len(), all.len() + 2);
+        assert_eq!(records.last().unwrap().metric, "roundtrip_p50_vs_eventfd");
+        assert!(headlines(&all[3..5], 1).is_empty(), "what wasn't measured has no headline");
+    }
+}
