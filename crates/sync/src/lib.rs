@@ -9,7 +9,7 @@
 //!   and in the random schedules of [shuttle](https://docs.rs/shuttle) with `--cfg shuttle`. The
 //!   clock is there too ([`time`]).
 //! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`], [`SpinLock`], [`inbox`],
-//!   [`list`].
+//!   [`list`], [`epoch`].
 //! * **The execution context** ([`context`]): atomic sections, [`context::might_block`], blocking
 //!   regions and the placement token of the running task.
 //!
@@ -24,6 +24,7 @@
 //! | `P:` | owned by whoever holds the state bit that the comment names |
 
 pub mod context;
+pub mod epoch;
 pub mod fence;
 pub mod inbox;
 pub mod list;

@@ -1,0 +1,225 @@
+//! Epochs: readers that write to nobody's memory but their own, and a wait until all that were reading have
+//! stopped.
+//!
+//! A reader opens a *section*, and what it finds in there stays as it is until it closes it. Who wants to
+//! take something away unpublishes it first (so that no later section finds it), then calls
+//! [`Epochs::synchronize`]: it returns when each section that had begun has ended. Nobody can look at the
+//! thing any more, and it can be dropped.
+//!
+//! A section costs two plain stores to a cache line of the thread's own, no locked instruction, and no line that
+//! other readers write. All the cost is the writer's: one [heavy fence](crate::fence::heavy), a look at each
+//! thread that has ever read, and the wait itself.
+//!
+//! ```
+//! use corewise_sync::epoch::{Epochs, ReadMostly};
+//!
+//! let limits = ReadMostly::new(vec![1, 2, 3]);
+//! assert_eq!(limits.read().len(), 3);
+//! let before = limits.replace(vec![4]); // returns when nobody reads the old one any more
+//! assert_eq!(before, [1, 2, 3]);
+//!
+//! // The bare thing, for structures of one's own:
+//! let epochs = Epochs::new();
+//! {
+//!     let _section = epochs.enter();
+//!     // Follow pointers here.
+//! }
+//! epochs.synchronize();
+//! ```
+//!
+//! This is the kernel's RCU in user space, with its `synchronize_rcu`; the design is closest to liburcu's
+//! "membarrier" flavour (<https://liburcu.org>), with one counter per reader in place of a phase for all. The
+//! README beside this file names the steps and argues them.
+
+mod places;
+mod read_mostly;
+mod slot;
+
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use self::slot::{Slot, Slots};
+use crate::context;
+use crate::fence::{Asymmetric, AsymmetricPolicy};
+
+pub use read_mostly::{ReadGuard, ReadMostly};
+
+/// A set of readers and those who wait for them. Clone it freely: clones are the same set.
+///
+/// Epochs know nothing of each other: who waits in one doesn't wait for the readers of another. What is
+/// changed together shares one. Each thread that reads takes a slot of 128 bytes at its first section, and gives
+/// it back when it ends; the memory is freed with the last clone and the last such thread.
+///
+/// `A` is the pair of fences; product code uses [`Asymmetric`].
+pub struct Epochs<A: AsymmetricPolicy = Asymmetric> {
+    slots: Arc<Slots>,
+    fences: PhantomData<A>,
+}
+
+impl Epochs {
+    /// Epochs without readers. May take some milliseconds, once in a process: see
+    /// [`fence::prepare`](crate::fence::prepare).
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl<A: AsymmetricPolicy> Epochs<A> {
+    /// Opens a section, until the guard is dropped. Sections nest: the guard made last is dropped first; only
+    /// the outermost one counts. A few nanoseconds; takes a lock and allocates at the thread's first section in
+    /// these epochs. Any context.
+    ///
+    /// A section **must not block**: who waits in [`Epochs::synchronize`] would wait as long. In builds with
+    /// debug assertions it is an [atomic section](crate::context::AtomicSection), so that what would block is
+    /// reported with both sites.
+    ///
+    /// A guard that is forgotten keeps its section open for ever.
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn enter(&self) -> Section<'_, A> {
+        match places::own(&self.slots) {
+            Some(slot) => Section::enter(&self.slots, slot),
+            None => self.enter_as_guest(),
+        }
+    }
+
+    /// In a destructor of a thread that ends.
+    #[cold]
+    #[cfg_attr(debug_assertions, track_caller)]
+    fn enter_as_guest(&self) -> Section<'_, A> {
+        let slot = Arc::as_ptr(&self.slots.lend());
+        // SAFETY: the epochs, which `self` keeps alive, keep every slot that they ever made.
+        Section::enter(&self.slots, unsafe { &*slot })
+    }
+
+    /// A place for who enters again and again and can keep it: saves the look for the thread's own.
+    pub fn reader(&self) -> Reader<A> {
+        Reader { epochs: self.clone(), slot: self.slots.take(), not_sync: PhantomData }
+    }
+
+    /// Returns when every section that had begun before this call has ended. What those read was read
+    /// before; sections that begin later see what the caller wrote before. Sections that come and go
+    /// meanwhile don't keep it.
+    ///
+    /// Costs one [heavy fence](crate::fence::heavy) and a load for each thread that reads, where nobody is
+    /// inside; else it looks for some microseconds, and then sleeps in a [blocking
+    /// region](crate::context::blocking), to be woken by the end of the sections. Several may wait at once. May
+    /// block: inside an atomic section that is reported.
+    ///
+    /// # Panics
+    /// In a section of the calling thread in these epochs, where it would wait for itself. (The section of a
+    /// [`Reader`] isn't seen: then it hangs.)
+    #[track_caller]
+    pub fn synchronize(&self) {
+        context::might_block("Epochs::synchronize");
+        self.refuse_inside("synchronize");
+        self.slots.synchronize::<A>();
+    }
+
+    #[track_caller]
+    fn refuse_inside(&self, what: &str) {
+        let inside = places::is_inside(&self.slots);
+        assert!(
+            !inside,
+            "{what} inside a reading section of the same epochs would wait for itself"
+        );
+    }
+}
+
+impl<A: AsymmetricPolicy> Default for Epochs<A> {
+    /// Epochs without readers, with any fences.
+    fn default() -> Self {
+        A::prepare();
+        Epochs { slots: Arc::new(Slots::new()), fences: PhantomData }
+    }
+}
+
+impl<A: AsymmetricPolicy> Clone for Epochs<A> {
+    fn clone(&self) -> Self {
+        Epochs { slots: Arc::clone(&self.slots), fences: PhantomData }
+    }
+}
+
+impl<A: AsymmetricPolicy> fmt::Debug for Epochs<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Epochs").finish_non_exhaustive()
+    }
+}
+
+/// An open section: closed when dropped, on the thread that opened it.
+#[must_use = "the section ends when the guard is dropped"]
+pub struct Section<'a, A: AsymmetricPolicy = Asymmetric> {
+    slots: &'a Slots,
+    slot: &'a Slot,
+    #[cfg(debug_assertions)]
+    _atomic: context::AtomicSection,
+    /// Not `Send`: the slot is the thread's.
+    not_send: PhantomData<(*const (), A)>,
+}
+
+impl<'a, A: AsymmetricPolicy> Section<'a, A> {
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    fn enter(slots: &'a Slots, slot: &'a Slot) -> Self {
+        slot.enter::<A>();
+        Section {
+            slots,
+            slot,
+            #[cfg(debug_assertions)]
+            _atomic: context::AtomicSection::enter("reading section"),
+            not_send: PhantomData,
+        }
+    }
+}
+
+impl<A: AsymmetricPolicy> Drop for Section<'_, A> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.slot.exit::<A>() && self.slot.tell() {
+            self.slots.give_back_lent(self.slot);
+        }
+    }
+}
+
+impl<A: AsymmetricPolicy> fmt::Debug for Section<'_, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Section")
+    }
+}
+
+/// A reader's place that belongs to who holds it, not to a thread. One section at a time, which may nest; it
+/// may move to another thread while none is open.
+pub struct Reader<A: AsymmetricPolicy = Asymmetric> {
+    epochs: Epochs<A>,
+    slot: Arc<Slot>,
+    /// One thread at a time writes to the slot.
+    not_sync: PhantomData<Cell<()>>,
+}
+
+impl<A: AsymmetricPolicy> Reader<A> {
+    /// Opens a section, as [`Epochs::enter`]; never locks, never allocates.
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn enter(&self) -> Section<'_, A> {
+        Section::enter(&self.epochs.slots, &self.slot)
+    }
+
+    /// The epochs that it reads in.
+    pub fn epochs(&self) -> &Epochs<A> {
+        &self.epochs
+    }
+}
+
+impl<A: AsymmetricPolicy> Drop for Reader<A> {
+    fn drop(&mut self) {
+        self.epochs.slots.give_back(Arc::clone(&self.slot));
+    }
+}
+
+impl<A: AsymmetricPolicy> fmt::Debug for Reader<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").field("inside", &self.slot.is_inside()).finish_non_exhaustive()
+    }
+}

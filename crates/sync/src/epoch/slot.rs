@@ -1,0 +1,202 @@
+//! One reader's slot, and the grace period: who reads says so in a word of its own, and who waits looks at
+//! all of them. `README.md` beside this file names the steps and argues them.
+
+use std::ptr;
+use std::sync::Arc;
+
+use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::fence::AsymmetricPolicy;
+use crate::{Condvar, Mutex, context, hint};
+
+/// The lower half of a slot's word: how deep its sections nest just now.
+const DEPTH: u64 = u32::MAX as u64;
+/// The upper half: how many have ended.
+const ONE_ENDED: u64 = DEPTH + 1;
+
+/// Beside the number of watchers: the slot was lent for one section only.
+const GUEST: u32 = 1 << 31;
+
+/// How often a grace period looks at those who read before it sleeps: sections are short. Not in models:
+/// loom takes each such look for a yield, after which no old value is read any more, and would hide what the
+/// fences are for.
+const LOOKS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 256 };
+
+/// Where one thread at a time says that it reads. On cache lines of its own.
+#[repr(align(128))]
+pub(super) struct Slot {
+    /// A: the depth, and how many sections have ended. Stored by the thread that has the slot, and by it alone.
+    word: AtomicU64,
+    /// A: how many grace periods watch for the end of the section, and `GUEST`. Written by them and by who
+    /// lends the slot; the reader loads it at its end.
+    watchers: AtomicU32,
+    /// L: is the lock; guards nothing but the sleep of those who watch.
+    lock: Mutex<()>,
+    /// L: waited on with `lock`.
+    ended: Condvar,
+}
+
+/// A section as it was seen at one moment: its slot's word.
+#[derive(Clone, Copy)]
+struct Seen(u64);
+
+impl Slot {
+    fn new() -> Slot {
+        Slot {
+            word: AtomicU64::new(0),
+            watchers: AtomicU32::new(0),
+            lock: Mutex::new(()),
+            ended: Condvar::new(),
+        }
+    }
+
+    /// The thread that has the slot goes in.
+    #[inline]
+    pub(super) fn enter<A: AsymmetricPolicy>(&self) {
+        let word = self.word.load(Ordering::Relaxed);
+        if word & DEPTH != 0 {
+            return self.enter_deeper(word);
+        }
+        self.word.store(word + 1, Ordering::Relaxed); // Begin
+        A::light(); // BeginFence, pairs with GraceFence
+    }
+
+    #[cold]
+    fn enter_deeper(&self, word: u64) {
+        // Only by forgetting guards; the next one would look like an end.
+        assert!(word & DEPTH < DEPTH, "four billion reading sections were left open");
+        self.word.store(word + 1, Ordering::Relaxed);
+    }
+
+    /// And out; true where somebody has to be told, by `tell`.
+    #[inline]
+    #[must_use = "true obliges the caller to call `tell`"]
+    pub(super) fn exit<A: AsymmetricPolicy>(&self) -> bool {
+        let word = self.word.load(Ordering::Relaxed);
+        if word & DEPTH != 1 {
+            self.word.store(word - 1, Ordering::Relaxed);
+            return false;
+        }
+        // End. Release: what was read in the section was read before, for the Acquire of `is_in`.
+        self.word.store((word - 1).wrapping_add(ONE_ENDED), Ordering::Release);
+        A::light(); // EndFence, pairs with WatchFence
+        self.watchers.load(Ordering::Relaxed) != 0
+    }
+
+    /// Wakes those who watch. True where the slot was lent for this section only.
+    #[cold]
+    pub(super) fn tell(&self) -> bool {
+        let watchers = self.watchers.load(Ordering::Relaxed);
+        if watchers & !GUEST != 0 {
+            let _lock = self.lock.lock();
+            self.ended.notify_all();
+        }
+        watchers & GUEST != 0
+    }
+
+    /// Whether its thread is inside a section. For that thread, and for who knows that none has it.
+    pub(super) fn is_inside(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & DEPTH != 0
+    }
+
+    /// The section that is open now. Acquire: where there is none, the last one's reads were before.
+    fn open_section(&self) -> Option<Seen> {
+        let word = self.word.load(Ordering::Acquire);
+        (word & DEPTH != 0).then_some(Seen(word))
+    }
+
+    /// Whether that very section is still open. Acquire: if not, its reads were before.
+    fn is_in(&self, seen: Seen) -> bool {
+        let word = self.word.load(Ordering::Acquire);
+        word & DEPTH != 0 && word / ONE_ENDED == seen.0 / ONE_ENDED
+    }
+
+    fn sleep_through(&self, seen: Seen) {
+        let mut lock = self.lock.lock();
+        while self.is_in(seen) {
+            lock = self.ended.wait(lock);
+        }
+    }
+}
+
+/// All slots of one `Epochs`. Its address is its name: so that addresses differ in their upper bits, it is
+/// aligned.
+#[repr(align(128))]
+pub(super) struct Slots {
+    /// L: is the lock; guards the lists. Taken by who gets or gives back a slot, and by grace periods.
+    lists: Mutex<Lists>,
+}
+
+#[derive(Default)]
+struct Lists {
+    /// Every slot that was ever made.
+    all: Vec<Arc<Slot>>,
+    /// Those that no thread has.
+    free: Vec<Arc<Slot>>,
+}
+
+impl Slots {
+    pub(super) fn new() -> Slots {
+        Slots { lists: Mutex::new(Lists::default()) }
+    }
+
+    /// A slot that nobody else has, and that lives at least as long as `self`.
+    pub(super) fn take(&self) -> Arc<Slot> {
+        let mut lists = self.lists.lock();
+        lists.free.pop().unwrap_or_else(|| {
+            let slot = Arc::new(Slot::new());
+            lists.all.push(Arc::clone(&slot));
+            slot
+        })
+    }
+
+    /// A slot for one section: whose end gives it back.
+    pub(super) fn lend(&self) -> Arc<Slot> {
+        let slot = self.take();
+        slot.watchers.fetch_or(GUEST, Ordering::Relaxed);
+        slot
+    }
+
+    /// The end of a section whose slot was lent.
+    pub(super) fn give_back_lent(&self, slot: &Slot) {
+        slot.watchers.fetch_and(!GUEST, Ordering::Relaxed);
+        let mut lists = self.lists.lock();
+        let found = lists.all.iter().find(|there| ptr::eq(Arc::as_ptr(there), slot)).cloned();
+        lists.free.extend(found);
+    }
+
+    /// A thread has no more need of its slot. One that was left inside a section (its guard was forgotten,
+    /// or is still somewhere) keeps it for ever: what it read may still be looked at.
+    pub(super) fn give_back(&self, slot: Arc<Slot>) {
+        if !slot.is_inside() {
+            self.lists.lock().free.push(slot);
+        }
+    }
+
+    /// Waits until each section that had begun has ended.
+    pub(super) fn synchronize<A: AsymmetricPolicy>(&self) {
+        A::heavy(); // GraceFence, pairs with BeginFence
+        // Scan.
+        let open = |slot: &Arc<Slot>| slot.open_section().map(|seen| (Arc::clone(slot), seen));
+        let mut inside: Vec<_> = self.lists.lock().all.iter().filter_map(open).collect();
+        for _ in 0..LOOKS {
+            if inside.is_empty() {
+                return;
+            }
+            inside.retain(|(slot, seen)| slot.is_in(*seen));
+            hint::spin_loop();
+        }
+        if inside.is_empty() {
+            return;
+        }
+        for (slot, _) in &inside {
+            slot.watchers.fetch_add(1, Ordering::Relaxed); // Watch
+        }
+        A::heavy(); // WatchFence, pairs with EndFence
+        context::blocking_reported(|| {
+            inside.iter().for_each(|(slot, seen)| slot.sleep_through(*seen));
+        });
+        for (slot, _) in &inside {
+            slot.watchers.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}

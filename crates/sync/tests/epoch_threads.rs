@@ -1,0 +1,251 @@
+//! Epochs on real threads: readers that never stop, writers that take away what they read.
+#![cfg(not(any(loom, shuttle)))]
+#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+use corewise_sync::context;
+use corewise_sync::epoch::{Epochs, ReadMostly, Section};
+
+const WRITES: u64 = if cfg!(miri) { 20 } else { 2_000 };
+
+/// A value that says when it is dropped, and is spoilt then.
+struct Watched {
+    number: u64,
+    check: u64,
+    drops: Arc<AtomicUsize>,
+}
+
+impl Watched {
+    fn new(number: u64, drops: &Arc<AtomicUsize>) -> Watched {
+        Watched { number, check: !number, drops: Arc::clone(drops) }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.check = self.number;
+        self.drops.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn readers_see_whole_values_that_never_go_back_and_each_is_dropped_once() {
+    let drops = Arc::new(AtomicUsize::new(0));
+    let cell = ReadMostly::new(Watched::new(0, &drops));
+    let (over, reads) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut last = 0;
+                while !over.load(Ordering::Relaxed) {
+                    let value = cell.read();
+                    assert_eq!(value.check, !value.number, "freed while it was read");
+                    assert!(value.number >= last, "went back");
+                    last = value.number;
+                    reads.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for number in 1..=WRITES {
+            let old = cell.replace(Watched::new(number, &drops));
+            assert_eq!(old.number, number - 1);
+        }
+        while reads.load(Ordering::Relaxed) < 1000 {
+            thread::yield_now();
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    drop(cell);
+    assert_eq!(drops.load(Ordering::Relaxed) as u64, WRITES + 1);
+}
+
+/// Store buffering, many times: a reader that went in unseen must not find what was taken away. The memory
+/// isn't freed, so that a mistake is seen and not only suffered. Before it goes in each time, a reader writes to
+/// memory that no cache holds: its next stores are seen late, and its loads aren't. (With a heavy fence that is
+/// only a full fence of the writer's own, a release build fails in one run of three on the 2 CPUs it was
+/// written on. `fence_litmus.rs` catches that in each.)
+#[test]
+fn what_was_taken_away_is_found_by_nobody() {
+    const GONE: u64 = 1 << 63;
+    #[derive(Clone, Copy, Default)]
+    #[repr(align(64))]
+    struct Line(usize);
+    let epochs = Epochs::new();
+    let boxes: Vec<AtomicU64> = (0..WRITES * 20).map(AtomicU64::new).collect();
+    let at = AtomicPtr::new((&raw const boxes[0]).cast_mut());
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut cold = vec![Line::default(); 1 << if cfg!(miri) { 4 } else { 17 }];
+                for round in (0..cold.len()).cycle() {
+                    if over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    for far in 0..8 {
+                        let at = (round + far * cold.len() / 8) % cold.len();
+                        cold[at].0 = round;
+                    }
+                    let _section = epochs.enter();
+                    // SAFETY: the vector outlives the threads.
+                    let found = unsafe { &*at.load(Ordering::Acquire) };
+                    assert_eq!(found.load(Ordering::Relaxed) & GONE, 0, "found what was gone");
+                    (0..round % 32).for_each(|_| std::hint::spin_loop());
+                    assert_eq!(found.load(Ordering::Relaxed) & GONE, 0, "taken while it was read");
+                }
+            });
+        }
+        for pair in boxes.windows(2) {
+            (0..pair[0].load(Ordering::Relaxed) % 16).for_each(|_| std::hint::spin_loop());
+            at.store((&raw const pair[1]).cast_mut(), Ordering::Release);
+            epochs.synchronize();
+            pair[0].fetch_or(GONE, Ordering::Relaxed);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn who_waits_sleeps_until_the_section_ends() {
+    let epochs = Epochs::new();
+    let (inside, ended) = (Barrier::new(2), AtomicBool::new(false));
+    let told = Arc::new(AtomicBool::new(false));
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            inside.wait();
+            /// Says when its thread is about to sleep.
+            struct Told(Arc<AtomicBool>);
+            impl context::BlockingObserver for Told {
+                fn begin(&self) {
+                    self.0.store(true, Ordering::Relaxed);
+                }
+                fn end(&self) {}
+            }
+            let _observed = context::observe(std::rc::Rc::new(Told(Arc::clone(&told))));
+            epochs.synchronize();
+            assert!(ended.load(Ordering::Relaxed), "the section was open");
+        });
+        let section = epochs.enter();
+        inside.wait();
+        // Asleep, or about to: it has looked in vain.
+        while !told.load(Ordering::Relaxed) {
+            thread::yield_now();
+        }
+        ended.store(true, Ordering::Relaxed);
+        drop(section);
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn sections_nest_and_only_the_outermost_counts() {
+    let epochs = Epochs::new();
+    let outer = epochs.enter();
+    drop(epochs.enter());
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| epochs.synchronize());
+        assert!(!waits.is_finished());
+        drop(outer);
+    });
+    epochs.synchronize();
+}
+
+#[test]
+fn epochs_do_not_wait_for_each_other_and_there_may_be_many() {
+    let all: Vec<_> = (0..50).map(|_| Epochs::new()).collect();
+    for _ in 0..2 {
+        for (i, epochs) in all.iter().enumerate() {
+            let _section = epochs.enter();
+            let others = all.iter().enumerate().filter(|&(j, _)| j != i);
+            thread::scope(|scope| {
+                scope.spawn(|| others.for_each(|(_, other)| other.synchronize()));
+            });
+        }
+    }
+}
+
+#[test]
+fn threads_and_epochs_come_and_go() {
+    for _ in 0..20 {
+        let cell = Arc::new(ReadMostly::new(vec![7; 100]));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let cell = Arc::clone(&cell);
+                thread::spawn(move || cell.read().iter().sum::<i32>())
+            })
+            .collect();
+        cell.update(|seen| seen.clone());
+        threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), 700));
+    }
+}
+
+#[test]
+#[should_panic(expected = "would wait for itself")]
+fn who_reads_cannot_replace_what_it_reads() {
+    let cell = ReadMostly::new(1);
+    let _read = cell.read();
+    cell.replace(2);
+}
+
+#[test]
+fn a_refused_replace_and_an_update_that_panics_change_nothing() {
+    let cell = ReadMostly::new(String::from("as it was"));
+    let read = cell.read();
+    let refused =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| cell.replace("new".into())));
+    assert!(refused.is_err());
+    drop(read);
+    let update = || cell.update(|_| panic!("on purpose"));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(update)).is_err());
+    assert_eq!(*cell.read(), "as it was");
+    assert_eq!(cell.replace("new".into()), "as it was", "no section was left open");
+}
+
+/// A blocking call in a section is reported, in builds with debug assertions.
+#[test]
+fn a_section_is_an_atomic_section_where_that_is_looked_at() {
+    let cell = ReadMostly::new(1);
+    let before = context::violations();
+    let read = cell.read();
+    assert_eq!(context::in_atomic_section(), cfg!(debug_assertions));
+    context::might_block("a lock");
+    drop(read);
+    assert_eq!(context::violations() - before, u64::from(cfg!(debug_assertions)));
+}
+
+/// Destructors of thread-locals may read, also those that come after the thread's slots were given back.
+#[test]
+fn a_thread_that_ends_may_still_read() {
+    struct Reads(&'static ReadMostly<u64>, &'static AtomicU64);
+    impl Drop for Reads {
+        fn drop(&mut self) {
+            self.1.fetch_add(*self.0.read(), Ordering::Relaxed);
+        }
+    }
+    /// Keeps its section open while the thread's slots are given back.
+    struct Holds(#[allow(dead_code)] Section<'static>);
+    thread_local! {
+        static FIRST: RefCell<Option<Reads>> = const { RefCell::new(None) };
+        static HELD: RefCell<Option<Holds>> = const { RefCell::new(None) };
+    }
+    let cell: &'static ReadMostly<u64> = Box::leak(Box::new(ReadMostly::new(1)));
+    let seen: &'static AtomicU64 = Box::leak(Box::default());
+    for hold in [false, true, false] {
+        thread::spawn(move || {
+            // Older than the list of slots, so dropped after it.
+            FIRST.with(|first| *first.borrow_mut() = Some(Reads(cell, seen)));
+            if hold {
+                HELD.with(|held| *held.borrow_mut() = Some(Holds(cell.epochs().enter())));
+            }
+            drop(cell.read());
+        })
+        .join()
+        .unwrap();
+    }
+    assert_eq!(seen.load(Ordering::Relaxed), 3);
+    assert_eq!(cell.replace(2), 1, "nobody is inside");
+}
