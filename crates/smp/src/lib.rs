@@ -55,6 +55,7 @@ mod error;
 mod histogram;
 mod many;
 mod message;
+mod percpu;
 mod policy;
 mod priority;
 mod run;
@@ -77,6 +78,7 @@ pub use error::{CallError, CallFailed, PanicPayload, RunError, SkipReason, Start
 #[cfg(not(loom))]
 pub use histogram::Latencies;
 pub use many::{ManyAnswers, ManyCall, Reach, Skipped};
+pub use percpu::{PerCpu, PerCpuCounter};
 pub use priority::Priority;
 pub use smp::Smp;
 pub use stats::CallStats;

@@ -1,0 +1,217 @@
+//! A variable that has a value for each CPU.
+
+use std::fmt;
+use std::iter::Sum;
+
+use corewise_sync::CachePadded;
+use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_topology::{Machine, current_cpu};
+
+/// One value for each CPU of a machine, each on cache lines of its own: what threads on different CPUs
+/// write doesn't meet.
+///
+/// There is a value for every CPU of the topology, online or not. It is made with the variable and stays where
+/// it is while its CPU leaves and comes back, so a sum loses nothing and a reference is never too old.
+///
+/// ```
+/// use std::sync::Arc;
+/// use corewise_smp::{PerCpu, PerCpuCounter, Smp};
+/// use corewise_topology::Machine;
+///
+/// let machine = Machine::synthetic("core:4 pu:1")?;
+/// let smp = Smp::new(&machine)?;
+///
+/// let seen = Arc::new(PerCpuCounter::counter(&machine));
+/// seen.add(1); // wherever this thread is
+/// let counts = Arc::clone(&seen);
+/// smp.call_all(move |cpu| counts.on(cpu).map(|count| PerCpu::bump(count, 10))).wait();
+/// assert_eq!(seen.total(), 41);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Who may touch a value
+/// Anybody: a thread may be moved to another CPU right after it asked where it is, and on a machine that is
+/// described and not real the CPUs are only names. So values are shared, and such that can be
+/// (`T: Sync`): atomics, mostly. What they save is not the locked instruction but the wait for a cache line
+/// that another CPU has. Code that may touch a CPU's value alone is code that runs on its call target:
+/// [`Smp::call`](crate::Smp::call) runs one function at a time there.
+///
+/// This is the kernel's `DEFINE_PER_CPU`, without its promise that nobody is moved meanwhile.
+pub struct PerCpu<T> {
+    /// I: the values, in CPU order.
+    values: Box<[CachePadded<T>]>,
+    /// I: the CPUs, in the same order.
+    cpus: Box<[u32]>,
+    /// I: position by CPU number; for a number without a CPU in the machine, some position.
+    positions: Box<[u32]>,
+}
+
+impl<T> PerCpu<T> {
+    /// A value for each CPU of the machine's topology: `init` is called with the number of each, in order,
+    /// on this thread.
+    pub fn new(machine: &Machine, mut init: impl FnMut(u32) -> T) -> Self {
+        let cpus: Box<[u32]> = machine.topology().cpu_set().iter().collect();
+        let values = cpus.iter().map(|&cpu| CachePadded::new(init(cpu))).collect();
+        let mut positions = vec![0; cpus.last().map_or(0, |&last| last as usize + 1)];
+        for (position, &cpu) in (0..).zip(&cpus) {
+            positions[cpu as usize] = position;
+        }
+        PerCpu { values, cpus, positions: positions.into() }
+    }
+
+    /// The value of the CPU that the caller is on at this moment; a moment later it may be on another. A few
+    /// nanoseconds. Never blocks; any context.
+    ///
+    /// Where that CPU isn't in the topology (it was plugged in since, the machine is a described one, or
+    /// the system doesn't tell) it is the value of one that is: always the same one for a CPU.
+    #[inline]
+    pub fn local(&self) -> &T {
+        let cpu = current_cpu().unwrap_or(0) as usize;
+        let position = match self.positions.get(cpu) {
+            Some(&position) => position as usize,
+            None => cpu % self.values.len(),
+        };
+        &self.values[position]
+    }
+
+    /// A CPU's value; `None` where the topology has no such CPU. Any thread.
+    #[inline]
+    pub fn on(&self, cpu: u32) -> Option<&T> {
+        let position = *self.positions.get(cpu as usize)? as usize;
+        (self.cpus[position] == cpu).then(|| &*self.values[position])
+    }
+
+    /// As [`PerCpu::on`], for who has the variable for itself.
+    pub fn on_mut(&mut self, cpu: u32) -> Option<&mut T> {
+        let position = *self.positions.get(cpu as usize)? as usize;
+        (self.cpus[position] == cpu).then(|| &mut *self.values[position])
+    }
+
+    /// Every CPU's number and value, in CPU order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, &T)> {
+        self.cpus.iter().copied().zip(self.values.iter().map(|value| &**value))
+    }
+
+    /// The sum of what `part` finds in each value. While others write it is the sum of values that didn't all
+    /// exist at one moment.
+    pub fn sum<N: Sum<N>>(&self, part: impl FnMut(&T) -> N) -> N {
+        self.values.iter().map(|value| &**value).map(part).sum()
+    }
+}
+
+/// A counter that any thread adds to without waiting for another CPU.
+pub type PerCpuCounter = PerCpu<AtomicU64>;
+
+impl PerCpu<AtomicU64> {
+    /// All 0.
+    pub fn counter(machine: &Machine) -> Self {
+        PerCpu::new(machine, |_| AtomicU64::new(0))
+    }
+
+    /// Adds to the count of the CPU that the caller is on. Wraps around at 2^64. Any context.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        Self::bump(self.local(), n);
+    }
+
+    /// Adds to one CPU's count.
+    #[inline]
+    pub fn bump(count: &AtomicU64, n: u64) {
+        // Relaxed: it orders nothing. Locked, since a thread that was moved meanwhile, or preempted by
+        // another of this CPU, would lose counts.
+        count.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// The sum: at least what was added before the caller knew of it, at most what has been added when it
+    /// returns (as long as nothing wraps around).
+    pub fn total(&self) -> u64 {
+        self.values.iter().fold(0, |sum, count| sum.wrapping_add(count.load(Ordering::Relaxed)))
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for PerCpu<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Mutex;
+
+    use corewise_topology::pin_current_thread;
+
+    use super::*;
+
+    fn machine(description: &str) -> Machine {
+        Machine::synthetic(description).expect("the description is right")
+    }
+
+    #[test]
+    fn each_cpu_has_its_value_and_no_other_has_one() {
+        let mut names = PerCpu::new(&machine("core:3 pu:1"), |cpu| format!("cpu{cpu}"));
+        assert_eq!(names.on(2).map(String::as_str), Some("cpu2"));
+        assert_eq!((names.on(3), names.on(u32::MAX)), (None, None));
+        names.on_mut(1).expect("there are three").push('!');
+        let all: Vec<_> = names.iter().map(|(cpu, name)| (cpu, name.as_str())).collect();
+        assert_eq!(all, [(0, "cpu0"), (1, "cpu1!"), (2, "cpu2")]);
+        assert_eq!(names.sum(String::len), 13);
+        assert_eq!(format!("{names:?}"), r#"{0: "cpu0", 1: "cpu1!", 2: "cpu2"}"#);
+    }
+
+    #[test]
+    fn numbers_between_the_cpus_have_no_value() {
+        let four = machine("core:4 pu:1(indexes=0,4,2,6)");
+        let counts = PerCpu::new(&four, |cpu| cpu);
+        assert_eq!(
+            (0..8).map(|cpu| counts.on(cpu).copied()).collect::<Vec<_>>(),
+            [Some(0), None, Some(2), None, Some(4), None, Some(6), None]
+        );
+    }
+
+    #[test]
+    fn a_cpu_that_leaves_keeps_its_value() {
+        let machine = machine("core:2 pu:1");
+        machine.set_online(1, false).expect("a described CPU can leave");
+        let counts = PerCpuCounter::counter(&machine);
+        PerCpuCounter::bump(counts.on(1).expect("offline, and there"), 7);
+        machine.set_online(1, true).expect("and come back");
+        assert_eq!(counts.total(), 7);
+    }
+
+    #[test]
+    fn there_is_a_local_value_on_any_cpu_also_where_the_machine_has_fewer() {
+        let one = PerCpu::new(&machine("core:1 pu:1"), |_| Mutex::new(0));
+        *one.local().lock().expect("nobody panicked") += 1;
+        assert_eq!(one.sum(|count| *count.lock().expect("nobody panicked")), 1);
+    }
+
+    #[test]
+    fn who_is_pinned_has_the_value_of_its_cpu() {
+        let machine = Machine::live().expect("this machine can be read");
+        let numbers = PerCpu::new(&machine, |cpu| cpu);
+        for cpu in &machine.online() {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let pinned = pin_current_thread(&[cpu].into_iter().collect()).is_ok();
+                    let here = *numbers.local();
+                    // Another test may take the CPU out at any moment.
+                    if pinned && current_cpu() == Some(cpu) {
+                        assert_eq!(here, cpu);
+                    }
+                });
+            });
+        }
+    }
+
+    #[test]
+    fn nothing_is_lost_where_many_threads_add() {
+        let counts = PerCpuCounter::counter(&machine("core:2 pu:1"));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10_000).for_each(|_| counts.add(1)));
+            }
+        });
+        assert_eq!(counts.total(), 40_000);
+    }
+}
