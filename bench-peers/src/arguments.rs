@@ -3,16 +3,17 @@
 use std::path::PathBuf;
 
 pub(crate) const USAGE: &str = "\
-Usage: bench-peers workqueue [OPTIONS]
+Usage: bench-peers workqueue|calls [OPTIONS]
 
-Runs the workqueue's workloads on Corewise and on every peer that can be had here: one process a
-run, in random order within rounds. Ends with the headlines: ratios of pairs of runs.
+Runs the workloads of the workqueue, or of cross-CPU calls, on Corewise and on every peer that can
+be had here: one process a run, in random order within rounds. Ends with the headlines: ratios of
+pairs of runs.
 
   --quick            a look: what the headlines need, small runs, at most 50 seconds
   --rounds N         rounds that count; a small one is run before them and dropped (5)
   --peers A,B        these peers only; a name's beginning will do (tokio, go, async-executor, ...)
   --workload A,B     these cases only: a whole name (storm/boxed, mix/50/hint, inside/mimalloc), or
-                     the beginning of several (storm, pingpong/cross)
+                     the beginning of several (storm, pingpong/cross, roundtrip)
   --json             print the records as JSON, and no tables
   --out FILE         write the records as JSON into that file
   --seed N           seed of the orders, the intervals and the mix's arrivals (1)
@@ -22,12 +23,15 @@ run, in random order within rounds. Ends with the headlines: ratios of pairs of 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Workqueue(Options),
+    Calls(Options),
     /// One run of the workqueue's workloads, in a process of its own: the words of a job.
     Run(Vec<String>),
+    /// As `Run`, of the workloads for calls.
+    Call(Vec<String>),
     Help,
 }
 
-/// How to run the workqueue's workloads.
+/// How to run the workloads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) quick: bool,
@@ -57,13 +61,15 @@ impl Default for Options {
 
 /// Reads the arguments behind the program's name.
 pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Command, String> {
-    match arguments.next().as_deref() {
-        Some("workqueue") => {}
+    let command = match arguments.next().as_deref() {
+        Some("workqueue") => Command::Workqueue,
+        Some("calls") => Command::Calls,
         Some("run") => return Ok(Command::Run(arguments.collect())),
+        Some("call") => return Ok(Command::Call(arguments.collect())),
         Some("--help" | "-h" | "help") => return Ok(Command::Help),
         Some(other) => return Err(format!("there is no benchmark {other:?}")),
         None => return Err("which benchmark?".to_owned()),
-    }
+    };
     let mut options = Options::default();
     while let Some(flag) = arguments.next() {
         let mut value = |what: &str| arguments.next().ok_or_else(|| format!("{flag} needs {what}"));
@@ -85,7 +91,7 @@ pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Comma
             _ => return Err(format!("there is no option {flag:?}")),
         }
     }
-    Ok(Command::Workqueue(options))
+    Ok(command(options))
 }
 
 fn number(flag: &str, text: &str) -> Result<u64, String> {
@@ -119,6 +125,7 @@ mod tests {
         let line = "workqueue --rounds 2 --seed 0 --quick --peers tokio,go --workload storm \
                     --json --out x.json";
         assert_eq!(of(line), Ok(Command::Workqueue(given)));
+        assert_eq!(of("calls"), Ok(Command::Calls(Options::default())));
         assert_eq!(of("workqueue --help"), Ok(Command::Help));
         assert_eq!(of("--help"), Ok(Command::Help));
         let run = Command::Run(vec!["case=idle".to_owned(), "items=1".to_owned()]);

@@ -1,21 +1,27 @@
 //! The workloads of `corewise-bench` against other runtimes:
-//! `cargo run --release -p bench-peers -- workqueue [--quick]`.
+//! `cargo run --release -p bench-peers -- workqueue [--quick]`, or `calls`.
 //!
-//! Each run is a process of its own: this program again (`bench-peers run key=value...`) for
-//! Corewise and the peers that are Rust, a file each under `peers/`; programs that are built at
-//! first use for oneTBB, Go and Java.
+//! Each run is a process of its own: this program again (`bench-peers run key=value...`, or `call`)
+//! for Corewise and the peers that are Rust, a file each under `workqueue/peers/` and
+//! `calls/peers/`; programs that are built at first use for oneTBB, Go, Java, glommio and Seastar.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod arguments;
+mod calls;
 mod counting;
-mod peers;
-mod run;
+mod load;
+mod programs;
+mod results;
+mod rounds;
+mod session;
+mod table;
 mod workqueue;
 
 use std::error::Error;
 use std::process::ExitCode;
 
 use arguments::Command;
+use corewise_bench::line::Line;
 
 #[global_allocator]
 static ALLOCATOR: counting::Counting = counting::Counting;
@@ -23,7 +29,9 @@ static ALLOCATOR: counting::Counting = counting::Counting;
 fn main() -> ExitCode {
     let done = match arguments::parse(std::env::args().skip(1)) {
         Ok(Command::Workqueue(options)) => workqueue::run(&options),
-        Ok(Command::Run(words)) => run::run(&words).map(|line| println!("{}", line.to_json())),
+        Ok(Command::Calls(options)) => calls::run(&options),
+        Ok(Command::Run(words)) => workqueue::run::run(&words).map(print),
+        Ok(Command::Call(words)) => calls::run::run(&words).map(print),
         Ok(Command::Help) => {
             print!("{}", arguments::USAGE);
             Ok(())
@@ -40,6 +48,10 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn print(line: Line) {
+    println!("{}", line.to_json());
 }
 
 fn complain(error: &dyn Error) {

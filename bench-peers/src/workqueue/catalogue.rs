@@ -5,11 +5,11 @@ use corewise_bench::workqueue::job::{Effort, Job};
 use corewise_topology::CpuSet;
 
 use crate::arguments::Options;
-use crate::peers::PINNED;
-use crate::workqueue::programs::Tool;
+use crate::programs::Tool;
+use crate::results::OURS;
+use crate::session::{Cell, Idle, chosen};
+use crate::workqueue::peers::PINNED;
 
-/// Ours, in all tables and headlines.
-pub(crate) const OURS: &str = "corewise";
 /// Ours with a handle for each closure, as tokio has.
 pub(crate) const OURS_SPAWN: &str = "corewise-spawn";
 /// Ours with workers that sleep at once, in the ping-pong.
@@ -20,17 +20,6 @@ pub(crate) const OURS_SPINS: &str = "corewise-spin";
 pub(crate) const FUTEX: &str = "futex";
 /// Reported apart where its collector stands in for the allocator.
 pub(crate) const FORK_JOIN_POOL: &str = "java-forkjoinpool";
-
-/// What an idle worker does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Idle {
-    /// It sleeps.
-    Sleeps,
-    /// It spins and yields for some microseconds, and then sleeps.
-    Hesitates,
-    /// It spins for a good while first.
-    Spins,
-}
 
 /// A runtime that takes part.
 #[derive(Debug, Clone, Copy)]
@@ -118,18 +107,8 @@ impl Runtime {
     }
 }
 
-/// One runtime in one case, under one allocator: a row of the tables.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Cell {
-    /// The case in records: the job's, and `/mimalloc` behind it where that is the allocator.
-    pub(crate) case: String,
-    pub(crate) job: Job,
-    pub(crate) tool: Tool,
-    pub(crate) mimalloc: bool,
-}
-
 /// The cases of a call, in the order in which a round goes through them, each with its cells.
-pub(crate) fn cells(options: &Options, cpus: &CpuSet) -> Vec<Vec<Cell>> {
+pub(crate) fn cells(options: &Options, cpus: &CpuSet) -> Vec<Vec<Cell<Job>>> {
     let mut groups = Vec::new();
     for case in Case::all() {
         let look = options.quick && options.workloads.is_empty();
@@ -141,11 +120,11 @@ pub(crate) fn cells(options: &Options, cpus: &CpuSet) -> Vec<Vec<Cell>> {
                 continue;
             }
             let name = format!("{case}{}", if mimalloc { "/mimalloc" } else { "" });
-            if !chosen(&options.workloads, &name) || (mimalloc && look) {
+            if !chosen::<Case>(&options.workloads, &name) || (mimalloc && look) {
                 continue;
             }
             let native = |runtime: &Runtime| matches!(runtime.tool, Tool::Rust | Tool::Tbb);
-            let group: Vec<Cell> = RUNTIMES
+            let group: Vec<Cell<Job>> = RUNTIMES
                 .iter()
                 .filter(|runtime| runtime.takes(case) && (!mimalloc || native(runtime)))
                 .filter(|runtime| runtime.is_asked_for(options))
@@ -185,16 +164,6 @@ fn allocates(case: Case) -> bool {
     matches!(case, Case::Storm { items: Items::Boxed, striped: false } | Case::Inside)
 }
 
-/// A whole name is that case alone, another word every case that begins so.
-fn chosen(words: &[String], name: &str) -> bool {
-    let is_case = |word: &str| {
-        let bare = word.strip_suffix("/mimalloc").unwrap_or(word);
-        bare.parse::<Case>().is_ok()
-    };
-    let fits = |word: &String| if is_case(word) { word == name } else { name.starts_with(&**word) };
-    words.is_empty() || words.iter().any(fits)
-}
-
 /// A run that keeps a whole call with a dozen runtimes within its time: many short runs say more
 /// than a few long ones.
 fn job(case: Case, name: &str, cpus: &CpuSet, options: &Options) -> Job {
@@ -221,7 +190,7 @@ fn job(case: Case, name: &str, cpus: &CpuSet, options: &Options) -> Job {
 mod tests {
     use super::*;
 
-    fn cells_of(options: &Options) -> Vec<Vec<Cell>> {
+    fn cells_of(options: &Options) -> Vec<Vec<Cell<Job>>> {
         cells(options, &CpuSet::full(2))
     }
 

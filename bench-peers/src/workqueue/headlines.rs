@@ -1,92 +1,10 @@
 //! The headlines: Corewise over each peer, pair by pair, and the peer against whom that is worst.
 
-use std::collections::BTreeMap;
-
-use corewise_bench::line::Line;
-use corewise_bench::record::Record;
 use corewise_bench::stats::PairedRatio;
 
-use crate::workqueue::catalogue::{FORK_JOIN_POOL, FUTEX, Idle, OURS, OURS_SLEEPS, RUNTIMES};
-
-/// What the rounds gave: for each case and runtime, one line a round, or none where a run failed.
-#[derive(Debug, Default)]
-pub(crate) struct Results(BTreeMap<String, BTreeMap<String, Vec<Option<Line>>>>);
-
-impl Results {
-    pub(crate) fn add(&mut self, case: &str, runtime: &str, line: Option<Line>) {
-        let of_case = self.0.entry(case.to_owned()).or_default();
-        of_case.entry(runtime.to_owned()).or_default().push(line);
-    }
-
-    /// The lines of a runtime in a case, round by round.
-    pub(crate) fn lines(&self, case: &str, runtime: &str) -> &[Option<Line>] {
-        self.0.get(case).and_then(|of| of.get(runtime)).map_or(&[], Vec::as_slice)
-    }
-
-    /// Ours over theirs in the rounds in which both have the metric.
-    fn ratio(&self, case: &str, metric: &str, ours: &str, peer: &str) -> Option<PairedRatio> {
-        let value = |line: &Option<Line>| line.as_ref()?.metrics.get(metric).copied();
-        let pairs = self.lines(case, ours).iter().zip(self.lines(case, peer));
-        let (ours, theirs): (Vec<f64>, Vec<f64>) =
-            pairs.filter_map(|(ours, theirs)| Some((value(ours)?, value(theirs)?))).unzip();
-        PairedRatio::of(&ours, &theirs, 1)
-    }
-
-    /// The peer against whom we stand worst, of those that `takes_part` lets through.
-    fn worst(
-        &self,
-        case: &str,
-        metric: &str,
-        better: Better,
-        takes_part: impl Fn(&str) -> bool,
-    ) -> Option<(String, PairedRatio)> {
-        self.worst_for(OURS, case, metric, better, takes_part)
-    }
-
-    fn worst_for(
-        &self,
-        ours: &str,
-        case: &str,
-        metric: &str,
-        better: Better,
-        takes_part: impl Fn(&str) -> bool,
-    ) -> Option<(String, PairedRatio)> {
-        let peers = self.0.get(case)?.keys();
-        let peers = peers.filter(|peer| !peer.starts_with(OURS) && *peer != FUTEX);
-        let ratios = peers
-            .filter(|peer| takes_part(peer))
-            .filter_map(|peer| Some((peer.clone(), self.ratio(case, metric, ours, peer)?)));
-        ratios.max_by(|(_, a), (_, b)| better.badness(a).total_cmp(&better.badness(b)))
-    }
-}
-
-/// Which way a ratio is good.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Better {
-    Higher,
-    Lower,
-}
-
-impl Better {
-    fn badness(self, ratio: &PairedRatio) -> f64 {
-        match self {
-            Better::Higher => -ratio.summary.median,
-            Better::Lower => ratio.summary.median,
-        }
-    }
-}
-
-/// A ratio, what it says, and against whom.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Headline {
-    pub(crate) metric: &'static str,
-    pub(crate) better: Better,
-    /// The peer and the case that it comes from.
-    pub(crate) against: String,
-    pub(crate) ratio: PairedRatio,
-    /// One of the agreed ones; else it stands beside them.
-    pub(crate) agreed: bool,
-}
+use crate::results::{Better, Headline, OURS, Results, worst_of};
+use crate::session::Idle;
+use crate::workqueue::catalogue::{FORK_JOIN_POOL, FUTEX, OURS_SLEEPS, RUNTIMES};
 
 /// What stands beside the ping-pong's headline: the worst of all placements and gaps, each kind of
 /// worker against its own.
@@ -128,7 +46,7 @@ pub(crate) fn headlines(results: &Results) -> Vec<Headline> {
             let runtime = RUNTIMES.iter().find(|runtime| runtime.name == peer);
             runtime.is_some_and(|runtime| (runtime.idle == Idle::Sleeps) == (kind == Idle::Sleeps))
         };
-        let cases = results.0.keys().filter(|case| case.starts_with("pingpong/"));
+        let cases = results.cases().filter(|case| case.starts_with("pingpong/"));
         let worst = cases.filter_map(|case| {
             let (peer, ratio) = results.worst_for(ours, case, metric, Lower, of_kind)?;
             Some((format!("{peer}, {case}"), ratio))
@@ -149,58 +67,10 @@ pub(crate) fn headlines(results: &Results) -> Vec<Headline> {
     all
 }
 
-/// Of ratios in which lower is better.
-fn worst_of(ratios: impl Iterator<Item = (String, PairedRatio)>) -> Option<(String, PairedRatio)> {
-    let badness = |ratio: &PairedRatio| Better::Lower.badness(ratio);
-    ratios.max_by(|(_, a), (_, b)| badness(a).total_cmp(&badness(b)))
-}
-
-impl Headline {
-    /// Its records: the interval, where it is asked for, is a record with the ends as extremes.
-    pub(crate) fn records(&self) -> [Record; 2] {
-        let record = Record::headline("workqueue", self.metric, &self.ratio);
-        let interval = Record {
-            case: "interval95".to_owned(),
-            min: self.ratio.low,
-            max: self.ratio.high,
-            ..record.clone()
-        };
-        let case = if self.agreed { "headline" } else { "beside" };
-        [interval, Record { case: case.to_owned(), ..record }]
-    }
-}
-
-/// The records of all headlines: intervals and what stands beside first, the agreed ones at the
-/// end.
-pub(crate) fn records(headlines: &[Headline]) -> Vec<Record> {
-    let pairs: Vec<[Record; 2]> = headlines.iter().map(Headline::records).collect();
-    let (intervals, own): (Vec<Record>, Vec<Record>) =
-        pairs.into_iter().map(|[interval, own]| (interval, own)).unzip();
-    let (agreed, beside): (Vec<Record>, Vec<Record>) =
-        own.into_iter().partition(|record| record.case == "headline");
-    [intervals, beside, agreed].concat()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn results(cells: &[(&str, &str, &str, &[f64])]) -> Results {
-        let mut results = Results::default();
-        for (case, runtime, metric, values) in cells {
-            for value in *values {
-                let mut line = Line::new(case, runtime);
-                line.set(metric, *value);
-                // A value below zero stands for a run that failed.
-                results.add(case, runtime, (*value >= 0.0).then_some(line));
-            }
-        }
-        results
-    }
-
-    fn find<'a>(headlines: &'a [Headline], metric: &str) -> Option<&'a Headline> {
-        headlines.iter().find(|headline| headline.metric == metric)
-    }
+    use crate::results::tests::{find, results};
 
     #[test]
     fn the_best_peer_is_the_one_against_whom_ours_stands_worst() {
@@ -250,30 +120,5 @@ mod tests {
             (ping.against.as_str(), ping.ratio.summary.median),
             ("futex, pingpong/cross/hot", 1.25)
         );
-    }
-
-    #[test]
-    fn a_run_that_failed_leaves_its_round_out_of_the_pairs() {
-        let rate = "items_per_second";
-        let headlines = headlines(&results(&[
-            ("inside", "corewise", rate, &[10.0, -1.0, 30.0]),
-            ("inside", "rayon", rate, &[10.0, 1.0, 10.0]),
-        ]));
-        let inside = find(&headlines, "inside_vs_best_peer").unwrap();
-        assert_eq!((inside.ratio.summary.runs, inside.ratio.summary.median), (2, 2.0));
-    }
-
-    #[test]
-    fn the_agreed_headlines_are_the_last_records_and_have_their_interval_before() {
-        let rate = "items_per_second";
-        let headlines = headlines(&results(&[
-            ("inside", "corewise", rate, &[10.0, 20.0]),
-            ("inside", "rayon", rate, &[10.0, 10.0]),
-        ]));
-        let records = records(&headlines);
-        let cases: Vec<&str> = records.iter().map(|record| record.case.as_str()).collect();
-        assert_eq!(cases, ["interval95", "interval95", "beside", "headline"]);
-        let last = records.last().unwrap();
-        assert_eq!((last.metric.as_str(), last.unit.as_str()), ("inside_vs_best_peer", "ratio"));
     }
 }

@@ -16,7 +16,7 @@ use corewise_bench::workqueue::tiny::Tiny;
 use corewise_sync::Unparker;
 use crossbeam_channel::Sender;
 
-use crate::peers::Pins;
+use crate::workqueue::peers::Pins;
 
 /// What a channel carries.
 trait Message: Send + 'static {

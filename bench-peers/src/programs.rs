@@ -17,19 +17,44 @@ pub(crate) enum Tool {
     Tbb,
     Go,
     Java,
+    /// glommio's, in Rust, with dependencies of its own.
+    Glommio,
+    /// Seastar's, in C++.
+    Seastar,
+}
+
+/// What a program is made of.
+struct Source {
+    /// Names of files, the one that the compiler is given first, and what is in them.
+    files: &'static [(&'static str, &'static str)],
+    /// The name of what is made of them.
+    made: &'static str,
 }
 
 impl Tool {
-    /// The source, the name of its file, and the name of what is made of it.
-    fn source(self) -> Option<(&'static str, &'static str, &'static str)> {
-        match self {
-            Tool::Rust => None,
-            Tool::Tbb => Some((include_str!("../../peers/tbb/main.cpp"), "tbb.cpp", "tbb")),
-            Tool::Go => Some((include_str!("../../peers/go/main.go"), "main.go", "go-peer")),
-            Tool::Java => {
-                Some((include_str!("../../peers/java/Peer.java"), "Peer.java", "Peer.class"))
+    /// All of them.
+    pub(crate) const ALL: [Tool; 6] =
+        [Tool::Rust, Tool::Tbb, Tool::Go, Tool::Java, Tool::Glommio, Tool::Seastar];
+
+    fn source(self) -> Option<Source> {
+        let (files, made): (&[_], _) = match self {
+            Tool::Rust => return None,
+            Tool::Tbb => (&[("tbb.cpp", include_str!("../peers/tbb/main.cpp"))], "tbb"),
+            Tool::Go => (&[("main.go", include_str!("../peers/go/main.go"))], "go-peer"),
+            Tool::Java => (&[("Peer.java", include_str!("../peers/java/Peer.java"))], "Peer.class"),
+            Tool::Glommio => (
+                &[
+                    ("glommio/Cargo.toml", include_str!("../peers/glommio/manifest.toml")),
+                    ("glommio/Cargo.lock", include_str!("../peers/glommio/Cargo.lock")),
+                    ("glommio/main.rs", include_str!("../peers/glommio/main.rs")),
+                ],
+                "glommio/target/release/glommio-peer",
+            ),
+            Tool::Seastar => {
+                (&[("seastar.cpp", include_str!("../peers/seastar/main.cpp"))], "seastar-peer")
             }
-        }
+        };
+        Some(Source { files, made })
     }
 
     fn compiler(self, source: &Path, made: &Path, folder: &Path) -> Command {
@@ -48,6 +73,18 @@ impl Tool {
             Tool::Java => {
                 command = Command::new("javac");
                 command.arg("-d").arg(folder).arg(source);
+            }
+            Tool::Glommio => {
+                command = Command::new("cargo");
+                command.args(["build", "--release", "--locked", "--manifest-path"]).arg(source);
+                command.arg("--target-dir").arg(folder.join("glommio/target"));
+            }
+            Tool::Seastar => {
+                // The library says by itself what a program needs.
+                let build = "flags=$(pkg-config --cflags --libs --static seastar) || exit 1; \
+                             exec g++ -std=c++20 -O3 \"$1\" -o \"$2\" $flags";
+                command = Command::new("sh");
+                command.args(["-c", build, "g++"]).arg(source).arg(made);
             }
         }
         command
@@ -72,19 +109,22 @@ impl Tool {
             Tool::Tbb => "on Debian: apt install g++ libtbb-dev",
             Tool::Go => "Go 1.22 or newer, with `go` in the PATH; on Debian: apt install golang-go",
             Tool::Java => "JDK 17 or newer; on Debian: apt install openjdk-17-jdk-headless",
+            Tool::Glommio => "it needs cargo, a C compiler, and glommio from the registry",
+            Tool::Seastar => "Debian has no package; it is used where pkg-config finds `seastar`",
         }
     }
 
     /// The program, built if it isn't yet or was built from other source; or why it can't be had,
-    /// and how to get it.
-    pub(crate) fn build(self, folder: &Path) -> Result<Program, String> {
-        let Some((text, file, made)) = self.source() else {
-            let command = std::env::current_exe().map_err(|error| error.to_string())?;
-            return Ok(Program::new(command).argument("run"));
+    /// and how to get it. This one runs a job if it is given `command` before the job's words.
+    pub(crate) fn build(self, command: &str, folder: &Path) -> Result<Program, String> {
+        let Some(Source { files, made }) = self.source() else {
+            let own = std::env::current_exe().map_err(|error| error.to_string())?;
+            return Ok(Program::new(own).argument(command));
         };
-        let (source, made) = (folder.join(file), folder.join(made));
-        if !is_current(&source, text, &made) {
-            let built = write(folder, &source, &made, text)
+        let (source, made) = (folder.join(files[0].0), folder.join(made));
+        if !is_current(folder, files, &made) {
+            eprintln!("{self:?}: its program is built, at first use");
+            let built = write(folder, files, &made)
                 .and_then(|()| compile(self.compiler(&source, &made, folder)));
             built.map_err(|why| format!("{why} ({})", self.remedy()))?;
         }
@@ -92,18 +132,29 @@ impl Tool {
     }
 }
 
-fn is_current(source: &Path, text: &str, made: &Path) -> bool {
-    made.exists() && fs::read_to_string(source).is_ok_and(|old| old == text)
+fn is_current(folder: &Path, files: &[(&str, &str)], made: &Path) -> bool {
+    let same = |(name, text): &(&str, &str)| {
+        fs::read_to_string(folder.join(name)).is_ok_and(|old| old == *text)
+    };
+    made.exists() && files.iter().all(same)
 }
 
 /// Puts the source there, and takes away what was made of another one: a failure leaves nothing
 /// that could be taken for its product.
-fn write(folder: &Path, source: &Path, made: &Path, text: &str) -> Result<(), String> {
-    let written = fs::create_dir_all(folder).and_then(|()| match fs::remove_file(made) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => fs::write(source, text),
-    });
-    written.map_err(|error| format!("{} can't be written: {error}", source.display()))
+fn write(folder: &Path, files: &[(&str, &str)], made: &Path) -> Result<(), String> {
+    match fs::remove_file(made) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(format!("{} can't be removed: {error}", made.display()));
+        }
+        _ => {}
+    }
+    for (name, text) in files {
+        let file = folder.join(name);
+        let written = fs::create_dir_all(file.parent().unwrap_or(folder))
+            .and_then(|()| fs::write(&file, text));
+        written.map_err(|error| format!("{} can't be written: {error}", file.display()))?;
+    }
+    Ok(())
 }
 
 fn compile(mut compiler: Command) -> Result<(), String> {
@@ -146,14 +197,16 @@ mod tests {
     #[test]
     fn what_was_made_of_other_source_is_made_anew() {
         let folder = std::env::temp_dir().join(format!("bench-peers-test-{}", std::process::id()));
-        let (source, made) = (folder.join("a.txt"), folder.join("a"));
-        assert!(!is_current(&source, "one", &made));
-        write(&folder, &source, &made, "one").unwrap();
-        assert!(!is_current(&source, "one", &made), "nothing was made of it yet");
+        let made = folder.join("a");
+        let (one, two) =
+            ([("a.txt", "one"), ("b/c.txt", "1")], [("a.txt", "one"), ("b/c.txt", "2")]);
+        assert!(!is_current(&folder, &one, &made));
+        write(&folder, &one, &made).unwrap();
+        assert!(!is_current(&folder, &one, &made), "nothing was made of it yet");
         fs::write(&made, "made").unwrap();
-        assert!(is_current(&source, "one", &made));
-        assert!(!is_current(&source, "two", &made));
-        write(&folder, &source, &made, "two").unwrap();
+        assert!(is_current(&folder, &one, &made));
+        assert!(!is_current(&folder, &two, &made));
+        write(&folder, &two, &made).unwrap();
         assert!(!made.exists());
         fs::remove_dir_all(folder).unwrap();
     }
@@ -166,8 +219,13 @@ mod tests {
         failing.args(["-c", "echo warning >&2; echo 'x.h: error: none' >&2; exit 1"]);
         let failed = compile(failing).unwrap_err();
         assert_eq!(failed, "sh failed: x.h: error: none");
-        for tool in [Tool::Tbb, Tool::Go, Tool::Java] {
-            assert!(tool.remedy().contains("apt install"));
+        for tool in Tool::ALL.into_iter().filter(|&tool| tool != Tool::Rust) {
+            let remedy = tool.remedy();
+            assert!(
+                remedy.contains("apt install")
+                    || remedy.contains("needs")
+                    || remedy.contains("no package")
+            );
         }
     }
 }

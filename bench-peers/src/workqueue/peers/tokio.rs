@@ -11,7 +11,7 @@ use corewise_bench::workqueue::runtime::{Runtime, Signal, Spawn};
 use corewise_sync::Unparker;
 use tokio::runtime::{Builder, Handle};
 
-use crate::peers::Pins;
+use crate::workqueue::peers::Pins;
 
 /// The runtime; `IN_PLACE`: how it is told that a task blocks. It lives as long as the process.
 #[derive(Clone)]

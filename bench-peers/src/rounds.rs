@@ -6,19 +6,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use corewise_bench::line::Line;
-use corewise_bench::process::{Job as _, Program, RunError};
+use corewise_bench::process::{Program, RunError};
 use corewise_bench::rng::Rng;
-use corewise_bench::workqueue::case::Case;
-use corewise_bench::workqueue::job::Job;
 
-use crate::workqueue::catalogue::Cell;
-use crate::workqueue::headlines::Results;
-use crate::workqueue::programs::{self, Tool};
+use crate::programs::{self, Tool};
+use crate::results::Results;
+use crate::session::{Cell, Workload};
 
 /// What is to be run, and with what.
-pub(crate) struct Rounds<'a> {
+pub(crate) struct Rounds<'a, J> {
     /// The cases, each with its cells.
-    pub(crate) groups: &'a [Vec<Cell>],
+    pub(crate) groups: &'a [Vec<Cell<J>>],
     pub(crate) programs: &'a BTreeMap<Tool, Program>,
     pub(crate) quick: bool,
     /// No run begins after that.
@@ -27,11 +25,7 @@ pub(crate) struct Rounds<'a> {
 
 /// So many rounds count the cost of rest, which takes long and varies little.
 const ROUNDS_OF_REST: usize = 2;
-/// A part of a run's items is enough for the round that is dropped: it finds programs and libraries
-/// on the disk, and goes through all code once.
-const DROPPED_PART: usize = 10;
-
-impl Rounds<'_> {
+impl<J: Workload> Rounds<'_, J> {
     /// Runs one small round that is dropped, and then so many that count. Where the time is up the
     /// last round has fewer cases than the others.
     ///
@@ -42,7 +36,7 @@ impl Rounds<'_> {
         let mut complaints = Vec::new();
         for round in 0..=rounds {
             for group in self.groups.iter().filter(|group| !group.is_empty()) {
-                let idle = group[0].job.case == Case::Idle;
+                let idle = group[0].job.rests();
                 if idle && !(1..=ROUNDS_OF_REST).contains(&round) {
                     continue;
                 }
@@ -53,7 +47,7 @@ impl Rounds<'_> {
                     return Ok(results);
                 }
                 self.tell(round, rounds, &group[0].case);
-                let mut order: Vec<&Cell> = group.iter().collect();
+                let mut order: Vec<&Cell<J>> = group.iter().collect();
                 rng.shuffle(&mut order);
                 let lines = if idle { self.at_once(&order) } else { self.in_turn(&order, round) };
                 for (cell, line) in order.iter().zip(lines) {
@@ -65,7 +59,7 @@ impl Rounds<'_> {
                         }
                     });
                     if round > 0 {
-                        results.add(&cell.case, &cell.job.runtime, line.ok());
+                        results.add(&cell.case, cell.job.runtime(), line.ok());
                     }
                 }
             }
@@ -75,11 +69,8 @@ impl Rounds<'_> {
 
     /// Allocations per item, of the runtimes that can count them: short runs that nothing is timed
     /// of.
-    pub(crate) fn count_allocations(&self) -> Vec<(Cell, Line)> {
-        let counts = |cell: &&Cell| {
-            let workload = matches!(cell.job.case, Case::Storm { .. } | Case::Inside);
-            workload && !cell.mimalloc && matches!(cell.tool, Tool::Rust | Tool::Go)
-        };
+    pub(crate) fn count_allocations(&self) -> Vec<(Cell<J>, Line)> {
+        let counts = |cell: &&Cell<J>| cell.job.counts(cell.tool) && !cell.mimalloc;
         let cells = self.groups.iter().flatten().filter(counts);
         cells
             .filter_map(|cell| {
@@ -89,19 +80,16 @@ impl Rounds<'_> {
             .collect()
     }
 
-    fn in_turn(&self, order: &[&Cell], round: usize) -> Vec<Result<Line, RunError>> {
-        let run = |cell: &&Cell| {
-            let mut job = cell.job.clone();
-            if round == 0 {
-                (job.items, job.passes) = ((job.items / DROPPED_PART).max(1), 1);
-            }
-            self.one(cell, &job)
+    fn in_turn(&self, order: &[&Cell<J>], round: usize) -> Vec<Result<Line, RunError>> {
+        let run = |cell: &&Cell<J>| {
+            let job = cell.job.clone();
+            self.one(cell, &if round == 0 { job.small() } else { job })
         };
         order.iter().map(run).collect()
     }
 
     /// Who does nothing disturbs nobody: all rest at the same time.
-    fn at_once(&self, order: &[&Cell]) -> Vec<Result<Line, RunError>> {
+    fn at_once(&self, order: &[&Cell<J>]) -> Vec<Result<Line, RunError>> {
         thread::scope(|scope| {
             let threads: Vec<_> =
                 order.iter().map(|cell| scope.spawn(|| self.one(cell, &cell.job))).collect();
@@ -112,7 +100,7 @@ impl Rounds<'_> {
         })
     }
 
-    fn one(&self, cell: &Cell, job: &Job) -> Result<Line, RunError> {
+    fn one(&self, cell: &Cell<J>, job: &J) -> Result<Line, RunError> {
         let mut program = self.programs[&cell.tool].clone();
         if cell.mimalloc {
             program.environment.push(("LD_PRELOAD".into(), programs::MIMALLOC.into()));
@@ -121,11 +109,7 @@ impl Rounds<'_> {
         let line = program.run(job, limit)?;
         match line.unsupported {
             None => Ok(line),
-            Some(why) => Err(RunError {
-                what: format!("{} on {}", job.case, job.runtime),
-                why,
-                said: String::new(),
-            }),
+            Some(why) => Err(RunError { what: job.name(), why, said: String::new() }),
         }
     }
 

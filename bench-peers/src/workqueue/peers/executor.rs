@@ -13,7 +13,7 @@ use corewise_bench::workqueue::runtime::{Runtime, Signal, Spawn};
 use corewise_sync::Unparker;
 use futures_lite::future;
 
-use crate::peers::Pins;
+use crate::workqueue::peers::Pins;
 
 /// One of the two executors. It lives as long as the process.
 pub(crate) trait Kind: Copy + Send + Sync + 'static {

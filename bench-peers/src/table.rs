@@ -5,47 +5,22 @@ use std::fmt::Write;
 use corewise_bench::line::unit;
 use corewise_bench::record::Record;
 
-use crate::workqueue::catalogue::{Idle, RUNTIMES};
-use crate::workqueue::headlines::{Better, Headline};
-
-/// The columns of each workload; rows are ordered by the first.
-fn columns(workload: &str) -> &'static [&'static str] {
-    match workload {
-        "kernel_test" => &[
-            "items_per_second",
-            "call_p50",
-            "call_p95",
-            "latency_p50",
-            "latency_p99",
-            "cpu_per_item",
-        ],
-        "fan" => &["makespan_p50", "makespan_p99", "items_per_second", "cpu_per_item"],
-        "pingpong" => &["latency_p50", "latency_p99", "latency_p999", "cpu_per_item"],
-        "mix" => &["short_p99", "short_p50", "short_p999", "cpu_per_item", "threads"],
-        "idle" => &["cpu_seconds", "voluntary_switches", "threads"],
-        _ => &[
-            "items_per_second",
-            "cpu_per_item",
-            "voluntary_switches",
-            "peak_rss",
-            "allocations_per_item",
-        ],
-    }
-}
+use crate::results::{Better, Headline};
+use crate::session::{Idle, Workload};
 
 /// All tables; the records are in the order of their cases.
-pub(crate) fn tables(records: &[Record], headlines: &[Headline]) -> String {
+pub(crate) fn tables<J: Workload>(records: &[Record], headlines: &[Headline]) -> String {
     let mut text = String::new();
     for of_case in records.chunk_by(|a, b| a.case == b.case) {
-        table(&mut text, of_case);
+        table::<J>(&mut text, of_case);
     }
     headline_table(&mut text, headlines);
     text
 }
 
-fn table(text: &mut String, records: &[Record]) {
+fn table<J: Workload>(text: &mut String, records: &[Record]) {
     let case = &records[0].case;
-    let columns = columns(case.split('/').next().unwrap_or(case));
+    let columns = J::columns(case.split('/').next().unwrap_or(case));
     let of = |variant: &str, metric: &str| {
         records.iter().find(|record| record.variant == variant && record.metric == metric)
     };
@@ -69,8 +44,7 @@ fn table(text: &mut String, records: &[Record]) {
     text.push('\n');
     for (name, _) in rows {
         let Some(first) = of(name, columns[0]) else { continue };
-        let idle = RUNTIMES.iter().find(|runtime| runtime.name == name).map(|r| r.idle);
-        let mark = match idle {
+        let mark = match J::idle(name) {
             Some(Idle::Spins) => " (spins)",
             Some(Idle::Hesitates) => " (spins a bit)",
             _ => "",
@@ -133,6 +107,7 @@ fn shown(value: f64, unit: &str) -> String {
 mod tests {
     use super::*;
     use corewise_bench::stats::{PairedRatio, Summary};
+    use corewise_bench::workqueue::job::Job;
 
     fn record(case: &str, variant: &str, metric: &str, median: f64) -> Record {
         let summary = Summary { median, min: median / 2.0, max: median * 2.0, runs: 3 };
@@ -156,7 +131,7 @@ mod tests {
             ratio,
             agreed: true,
         };
-        let text = tables(&records, &[headline]);
+        let text = tables::<Job>(&records, &[headline]);
         let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what} in {text}"));
         assert!(at("rayon (spins)") < at("  corewise "));
         assert!(at("tokio") < text.rfind("  corewise ").unwrap());

@@ -12,12 +12,12 @@ use corewise_topology::Machine;
 use corewise_workqueue::Idle;
 
 use crate::counting;
-use crate::peers::crossbeam::Crossbeam;
-use crate::peers::executor::Smol;
-use crate::peers::ours::{self, Spawning};
-use crate::peers::rayon::Rayon;
-use crate::peers::tokio::Tokio;
-use crate::peers::{PINNED, Pins};
+use crate::workqueue::peers::crossbeam::Crossbeam;
+use crate::workqueue::peers::executor::Smol;
+use crate::workqueue::peers::ours::{self, Spawning};
+use crate::workqueue::peers::rayon::Rayon;
+use crate::workqueue::peers::tokio::Tokio;
+use crate::workqueue::peers::{PINNED, Pins};
 
 /// Runs the job that these words say.
 pub(crate) fn run(words: &[String]) -> Result<Line, Box<dyn Error>> {
@@ -71,8 +71,9 @@ fn peer(job: &Job) -> Result<Option<Line>, BenchError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workqueue::catalogue::{self, Cell};
-    use crate::workqueue::programs::Tool;
+    use crate::programs::Tool;
+    use crate::session::Cell;
+    use crate::workqueue::catalogue;
     use corewise_bench::process::Job as _;
     use corewise_topology::CpuSet;
 
@@ -81,7 +82,7 @@ mod tests {
     fn every_rust_runtime_runs_a_few_items_of_each_of_its_cases() {
         let online: CpuSet = Machine::live().unwrap().online();
         let cells = catalogue::cells(&Default::default(), &online);
-        let rust = |cell: &&Cell| cell.tool == Tool::Rust && !cell.mimalloc;
+        let rust = |cell: &&Cell<Job>| cell.tool == Tool::Rust && !cell.mimalloc;
         for cell in cells.iter().flatten().filter(rust) {
             let job = Job {
                 items: cell.job.items.min(60),

@@ -12,7 +12,7 @@ use corewise_bench::workqueue::runtime::{Runtime, Signal, Spawn};
 use corewise_sync::Unparker;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use crate::peers::Pins;
+use crate::workqueue::peers::Pins;
 
 /// The pool.
 #[derive(Clone)]

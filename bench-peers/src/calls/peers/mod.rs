@@ -1,0 +1,100 @@
+//! The peers that are Rust, one file each, all behind the trait of the call workloads.
+
+pub(crate) mod channels;
+pub(crate) mod rayon;
+pub(crate) mod tokio;
+
+use std::sync::mpsc;
+use std::thread;
+
+use corewise_bench::BenchError;
+use corewise_bench::calls::case::Case;
+use corewise_bench::calls::eventfd::TARGET_PRIORITY;
+use corewise_bench::calls::job::Job;
+use corewise_bench::calls::priority::real_time;
+use corewise_bench::calls::roundtrip::called;
+use corewise_topology::{CpuSet, Machine};
+
+/// Behind the name of a runtime: its called threads have the priority of Corewise's call targets.
+/// No peer does so by itself; it is tried so that nobody need wonder.
+pub(crate) const FIFO: &str = "-fifo";
+
+/// Whom a job calls.
+pub(crate) struct Targets {
+    machine: Machine,
+    /// The CPUs of the threads that are called.
+    pub(crate) cpus: Vec<u32>,
+    /// Whether the caller answers too: of a call to many its own CPU's share is its own work.
+    pub(crate) own: bool,
+    real_time: bool,
+}
+
+impl Targets {
+    pub(crate) fn of(job: &Job, machine: &Machine) -> Result<Targets, BenchError> {
+        let mut cpus: Vec<u32> = called(job, machine)?.iter().collect();
+        let all = cpus.len();
+        if let Case::Broadcast { .. } = job.case {
+            cpus.retain(|&cpu| cpu != job.client_cpu);
+        }
+        let own = cpus.len() < all;
+        let real_time = job.runtime.ends_with(FIFO);
+        Ok(Targets { machine: machine.clone(), cpus, own, real_time })
+    }
+
+    /// What the caller itself has to add.
+    #[inline]
+    fn own_answer(own: bool, number: u64) -> u64 {
+        if own { answer(number) } else { 0 }
+    }
+}
+
+/// What every target does with a value that it is sent.
+#[inline]
+pub(crate) fn answer(value: u64) -> u64 {
+    value + 1
+}
+
+/// A thread that stays on one CPU. Dropping this waits for its end, so what tells it to end goes
+/// before.
+pub(crate) struct Pinned(Option<thread::JoinHandle<()>>);
+
+impl Pinned {
+    /// Starts it, and returns once it is where it is to be.
+    ///
+    /// # Errors
+    /// It couldn't be started or pinned; then `body` isn't run.
+    pub(crate) fn start(
+        targets: &Targets,
+        name: &str,
+        cpu: u32,
+        body: impl FnOnce() + Send + 'static,
+    ) -> Result<Pinned, BenchError> {
+        let (tell, told) = mpsc::channel();
+        let (machine, real_time_too) = (targets.machine.clone(), targets.real_time);
+        let thread = thread::Builder::new().name(format!("{name}/{cpu}")).spawn(move || {
+            let pinned = machine.pin_current_thread(&CpuSet::from_iter([cpu]));
+            let is_pinned = pinned.is_ok();
+            // Nobody hears it only where the starter has panicked.
+            let _ = tell.send(pinned);
+            if is_pinned {
+                if real_time_too {
+                    // Where it isn't allowed, call targets haven't it either.
+                    let _ = real_time(TARGET_PRIORITY);
+                }
+                body();
+            }
+        });
+        let thread = Pinned(Some(thread.map_err(BenchError::Thread)?));
+        told.recv().map_err(|_| BenchError::Panicked)??;
+        Ok(thread)
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            // One that panicked has said so.
+            drop(thread.join());
+        }
+    }
+}
