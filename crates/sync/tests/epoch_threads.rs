@@ -4,7 +4,7 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, LazyLock};
 use std::thread;
 
 use corewise_sync::context;
@@ -220,10 +220,12 @@ fn a_section_is_an_atomic_section_where_that_is_looked_at() {
 /// Destructors of thread-locals may read, also those that come after the thread's slots were given back.
 #[test]
 fn a_thread_that_ends_may_still_read() {
-    struct Reads(&'static ReadMostly<u64>, &'static AtomicU64);
+    static CELL: LazyLock<ReadMostly<u64>> = LazyLock::new(|| ReadMostly::new(1));
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+    struct Reads;
     impl Drop for Reads {
         fn drop(&mut self) {
-            self.1.fetch_add(*self.0.read(), Ordering::Relaxed);
+            SEEN.fetch_add(*CELL.read(), Ordering::Relaxed);
         }
     }
     /// Keeps its section open while the thread's slots are given back.
@@ -232,20 +234,18 @@ fn a_thread_that_ends_may_still_read() {
         static FIRST: RefCell<Option<Reads>> = const { RefCell::new(None) };
         static HELD: RefCell<Option<Holds>> = const { RefCell::new(None) };
     }
-    let cell: &'static ReadMostly<u64> = Box::leak(Box::new(ReadMostly::new(1)));
-    let seen: &'static AtomicU64 = Box::leak(Box::default());
     for hold in [false, true, false] {
         thread::spawn(move || {
             // Older than the list of slots, so dropped after it.
-            FIRST.with(|first| *first.borrow_mut() = Some(Reads(cell, seen)));
+            FIRST.with(|first| *first.borrow_mut() = Some(Reads));
             if hold {
-                HELD.with(|held| *held.borrow_mut() = Some(Holds(cell.epochs().enter())));
+                HELD.with(|held| *held.borrow_mut() = Some(Holds(CELL.epochs().enter())));
             }
-            drop(cell.read());
+            drop(CELL.read());
         })
         .join()
         .unwrap();
     }
-    assert_eq!(seen.load(Ordering::Relaxed), 3);
-    assert_eq!(cell.replace(2), 1, "nobody is inside");
+    assert_eq!(SEEN.load(Ordering::Relaxed), 3);
+    assert_eq!(CELL.replace(2), 1, "nobody is inside");
 }

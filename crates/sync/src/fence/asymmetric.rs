@@ -2,7 +2,7 @@
 //! The protocol, its named steps and its argument stand in `README.md` beside this file.
 
 #[cfg(any(loom, shuttle))]
-use super::full;
+use crate::atomic::{Ordering, fence};
 #[cfg(not(any(loom, shuttle)))]
 use system as imp;
 
@@ -84,7 +84,7 @@ pub fn light() {
     #[cfg(not(any(loom, shuttle)))]
     imp::light();
     #[cfg(any(loom, shuttle))]
-    full();
+    fence(Ordering::SeqCst);
 }
 
 /// The fence of the rare side: as if each thread of the process issued a full fence at some point
@@ -97,7 +97,7 @@ pub fn heavy() {
     #[cfg(not(any(loom, shuttle)))]
     imp::heavy();
     #[cfg(any(loom, shuttle))]
-    full();
+    fence(Ordering::SeqCst);
 }
 
 /// Registers the process with the kernel, where nobody has yet, and says how the fences work from now
@@ -127,9 +127,8 @@ mod system {
 
     use std::time::Duration;
 
-    use super::super::full;
     use super::Way;
-    use crate::atomic::{AtomicBool, AtomicU8, Ordering, compiler_fence};
+    use crate::atomic::{AtomicBool, AtomicU8, Ordering, compiler_fence, fence};
     use crate::{Parker, time};
 
     /// Nobody has asked yet: the light side is a full fence, so that whatever comes of it is right.
@@ -160,21 +159,21 @@ mod system {
         if WAY.load(Ordering::Relaxed) == MEMBARRIER {
             compiler_fence(Ordering::SeqCst);
         } else {
-            full();
+            fence(Ordering::SeqCst);
         }
     }
 
     pub(super) fn heavy() {
         // HeavyFence. The kernel's is one for the caller too, but it returns early where it has no
         // other thread to tell; this one is also the compiler's.
-        full();
+        fence(Ordering::SeqCst);
         match settled() {
             Way::FullFences => {}
             Way::Membarrier => {
                 if !barrier() {
                     settle();
                 }
-                full();
+                fence(Ordering::SeqCst);
             }
         }
     }

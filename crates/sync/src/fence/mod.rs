@@ -20,6 +20,8 @@ pub use asymmetric::{Asymmetric, AsymmetricPolicy, Way, heavy, light, prepare, r
 #[cfg(loom)]
 pub use asymmetric::{NoHeavy, NoLight};
 
+use crate::atomic::{self, Ordering};
+
 /// How a protocol issues the fence between its publish and its check.
 pub trait FencePolicy: Send + Sync + 'static {
     /// Orders every earlier access of this thread before every later one, in one order that all
@@ -40,13 +42,13 @@ pub struct FullFence;
 impl FencePolicy for FullFence {
     #[inline]
     fn full() {
-        full();
+        atomic::fence(Ordering::SeqCst);
     }
 
     #[inline]
     fn implied() {
         #[cfg(loom)]
-        full();
+        atomic::fence(Ordering::SeqCst);
     }
 }
 
@@ -59,20 +61,4 @@ pub struct NoFence;
 impl FencePolicy for NoFence {
     fn full() {}
     fn implied() {}
-}
-
-/// A full fence. On x86-64 by a locked instruction on the stack, as compilers and kernels do: the
-/// `mfence` that the standard fence becomes orders more kinds of memory than there are here, and takes
-/// four times as long.
-#[inline]
-fn full() {
-    #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
-    // SAFETY: it adds no bit to the word at the top of this thread's own stack, which nobody else reads
-    // or writes: nothing changes. It touches nothing below the stack pointer. The compiler takes it for
-    // an access to all memory, and moves none across.
-    unsafe {
-        std::arch::asm!("lock or dword ptr [rsp], 0", options(nostack));
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(any(loom, shuttle, miri)))))]
-    crate::atomic::fence(crate::atomic::Ordering::SeqCst);
 }
