@@ -1,0 +1,472 @@
+//! What a caller does for each kind.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+
+use corewise_smp::{Call, CallFailed, ManyAnswers, Reach, RunError};
+use corewise_sync::context;
+use corewise_topology::CpuSet;
+
+use super::caller::Caller;
+use super::check::Check;
+use super::job::{Answer, Work};
+use super::kind::Kind;
+use super::mistake::Mistake;
+
+/// So many calls are sent at once.
+const BURST: usize = 32;
+
+fn only(cpu: u32) -> CpuSet {
+    CpuSet::from_iter([cpu])
+}
+
+impl Caller {
+    pub(super) fn act(&mut self, kind: Kind) {
+        match kind {
+            Kind::Wait => self.wait(),
+            Kind::NoWait => self.no_wait(),
+            Kind::Forget | Kind::AwaitNot => self.forget(kind == Kind::AwaitNot),
+            Kind::Big => self.big(),
+            Kind::Panic => self.panic(),
+            Kind::Burst => {
+                let cpu = self.cpu();
+                for _ in 0..BURST {
+                    self.no_wait_on(cpu);
+                }
+            }
+            Kind::Await => self.await_one(),
+            Kind::AwaitTwo => self.await_two(),
+            Kind::Any => self.any(),
+            Kind::AnyNoWait => self.any_no_wait(),
+            Kind::Many | Kind::ManyAwait | Kind::ManyIf | Kind::All => self.many(kind),
+            Kind::ManyNoWait | Kind::ManyIfNoWait | Kind::AllNoWait => self.many_no_wait(kind),
+            Kind::Run => self.run_one(),
+            Kind::RunMany => self.run_many(),
+            Kind::Nested => {
+                let to = self.cpu();
+                self.one_that(Work::Call(to));
+            }
+            Kind::InPlace => self.one_that(Work::CallItself),
+            Kind::Nowhere => self.nowhere(),
+        }
+    }
+
+    /// The end of a call to one CPU.
+    fn over(
+        &mut self,
+        record: std::sync::Arc<super::job::Record>,
+        stamp: u64,
+        cpu: u32,
+        answer: &Result<Answer, CallFailed>,
+    ) {
+        self.check_answer(stamp, Some(cpu), answer);
+        self.settle(record, stamp, &only(cpu));
+    }
+
+    fn wait(&mut self) {
+        let cpu = self.cpu();
+        let (record, job) = self.job(true);
+        let stamp = job.stamp;
+        let mut to = cpu;
+        if self.wrong(Mistake::SendsElsewhere) {
+            to = self.world.all.iter().find(|&other| other != cpu).unwrap_or(cpu);
+        }
+        if self.wrong(Mistake::RefusesWithoutCause) {
+            let stays = self.world.all.difference(&self.world.leaves);
+            stays.iter().for_each(|cpu| self.world.refused(cpu));
+        }
+        match self.world.smp.call(to, move || job.run(Some(cpu))) {
+            Err(refusal) => {
+                self.refused(&only(to), refusal);
+                self.unsent(record, stamp);
+            }
+            Ok(call) if self.wrong(Mistake::GoesOnEarly) => {
+                let early = record.out[to as usize].get();
+                self.world.findings.expect(Check::Exit, early == stamp, || "too early".into());
+                let answer = self.waiting(|| call.wait());
+                self.over(record, stamp, to, &answer);
+            }
+            Ok(call) => {
+                let answer = self.waiting(|| call.wait());
+                self.over(record, stamp, to, &answer);
+            }
+        }
+    }
+
+    fn one_that(&mut self, work: Work) {
+        let cpu = self.cpu();
+        let (record, job) = self.job_that(true, work);
+        let stamp = job.stamp;
+        match self.world.smp.call(cpu, move || job.run(Some(cpu))) {
+            Err(refusal) => {
+                self.refused(&only(cpu), refusal);
+                self.unsent(record, stamp);
+            }
+            Ok(call) => {
+                let answer = self.waiting(|| call.wait());
+                self.over(record, stamp, cpu, &answer);
+            }
+        }
+    }
+
+    fn panic(&mut self) {
+        let cpu = self.cpu();
+        let (record, job) = self.job_that(true, Work::Panic);
+        let stamp = job.stamp;
+        match self.world.smp.call(cpu, move || job.run(Some(cpu))) {
+            Err(refusal) => {
+                self.refused(&only(cpu), refusal);
+                self.unsent(record, stamp);
+            }
+            Ok(call) => {
+                let answer = self.waiting(|| call.wait());
+                let told = matches!(&answer, Err(CallFailed::Panicked { cpu: on, panic })
+                    if *on == cpu && panic.message() == "on purpose");
+                self.world.findings.expect(Check::Value, told, || {
+                    format!("call {stamp} to CPU {cpu} panicked, and its caller wasn't told")
+                });
+                self.settle(record, stamp, &only(cpu));
+            }
+        }
+    }
+
+    fn no_wait(&mut self) {
+        let cpu = self.cpu();
+        if self.wrong(Mistake::Overtakes) {
+            let ((early, first), (late, second)) = (self.job(false), self.job(false));
+            for (record, job) in [(late, second), (early, first)] {
+                let stamp = job.stamp;
+                let sent = self.world.smp.call_nowait(cpu, move || drop(job.run(Some(cpu))));
+                match sent {
+                    Ok(()) => self.sent(record, stamp, only(cpu)),
+                    Err(refusal) => {
+                        self.refused(&only(cpu), refusal);
+                        self.unsent(record, stamp);
+                    }
+                }
+            }
+            return;
+        }
+        self.no_wait_on(cpu);
+    }
+
+    fn no_wait_on(&mut self, cpu: u32) {
+        let (record, job) = self.job(false);
+        let stamp = job.stamp;
+        if self.wrong(Mistake::DropsACall) {
+            drop(job);
+            return self.sent(record, stamp, only(cpu));
+        }
+        if self.wrong(Mistake::RunsHere) {
+            drop(job.run(Some(cpu)));
+            return self.settle(record, stamp, &only(cpu));
+        }
+        match self.world.smp.call_nowait(cpu, move || drop(job.run(Some(cpu)))) {
+            Ok(()) => self.sent(record, stamp, only(cpu)),
+            Err(refusal) => {
+                self.refused(&only(cpu), refusal);
+                self.unsent(record, stamp);
+            }
+        }
+    }
+
+    /// Lets go of a call's handle, in one case after a poll.
+    fn forget(&mut self, poll: bool) {
+        let cpu = self.cpu();
+        let (record, job) = self.job(true);
+        let stamp = job.stamp;
+        match self.world.smp.call(cpu, move || job.run(Some(cpu))) {
+            Err(refusal) => {
+                self.refused(&only(cpu), refusal);
+                self.unsent(record, stamp);
+            }
+            Ok(mut call) => {
+                if poll {
+                    let polled = Pin::new(&mut call).poll(&mut Context::from_waker(Waker::noop()));
+                    drop(polled);
+                }
+                drop(call);
+                self.sent(record, stamp, only(cpu));
+            }
+        }
+    }
+
+    /// A function and an answer that are larger than any cell.
+    fn big(&mut self) {
+        let cpu = self.cpu();
+        let (record, job) = self.job(true);
+        let stamp = job.stamp;
+        let load: [u64; 24] = std::array::from_fn(|n| stamp + n as u64);
+        let big = move || (job.run(Some(cpu)), load);
+        match self.world.smp.call(cpu, big) {
+            Err(refusal) => {
+                self.refused(&only(cpu), refusal);
+                self.unsent(record, stamp);
+            }
+            Ok(call) => match self.waiting(|| call.wait()) {
+                Err(failed) => self.failed(&failed),
+                Ok((answer, back)) => {
+                    let whole = back.iter().zip(stamp..).all(|(word, sent)| *word == sent);
+                    self.world.findings.expect(Check::Value, whole, || format!("{back:?}"));
+                    self.over(record, stamp, cpu, &Ok(answer));
+                }
+            },
+        }
+    }
+
+    fn await_one(&mut self) {
+        let cpu = self.cpu();
+        let (record, job) = self.job(true);
+        let stamp = job.stamp;
+        match self.world.smp.call(cpu, move || job.run(Some(cpu))) {
+            Err(refusal) => {
+                self.refused(&only(cpu), refusal);
+                self.unsent(record, stamp);
+            }
+            Ok(call) => {
+                let answer = self.awaiting(call);
+                self.over(record, stamp, cpu, &answer);
+            }
+        }
+    }
+
+    fn await_two(&mut self) {
+        let mut calls = Vec::with_capacity(2);
+        for _ in 0..2 {
+            let cpu = self.cpu();
+            let (record, job) = self.job(true);
+            let stamp = job.stamp;
+            match self.world.smp.call(cpu, move || job.run(Some(cpu))) {
+                Err(refusal) => {
+                    self.refused(&only(cpu), refusal);
+                    self.unsent(record, stamp);
+                }
+                Ok(call) => calls.push((record, stamp, cpu, call)),
+            }
+        }
+        let (traces, calls): (Vec<_>, Vec<_>) = calls
+            .into_iter()
+            .map(|(record, stamp, cpu, call)| ((record, stamp, cpu), call))
+            .unzip();
+        let answers = self.awaiting(Both { calls: calls.into_iter().map(Turn::Running).collect() });
+        for ((record, stamp, cpu), answer) in traces.into_iter().zip(answers) {
+            self.over(record, stamp, cpu, &answer);
+        }
+    }
+
+    fn any(&mut self) {
+        let set = self.set();
+        let (record, job) = self.job(true);
+        let stamp = job.stamp;
+        match self.world.smp.call_any(&set, move || job.run(None)) {
+            Err(refusal) => {
+                self.refused(&set, refusal);
+                self.unsent(record, stamp);
+            }
+            Ok(call) => {
+                let cpu = call.cpu();
+                self.in_set(cpu, &set);
+                let answer = self.waiting(|| call.wait());
+                self.over(record, stamp, cpu, &answer);
+            }
+        }
+    }
+
+    fn any_no_wait(&mut self) {
+        let set = self.set();
+        let (record, job) = self.job(false);
+        let stamp = job.stamp;
+        match self.world.smp.call_any_nowait(&set, move || drop(job.run(None))) {
+            Err(refusal) => {
+                self.refused(&set, refusal);
+                self.unsent(record, stamp);
+            }
+            Ok(cpu) => {
+                self.in_set(cpu, &set);
+                self.sent(record, stamp, only(cpu));
+            }
+        }
+    }
+
+    fn in_set(&self, cpu: u32, set: &CpuSet) {
+        let inside = set.contains(cpu);
+        self.world.findings.expect(Check::Reach, inside, || format!("CPU {cpu} isn't in {set}"));
+    }
+
+    /// Which CPUs a call to many is to reach, and whether it is asked to by a condition.
+    fn asked(&mut self, kind: Kind) -> (CpuSet, CpuSet) {
+        let set = match kind {
+            Kind::All | Kind::AllNoWait | Kind::ManyIfNoWait => self.world.all.clone(),
+            _ => self.set(),
+        };
+        let wanted = match kind {
+            Kind::ManyIf | Kind::ManyIfNoWait => set.intersection(&self.set()),
+            _ => set.clone(),
+        };
+        (set, wanted)
+    }
+
+    fn many(&mut self, kind: Kind) {
+        let (mut set, wanted) = self.asked(kind);
+        let (record, job) = self.job(true);
+        let stamp = job.stamp;
+        if self.wrong(Mistake::LeavesOneOut)
+            && let Some(first) = set.first()
+        {
+            set.remove(first);
+        }
+        let twice = self.wrong(Mistake::RunsTwice);
+        let f = move |cpu| {
+            if twice {
+                drop(job.run(Some(cpu)));
+            }
+            job.run(Some(cpu))
+        };
+        let smp = &self.world.smp;
+        let call = match kind {
+            Kind::ManyIf => smp.call_many_if(&set, |cpu| wanted.contains(cpu), f),
+            Kind::All => smp.call_all(f),
+            _ => smp.call_many(&set, f),
+        };
+        self.reached(call.reach(), &wanted);
+        let reached = call.reach().reached.clone();
+        let answers = match kind {
+            Kind::ManyAwait => self.awaiting(call),
+            _ => self.waiting(|| call.wait()),
+        };
+        self.answered(stamp, &reached, answers);
+        self.settle(record, stamp, &reached);
+    }
+
+    fn answered(&self, stamp: u64, reached: &CpuSet, answers: ManyAnswers<Answer>) {
+        let from: CpuSet = answers.values.iter().map(|(cpu, _)| *cpu).collect();
+        self.world.findings.expect(Check::Reach, from == *reached, || {
+            format!("call {stamp}: {reached} were reached, {from} answered")
+        });
+        for (cpu, answer) in &answers.values {
+            self.check_answer(stamp, Some(*cpu), answer);
+        }
+    }
+
+    /// A call to many reaches or skips each CPU that it was asked for.
+    fn reached(&self, reach: &Reach, wanted: &CpuSet) {
+        let mut named = reach.reached.clone();
+        for skipped in &reach.skipped {
+            self.world.refused(skipped.cpu);
+            let new = named.insert(skipped.cpu);
+            self.world.findings.expect(Check::Reach, new, || format!("{skipped:?}, and reached"));
+        }
+        // One that wasn't wanted and is offline may be named as skipped: it wasn't asked about.
+        let skipped: CpuSet = reach.skipped.iter().map(|skipped| skipped.cpu).collect();
+        let right = wanted.is_subset(&named) && named.difference(&skipped).is_subset(wanted);
+        self.world.findings.expect(Check::Reach, right, || {
+            format!("{wanted} were wanted, {} reached, {skipped} skipped", reach.reached)
+        });
+    }
+
+    fn many_no_wait(&mut self, kind: Kind) {
+        let (set, wanted) = self.asked(kind);
+        let (record, job) = self.job(false);
+        let stamp = job.stamp;
+        let f = move |cpu| drop(job.run(Some(cpu)));
+        let smp = &self.world.smp;
+        let reach = match kind {
+            Kind::ManyIfNoWait => smp.call_all_if_nowait(|cpu| wanted.contains(cpu), f),
+            Kind::AllNoWait => smp.call_all_nowait(f),
+            _ => smp.call_many_nowait(&set, f),
+        };
+        self.reached(&reach, &wanted);
+        self.sent(record, stamp, reach.reached);
+    }
+
+    fn run_one(&mut self) {
+        let cpu = self.cpu();
+        let (record, job) = self.job(true);
+        let stamp = job.stamp;
+        // On this stack, without any ordering of its own.
+        let mut mine = 0;
+        let lent = &mut mine;
+        let ran = self.waiting(|| {
+            self.world.smp.run(cpu, move || {
+                *lent = job.stamp;
+                job.run(Some(cpu))
+            })
+        });
+        match ran {
+            Ok(answer) => {
+                self.world.findings.expect(Check::Exit, mine == stamp, || "of a borrow".into());
+                self.over(record, stamp, cpu, &Ok(answer));
+            }
+            Err(RunError::Refused(refusal)) => {
+                self.refused(&only(cpu), refusal);
+                self.unsent(record, stamp);
+            }
+            Err(failed @ RunError::Failed(_)) => self.failed(&failed),
+        }
+    }
+
+    fn run_many(&mut self) {
+        let set = self.set();
+        let (record, job) = self.job(true);
+        let stamp = job.stamp;
+        let answers = self.waiting(|| self.world.smp.run_many(&set, |cpu| job.run(Some(cpu))));
+        drop(job);
+        let reached: CpuSet = answers.values.iter().map(|(cpu, _)| *cpu).collect();
+        let reach = Reach { reached: reached.clone(), skipped: answers.skipped.clone() };
+        self.reached(&reach, &set);
+        self.answered(stamp, &reached, answers);
+        self.settle(record, stamp, &reached);
+    }
+
+    /// A CPU that the machine doesn't have.
+    fn nowhere(&mut self) {
+        let cpu = self.world.numbers() as u32 + self.rng.below(3) as u32;
+        let (record, job) = self.job(true);
+        let stamp = job.stamp;
+        let refused = match self.world.smp.call(cpu, move || job.run(Some(cpu))) {
+            Err(refusal) => {
+                drop(refusal.into_inner());
+                true
+            }
+            Ok(_) => false,
+        };
+        let still = !context::in_atomic_section();
+        self.world.findings.expect(Check::Reach, refused && still, || format!("CPU {cpu} took it"));
+        self.unsent(record, stamp);
+    }
+}
+
+/// Calls that are awaited together.
+struct Both {
+    calls: Vec<Turn>,
+}
+
+enum Turn {
+    Running(Call<Answer>),
+    Over(Option<Result<Answer, CallFailed>>),
+}
+
+impl Future for Both {
+    type Output = Vec<Result<Answer, CallFailed>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut pending = false;
+        for turn in &mut self.calls {
+            if let Turn::Running(call) = turn {
+                match pin!(call).poll(cx) {
+                    Poll::Ready(answer) => *turn = Turn::Over(Some(answer)),
+                    Poll::Pending => pending = true,
+                }
+            }
+        }
+        if pending {
+            return Poll::Pending;
+        }
+        let over = self.calls.drain(..).filter_map(|turn| match turn {
+            Turn::Over(answer) => answer,
+            Turn::Running(_) => None,
+        });
+        Poll::Ready(over.collect())
+    }
+}

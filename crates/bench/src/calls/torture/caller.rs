@@ -1,0 +1,285 @@
+//! A caller: what it keeps of its calls, how it waits, and what it checks when they are over.
+
+use std::collections::VecDeque;
+use std::fmt::Display;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use corewise_smp::{CallError, CallFailed};
+use corewise_sync::atomic::Ordering;
+use corewise_sync::{Parker, thread};
+use corewise_topology::CpuSet;
+
+use super::check::Check;
+use super::job::{Answer, Job, Record, Work, value};
+use super::kind::{self, KINDS, Kind};
+use super::mistake::Mistake;
+use super::world::{Token, World, add};
+use crate::calls::priority;
+use crate::rng::Rng;
+
+/// Calls that nobody waits for and that may be under way at once, of one caller.
+const UNDER_WAY: usize = 64;
+/// Records that a caller uses in turn.
+const RECORDS: usize = 8;
+
+pub(super) struct Caller {
+    pub(super) world: Arc<World>,
+    me: usize,
+    pub(super) rng: Rng,
+    stamp: u64,
+    /// Of calls that are over: the oldest one is used next.
+    records: VecDeque<Settled>,
+    /// Calls that nobody waits for, oldest first.
+    under_way: VecDeque<UnderWay>,
+    kinds: [u64; KINDS.len()],
+    /// What it does just now.
+    kind: Kind,
+}
+
+/// A record of a call that is over.
+struct Settled {
+    record: Arc<Record>,
+    runs: u32,
+}
+
+/// A call that nobody waits for.
+struct UnderWay {
+    record: Arc<Record>,
+    stamp: u64,
+    /// Where it was accepted.
+    on: CpuSet,
+    kind: Kind,
+}
+
+impl Caller {
+    pub(super) fn new(world: &Arc<World>, me: usize, seed: u64) -> Caller {
+        Caller {
+            world: Arc::clone(world),
+            me,
+            rng: Rng::new(seed),
+            stamp: 0,
+            records: VecDeque::new(),
+            under_way: VecDeque::new(),
+            kinds: [0; KINDS.len()],
+            kind: Kind::Wait,
+        }
+    }
+
+    /// The thread's body. Returns how often each kind was chosen.
+    pub(super) fn run(mut self, home: &CpuSet) -> [u64; KINDS.len()] {
+        priority::lowest();
+        let pause = Parker::new();
+        let weights = kind::weights();
+        while !self.world.stops() {
+            if self.rng.below(256) == 0 {
+                // Again and again, for the system takes the CPU away at times. Where it is away just
+                // now, this is refused, and the caller goes on elsewhere.
+                let _ = self.world.smp.machine().pin_current_thread(home);
+            }
+            self.kind = kind::chosen(self.rng.below(weights));
+            self.kinds[self.kind as usize] += 1;
+            self.act(self.kind);
+            while self.under_way.len() > UNDER_WAY {
+                self.await_oldest();
+            }
+            if self.rng.below(4096) == 0 {
+                pause.park_timeout(Duration::from_millis(1));
+            }
+        }
+        while !self.under_way.is_empty() {
+            self.await_oldest();
+        }
+        for settled in std::mem::take(&mut self.records) {
+            self.check_again(&settled);
+        }
+        self.kinds
+    }
+
+    /// A random CPU.
+    pub(super) fn cpu(&mut self) -> u32 {
+        let nth = self.rng.below(self.world.all.len());
+        self.world.all.iter().nth(nth).unwrap_or(0)
+    }
+
+    /// A random set of CPUs, now and then an empty one.
+    pub(super) fn set(&mut self) -> CpuSet {
+        let all = self.world.all.clone();
+        all.iter().filter(|_| self.rng.below(2) == 0).collect()
+    }
+
+    pub(super) fn wrong(&self, mistake: Mistake) -> bool {
+        self.world.makes(mistake) && self.stamp.is_multiple_of(16)
+    }
+
+    /// A new call's record and function.
+    pub(super) fn job(&mut self, waited_for: bool) -> (Arc<Record>, Job) {
+        let work = match self.rng.below(1024) {
+            0 => Work::Spin(1000),
+            1..64 => Work::Spin(self.rng.below(64) as u16),
+            _ => Work::Nothing,
+        };
+        self.job_that(waited_for, work)
+    }
+
+    /// As [`Caller::job`], with something special to do.
+    pub(super) fn job_that(&mut self, waited_for: bool, work: Work) -> (Arc<Record>, Job) {
+        self.stamp += 1;
+        let record = self.free_record();
+        if !self.wrong(Mistake::WritesLate) {
+            record.word.set(self.stamp);
+        }
+        let job = Job {
+            record: Arc::clone(&record),
+            stamp: self.stamp,
+            _token: Token::new(&self.world),
+            work,
+            waited_for,
+        };
+        (record, job)
+    }
+
+    fn free_record(&mut self) -> Arc<Record> {
+        if self.records.len() >= RECORDS
+            && let Some(mut settled) = self.records.pop_front()
+        {
+            self.check_again(&settled);
+            // A call to many drops its function where it was let go of last: maybe later.
+            if let Some(record) = Arc::get_mut(&mut settled.record) {
+                record.ran.iter_mut().for_each(|ran| *ran = 0.into());
+                return settled.record;
+            }
+        }
+        Arc::new(Record::new(&self.world, self.me))
+    }
+
+    /// That nothing has run since a call was over.
+    fn check_again(&self, settled: &Settled) {
+        let runs = settled.record.runs();
+        self.world.findings.expect(Check::Once, runs == settled.runs, || {
+            format!("{} runs when the call was over, {runs} later", settled.runs)
+        });
+    }
+
+    /// Waits with `wait`, and tells the one who watches.
+    pub(super) fn waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
+        self.world.waiting(self.me, self.kind as usize, wait)
+    }
+
+    /// Awaits a future in this thread. Its first poll is with another waker, as where a future moves
+    /// from one task to another.
+    pub(super) fn awaiting<F: Future>(&self, future: F) -> F::Output {
+        self.waiting(|| {
+            let mut future = pin!(future);
+            if let Poll::Ready(value) =
+                future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            {
+                return value;
+            }
+            let parker = Parker::new();
+            let waker = parker.waker();
+            let mut cx = Context::from_waker(&waker);
+            loop {
+                match future.as_mut().poll(&mut cx) {
+                    Poll::Ready(value) => return value,
+                    Poll::Pending => parker.park(),
+                }
+            }
+        })
+    }
+
+    /// A call was refused by a CPU, or by a whole set.
+    pub(super) fn refused<F>(&self, asked: &CpuSet, refusal: CallError<F>) {
+        match &refusal {
+            CallError::NotOnline { cpu, .. } => self.world.refused(*cpu),
+            CallError::NoneOnline { .. } => asked.iter().for_each(|cpu| self.world.refused(cpu)),
+            CallError::ShuttingDown { .. } => {
+                self.world.findings.fail(Check::Reach, || "shut down before its time".into());
+            }
+        }
+        drop(refusal.into_inner());
+    }
+
+    /// An accepted call has no value although its function doesn't panic.
+    pub(super) fn failed(&self, failed: &dyn Display) {
+        self.world.findings.fail(Check::Lost, || format!("accepted, and then: {failed}"));
+    }
+
+    /// The answer of one CPU.
+    pub(super) fn check_answer(
+        &self,
+        stamp: u64,
+        cpu: Option<u32>,
+        answer: &Result<Answer, CallFailed>,
+    ) {
+        match answer {
+            Err(failed) => self.failed(failed),
+            Ok(answer) => {
+                let right = answer.value == value(stamp, answer.on)
+                    && cpu.is_none_or(|cpu| cpu == answer.on);
+                self.world.findings.expect(Check::Value, right, || {
+                    format!("call {stamp} to CPU {cpu:?}: answered by {}", answer.on)
+                });
+            }
+        }
+    }
+
+    /// A call is over: looks at its traces, and keeps the record for later ones.
+    pub(super) fn settle(&mut self, record: Arc<Record>, stamp: u64, on: &CpuSet) {
+        add(&self.world.counts.accepted, on.len() as u64);
+        let findings = &self.world.findings;
+        for cpu in on {
+            let out = record.out[cpu as usize].get();
+            findings.expect(Check::Exit, out == stamp, || {
+                format!("call {stamp} of caller {} to CPU {cpu}: saw {out}", self.me)
+            });
+            let ran = record.ran[cpu as usize].load(Ordering::Relaxed);
+            findings.expect(Check::Once, ran == 1, || {
+                format!("call {stamp} of caller {} ran {ran} times on CPU {cpu}", self.me)
+            });
+        }
+        let runs = record.runs();
+        findings.expect(Check::Once, runs as usize == on.len(), || {
+            format!("call {stamp} of caller {} ran {runs} times, was accepted by {on}", self.me)
+        });
+        self.records.push_back(Settled { record, runs });
+    }
+
+    /// A call that nobody waits for was accepted: it is looked at later.
+    pub(super) fn sent(&mut self, record: Arc<Record>, stamp: u64, on: CpuSet) {
+        self.under_way.push_back(UnderWay { record, stamp, on, kind: self.kind });
+    }
+
+    /// A call wasn't accepted: it has left no traces.
+    pub(super) fn unsent(&mut self, record: Arc<Record>, stamp: u64) {
+        self.settle(record, stamp, &CpuSet::new());
+    }
+
+    /// Looks until the oldest of the calls that nobody waits for has run.
+    fn await_oldest(&mut self) {
+        let Some(oldest) = self.under_way.pop_front() else { return };
+        let wanted = oldest.on.len() as u32;
+        self.world.waiting(self.me, oldest.kind as usize, || {
+            while oldest.record.runs() < wanted && !self.world.gives_up() {
+                thread::yield_now();
+            }
+        });
+        // There is no wait whose end would order what it wrote before this: the count of its
+        // function does, whose last holder has let go.
+        self.world.waiting(self.me, oldest.kind as usize, || {
+            while Arc::strong_count(&oldest.record) > 1 && !self.world.gives_up() {
+                thread::yield_now();
+            }
+        });
+        if self.world.gives_up() && oldest.record.runs() < wanted {
+            return;
+        }
+        let mut record = oldest.record;
+        // Acquires what the last holder released.
+        let _ = Arc::get_mut(&mut record).is_some();
+        self.settle(record, oldest.stamp, &oldest.on);
+    }
+}

@@ -1,0 +1,138 @@
+//! What is checked, and what was found.
+
+use std::fmt;
+
+use corewise_sync::Mutex;
+use corewise_sync::atomic::{AtomicU64, Ordering};
+use serde::Serialize;
+
+/// One rule that the torture holds calls to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Check {
+    /// What the caller wrote before the call is seen by the handler.
+    Entry,
+    /// What the handler wrote is seen after the wait.
+    Exit,
+    /// An accepted call runs exactly once on each CPU, and on no other.
+    Once,
+    /// It runs on the thread, and the CPU, that was asked for.
+    Cpu,
+    /// Handlers of one CPU never overlap.
+    Overlap,
+    /// One caller's calls to one CPU run in its order, of those waited for and of those not.
+    Order,
+    /// The answer is that of the handler.
+    Value,
+    /// Each CPU that was asked for is reached or skipped, and one that never leaves is reached.
+    Reach,
+    /// Nothing runs on a CPU that has left.
+    Dead,
+    /// Every wait ends, and every call runs, in time.
+    Lost,
+    /// Each function and each answer is dropped exactly once.
+    Leak,
+    /// The targets count as many calls as handlers have run.
+    Counts,
+    /// Handlers run in an atomic section.
+    Section,
+    /// A CPU leaves and joins where it is told to.
+    Plug,
+}
+
+impl Check {
+    /// All of them.
+    pub const ALL: [Check; 14] = [
+        Check::Entry,
+        Check::Exit,
+        Check::Once,
+        Check::Cpu,
+        Check::Overlap,
+        Check::Order,
+        Check::Value,
+        Check::Reach,
+        Check::Dead,
+        Check::Lost,
+        Check::Leak,
+        Check::Counts,
+        Check::Section,
+        Check::Plug,
+    ];
+}
+
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Check::Entry => "what was written before a call wasn't seen by its handler",
+            Check::Exit => "what a handler wrote wasn't seen after the wait",
+            Check::Once => "a call didn't run exactly once",
+            Check::Cpu => "a call ran on the wrong CPU",
+            Check::Overlap => "two handlers of one CPU overlapped",
+            Check::Order => "calls of one caller to one CPU ran out of order",
+            Check::Value => "an answer was wrong",
+            Check::Reach => "a CPU was left out or refused without cause",
+            Check::Dead => "a call ran on a CPU that had left",
+            Check::Lost => "a wait did not end, or a call did not run, in time",
+            Check::Leak => "a function or an answer wasn't dropped exactly once",
+            Check::Counts => "the targets counted other calls than were run",
+            Check::Section => "a handler wasn't in an atomic section",
+            Check::Plug => "a CPU could not be taken out or in",
+        })
+    }
+}
+
+/// A check that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// Which.
+    pub check: Check,
+    /// How often.
+    pub times: u64,
+    /// What was found, the first few times.
+    pub first: Vec<String>,
+}
+
+/// How many failures of a check are described.
+const DESCRIBED: usize = 3;
+
+/// What was found so far.
+pub(super) struct Findings {
+    /// A: how often each check failed; it orders nothing.
+    times: [AtomicU64; Check::ALL.len()],
+    /// L: is the lock; guards what the first ones were.
+    first: Mutex<Vec<(Check, String)>>,
+}
+
+impl Findings {
+    pub(super) fn new() -> Findings {
+        Findings { times: Check::ALL.map(|_| AtomicU64::new(0)), first: Mutex::new(Vec::new()) }
+    }
+
+    /// Counts a failure.
+    #[cold]
+    pub(super) fn fail(&self, check: Check, found: impl FnOnce() -> String) {
+        let before = self.times[check as usize].fetch_add(1, Ordering::Relaxed);
+        if before < DESCRIBED as u64 {
+            self.first.lock().push((check, found()));
+        }
+    }
+
+    /// Counts a failure where what should be isn't.
+    pub(super) fn expect(&self, check: Check, holds: bool, found: impl FnOnce() -> String) {
+        if !holds {
+            self.fail(check, found);
+        }
+    }
+
+    pub(super) fn failures(&self) -> Vec<Failure> {
+        let first = self.first.lock();
+        let failed = Check::ALL.into_iter().filter_map(|check| {
+            let times = self.times[check as usize].load(Ordering::Relaxed);
+            let of_it = first.iter().filter(|(its, _)| *its == check);
+            let first = of_it.map(|(_, found)| found.clone()).collect();
+            (times > 0).then_some(Failure { check, times, first })
+        });
+        failed.collect()
+    }
+}

@@ -1,0 +1,35 @@
+//! Deliberate mistakes: what shows that a check can fail. Only the tests make them.
+
+/// What is done wrongly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(test), allow(dead_code, reason = "only tests make mistakes"))]
+pub(super) enum Mistake {
+    /// The caller writes its word after the call.
+    WritesLate,
+    /// The caller goes on before the answer is there.
+    GoesOnEarly,
+    /// A function runs twice on a CPU.
+    RunsTwice,
+    /// A call goes to another CPU than was asked for.
+    SendsElsewhere,
+    /// The caller runs the function itself.
+    RunsHere,
+    /// Of two calls the later one is sent first.
+    Overtakes,
+    /// A handler answers something else.
+    AnswersWrongly,
+    /// A call to many leaves a CPU out.
+    LeavesOneOut,
+    /// A CPU that was refused nothing says that it is offline.
+    RefusesWithoutCause,
+    /// A CPU counts as gone before its last calls have run.
+    DiesEarly,
+    /// A call that was accepted is dropped.
+    DropsACall,
+    /// A handler doesn't end before all give up.
+    HangsInAHandler,
+    /// An answer is never dropped.
+    Leaks,
+    /// A call isn't counted.
+    Uncounted,
+}

@@ -1,0 +1,103 @@
+//! The torture of cross-CPU calls: every kind of call at once, in a random mix, from every CPU, while
+//! CPUs leave and join; and what has to hold all the time ([`Check`]).
+//!
+//! First on a synthetic machine of two nodes, whose CPUs leave and join for calls alone or by the
+//! machine's mask; then on the live machine, pinned, where also the system takes a CPU offline if
+//! the process may. After Linux's `scftorture`, which checks the order of entry and exit and the CPU
+//! of single calls.
+//!
+//! How the order is checked: each call has a record of plain words (`plain.rs`), used again and
+//! again. The caller writes the call's number there before it calls, each handler compares it, works
+//! for a random time, and writes the number into its CPU's word; the caller compares that after the
+//! wait. An old number shows an order that is missing.
+//!
+//! A wait that doesn't end is found by who watches: each caller says since when it waits. Threads that
+//! are stuck are left behind.
+//!
+//! Each check has a deliberate mistake (`mistake.rs`) that the tests make, to see it fail.
+
+mod acts;
+mod caller;
+mod check;
+mod job;
+mod kind;
+mod mistake;
+mod phase;
+mod plain;
+mod plug;
+mod report;
+mod world;
+
+use std::time::Duration;
+
+use corewise_topology::Machine;
+
+use crate::BenchError;
+use mistake::Mistake;
+use phase::Setting;
+
+pub use check::{Check, Failure};
+pub use report::{Phase, Report};
+
+/// The synthetic machine: few enough CPUs that two real ones keep them busy.
+const SYNTHETIC: &str = "numa:2 l3:1 core:2 pu:1";
+
+/// What to do.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// For how long in all.
+    pub duration: Duration,
+    /// What the choices of each thread begin with. When each thread comes to them isn't repeated.
+    pub seed: u64,
+    /// When a wait counts as lost. Far above what a busy machine takes.
+    pub patience: Duration,
+    /// Whether the system may be asked to take the live machine's last CPU offline and online, again
+    /// and again. That disturbs all that runs on the machine.
+    pub plug: bool,
+    mistake: Option<Mistake>,
+}
+
+impl Plan {
+    /// For that long; the system isn't asked.
+    pub fn new(duration: Duration) -> Plan {
+        let patience = Duration::from_secs(30);
+        Plan { duration, seed: 1, patience, plug: false, mistake: None }
+    }
+}
+
+/// Tortures, and says what was found. Takes the duration of the plan, and longer only where a wait
+/// doesn't end. Blocks.
+///
+/// # Errors
+/// The machine couldn't be read, or threads not be had: that is no finding.
+pub fn run(plan: &Plan) -> Result<Report, BenchError> {
+    let half = plan.duration / 2;
+    let mut phases = vec![synthetic(plan, half)?];
+    // Whoever changes the live machine does it alone.
+    let _alone = plug::alone().map_err(BenchError::Thread)?;
+    let live = Machine::live()?;
+    let last = live.online().last().filter(|_| live.online().len() > 1);
+    let (switch, not_plugged) = match last {
+        _ if !plan.plug => (None, None),
+        None => (None, Some("it has no second CPU".to_owned())),
+        Some(last) => match plug::Switch::of(last) {
+            Ok(switch) => (Some(switch), None),
+            Err(why) => (None, Some(why)),
+        },
+    };
+    let leaves = last.into_iter().collect();
+    let setting = Setting { machine: &live, leaves, switch: switch.map(std::sync::Arc::new) };
+    let mut phase = phase::run(plan, half, setting)?;
+    phase.not_plugged = not_plugged;
+    phases.push(phase);
+    Ok(Report { seed: plan.seed, phases })
+}
+
+fn synthetic(plan: &Plan, duration: Duration) -> Result<Phase, BenchError> {
+    let machine = Machine::synthetic(SYNTHETIC)?;
+    let leaves = machine.online().iter().skip(1).collect();
+    phase::run(plan, duration, Setting { machine: &machine, leaves, switch: None })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,191 @@
+//! CPUs that leave and join while calls go on: for calls alone, by the machine's mask, and, where the
+//! process may, by the system itself.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use corewise_sync::Parker;
+use corewise_sync::atomic::Ordering;
+use corewise_topology::Machine;
+
+use super::check::Check;
+use super::mistake::Mistake;
+use super::world::{World, add};
+use crate::rng::Rng;
+
+/// For how long at most a CPU stays out, and then in.
+const OUT: usize = 2_000;
+/// How often the system takes the CPU: one turn of so many. It takes far longer than the others.
+const SYSTEM: usize = 64;
+
+/// The lock under which the tests of this project change the machine that they run on: one at a time.
+pub(super) fn alone() -> io::Result<File> {
+    let path = std::env::temp_dir().join("corewise-tests-change-this-machine.lock");
+    let file = File::options().create(true).append(true).open(path)?;
+    file.lock()?;
+    Ok(file)
+}
+
+/// The switch of a CPU of the live machine.
+pub(super) struct Switch {
+    cpu: u32,
+    file: PathBuf,
+}
+
+impl Switch {
+    /// The switch of this CPU, or why there is none.
+    pub(super) fn of(cpu: u32) -> Result<Switch, String> {
+        let file = PathBuf::from(format!("/sys/devices/system/cpu/cpu{cpu}/online"));
+        // It is online: this changes nothing, and tells.
+        match fs::write(&file, "1") {
+            Ok(()) => Ok(Switch { cpu, file }),
+            Err(error) => Err(format!("CPU {cpu} can't be taken offline: {error}")),
+        }
+    }
+
+    fn take<'a>(&'a self, world: &'a World) -> io::Result<Out<'a>> {
+        // Before the write: it is put back whatever becomes of that.
+        let out = Out { switch: self, world };
+        fs::write(&self.file, "0")?;
+        Ok(out)
+    }
+}
+
+/// The CPU is offline while this lives.
+struct Out<'a> {
+    switch: &'a Switch,
+    world: &'a World,
+}
+
+impl Drop for Out<'_> {
+    fn drop(&mut self) {
+        // The kernel refuses for a moment while somebody else plugs CPUs.
+        while let Err(error) = fs::write(&self.switch.file, "1") {
+            if error.kind() != io::ErrorKind::ResourceBusy {
+                return failed(self.world, &error);
+            }
+        }
+    }
+}
+
+/// Takes CPUs out and in until told to stop; leaves all of them in.
+pub(super) fn plug(world: &World, mut rng: Rng, switch: Option<&Switch>) {
+    let pause = Parker::new();
+    let leaves: Vec<u32> = world.leaves.iter().collect();
+    while !world.stops() && !leaves.is_empty() {
+        let cpu = leaves[rng.below(leaves.len())];
+        let synthetic = world.smp.machine().is_synthetic();
+        let by_system = switch.filter(|_| rng.below(SYSTEM) == 0);
+        match (by_system, rng.below(2)) {
+            (Some(switch), gently) => by_the_system(world, switch, gently == 0, &pause, &mut rng),
+            (None, 0) if synthetic => by_the_mask(world, cpu, &pause, &mut rng),
+            (None, _) => for_calls(world, cpu, &pause, &mut rng),
+        }
+        rest(&pause, &mut rng);
+    }
+}
+
+fn rest(pause: &Parker, rng: &mut Rng) {
+    pause.park_timeout(Duration::from_micros(rng.below(OUT) as u64));
+}
+
+fn failed(world: &World, what: &dyn std::fmt::Display) {
+    world.findings.fail(Check::Plug, || what.to_string());
+}
+
+/// What holds between the end of a leave and the beginning of a join.
+fn dead(world: &World, cpu: u32, pause: &Parker, rng: &mut Rng) {
+    let side = world.side(cpu);
+    side.dead.store(true, Ordering::Release);
+    let refused = world.smp.call(cpu, || ()).is_err();
+    world.findings.expect(Check::Dead, refused, || format!("CPU {cpu} left, and took a call"));
+    rest(pause, rng);
+    side.dead.store(false, Ordering::Release);
+}
+
+/// For calls alone; now and then a handler of that CPU does it.
+fn for_calls(world: &World, cpu: u32, pause: &Parker, rng: &mut Rng) {
+    add(&world.counts.leaves, 1);
+    let smp = world.smp.clone();
+    let leaving = match rng.below(4) {
+        0 => match world.smp.call(cpu, move || smp.cpu_offline(cpu)) {
+            Ok(call) => {
+                // A handler more, which the targets count.
+                add(&world.counts.ran, 1);
+                call.wait().map_err(|failed| failed.to_string())
+            }
+            Err(refusal) => Err(refusal.to_string()),
+        },
+        _ => Ok(smp.cpu_offline(cpu)),
+    };
+    match leaving {
+        Ok(leaving) => {
+            if world.makes(Mistake::DiesEarly) {
+                world.side(cpu).dead.store(true, Ordering::Release);
+            }
+            leaving.wait();
+        }
+        Err(error) => return failed(world, &error),
+    }
+    dead(world, cpu, pause, rng);
+    if let Err(error) = world.smp.cpu_online(cpu) {
+        failed(world, &error);
+    }
+}
+
+/// By the machine's mask, which the targets follow.
+fn by_the_mask(world: &World, cpu: u32, pause: &Parker, rng: &mut Rng) {
+    add(&world.counts.follows, 1);
+    let machine = world.smp.machine();
+    if let Err(error) = machine.set_online(cpu, false) {
+        return failed(world, &error);
+    }
+    follow(world);
+    dead(world, cpu, pause, rng);
+    if let Err(error) = machine.set_online(cpu, true) {
+        failed(world, &error);
+    }
+    follow(world);
+}
+
+fn follow(world: &World) {
+    let followed = world.smp.follow_machine();
+    followed.leaving.wait();
+    for error in &followed.failed {
+        failed(world, error);
+    }
+}
+
+/// The system takes the CPU offline: gently, after it has left for calls, or under its target.
+fn by_the_system(world: &World, switch: &Switch, gently: bool, pause: &Parker, rng: &mut Rng) {
+    let (cpu, side) = (switch.cpu, world.side(switch.cpu));
+    add(&world.counts.plugs, 1);
+    if gently {
+        world.smp.cpu_offline(cpu).wait();
+    }
+    // From here its target and its handlers may be anywhere: full order, both sides look twice.
+    side.away.fetch_add(1, Ordering::SeqCst);
+    match switch.take(world) {
+        Ok(out) => {
+            refresh(world, world.smp.machine());
+            follow(world);
+            dead(world, cpu, pause, rng);
+            drop(out);
+        }
+        Err(error) => failed(world, &error),
+    }
+    refresh(world, world.smp.machine());
+    follow(world);
+    if gently && let Err(error) = world.smp.cpu_online(cpu) {
+        failed(world, &error);
+    }
+    side.away.fetch_add(1, Ordering::SeqCst);
+}
+
+fn refresh(world: &World, machine: &Machine) {
+    if let Err(error) = machine.refresh() {
+        failed(world, &error);
+    }
+}

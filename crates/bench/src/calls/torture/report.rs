@@ -1,0 +1,102 @@
+//! What a torture says at its end.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::check::{Check, Failure};
+
+/// What was done and found on one machine.
+#[derive(Debug, Clone, Serialize)]
+pub struct Phase {
+    /// The machine, in the words of the program's `--from`.
+    pub machine: String,
+    /// For how long, in seconds.
+    pub seconds: f64,
+    /// Threads that called: one for each CPU.
+    pub callers: usize,
+    /// How often each kind of call was made.
+    pub kinds: Vec<(&'static str, u64)>,
+    /// Calls that were accepted, one for each CPU that was reached.
+    pub accepted: u64,
+    /// Functions run, by their own count.
+    pub ran: u64,
+    /// Times that a CPU refused because it was offline.
+    pub refused: u64,
+    /// Handlers that panicked, on purpose.
+    pub panics: u64,
+    /// CPUs taken out and in for calls alone.
+    pub leaves: u64,
+    /// CPUs taken out and in by the machine's mask.
+    pub follows: u64,
+    /// Times that the system took a CPU offline and online.
+    pub plugs: u64,
+    /// Why the system took none; `None` where it did, or wasn't to.
+    pub not_plugged: Option<String>,
+    /// The checks that failed.
+    pub failures: Vec<Failure>,
+}
+
+/// What a torture found.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// What the choices of each thread began with.
+    pub seed: u64,
+    /// One for each machine.
+    pub phases: Vec<Phase>,
+}
+
+impl Report {
+    /// Whether any check failed.
+    pub fn failed(&self) -> bool {
+        self.phases.iter().any(|phase| !phase.failures.is_empty())
+    }
+
+    /// Whether this check failed.
+    pub fn failed_at(&self, check: Check) -> bool {
+        self.phases.iter().flat_map(|phase| &phase.failures).any(|found| found.check == check)
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {:.1} s, {} callers", self.machine, self.seconds, self.callers)?;
+        for (name, times) in &self.kinds {
+            writeln!(f, "  {times:>10}  {name}")?;
+        }
+        let lines = [
+            (self.accepted, "calls accepted, one for each CPU reached"),
+            (self.refused, "refused, the CPU being offline"),
+            (self.ran, "functions run"),
+            (self.panics, "of them panicked, on purpose"),
+            (self.leaves, "times a CPU left and joined for calls alone"),
+            (self.follows, "times by the machine's mask"),
+            (self.plugs, "times by the system"),
+        ];
+        for (number, what) in lines {
+            writeln!(f, "  {number:>10}  {what}")?;
+        }
+        if let Some(why) = &self.not_plugged {
+            writeln!(f, "  the system took no CPU: {why}")?;
+        }
+        if self.failures.is_empty() {
+            return writeln!(f, "  all {} checks held", Check::ALL.len());
+        }
+        for failure in &self.failures {
+            writeln!(f, "  FAILED {} times: {}", failure.times, failure.check)?;
+            for found in &failure.first {
+                writeln!(f, "    {found}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for phase in &self.phases {
+            phase.fmt(f)?;
+        }
+        writeln!(f, "seed {}", self.seed)
+    }
+}

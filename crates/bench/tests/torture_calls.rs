@@ -1,0 +1,36 @@
+//! Every kind of cross-CPU call at once, while CPUs leave and join: for five seconds, or a minute with
+//! `COREWISE_LONG`. Half of it on the live machine, whose last CPU the system takes offline again and
+//! again where the process may do that. In a binary of its own, for it pulls a CPU from under whatever
+//! runs beside it. A seed decides what each thread does, though not when: one that failed is
+//! printed, and `COREWISE_TORTURE_SEED` sets it.
+
+use std::time::Duration;
+
+use corewise_bench::calls::torture::{self, Plan};
+
+#[test]
+fn torture_every_rule_of_calls_holds_while_cpus_leave_and_join() {
+    let long = std::env::var_os("COREWISE_LONG").is_some();
+    let mut plan = Plan::new(Duration::from_secs(if long { 60 } else { 5 }));
+    plan.plug = true;
+    plan.seed = match std::env::var("COREWISE_TORTURE_SEED") {
+        Ok(seed) => seed.parse().expect("COREWISE_TORTURE_SEED is a number"),
+        Err(_) => {
+            let since = std::time::SystemTime::UNIX_EPOCH.elapsed();
+            since.expect("after 1970").as_nanos() as u64 & 0xffff_ffff
+        }
+    };
+    let report = torture::run(&plan).expect("machines and threads can be had");
+    assert!(!report.failed(), "{report}");
+    for phase in &report.phases {
+        assert!(phase.kinds.iter().all(|(_, times)| *times > 0), "nothing of some kind: {report}");
+        // With one CPU only there is none that could leave.
+        assert!(phase.callers == 1 || phase.leaves > 0, "no CPU left: {report}");
+    }
+    // As another user, or in a container, the system takes none: the report says so.
+    if let Some(live) = report.phases.last()
+        && live.not_plugged.is_none()
+    {
+        assert!(live.plugs > 0, "the system took no CPU: {report}");
+    }
+}
