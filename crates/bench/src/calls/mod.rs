@@ -47,6 +47,7 @@ pub mod eventfd;
 pub mod held;
 pub mod job;
 pub mod priority;
+pub mod reads;
 pub mod roundtrip;
 pub mod run;
 pub mod suite;
