@@ -192,7 +192,7 @@ impl Completion {
 
 /// Wakes one waiter. Its waker may be a user's and panic: those after it are to be woken as well,
 /// and the completer has nothing to do with it.
-fn wake(waker: Waker) {
+pub(crate) fn wake(waker: Waker) {
     if cfg!(any(loom, shuttle)) {
         // There a panic is the model's verdict.
         return waker.wake();

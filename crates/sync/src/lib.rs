@@ -8,8 +8,8 @@
 //!   code runs under the [loom](https://docs.rs/loom) model checker when built with `--cfg loom`,
 //!   and in the random schedules of [shuttle](https://docs.rs/shuttle) with `--cfg shuttle`. The
 //!   clock is there too ([`time`]).
-//! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`], [`SpinLock`], [`inbox`],
-//!   [`list`], [`epoch`].
+//! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`], [`Signal`], [`SpinLock`],
+//!   [`inbox`], [`list`], [`epoch`].
 //! * **The execution context** ([`context`]): atomic sections, [`context::might_block`], blocking
 //!   regions and the placement token of the running task.
 //!
@@ -37,12 +37,15 @@ pub mod model;
 
 mod completion;
 mod facade;
+mod futex;
 mod lock;
 mod parker;
+mod signal;
 
 pub use completion::{Completion, Countdown};
 pub use crossbeam_utils::CachePadded;
 pub use facade::{atomic, cell, hint, thread};
 pub use lock::{Condvar, Mutex, MutexGuard};
 pub use parker::{Parker, Unparker};
+pub use signal::Signal;
 pub use spin::{SpinLock, SpinLockGuard};

@@ -1,0 +1,360 @@
+//! A one-shot event for one waiter, a thread or a task, that allocates nothing and can be used again.
+//!
+//! One word, and every change of it is a read-modify-write, so the two sides meet in its modification
+//! order and no fence is needed:
+//!
+//! | bits | meaning | set by | cleared by |
+//! |---|---|---|---|
+//! | (none) | nobody waits yet | | |
+//! | `SLEEPING` | a thread sleeps on the word, or is about to | waiter | waiter, `Finish` |
+//! | `WAKER` | there is a waker in the slot | waiter | waiter (`Unstore`), `Claim` |
+//! | `TAKING` | the completer takes the waker out of the slot | `Claim` | `Finish` |
+//! | `DETACHED` | the waiter has left | waiter | `Finish` |
+//! | `DONE` | it happened | `Finish` | reset |
+//!
+//! ```text
+//! complete                                  wait                          poll
+//! Claim: where WAKER: TAKING, take waker    Announce: or SLEEPING,        Store: put the waker, then CAS to
+//! Finish: old = DONE in one RMW               unless DONE                   WAKER, unless DONE: Unstore
+//! Wake: the waker; the sleeper, if old      Sleep: while SLEEPING         while TAKING: wake oneself
+//!   has SLEEPING
+//! ```
+//!
+//! The slot belongs to the completer while `TAKING` is set and to the waiter while neither `TAKING` nor
+//! `WAKER` is. Whoever of the two comes last, `complete` or `detach`, is told so by the word: it may
+//! free what the event stands in. `tests/loom_signal.rs`. (The waker's part follows the `AtomicWaker` of
+//! the futures crate.)
+
+use std::fmt;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crate::atomic::Ordering;
+use crate::cell::UnsafeCell;
+use crate::completion::wake;
+use crate::futex::Futex;
+use crate::{context, hint, time};
+
+const SLEEPING: u32 = 1;
+const WAKER: u32 = 2;
+const TAKING: u32 = 4;
+const DETACHED: u32 = 8;
+const DONE: u32 = 16;
+
+/// A one-shot event that one side completes and one other side waits for. See the module's head for
+/// how it differs from a [`Completion`](crate::Completion), which many can wait for.
+///
+/// Everything that the completing thread did before [`Signal::complete`] is visible after a wait.
+pub struct Signal {
+    /// A: the bits of the module's table.
+    state: Futex,
+    /// P: the completer's while `TAKING` is set, nobody's while `WAKER` is, else the waiter's.
+    slot: UnsafeCell<Option<Waker>>,
+}
+
+// SAFETY: the slot is reached by one side at a time, as the bits say; wakers may be sent and shared.
+unsafe impl Sync for Signal {}
+
+impl Default for Signal {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Signal {
+    /// An event that hasn't happened.
+    #[inline]
+    pub fn new() -> Self {
+        Signal { state: Futex::new(0), slot: UnsafeCell::new(None) }
+    }
+
+    /// Makes it an event that hasn't happened, once more.
+    ///
+    /// # Safety
+    /// Nobody else uses it, and what they did comes before: the caller is the one who came last (see
+    /// [`Signal::complete`]), or has seen that it happened as its waiter.
+    #[inline]
+    pub unsafe fn reset(&self) {
+        // A `Finish` cleared the other bits, and took the waker out. Relaxed: whoever is given it next is
+        // given it by something that orders.
+        self.state.word.store(0, Ordering::Relaxed);
+    }
+
+    /// It happened: wakes the waiter. True where there is one still, or one may yet come; false where it
+    /// has [detached](Signal::detach): the caller is then the last to use it. Never blocks; any
+    /// context. After a true the waiter may free the event at any moment, also while this returns; the
+    /// caller sees to it that the memory is still mapped until then.
+    ///
+    /// # Safety
+    /// Called once for each life of the event, from its making or reset.
+    #[inline]
+    pub unsafe fn complete(&self) -> bool {
+        // Finish, for the common case that nobody has said anything yet. Release pairs with the Acquire
+        // of the waiter.
+        match self.state.word.compare_exchange(0, DONE, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => true,
+            Err(now) => self.complete_slowly(now),
+        }
+    }
+
+    #[cold]
+    fn complete_slowly(&self, mut now: u32) -> bool {
+        let mut waker = None;
+        loop {
+            let claims = now & WAKER != 0;
+            let next = if claims { now & !WAKER | TAKING } else { DONE };
+            // Acquire: where there is a waker, or the waiter has detached, what it did comes before.
+            let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
+            match self.state.word.compare_exchange(now, next, success, failure) {
+                Ok(_) if claims => {
+                    // SAFETY: TAKING makes the slot ours.
+                    waker = self.slot.with_mut(|slot| unsafe { (*slot).take() });
+                    now = next;
+                }
+                Ok(_) => break,
+                Err(found) => now = found,
+            }
+        }
+        // Wake. The event may be gone: `wake` only uses its address.
+        if now & SLEEPING != 0 {
+            self.state.wake();
+        }
+        if let Some(waker) = waker {
+            wake(waker);
+        }
+        now & DETACHED == 0
+    }
+
+    /// Whether it happened. If so, what came before it is visible.
+    #[inline]
+    pub fn is_complete(&self) -> bool {
+        self.state.word.load(Ordering::Acquire) & DONE != 0
+    }
+
+    /// Looks so many times whether it happened.
+    #[inline]
+    pub fn spin(&self, looks: u32) -> bool {
+        for _ in 0..looks {
+            if self.is_complete() {
+                return true;
+            }
+            hint::spin_loop();
+        }
+        self.is_complete()
+    }
+
+    /// Waits: looks so many times, then sleeps. May block: inside an atomic section that is reported. On a
+    /// worker thread the pool is told before the thread sleeps.
+    ///
+    /// # Safety
+    /// One waiter at a time: nobody else waits, polls or detaches meanwhile.
+    #[inline]
+    #[track_caller]
+    pub unsafe fn wait(&self, looks: u32) {
+        context::might_block("Signal::wait");
+        if !self.spin(looks) {
+            context::blocking_reported(|| self.sleep(None));
+        }
+    }
+
+    /// As [`Signal::wait`], for at most `timeout` from the last look: true where it happened.
+    ///
+    /// # Safety
+    /// As [`Signal::wait`].
+    #[inline]
+    #[track_caller]
+    pub unsafe fn wait_timeout(&self, looks: u32, timeout: Duration) -> bool {
+        context::might_block("Signal::wait_timeout");
+        self.spin(looks)
+            || context::blocking_reported(|| self.sleep(time::now().checked_add(timeout)))
+    }
+
+    /// The one who calls it is the one waiter.
+    #[cold]
+    fn sleep(&self, deadline: Option<Instant>) -> bool {
+        let mut now = self.unstore();
+        loop {
+            if now & DONE != 0 {
+                return true;
+            }
+            let left = match deadline {
+                None => None,
+                Some(end) => match end.checked_duration_since(time::now()) {
+                    Some(left) if !left.is_zero() => Some(left),
+                    // SLEEPING may stay: it costs the completer a call in vain, and a later wait none.
+                    _ => return self.is_complete(),
+                },
+            };
+            if now & SLEEPING == 0 {
+                // Announce. Acquire as in `is_complete`.
+                let next = now | SLEEPING;
+                let (success, failure) = (Ordering::Relaxed, Ordering::Acquire);
+                if let Err(found) = self.state.word.compare_exchange(now, next, success, failure) {
+                    now = found;
+                    continue;
+                }
+                now = next;
+            }
+            self.state.wait(now, left);
+            now = self.state.word.load(Ordering::Acquire);
+        }
+    }
+
+    /// For futures: ready where it happened, else the task is woken when it does. The waker of the last
+    /// poll counts.
+    ///
+    /// # Safety
+    /// As [`Signal::wait`].
+    pub unsafe fn poll_complete(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut now = self.unstore();
+        loop {
+            if now & DONE != 0 {
+                return Poll::Ready(());
+            }
+            if now & TAKING != 0 {
+                // The completer is about to finish, and the slot is its own.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            // Store. Outside of the closure, since to clone and to drop are user code.
+            let own = Some(cx.waker().clone());
+            // SAFETY: neither WAKER nor TAKING, and only the waiter sets the one that leads to the other.
+            let old = self.slot.with_mut(|slot| unsafe { std::mem::replace(&mut *slot, own) });
+            drop(old);
+            // Release pairs with the Acquire of Claim.
+            match self.state.word.compare_exchange(now, WAKER, Ordering::Release, Ordering::Acquire)
+            {
+                Ok(_) => return Poll::Pending,
+                Err(found) => {
+                    // SAFETY: as above.
+                    drop(self.slot.with_mut(|slot| unsafe { (*slot).take() }));
+                    now = found;
+                }
+            }
+        }
+    }
+
+    /// The waiter leaves and never comes back. True where it has happened: the caller is then the last to
+    /// use it; else the completer will be. Never blocks.
+    ///
+    /// # Safety
+    /// As [`Signal::wait`]; and nobody waits, polls or detaches later in this life of the event.
+    pub unsafe fn detach(&self) -> bool {
+        if self.unstore() & DONE != 0 {
+            return true;
+        }
+        // Acquire: where it has happened, what came before is visible. Release: what the waiter did comes
+        // before what the completer does as the last.
+        self.state.word.swap(DETACHED, Ordering::AcqRel) & DONE != 0
+    }
+
+    /// Unstore: takes back the waker of an earlier poll, if there is one, and returns the word without it.
+    fn unstore(&self) -> u32 {
+        let now = self.state.word.load(Ordering::Acquire);
+        if now & WAKER == 0 {
+            return now;
+        }
+        match self.state.word.compare_exchange(
+            now,
+            now & !WAKER,
+            Ordering::Acquire,
+            Ordering::Acquire,
+        ) {
+            Ok(_) => {
+                // SAFETY: neither WAKER nor TAKING, and only the waiter sets the one that leads to the
+                // other.
+                drop(self.slot.with_mut(|slot| unsafe { (*slot).take() }));
+                now & !WAKER
+            }
+            // It was claimed meanwhile.
+            Err(found) => found,
+        }
+    }
+}
+
+impl fmt::Debug for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Signal").field("complete", &self.is_complete()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::Parker;
+    use std::sync::Arc;
+
+    #[test]
+    fn it_is_completed_waited_for_and_used_again() {
+        let signal = Signal::new();
+        for _ in 0..3 {
+            assert!(!signal.spin(3));
+            // SAFETY: one thread is both sides.
+            unsafe {
+                assert!(signal.complete());
+                signal.wait(0);
+                assert!(signal.wait_timeout(0, Duration::ZERO));
+                signal.reset();
+            }
+        }
+    }
+
+    #[test]
+    fn a_wait_that_times_out_can_be_followed_by_another_and_by_a_poll() {
+        let signal = Signal::new();
+        let parker = Parker::new();
+        let waker = parker.waker();
+        // SAFETY: one thread is both sides.
+        unsafe {
+            assert!(!signal.wait_timeout(1, Duration::from_millis(1)));
+            assert!(signal.poll_complete(&mut Context::from_waker(&waker)).is_pending());
+            assert!(signal.poll_complete(&mut Context::from_waker(&waker)).is_pending());
+            assert!(!signal.wait_timeout(1, Duration::from_millis(1)));
+            assert!(signal.poll_complete(&mut Context::from_waker(&waker)).is_pending());
+            assert!(signal.complete());
+            assert!(parker.try_park(), "the waker was woken");
+            assert!(signal.poll_complete(&mut Context::from_waker(&waker)).is_ready());
+        }
+    }
+
+    #[test]
+    fn who_comes_last_is_told_so() {
+        // SAFETY: one thread is both sides, each ends once in a life.
+        unsafe {
+            let signal = Signal::new();
+            assert!(!signal.detach());
+            assert!(!signal.complete(), "the completer is the last");
+            signal.reset();
+            assert!(signal.complete());
+            assert!(signal.detach(), "the waiter is the last");
+            signal.reset();
+            let parker = Parker::new();
+            assert!(signal.poll_complete(&mut Context::from_waker(&parker.waker())).is_pending());
+            assert!(!signal.detach());
+            assert!(!signal.complete());
+            assert!(!parker.try_park(), "who has left isn't woken");
+        }
+    }
+
+    #[test]
+    fn a_sleeping_thread_is_woken() {
+        let signal = Arc::new(Signal::new());
+        let other = Arc::clone(&signal);
+        // SAFETY: this thread alone waits, the other alone completes.
+        let completer = std::thread::spawn(move || unsafe { other.complete() });
+        // SAFETY: as above.
+        unsafe { signal.wait(0) };
+        assert!(completer.join().unwrap());
+    }
+
+    #[test]
+    fn a_wait_in_an_atomic_section_is_one_violation() {
+        let before = context::violations();
+        let signal = Signal::new();
+        let section = context::AtomicSection::enter("test");
+        // SAFETY: nobody else has it.
+        assert!(!unsafe { signal.wait_timeout(0, Duration::ZERO) });
+        drop(section);
+        assert_eq!(context::violations(), before + 1);
+    }
+}
