@@ -1,104 +1,15 @@
-//! A call to one CPU: its function, its answer, and the handle that waits for it.
+//! A call to one CPU: the handle that waits for it.
 
-use std::any::type_name;
 use std::fmt;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::mem;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use corewise_sync::Completion;
-
+use crate::cells::Waiting;
+use crate::cpu::current_cpu;
 use crate::error::CallFailed;
-use crate::message::{self, Class, Ended, Job};
-use crate::slot::Slot;
-
-/// One call. It belongs to nobody but its caller and its message: no slot is shared with another
-/// call, so a waiter never waits for somebody else's.
-pub(crate) struct CallCell<F, R> {
-    class: Class,
-    work: Slot<F>,
-    answer: Slot<Result<R, CallFailed>>,
-    done: Completion,
-}
-
-impl<F, R> CallCell<F, R> {
-    pub(crate) fn new(class: Class, f: F) -> Arc<Self> {
-        Arc::new(CallCell {
-            class,
-            work: Slot::full(f),
-            answer: Slot::empty(),
-            done: Completion::new(),
-        })
-    }
-
-    /// The function of a call that wasn't accepted.
-    ///
-    /// # Safety
-    /// No message of this call was accepted, so that nobody else can reach the slot.
-    pub(crate) unsafe fn take_back(&self) -> Option<F> {
-        // SAFETY: the caller promises to be alone with the slot.
-        unsafe { self.work.take() }
-    }
-}
-
-impl<F, R> Job for CallCell<F, R>
-where
-    F: FnOnce() -> R + Send + 'static,
-    R: Send + 'static,
-{
-    unsafe fn run(&self, cpu: u32, _index: usize) -> Ended {
-        // SAFETY: a call has one index, so by the caller's promise this is the only access, and it
-        // comes after `new` filled the slot.
-        let work = unsafe { self.work.take() };
-        let Some(f) = work else { return Ended::Returned };
-        let (answer, ended) = match catch_unwind(AssertUnwindSafe(f)) {
-            Ok(value) => (Ok(value), Ended::Returned),
-            Err(payload) => {
-                (Err(message::panicked(cpu, self.class, self.name(), payload)), Ended::Panicked)
-            }
-        };
-        // SAFETY: this is the only write, and the waiter reads after `complete` below.
-        unsafe { self.answer.put(answer) };
-        self.done.complete();
-        ended
-    }
-
-    unsafe fn fail(&self, cpu: u32, _index: usize) {
-        if self.class == Class::Plain {
-            message::dropped(cpu, self.name());
-        }
-        // SAFETY: as in `run`, which isn't called where this is.
-        unsafe { self.answer.put(Err(CallFailed::NotOnline { cpu })) };
-        self.done.complete();
-    }
-
-    fn namer(&self) -> fn() -> &'static str {
-        type_name::<F>
-    }
-}
-
-/// The answering side of a call, without the function's type.
-pub(crate) trait Answer<R>: Send + Sync {
-    fn done(&self) -> &Completion;
-    /// Takes the answer.
-    ///
-    /// # Safety
-    /// `done` is complete, and the caller is the only one who takes.
-    unsafe fn take(&self) -> Option<Result<R, CallFailed>>;
-}
-
-impl<F: Send, R: Send> Answer<R> for CallCell<F, R> {
-    fn done(&self) -> &Completion {
-        &self.done
-    }
-
-    unsafe fn take(&self) -> Option<Result<R, CallFailed>> {
-        // SAFETY: the writer completed `done` after its last touch, and nobody else takes.
-        unsafe { self.answer.take() }
-    }
-}
+use crate::policy;
 
 /// A call that was accepted. Wait for it, await it, or drop it: the function runs in any case.
 ///
@@ -115,21 +26,23 @@ pub struct Call<R> {
 }
 
 enum State<R> {
-    /// Ran in place; gone once the future was polled.
-    Here(Option<Result<R, CallFailed>>),
-    Sent(Arc<dyn Answer<R>>),
+    /// Ran in place.
+    Here(Result<R, CallFailed>),
+    Sent(Waiting<R>),
+    /// The answer was taken.
+    Gone,
 }
 
 // The value is never pinned: it is moved out of its slot when it is there.
 impl<R> Unpin for Call<R> {}
 
 impl<R> Call<R> {
-    pub(crate) fn here(cpu: u32, answer: Option<Result<R, CallFailed>>) -> Self {
+    pub(crate) fn here(cpu: u32, answer: Result<R, CallFailed>) -> Self {
         Call { cpu, state: State::Here(answer) }
     }
 
-    pub(crate) fn sent(cpu: u32, answer: Arc<dyn Answer<R>>) -> Self {
-        Call { cpu, state: State::Sent(answer) }
+    pub(crate) fn sent(cpu: u32, waiting: Waiting<R>) -> Self {
+        Call { cpu, state: State::Sent(waiting) }
     }
 
     /// The CPU that was called.
@@ -140,8 +53,8 @@ impl<R> Call<R> {
     /// Whether the answer is there, so that [`Call::wait`] returns at once.
     pub fn is_complete(&self) -> bool {
         match &self.state {
-            State::Here(_) => true,
-            State::Sent(answer) => answer.done().is_complete(),
+            State::Here(_) | State::Gone => true,
+            State::Sent(waiting) => waiting.cell().signal().is_complete(),
         }
     }
 
@@ -154,24 +67,31 @@ impl<R> Call<R> {
     /// # Errors
     /// The function panicked, or nobody steps that CPU's target any more.
     #[track_caller]
-    pub fn wait(self) -> Result<R, CallFailed> {
+    pub fn wait(mut self) -> Result<R, CallFailed> {
         self.wait_over();
-        let answer = match self.state {
-            State::Here(answer) => answer,
-            // SAFETY: complete, and `self` is the only handle that takes.
-            State::Sent(answer) => unsafe { answer.take() },
-        };
-        answer.expect("a call is answered once, and only its one handle takes the answer")
+        self.take().expect("a call is answered once, and only its one handle takes the answer")
     }
-}
 
-impl<R> Call<R> {
     /// Waits until the answer is there, and leaves it there.
     #[track_caller]
     pub(crate) fn wait_over(&self) {
-        match &self.state {
-            State::Here(_) => {}
-            State::Sent(answer) => answer.done().wait(),
+        if let State::Sent(waiting) = &self.state {
+            let looks = policy::waiter_looks(current_cpu() == Some(self.cpu));
+            // SAFETY: the call's one handle, which is not shared with who else could wait.
+            unsafe { waiting.cell().signal().wait(looks) };
+        }
+    }
+
+    /// The answer, where it is there and wasn't taken yet.
+    fn take(&mut self) -> Option<Result<R, CallFailed>> {
+        if !self.is_complete() {
+            return None;
+        }
+        match mem::replace(&mut self.state, State::Gone) {
+            State::Here(answer) => Some(answer),
+            // SAFETY: complete.
+            State::Sent(waiting) => Some(unsafe { waiting.into_answer() }),
+            State::Gone => None,
         }
     }
 }
@@ -182,17 +102,14 @@ impl<R> Future for Call<R> {
     /// # Panics
     /// Where it is polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = match &mut self.get_mut().state {
-            State::Here(answer) => answer.take(),
-            State::Sent(answer) => {
-                if answer.done().poll_complete(cx).is_pending() {
-                    return Poll::Pending;
-                }
-                // SAFETY: complete, and `self` is the only handle that takes.
-                unsafe { answer.take() }
+        let call = self.get_mut();
+        if let State::Sent(waiting) = &call.state {
+            // SAFETY: the call's one handle, borrowed uniquely.
+            if unsafe { waiting.cell().signal().poll_complete(cx) }.is_pending() {
+                return Poll::Pending;
             }
-        };
-        Poll::Ready(answer.expect("a call was polled after it had been ready"))
+        }
+        Poll::Ready(call.take().expect("a call was polled after it had been ready"))
     }
 }
 

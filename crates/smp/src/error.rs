@@ -179,6 +179,12 @@ impl<F> std::error::Error for RunError<F> {}
 /// What a function panicked with.
 #[derive(Debug)]
 pub struct PanicPayload {
+    /// Boxed, so that an answer is hardly larger than its value.
+    panic: Box<Panic>,
+}
+
+#[derive(Debug)]
+struct Panic {
     message: String,
     /// L: is the lock; guards the payload, which may be sent but not shared.
     payload: Mutex<Box<dyn Any + Send>>,
@@ -188,17 +194,17 @@ impl PanicPayload {
     pub(crate) fn new(payload: Box<dyn Any + Send>) -> Self {
         let message =
             panics::message(&*payload).unwrap_or("(a payload that is not text)").to_owned();
-        PanicPayload { message, payload: Mutex::new(payload) }
+        PanicPayload { panic: Box::new(Panic { message, payload: Mutex::new(payload) }) }
     }
 
     /// The panic's message, where it was text.
     pub fn message(&self) -> &str {
-        &self.message
+        &self.panic.message
     }
 
     /// The payload, for [`std::panic::resume_unwind`].
     pub fn into_inner(self) -> Box<dyn Any + Send> {
-        self.payload.into_inner()
+        self.panic.payload.into_inner()
     }
 }
 

@@ -47,14 +47,15 @@
 mod any;
 mod builder;
 mod call;
+mod cells;
 mod control;
+mod cpu;
 #[cfg(not(loom))]
 mod dump;
 mod error;
 #[cfg(not(loom))]
 mod histogram;
 mod many;
-mod message;
 mod percpu;
 mod policy;
 mod priority;
@@ -77,9 +78,16 @@ pub use dump::{CpuDump, CpuState, Dump, RunningCall};
 pub use error::{CallError, CallFailed, PanicPayload, RunError, SkipReason, StartError};
 #[cfg(not(loom))]
 pub use histogram::Latencies;
-pub use many::{ManyAnswers, ManyCall, Reach, Skipped};
+pub use many::{ManyAnswers, ManyCall, Reach, Skipped, Values};
 pub use percpu::{PerCpu, PerCpuCounter};
 pub use priority::Priority;
 pub use smp::Smp;
 pub use stats::CallStats;
 pub use target::{CallTarget, Step};
+
+/// For the crate's own models.
+#[cfg(loom)]
+#[doc(hidden)]
+pub mod model {
+    pub use crate::cells::FreeList;
+}

@@ -1,4 +1,4 @@
-//! A place for one value that one thread puts in and one thread takes out.
+//! A place for one value that one thread leaves and another takes out.
 //!
 //! The slot has no state of its own: who may touch it when is decided by whatever event stands
 //! beside it (the push of the message, the completion of the call), and argued at each use.
@@ -11,32 +11,19 @@ pub(crate) struct Slot<T> {
 }
 
 // SAFETY: the slot hands a `T` from one thread to another (T: Send) and never gives two threads
-// access to it at once: that is the contract of `put` and `take`.
+// access to it at once: that is the contract of `take`.
 unsafe impl<T: Send> Sync for Slot<T> {}
 
 impl<T> Slot<T> {
-    pub(crate) fn empty() -> Self {
-        Slot { value: UnsafeCell::new(None) }
-    }
-
     pub(crate) fn full(value: T) -> Self {
         Slot { value: UnsafeCell::new(Some(value)) }
-    }
-
-    /// Puts the value in.
-    ///
-    /// # Safety
-    /// Nobody else touches the slot meanwhile: whoever touched it last happens before this, and
-    /// whoever touches it next happens after.
-    pub(crate) unsafe fn put(&self, value: T) {
-        // SAFETY: the caller has the slot to itself.
-        self.value.with_mut(|slot| unsafe { *slot = Some(value) });
     }
 
     /// Takes the value out; `None` where there is none (any more).
     ///
     /// # Safety
-    /// As [`Slot::put`].
+    /// Nobody else touches the slot meanwhile: whoever touched it last happens before this, and
+    /// whoever touches it next happens after.
     pub(crate) unsafe fn take(&self) -> Option<T> {
         // SAFETY: the caller has the slot to itself.
         self.value.with_mut(|slot| unsafe { (*slot).take() })

@@ -1,6 +1,7 @@
 //! The handle: call one CPU, many, or all; take CPUs out and in; shut down.
 
 use std::fmt;
+use std::panic::Location;
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
@@ -8,11 +9,12 @@ use corewise_sync::{Mutex, context};
 use corewise_topology::{CpuSet, Machine};
 
 use crate::builder::Settings;
-use crate::call::{Answer, Call, CallCell};
+use crate::call::Call;
+use crate::cells::{self, Casting, Message, Pools, Sending};
 use crate::control::{Control, Leaving};
+use crate::cpu::current_cpu;
 use crate::error::{CallError, SkipReason};
-use crate::many::{CastCell, ManyCall, ManyCell, Reach, Skipped};
-use crate::message::{Class, Job, Message};
+use crate::many::{ManyCall, Reach, Skipped};
 use crate::policy::{self, Delivery};
 use crate::priority::{self, Priority};
 use crate::stats::CallStats;
@@ -37,6 +39,8 @@ pub(crate) struct Shared {
     pub(crate) targets: Box<[Arc<Target>]>,
     /// I: position in `targets` by CPU number.
     index: Box<[Option<u32>]>,
+    /// The calls' cells, one pool per CPU that calls.
+    pub(crate) pools: Pools,
     /// I: what the handle was built with.
     pub(crate) settings: Settings,
     /// A: it was said that the priority was refused. Relaxed: it orders nothing.
@@ -87,6 +91,7 @@ impl Smp {
             machine: machine.clone(),
             targets: targets.into(),
             index: index.into(),
+            pools: Pools::new(cpus.len()),
             settings,
             refusal_told: AtomicBool::new(false),
             control: Mutex::new(control),
@@ -124,12 +129,35 @@ impl Smp {
         F: FnOnce() -> R + Send + 'static,
         R: Send + 'static,
     {
+        self.call_from(Location::caller(), cpu, f)
+    }
+
+    /// [`Smp::call`], for a caller elsewhere.
+    pub(crate) fn call_from<F, R>(
+        &self,
+        site: &'static Location<'static>,
+        cpu: u32,
+        f: F,
+    ) -> Result<Call<R>, CallError<F>>
+    where
+        F: FnOnce() -> R + Send + 'static,
+        R: Send + 'static,
+    {
         let Some(target) = self.shared.target(cpu) else {
             return Err(CallError::NotOnline { cpu, f });
         };
         match policy::delivery(target.is_run_by_this_thread(), true) {
             Delivery::Queue => {
-                Ok(Call::sent(cpu, send(target, Class::Urgent, f)? as Arc<dyn Answer<R>>))
+                let pools = &self.shared.pools;
+                let (message, waiting) = cells::call(pools, source(), site, cpu, f);
+                match target.deliver(message) {
+                    Ok(()) => Ok(Call::sent(cpu, waiting)),
+                    Err((reason, message)) => {
+                        // SAFETY: both sides of the call that was made of `f` above.
+                        let f = unsafe { cells::take_back(message, waiting) };
+                        Err(CallError::new(cpu, reason, f))
+                    }
+                }
             }
             Delivery::Inline => {
                 // A handler of a CPU that is leaving is refused too. Where the CPU leaves just now
@@ -137,10 +165,11 @@ impl Smp {
                 if let Some(reason) = target.state().hint_refusal() {
                     return Err(CallError::new(cpu, reason, f));
                 }
-                let cell = CallCell::new(Class::Urgent, f);
-                run_here(target, Arc::clone(&cell) as Arc<dyn Job>);
-                // SAFETY: the call has just run in this thread, and nobody else has its answer.
-                Ok(Call::here(cpu, unsafe { Answer::take(&*cell) }))
+                let pools = &self.shared.pools;
+                let (message, waiting) = cells::call(pools, source(), site, cpu, f);
+                run_here(target, message);
+                // SAFETY: it has just been run in this thread, which completes it.
+                Ok(Call::here(cpu, unsafe { waiting.into_answer() }))
             }
         }
     }
@@ -157,10 +186,28 @@ impl Smp {
     where
         F: FnOnce() + Send + 'static,
     {
-        match self.shared.target(cpu) {
-            Some(target) => send(target, Class::Plain, f).map(drop),
-            None => Err(CallError::NotOnline { cpu, f }),
-        }
+        self.forget_from(Location::caller(), cpu, f)
+    }
+
+    /// [`Smp::call_nowait`], for a caller elsewhere.
+    pub(crate) fn forget_from<F>(
+        &self,
+        site: &'static Location<'static>,
+        cpu: u32,
+        f: F,
+    ) -> Result<(), CallError<F>>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        let Some(target) = self.shared.target(cpu) else {
+            return Err(CallError::NotOnline { cpu, f });
+        };
+        let message = cells::forgotten(&self.shared.pools, source(), site, cpu, f);
+        target.deliver(message).map_err(|(reason, message)| {
+            // SAFETY: the message was made of `f` above.
+            let f = unsafe { cells::take_function(message) };
+            CallError::new(cpu, reason, f)
+        })
     }
 
     /// Runs `f` on every CPU of the set that is online, each with its own number, all at once. CPUs
@@ -181,7 +228,7 @@ impl Smp {
         F: Fn(u32) -> R + Send + Sync + 'static,
         R: Send + 'static,
     {
-        self.send_many(cpus.iter().collect(), |_| true, f)
+        self.send_many(Location::caller(), cpus.len(), cpus.iter(), |_| true, f)
     }
 
     /// [`Smp::call_many`] for those CPUs of the set for which `wanted` says yes. It is asked once
@@ -193,6 +240,7 @@ impl Smp {
     /// that were told before still run `f`.
     ///
     /// The kernel's `on_each_cpu_cond_mask`.
+    #[track_caller]
     pub fn call_many_if<F, R>(
         &self,
         cpus: &CpuSet,
@@ -203,7 +251,7 @@ impl Smp {
         F: Fn(u32) -> R + Send + Sync + 'static,
         R: Send + 'static,
     {
-        self.send_many(cpus.iter().collect(), wanted, f)
+        self.send_many(Location::caller(), cpus.len(), cpus.iter(), wanted, f)
     }
 
     /// [`Smp::call_many`] for all CPUs of the topology: those that aren't online are skipped and
@@ -214,16 +262,17 @@ impl Smp {
         F: Fn(u32) -> R + Send + Sync + 'static,
         R: Send + 'static,
     {
-        self.send_many(self.every_cpu(), |_| true, f)
+        self.send_many(Location::caller(), self.shared.targets.len(), self.every_cpu(), |_| true, f)
     }
 
     /// [`Smp::call_many_if`] for all CPUs of the topology.
+    #[track_caller]
     pub fn call_all_if<F, R>(&self, wanted: impl FnMut(u32) -> bool, f: F) -> ManyCall<R>
     where
         F: Fn(u32) -> R + Send + Sync + 'static,
         R: Send + 'static,
     {
-        self.send_many(self.every_cpu(), wanted, f)
+        self.send_many(Location::caller(), self.shared.targets.len(), self.every_cpu(), wanted, f)
     }
 
     /// As [`Smp::call_many`], but nobody waits. Panics of `f` are logged and counted.
@@ -232,10 +281,11 @@ impl Smp {
     where
         F: Fn(u32) + Send + Sync + 'static,
     {
-        self.cast(cpus.iter().collect(), |_| true, f)
+        self.cast(Location::caller(), cpus.len(), cpus.iter(), |_| true, f)
     }
 
     /// As [`Smp::call_many_if`], but nobody waits.
+    #[track_caller]
     pub fn call_many_if_nowait<F>(
         &self,
         cpus: &CpuSet,
@@ -245,7 +295,7 @@ impl Smp {
     where
         F: Fn(u32) + Send + Sync + 'static,
     {
-        self.cast(cpus.iter().collect(), wanted, f)
+        self.cast(Location::caller(), cpus.len(), cpus.iter(), wanted, f)
     }
 
     /// As [`Smp::call_all`], but nobody waits.
@@ -254,15 +304,16 @@ impl Smp {
     where
         F: Fn(u32) + Send + Sync + 'static,
     {
-        self.cast(self.every_cpu(), |_| true, f)
+        self.cast(Location::caller(), self.shared.targets.len(), self.every_cpu(), |_| true, f)
     }
 
     /// As [`Smp::call_all_if`], but nobody waits.
+    #[track_caller]
     pub fn call_all_if_nowait<F>(&self, wanted: impl FnMut(u32) -> bool, f: F) -> Reach
     where
         F: Fn(u32) + Send + Sync + 'static,
     {
-        self.cast(self.every_cpu(), wanted, f)
+        self.cast(Location::caller(), self.shared.targets.len(), self.every_cpu(), wanted, f)
     }
 
     /// Every CPU's counters, in CPU order.
@@ -282,14 +333,15 @@ impl Smp {
         Leaving::new(targets.filter_map(|target| target.close(true)).collect())
     }
 
-    fn every_cpu(&self) -> Vec<u32> {
-        self.shared.targets.iter().map(|target| target.cpu).collect()
+    fn every_cpu(&self) -> impl Iterator<Item = u32> {
+        self.shared.targets.iter().map(|target| target.cpu)
     }
 
-    #[track_caller]
     fn send_many<F, R>(
         &self,
-        candidates: Vec<u32>,
+        site: &'static Location<'static>,
+        len: usize,
+        candidates: impl Iterator<Item = u32>,
         mut wanted: impl FnMut(u32) -> bool,
         f: F,
     ) -> ManyCall<R>
@@ -297,64 +349,61 @@ impl Smp {
         F: Fn(u32) -> R + Send + Sync + 'static,
         R: Send + 'static,
     {
-        let cell = ManyCell::new(candidates.len(), f);
+        let pools = &self.shared.pools;
+        let mut sending = Sending::new(pools, source(), site, candidates_of(len), f);
         let mut here = None;
-        let mut slots = Vec::with_capacity(candidates.len());
         let mut skipped = Vec::new();
-        for (index, &cpu) in candidates.iter().enumerate() {
+        for cpu in candidates {
             let found = match self.shared.target(cpu).ok_or(SkipReason::NotOnline).and_then(open) {
                 Err(reason) => Err(reason),
-                Ok(_) if !wanted(cpu) => {
-                    cell.skip_one();
-                    continue;
-                }
+                Ok(_) if !wanted(cpu) => continue,
                 Ok(target) => match policy::delivery(target.is_run_by_this_thread(), true) {
-                    Delivery::Inline => match target.state().hint_refusal() {
-                        Some(reason) => Err(reason),
-                        None => {
-                            here = Some((target, index));
-                            Ok(())
-                        }
-                    },
+                    Delivery::Inline => {
+                        target.state().hint_refusal().map_or(Ok(()), Err).map(|()| {
+                            here = Some((target, sending.share(pools, cpu)));
+                        })
+                    }
                     Delivery::Queue => {
-                        let job = Arc::clone(&cell) as Arc<dyn Job>;
-                        // SAFETY: each index is given to one message, or to `here`.
-                        target.deliver(unsafe { Message::new(Class::Urgent, cpu, index, job) })
+                        target.deliver(sending.share(pools, cpu)).map_err(|(reason, share)| {
+                            sending.take_back(share);
+                            reason
+                        })
                     }
                 },
             };
-            match found {
-                Ok(()) => slots.push((index, cpu)),
-                Err(reason) => {
-                    cell.skip_one();
-                    skipped.push(Skipped { cpu, reason });
-                }
+            if let Err(reason) = found {
+                skipped.push(Skipped { cpu, reason });
             }
         }
-        if let Some((target, index)) = here {
-            let job = Arc::clone(&cell) as Arc<dyn Job>;
-            target.stats.inline();
-            // SAFETY: no message was made for this index.
-            target.run_one(unsafe { Message::new(Class::Urgent, target.cpu, index, job) });
+        if let Some((target, share)) = here {
+            run_here(target, share);
         }
-        ManyCall::new(slots, skipped, cell)
+        ManyCall::new(sending.finish(), skipped)
     }
 
-    #[track_caller]
-    fn cast<F>(&self, candidates: Vec<u32>, mut wanted: impl FnMut(u32) -> bool, f: F) -> Reach
+    fn cast<F>(
+        &self,
+        site: &'static Location<'static>,
+        len: usize,
+        candidates: impl Iterator<Item = u32>,
+        mut wanted: impl FnMut(u32) -> bool,
+        f: F,
+    ) -> Reach
     where
         F: Fn(u32) + Send + Sync + 'static,
     {
-        let cell = CastCell::new(f);
+        let pools = &self.shared.pools;
+        let mut casting = Casting::new(pools, source(), site, candidates_of(len), f);
         let mut reach = Reach::default();
-        for (index, cpu) in candidates.into_iter().enumerate() {
+        for cpu in candidates {
             let found = match self.shared.target(cpu).ok_or(SkipReason::NotOnline).and_then(open) {
                 Err(reason) => Err(reason),
                 Ok(_) if !wanted(cpu) => continue,
                 Ok(target) => {
-                    let job = Arc::clone(&cell) as Arc<dyn Job>;
-                    // SAFETY: each index is given to one message.
-                    target.deliver(unsafe { Message::new(Class::Plain, cpu, index, job) })
+                    target.deliver(casting.share(pools, cpu)).map_err(|(reason, share)| {
+                        casting.take_back(share);
+                        reason
+                    })
                 }
             };
             match found {
@@ -368,42 +417,27 @@ impl Smp {
     }
 }
 
-/// Step Look, where the caller's condition is asked between it and Enter.
+/// The CPU whose pool the calling thread takes a cell from: the one that it is on. If that is out of date a
+/// moment later, nothing is wrong but the name in a report.
+#[inline]
+fn source() -> u32 {
+    current_cpu().unwrap_or(0)
+}
+
+/// As the cells count them.
+fn candidates_of(len: usize) -> u32 {
+    u32::try_from(len).expect("a set of CPUs has fewer than 2^32")
+}
+
+/// Step Look, where the caller's condition is asked between it and Push.
 fn open(target: &Arc<Target>) -> Result<&Arc<Target>, SkipReason> {
     target.state().hint_refusal().map_or(Ok(target), Err)
 }
 
-/// Sends a call to one CPU. Everything is allocated before the target is entered, so that the
-/// section between the check and the push stays short.
-#[track_caller]
-fn send<F, R>(target: &Target, class: Class, f: F) -> Result<Arc<CallCell<F, R>>, CallError<F>>
-where
-    F: FnOnce() -> R + Send + 'static,
-    R: Send + 'static,
-{
-    if let Some(reason) = target.state().hint_refusal() {
-        return Err(CallError::new(target.cpu, reason, f));
-    }
-    let cell = CallCell::new(class, f);
-    let job = Arc::clone(&cell) as Arc<dyn Job>;
-    // SAFETY: the call's only message.
-    match target.deliver(unsafe { Message::new(class, target.cpu, 0, job) }) {
-        Ok(()) => Ok(cell),
-        Err(reason) => {
-            // SAFETY: the message wasn't accepted, and gave the call up.
-            let f = unsafe { cell.take_back() };
-            let f = f.expect("a call that wasn't accepted still has its function");
-            Err(CallError::new(target.cpu, reason, f))
-        }
-    }
-}
-
 /// Runs a call in this thread, which is the target's.
-#[track_caller]
-fn run_here(target: &Target, job: Arc<dyn Job>) {
+fn run_here(target: &Target, message: Message) {
     target.stats.inline();
-    // SAFETY: the call's only message.
-    target.run_one(unsafe { Message::new(Class::Urgent, target.cpu, 0, job) });
+    target.run_one(message);
 }
 
 impl Drop for Shared {
@@ -430,18 +464,15 @@ impl fmt::Debug for Smp {
 impl Smp {
     /// [`Smp::call`] without counting the caller in: wrong, for the model that has to fail.
     #[doc(hidden)]
-    #[track_caller]
     pub fn call_unguarded<F, R>(&self, cpu: u32, f: F) -> Option<Call<R>>
     where
         F: FnOnce() -> R + Send + 'static,
         R: Send + 'static,
     {
         let target = self.shared.target(cpu)?;
-        let cell = CallCell::new(Class::Urgent, f);
-        let job = Arc::clone(&cell) as Arc<dyn Job>;
-        // SAFETY: the call's only message.
-        let message = unsafe { Message::new(Class::Urgent, cpu, 0, job) };
+        let site = Location::caller();
+        let (message, waiting) = cells::call(&self.shared.pools, 0, site, cpu, f);
         target.deliver_unguarded(message).ok()?;
-        Some(Call::sent(cpu, cell))
+        Some(Call::sent(cpu, waiting))
     }
 }

@@ -4,30 +4,30 @@
 //! file.
 
 use std::any::Any;
-use std::collections::VecDeque;
 use std::fmt;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::ThreadId;
 
 use corewise_sync::context::AtomicSection;
-use corewise_sync::inbox::Inbox;
 use corewise_sync::{CachePadded, Completion, Mutex, Parker, Unparker};
 
+use crate::cells::{Class, Ended, Message, Queue};
 use crate::error::SkipReason;
-use crate::message::{Class, Ended, Message};
 use crate::policy;
 #[cfg(not(loom))]
 use crate::priority::Priority;
 use crate::stats::Stats;
-use crate::target_state::{CloseBegun, Duty, Entry, Opened, TargetState};
+use crate::target_state::{CloseBegun, Opened, Snapshot, TargetState, Wake};
 
 /// The shared side. Made once per CPU and never freed while a handle or the owner side lives, also
 /// across offline: so nothing is freed under a caller who has just chosen it.
 pub(crate) struct Target {
     /// I: the CPU.
     pub(crate) cpu: u32,
-    hot: CachePadded<Hot>,
+    /// On a cache line of its own: every call writes it.
+    state: CachePadded<TargetState>,
     /// I: wakes the owner side.
     unparker: Unparker,
     /// L: is the lock; guards who is running this target's handlers just now. Taken by callers
@@ -44,19 +44,13 @@ pub(crate) struct Target {
     granted: Mutex<Option<Priority>>,
 }
 
-/// What every call touches, on cache lines of its own.
-struct Hot {
-    state: TargetState,
-    inbox: Inbox<Box<Message>>,
-}
-
 impl Target {
     /// A new target, offline, and its owner side.
     pub(crate) fn new(cpu: u32) -> (Arc<Target>, CallTarget) {
         let parker = Parker::new();
         let target = Arc::new(Target {
             cpu,
-            hot: CachePadded::new(Hot { state: TargetState::new(), inbox: Inbox::new() }),
+            state: CachePadded::new(TargetState::new()),
             unparker: parker.unparker(),
             runner: Mutex::new(None),
             leaving: Mutex::new(None),
@@ -67,8 +61,9 @@ impl Target {
         let owner = CallTarget {
             target: Arc::clone(&target),
             parker,
-            urgent: VecDeque::new(),
-            plain: VecDeque::new(),
+            urgent: Queue::EMPTY,
+            plain: Queue::EMPTY,
+            seen: target.state.snapshot(),
         };
         (target, owner)
     }
@@ -86,51 +81,29 @@ impl Target {
     }
 
     pub(crate) fn state(&self) -> &TargetState {
-        &self.hot.state
+        &self.state
     }
 
-    /// Steps Enter, Push, Wake, Leave of the protocol: the message is accepted and will be run, or
-    /// is taken back and the reason returned. Never blocks, never spins.
-    pub(crate) fn deliver(&self, message: Box<Message>) -> Result<(), SkipReason> {
-        match self.hot.state.enter() {
-            Entry::Refused(reason, duty) => {
-                message.take_back();
-                self.carry_out(duty);
-                Err(reason)
-            }
-            Entry::Accepted => {
-                self.push(message);
-                self.carry_out(self.hot.state.leave());
-                Ok(())
-            }
-        }
+    /// Steps Push and Wake of the protocol: the message is accepted and will be run, or given back with the
+    /// reason. Never blocks, never spins.
+    #[inline]
+    pub(crate) fn deliver(&self, message: Message) -> Result<(), (SkipReason, Message)> {
+        self.wake(self.state.push(message)?);
+        Ok(())
     }
 
-    /// Steps Push and Wake.
-    fn push(&self, message: Box<Message>) {
-        if self.hot.inbox.push(message) {
+    #[inline]
+    fn wake(&self, wake: Wake) {
+        if wake == Wake::Owner {
             self.stats.woke();
             self.unparker.unpark();
         }
     }
 
-    fn carry_out(&self, duty: Duty) {
-        match duty {
-            Duty::Nothing => {}
-            Duty::WakeTarget => self.unparker.unpark(),
-            Duty::Discard => self.discard(),
-        }
-    }
-
-    /// Fails everything in the inbox.
-    fn discard(&self) {
-        self.fail_all(self.hot.inbox.take());
-    }
-
     /// Fails messages, which dropping them does. A panic (of captures that are dropped, of a waker
     /// that is told) ends here: the waiters behind it end too.
-    fn fail_all(&self, messages: impl Iterator<Item = Box<Message>>) {
-        for message in messages {
+    fn fail_all(&self, mut messages: Queue) {
+        while let Some(message) = messages.pop_front() {
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(message))) {
                 self.leak_panic(payload);
             }
@@ -151,14 +124,15 @@ impl Target {
 
     /// Opens the target for calls. The caller holds the handle's control lock.
     pub(crate) fn open(&self) -> Opened {
-        self.hot.state.go_online()
+        self.state.go_online()
     }
 
     /// Step Close. The event completes when the target has run what it accepted and is declared
     /// dead; `None` where it is offline already. Never blocks for long; any context.
     pub(crate) fn close(&self, stop: bool) -> Option<Arc<Completion>> {
         let mut leaving = self.leaving.lock();
-        let event = match self.hot.state.begin_close(stop) {
+        let (begun, wake) = self.state.begin_close(stop);
+        let event = match begun {
             CloseBegun::Closing => {
                 let event = Arc::new(Completion::new());
                 *leaving = Some(Arc::clone(&event));
@@ -170,7 +144,9 @@ impl Target {
         drop(leaving);
         // Also where it was offline: a loop that waits to be opened has to see that it never will
         // be.
-        self.unparker.unpark();
+        if wake == Wake::Owner {
+            self.unparker.unpark();
+        }
         event
     }
 
@@ -181,9 +157,10 @@ impl Target {
 
     /// Runs one call in this thread, inside an atomic section. Panics end here, whatever panics:
     /// the function, its captures when they are dropped, or a waker that was told.
-    pub(crate) fn run_one(&self, message: Box<Message>) {
-        let _section = AtomicSection::enter((message.label().name)());
-        let timing = self.stats.begin(message.label(), message.queued());
+    pub(crate) fn run_one(&self, message: Message) {
+        let label = message.label();
+        let _section = AtomicSection::enter((label.name)());
+        let timing = self.stats.begin(label, message.queued());
         match catch_unwind(AssertUnwindSafe(|| message.run())) {
             Ok(Ended::Returned) => {}
             Ok(Ended::Panicked) => self.stats.panicked(),
@@ -198,7 +175,7 @@ impl Target {
 
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Target").field("cpu", &self.cpu).field("state", &self.hot.state).finish()
+        f.debug_struct("Target").field("cpu", &self.cpu).field("state", &*self.state).finish()
     }
 }
 
@@ -229,9 +206,11 @@ pub struct CallTarget {
     target: Arc<Target>,
     parker: Parker,
     /// Taken, and somebody waits.
-    urgent: VecDeque<Box<Message>>,
+    urgent: Queue,
     /// Taken, and nobody waits.
-    plain: VecDeque<Box<Message>>,
+    plain: Queue,
+    /// The target's word as the last step saw it, with nothing in it.
+    seen: Snapshot,
 }
 
 impl CallTarget {
@@ -265,31 +244,27 @@ impl CallTarget {
         loop {
             match self.step_as_runner() {
                 Step::Ran(_) => {}
-                // No look after this one is needed before parking: whoever makes a reason to look
-                // (first push, last leave, close) leaves a token after it, see README.md.
-                Step::Idle | Step::Offline => self.parker.park(),
+                Step::Idle | Step::Offline => self.rest(),
                 Step::Left | Step::Stopped => return,
             }
         }
     }
 
+    /// Steps Announce and Sleep, where the last step found nothing to do.
+    fn rest(&mut self) {
+        if self.target.state.announce_park(self.seen) {
+            self.parker.park();
+        }
+    }
+
     fn step_as_runner(&mut self) -> Step {
+        let (batch, seen) = self.target.state.take();
+        self.seen = seen;
+        if seen.is_offline() {
+            return if seen.is_stopped() { Step::Stopped } else { Step::Offline };
+        }
+        self.sort(batch);
         let target = &*self.target;
-        let before = target.hot.state.snapshot();
-        if before.is_offline() {
-            return if before.is_stopped() { Step::Stopped } else { Step::Offline };
-        }
-        // Take, after the look at the state: where it was quiet, this finds the last of the calls.
-        let batch = target.hot.inbox.take();
-        if !batch.is_empty() {
-            target.stats.took_batch();
-        }
-        for message in batch {
-            match message.class() {
-                Class::Urgent => self.urgent.push_back(message),
-                Class::Plain => self.plain.push_back(message),
-            }
-        }
         let mut ran = 0;
         while let Some(message) = self.urgent.pop_front() {
             target.run_one(message);
@@ -300,17 +275,35 @@ impl CallTarget {
             target.run_one(message);
             ran += 1;
         }
-        if before.is_quiet() && self.plain.is_empty() {
+        // What Take saw closing has got its last call by then.
+        if seen.is_closing() && self.plain.is_empty() {
             self.declare_dead();
             return Step::Left;
         }
         if ran == 0 { Step::Idle } else { Step::Ran(ran) }
     }
 
+    fn sort(&mut self, mut batch: Queue) {
+        if batch.is_empty() {
+            return;
+        }
+        self.target.stats.took_batch();
+        let tell = batch.is_more_than_one();
+        while let Some(message) = batch.pop_front() {
+            if tell {
+                message.cell().diagnosis.taken();
+            }
+            match message.class() {
+                Class::Urgent => self.urgent.push_back(message),
+                Class::Plain => self.plain.push_back(message),
+            }
+        }
+    }
+
     /// Step Die.
     fn declare_dead(&self) {
         let mut leaving = self.target.leaving.lock();
-        self.target.hot.state.finish_close();
+        self.target.state.finish_close();
         let event = leaving.take();
         drop(leaving);
         if let Some(event) = event {
@@ -322,10 +315,10 @@ impl CallTarget {
 impl Drop for CallTarget {
     /// Step Abandon: every waiter still ends.
     fn drop(&mut self) {
-        self.target.hot.state.abandon();
-        self.target.fail_all(self.urgent.drain(..));
-        self.target.fail_all(self.plain.drain(..));
-        self.target.discard();
+        let pushed = self.target.state.abandon();
+        self.target.fail_all(mem::replace(&mut self.urgent, Queue::EMPTY));
+        self.target.fail_all(mem::replace(&mut self.plain, Queue::EMPTY));
+        self.target.fail_all(pushed);
         let event = self.target.leaving.lock().take();
         if let Some(event) = event {
             event.complete();
@@ -335,11 +328,7 @@ impl Drop for CallTarget {
 
 impl fmt::Debug for CallTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CallTarget")
-            .field("target", &self.target)
-            .field("urgent", &self.urgent.len())
-            .field("plain", &self.plain.len())
-            .finish()
+        f.debug_struct("CallTarget").field("target", &self.target).finish_non_exhaustive()
     }
 }
 
@@ -367,12 +356,8 @@ impl Drop for Runner<'_> {
 impl Target {
     /// What would be wrong: a look at the state that keeps nobody from declaring the target dead
     /// before the push. For the model that has to fail.
-    pub(crate) fn deliver_unguarded(&self, message: Box<Message>) -> Result<(), SkipReason> {
-        if let Some(reason) = self.hot.state.hint_refusal() {
-            message.take_back();
-            return Err(reason);
-        }
-        self.push(message);
+    pub(crate) fn deliver_unguarded(&self, message: Message) -> Result<(), (SkipReason, Message)> {
+        self.wake(self.state.push_unguarded(message)?);
         Ok(())
     }
 }

@@ -1,61 +1,61 @@
-//! The state word of one call target: may calls come in, and how many callers are just now pushing.
+//! The one word of a call target: may calls come in, which have come in, and does the owner sleep.
 //!
-//! Everything that decides between "accepted" and "refused" is in one word, and each side changes
-//! it with a read-modify-write. So the two sides meet in the word's modification order, and there
-//! is no publish-then-check pair that would need a fence: see `README.md` beside this file.
+//! Everything that decides between "accepted" and "refused" is in the word that a call is pushed onto,
+//! and each side changes it with a compare-exchange. So the look and the push are one step, there is
+//! nothing between them that could go wrong, and no publish-then-check pair that would need a fence:
+//! see `README.md` beside this file.
 //!
-//! | bits | name | meaning | set by | cleared by |
+//! The word is the address of the cell pushed last (or null), and flags in the bits that its alignment
+//! leaves free:
+//!
+//! | bit | name | meaning | set by | cleared by |
 //! |---|---|---|---|---|
 //! | 0 | `ONLINE` | calls are accepted | `go_online` | `begin_close`, `abandon` |
 //! | 1 | `CLOSING` | no more calls are accepted; the target still runs what it has | `begin_close` | `finish_close`, `abandon` |
 //! | 2 | `STOPPED` | never online again: the handle is shutting down | `begin_close` | nobody |
 //! | 3 | `ABANDONED` | nobody will step this target any more | `abandon` | nobody |
-//! | 4.. | producers | callers between `enter` and `leave` | `enter` | `leave` |
+//! | 4 | `PARKED` | the owner sleeps, or is about to, and wants a token | `announce_park` | `push`, `begin_close`, `abandon`: who clears it leaves the token |
 //!
-//! Neither `ONLINE` nor `CLOSING`: the target is offline.
+//! Neither `ONLINE` nor `CLOSING`: the target is offline. No cells are added but where it is `ONLINE`.
 
 use std::fmt;
+use std::ptr;
 
-use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::atomic::{AtomicPtr, Ordering};
 
+use crate::cells::{Cell, Message, Queue};
 use crate::error::SkipReason;
 
 const ONLINE: usize = 1 << 0;
 const CLOSING: usize = 1 << 1;
 const STOPPED: usize = 1 << 2;
 const ABANDONED: usize = 1 << 3;
-const ONE_PRODUCER: usize = 1 << 4;
+const PARKED: usize = 1 << 4;
+const FLAGS: usize = 31;
+
+const _: () = assert!(std::mem::align_of::<Cell>() > FLAGS);
 
 /// The word. See the module's table.
 pub(crate) struct TargetState {
-    /// A: flags and the number of producers. RMWs only, but for the two hints that are named so.
-    word: AtomicUsize,
+    /// A: flags, and the cells pushed and not yet taken. RMWs only, but for the looks that are named so.
+    word: AtomicPtr<Cell>,
 }
 
-/// The decoded word, as it was at one moment.
+/// The word, as it was at one moment.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Snapshot(usize);
+pub(crate) struct Snapshot(*mut Cell);
 
-/// What `enter` found.
-#[must_use]
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
-    /// The caller is in: it may push, and has to `leave`.
-    Accepted,
-    /// The caller is out, and has to carry out the duty.
-    Refused(SkipReason, Duty),
-}
+// SAFETY: the address isn't used.
+unsafe impl Send for Snapshot {}
+// SAFETY: as above.
+unsafe impl Sync for Snapshot {}
 
-/// What whoever left has to do.
+/// Whether somebody sleeps whom the caller has to leave a token.
 #[must_use]
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Duty {
-    /// Nothing.
-    Nothing,
-    /// The target waits for the last producer to leave, and that was this one: wake it.
-    WakeTarget,
-    /// Nobody steps the target any more, and this was the last producer: fail what is in the inbox.
-    Discard,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wake {
+    Nobody,
+    Owner,
 }
 
 /// What `go_online` found.
@@ -78,62 +78,103 @@ pub(crate) enum Opened {
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum CloseBegun {
-    /// It was online and is closing now: wake it.
+    /// It was online and is closing now.
     Closing,
     /// Somebody closes it already.
     AlreadyClosing,
-    /// It was offline: there is nothing to wait for, but where it was told to stop, wake it.
+    /// It was offline: there is nothing to wait for.
     Offline,
 }
 
 impl TargetState {
-    /// Offline, nobody in.
+    /// Offline, nothing in.
     pub(crate) fn new() -> Self {
-        TargetState { word: AtomicUsize::new(0) }
+        TargetState { word: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// The word now. Acquire: where it shows that a producer has left, its push is visible too.
+    /// The word now. A look.
     pub(crate) fn snapshot(&self) -> Snapshot {
         Snapshot(self.word.load(Ordering::Acquire))
     }
 
-    /// Whether a call would be refused now. A hint: saves the caller an allocation. Relaxed, since
-    /// nothing is decided by it but an early "no".
+    /// Whether a call would be refused now. A look: saves the caller a cell. Relaxed, since nothing is
+    /// decided by it but an early "no".
     pub(crate) fn hint_refusal(&self) -> Option<SkipReason> {
         let now = Snapshot(self.word.load(Ordering::Relaxed));
         (!now.is_online()).then(|| now.refusal())
     }
 
-    /// Enter: counts the caller in if the target is online. Wait-free: one load, one or two RMWs.
-    pub(crate) fn enter(&self) -> Entry {
-        // The look before the count keeps latecomers out of the count, so that a closing target
-        // waits only for those who saw it online, each at most once, and can't be starved.
-        if let Some(reason) = self.hint_refusal() {
-            return Entry::Refused(reason, Duty::Nothing);
+    /// Push: adds a message if the target is online. Who clears `PARKED` with it has to wake. Lock-free.
+    ///
+    /// # Errors
+    /// The target isn't online: why, and the message.
+    #[inline]
+    pub(crate) fn push(&self, message: Message) -> Result<Wake, (SkipReason, Message)> {
+        message.stamp(false);
+        let cell = message.into_cell();
+        // A guess, so that a target's line that another core has is asked for once, to be written.
+        let mut now = Snapshot(ptr::without_provenance_mut(ONLINE));
+        loop {
+            if !now.is_online() {
+                // SAFETY: it was given up above, and is in no list.
+                return Err((now.refusal(), unsafe { Message::from_cell(cell) }));
+            }
+            // SAFETY: nobody else has it before the exchange below.
+            unsafe { cell.as_ref().set_next(now.newest()) };
+            let next = cell.as_ptr().map_addr(|cell| cell | now.flags() & !PARKED);
+            // Release pairs with the Acquire of `take`: what the caller wrote is seen by the function.
+            // Each push is a read-modify-write, so the take acquires them all.
+            match self.exchange(now, next, Ordering::Release, Ordering::Relaxed) {
+                Ok(()) if now.is_parked() => return Ok(Wake::Owner),
+                Ok(()) => return Ok(Wake::Nobody),
+                Err(found) => now = found,
+            }
+            if now.is_parked() {
+                // It is about to wake, beside which a precise clock is nothing.
+                // SAFETY: as above.
+                unsafe { cell.as_ref() }.diagnosis.stamp(true);
+            }
         }
-        // Acquire pairs with the Release of `go_online`: the target's set-up is visible.
-        let before = Snapshot(self.word.fetch_add(ONE_PRODUCER, Ordering::Acquire));
-        if before.is_online() {
-            return Entry::Accepted;
-        }
-        Entry::Refused(before.refusal(), self.leave())
     }
 
-    /// Leave: counts the caller out.
-    pub(crate) fn leave(&self) -> Duty {
-        // Release: the push comes before, for whoever then sees the count at zero. Acquire: where
-        // the duty is to discard, the pushes of those who left before are visible.
-        let before = Snapshot(self.word.fetch_sub(ONE_PRODUCER, Ordering::AcqRel));
-        debug_assert!(before.producers() > 0, "left without having entered");
-        let after = Snapshot(before.0 - ONE_PRODUCER);
-        match after.producers() {
-            0 if after.is_abandoned() => Duty::Discard,
-            0 if after.is_closing() => Duty::WakeTarget,
-            _ => Duty::Nothing,
+    /// Take: everything that is in, oldest first, and the word of the same moment, without it.
+    #[inline]
+    pub(crate) fn take(&self) -> (Queue, Snapshot) {
+        let mut now = self.snapshot();
+        loop {
+            if now.newest().is_null() {
+                return (Queue::EMPTY, now);
+            }
+            let next = ptr::without_provenance_mut(now.flags());
+            match self.exchange(now, next, Ordering::Acquire, Ordering::Acquire) {
+                Ok(()) => {
+                    // SAFETY: the exchange made the chain ours; each cell in it was given up by a push.
+                    let taken = unsafe { Queue::from_newest(now.newest()) };
+                    return (taken, Snapshot(next));
+                }
+                Err(found) => now = found,
+            }
         }
     }
 
-    /// Open: from now on calls are accepted. The caller holds the control lock.
+    /// Whether the word is another than that one. For who spins: a look, and relaxed, for a take follows.
+    #[cfg_attr(not(loom), allow(dead_code))]
+    #[inline]
+    pub(crate) fn differs_from(&self, seen: Snapshot) -> bool {
+        self.word.load(Ordering::Relaxed) != seen.0
+    }
+
+    /// Announce: the owner will sleep until there is a token, unless the word isn't what it saw last any
+    /// more, with nothing in it.
+    pub(crate) fn announce_park(&self, seen: Snapshot) -> bool {
+        debug_assert!(seen.newest().is_null(), "sleeps although there are calls");
+        let next = seen.0.map_addr(|word| word | PARKED);
+        // Relaxed: it says nothing but itself; who clears it leaves a token, which orders.
+        self.exchange(seen, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Open: from now on calls are accepted. The caller holds the control lock. Who sleeps goes on
+    /// sleeping until the first call.
     pub(crate) fn go_online(&self) -> Opened {
         let mut now = self.snapshot();
         loop {
@@ -149,94 +190,161 @@ impl TargetState {
             if now.is_closing() {
                 return Opened::StillClosing;
             }
-            // Release pairs with the Acquire of `enter`.
-            match self.word.compare_exchange(
-                now.0,
-                now.0 | ONLINE,
-                Ordering::Release,
-                Ordering::Acquire,
-            ) {
-                Ok(_) => return Opened::Now,
-                Err(found) => now = Snapshot(found),
+            let next = now.0.map_addr(|word| word | ONLINE);
+            // Release: the target's set-up comes before; the pushes are in its release sequence.
+            match self.exchange(now, next, Ordering::Release, Ordering::Acquire) {
+                Ok(()) => return Opened::Now,
+                Err(found) => now = found,
             }
         }
     }
 
     /// Close: no call is accepted any more; `stop` makes that final.
-    pub(crate) fn begin_close(&self, stop: bool) -> CloseBegun {
+    pub(crate) fn begin_close(&self, stop: bool) -> (CloseBegun, Wake) {
         let mut now = self.snapshot();
         loop {
-            let mut next = now.0;
+            let mut flags = now.flags() & !PARKED;
             if now.is_online() {
-                next = (next & !ONLINE) | CLOSING;
+                flags = (flags & !ONLINE) | CLOSING;
             }
             if stop {
-                next |= STOPPED;
+                flags |= STOPPED;
             }
-            match self.word.compare_exchange(now.0, next, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) if now.is_online() => return CloseBegun::Closing,
-                Ok(_) if now.is_closing() => return CloseBegun::AlreadyClosing,
-                Ok(_) => return CloseBegun::Offline,
-                Err(found) => now = Snapshot(found),
+            let next = now.newest().map_addr(|newest| newest | flags);
+            if flags == now.flags() & !PARKED && !now.is_parked() {
+                // It says all that already.
+                return (now.close_begun(), Wake::Nobody);
+            }
+            match self.exchange(now, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(()) => {
+                    let wake = if now.is_parked() { Wake::Owner } else { Wake::Nobody };
+                    return (now.close_begun(), wake);
+                }
+                Err(found) => now = found,
             }
         }
     }
 
-    /// Declare dead: the target is offline. Only for the target's owner, after it saw the word
-    /// quiet and has run everything that a take after that found.
+    /// Declare dead: the target is offline. Only for the target's owner, after it took while the word was
+    /// closing, and has run all that it took.
     pub(crate) fn finish_close(&self) {
-        // Release: what the handlers did comes before the CPU is seen offline.
-        let before = Snapshot(self.word.fetch_and(!CLOSING, Ordering::Release));
-        debug_assert!(before.is_closing(), "declared dead without having been closed");
-    }
-
-    /// Abandon: the owner of the target is gone. Whoever leaves last from now on discards.
-    pub(crate) fn abandon(&self) {
         let mut now = self.snapshot();
         loop {
-            let next = (now.0 & !(ONLINE | CLOSING)) | ABANDONED;
-            match self.word.compare_exchange(now.0, next, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return,
-                Err(found) => now = Snapshot(found),
+            debug_assert!(now.is_closing(), "declared dead without having been closed");
+            debug_assert!(now.newest().is_null(), "a call came in while it was closing");
+            let next = now.0.map_addr(|word| word & !CLOSING);
+            // Release: what the handlers did comes before the CPU is seen offline.
+            match self.exchange(now, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(()) => return,
+                Err(found) => now = found,
+            }
+        }
+    }
+
+    /// Abandon: the owner of the target is gone. What was in is given back.
+    pub(crate) fn abandon(&self) -> Queue {
+        let mut now = self.snapshot();
+        loop {
+            let flags = (now.flags() & STOPPED) | ABANDONED;
+            let next = ptr::without_provenance_mut(flags);
+            match self.exchange(now, next, Ordering::AcqRel, Ordering::Acquire) {
+                // SAFETY: as in `take`.
+                Ok(()) => return unsafe { Queue::from_newest(now.newest()) },
+                Err(found) => now = found,
+            }
+        }
+    }
+
+    #[inline]
+    fn exchange(
+        &self,
+        now: Snapshot,
+        next: *mut Cell,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<(), Snapshot> {
+        match self.word.compare_exchange(now.0, next, success, failure) {
+            Ok(_) => Ok(()),
+            Err(found) => Err(Snapshot(found)),
+        }
+    }
+
+    /// What would be wrong: the look at the state that decided is not part of the push. For the model that
+    /// has to fail.
+    #[cfg(loom)]
+    pub(crate) fn push_unguarded(&self, message: Message) -> Result<Wake, (SkipReason, Message)> {
+        if let Some(reason) = self.hint_refusal() {
+            return Err((reason, message));
+        }
+        let cell = message.into_cell();
+        let mut now = self.snapshot();
+        loop {
+            // SAFETY: nobody else has it before the exchange below.
+            unsafe { cell.as_ref().set_next(now.newest()) };
+            let next = cell.as_ptr().map_addr(|cell| cell | now.flags() & !PARKED);
+            match self.exchange(now, next, Ordering::Release, Ordering::Relaxed) {
+                Ok(()) if now.is_parked() => return Ok(Wake::Owner),
+                Ok(()) => return Ok(Wake::Nobody),
+                Err(found) => now = found,
             }
         }
     }
 }
 
+impl Drop for TargetState {
+    /// The owner side was dropped before, and took what was in; but a target that never had one to lose.
+    fn drop(&mut self) {
+        drop(self.abandon());
+    }
+}
+
 impl Snapshot {
-    /// Calls are accepted.
-    pub(crate) fn is_online(self) -> bool {
-        self.0 & ONLINE != 0
+    fn flags(self) -> usize {
+        self.0.addr() & FLAGS
     }
 
-    /// No call is accepted, and the target isn't dead yet.
+    fn newest(self) -> *mut Cell {
+        self.0.map_addr(|word| word & !FLAGS)
+    }
+
+    /// Calls are accepted.
+    pub(crate) fn is_online(self) -> bool {
+        self.0.addr() & ONLINE != 0
+    }
+
+    /// No call is accepted, and the target isn't dead yet: what a take finds now is all there will be.
     pub(crate) fn is_closing(self) -> bool {
-        self.0 & CLOSING != 0
+        self.0.addr() & CLOSING != 0
     }
 
     /// Dead: neither online nor closing.
     pub(crate) fn is_offline(self) -> bool {
-        self.0 & (ONLINE | CLOSING) == 0
+        self.0.addr() & (ONLINE | CLOSING) == 0
     }
 
     /// Never online again.
     pub(crate) fn is_stopped(self) -> bool {
-        self.0 & STOPPED != 0
+        self.0.addr() & STOPPED != 0
     }
 
     /// Nobody steps it.
     pub(crate) fn is_abandoned(self) -> bool {
-        self.0 & ABANDONED != 0
+        self.0.addr() & ABANDONED != 0
     }
 
-    /// Callers between `enter` and `leave`, among them those who are about to be refused.
-    pub(crate) fn producers(self) -> usize {
-        self.0 / ONE_PRODUCER
+    /// The owner sleeps, or is about to.
+    pub(crate) fn is_parked(self) -> bool {
+        self.0.addr() & PARKED != 0
     }
 
-    /// Closing, and every accepted push has been made: what a take finds now is all there will be.
-    pub(crate) fn is_quiet(self) -> bool {
-        self.is_closing() && self.producers() == 0
+    fn close_begun(self) -> CloseBegun {
+        if self.is_online() {
+            CloseBegun::Closing
+        } else if self.is_closing() {
+            CloseBegun::AlreadyClosing
+        } else {
+            CloseBegun::Offline
+        }
     }
 
     fn refusal(self) -> SkipReason {
@@ -254,13 +362,15 @@ impl fmt::Debug for Snapshot {
             "offline"
         };
         f.write_str(phase)?;
-        if self.is_stopped() {
-            f.write_str(" stopped")?;
+        for (is, name) in [
+            (self.is_stopped(), " stopped"),
+            (self.is_abandoned(), " abandoned"),
+            (self.is_parked(), " parked"),
+            (!self.newest().is_null(), " calls"),
+        ] {
+            f.write_str(if is { name } else { "" })?;
         }
-        if self.is_abandoned() {
-            f.write_str(" abandoned")?;
-        }
-        write!(f, " producers={}", self.producers())
+        Ok(())
     }
 }
 
@@ -272,73 +382,83 @@ impl fmt::Debug for TargetState {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::panic::Location;
+
     use super::*;
+    use crate::cells::{Pools, forgotten};
+
+    fn message(pools: &Pools) -> Message {
+        forgotten(pools, 0, Location::caller(), 0, || ())
+    }
+
+    fn refused(state: &TargetState, pools: &Pools) -> Option<SkipReason> {
+        state.push(message(pools)).err().map(|(reason, _)| reason)
+    }
 
     #[test]
     fn only_an_online_target_accepts() {
-        let state = TargetState::new();
-        assert_eq!(state.enter(), Entry::Refused(SkipReason::NotOnline, Duty::Nothing));
+        let (state, pools) = (TargetState::new(), Pools::new(1));
+        assert_eq!(refused(&state, &pools), Some(SkipReason::NotOnline));
         assert_eq!(state.go_online(), Opened::Now);
-        assert_eq!(state.enter(), Entry::Accepted);
-        assert_eq!(state.leave(), Duty::Nothing);
-        assert_eq!(state.begin_close(false), CloseBegun::Closing);
-        assert_eq!(state.enter(), Entry::Refused(SkipReason::NotOnline, Duty::Nothing));
+        assert_eq!(refused(&state, &pools), None);
+        assert_eq!(state.begin_close(false), (CloseBegun::Closing, Wake::Nobody));
+        assert_eq!(refused(&state, &pools), Some(SkipReason::NotOnline));
         assert_eq!(state.go_online(), Opened::StillClosing);
+        let (taken, seen) = state.take();
+        assert!(!taken.is_empty() && seen.is_closing());
         state.finish_close();
         assert_eq!(state.go_online(), Opened::Now, "it may come back");
         assert_eq!(state.go_online(), Opened::Already);
     }
 
     #[test]
-    fn a_closing_target_is_quiet_when_the_last_producer_has_left_who_wakes_it() {
-        let state = TargetState::new();
+    fn only_the_push_that_finds_the_owner_asleep_wakes_it() {
+        let (state, pools) = (TargetState::new(), Pools::new(1));
         assert_eq!(state.go_online(), Opened::Now);
-        assert_eq!(state.enter(), Entry::Accepted);
-        assert_eq!(state.enter(), Entry::Accepted);
-        assert_eq!(state.begin_close(false), CloseBegun::Closing);
-        assert!(!state.snapshot().is_quiet());
-        assert_eq!(state.leave(), Duty::Nothing);
-        assert!(!state.snapshot().is_quiet());
-        assert_eq!(state.leave(), Duty::WakeTarget);
-        assert!(state.snapshot().is_quiet());
+        assert!(matches!(state.push(message(&pools)), Ok(Wake::Nobody)), "it is awake");
+        let (_, seen) = state.take();
+        assert!(state.announce_park(seen));
+        assert!(matches!(state.push(message(&pools)), Ok(Wake::Owner)));
+        assert!(matches!(state.push(message(&pools)), Ok(Wake::Nobody)), "it is woken already");
+        assert!(!state.announce_park(seen), "there is something to do");
     }
 
     #[test]
-    fn a_stopped_target_says_so_and_never_comes_back() {
+    fn who_closes_or_stops_wakes_a_sleeper_once() {
         let state = TargetState::new();
-        assert_eq!(state.begin_close(true), CloseBegun::Offline);
-        assert_eq!(state.enter(), Entry::Refused(SkipReason::ShuttingDown, Duty::Nothing));
-        assert_eq!(state.go_online(), Opened::Stopped);
-    }
-
-    #[test]
-    fn closing_twice_is_told_apart() {
-        let state = TargetState::new();
+        assert!(state.announce_park(state.snapshot()));
         assert_eq!(state.go_online(), Opened::Now);
-        assert_eq!(state.begin_close(false), CloseBegun::Closing);
-        assert_eq!(state.begin_close(true), CloseBegun::AlreadyClosing);
+        assert_eq!(state.begin_close(false), (CloseBegun::Closing, Wake::Owner));
+        assert_eq!(state.begin_close(true), (CloseBegun::AlreadyClosing, Wake::Nobody));
         state.finish_close();
         assert_eq!(state.go_online(), Opened::Stopped, "the second one made it final");
     }
 
     #[test]
-    fn after_the_owner_is_gone_the_last_producer_discards() {
-        let state = TargetState::new();
+    fn a_stopped_target_says_so_and_never_comes_back() {
+        let (state, pools) = (TargetState::new(), Pools::new(1));
+        assert_eq!(state.begin_close(true), (CloseBegun::Offline, Wake::Nobody));
+        assert_eq!(refused(&state, &pools), Some(SkipReason::ShuttingDown));
+        assert_eq!(state.go_online(), Opened::Stopped);
+    }
+
+    #[test]
+    fn after_the_owner_is_gone_what_was_in_is_given_back_and_no_more_comes_in() {
+        let (state, pools) = (TargetState::new(), Pools::new(1));
         assert_eq!(state.go_online(), Opened::Now);
-        assert_eq!(state.enter(), Entry::Accepted);
-        state.abandon();
-        assert_eq!(state.enter(), Entry::Refused(SkipReason::NotOnline, Duty::Nothing));
-        assert_eq!(state.leave(), Duty::Discard);
+        assert_eq!(refused(&state, &pools), None);
+        assert!(!state.abandon().is_empty());
+        assert_eq!(refused(&state, &pools), Some(SkipReason::NotOnline));
         assert_eq!(state.go_online(), Opened::Abandoned);
     }
 
     #[test]
     fn the_word_prints_decoded() {
-        let state = TargetState::new();
+        let (state, pools) = (TargetState::new(), Pools::new(1));
         assert_eq!(state.go_online(), Opened::Now);
-        assert_eq!(state.enter(), Entry::Accepted);
-        assert_eq!(format!("{state:?}"), "online producers=1");
-        assert_eq!(state.begin_close(true), CloseBegun::Closing);
-        assert_eq!(format!("{state:?}"), "closing stopped producers=1");
+        assert_eq!(refused(&state, &pools), None);
+        assert_eq!(format!("{state:?}"), "online calls");
+        assert_eq!(state.begin_close(true), (CloseBegun::Closing, Wake::Nobody));
+        assert_eq!(format!("{state:?}"), "closing stopped calls");
     }
 }

@@ -164,7 +164,7 @@ fn rule_11_a_call_whose_target_is_dropped_fails_and_later_ones_are_refused() {
     assert!(leaving.is_complete(), "whoever waits for the leave ends too");
     assert!(!many.is_complete(), "CPU 2 is still to come");
     cpus[2].step();
-    let answers = many.wait().values;
+    let answers: Vec<_> = many.wait().values.collect();
     assert!(matches!(answers[0], (2, Ok(2))));
     assert!(matches!(answers[1], (3, Err(CallFailed::NotOnline { cpu: 3 }))));
     assert!(matches!(smp.call(3, || ()), Err(CallError::NotOnline { .. })));

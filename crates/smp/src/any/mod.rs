@@ -2,10 +2,13 @@
 
 mod policy;
 
+use std::panic::Location;
+
 use corewise_sync::context;
 use corewise_topology::CpuSet;
 
 use crate::call::Call;
+use crate::cpu::current_cpu;
 use crate::error::CallError;
 use crate::smp::Smp;
 use policy::{Place, Rank};
@@ -36,7 +39,8 @@ impl Smp {
         F: FnOnce() -> R + Send + 'static,
         R: Send + 'static,
     {
-        self.try_nearest(cpus, f, |cpu, f| self.call(cpu, f))
+        let site = Location::caller();
+        self.try_nearest(cpus, f, |cpu, f| self.call_from(site, cpu, f))
     }
 
     /// As [`Smp::call_any`], but nobody waits. Returns the CPU that was chosen.
@@ -48,7 +52,8 @@ impl Smp {
     where
         F: FnOnce() + Send + 'static,
     {
-        self.try_nearest(cpus, f, |cpu, f| self.call_nowait(cpu, f).map(|()| cpu))
+        let site = Location::caller();
+        self.try_nearest(cpus, f, |cpu, f| self.forget_from(site, cpu, f).map(|()| cpu))
     }
 
     /// Tries the CPUs of the set, nearest first, until one takes the call.
@@ -117,13 +122,4 @@ impl Smp {
         }
         on
     }
-}
-
-#[cfg(not(any(loom, miri)))]
-use corewise_topology::current_cpu;
-
-/// Loom's threads are on no CPU, and Miri doesn't know the system call.
-#[cfg(any(loom, miri))]
-fn current_cpu() -> Option<u32> {
-    None
 }

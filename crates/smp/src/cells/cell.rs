@@ -1,0 +1,276 @@
+//! The descriptor of one call, or of one CPU's share of a call to many.
+//!
+//! A cell has two sides: its *message*, which travels to a target and ends there, and its *handle*, which waits.
+//! It goes through: had from the pool; filled (kind, function); sent; run or failed, which turns the function
+//! into the answer; completed; the answer taken; put back. Who puts it back is decided by the signal's word:
+//! the side that comes last. A call that nobody waits for has no handle, and its cell is put back
+//! before the function runs (the kernel's rule for asynchronous calls, spec 2.2.2).
+
+use std::mem::{MaybeUninit, align_of, size_of};
+use std::panic::Location;
+use std::ptr::{self, NonNull};
+
+use corewise_sync::Signal;
+use corewise_sync::atomic::{AtomicU32, Ordering};
+use corewise_sync::cell::UnsafeCell;
+
+use super::diagnosis::Diagnosis;
+use super::kinds::Kind;
+#[cfg(not(loom))]
+use super::pool::Pool;
+
+/// Room for a function of 64 bytes and more, or for the answer of one: a value of 64 bytes, or why there is
+/// none.
+const ROOM: usize = 80;
+
+/// Bytes for a function or an answer.
+#[repr(C, align(16))]
+struct Storage(MaybeUninit<[u8; ROOM]>);
+
+/// See the head of the file. Three cache lines: what the caller and the target both touch for a small call
+/// is on the first.
+#[repr(C, align(64))]
+pub(crate) struct Cell {
+    /// P: whoever has the message: the next in a target's queue.
+    next: UnsafeCell<*mut Cell>,
+    /// P: written by the caller before the message is sent, then read by both sides.
+    kind: UnsafeCell<&'static Kind>,
+    pub(super) signal: Signal,
+    /// A: in a call to many: how many shares are still to come (in the head), or whether this one is.
+    pub(super) left: AtomicU32,
+    /// P: the caller's until the message is sent; the message's until it completes; then of who comes last.
+    storage: UnsafeCell<Storage>,
+    /// P: as `kind`: of a share, the head of its call.
+    head: UnsafeCell<*mut Cell>,
+    /// P: the caller's while it sends, then as `storage`: of a head, the last share; of a share, the one
+    /// before it.
+    chain: UnsafeCell<*mut Cell>,
+    /// I: where it goes back to.
+    #[cfg(not(loom))]
+    pool: Option<NonNull<Pool>>,
+    /// I: its number there.
+    #[cfg(not(loom))]
+    index: u32,
+    /// A: the link of the free list, while it is in it.
+    #[cfg(not(loom))]
+    next_free: AtomicU32,
+    pub(crate) diagnosis: Diagnosis,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Cell>() == 192, "three cache lines");
+
+// SAFETY: the fields that aren't atomic belong to one side at a time, or are only read, as they say.
+unsafe impl Sync for Cell {}
+// SAFETY: as above; what is in the storage was required to be `Send` by those who fill it.
+unsafe impl Send for Cell {}
+
+impl Cell {
+    #[cfg(not(loom))]
+    pub(super) fn new(pool: Option<NonNull<Pool>>, index: u32) -> Cell {
+        Cell {
+            next: UnsafeCell::new(ptr::null_mut()),
+            kind: UnsafeCell::new(&Kind::NONE),
+            signal: Signal::new(),
+            left: AtomicU32::new(0),
+            storage: UnsafeCell::new(Storage(MaybeUninit::uninit())),
+            head: UnsafeCell::new(ptr::null_mut()),
+            chain: UnsafeCell::new(ptr::null_mut()),
+            pool,
+            index,
+            next_free: AtomicU32::new(0),
+            diagnosis: Diagnosis::new(),
+        }
+    }
+
+    #[cfg(loom)]
+    pub(super) fn new() -> Cell {
+        Cell {
+            next: UnsafeCell::new(ptr::null_mut()),
+            kind: UnsafeCell::new(&Kind::NONE),
+            signal: Signal::new(),
+            left: AtomicU32::new(0),
+            storage: UnsafeCell::new(Storage(MaybeUninit::uninit())),
+            head: UnsafeCell::new(ptr::null_mut()),
+            chain: UnsafeCell::new(ptr::null_mut()),
+            diagnosis: Diagnosis::new(),
+        }
+    }
+
+    /// What the handle waits for.
+    pub(crate) fn signal(&self) -> &Signal {
+        &self.signal
+    }
+
+    #[cfg(not(loom))]
+    pub(super) fn index(&self) -> u32 {
+        self.index
+    }
+
+    #[cfg(not(loom))]
+    pub(super) fn next_free(&self) -> u32 {
+        // Relaxed: the head of the free list orders.
+        self.next_free.load(Ordering::Relaxed)
+    }
+
+    #[cfg(not(loom))]
+    pub(super) fn set_next_free(&self, next: u32) {
+        self.next_free.store(next, Ordering::Relaxed);
+    }
+
+    /// Makes it a call of this kind to this CPU.
+    ///
+    /// # Safety
+    /// The caller has just had the cell, and hasn't sent it.
+    #[inline]
+    pub(super) unsafe fn prepare(
+        &self,
+        kind: &'static Kind,
+        source: u32,
+        cpu: u32,
+        site: &'static Location<'static>,
+        left: u32,
+    ) {
+        self.diagnosis.begin(kind, source, cpu, site);
+        // SAFETY: nobody else reaches it.
+        unsafe {
+            self.kind.with_mut(|p| *p = kind);
+        }
+        // Relaxed: the push orders.
+        self.left.store(left, Ordering::Relaxed);
+    }
+
+    /// # Safety
+    /// The cell was prepared, which comes before.
+    pub(super) unsafe fn kind(&self) -> &'static Kind {
+        // SAFETY: not written again before it is put back.
+        self.kind.with(|p| unsafe { *p })
+    }
+
+    /// The CPU that is called.
+    pub(super) fn cpu(&self) -> u32 {
+        self.diagnosis.target()
+    }
+
+    /// # Safety
+    /// The caller has the message, or what was before it in a queue.
+    pub(crate) unsafe fn next(&self) -> *mut Cell {
+        // SAFETY: it is the caller's.
+        self.next.with(|p| unsafe { *p })
+    }
+
+    /// # Safety
+    /// As [`Cell::next`].
+    pub(crate) unsafe fn set_next(&self, next: *mut Cell) {
+        // SAFETY: it is the caller's.
+        self.next.with_mut(|p| unsafe { *p = next });
+    }
+
+    /// # Safety
+    /// The cell is a share, and was linked, which comes before.
+    pub(super) unsafe fn head(&self) -> NonNull<Cell> {
+        // SAFETY: not written again before it is put back; and not null, for it was linked.
+        self.head.with(|p| unsafe { NonNull::new_unchecked(*p) })
+    }
+
+    /// # Safety
+    /// The caller has not sent the cell.
+    pub(super) unsafe fn set_head(&self, head: NonNull<Cell>) {
+        // SAFETY: nobody else reaches it.
+        self.head.with_mut(|p| unsafe { *p = head.as_ptr() });
+    }
+
+    /// # Safety
+    /// The caller sends the call to many, or has come last in it.
+    pub(super) unsafe fn chain(&self) -> *mut Cell {
+        // SAFETY: it is the caller's.
+        self.chain.with(|p| unsafe { *p })
+    }
+
+    /// # Safety
+    /// As [`Cell::chain`].
+    pub(super) unsafe fn set_chain(&self, chain: *mut Cell) {
+        // SAFETY: it is the caller's.
+        self.chain.with_mut(|p| unsafe { *p = chain });
+    }
+
+    /// Puts a value into the storage, or where it is too big, a box of it.
+    ///
+    /// # Safety
+    /// The storage is the caller's, and empty.
+    pub(super) unsafe fn fill<T>(&self, value: T) {
+        self.storage.with_mut(|p| {
+            if fits::<T>() {
+                // SAFETY: there is room, aligned; it is the caller's.
+                unsafe { p.cast::<T>().write(value) }
+            } else {
+                // SAFETY: as above, for a pointer.
+                unsafe { p.cast::<*mut T>().write(Box::into_raw(Box::new(value))) }
+            }
+        });
+    }
+
+    /// Takes the value out.
+    ///
+    /// # Safety
+    /// The storage is the caller's, and was filled with a `T`.
+    pub(super) unsafe fn empty<T>(&self) -> T {
+        self.storage.with_mut(|p| {
+            if fits::<T>() {
+                // SAFETY: the caller promises that it is there, and it is taken once.
+                unsafe { p.cast::<T>().read() }
+            } else {
+                // SAFETY: as above; `fill` made the box.
+                unsafe { *Box::from_raw(p.cast::<*mut T>().read()) }
+            }
+        })
+    }
+
+    /// Lends the value.
+    ///
+    /// # Safety
+    /// The storage was filled with a `T`, which stays there meanwhile, and is only read.
+    pub(super) unsafe fn lend<T, R>(&self, use_it: impl FnOnce(&T) -> R) -> R {
+        self.storage.with(|p| {
+            let value = if fits::<T>() {
+                p.cast::<T>()
+            } else {
+                // SAFETY: the caller promises that it is there.
+                unsafe { p.cast::<*mut T>().read().cast_const() }
+            };
+            // SAFETY: as above.
+            use_it(unsafe { &*value })
+        })
+    }
+
+    /// Gives it back to its pool.
+    ///
+    /// # Safety
+    /// The caller has it alone and its storage is empty.
+    #[cfg(not(loom))]
+    #[inline]
+    pub(super) unsafe fn put_back(this: NonNull<Cell>) {
+        // SAFETY: it is the caller's until it is in the free list.
+        let cell = unsafe { this.as_ref() };
+        cell.diagnosis.clear();
+        // SAFETY: the caller has it alone.
+        unsafe { cell.signal.reset() };
+        if let Some(pool) = cell.pool {
+            // SAFETY: it was had from there, and nobody uses it any more.
+            unsafe { Pool::put(pool, cell) };
+        }
+    }
+
+    /// In the models there is no pool: they would have to look at its orders too, which have a model of
+    /// their own.
+    #[cfg(loom)]
+    pub(super) unsafe fn put_back(this: NonNull<Cell>) {
+        // SAFETY: `Pools::get` made a box of it, and the caller has it alone.
+        drop(unsafe { Box::from_raw(this.as_ptr()) });
+    }
+}
+
+/// Whether a value is kept in the cell itself.
+const fn fits<T>() -> bool {
+    size_of::<T>() <= ROOM && align_of::<T>() <= align_of::<Storage>()
+}

@@ -1,0 +1,228 @@
+//! What can be seen of a call from outside, at any moment and from any thread: for the watchdog and for dumps.
+//!
+//! It decides nothing. The fields are relaxed atomics, so that a reader may come while the cell is put back
+//! and used for another call; a *life* around them tells that what was read belongs together (a
+//! sequence lock whose writer is whoever has the cell):
+//!
+//! ```text
+//! begin: life = odd; Release fence; write the fields     read: a = life (Acquire), odd; read the fields
+//! clear: life = even                                           Acquire fence; b = life; a == b or nothing
+//! ```
+
+use std::panic::Location;
+
+#[cfg(not(loom))]
+use corewise_sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(loom)]
+use corewise_sync::cell::UnsafeCell;
+
+use super::kinds::Kind;
+#[cfg(not(loom))]
+use crate::policy;
+use crate::stats::Queued;
+
+/// How far a call has come, as far as its target has said. That it runs is said by the target, and that it
+/// has ended by the cell's own state.
+#[cfg(not(loom))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// In its target's queue, not seen yet: or taken and run at once.
+    Queued,
+    /// The target has taken it, together with others.
+    Taken,
+    /// The first cell of a call to many, which isn't sent anywhere.
+    Head,
+}
+
+// The word `of`: target, source and phase. A CPU's number has 13 bits (`CpuSet::MAX_CPU`).
+#[cfg(not(loom))]
+const SOURCE_SHIFT: u32 = 13;
+#[cfg(not(loom))]
+const CPU: u32 = (1 << SOURCE_SHIFT) - 1;
+#[cfg(not(loom))]
+const TAKEN: u32 = 1 << 30;
+#[cfg(not(loom))]
+const HEAD: u32 = 1 << 31;
+#[cfg(not(loom))]
+const _: () = assert!(corewise_topology::CpuSet::MAX_CPU <= CPU);
+
+/// See the head of the file.
+#[cfg(not(loom))]
+pub(crate) struct Diagnosis {
+    /// A: counts up when the cell is had and when it is put back: odd while it is out.
+    life: AtomicU32,
+    /// A: the CPU that is called, the one that the caller was on, and `TAKEN` or `HEAD`. Written by whoever has
+    /// the message.
+    of: AtomicU32,
+    /// A: what kind of call, and so the function's name.
+    kind: AtomicPtr<Kind>,
+    /// A: where it was called.
+    site: AtomicPtr<Location<'static>>,
+    /// A: when it was sent ([`Queued`]).
+    queued_at: AtomicU64,
+}
+
+/// What was read of a call that is under way.
+#[cfg(not(loom))]
+#[derive(Debug, Clone, Copy)]
+#[allow(dead_code, reason = "the watchdog's and the dump's")]
+pub(crate) struct Outstanding {
+    pub(crate) target: u32,
+    pub(crate) source: u32,
+    pub(crate) name: &'static str,
+    /// Somebody may wait for it.
+    pub(crate) urgent: bool,
+    pub(crate) site: &'static Location<'static>,
+    pub(crate) queued: Queued,
+    pub(crate) phase: Phase,
+    /// Which life of its cell it is.
+    pub(crate) life: u32,
+}
+
+#[cfg(not(loom))]
+impl Diagnosis {
+    pub(super) fn new() -> Self {
+        Diagnosis {
+            life: AtomicU32::new(0),
+            of: AtomicU32::new(0),
+            kind: AtomicPtr::new(std::ptr::null_mut()),
+            site: AtomicPtr::new(std::ptr::null_mut()),
+            queued_at: AtomicU64::new(0),
+        }
+    }
+
+    /// The cell is a call now. Only for who has just had it.
+    #[inline]
+    pub(super) fn begin(
+        &self,
+        kind: &'static Kind,
+        source: u32,
+        target: u32,
+        site: &'static Location<'static>,
+    ) {
+        let life = self.life.load(Ordering::Relaxed);
+        self.life.store(life.wrapping_add(1) | 1, Ordering::Relaxed);
+        // Release: who reads one of the fields below, and then `life`, sees the new one.
+        fence(Ordering::Release);
+        let phase = if kind.is_head() { HEAD } else { 0 };
+        let of = target & CPU | (source & CPU) << SOURCE_SHIFT | phase;
+        self.of.store(of, Ordering::Relaxed);
+        self.kind.store(std::ptr::from_ref(kind).cast_mut(), Ordering::Relaxed);
+        self.site.store(std::ptr::from_ref(site).cast_mut(), Ordering::Relaxed);
+        self.queued_at.store(Queued::NOT.word(), Ordering::Relaxed);
+    }
+
+    /// The CPU that is called, for who has a side of the call.
+    #[inline]
+    pub(super) fn target(&self) -> u32 {
+        self.of.load(Ordering::Relaxed) & CPU
+    }
+
+    /// Where it was called, and on which CPU, for who has a side of the call.
+    #[inline]
+    pub(super) fn origin(&self) -> (&'static Location<'static>, Option<u32>) {
+        // SAFETY: `begin` stored it, made of a reference that lives for ever.
+        let site = unsafe { &*self.site.load(Ordering::Relaxed) };
+        (site, Some(self.of.load(Ordering::Relaxed) >> SOURCE_SHIFT & CPU))
+    }
+
+    /// It is about to be pushed.
+    #[inline]
+    pub(crate) fn stamp(&self, wakes: bool) {
+        let use_of_cell = self.life.load(Ordering::Relaxed) / 2;
+        let now = Queued::now(policy::weight(wakes, use_of_cell));
+        self.queued_at.store(now.word(), Ordering::Relaxed);
+    }
+
+    /// When that was.
+    #[inline]
+    pub(super) fn queued(&self) -> Queued {
+        Queued::from_word(self.queued_at.load(Ordering::Relaxed))
+    }
+
+    /// The target has taken it, with others.
+    #[inline]
+    pub(crate) fn taken(&self) {
+        self.of.store(self.of.load(Ordering::Relaxed) | TAKEN, Ordering::Relaxed);
+    }
+
+    /// The cell goes back to its pool.
+    #[inline]
+    pub(super) fn clear(&self) {
+        let life = self.life.load(Ordering::Relaxed);
+        self.life.store(life.wrapping_add(1) & !1, Ordering::Release);
+    }
+
+    /// Which life of its cell this is; even where it is in the pool.
+    #[allow(dead_code, reason = "the watchdog's")]
+    pub(crate) fn life(&self) -> u32 {
+        self.life.load(Ordering::Relaxed)
+    }
+
+    /// The call that the cell is now, if it is one. Any thread, any time.
+    #[allow(dead_code, reason = "the watchdog's and the dump's")]
+    pub(crate) fn read(&self) -> Option<Outstanding> {
+        let life = self.life.load(Ordering::Acquire);
+        let kind = self.kind.load(Ordering::Relaxed);
+        let site = self.site.load(Ordering::Relaxed);
+        let queued = self.queued();
+        let of = self.of.load(Ordering::Relaxed);
+        let (target, source) = (of & CPU, of >> SOURCE_SHIFT & CPU);
+        let phase = match of {
+            _ if of & HEAD != 0 => Phase::Head,
+            _ if of & TAKEN != 0 => Phase::Taken,
+            _ => Phase::Queued,
+        };
+        // Acquire pairs with the Release in `begin`.
+        fence(Ordering::Acquire);
+        if life & 1 == 0 || self.life.load(Ordering::Relaxed) != life {
+            return None;
+        }
+        // SAFETY: both are null, or were made of references that live for ever.
+        let (kind, site) = unsafe { (kind.as_ref()?, site.as_ref()?) };
+        let (name, urgent) = ((kind.name)(), kind.is_urgent());
+        Some(Outstanding { target, source, name, urgent, site, queued, phase, life })
+    }
+}
+
+/// In the models nobody looks from outside.
+#[cfg(loom)]
+pub(crate) struct Diagnosis {
+    /// P: written by the caller before it is sent, then only read.
+    target: UnsafeCell<u32>,
+}
+
+#[cfg(loom)]
+impl Diagnosis {
+    pub(super) fn new() -> Self {
+        Diagnosis { target: UnsafeCell::new(0) }
+    }
+
+    pub(super) fn target(&self) -> u32 {
+        // SAFETY: nobody writes it any more.
+        self.target.with(|p| unsafe { *p })
+    }
+
+    pub(super) fn begin(
+        &self,
+        _kind: &'static Kind,
+        _source: u32,
+        target: u32,
+        _site: &'static Location<'static>,
+    ) {
+        // SAFETY: only for who has just had the cell.
+        self.target.with_mut(|p| unsafe { *p = target });
+    }
+
+    pub(super) fn origin(&self) -> (&'static Location<'static>, Option<u32>) {
+        (Location::caller(), None)
+    }
+
+    pub(crate) fn stamp(&self, _wakes: bool) {}
+
+    pub(super) fn queued(&self) -> Queued {
+        Queued::NOT
+    }
+
+    pub(crate) fn taken(&self) {}
+}

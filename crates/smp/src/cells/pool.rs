@@ -1,0 +1,200 @@
+//! Where cells come from: one pool per source CPU, which grows and never shrinks.
+//!
+//! A pool's chunks are each as large as all before it, so that a cell is found by its index with a shift, and a
+//! pool of n cells was grown log n times. They are unmapped when the handle is gone and the last cell is
+//! back: never under a caller, a target or a waiter (spec 2.2.10).
+
+use std::ptr::NonNull;
+
+use corewise_sync::CachePadded;
+use corewise_sync::Mutex;
+use corewise_sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use super::cell::Cell;
+use super::free_list::{Closed, FreeList};
+
+/// Cells in the first chunk.
+const FIRST: u32 = 16;
+/// `FIRST << CHUNKS` cells, about a billion, are more than fit in memory.
+const CHUNKS: usize = 26;
+
+/// The pools of one handle. Dropping it lets each pool go when its last cell is back.
+pub(crate) struct Pools {
+    pools: Box<[NonNull<Pool>]>,
+}
+
+// SAFETY: a pool is `Sync`, and each is dropped once: by `Pools::drop` or by the last cell after that.
+unsafe impl Send for Pools {}
+// SAFETY: as above.
+unsafe impl Sync for Pools {}
+
+impl Pools {
+    /// So many pools, all empty: a pool's first chunk is made when its first cell is wanted.
+    pub(crate) fn new(pools: usize) -> Self {
+        let make = |_| NonNull::from(Box::leak(Box::new(Pool::new())));
+        Pools { pools: (0..pools.max(1)).map(make).collect() }
+    }
+
+    /// A free cell of the source CPU's pool. The second number counts this pool's cells that were had, one
+    /// after the other: for who looks at one in so many. Lock-free, but where the pool has to grow.
+    #[inline]
+    pub(crate) fn get(&self, source: u32) -> (NonNull<Cell>, u32) {
+        let pool = self.pools[source as usize % self.pools.len()];
+        // SAFETY: it lives until `drop` lets it go.
+        unsafe { pool.as_ref() }.get()
+    }
+
+    /// Calls `see` for each cell that was ever made, free or not. Any thread.
+    #[allow(dead_code, reason = "the watchdog's and the dump's")]
+    pub(crate) fn for_each(&self, mut see: impl FnMut(&Cell)) {
+        for pool in &self.pools {
+            // SAFETY: as in `get`.
+            unsafe { pool.as_ref() }.for_each(&mut see);
+        }
+    }
+}
+
+impl Drop for Pools {
+    fn drop(&mut self) {
+        for pool in &self.pools {
+            // SAFETY: once, and nobody gets a cell any more.
+            unsafe { Pool::orphan(*pool) };
+        }
+    }
+}
+
+/// One CPU's cells.
+pub(crate) struct Pool {
+    free: CachePadded<FreeList<1>>,
+    /// A: the chunks, null where there is none yet. Release when one is added, under `grow`.
+    chunks: [AtomicPtr<Cell>; CHUNKS],
+    /// L: is the lock; guards the number of chunks.
+    grow: Mutex<usize>,
+    /// A: once orphaned: how many cells are still out. Before that is known, 0 less those that have come back
+    /// since, modulo 2^64.
+    out: AtomicU64,
+}
+
+/// A cell's place: its chunk, and its position there.
+fn place(index: u32) -> (usize, usize) {
+    let n = index + FIRST;
+    let chunk = (n.ilog2() - FIRST.ilog2()) as usize;
+    (chunk, (n - (FIRST << chunk)) as usize)
+}
+
+impl Pool {
+    fn new() -> Self {
+        Pool {
+            free: CachePadded::new(FreeList::new()),
+            chunks: [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS],
+            grow: Mutex::new(0),
+            out: AtomicU64::new(0),
+        }
+    }
+
+    #[inline]
+    fn get(&self) -> (NonNull<Cell>, u32) {
+        match self.free.pop(|index| self.cell(index).next_free()) {
+            Some((index, nth)) => (NonNull::from(self.cell(index)), nth),
+            None => self.get_new(),
+        }
+    }
+
+    /// The pool is empty: makes one more chunk, unless somebody else did.
+    #[cold]
+    fn get_new(&self) -> (NonNull<Cell>, u32) {
+        let mut chunks = self.grow.lock();
+        if let Some((index, nth)) = self.free.pop(|index| self.cell(index).next_free()) {
+            return (NonNull::from(self.cell(index)), nth);
+        }
+        let chunk = *chunks;
+        assert!(chunk < CHUNKS, "a billion calls of one CPU are under way");
+        let cells = FIRST << chunk;
+        let first = cells - FIRST;
+        let pool = NonNull::from(self);
+        let made: Box<[Cell]> = (first..first + cells).map(|i| Cell::new(Some(pool), i)).collect();
+        let made = Box::into_raw(made).cast::<Cell>();
+        // Release pairs with the Acquire in `cell` and `for_each`.
+        self.chunks[chunk].store(made, Ordering::Release);
+        *chunks = chunk + 1;
+        for index in first + 1..first + cells {
+            let cell = self.cell(index);
+            // Nobody closes a list that somebody still gets cells from.
+            let _ = self.free.push(index, |next| cell.set_next_free(next));
+        }
+        (NonNull::from(self.cell(first)), 0)
+    }
+
+    /// The cell of an index that the pool has given out.
+    #[inline]
+    fn cell(&self, index: u32) -> &Cell {
+        let (chunk, position) = place(index);
+        let cells = self.chunks[chunk].load(Ordering::Acquire);
+        // SAFETY: an index is known only after its chunk was added, and the chunk has so many cells; it
+        // lives as long as the pool.
+        unsafe { &*cells.add(position) }
+    }
+
+    #[allow(dead_code, reason = "as above")]
+    fn for_each(&self, see: &mut impl FnMut(&Cell)) {
+        for (chunk, cells) in self.chunks.iter().enumerate() {
+            let cells = cells.load(Ordering::Acquire);
+            if cells.is_null() {
+                return;
+            }
+            for position in 0..(FIRST as usize) << chunk {
+                // SAFETY: as in `cell`.
+                see(unsafe { &*cells.add(position) });
+            }
+        }
+    }
+
+    /// Gives a cell back. The last one after the pool was orphaned frees the pool.
+    ///
+    /// # Safety
+    /// The cell was had from this pool, and nobody uses it any more.
+    #[inline]
+    pub(super) unsafe fn put(this: NonNull<Pool>, cell: &Cell) {
+        // SAFETY: a pool lives at least until its last cell is back.
+        let pool = unsafe { this.as_ref() };
+        if let Err(Closed) = pool.free.push(cell.index(), |next| cell.set_next_free(next)) {
+            // AcqRel: what was done with the other cells comes before the pool is freed.
+            if pool.out.fetch_sub(1, Ordering::AcqRel) == 1 {
+                // SAFETY: `orphan` has added how many were out, and this was the last of them.
+                unsafe { Pool::free(this) };
+            }
+        }
+    }
+
+    /// The handle is gone: nobody gets a cell any more.
+    ///
+    /// # Safety
+    /// Once.
+    unsafe fn orphan(this: NonNull<Pool>) {
+        // SAFETY: it is freed here or later.
+        let pool = unsafe { this.as_ref() };
+        let all = u64::from((FIRST << *pool.grow.lock()) - FIRST);
+        let free = u64::from(pool.free.close(|index| pool.cell(index).next_free()));
+        let out = all - free;
+        // Those that came back after the closing have been counted off already. AcqRel as in `put`.
+        if pool.out.fetch_add(out, Ordering::AcqRel).wrapping_add(out) == 0 {
+            // SAFETY: all cells are back, and the last of them saw a number that was not 1 then.
+            unsafe { Pool::free(this) };
+        }
+    }
+
+    /// # Safety
+    /// All cells are back, and nobody else frees it.
+    unsafe fn free(this: NonNull<Pool>) {
+        // SAFETY: `Pools::new` leaked it, and the caller is the last to use it.
+        let pool = unsafe { Box::from_raw(this.as_ptr()) };
+        for (chunk, cells) in pool.chunks.iter().enumerate() {
+            let cells = cells.load(Ordering::Relaxed);
+            if !cells.is_null() {
+                let all = std::ptr::slice_from_raw_parts_mut(cells, (FIRST as usize) << chunk);
+                // SAFETY: `get_new` made it with this length.
+                drop(unsafe { Box::from_raw(all) });
+            }
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! A call to many: a *head* with the function, and a *share* for each CPU, which holds that CPU's answer.
+//!
+//! The head counts the shares that are still to come, and one more for the caller while it sends. Who counts the last
+//! one off completes the head's signal, or, where the handle has left (or there never was one), takes the
+//! whole call apart. The shares are chained behind the head: no list has to be allocated.
+
+use std::any::type_name;
+use std::marker::PhantomData;
+use std::mem;
+use std::panic::Location;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr::{self, NonNull};
+
+use corewise_sync::atomic::Ordering;
+
+use super::Pools;
+use super::cell::Cell;
+use super::kinds::{Answer, Class, Ended, Kind, Role, answer_of, drop_quietly, dropped, panicked};
+use super::message::Message;
+use crate::error::CallFailed;
+
+/// A call to many that somebody may wait for. What a share holds: its CPU, and the answer.
+pub(crate) struct Many<F, R>(PhantomData<(F, R)>);
+
+impl<F: Fn(u32) -> R + Send + Sync, R: Send> Many<F, R> {
+    const HEAD: &'static Kind = &Kind {
+        class: Class::Urgent,
+        role: Role::Head,
+        name: type_name::<F>,
+        run: |_| Ended::Returned,
+        fail: drop_head::<F>,
+    };
+    const SHARE: &'static Kind = &Kind {
+        class: Class::Urgent,
+        role: Role::Message,
+        name: type_name::<F>,
+        run: Self::run,
+        fail: Self::fail,
+    };
+
+    unsafe fn run(this: NonNull<Cell>) -> Ended {
+        // SAFETY: the message is ours until `end`, and the head lives until all shares have ended.
+        unsafe {
+            let (cell, cpu) = (this.as_ref(), this.as_ref().cpu());
+            let head = cell.head();
+            let (answer, ended) =
+                head.as_ref().lend::<F, _>(|f| answer_of(cell, Self::SHARE, || f(cpu)));
+            Self::end(this, answer);
+            ended
+        }
+    }
+
+    unsafe fn fail(this: NonNull<Cell>) {
+        // SAFETY: the message is ours until `end`.
+        unsafe { Self::end(this, Err(CallFailed::NotOnline { cpu: this.as_ref().cpu() })) };
+    }
+
+    /// Keeps the answer, and counts the share off.
+    unsafe fn end(this: NonNull<Cell>, answer: Answer<R>) {
+        // SAFETY: the message is ours until it is counted off; a share's storage is empty before.
+        unsafe {
+            let cell = this.as_ref();
+            let (head, cpu) = (cell.head(), cell.cpu());
+            cell.fill::<(u32, Answer<R>)>((cpu, answer));
+            // Only for who looks from outside.
+            cell.left.store(0, Ordering::Relaxed);
+            Self::count_off(head, 1);
+        }
+    }
+
+    /// # Safety
+    /// The caller has counted none of these off before, and doesn't use the call after.
+    unsafe fn count_off(head: NonNull<Cell>, n: u32) {
+        // SAFETY: the head lives until the last is counted off, and if it is us until we have ended it.
+        unsafe {
+            // AcqRel: releases this answer, and the last one acquires all answers.
+            if head.as_ref().left.fetch_sub(n, Ordering::AcqRel) == n
+                && !head.as_ref().signal.complete()
+            {
+                drop(Answers::<R>::take(head));
+            }
+        }
+    }
+}
+
+/// Drops the function of a call to many, and puts its head back.
+///
+/// # Safety
+/// All shares have ended, and the caller has come last.
+unsafe fn drop_head<F>(head: NonNull<Cell>) {
+    // SAFETY: the head is the caller's, and holds the function.
+    let f = unsafe {
+        let f = head.as_ref().empty::<F>();
+        Cell::put_back(head);
+        f
+    };
+    drop(f);
+}
+
+/// The caller's side of a call to many while it is sent.
+pub(crate) struct Sending<F: Fn(u32) -> R + Send + Sync, R: Send> {
+    head: NonNull<Cell>,
+    source: u32,
+    site: &'static Location<'static>,
+    /// Candidates that no share was sent for.
+    unused: u32,
+    of: PhantomData<(F, R)>,
+}
+
+impl<F: Fn(u32) -> R + Send + Sync, R: Send> Sending<F, R> {
+    /// A call to at most so many CPUs.
+    pub(crate) fn new(
+        pools: &Pools,
+        source: u32,
+        site: &'static Location<'static>,
+        candidates: u32,
+        f: F,
+    ) -> Self {
+        let head = pools.get(source).0;
+        // SAFETY: we have just had it, and its storage is empty.
+        unsafe {
+            let cell = head.as_ref();
+            cell.prepare(Many::<F, R>::HEAD, source, 0, site, candidates + 1);
+            cell.fill(f);
+            cell.set_chain(ptr::null_mut());
+        }
+        Sending { head, source, site, unused: candidates, of: PhantomData }
+    }
+
+    /// The share of one CPU. It is sent, or given to [`Sending::take_back`] before another is made.
+    pub(crate) fn share(&mut self, pools: &Pools, cpu: u32) -> Message {
+        debug_assert!(self.unused > 0, "more shares than candidates");
+        self.unused -= 1;
+        let share = pools.get(self.source).0;
+        // SAFETY: we have just had it; and we send the call.
+        unsafe {
+            let cell = share.as_ref();
+            cell.prepare(Many::<F, R>::SHARE, self.source, cpu, self.site, 1);
+            cell.set_head(self.head);
+            cell.set_chain(self.head.as_ref().chain());
+            self.head.as_ref().set_chain(share.as_ptr());
+            Message::new(share)
+        }
+    }
+
+    /// The last share wasn't accepted: it is no part of the call.
+    pub(crate) fn take_back(&mut self, share: Message) {
+        let share = share.into_cell();
+        self.unused += 1;
+        // SAFETY: we send the call, the share is the last in the chain, and nobody else has it.
+        unsafe {
+            debug_assert_eq!(self.head.as_ref().chain(), share.as_ptr());
+            self.head.as_ref().set_chain(share.as_ref().chain());
+            Cell::put_back(share);
+        }
+    }
+
+    /// All are sent.
+    pub(crate) fn finish(self) -> Waiting<R> {
+        let (head, unused) = (self.head, self.unused);
+        mem::forget(self);
+        // SAFETY: the count of the caller, and of those who got no share. The handle keeps the call.
+        unsafe { Many::<F, R>::count_off(head, 1 + unused) };
+        Waiting { head, of: PhantomData }
+    }
+}
+
+impl<F: Fn(u32) -> R + Send + Sync, R: Send> Drop for Sending<F, R> {
+    /// Whoever sends it panics: what was sent runs, and nobody waits.
+    fn drop(&mut self) {
+        let waiting = Waiting::<R> { head: self.head, of: PhantomData };
+        // SAFETY: as in `finish`.
+        unsafe { Many::<F, R>::count_off(self.head, 1 + self.unused) };
+        drop(waiting);
+    }
+}
+
+/// The handle's side of a call to many: whoever has it waits, or leaves by dropping it.
+pub(crate) struct Waiting<R> {
+    head: NonNull<Cell>,
+    of: PhantomData<R>,
+}
+
+// SAFETY: the handle takes values out that were required to be `Send`; shared, it only looks whether the
+// signal was completed.
+unsafe impl<R: Send> Send for Waiting<R> {}
+// SAFETY: as above.
+unsafe impl<R: Send> Sync for Waiting<R> {}
+
+impl<R> Waiting<R> {
+    pub(crate) fn cell(&self) -> &Cell {
+        // SAFETY: the handle keeps it.
+        unsafe { self.head.as_ref() }
+    }
+
+    /// How many shares are still to come.
+    pub(crate) fn left(&self) -> u32 {
+        self.cell().left.load(Ordering::Acquire)
+    }
+
+    /// The CPUs that were sent a share, the last one first.
+    pub(crate) fn cpus(&self) -> impl Iterator<Item = u32> {
+        // SAFETY: the shares are sent, and the chain stays as it is for as long as the handle is there.
+        unsafe {
+            let mut next = self.cell().chain();
+            std::iter::from_fn(move || {
+                let share = next.as_ref()?;
+                next = share.chain();
+                Some(share.cpu())
+            })
+        }
+    }
+
+    /// The answers.
+    ///
+    /// # Safety
+    /// The signal is complete.
+    pub(crate) unsafe fn into_answers(self) -> Answers<R> {
+        let head = self.head;
+        mem::forget(self);
+        // SAFETY: complete, and the handle is given up here: it comes last.
+        unsafe { Answers::take(head) }
+    }
+}
+
+impl<R> Drop for Waiting<R> {
+    fn drop(&mut self) {
+        // SAFETY: the one waiter, and it never comes back. Where it is the last, all is its own.
+        unsafe {
+            if self.cell().signal.detach() {
+                drop(Answers::<R>::take(self.head));
+            }
+        }
+    }
+}
+
+/// The answers of a call to many, in the order in which the shares were sent. Dropping it drops those that weren't
+/// taken out.
+pub(crate) struct Answers<R> {
+    first: *mut Cell,
+    of: PhantomData<R>,
+}
+
+// SAFETY: it owns the answers, as a `Vec` would.
+unsafe impl<R: Send> Send for Answers<R> {}
+// SAFETY: shared, it lends them.
+unsafe impl<R: Sync> Sync for Answers<R> {}
+
+impl<R> Answers<R> {
+    pub(crate) const NONE: Self = Answers { first: ptr::null_mut(), of: PhantomData };
+
+    /// Takes a call apart: drops its function, and keeps the shares.
+    ///
+    /// # Safety
+    /// All shares have ended, and the caller has come last.
+    unsafe fn take(head: NonNull<Cell>) -> Self {
+        // SAFETY: the whole call is the caller's.
+        unsafe {
+            let mut last = head.as_ref().chain();
+            // Turns the chain round.
+            let mut first: *mut Cell = ptr::null_mut();
+            while let Some(share) = last.as_ref() {
+                let before = share.chain();
+                share.set_chain(first);
+                first = last;
+                last = before;
+            }
+            let answers = Answers { first, of: PhantomData };
+            (head.as_ref().kind().fail)(head);
+            answers
+        }
+    }
+
+    /// Lends them one after the other.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(u32, Answer<R>)> {
+        let mut next = self.first;
+        std::iter::from_fn(move || {
+            // SAFETY: the shares are ours, hold their answers, and are only read while we are borrowed.
+            unsafe {
+                let share = next.as_ref()?;
+                next = share.chain();
+                Some(share.lend::<(u32, Answer<R>), _>(|answer| &*ptr::from_ref(answer)))
+            }
+        })
+    }
+}
+
+impl<R> Iterator for Answers<R> {
+    type Item = (u32, Answer<R>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let share = NonNull::new(self.first)?;
+        // SAFETY: the share is ours and holds its answer.
+        unsafe {
+            self.first = share.as_ref().chain();
+            let answer = share.as_ref().empty::<Self::Item>();
+            Cell::put_back(share);
+            Some(answer)
+        }
+    }
+}
+
+impl<R> Drop for Answers<R> {
+    /// A value that panics when it is dropped keeps no other from being dropped.
+    fn drop(&mut self) {
+        let mut panicked = None;
+        while !self.first.is_null() {
+            let dropped = catch_unwind(AssertUnwindSafe(|| drop(self.next())));
+            panicked = dropped.err().or(panicked);
+        }
+        if let Some(payload) = panicked
+            && !std::thread::panicking()
+        {
+            resume_unwind(payload);
+        }
+    }
+}
+
+/// A call to many that nobody waits for.
+pub(crate) struct Cast<F>(PhantomData<F>);
+
+impl<F: Fn(u32) + Send + Sync> Cast<F> {
+    const HEAD: &'static Kind = &Kind {
+        class: Class::Plain,
+        role: Role::Head,
+        name: type_name::<F>,
+        run: |_| Ended::Returned,
+        fail: drop_head::<F>,
+    };
+    const SHARE: &'static Kind = &Kind {
+        class: Class::Plain,
+        role: Role::Message,
+        name: type_name::<F>,
+        run: Self::run,
+        fail: Self::fail,
+    };
+
+    unsafe fn run(this: NonNull<Cell>) -> Ended {
+        // SAFETY: the message is ours; the head lives until we are counted off.
+        unsafe {
+            let (cpu, head) = (this.as_ref().cpu(), this.as_ref().head());
+            Cell::put_back(this);
+            let ran = catch_unwind(AssertUnwindSafe(|| head.as_ref().lend::<F, _>(|f| f(cpu))));
+            let ended = match ran {
+                Ok(()) => Ended::Returned,
+                Err(payload) => {
+                    drop_quietly(panicked(cpu, Class::Plain, type_name::<F>(), payload));
+                    Ended::Panicked
+                }
+            };
+            Self::count_off(head, 1);
+            ended
+        }
+    }
+
+    unsafe fn fail(this: NonNull<Cell>) {
+        // SAFETY: as in `run`.
+        unsafe {
+            let (cpu, head) = (this.as_ref().cpu(), this.as_ref().head());
+            Cell::put_back(this);
+            dropped(cpu, type_name::<F>());
+            Self::count_off(head, 1);
+        }
+    }
+
+    /// # Safety
+    /// As [`Many::count_off`].
+    unsafe fn count_off(head: NonNull<Cell>, n: u32) {
+        // SAFETY: the head lives until the last is counted off, which is us if it is all.
+        unsafe {
+            // AcqRel: the last one drops the function, after all have run it.
+            if head.as_ref().left.fetch_sub(n, Ordering::AcqRel) == n {
+                drop_head::<F>(head);
+            }
+        }
+    }
+}
+
+/// The caller's side of a call to many, that nobody waits for, while it is sent. All that was sent runs.
+pub(crate) struct Casting<F: Fn(u32) + Send + Sync> {
+    head: NonNull<Cell>,
+    source: u32,
+    site: &'static Location<'static>,
+    unused: u32,
+    of: PhantomData<F>,
+}
+
+impl<F: Fn(u32) + Send + Sync> Casting<F> {
+    /// As [`Sending::new`].
+    pub(crate) fn new(
+        pools: &Pools,
+        source: u32,
+        site: &'static Location<'static>,
+        candidates: u32,
+        f: F,
+    ) -> Self {
+        let head = pools.get(source).0;
+        // SAFETY: we have just had it, and its storage is empty.
+        unsafe {
+            let cell = head.as_ref();
+            cell.prepare(Cast::<F>::HEAD, source, 0, site, candidates + 1);
+            cell.fill(f);
+        }
+        Casting { head, source, site, unused: candidates, of: PhantomData }
+    }
+
+    /// As [`Sending::share`].
+    pub(crate) fn share(&mut self, pools: &Pools, cpu: u32) -> Message {
+        debug_assert!(self.unused > 0, "more shares than candidates");
+        self.unused -= 1;
+        let share = pools.get(self.source).0;
+        // SAFETY: we have just had it; and we send the call.
+        unsafe {
+            let cell = share.as_ref();
+            cell.prepare(Cast::<F>::SHARE, self.source, cpu, self.site, 1);
+            cell.set_head(self.head);
+            Message::new(share)
+        }
+    }
+
+    /// As [`Sending::take_back`].
+    pub(crate) fn take_back(&mut self, share: Message) {
+        self.unused += 1;
+        // SAFETY: nobody else has it, and its storage is empty.
+        unsafe { Cell::put_back(share.into_cell()) };
+    }
+}
+
+impl<F: Fn(u32) + Send + Sync> Drop for Casting<F> {
+    fn drop(&mut self) {
+        // SAFETY: the count of the caller, and of those who got no share.
+        unsafe { Cast::<F>::count_off(self.head, 1 + self.unused) };
+    }
+}
