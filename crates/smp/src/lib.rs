@@ -78,7 +78,7 @@ pub use dump::{CpuDump, CpuState, Dump, RunningCall};
 pub use error::{CallError, CallFailed, PanicPayload, RunError, SkipReason, StartError};
 #[cfg(not(loom))]
 pub use histogram::Latencies;
-pub use many::{ManyAnswers, ManyCall, Reach, Skipped, Values};
+pub use many::{ManyAnswers, ManyCall, Reach, Skipped, Values, ValuesIter};
 pub use percpu::{PerCpu, PerCpuCounter};
 pub use priority::Priority;
 pub use smp::Smp;

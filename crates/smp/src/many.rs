@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use corewise_topology::CpuSet;
 
-use crate::cells::{Answers, WaitingForMany};
+use crate::cells::{Answers, AnswersIter, WaitingForMany};
 use crate::error::{CallFailed, SkipReason};
 use crate::policy;
 
@@ -80,8 +80,36 @@ impl<R> Values<R> {
     }
 
     /// Each CPU and its answer.
-    pub fn iter(&self) -> impl Iterator<Item = &(u32, Result<R, CallFailed>)> {
-        self.answers.iter()
+    pub fn iter(&self) -> ValuesIter<'_, R> {
+        ValuesIter { answers: self.answers.iter() }
+    }
+}
+
+impl<'a, R> IntoIterator for &'a Values<R> {
+    type Item = &'a (u32, Result<R, CallFailed>);
+    type IntoIter = ValuesIter<'a, R>;
+
+    fn into_iter(self) -> ValuesIter<'a, R> {
+        self.iter()
+    }
+}
+
+/// Each CPU and its answer, of [`Values::iter`].
+pub struct ValuesIter<'a, R> {
+    answers: AnswersIter<'a, R>,
+}
+
+impl<'a, R> Iterator for ValuesIter<'a, R> {
+    type Item = &'a (u32, Result<R, CallFailed>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.answers.next()
+    }
+}
+
+impl<R> fmt::Debug for ValuesIter<'_, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ValuesIter")
     }
 }
 

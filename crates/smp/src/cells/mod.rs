@@ -22,7 +22,7 @@ pub(crate) use message::{Message, Waiting, call, forgotten, take_back, take_func
 #[cfg(not(loom))]
 pub(crate) use pool::Pools;
 pub(crate) use queue::Queue;
-pub(crate) use shares::{Answers, Casting, Sending, Waiting as WaitingForMany};
+pub(crate) use shares::{Answers, AnswersIter, Casting, Sending, Waiting as WaitingForMany};
 
 /// In the models each cell is a box of its own: the pool's free list has a model, and would multiply all others.
 #[cfg(loom)]

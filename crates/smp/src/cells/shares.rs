@@ -272,16 +272,27 @@ impl<R> Answers<R> {
     }
 
     /// Lends them one after the other.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &(u32, Answer<R>)> {
-        let mut next = self.first;
-        std::iter::from_fn(move || {
-            // SAFETY: the shares are ours, hold their answers, and are only read while we are borrowed.
-            unsafe {
-                let share = next.as_ref()?;
-                next = share.chain();
-                Some(share.lend::<(u32, Answer<R>), _>(|answer| &*ptr::from_ref(answer)))
-            }
-        })
+    pub(crate) fn iter(&self) -> AnswersIter<'_, R> {
+        AnswersIter { next: self.first, of: PhantomData }
+    }
+}
+
+/// Lends answers one after the other.
+pub(crate) struct AnswersIter<'a, R> {
+    next: *mut Cell,
+    of: PhantomData<&'a Answers<R>>,
+}
+
+impl<'a, R> Iterator for AnswersIter<'a, R> {
+    type Item = &'a (u32, Answer<R>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        // SAFETY: the shares hold their answers, and are only read while they are borrowed.
+        unsafe {
+            let share = self.next.as_ref()?;
+            self.next = share.chain();
+            Some(share.lend::<(u32, Answer<R>), _>(|answer| &*ptr::from_ref(answer)))
+        }
     }
 }
 

@@ -329,7 +329,7 @@ impl Caller {
             Kind::All => smp.call_all(f),
             _ => smp.call_many(&set, f),
         };
-        self.reached(call.reach(), &wanted);
+        self.reached(&call.reach(), &wanted);
         let reached = call.reach().reached.clone();
         let answers = match kind {
             Kind::ManyAwait => self.awaiting(call),
