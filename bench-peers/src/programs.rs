@@ -16,6 +16,8 @@ pub(crate) enum Tool {
     /// oneTBB's, in C++.
     Tbb,
     Go,
+    /// Go's, of the workloads for calls.
+    GoCalls,
     Java,
     /// glommio's, in Rust, with dependencies of its own.
     Glommio,
@@ -33,14 +35,17 @@ struct Source {
 
 impl Tool {
     /// All of them.
-    pub(crate) const ALL: [Tool; 6] =
-        [Tool::Rust, Tool::Tbb, Tool::Go, Tool::Java, Tool::Glommio, Tool::Seastar];
+    pub(crate) const ALL: [Tool; 7] =
+        [Tool::Rust, Tool::Tbb, Tool::Go, Tool::GoCalls, Tool::Java, Tool::Glommio, Tool::Seastar];
 
     fn source(self) -> Option<Source> {
         let (files, made): (&[_], _) = match self {
             Tool::Rust => return None,
             Tool::Tbb => (&[("tbb.cpp", include_str!("../peers/tbb/main.cpp"))], "tbb"),
             Tool::Go => (&[("main.go", include_str!("../peers/go/main.go"))], "go-peer"),
+            Tool::GoCalls => {
+                (&[("calls.go", include_str!("../peers/go-calls/main.go"))], "go-calls-peer")
+            }
             Tool::Java => (&[("Peer.java", include_str!("../peers/java/Peer.java"))], "Peer.class"),
             Tool::Glommio => (
                 &[
@@ -65,7 +70,7 @@ impl Tool {
                 command.args(["-std=c++20", "-O3", "-pthread"]).arg(source);
                 command.arg("-o").arg(made).arg("-ltbb");
             }
-            Tool::Go => {
+            Tool::Go | Tool::GoCalls => {
                 command = Command::new("go");
                 command.args(["build", "-o"]).arg(made).arg(source).env("GOTOOLCHAIN", "local");
                 command.env_remove("GOFLAGS");
@@ -107,7 +112,9 @@ impl Tool {
         match self {
             Tool::Rust => "",
             Tool::Tbb => "on Debian: apt install g++ libtbb-dev",
-            Tool::Go => "Go 1.22 or newer, with `go` in the PATH; on Debian: apt install golang-go",
+            Tool::Go | Tool::GoCalls => {
+                "Go 1.22 or newer, with `go` in the PATH; on Debian: apt install golang-go"
+            }
             Tool::Java => "JDK 17 or newer; on Debian: apt install openjdk-17-jdk-headless",
             Tool::Glommio => "it needs cargo, a C compiler, and glommio from the registry",
             Tool::Seastar => "Debian has no package; it is used where pkg-config finds `seastar`",

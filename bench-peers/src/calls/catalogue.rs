@@ -38,7 +38,7 @@ const fn runtime(name: &'static str, tool: Tool, idle: Idle, takes: Takes) -> Ru
 }
 
 /// Everybody.
-pub(crate) const RUNTIMES: [Runtime; 14] = [
+pub(crate) const RUNTIMES: [Runtime; 15] = [
     runtime(OURS, Tool::Rust, Idle::Hesitates, Takes::All),
     runtime(EVENTFD, Tool::Rust, Idle::Sleeps, Takes::One),
     runtime("crossbeam", Tool::Rust, Idle::Hesitates, Takes::All),
@@ -46,6 +46,7 @@ pub(crate) const RUNTIMES: [Runtime; 14] = [
     runtime("std-mpsc", Tool::Rust, Idle::Sleeps, Takes::All),
     runtime("tokio", Tool::Rust, Idle::Sleeps, Takes::All),
     runtime("rayon", Tool::Rust, Idle::Hesitates, Takes::Many),
+    runtime("go-channel", Tool::GoCalls, Idle::Sleeps, Takes::All),
     runtime("glommio", Tool::Glommio, Idle::Sleeps, Takes::All),
     runtime("glommio-spins", Tool::Glommio, Idle::Spins, Takes::All),
     runtime("seastar", Tool::Seastar, Idle::Hesitates, Takes::All),
