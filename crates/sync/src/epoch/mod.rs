@@ -59,8 +59,8 @@ pub struct Epochs<A: AsymmetricPolicy = Asymmetric> {
 }
 
 impl Epochs {
-    /// Epochs without readers. May take some milliseconds, once in a process: see
-    /// [`fence::prepare`](crate::fence::prepare).
+    /// Epochs without readers. (The first ones of a process call
+    /// [`prepare_soon`](crate::fence::prepare_soon).)
     pub fn new() -> Self {
         Self::default()
     }

@@ -15,8 +15,8 @@ pub trait AsymmetricPolicy: Send + Sync + 'static {
     /// The rare side's fence. See [`heavy`].
     fn heavy();
 
-    /// For constructors of protocol types, so that the light side is cheap from its first use. See
-    /// [`prepare`].
+    /// For constructors of protocol types, so that the light side is soon cheap. Doesn't wait. See
+    /// [`prepare_soon`].
     fn prepare() {}
 }
 
@@ -35,7 +35,7 @@ impl AsymmetricPolicy for Asymmetric {
     }
 
     fn prepare() {
-        prepare();
+        prepare_soon();
     }
 }
 
@@ -101,16 +101,33 @@ pub fn heavy() {
 }
 
 /// Registers the process with the kernel, where nobody has yet, and says how the fences work from now
-/// on. Once it is called, by anybody, [`light`] is cheap. The types that use the pair call it where they are
-/// made.
+/// on. Once that is done, by anybody, [`light`] is cheap.
 ///
 /// The first call takes some microseconds where the process has one thread, else it waits for all CPUs
-/// inside the kernel: some 10 to 50 milliseconds. So it is best called before threads are started.
+/// inside the kernel: some 10 to 50 milliseconds. So it is best called before threads are started, or left to
+/// [`prepare_soon`].
 pub fn prepare() -> Way {
     #[cfg(not(any(loom, shuttle)))]
     return imp::prepare();
     #[cfg(any(loom, shuttle))]
     Way::FullFences
+}
+
+/// As [`prepare`], but doesn't wait: where nobody has registered the process, a thread (`cw-fence`) is started
+/// that does, and ends. Until then [`light`] is a full fence. The types that use the pair call it where they
+/// are made. Any context.
+pub fn prepare_soon() {
+    #[cfg(not(any(loom, shuttle)))]
+    imp::prepare_soon();
+}
+
+/// How the fences work at this moment; `None` where that isn't decided yet, and each is a full fence. Asks
+/// nobody.
+pub fn way() -> Option<Way> {
+    #[cfg(not(any(loom, shuttle)))]
+    return imp::way();
+    #[cfg(any(loom, shuttle))]
+    Some(Way::FullFences)
 }
 
 /// For tests: from now on pretends that the system refuses `membarrier`. For good, and for the whole
@@ -129,7 +146,7 @@ mod system {
 
     use super::Way;
     use crate::atomic::{AtomicBool, AtomicU8, Ordering, compiler_fence, fence};
-    use crate::{Parker, time};
+    use crate::{Parker, thread, time};
 
     /// Nobody has asked yet: the light side is a full fence, so that whatever comes of it is right.
     const UNKNOWN: u8 = 0;
@@ -146,6 +163,8 @@ mod system {
     /// reads an old UNKNOWN is stronger than needed, one that reads an old MEMBARRIER is what SETTLING
     /// waits for.
     static WAY: AtomicU8 = AtomicU8::new(UNKNOWN);
+    /// Somebody has started the thread that registers.
+    static ASKED: AtomicBool = AtomicBool::new(false);
     /// The tests' switch. Read by the rare side only.
     static REFUSED: AtomicBool = AtomicBool::new(false);
 
@@ -180,6 +199,30 @@ mod system {
 
     pub(super) fn prepare() -> Way {
         settled()
+    }
+
+    pub(super) fn prepare_soon() {
+        if WAY.load(Ordering::Relaxed) != UNKNOWN || ASKED.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if !call::WAITS {
+            settled();
+            return;
+        }
+        // Nobody joins it: it does one system call. Where there is no thread to be had, that is left to the
+        // first heavy side.
+        let thread = thread::Builder::new().name("cw-fence".to_owned());
+        if let Err(error) = thread.spawn(settled) {
+            tracing::debug!(%error, "no thread to register for membarrier");
+        }
+    }
+
+    pub(super) fn way() -> Option<Way> {
+        match WAY.load(Ordering::Relaxed) {
+            UNKNOWN => None,
+            MEMBARRIER => Some(Way::Membarrier),
+            _ => Some(Way::FullFences),
+        }
     }
 
     pub(super) fn refuse() {
@@ -239,6 +282,9 @@ mod system {
     mod call {
         use rustix::thread::{MembarrierCommand, membarrier};
 
+        /// Registering may wait.
+        pub(super) const WAITS: bool = true;
+
         pub(super) fn register() -> bool {
             membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
         }
@@ -250,6 +296,8 @@ mod system {
 
     #[cfg(not(all(target_os = "linux", not(miri))))]
     mod call {
+        pub(super) const WAITS: bool = false;
+
         pub(super) fn register() -> bool {
             false
         }

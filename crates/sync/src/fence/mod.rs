@@ -16,7 +16,9 @@
 
 mod asymmetric;
 
-pub use asymmetric::{Asymmetric, AsymmetricPolicy, Way, heavy, light, prepare, refuse_membarrier};
+pub use asymmetric::{
+    Asymmetric, AsymmetricPolicy, Way, heavy, light, prepare, prepare_soon, refuse_membarrier, way,
+};
 #[cfg(loom)]
 pub use asymmetric::{NoHeavy, NoLight};
 

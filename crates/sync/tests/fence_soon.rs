@@ -1,0 +1,20 @@
+//! Asymmetric fences are decided once in a process, in the background where somebody makes what uses them.
+//! One process, one test.
+#![cfg(not(any(loom, shuttle)))]
+
+use std::thread;
+
+use corewise_sync::epoch::Epochs;
+use corewise_sync::fence::{light, prepare, way};
+
+#[test]
+fn the_first_epochs_have_the_process_registered_and_nobody_waits_for_it() {
+    light();
+    assert_eq!(way(), None, "the light side asks nobody");
+    let epochs = Epochs::new();
+    drop(epochs.enter());
+    while way().is_none() {
+        thread::yield_now();
+    }
+    assert_eq!(way(), Some(prepare()));
+}
