@@ -24,6 +24,8 @@ pub(super) enum Mistake {
     RefusesWithoutCause,
     /// A CPU counts as gone before its last calls have run.
     DiesEarly,
+    /// A CPU isn't brought in again.
+    StaysOut,
     /// A call that was accepted is dropped.
     DropsACall,
     /// A handler doesn't end before all give up.

@@ -74,10 +74,13 @@ impl Drop for Out<'_> {
 pub(super) fn plug(world: &World, mut rng: Rng, switch: Option<&Switch>) {
     let pause = Parker::new();
     let leaves: Vec<u32> = world.leaves.iter().collect();
-    while !world.stops() && !leaves.is_empty() {
+    for turn in 0usize.. {
+        if world.stops() || leaves.is_empty() {
+            return;
+        }
         let cpu = leaves[rng.below(leaves.len())];
         let synthetic = world.smp.machine().is_synthetic();
-        let by_system = switch.filter(|_| rng.below(SYSTEM) == 0);
+        let by_system = switch.filter(|_| turn % SYSTEM == 1);
         match (by_system, rng.below(2)) {
             (Some(switch), gently) => by_the_system(world, switch, gently == 0, &pause, &mut rng),
             (None, 0) if synthetic => by_the_mask(world, cpu, &pause, &mut rng),
@@ -130,6 +133,9 @@ fn for_calls(world: &World, cpu: u32, pause: &Parker, rng: &mut Rng) {
         Err(error) => return failed(world, &error),
     }
     dead(world, cpu, pause, rng);
+    if world.makes(Mistake::StaysOut) {
+        return;
+    }
     if let Err(error) = world.smp.cpu_online(cpu) {
         failed(world, &error);
     }

@@ -4,22 +4,28 @@ use std::time::Duration;
 
 use super::*;
 
-fn tortured(mistake: Option<Mistake>) -> Phase {
+/// One short torture on the synthetic machine. Whether it came to what is looked for in that time
+/// depends on how busy the machine is: `enough` says, and it is run again where it didn't.
+fn tortured(mistake: Option<Mistake>, enough: impl Fn(&Phase) -> bool) -> Phase {
     let patience = Duration::from_secs(if mistake.is_some() { 1 } else { 60 });
-    let plan = Plan { patience, mistake, ..Plan::new(Duration::from_millis(300)) };
-    synthetic(&plan, plan.duration).expect("a synthetic machine and some threads")
-}
-
-fn failed(phase: &Phase) -> Vec<Check> {
-    phase.failures.iter().map(|failure| failure.check).collect()
+    let plan = Plan { patience, mistake, ..Plan::new(Duration::from_millis(100)) };
+    let mut seeds = 1..50;
+    loop {
+        let plan = Plan { seed: seeds.next().expect("enough in one of fifty"), ..plan.clone() };
+        let phase = synthetic(&plan, plan.duration).expect("a synthetic machine and some threads");
+        assert!(mistake.is_some() || phase.failures.is_empty(), "{phase}");
+        if enough(&phase) {
+            return phase;
+        }
+    }
 }
 
 #[test]
-fn without_a_mistake_all_checks_hold_and_every_kind_was_tried() {
-    let phase = tortured(None);
-    assert_eq!(failed(&phase), [], "{phase}");
-    assert!(phase.kinds.iter().all(|(_, times)| *times > 0), "{phase}");
-    assert!(phase.leaves > 0 && phase.follows > 0 && phase.accepted > 0, "{phase}");
+fn without_a_mistake_all_checks_hold_for_every_kind() {
+    let phase = tortured(None, |phase| {
+        let plugged = phase.leaves > 0 && phase.follows > 0;
+        plugged && phase.accepted > 0 && phase.kinds.iter().all(|(_, times)| *times > 0)
+    });
     assert!(phase.to_string().contains("all 14 checks held"), "{phase}");
 }
 
@@ -41,9 +47,12 @@ fn each_mistake_is_found_by_its_check() {
         (Mistake::HangsInAHandler, Check::Lost),
         (Mistake::Leaks, Check::Leak),
         (Mistake::Uncounted, Check::Counts),
+        (Mistake::StaysOut, Check::Plug),
     ];
     for (mistake, check) in mistakes {
-        let phase = tortured(Some(mistake));
-        assert!(failed(&phase).contains(&check), "{mistake:?} is found by {check:?}: {phase}");
+        let found = |phase: &Phase| phase.failures.iter().any(|failure| failure.check == check);
+        let phase = tortured(Some(mistake), found);
+        let described = phase.failures.iter().all(|failure| !failure.first.is_empty());
+        assert!(described && phase.to_string().contains("FAILED"), "{mistake:?}: {phase}");
     }
 }
