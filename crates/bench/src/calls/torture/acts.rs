@@ -88,6 +88,7 @@ impl Caller {
                 self.over(record, stamp, to, &answer);
             }
             Ok(call) => {
+                self.accepted(&record, &only(to));
                 let answer = self.waiting(|| call.wait());
                 self.over(record, stamp, to, &answer);
             }
@@ -104,6 +105,7 @@ impl Caller {
                 self.unsent(record, stamp);
             }
             Ok(call) => {
+                self.accepted(&record, &only(cpu));
                 let answer = self.waiting(|| call.wait());
                 self.over(record, stamp, cpu, &answer);
             }
@@ -120,6 +122,7 @@ impl Caller {
                 self.unsent(record, stamp);
             }
             Ok(call) => {
+                self.accepted(&record, &only(cpu));
                 let answer = self.waiting(|| call.wait());
                 let told = matches!(&answer, Err(CallFailed::Panicked { cpu: on, panic })
                     if *on == cpu && panic.message() == "on purpose");
@@ -204,14 +207,17 @@ impl Caller {
                 self.refused(&only(cpu), refusal);
                 self.unsent(record, stamp);
             }
-            Ok(call) => match self.waiting(|| call.wait()) {
-                Err(failed) => self.failed(&failed),
-                Ok((answer, back)) => {
-                    let whole = back.iter().zip(stamp..).all(|(word, sent)| *word == sent);
-                    self.world.findings.expect(Check::Value, whole, || format!("{back:?}"));
-                    self.over(record, stamp, cpu, &Ok(answer));
+            Ok(call) => {
+                self.accepted(&record, &only(cpu));
+                match self.waiting(|| call.wait()) {
+                    Err(failed) => self.failed(&failed),
+                    Ok((answer, back)) => {
+                        let whole = back.iter().zip(stamp..).all(|(word, sent)| *word == sent);
+                        self.world.findings.expect(Check::Value, whole, || format!("{back:?}"));
+                        self.over(record, stamp, cpu, &Ok(answer));
+                    }
                 }
-            },
+            }
         }
     }
 
@@ -225,6 +231,7 @@ impl Caller {
                 self.unsent(record, stamp);
             }
             Ok(call) => {
+                self.accepted(&record, &only(cpu));
                 let answer = self.awaiting(call);
                 self.over(record, stamp, cpu, &answer);
             }
@@ -242,7 +249,10 @@ impl Caller {
                     self.refused(&only(cpu), refusal);
                     self.unsent(record, stamp);
                 }
-                Ok(call) => calls.push((record, stamp, cpu, call)),
+                Ok(call) => {
+                    self.accepted(&record, &only(cpu));
+                    calls.push((record, stamp, cpu, call));
+                }
             }
         }
         let (traces, calls): (Vec<_>, Vec<_>) = calls
@@ -267,6 +277,7 @@ impl Caller {
             Ok(call) => {
                 let cpu = call.cpu();
                 self.in_set(cpu, &set);
+                self.accepted(&record, &only(cpu));
                 let answer = self.waiting(|| call.wait());
                 self.over(record, stamp, cpu, &answer);
             }
@@ -331,6 +342,7 @@ impl Caller {
         };
         self.reached(&call.reach(), &wanted);
         let reached = call.reach().reached.clone();
+        self.accepted(&record, &reached);
         let answers = match kind {
             Kind::ManyAwait => self.awaiting(call),
             _ => self.waiting(|| call.wait()),

@@ -132,6 +132,7 @@ impl Caller {
         if !self.wrong(Mistake::WritesLate) {
             record.word.set(self.stamp);
         }
+        record.bound.iter().for_each(|bound| bound.set(u64::MAX));
         let job = Job {
             record: Arc::clone(&record),
             stamp: self.stamp,
@@ -227,6 +228,15 @@ impl Caller {
         }
     }
 
+    /// A call was accepted, which has just been learnt: a leave that ends later waits for it. (One
+    /// that had ended before the CPU joined for the last time is known here, for that join is.)
+    pub(super) fn accepted(&self, record: &Record, on: &CpuSet) {
+        for cpu in on {
+            let left = self.world.side(cpu).left.load(Ordering::Acquire);
+            record.bound[cpu as usize].set(left);
+        }
+    }
+
     /// A call is over: looks at its traces, and keeps the record for later ones.
     pub(super) fn settle(&mut self, record: Arc<Record>, stamp: u64, on: &CpuSet) {
         add(&self.world.counts.accepted, on.len() as u64);
@@ -235,6 +245,14 @@ impl Caller {
             let out = record.out[cpu as usize].get();
             findings.expect(Check::Exit, out == stamp, || {
                 format!("call {stamp} of caller {} to CPU {cpu}: saw {out}", self.me)
+            });
+            let (left, bound) = (record.left[cpu as usize].get(), record.bound[cpu as usize].get());
+            findings.expect(Check::Dead, left <= bound, || {
+                format!(
+                    "call {stamp} of caller {} was accepted by CPU {cpu} before its leave {left}, \
+                     and ran after it",
+                    self.me
+                )
             });
             let ran = record.ran[cpu as usize].load(Ordering::Relaxed);
             findings.expect(Check::Once, ran == 1, || {
@@ -250,6 +268,7 @@ impl Caller {
 
     /// A call that nobody waits for was accepted: it is looked at later.
     pub(super) fn sent(&mut self, record: Arc<Record>, stamp: u64, on: CpuSet) {
+        self.accepted(&record, &on);
         self.under_way.push_back(UnderWay { record, stamp, on, kind: self.kind });
     }
 

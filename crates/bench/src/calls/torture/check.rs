@@ -27,7 +27,7 @@ pub enum Check {
     Value,
     /// Each CPU that was asked for is reached or skipped, and one that never leaves is reached.
     Reach,
-    /// Nothing runs on a CPU that has left.
+    /// Nothing runs on a CPU that has left, and what it accepted has run by then.
     Dead,
     /// Every wait ends, and every call runs, in time.
     Lost,
@@ -72,7 +72,9 @@ impl fmt::Display for Check {
             Check::Order => "calls of one caller to one CPU ran out of order",
             Check::Value => "an answer was wrong",
             Check::Reach => "a CPU was left out or refused without cause",
-            Check::Dead => "a call ran on a CPU that had left",
+            Check::Dead => {
+                "a call ran on a CPU that had left, or after a leave that should have waited for it"
+            }
             Check::Lost => "a wait did not end, or a call did not run, in time",
             Check::Leak => "a function or an answer wasn't dropped exactly once",
             Check::Counts => "the targets counted other calls than were run",

@@ -22,6 +22,10 @@ pub(super) struct Record {
     pub(super) word: Plain,
     /// By CPU: written by the handler, read by the caller after the wait.
     pub(super) out: Box<[Plain]>,
+    /// By CPU: written by the handler, how often the CPU had left by then.
+    pub(super) left: Box<[Plain]>,
+    /// By CPU: how often it had left when the call was known to be accepted. The caller's alone.
+    pub(super) bound: Box<[Plain]>,
     /// A: by CPU, how often the call ran there. Relaxed; what orders it is what is tested.
     pub(super) ran: Box<[AtomicU32]>,
 }
@@ -33,6 +37,8 @@ impl Record {
             caller,
             word: Plain::new(),
             out: (0..world.numbers()).map(|_| Plain::new()).collect(),
+            left: (0..world.numbers()).map(|_| Plain::new()).collect(),
+            bound: (0..world.numbers()).map(|_| Plain::new()).collect(),
             ran: (0..world.numbers()).map(|_| AtomicU32::new(0)).collect(),
         }
     }
@@ -106,6 +112,7 @@ impl Job {
             }
         }
         self.work(on);
+        self.record.left[on as usize].set(side.left.load(Ordering::Acquire));
         self.record.ran[on as usize].fetch_add(1, Ordering::Relaxed);
         if !(world.makes(Mistake::Uncounted) && self.stamp.is_multiple_of(64)) {
             add(&world.counts.ran, 1);

@@ -102,6 +102,7 @@ fn failed(world: &World, what: &dyn std::fmt::Display) {
 fn dead(world: &World, cpu: u32, pause: &Parker, rng: &mut Rng) {
     let side = world.side(cpu);
     side.dead.store(true, Ordering::Release);
+    side.left.fetch_add(1, Ordering::Release);
     let refused = world.smp.call(cpu, || ()).is_err();
     world.findings.expect(Check::Dead, refused, || format!("CPU {cpu} left, and took a call"));
     rest(pause, rng);

@@ -40,6 +40,8 @@ pub(super) struct Side {
     /// A: the CPU has left, and isn't back yet. Set after the leave was waited for, cleared before
     /// the CPU is brought in: release and acquire are those of the targets.
     pub(super) dead: AtomicBool,
+    /// A: how often it has left. Counted up by who plugs, when the leave is over.
+    pub(super) left: AtomicU64,
     /// A: odd while the system has the CPU offline, or may have: its thread may be anywhere.
     pub(super) away: AtomicU64,
     /// Number of the last call of each caller: of those waited for, and of those not.
@@ -101,6 +103,7 @@ impl World {
         let side = |_| Side {
             busy: AtomicBool::new(false),
             dead: AtomicBool::new(false),
+            left: AtomicU64::new(0),
             away: AtomicU64::new(0),
             last: (0..callers).map(|_| [Plain::new(), Plain::new()]).collect(),
         };
