@@ -1,6 +1,8 @@
 //! How call targets are made: their priority, and the watch over waits.
 
 use std::fmt;
+#[cfg(not(loom))]
+use std::{sync::Arc, time::Duration};
 
 use corewise_topology::Machine;
 
@@ -10,6 +12,8 @@ use crate::policy;
 use crate::priority::Priority;
 use crate::smp::Smp;
 use crate::target::CallTarget;
+#[cfg(not(loom))]
+use crate::watch::{OnStall, StallReport};
 
 /// What call targets are made with; [`Smp::builder`] begins one.
 ///
@@ -34,11 +38,22 @@ pub struct SmpBuilder {
 pub(crate) struct Settings {
     /// What the targets' threads are to have.
     pub(crate) priority: Priority,
+    /// Waits that take longer are reported.
+    #[cfg(not(loom))]
+    pub(crate) watchdog: Option<Duration>,
+    #[cfg(not(loom))]
+    pub(crate) on_stall: Option<Arc<OnStall>>,
 }
 
 impl Settings {
     pub(crate) fn of(machine: &Machine) -> Settings {
-        Settings { priority: policy::default_priority(machine.is_synthetic()) }
+        Settings {
+            priority: policy::default_priority(machine.is_synthetic()),
+            #[cfg(not(loom))]
+            watchdog: Some(policy::STALL_AFTER),
+            #[cfg(not(loom))]
+            on_stall: None,
+        }
     }
 }
 
@@ -85,6 +100,28 @@ impl SmpBuilder {
     /// it.
     pub fn priority(mut self, priority: Priority) -> Self {
         self.settings.priority = priority.in_range();
+        self
+    }
+
+    /// After how long a wait for a call is reported, of a thread or of a future: five seconds where
+    /// nobody says else; `None`: never. Less than a millisecond is taken for one.
+    ///
+    /// The report is logged (`tracing`, at `warn`), kept for [`Smp::dump`](crate::Smp::dump), and given
+    /// to [`on_stall`](SmpBuilder::on_stall). It is made again after twice that time, four times, and
+    /// so on. Nothing polls for it: a thread's own sleep has a timeout; futures have one thread that
+    /// sleeps while none waits.
+    #[cfg(not(loom))]
+    pub fn watchdog(mut self, limit: Option<Duration>) -> Self {
+        self.settings.watchdog = limit;
+        self
+    }
+
+    /// What is called with the report of each wait that takes long, beside the log. It runs on the
+    /// thread that waits, before it waits on; where a future waits, on the watching thread. A panic of
+    /// it is ignored. It is dropped by whoever lets go of the handle and its calls last.
+    #[cfg(not(loom))]
+    pub fn on_stall(mut self, callback: impl Fn(&StallReport) + Send + Sync + 'static) -> Self {
+        self.settings.on_stall = Some(Arc::new(callback));
         self
     }
 

@@ -10,6 +10,7 @@ use crate::cells::Waiting;
 use crate::cpu::current_cpu;
 use crate::error::CallFailed;
 use crate::policy;
+use crate::watch;
 
 /// A call that was accepted. Wait for it, await it, or drop it: the function runs in any case.
 ///
@@ -78,7 +79,7 @@ impl<R> Call<R> {
         if let State::Sent(waiting) = &self.state {
             let looks = policy::waiter_looks(current_cpu() == Some(self.cpu));
             // SAFETY: the call's one handle, which is not shared with who else could wait.
-            unsafe { waiting.cell().signal().wait(looks) };
+            unsafe { watch::wait(waiting.cell(), looks) };
         }
     }
 
@@ -105,7 +106,7 @@ impl<R> Future for Call<R> {
         let call = self.get_mut();
         if let State::Sent(waiting) = &call.state {
             // SAFETY: the call's one handle, borrowed uniquely.
-            if unsafe { waiting.cell().signal().poll_complete(cx) }.is_pending() {
+            if unsafe { watch::poll(waiting.cell(), cx) }.is_pending() {
                 return Poll::Pending;
             }
         }

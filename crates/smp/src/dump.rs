@@ -16,6 +16,10 @@ use crate::smp::Smp;
 use crate::stats::CallStats;
 use crate::target::Target;
 use crate::target_state::Snapshot;
+use crate::watch::{Progress, StallReport};
+
+/// So many calls are written out.
+const LINES: usize = 64;
 
 /// What [`Smp::dump`] found. [`Display`](fmt::Display) writes it as a table for people.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -23,6 +27,10 @@ use crate::target_state::Snapshot;
 pub struct Dump {
     /// Each CPU's call target, in CPU order.
     pub cpus: Vec<CpuDump>,
+    /// Calls that have been sent and haven't begun or ended, the oldest first.
+    pub outstanding: Vec<OutstandingCall>,
+    /// The last reports of waits that took long, the oldest first; sixteen at the most.
+    pub stalls: Vec<StallReport>,
 }
 
 /// One CPU's call target.
@@ -35,6 +43,8 @@ pub struct CpuDump {
     pub state: CpuState,
     /// The priority that its thread got; `None` where it has no thread of ours.
     pub priority: Option<Priority>,
+    /// The kernel's number of that thread, for a debugger or `/proc`.
+    pub thread: Option<u32>,
     /// What it runs.
     pub running: Option<RunningCall>,
     /// What it has done.
@@ -60,6 +70,27 @@ pub enum CpuState {
     Stopped,
     /// It takes none, for good: its [`CallTarget`](crate::CallTarget) was dropped.
     Abandoned,
+}
+
+/// A call to one CPU, or one CPU's share of a call to many, that hasn't ended. A call that nobody waits for
+/// counts until it begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OutstandingCall {
+    /// The CPU that is called.
+    pub cpu: u32,
+    /// How far it has come there.
+    pub progress: Progress,
+    /// The name of the function, as the compiler has it.
+    pub function: &'static str,
+    /// Where it was called.
+    pub site: &'static Location<'static>,
+    /// The CPU on which that was.
+    pub source: u32,
+    /// Whether somebody may wait for it: such calls run first.
+    pub urgent: bool,
+    /// How long ago it was sent: to some milliseconds.
+    pub age: Duration,
 }
 
 /// What a call target runs.
@@ -105,10 +136,12 @@ impl RunningCall {
 
 impl CpuDump {
     fn of(target: &Target) -> CpuDump {
+        let seat = target.seated();
         CpuDump {
             cpu: target.cpu,
             state: CpuState::of(target.state().snapshot()),
-            priority: target.granted(),
+            priority: seat.map(|seat| seat.granted),
+            thread: seat.map(|seat| seat.thread),
             running: target.stats.running().map(RunningCall::of),
             stats: target.stats.snapshot(target.cpu),
             delivery: target.stats.delivery(),
@@ -118,11 +151,32 @@ impl CpuDump {
 }
 
 impl Smp {
-    /// What each call target does and has done. Reads, and stops nothing; any context, but it
-    /// allocates.
+    /// What each call target does and has done, which calls are under way, and which waits took long.
+    /// Reads, and stops nothing; any context, but it allocates, and reads every cell that was ever in
+    /// use at once.
     pub fn dump(&self) -> Dump {
-        let targets = self.shared.targets.iter();
-        Dump { cpus: targets.map(|target| CpuDump::of(target)).collect() }
+        let shared = &self.shared;
+        let now = Stamp::precise();
+        let mut outstanding = Vec::new();
+        shared.pools.for_each(|cell| {
+            if let Some(call) = cell.outstanding() {
+                outstanding.push(OutstandingCall {
+                    cpu: call.target,
+                    progress: shared.watch.progress(cell, &call),
+                    function: call.name,
+                    site: call.site,
+                    source: call.source,
+                    urgent: call.urgent,
+                    age: now.since(call.queued.stamp().unwrap_or(now)),
+                });
+            }
+        });
+        outstanding.sort_by_key(|call| std::cmp::Reverse(call.age));
+        Dump {
+            cpus: shared.targets.iter().map(|target| CpuDump::of(target)).collect(),
+            outstanding,
+            stalls: shared.watch.reports(),
+        }
     }
 }
 
@@ -164,7 +218,41 @@ impl fmt::Display for Dump {
             counts.into_iter().try_for_each(|count| write!(f, "  {count:>8}"))?;
             writeln!(f, "  {:<28}  {}", cpu.delivery.to_string(), cpu.handlers)?;
         }
-        let mut running = self.cpus.iter().filter_map(|cpu| Some((cpu.cpu, cpu.running.as_ref()?)));
-        running.try_for_each(|(cpu, running)| writeln!(f, "  CPU {cpu} runs {running}"))
+        for cpu in &self.cpus {
+            if let Some(running) = &cpu.running {
+                writeln!(f, "  CPU {} runs {running}", cpu.cpu)?;
+            }
+        }
+        let outstanding = self.outstanding.len();
+        if outstanding > 0 {
+            writeln!(f, "Calls under way: {outstanding}")?;
+            self.outstanding.iter().take(LINES).try_for_each(|call| writeln!(f, "  {call}"))?;
+            if outstanding > LINES {
+                writeln!(f, "  and {} younger ones", outstanding - LINES)?;
+            }
+        }
+        if !self.stalls.is_empty() {
+            writeln!(f, "Waits that took long, the last {}", self.stalls.len())?;
+        }
+        for stall in &self.stalls {
+            writeln!(f, "  {}", stall.to_string().replace('\n', "\n  "))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for OutstandingCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OutstandingCall { cpu, progress, function, site, source, urgent, age } = self;
+        let progress = match progress {
+            Progress::Unseen => "has not seen",
+            Progress::Before => "has before it",
+            Progress::Running => "is on",
+        };
+        write!(
+            f,
+            "CPU {cpu} {progress} {function}, called at {site} on CPU {source}, {age:.1?} ago"
+        )?;
+        if *urgent { Ok(()) } else { f.write_str("; nobody waits") }
     }
 }

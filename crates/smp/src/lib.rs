@@ -69,12 +69,13 @@ mod target;
 mod target_state;
 #[cfg(not(loom))]
 mod threads;
+mod watch;
 
 pub use builder::SmpBuilder;
 pub use call::Call;
 pub use control::{Followed, Leaving};
 #[cfg(not(loom))]
-pub use dump::{CpuDump, CpuState, Dump, RunningCall};
+pub use dump::{CpuDump, CpuState, Dump, OutstandingCall, RunningCall};
 pub use error::{CallError, CallFailed, PanicPayload, RunError, SkipReason, StartError};
 #[cfg(not(loom))]
 pub use histogram::Latencies;
@@ -91,3 +92,8 @@ pub use target::{CallTarget, Step};
 pub mod model {
     pub use crate::cells::FreeList;
 }
+#[cfg(loom)]
+#[doc(hidden)]
+pub use watch::Alert;
+#[cfg(not(loom))]
+pub use watch::{Missing, Progress, StallReport, ThreadState, Waiter};

@@ -10,6 +10,7 @@ use corewise_topology::CpuSet;
 use crate::cells::{Answers, AnswersIter, WaitingForMany};
 use crate::error::{CallFailed, SkipReason};
 use crate::policy;
+use crate::watch;
 
 /// A CPU that a call to many didn't reach. The function doesn't run there, and nobody waits for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,7 +169,7 @@ impl<R> ManyCall<R> {
             && !waiting.cell().signal().is_complete()
         {
             // SAFETY: the call's one handle, which is not shared with who else could wait.
-            unsafe { waiting.cell().signal().wait(policy::waiter_looks(false)) };
+            unsafe { watch::wait(waiting.cell(), policy::waiter_looks(false)) };
         }
     }
 
@@ -194,7 +195,7 @@ impl<R> Future for ManyCall<R> {
         let this = self.get_mut();
         if let Some(waiting) = &this.waiting {
             // SAFETY: the call's one handle, borrowed uniquely.
-            if unsafe { waiting.cell().signal().poll_complete(cx) }.is_pending() {
+            if unsafe { watch::poll(waiting.cell(), cx) }.is_pending() {
                 return Poll::Pending;
             }
         }

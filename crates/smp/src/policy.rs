@@ -83,6 +83,19 @@ pub(crate) fn measured(took: Duration, weight: u32) -> u32 {
     if took >= LONG { 1 } else { weight }
 }
 
+/// A wait that takes longer than this is reported, where nobody says else: as the kernel's.
+#[cfg(not(loom))]
+pub(crate) const STALL_AFTER: Duration = Duration::from_secs(5);
+
+/// After how long a wait is reported that has been `told` of so often: at the limit, at twice that, at four
+/// times that.
+#[cfg(not(loom))]
+pub(crate) fn next_report(limit: Duration, told: u32) -> Duration {
+    // A limit of nothing would have no end of reports.
+    let limit = limit.max(Duration::from_millis(1));
+    limit.saturating_mul(1_u32.checked_shl(told).unwrap_or(u32::MAX))
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -111,5 +124,15 @@ mod tests {
     fn only_a_live_machine_s_targets_are_raised() {
         assert_eq!(default_priority(false), Priority::Fifo(50));
         assert_eq!(default_priority(true), Priority::Plain);
+    }
+
+    #[test]
+    fn a_late_wait_is_reported_at_the_limit_and_then_at_doubling_intervals() {
+        let limit = Duration::from_secs(5);
+        let times: Vec<u64> = (0..4).map(|told| next_report(limit, told).as_secs()).collect();
+        assert_eq!(times, [5, 10, 20, 40]);
+        assert!(next_report(limit, 31) <= next_report(limit, 32));
+        assert!(next_report(limit, u32::MAX) > Duration::from_secs(1 << 32));
+        assert!(next_report(Duration::ZERO, 0) > Duration::ZERO);
     }
 }

@@ -6,7 +6,7 @@
 use std::panic::Location;
 use std::ptr;
 
-use corewise_sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use corewise_sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use corewise_sync::hint;
 use corewise_sync::time::Stamp;
 
@@ -22,6 +22,8 @@ pub(crate) struct Label {
     pub(crate) site: &'static Location<'static>,
     /// The CPU on which it was made, where that is known.
     pub(crate) source: Option<u32>,
+    /// The address of its cell, where that stays its own while it runs; else 0.
+    pub(crate) call: usize,
 }
 
 /// What a target runs, as it was read.
@@ -43,6 +45,8 @@ pub(crate) struct Running {
     name: AtomicPtr<()>,
     /// A: a `&'static Location`, or null before the first.
     site: AtomicPtr<Location<'static>>,
+    /// A: the address of the call's cell, or 0.
+    call: AtomicUsize,
     /// A: a stamp.
     since: AtomicU64,
 }
@@ -54,6 +58,7 @@ impl Running {
             source: AtomicU32::new(u32::MAX),
             name: AtomicPtr::new(ptr::null_mut()),
             site: AtomicPtr::new(ptr::null_mut()),
+            call: AtomicUsize::new(0),
             since: AtomicU64::new(0),
         }
     }
@@ -69,6 +74,7 @@ impl Running {
         self.name.store(label.name as *mut (), Ordering::Relaxed);
         self.site.store(ptr::from_ref(label.site).cast_mut(), Ordering::Relaxed);
         self.source.store(label.source.unwrap_or(u32::MAX), Ordering::Relaxed);
+        self.call.store(label.call, Ordering::Relaxed);
         self.since.store(since.nanos(), Ordering::Relaxed);
         // Release pairs with the Acquire in `read`: with this turn comes all of the above.
         self.turn.store(turn.wrapping_add(2), Ordering::Release);
@@ -96,6 +102,7 @@ impl Running {
             let name = self.name.load(Ordering::Relaxed);
             let site = self.site.load(Ordering::Relaxed);
             let source = self.source.load(Ordering::Relaxed);
+            let call = self.call.load(Ordering::Relaxed);
             let since = self.since.load(Ordering::Relaxed);
             // Acquire pairs with the Release fence in `starts`.
             fence(Ordering::Acquire);
@@ -112,7 +119,7 @@ impl Running {
             let name = unsafe { std::mem::transmute::<*mut (), fn() -> &'static str>(name) };
             let source = (source != u32::MAX).then_some(source);
             let since = Stamp::from_nanos(since);
-            return Some(Shown { label: Label { name, site, source }, since });
+            return Some(Shown { label: Label { name, site, source, call }, since });
         }
         None
     }
@@ -126,7 +133,7 @@ mod tests {
     fn shown(number: u32) -> Shown {
         let name: fn() -> &'static str =
             if number.is_multiple_of(2) { || "even" } else { || "odd" };
-        let label = Label { name, site: Location::caller(), source: Some(number) };
+        let label = Label { name, site: Location::caller(), source: Some(number), call: 0 };
         Shown { label, since: Stamp::from_nanos(number.into()) }
     }
 

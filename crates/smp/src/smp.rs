@@ -19,6 +19,8 @@ use crate::policy::{self, Delivery};
 use crate::priority::{self, Priority};
 use crate::stats::CallStats;
 use crate::target::{CallTarget, Target};
+#[cfg(not(loom))]
+use crate::watch::Watch;
 
 /// The call targets of a machine's CPUs. Clone it freely; when the last clone is dropped the
 /// targets run what they have accepted, and end.
@@ -40,7 +42,13 @@ pub(crate) struct Shared {
     /// I: position in `targets` by CPU number.
     index: Box<[Option<u32>]>,
     /// The calls' cells, one pool per CPU that calls.
+    #[cfg(not(loom))]
+    pub(crate) pools: Arc<Pools>,
+    #[cfg(loom)]
     pub(crate) pools: Pools,
+    /// I: who looks after waits that take long.
+    #[cfg(not(loom))]
+    pub(crate) watch: Arc<Watch>,
     /// I: what the handle was built with.
     pub(crate) settings: Settings,
     /// A: it was said that the priority was refused. Relaxed: it orders nothing.
@@ -87,11 +95,21 @@ impl Smp {
             index[cpu as usize] = Some(position);
         }
         let control = Control::stepped(targets.len(), machine.epoch());
+        let targets: Box<[Arc<Target>]> = targets.into();
+        #[cfg(loom)]
+        let pools = Pools::new(cpus.len());
+        #[cfg(not(loom))]
+        let pools = Arc::new_cyclic(|pools| {
+            let (limit, on_stall) = (settings.watchdog, settings.on_stall.clone());
+            Pools::watched(cpus.len(), &Watch::new(limit, on_stall, targets.clone(), pools.clone()))
+        });
         let shared = Shared {
             machine: machine.clone(),
-            targets: targets.into(),
+            targets,
             index: index.into(),
-            pools: Pools::new(cpus.len()),
+            #[cfg(not(loom))]
+            watch: Arc::clone(pools.watch()),
+            pools,
             settings,
             refusal_told: AtomicBool::new(false),
             control: Mutex::new(control),
@@ -447,10 +465,12 @@ impl Drop for Shared {
             drop(target.close(true));
         }
         let threads = self.control.lock().take_threads();
-        if threads.is_empty() || context::in_atomic_section() {
-            return;
+        if !threads.is_empty() && !context::in_atomic_section() {
+            context::blocking("Smp::drop", || threads.join());
         }
-        context::blocking("Smp::drop", || threads.join());
+        // Until then somebody may wait.
+        #[cfg(not(loom))]
+        self.watch.stop();
     }
 }
 

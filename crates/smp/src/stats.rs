@@ -168,13 +168,19 @@ pub(crate) struct Timing {
     outer: Option<Shown>,
 }
 
-/// When a call was queued, and how many calls it stands for in the histograms; one word.
+/// When a call was queued, how many calls it stands for in the histograms, and whether a future awaits it;
+/// one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Queued(u64);
 
-/// Bits of the weight, below the nanoseconds: those last for 18 years after the system's start.
+/// A future awaits it.
+#[cfg(not(loom))]
+const AWAITED: u64 = 1 << WEIGHT_BITS;
 #[cfg(not(loom))]
 const WEIGHT_BITS: u32 = 5;
+/// The nanoseconds are above. They last for nine years after the system's start.
+#[cfg(not(loom))]
+const SHIFT: u32 = WEIGHT_BITS + 1;
 #[cfg(not(loom))]
 const _: () = assert!(policy::SAMPLED < 1 << WEIGHT_BITS);
 
@@ -189,7 +195,7 @@ impl Queued {
     #[inline]
     pub(crate) fn now(weight: u32) -> Queued {
         debug_assert!(weight < 1 << WEIGHT_BITS);
-        Queued(read_clock(weight).nanos() << WEIGHT_BITS | u64::from(weight))
+        Queued(read_clock(weight).nanos() << SHIFT | u64::from(weight))
     }
 
     /// From what [`Queued::word`] gave.
@@ -201,13 +207,28 @@ impl Queued {
         self.0
     }
 
+    /// The same, and a future awaits it.
+    pub(crate) fn and_awaited(self) -> Queued {
+        Queued(self.0 | AWAITED)
+    }
+
+    /// The same, and no future awaits it.
+    pub(crate) fn and_not_awaited(self) -> Queued {
+        Queued(self.0 & !AWAITED)
+    }
+
+    /// Whether a future awaits it.
+    pub(crate) fn is_awaited(self) -> bool {
+        self.0 & AWAITED != 0
+    }
+
     fn weight(self) -> u32 {
         self.0 as u32 & ((1 << WEIGHT_BITS) - 1)
     }
 
     /// When it was; `None` where it wasn't.
     pub(crate) fn stamp(self) -> Option<Stamp> {
-        (self != Queued::NOT).then(|| Stamp::from_nanos(self.0 >> WEIGHT_BITS))
+        (self.0 >> SHIFT != 0).then(|| Stamp::from_nanos(self.0 >> SHIFT))
     }
 }
 
@@ -265,7 +286,7 @@ mod tests {
     use std::panic::Location;
 
     fn label() -> Label {
-        Label { name: || "tested", site: Location::caller(), source: None }
+        Label { name: || "tested", site: Location::caller(), source: None, call: 0 }
     }
 
     #[test]
@@ -288,7 +309,7 @@ mod tests {
         stats.end(stats.begin(label(), Queued::NOT));
         assert_eq!((stats.delivery().count(), stats.handlers().count()), (0, 0));
         let long_ago = Stamp::coarse().nanos() - 1_000_000_000;
-        let timing = stats.begin(label(), Queued::from_word(long_ago << WEIGHT_BITS));
+        let timing = stats.begin(label(), Queued::from_word(long_ago << SHIFT));
         assert_eq!(stats.delivery().count(), 1);
         assert!(stats.delivery().longest() >= Some(Duration::from_secs(1)));
         stats.end(Timing { since: Stamp::from_nanos(long_ago), ..timing });
@@ -308,12 +329,15 @@ mod tests {
     }
 
     #[test]
-    fn when_it_was_queued_and_its_weight_share_a_word() {
+    fn when_it_was_queued_its_weight_and_who_awaits_it_share_a_word() {
         let before = Stamp::precise();
         let queued = Queued::now(policy::SAMPLED);
         assert_eq!(Queued::from_word(queued.word()), queued);
         assert!(queued.stamp() >= Some(before));
         assert_eq!(queued.weight(), policy::SAMPLED);
+        let awaited = queued.and_awaited();
+        assert!(awaited.is_awaited() && !queued.is_awaited());
+        assert_eq!((awaited.stamp(), awaited.weight()), (queued.stamp(), queued.weight()));
         assert_eq!(Queued::NOT.stamp(), None);
     }
 }

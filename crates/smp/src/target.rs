@@ -38,10 +38,20 @@ pub(crate) struct Target {
     /// closing.
     leaving: Mutex<Option<Arc<Completion>>>,
     pub(crate) stats: Stats,
-    /// L: is the lock; guards the priority that its thread got. Taken where a thread starts or ends,
-    /// and by the dump.
+    /// L: is the lock; guards which thread runs it. Taken where one starts or ends, and by
+    /// who looks from outside.
     #[cfg(not(loom))]
-    granted: Mutex<Option<Priority>>,
+    seated: Mutex<Option<Seated>>,
+}
+
+/// A thread of ours that runs a target.
+#[cfg(not(loom))]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seated {
+    /// The priority that it got.
+    pub(crate) granted: Priority,
+    /// The kernel's number of it.
+    pub(crate) thread: u32,
 }
 
 impl Target {
@@ -56,7 +66,7 @@ impl Target {
             leaving: Mutex::new(None),
             stats: Stats::new(),
             #[cfg(not(loom))]
-            granted: Mutex::new(None),
+            seated: Mutex::new(None),
         });
         let owner = CallTarget {
             target: Arc::clone(&target),
@@ -68,16 +78,16 @@ impl Target {
         (target, owner)
     }
 
-    /// The priority that its thread got.
+    /// The thread of ours that runs it.
     #[cfg(not(loom))]
-    pub(crate) fn granted(&self) -> Option<Priority> {
-        *self.granted.lock()
+    pub(crate) fn seated(&self) -> Option<Seated> {
+        *self.seated.lock()
     }
 
-    /// A thread of ours runs it from now on, at this priority; or none does.
+    /// Wakes the target, though nothing is new: if a wake-up was lost, that mends it.
     #[cfg(not(loom))]
-    pub(crate) fn set_granted(&self, granted: Option<Priority>) {
-        *self.granted.lock() = granted;
+    pub(crate) fn wake_again(&self) {
+        self.unparker.unpark();
     }
 
     pub(crate) fn state(&self) -> &TargetState {
@@ -219,9 +229,10 @@ impl CallTarget {
         self.target.cpu
     }
 
+    /// This thread of ours runs it from now on; or none does.
     #[cfg(not(loom))]
-    pub(crate) fn set_granted(&self, granted: Option<Priority>) {
-        self.target.set_granted(granted);
+    pub(crate) fn set_seated(&self, seated: Option<Seated>) {
+        *self.target.seated.lock() = seated;
     }
 
     /// One bounded step: takes what is in the queue, runs every call taken that somebody waits for,

@@ -8,7 +8,7 @@ use corewise_topology::{CpuSet, Machine};
 
 use crate::error::StartErrorKind;
 use crate::priority::{self, Priority};
-use crate::target::CallTarget;
+use crate::target::{CallTarget, Seated};
 
 /// A thread that runs a target. It gives the owner side back when it ends.
 pub(crate) struct Thread {
@@ -106,12 +106,13 @@ fn main(
     // Raised last: before it is where it belongs it would hold up others.
     let outcome = pinned.map(|_| priority::apply(priority)).map_err(|error| error.to_string());
     let granted = outcome.as_ref().ok().copied();
-    owner.set_granted(granted);
+    let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+    owner.set_seated(granted.map(|granted| Seated { granted, thread }));
     *report.outcome.lock() = Some(outcome);
     report.told.complete();
     if granted.is_some() {
         owner.run();
-        owner.set_granted(None);
+        owner.set_seated(None);
     }
     owner
 }

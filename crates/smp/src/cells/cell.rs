@@ -11,13 +11,21 @@ use std::panic::Location;
 use std::ptr::{self, NonNull};
 
 use corewise_sync::Signal;
+#[cfg(not(loom))]
+use corewise_sync::atomic::AtomicPtr;
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::cell::UnsafeCell;
 
 use super::diagnosis::Diagnosis;
+#[cfg(not(loom))]
+use super::diagnosis::{Outstanding, Phase};
 use super::kinds::Kind;
 #[cfg(not(loom))]
 use super::pool::Pool;
+#[cfg(not(loom))]
+use crate::watch::Watch;
+#[cfg(not(loom))]
+use std::sync::Arc;
 
 /// Room for a function of 64 bytes and more, or for the answer of one: a value of 64 bytes, or why there is
 /// none.
@@ -40,7 +48,11 @@ pub(crate) struct Cell {
     pub(super) left: AtomicU32,
     /// P: the caller's until the message is sent; the message's until it completes; then of who comes last.
     storage: UnsafeCell<Storage>,
-    /// P: as `kind`: of a share, the head of its call.
+    /// A: of a share, the head of its call; else null. Written as `kind`, and read by who looks from outside.
+    #[cfg(not(loom))]
+    head: AtomicPtr<Cell>,
+    /// P: as `kind`: in the models nobody looks from outside.
+    #[cfg(loom)]
     head: UnsafeCell<*mut Cell>,
     /// P: the caller's while it sends, then as `storage`: of a head, the last share; of a share, the one
     /// before it.
@@ -74,7 +86,7 @@ impl Cell {
             signal: Signal::new(),
             left: AtomicU32::new(0),
             storage: UnsafeCell::new(Storage(MaybeUninit::uninit())),
-            head: UnsafeCell::new(ptr::null_mut()),
+            head: AtomicPtr::new(ptr::null_mut()),
             chain: UnsafeCell::new(ptr::null_mut()),
             pool,
             index,
@@ -138,6 +150,8 @@ impl Cell {
         }
         // Relaxed: the push orders.
         self.left.store(left, Ordering::Relaxed);
+        #[cfg(not(loom))]
+        self.head.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
     /// # Safety
@@ -169,14 +183,23 @@ impl Cell {
     /// # Safety
     /// The cell is a share, and was linked, which comes before.
     pub(super) unsafe fn head(&self) -> NonNull<Cell> {
-        // SAFETY: not written again before it is put back; and not null, for it was linked.
-        self.head.with(|p| unsafe { NonNull::new_unchecked(*p) })
+        // Relaxed: the push orders.
+        #[cfg(not(loom))]
+        let head = self.head.load(Ordering::Relaxed);
+        // SAFETY: not written again before it is put back.
+        #[cfg(loom)]
+        let head = self.head.with(|p| unsafe { *p });
+        // SAFETY: not null, for it was linked.
+        unsafe { NonNull::new_unchecked(head) }
     }
 
     /// # Safety
     /// The caller has not sent the cell.
     pub(super) unsafe fn set_head(&self, head: NonNull<Cell>) {
+        #[cfg(not(loom))]
+        self.head.store(head.as_ptr(), Ordering::Relaxed);
         // SAFETY: nobody else reaches it.
+        #[cfg(loom)]
         self.head.with_mut(|p| unsafe { *p = head.as_ptr() });
     }
 
@@ -267,6 +290,41 @@ impl Cell {
     pub(super) unsafe fn put_back(this: NonNull<Cell>) {
         // SAFETY: `Pools::get` made a box of it, and the caller has it alone.
         drop(unsafe { Box::from_raw(this.as_ptr()) });
+    }
+}
+
+/// For who looks from outside: any thread, at any time, while the pools are there.
+#[cfg(not(loom))]
+impl Cell {
+    /// The watch over the handle's calls; `None` of a cell without a pool.
+    #[inline]
+    pub(crate) fn watch(&self) -> Option<&Arc<Watch>> {
+        // SAFETY: a pool lives at least until its last cell is back, and this one is borrowed.
+        self.pool.map(|pool| unsafe { pool.as_ref() }.watch())
+    }
+
+    /// The call, or share of one, that the cell is, where it is under way and on its way to a target.
+    pub(crate) fn outstanding(&self) -> Option<Outstanding> {
+        let call = self.diagnosis.read().filter(|call| call.phase != Phase::Head)?;
+        (self.is_open() && self.diagnosis.life() == call.life).then_some(call)
+    }
+
+    /// Whether it hasn't ended: the signal says so of a whole call, and `left` of a share.
+    fn is_open(&self) -> bool {
+        !self.signal.is_complete() && self.left.load(Ordering::Acquire) != 0
+    }
+
+    /// Calls `see` for each share of this call to many that is under way.
+    pub(crate) fn for_each_share(&self, mut see: impl FnMut(&Cell, &Outstanding)) {
+        let Some(pool) = self.pool else { return };
+        // SAFETY: as in `watch`. A call's shares are of the pool of its head.
+        unsafe { pool.as_ref() }.for_each(&mut |cell| {
+            if ptr::eq(cell.head.load(Ordering::Relaxed), self)
+                && let Some(call) = cell.outstanding()
+            {
+                see(cell, &call);
+            }
+        });
     }
 }
 

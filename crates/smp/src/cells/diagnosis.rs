@@ -58,14 +58,13 @@ pub(crate) struct Diagnosis {
     kind: AtomicPtr<Kind>,
     /// A: where it was called.
     site: AtomicPtr<Location<'static>>,
-    /// A: when it was sent ([`Queued`]).
+    /// A: when it was sent ([`Queued`]). Written by the caller, then by the handle.
     queued_at: AtomicU64,
 }
 
 /// What was read of a call that is under way.
 #[cfg(not(loom))]
 #[derive(Debug, Clone, Copy)]
-#[allow(dead_code, reason = "the watchdog's and the dump's")]
 pub(crate) struct Outstanding {
     pub(crate) target: u32,
     pub(crate) source: u32,
@@ -134,6 +133,27 @@ impl Diagnosis {
         self.queued_at.store(now.word(), Ordering::Relaxed);
     }
 
+    /// A future awaits it from now on; true where none did before. Only for the handle.
+    pub(crate) fn awaited(&self) -> bool {
+        let before = self.queued();
+        if before.is_awaited() {
+            return false;
+        }
+        // A head isn't queued anywhere: its time begins here.
+        let queued = if before == Queued::NOT { Queued::now(0) } else { before };
+        self.queued_at.store(queued.and_awaited().word(), Ordering::Relaxed);
+        true
+    }
+
+    /// No future awaits it any more. Only for the handle.
+    #[inline]
+    pub(crate) fn forsaken(&self) {
+        let before = self.queued();
+        if before.is_awaited() {
+            self.queued_at.store(before.and_not_awaited().word(), Ordering::Relaxed);
+        }
+    }
+
     /// When that was.
     #[inline]
     pub(super) fn queued(&self) -> Queued {
@@ -154,13 +174,11 @@ impl Diagnosis {
     }
 
     /// Which life of its cell this is; even where it is in the pool.
-    #[allow(dead_code, reason = "the watchdog's")]
     pub(crate) fn life(&self) -> u32 {
         self.life.load(Ordering::Relaxed)
     }
 
     /// The call that the cell is now, if it is one. Any thread, any time.
-    #[allow(dead_code, reason = "the watchdog's and the dump's")]
     pub(crate) fn read(&self) -> Option<Outstanding> {
         let life = self.life.load(Ordering::Acquire);
         let kind = self.kind.load(Ordering::Relaxed);
@@ -219,6 +237,8 @@ impl Diagnosis {
     }
 
     pub(crate) fn stamp(&self, _wakes: bool) {}
+
+    pub(crate) fn forsaken(&self) {}
 
     pub(super) fn queued(&self) -> Queued {
         Queued::NOT

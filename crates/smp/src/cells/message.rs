@@ -52,9 +52,11 @@ impl Message {
     /// What it says of itself in reports.
     pub(crate) fn label(&self) -> Label {
         // SAFETY: filled.
-        let name = unsafe { self.cell().kind() }.name;
+        let kind = unsafe { self.cell().kind() };
         let (site, source) = self.cell().diagnosis.origin();
-        Label { name, site, source }
+        // The cell of a call that nobody waits for is another's while it runs.
+        let call = if kind.class == Class::Urgent { self.cell.as_ptr().addr() } else { 0 };
+        Label { name: kind.name, site, source, call }
     }
 
     /// It is about to be pushed. `wakes`: onto a target that is seen to sleep.
@@ -179,6 +181,7 @@ impl<R> Waiting<R> {
 
 impl<R> Drop for Waiting<R> {
     fn drop(&mut self) {
+        self.cell().diagnosis.forsaken();
         // SAFETY: the one waiter, and it never comes back. Where it is the last, the answer is its own.
         unsafe {
             if self.cell().signal.detach() {

@@ -13,7 +13,6 @@ mod shares;
 
 pub(crate) use cell::Cell;
 #[cfg(not(loom))]
-#[allow(unused_imports, reason = "the watchdog's and the dump's")]
 pub(crate) use diagnosis::{Outstanding, Phase};
 #[cfg(loom)]
 pub use free_list::FreeList;

@@ -5,6 +5,7 @@
 //! back: never under a caller, a target or a waiter (spec 2.2.10).
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use corewise_sync::CachePadded;
 use corewise_sync::Mutex;
@@ -12,6 +13,7 @@ use corewise_sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use super::cell::Cell;
 use super::free_list::{Closed, FreeList};
+use crate::watch::Watch;
 
 /// Cells in the first chunk.
 const FIRST: u32 = 16;
@@ -30,8 +32,8 @@ unsafe impl Sync for Pools {}
 
 impl Pools {
     /// So many pools, all empty: a pool's first chunk is made when its first cell is wanted.
-    pub(crate) fn new(pools: usize) -> Self {
-        let make = |_| NonNull::from(Box::leak(Box::new(Pool::new())));
+    pub(crate) fn watched(pools: usize, watch: &Arc<Watch>) -> Self {
+        let make = |_| NonNull::from(Box::leak(Box::new(Pool::new(Arc::clone(watch)))));
         Pools { pools: (0..pools.max(1)).map(make).collect() }
     }
 
@@ -44,8 +46,19 @@ impl Pools {
         unsafe { pool.as_ref() }.get()
     }
 
+    /// As [`Pools::watched`], where nobody watches.
+    #[cfg(test)]
+    pub(crate) fn new(pools: usize) -> Self {
+        Pools::watched(pools, &Watch::new(None, None, Box::new([]), std::sync::Weak::new()))
+    }
+
+    /// The watch over the calls.
+    pub(crate) fn watch(&self) -> &Arc<Watch> {
+        // SAFETY: as in `get`; there is one at least.
+        unsafe { self.pools[0].as_ref() }.watch()
+    }
+
     /// Calls `see` for each cell that was ever made, free or not. Any thread.
-    #[allow(dead_code, reason = "the watchdog's and the dump's")]
     pub(crate) fn for_each(&self, mut see: impl FnMut(&Cell)) {
         for pool in &self.pools {
             // SAFETY: as in `get`.
@@ -65,6 +78,8 @@ impl Drop for Pools {
 
 /// One CPU's cells.
 pub(crate) struct Pool {
+    /// I: the watch over the handle's calls: here, since whoever has a cell reaches it.
+    watch: Arc<Watch>,
     free: CachePadded<FreeList<1>>,
     /// A: the chunks, null where there is none yet. Release when one is added, under `grow`.
     chunks: [AtomicPtr<Cell>; CHUNKS],
@@ -83,8 +98,9 @@ fn place(index: u32) -> (usize, usize) {
 }
 
 impl Pool {
-    fn new() -> Self {
+    fn new(watch: Arc<Watch>) -> Self {
         Pool {
+            watch,
             free: CachePadded::new(FreeList::new()),
             chunks: [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS],
             grow: Mutex::new(0),
@@ -135,8 +151,12 @@ impl Pool {
         unsafe { &*cells.add(position) }
     }
 
-    #[allow(dead_code, reason = "as above")]
-    fn for_each(&self, see: &mut impl FnMut(&Cell)) {
+    #[inline]
+    pub(super) fn watch(&self) -> &Arc<Watch> {
+        &self.watch
+    }
+
+    pub(super) fn for_each(&self, see: &mut impl FnMut(&Cell)) {
         for (chunk, cells) in self.chunks.iter().enumerate() {
             let cells = cells.load(Ordering::Acquire);
             if cells.is_null() {

@@ -225,6 +225,7 @@ impl<R> Waiting<R> {
 
 impl<R> Drop for Waiting<R> {
     fn drop(&mut self) {
+        self.cell().diagnosis.forsaken();
         // SAFETY: the one waiter, and it never comes back. Where it is the last, all is its own.
         unsafe {
             if self.cell().signal.detach() {
