@@ -59,7 +59,7 @@ pub fn unit(metric: &str) -> Option<&'static str> {
 }
 
 /// Every metric and its unit, in the order in which tables show them.
-pub const METRICS: [(&str, &str); 31] = [
+pub const METRICS: [(&str, &str); 32] = [
     ("items_per_second", "items/s"),
     ("call_p50", "ns"),
     ("call_p90", "ns"),
@@ -82,6 +82,7 @@ pub const METRICS: [(&str, &str); 31] = [
     ("held_p99", "ns"),
     ("held_max", "ns"),
     ("calls_per_second", "calls/s"),
+    ("wakeups_per_1000", "count"),
     ("read_p50", "ns"),
     ("read_p99", "ns"),
     ("replace_p50", "ns"),

@@ -29,6 +29,27 @@ impl Pace {
     }
 }
 
+/// How calls come faster than they are run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    /// From one caller who doesn't wait.
+    Burst,
+    /// From several callers at the same time who wait, each for its own.
+    Waiters,
+}
+
+impl Load {
+    /// All of them.
+    pub const ALL: [Load; 2] = [Load::Burst, Load::Waiters];
+
+    fn name(self) -> &'static str {
+        match self {
+            Load::Burst => "burst",
+            Load::Waiters => "waiters",
+        }
+    }
+}
+
 /// How a core is held by a caller that waits, and wanted by a task that is urgent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
@@ -67,7 +88,11 @@ pub enum Case {
     Broadcast {
         /// How many.
         cpus: usize,
+        /// Of a synthetic machine: threads that aren't pinned, more of them than there are CPUs.
+        synthetic: bool,
     },
+    /// How often a called CPU is woken.
+    Load(Load),
 }
 
 impl Case {
@@ -75,7 +100,10 @@ impl Case {
     pub fn all(cpus: usize, way: Way) -> Vec<Case> {
         let mut all = vec![Case::HeldSpan(way)];
         all.extend(Pace::ALL.map(Case::RoundTrip));
-        all.extend(powers(cpus).map(|cpus| Case::Broadcast { cpus }));
+        let broadcast = |synthetic| move |cpus| Case::Broadcast { cpus, synthetic };
+        all.extend(powers(cpus).map(broadcast(false)));
+        all.extend([2, 4, 8, 16, 32, 64].map(broadcast(true)));
+        all.extend(Load::ALL.map(Case::Load));
         all
     }
 
@@ -85,6 +113,7 @@ impl Case {
             Case::HeldSpan(_) => "held_span",
             Case::RoundTrip(_) => "roundtrip",
             Case::Broadcast { .. } => "broadcast",
+            Case::Load(_) => "load",
         }
     }
 }
@@ -100,7 +129,9 @@ impl fmt::Display for Case {
         match self {
             Case::HeldSpan(way) => write!(f, "/{}", way.name()),
             Case::RoundTrip(pace) => write!(f, "/{}", pace.name()),
-            Case::Broadcast { cpus } => write!(f, "/{cpus}"),
+            Case::Broadcast { cpus, synthetic: false } => write!(f, "/{cpus}"),
+            Case::Broadcast { cpus, synthetic: true } => write!(f, "/synthetic/{cpus}"),
+            Case::Load(load) => write!(f, "/{}", load.name()),
         }
     }
 }
@@ -129,9 +160,11 @@ impl FromStr for Case {
                 Pace::ALL.into_iter().find(|pace| pace.name() == rest).map(Case::RoundTrip)
             }
             "broadcast" => {
-                let cpus = rest.parse().ok().filter(|cpus| *cpus > 0);
-                cpus.map(|cpus| Case::Broadcast { cpus })
+                let synthetic = rest.strip_prefix("synthetic/");
+                let cpus = synthetic.unwrap_or(rest).parse().ok().filter(|cpus| *cpus > 0);
+                cpus.map(|cpus| Case::Broadcast { cpus, synthetic: synthetic.is_some() })
             }
+            "load" => Load::ALL.into_iter().find(|load| load.name() == rest).map(Case::Load),
             _ => None,
         };
         found.ok_or_else(none)
@@ -148,7 +181,9 @@ mod tests {
             assert_eq!(case.to_string().parse(), Ok(case));
             assert!(case.to_string().starts_with(case.workload()));
         }
-        for wrong in ["", "roundtrip", "roundtrip/warm", "broadcast/0", "broadcast/x", "fan"] {
+        for wrong in
+            ["", "roundtrip", "roundtrip/warm", "broadcast/0", "broadcast/x", "load/", "fan"]
+        {
             assert_eq!(wrong.parse::<Case>(), Err(NoSuchCase(wrong.to_owned())));
         }
     }

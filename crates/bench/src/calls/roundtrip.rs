@@ -63,7 +63,7 @@ pub fn run<C: Caller>(
 /// # Errors
 /// So many aren't online.
 pub fn called(job: &Job, machine: &Machine) -> Result<CpuSet, BenchError> {
-    let Case::Broadcast { cpus } = job.case else {
+    let Case::Broadcast { cpus, .. } = job.case else {
         return Ok(CpuSet::from_iter([job.server_cpu]));
     };
     let called: CpuSet = machine.online().iter().take(cpus).collect();

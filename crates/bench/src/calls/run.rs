@@ -9,8 +9,9 @@ use crate::calls::case::Case;
 use crate::calls::eventfd::Eventfd;
 use crate::calls::held::{self, Waiter};
 use crate::calls::job::Job;
+use crate::calls::load;
 use crate::calls::roundtrip::{self, called};
-use crate::calls::variants::{Many, One};
+use crate::calls::variants::{Awaited, Many, One};
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::{Allocations, Meter};
@@ -33,7 +34,16 @@ pub fn run_own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Lin
         ("corewise", Case::RoundTrip(_)) => {
             roundtrip::run(job, machine, meter, || One::new(machine, job.server_cpu))?
         }
-        ("corewise", Case::Broadcast { .. }) => {
+        ("corewise-future", Case::RoundTrip(_)) => roundtrip::run(job, machine, meter, || {
+            Ok(Awaited::new(One::new(machine, job.server_cpu)?))
+        })?,
+        ("corewise-future", _) => cannot(job, "only round trips are awaited"),
+        ("corewise", Case::Load(load)) => load::run(job, machine, load, meter)?,
+        ("corewise", Case::Broadcast { cpus, synthetic }) => {
+            let machine = match synthetic {
+                true => &Machine::synthetic(&format!("core:{cpus} pu:1"))?,
+                false => machine,
+            };
             let cpus = called(job, machine)?;
             roundtrip::run(job, machine, meter, || Many::new(machine, cpus))?
         }
@@ -65,7 +75,7 @@ mod tests {
     #[test]
     fn every_runtime_runs_every_case_or_says_why_not() {
         let online = Machine::live().unwrap().online();
-        for runtime in ["corewise", "eventfd", "before", "idle"] {
+        for runtime in ["corewise", "corewise-future", "eventfd", "before", "idle"] {
             for case in Case::all(online.len(), Way::best()) {
                 let job = Job::new(case, runtime, &online, Effort::Quick);
                 let job = Job { items: 20, gap_us: job.gap_us.min(1), length_ms: 150, ..job };
@@ -75,7 +85,7 @@ mod tests {
                 assert_eq!(line.unsupported.is_none(), !line.metrics.is_empty());
                 let able = match runtime {
                     "corewise" => true,
-                    "eventfd" => case.workload() == "roundtrip",
+                    "eventfd" | "corewise-future" => case.workload() == "roundtrip",
                     _ => case.workload() == "held_span",
                 };
                 assert_eq!(line.unsupported.is_none(), able, "{case} on {runtime}");
@@ -86,7 +96,9 @@ mod tests {
     #[test]
     fn others_runtimes_are_not_ours() {
         let online = Machine::live().unwrap().online();
-        let job = |runtime| Job::new(Case::Broadcast { cpus: 1 }, runtime, &online, Effort::Quick);
+        let job = |runtime| {
+            Job::new(Case::Broadcast { cpus: 1, synthetic: false }, runtime, &online, Effort::Quick)
+        };
         assert_eq!(run_own(&job("tokio"), None).unwrap(), None);
         assert!(run_own(&job("corewise").counting(), None).unwrap().unwrap().unsupported.is_some());
     }

@@ -32,8 +32,8 @@ pub fn cells(
 fn variants(case: Case) -> &'static [&'static str] {
     match case {
         Case::HeldSpan(_) => &["corewise", "before", "idle"],
-        Case::RoundTrip(_) => &["corewise", "eventfd"],
-        Case::Broadcast { .. } => &["corewise"],
+        Case::RoundTrip(_) => &["corewise", "corewise-future", "eventfd"],
+        Case::Broadcast { .. } | Case::Load(_) => &["corewise"],
     }
 }
 

@@ -1,6 +1,10 @@
 //! Corewise's calls, as the workloads make them.
 
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
 use corewise_smp::Smp;
+use corewise_sync::Parker;
 use corewise_topology::{CpuSet, Machine};
 
 use crate::calls::roundtrip::Caller;
@@ -27,6 +31,36 @@ impl Caller for One {
     fn call(&mut self, number: u64) -> u64 {
         let answer = self.smp.call(self.cpu, move || number + 1);
         answer.ok().and_then(|call| call.wait().ok()).unwrap_or(0)
+    }
+}
+
+/// Calls to one CPU, each awaited as a future, by a thread that is parked meanwhile.
+#[derive(Debug)]
+pub struct Awaited {
+    one: One,
+    parker: Parker,
+    waker: Waker,
+}
+
+impl Awaited {
+    /// The same calls, awaited.
+    pub fn new(one: One) -> Awaited {
+        let parker = Parker::new();
+        let waker = parker.waker();
+        Awaited { one, parker, waker }
+    }
+}
+
+impl Caller for Awaited {
+    fn call(&mut self, number: u64) -> u64 {
+        let Ok(mut call) = self.one.smp.call(self.one.cpu, move || number + 1) else { return 0 };
+        let mut context = Context::from_waker(&self.waker);
+        loop {
+            match Pin::new(&mut call).poll(&mut context) {
+                Poll::Ready(answer) => return answer.unwrap_or(0),
+                Poll::Pending => self.parker.park(),
+            }
+        }
     }
 }
 
@@ -62,6 +96,7 @@ mod tests {
     fn calls_to_one_and_to_many_answer() {
         let machine = Machine::synthetic("core:3 pu:1").unwrap();
         assert_eq!(One::new(&machine, 2).unwrap().call(4), 5);
+        assert_eq!(Awaited::new(One::new(&machine, 1).unwrap()).call(6), 7);
         assert_eq!(Many::new(&machine, CpuSet::full(3)).unwrap().call(4), 15);
     }
 }
