@@ -9,6 +9,9 @@ use crate::process;
 
 pub use crate::workqueue::job::Effort;
 
+const TICK_US: u32 = 2_000;
+const INTERVAL_MS: u32 = 20;
+
 /// One run. See the [module above](crate::calls) for what each number means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
@@ -26,6 +29,10 @@ pub struct Job {
     pub server_cpu: u32,
     /// How long the run takes, in milliseconds, where it isn't so many calls.
     pub length_ms: u64,
+    /// Microseconds between two moments at which an urgent task wants its core.
+    pub tick_us: u32,
+    /// Milliseconds of which the longest wait counts.
+    pub interval_ms: u32,
     /// Of what is random.
     pub seed: u64,
     /// Count allocations, and report them alone.
@@ -55,6 +62,8 @@ impl Job {
             client_cpu: last,
             server_cpu: first,
             length_ms: pick(6_000, 1_500) as u64,
+            tick_us: TICK_US,
+            interval_ms: INTERVAL_MS,
             seed: 1,
             count: false,
         }
@@ -83,6 +92,8 @@ impl Job {
                 "client_cpu" => job.client_cpu = small()?,
                 "server_cpu" => job.server_cpu = small()?,
                 "length_ms" => job.length_ms = large()?,
+                "tick_us" => job.tick_us = small()?,
+                "interval_ms" => job.interval_ms = small()?,
                 "seed" => job.seed = large()?,
                 "count" => job.count = small()? != 0,
                 _ => return Err(bad()),
@@ -106,6 +117,8 @@ impl process::Job for Job {
             ("client_cpu", u64::from(self.client_cpu)),
             ("server_cpu", u64::from(self.server_cpu)),
             ("length_ms", self.length_ms),
+            ("tick_us", u64::from(self.tick_us)),
+            ("interval_ms", u64::from(self.interval_ms)),
             ("seed", self.seed),
             ("count", u64::from(self.count)),
         ];

@@ -41,11 +41,6 @@ pub enum Waiter {
     GivesItBack,
 }
 
-/// How often the urgent task wants its core.
-const TICK: Duration = Duration::from_millis(1);
-/// Of the longest waits: room for the longest window. In a longer one the machine's own hiccups, of
-/// which there are some per second on a kernel that isn't preemptible, would be in every sample.
-const INTERVAL: Duration = Duration::from_millis(25);
 /// The caller's own work between two calls.
 const WORK: Duration = Duration::from_micros(100);
 /// The shortest and the longest window, in microseconds.
@@ -77,7 +72,7 @@ pub fn run(job: &Job, machine: &Machine, way: Way, waiter: Waiter) -> Result<Lin
     let found = together(&names, |number, start| {
         let (position, role) = (number / roles.len(), number % roles.len());
         let (cpu, core) = (cpus[position], &cores[position]);
-        let place = Place { machine, cpu, core, start, length };
+        let place = Place { machine, job, cpu, core, start, length };
         match role {
             0 => place.tick(),
             1 => place.make_windows(&smp, way, job.seed ^ u64::from(cpu)),
@@ -106,6 +101,7 @@ pub fn run(job: &Job, machine: &Machine, way: Way, waiter: Waiter) -> Result<Lin
 /// Where a thread of the workload lives.
 struct Place<'p> {
     machine: &'p Machine,
+    job: &'p Job,
     cpu: u32,
     core: &'p Core,
     start: &'p Start,
@@ -137,14 +133,16 @@ impl Place<'_> {
             return Ok(None);
         };
         let (mut longest, mut waits) = (0, Vec::new());
-        let mut interval_ends = Instant::now() + INTERVAL;
+        let tick = Duration::from_micros(self.job.tick_us.into());
+        let interval = Duration::from_millis(self.job.interval_ms.into());
+        let mut interval_ends = Instant::now() + interval;
         while Instant::now() < until {
             // What it is late by is the system's timer, which isn't what is asked here.
-            thread::sleep(TICK);
+            thread::sleep(tick);
             longest = longest.max(ticker.waited().map_err(BenchError::Thread)?);
             if Instant::now() >= interval_ends {
                 waits.push(std::mem::take(&mut longest));
-                interval_ends += INTERVAL;
+                interval_ends += interval;
             }
         }
         Ok(Some(Found::Waits(waits)))
