@@ -111,7 +111,7 @@ fn job(case: Case, name: &str, cpus: &CpuSet, quick: bool) -> Job {
         Case::RoundTrip(Pace::Cold) => pick(1_000, 150),
         // Where ordinary work comes first a call takes some milliseconds.
         Case::RoundTrip(Pace::Busy) => pick(300, 60),
-        Case::Broadcast { .. } | Case::HeldSpan(_) => pick(500, 100),
+        _ => pick(500, 100),
     };
     let effort = if quick { Effort::Quick } else { Effort::Full };
     Job { items, ..Job::new(case, name, cpus, effort) }
@@ -120,7 +120,7 @@ fn job(case: Case, name: &str, cpus: &CpuSet, quick: bool) -> Job {
 /// All round trips, and the call to all: sizes between one and all tell nothing about peers, and
 /// who holds a core while it waits is compared with the old design, not with peers.
 fn cases(cpus: usize) -> Vec<Case> {
-    let all = Case::Broadcast { cpus };
+    let all = Case::Broadcast { cpus, synthetic: false };
     Pace::ALL.into_iter().map(Case::RoundTrip).chain([all]).collect()
 }
 

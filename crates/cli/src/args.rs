@@ -107,10 +107,11 @@ Examples:
   corewise bench workqueue --rounds 20 --workload storm --workload kernel_test
   corewise bench calls --quick
   corewise bench calls --workload roundtrip/hot --workload broadcast
+  corewise bench calls --torture 1min
   corewise bench workqueue --json > bench.json
   corewise bench workqueue --report bench.html
 
-Exit codes: 0 success, 1 failure, 2 wrong usage.";
+Exit codes: 0 success, 1 failure (or a check of the torture), 2 wrong usage.";
 
 fn up_help() -> String {
     [UP_BEFORE, UP_MANIFEST, UP_AFTER].concat()
@@ -288,6 +289,22 @@ pub(crate) struct Bench {
     /// Draw the run into FILE as one HTML page, with the advice and every figure
     #[arg(long, value_name = "FILE.html")]
     pub(crate) report: Option<PathBuf>,
+    /// Torture calls for so long, such as 10s or 5min, and measure nothing: the exit code is 1 where a
+    /// check failed
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = units::parse_duration,
+        conflicts_with_all = ["quick", "rounds", "workload", "report"]
+    )]
+    pub(crate) torture: Option<Duration>,
+    /// Have the system take the last CPU offline and online meanwhile, which disturbs all that runs
+    /// on the machine; only root may
+    #[arg(long, requires = "torture")]
+    pub(crate) unplug: bool,
+    /// What the torture's choices begin with [default: drawn, and printed]
+    #[arg(long, value_name = "N", requires = "torture")]
+    pub(crate) seed: Option<u64>,
     /// Show beside it what 'bench-peers NAME --out FILE' measured
     #[arg(long, value_name = "FILE.json", requires = "report")]
     pub(crate) peers: Option<PathBuf>,

@@ -93,6 +93,8 @@ pub enum Case {
     },
     /// How often a called CPU is woken.
     Load(Load),
+    /// A value that is read all the time and replaced now and then.
+    Reads,
 }
 
 impl Case {
@@ -104,6 +106,7 @@ impl Case {
         all.extend(powers(cpus).map(broadcast(false)));
         all.extend([2, 4, 8, 16, 32, 64].map(broadcast(true)));
         all.extend(Load::ALL.map(Case::Load));
+        all.push(Case::Reads);
         all
     }
 
@@ -114,6 +117,7 @@ impl Case {
             Case::RoundTrip(_) => "roundtrip",
             Case::Broadcast { .. } => "broadcast",
             Case::Load(_) => "load",
+            Case::Reads => "reads",
         }
     }
 }
@@ -132,6 +136,7 @@ impl fmt::Display for Case {
             Case::Broadcast { cpus, synthetic: false } => write!(f, "/{cpus}"),
             Case::Broadcast { cpus, synthetic: true } => write!(f, "/synthetic/{cpus}"),
             Case::Load(load) => write!(f, "/{}", load.name()),
+            Case::Reads => Ok(()),
         }
     }
 }
@@ -165,6 +170,7 @@ impl FromStr for Case {
                 cpus.map(|cpus| Case::Broadcast { cpus, synthetic: synthetic.is_some() })
             }
             "load" => Load::ALL.into_iter().find(|load| load.name() == rest).map(Case::Load),
+            "reads" => (text == workload).then_some(Case::Reads),
             _ => None,
         };
         found.ok_or_else(none)
@@ -181,9 +187,16 @@ mod tests {
             assert_eq!(case.to_string().parse(), Ok(case));
             assert!(case.to_string().starts_with(case.workload()));
         }
-        for wrong in
-            ["", "roundtrip", "roundtrip/warm", "broadcast/0", "broadcast/x", "load/", "fan"]
-        {
+        for wrong in [
+            "",
+            "roundtrip",
+            "roundtrip/warm",
+            "broadcast/0",
+            "broadcast/x",
+            "load/",
+            "reads/",
+            "fan",
+        ] {
             assert_eq!(wrong.parse::<Case>(), Err(NoSuchCase(wrong.to_owned())));
         }
     }

@@ -23,6 +23,8 @@
 //! | `client_cpu` | where the client is pinned |
 //! | `server_cpu` | where the called thread is pinned |
 //! | `length_ms` | how long the run takes, where it isn't so many calls |
+//! | `tick_us` | an urgent task wants its core each so many microseconds |
+//! | `interval_ms` | of so many milliseconds the longest wait counts |
 //! | `seed` | of what is random |
 //! | `count` | 1: count allocations, and report `allocations_per_item` alone |
 //!
@@ -30,7 +32,7 @@
 //!
 //! **`held_span/WAY`**: for `length_ms`; see [`held`]. WAY is how a core is held and wanted:
 //! `priority`, or `lock` where no real-time priority may be had. `held_*`: the longest waits of an
-//! urgent task in 25 ms on one CPU, over all intervals and CPUs. `calls_per_second`: of all
+//! urgent task in `interval_ms` on one CPU, over all intervals and CPUs. `calls_per_second`: of all
 //! callers. Runtimes: `before`, `corewise`, and `idle`, which has no callers.
 //!
 //! **`roundtrip/hot`, `roundtrip/cold`, `roundtrip/busy`**: one client, pinned to `client_cpu`, has
@@ -38,6 +40,9 @@
 //! times, after a tenth of them that aren't measured. `hot`: back to back. `cold`: the client sleeps
 //! `gap_us` before each. `busy`: as `cold`, while a thread of ordinary priority burns `server_cpu`.
 //! `latency_*`: from before the call until the answer is there.
+//!
+//! **`reads`**: one reads a value all the time on `client_cpu`, another replaces it every `gap_us` on
+//! `server_cpu`; see [`reads`]. Runtimes: `corewise` (its read-mostly cell), `arc_swap`, `rwlock`.
 //!
 //! **`load/burst`, `load/waiters`**: `items` calls to `server_cpu` whose functions take 2 µs each: from
 //! one client who sends a thousand and waits for the last to have run, or from eight that wait for

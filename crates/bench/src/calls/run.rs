@@ -10,6 +10,7 @@ use crate::calls::eventfd::Eventfd;
 use crate::calls::held::{self, Waiter};
 use crate::calls::job::Job;
 use crate::calls::load;
+use crate::calls::reads;
 use crate::calls::roundtrip::{self, called};
 use crate::calls::variants::{Awaited, Many, One};
 use crate::error::BenchError;
@@ -28,6 +29,11 @@ pub fn run_own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Lin
     let machine = &Machine::live()?;
     let meter = &mut Meter::new(job.count, allocations);
     let line = match (job.runtime.as_str(), job.case) {
+        (_, Case::Reads) => match reads::run(job, machine)? {
+            Some(line) => line,
+            None => cannot(job, "it has no such value"),
+        },
+        ("arc_swap" | "rwlock", _) => cannot(job, "it is for reads"),
         ("idle", Case::HeldSpan(way)) => held::run(job, machine, way, Waiter::Nobody)?,
         ("before", Case::HeldSpan(way)) => held::run(job, machine, way, Waiter::HoldsItsCore)?,
         ("corewise", Case::HeldSpan(way)) => held::run(job, machine, way, Waiter::GivesItBack)?,
@@ -79,11 +85,13 @@ mod tests {
             for case in Case::all(online.len(), Way::best()) {
                 let job = Job::new(case, runtime, &online, Effort::Quick);
                 let job = Job { items: 20, gap_us: job.gap_us.min(1), length_ms: 150, ..job };
+                let job = Job { items: if case == Case::Reads { 2_000 } else { 20 }, ..job };
                 let line = run_own(&job, None).unwrap().unwrap();
                 assert_eq!((line.case, line.runtime), (case.to_string(), runtime.to_owned()));
                 assert!(line.metrics.keys().all(|metric| unit(metric).is_some()));
                 assert_eq!(line.unsupported.is_none(), !line.metrics.is_empty());
                 let able = match runtime {
+                    _ if case == Case::Reads => runtime == "corewise",
                     "corewise" => true,
                     "eventfd" | "corewise-future" => case.workload() == "roundtrip",
                     _ => case.workload() == "held_span",

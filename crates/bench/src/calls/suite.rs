@@ -5,6 +5,7 @@ use corewise_topology::Machine;
 use crate::advice::Series;
 use crate::calls::case::{Case, Pace, Way};
 use crate::calls::job::{Effort, Job};
+use crate::calls::reads;
 use crate::record::Record;
 use crate::rounds::{Cell, ratio, values};
 use crate::stats::PairedRatio;
@@ -22,17 +23,26 @@ pub fn cells(
             job: Job::new(case, variant, &online, effort),
             case: case.to_string(),
             variant: (*variant).to_owned(),
-            count: *variant == "corewise" && !matches!(case, Case::HeldSpan(_)),
+            count: counts(case) && variant.starts_with("corewise"),
         };
         variants(case).iter().map(cell).collect()
     };
     Case::all(online.len(), way).into_iter().filter(|case| wanted(*case)).map(group).collect()
 }
 
+/// Whether a call could be free of allocations, so that they are worth counting.
+fn counts(case: Case) -> bool {
+    match case {
+        Case::RoundTrip(_) | Case::Broadcast { synthetic: false, .. } | Case::Load(_) => true,
+        Case::HeldSpan(_) | Case::Broadcast { .. } | Case::Reads => false,
+    }
+}
+
 fn variants(case: Case) -> &'static [&'static str] {
     match case {
         Case::HeldSpan(_) => &["corewise", "before", "idle"],
         Case::RoundTrip(_) => &["corewise", "corewise-future", "eventfd"],
+        Case::Reads => &reads::READS,
         Case::Broadcast { .. } | Case::Load(_) => &["corewise"],
     }
 }

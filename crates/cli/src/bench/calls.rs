@@ -1,12 +1,16 @@
 //! `corewise bench calls`: calls against the floor of a wake-up, and against waiters that hold their
 //! core.
 
+use std::io::Write;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use corewise::topology::Machine;
 use corewise_bench::advice::Series;
 use corewise_bench::calls::case::{Case, Way};
 use corewise_bench::calls::job::{Effort, Job};
 use corewise_bench::calls::run::run_own;
 use corewise_bench::calls::suite;
+use corewise_bench::calls::torture::{self, Plan};
 use corewise_bench::names;
 use corewise_bench::rounds::Cell;
 
@@ -19,7 +23,7 @@ pub(super) const TEXT: Text = Text {
     title: "Cross-CPU calls",
     headlines: "Pair by pair (95 % interval; less is better)",
     note: "Medians, and behind them half the span from the smallest run to the largest, in %. Held: \
-           the longest time in 25 ms in which an urgent task was ready and couldn't have its core, \
+           the longest time in 20 ms in which an urgent task was ready and couldn't have its core, \
            of all intervals and CPUs; idle: while nobody calls. Latency: from the call until its \
            answer is there; eventfd: of two bare threads.",
 };
@@ -44,6 +48,37 @@ pub(super) fn one(words: &[String]) -> Result<String, Failure> {
     let line = run_own(&job, Some(|| ALLOCATOR.count())).map_err(failure)?;
     let line = line.ok_or_else(|| Failure::new(format!("no runtime '{}' here", job.runtime)))?;
     Ok(line.to_json())
+}
+
+/// Tortures, and says what was found: a failure where a check failed.
+pub(super) fn torture(args: &args::Bench, duration: Duration) -> Result<(), Failure> {
+    if !args.names.is_empty() && args.names != [args::Benchmark::Calls] {
+        return Err(Failure::new("only calls are tortured: corewise bench calls --torture"));
+    }
+    let mut plan = Plan::new(duration);
+    plan.seed = args.seed.unwrap_or_else(drawn);
+    plan.plug = args.unplug;
+    let report = torture::run(&plan).map_err(failure)?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let json = serde_json::to_string(&report)
+            .map_err(|error| Failure::new(format!("cannot write the report: {error}")))?;
+        writeln!(out, "{json}")?;
+    } else {
+        write!(out, "{report}")?;
+    }
+    out.flush()?;
+    match report.failed() {
+        true => Err(Failure::new("the torture found calls that don't keep the rules")
+            .help(format!("seed {} makes the same choices", plan.seed))),
+        false => Ok(()),
+    }
+}
+
+/// A seed that differs from call to call.
+fn drawn() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(1, |since| u64::from(since.subsec_nanos()))
 }
 
 /// What to run.

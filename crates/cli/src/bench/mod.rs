@@ -67,6 +67,9 @@ pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
         };
         return Ok(writeln!(std::io::stdout(), "{line}")?);
     }
+    if let Some(duration) = args.torture {
+        return calls::torture(args, duration);
+    }
     let report = args.report.as_deref().map(|path| Report::new(path, args.peers.as_deref()));
     let report = report.transpose()?;
     let machine = Machine::live()

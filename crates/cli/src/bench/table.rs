@@ -9,12 +9,15 @@ use crate::screen::{FAINT, TITLE, styled};
 
 /// The metrics and their column heads, the most telling first: what doesn't fit is left out from the
 /// end.
-const COLUMNS: [(&str, &str); 26] = [
+const COLUMNS: [(&str, &str); 30] = [
     ("items_per_second", "items"),
     ("held_p50", "held p50"),
     ("held_p99", "held p99"),
     ("held_max", "longest"),
     ("calls_per_second", "calls"),
+    ("read_p50", "read p50"),
+    ("replace_p50", "replace p50"),
+    ("wakeups_per_1000", "wake-ups per 1000"),
     ("short_p50", "short p50"),
     ("short_p99", "short p99"),
     ("call_p50", "call p50"),
@@ -36,6 +39,7 @@ const COLUMNS: [(&str, &str); 26] = [
     ("cpu_seconds", "CPU"),
     ("call_p99", "call p99"),
     ("latency_p90", "latency p90"),
+    ("read_p99", "read p99"),
 ];
 
 /// All tables, each below a line of its own.
@@ -176,6 +180,7 @@ fn cell(series: &Series) -> Option<String> {
     let summary = Summary::of(&series.values)?;
     let median = match series.metric.as_str() {
         "threads" => format!("{:.0}", summary.median),
+        "wakeups_per_1000" => format!("{:.1}", summary.median),
         "allocations_per_item" => format!("{:.2}", summary.median),
         _ => show(summary.median, &series.unit),
     };
