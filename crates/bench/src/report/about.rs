@@ -82,7 +82,8 @@ pub(super) fn metric(stem: &str) -> String {
 /// Whether an idle worker of this runtime spins for a good while before it sleeps. Its latencies are
 /// to be held against others of that kind, or to be read with their CPU time.
 pub(super) fn spins(variant: &str) -> bool {
-    ["rayon", "tbb"].iter().any(|name| variant.starts_with(name))
+    let names = ["rayon", "tbb", "glommio-spins", "seastar-poll-mode"];
+    names.iter().any(|name| variant.starts_with(name))
 }
 
 /// How to read any of the charts.
