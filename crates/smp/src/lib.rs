@@ -65,6 +65,7 @@ mod running;
 mod slot;
 mod smp;
 mod stats;
+mod synchronize;
 mod target;
 mod target_state;
 #[cfg(not(loom))]

@@ -18,6 +18,7 @@ use crate::many::{ManyCall, Reach, Skipped};
 use crate::policy::{self, Delivery};
 use crate::priority::{self, Priority};
 use crate::stats::CallStats;
+use crate::synchronize::Handlers;
 use crate::target::{CallTarget, Target};
 #[cfg(not(loom))]
 use crate::watch::Watch;
@@ -49,6 +50,9 @@ pub(crate) struct Shared {
     /// I: who looks after waits that take long.
     #[cfg(not(loom))]
     pub(crate) watch: Arc<Watch>,
+    /// Those that are being run.
+    #[cfg_attr(loom, allow(dead_code))]
+    pub(crate) handlers: Handlers,
     /// I: what the handle was built with.
     pub(crate) settings: Settings,
     /// A: it was said that the priority was refused. Relaxed: it orders nothing.
@@ -89,7 +93,9 @@ impl Smp {
     /// One target per CPU, all offline.
     pub(crate) fn unopened(machine: &Machine, settings: Settings) -> (Smp, Vec<CallTarget>) {
         let cpus: Vec<u32> = machine.topology().cpu_set().iter().collect();
-        let (targets, owners): (Vec<_>, Vec<_>) = cpus.iter().map(|&cpu| Target::new(cpu)).unzip();
+        let handlers = Handlers::default();
+        let (targets, owners): (Vec<_>, Vec<_>) =
+            cpus.iter().map(|&cpu| Target::new(cpu, &handlers)).unzip();
         let mut index = vec![None; cpus.last().map_or(0, |&last| last as usize + 1)];
         for (position, &cpu) in (0u32..).zip(&cpus) {
             index[cpu as usize] = Some(position);
@@ -110,6 +116,7 @@ impl Smp {
             #[cfg(not(loom))]
             watch: Arc::clone(pools.watch()),
             pools,
+            handlers,
             settings,
             refusal_told: AtomicBool::new(false),
             control: Mutex::new(control),

@@ -19,6 +19,7 @@ use crate::policy;
 #[cfg(not(loom))]
 use crate::priority::Priority;
 use crate::stats::Stats;
+use crate::synchronize::{Handlers, OneByOne};
 use crate::target_state::{CloseBegun, Opened, Snapshot, TargetState, Wake};
 
 /// The shared side. Made once per CPU and never freed while a handle or the owner side lives, also
@@ -56,7 +57,7 @@ pub(crate) struct Seated {
 
 impl Target {
     /// A new target, offline, and its owner side.
-    pub(crate) fn new(cpu: u32) -> (Arc<Target>, CallTarget) {
+    pub(crate) fn new(cpu: u32, handlers: &Handlers) -> (Arc<Target>, CallTarget) {
         let parker = Parker::new();
         let target = Arc::new(Target {
             cpu,
@@ -74,6 +75,7 @@ impl Target {
             urgent: Queue::EMPTY,
             plain: Queue::EMPTY,
             seen: target.state.snapshot(),
+            handlers: handlers.of_a_target(),
         };
         (target, owner)
     }
@@ -221,6 +223,8 @@ pub struct CallTarget {
     plain: Queue,
     /// The target's word as the last step saw it, with nothing in it.
     seen: Snapshot,
+    /// Where it is said that one is running.
+    handlers: OneByOne,
 }
 
 impl CallTarget {
@@ -278,11 +282,13 @@ impl CallTarget {
         let target = &*self.target;
         let mut ran = 0;
         while let Some(message) = self.urgent.pop_front() {
+            let _begun = self.handlers.begin();
             target.run_one(message);
             ran += 1;
         }
         for _ in 0..policy::PLAIN_CALLS_PER_STEP {
             let Some(message) = self.plain.pop_front() else { break };
+            let _begun = self.handlers.begin();
             target.run_one(message);
             ran += 1;
         }
