@@ -34,6 +34,12 @@
 //!   visible after the wait.
 //! * Functions run in an atomic section: they must be short, and one that blocks is reported with
 //!   both sites. One that panics hurts nobody but its caller, who is told.
+//! * **Who waits long is told why**: past five seconds ([`SmpBuilder::watchdog`]) a thread's or a future's
+//!   wait is reported with source, function and site, and of each CPU that hasn't answered whether its
+//!   target is on the call, before it, or never saw it. [`Smp::dump`] tells what each target runs and has
+//!   done at any moment, with histograms of delivery and of handlers.
+//! * **Targets run ahead of ordinary work** on their CPUs where the process may have that
+//!   ([`SmpBuilder::priority`]), and say once where it may not.
 //!
 //! # What isn't
 //! Two handlers on two CPUs that wait for each other never end, as in the kernel; waiting in a

@@ -3,7 +3,7 @@
 
 use std::sync::mpsc;
 
-use corewise_smp::{CpuState, Dump, Priority, Smp};
+use corewise_smp::{CpuState, Dump, Priority, Progress, Smp, Step};
 use corewise_topology::Machine;
 
 fn machine(cores: u32) -> Machine {
@@ -113,4 +113,50 @@ fn the_dump_is_read_while_calls_run() {
     }
     caller.join().expect("no panic");
     assert_eq!(smp.dump().cpus[1].stats.calls, 2_000);
+}
+
+#[test]
+fn stepped_calls_under_way_are_listed_until_they_end_with_where_they_are() {
+    let (smp, mut owners) = Smp::stepped(&machine(2));
+    let within = smp.clone();
+    let line = line!() + 1;
+    let first = smp.call(0, move || within.dump()).expect("online");
+    let second = smp.call_all(|cpu| cpu);
+    smp.call_nowait(1, || ()).expect("online");
+
+    let before = smp.dump();
+    let seen: Vec<_> = before.outstanding.iter().map(|c| (c.cpu, c.progress, c.urgent)).collect();
+    assert_eq!(seen.len(), 4, "{before}");
+    assert!(seen.contains(&(1, Progress::Unseen, false)), "{before}");
+    assert_eq!(seen.iter().filter(|(_, _, urgent)| *urgent).count(), 3);
+    let lines = || before.outstanding.iter().map(|call| call.site.line());
+    assert!(lines().any(|at| at == line) && lines().all(|at| at >= line));
+    assert!(before.to_string().contains("Calls under way: 4"), "{before}");
+    assert!(before.to_string().contains("; nobody waits"), "{before}");
+
+    let _ = owners[0].step();
+    let within = first.wait().expect("no panic");
+    let of_0: Vec<_> = within.outstanding.iter().filter(|call| call.cpu == 0).collect();
+    let [running, next] = &of_0[..] else { panic!("two calls: {within}") };
+    assert_eq!((running.progress, running.site.line()), (Progress::Running, line));
+    assert_eq!(next.progress, Progress::Before);
+
+    while owners[1].step() != Step::Idle {}
+    assert!(smp.dump().outstanding.is_empty(), "ended, though one answer wasn't taken yet");
+    assert_eq!(second.wait().into_values().expect("no panic").len(), 2);
+    assert!(smp.dump().outstanding.is_empty());
+}
+
+#[test]
+fn stepped_the_functions_of_calls_that_borrow_are_named() {
+    let (smp, mut owners) = Smp::stepped(&machine(1));
+    let within = smp.clone();
+    let borrowed = 7;
+    let stepper = std::thread::spawn(move || while owners[0].step() == Step::Idle {});
+    let line = line!() + 1;
+    let dump = smp.run(0, || (within.dump(), borrowed)).expect("online").0;
+    let running = dump.cpus[0].running.expect("the dump was made inside of it");
+    assert!(running.function.contains("stepped_the_functions_of_calls"), "{}", running.function);
+    assert_eq!(running.site.line(), line);
+    stepper.join().expect("no panic");
 }
