@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use crate::cells::Waiting;
 use crate::cpu::current_cpu;
 use crate::error::CallFailed;
-use crate::policy;
+use crate::spin;
 use crate::watch;
 
 /// A call that was accepted. Wait for it, await it, or drop it: the function runs in any case.
@@ -77,7 +77,7 @@ impl<R> Call<R> {
     #[track_caller]
     pub(crate) fn wait_over(&self) {
         if let State::Sent(waiting) = &self.state {
-            let looks = policy::waiter_looks(current_cpu() == Some(self.cpu));
+            let looks = spin::policy::waiter_looks(current_cpu() == Some(self.cpu));
             // SAFETY: the call's one handle, which is not shared with who else could wait.
             unsafe { watch::wait(waiting.cell(), looks) };
         }

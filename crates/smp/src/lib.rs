@@ -70,6 +70,7 @@ mod run;
 mod running;
 mod slot;
 mod smp;
+mod spin;
 mod stats;
 mod synchronize;
 mod target;

@@ -31,19 +31,6 @@ pub(crate) fn delivery(caller_is_target: bool, waited_for: bool) -> Delivery {
 /// load.
 pub(crate) const PLAIN_CALLS_PER_STEP: usize = 1;
 
-/// How often a waiter looks before it sleeps: for less than a wake-up costs. Where it is on the CPU that it
-/// waits for, it only keeps that from answering.
-pub(crate) fn waiter_looks(on_target: bool) -> u32 {
-    match on_target {
-        _ if cfg!(loom) => 1,
-        true => 1,
-        false => WAITER_LOOKS,
-    }
-}
-
-/// Some microseconds.
-const WAITER_LOOKS: u32 = 128;
-
 /// The priority of the targets' threads where nobody says else. A synthetic machine's CPUs are only
 /// names: its threads, of which there may be many, are no reason to hold up the real ones.
 pub(crate) fn default_priority(synthetic: bool) -> Priority {

@@ -17,6 +17,7 @@ use crate::error::{CallError, SkipReason};
 use crate::many::{ManyCall, Reach, Skipped};
 use crate::policy::{self, Delivery};
 use crate::priority::{self, Priority};
+use crate::spin;
 use crate::stats::CallStats;
 use crate::synchronize::Handlers;
 use crate::target::{CallTarget, Target};
@@ -94,8 +95,9 @@ impl Smp {
     pub(crate) fn unopened(machine: &Machine, settings: Settings) -> (Smp, Vec<CallTarget>) {
         let cpus: Vec<u32> = machine.topology().cpu_set().iter().collect();
         let handlers = Handlers::default();
+        let spins = spin::policy::may_spin(machine.is_synthetic(), cpus.len());
         let (targets, owners): (Vec<_>, Vec<_>) =
-            cpus.iter().map(|&cpu| Target::new(cpu, &handlers)).unzip();
+            cpus.iter().map(|&cpu| Target::new(cpu, spins, &handlers)).unzip();
         let mut index = vec![None; cpus.last().map_or(0, |&last| last as usize + 1)];
         for (position, &cpu) in (0u32..).zip(&cpus) {
             index[cpu as usize] = Some(position);

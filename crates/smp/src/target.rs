@@ -18,6 +18,7 @@ use crate::error::SkipReason;
 use crate::policy;
 #[cfg(not(loom))]
 use crate::priority::Priority;
+use crate::spin::Spinner;
 use crate::stats::Stats;
 use crate::synchronize::{Handlers, OneByOne};
 use crate::target_state::{CloseBegun, Opened, Snapshot, TargetState, Wake};
@@ -56,8 +57,8 @@ pub(crate) struct Seated {
 }
 
 impl Target {
-    /// A new target, offline, and its owner side.
-    pub(crate) fn new(cpu: u32, handlers: &Handlers) -> (Arc<Target>, CallTarget) {
+    /// A new target, offline, and its owner side, which may spin or not.
+    pub(crate) fn new(cpu: u32, spins: bool, handlers: &Handlers) -> (Arc<Target>, CallTarget) {
         let parker = Parker::new();
         let target = Arc::new(Target {
             cpu,
@@ -76,6 +77,7 @@ impl Target {
             plain: Queue::EMPTY,
             seen: target.state.snapshot(),
             handlers: handlers.of_a_target(),
+            spinner: Box::new(Spinner::new(spins)),
         };
         (target, owner)
     }
@@ -225,6 +227,8 @@ pub struct CallTarget {
     seen: Snapshot,
     /// Where it is said that one is running.
     handlers: OneByOne,
+    /// Boxed, since the owner side is moved about and given back in errors.
+    spinner: Box<Spinner>,
 }
 
 impl CallTarget {
@@ -265,10 +269,15 @@ impl CallTarget {
         }
     }
 
-    /// Steps Announce and Sleep, where the last step found nothing to do.
+    /// Steps Spin, Announce and Sleep, where the last step found nothing to do.
     fn rest(&mut self) {
+        if self.spinner.spin(|| self.target.state.differs_from(self.seen)) {
+            return;
+        }
         if self.target.state.announce_park(self.seen) {
+            self.spinner.sleeps();
             self.parker.park();
+            self.spinner.wakes();
         }
     }
 
@@ -305,6 +314,8 @@ impl CallTarget {
             return;
         }
         self.target.stats.took_batch();
+        let cpu = self.target.cpu;
+        self.spinner.has_work(|| batch.first().is_some_and(|first| first.source() == Some(cpu)));
         let tell = batch.is_more_than_one();
         while let Some(message) = batch.pop_front() {
             if tell {

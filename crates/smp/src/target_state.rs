@@ -158,7 +158,6 @@ impl TargetState {
     }
 
     /// Whether the word is another than that one. For who spins: a look, and relaxed, for a take follows.
-    #[allow(dead_code, reason = "used by what comes next")]
     #[inline]
     pub(crate) fn differs_from(&self, seen: Snapshot) -> bool {
         self.word.load(Ordering::Relaxed) != seen.0

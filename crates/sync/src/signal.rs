@@ -85,30 +85,39 @@ impl Signal {
     /// context. After a true the waiter may free the event at any moment, also while this returns; the
     /// caller sees to it that the memory is still mapped until then.
     ///
+    /// By its address, since a reference that is passed on would have to be valid until this returns.
+    ///
     /// # Safety
-    /// Called once for each life of the event, from its making or reset.
+    /// `this` is valid until the event is complete; called once for each life of the event, from its making or reset.
     #[inline]
-    pub unsafe fn complete(&self) -> bool {
+    pub unsafe fn complete(this: *const Signal) -> bool {
+        // SAFETY: valid until the exchange, of which the word is told by a reference to its cell alone.
+        let word = unsafe { &(*this).state.word };
         // Finish, for the common case that nobody has said anything yet. Release pairs with the Acquire
         // of the waiter.
-        match self.state.word.compare_exchange(0, DONE, Ordering::Release, Ordering::Relaxed) {
+        match word.compare_exchange(0, DONE, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => true,
-            Err(now) => self.complete_slowly(now),
+            // SAFETY: not complete yet.
+            Err(now) => unsafe { Signal::complete_slowly(this, now) },
         }
     }
 
+    /// # Safety
+    /// As [`Signal::complete`].
     #[cold]
-    fn complete_slowly(&self, mut now: u32) -> bool {
+    unsafe fn complete_slowly(this: *const Signal, mut now: u32) -> bool {
+        // SAFETY: valid until it is complete, and mapped for longer.
+        let (state, slot) = unsafe { (&(*this).state, &(*this).slot) };
         let mut waker = None;
         loop {
             let claims = now & WAKER != 0;
             let next = if claims { now & !WAKER | TAKING } else { DONE };
             // Acquire: where there is a waker, or the waiter has detached, what it did comes before.
             let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
-            match self.state.word.compare_exchange(now, next, success, failure) {
+            match state.word.compare_exchange(now, next, success, failure) {
                 Ok(_) if claims => {
                     // SAFETY: TAKING makes the slot ours.
-                    waker = self.slot.with_mut(|slot| unsafe { (*slot).take() });
+                    waker = slot.with_mut(|slot| unsafe { (*slot).take() });
                     now = next;
                 }
                 Ok(_) => break,
@@ -117,7 +126,7 @@ impl Signal {
         }
         // Wake. The event may be gone: `wake` only uses its address.
         if now & SLEEPING != 0 {
-            self.state.wake();
+            state.wake();
         }
         if let Some(waker) = waker {
             wake(waker);
@@ -155,6 +164,31 @@ impl Signal {
         if !self.spin(looks) {
             context::blocking_reported(|| self.sleep(None));
         }
+    }
+
+    /// As [`Signal::wait`], and calls `late` where it takes longer than `first`: it says for how long to wait
+    /// until it is called again; `None`: never. It runs on this thread, inside the blocking region.
+    ///
+    /// # Safety
+    /// As [`Signal::wait`].
+    #[inline]
+    #[track_caller]
+    pub unsafe fn wait_with(
+        &self,
+        looks: u32,
+        first: Duration,
+        late: &mut dyn FnMut() -> Option<Duration>,
+    ) {
+        context::might_block("Signal::wait");
+        if self.spin(looks) {
+            return;
+        }
+        context::blocking_reported(|| {
+            let mut next = Some(first);
+            while !self.sleep(next.and_then(|next| time::now().checked_add(next))) {
+                next = late();
+            }
+        });
     }
 
     /// As [`Signal::wait`], for at most `timeout` from the last look: true where it happened.
@@ -291,7 +325,7 @@ mod tests {
             assert!(!signal.spin(3));
             // SAFETY: one thread is both sides.
             unsafe {
-                assert!(signal.complete());
+                assert!(Signal::complete(&signal));
                 signal.wait(0);
                 assert!(signal.wait_timeout(0, Duration::ZERO));
                 signal.reset();
@@ -311,7 +345,7 @@ mod tests {
             assert!(signal.poll_complete(&mut Context::from_waker(&waker)).is_pending());
             assert!(!signal.wait_timeout(1, Duration::from_millis(1)));
             assert!(signal.poll_complete(&mut Context::from_waker(&waker)).is_pending());
-            assert!(signal.complete());
+            assert!(Signal::complete(&signal));
             assert!(parker.try_park(), "the waker was woken");
             assert!(signal.poll_complete(&mut Context::from_waker(&waker)).is_ready());
         }
@@ -323,15 +357,15 @@ mod tests {
         unsafe {
             let signal = Signal::new();
             assert!(!signal.detach());
-            assert!(!signal.complete(), "the completer is the last");
+            assert!(!Signal::complete(&signal), "the completer is the last");
             signal.reset();
-            assert!(signal.complete());
+            assert!(Signal::complete(&signal));
             assert!(signal.detach(), "the waiter is the last");
             signal.reset();
             let parker = Parker::new();
             assert!(signal.poll_complete(&mut Context::from_waker(&parker.waker())).is_pending());
             assert!(!signal.detach());
-            assert!(!signal.complete());
+            assert!(!Signal::complete(&signal));
             assert!(!parker.try_park(), "who has left isn't woken");
         }
     }
@@ -341,10 +375,29 @@ mod tests {
         let signal = Arc::new(Signal::new());
         let other = Arc::clone(&signal);
         // SAFETY: this thread alone waits, the other alone completes.
-        let completer = std::thread::spawn(move || unsafe { other.complete() });
+        let completer = std::thread::spawn(move || unsafe { Signal::complete(&*other) });
         // SAFETY: as above.
         unsafe { signal.wait(0) };
         assert!(completer.join().unwrap());
+    }
+
+    #[test]
+    fn who_waits_long_says_so_as_often_as_it_wants() {
+        let signal = Arc::new(Signal::new());
+        let other = Arc::clone(&signal);
+        let mut said = 0;
+        let mut late = || {
+            said += 1;
+            if said == 3 {
+                let other = Arc::clone(&other);
+                // SAFETY: the one completer.
+                std::thread::spawn(move || unsafe { Signal::complete(&*other) });
+            }
+            (said < 3).then_some(Duration::from_millis(1))
+        };
+        // SAFETY: this thread alone waits.
+        unsafe { signal.wait_with(1, Duration::from_millis(1), &mut late) };
+        assert_eq!(said, 3);
     }
 
     #[test]

@@ -56,6 +56,13 @@ impl Stamp {
         self.0
     }
 
+    /// So much later.
+    #[inline]
+    pub fn plus(self, time: std::time::Duration) -> Stamp {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Stamp(self.0.saturating_add(nanos))
+    }
+
     /// How much later it is than `earlier`; zero where it isn't. Between a precise and a coarse stamp that
     /// is a tick out.
     #[inline]

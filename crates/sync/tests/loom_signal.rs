@@ -25,7 +25,7 @@ fn complete(shared: &Shared) -> bool {
     // SAFETY: nobody reads before the event.
     shared.value.with_mut(|p| unsafe { *p = 7 });
     // SAFETY: the one completer.
-    unsafe { shared.signal.complete() }
+    unsafe { Signal::complete(&shared.signal) }
 }
 
 #[test]

@@ -109,6 +109,11 @@ impl Cell {
         }
     }
 
+    /// The CPU that the caller was on, where that is known.
+    pub(crate) fn source(&self) -> Option<u32> {
+        self.diagnosis.origin().1
+    }
+
     /// What the handle waits for.
     pub(crate) fn signal(&self) -> &Signal {
         &self.signal
@@ -274,18 +279,23 @@ impl Cell {
     #[inline]
     pub(super) unsafe fn put_back(this: NonNull<Cell>) {
         // SAFETY: it is the caller's until it is in the free list.
-        let cell = unsafe { this.as_ref() };
-        cell.diagnosis.clear();
-        // SAFETY: the caller has it alone.
-        unsafe { cell.signal.reset() };
-        if let Some(pool) = cell.pool {
+        let pool = unsafe {
+            let cell = this.as_ref();
+            cell.diagnosis.clear();
+            cell.signal.reset();
+            cell.pool
+        };
+        if let Some(pool) = pool {
             // SAFETY: it was had from there, and nobody uses it any more.
-            unsafe { Pool::put(pool, cell) };
+            unsafe { Pool::put(pool, this) };
         }
     }
 
     /// In the models there is no pool: they would have to look at its orders too, which have a model of
     /// their own.
+    ///
+    /// # Safety
+    /// The caller has it alone and its storage is empty.
     #[cfg(loom)]
     pub(super) unsafe fn put_back(this: NonNull<Cell>) {
         // SAFETY: `Pools::get` made a box of it, and the caller has it alone.

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
-use corewise_sync::panics;
+use corewise_sync::{Signal, panics};
 
 use super::cell::Cell;
 use crate::error::{CallFailed, PanicPayload};
@@ -103,6 +103,8 @@ impl<F: FnOnce() -> R + Send, R: Send> One<F, R> {
         fail: Self::fail,
     };
 
+    /// # Safety
+    /// As [`Kind::run`].
     unsafe fn run(this: NonNull<Cell>) -> Ended {
         // SAFETY: the message is ours until `end`.
         let cell = unsafe { this.as_ref() };
@@ -114,6 +116,8 @@ impl<F: FnOnce() -> R + Send, R: Send> One<F, R> {
         ended
     }
 
+    /// # Safety
+    /// As [`Kind::fail`].
     unsafe fn fail(this: NonNull<Cell>) {
         // SAFETY: as in `run`.
         let (cell, f) = unsafe { (this.as_ref(), this.as_ref().empty::<F>()) };
@@ -126,12 +130,15 @@ impl<F: FnOnce() -> R + Send, R: Send> One<F, R> {
     }
 
     /// Keeps the answer and completes.
+    ///
+    /// # Safety
+    /// The message is the caller's, who gives it up.
     unsafe fn end(this: NonNull<Cell>, answer: Answer<R>) {
         // SAFETY: the message is ours until it is complete; the function has left the storage.
         unsafe {
             let cell = this.as_ref();
             cell.fill::<Answer<R>>(answer);
-            if !cell.signal.complete() {
+            if !Signal::complete(&raw const cell.signal) {
                 drop(take_answer::<R>(this));
             }
         }
@@ -164,6 +171,9 @@ impl<F: FnOnce() + Send> Forgotten<F> {
     };
 
     /// The cell goes back before the function runs: so that function may use it for a call of its own.
+    ///
+    /// # Safety
+    /// As [`Kind::run`].
     unsafe fn run(this: NonNull<Cell>) -> Ended {
         // SAFETY: the message is ours, and there is no handle.
         let (cpu, f) = unsafe { Self::take(this) };
@@ -177,6 +187,8 @@ impl<F: FnOnce() + Send> Forgotten<F> {
         }
     }
 
+    /// # Safety
+    /// As [`Kind::fail`].
     unsafe fn fail(this: NonNull<Cell>) {
         // SAFETY: as in `run`.
         let (cpu, f) = unsafe { Self::take(this) };
@@ -184,6 +196,8 @@ impl<F: FnOnce() + Send> Forgotten<F> {
         drop(f);
     }
 
+    /// # Safety
+    /// The message is the caller's, who gives it up, and there is no handle.
     unsafe fn take(this: NonNull<Cell>) -> (u32, F) {
         // SAFETY: filled with the function, which is taken once; the cell is ours alone.
         unsafe {

@@ -174,10 +174,13 @@ impl Pool {
     /// # Safety
     /// The cell was had from this pool, and nobody uses it any more.
     #[inline]
-    pub(super) unsafe fn put(this: NonNull<Pool>, cell: &Cell) {
+    pub(super) unsafe fn put(this: NonNull<Pool>, cell: NonNull<Cell>) {
+        // Local references: as soon as the cell is in the list, others may free both.
         // SAFETY: a pool lives at least until its last cell is back.
-        let pool = unsafe { this.as_ref() };
-        if let Err(Closed) = pool.free.push(cell.index(), |next| cell.set_next_free(next)) {
+        let (pool, index) = unsafe { (this.as_ref(), cell.as_ref().index()) };
+        // SAFETY: the cell is ours until the push that follows each of these calls.
+        let link = |next| unsafe { cell.as_ref() }.set_next_free(next);
+        if let Err(Closed) = pool.free.push(index, link) {
             // AcqRel: what was done with the other cells comes before the pool is freed.
             if pool.out.fetch_sub(1, Ordering::AcqRel) == 1 {
                 // SAFETY: `orphan` has added how many were out, and this was the last of them.

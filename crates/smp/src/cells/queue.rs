@@ -39,6 +39,12 @@ impl Queue {
         self.first.is_null()
     }
 
+    /// The first one.
+    pub(crate) fn first(&self) -> Option<&Cell> {
+        // SAFETY: it is a message that was given up to us.
+        unsafe { self.first.as_ref() }
+    }
+
     /// Whether there are two or more.
     pub(crate) fn is_more_than_one(&self) -> bool {
         self.first != self.last

@@ -11,6 +11,7 @@ use std::panic::Location;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::{self, NonNull};
 
+use corewise_sync::Signal;
 use corewise_sync::atomic::Ordering;
 
 use super::Pools;
@@ -38,6 +39,8 @@ impl<F: Fn(u32) -> R + Send + Sync, R: Send> Many<F, R> {
         fail: Self::fail,
     };
 
+    /// # Safety
+    /// As [`Kind::run`].
     unsafe fn run(this: NonNull<Cell>) -> Ended {
         // SAFETY: the message is ours until `end`, and the head lives until all shares have ended.
         unsafe {
@@ -50,12 +53,17 @@ impl<F: Fn(u32) -> R + Send + Sync, R: Send> Many<F, R> {
         }
     }
 
+    /// # Safety
+    /// As [`Kind::fail`].
     unsafe fn fail(this: NonNull<Cell>) {
         // SAFETY: the message is ours until `end`.
         unsafe { Self::end(this, Err(CallFailed::NotOnline { cpu: this.as_ref().cpu() })) };
     }
 
     /// Keeps the answer, and counts the share off.
+    ///
+    /// # Safety
+    /// The message is the caller's, who gives it up.
     unsafe fn end(this: NonNull<Cell>, answer: Answer<R>) {
         // SAFETY: the message is ours until it is counted off; a share's storage is empty before.
         unsafe {
@@ -75,7 +83,7 @@ impl<F: Fn(u32) -> R + Send + Sync, R: Send> Many<F, R> {
         unsafe {
             // AcqRel: releases this answer, and the last one acquires all answers.
             if head.as_ref().left.fetch_sub(n, Ordering::AcqRel) == n
-                && !head.as_ref().signal.complete()
+                && !Signal::complete(&raw const head.as_ref().signal)
             {
                 drop(Answers::<R>::take(head));
             }
@@ -347,6 +355,8 @@ impl<F: Fn(u32) + Send + Sync> Cast<F> {
         fail: Self::fail,
     };
 
+    /// # Safety
+    /// As [`Kind::run`].
     unsafe fn run(this: NonNull<Cell>) -> Ended {
         // SAFETY: the message is ours; the head lives until we are counted off.
         unsafe {
@@ -365,6 +375,8 @@ impl<F: Fn(u32) + Send + Sync> Cast<F> {
         }
     }
 
+    /// # Safety
+    /// As [`Kind::fail`].
     unsafe fn fail(this: NonNull<Cell>) {
         // SAFETY: as in `run`.
         unsafe {

@@ -1,0 +1,116 @@
+//! How a target spins before it sleeps, and learns whether that pays. The decisions are in `policy.rs`.
+
+#[cfg_attr(loom, allow(dead_code))]
+pub(crate) mod policy;
+
+#[cfg(not(loom))]
+use corewise_sync::hint;
+#[cfg(not(loom))]
+use corewise_sync::time::Stamp;
+
+#[cfg(not(loom))]
+use policy::{SPIN, SpinHabit};
+
+/// How often a target that spins looks before it reads the clock.
+#[cfg(not(loom))]
+const LOOKS: u32 = 32;
+/// How often a target that finds something at once finds it before it reads the clock.
+#[cfg(not(loom))]
+const FINDS: u32 = 16;
+
+/// A target's side of it. Where it never spins, it reads no clock either.
+#[cfg(not(loom))]
+pub(crate) struct Spinner {
+    spins: bool,
+    habit: SpinHabit,
+    /// Since when it sleeps, until it has found out why it was woken.
+    asleep: Option<(Stamp, Stamp)>,
+    /// Calls that came while it spun.
+    found: u32,
+}
+
+#[cfg(not(loom))]
+impl Spinner {
+    pub(crate) fn new(spins: bool) -> Self {
+        Spinner { spins, habit: SpinHabit::new(), asleep: None, found: 0 }
+    }
+
+    /// Spins for as long as it pays, until there is something: whether there is.
+    #[inline]
+    pub(crate) fn spin(&mut self, there_is: impl Fn() -> bool) -> bool {
+        let Some(until) = self.habit.until() else { return false };
+        let mut since = None;
+        loop {
+            for _ in 0..LOOKS {
+                if there_is() {
+                    self.finds(until);
+                    return true;
+                }
+                hint::spin_loop();
+            }
+            let now = Stamp::precise();
+            if now >= until {
+                self.habit.spent(now);
+                return false;
+            }
+            if now.since(*since.get_or_insert(now)) >= SPIN {
+                self.habit.in_vain();
+                return false;
+            }
+        }
+    }
+
+    #[inline]
+    fn finds(&mut self, until: Stamp) {
+        self.found = self.found.wrapping_add(1);
+        self.habit.well();
+        if self.found.is_multiple_of(FINDS) {
+            let now = Stamp::precise();
+            if now >= until {
+                self.habit.spent(now);
+            }
+        }
+    }
+
+    pub(crate) fn sleeps(&mut self) {
+        if self.spins {
+            let now = Stamp::precise();
+            self.asleep = Some((now, now));
+        }
+    }
+
+    pub(crate) fn wakes(&mut self) {
+        if let Some((_, until)) = &mut self.asleep {
+            *until = Stamp::precise();
+        }
+    }
+
+    /// It has taken calls. `from_here`: from its own CPU.
+    #[inline]
+    pub(crate) fn has_work(&mut self, from_here: impl FnOnce() -> bool) {
+        if let Some((since, until)) = self.asleep.take() {
+            self.habit.woken(until.since(since), from_here(), until);
+        }
+    }
+}
+
+/// In the models nobody spins: that is a look more, which the step after it makes anyhow.
+#[cfg(loom)]
+pub(crate) struct Spinner;
+
+#[cfg(loom)]
+impl Spinner {
+    pub(crate) fn new(_spins: bool) -> Self {
+        Spinner
+    }
+
+    pub(crate) fn spin(&mut self, _there_is: impl Fn() -> bool) -> bool {
+        false
+    }
+
+    pub(crate) fn sleeps(&mut self) {}
+
+    pub(crate) fn wakes(&mut self) {}
+
+    pub(crate) fn has_work(&mut self, _from_here: impl FnOnce() -> bool) {}
+}
