@@ -217,6 +217,17 @@ fn a_section_is_an_atomic_section_where_that_is_looked_at() {
     assert_eq!(context::violations() - before, u64::from(cfg!(debug_assertions)));
 }
 
+#[test]
+fn guards_may_be_dropped_in_any_order() {
+    let (one, other) = (ReadMostly::new(1), ReadMostly::new(2));
+    let (first, second, third) = (one.read(), other.read(), one.read());
+    drop(first);
+    assert_eq!((*second, *third), (2, 1));
+    drop((second, third));
+    assert!(!context::in_atomic_section());
+    assert_eq!((one.replace(3), other.replace(4)), (1, 2));
+}
+
 /// Destructors of thread-locals may read, also those that come after the thread's slots were given back.
 #[test]
 fn a_thread_that_ends_may_still_read() {

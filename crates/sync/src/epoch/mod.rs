@@ -31,6 +31,8 @@
 //! "membarrier" flavour (<https://liburcu.org>), with one counter per reader in place of a phase for all. The
 //! README beside this file names the steps and argues them.
 
+#[cfg(debug_assertions)]
+mod marked;
 mod places;
 mod read_mostly;
 mod slot;
@@ -67,8 +69,8 @@ impl Epochs {
 }
 
 impl<A: AsymmetricPolicy> Epochs<A> {
-    /// Opens a section, until the guard is dropped. Sections nest: the guard made last is dropped first; only
-    /// the outermost one counts. A few nanoseconds; takes a lock and allocates at the thread's first section in
+    /// Opens a section, until the guard is dropped. Sections nest, and guards may be dropped in any
+    /// order; only the outermost section counts. A few nanoseconds; takes a lock and allocates at the thread's first section in
     /// these epochs. Any context.
     ///
     /// A section **must not block**: who waits in [`Epochs::synchronize`] would wait as long. In builds with
@@ -154,7 +156,7 @@ pub struct Section<'a, A: AsymmetricPolicy = Asymmetric> {
     slots: &'a Slots,
     slot: &'a Slot,
     #[cfg(debug_assertions)]
-    _atomic: context::AtomicSection,
+    _marked: marked::Marked,
     /// Not `Send`: the slot is the thread's.
     not_send: PhantomData<(*const (), A)>,
 }
@@ -168,7 +170,7 @@ impl<'a, A: AsymmetricPolicy> Section<'a, A> {
             slots,
             slot,
             #[cfg(debug_assertions)]
-            _atomic: context::AtomicSection::enter("reading section"),
+            _marked: marked::Marked::enter(),
             not_send: PhantomData,
         }
     }

@@ -178,12 +178,11 @@ impl Slots {
         // Scan.
         let open = |slot: &Arc<Slot>| slot.open_section().map(|seen| (Arc::clone(slot), seen));
         let mut inside: Vec<_> = self.lists.lock().all.iter().filter_map(open).collect();
-        for _ in 0..LOOKS {
-            if inside.is_empty() {
-                return;
-            }
+        let mut looks = LOOKS;
+        while looks > 0 && !inside.is_empty() {
             inside.retain(|(slot, seen)| slot.is_in(*seen));
             hint::spin_loop();
+            looks -= 1;
         }
         if inside.is_empty() {
             return;
