@@ -152,3 +152,16 @@ fn who_is_told_that_the_thread_blocks_may_panic_and_the_borrow_still_holds_until
         assert_eq!(ended.load(Ordering::Relaxed), 1, "the handler had ended before the frame did");
     }
 }
+
+#[test]
+fn what_is_run_is_reported_by_its_own_name() {
+    let smp = synthetic(1);
+    let violation = smp.run(0, || {
+        context::might_block("on purpose");
+        context::take_violation().map(|violation| violation.section.what)
+    });
+    if cfg!(debug_assertions) {
+        let what = violation.expect("it ran").expect("it was reported");
+        assert!(what.contains("what_is_run_is_reported_by_its_own_name"), "{what}");
+    }
+}

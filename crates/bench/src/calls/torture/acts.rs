@@ -5,6 +5,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
 use corewise_smp::{Call, CallFailed, ManyAnswers, Reach, RunError};
+use corewise_sync::atomic::Ordering;
 use corewise_sync::context;
 use corewise_topology::CpuSet;
 
@@ -48,6 +49,7 @@ impl Caller {
                 self.one_that(Work::Call(to));
             }
             Kind::InPlace => self.one_that(Work::CallItself),
+            Kind::Synchronize => self.synchronize(),
             Kind::Nowhere => self.nowhere(),
         }
     }
@@ -429,6 +431,18 @@ impl Caller {
         self.reached(&reach, &set);
         self.answered(stamp, &reached, answers);
         self.settle(record, stamp, &reached);
+    }
+
+    /// Announces a grace period, and waits until no function runs that hasn't seen that.
+    fn synchronize(&mut self) {
+        let grace = self.world.graces.fetch_add(1, Ordering::Relaxed) + 1;
+        if !self.world.makes(Mistake::SkipsGrace) {
+            self.waiting(|| self.world.smp.synchronize());
+        }
+        for cpu in &self.world.all {
+            let ended = !self.world.side(cpu).is_before(grace);
+            self.world.findings.expect(Check::Grace, ended, || format!("{grace}, on CPU {cpu}"));
+        }
     }
 
     /// A CPU that the machine doesn't have.

@@ -29,6 +29,8 @@ pub enum Check {
     Reach,
     /// Nothing runs on a CPU that has left, and what it accepted has run by then.
     Dead,
+    /// After `Smp::synchronize` no function runs that has read what was there before.
+    Grace,
     /// Every wait ends, and every call runs, in time.
     Lost,
     /// Each function and each answer is dropped exactly once.
@@ -43,7 +45,7 @@ pub enum Check {
 
 impl Check {
     /// All of them.
-    pub const ALL: [Check; 14] = [
+    pub const ALL: [Check; 15] = [
         Check::Entry,
         Check::Exit,
         Check::Once,
@@ -53,6 +55,7 @@ impl Check {
         Check::Value,
         Check::Reach,
         Check::Dead,
+        Check::Grace,
         Check::Lost,
         Check::Leak,
         Check::Counts,
@@ -74,6 +77,9 @@ impl fmt::Display for Check {
             Check::Reach => "a CPU was left out or refused without cause",
             Check::Dead => {
                 "a call ran on a CPU that had left, or after a leave that should have waited for it"
+            }
+            Check::Grace => {
+                "a function that read what was there before a grace period ran after it"
             }
             Check::Lost => "a wait did not end, or a call did not run, in time",
             Check::Leak => "a function or an answer wasn't dropped exactly once",

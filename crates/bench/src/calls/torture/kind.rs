@@ -25,11 +25,12 @@ pub(super) enum Kind {
     RunMany,
     Nested,
     InPlace,
+    Synchronize,
     Nowhere,
 }
 
 /// All kinds: their name in a report, and their weight.
-pub(super) const KINDS: [(Kind, &str, usize); 23] = [
+pub(super) const KINDS: [(Kind, &str, usize); 24] = [
     (Kind::Wait, "one, waited for", 40),
     (Kind::NoWait, "one, not waited for", 40),
     (Kind::Forget, "one, its handle dropped", 10),
@@ -52,6 +53,7 @@ pub(super) const KINDS: [(Kind, &str, usize); 23] = [
     (Kind::RunMany, "many, borrowing", 10),
     (Kind::Nested, "one, whose handler calls another", 10),
     (Kind::InPlace, "one, whose handler calls its own CPU", 10),
+    (Kind::Synchronize, "none, but a grace period", 5),
     (Kind::Nowhere, "one that there is not", 1),
 ];
 
