@@ -52,7 +52,8 @@ pub struct CpuDump {
     /// From a call's push to its start. A call that found the target asleep is measured, and of the
     /// others one in sixteen, which counts for all; what took more than 32 ms is always counted.
     pub delivery: Latencies,
-    /// How long the functions took; measured as `delivery`.
+    /// How long the target was at each call: the function, and telling the waiter, which takes a system
+    /// call where that sleeps. Measured as `delivery`.
     pub handlers: Latencies,
 }
 
