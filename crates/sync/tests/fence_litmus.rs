@@ -9,7 +9,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use corewise_sync::fence::{heavy, light, prepare};
 
-const ROUNDS: u64 = if cfg!(miri) { 100 } else { 100_000 };
+const ROUNDS: u64 = if cfg!(miri) { 100 } else { 40_000 };
 
 #[test]
 fn of_a_frequent_and_a_rare_side_one_sees_the_other() {

@@ -20,7 +20,7 @@ fn a_membarrier_that_is_refused_later_is_replaced_without_a_miss() {
         heavy();
     };
     prepare();
-    let rounds = if cfg!(miri) { 100 } else { 100_000 };
+    let rounds = if cfg!(miri) { 100 } else { 40_000 };
     litmus::nothing_is_missed("the change", rounds, light, heavy_and_then_refused);
     assert!(FENCES.load(Relaxed) > REFUSED_AT);
     assert_eq!(prepare(), Way::FullFences);

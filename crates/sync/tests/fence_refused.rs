@@ -10,6 +10,6 @@ use corewise_sync::fence::{Way, heavy, light, prepare, refuse_membarrier};
 fn where_membarrier_is_refused_both_sides_are_full_fences() {
     refuse_membarrier();
     assert_eq!(prepare(), Way::FullFences);
-    let rounds = if cfg!(miri) { 100 } else { 100_000 };
+    let rounds = if cfg!(miri) { 100 } else { 40_000 };
     litmus::nothing_is_missed("the fallback", rounds, light, heavy);
 }
