@@ -13,6 +13,7 @@
 //! | see what that cost | [`timeline`] |
 //! | dispatch block requests without a lock that sleeps | [`blockmq`] |
 //! | serve block devices to other machines | [`nbd`] |
+//! | read all the time what is replaced now and then | [`sync::epoch`] |
 //! | wait, complete and say "this may block" as all of these do | [`sync`] |
 //!
 //! ```

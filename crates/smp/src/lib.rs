@@ -41,6 +41,10 @@
 //! * **Targets run ahead of ordinary work** on their CPUs where the process may have that
 //!   ([`SmpBuilder::priority`]), and say once where it may not.
 //!
+//! # Beside calls
+//! [`PerCpu`] is a variable with a value for each CPU. [`Smp::synchronize`] waits until the functions that run just
+//! now have ended, so that what they may have found can be dropped.
+//!
 //! # What isn't
 //! Two handlers on two CPUs that wait for each other never end, as in the kernel; waiting in a
 //! handler is reported. A CPU that comes online while a call to all is being sent may be missed. On
