@@ -1,0 +1,93 @@
+//! Freeze and quiesce against submitters that don't stop, with `membarrier`, while it comes to be refused, and
+//! without it. One process, one test: the refusal is for good.
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+
+use common::{Rig, block};
+use corewise_blockmq::{BlockDevice, Dispatch, Driver, Geometry, Queue, Started};
+use corewise_sync::fence::{self, Way};
+
+/// Completes on the spot, and notes when it is called.
+#[derive(Clone, Default)]
+struct Noting {
+    inside: Arc<AtomicU64>,
+    calls: Arc<AtomicU64>,
+}
+
+impl Driver for Noting {
+    fn kind(&self) -> &'static str {
+        "noting"
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry::new(1 << 20)
+    }
+
+    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+        self.inside.fetch_add(1, SeqCst);
+        self.calls.fetch_add(1, SeqCst);
+        self.inside.fetch_sub(1, SeqCst);
+        rq.complete(Ok(()));
+        Dispatch::Started
+    }
+}
+
+/// Submits from two threads while a third freezes and quiesces; nothing is inside meanwhile, and nothing is
+/// lost.
+fn storm(queue: &Queue, driver: &Noting, rounds: usize, midway: impl Fn()) {
+    let over = AtomicBool::new(false);
+    let completed = Arc::new(AtomicU64::new(0));
+    let submit = || {
+        let mut sent = 0;
+        while !over.load(Relaxed) {
+            let completed = Arc::clone(&completed);
+            queue.submit(block(sent % 2048).on_complete(move |done| {
+                done.result.unwrap();
+                completed.fetch_add(1, Relaxed);
+            }));
+            sent += 1;
+            if sent % 64 == 0 {
+                std::thread::yield_now();
+            }
+        }
+        sent
+    };
+    let sent: u64 = std::thread::scope(|scope| {
+        let submitters = [scope.spawn(submit), scope.spawn(submit)];
+        for round in 0..rounds {
+            if round == rounds / 2 {
+                midway();
+            }
+            queue.freeze();
+            let calls = driver.calls.load(SeqCst);
+            (0..round % 64).for_each(|_| std::hint::spin_loop());
+            assert_eq!(driver.calls.load(SeqCst), calls, "a request got into a frozen queue");
+            queue.unfreeze();
+            queue.quiesce();
+            assert_eq!(driver.inside.load(SeqCst), 0, "dispatched while quiesced");
+            queue.unquiesce();
+        }
+        over.store(true, Relaxed);
+        submitters.map(|submitter| submitter.join().unwrap()).iter().sum()
+    });
+    queue.drain();
+    assert_eq!(completed.load(Relaxed), sent, "lost");
+}
+
+#[test]
+fn freeze_and_quiesce_hold_with_membarrier_without_it_and_in_between() {
+    let rig = Rig::live();
+    let driver = Noting::default();
+    let queue = rig.queue(driver.clone());
+    let first = fence::prepare();
+    storm(&queue, &driver, 2_000, || ());
+    assert_eq!(fence::way(), Some(first));
+    storm(&queue, &driver, 2_000, fence::refuse_membarrier);
+    assert_eq!(fence::way(), Some(Way::FullFences));
+    storm(&queue, &driver, 2_000, || ());
+}
