@@ -19,11 +19,11 @@ const STYLES: Styles = Styles::styled()
 
 const EXAMPLES: &str = "\
 Examples:
-  corewise up                      serve a few volumes from a temporary folder
-  corewise up disks.toml           serve those of a manifest
-  corewise topo                    CPUs, caches, nodes and pods of this machine
-  corewise dump                    what the pools and queues of a running up do
-  corewise bench --quick           which scope serves best on this machine
+  corewise up                       serve a few volumes from a temporary folder
+  corewise up disks.toml            serve those of a manifest
+  corewise topo                     CPUs, caches, nodes and pods of this machine
+  corewise dump                     what the pools and queues of a running up do
+  corewise bench workqueue --quick  which scope serves best on this machine
 
 Exit codes: 0 success, 1 failure, 2 wrong usage.";
 
@@ -104,6 +104,7 @@ As root, calls gives its threads real-time priorities; else a core is a lock tha
 
 Examples:
   corewise bench --quick
+  corewise bench workqueue --quick
   corewise bench workqueue --rounds 20 --workload storm --workload kernel_test
   corewise bench calls --quick
   corewise bench calls --workload roundtrip/hot --workload broadcast

@@ -8,7 +8,7 @@
 //! corewise up --for 5s --timeline up.svg
 //! corewise dump                    # the pools and queues of a running `up`
 //! corewise dump --monitor          # what they do, every second
-//! corewise bench --quick           # which scope serves best on this machine
+//! corewise bench workqueue --quick # which scope serves best on this machine
 //! ```
 //!
 //! In reading order: `args` defines every flag, `manifest` reads and checks what to bring up

@@ -30,6 +30,14 @@ pub fn cells(
     Case::all(online.len(), way).into_iter().filter(|case| wanted(*case)).map(group).collect()
 }
 
+/// Whether a quick call runs it: what the headlines need, and a look at the rest.
+pub fn is_quick(case: Case, cpus: usize) -> bool {
+    match case {
+        Case::Broadcast { cpus: called, synthetic } => called == cpus && !synthetic,
+        Case::HeldSpan(_) | Case::RoundTrip(_) | Case::Load(_) | Case::Reads => true,
+    }
+}
+
 /// Whether a call could be free of allocations, so that they are worth counting.
 fn counts(case: Case) -> bool {
     match case {
@@ -89,6 +97,9 @@ mod tests {
         let all = names.len();
         names.dedup();
         assert_eq!(names.len(), all);
+        let quick = cells(&machine, Effort::Quick, Way::Lock, |case| is_quick(case, 8));
+        assert!(quick.len() < groups.len());
+        assert!(quick.iter().any(|group| group[0].case == "broadcast/8"));
     }
 
     #[test]

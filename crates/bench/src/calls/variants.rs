@@ -84,7 +84,7 @@ impl Many {
 impl Caller for Many {
     fn call(&mut self, number: u64) -> u64 {
         let answers = self.smp.call_many(&self.cpus, move |_| number + 1).wait();
-        answers.into_values().map_or(0, |values| values.iter().map(|(_, value)| value).sum())
+        answers.values.map(|(_, answer)| answer.unwrap_or(0)).sum()
     }
 }
 

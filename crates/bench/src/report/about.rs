@@ -45,7 +45,19 @@ pub(super) fn workload(name: &str) -> Option<&'static str> {
              the called CPU. Eventfd: two bare threads that ping each other; nothing that sleeps is \
              faster."
         }
-        "broadcast" => "One call to several CPUs, and the answers of all.",
+        "broadcast" => {
+            "One call to several CPUs, and the answers of all. Synthetic: a made-up machine, whose \
+             threads aren't pinned and share the CPUs that there are."
+        }
+        "load" => {
+            "Calls come faster than they are run: a thousand at once from one client who doesn't wait, \
+             or from eight clients who wait for theirs. A called CPU is woken only by what finds it \
+             asleep."
+        }
+        "reads" => {
+            "One CPU reads a value all the time, another replaces it each millisecond. Corewise's cell \
+             is read without writing anything that is shared; its writer waits for the readers."
+        }
         "idle" => "What is burnt while there is nothing to do.",
         _ => return None,
     })
@@ -56,6 +68,9 @@ pub(super) fn metric(stem: &str) -> String {
     let words = match stem {
         "items_per_second" => "Throughput",
         "call" => "Time of the queueing call",
+        "wakeups_per_1000" => "Wake-ups per 1000 calls",
+        "read" => "Time of a read",
+        "replace" => "Time of a replacement",
         "held" => "Longest waits of urgent tasks",
         "calls_per_second" => "Calls per second",
         "latency" => "Latency",

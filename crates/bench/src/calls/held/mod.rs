@@ -34,7 +34,8 @@ use core_hold::{Core, Ticker};
 /// Who calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waiter {
-    /// Nobody: what the machine itself makes an urgent task wait.
+    /// Nobody: it sleeps a little instead. What is left is what the machine itself makes an urgent
+    /// task wait.
     Nobody,
     /// One that keeps its core from before it chooses whom to call until the last has answered, as
     /// the kernel did.
@@ -178,9 +179,6 @@ impl Place<'_> {
             Ok(())
         };
         let Some(((), until)) = self.begin(ready)? else { return Ok(None) };
-        if waiter == Waiter::Nobody {
-            return Ok(Some(Found::Nothing));
-        }
         let mut others = self.machine.online();
         if others.len() > 1 {
             others.remove(self.cpu);
@@ -192,6 +190,10 @@ impl Place<'_> {
                 number = std::hint::black_box(number + 1);
             }
             let answers = match waiter {
+                Waiter::Nobody => {
+                    thread::sleep(WORK);
+                    continue;
+                }
                 Waiter::HoldsItsCore => {
                     self.core.hold().map_err(BenchError::Thread)?;
                     let call = smp.call_many(&others, move |_| number);
@@ -202,7 +204,9 @@ impl Place<'_> {
                     self.core.release().map_err(BenchError::Thread)?;
                     answers
                 }
-                _ => self.core.call(|| smp.call_many(&others, move |_| number).wait()),
+                Waiter::GivesItBack => {
+                    self.core.call(|| smp.call_many(&others, move |_| number).wait())
+                }
             };
             let answers = answers.into_values().map_err(|_| BenchError::WrongAnswer)?;
             if answers.len() != others.len() || answers.iter().any(|(_, answer)| *answer != number)
