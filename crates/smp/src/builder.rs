@@ -11,6 +11,7 @@ use crate::error::StartError;
 use crate::policy;
 use crate::priority::Priority;
 use crate::smp::Smp;
+use crate::spin::Spin;
 use crate::target::CallTarget;
 #[cfg(not(loom))]
 use crate::watch::{OnStall, StallReport};
@@ -38,6 +39,8 @@ pub struct SmpBuilder {
 pub(crate) struct Settings {
     /// What the targets' threads are to have.
     pub(crate) priority: Priority,
+    /// Who may spin.
+    pub(crate) spin: Spin,
     /// Waits that take longer are reported.
     #[cfg(not(loom))]
     pub(crate) watchdog: Option<Duration>,
@@ -49,6 +52,7 @@ impl Settings {
     pub(crate) fn of(machine: &Machine) -> Settings {
         Settings {
             priority: policy::default_priority(machine.is_synthetic()),
+            spin: Spin::default(),
             #[cfg(not(loom))]
             watchdog: Some(policy::STALL_AFTER),
             #[cfg(not(loom))]
@@ -100,6 +104,13 @@ impl SmpBuilder {
     /// it.
     pub fn priority(mut self, priority: Priority) -> Self {
         self.settings.priority = priority.in_range();
+        self
+    }
+
+    /// Who may spin for a moment before it sleeps: by default whoever has learned that it pays
+    /// ([`Spin::Habit`]).
+    pub fn spin(mut self, spin: Spin) -> Self {
+        self.settings.spin = spin;
         self
     }
 

@@ -9,7 +9,6 @@ use std::task::{Context, Poll};
 use crate::cells::Waiting;
 use crate::cpu::current_cpu;
 use crate::error::CallFailed;
-use crate::spin;
 use crate::watch;
 
 /// A call that was accepted. Wait for it, await it, or drop it: the function runs in any case.
@@ -77,9 +76,8 @@ impl<R> Call<R> {
     #[track_caller]
     pub(crate) fn wait_over(&self) {
         if let State::Sent(waiting) = &self.state {
-            let looks = spin::policy::waiter_looks(current_cpu() == Some(self.cpu));
             // SAFETY: the call's one handle, which is not shared with who else could wait.
-            unsafe { watch::wait(waiting.cell(), looks) };
+            unsafe { watch::wait(waiting.cell(), current_cpu() == Some(self.cpu)) };
         }
     }
 

@@ -95,6 +95,7 @@ pub use many::{ManyAnswers, ManyCall, Reach, Skipped, Values, ValuesIter};
 pub use percpu::{PerCpu, PerCpuCounter};
 pub use priority::Priority;
 pub use smp::Smp;
+pub use spin::Spin;
 pub use stats::CallStats;
 pub use target::{CallTarget, Step};
 

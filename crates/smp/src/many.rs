@@ -9,7 +9,6 @@ use corewise_topology::CpuSet;
 
 use crate::cells::{Answers, AnswersIter, WaitingForMany};
 use crate::error::{CallFailed, SkipReason};
-use crate::spin;
 use crate::watch;
 
 /// A CPU that a call to many didn't reach. The function doesn't run there, and nobody waits for it.
@@ -169,7 +168,7 @@ impl<R> ManyCall<R> {
             && !waiting.cell().signal().is_complete()
         {
             // SAFETY: the call's one handle, which is not shared with who else could wait.
-            unsafe { watch::wait(waiting.cell(), spin::policy::waiter_looks(false)) };
+            unsafe { watch::wait(waiting.cell(), false) };
         }
     }
 

@@ -180,6 +180,11 @@ pub fn is_blocking() -> bool {
     BLOCKING.with(|depth| depth.get() > 0)
 }
 
+/// Whether this thread has an observer: a pool that could start other work while it blocks.
+pub fn is_observed() -> bool {
+    OBSERVER.try_with(|o| o.borrow().is_some()).unwrap_or(false)
+}
+
 struct Region {
     told: Option<Rc<dyn BlockingObserver>>,
 }
@@ -392,6 +397,7 @@ mod tests {
     fn only_the_outermost_blocking_region_tells_the_observer_also_when_it_panics() {
         let log = Rc::new(Log(RefCell::default()));
         let guard = observe(log.clone());
+        assert!(is_observed());
         blocking("outer", || blocking("inner", || ()));
         let panicked = std::panic::catch_unwind(|| blocking("dies", || panic!("on purpose")));
         assert!(panicked.is_err());

@@ -160,35 +160,8 @@ impl Signal {
     #[inline]
     #[track_caller]
     pub unsafe fn wait(&self, looks: u32) {
-        context::might_block("Signal::wait");
-        if !self.spin(looks) {
-            context::blocking_reported(|| self.sleep(None));
-        }
-    }
-
-    /// As [`Signal::wait`], and calls `late` where it takes longer than `first`: it says for how long to wait
-    /// until it is called again; `None`: never. It runs on this thread, inside the blocking region.
-    ///
-    /// # Safety
-    /// As [`Signal::wait`].
-    #[inline]
-    #[track_caller]
-    pub unsafe fn wait_with(
-        &self,
-        looks: u32,
-        first: Duration,
-        late: &mut dyn FnMut() -> Option<Duration>,
-    ) {
-        context::might_block("Signal::wait");
-        if self.spin(looks) {
-            return;
-        }
-        context::blocking_reported(|| {
-            let mut next = Some(first);
-            while !self.sleep(next.and_then(|next| time::now().checked_add(next))) {
-                next = late();
-            }
-        });
+        // SAFETY: the caller's promise.
+        unsafe { self.wait_after(|| self.spin(looks), None) };
     }
 
     /// As [`Signal::wait`], for at most `timeout` from the last look: true where it happened.
@@ -198,9 +171,27 @@ impl Signal {
     #[inline]
     #[track_caller]
     pub unsafe fn wait_timeout(&self, looks: u32, timeout: Duration) -> bool {
-        context::might_block("Signal::wait_timeout");
-        self.spin(looks)
-            || context::blocking_reported(|| self.sleep(time::now().checked_add(timeout)))
+        // SAFETY: the caller's promise.
+        unsafe { self.wait_after(|| self.spin(looks), Some(timeout)) }
+    }
+
+    /// As [`Signal::wait_timeout`], for a waiter that spins in its own way: `spin` returns whether it has seen that
+    /// it happened.
+    ///
+    /// # Safety
+    /// As [`Signal::wait`].
+    #[inline]
+    #[track_caller]
+    pub unsafe fn wait_after(
+        &self,
+        spin: impl FnOnce() -> bool,
+        timeout: Option<Duration>,
+    ) -> bool {
+        context::might_block("Signal::wait");
+        spin()
+            || context::blocking_reported(|| {
+                self.sleep(timeout.and_then(|timeout| time::now().checked_add(timeout)))
+            })
     }
 
     /// The one who calls it is the one waiter.
@@ -379,25 +370,6 @@ mod tests {
         // SAFETY: as above.
         unsafe { signal.wait(0) };
         assert!(completer.join().unwrap());
-    }
-
-    #[test]
-    fn who_waits_long_says_so_as_often_as_it_wants() {
-        let signal = Arc::new(Signal::new());
-        let other = Arc::clone(&signal);
-        let mut said = 0;
-        let mut late = || {
-            said += 1;
-            if said == 3 {
-                let other = Arc::clone(&other);
-                // SAFETY: the one completer.
-                std::thread::spawn(move || unsafe { Signal::complete(&*other) });
-            }
-            (said < 3).then_some(Duration::from_millis(1))
-        };
-        // SAFETY: this thread alone waits.
-        unsafe { signal.wait_with(1, Duration::from_millis(1), &mut late) };
-        assert_eq!(said, 3);
     }
 
     #[test]

@@ -23,6 +23,8 @@ use super::kinds::Kind;
 #[cfg(not(loom))]
 use super::pool::Pool;
 #[cfg(not(loom))]
+use crate::spin::Patience;
+#[cfg(not(loom))]
 use crate::watch::Watch;
 #[cfg(not(loom))]
 use std::sync::Arc;
@@ -311,6 +313,13 @@ impl Cell {
     pub(crate) fn watch(&self) -> Option<&Arc<Watch>> {
         // SAFETY: a pool lives at least until its last cell is back, and this one is borrowed.
         self.pool.map(|pool| unsafe { pool.as_ref() }.watch())
+    }
+
+    /// What those who wait for such calls have learned; `None` of a cell without a pool.
+    #[inline]
+    pub(crate) fn patience(&self) -> Option<&Patience> {
+        // SAFETY: as in `watch`.
+        self.pool.map(|pool| unsafe { pool.as_ref() }.patience())
     }
 
     /// The call, or share of one, that the cell is, where it is under way and on its way to a target.

@@ -13,6 +13,7 @@ use corewise_sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use super::cell::Cell;
 use super::free_list::{Closed, FreeList};
+use crate::spin::{Patience, Spin};
 use crate::watch::Watch;
 
 /// Cells in the first chunk.
@@ -32,8 +33,8 @@ unsafe impl Sync for Pools {}
 
 impl Pools {
     /// So many pools, all empty: a pool's first chunk is made when its first cell is wanted.
-    pub(crate) fn watched(pools: usize, watch: &Arc<Watch>) -> Self {
-        let make = |_| NonNull::from(Box::leak(Box::new(Pool::new(Arc::clone(watch)))));
+    pub(crate) fn watched(pools: usize, spin: Spin, watch: &Arc<Watch>) -> Self {
+        let make = |_| NonNull::from(Box::leak(Box::new(Pool::new(spin, Arc::clone(watch)))));
         Pools { pools: (0..pools.max(1)).map(make).collect() }
     }
 
@@ -49,7 +50,11 @@ impl Pools {
     /// As [`Pools::watched`], where nobody watches.
     #[cfg(test)]
     pub(crate) fn new(pools: usize) -> Self {
-        Pools::watched(pools, &Watch::new(None, None, Box::new([]), std::sync::Weak::new()))
+        Pools::watched(
+            pools,
+            Spin::default(),
+            &Watch::new(None, None, Box::new([]), std::sync::Weak::new()),
+        )
     }
 
     /// The watch over the calls.
@@ -80,6 +85,8 @@ impl Drop for Pools {
 pub(crate) struct Pool {
     /// I: the watch over the handle's calls: here, since whoever has a cell reaches it.
     watch: Arc<Watch>,
+    /// What those who wait for its cells have learned.
+    patience: CachePadded<Patience>,
     free: CachePadded<FreeList<1>>,
     /// A: the chunks, null where there is none yet. Release when one is added, under `grow`.
     chunks: [AtomicPtr<Cell>; CHUNKS],
@@ -98,9 +105,10 @@ fn place(index: u32) -> (usize, usize) {
 }
 
 impl Pool {
-    fn new(watch: Arc<Watch>) -> Self {
+    fn new(spin: Spin, watch: Arc<Watch>) -> Self {
         Pool {
             watch,
+            patience: CachePadded::new(Patience::new(spin)),
             free: CachePadded::new(FreeList::new()),
             chunks: [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS],
             grow: Mutex::new(0),
@@ -154,6 +162,11 @@ impl Pool {
     #[inline]
     pub(super) fn watch(&self) -> &Arc<Watch> {
         &self.watch
+    }
+
+    #[inline]
+    pub(super) fn patience(&self) -> &Patience {
+        &self.patience
     }
 
     pub(super) fn for_each(&self, see: &mut impl FnMut(&Cell)) {

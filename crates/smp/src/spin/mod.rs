@@ -1,7 +1,34 @@
-//! How a target spins before it sleeps, and learns whether that pays. The decisions are in `policy.rs`.
+//! How targets and waiters spin before they sleep, and learn whether that pays. The decisions are in
+//! `policy.rs`.
 
 #[cfg_attr(loom, allow(dead_code))]
 pub(crate) mod policy;
+#[cfg(not(loom))]
+mod waiter;
+
+#[cfg(not(loom))]
+pub(crate) use waiter::Patience;
+
+/// Who may spin for a moment before it sleeps. [`SmpBuilder::spin`](crate::SmpBuilder::spin)
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Spin {
+    /// Nobody: whoever has nothing to do sleeps at once, and each call costs two wake-ups.
+    Never,
+    /// A waiter looks for two to five microseconds before it sleeps. A target doesn't spin.
+    Brief,
+    /// As `Brief`; and where it has paid lately, a waiter spins for up to 50 us until its answer is there, and a target
+    /// until the next call comes: about as long as a wake-up costs where the system is a guest. Neither
+    /// does where that is in vain: it is tried again only after more and more calls for which it would have
+    /// paid.
+    ///
+    /// A waiter that spins may be preempted, as it would be at any other work; one on a worker's thread, for whose
+    /// core its pool has other work, or on its target's own CPU, doesn't spin so long. A target may have a
+    /// high priority, and whatever has a lower one doesn't run on its CPU while it spins: so it sleeps again at
+    /// the latest after 150 us, and then doesn't spin for as long. On a synthetic machine targets never
+    /// spin.
+    #[default]
+    Habit,
+}
 
 #[cfg(not(loom))]
 use corewise_sync::hint;

@@ -4,28 +4,72 @@ use std::time::Duration;
 
 use corewise_sync::time::Stamp;
 
-/// How often a waiter looks before it sleeps: for less than a wake-up costs. Where it is on the CPU that it
-/// waits for, it only keeps that from answering.
-pub(crate) fn waiter_looks(on_target: bool) -> u32 {
-    match on_target {
+use super::Spin;
+
+/// How often a waiter looks before it does anything else. Where it is on the CPU that it waits for, it only keeps
+/// that from answering.
+pub(crate) fn brief_looks(spin: Spin, on_target: bool) -> u32 {
+    match spin {
         _ if cfg!(loom) => 1,
-        true => 1,
-        false => WAITER_LOOKS,
+        _ if on_target => 0,
+        Spin::Never => 0,
+        Spin::Brief | Spin::Habit => BRIEF_LOOKS,
     }
 }
 
-/// Some microseconds.
-const WAITER_LOOKS: u32 = 128;
+/// Two to five microseconds.
+const BRIEF_LOOKS: u32 = 128;
 
-/// How long a target that has nothing to do spins that has reason to: until a caller that was woken by its
-/// answer has called again.
+/// Whether a waiter that has looked in vain may spin for as long as a wake-up costs: where that is proved, its pool
+/// has no other work for the core, and it doesn't stand in its target's way.
+pub(crate) fn waits_by_spinning(spin: Spin, proof: Proof, on_target: bool, observed: bool) -> bool {
+    spin == Spin::Habit && proof.is_given() && !on_target && !observed
+}
+
+/// Whether something pays that is done before a sleep: it is tried after some short sleeps in a row, goes on for as
+/// long as it does well, and wants more of a proof each time that it was in vain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Proof {
+    /// Short sleeps in a row.
+    pub(super) short: u16,
+    /// So many are wanted.
+    pub(super) wanted: u16,
+}
+
+impl Proof {
+    pub(crate) const NEW: Proof = Proof { short: 0, wanted: PROOF };
+
+    fn is_given(self) -> bool {
+        self.short >= self.wanted
+    }
+
+    /// It has slept for so long, and (where that is another) could have spun then.
+    pub(crate) fn slept(self, for_so_long: Duration, could: bool) -> Proof {
+        let short = for_so_long <= SHORT_SLEEP && could;
+        Proof { short: if short { self.short.saturating_add(1) } else { 0 }, ..self }
+    }
+
+    /// What it spun for came meanwhile.
+    pub(crate) fn well() -> Proof {
+        Proof { short: PROOF, wanted: PROOF }
+    }
+
+    /// It didn't.
+    pub(crate) fn in_vain(self) -> Proof {
+        Proof { short: 0, wanted: (self.wanted * 2).min(MOST_PROOF) }
+    }
+}
+
+/// How long a target or a waiter spins that has reason to: until a caller that was woken by its answer has called
+/// again; until a target that was woken has answered. A wake-up costs 2 to 5 us, and 30 and more where the system
+/// runs as a guest.
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
 /// A sleep that was over so soon would have been no sleep for one who spins: the time until it was woken, and as
 /// much again until it ran.
 const SHORT_SLEEP: Duration = Duration::from_micros(100);
 /// How many short sleeps in a row are reason enough to spin, at first and at most.
-const PROOF: u32 = 2;
-const MOST_PROOF: u32 = 256;
+const PROOF: u16 = 2;
+const MOST_PROOF: u16 = 256;
 /// How long a target stays awake without a sleep, and how long it then spins no more. Nothing of a lower
 /// priority runs on its CPU while it is awake, and it may have a high one: so half of the time at most, and
 /// never for long.
@@ -33,18 +77,15 @@ const BURST: Duration = Duration::from_micros(150);
 const PAUSE: Duration = BURST;
 
 /// Whether targets spin at all: not where a CPU is only a name, and not where there is no other one to call from.
-pub(crate) fn may_spin(synthetic: bool, cpus: usize) -> bool {
-    !synthetic && cpus > 1
+pub(crate) fn targets_spin(spin: Spin, synthetic: bool, cpus: usize) -> bool {
+    spin == Spin::Habit && !synthetic && cpus > 1
 }
 
 /// Whether a target spins before it sleeps: only while calls come in faster than it could be woken, and within
 /// its budget.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SpinHabit {
-    /// Short sleeps in a row.
-    short: u32,
-    /// So many are wanted.
-    wanted: u32,
+    proof: Proof,
     /// Until when it spins, from the sleep before; `None`: not at all.
     until: Option<Stamp>,
     /// Before that it doesn't spin again.
@@ -54,7 +95,7 @@ pub(crate) struct SpinHabit {
 impl SpinHabit {
     pub(crate) fn new() -> Self {
         let not_before = Stamp::from_nanos(0);
-        SpinHabit { short: 0, wanted: PROOF, until: None, not_before }
+        SpinHabit { proof: Proof::NEW, until: None, not_before }
     }
 
     /// Until when it may spin now, if at all.
@@ -65,22 +106,19 @@ impl SpinHabit {
     /// It was woken, at last, by a call from its own CPU (`from_here`) or another one. A caller on its own
     /// CPU can't call while it spins there.
     pub(crate) fn woken(&mut self, slept: Duration, from_here: bool, now: Stamp) {
-        let short = slept <= SHORT_SLEEP && !from_here;
-        self.short = if short { self.short + 1 } else { 0 };
-        let spins = self.short >= self.wanted && now >= self.not_before;
+        self.proof = self.proof.slept(slept, !from_here);
+        let spins = self.proof.is_given() && now >= self.not_before;
         self.until = spins.then(|| now.plus(BURST));
     }
 
     /// A call came while it spun.
     pub(crate) fn well(&mut self) {
-        self.short = PROOF;
-        self.wanted = PROOF;
+        self.proof = Proof::well();
     }
 
     /// No call came while it spun.
     pub(crate) fn in_vain(&mut self) {
-        self.short = 0;
-        self.wanted = (self.wanted * 2).min(MOST_PROOF);
+        self.proof = self.proof.in_vain();
         self.until = None;
     }
 
@@ -138,5 +176,18 @@ mod tests {
             habit.woken(Duration::ZERO, true, now);
             assert!(habit.until().is_none());
         }
+    }
+
+    #[test]
+    fn a_waiter_spins_where_answers_come_soon_and_nobody_else_wants_its_core() {
+        let short = Proof::NEW.slept(SHORT_SLEEP, true).slept(SHORT_SLEEP, true);
+        assert!(waits_by_spinning(Spin::Habit, short, false, false));
+        assert!(!waits_by_spinning(Spin::Brief, short, false, false));
+        assert!(!waits_by_spinning(Spin::Habit, short, true, false), "on the target's own CPU");
+        assert!(!waits_by_spinning(Spin::Habit, short, false, true), "on a worker");
+        assert!(!waits_by_spinning(Spin::Habit, short.in_vain(), false, false));
+        assert_eq!(brief_looks(Spin::Habit, true), 0);
+        assert_eq!(brief_looks(Spin::Never, false), 0);
+        assert!(brief_looks(Spin::Brief, false) > 0);
     }
 }

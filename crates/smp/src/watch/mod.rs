@@ -10,6 +10,7 @@ mod stall;
 use std::task::{Context, Poll};
 
 use crate::cells::Cell;
+use crate::spin::{self, Spin};
 
 #[cfg(loom)]
 pub use alert::Alert;
@@ -19,23 +20,35 @@ pub use stall::{Missing, Progress, StallReport, ThreadState, Waiter};
 pub(crate) use watching::{OnStall, Watch};
 
 /// Waits for a call, as [`Signal::wait`](corewise_sync::Signal::wait) does, and reports where that takes
-/// long.
+/// long. `on_target`: the thread is on the CPU that it waits for.
 ///
 /// # Safety
 /// As [`Signal::wait`](corewise_sync::Signal::wait).
 #[inline]
 #[track_caller]
-pub(crate) unsafe fn wait(cell: &Cell, looks: u32) {
+pub(crate) unsafe fn wait(cell: &Cell, on_target: bool) {
     #[cfg(not(loom))]
-    if let Some((watch, limit)) = cell.watch().and_then(|watch| Some((watch, watch.limit()?))) {
+    if let Some((watch, patience)) = cell.watch().zip(cell.patience()) {
+        let mut sleeps = None;
+        let spin = || {
+            sleeps = patience.spin(cell.signal(), on_target);
+            sleeps.is_none()
+        };
+        let limit = watch.limit();
         // SAFETY: the caller's promise.
         unsafe {
-            if !cell.signal().wait_timeout(looks, limit) {
+            if !cell.signal().wait_after(spin, limit)
+                && let Some(limit) = limit
+            {
                 watch.wait_on(cell, limit);
             }
         }
+        if let Some(sleeps) = sleeps {
+            patience.slept(&sleeps, on_target);
+        }
         return;
     }
+    let looks = spin::policy::brief_looks(Spin::default(), on_target);
     // SAFETY: the caller's promise.
     unsafe { cell.signal().wait(looks) };
 }
