@@ -2,9 +2,12 @@
 
 use std::fmt;
 
+use crate::words::Words;
+
 /// A set of CPU numbers.
 ///
-/// A bitmap that grows as needed, so it is as happy with 512 CPUs as with 2. Equal sets are equal
+/// A bitmap that grows as needed, so it is as happy with 512 CPUs as with 2; up to CPU 127 it allocates
+/// nothing. Equal sets are equal
 /// values, whatever order they were built in. [`Display`](fmt::Display) writes the kernel's list
 /// format (`0-3,8`), and [`FromStr`](std::str::FromStr) reads it.
 ///
@@ -20,7 +23,7 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct CpuSet {
     // The last word is never zero: that makes the derived Eq and Hash those of the set.
-    words: Vec<u64>,
+    words: Words,
 }
 
 const BITS: u32 = u64::BITS;
@@ -51,7 +54,7 @@ impl CpuSet {
         assert!(cpu <= Self::MAX_CPU, "CPU {cpu} is above the highest, {}", Self::MAX_CPU);
         let (word, bit) = place(cpu);
         if self.words.len() <= word {
-            self.words.resize(word + 1, 0);
+            self.words.grow(word + 1);
         }
         let new = self.words[word] & bit == 0;
         self.words[word] |= bit;
@@ -63,7 +66,7 @@ impl CpuSet {
         debug_assert!(first <= last && last <= Self::MAX_CPU);
         let ((from, _), (to, _)) = (place(first), place(last));
         if self.words.len() <= to {
-            self.words.resize(to + 1, 0);
+            self.words.grow(to + 1);
         }
         for (word, bits) in self.words.iter_mut().enumerate().take(to + 1).skip(from) {
             let low = if word == from { u64::MAX << (first % BITS) } else { u64::MAX };
@@ -119,7 +122,7 @@ impl CpuSet {
         let (long, short) =
             if self.words.len() >= other.words.len() { (self, other) } else { (other, self) };
         let mut words = long.words.clone();
-        for (word, more) in words.iter_mut().zip(&short.words) {
+        for (word, more) in words.iter_mut().zip(short.words.iter()) {
             *word |= more;
         }
         CpuSet { words }
@@ -127,7 +130,7 @@ impl CpuSet {
 
     /// The CPUs that are in both sets.
     pub fn intersection(&self, other: &CpuSet) -> CpuSet {
-        let words = self.words.iter().zip(&other.words).map(|(a, b)| a & b).collect();
+        let words = self.words.iter().zip(other.words.iter()).map(|(a, b)| a & b).collect();
         let mut set = CpuSet { words };
         set.trim();
         set
@@ -136,7 +139,7 @@ impl CpuSet {
     /// The CPUs of this set that are not in the other one.
     pub fn difference(&self, other: &CpuSet) -> CpuSet {
         let mut set = self.clone();
-        for (word, less) in set.words.iter_mut().zip(&other.words) {
+        for (word, less) in set.words.iter_mut().zip(other.words.iter()) {
             *word &= !less;
         }
         set.trim();
@@ -146,18 +149,16 @@ impl CpuSet {
     /// Whether each CPU of this set is in the other one. The empty set is a subset of any.
     pub fn is_subset(&self, other: &CpuSet) -> bool {
         self.words.len() <= other.words.len()
-            && self.words.iter().zip(&other.words).all(|(a, b)| a & !b == 0)
+            && self.words.iter().zip(other.words.iter()).all(|(a, b)| a & !b == 0)
     }
 
     /// Whether some CPU is in both sets. Allocates nothing.
     pub fn intersects(&self, other: &CpuSet) -> bool {
-        self.words.iter().zip(&other.words).any(|(a, b)| a & b != 0)
+        self.words.iter().zip(other.words.iter()).any(|(a, b)| a & b != 0)
     }
 
     fn trim(&mut self) {
-        while self.words.last() == Some(&0) {
-            self.words.pop();
-        }
+        self.words.trim();
     }
 }
 

@@ -56,6 +56,7 @@ mod machine;
 mod pods;
 mod refresh;
 mod watch;
+mod words;
 
 pub use affinity::{Tid, current_cpu, pin_current_thread, pin_thread};
 pub use change::{Change, Subscription};
