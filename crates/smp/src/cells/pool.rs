@@ -44,7 +44,7 @@ impl Pools {
     pub(crate) fn get(&self, source: u32) -> (NonNull<Cell>, u32) {
         let pool = self.pools[source as usize % self.pools.len()];
         // SAFETY: it lives until `drop` lets it go.
-        unsafe { pool.as_ref() }.get()
+        unsafe { Pool::get(pool) }
     }
 
     /// As [`Pools::watched`], where nobody watches.
@@ -116,37 +116,47 @@ impl Pool {
         }
     }
 
+    /// # Safety
+    /// The pool lives, and wasn't orphaned.
     #[inline]
-    fn get(&self) -> (NonNull<Cell>, u32) {
-        match self.free.pop(|index| self.cell(index).next_free()) {
-            Some((index, nth)) => (NonNull::from(self.cell(index)), nth),
-            None => self.get_new(),
+    unsafe fn get(this: NonNull<Pool>) -> (NonNull<Cell>, u32) {
+        // SAFETY: the caller promises that it lives.
+        let pool = unsafe { this.as_ref() };
+        match pool.free.pop(|index| pool.cell(index).next_free()) {
+            Some((index, nth)) => (NonNull::from(pool.cell(index)), nth),
+            // SAFETY: as here.
+            None => unsafe { Pool::get_new(this) },
         }
     }
 
     /// The pool is empty: makes one more chunk, unless somebody else did.
+    ///
+    /// # Safety
+    /// As [`Pool::get`].
     #[cold]
-    fn get_new(&self) -> (NonNull<Cell>, u32) {
-        let mut chunks = self.grow.lock();
-        if let Some((index, nth)) = self.free.pop(|index| self.cell(index).next_free()) {
-            return (NonNull::from(self.cell(index)), nth);
+    unsafe fn get_new(this: NonNull<Pool>) -> (NonNull<Cell>, u32) {
+        // SAFETY: the caller promises that it lives.
+        let pool = unsafe { this.as_ref() };
+        let mut chunks = pool.grow.lock();
+        if let Some((index, nth)) = pool.free.pop(|index| pool.cell(index).next_free()) {
+            return (NonNull::from(pool.cell(index)), nth);
         }
         let chunk = *chunks;
         assert!(chunk < CHUNKS, "a billion calls of one CPU are under way");
         let cells = FIRST << chunk;
         let first = cells - FIRST;
-        let pool = NonNull::from(self);
-        let made: Box<[Cell]> = (first..first + cells).map(|i| Cell::new(Some(pool), i)).collect();
+        // The cells' way back is the pool's own pointer, which may free it, and no borrow's.
+        let made: Box<[Cell]> = (first..first + cells).map(|i| Cell::new(Some(this), i)).collect();
         let made = Box::into_raw(made).cast::<Cell>();
         // Release pairs with the Acquire in `cell` and `for_each`.
-        self.chunks[chunk].store(made, Ordering::Release);
+        pool.chunks[chunk].store(made, Ordering::Release);
         *chunks = chunk + 1;
         for index in first + 1..first + cells {
-            let cell = self.cell(index);
+            let cell = pool.cell(index);
             // Nobody closes a list that somebody still gets cells from.
-            let _ = self.free.push(index, |next| cell.set_next_free(next));
+            let _ = pool.free.push(index, |next| cell.set_next_free(next));
         }
-        (NonNull::from(self.cell(first)), 0)
+        (NonNull::from(pool.cell(first)), 0)
     }
 
     /// The cell of an index that the pool has given out.
