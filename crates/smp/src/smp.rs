@@ -495,7 +495,7 @@ impl fmt::Debug for Smp {
 
 #[cfg(loom)]
 impl Smp {
-    /// [`Smp::call`] without counting the caller in: wrong, for the model that has to fail.
+    /// [`Smp::call`], where the look at the target is no part of the push: wrong, for the model that has to fail.
     #[doc(hidden)]
     pub fn call_unguarded<F, R>(&self, cpu: u32, f: F) -> Option<Call<R>>
     where

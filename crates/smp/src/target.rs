@@ -389,3 +389,20 @@ impl Target {
         Ok(())
     }
 }
+
+#[cfg(loom)]
+impl CallTarget {
+    /// [`CallTarget::run`] without Announce: wrong, for the model that has to fail.
+    #[doc(hidden)]
+    pub fn run_unannounced(&mut self) {
+        let target = Arc::clone(&self.target);
+        let _runner = Runner::enter(&target);
+        loop {
+            match self.step_as_runner() {
+                Step::Ran(_) => {}
+                Step::Idle | Step::Offline => self.parker.park(),
+                Step::Left | Step::Stopped => return,
+            }
+        }
+    }
+}

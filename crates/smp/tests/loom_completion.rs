@@ -89,3 +89,28 @@ fn loom_an_answer_that_nobody_waits_for_is_dropped_once() {
         assert_eq!(Arc::strong_count(&value), 1);
     });
 }
+
+#[test]
+fn loom_the_answers_of_many_that_nobody_waits_for_are_dropped_once() {
+    let machine = Machine::synthetic("core:2 pu:1").unwrap();
+    model(move || {
+        let (smp, targets) = Smp::stepped(&machine);
+        let value = Arc::new(());
+        let answer = Arc::clone(&value);
+        let call = smp.call_all(move |_| Arc::clone(&answer));
+        let runners: Vec<_> = targets
+            .into_iter()
+            .map(|mut target| {
+                thread::spawn(move || {
+                    target.step();
+                    target
+                })
+            })
+            .collect();
+        drop(call);
+        for runner in runners {
+            drop(runner.join().unwrap());
+        }
+        assert_eq!(Arc::strong_count(&value), 1, "the answers and the function are gone");
+    });
+}

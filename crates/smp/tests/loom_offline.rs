@@ -47,12 +47,12 @@ fn loom_a_call_beside_a_leaving_cpu_is_refused_or_runs() {
 }
 
 #[test]
-fn loom_without_counting_the_caller_in_the_model_fails() {
+fn loom_where_the_look_is_no_part_of_the_push_the_model_fails() {
     let machine = Machine::synthetic("core:1 pu:1").unwrap();
     let failed = catch_unwind(AssertUnwindSafe(|| {
         builder().check(move || offline_against_push(&machine, |smp| smp.call_unguarded(0, || 7)));
     }));
-    assert!(failed.is_err(), "a check that doesn't count must lose a call in some order");
+    assert!(failed.is_err(), "a look that isn't part of the push must lose a call in some order");
 }
 
 #[test]

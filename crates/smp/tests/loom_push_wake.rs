@@ -54,3 +54,19 @@ fn loom_no_waiter_is_lost_with_two_callers_and_a_target_that_parks() {
         runner.join().unwrap();
     });
 }
+
+#[test]
+fn loom_a_target_that_sleeps_without_having_said_so_sleeps_for_ever() {
+    let test = "loom_a_target_that_sleeps_without_having_said_so_sleeps_for_ever";
+    corewise_sync::model::must_fail(test, || {
+        let machine = Machine::synthetic("core:1 pu:1").unwrap();
+        model(3, move || {
+            let (smp, mut targets) = Smp::stepped(&machine);
+            let mut target = targets.pop().unwrap();
+            let runner = thread::spawn(move || target.run_unannounced());
+            assert_eq!(smp.call(0, || 2).unwrap().wait().unwrap(), 2);
+            drop(smp);
+            runner.join().unwrap();
+        });
+    });
+}
