@@ -35,7 +35,7 @@ pub(super) fn workload(name: &str) -> Option<&'static str> {
         "held_span" => {
             "Callers of the lowest priority call other CPUs and wait, while the called ones have \
              windows in which they take no call; an urgent task on each CPU wants its core every \
-             two milliseconds. Shown is the longest time in 20 ms in which it was ready and couldn't have \
+             four milliseconds. Shown is the longest time in 20 ms in which it was ready and couldn't have \
              it. Before: who waits keeps its core, as in the old kernel. Idle: nobody calls; what is \
              left is the machine's own."
         }

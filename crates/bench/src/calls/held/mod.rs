@@ -6,7 +6,7 @@
 //!   for which it waits; again and again;
 //! * the *call target*, which has windows of 1 to 20 ms in which it takes no call: its handler of
 //!   another call sleeps, so that the core itself is free;
-//! * a *ticker*, urgent, that wants the core every two milliseconds for a moment. What it waited is the
+//! * a *ticker*, urgent, that wants the core every four milliseconds for a moment. What it waited is the
 //!   time in which it was ready and somebody else had the core.
 //!
 //! The longest wait of each interval of 20 ms counts, on each CPU. Longer ones would be filled by the
