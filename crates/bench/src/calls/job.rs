@@ -49,7 +49,7 @@ impl Job {
             Case::RoundTrip(Pace::Hot) => (pick(40_000, 8_000), 0),
             Case::RoundTrip(_) => (pick(2_000, 300), 1_000),
             Case::Broadcast { .. } => (pick(1_000, 150), 1_000),
-            Case::Reads => (pick(40_000_000, 20_000_000), 1_000),
+            Case::Reads => (pick(20_000_000, 4_000_000), 1_000),
             Case::Load(_) => (pick(100_000, 20_000), 0),
         };
         // The first CPU is where others' work lands most often: interrupts, for one. It disturbs

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::epoch::ReadMostly;
+use corewise_sync::fence;
 use corewise_topology::{CpuSet, Machine};
 
 use crate::calls::job::Job;
@@ -78,7 +79,11 @@ fn sum(value: &Value) -> u64 {
 pub fn run(job: &Job, machine: &Machine) -> Result<Option<Line>, BenchError> {
     let first = [1; 16];
     let shared: Box<dyn Measured> = match job.runtime.as_str() {
-        "corewise" => Box::new(ReadMostly::new(first)),
+        "corewise" => {
+            // Once in a process, and no part of what is measured.
+            fence::prepare();
+            Box::new(ReadMostly::new(first))
+        }
         "arc_swap" => Box::new(ArcSwap::from_pointee(first)),
         "rwlock" => Box::new(RwLock::new(first)),
         _ => return Ok(None),
