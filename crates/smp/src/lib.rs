@@ -21,8 +21,8 @@
 //!
 //! # What is owed
 //! * **Nobody holds a core while waiting.** The wait set and the completion belong to the call. A
-//!   waiter spins for less than a wake-up costs and then parks in a blocking region; as a future it
-//!   holds nothing.
+//!   waiter spins for no longer than a wake-up costs ([`Spin`]) and then parks in a blocking region; as
+//!   a future it holds nothing.
 //! * **Every accepted call runs**, exactly once, on the CPU that was asked for, also where that CPU
 //!   is just leaving; a call that can't be accepted is refused at once and its function given back.
 //!   Never silent.

@@ -149,8 +149,10 @@ impl Smp {
     /// and within those not. What the caller wrote before is visible in `f`. A caller that is
     /// that CPU's target (`f` of another call, calling its own CPU) runs `f` at once.
     ///
-    /// Never blocks and takes no lock: any context. The CPU can't leave between the check that it
-    /// is online and the push.
+    /// Never blocks: any context. The CPU can't leave between the check that it is online and the push,
+    /// which are one step. Nothing is allocated for an `f` of up to 80 bytes and a value of up to 64; larger
+    /// ones are boxed. Only where more calls are under way than ever before from the caller's CPU, more
+    /// room is made, under a lock that no other caller needs.
     ///
     /// # Errors
     /// The CPU isn't online, or the handle is shut down; `f` is given back.
