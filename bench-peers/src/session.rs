@@ -57,8 +57,8 @@ pub(crate) trait Workload: Job + PartialEq + Sync {
     /// The columns of the tables of a workload; rows are ordered by the first.
     fn columns(workload: &str) -> &'static [&'static str];
 
-    /// What idle workers of this runtime do.
-    fn idle(runtime: &str) -> Option<Idle>;
+    /// Who can take part, and what their idle workers do.
+    fn runtimes() -> impl Iterator<Item = (&'static str, Idle)>;
 
     /// The headlines, the agreed ones last.
     fn headlines(results: &Results) -> Vec<Headline>;
@@ -91,6 +91,7 @@ pub(crate) fn run<J: Workload>(
     mut groups: Vec<Vec<Cell<J>>>,
     cpus: usize,
 ) -> Result<(), Box<dyn Error>> {
+    known::<J>(&options.peers)?;
     let programs = programs_of(&mut groups)?;
     // Programs are built at first use, which isn't part of a look.
     let began = Instant::now();
@@ -118,6 +119,15 @@ pub(crate) fn run<J: Workload>(
         written.map_err(|error| format!("{} can't be written: {error}", file.display()))?;
     }
     Ok(())
+}
+
+/// Each word is to be the beginning of somebody's name.
+fn known<J: Workload>(peers: &[String]) -> Result<(), String> {
+    let names: Vec<&str> = J::runtimes().map(|(name, _)| name).collect();
+    match peers.iter().find(|word| !names.iter().any(|name| name.starts_with(&***word))) {
+        Some(word) => Err(format!("there is no peer {word:?}; there are: {}", names.join(", "))),
+        None => Ok(()),
+    }
 }
 
 /// Builds what the cells need, and takes away those for which there is nothing to run them with.
@@ -179,4 +189,19 @@ fn circumstances(load: &Load, cpus: usize, took: Duration) -> String {
         format!("; others used {foreign:.1} % of them, the host took {stolen:.1} %{warning}")
     });
     format!("{cpus} CPUs{shares}; {} s in all", took.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_there_is_not_is_named_with_those_that_there_are() {
+        use corewise_bench::{calls, workqueue};
+        let words = |text: &str| [text.to_owned()];
+        assert_eq!(known::<calls::job::Job>(&words("glommio")), Ok(()));
+        assert_eq!(known::<workqueue::job::Job>(&words("tbb")), Ok(()));
+        let problem = known::<calls::job::Job>(&words("tbb")).unwrap_err();
+        assert!(problem.contains("\"tbb\"") && problem.contains("kanal"), "{problem}");
+    }
 }

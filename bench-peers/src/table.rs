@@ -44,7 +44,7 @@ fn table<J: Workload>(text: &mut String, records: &[Record]) {
     text.push('\n');
     for (name, _) in rows {
         let Some(first) = of(name, columns[0]) else { continue };
-        let mark = match J::idle(name) {
+        let mark = match J::runtimes().find(|(known, _)| *known == name).map(|(_, idle)| idle) {
             Some(Idle::Spins) => " (spins)",
             Some(Idle::Hesitates) => " (spins a bit)",
             _ => "",

@@ -50,8 +50,8 @@ impl Workload for Job {
         &["latency_p50", "latency_p99", "latency_p999", "cpu_per_item", "allocations_per_item"]
     }
 
-    fn idle(runtime: &str) -> Option<Idle> {
-        RUNTIMES.iter().find(|known| known.name == runtime).map(|known| known.idle)
+    fn runtimes() -> impl Iterator<Item = (&'static str, Idle)> {
+        RUNTIMES.iter().map(|runtime| (runtime.name, runtime.idle))
     }
 
     fn headlines(results: &Results) -> Vec<Headline> {

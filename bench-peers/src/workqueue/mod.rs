@@ -72,8 +72,8 @@ impl Workload for Job {
         }
     }
 
-    fn idle(runtime: &str) -> Option<Idle> {
-        RUNTIMES.iter().find(|known| known.name == runtime).map(|known| known.idle)
+    fn runtimes() -> impl Iterator<Item = (&'static str, Idle)> {
+        RUNTIMES.iter().map(|runtime| (runtime.name, runtime.idle))
     }
 
     fn headlines(results: &Results) -> Vec<Headline> {
