@@ -22,7 +22,7 @@ unsafe impl<const STEP: u32> Sync for Pool<STEP> {}
 impl<const STEP: u32> Pool<STEP> {
     fn get(&self) -> Option<usize> {
         let next = |index: u32| self.links[index as usize].load(Ordering::Relaxed);
-        let index = self.free.pop(next)?.0 as usize;
+        let index = self.free.pop(next)? as usize;
         self.cells[index].with_mut(|_| ());
         Some(index)
     }

@@ -42,9 +42,9 @@ impl<const STEP: u32> FreeList<STEP> {
         FreeList { head: AtomicU64::new(pack(0, NONE)) }
     }
 
-    /// Takes a free cell: its index, and the tag, which counts the pops. `next` reads what the push of a
+    /// Takes a free cell: its index. `next` reads what the push of a
     /// cell wrote to its link. Lock-free.
-    pub fn pop(&self, next: impl Fn(u32) -> u32) -> Option<(u32, u32)> {
+    pub fn pop(&self, next: impl Fn(u32) -> u32) -> Option<u32> {
         // Acquire pairs with the Release of `push`: the link, and what the last user did.
         let mut now = self.head.load(Ordering::Acquire);
         loop {
@@ -55,7 +55,7 @@ impl<const STEP: u32> FreeList<STEP> {
             let after = pack(tag.wrapping_add(STEP), next(first - 1));
             let (success, failure) = (Ordering::Acquire, Ordering::Acquire);
             match self.head.compare_exchange(now, after, success, failure) {
-                Ok(_) => return Some((first - 1, tag)),
+                Ok(_) => return Some(first - 1),
                 Err(found) => now = found,
             }
         }

@@ -111,7 +111,7 @@ where
     F: FnOnce() -> R + Send,
     R: Send,
 {
-    let cell = pools.get(source).0;
+    let cell = pools.get(source);
     // SAFETY: we have just had it, and its storage is empty; one message and one handle are made.
     unsafe {
         cell.as_ref().prepare(One::<F, R>::KIND, source, cpu, site, 1);
@@ -138,7 +138,7 @@ pub(crate) fn forgotten<F: FnOnce() + Send>(
     cpu: u32,
     f: F,
 ) -> Message {
-    let cell = pools.get(source).0;
+    let cell = pools.get(source);
     // SAFETY: we have just had it, and its storage is empty.
     unsafe {
         cell.as_ref().prepare(Forgotten::<F>::KIND, source, cpu, site, 1);

@@ -33,7 +33,7 @@ impl Pools {
         Pools
     }
 
-    pub(crate) fn get(&self, _source: u32) -> (std::ptr::NonNull<Cell>, u32) {
-        (std::ptr::NonNull::from(Box::leak(Box::new(Cell::new()))), 0)
+    pub(crate) fn get(&self, _source: u32) -> std::ptr::NonNull<Cell> {
+        std::ptr::NonNull::from(Box::leak(Box::new(Cell::new())))
     }
 }

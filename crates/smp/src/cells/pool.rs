@@ -38,10 +38,9 @@ impl Pools {
         Pools { pools: (0..pools.max(1)).map(make).collect() }
     }
 
-    /// A free cell of the source CPU's pool. The second number counts this pool's cells that were had, one
-    /// after the other: for who looks at one in so many. Lock-free, but where the pool has to grow.
+    /// A free cell of the source CPU's pool. Lock-free, but where the pool has to grow.
     #[inline]
-    pub(crate) fn get(&self, source: u32) -> (NonNull<Cell>, u32) {
+    pub(crate) fn get(&self, source: u32) -> NonNull<Cell> {
         let pool = self.pools[source as usize % self.pools.len()];
         // SAFETY: it lives until `drop` lets it go.
         unsafe { Pool::get(pool) }
@@ -119,11 +118,11 @@ impl Pool {
     /// # Safety
     /// The pool lives, and wasn't orphaned.
     #[inline]
-    unsafe fn get(this: NonNull<Pool>) -> (NonNull<Cell>, u32) {
+    unsafe fn get(this: NonNull<Pool>) -> NonNull<Cell> {
         // SAFETY: the caller promises that it lives.
         let pool = unsafe { this.as_ref() };
         match pool.free.pop(|index| pool.cell(index).next_free()) {
-            Some((index, nth)) => (NonNull::from(pool.cell(index)), nth),
+            Some(index) => NonNull::from(pool.cell(index)),
             // SAFETY: as here.
             None => unsafe { Pool::get_new(this) },
         }
@@ -134,12 +133,12 @@ impl Pool {
     /// # Safety
     /// As [`Pool::get`].
     #[cold]
-    unsafe fn get_new(this: NonNull<Pool>) -> (NonNull<Cell>, u32) {
+    unsafe fn get_new(this: NonNull<Pool>) -> NonNull<Cell> {
         // SAFETY: the caller promises that it lives.
         let pool = unsafe { this.as_ref() };
         let mut chunks = pool.grow.lock();
-        if let Some((index, nth)) = pool.free.pop(|index| pool.cell(index).next_free()) {
-            return (NonNull::from(pool.cell(index)), nth);
+        if let Some(index) = pool.free.pop(|index| pool.cell(index).next_free()) {
+            return NonNull::from(pool.cell(index));
         }
         let chunk = *chunks;
         assert!(chunk < CHUNKS, "a billion calls of one CPU are under way");
@@ -156,7 +155,7 @@ impl Pool {
             // Nobody closes a list that somebody still gets cells from.
             let _ = pool.free.push(index, |next| cell.set_next_free(next));
         }
-        (NonNull::from(pool.cell(first)), 0)
+        NonNull::from(pool.cell(first))
     }
 
     /// The cell of an index that the pool has given out.

@@ -124,7 +124,7 @@ impl<F: Fn(u32) -> R + Send + Sync, R: Send> Sending<F, R> {
         candidates: u32,
         f: F,
     ) -> Self {
-        let head = pools.get(source).0;
+        let head = pools.get(source);
         // SAFETY: we have just had it, and its storage is empty.
         unsafe {
             let cell = head.as_ref();
@@ -139,7 +139,7 @@ impl<F: Fn(u32) -> R + Send + Sync, R: Send> Sending<F, R> {
     pub(crate) fn share(&mut self, pools: &Pools, cpu: u32) -> Message {
         debug_assert!(self.unused > 0, "more shares than candidates");
         self.unused -= 1;
-        let share = pools.get(self.source).0;
+        let share = pools.get(self.source);
         // SAFETY: we have just had it; and we send the call.
         unsafe {
             let cell = share.as_ref();
@@ -418,7 +418,7 @@ impl<F: Fn(u32) + Send + Sync> Casting<F> {
         candidates: u32,
         f: F,
     ) -> Self {
-        let head = pools.get(source).0;
+        let head = pools.get(source);
         // SAFETY: we have just had it, and its storage is empty.
         unsafe {
             let cell = head.as_ref();
@@ -432,7 +432,7 @@ impl<F: Fn(u32) + Send + Sync> Casting<F> {
     pub(crate) fn share(&mut self, pools: &Pools, cpu: u32) -> Message {
         debug_assert!(self.unused > 0, "more shares than candidates");
         self.unused -= 1;
-        let share = pools.get(self.source).0;
+        let share = pools.get(self.source);
         // SAFETY: we have just had it; and we send the call.
         unsafe {
             let cell = share.as_ref();
