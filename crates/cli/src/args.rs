@@ -295,7 +295,7 @@ pub(crate) struct Bench {
     #[arg(
         long,
         value_name = "DURATION",
-        value_parser = units::parse_duration,
+        value_parser = torture,
         conflicts_with_all = ["quick", "rounds", "workload", "report"]
     )]
     pub(crate) torture: Option<Duration>,
@@ -363,6 +363,17 @@ fn workload(text: &str) -> Result<String, String> {
         Some(meant) => format!("did you mean '{meant}'?"),
         None => format!("there are: {}", workloads.join(", ")),
     })
+}
+
+/// Less is over before all kinds of calls were made.
+const SHORTEST_TORTURE: Duration = Duration::from_millis(100);
+
+fn torture(text: &str) -> Result<Duration, String> {
+    let duration = units::parse_duration(text)?;
+    match duration < SHORTEST_TORTURE {
+        true => Err("that is too short to find anything: 100ms is the least".into()),
+        false => Ok(duration),
+    }
 }
 
 /// Between two rounds: no server answers more often than that.

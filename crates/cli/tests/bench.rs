@@ -87,6 +87,7 @@ fn a_torture_counts_what_it_did_and_finds_nothing() {
     usage(&["--torture", "1s", "--quick"], "--quick");
     usage(&["--unplug"], "--torture");
     usage(&["--torture", "soon"], "soon");
+    usage(&["--torture", "0s"], "100ms is the least");
     let wrong = folder.corewise(["bench", "workqueue", "--torture", "1s"]);
     wrong.code(1).complains(&["only calls are tortured"]);
 }
