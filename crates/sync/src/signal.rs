@@ -26,6 +26,7 @@
 //! the futures crate.)
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,7 @@ use crate::atomic::Ordering;
 use crate::cell::UnsafeCell;
 use crate::completion::wake;
 use crate::futex::Futex;
-use crate::{context, hint, time};
+use crate::{context, hint, panics, time};
 
 const SLEEPING: u32 = 1;
 const WAKER: u32 = 2;
@@ -288,13 +289,22 @@ impl Signal {
             Ok(_) => {
                 // SAFETY: neither WAKER nor TAKING, and only the waiter sets the one that leads to the
                 // other.
-                drop(self.slot.with_mut(|slot| unsafe { (*slot).take() }));
+                drop_quietly(self.slot.with_mut(|slot| unsafe { (*slot).take() }));
                 now & !WAKER
             }
             // It was claimed meanwhile.
             Err(found) => found,
         }
     }
+}
+
+/// A waker's drop is user code, and keeps no waiter from leaving.
+fn drop_quietly(waker: Option<Waker>) {
+    if cfg!(any(loom, shuttle)) {
+        // There a panic is the model's verdict.
+        return drop(waker);
+    }
+    catch_unwind(AssertUnwindSafe(|| drop(waker))).unwrap_or_else(panics::discard);
 }
 
 impl fmt::Debug for Signal {
@@ -358,6 +368,29 @@ mod tests {
             assert!(!signal.detach());
             assert!(!Signal::complete(&signal));
             assert!(!parker.try_park(), "who has left isn't woken");
+        }
+    }
+
+    #[test]
+    fn a_waker_whose_drop_panics_keeps_nobody_from_leaving() {
+        struct Bomb;
+        impl std::task::Wake for Bomb {
+            fn wake(self: Arc<Self>) {}
+        }
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("on purpose, in a waker's drop");
+            }
+        }
+        let signal = Signal::new();
+        let waker = Waker::from(Arc::new(Bomb));
+        // SAFETY: one thread is both sides.
+        unsafe {
+            assert!(signal.poll_complete(&mut Context::from_waker(&waker)).is_pending());
+            // So the one in the signal is the last.
+            drop(waker);
+            assert!(!signal.detach());
+            assert!(!Signal::complete(&signal), "it was told that the waiter has left");
         }
     }
 
