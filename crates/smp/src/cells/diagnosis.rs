@@ -5,8 +5,8 @@
 //! sequence lock whose writer is whoever has the cell):
 //!
 //! ```text
-//! begin: life = odd; Release fence; write the fields     read: a = life (Acquire), odd; read the fields
-//! clear: life = even                                           Acquire fence; b = life; a == b or nothing
+//! clear: life = even                                     read: a = life (Acquire), odd; read the fields
+//! begin: Release fence; write the fields; life = odd           Acquire fence; b = life; a == b or nothing
 //! ```
 
 use std::panic::Location;
@@ -100,8 +100,7 @@ impl Diagnosis {
         site: &'static Location<'static>,
     ) {
         let life = self.life.load(Ordering::Relaxed);
-        self.life.store(life.wrapping_add(1) | 1, Ordering::Relaxed);
-        // Release: who reads one of the fields below, and then `life`, sees the new one.
+        // Release: who reads one of the fields below, and then `life`, sees that the life before is over.
         fence(Ordering::Release);
         let phase = if kind.is_head() { HEAD } else { 0 };
         let of = target & CPU | (source & CPU) << SOURCE_SHIFT | phase;
@@ -109,6 +108,9 @@ impl Diagnosis {
         self.kind.store(std::ptr::from_ref(kind).cast_mut(), Ordering::Relaxed);
         self.site.store(std::ptr::from_ref(site).cast_mut(), Ordering::Relaxed);
         self.queued_at.store(Queued::NOT.word(), Ordering::Relaxed);
+        // Only now: a caller that is preempted in between isn't taken for the call before. Release pairs with
+        // the Acquire in `read`: with this life come all of the above.
+        self.life.store(life.wrapping_add(1) | 1, Ordering::Release);
     }
 
     /// The CPU that is called, for who has a side of the call.
@@ -245,4 +247,50 @@ impl Diagnosis {
     }
 
     pub(crate) fn taken(&self) {}
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::cells::kinds::{Class, Ended, Role};
+    use std::sync::Arc;
+
+    const fn kind(name: fn() -> &'static str) -> Kind {
+        let (run, fail) = (|_| Ended::Returned, |_| ());
+        Kind { class: Class::Urgent, role: Role::Message, name, run, fail }
+    }
+    static EVEN: Kind = kind(|| "even");
+    static ODD: Kind = kind(|| "odd");
+
+    #[test]
+    fn who_looks_at_a_cell_that_is_used_again_and_again_never_mixes_two_calls() {
+        let cell = Arc::new(Diagnosis::new());
+        let user = {
+            let cell = Arc::clone(&cell);
+            std::thread::spawn(move || {
+                let sites = [Location::caller(), Location::caller()];
+                for n in 0..100_000_u32 {
+                    let odd = n % 2;
+                    let kind = if odd == 1 { &ODD } else { &EVEN };
+                    cell.begin(kind, odd, odd, sites[odd as usize]);
+                    if odd == 1 {
+                        cell.awaited();
+                    }
+                    (0..100).for_each(|_| std::hint::spin_loop());
+                    cell.clear();
+                }
+            })
+        };
+        while !user.is_finished() {
+            if let Some(call) = cell.read() {
+                let odd = call.name == "odd";
+                assert_eq!((call.source, call.target), (u32::from(odd), u32::from(odd)));
+                assert!(
+                    odd || !call.queued.is_awaited(),
+                    "it was the call before that was awaited"
+                );
+            }
+        }
+        user.join().expect("no panic");
+    }
 }
