@@ -13,7 +13,7 @@ use std::thread::ThreadId;
 use corewise_sync::context::AtomicSection;
 use corewise_sync::{CachePadded, Completion, Mutex, Parker, Unparker};
 
-use crate::cells::{Class, Ended, Message, Queue};
+use crate::cells::{Class, Ended, Message, Queue, quietly};
 use crate::error::SkipReason;
 use crate::policy;
 #[cfg(not(loom))]
@@ -126,8 +126,8 @@ impl Target {
 
     /// Its own drop might panic again, outside of any catch: better leaked.
     fn leak_panic(&self, payload: Box<dyn Any + Send>) {
-        tracing::error!(cpu = self.cpu, "dropping or waking after a call panicked");
-        std::mem::forget(payload);
+        mem::forget(payload);
+        quietly(|| tracing::error!(cpu = self.cpu, "dropping or waking after a call panicked"));
     }
 
     /// Whether the calling thread is running this target's handlers just now.

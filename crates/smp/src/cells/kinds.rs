@@ -217,12 +217,14 @@ pub(super) fn panicked(
 ) -> CallFailed {
     let panic = PanicPayload::new(payload);
     if class == Class::Plain {
-        tracing::error!(
-            cpu,
-            function = name,
-            panic = panic.message(),
-            "a called function panicked"
-        );
+        quietly(|| {
+            tracing::error!(
+                cpu,
+                function = name,
+                panic = panic.message(),
+                "a called function panicked"
+            );
+        });
     }
     CallFailed::Panicked { cpu, panic }
 }
@@ -236,5 +238,12 @@ pub(super) fn drop_quietly(failed: CallFailed) {
 
 /// A call that nobody waits for is dropped without having run: that isn't silent either.
 pub(super) fn dropped(cpu: u32, name: &'static str) {
-    tracing::warn!(cpu, function = name, "a call was dropped: nobody steps this CPU's target");
+    quietly(|| {
+        tracing::warn!(cpu, function = name, "a call was dropped: nobody steps this CPU's target");
+    });
+}
+
+/// Says something. The subscriber is user code: its panics end here.
+pub(crate) fn quietly(say: impl FnOnce()) {
+    catch_unwind(AssertUnwindSafe(say)).unwrap_or_else(panics::discard);
 }

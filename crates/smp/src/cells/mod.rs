@@ -16,7 +16,7 @@ pub(crate) use cell::Cell;
 pub(crate) use diagnosis::{Outstanding, Phase};
 #[cfg(loom)]
 pub use free_list::FreeList;
-pub(crate) use kinds::{Class, Ended};
+pub(crate) use kinds::{Class, Ended, quietly};
 pub(crate) use message::{Message, Waiting, call, forgotten, take_back, take_function};
 #[cfg(not(loom))]
 pub(crate) use pool::Pools;
