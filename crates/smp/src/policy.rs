@@ -74,6 +74,14 @@ pub(crate) fn measured(took: Duration, weight: u32) -> u32 {
 #[cfg(not(loom))]
 pub(crate) const STALL_AFTER: Duration = Duration::from_secs(5);
 
+/// After how long a thread that waits looks for the first time whether its target sleeps: whoever was to wake it
+/// may have been preempted before it did. So long that hardly any wait gets there.
+#[cfg(not(loom))]
+pub(crate) fn first_look(limit: Option<Duration>) -> Duration {
+    const FIRST_LOOK: Duration = Duration::from_millis(10);
+    limit.map_or(FIRST_LOOK, |limit| limit.min(FIRST_LOOK))
+}
+
 /// After how long a wait is reported that has been `told` of so often: at the limit, at twice that, at four
 /// times that.
 #[cfg(not(loom))]

@@ -270,7 +270,8 @@ impl Smp {
     /// want is neither reached nor skipped, and nobody waits for it.
     ///
     /// `wanted` may be slow, or panic: it holds up nobody but its caller. After a panic the CPUs
-    /// that were told before still run `f`.
+    /// that were told before still run `f`, but for the caller's own where it is that CPU's target: that
+    /// one comes last.
     ///
     /// The kernel's `on_each_cpu_cond_mask`.
     #[track_caller]

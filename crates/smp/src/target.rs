@@ -88,10 +88,11 @@ impl Target {
         *self.seated.lock()
     }
 
-    /// Wakes the target, though nothing is new: if a wake-up was lost, that mends it.
+    /// Wakes the target, though nothing is new: whoever was to do so may have been preempted before it did, and
+    /// nobody who pushes meanwhile knows.
     #[cfg(not(loom))]
     pub(crate) fn wake_again(&self) {
-        self.unparker.unpark();
+        self.unparker.unpark_anyway();
     }
 
     pub(crate) fn state(&self) -> &TargetState {

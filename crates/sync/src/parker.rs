@@ -74,6 +74,12 @@ impl Unparker {
     pub fn unpark(&self) {
         self.inner.unpark();
     }
+
+    /// As [`Unparker::unpark`], also where a token is there already: for who suspects that whoever left it was
+    /// preempted before it woke the thread. Costs a system call in any case.
+    pub fn unpark_anyway(&self) {
+        self.inner.unpark_anyway();
+    }
 }
 
 impl Wake for Inner {
@@ -166,6 +172,18 @@ mod futex {
                 let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
             }
         }
+
+        /// Half of an `unpark`.
+        #[cfg(test)]
+        pub(super) fn leave_silently(&self) {
+            self.state.swap(TOKEN, Ordering::Release);
+        }
+
+        pub(super) fn unpark_anyway(&self) {
+            // Release as in `unpark`. A thread that is woken for nothing looks, and sleeps on.
+            self.state.swap(TOKEN, Ordering::Release);
+            let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
+        }
     }
 }
 
@@ -231,6 +249,11 @@ mod model {
             *self.token.lock() = true;
             self.arrived.notify_one();
         }
+
+        /// In a model nobody is preempted for good between the two.
+        pub(super) fn unpark_anyway(&self) {
+            self.unpark();
+        }
     }
 }
 
@@ -249,6 +272,27 @@ mod tests {
         parker.unparker().unpark();
         assert!(parker.try_park());
         assert!(!parker.try_park());
+    }
+
+    /// Whoever leaves the token may be preempted before it wakes the thread.
+    #[test]
+    #[cfg(not(miri))] // it looks at the thread's state in /proc
+    fn a_thread_that_sleeps_although_there_is_a_token_is_woken_anyway() {
+        let parker = Parker::new();
+        let unparker = parker.unparker();
+        let (tell, told) = std::sync::mpsc::channel();
+        let sleeper = std::thread::spawn(move || {
+            tell.send(rustix::thread::gettid()).unwrap();
+            parker.park();
+        });
+        let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());
+        while !std::fs::read_to_string(&stat).unwrap().contains(") S ") {
+            std::thread::yield_now();
+        }
+        unparker.inner.leave_silently();
+        unparker.unpark();
+        unparker.unpark_anyway();
+        sleeper.join().unwrap();
     }
 
     #[test]

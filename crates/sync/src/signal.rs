@@ -189,10 +189,18 @@ impl Signal {
         timeout: Option<Duration>,
     ) -> bool {
         context::might_block("Signal::wait");
-        spin()
-            || context::blocking_reported(|| {
-                self.sleep(timeout.and_then(|timeout| time::now().checked_add(timeout)))
-            })
+        // SAFETY: the caller's promise.
+        spin() || unsafe { self.wait_on(timeout) }
+    }
+
+    /// Sleeps on, after a wait that timed out: not one more violation where that was one. `None`: until it happens.
+    ///
+    /// # Safety
+    /// As [`Signal::wait`].
+    pub unsafe fn wait_on(&self, timeout: Option<Duration>) -> bool {
+        context::blocking_reported(|| {
+            self.sleep(timeout.and_then(|timeout| time::now().checked_add(timeout)))
+        })
     }
 
     /// The one who calls it is the one waiter.

@@ -122,10 +122,10 @@ impl SpinHabit {
         self.until = None;
     }
 
-    /// Its time is over.
+    /// Its time is over; the pause is as long as it was awake, should that have been longer.
     pub(crate) fn spent(&mut self, now: Stamp) {
-        self.until = None;
-        self.not_before = now.plus(PAUSE);
+        let over = self.until.take().map_or(Duration::ZERO, |until| now.since(until));
+        self.not_before = now.plus(PAUSE + over);
     }
 }
 
@@ -166,7 +166,11 @@ mod tests {
         habit.spent(end);
         assert!(habit.until().is_none());
         assert!(wake(&mut habit, end.plus(PAUSE / 2)).is_none());
-        assert!(wake(&mut habit, end.plus(PAUSE)).is_some(), "the proof still holds");
+        let late = end.plus(PAUSE);
+        let end = wake(&mut habit, late).expect("the proof still holds").plus(BURST);
+        habit.spent(end);
+        assert!(wake(&mut habit, end.plus(PAUSE)).is_none(), "it was awake for twice as long");
+        assert!(wake(&mut habit, end.plus(PAUSE * 2)).is_some());
     }
 
     #[test]

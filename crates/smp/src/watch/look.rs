@@ -107,13 +107,30 @@ pub(super) fn report_on(
     })
 }
 
+/// Wakes the targets that have never seen the call.
+pub(super) fn wake_again(watch: &Watch, cell: &Cell) {
+    let Some(call) = cell.diagnosis.read() else { return };
+    if call.phase == Phase::Head {
+        cell.for_each_share(|share, call| wake_unseen(watch, share, call));
+    } else {
+        wake_unseen(watch, cell, &call);
+    }
+}
+
+fn wake_unseen(watch: &Watch, cell: &Cell, call: &Outstanding) {
+    let Some(target) = watch.target(call.target) else { return };
+    if progress(cell, call, target.stats.running()) == Progress::Unseen {
+        target.wake_again();
+    }
+}
+
 /// How far a call, or a share of one, has come on its target.
 fn missing_on(watch: &Watch, cell: &Cell, call: &Outstanding) -> Option<Missing> {
     let target = watch.target(call.target)?;
     let running = target.stats.running();
     let progress = progress(cell, call, running);
     if progress == Progress::Unseen {
-        // If a wake-up was lost, this mends it, as the kernel sends its interrupt once more.
+        // As the kernel sends its interrupt once more.
         target.wake_again();
     }
     Some(Missing {

@@ -10,6 +10,8 @@ mod stall;
 use std::task::{Context, Poll};
 
 use crate::cells::Cell;
+#[cfg(not(loom))]
+use crate::policy;
 use crate::spin::{self, Spin};
 
 #[cfg(loom)]
@@ -34,13 +36,11 @@ pub(crate) unsafe fn wait(cell: &Cell, on_target: bool) {
             sleeps = patience.spin(cell.signal(), on_target);
             sleeps.is_none()
         };
-        let limit = watch.limit();
         // SAFETY: the caller's promise.
         unsafe {
-            if !cell.signal().wait_after(spin, limit)
-                && let Some(limit) = limit
-            {
-                watch.wait_on(cell, limit);
+            let first = policy::first_look(watch.limit());
+            if !cell.signal().wait_after(spin, Some(first)) {
+                watch.wait_on(cell, first);
             }
         }
         if let Some(sleeps) = sleeps {
@@ -170,14 +170,20 @@ mod watching {
             self.kept.lock().iter().cloned().collect()
         }
 
-        /// A thread has waited for as long as the limit says: reports, and waits on.
+        /// A thread has waited for so long: wakes whoever hasn't seen its call, and waits on; reports where it gets
+        /// longer than the limit says.
         ///
         /// # Safety
         /// As [`Signal::wait`](corewise_sync::Signal::wait).
         #[cold]
         #[track_caller]
-        pub(super) unsafe fn wait_on(&self, cell: &Cell, limit: Duration) {
+        pub(super) unsafe fn wait_on(&self, cell: &Cell, so_far: Duration) {
             cell.diagnosis.forsaken();
+            look::wake_again(self, cell);
+            // SAFETY: the caller's promise.
+            let ended = unsafe { cell.signal().wait_on(self.limit.map(|limit| limit - so_far)) };
+            // Without a limit it waits until it has ended.
+            let Some(limit) = self.limit.filter(|_| !ended) else { return };
             let began = Stamp::precise();
             let mut told = 0;
             loop {
@@ -189,7 +195,7 @@ mod watching {
                 let waited = limit + Stamp::precise().since(began);
                 let next = policy::next_report(limit, told).saturating_sub(waited);
                 // SAFETY: the caller's promise.
-                if unsafe { cell.signal().wait_timeout(0, next) } {
+                if unsafe { cell.signal().wait_on(Some(next)) } {
                     return;
                 }
             }
