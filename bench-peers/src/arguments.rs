@@ -85,8 +85,8 @@ pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Comma
                 }
             }
             "--seed" => options.seed = number(&flag, &value("a number")?)?,
-            "--peers" => options.peers = names(&value("names")?),
-            "--workload" | "--workloads" => options.workloads = names(&value("names")?),
+            "--peers" => options.peers.extend(names(&value("names")?)),
+            "--workload" | "--workloads" => options.workloads.extend(names(&value("names")?)),
             "--out" => options.out = Some(PathBuf::from(value("a file")?)),
             _ => return Err(format!("there is no option {flag:?}")),
         }
@@ -117,13 +117,13 @@ mod tests {
             quick: true,
             rounds: 2,
             peers: vec!["tokio".to_owned(), "go".to_owned()],
-            workloads: vec!["storm".to_owned()],
+            workloads: vec!["storm".to_owned(), "fan".to_owned()],
             json: true,
             out: Some(PathBuf::from("x.json")),
             seed: 0,
         };
         let line = "workqueue --rounds 2 --seed 0 --quick --peers tokio,go --workload storm \
-                    --json --out x.json";
+                    --workload fan --json --out x.json";
         assert_eq!(of(line), Ok(Command::Workqueue(given)));
         assert_eq!(of("calls"), Ok(Command::Calls(Options::default())));
         assert_eq!(of("workqueue --help"), Ok(Command::Help));
