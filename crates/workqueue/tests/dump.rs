@@ -12,6 +12,12 @@ fn two_nodes() -> WorkerPools {
     WorkerPools::new(&Machine::synthetic("numa:2 l3:1 core:12 pu:1").unwrap())
 }
 
+/// One CPU, where nobody finds out that an item blocks: who waits behind it goes on waiting.
+fn one_at_a_time() -> WorkerPools {
+    let machine = Machine::synthetic("core:1 pu:1").unwrap();
+    WorkerPools::builder(&machine).cpu_intensive_after(Duration::ZERO).build()
+}
+
 /// Dumps until `seen` says yes: what a worker is about to do isn't done yet.
 #[track_caller]
 fn dump_until(pools: &WorkerPools, seen: impl Fn(&Dump) -> bool) -> Dump {
@@ -115,7 +121,7 @@ fn a_new_link_has_counted_nothing_whatever_was_counted_in_its_place() {
 
 #[test]
 fn what_is_queued_and_not_over_is_in_flight() {
-    let pools = WorkerPools::new(&Machine::synthetic("core:1 pu:1").unwrap());
+    let pools = one_at_a_time();
     let queue = Workqueue::builder("slow").build(&pools).unwrap();
     let (release, released) = channel::<()>();
     let (started, starts) = channel();
@@ -135,7 +141,7 @@ fn what_is_queued_and_not_over_is_in_flight() {
 
 #[test]
 fn what_a_worker_has_run_is_over_while_the_next_item_runs() {
-    let pools = WorkerPools::new(&Machine::synthetic("core:1 pu:1").unwrap());
+    let pools = one_at_a_time();
     let queue = Workqueue::builder("quick and slow").build(&pools).unwrap();
     let (start, starting) = channel::<()>();
     let first = queue.spawn(move || {
@@ -238,7 +244,7 @@ fn kinds_priorities_and_limits_of_queues_are_shown_and_who_is_held_back() {
 
 #[test]
 fn started_cancelled_and_run_time_are_counted_where_the_queue_is_timed() {
-    let pools = WorkerPools::new(&Machine::synthetic("core:1 pu:1").unwrap());
+    let pools = one_at_a_time();
     let timed = Workqueue::builder("timed").timed(true).build(&pools).unwrap();
     let other = Workqueue::builder("other").build(&pools).unwrap();
     let (release, released) = channel::<()>();
