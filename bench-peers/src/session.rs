@@ -6,12 +6,14 @@ use std::fs;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
+use corewise_bench::BenchError;
 use corewise_bench::line::{Line, METRICS};
 use corewise_bench::process::{Job, Program};
 use corewise_bench::record::{Record, to_json};
 use corewise_bench::stats::Summary;
 
 use crate::arguments::Options;
+use crate::counting;
 use crate::load::Load;
 use crate::programs::{self, Tool};
 use crate::results::{self, Headline, Results};
@@ -38,9 +40,6 @@ pub(crate) trait Workload: Job + PartialEq + Sync {
     const NAME: &'static str;
     /// What this program is asked with for one run.
     const COMMAND: &'static str;
-
-    /// Who runs it.
-    fn runtime(&self) -> &str;
 
     /// A part of it: enough for the round that is dropped, which finds programs and libraries on
     /// the disk, and goes through all code once.
@@ -83,6 +82,22 @@ pub(crate) fn chosen<C: FromStr>(words: &[String], name: &str) -> bool {
     };
     let fits = |word: &String| if is_case(word) { word == name } else { name.starts_with(&**word) };
     words.is_empty() || words.iter().any(fits)
+}
+
+/// One run in this process, on Corewise or a floor, or on a `peer` that is Rust.
+pub(crate) fn one<J: Workload>(
+    words: &[String],
+    peer: impl FnOnce(&J) -> Result<Option<Line>, BenchError>,
+) -> Result<Line, Box<dyn Error>> {
+    let job = J::from_words(words)?;
+    if job.is_counting() {
+        counting::count();
+    }
+    if let Some(line) = job.run_own(Some(counting::allocations))? {
+        return Ok(line);
+    }
+    let unknown = || format!("there is no runtime {:?} in this program", job.runtime());
+    Ok(peer(&job)?.ok_or_else(unknown)?)
 }
 
 /// Runs what was asked for on so many CPUs, and prints it.

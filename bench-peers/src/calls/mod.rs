@@ -29,10 +29,6 @@ impl Workload for Job {
     const NAME: &'static str = "calls";
     const COMMAND: &'static str = "call";
 
-    fn runtime(&self) -> &str {
-        &self.runtime
-    }
-
     fn small(mut self) -> Job {
         self.items = (self.items / DROPPED_PART).max(1);
         self

@@ -6,28 +6,20 @@ use corewise_bench::BenchError;
 use corewise_bench::calls::case::Case;
 use corewise_bench::calls::job::Job;
 use corewise_bench::calls::roundtrip::run as run_on;
-use corewise_bench::calls::run::{cannot, run_own};
 use corewise_bench::line::Line;
 use corewise_bench::meter::Meter;
+use corewise_bench::process::Job as _;
 use corewise_topology::Machine;
 
 use crate::calls::peers::channels::{Channels, Crossbeam, Kanal, Std};
 use crate::calls::peers::rayon::Rayon;
 use crate::calls::peers::tokio::Tokio;
 use crate::calls::peers::{FIFO, Targets};
-use crate::counting;
+use crate::{counting, session};
 
 /// Runs the job that these words say.
 pub(crate) fn run(words: &[String]) -> Result<Line, Box<dyn Error>> {
-    let job = Job::from_words(words)?;
-    if job.count {
-        counting::count();
-    }
-    if let Some(line) = run_own(&job, Some(counting::allocations))? {
-        return Ok(line);
-    }
-    let unknown = || format!("there is no runtime {:?} in this program", job.runtime);
-    Ok(peer(&job)?.ok_or_else(unknown)?)
+    session::one(words, peer)
 }
 
 fn peer(job: &Job) -> Result<Option<Line>, BenchError> {
@@ -41,7 +33,7 @@ fn peer(job: &Job) -> Result<Option<Line>, BenchError> {
         ("std-mpsc", _) => run_on(job, machine, meter, || Channels::<Std>::new(to))?,
         ("tokio", _) => run_on(job, machine, meter, || Tokio::new(to))?,
         ("rayon", Case::Broadcast { .. }) => run_on(job, machine, meter, || Rayon::new(to))?,
-        ("rayon", Case::RoundTrip(_)) => cannot(job, "it has no call to one thread"),
+        ("rayon", Case::RoundTrip(_)) => job.cannot("it has no call to one thread"),
         _ => return Ok(None),
     };
     Ok(Some(line))
@@ -53,7 +45,6 @@ mod tests {
     use crate::calls::catalogue;
     use crate::programs::Tool;
     use crate::session::Cell;
-    use corewise_bench::process::Job as _;
     use corewise_topology::CpuSet;
 
     /// Every cell of a full run that is made in this program, small; every answer is checked there.

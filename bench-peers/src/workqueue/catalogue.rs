@@ -1,7 +1,8 @@
 //! Which runtimes take part in which cases, and the runs that follow from what was asked for.
 
+use corewise_bench::words::Effort;
 use corewise_bench::workqueue::case::{Case, Items, Placement};
-use corewise_bench::workqueue::job::{Effort, Job};
+use corewise_bench::workqueue::job::Job;
 use corewise_topology::CpuSet;
 
 use crate::arguments::Options;

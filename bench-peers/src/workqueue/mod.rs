@@ -30,10 +30,6 @@ impl Workload for Job {
     const NAME: &'static str = "workqueue";
     const COMMAND: &'static str = "run";
 
-    fn runtime(&self) -> &str {
-        &self.runtime
-    }
-
     fn small(mut self) -> Job {
         (self.items, self.passes) = ((self.items / DROPPED_PART).max(1), 1);
         self

@@ -7,29 +7,21 @@ use corewise_bench::BenchError;
 use corewise_bench::line::Line;
 use corewise_bench::meter::Meter;
 use corewise_bench::workqueue::job::Job;
-use corewise_bench::workqueue::run::{run as run_on, run_own, run_reused};
+use corewise_bench::workqueue::run::{run as run_on, run_reused};
 use corewise_topology::Machine;
 use corewise_workqueue::Idle;
 
-use crate::counting;
 use crate::workqueue::peers::crossbeam::Crossbeam;
 use crate::workqueue::peers::executor::Smol;
 use crate::workqueue::peers::ours::{self, Spawning};
 use crate::workqueue::peers::rayon::Rayon;
 use crate::workqueue::peers::tokio::Tokio;
 use crate::workqueue::peers::{PINNED, Pins};
+use crate::{counting, session};
 
 /// Runs the job that these words say.
 pub(crate) fn run(words: &[String]) -> Result<Line, Box<dyn Error>> {
-    let job = Job::from_words(words)?;
-    if job.count {
-        counting::count();
-    }
-    if let Some(line) = run_own(&job, Some(counting::allocations))? {
-        return Ok(line);
-    }
-    let unknown = || format!("there is no runtime {:?} in this program", job.runtime);
-    Ok(peer(&job)?.ok_or_else(unknown)?)
+    session::one(words, peer)
 }
 
 fn peer(job: &Job) -> Result<Option<Line>, BenchError> {

@@ -7,7 +7,7 @@
 //!   all.
 //! * [`workqueue`]: workloads for workqueues, on each affinity scope, the old design, and others.
 //! * [`calls`]: cross-CPU calls against an eventfd, and against waiters that hold their core.
-//! * [`process`]: a run in a process of its own, [`mod@line`]: what it prints, [`meter`]: what it costs,
+//! * [`process`]: a run in a process of its own, [`words`]: what it is told, [`mod@line`]: what it prints, [`meter`]: what it costs,
 //!   [`rounds`]: many of them.
 //! * [`counting`]: an allocator that counts.
 //! * [`advice`]: what a run says about the scope to choose, in sentences.
@@ -30,6 +30,7 @@ pub mod report;
 pub mod rng;
 pub mod rounds;
 pub mod stats;
+pub mod words;
 pub mod workqueue;
 
 mod error;

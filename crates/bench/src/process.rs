@@ -11,19 +11,52 @@ use std::time::Duration;
 use corewise_sync::Parker;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::error::BenchError;
 use crate::line::Line;
+use crate::meter::Allocations;
+use crate::words::BadJob;
 
 /// What a program may be asked to run, in words that it understands.
 pub trait Job: Clone {
     /// As words `key=value`.
     fn to_words(&self) -> Vec<String>;
 
+    /// Reads what [`to_words`](Job::to_words) writes. A key that is left out is 0, or none, or where that makes no
+    /// sense 1; `case` and `runtime` must be there.
+    ///
+    /// # Errors
+    /// Says which word isn't understood.
+    fn from_words<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> Result<Self, BadJob>;
+
+    /// The name of its case.
+    fn case(&self) -> String;
+
+    /// Who runs it.
+    fn runtime(&self) -> &str;
+
+    /// Whether its allocations are counted, and nothing else.
+    fn is_counting(&self) -> bool;
+
     /// The same run, short, with its allocations counted and nothing timed.
     #[must_use]
     fn counting(self) -> Self;
 
+    /// Runs it in this process, on one of the runtimes of this crate. `None`: it isn't for one of these.
+    ///
+    /// # Errors
+    /// The workload couldn't be run.
+    fn run_own(&self, allocations: Option<Allocations>) -> Result<Option<Line>, BenchError>;
+
     /// Case and runtime, for a reader: `storm/boxed on tokio`.
-    fn name(&self) -> String;
+    fn name(&self) -> String {
+        format!("{} on {}", self.case(), self.runtime())
+    }
+
+    /// The line of a run that its runtime can't do.
+    fn cannot(&self, why: &str) -> Line {
+        let line = Line::new(&self.case(), self.runtime());
+        Line { unsupported: Some(why.to_owned()), ..line }
+    }
 }
 
 /// A program that runs jobs.
@@ -132,8 +165,9 @@ fn read(from: Option<impl Read>) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::words::Effort;
     use crate::workqueue::case::Case;
-    use crate::workqueue::job::{self, Effort};
+    use crate::workqueue::job;
     use corewise_topology::CpuSet;
 
     fn run(script: &str, limit: Duration) -> Result<Line, RunError> {

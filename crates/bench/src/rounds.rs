@@ -146,8 +146,9 @@ pub fn ratio(over: Option<&[f64]>, under: Option<&[f64]>, seed: u64) -> Option<P
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::words::Effort;
     use crate::workqueue::case::Case;
-    use crate::workqueue::job::{self, Effort};
+    use crate::workqueue::job;
     use corewise_topology::CpuSet;
 
     fn cell(case: Case, runtime: &str) -> Cell<job::Job> {

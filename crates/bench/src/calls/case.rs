@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::calls::priority::{self, RunDelay};
+use crate::words::NoSuchCase;
 
 /// How fast calls follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,18 +141,6 @@ impl fmt::Display for Case {
         }
     }
 }
-
-/// There is no such case.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NoSuchCase(pub String);
-
-impl fmt::Display for NoSuchCase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "there is no case '{}'", self.0)
-    }
-}
-
-impl std::error::Error for NoSuchCase {}
 
 impl FromStr for Case {
     type Err = NoSuchCase;

@@ -1,13 +1,14 @@
 //! One run: a case, a runtime, and every number that the program which runs it must know.
 
-use std::fmt;
-
 use corewise_topology::CpuSet;
 
 use crate::calls::case::{Case, Pace};
+use crate::calls::run;
+use crate::error::BenchError;
+use crate::line::Line;
+use crate::meter::Allocations;
 use crate::process;
-
-pub use crate::workqueue::job::Effort;
+use crate::words::{self, BadJob, Effort};
 
 const TICK_US: u32 = 4_000;
 const INTERVAL_MS: u32 = 20;
@@ -69,49 +70,10 @@ impl Job {
             count: false,
         }
     }
-
-    /// Reads what [`to_words`](process::Job::to_words) writes. A key that is left out is 0; `case`
-    /// and `runtime` must be there.
-    ///
-    /// # Errors
-    /// Says which word isn't understood.
-    pub fn from_words<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> Result<Job, BadJob> {
-        let (mut case, mut runtime) = (None, None);
-        let mut job = Job::new(Case::RoundTrip(Pace::Hot), "", &CpuSet::new(), Effort::Full);
-        (job.items, job.length_ms) = (1, 0);
-        for word in words {
-            let word = word.as_ref();
-            let bad = || BadJob(format!("'{word}' is no word of a run: key=value is"));
-            let (key, value) = word.split_once('=').ok_or_else(bad)?;
-            let large = || value.parse::<u64>().map_err(|_| bad());
-            let small = || value.parse::<u32>().map_err(|_| bad());
-            match key {
-                "case" => case = Some(value.parse::<Case>().map_err(|no| BadJob(no.to_string()))?),
-                "runtime" => runtime = Some(value.to_owned()),
-                "items" => job.items = value.parse().map_err(|_| bad())?,
-                "gap_us" => job.gap_us = small()?,
-                "client_cpu" => job.client_cpu = small()?,
-                "server_cpu" => job.server_cpu = small()?,
-                "length_ms" => job.length_ms = large()?,
-                "tick_us" => job.tick_us = small()?,
-                "interval_ms" => job.interval_ms = small()?,
-                "seed" => job.seed = large()?,
-                "count" => job.count = small()? != 0,
-                _ => return Err(bad()),
-            }
-        }
-        job.case = case.ok_or_else(|| BadJob("a run needs a case".to_owned()))?;
-        job.runtime = runtime.ok_or_else(|| BadJob("a run needs a runtime".to_owned()))?;
-        if job.items == 0 {
-            return Err(BadJob("a run needs a call".to_owned()));
-        }
-        Ok(job)
-    }
 }
 
 impl process::Job for Job {
     fn to_words(&self) -> Vec<String> {
-        let mut words = vec![format!("case={}", self.case), format!("runtime={}", self.runtime)];
         let numbers = [
             ("items", self.items as u64),
             ("gap_us", u64::from(self.gap_us)),
@@ -123,8 +85,44 @@ impl process::Job for Job {
             ("seed", self.seed),
             ("count", u64::from(self.count)),
         ];
-        words.extend(numbers.map(|(key, value)| format!("{key}={value}")));
-        words
+        words::write(&self.case, &self.runtime, numbers)
+    }
+
+    fn from_words<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> Result<Job, BadJob> {
+        let mut job = Job::new(Case::RoundTrip(Pace::Hot), "", &CpuSet::new(), Effort::Full);
+        (job.items, job.length_ms) = (1, 0);
+        (job.case, job.runtime) = words::read(words, |key, value| {
+            let small = || u32::try_from(value).ok();
+            match key {
+                "items" => job.items = usize::try_from(value).ok()?,
+                "gap_us" => job.gap_us = small()?,
+                "client_cpu" => job.client_cpu = small()?,
+                "server_cpu" => job.server_cpu = small()?,
+                "length_ms" => job.length_ms = value,
+                "tick_us" => job.tick_us = small()?,
+                "interval_ms" => job.interval_ms = small()?,
+                "seed" => job.seed = value,
+                "count" => job.count = small()? != 0,
+                _ => return None,
+            }
+            Some(())
+        })?;
+        if job.items == 0 {
+            return Err(BadJob::needs("a call"));
+        }
+        Ok(job)
+    }
+
+    fn case(&self) -> String {
+        self.case.to_string()
+    }
+
+    fn runtime(&self) -> &str {
+        &self.runtime
+    }
+
+    fn is_counting(&self) -> bool {
+        self.count
     }
 
     fn counting(mut self) -> Job {
@@ -132,22 +130,10 @@ impl process::Job for Job {
         self
     }
 
-    fn name(&self) -> String {
-        format!("{} on {}", self.case, self.runtime)
+    fn run_own(&self, allocations: Option<Allocations>) -> Result<Option<Line>, BenchError> {
+        run::run_own(self, allocations)
     }
 }
-
-/// A run isn't understood.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BadJob(String);
-
-impl fmt::Display for BadJob {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BadJob {}
 
 #[cfg(test)]
 mod tests {

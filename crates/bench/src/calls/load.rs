@@ -120,7 +120,7 @@ fn work() {
 mod tests {
     use super::*;
     use crate::calls::case::Case;
-    use crate::calls::job::Effort;
+    use crate::words::Effort;
 
     #[test]
     fn all_calls_are_run_and_wake_ups_counted() {

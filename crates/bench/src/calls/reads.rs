@@ -174,7 +174,7 @@ fn write(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calls::job::Effort;
+    use crate::words::Effort;
 
     #[test]
     fn each_cell_is_read_and_replaced() {

@@ -120,7 +120,7 @@ fn burn(machine: &Machine, cpu: u32, over: &AtomicBool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calls::job::Effort;
+    use crate::words::Effort;
 
     struct Here {
         answers: u64,

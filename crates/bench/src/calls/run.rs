@@ -16,6 +16,7 @@ use crate::calls::variants::{Awaited, Many, One};
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::{Allocations, Meter};
+use crate::process::Job as _;
 
 /// Runs a job on `corewise`, on the old design (`before`), or on a floor (`eventfd`, or `idle` for
 /// the held spans). `None`: the runtime is none of these.
@@ -24,16 +25,16 @@ use crate::meter::{Allocations, Meter};
 /// The workload couldn't be run.
 pub fn run_own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Line>, BenchError> {
     if job.count && allocations.is_none() {
-        return Ok(Some(cannot(job, "this program counts no allocations")));
+        return Ok(Some(job.cannot("this program counts no allocations")));
     }
     let machine = &Machine::live()?;
     let meter = &mut Meter::new(job.count, allocations);
     let line = match (job.runtime.as_str(), job.case) {
         (_, Case::Reads) => match reads::run(job, machine)? {
             Some(line) => line,
-            None => cannot(job, "it has no such value"),
+            None => job.cannot("it has no such value"),
         },
-        ("arc_swap" | "rwlock", _) => cannot(job, "it is for reads"),
+        ("arc_swap" | "rwlock", _) => job.cannot("it is for reads"),
         ("idle", Case::HeldSpan(way)) => held::run(job, machine, way, Waiter::Nobody)?,
         ("before", Case::HeldSpan(way)) => held::run(job, machine, way, Waiter::HoldsItsCore)?,
         ("corewise", Case::HeldSpan(way)) => held::run(job, machine, way, Waiter::GivesItBack)?,
@@ -43,7 +44,7 @@ pub fn run_own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Lin
         ("corewise-future", Case::RoundTrip(_)) => roundtrip::run(job, machine, meter, || {
             Ok(Awaited::new(One::new(machine, job.server_cpu)?))
         })?,
-        ("corewise-future", _) => cannot(job, "only round trips are awaited"),
+        ("corewise-future", _) => job.cannot("only round trips are awaited"),
         ("corewise", Case::Load(load)) => load::run(job, machine, load, meter)?,
         ("corewise", Case::Broadcast { cpus, synthetic }) => {
             let machine = match synthetic {
@@ -56,26 +57,19 @@ pub fn run_own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Lin
         ("eventfd", Case::RoundTrip(_)) => {
             roundtrip::run(job, machine, meter, || Eventfd::new(machine, job.server_cpu))?
         }
-        ("eventfd", _) => cannot(job, "it wakes one"),
-        ("before" | "idle", _) => cannot(job, "it is for held spans"),
+        ("eventfd", _) => job.cannot("it wakes one"),
+        ("before" | "idle", _) => job.cannot("it is for held spans"),
         _ => return Ok(None),
     };
     Ok(Some(line))
-}
-
-/// The line of a run that the runtime can't do.
-pub fn cannot(job: &Job, why: &str) -> Line {
-    let line = Line::new(&job.case.to_string(), &job.runtime);
-    Line { unsupported: Some(why.to_owned()), ..line }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::calls::case::Way;
-    use crate::calls::job::Effort;
     use crate::line::unit;
-    use crate::process::Job as _;
+    use crate::words::Effort;
 
     /// Every case of every runtime of ours, small: what it reports has names and values.
     #[test]

@@ -4,11 +4,12 @@ use corewise_topology::Machine;
 
 use crate::advice::Series;
 use crate::calls::case::{Case, Pace, Way};
-use crate::calls::job::{Effort, Job};
+use crate::calls::job::Job;
 use crate::calls::reads;
 use crate::record::Record;
 use crate::rounds::{Cell, ratio, values};
 use crate::stats::PairedRatio;
+use crate::words::Effort;
 
 /// The cells of the cases that `wanted` takes, grouped by case.
 pub fn cells(

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::words::NoSuchCase;
+
 /// How items reach the runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Items {
@@ -133,18 +135,6 @@ impl fmt::Display for Case {
         }
     }
 }
-
-/// There is no such case.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NoSuchCase(pub String);
-
-impl fmt::Display for NoSuchCase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "there is no case '{}'", self.0)
-    }
-}
-
-impl std::error::Error for NoSuchCase {}
 
 impl FromStr for Case {
     type Err = NoSuchCase;

@@ -94,9 +94,9 @@ fn tree<R: Spawn>(runtime: &R) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::words::Effort;
     use crate::workqueue::case::Case;
     use crate::workqueue::inline::Inline;
-    use crate::workqueue::job::Effort;
     use corewise_topology::CpuSet;
 
     #[test]

@@ -1,23 +1,15 @@
 //! One run: a case, a runtime, and every number that the program which runs it must know.
-//!
-//! As text it is words `key=value`, which a program in any language reads without a table of its
-//! own; [`mod@crate::workqueue`] says what each means.
-
-use std::fmt;
+//! [`mod@crate::workqueue`] says what each means.
 
 use corewise_topology::CpuSet;
 
+use crate::error::BenchError;
+use crate::line::Line;
+use crate::meter::Allocations;
 use crate::process;
+use crate::words::{self, BadJob, Effort};
 use crate::workqueue::case::{Case, Items, Placement};
-
-/// How thorough.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effort {
-    /// Runs long enough for figures to be published.
-    Full,
-    /// A look: shorter runs.
-    Quick,
-}
+use crate::workqueue::run;
 
 /// One run. See the [module above](crate::workqueue) for what each number means.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,58 +127,10 @@ impl Job {
                 | Case::Oversubscribed { items: Items::Reused }
         )
     }
-
-    /// Reads what [`to_words`](process::Job::to_words) writes. A key that is left out is 0, or none; `case` and
-    /// `runtime` must be there.
-    ///
-    /// # Errors
-    /// Says which word isn't understood.
-    pub fn from_words<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> Result<Job, BadJob> {
-        let (mut case, mut runtime) = (None, None);
-        let mut job = Job::new(Case::Idle, "", &CpuSet::new(), Effort::Full);
-        (job.workers, job.producers, job.items, job.passes) = (1, 1, 1, 1);
-        (job.ring, job.rest_ms) = (1, 0);
-        for word in words {
-            let word = word.as_ref();
-            let bad = || BadJob(format!("'{word}' is no word of a run: key=value is"));
-            let (key, value) = word.split_once('=').ok_or_else(bad)?;
-            let number = || value.parse::<u64>().map_err(|_| bad());
-            let size = || value.parse::<usize>().map_err(|_| bad());
-            let small = || value.parse::<u32>().map_err(|_| bad());
-            match key {
-                "case" => case = Some(value.parse::<Case>().map_err(|no| BadJob(no.to_string()))?),
-                "runtime" => runtime = Some(value.to_owned()),
-                "workers" => job.workers = size()?,
-                "producers" => job.producers = size()?,
-                "items" => job.items = size()?,
-                "passes" => job.passes = size()?,
-                "ring" => job.ring = size()?,
-                "gap_us" => job.gap_us = small()?,
-                "client_cpu" => job.client_cpu = Some(small()?),
-                "worker_cpu" => job.worker_cpu = Some(small()?),
-                "rate" => job.rate = number()?,
-                "block_us" => job.block_us = small()?,
-                "short_us" => job.short_us = small()?,
-                "hint" => job.hint = number()? != 0,
-                "rest_ms" => job.rest_ms = number()?,
-                "seed" => job.seed = number()?,
-                "count" => job.count = number()? != 0,
-                _ => return Err(bad()),
-            }
-        }
-        job.case = case.ok_or_else(|| BadJob("a run needs a case".to_owned()))?;
-        job.runtime = runtime.ok_or_else(|| BadJob("a run needs a runtime".to_owned()))?;
-        let least = [job.workers, job.producers, job.items, job.passes, job.ring];
-        if least.contains(&0) {
-            return Err(BadJob("a run needs a worker, a producer, an item and a pass".to_owned()));
-        }
-        Ok(job)
-    }
 }
 
 impl process::Job for Job {
     fn to_words(&self) -> Vec<String> {
-        let mut words = vec![format!("case={}", self.case), format!("runtime={}", self.runtime)];
         let flag = u64::from;
         let numbers = [
             ("workers", self.workers as u64),
@@ -203,10 +147,55 @@ impl process::Job for Job {
             ("seed", self.seed),
             ("count", flag(self.count)),
         ];
-        words.extend(numbers.map(|(key, value)| format!("{key}={value}")));
         let cpus = [("client_cpu", self.client_cpu), ("worker_cpu", self.worker_cpu)];
-        words.extend(cpus.iter().filter_map(|(key, cpu)| Some(format!("{key}={}", (*cpu)?))));
-        words
+        let cpus = cpus.into_iter().filter_map(|(key, cpu)| Some((key, u64::from(cpu?))));
+        words::write(&self.case, &self.runtime, numbers.into_iter().chain(cpus))
+    }
+
+    fn from_words<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> Result<Job, BadJob> {
+        let mut job = Job::new(Case::Idle, "", &CpuSet::new(), Effort::Full);
+        (job.workers, job.producers, job.items, job.passes) = (1, 1, 1, 1);
+        (job.ring, job.rest_ms) = (1, 0);
+        (job.case, job.runtime) = words::read(words, |key, value| {
+            let size = || usize::try_from(value).ok();
+            let small = || u32::try_from(value).ok();
+            match key {
+                "workers" => job.workers = size()?,
+                "producers" => job.producers = size()?,
+                "items" => job.items = size()?,
+                "passes" => job.passes = size()?,
+                "ring" => job.ring = size()?,
+                "gap_us" => job.gap_us = small()?,
+                "client_cpu" => job.client_cpu = Some(small()?),
+                "worker_cpu" => job.worker_cpu = Some(small()?),
+                "rate" => job.rate = value,
+                "block_us" => job.block_us = small()?,
+                "short_us" => job.short_us = small()?,
+                "hint" => job.hint = value != 0,
+                "rest_ms" => job.rest_ms = value,
+                "seed" => job.seed = value,
+                "count" => job.count = value != 0,
+                _ => return None,
+            }
+            Some(())
+        })?;
+        let least = [job.workers, job.producers, job.items, job.passes, job.ring];
+        if least.contains(&0) {
+            return Err(BadJob::needs("a worker, a producer, an item and a pass"));
+        }
+        Ok(job)
+    }
+
+    fn case(&self) -> String {
+        self.case.to_string()
+    }
+
+    fn runtime(&self) -> &str {
+        &self.runtime
+    }
+
+    fn is_counting(&self) -> bool {
+        self.count
     }
 
     fn counting(mut self) -> Job {
@@ -215,22 +204,10 @@ impl process::Job for Job {
         self
     }
 
-    fn name(&self) -> String {
-        format!("{} on {}", self.case, self.runtime)
+    fn run_own(&self, allocations: Option<Allocations>) -> Result<Option<Line>, BenchError> {
+        run::run_own(self, allocations)
     }
 }
-
-/// A run isn't understood.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BadJob(String);
-
-impl fmt::Display for BadJob {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BadJob {}
 
 #[cfg(test)]
 mod tests {

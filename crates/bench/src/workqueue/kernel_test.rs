@@ -127,9 +127,9 @@ fn submit<R: Signal>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::words::Effort;
     use crate::workqueue::case::Case;
     use crate::workqueue::inline::Inline;
-    use crate::workqueue::job::Effort;
     use crate::workqueue::runtime::Runtime;
     use corewise_sync::Unparker;
 

@@ -110,8 +110,8 @@ fn produce<R: Spawn>(job: &Job, runtime: &R, plan: &[Planned]) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::words::Effort;
     use crate::workqueue::inline::Inline;
-    use crate::workqueue::job::Effort;
     use corewise_topology::CpuSet;
 
     fn job(case: &str) -> Job {

@@ -76,8 +76,8 @@ fn client_thread<R: Signal>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::words::Effort;
     use crate::workqueue::inline::Inline;
-    use crate::workqueue::job::Effort;
 
     #[test]
     fn the_warm_up_is_not_among_the_samples() {

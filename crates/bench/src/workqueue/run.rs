@@ -11,6 +11,7 @@ use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::{Allocations, Meter};
 use crate::names::Place;
+use crate::process::Job as _;
 use crate::workqueue::before::LockedPools;
 use crate::workqueue::case::Case;
 use crate::workqueue::floor::Futex;
@@ -31,16 +32,16 @@ pub fn run<R: Signal + Spawn>(
 ) -> Result<Line, BenchError> {
     match job.case {
         Case::KernelTest { inline: false } => kernel_test::run(job, machine, runtime, meter),
-        Case::KernelTest { inline: true } => Ok(cannot(job, "its waiters run nothing themselves")),
+        Case::KernelTest { inline: true } => Ok(job.cannot("its waiters run nothing themselves")),
         Case::Storm { .. } | Case::Oversubscribed { .. } if job.reuses() => {
-            Ok(cannot(job, "it has no items that can be queued again"))
+            Ok(job.cannot("it has no items that can be queued again"))
         }
         Case::Storm { .. } | Case::Oversubscribed { .. } => storm::boxed(job, runtime, meter),
         Case::Inside => inside::inside(job, runtime, meter),
         Case::Fan => inside::fan(job, runtime, meter),
         Case::PingPong { .. } => pingpong::run(job, machine, runtime, meter),
         Case::Mix { hint: true, .. } if !R::HAS_HINT => {
-            Ok(cannot(job, "it can't be told that an item blocks"))
+            Ok(job.cannot("it can't be told that an item blocks"))
         }
         Case::Mix { .. } => mix::run(job, runtime, meter),
         Case::Idle => idle::run(job, runtime, meter),
@@ -63,12 +64,6 @@ pub fn run_reused<R: Signal + Spawn + Reuse>(
     }
 }
 
-/// The line of a run that the runtime can't do.
-pub fn cannot(job: &Job, why: &str) -> Line {
-    let line = Line::new(&job.case.to_string(), &job.runtime);
-    Line { unsupported: Some(why.to_owned()), ..line }
-}
-
 /// Runs a job on Corewise (`corewise`, `corewise/SCOPE[:SHARD]`), on the old design (`before`), or
 /// on the floor of the ping-pong (`futex`). `None`: the runtime is none of these.
 ///
@@ -76,7 +71,7 @@ pub fn cannot(job: &Job, why: &str) -> Line {
 /// The workload couldn't be run.
 pub fn run_own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Line>, BenchError> {
     if job.count && allocations.is_none() {
-        return Ok(Some(cannot(job, "this program counts no allocations")));
+        return Ok(Some(job.cannot("this program counts no allocations")));
     }
     let machine = Machine::live()?;
     let mut meter = Meter::new(job.count, allocations);
@@ -93,7 +88,7 @@ pub fn run_own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Lin
             let futex = Futex::new(&machine, job.worker_cpu)?;
             match job.case {
                 Case::PingPong { .. } => pingpong::run(job, &machine, &futex, meter)?,
-                _ => cannot(job, "it has no queue"),
+                _ => job.cannot("it has no queue"),
             }
         }
         (_, "corewise") => run_corewise(job, &machine, Place::default(), meter)?,
@@ -125,8 +120,7 @@ fn run_corewise(
 mod tests {
     use super::*;
     use crate::line::unit;
-    use crate::process::Job as _;
-    use crate::workqueue::job::Effort;
+    use crate::words::Effort;
 
     /// Every case of every runtime of ours, small: what it reports has names and values.
     #[test]

@@ -104,8 +104,8 @@ fn shares(items: usize, producers: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::words::Effort;
     use crate::workqueue::inline::Inline;
-    use crate::workqueue::job::Effort;
     use corewise_topology::CpuSet;
 
     fn job(case: &str) -> Job {

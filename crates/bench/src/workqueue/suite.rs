@@ -8,8 +8,9 @@ use crate::names::Place;
 use crate::record::Record;
 use crate::rounds::{Cell, ratio, values};
 use crate::stats::PairedRatio;
+use crate::words::Effort;
 use crate::workqueue::case::{Case, Items, Placement};
-use crate::workqueue::job::{Effort, Job};
+use crate::workqueue::job::Job;
 
 /// Shard sizes beside the default: those that give other pods than what there is already are run.
 pub const SHARD_SIZES: [u32; 4] = [2, 4, 16, 32];

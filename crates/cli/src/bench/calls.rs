@@ -7,14 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use corewise::topology::Machine;
 use corewise_bench::advice::Series;
 use corewise_bench::calls::case::{Case, Way};
-use corewise_bench::calls::job::{Effort, Job};
-use corewise_bench::calls::run::run_own;
+use corewise_bench::calls::job::Job;
 use corewise_bench::calls::suite;
 use corewise_bench::calls::torture::{self, Plan};
-use corewise_bench::names;
 use corewise_bench::rounds::Cell;
 
-use super::{ALLOCATOR, Measured, SEED, Text, failure};
+use super::{Measured, SEED, Text, effort, failure, is_wanted};
 use crate::args;
 use crate::exit::Failure;
 
@@ -38,17 +36,6 @@ pub(super) fn words(headline: &str) -> &str {
         }
         other => other,
     }
-}
-
-/// One run in this process: its line of JSON.
-pub(super) fn one(words: &[String]) -> Result<String, Failure> {
-    let job = Job::from_words(words).map_err(|error| Failure::new(error.to_string()))?;
-    if job.count {
-        ALLOCATOR.start();
-    }
-    let line = run_own(&job, Some(|| ALLOCATOR.count())).map_err(failure)?;
-    let line = line.ok_or_else(|| Failure::new(format!("no runtime '{}' here", job.runtime)))?;
-    Ok(line.to_json())
 }
 
 /// Tortures, and says what was found: a failure where a check failed.
@@ -82,14 +69,11 @@ fn drawn() -> u64 {
     now.map_or(1, |since| u64::from(since.subsec_nanos()))
 }
 
-/// What to run. A workload that is asked for is run in a quick call too.
+/// What to run.
 pub(super) fn cells(machine: &Machine, args: &args::Bench) -> Vec<Vec<Cell<Job>>> {
-    let effort = if args.quick { Effort::Quick } else { Effort::Full };
     let cpus = machine.online().len();
-    suite::cells(machine, effort, Way::best(), |case| match args.workload.as_slice() {
-        [] => !args.quick || suite::is_quick(case, cpus),
-        wanted => wanted.iter().any(|word| names::matches(word, &case.to_string())),
-    })
+    let wanted = |case| is_wanted(args, case, suite::is_quick(case, cpus));
+    suite::cells(machine, effort(args), Way::best(), wanted)
 }
 
 /// What a call has measured, with the headlines.

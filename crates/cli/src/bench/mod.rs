@@ -9,17 +9,20 @@ mod progress;
 mod table;
 pub(crate) mod workqueue;
 
+use std::fmt::Display;
 use std::io::Write;
 use std::time::Duration;
 
 use corewise::topology::Machine;
 use corewise_bench::advice::{Advice, Series};
 use corewise_bench::counting::Counting;
+use corewise_bench::names;
 use corewise_bench::paired::Plan;
 use corewise_bench::process::{Job, Program};
 use corewise_bench::record::{Record, to_json};
 use corewise_bench::rounds::{self, Cell};
 use corewise_bench::stats::PairedRatio;
+use corewise_bench::words::Effort;
 
 use crate::args::{self, Benchmark};
 use crate::exit::Failure;
@@ -61,8 +64,8 @@ struct Text {
 pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
     if let Some((which, words)) = args.run.split_first() {
         let line = match which.as_str() {
-            "workqueue" => workqueue::one(words)?,
-            "calls" => calls::one(words)?,
+            "workqueue" => one::<corewise_bench::workqueue::job::Job>(words)?,
+            "calls" => one::<corewise_bench::calls::job::Job>(words)?,
             other => return Err(Failure::new(format!("no benchmark '{other}' here"))),
         };
         return Ok(writeln!(std::io::stdout(), "{line}")?);
@@ -90,6 +93,30 @@ pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
         }
     }
     Ok(out.flush()?)
+}
+
+/// One run in this process: its line of JSON.
+fn one<J: Job>(words: &[String]) -> Result<String, Failure> {
+    let job = J::from_words(words).map_err(|error| Failure::new(error.to_string()))?;
+    if job.is_counting() {
+        ALLOCATOR.start();
+    }
+    let line = job.run_own(Some(|| ALLOCATOR.count())).map_err(failure)?;
+    let line = line.ok_or_else(|| Failure::new(format!("no runtime '{}' here", job.runtime())))?;
+    Ok(line.to_json())
+}
+
+/// How thorough the runs are.
+fn effort(args: &args::Bench) -> Effort {
+    if args.quick { Effort::Quick } else { Effort::Full }
+}
+
+/// Whether a case is to be run. A workload that is asked for is run in a quick call too.
+fn is_wanted(args: &args::Bench, case: impl Display, is_quick: bool) -> bool {
+    match args.workload.as_slice() {
+        [] => !args.quick || is_quick,
+        wanted => wanted.iter().any(|word| names::matches(word, &case.to_string())),
+    }
 }
 
 /// Runs the benchmarks that were asked for, those that have the workloads that were asked for.

@@ -2,18 +2,15 @@
 
 use corewise::topology::Machine;
 use corewise_bench::advice::{Advice, Layout, Series, advise};
-use corewise_bench::names;
 use corewise_bench::record::Record;
 use corewise_bench::rounds::Cell;
 use corewise_bench::stats::PairedRatio;
 use corewise_bench::workqueue::case::Case;
-use corewise_bench::workqueue::job::{Effort, Job};
-use corewise_bench::workqueue::run::run_own;
+use corewise_bench::workqueue::job::Job;
 use corewise_bench::workqueue::suite::{self, SHARD_SIZES};
 
-use super::{ALLOCATOR, Measured, SEED, Text, failure};
+use super::{Measured, SEED, Text, effort, is_wanted};
 use crate::args;
-use crate::exit::Failure;
 
 /// What the tables say around them.
 pub(super) const TEXT: Text = Text {
@@ -32,24 +29,9 @@ pub(super) fn words(headline: &str) -> &str {
     }
 }
 
-/// One run in this process: its line of JSON.
-pub(super) fn one(words: &[String]) -> Result<String, Failure> {
-    let job = Job::from_words(words).map_err(|error| Failure::new(error.to_string()))?;
-    if job.count {
-        ALLOCATOR.start();
-    }
-    let line = run_own(&job, Some(|| ALLOCATOR.count())).map_err(failure)?;
-    let line = line.ok_or_else(|| Failure::new(format!("no runtime '{}' here", job.runtime)))?;
-    Ok(line.to_json())
-}
-
-/// What to run. A workload that is asked for is run in a quick call too.
+/// What to run.
 pub(super) fn cells(machine: &Machine, args: &args::Bench) -> Vec<Vec<Cell<Job>>> {
-    let effort = if args.quick { Effort::Quick } else { Effort::Full };
-    suite::cells(machine, effort, |case| match args.workload.as_slice() {
-        [] => !args.quick || suite::is_quick(case),
-        wanted => wanted.iter().any(|word| names::matches(word, &case.to_string())),
-    })
+    suite::cells(machine, effort(args), |case| is_wanted(args, case, suite::is_quick(case)))
 }
 
 /// What a call has measured, with the headlines and the advice.

@@ -223,7 +223,7 @@ impl Place<'_> {
 mod tests {
     use super::*;
     use crate::calls::case::Case;
-    use crate::calls::job::Effort;
+    use crate::words::Effort;
 
     #[test]
     fn each_waiter_is_measured_in_each_way_that_is_allowed() {
