@@ -2,21 +2,29 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use corewise_smp::{Call, CallFailed, ManyAnswers, Reach, RunError};
+use corewise_smp::{Call, CallError, CallFailed, ManyAnswers, Reach, RunError};
 use corewise_sync::atomic::Ordering;
 use corewise_sync::context;
 use corewise_topology::CpuSet;
 
 use super::caller::Caller;
 use super::check::Check;
-use super::job::{Answer, Work};
+use super::job::{Answer, Job, Record, Work};
 use super::kind::Kind;
 use super::mistake::Mistake;
 
 /// So many calls are sent at once.
 const BURST: usize = 32;
+
+/// A call to one CPU that was accepted, for who looks at its traces.
+struct One {
+    record: Arc<Record>,
+    stamp: u64,
+    cpu: u32,
+}
 
 fn only(cpu: u32) -> CpuSet {
     CpuSet::from_iter([cpu])
@@ -54,14 +62,35 @@ impl Caller {
         }
     }
 
-    /// The end of a call to one CPU.
-    fn over(
+    /// What came of a call: `None` where it was refused, and then all is done.
+    fn taken<T, F>(
         &mut self,
-        record: std::sync::Arc<super::job::Record>,
+        sent: Result<T, CallError<F>>,
+        asked: &CpuSet,
+        record: Arc<Record>,
         stamp: u64,
-        cpu: u32,
-        answer: &Result<Answer, CallFailed>,
-    ) {
+    ) -> Option<(Arc<Record>, T)> {
+        match sent {
+            Ok(taken) => Some((record, taken)),
+            Err(refusal) => {
+                self.refused(asked, refusal);
+                self.unsent(record, stamp);
+                None
+            }
+        }
+    }
+
+    /// Calls one CPU. `None`: it was refused.
+    fn call(&mut self, (record, job): (Arc<Record>, Job), cpu: u32) -> Option<(One, Call<Answer>)> {
+        let stamp = job.stamp;
+        let sent = self.world.smp.call(cpu, move || job.run(Some(cpu)));
+        let (record, call) = self.taken(sent, &only(cpu), record, stamp)?;
+        self.accepted(&record, &only(cpu));
+        Some((One { record, stamp, cpu }, call))
+    }
+
+    /// The end of a call to one CPU.
+    fn over(&mut self, One { record, stamp, cpu }: One, answer: &Result<Answer, CallFailed>) {
         self.check_answer(stamp, Some(cpu), answer);
         self.settle(record, stamp, &only(cpu));
     }
@@ -78,62 +107,37 @@ impl Caller {
             let stays = self.world.all.difference(&self.world.leaves);
             stays.iter().for_each(|cpu| self.world.refused(cpu));
         }
-        match self.world.smp.call(to, move || job.run(Some(cpu))) {
-            Err(refusal) => {
-                self.refused(&only(to), refusal);
-                self.unsent(record, stamp);
-            }
-            Ok(call) if self.wrong(Mistake::GoesOnEarly) => {
-                let early = record.out[to as usize].get();
-                self.world.findings.expect(Check::Exit, early == stamp, || "too early".into());
-                let answer = self.waiting(|| call.wait());
-                self.over(record, stamp, to, &answer);
-            }
-            Ok(call) => {
-                self.accepted(&record, &only(to));
-                let answer = self.waiting(|| call.wait());
-                self.over(record, stamp, to, &answer);
-            }
+        let sent = self.world.smp.call(to, move || job.run(Some(cpu)));
+        let Some((record, call)) = self.taken(sent, &only(to), record, stamp) else { return };
+        if self.wrong(Mistake::GoesOnEarly) {
+            let early = record.out[to as usize].get();
+            self.world.findings.expect(Check::Exit, early == stamp, || "too early".into());
+        } else {
+            self.accepted(&record, &only(to));
         }
+        let answer = self.waiting(|| call.wait());
+        self.over(One { record, stamp, cpu: to }, &answer);
     }
 
     fn one_that(&mut self, work: Work) {
         let cpu = self.cpu();
-        let (record, job) = self.job_that(true, work);
-        let stamp = job.stamp;
-        match self.world.smp.call(cpu, move || job.run(Some(cpu))) {
-            Err(refusal) => {
-                self.refused(&only(cpu), refusal);
-                self.unsent(record, stamp);
-            }
-            Ok(call) => {
-                self.accepted(&record, &only(cpu));
-                let answer = self.waiting(|| call.wait());
-                self.over(record, stamp, cpu, &answer);
-            }
-        }
+        let made = self.job_that(true, work);
+        let Some((one, call)) = self.call(made, cpu) else { return };
+        let answer = self.waiting(|| call.wait());
+        self.over(one, &answer);
     }
 
     fn panic(&mut self) {
         let cpu = self.cpu();
-        let (record, job) = self.job_that(true, Work::Panic);
-        let stamp = job.stamp;
-        match self.world.smp.call(cpu, move || job.run(Some(cpu))) {
-            Err(refusal) => {
-                self.refused(&only(cpu), refusal);
-                self.unsent(record, stamp);
-            }
-            Ok(call) => {
-                self.accepted(&record, &only(cpu));
-                let answer = self.waiting(|| call.wait());
-                let told = matches!(&answer, Err(CallFailed::Panicked { cpu: on, panic })
-                    if *on == cpu && panic.message() == "on purpose");
-                self.world.findings.expect(Check::Value, told, || {
-                    format!("call {stamp} to CPU {cpu} panicked, and its caller wasn't told")
-                });
-                self.settle(record, stamp, &only(cpu));
-            }
-        }
+        let made = self.job_that(true, Work::Panic);
+        let Some((One { record, stamp, .. }, call)) = self.call(made, cpu) else { return };
+        let answer = self.waiting(|| call.wait());
+        let told = matches!(&answer, Err(CallFailed::Panicked { cpu: on, panic })
+            if *on == cpu && panic.message() == "on purpose");
+        self.world.findings.expect(Check::Value, told, || {
+            format!("call {stamp} to CPU {cpu} panicked, and its caller wasn't told")
+        });
+        self.settle(record, stamp, &only(cpu));
     }
 
     fn no_wait(&mut self) {
@@ -141,15 +145,7 @@ impl Caller {
         if self.wrong(Mistake::Overtakes) {
             let ((early, first), (late, second)) = (self.job(false), self.job(false));
             for (record, job) in [(late, second), (early, first)] {
-                let stamp = job.stamp;
-                let sent = self.world.smp.call_nowait(cpu, move || drop(job.run(Some(cpu))));
-                match sent {
-                    Ok(()) => self.sent(record, stamp, only(cpu)),
-                    Err(refusal) => {
-                        self.refused(&only(cpu), refusal);
-                        self.unsent(record, stamp);
-                    }
-                }
+                self.cast(record, job, cpu);
             }
             return;
         }
@@ -167,12 +163,14 @@ impl Caller {
             drop(job.run(Some(cpu)));
             return self.settle(record, stamp, &only(cpu));
         }
-        match self.world.smp.call_nowait(cpu, move || drop(job.run(Some(cpu)))) {
-            Ok(()) => self.sent(record, stamp, only(cpu)),
-            Err(refusal) => {
-                self.refused(&only(cpu), refusal);
-                self.unsent(record, stamp);
-            }
+        self.cast(record, job, cpu);
+    }
+
+    fn cast(&mut self, record: Arc<Record>, job: Job, cpu: u32) {
+        let stamp = job.stamp;
+        let sent = self.world.smp.call_nowait(cpu, move || drop(job.run(Some(cpu))));
+        if let Some((record, ())) = self.taken(sent, &only(cpu), record, stamp) {
+            self.sent(record, stamp, only(cpu));
         }
     }
 
@@ -181,20 +179,14 @@ impl Caller {
         let cpu = self.cpu();
         let (record, job) = self.job(true);
         let stamp = job.stamp;
-        match self.world.smp.call(cpu, move || job.run(Some(cpu))) {
-            Err(refusal) => {
-                self.refused(&only(cpu), refusal);
-                self.unsent(record, stamp);
-            }
-            Ok(mut call) => {
-                if poll {
-                    let polled = Pin::new(&mut call).poll(&mut Context::from_waker(Waker::noop()));
-                    drop(polled);
-                }
-                drop(call);
-                self.sent(record, stamp, only(cpu));
-            }
+        let sent = self.world.smp.call(cpu, move || job.run(Some(cpu)));
+        let Some((record, mut call)) = self.taken(sent, &only(cpu), record, stamp) else { return };
+        if poll {
+            let polled = Pin::new(&mut call).poll(&mut Context::from_waker(Waker::noop()));
+            drop(polled);
         }
+        drop(call);
+        self.sent(record, stamp, only(cpu));
     }
 
     /// A function and an answer that are larger than any cell.
@@ -203,67 +195,40 @@ impl Caller {
         let (record, job) = self.job(true);
         let stamp = job.stamp;
         let load: [u64; 24] = std::array::from_fn(|n| stamp + n as u64);
-        let big = move || (job.run(Some(cpu)), load);
-        match self.world.smp.call(cpu, big) {
-            Err(refusal) => {
-                self.refused(&only(cpu), refusal);
-                self.unsent(record, stamp);
-            }
-            Ok(call) => {
-                self.accepted(&record, &only(cpu));
-                match self.waiting(|| call.wait()) {
-                    Err(failed) => self.failed(&failed),
-                    Ok((answer, back)) => {
-                        let whole = back.iter().zip(stamp..).all(|(word, sent)| *word == sent);
-                        self.world.findings.expect(Check::Value, whole, || format!("{back:?}"));
-                        self.over(record, stamp, cpu, &Ok(answer));
-                    }
-                }
+        let sent = self.world.smp.call(cpu, move || (job.run(Some(cpu)), load));
+        let Some((record, call)) = self.taken(sent, &only(cpu), record, stamp) else { return };
+        self.accepted(&record, &only(cpu));
+        match self.waiting(|| call.wait()) {
+            Err(failed) => self.failed(&failed),
+            Ok((answer, back)) => {
+                let whole = back.iter().zip(stamp..).all(|(word, sent)| *word == sent);
+                self.world.findings.expect(Check::Value, whole, || format!("{back:?}"));
+                self.over(One { record, stamp, cpu }, &Ok(answer));
             }
         }
     }
 
     fn await_one(&mut self) {
         let cpu = self.cpu();
-        let (record, job) = self.job(true);
-        let stamp = job.stamp;
-        match self.world.smp.call(cpu, move || job.run(Some(cpu))) {
-            Err(refusal) => {
-                self.refused(&only(cpu), refusal);
-                self.unsent(record, stamp);
-            }
-            Ok(call) => {
-                self.accepted(&record, &only(cpu));
-                let answer = self.awaiting(call);
-                self.over(record, stamp, cpu, &answer);
-            }
-        }
+        let made = self.job(true);
+        let Some((one, call)) = self.call(made, cpu) else { return };
+        let answer = self.awaiting(call);
+        self.over(one, &answer);
     }
 
     fn await_two(&mut self) {
-        let mut calls = Vec::with_capacity(2);
+        let (mut traces, mut calls) = (Vec::with_capacity(2), Vec::with_capacity(2));
         for _ in 0..2 {
             let cpu = self.cpu();
-            let (record, job) = self.job(true);
-            let stamp = job.stamp;
-            match self.world.smp.call(cpu, move || job.run(Some(cpu))) {
-                Err(refusal) => {
-                    self.refused(&only(cpu), refusal);
-                    self.unsent(record, stamp);
-                }
-                Ok(call) => {
-                    self.accepted(&record, &only(cpu));
-                    calls.push((record, stamp, cpu, call));
-                }
+            let made = self.job(true);
+            if let Some((one, call)) = self.call(made, cpu) {
+                traces.push(one);
+                calls.push(Turn::Running(call));
             }
         }
-        let (traces, calls): (Vec<_>, Vec<_>) = calls
-            .into_iter()
-            .map(|(record, stamp, cpu, call)| ((record, stamp, cpu), call))
-            .unzip();
-        let answers = self.awaiting(Both { calls: calls.into_iter().map(Turn::Running).collect() });
-        for ((record, stamp, cpu), answer) in traces.into_iter().zip(answers) {
-            self.over(record, stamp, cpu, &answer);
+        let answers = self.awaiting(Both { calls });
+        for (one, answer) in traces.into_iter().zip(answers) {
+            self.over(one, &answer);
         }
     }
 
@@ -271,35 +236,23 @@ impl Caller {
         let set = self.set();
         let (record, job) = self.job(true);
         let stamp = job.stamp;
-        match self.world.smp.call_any(&set, move || job.run(None)) {
-            Err(refusal) => {
-                self.refused(&set, refusal);
-                self.unsent(record, stamp);
-            }
-            Ok(call) => {
-                let cpu = call.cpu();
-                self.in_set(cpu, &set);
-                self.accepted(&record, &only(cpu));
-                let answer = self.waiting(|| call.wait());
-                self.over(record, stamp, cpu, &answer);
-            }
-        }
+        let sent = self.world.smp.call_any(&set, move || job.run(None));
+        let Some((record, call)) = self.taken(sent, &set, record, stamp) else { return };
+        let cpu = call.cpu();
+        self.in_set(cpu, &set);
+        self.accepted(&record, &only(cpu));
+        let answer = self.waiting(|| call.wait());
+        self.over(One { record, stamp, cpu }, &answer);
     }
 
     fn any_no_wait(&mut self) {
         let set = self.set();
         let (record, job) = self.job(false);
         let stamp = job.stamp;
-        match self.world.smp.call_any_nowait(&set, move || drop(job.run(None))) {
-            Err(refusal) => {
-                self.refused(&set, refusal);
-                self.unsent(record, stamp);
-            }
-            Ok(cpu) => {
-                self.in_set(cpu, &set);
-                self.sent(record, stamp, only(cpu));
-            }
-        }
+        let sent = self.world.smp.call_any_nowait(&set, move || drop(job.run(None)));
+        let Some((record, cpu)) = self.taken(sent, &set, record, stamp) else { return };
+        self.in_set(cpu, &set);
+        self.sent(record, stamp, only(cpu));
     }
 
     fn in_set(&self, cpu: u32, set: &CpuSet) {
@@ -410,7 +363,7 @@ impl Caller {
         match ran {
             Ok(answer) => {
                 self.world.findings.expect(Check::Exit, mine == stamp, || "of a borrow".into());
-                self.over(record, stamp, cpu, &Ok(answer));
+                self.over(One { record, stamp, cpu }, &Ok(answer));
             }
             Err(RunError::Refused(refusal)) => {
                 self.refused(&only(cpu), refusal);
