@@ -1,25 +1,24 @@
-//! The device manager: drivers, devices, bring-up, look-up, shutdown.
+//! The device manager: drivers, devices, bring-up, look-up. Its shutdown is in `manager/shutdown.rs`.
 //!
 //! Guards: `I:` immutable, `L:` lock (what it guards is named). Lock order: the manager's lock
 //! comes before those of a bring-up or a shutdown; nothing is called while it is held.
 
-use crate::driver::{Bound, Driver, caught, downcast};
+use crate::driver::{Bound, Driver, downcast};
 use crate::placement::Placer;
 use crate::policy;
 use crate::probe::{BringUp, BringUpOptions, Plan, ProbeRun, ProbeState};
 use crate::record::Clock;
-use crate::shutdown::{
-    Kind, Remaining, ShutdownMode, ShutdownOptions, ShutdownPlan, ShutdownReport, ShutdownRun,
-    ShutdownState,
-};
+use crate::shutdown::ShutdownState;
 use crate::watch::Watch;
 use crate::{Cancel, DeviceDecl, DeviceId, Error, Graph, ProbeType};
-use corewise_sync::{Condvar, Mutex, MutexGuard, context};
+use corewise_sync::{Condvar, Mutex, context};
 use corewise_topology::Machine;
 use corewise_workqueue::WorkerPools;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+
+mod shutdown;
 
 /// Holds the devices of a program: brings them up in parallel, and shuts them down in the order of
 /// their real dependencies.
@@ -53,6 +52,13 @@ struct State {
     watch: Option<Arc<Watch>>,
     /// The shutdown in progress.
     shutdown: Option<(Arc<ShutdownState>, Clock)>,
+}
+
+/// The devices at the moment from which on nothing changes them.
+struct Snapshot {
+    graph: Arc<Graph>,
+    /// By device.
+    bound: Vec<Option<Arc<dyn Bound>>>,
 }
 
 /// A driver, and what it said about itself when it was registered.
@@ -146,15 +152,8 @@ impl DeviceManager {
         let mut state = self.registry.state.lock();
         state.bound.extend(finished.devices.into_iter().map(|(_, bound)| bound));
         state.graph = graph;
-        let unwatched = state.watch.is_none() && state.may_shut_down_in_parallel();
         drop(state);
-        if unwatched {
-            // Now, so that a shutdown has to start no thread. No other bring-up runs.
-            let watch = Watch::start().inspect_err(|error| {
-                tracing::warn!(%error, "no device watch: shutdown begins with helpers");
-            });
-            self.registry.state.lock().watch = watch.ok().map(Arc::new);
-        }
+        self.expect_shutdown();
         drop(probing);
         Ok(report)
     }
@@ -207,113 +206,32 @@ impl DeviceManager {
         downcast(state.bound.get(id.index())?.clone()?)
     }
 
-    /// Shuts all devices down, each after its children and consumers.
-    ///
-    /// From its beginning on no device can be added. A bring-up in progress is cancelled, and its
-    /// running probes are waited for. Then the caller runs one callback after another, until one
-    /// takes longer than a millisecond: from then on it runs the synchronous ones and helps with
-    /// the asynchronous ones, and helpers on the worker pools join in. With fewer than two
-    /// asynchronous callbacks it is a plain loop in reverse order. Blocks until all
-    /// is done, or was [aborted](ShutdownOptions::abort). Errors and panics of callbacks are
-    /// reported, and stop nothing. Not to be called from a probe or a shutdown callback.
-    ///
-    /// Afterwards the bound objects of devices that were shut down are dropped, each before what it
-    /// needs; those left undone by an abort stay with the manager.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ShuttingDown`] for a second shutdown. [`Error::Busy`] where it was aborted while
-    /// waiting for probes.
-    #[track_caller]
-    pub fn shutdown(&self, options: &ShutdownOptions) -> Result<ShutdownReport, Error> {
-        context::might_block("DeviceManager::shutdown");
-        // Nothing changes the devices any more: the registry is closed, and no bring-up runs.
-        let (graph, bound) = {
-            let mut state = self.close(options)?;
-            (state.graph.clone(), std::mem::take(&mut state.bound))
-        };
-        let clock = Clock::start();
-        let kinds = kinds(&graph, &bound, options);
-        let asyncs = kinds.iter().filter(|k| **k == Kind::Async).count();
-        let mode = if policy::shuts_down_serially(asyncs) {
-            ShutdownMode::Serial
-        } else {
-            ShutdownMode::Parallel
-        };
-        let plan = ShutdownPlan {
-            graph: graph.clone(),
-            bound,
-            kinds,
-            cpus: self.machine().housekeeping().len(),
-            max_helpers: options.max_helpers,
-            abort: options.abort.clone(),
-            observed: options.observer.is_some(),
-        };
-        let run = Arc::new(ShutdownRun {
-            state: Arc::new(ShutdownState::new(plan)),
-            placer: self.placer.clone(),
-            observer: options.observer.clone(),
-            abort: options.abort.clone(),
-            clock,
-        });
-        self.registry.state.lock().shutdown = Some((run.state.clone(), clock));
-
-        let watch = self.registry.state.lock().watch.clone();
-        run.run(mode, watch.as_deref());
-        drop(watch);
-        let elapsed = clock.now();
-        let remaining = run.state.remaining(elapsed);
-        let finished = run.state.finish(elapsed);
-        let left = drop_in_order(&graph, finished.bound, &remaining);
-        let mut state = self.registry.state.lock();
-        state.bound = left;
-        if remaining.is_empty() {
-            state.shutdown = None;
-        }
-        drop(state);
-        Ok(ShutdownReport::new(mode, elapsed, graph, finished.notes, remaining))
-    }
-
-    /// What is not shut down, while a shutdown is in progress or after it was aborted; else
-    /// nothing. From any thread and at any time: this is how to say what is left undone where
-    /// the shutdown's caller is held by a callback.
-    pub fn remaining(&self) -> Vec<Remaining> {
-        let shutdown = self.registry.state.lock().shutdown.clone();
-        shutdown.map_or_else(Vec::new, |(state, clock)| state.remaining(clock.now()))
-    }
-
-    /// Closes the registry, then waits for the bring-up in progress.
-    fn close(&self, options: &ShutdownOptions) -> Result<MutexGuard<'_, State>, Error> {
+    /// Closes the registry, for good, then waits for the bring-up in progress. Nothing changes the
+    /// devices from then on, and the registry holds none of their objects any more.
+    fn close(&self, abort: &Cancel) -> Result<Snapshot, Error> {
         let listener: Arc<dyn crate::cancel::Listener> = self.registry.clone();
-        options.abort.listen(Arc::downgrade(&listener));
+        abort.listen(Arc::downgrade(&listener));
         let mut state = self.registry.state.lock();
         if state.closed {
             return Err(Error::ShuttingDown);
         }
         state.closed = true;
-        let Some(probing) = state.probing.clone() else { return Ok(state) };
-        // Throwing the switch wakes listeners, which take other locks: not under this one.
-        drop(state);
-        probing.cancel();
-        context::blocking("DeviceManager::shutdown", || {
-            let mut state = self.registry.state.lock();
-            while state.probing.is_some() {
-                if options.abort.is_cancelled() {
-                    return Err(Error::Busy);
+        if let Some(probing) = state.probing.clone() {
+            // Throwing the switch wakes listeners, which take other locks: not under this one.
+            drop(state);
+            probing.cancel();
+            state = context::blocking("DeviceManager::shutdown", || {
+                let mut state = self.registry.state.lock();
+                while state.probing.is_some() {
+                    if abort.is_cancelled() {
+                        return Err(Error::Busy);
+                    }
+                    state = self.registry.changed.wait(state);
                 }
-                state = self.registry.changed.wait(state);
-            }
-            Ok(state)
-        })
-    }
-}
-
-impl State {
-    /// Whether two devices or more that are up have opted in to asynchronous shutdown.
-    fn may_shut_down_in_parallel(&self) -> bool {
-        let up = self.graph.ids().filter(|id| self.bound[id.index()].is_some());
-        let opted_in = up.filter(|&id| self.graph.decl(id).async_shutdown);
-        !policy::shuts_down_serially(opted_in.take(2).count())
+                Ok(state)
+            })?;
+        }
+        Ok(Snapshot { graph: state.graph.clone(), bound: std::mem::take(&mut state.bound) })
     }
 }
 
@@ -334,52 +252,12 @@ impl crate::cancel::Listener for Registry {
     }
 }
 
-/// The snapshot of what there is to do for each device.
-fn kinds(graph: &Graph, bound: &[Option<Arc<dyn Bound>>], options: &ShutdownOptions) -> Vec<Kind> {
-    let asynchronous = options.asynchronous && options.max_helpers > 0;
-    let kind = |id: DeviceId| {
-        let Some(bound) = &bound[id.index()] else { return Kind::Absent };
-        // Who panics when asked is called back: that is caught too, and reported.
-        let has = caught(|| bound.has_shutdown()).unwrap_or(true);
-        match (has, asynchronous && graph.decl(id).async_shutdown) {
-            (false, _) => Kind::NoCallback,
-            (true, false) => Kind::Sync,
-            (true, true) => Kind::Async,
-        }
-    };
-    graph.ids().map(kind).collect()
-}
-
-/// Drops bound objects, each before what it needs, except those of devices that remain.
-fn drop_in_order(
-    graph: &Graph,
-    mut bound: Vec<Option<Arc<dyn Bound>>>,
-    remaining: &[Remaining],
-) -> Vec<Option<Arc<dyn Bound>>> {
-    let mut keep = vec![false; bound.len()];
-    for id in remaining.iter().filter_map(|r| graph.find(&r.device)) {
-        keep[id.index()] = true;
-    }
-    // What a remaining device needs remains in use, whether or not it has a callback.
-    let known = bound.len();
-    for &id in graph.order().iter().rev().filter(|id| id.index() < known) {
-        if keep[id.index()] {
-            graph.needs(id).iter().for_each(|need| keep[need.index()] = true);
-        } else if let Some(object) = bound[id.index()].take()
-            && let Err(panic) = caught(|| drop(object))
-        {
-            tracing::error!(device = graph.name(id), panic, "dropping a device's object panicked");
-        }
-    }
-    bound
-}
-
 impl Drop for DeviceManager {
     fn drop(&mut self) {
         let mut state = self.registry.state.lock();
         let (graph, bound) = (state.graph.clone(), std::mem::take(&mut state.bound));
         drop(state);
-        drop_in_order(&graph, bound, &[]);
+        shutdown::drop_in_order(&graph, bound, &[]);
     }
 }
 
