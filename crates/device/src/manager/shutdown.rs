@@ -2,8 +2,8 @@
 
 use super::{DeviceManager, Snapshot, State};
 use crate::driver::{Bound, caught};
-use crate::policy;
 use crate::record::Clock;
+use crate::shutdown::policy;
 use crate::shutdown::{
     Kind, Remaining, ShutdownMode, ShutdownOptions, ShutdownPlan, ShutdownReport, ShutdownRun,
     ShutdownState,

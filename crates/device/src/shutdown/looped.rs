@@ -2,11 +2,11 @@
 
 use super::counted::Counted;
 use super::plan::Kind;
+use super::policy;
 use super::state::{Ended, Owed, Ready, Scratch, ShutdownState, State};
 use crate::DeviceId;
 use crate::counters::{Release, Settled};
 use crate::driver::Bound;
-use crate::policy;
 use crate::record::{Record, Site};
 use std::sync::Arc;
 use std::time::Duration;

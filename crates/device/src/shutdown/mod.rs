@@ -4,6 +4,7 @@
 mod counted;
 mod looped;
 mod plan;
+pub(crate) mod policy;
 mod remaining;
 mod report;
 mod run;

@@ -2,12 +2,12 @@
 
 use super::looped::Look;
 use super::plan::Kind;
+use super::policy::SLOW;
 use super::report::ShutdownMode;
 use super::state::{CallerStep, Ended, HelperStep, Owed, Scratch, ShutdownState, Task};
 use crate::driver::{Bound, caught};
 use crate::event::{self, Event, Observer};
 use crate::placement::Placer;
-use crate::policy::SLOW;
 use crate::record::{Clock, Record, Site};
 use crate::watch::{Watch, Watched};
 use crate::{Cancel, DeviceId};

@@ -7,11 +7,11 @@
 
 use super::counted::Counted;
 use super::plan::{Kind, ShutdownPlan};
+use super::policy::{self, HelperRole, Load, SLOW};
 use super::remaining::{self, Remaining};
 use super::report::Notes;
 use crate::counters::Settled;
 use crate::driver::Bound;
-use crate::policy::{self, HelperRole, Load, SLOW};
 use crate::record::{Record, Site};
 use crate::{Cancel, DeviceId, Graph};
 use corewise_sync::{Condvar, Mutex, MutexGuard};
