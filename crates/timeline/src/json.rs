@@ -8,14 +8,15 @@
 //!                "max_parallelism": 2 },
 //!   "spans": [ { "name": "disk", "kind": "probe", "worker": "worker 0", "cpu": 0, "node": null,
 //!                "queued_ns": 0, "start_ns": 0, "end_ns": 30, "outcome": "ok", "message": null,
-//!                "released_by": null, "no_callback": false, "critical": true } ],
+//!                "released_by": null, "no_callback": false, "critical": true, "driver": "file",
+//!                "start_certainty": "measured", "end_certainty": "measured", "nested_in": null } ],
 //!   "edges": [ { "before": 0, "after": 1, "kind": "parent", "kept": true } ],
 //!   "critical_path": [0, 1]
 //! }
 //! ```
 //!
-//! Times are whole nanoseconds since the timeline's zero. `before`, `after` and the numbers of
-//! `critical_path` are indexes into `spans`. Fields may be added; none changes its meaning.
+//! Times are whole nanoseconds since the timeline's zero. `before`, `after`, `nested_in` and the
+//! numbers of `critical_path` are indexes into `spans`. Fields may be added; none changes its meaning.
 
 use crate::model::Timeline;
 use serde::Serialize;
@@ -63,6 +64,10 @@ fn view(t: &Timeline) -> TimelineView<'_> {
                 released_by: span.released_by.as_deref(),
                 no_callback: span.no_callback,
                 critical: critical[id.index()],
+                driver: span.driver.as_deref(),
+                start_certainty: span.start_certainty.as_str(),
+                end_certainty: span.end_certainty.as_str(),
+                nested_in: span.nested_in.map(|id| id.index()).filter(|&i| i < t.spans().len()),
             })
             .collect(),
         edges: t
@@ -122,6 +127,10 @@ struct SpanView<'a> {
     released_by: Option<&'a str>,
     no_callback: bool,
     critical: bool,
+    driver: Option<&'a str>,
+    start_certainty: &'static str,
+    end_certainty: &'static str,
+    nested_in: Option<usize>,
 }
 
 #[derive(Serialize)]
@@ -134,7 +143,7 @@ struct EdgeView {
 
 #[cfg(test)]
 mod tests {
-    use crate::{EdgeKind, Outcome, Span, SpanKind, Timeline};
+    use crate::{Certainty, EdgeKind, Outcome, Span, SpanKind, Timeline};
     use serde_json::{Value, json};
     use std::time::Duration;
 
@@ -145,11 +154,15 @@ mod tests {
         let mut disk = Span::new("disk \"0\"\n", SpanKind::Probe, ns(5), ns(30)).on("w0", Some(3));
         disk.queued = ns(2);
         disk.node = Some(1);
+        disk.driver = Some("file".into());
         disk.outcome = Outcome::Failed("no such file".into());
         let disk = t.push(disk);
         let mut volume = Span::new("volume", SpanKind::Shutdown, ns(30), ns(30));
         volume.released_by = Some("disk".into());
         volume.no_callback = true;
+        volume.start_certainty = Certainty::Inferred;
+        volume.end_certainty = Certainty::UpperBound;
+        volume.nested_in = Some(disk);
         let volume = t.push(volume);
         t.push_edge(disk, volume, EdgeKind::Supplier);
 
@@ -169,11 +182,13 @@ mod tests {
                     { "name": "disk \"0\"\n", "kind": "probe", "worker": "w0", "cpu": 3, "node": 1,
                       "queued_ns": 2, "start_ns": 5, "end_ns": 30, "outcome": "failed",
                       "message": "no such file", "released_by": null, "no_callback": false,
-                      "critical": true },
+                      "critical": true, "driver": "file", "start_certainty": "measured",
+                      "end_certainty": "measured", "nested_in": null },
                     { "name": "volume", "kind": "shutdown", "worker": null, "cpu": null,
                       "node": null, "queued_ns": 30, "start_ns": 30, "end_ns": 30, "outcome": "ok",
                       "message": null, "released_by": "disk", "no_callback": true,
-                      "critical": false }
+                      "critical": false, "driver": null, "start_certainty": "inferred",
+                      "end_certainty": "upper_bound", "nested_in": 0 }
                 ],
                 "edges": [ { "before": 0, "after": 1, "kind": "supplier", "kept": true } ],
                 "critical_path": [0]

@@ -60,6 +60,6 @@ pub mod text;
 mod units;
 
 pub use lanes::{Lane, LaneRow};
-pub use model::{Edge, EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline};
+pub use model::{Certainty, Edge, EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline};
 pub use path::{CriticalPath, Summary};
 pub use units::duration;

@@ -88,6 +88,11 @@ impl Timeline {
         self.spans.is_empty()
     }
 
+    /// The spans that say that `id` ran them inside itself, directly.
+    pub fn nested(&self, id: SpanId) -> impl Iterator<Item = SpanId> {
+        self.iter().filter(move |(_, s)| s.nested_in == Some(id)).map(|(nested, _)| nested)
+    }
+
     /// True when `edge` was kept in this run: its first span had ended when its second one
     /// started. Edges that were not kept (a cycle that was broken, a probe nested in its parent's)
     /// take no part in the critical path.
@@ -142,6 +147,16 @@ pub struct Span {
     /// True when there was nothing to call: it was completed on the spot, so that those who depend
     /// on it could go on. Renderers fold these.
     pub no_callback: bool,
+    /// The driver (or the kind of subsystem) that was run for it. None: not known.
+    pub driver: Option<String>,
+    /// How well `start` is known.
+    pub start_certainty: Certainty,
+    /// How well `end` is known.
+    pub end_certainty: Certainty,
+    /// The span that ran this one inside itself, on its own thread: the probe that registered the
+    /// device, the init function that registered the driver. Its time holds this one's. None: it
+    /// stood by itself, or nobody knows. An id that the timeline does not have counts as none.
+    pub nested_in: Option<SpanId>,
 }
 
 impl Span {
@@ -160,6 +175,10 @@ impl Span {
             outcome: Outcome::Ok,
             released_by: None,
             no_callback: false,
+            driver: None,
+            start_certainty: Certainty::Measured,
+            end_certainty: Certainty::Measured,
+            nested_in: None,
         }
     }
 
@@ -179,6 +198,35 @@ impl Span {
     /// How long it ran.
     pub fn took(&self) -> Duration {
         self.end.saturating_sub(self.start)
+    }
+}
+
+/// How well a moment of a span is known. What Corewise recorded itself is measured; a log says less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Certainty {
+    /// Somebody read a clock at that moment.
+    #[default]
+    Measured,
+    /// Computed from other moments: a start, say, as the end less a duration that was printed.
+    Inferred,
+    /// It was over by then at the latest, but may have been over earlier: the end of a shutdown, of
+    /// which only the next line tells.
+    UpperBound,
+    /// Nobody knows: the moment was chosen so that the span can be drawn. Its place among others
+    /// means nothing, though its duration may.
+    Assumed,
+}
+
+impl Certainty {
+    /// One lower-case word, as it stands in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Certainty::Measured => "measured",
+            Certainty::Inferred => "inferred",
+            Certainty::UpperBound => "upper_bound",
+            Certainty::Assumed => "assumed",
+        }
     }
 }
 
@@ -315,6 +363,27 @@ mod tests {
         t.push_edge(a, nested, EdgeKind::Parent);
         let not_kept: Vec<_> = t.edges_not_kept().map(|e| e.after).collect();
         assert_eq!(not_kept, [nested]);
+    }
+
+    #[test]
+    fn what_nobody_says_was_measured_and_stands_by_itself() {
+        let span = Span::new("a", SpanKind::Probe, ms(0), ms(1));
+        assert_eq!(span.start_certainty, Certainty::Measured);
+        assert_eq!(span.end_certainty, Certainty::Measured);
+        assert_eq!((span.driver, span.nested_in), (None, None));
+    }
+
+    #[test]
+    fn a_span_knows_what_ran_directly_inside_it() {
+        let mut t = Timeline::new("x");
+        let outer = t.push(Span::new("outer", SpanKind::Probe, ms(0), ms(9)));
+        let mut span = Span::new("inner", SpanKind::Probe, ms(1), ms(8));
+        span.nested_in = Some(outer);
+        let inner = t.push(span);
+        let mut span = Span::new("innermost", SpanKind::Probe, ms(2), ms(3));
+        span.nested_in = Some(inner);
+        t.push(span);
+        assert_eq!(t.nested(outer).collect::<Vec<_>>(), [inner]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The numbers of a timeline: makespan, serial sum, critical path, parallelism.
 
-use crate::model::{Outcome, SpanId, Timeline};
+use crate::model::{Outcome, Span, SpanId, Timeline};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -74,9 +74,18 @@ impl Timeline {
     }
 
     /// The sum of all run times: what the same work takes one after another, provided that running
-    /// in parallel made none of it slower or faster.
+    /// in parallel made none of it slower or faster. A span that is
+    /// [nested](crate::Span::nested_in) counts as part of the one that ran it, and what it ran
+    /// longer than that counts besides.
     pub fn serial_sum(&self) -> Duration {
-        self.spans().iter().map(|s| s.took()).sum()
+        let own = |s: &Span| match s.nested_in.and_then(|id| self.spans().get(id.0)) {
+            Some(outer) => {
+                let inside = s.end.min(outer.end).saturating_sub(s.start.max(outer.start));
+                s.took().saturating_sub(inside)
+            }
+            None => s.took(),
+        };
+        self.spans().iter().map(own).sum()
     }
 
     /// The chain of spans, each joined to the next by a recorded edge, whose run times add up to
@@ -139,14 +148,15 @@ impl Timeline {
     }
 
     /// The greatest number of spans that ran at one moment. Spans that one worker ran inside one
-    /// another count once; a span of no length counts for nothing, and one that ends as another
+    /// another count once, and [nested](crate::Span::nested_in) ones with those that ran them; a span of no length counts for nothing, and one that ends as another
     /// starts does not overlap it.
     pub fn max_parallelism(&self) -> usize {
         let mut moments: Vec<(Duration, bool, usize)> = Vec::new();
         let mut workers: HashMap<&str, usize> = HashMap::new();
         // Spans of an unknown worker are taken to have had a worker each.
         let mut lanes = 0;
-        for span in self.spans().iter().filter(|s| s.start < s.end) {
+        let stands = |s: &&Span| s.nested_in.is_none_or(|id| id.0 >= self.spans().len());
+        for span in self.spans().iter().filter(|s| s.start < s.end).filter(stands) {
             let lane = if span.worker.is_empty() {
                 lanes += 1;
                 lanes - 1
@@ -259,6 +269,27 @@ mod tests {
     }
 
     #[test]
+    fn the_serial_sum_counts_a_nested_span_once() {
+        let mut t = timeline(&[(0, 10), (12, 14)], &[]);
+        for (start, end) in [(2, 9), (9, 11)] {
+            let mut nested = Span::new("n", SpanKind::Probe, ms(start), ms(end));
+            nested.nested_in = Some(SpanId(0));
+            t.push(nested);
+        }
+        // The last one ran on for a millisecond when the one around it was over.
+        assert_eq!(t.serial_sum(), ms(13));
+    }
+
+    #[test]
+    fn a_span_nested_in_one_that_is_not_there_counts_for_itself() {
+        let mut t = Timeline::new("t");
+        let mut span = Span::new("n", SpanKind::Probe, ms(0), ms(4));
+        span.nested_in = Some(SpanId(7));
+        t.push(span);
+        assert_eq!(t.serial_sum(), ms(4));
+    }
+
+    #[test]
     fn spans_without_length_join_the_chains_on_both_sides_of_them() {
         // 0 runs, 3 and 1 are completed on the spot, 2 runs. The ids are out of order on purpose.
         let t = timeline(&[(0, 5), (5, 5), (5, 9), (5, 5)], &[(0, 3), (3, 1), (1, 2)]);
@@ -350,6 +381,13 @@ mod tests {
         }
         nested.push(Span::new("y", SpanKind::Probe, ms(4), ms(6)).on("w1", None));
         assert_eq!(nested.max_parallelism(), 2);
+
+        // Said to be nested, on a worker that nobody knows.
+        let mut said = timeline(&[(0, 9)], &[]);
+        let mut inner = Span::new("inner", SpanKind::Probe, ms(1), ms(3));
+        inner.nested_in = Some(SpanId(0));
+        said.push(inner);
+        assert_eq!(said.max_parallelism(), 1);
     }
 
     #[test]
