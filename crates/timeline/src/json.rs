@@ -3,13 +3,14 @@
 //! ```json
 //! {
 //!   "name": "bring-up",
-//!   "summary": { "spans": 2, "ok": 2, "failed": 0, "skipped": 0, "cancelled": 0, "no_callback": 0,
-//!                "makespan_ns": 50, "serial_sum_ns": 60, "critical_path_ns": 50,
+//!   "summary": { "spans": 2, "ok": 2, "failed": 0, "skipped": 0, "cancelled": 0, "deferred": 0,
+//!                "no_callback": 0, "makespan_ns": 50, "serial_sum_ns": 60, "critical_path_ns": 50,
 //!                "max_parallelism": 2 },
 //!   "spans": [ { "name": "disk", "kind": "probe", "worker": "worker 0", "cpu": 0, "node": null,
 //!                "queued_ns": 0, "start_ns": 0, "end_ns": 30, "outcome": "ok", "message": null,
 //!                "released_by": null, "no_callback": false, "critical": true, "driver": "file",
-//!                "start_certainty": "measured", "end_certainty": "measured", "nested_in": null } ],
+//!                "asynchronous": false, "start_certainty": "measured",
+//!                "end_certainty": "measured", "nested_in": null } ],
 //!   "edges": [ { "before": 0, "after": 1, "kind": "parent", "kept": true } ],
 //!   "critical_path": [0, 1]
 //! }
@@ -42,6 +43,7 @@ fn view(t: &Timeline) -> TimelineView<'_> {
             failed: s.failed,
             skipped: s.skipped,
             cancelled: s.cancelled,
+            deferred: s.deferred,
             no_callback: s.no_callback,
             makespan_ns: ns(s.makespan),
             serial_sum_ns: ns(s.serial_sum),
@@ -65,6 +67,7 @@ fn view(t: &Timeline) -> TimelineView<'_> {
                 no_callback: span.no_callback,
                 critical: critical[id.index()],
                 driver: span.driver.as_deref(),
+                asynchronous: span.asynchronous,
                 start_certainty: span.start_certainty.as_str(),
                 end_certainty: span.end_certainty.as_str(),
                 nested_in: span.nested_in.map(|id| id.index()).filter(|&i| i < t.spans().len()),
@@ -105,6 +108,7 @@ struct SummaryView {
     failed: usize,
     skipped: usize,
     cancelled: usize,
+    deferred: usize,
     no_callback: usize,
     makespan_ns: u64,
     serial_sum_ns: u64,
@@ -128,6 +132,7 @@ struct SpanView<'a> {
     no_callback: bool,
     critical: bool,
     driver: Option<&'a str>,
+    asynchronous: bool,
     start_certainty: &'static str,
     end_certainty: &'static str,
     nested_in: Option<usize>,
@@ -162,6 +167,7 @@ mod tests {
         volume.no_callback = true;
         volume.start_certainty = Certainty::Inferred;
         volume.end_certainty = Certainty::UpperBound;
+        volume.asynchronous = true;
         volume.nested_in = Some(disk);
         let volume = t.push(volume);
         t.push_edge(disk, volume, EdgeKind::Supplier);
@@ -174,7 +180,7 @@ mod tests {
             json!({
                 "name": "bring-up",
                 "summary": {
-                    "spans": 2, "ok": 1, "failed": 1, "skipped": 0, "cancelled": 0,
+                    "spans": 2, "ok": 1, "failed": 1, "skipped": 0, "cancelled": 0, "deferred": 0,
                     "no_callback": 1, "makespan_ns": 28, "serial_sum_ns": 25,
                     "critical_path_ns": 25, "max_parallelism": 1
                 },
@@ -182,12 +188,14 @@ mod tests {
                     { "name": "disk \"0\"\n", "kind": "probe", "worker": "w0", "cpu": 3, "node": 1,
                       "queued_ns": 2, "start_ns": 5, "end_ns": 30, "outcome": "failed",
                       "message": "no such file", "released_by": null, "no_callback": false,
-                      "critical": true, "driver": "file", "start_certainty": "measured",
+                      "critical": true, "driver": "file", "asynchronous": false,
+                      "start_certainty": "measured",
                       "end_certainty": "measured", "nested_in": null },
                     { "name": "volume", "kind": "shutdown", "worker": null, "cpu": null,
                       "node": null, "queued_ns": 30, "start_ns": 30, "end_ns": 30, "outcome": "ok",
                       "message": null, "released_by": "disk", "no_callback": true,
-                      "critical": false, "driver": null, "start_certainty": "inferred",
+                      "critical": false, "driver": null, "asynchronous": true,
+                      "start_certainty": "inferred",
                       "end_certainty": "upper_bound", "nested_in": 0 }
                 ],
                 "edges": [ { "before": 0, "after": 1, "kind": "supplier", "kept": true } ],

@@ -153,6 +153,9 @@ pub struct Span {
     pub start_certainty: Certainty,
     /// How well `end` is known.
     pub end_certainty: Certainty,
+    /// True when it ran beside whoever started it: an asynchronous probe or shutdown. False: it ran
+    /// in its turn, or nobody knows.
+    pub asynchronous: bool,
     /// The span that ran this one inside itself, on its own thread: the probe that registered the
     /// device, the init function that registered the driver. Its time holds this one's. None: it
     /// stood by itself, or nobody knows. An id that the timeline does not have counts as none.
@@ -178,6 +181,7 @@ impl Span {
             driver: None,
             start_certainty: Certainty::Measured,
             end_certainty: Certainty::Measured,
+            asynchronous: false,
             nested_in: None,
         }
     }
@@ -268,6 +272,9 @@ pub enum Outcome {
     Skipped(String),
     /// It was not run, or was left, because everything was being stopped.
     Cancelled,
+    /// It ran, or was about to, and is to be tried again later (a deferred probe); the message says
+    /// what it waits for.
+    Deferred(String),
 }
 
 impl Outcome {
@@ -278,13 +285,16 @@ impl Outcome {
             Outcome::Failed(_) => "failed",
             Outcome::Skipped(_) => "skipped",
             Outcome::Cancelled => "cancelled",
+            Outcome::Deferred(_) => "deferred",
         }
     }
 
     /// What there is to say beside the word.
     pub fn message(&self) -> Option<&str> {
         match self {
-            Outcome::Failed(m) | Outcome::Skipped(m) if !m.is_empty() => Some(m),
+            Outcome::Failed(m) | Outcome::Skipped(m) | Outcome::Deferred(m) if !m.is_empty() => {
+                Some(m)
+            }
             _ => None,
         }
     }

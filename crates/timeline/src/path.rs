@@ -44,6 +44,8 @@ pub struct Summary {
     pub skipped: usize,
     /// How many were cancelled.
     pub cancelled: usize,
+    /// How many were put off, to be tried again.
+    pub deferred: usize,
     /// How many had no callback.
     pub no_callback: usize,
     /// See [`Timeline::makespan`].
@@ -195,6 +197,7 @@ impl Timeline {
             failed: count(|o| matches!(o, Outcome::Failed(_))),
             skipped: count(|o| matches!(o, Outcome::Skipped(_))),
             cancelled: count(|o| matches!(o, Outcome::Cancelled)),
+            deferred: count(|o| matches!(o, Outcome::Deferred(_))),
             no_callback: self.spans().iter().filter(|s| s.no_callback).count(),
             makespan: self.makespan(),
             serial_sum: self.serial_sum(),
@@ -399,6 +402,7 @@ mod tests {
             Outcome::Failed("no".into()),
             Outcome::Skipped("late".into()),
             Outcome::Cancelled,
+            Outcome::Deferred("clk".into()),
         ] {
             let mut span = Span::new("a", SpanKind::Probe, ms(0), ms(1));
             span.outcome = outcome;
@@ -406,7 +410,8 @@ mod tests {
             t.push(span);
         }
         let s = t.summary();
-        assert_eq!((s.spans, s.ok, s.failed, s.skipped, s.cancelled), (4, 1, 1, 1, 1));
+        assert_eq!((s.spans, s.ok, s.failed, s.skipped), (5, 1, 1, 1));
+        assert_eq!((s.cancelled, s.deferred), (1, 1));
         assert_eq!(s.no_callback, 1);
     }
 }

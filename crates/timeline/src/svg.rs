@@ -40,6 +40,7 @@ const STYLE: &str = "\
 .failed{fill:#e5675f;stroke:#a3231b}\
 .skipped{fill:#e4e6ea;stroke:#8a93a1;stroke-dasharray:3 2}\
 .cancelled{fill:#f3cf7a;stroke:#a67c1a}\
+.deferred{fill:#e3d4f1;stroke:#8a63b5}\
 .critical{stroke:#1b2a41;stroke-width:2}\
 .path{fill:none;stroke:#1b2a41;stroke-width:1.5;stroke-opacity:.6;stroke-dasharray:4 3}\
 .label{pointer-events:none}";
@@ -100,8 +101,13 @@ fn head(out: &mut String, t: &Timeline, name: &str) {
         );
         x += 22.0 + what.chars().count() as f64 * CHAR + 18.0;
     };
-    let counts =
-        [("ok", s.ok), ("failed", s.failed), ("skipped", s.skipped), ("cancelled", s.cancelled)];
+    let counts = [
+        ("ok", s.ok),
+        ("failed", s.failed),
+        ("skipped", s.skipped),
+        ("cancelled", s.cancelled),
+        ("deferred", s.deferred),
+    ];
     for (word, n) in counts {
         if n > 0 {
             entry(word, format!("{n} {word}"));

@@ -95,7 +95,8 @@ impl Noun {
 fn heading(t: &Timeline, s: &Summary, noun: &Noun) -> String {
     let mut text = format!("{}: {}", printable(t.name()), noun.count(s.spans));
     let parts = [(s.ok, "ok"), (s.failed, "failed"), (s.skipped, "skipped")];
-    for (n, what) in parts.into_iter().chain([(s.cancelled, "cancelled")]) {
+    for (n, what) in parts.into_iter().chain([(s.cancelled, "cancelled"), (s.deferred, "deferred")])
+    {
         match n {
             0 => {}
             _ if n == s.spans && n > 1 => text += &format!(", all {what}"),
