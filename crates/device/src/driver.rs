@@ -1,6 +1,6 @@
 //! What a driver does: probe a device into a bound object, which can be shut down.
 
-use crate::{Cancel, DeviceDecl, ProbeType};
+use crate::{Cancel, DeviceDecl, ProbeDone, ProbeType};
 use corewise_sync::panics;
 use std::any::Any;
 use std::fmt;
@@ -32,7 +32,28 @@ pub trait Driver: Send + Sync {
     ///
     /// A failure is recorded; what was created so far has to be dropped by the probe itself. A
     /// panic is caught and recorded as a failure too. Devices that need this one are skipped.
-    fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError>;
+    fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
+        let _ = cx;
+        Err(ProbeError::failed(
+            "its driver has no probe; implement Driver::probe or Driver::start_probe",
+        ))
+    }
+
+    /// Begins to bring up one device; `done` says later, from anywhere, how it ended. This is what
+    /// the manager calls; by default it calls [`Driver::probe`] and is done.
+    ///
+    /// A driver whose probe waits for something (a connection, a task of an asynchronous runtime)
+    /// implements this one instead: it takes from `cx` what it needs, hands `done` on, and returns.
+    /// From then on no worker is held, and the device is still being probed. All that is said of
+    /// `probe` holds here too, until it returns.
+    ///
+    /// # Panics
+    ///
+    /// A panic in here fails the device at once, whatever becomes of `done`, unless that was
+    /// finished before.
+    fn start_probe(&self, cx: &ProbeContext<'_>, done: ProbeDone) {
+        done.finish(self.probe(cx));
+    }
 }
 
 /// A device that is up: what its consumers use, and what is called at shutdown.
@@ -158,6 +179,12 @@ impl<'a> ProbeContext<'a> {
             Some(name) => self.supplier(name),
             None => Err(ProbeError::failed("its driver wants a parent, but it has none")),
         }
+    }
+
+    /// The switch that cancels the bring-up: for a probe that goes on after its driver has returned,
+    /// see [`Driver::start_probe`].
+    pub fn cancel(&self) -> &Cancel {
+        self.cancel
     }
 
     /// True once the bring-up is being cancelled: a long probe may look now and then, and give up

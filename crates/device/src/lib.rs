@@ -69,6 +69,7 @@ mod graph;
 pub mod counters;
 
 mod cancel;
+mod done;
 mod driver;
 mod error;
 
@@ -93,6 +94,7 @@ mod watch;
 
 pub use cancel::Cancel;
 pub use decl::{AsyncProbe, DeviceDecl, ProbeType};
+pub use done::ProbeDone;
 pub use driver::{Bound, Driver, ProbeContext, ProbeError, ShutdownError};
 pub use error::Error;
 pub use graph::{DeviceId, Graph, GraphError};

@@ -1,13 +1,15 @@
 //! Drives a bring-up with workers: queues what becomes ready, calls the probes, tells the observer.
 
 use super::state::{CallerStep, Effects, ProbeState};
+use crate::done::{ProbeDone, ProbeResult};
 use crate::driver::{Bound, Driver, ProbeContext, ProbeError, caught};
 use crate::event::{self, Event, Observer};
 use crate::placement::Placer;
 use crate::record::{Clock, Site};
 use crate::{DeviceId, Graph};
-use corewise_sync::context;
+use corewise_sync::{Mutex, context};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// One bring-up and all that its threads share.
 pub(crate) struct ProbeRun {
@@ -80,31 +82,95 @@ impl ProbeRun {
         if let Some(needs) = self.state.begin(id, site, self.clock.now(), &mut fx) {
             let device = self.graph().name(id);
             event::tell(self.observer.as_ref(), &Event::Started { device });
-            let result = self.call_driver(id, &needs);
-            let at = self.clock.now();
-            if let Err(error) = &result
-                && !error.is_no_device()
-            {
-                tracing::warn!(device, %error, "probe failed");
-            }
+            let call = Arc::new(Call::new(self, id));
+            let panicked = self.call_driver(id, &needs, &call).err();
             // The shutdown may drop the suppliers as soon as this device is settled, and in its own
             // order: this thread must not be the one that holds them last.
             drop(needs);
-            self.state.end(id, result, at, || self.clock.now(), &mut fx);
+            if let Some((result, at)) = call.returned(panicked) {
+                self.end(id, result, at, &mut fx);
+            }
         }
         self.apply(&mut fx);
     }
 
+    /// Takes in how a probe ended.
+    fn end(&self, id: DeviceId, result: ProbeResult, at: Duration, fx: &mut Effects) {
+        if let Err(error) = &result
+            && !error.is_no_device()
+        {
+            tracing::warn!(device = self.graph().name(id), %error, "probe failed");
+        }
+        self.state.end(id, result, at, || self.clock.now(), fx);
+    }
+
+    /// Calls the driver. An error says with what it panicked.
     fn call_driver(
         &self,
         id: DeviceId,
         needs: &[(String, Arc<dyn Bound>)],
-    ) -> Result<Arc<dyn Bound>, ProbeError> {
+        call: &Arc<Call>,
+    ) -> Result<(), String> {
         let decl = self.graph().decl(id);
         let cx = ProbeContext::new(decl, self.graph().node(id), needs, self.state.cancel());
         let driver = self.drivers[id.index()].as_ref().expect("devices without one are rejected");
-        let call = || context::blocking("device probe", || driver.probe(&cx));
-        caught(call).unwrap_or_else(|message| Err(ProbeError::panicked(message)))
+        let its = call.clone();
+        let done = ProbeDone::new(move |result| its.finished(result));
+        caught(|| context::blocking("device probe", || driver.start_probe(&cx, done)))
+    }
+}
+
+/// One call of a driver, which may end before the driver returns or after.
+///
+/// What ends before is taken in by the thread that called, when it is back: it still holds what the
+/// device needs. What ends after is taken in by whoever ends it.
+struct Call {
+    /// I: what the call belongs to.
+    run: Arc<ProbeRun>,
+    /// I: whom it is about.
+    id: DeviceId,
+    /// L: is the lock; guards how far the call is.
+    stage: Mutex<Stage>,
+}
+
+enum Stage {
+    /// The driver has not returned.
+    Called,
+    /// Nor has it, but the probe was over at that time.
+    Finished(ProbeResult, Duration),
+    /// The driver has returned.
+    Returned,
+}
+
+impl Call {
+    fn new(run: &Arc<ProbeRun>, id: DeviceId) -> Call {
+        Call { run: run.clone(), id, stage: Mutex::new(Stage::Called) }
+    }
+
+    /// The driver says how the probe ended.
+    fn finished(&self, result: ProbeResult) {
+        let at = self.run.clock.now();
+        let mut stage = self.stage.lock();
+        if matches!(*stage, Stage::Called) {
+            *stage = Stage::Finished(result, at);
+            return;
+        }
+        drop(stage);
+        let mut fx = Effects::default();
+        self.run.end(self.id, result, at, &mut fx);
+        self.run.apply(&mut fx);
+    }
+
+    /// The driver has returned, or panicked. Returns how the probe ended, if it did.
+    fn returned(&self, panicked: Option<String>) -> Option<(ProbeResult, Duration)> {
+        let stage = std::mem::replace(&mut *self.stage.lock(), Stage::Returned);
+        let now = || self.run.clock.now();
+        match (stage, panicked) {
+            (Stage::Finished(Ok(bound), at), _) => Some((Ok(bound), at)),
+            (_, Some(message)) => Some((Err(ProbeError::panicked(message)), now())),
+            (Stage::Finished(result, at), None) => Some((result, at)),
+            (Stage::Called | Stage::Returned, None) => None,
+        }
     }
 }
 

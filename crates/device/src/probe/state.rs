@@ -264,7 +264,9 @@ impl ProbeState {
         fx: &mut Effects,
     ) {
         let st = &mut *self.state.lock();
-        if matches!(st.slots[id.index()].phase, Phase::Settled) {
+        // There are no slots any more where the whole bring-up is over, and a completion came late.
+        let over = st.slots.get(id.index()).is_none_or(|slot| matches!(slot.phase, Phase::Settled));
+        if over {
             return;
         }
         // What this releases is released now, under the lock: another thread's probe may have ended

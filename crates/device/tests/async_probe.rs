@@ -1,0 +1,123 @@
+//! Probes that end later, from anywhere.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
+
+mod support;
+
+use corewise_device::{
+    Bound, BringUpOptions, Driver, ProbeContext, ProbeDone, ProbeOutcome, ProbeType,
+    ShutdownOptions,
+};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use support::{Rig, decl};
+
+struct Connection;
+impl Bound for Connection {}
+
+/// Hands every completion to the test.
+struct Later {
+    probe_type: ProbeType,
+    begun: Mutex<Sender<(String, ProbeDone)>>,
+}
+
+impl Driver for Later {
+    fn name(&self) -> &str {
+        "test"
+    }
+
+    fn probe_type(&self) -> ProbeType {
+        self.probe_type
+    }
+
+    fn start_probe(&self, cx: &ProbeContext<'_>, done: ProbeDone) {
+        self.begun.lock().unwrap().send((cx.name().to_string(), done)).unwrap();
+    }
+}
+
+fn later(rig: &Rig, probe_type: ProbeType) -> Receiver<(String, ProbeDone)> {
+    let (begun, begins) = channel();
+    rig.manager.register(Arc::new(Later { probe_type, begun: Mutex::new(begun) })).unwrap();
+    begins
+}
+
+#[test]
+fn probes_that_end_elsewhere_hold_no_worker_and_release_their_consumers() {
+    for probe_type in [ProbeType::PreferAsynchronous, ProbeType::ForceSynchronous] {
+        let rig = Rig::new("core:1 pu:1");
+        let begins = later(&rig, probe_type);
+        let manager = rig.manager.clone();
+        let bring_up = std::thread::spawn(move || {
+            let decls = vec![decl("a", &[]), decl("b", &[]), decl("both", &["a", "b"])];
+            manager.bring_up(decls, &BringUpOptions::new()).unwrap()
+        });
+        let mut begun = Vec::new();
+        let mut held = Vec::new();
+        while begun.len() < 3 {
+            let (name, done) = begins.recv().unwrap();
+            begun.push(name);
+            held.push(done);
+            // Asynchronous ones are begun together, before any has ended.
+            if probe_type == ProbeType::ForceSynchronous || held.len() == 2 || begun.len() == 3 {
+                held.drain(..).for_each(|done| done.finish(Ok(Arc::new(Connection))));
+            }
+        }
+        assert_eq!(begun[2], "both");
+        let up = bring_up.join().unwrap();
+        assert!(up.is_complete(), "{up:?}");
+        rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
+    }
+}
+
+#[test]
+fn a_completion_that_is_dropped_fails_the_probe_and_nobody_waits() {
+    let rig = Rig::new("core:2 pu:1");
+    let begins = later(&rig, ProbeType::PreferAsynchronous);
+    let dropper = std::thread::spawn(move || drop(begins.recv().unwrap()));
+    let decls = vec![decl("a", &[]), decl("b", &["a"])];
+    let up = rig.manager.bring_up(decls, &BringUpOptions::new().keep_going(true)).unwrap();
+    dropper.join().unwrap();
+    let ProbeOutcome::Failed(error) = &up.devices[0].outcome else { panic!("{up:?}") };
+    assert!(error.to_string().contains("dropped"), "{error}");
+    assert_eq!(up.devices[1].outcome, ProbeOutcome::Skipped { culprit: "a".into() });
+}
+
+/// Panics, after it has given its completion away.
+struct Panics(Mutex<Option<Sender<ProbeDone>>>);
+
+impl Driver for Panics {
+    fn name(&self) -> &str {
+        "test"
+    }
+
+    fn start_probe(&self, _: &ProbeContext<'_>, done: ProbeDone) {
+        self.0.lock().unwrap().take().unwrap().send(done).unwrap();
+        panic!("on purpose");
+    }
+}
+
+#[test]
+fn a_panic_fails_the_probe_at_once_and_what_its_completion_says_later_changes_nothing() {
+    let rig = Rig::new("core:2 pu:1");
+    let (give, given) = channel();
+    rig.manager.register(Arc::new(Panics(Mutex::new(Some(give))))).unwrap();
+    let up = rig.manager.bring_up(vec![decl("a", &[])], &BringUpOptions::new()).unwrap();
+    let ProbeOutcome::Failed(error) = &up.devices[0].outcome else { panic!("{up:?}") };
+    assert!(error.is_panic());
+    given.recv().unwrap().finish(Ok(Arc::new(Connection)));
+    assert!(rig.manager.bound::<Connection>("a").is_none());
+}
+
+#[test]
+fn a_driver_without_any_probe_fails_its_devices_and_says_what_to_implement() {
+    struct Empty;
+    impl Driver for Empty {
+        fn name(&self) -> &str {
+            "test"
+        }
+    }
+    let rig = Rig::new("core:1 pu:1");
+    rig.manager.register(Arc::new(Empty)).unwrap();
+    let up = rig.manager.bring_up(vec![decl("a", &[])], &BringUpOptions::new()).unwrap();
+    let ProbeOutcome::Failed(error) = &up.devices[0].outcome else { panic!("{up:?}") };
+    assert!(error.to_string().contains("Driver::start_probe"), "{error}");
+}
