@@ -49,6 +49,7 @@
 //!
 //! [`Duration`]: std::time::Duration
 
+pub mod analysis;
 pub mod json;
 mod lanes;
 pub mod markup;

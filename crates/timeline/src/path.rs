@@ -1,7 +1,7 @@
 //! The numbers of a timeline: makespan, serial sum, critical path, parallelism.
 
-use crate::model::{Outcome, Span, SpanId, Timeline};
-use std::collections::HashMap;
+use crate::analysis::Nesting;
+use crate::model::{Outcome, SpanId, Timeline};
 use std::time::Duration;
 
 /// The chain of dependent spans that bounds a timeline from below; see
@@ -76,18 +76,11 @@ impl Timeline {
     }
 
     /// The sum of all run times: what the same work takes one after another, provided that running
-    /// in parallel made none of it slower or faster. A span that is
-    /// [nested](crate::Span::nested_in) counts as part of the one that ran it, and what it ran
-    /// longer than that counts besides.
+    /// in parallel made none of it slower or faster. What ran [inside](Nesting) another span counts
+    /// once, and what it ran longer than that one counts besides.
     pub fn serial_sum(&self) -> Duration {
-        let own = |s: &Span| match s.nested_in.and_then(|id| self.spans().get(id.0)) {
-            Some(outer) => {
-                let inside = s.end.min(outer.end).saturating_sub(s.start.max(outer.start));
-                s.took().saturating_sub(inside)
-            }
-            None => s.took(),
-        };
-        self.spans().iter().map(own).sum()
+        let nesting = Nesting::of(self);
+        self.iter().map(|(id, _)| nesting.exclusive(id)).sum()
     }
 
     /// The chain of spans, each joined to the next by a recorded edge, whose run times add up to
@@ -147,45 +140,6 @@ impl Timeline {
             std::iter::successors(Some(last), |&i| via[i]).map(SpanId).collect();
         spans.reverse();
         CriticalPath { spans, length: best[last] }
-    }
-
-    /// The greatest number of spans that ran at one moment. Spans that one worker ran inside one
-    /// another count once, and [nested](crate::Span::nested_in) ones with those that ran them; a span of no length counts for nothing, and one that ends as another
-    /// starts does not overlap it.
-    pub fn max_parallelism(&self) -> usize {
-        let mut moments: Vec<(Duration, bool, usize)> = Vec::new();
-        let mut workers: HashMap<&str, usize> = HashMap::new();
-        // Spans of an unknown worker are taken to have had a worker each.
-        let mut lanes = 0;
-        let stands = |s: &&Span| s.nested_in.is_none_or(|id| id.0 >= self.spans().len());
-        for span in self.spans().iter().filter(|s| s.start < s.end).filter(stands) {
-            let lane = if span.worker.is_empty() {
-                lanes += 1;
-                lanes - 1
-            } else {
-                *workers.entry(&span.worker).or_insert_with(|| {
-                    lanes += 1;
-                    lanes - 1
-                })
-            };
-            moments.push((span.start, true, lane));
-            moments.push((span.end, false, lane));
-        }
-        // At one moment ends (false) come before starts (true).
-        moments.sort_unstable();
-        let mut depth = vec![0usize; lanes];
-        let (mut now, mut most) = (0usize, 0usize);
-        for (_, starts, lane) in moments {
-            if starts {
-                depth[lane] += 1;
-                now += usize::from(depth[lane] == 1);
-                most = most.max(now);
-            } else {
-                depth[lane] -= 1;
-                now -= usize::from(depth[lane] == 0);
-            }
-        }
-        most
     }
 
     /// All the numbers at once.
@@ -371,26 +325,6 @@ mod tests {
         span.queued = ms(2);
         t.push(span);
         assert_eq!(t.makespan(), ms(6));
-    }
-
-    #[test]
-    fn parallelism_counts_workers_and_touching_spans_do_not_overlap() {
-        let t = timeline(&[(0, 5), (5, 9), (2, 6), (3, 3)], &[]);
-        assert_eq!(t.max_parallelism(), 2);
-
-        let mut nested = Timeline::new("t");
-        for (start, end) in [(0, 9), (2, 5)] {
-            nested.push(Span::new("x", SpanKind::Probe, ms(start), ms(end)).on("w0", None));
-        }
-        nested.push(Span::new("y", SpanKind::Probe, ms(4), ms(6)).on("w1", None));
-        assert_eq!(nested.max_parallelism(), 2);
-
-        // Said to be nested, on a worker that nobody knows.
-        let mut said = timeline(&[(0, 9)], &[]);
-        let mut inner = Span::new("inner", SpanKind::Probe, ms(1), ms(3));
-        inner.nested_in = Some(SpanId(0));
-        said.push(inner);
-        assert_eq!(said.max_parallelism(), 1);
     }
 
     #[test]

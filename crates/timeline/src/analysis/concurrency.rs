@@ -1,0 +1,181 @@
+//! How many spans ran at once, and for how long.
+
+use crate::model::{Span, Timeline};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// How many spans of a timeline ran at once, from its [origin](Timeline::origin) to its end.
+///
+/// Spans that one worker ran inside one another count once, and those that are
+/// [nested](crate::Span::nested_in) with the one that ran them; a span of no length counts for nothing,
+/// and one that ends as another starts does not overlap it. Spans of an unknown worker are taken to
+/// have had a worker each.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Concurrency {
+    /// From which moment on how many ran, in the order of time; the last entry is the end, with 0.
+    /// Neighbours differ. Empty for an empty timeline.
+    pub steps: Vec<(Duration, usize)>,
+    /// The most that ran at one moment.
+    pub most: usize,
+    /// The first moment at which that many ran.
+    pub most_at: Duration,
+    /// For how long how many ran: entry 0 is the time in which nothing did. Adds up to the makespan.
+    pub time_at: Vec<Duration>,
+    /// The mean over the makespan; 0 where that is zero.
+    pub mean: f64,
+}
+
+impl Timeline {
+    /// How many spans ran at once.
+    pub fn concurrency(&self) -> Concurrency {
+        let mut moments: Vec<(Duration, bool, usize)> = Vec::new();
+        let mut workers: HashMap<&str, usize> = HashMap::new();
+        let mut lanes = 0;
+        let stands = |s: &&Span| s.nested_in.is_none_or(|id| id.index() >= self.spans().len());
+        for span in self.spans().iter().filter(|s| s.start < s.end).filter(stands) {
+            let lane = if span.worker.is_empty() {
+                lanes += 1;
+                lanes - 1
+            } else {
+                *workers.entry(&span.worker).or_insert_with(|| {
+                    lanes += 1;
+                    lanes - 1
+                })
+            };
+            moments.push((span.start, true, lane));
+            moments.push((span.end, false, lane));
+        }
+        // At one moment ends (false) come before starts (true).
+        moments.sort_unstable();
+
+        let mut found = Concurrency::default();
+        if self.is_empty() {
+            return found;
+        }
+        let mut depth = vec![0usize; lanes];
+        let mut now = 0usize;
+        found.steps.push((self.origin(), 0));
+        for (moment, starts, lane) in moments {
+            if starts {
+                depth[lane] += 1;
+                now += usize::from(depth[lane] == 1);
+            } else {
+                depth[lane] -= 1;
+                now -= usize::from(depth[lane] == 0);
+            }
+            found.step(moment, now);
+        }
+        found.step(self.finish(), 0);
+        found.sum_up();
+        found
+    }
+
+    /// The greatest number of spans that ran at one moment; see [`Timeline::concurrency`].
+    pub fn max_parallelism(&self) -> usize {
+        self.concurrency().most
+    }
+}
+
+impl Concurrency {
+    /// Says that from `moment` on, which is no earlier than any before, `running` run.
+    fn step(&mut self, moment: Duration, running: usize) {
+        if self.steps.last().is_some_and(|&(at, _)| at == moment) {
+            self.steps.pop();
+        }
+        if self.steps.last().is_none_or(|&(_, before)| before != running) {
+            self.steps.push((moment, running));
+        }
+    }
+
+    fn sum_up(&mut self) {
+        let mut busy = 0.0;
+        let mut all = Duration::ZERO;
+        for pair in self.steps.windows(2) {
+            let [(from, running), (to, _)] = [pair[0], pair[1]];
+            let long = to.saturating_sub(from);
+            if self.time_at.len() <= running {
+                self.time_at.resize(running + 1, Duration::ZERO);
+            }
+            self.time_at[running] += long;
+            if running > self.most {
+                (self.most, self.most_at) = (running, from);
+            }
+            busy += long.as_secs_f64() * running as f64;
+            all += long;
+        }
+        if !all.is_zero() {
+            self.mean = busy / all.as_secs_f64();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Span, SpanKind, Timeline};
+    use std::time::Duration;
+
+    const fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    fn timeline(spans: &[(&str, u64, u64)]) -> Timeline {
+        let mut t = Timeline::new("t");
+        for &(worker, start, end) in spans {
+            t.push(Span::new("x", SpanKind::Probe, ms(start), ms(end)).on(worker, None));
+        }
+        t
+    }
+
+    #[test]
+    fn each_moment_is_counted_and_idle_time_is_time_too() {
+        let c = timeline(&[("a", 0, 4), ("b", 2, 6), ("a", 8, 10)]).concurrency();
+        assert_eq!(
+            c.steps,
+            [(0, 1), (2, 2), (4, 1), (6, 0), (8, 1), (10, 0)].map(|(t, n)| (ms(t), n))
+        );
+        assert_eq!((c.most, c.most_at), (2, ms(2)));
+        assert_eq!(c.time_at, [ms(2), ms(6), ms(2)]);
+        assert!((c.mean - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn one_that_ends_as_another_starts_does_not_overlap_it() {
+        let c = timeline(&[("", 0, 5), ("", 5, 9), ("", 2, 6), ("", 3, 3)]).concurrency();
+        assert_eq!(c.most, 2);
+        let c = timeline(&[("", 0, 5), ("", 5, 9)]).concurrency();
+        assert_eq!(c.steps, [(ms(0), 1), (ms(9), 0)]);
+    }
+
+    #[test]
+    fn what_one_worker_ran_inside_something_else_counts_once() {
+        let c = timeline(&[("w0", 0, 9), ("w0", 2, 5), ("w1", 4, 6)]).concurrency();
+        assert_eq!(c.most, 2);
+    }
+
+    #[test]
+    fn what_says_that_it_is_nested_counts_with_the_one_that_ran_it() {
+        let mut t = timeline(&[("", 0, 9)]);
+        let mut inner = Span::new("inner", SpanKind::Probe, ms(1), ms(3));
+        inner.nested_in = t.find("x");
+        t.push(inner);
+        assert_eq!(t.concurrency().most, 1);
+    }
+
+    #[test]
+    fn of_nothing_there_is_nothing() {
+        assert_eq!(Timeline::new("t").concurrency(), super::Concurrency::default());
+        let c = timeline(&[("", 3, 3)]).concurrency();
+        assert_eq!((c.most, c.mean), (0, 0.0));
+        assert_eq!(c.steps, [(ms(3), 0)]);
+    }
+
+    #[test]
+    fn waiting_before_the_first_start_is_idle_time() {
+        let mut t = Timeline::new("t");
+        let mut span = Span::new("a", SpanKind::Probe, ms(5), ms(8));
+        span.queued = ms(1);
+        t.push(span);
+        assert_eq!(t.concurrency().time_at, [ms(4), ms(3)]);
+    }
+}

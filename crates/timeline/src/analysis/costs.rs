@@ -1,0 +1,171 @@
+//! What each device and each driver cost.
+
+use super::nesting::Nesting;
+use crate::model::{SpanId, SpanKind, Timeline};
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// What one device (or init function, or task) cost in a timeline, all its spans together.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Cost {
+    /// Its name.
+    pub name: String,
+    /// What was done.
+    pub kind: SpanKind,
+    /// Its spans: more than one where a probe was tried again.
+    pub spans: Vec<SpanId>,
+    /// How long they ran, what ran inside them apart.
+    pub own: Duration,
+    /// How long they ran.
+    pub took: Duration,
+    /// The part of the whole timeline's own time, from 0 to 1.
+    pub share: f64,
+    /// How much longer it could have taken, or how much later have started, without the whole
+    /// taking longer, if everything were asynchronous. Of several spans the least.
+    pub slack: Duration,
+}
+
+impl Timeline {
+    /// What each device cost, the one with the most time of its own first; of equal ones the one
+    /// that came first.
+    pub fn costs(&self) -> Vec<Cost> {
+        let nesting = Nesting::of(self);
+        let slack = super::tasks::slack(self);
+        let mut by_name: HashMap<(SpanKind, &str), usize> = HashMap::new();
+        let mut costs: Vec<Cost> = Vec::new();
+        let mut all = Duration::ZERO;
+        for (id, span) in self.iter() {
+            let at = *by_name.entry((span.kind, &span.name)).or_insert_with(|| {
+                costs.push(Cost {
+                    name: span.name.clone(),
+                    kind: span.kind,
+                    spans: Vec::new(),
+                    own: Duration::ZERO,
+                    took: Duration::ZERO,
+                    share: 0.0,
+                    slack: Duration::MAX,
+                });
+                costs.len() - 1
+            });
+            let cost = &mut costs[at];
+            cost.spans.push(id);
+            cost.own += nesting.exclusive(id);
+            cost.took += span.took();
+            cost.slack = cost.slack.min(slack[id.index()]);
+            all += nesting.exclusive(id);
+        }
+        for cost in &mut costs {
+            if !all.is_zero() {
+                cost.share = cost.own.as_secs_f64() / all.as_secs_f64();
+            }
+        }
+        costs.sort_by_key(|cost| Reverse(cost.own));
+        costs
+    }
+}
+
+/// What all the devices of one driver cost together.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct DriverCost {
+    /// The driver's name; empty for the spans of which it isn't known.
+    pub driver: String,
+    /// How many spans it had.
+    pub spans: usize,
+    /// How long they ran, what ran inside them apart.
+    pub own: Duration,
+    /// The longest of them, by its own time.
+    pub longest: SpanId,
+    /// How long they would have taken if all else took no time and everything were asynchronous:
+    /// the longest chain of them that the known graph has.
+    pub parallel: Duration,
+}
+
+impl Timeline {
+    /// What each driver cost, the one with the most time first, at most `most` of them. Each is a
+    /// prediction of its own, so a large number takes a while: spans times drivers.
+    pub fn driver_costs(&self, most: usize) -> Vec<DriverCost> {
+        let nesting = Nesting::of(self);
+        let mut by_name: HashMap<&str, Vec<SpanId>> = HashMap::new();
+        for (id, span) in self.iter() {
+            by_name.entry(span.driver.as_deref().unwrap_or_default()).or_default().push(id);
+        }
+        let own = |ids: &[SpanId]| ids.iter().map(|&id| nesting.exclusive(id)).sum::<Duration>();
+        let mut drivers: Vec<(&str, Vec<SpanId>)> = by_name.into_iter().collect();
+        drivers.sort_by_key(|(driver, ids)| (Reverse(own(ids)), *driver));
+        drivers.truncate(most);
+        let cost = |(driver, ids): (&str, Vec<SpanId>)| {
+            let longest =
+                ids.iter().copied().max_by_key(|&id| (nesting.exclusive(id), Reverse(id)))?;
+            Some(DriverCost {
+                driver: driver.to_owned(),
+                spans: ids.len(),
+                own: own(&ids),
+                longest,
+                parallel: super::tasks::chain_of(self, &ids),
+            })
+        };
+        drivers.into_iter().filter_map(cost).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{EdgeKind, Span};
+
+    const fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    fn push(t: &mut Timeline, name: &str, driver: &str, start: u64, end: u64) -> SpanId {
+        let mut span = Span::new(name, SpanKind::Probe, ms(start), ms(end)).on("w", None);
+        span.driver = Some(driver.into()).filter(|driver: &String| !driver.is_empty());
+        t.push(span)
+    }
+
+    #[test]
+    fn a_device_that_was_tried_again_is_one_with_all_its_time() {
+        let mut t = Timeline::new("t");
+        push(&mut t, "disk", "", 0, 3);
+        push(&mut t, "pci", "", 3, 10);
+        push(&mut t, "disk", "", 4, 9);
+        let costs = t.costs();
+        let told: Vec<_> = costs.iter().map(|c| (c.name.as_str(), c.spans.len(), c.own)).collect();
+        assert_eq!(told, [("disk", 2, ms(8)), ("pci", 1, ms(2))]);
+        assert_eq!((costs[0].took, costs[1].took), (ms(8), ms(7)));
+        assert!((costs[0].share - 0.8).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_nobody_waits_for_has_slack() {
+        let mut t = Timeline::new("t");
+        let a = push(&mut t, "a", "", 0, 10);
+        let b = push(&mut t, "b", "", 10, 15);
+        push(&mut t, "c", "", 15, 19);
+        t.push_edge(a, b, EdgeKind::Supplier);
+        let slack: Vec<_> = t.costs().into_iter().map(|c| (c.name, c.slack)).collect();
+        assert_eq!(slack, [("a".into(), ms(0)), ("b".into(), ms(0)), ("c".into(), ms(11))]);
+    }
+
+    #[test]
+    fn a_driver_in_parallel_takes_its_longest_or_its_longest_chain() {
+        let mut t = Timeline::new("t");
+        let a = push(&mut t, "a", "nvme", 0, 10);
+        let between = push(&mut t, "x", "pci", 10, 30);
+        let b = push(&mut t, "b", "nvme", 30, 35);
+        push(&mut t, "c", "nvme", 35, 47);
+        push(&mut t, "d", "", 47, 48);
+        t.push_edge(a, between, EdgeKind::Supplier);
+        t.push_edge(between, b, EdgeKind::Supplier);
+        let drivers = t.driver_costs(9);
+        let told: Vec<_> =
+            drivers.iter().map(|d| (d.driver.as_str(), d.spans, d.own, d.parallel)).collect();
+        let nvme = ("nvme", 3, ms(27), ms(15));
+        assert_eq!(told, [nvme, ("pci", 1, ms(20), ms(20)), ("", 1, ms(1), ms(1))]);
+        assert_eq!(t.span(drivers[0].longest).name, "c");
+        assert_eq!(t.driver_costs(1).len(), 1);
+    }
+}

@@ -1,0 +1,191 @@
+//! Which span ran inside which other one, and what is left of a span without those inside it.
+
+use crate::model::{Span, SpanId, Timeline};
+use std::cmp::Reverse;
+use std::time::Duration;
+
+/// So many spans that are open are looked at: no kernel nests deeper, and a made-up log of spans that
+/// overlap in part would take for ever.
+const DEPTH: usize = 64;
+
+/// For each span of a timeline, the span inside which it ran: the probe of a controller inside the
+/// init function that registered its driver, the probe of a child inside its parent's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nesting {
+    /// By index; `None` is a span that ran inside no other one.
+    parents: Vec<Option<SpanId>>,
+    exclusive: Vec<Duration>,
+}
+
+impl Nesting {
+    /// Takes what the spans [say](Span::nested_in). One that says nothing is inside the smallest
+    /// span of the same, known, worker that contains it, as a worker runs one thing at a time. One
+    /// that was asynchronous, or overlaps others only in part, stands alone.
+    pub fn of(t: &Timeline) -> Nesting {
+        let mut parents: Vec<Option<SpanId>> =
+            t.iter().map(|(id, span)| said(t, id, span)).collect();
+        let one_worker = |span: &Span| !span.asynchronous && !span.worker.is_empty();
+        let mut order: Vec<SpanId> =
+            t.iter().filter(|(_, s)| one_worker(s)).map(|(id, _)| id).collect();
+        let key = |id: &SpanId| {
+            let span = t.span(*id);
+            (&span.worker, span.start, Reverse(span.end), *id)
+        };
+        order.sort_by(|a, b| key(a).cmp(&key(b)));
+
+        let mut open: Vec<SpanId> = Vec::new();
+        for id in order {
+            let span = t.span(id);
+            // What has ended, or is another worker's, can contain nothing that starts later.
+            while open.last().is_some_and(|&top| !is_open(t.span(top), span)) {
+                open.pop();
+            }
+            // One that overlaps stays open: those inside it may come yet.
+            let outer = open.iter().rev().take(DEPTH);
+            let inside = outer.into_iter().find(|&&outer| contains(t.span(outer), span));
+            parents[id.index()] = parents[id.index()].or(inside.copied());
+            open.push(id);
+        }
+
+        let mut exclusive: Vec<Duration> = t.spans().iter().map(Span::took).collect();
+        for (id, span) in t.iter() {
+            if let Some(parent) = parents[id.index()] {
+                let left = &mut exclusive[parent.index()];
+                let inside = span.end.min(t.span(parent).end).saturating_sub(span.start);
+                *left = left.saturating_sub(inside);
+            }
+        }
+        Nesting { parents, exclusive }
+    }
+
+    /// The span inside which `id` ran.
+    ///
+    /// # Panics
+    ///
+    /// When `id` came from a larger timeline.
+    pub fn parent(&self, id: SpanId) -> Option<SpanId> {
+        self.parents[id.index()]
+    }
+
+    /// How long `id` ran without what ran inside it.
+    ///
+    /// # Panics
+    ///
+    /// When `id` came from a larger timeline.
+    pub fn exclusive(&self, id: SpanId) -> Duration {
+        self.exclusive[id.index()]
+    }
+
+    /// The spans right inside each span, by index, in the order of their starts.
+    pub(crate) fn children(&self, t: &Timeline) -> Vec<Vec<SpanId>> {
+        let mut children = vec![Vec::new(); self.parents.len()];
+        for (id, _) in t.iter() {
+            if let Some(parent) = self.parents[id.index()] {
+                children[parent.index()].push(id);
+            }
+        }
+        for inside in &mut children {
+            inside.sort_by_key(|&id| (t.span(id).start, t.span(id).end, id));
+        }
+        children
+    }
+}
+
+/// What a span says of itself, where that can be: the other one is there, and had begun by then.
+fn said(t: &Timeline, id: SpanId, span: &Span) -> Option<SpanId> {
+    let outer = span.nested_in.filter(|outer| outer.index() < t.spans().len())?;
+    let around = t.span(outer);
+    // An order, so that no two are inside each other.
+    let comes_first =
+        (around.start, Reverse(around.end), outer) < (span.start, Reverse(span.end), id);
+    let begins = span.start < around.end || around.end == around.start;
+    (comes_first && begins).then_some(outer)
+}
+
+fn is_open(outer: &Span, span: &Span) -> bool {
+    outer.worker == span.worker && span.start < outer.end
+}
+
+/// A span of no length at the very beginning of another one came before it.
+fn contains(outer: &Span, span: &Span) -> bool {
+    let begins = outer.start < span.start || (outer.start == span.start && span.start < span.end);
+    begins && span.end <= outer.end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SpanKind;
+
+    /// Spans by worker, start and end, in milliseconds.
+    fn nesting(spans: &[(&str, u64, u64)]) -> Vec<(Option<usize>, u64)> {
+        let ms = Duration::from_millis;
+        let mut t = Timeline::new("t");
+        for &(worker, start, end) in spans {
+            t.push(Span::new("x", SpanKind::Probe, ms(start), ms(end)).on(worker, None));
+        }
+        let nesting = Nesting::of(&t);
+        let of = |(id, _)| {
+            let parent = nesting.parent(id).map(SpanId::index);
+            (parent, u64::try_from(nesting.exclusive(id).as_millis()).unwrap())
+        };
+        t.iter().map(of).collect()
+    }
+
+    #[test]
+    fn a_probe_that_ran_inside_another_one_is_taken_off_its_time() {
+        let spans = [("w", 0, 10), ("w", 2, 5), ("w", 3, 4), ("w", 6, 9), ("w", 10, 12)];
+        let found = [(None, 4), (Some(0), 2), (Some(1), 1), (Some(0), 3), (None, 2)];
+        assert_eq!(nesting(&spans), found);
+    }
+
+    #[test]
+    fn spans_of_other_workers_and_of_unknown_ones_are_inside_nobody() {
+        assert_eq!(nesting(&[("w", 0, 10), ("v", 2, 5)]), [(None, 10), (None, 3)]);
+        assert_eq!(nesting(&[("", 0, 10), ("", 2, 5)]), [(None, 10), (None, 3)]);
+    }
+
+    #[test]
+    fn spans_that_overlap_in_part_stand_alone_but_may_contain_others() {
+        let spans = [("w", 0, 10), ("w", 5, 15), ("w", 11, 12), ("w", 6, 7)];
+        let found = [(None, 10), (None, 8), (Some(1), 1), (Some(1), 1)];
+        assert_eq!(nesting(&spans), found);
+    }
+
+    #[test]
+    fn what_has_no_length_lies_inside_only_where_it_is_surrounded() {
+        let spans = [("w", 5, 5), ("w", 5, 9), ("w", 7, 7), ("w", 9, 9)];
+        assert_eq!(nesting(&spans), [(None, 0), (None, 4), (Some(1), 0), (None, 0)]);
+    }
+
+    #[test]
+    fn what_a_span_says_counts_unless_it_cannot_be() {
+        let ms = Duration::from_millis;
+        let mut t = Timeline::new("t");
+        // Each by worker, start, end and what it says.
+        let spans = [
+            ("", 0, 10, Some(1)),
+            ("", 2, 12, Some(0)),
+            ("", 3, 4, Some(9)),
+            ("w", 0, 9, None),
+            ("w", 1, 2, Some(0)),
+            ("w", 3, 4, None),
+        ];
+        for (worker, start, end, outer) in spans {
+            let mut span = Span::new("x", SpanKind::Probe, ms(start), ms(end)).on(worker, None);
+            span.nested_in = outer.map(SpanId);
+            span.asynchronous = start == 3;
+            t.push(span);
+        }
+        let nesting = Nesting::of(&t);
+        let parents: Vec<_> = t.iter().map(|(id, _)| nesting.parent(id).map(|p| p.0)).collect();
+        assert_eq!(parents, [None, Some(0), None, None, Some(0), None]);
+        // What went on when the outer one was over isn't its time.
+        assert_eq!(nesting.exclusive(SpanId(0)), ms(1));
+    }
+
+    #[test]
+    fn of_equal_intervals_the_later_pushed_one_is_inside() {
+        assert_eq!(nesting(&[("w", 5, 9), ("w", 5, 9)]), [(None, 0), (Some(0), 4)]);
+    }
+}

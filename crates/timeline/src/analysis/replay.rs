@@ -1,0 +1,238 @@
+//! The run as it was, but for spans that take another time.
+
+use super::nesting::Nesting;
+use super::tasks::{ns, scale};
+use crate::model::{SpanId, Timeline};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+/// When each span would have started and ended, in nanoseconds from the timeline's
+/// [origin](Timeline::origin), if each took `factor` times as long and all else were as it was:
+///
+/// * each worker runs the same spans in the same order, what ran inside another one still does;
+/// * dependencies that were kept hold;
+/// * what passed between the last of those that a span came after and its start passes again: that
+///   time went into what wasn't recorded.
+///
+/// With a factor of 1 throughout, that is the run itself.
+pub(super) fn replay(t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Vec<(u64, u64)> {
+    let nesting = Nesting::of(t);
+    let origin = t.origin();
+    let at = |moment: std::time::Duration| ns(moment.saturating_sub(origin));
+    let n = t.spans().len();
+    // A span has two nodes: 2i is its start, 2i + 1 its end.
+    let mut graph = Graph::new(2 * n);
+    let stamp = |node: usize| {
+        let span = &t.spans()[node / 2];
+        at(if node.is_multiple_of(2) { span.start } else { span.end })
+    };
+
+    for edge in t.edges().iter().filter(|e| t.is_kept(e) && e.before != e.after) {
+        graph.join(2 * edge.before.index() + 1, 2 * edge.after.index());
+    }
+    for (i, inside) in nesting.children(t).iter().enumerate() {
+        // The span's own time comes in pieces, between those inside it.
+        let mut last = 2 * i;
+        for child in inside {
+            // Of two that overlap in part, as their stamps have it, the second one counts from the
+            // beginning; and one that goes on when this one is over holds it up no more.
+            let [begins, ends] = [2 * child.index(), 2 * child.index() + 1];
+            graph.own(if stamp(last) <= stamp(begins) { last } else { 2 * i }, begins, i);
+            if stamp(last) <= stamp(ends) && stamp(ends) <= stamp(2 * i + 1) {
+                last = ends;
+            }
+        }
+        graph.own(last, 2 * i + 1, i);
+    }
+    for (before, after) in worker_order(t, &nesting) {
+        graph.join(2 * before.index() + 1, 2 * after.index());
+    }
+
+    let mut moved: Vec<u64> = vec![0; 2 * n];
+    for node in graph.order(|node| (stamp(node), node)) {
+        // Who comes before it said when that was, and whose time passes in between.
+        let ways = &graph.before[node];
+        moved[node] = match ways.iter().map(|way| stamp(way.from)).max() {
+            None => stamp(node),
+            Some(latest) => {
+                let own = ways.iter().find_map(|way| way.own);
+                let passed = stamp(node).saturating_sub(latest);
+                let passed = own.map_or(passed, |i| scale(passed, factor(SpanId(i))));
+                let from = ways.iter().map(|way| moved[way.from]).max().unwrap_or(0);
+                from.saturating_add(passed)
+            }
+        };
+    }
+    (0..n).map(|i| (moved[2 * i], moved[2 * i + 1].max(moved[2 * i]))).collect()
+}
+
+/// The outermost spans of each known worker that follow each other.
+fn worker_order(t: &Timeline, nesting: &Nesting) -> Vec<(SpanId, SpanId)> {
+    let mut outermost: Vec<SpanId> = t
+        .iter()
+        .filter(|&(id, span)| !span.worker.is_empty() && nesting.parent(id).is_none())
+        .map(|(id, _)| id)
+        .collect();
+    outermost.sort_by_key(|&id| (t.span(id).start, t.span(id).end, id));
+    // Where spans overlap in part, the one that ended last of those that had ended.
+    let mut last: HashMap<&str, Vec<SpanId>> = HashMap::new();
+    let mut pairs = Vec::new();
+    for id in outermost {
+        let span = t.span(id);
+        let before = last.entry(&span.worker).or_default();
+        let ended = before.iter().rposition(|&b| t.span(b).end <= span.start);
+        if let Some(ended) = ended {
+            pairs.push((before[ended], id));
+            before.drain(..=ended);
+        }
+        before.push(id);
+        before.sort_by_key(|&b| (t.span(b).end, b));
+        // A made-up log of nothing but overlaps shall not take for ever.
+        if before.len() > 64 {
+            before.remove(0);
+        }
+    }
+    pairs
+}
+
+/// What comes before a node.
+#[derive(Clone, Copy)]
+struct Way {
+    from: usize,
+    /// The span whose own time passes on it; else it is time that nobody recorded.
+    own: Option<usize>,
+}
+
+struct Graph {
+    before: Vec<Vec<Way>>,
+}
+
+impl Graph {
+    fn new(nodes: usize) -> Graph {
+        Graph { before: vec![Vec::new(); nodes] }
+    }
+
+    fn join(&mut self, from: usize, to: usize) {
+        self.before[to].push(Way { from, own: None });
+    }
+
+    fn own(&mut self, from: usize, to: usize, span: usize) {
+        self.before[to].push(Way { from, own: Some(span) });
+    }
+
+    /// The nodes so that each comes after those before it; of those that can come next the first
+    /// by `key`. Ways that would close a cycle are taken out: only moments that were one have such.
+    fn order<K: Ord>(&mut self, key: impl Fn(usize) -> K) -> Vec<usize> {
+        let n = self.before.len();
+        let mut after: Vec<Vec<usize>> = vec![Vec::new(); n];
+        let mut waits_for: Vec<usize> = self.before.iter().map(Vec::len).collect();
+        for (to, ways) in self.before.iter().enumerate() {
+            for way in ways {
+                after[way.from].push(to);
+            }
+        }
+        let mut place = vec![usize::MAX; n];
+        let mut order = Vec::with_capacity(n);
+        let mut ready: BinaryHeap<Reverse<(K, usize)>> =
+            (0..n).filter(|&i| waits_for[i] == 0).map(|i| Reverse((key(i), i))).collect();
+        let mut stuck: Vec<usize> = (0..n).collect();
+        stuck.sort_by_key(|&i| key(i));
+        let mut stuck = stuck.into_iter();
+        loop {
+            let next = ready.pop().map(|Reverse((_, i))| i);
+            let next = next.or_else(|| stuck.find(|&i| place[i] == usize::MAX));
+            let Some(i) = next else { break };
+            if place[i] != usize::MAX {
+                continue;
+            }
+            place[i] = order.len();
+            order.push(i);
+            for &to in &after[i] {
+                waits_for[to] -= 1;
+                if waits_for[to] == 0 && place[to] == usize::MAX {
+                    ready.push(Reverse((key(to), to)));
+                }
+            }
+        }
+        for (to, ways) in self.before.iter_mut().enumerate() {
+            ways.retain(|way| place[way.from] < place[to]);
+        }
+        order
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{EdgeKind, Span, SpanKind};
+    use std::time::Duration;
+
+    fn timeline(spans: &[(&str, u64, u64)], edges: &[(usize, usize)]) -> Timeline {
+        let ns = Duration::from_nanos;
+        let mut t = Timeline::new("t");
+        for &(worker, start, end) in spans {
+            t.push(Span::new("x", SpanKind::Probe, ns(start), ns(end)).on(worker, None));
+        }
+        for &(before, after) in edges {
+            t.push_edge(SpanId(before), SpanId(after), EdgeKind::Supplier);
+        }
+        t
+    }
+
+    #[test]
+    fn what_follows_on_the_same_worker_moves_up_and_what_others_do_stays() {
+        let t = timeline(&[("a", 0, 10), ("a", 12, 20), ("b", 11, 30)], &[]);
+        let half = |id: SpanId| if id.index() == 0 { 0.5 } else { 1.0 };
+        assert_eq!(replay(&t, half), [(0, 5), (7, 15), (11, 30)]);
+    }
+
+    #[test]
+    fn a_dependency_holds_and_the_slack_before_it_is_used_up_first() {
+        // The third one waits for both; the second one is done at 8.
+        let t = timeline(&[("a", 0, 10), ("b", 0, 8), ("c", 10, 12)], &[(0, 2), (1, 2)]);
+        let half = |id: SpanId| if id.index() == 0 { 0.5 } else { 1.0 };
+        assert_eq!(replay(&t, half), [(0, 5), (0, 8), (8, 10)]);
+    }
+
+    #[test]
+    fn a_probe_inside_another_one_makes_that_one_shorter_by_what_it_saves() {
+        let t = timeline(&[("a", 0, 20), ("a", 4, 14), ("a", 20, 21)], &[]);
+        let half = |id: SpanId| if id.index() == 1 { 0.5 } else { 1.0 };
+        assert_eq!(replay(&t, half), [(0, 15), (4, 9), (15, 16)]);
+        let outer = |id: SpanId| if id.index() == 0 { 0.5 } else { 1.0 };
+        assert_eq!(replay(&t, outer), [(0, 15), (2, 12), (15, 16)]);
+    }
+
+    #[test]
+    fn with_nothing_changed_it_is_the_run_itself() {
+        let mut state = 0x9E37_79B9_7F4A_7C15u64;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % below
+        };
+        for _ in 0..400 {
+            let n = 1 + random(10) as usize;
+            let spans: Vec<(&str, u64, u64)> = (0..n)
+                .map(|_| {
+                    let start = 3 + random(14);
+                    (["", "a", "b"][random(3) as usize], start, start + random(8))
+                })
+                .collect();
+            let edges: Vec<(usize, usize)> = (0..random(16))
+                .map(|_| (random(n as u64) as usize, random(n as u64) as usize))
+                .collect();
+            let t = timeline(&spans, &edges);
+            let origin = spans.iter().map(|s| s.1).min().unwrap();
+            let as_it_was: Vec<_> = spans.iter().map(|s| (s.1 - origin, s.2 - origin)).collect();
+            assert_eq!(replay(&t, |_| 1.0), as_it_was, "{spans:?} {edges:?}");
+
+            // Faster is never later, and saves no more than it was made faster by.
+            let which = random(n as u64) as usize;
+            let faster = replay(&t, |id| if id.index() == which { 0.25 } else { 1.0 });
+            let end = |spans: &[(u64, u64)]| spans.iter().map(|s| s.1).max().unwrap();
+            let took = as_it_was[which].1 - as_it_was[which].0;
+            assert!(end(&faster) <= end(&as_it_was));
+            assert!(end(&as_it_was) - end(&faster) <= took, "{spans:?} {edges:?}");
+        }
+    }
+}

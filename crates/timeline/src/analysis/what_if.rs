@@ -1,0 +1,227 @@
+//! What a run would have taken with other workers, without an order, or with a faster device.
+
+use super::nesting::Nesting;
+use super::replay::replay;
+use super::schedule::schedule;
+use super::tasks::{ns, tasks};
+use crate::model::{SpanId, Timeline};
+use std::time::Duration;
+
+/// What is to be different. Nothing, to begin with: then the prediction is the run as it was.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WhatIf {
+    workers: Option<usize>,
+    all_async: bool,
+    factors: Vec<(SpanId, f64)>,
+}
+
+impl WhatIf {
+    /// Nothing is different.
+    pub fn new() -> WhatIf {
+        WhatIf::default()
+    }
+
+    /// Everything but init functions is asynchronous: only the known graph says what comes before
+    /// what, and there is a worker for everything that is ready.
+    #[must_use]
+    pub fn all_async(mut self) -> WhatIf {
+        self.all_async = true;
+        self
+    }
+
+    /// Everything but init functions is asynchronous, and there are `workers` workers (0 is taken
+    /// as 1).
+    #[must_use]
+    pub fn workers(mut self, workers: usize) -> WhatIf {
+        self.workers = Some(workers.max(1));
+        self.all_async()
+    }
+
+    /// Each of `spans` takes `factor` times as long as it did, what ran inside it apart. Less than
+    /// 0 and what is no number count as 0. What is said last of a span counts.
+    #[must_use]
+    pub fn scaled(mut self, spans: impl IntoIterator<Item = SpanId>, factor: f64) -> WhatIf {
+        let factor = if factor.is_finite() { factor.max(0.0) } else { 0.0 };
+        self.factors.extend(spans.into_iter().map(|id| (id, factor)));
+        self
+    }
+
+    /// True when nothing is to be different.
+    pub fn is_empty(&self) -> bool {
+        *self == WhatIf::default()
+    }
+
+    /// Works out what `t` would have been.
+    ///
+    /// Where only some spans take another time, the run is repeated: the same workers run the same
+    /// spans in the same order, and what passed between them passes again. Where all is
+    /// asynchronous, it is scheduled anew, by list scheduling with the longest remaining chain
+    /// first:
+    ///
+    /// * dependencies that were [kept](Timeline::is_kept) in the run hold, others don't;
+    /// * what ran inside another span starts when that one has got as far as it had then;
+    /// * init functions stay in the order of their worker, with what passed between them; in a
+    ///   timeline that has such, what ran outside them and waited for nothing starts no sooner than
+    ///   it did, as somebody started it whom the timeline doesn't show.
+    ///
+    /// A span takes what it took: that another one runs beside it makes it no slower. Linear in
+    /// spans plus edges, but for a logarithm.
+    ///
+    /// # Panics
+    ///
+    /// When [`scaled`](WhatIf::scaled) was given an id of a larger timeline.
+    pub fn predict(&self, t: &Timeline) -> Prediction {
+        let mut factors = vec![1.0; t.spans().len()];
+        for &(id, factor) in &self.factors {
+            factors[id.index()] = factor;
+        }
+        let factor = |id: SpanId| factors[id.index()];
+        if self.all_async { self.scheduled(t, factor) } else { repeated(t, factor) }
+    }
+
+    fn scheduled(&self, t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Prediction {
+        let tasks = tasks(t, factor);
+        let placed = schedule(&tasks, self.workers);
+        let work: u64 = tasks.iter().map(|task| task.work).sum();
+        let longest = tasks.iter().map(|task| task.release.saturating_add(task.rank)).max();
+        let longest = longest.unwrap_or(0);
+        let evenly = self.workers.map_or(0, |n| work.div_ceil(n as u64));
+        let mut timeline = Timeline::new(t.name());
+        for ((_, span), place) in t.iter().zip(&placed) {
+            let mut span = span.clone();
+            span.worker = format!("worker {}", place.worker);
+            span.cpu = None;
+            span.queued = Duration::from_nanos(place.ready);
+            span.start = Duration::from_nanos(place.start);
+            span.end = Duration::from_nanos(place.end);
+            span.released_by = place.released_by.map(|i| t.spans()[i].name.clone());
+            timeline.push(span);
+        }
+        finish(t, timeline, work, longest.max(evenly))
+    }
+}
+
+fn repeated(t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Prediction {
+    let mut timeline = Timeline::new(t.name());
+    for ((_, span), (start, end)) in t.iter().zip(replay(t, factor)) {
+        let mut span = span.clone();
+        let waited = span.waited();
+        span.start = Duration::from_nanos(start);
+        span.end = Duration::from_nanos(end);
+        // What it waited for a worker isn't known to change.
+        span.queued = span.start.saturating_sub(waited);
+        timeline.push(span);
+    }
+    let nesting = Nesting::of(&timeline);
+    let work = timeline.iter().map(|(id, _)| ns(nesting.exclusive(id))).sum();
+    let bound = ns(timeline.critical_path().length);
+    finish(t, timeline, work, bound)
+}
+
+fn finish(t: &Timeline, mut timeline: Timeline, work: u64, bound: u64) -> Prediction {
+    for edge in t.edges() {
+        timeline.push_edge(edge.before, edge.after, edge.kind);
+    }
+    Prediction {
+        makespan: timeline.finish(),
+        work: Duration::from_nanos(work),
+        bound: Duration::from_nanos(bound),
+        timeline,
+    }
+}
+
+/// What a run would have been.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Prediction {
+    /// How long it would have taken, from the run's [origin](Timeline::origin).
+    pub makespan: Duration,
+    /// The time of all spans together, what ran inside others counted once.
+    pub work: Duration,
+    /// No schedule of so many workers is shorter: the longest chain, or the work spread evenly.
+    pub bound: Duration,
+    /// The run that was predicted. Its times count from the run's origin; spans and edges have the
+    /// ids that they have there.
+    pub timeline: Timeline,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{EdgeKind, Span, SpanKind};
+
+    const fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    /// Three that are shut down one after another, the third one the parent of the second.
+    fn serial() -> Timeline {
+        let mut t = Timeline::new("shutdown");
+        for (name, start, end) in [("a", 10, 40), ("b", 40, 60), ("c", 60, 65)] {
+            t.push(Span::new(name, SpanKind::Shutdown, ms(start), ms(end)).on("main", None));
+        }
+        t.push_edge(SpanId(1), SpanId(2), EdgeKind::Parent);
+        t
+    }
+
+    #[test]
+    fn with_nothing_different_it_is_the_run() {
+        let t = serial();
+        let p = WhatIf::new().predict(&t);
+        assert_eq!((p.makespan, p.work, p.bound), (t.makespan(), ms(55), ms(30)));
+        assert_eq!(p.timeline.span(SpanId(2)).start, ms(50));
+    }
+
+    #[test]
+    fn all_asynchronous_takes_the_longest_chain() {
+        let p = WhatIf::new().all_async().predict(&serial());
+        assert_eq!((p.makespan, p.bound, p.work), (ms(30), ms(30), ms(55)));
+        assert_eq!(p.timeline.edges_not_kept().count(), 0);
+        assert_eq!(p.timeline.span(SpanId(2)).released_by.as_deref(), Some("b"));
+        assert_eq!(p.timeline.lanes().len(), 2);
+    }
+
+    #[test]
+    fn one_worker_takes_the_sum_and_two_no_less_than_half() {
+        let p = WhatIf::new().workers(1).predict(&serial());
+        assert_eq!((p.makespan, p.bound), (ms(55), ms(55)));
+        let p = WhatIf::new().workers(2).predict(&serial());
+        assert_eq!((p.makespan, p.bound), (ms(30), ms(30)));
+    }
+
+    #[test]
+    fn a_faster_device_saves_what_it_saves_in_its_place() {
+        let t = serial();
+        let a = t.find("a");
+        assert_eq!(WhatIf::new().scaled(a, 0.5).predict(&t).makespan, ms(40));
+        // With everything asynchronous the other chain is what is left.
+        assert_eq!(WhatIf::new().all_async().scaled(a, 0.5).predict(&t).makespan, ms(25));
+        assert_eq!(WhatIf::new().scaled(a, f64::NAN).predict(&t).makespan, ms(25));
+    }
+
+    #[test]
+    fn probes_leave_the_init_function_that_they_ran_in() {
+        let mut t = Timeline::new("boot");
+        let mut push = |name: &str, kind, start, end| {
+            t.push(Span::new(name, kind, ms(start), ms(end)).on("pid 1", None));
+        };
+        push("nvme_init", SpanKind::Initcall, 0, 70);
+        push("nvme0", SpanKind::Probe, 5, 35);
+        push("nvme1", SpanKind::Probe, 35, 65);
+        push("later_init", SpanKind::Initcall, 72, 80);
+        let p = WhatIf::new().all_async().predict(&t);
+        let at = |i: usize| (p.timeline.spans()[i].start, p.timeline.spans()[i].end);
+        assert_eq!(at(0), (ms(0), ms(10)));
+        assert_eq!((at(1), at(2)), ((ms(5), ms(35)), (ms(5), ms(35))));
+        assert_eq!(at(3), (ms(12), ms(20)));
+        assert_eq!(p.makespan, ms(35));
+    }
+
+    #[test]
+    fn of_nothing_nothing_is_predicted() {
+        let t = Timeline::new("t");
+        for what_if in [WhatIf::new(), WhatIf::new().all_async(), WhatIf::new().workers(3)] {
+            assert_eq!(what_if.predict(&t).makespan, Duration::ZERO);
+        }
+    }
+}
