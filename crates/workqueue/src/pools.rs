@@ -314,6 +314,11 @@ impl WorkerPools {
         &self.inner.machine
     }
 
+    /// How many threads one pool may have: see [`PoolsBuilder::max_workers`].
+    pub fn max_workers(&self) -> usize {
+        self.inner.max_workers
+    }
+
     /// The machine's pods, as these pools are cut.
     pub fn pods(&self) -> &Pods {
         &self.inner.pods
