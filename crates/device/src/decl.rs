@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Declares one device: its name, its driver, and what it needs.
 ///
@@ -37,6 +38,12 @@ pub struct DeviceDecl {
     pub node: Option<u32>,
     /// Opt-in: the shutdown callback may run on another thread, beside others.
     pub async_shutdown: bool,
+    /// How long its shutdown may take before it is named as overdue. `None`: as long as
+    /// the shutdown's options say.
+    pub shutdown_timeout: Option<Duration>,
+    /// How long its shutdown is expected to take, where
+    /// nobody knows better. Only the order of what is ready depends on it.
+    pub shutdown_hint: Option<Duration>,
     /// Overrides the driver's [`ProbeType`], except that `ForceSynchronous` always wins.
     pub probe_type: Option<ProbeType>,
     /// What the driver is to know about this device (a path, a size): read with
@@ -55,6 +62,8 @@ impl DeviceDecl {
             sync_state_only: Vec::new(),
             node: None,
             async_shutdown: false,
+            shutdown_timeout: None,
+            shutdown_hint: None,
             probe_type: None,
             config: None,
         }
@@ -95,6 +104,20 @@ impl DeviceDecl {
         self
     }
 
+    /// Sets how long its shutdown may take before it is named as overdue.
+    #[must_use]
+    pub fn shutdown_timeout(mut self, timeout: Duration) -> DeviceDecl {
+        self.shutdown_timeout = Some(timeout);
+        self
+    }
+
+    /// Sets how long its shutdown is expected to take: the longest one starts first.
+    #[must_use]
+    pub fn shutdown_hint(mut self, expected: Duration) -> DeviceDecl {
+        self.shutdown_hint = Some(expected);
+        self
+    }
+
     /// Overrides the driver's probe type.
     #[must_use]
     pub fn probe_type(mut self, probe_type: ProbeType) -> DeviceDecl {
@@ -120,6 +143,8 @@ impl fmt::Debug for DeviceDecl {
             .field("sync_state_only", &self.sync_state_only)
             .field("node", &self.node)
             .field("async_shutdown", &self.async_shutdown)
+            .field("shutdown_timeout", &self.shutdown_timeout)
+            .field("shutdown_hint", &self.shutdown_hint)
             .field("probe_type", &self.probe_type)
             .finish_non_exhaustive()
     }

@@ -1,6 +1,6 @@
 //! What a driver does: probe a device into a bound object, which can be shut down.
 
-use crate::{Cancel, DeviceDecl, ProbeDone, ProbeType};
+use crate::{Cancel, DeviceDecl, ProbeDone, ProbeType, ShutdownDone};
 use corewise_sync::panics;
 use std::any::Any;
 use std::fmt;
@@ -76,6 +76,18 @@ pub trait Bound: Any + Send + Sync {
     /// An error (or a panic) is recorded on the timeline, and never stops the sequence.
     fn shutdown(&self) -> Result<(), ShutdownError> {
         Ok(())
+    }
+
+    /// As [`Bound::shutdown`], which it calls by default; but it may return before the device is
+    /// shut down, and `done` is finished later, from any thread: so an asynchronous service holds
+    /// no worker. This is what is called.
+    ///
+    /// It counts as over when `done` is finished, or dropped (a failure): a drop by a panic of this
+    /// call is recorded as that panic. It should not keep the last handle of this object beyond
+    /// that, or the object is dropped later than promised. A synchronous device that is not over yet
+    /// holds up the other synchronous ones, but no thread.
+    fn start_shutdown(self: Arc<Self>, done: ShutdownDone) {
+        done.finish(self.shutdown());
     }
 
     /// False where [`Bound::shutdown`] has nothing to do: the device is then completed on the spot,
@@ -272,6 +284,13 @@ impl ShutdownError {
     /// What went wrong, and what may be lost. Fits `map_err(ShutdownError::new)`.
     pub fn new(message: impl fmt::Display) -> ShutdownError {
         ShutdownError(message.to_string())
+    }
+
+    pub(crate) fn dropped() -> ShutdownError {
+        ShutdownError::new(
+            "the completion handle of its shutdown was dropped, so nobody knows whether it is done; \
+             finish it on every way out",
+        )
     }
 }
 

@@ -59,7 +59,8 @@
 //! * Panics of drivers and observers are caught; the device fails, and nothing else.
 //! * With fewer than two asynchronous callbacks a shutdown is the plain loop in reverse order.
 //!
-//! The protocols and their proofs: `src/counters/README.md` and `src/shutdown/README.md`.
+//! The protocols and their proofs: `src/counters/README.md`, `src/shutdown/README.md` and
+//! `src/handoff/README.md`.
 
 #![cfg_attr(loom, allow(dead_code, reason = "what uses it needs worker pools"))]
 
@@ -67,11 +68,13 @@ mod decl;
 mod graph;
 
 pub mod counters;
+pub mod handoff;
 
 mod cancel;
 mod done;
 mod driver;
 mod error;
+mod shutdown_done;
 
 // What follows needs worker pools and the clock; the model checker looks at the counters alone.
 #[cfg(not(loom))]
@@ -98,6 +101,7 @@ pub use done::ProbeDone;
 pub use driver::{Bound, Driver, ProbeContext, ProbeError, ShutdownError};
 pub use error::Error;
 pub use graph::{DeviceId, Graph, GraphError};
+pub use shutdown_done::ShutdownDone;
 
 #[cfg(not(loom))]
 pub use event::{Event, Observer};

@@ -3,12 +3,10 @@
 use super::counted::Counted;
 use super::plan::Kind;
 use super::policy;
-use super::state::{Ended, Owed, Ready, Scratch, ShutdownState, State};
+use super::state::{Ended, Owed, Ready, Scratch, ShutdownState, State, Task};
 use crate::DeviceId;
 use crate::counters::{Release, Settled};
-use crate::driver::Bound;
 use crate::record::{Record, Site};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// What somebody who looks at a serial loop finds.
@@ -31,7 +29,7 @@ impl ShutdownState {
         now: Duration,
         site: &Site,
         passed: &mut Vec<Record>,
-    ) -> Option<Arc<dyn Bound>> {
+    ) -> Option<Task> {
         let mut st = self.state.lock();
         if self.is_counted() {
             passed.clear();
@@ -39,12 +37,12 @@ impl ShutdownState {
         }
         st.async_left -= usize::from(self.kinds()[device.index()] == Kind::Async);
         st.records.append(passed);
-        Some(st.start(Ready { device, queued: now, by: None }, now, site).bound)
+        Some(st.start(Ready { device, queued: now, by: None }, now, site))
     }
 
-    /// The serial loop ended a callback. Returns how many are over; or gives the end back, where
-    /// the counting has begun and it counts.
-    pub(crate) fn serial_end(&self, ended: Ended) -> Result<usize, Ended> {
+    /// The serial loop ended a callback. Gives the end back, where the counting has begun and it
+    /// counts.
+    pub(crate) fn serial_end(&self, ended: Ended) -> Result<Owed, Ended> {
         let mut st = self.state.lock();
         if self.is_counted() {
             return Err(ended);
@@ -52,7 +50,18 @@ impl ShutdownState {
         st.sync_left -= usize::from(self.kinds()[ended.device.index()] == Kind::Sync);
         st.record_end(ended);
         st.left -= 1;
-        Ok(self.total() - st.left)
+        st.untold += usize::from(self.is_observed());
+        Ok(Owed { done: self.total() - st.left, ..Owed::default() })
+    }
+
+    /// The serial loop waits for a device whose callback has returned: until it is over, or until
+    /// something else is to be done. The observer has been told of it then.
+    pub(crate) fn serial_wait(&self) {
+        let mut st = self.state.lock();
+        let open = |st: &State| !st.running.is_empty() || st.untold > 0;
+        while open(&st) && !self.is_counted() && !self.is_aborted() {
+            st = self.caller.wait(st);
+        }
     }
 
     /// The serial loop is through: `passed` are the devices without a callback that were last.

@@ -2,6 +2,7 @@
 //! Read `README.md` beside this file first.
 
 mod counted;
+mod ends;
 mod looped;
 mod plan;
 pub(crate) mod policy;

@@ -5,10 +5,12 @@ use super::plan::Kind;
 use super::policy::SLOW;
 use super::report::ShutdownMode;
 use super::state::{CallerStep, Ended, HelperStep, Owed, Scratch, ShutdownState, Task};
-use crate::driver::{Bound, caught};
+use crate::driver::{ShutdownError, caught};
 use crate::event::{self, Event, Observer};
+use crate::handoff::Handoff;
 use crate::placement::Placer;
 use crate::record::{Clock, Record, Site};
+use crate::shutdown_done::{Answer, Ends, ShutdownDone};
 use crate::watch::{Watch, Watched};
 use crate::{Cancel, DeviceId};
 use corewise_sync::context;
@@ -29,12 +31,12 @@ impl ShutdownRun {
     /// Shuts down, and returns when everything is, or when the shutdown was aborted. Blocks.
     /// `watch` looks at the clock meanwhile, if there is one.
     pub(crate) fn run(self: &Arc<Self>, mode: ShutdownMode, watch: Option<&Watch>) {
+        let listener: Arc<dyn crate::cancel::Listener> = self.state.clone();
+        self.abort.listen(Arc::downgrade(&listener));
         if mode == ShutdownMode::Serial {
             let _: Through = self.one_by_one(false);
             return;
         }
-        let listener: Arc<dyn crate::cancel::Listener> = self.state.clone();
-        self.abort.listen(Arc::downgrade(&listener));
         if let Some(_watching) = watch.and_then(|w| w.watch(self.clone(), SLOW)) {
             if let Through::Counts(ended) = self.one_by_one(true) {
                 self.by_counters(ended);
@@ -48,10 +50,12 @@ impl ShutdownRun {
 
     /// One by one in reverse base order: no counters, no queue, no thread. With `sync_first`, what
     /// has to wait for an asynchronous device comes after all the rest.
-    fn one_by_one(&self, sync_first: bool) -> Through {
+    fn one_by_one(self: &Arc<Self>, sync_first: bool) -> Through {
         let (graph, kinds) = (self.state.graph(), self.state.kinds());
         let site = Site::here(self.placer.machine(), None);
-        let mut at = Loop { site, now: self.clock.now(), passed: Vec::new() };
+        let call = Arc::default();
+        let mut at =
+            Loop { site, now: self.clock.now(), passed: Vec::new(), call, counts: sync_first };
         let order = graph.order().iter().rev().copied();
         let through = if sync_first {
             let mut waits = vec![false; graph.len()];
@@ -74,7 +78,7 @@ impl ShutdownRun {
     }
 
     /// Shuts one device down, in the loop. Returns how the loop ends, where it ends there.
-    fn next(&self, id: DeviceId, at: &mut Loop) -> Option<Through> {
+    fn next(self: &Arc<Self>, id: DeviceId, at: &mut Loop) -> Option<Through> {
         match self.state.kinds()[id.index()] {
             Kind::Absent => {}
             Kind::NoCallback => {
@@ -85,13 +89,14 @@ impl ShutdownRun {
                     return Some(Through::Over);
                 }
                 let start = self.state.serial_start(id, at.now, &at.site, &mut at.passed);
-                let Some(bound) = start else { return Some(Through::Counts(None)) };
-                let ended = self.call(id, &*bound);
-                drop(bound);
+                let Some(task) = start else { return Some(Through::Counts(None)) };
+                let Some(ended) = self.call(task, &mut at.call) else {
+                    return self.next_is_later(id, at);
+                };
                 at.now = ended.at;
-                let told = self.observer.as_ref().map(|_| ended.outcome.clone());
+                let told = self.told(Some(&ended));
                 match self.state.serial_end(ended) {
-                    Ok(done) => self.tell_finished(id, told, done),
+                    Ok(owed) => self.pay(owed, told),
                     Err(ended) => return Some(Through::Counts(Some(ended))),
                 }
             }
@@ -99,10 +104,24 @@ impl ShutdownRun {
         None
     }
 
+    /// The callback has returned, and the device will be over later. Where others may run meanwhile
+    /// the counting begins; else it is waited for.
+    fn next_is_later(self: &Arc<Self>, id: DeviceId, at: &mut Loop) -> Option<Through> {
+        self.state.detached(id);
+        if at.counts {
+            self.state.count(&mut Scratch::default());
+            return Some(Through::Counts(None));
+        }
+        context::blocking("device shutdown", || self.state.serial_wait());
+        at.now = self.clock.now();
+        self.state.is_counted().then_some(Through::Counts(None))
+    }
+
     /// The caller's loop once the counting has begun: synchronous devices, and asynchronous ones
     /// where it may help. `ended` is what it ran until then.
     fn by_counters(self: &Arc<Self>, mut ended: Option<Ended>) {
         let mut scratch = Scratch::default();
+        let mut call = Arc::default();
         let site = Site::here(self.placer.machine(), None);
         let mut waited = false;
         loop {
@@ -112,7 +131,7 @@ impl ShutdownRun {
                 self.state.caller_step(now, ended.take(), &site, waited, &mut scratch);
             self.pay(owed, told);
             match step {
-                CallerStep::Run(task) => ended = Some(self.call_task(task)),
+                CallerStep::Run(task) => ended = self.call(task, &mut call),
                 CallerStep::Wait(limit) => {
                     waited = context::blocking("device shutdown", || self.state.caller_wait(limit));
                 }
@@ -126,6 +145,7 @@ impl ShutdownRun {
         self.state.helper_comes();
         let site = Site::here(self.placer.machine(), None);
         let mut scratch = Scratch::default();
+        let mut call = Arc::default();
         let (mut ended, mut watched) = (None, false);
         loop {
             let told = self.told(ended.as_ref());
@@ -135,7 +155,7 @@ impl ShutdownRun {
             self.pay(owed, told);
             watched = matches!(step, HelperStep::Watch(_));
             match step {
-                HelperStep::Run(task) => ended = Some(self.call_task(task)),
+                HelperStep::Run(task) => ended = self.call(task, &mut call),
                 HelperStep::Watch(limit) => {
                     context::blocking("device shutdown", || self.state.helper_wait(limit));
                 }
@@ -159,30 +179,41 @@ impl ShutdownRun {
             drop(self.placer.queue().spawn(move || ticket.help()));
         }
         if let Some((id, outcome)) = told {
-            self.tell_finished(id, Some(outcome), owed.done);
+            self.tell_finished(id, &outcome, owed.done);
             self.state.told();
         }
     }
 
-    fn call_task(&self, task: Task) -> Ended {
-        self.call(task.device, &*task.bound)
-    }
-
-    fn call(&self, device: DeviceId, bound: &dyn Bound) -> Ended {
+    /// Calls a device back. `None`: it will be over later. `call` is kept from call to call, since
+    /// most are over when they return.
+    fn call(self: &Arc<Self>, task: Task, call: &mut Arc<Handoff<Answer>>) -> Option<Ended> {
+        let Task { device, bound } = task;
         let name = self.state.graph().name(device);
         event::tell(self.observer.as_ref(), &Event::Started { device: name });
-        let call = || context::blocking("device shutdown", || bound.shutdown());
-        let result = caught(call);
-        let at = self.clock.now();
-        let outcome = match result {
-            Ok(Ok(())) => Outcome::Ok,
-            Ok(Err(error)) => Outcome::Failed(error.to_string()),
-            Err(message) => Outcome::Failed(format!("the callback panicked: {message}")),
+        let done = ShutdownDone::to(call.clone(), self.clone(), device);
+        let begin = || context::blocking("device shutdown", || bound.start_shutdown(done));
+        let answer = match caught(begin) {
+            Ok(()) => call.returned().map(answered),
+            Err(message) => {
+                let panicked = || Outcome::Failed(format!("the callback panicked: {message}"));
+                Some(call.panicked().flatten().map_or_else(panicked, |r| answered(Some(r))))
+            }
         };
-        if let Outcome::Failed(message) = &outcome {
-            tracing::warn!(device = name, %message, "shutdown callback failed");
+        let ended = answer.map(|outcome| self.ended(device, outcome));
+        match Arc::get_mut(call) {
+            Some(call) => call.reset(),
+            // Who finishes it later, or has a handle that is worth nothing any more.
+            None => *call = Arc::default(),
         }
-        Ended { device, outcome, at }
+        ended
+    }
+
+    /// A callback is over now.
+    fn ended(&self, device: DeviceId, outcome: Outcome) -> Ended {
+        if let Outcome::Failed(message) = &outcome {
+            tracing::warn!(device = self.state.graph().name(device), %message, "shutdown callback failed");
+        }
+        Ended { device, outcome, at: self.clock.now() }
     }
 
     /// What the observer is to be told about a callback that is over, if there is an observer.
@@ -191,12 +222,9 @@ impl ShutdownRun {
         ended.map(|e| (e.device, e.outcome.clone()))
     }
 
-    fn tell_finished(&self, id: DeviceId, outcome: Option<Outcome>, done: usize) {
-        if let Some(outcome) = outcome {
-            let (device, total) = (self.state.graph().name(id), self.state.total());
-            let event = Event::Finished { device, outcome: &outcome, done, total };
-            event::tell(self.observer.as_ref(), &event);
-        }
+    fn tell_finished(&self, id: DeviceId, outcome: &Outcome, done: usize) {
+        let (device, total) = (self.state.graph().name(id), self.state.total());
+        event::tell(self.observer.as_ref(), &Event::Finished { device, outcome, done, total });
     }
 }
 
@@ -206,6 +234,9 @@ struct Loop {
     now: Duration,
     /// Devices without a callback since the last one that has one.
     passed: Vec<Record>,
+    call: Arc<Handoff<Answer>>,
+    /// A device that takes long makes the counting begin.
+    counts: bool,
 }
 
 /// How the serial loop ended.
@@ -214,6 +245,24 @@ enum Through {
     Over,
     /// The counting has begun; this is what the loop ran then.
     Counts(Option<Ended>),
+}
+
+impl Ends for ShutdownRun {
+    fn ended_later(self: Arc<Self>, device: DeviceId, answer: Answer) {
+        let ended = self.ended(device, answered(answer));
+        let told = self.told(Some(&ended));
+        let owed = self.state.ended_later(ended, &mut Scratch::default());
+        self.pay(owed, told);
+    }
+}
+
+/// How a callback ended that was finished, or whose handle was dropped.
+fn answered(answer: Answer) -> Outcome {
+    match answer {
+        Some(Ok(())) => Outcome::Ok,
+        Some(Err(error)) => Outcome::Failed(error.to_string()),
+        None => Outcome::Failed(ShutdownError::dropped().to_string()),
+    }
 }
 
 impl Watched for ShutdownRun {

@@ -8,13 +8,11 @@
 use super::counted::Counted;
 use super::plan::{Kind, ShutdownPlan};
 use super::policy::{self, HelperRole, Load, SLOW};
-use super::remaining::{self, Remaining};
 use super::report::Notes;
-use crate::counters::Settled;
 use crate::driver::Bound;
 use crate::record::{Record, Site};
 use crate::{Cancel, DeviceId, Graph};
-use corewise_sync::{Condvar, Mutex, MutexGuard};
+use corewise_sync::{Condvar, Mutex};
 use corewise_timeline::Outcome;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -26,38 +24,38 @@ const LOOK_AT: usize = 64;
 /// One shutdown.
 pub(crate) struct ShutdownState {
     /// I: who needs whom.
-    graph: Arc<Graph>,
+    pub(super) graph: Arc<Graph>,
     /// I: the snapshot.
-    kinds: Vec<Kind>,
+    pub(super) kinds: Vec<Kind>,
     /// I: how many devices have a callback.
-    total: usize,
+    pub(super) total: usize,
     /// I: CPUs that work may run on.
-    cpus: usize,
+    pub(super) cpus: usize,
     /// I: switches itself.
-    abort: Cancel,
+    pub(super) abort: Cancel,
     /// I: somebody is told about finished callbacks.
-    observed: bool,
+    pub(super) observed: bool,
     /// I: once made, see [`ShutdownState::count`]; made under the lock, or before anybody else knows
     /// of this shutdown.
     pub(super) counted: OnceLock<Counted>,
     /// L: is the lock; guards all that changes but the counters.
     pub(super) state: Mutex<State>,
     /// L: with `state`; the caller waits here.
-    caller: Condvar,
+    pub(super) caller: Condvar,
     /// L: with `state`; the watching helper waits here.
-    watcher: Condvar,
+    pub(super) watcher: Condvar,
 }
 
 pub(super) struct State {
-    bound: Vec<Option<Arc<dyn Bound>>>,
+    pub(super) bound: Vec<Option<Arc<dyn Bound>>>,
     /// Ready devices by rank in base order; the last one goes first.
-    sync: BTreeMap<u32, Ready>,
-    asyncs: BTreeMap<u32, Ready>,
+    pub(super) sync: BTreeMap<u32, Ready>,
+    pub(super) asyncs: BTreeMap<u32, Ready>,
     pub(super) running: Vec<Running>,
     /// Devices with a callback that is not over.
     pub(super) left: usize,
     /// Those of the others that the observer was not told about yet.
-    untold: usize,
+    pub(super) untold: usize,
     /// Synchronous ones among them, by number and by bit.
     pub(super) sync_left: usize,
     pub(super) sync_mask: u64,
@@ -67,20 +65,20 @@ pub(super) struct State {
     pub(super) looped: usize,
     /// How long callbacks took, together.
     pub(super) busy: Duration,
-    caller: CallerRests,
+    pub(super) caller: CallerRests,
     /// A helper looks at the clock.
-    watched: bool,
-    helpers: usize,
-    coming: usize,
-    asked: usize,
-    cap: usize,
-    target: usize,
-    slow_seen: bool,
+    pub(super) watched: bool,
+    pub(super) helpers: usize,
+    pub(super) coming: usize,
+    pub(super) asked: usize,
+    pub(super) cap: usize,
+    pub(super) target: usize,
+    pub(super) slow_seen: bool,
     pub(super) records: Vec<Record>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CallerRests {
+pub(super) enum CallerRests {
     No,
     /// Until it is woken.
     Asleep,
@@ -98,7 +96,9 @@ pub(super) struct Ready {
 pub(super) struct Running {
     pub(super) ready: Ready,
     pub(super) since: Duration,
-    site: Site,
+    pub(super) site: Site,
+    /// Its callback has returned, but it is not over: no thread is in it.
+    pub(super) detached: bool,
 }
 
 /// A callback to be called.
@@ -117,9 +117,9 @@ pub(crate) struct Ended {
 /// Room for a step to work in, kept by each thread from step to step.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    ready: Vec<Ready>,
-    records: Vec<Record>,
-    stack: Vec<(u32, Option<u32>)>,
+    pub(super) ready: Vec<Ready>,
+    pub(super) records: Vec<Record>,
+    pub(super) stack: Vec<(u32, Option<u32>)>,
 }
 
 /// What the caller does next.
@@ -227,6 +227,10 @@ impl ShutdownState {
         self.abort.is_cancelled()
     }
 
+    pub(super) fn is_observed(&self) -> bool {
+        self.observed
+    }
+
     /// How many devices have a callback.
     pub(crate) fn total(&self) -> usize {
         self.total
@@ -248,7 +252,7 @@ impl ShutdownState {
             CallerStep::Done
         } else if self.abort.is_cancelled() {
             CallerStep::Aborted
-        } else if let Some((_, ready)) = st.sync.pop_last() {
+        } else if let Some((_, ready)) = st.next_sync(&self.kinds) {
             CallerStep::Run(st.start(ready, now, site))
         } else if let Some(rank) = self.pick_for_caller(&st, waited) {
             let ready = st.asyncs.remove(&rank).expect("it was picked under this lock");
@@ -289,17 +293,6 @@ impl ShutdownState {
     /// Wakes the caller where a step said so.
     pub(crate) fn wake_caller(&self) {
         self.caller.notify_all();
-    }
-
-    /// The observer was told about a finished callback. Not called where there is none.
-    pub(crate) fn told(&self) {
-        let mut st = self.state.lock();
-        st.untold -= 1;
-        if st.is_over() {
-            st.caller = CallerRests::No;
-            drop(st);
-            self.wake_caller();
-        }
     }
 
     /// A helper that was asked for is here.
@@ -363,82 +356,6 @@ impl ShutdownState {
         }
     }
 
-    /// What is not shut down now. From any thread, also while callbacks run.
-    pub(crate) fn remaining(&self, now: Duration) -> Vec<Remaining> {
-        let st = self.state.lock();
-        let mut done = vec![false; self.graph.len()];
-        for record in &st.records {
-            done[record.device.index()] = true;
-        }
-        let elapsed = |r: &Running| (r.ready.device, now.saturating_sub(r.since));
-        let running = st.running.iter().map(elapsed).collect();
-        drop(st);
-        remaining::of(&self.graph, &self.kinds, &done, &running)
-    }
-
-    /// What there is to report, and the bound objects. Callbacks that still run (after an abort)
-    /// are noted as cancelled now, while they go on. Called once, by the caller when it is through.
-    pub(crate) fn finish(&self, now: Duration) -> Finished {
-        let mut st = self.state.lock();
-        // After an abort the notes go on to tell what remains.
-        let mut records =
-            if st.left > 0 { st.records.clone() } else { std::mem::take(&mut st.records) };
-        records.extend(st.running.iter().map(|r| r.record(now, Outcome::Cancelled)));
-        let bound = std::mem::take(&mut st.bound);
-        Finished { notes: Notes { records, helpers: st.asked, looped: st.looped }, bound }
-    }
-
-    /// Takes in what a thread ran: releases what waited for it (without the lock), then notes it.
-    fn conclude(&self, ended: Option<Ended>, scratch: &mut Scratch) -> MutexGuard<'_, State> {
-        let Some(ended) = ended else { return self.state.lock() };
-        let device = ended.device;
-        self.counted().set_end(device, ended.at);
-        self.cascade(device, scratch);
-        let mut st = self.state.lock();
-        st.record_end(ended);
-        st.left -= 1;
-        st.untold += usize::from(self.observed);
-        if self.kinds[device.index()] == Kind::Sync {
-            st.sync_left -= 1;
-            st.sync_mask &= !self.counted().own(device);
-        }
-        st.take_in(&self.graph, &self.kinds, scratch);
-        st
-    }
-
-    /// Finishes a device: releases what it depended on, and what has no callback behind it.
-    pub(super) fn cascade(&self, id: DeviceId, scratch: &mut Scratch) {
-        let needs = |d: u32| self.graph.needs(DeviceId(d));
-        let mut stack = std::mem::take(&mut scratch.stack);
-        // A failed callback is no reason to leave others alone, so nobody is ever blamed here.
-        self.counted().counters.finish(id.0, None, &mut stack, needs, |device, by, _| {
-            self.settle(DeviceId(device), Some(DeviceId(by)), scratch)
-        });
-        scratch.stack = stack;
-    }
-
-    pub(super) fn settle(
-        &self,
-        device: DeviceId,
-        by: Option<DeviceId>,
-        scratch: &mut Scratch,
-    ) -> Settled {
-        let kind = self.kinds[device.index()];
-        let at = self.counted().released_at(&self.graph, device);
-        match kind {
-            Kind::Sync | Kind::Async => {
-                scratch.ready.push(Ready { device, queued: at, by });
-                return Settled::Queued;
-            }
-            Kind::NoCallback => {
-                scratch.records.push(Record::instant(device, at, by, Outcome::Ok, true));
-            }
-            Kind::Absent => {}
-        }
-        self.counted().set_end(device, at);
-        Settled::Done
-    }
-
     /// An asynchronous device that the caller may run now, see [`policy::caller_may_help`].
     fn pick_for_caller(&self, st: &State, waited: bool) -> Option<u32> {
         let &last = st.asyncs.last_key_value()?.0;
@@ -458,7 +375,8 @@ impl ShutdownState {
 
     /// What the step that was just made owes to others.
     pub(super) fn owed(&self, st: &mut State, now: Duration) -> Owed {
-        let own = st.is_over() || !st.sync.is_empty() || self.abort.is_cancelled();
+        let sync = !st.sync.is_empty() && !st.awaits_sync(&self.kinds);
+        let own = st.is_over() || sync || self.abort.is_cancelled();
         let helps = !own && self.pick_for_caller(st, false).is_some();
         // A caller that sleeps is woken for a backlog too: to watch that somebody comes for it.
         let watches = st.caller == CallerRests::Asleep && !st.asyncs.is_empty();
@@ -487,7 +405,20 @@ impl State {
         }
     }
 
-    fn is_over(&self) -> bool {
+    /// The synchronous device that is next.
+    fn next_sync(&mut self, kinds: &[Kind]) -> Option<(u32, Ready)> {
+        if self.sync.is_empty() || self.awaits_sync(kinds) {
+            return None;
+        }
+        self.sync.pop_last()
+    }
+
+    /// A synchronous device is not over, although its callback has returned: no other one begins.
+    fn awaits_sync(&self, kinds: &[Kind]) -> bool {
+        self.running.iter().any(|r| r.detached && kinds[r.ready.device.index()] == Kind::Sync)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
         self.left == 0 && self.untold == 0
     }
 
@@ -495,7 +426,7 @@ impl State {
     pub(super) fn start(&mut self, ready: Ready, now: Duration, site: &Site) -> Task {
         let (device, now) = (ready.device, now.max(ready.queued));
         let bound = self.bound[device.index()].clone();
-        self.running.push(Running { ready, since: now, site: site.clone() });
+        self.running.push(Running { ready, since: now, site: site.clone(), detached: false });
         Task { device, bound: bound.expect("a device with a callback is bound") }
     }
 
@@ -511,12 +442,16 @@ impl State {
 
     /// The load now; raises the target where callbacks block.
     fn observe(&mut self, now: Duration, cpus: usize) -> Load {
-        let blocked = |r: &&Running| now.saturating_sub(r.since) >= SLOW;
-        let blocked = self.running.iter().filter(blocked).count();
+        let inside = self.running.iter().filter(|r| !r.detached);
+        let (mut running, mut blocked) = (0, 0);
+        for r in inside {
+            running += 1;
+            blocked += usize::from(now.saturating_sub(r.since) >= SLOW);
+        }
         self.slow_seen |= blocked > 0;
         let mut load = Load {
             backlog: self.asyncs.len(),
-            running: self.running.len(),
+            running,
             blocked,
             target: self.target,
             helpers: self.helpers,
@@ -532,7 +467,7 @@ impl State {
 }
 
 impl Running {
-    fn record(&self, end: Duration, outcome: Outcome) -> Record {
+    pub(super) fn record(&self, end: Duration, outcome: Outcome) -> Record {
         Record {
             device: self.ready.device,
             queued: self.ready.queued,

@@ -408,7 +408,7 @@ fn loop_randomly(s: &mut Stepped, rng: &mut Rng) -> String {
         }
         begun += 1;
         match s.state.serial_end(s.ended(&name).unwrap()) {
-            Ok(over) => assert_eq!(over, begun),
+            Ok(owed) => assert_eq!(owed.done, begun),
             Err(ended) => return s.state.graph().name(ended.device).to_string(),
         }
     }
@@ -429,7 +429,7 @@ fn stepped_a_loop_of_quick_callbacks_is_left_alone_until_one_is_slow_and_others_
     assert!(s.state.serial_start(id(&s, "c"), s.now, &s.site, &mut Vec::new()).is_some());
     s.pass(Duration::from_micros(300));
     assert_eq!(s.state.look(s.now), Look::Again(Duration::from_micros(700)));
-    assert_eq!(s.state.serial_end(s.ended("c").unwrap()).ok(), Some(1));
+    assert_eq!(s.state.serial_end(s.ended("c").unwrap()).ok().map(|o| o.done), Some(1));
     assert!(s.state.serial_start(id(&s, "b"), s.now, &s.site, &mut Vec::new()).is_some());
     s.pass(SLOW);
     assert_eq!(s.state.look(s.now), Look::Count);

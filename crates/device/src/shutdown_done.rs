@@ -1,0 +1,83 @@
+//! The handle of a shutdown callback, which may be finished later and from anywhere.
+
+use crate::driver::ShutdownError;
+use crate::handoff::Handoff;
+use crate::{DeviceId, driver::caught};
+use std::fmt;
+use std::sync::Arc;
+
+/// What a finished handle hands over; `None`: it was dropped.
+pub(crate) type Answer = Option<Result<(), ShutdownError>>;
+
+/// Where the end of a callback that has returned goes to.
+pub(crate) trait Ends: Send + Sync {
+    /// The device's callback is over, after it had returned.
+    fn ended_later(self: Arc<Self>, device: DeviceId, answer: Answer);
+}
+
+/// The duty to say that a device is shut down, see
+/// [`Bound::start_shutdown`](crate::Bound::start_shutdown).
+///
+/// May be sent to any thread and finished there, also within the callback. Dropped without an end it
+/// counts as a failure, so nobody waits for ever for a task that was cancelled.
+#[must_use = "dropped, it makes the shutdown of its device a failed one"]
+pub struct ShutdownDone(Option<To>);
+
+enum To {
+    Shutdown { call: Arc<Handoff<Answer>>, ends: Arc<dyn Ends>, device: DeviceId },
+    Closure(Box<dyn FnOnce(Result<(), ShutdownError>) + Send>),
+}
+
+impl ShutdownDone {
+    pub(crate) fn to(
+        call: Arc<Handoff<Answer>>,
+        ends: Arc<dyn Ends>,
+        device: DeviceId,
+    ) -> ShutdownDone {
+        ShutdownDone(Some(To::Shutdown { call, ends, device }))
+    }
+
+    /// `tell` is called once, with the result: on the thread that finishes or drops this. Made by the
+    /// manager; public so that a device can be tested without one, or wrapped into another one. A
+    /// panic in `tell` is caught and logged.
+    pub fn new(tell: impl FnOnce(Result<(), ShutdownError>) + Send + 'static) -> ShutdownDone {
+        ShutdownDone(Some(To::Closure(Box::new(tell))))
+    }
+
+    /// The device is shut down, or as far as it will get. What waited for it goes on.
+    ///
+    /// From any thread. It does not block, but after the callback has returned it may call the
+    /// shutdown's observer.
+    pub fn finish(mut self, result: Result<(), ShutdownError>) {
+        self.end(Some(result));
+    }
+
+    fn end(&mut self, answer: Answer) {
+        match self.0.take() {
+            Some(To::Shutdown { call, ends, device }) => {
+                if let Some(answer) = call.finish(answer) {
+                    ends.ended_later(device, answer);
+                }
+            }
+            Some(To::Closure(tell)) => {
+                let result = answer.unwrap_or_else(|| Err(ShutdownError::dropped()));
+                if let Err(panic) = caught(|| tell(result)) {
+                    tracing::error!(panic, "what was told of a shutdown's end panicked");
+                }
+            }
+            None => {}
+        }
+    }
+}
+
+impl Drop for ShutdownDone {
+    fn drop(&mut self) {
+        self.end(None);
+    }
+}
+
+impl fmt::Debug for ShutdownDone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShutdownDone").finish_non_exhaustive()
+    }
+}

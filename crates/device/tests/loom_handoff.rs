@@ -1,0 +1,68 @@
+//! Model-checks who concludes a callback: steps and race are named in `src/handoff/README.md`.
+#![cfg(loom)]
+
+use corewise_device::handoff::Handoff;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+
+#[test]
+fn loom_exactly_one_side_concludes_and_it_has_the_result() {
+    loom::model(|| {
+        let call = Arc::new(Handoff::new());
+        let theirs = call.clone();
+        let finisher = thread::spawn(move || theirs.finish(7));
+        let of_caller = call.returned();
+        let of_finisher = finisher.join().unwrap();
+        assert!(matches!((of_caller, of_finisher), (Some(7), None) | (None, Some(7))));
+    });
+}
+
+#[test]
+fn loom_a_panic_is_concluded_by_the_caller_alone() {
+    loom::model(|| {
+        let call = Arc::new(Handoff::new());
+        let theirs = call.clone();
+        let finisher = thread::spawn(move || theirs.finish(7));
+        let _result_or_panic = call.panicked();
+        assert_eq!(finisher.join().unwrap(), None);
+    });
+}
+
+#[test]
+fn loom_of_two_finishes_one_counts() {
+    loom::model(|| {
+        let call = Arc::new(Handoff::new());
+        let theirs = call.clone();
+        let finisher = thread::spawn(move || theirs.finish(1));
+        let mine = call.finish(2);
+        let of_caller = call.returned();
+        let of_finisher = finisher.join().unwrap();
+        let got = [mine, of_finisher, of_caller].iter().flatten().count();
+        assert_eq!(got, 1);
+    });
+}
+
+/// The model is worth something: looking first and writing then leaves a result to nobody.
+#[test]
+fn loom_a_handoff_that_looks_before_it_writes_loses_the_result() {
+    let failed = std::panic::catch_unwind(|| {
+        loom::model(|| {
+            let word = Arc::new(AtomicUsize::new(0)); // 1: finished, 2: returned
+            let theirs = word.clone();
+            let finisher = thread::spawn(move || {
+                let concludes = theirs.load(Ordering::SeqCst) == 2;
+                if !concludes {
+                    theirs.store(1, Ordering::SeqCst);
+                }
+                concludes
+            });
+            let concludes = word.load(Ordering::SeqCst) == 1;
+            if !concludes {
+                word.store(2, Ordering::SeqCst);
+            }
+            assert!(concludes != finisher.join().unwrap(), "nobody concludes, or both do");
+        });
+    });
+    assert!(failed.is_err(), "the handoff without a lock was expected to lose a result");
+}
