@@ -25,15 +25,18 @@ impl Timeline {
     /// The spans by worker. Lanes come in natural order of their names (`cpu 2` before `cpu 10`);
     /// within a lane, spans that overlap (one probe inside another's) stand in different rows.
     pub fn lanes(&self) -> Vec<Lane> {
-        let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
-        self.lanes_with(|span| (ns(span.start), ns(span.end)))
+        self.lanes_with(time, |_| true)
     }
 
-    /// Like [`lanes`](Timeline::lanes), but `extent` says how much room a span needs in its row
-    /// (from, to), so that a renderer can keep room for labels.
-    pub(crate) fn lanes_with(&self, extent: impl Fn(&Span) -> (u64, u64)) -> Vec<Lane> {
+    /// Like [`lanes`](Timeline::lanes), but only of those that `stands` keeps, and `extent` says how
+    /// much room a span needs in its row (from, to), so that a renderer can keep room for labels.
+    pub(crate) fn lanes_with(
+        &self,
+        extent: impl Fn(&Span) -> (u64, u64),
+        stands: impl Fn(SpanId) -> bool,
+    ) -> Vec<Lane> {
         let mut by_name: BTreeMap<NaturalKey, (String, Vec<SpanId>)> = BTreeMap::new();
-        for (id, span) in self.iter() {
+        for (id, span) in self.iter().filter(|&(id, _)| stands(id)) {
             let name = lane_name(span);
             by_name.entry(natural_key(&name)).or_insert_with(|| (name, Vec::new())).1.push(id);
         }
@@ -62,6 +65,12 @@ impl Timeline {
         }
         rows
     }
+}
+
+/// The room of a span where nothing but its time counts.
+pub(crate) fn time(span: &Span) -> (u64, u64) {
+    let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+    (ns(span.start), ns(span.end))
 }
 
 /// The name of the lane on which a span is drawn.

@@ -15,7 +15,8 @@
 //!
 //! # Renderers
 //!
-//! [`text::render`] for a terminal, [`svg::render`] for a picture, [`json::render`] for programs.
+//! [`text::render`] for a terminal, [`svg::render`] for a picture, [`json::render`] for programs,
+//! [`perfetto::render`] for the tools that read Chrome's traces.
 //! [`markup`] is what other pictures share with them.
 //!
 //! # What it is not
@@ -55,6 +56,7 @@ mod lanes;
 pub mod markup;
 mod model;
 mod path;
+pub mod perfetto;
 mod select;
 pub mod svg;
 pub mod text;

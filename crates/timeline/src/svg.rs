@@ -232,7 +232,7 @@ impl<'a> Chart<'a> {
             label_each,
             fold,
         };
-        let lanes = t.lanes_with(|span| scale.extent(span));
+        let lanes = t.lanes_with(|span| scale.extent(span), |_| true);
         let rows: usize = lanes.iter().map(|l| l.rows.len()).sum();
         let row_height = match rows {
             _ if label_each => 22.0,
