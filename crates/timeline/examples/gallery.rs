@@ -4,7 +4,7 @@
 #[path = "../tests/samples/mod.rs"]
 mod samples;
 
-use corewise_timeline::{json, svg, text};
+use corewise_timeline::{html, json, perfetto, svg, text};
 use std::path::PathBuf;
 
 fn main() -> std::io::Result<()> {
@@ -14,6 +14,10 @@ fn main() -> std::io::Result<()> {
         let t = samples::bring_up(devices, 4);
         std::fs::write(folder.join(format!("{devices}.svg")), svg::render(&t))?;
         std::fs::write(folder.join(format!("{devices}.json")), json::render(&t))?;
+        let page = html::Page { title: "gallery", facts: &[], timelines: &[&t] };
+        std::fs::write(folder.join(format!("{devices}.html")), html::render(&page))?;
+        let trace = perfetto::render(&[&t]);
+        std::fs::write(folder.join(format!("{devices}.trace.json")), trace)?;
         for width in [60, 100, 160] {
             std::fs::write(folder.join(format!("{devices}-{width}.txt")), text::render(&t, width))?;
         }

@@ -88,7 +88,7 @@ fn view(t: &Timeline) -> TimelineView<'_> {
 }
 
 /// 584 years fit; what is longer is a broken stamp.
-fn ns(d: Duration) -> u64 {
+pub(crate) fn ns(d: Duration) -> u64 {
     u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -1,9 +1,9 @@
 //! Puts spans on lanes: one lane per worker, and as many rows in a lane as overlaps ask for.
 
+use crate::json::ns;
 use crate::model::{Span, SpanId, Timeline};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use std::time::Duration;
 
 /// The spans that one worker ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +69,6 @@ impl Timeline {
 
 /// The room of a span where nothing but its time counts.
 pub(crate) fn time(span: &Span) -> (u64, u64) {
-    let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
     (ns(span.start), ns(span.end))
 }
 

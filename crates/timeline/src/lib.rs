@@ -15,8 +15,9 @@
 //!
 //! # Renderers
 //!
-//! [`text::render`] for a terminal, [`svg::render`] for a picture, [`json::render`] for programs,
-//! [`perfetto::render`] for the tools that read Chrome's traces.
+//! [`text::render`] for a terminal, [`svg::render`] for a picture, [`html::render`] for a page to
+//! zoom into, [`json::render`] for programs, [`perfetto::render`] for the tools that read Chrome's
+//! traces.
 //! [`markup`] is what other pictures share with them.
 //!
 //! # What it is not
@@ -51,6 +52,7 @@
 //! [`Duration`]: std::time::Duration
 
 pub mod analysis;
+pub mod html;
 pub mod json;
 mod lanes;
 pub mod markup;

@@ -28,11 +28,18 @@ pub struct Cost {
 }
 
 impl Timeline {
+    /// By how much each span could be later, or longer, without the end of it all being so, if
+    /// everything were asynchronous and there were a worker for everything; by index. Zero on the
+    /// chain that bounds [`WhatIf::all_async`](super::WhatIf::all_async).
+    pub fn slack(&self) -> Vec<Duration> {
+        super::tasks::slack(self)
+    }
+
     /// What each device cost, the one with the most time of its own first; of equal ones the one
     /// that came first.
     pub fn costs(&self) -> Vec<Cost> {
         let nesting = Nesting::of(self);
-        let slack = super::tasks::slack(self);
+        let slack = self.slack();
         let mut by_name: HashMap<(SpanKind, &str), usize> = HashMap::new();
         let mut costs: Vec<Cost> = Vec::new();
         let mut all = Duration::ZERO;

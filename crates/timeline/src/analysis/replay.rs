@@ -1,7 +1,8 @@
 //! The run as it was, but for spans that take another time.
 
 use super::nesting::Nesting;
-use super::tasks::{ns, scale};
+use super::tasks::scale;
+use crate::json::ns;
 use crate::model::{SpanId, Timeline};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};

@@ -2,6 +2,7 @@
 
 use super::nesting::Nesting;
 use super::schedule::schedule;
+use crate::json::ns;
 use crate::model::{SpanId, SpanKind, Timeline};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -187,11 +188,6 @@ pub(super) fn chain_of(t: &Timeline, ids: &[SpanId]) -> Duration {
     let mut tasks = graph(t, |id| counts[id.index()]);
     break_cycles(t, &mut tasks);
     Duration::from_nanos(tasks.iter().map(|task| task.rank).max().unwrap_or(0))
-}
-
-/// 584 years fit; what is longer is a broken stamp.
-pub(super) fn ns(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// `ns` times `factor`; exact for a factor of 1.

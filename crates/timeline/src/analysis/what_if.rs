@@ -3,7 +3,8 @@
 use super::nesting::Nesting;
 use super::replay::replay;
 use super::schedule::schedule;
-use super::tasks::{ns, tasks};
+use super::tasks::tasks;
+use crate::json::ns;
 use crate::model::{SpanId, Timeline};
 use std::time::Duration;
 
@@ -44,6 +45,16 @@ impl WhatIf {
         let factor = if factor.is_finite() { factor.max(0.0) } else { 0.0 };
         self.factors.extend(spans.into_iter().map(|id| (id, factor)));
         self
+    }
+
+    /// What everybody wants to know, with its name: all asynchronous with 1, 2, 4, 8, 16 and 32
+    /// workers, and with one for everything.
+    pub fn usual() -> Vec<(String, WhatIf)> {
+        let some = [1usize, 2, 4, 8, 16, 32].into_iter().map(|n| {
+            let workers = if n == 1 { "worker" } else { "workers" };
+            (format!("{n} {workers}"), WhatIf::new().workers(n))
+        });
+        some.chain([("any number".to_owned(), WhatIf::new().all_async())]).collect()
     }
 
     /// True when nothing is to be different.

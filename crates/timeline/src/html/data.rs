@@ -1,0 +1,178 @@
+//! What the page's script draws, as JSON that may stand inside a script element.
+//!
+//! Times are nanoseconds from the timeline's origin. Keys are short, as there are many spans; the
+//! script names the same ones.
+
+use crate::analysis::Nesting;
+use crate::json::ns;
+use crate::lanes::lane_name;
+use crate::model::{Certainty, Span, SpanId, Timeline};
+use crate::units::printable;
+use serde::Serialize;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Bits of `f`.
+const CHAIN: u32 = 1;
+const NO_CALLBACK: u32 = 2;
+const ASYNC: u32 = 4;
+const START_SOFT: u32 = 8;
+const END_SOFT: u32 = 16;
+
+pub(super) fn json(timelines: &[&Timeline]) -> String {
+    let views: Vec<TimelineView<'_>> = timelines.iter().map(|t| view(t)).collect();
+    let text = serde_json::to_string(&views)
+        .expect("the view has string keys and no map or float that JSON could refuse");
+    // In JSON these stand inside strings only, where an escape means the same.
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '<' => out.push_str("\\u003c"),
+            '>' => out.push_str("\\u003e"),
+            '&' => out.push_str("\\u0026"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[derive(Serialize)]
+struct TimelineView<'a> {
+    name: Cow<'a, str>,
+    /// The timeline's origin, in its own time.
+    origin: u64,
+    length: u64,
+    lanes: Vec<String>,
+    spans: Vec<SpanView<'a>>,
+    /// Pairs of indexes: what came first, and what waited for it. Only those that were kept.
+    edges: Vec<[usize; 2]>,
+    path: Vec<usize>,
+    most: usize,
+    /// From when on how many ran.
+    steps: Vec<(u64, usize)>,
+}
+
+#[derive(Serialize)]
+struct SpanView<'a> {
+    /// Name.
+    n: Cow<'a, str>,
+    /// Kind.
+    k: &'static str,
+    /// Lane, by index.
+    l: usize,
+    /// Queued, start, end.
+    q: u64,
+    s: u64,
+    e: u64,
+    /// Outcome, and its message.
+    o: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    m: Option<Cow<'a, str>>,
+    /// Driver.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    d: Option<Cow<'a, str>>,
+    /// CPU and node, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    c: Option<String>,
+    /// Released by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    b: Option<Cow<'a, str>>,
+    /// Inside which span, by index.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p: Option<usize>,
+    /// Its own time, where that is less.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    w: Option<u64>,
+    /// Slack.
+    y: u64,
+    /// Flags.
+    f: u32,
+    /// How sure start and end are, where one of them isn't measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    u: Option<[&'static str; 2]>,
+}
+
+fn view(t: &Timeline) -> TimelineView<'_> {
+    let origin = t.origin();
+    let at = |moment: Duration| ns(moment.saturating_sub(origin));
+    let path = t.critical_path();
+    let critical = path.marks(t);
+    let nesting = Nesting::of(t);
+    let slack = t.slack();
+    let lanes: Vec<String> = t.lanes().into_iter().map(|lane| lane.name).collect();
+    let by_name: HashMap<&str, usize> =
+        lanes.iter().enumerate().map(|(i, name)| (name.as_str(), i)).collect();
+    let mut spans = Vec::with_capacity(t.spans().len());
+    for (id, span) in t.iter() {
+        let own = nesting.exclusive(id);
+        spans.push(SpanView {
+            n: printable(&span.name),
+            k: span.kind.as_str(),
+            l: by_name.get(lane_name(span).as_str()).copied().unwrap_or(0),
+            q: at(span.queued),
+            s: at(span.start),
+            e: at(span.end),
+            o: span.outcome.as_str(),
+            m: span.outcome.message().map(printable),
+            d: span.driver.as_deref().map(printable),
+            c: place(span),
+            b: span.released_by.as_deref().map(printable),
+            p: nesting.parent(id).map(SpanId::index),
+            w: Some(ns(own)).filter(|_| own < span.took()),
+            y: ns(slack[id.index()]),
+            f: flags(span, critical[id.index()]),
+            u: certainty(span),
+        });
+    }
+    let kept = t.edges().iter().filter(|edge| t.is_kept(edge));
+    let concurrency = t.concurrency();
+    TimelineView {
+        name: printable(t.name()),
+        origin: ns(origin),
+        length: ns(t.makespan()),
+        spans,
+        edges: kept.map(|edge| [edge.before.index(), edge.after.index()]).collect(),
+        path: path.spans.iter().map(|id| id.index()).collect(),
+        most: concurrency.most,
+        steps: concurrency.steps.into_iter().map(|(from, n)| (at(from), n)).collect(),
+        lanes: lanes.iter().map(|lane| printable(lane).into_owned()).collect(),
+    }
+}
+
+fn place(span: &Span) -> Option<String> {
+    let cpu = span.cpu.map(|cpu| format!("CPU {cpu}"));
+    let node = span.node.map(|node| format!("asked for node {node}"));
+    let parts: Vec<String> = [cpu, node].into_iter().flatten().collect();
+    Some(parts.join(", ")).filter(|text| !text.is_empty())
+}
+
+fn flags(span: &Span, critical: bool) -> u32 {
+    let soft = |how: Certainty| how != Certainty::Measured;
+    [
+        (critical, CHAIN),
+        (span.no_callback, NO_CALLBACK),
+        (span.asynchronous, ASYNC),
+        (soft(span.start_certainty), START_SOFT),
+        (soft(span.end_certainty), END_SOFT),
+    ]
+    .into_iter()
+    .filter_map(|(is, bit)| is.then_some(bit))
+    .sum()
+}
+
+fn certainty(span: &Span) -> Option<[&'static str; 2]> {
+    let both = [span.start_certainty, span.end_certainty];
+    let measured = both.iter().all(|how| *how == Certainty::Measured);
+    (!measured).then(|| both.map(how_sure))
+}
+
+/// How sure a moment is, for people.
+pub(crate) fn how_sure(how: Certainty) -> &'static str {
+    match how {
+        Certainty::Measured => "measured",
+        Certainty::Inferred => "computed",
+        Certainty::UpperBound => "at the latest",
+        Certainty::Assumed => "not known",
+    }
+}
