@@ -101,11 +101,11 @@ impl Concurrency {
             if running > self.most {
                 (self.most, self.most_at) = (running, from);
             }
-            busy += long.as_secs_f64() * running as f64;
+            busy += long.as_nanos() as f64 * running as f64;
             all += long;
         }
         if !all.is_zero() {
-            self.mean = busy / all.as_secs_f64();
+            self.mean = busy / all.as_nanos() as f64;
         }
     }
 }

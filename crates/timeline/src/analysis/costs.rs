@@ -65,7 +65,7 @@ impl Timeline {
         }
         for cost in &mut costs {
             if !all.is_zero() {
-                cost.share = cost.own.as_secs_f64() / all.as_secs_f64();
+                cost.share = cost.own.as_nanos() as f64 / all.as_nanos() as f64;
             }
         }
         costs.sort_by_key(|cost| Reverse(cost.own));

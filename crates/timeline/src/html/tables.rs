@@ -175,7 +175,7 @@ fn messages(out: &mut String, t: &Timeline) {
     out.push_str("<h3>Messages</h3>\n<p>");
     for (id, span, message) in said.iter().take(MESSAGES) {
         let outcome = span.outcome.as_str();
-        let _ = write!(out, "{outcome}: {}: {}<br>\n", go(t, *id), name(message));
+        let _ = writeln!(out, "{outcome}: {}: {}<br>", go(t, *id), name(message));
     }
     if said.len() > MESSAGES {
         let _ = write!(out, "and {} more: search for the outcome", said.len() - MESSAGES);

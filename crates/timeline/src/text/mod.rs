@@ -1,13 +1,18 @@
 //! A timeline as text for a terminal: a row per device with its bar, and the numbers below.
 //!
-//! A `*` marks the critical path. In a bar, `·` waits for a dependency, `░` waits for a worker,
+//! A `*` marks the critical path, a `≤` a time whose end is only known to be no later. In a bar, `·` waits for a dependency, `░` waits for a worker,
 //! `█` runs, and `▏` runs for less than half a column.
+
+mod analysis;
 
 use crate::model::{Outcome, Span, SpanId, SpanKind, Timeline};
 use crate::path::{CriticalPath, Summary};
 use crate::select::{Selection, select};
 use crate::units::{duration, fit, printable, wrap};
 use std::time::Duration;
+
+use analysis::at_most;
+pub use analysis::{analysis, comparison, prediction};
 
 /// More spans than that are cut down to those that matter most.
 const MAX_ROWS: usize = 40;
@@ -16,17 +21,19 @@ const MAX_PATH_NAMES: usize = 12;
 /// So many messages of spans that did not end well are printed.
 const MAX_MESSAGES: usize = 20;
 
-/// Renders `t` for a terminal of `width` columns (less than 60 counts as 60, more than 200 as
-/// 200), with a newline at the end of each line. No line is wider; each character is taken to be
+/// The fewest and the most columns that text is made for.
+const WIDTHS: std::ops::RangeInclusive<usize> = 60..=500;
+
+/// Renders `t` for a terminal of `width` columns (less than 60 counts as 60, more than 500 as
+/// 500), with a newline at the end of each line. No line is wider; each character is taken to be
 /// one column wide. It holds no colours and no control characters, whatever the names hold.
 ///
 /// At most 40 spans get a row: those that did not end well, those on the critical path, then the
 /// longest; it is said how many were left out. More than four spans without a callback become one
 /// line.
 pub fn render(t: &Timeline, width: usize) -> String {
-    let width = width.clamp(60, 200);
     let noun = Noun::of(t);
-    let mut out = Lines { width, text: String::new() };
+    let mut out = Lines::new(width);
     if t.is_empty() {
         out.wrapped(&format!("{}: nothing was recorded", printable(t.name())), 0);
         return out.text;
@@ -55,6 +62,10 @@ struct Lines {
 }
 
 impl Lines {
+    fn new(width: usize) -> Lines {
+        Lines { width: width.clamp(*WIDTHS.start(), *WIDTHS.end()), text: String::new() }
+    }
+
     fn line(&mut self, line: &str) {
         self.text.push_str(line.trim_end());
         self.text.push('\n');
@@ -193,10 +204,10 @@ impl Columns {
     /// from the widest until it fits. `need` is name, place, state, released.
     fn plan(width: usize, need: [usize; 4]) -> Columns {
         let [name, place, state, released] = need;
-        let mut text = [name.min(32), place.min(24), released.min(24)];
+        let mut text = [name.min(width.max(100) * 32 / 100), place.min(24), released.min(24)];
         let least = [10, 6, 7];
-        // The mark, two times of seven, and the blanks between seven columns.
-        let fixed = 2 + 7 + 7 + state + 6;
+        // The mark, a time of seven and one of eight, and the blanks between seven columns.
+        let fixed = 2 + 7 + 8 + state + 6;
         let total = |text: &[usize; 3]| text.iter().sum::<usize>() + fixed;
         for bar_wanted in [width / 4, 16, 8] {
             while total(&text) + bar_wanted > width {
@@ -217,7 +228,8 @@ impl Columns {
 /// The cells of one row, but for the bar.
 struct Row {
     critical: bool,
-    name: String,
+    /// The device with its driver, and without.
+    name: Vec<String>,
     /// Where it ran: all that is known, then shorter ways to say it.
     place: Vec<String>,
     waited: String,
@@ -245,12 +257,17 @@ impl Row {
         let worker = Some(span.worker.clone()).filter(|worker| !worker.is_empty());
         let both =
             worker.as_ref().zip(cpu.as_ref()).map(|(worker, cpu)| format!("{worker}, {cpu}"));
+        let with_driver = span.driver.as_ref().map(|driver| format!("{} ({driver})", span.name));
         Row {
             critical,
-            name: span.name.clone(),
+            name: with_driver.into_iter().chain([span.name.clone()]).collect(),
             place: [both, worker, cpu].into_iter().flatten().collect(),
             waited: if span.waited().is_zero() { "-".into() } else { duration(span.waited()) },
-            took: if ran { duration(span.took()) } else { "-".into() },
+            took: if ran {
+                format!("{}{}", at_most(Some(span)), duration(span.took()))
+            } else {
+                "-".into()
+            },
             state: span.outcome.as_str(),
             released: span.released_by.clone().into_iter().collect(),
         }
@@ -258,9 +275,9 @@ impl Row {
 
     fn text(&self, c: &Columns, bar: &str) -> String {
         format!(
-            "{} {:<name$} {:<at$} {:>7} {:>7} {:<state$} {:<released$} {bar}",
+            "{} {:<name$} {:<at$} {:>7} {:>8} {:<state$} {:<released$} {bar}",
             if self.critical { '*' } else { ' ' },
-            fit(&self.name, c.name),
+            first_fit(&self.name, c.name),
             first_fit(&self.place, c.place),
             self.waited,
             self.took,
@@ -278,7 +295,7 @@ fn table(out: &mut Lines, t: &Timeline, path: &CriticalPath, selection: &Selecti
     let critical = path.marks(t);
     let header = Row {
         critical: false,
-        name: noun.one.into(),
+        name: vec![noun.one.into()],
         place: vec!["worker".into()],
         waited: "waited".into(),
         took: "took".into(),
@@ -290,7 +307,7 @@ fn table(out: &mut Lines, t: &Timeline, path: &CriticalPath, selection: &Selecti
 
     let mut need = [0usize; 4];
     for row in rows.iter().map(|(row, _)| row).chain([&header]) {
-        let cells = [&row.name, in_full(&row.place), row.state, in_full(&row.released)];
+        let cells = [in_full(&row.name), in_full(&row.place), row.state, in_full(&row.released)];
         for (need, cell) in need.iter_mut().zip(cells) {
             *need = (*need).max(cell.chars().count());
         }
@@ -391,8 +408,8 @@ mod tests {
         for width in 60..=200 {
             for need in [[1, 1, 2, 1], [60, 40, 9, 60], [10, 10, 9, 30], [32, 6, 5, 11]] {
                 let c = Columns::plan(width, need);
-                assert_eq!(2 + 7 + 7 + 6 + c.name + c.place + c.state + c.released + c.bar, width);
-                assert!(c.bar >= 6, "{width} {need:?} {c:?}");
+                assert_eq!(2 + 7 + 8 + 6 + c.name + c.place + c.state + c.released + c.bar, width);
+                assert!(c.bar >= 5, "{width} {need:?} {c:?}");
                 assert!(c.name >= need[0].min(10) && c.released >= need[3].min(7));
             }
         }

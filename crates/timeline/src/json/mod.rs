@@ -19,9 +19,22 @@
 //! Times are whole nanoseconds since the timeline's zero. `before`, `after`, `nested_in` and the
 //! numbers of `critical_path` are indexes into `spans`. Fields may be added; none changes its meaning.
 
+mod analysis;
+mod read;
+
 use crate::model::Timeline;
 use serde::Serialize;
+use serde_json::Value;
 use std::time::Duration;
+
+pub use analysis::{analysis, comparison, prediction};
+pub use read::{ReadError, read};
+
+/// The whole timeline as a value, to put into something larger.
+pub fn value(t: &Timeline) -> Value {
+    serde_json::to_value(view(t))
+        .expect("the view has string keys and nothing that JSON could refuse")
+}
 
 /// Renders the whole timeline as one JSON object, indented, with a newline at its end.
 pub fn render(t: &Timeline) -> String {

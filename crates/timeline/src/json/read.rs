@@ -1,0 +1,223 @@
+//! Reads back what [`render`](super::render) wrote.
+
+use crate::model::{Certainty, EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline};
+use serde::Deserialize;
+use std::fmt;
+use std::time::Duration;
+
+/// A text that holds no timelines.
+#[derive(Debug)]
+pub struct ReadError {
+    what: String,
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "not a timeline in JSON, as 'corewise up --timeline FILE.json' writes: {}",
+            self.what
+        )
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+/// Reads one timeline or a list of them. Fields that this version doesn't know are passed over, and
+/// those that an older one didn't write have the values that they had then.
+///
+/// # Errors
+///
+/// When `text` is no JSON, lacks a field that was there from the beginning, has a word that this
+/// version doesn't know, or an edge to a span that isn't there.
+pub fn read(text: &str) -> Result<Vec<Timeline>, ReadError> {
+    let views: Views = serde_json::from_str(text).map_err(|e| ReadError { what: e.to_string() })?;
+    let views = match views {
+        Views::Many(views) => views,
+        Views::One(view) => vec![view],
+    };
+    views.into_iter().map(timeline).collect()
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Views {
+    Many(Vec<TimelineView>),
+    One(TimelineView),
+}
+
+#[derive(Deserialize)]
+struct TimelineView {
+    name: String,
+    spans: Vec<SpanView>,
+    edges: Vec<EdgeView>,
+}
+
+#[derive(Deserialize)]
+struct SpanView {
+    name: String,
+    kind: String,
+    worker: Option<String>,
+    cpu: Option<u32>,
+    node: Option<u32>,
+    queued_ns: u64,
+    start_ns: u64,
+    end_ns: u64,
+    outcome: String,
+    message: Option<String>,
+    released_by: Option<String>,
+    #[serde(default)]
+    no_callback: bool,
+    driver: Option<String>,
+    #[serde(default)]
+    asynchronous: bool,
+    start_certainty: Option<String>,
+    end_certainty: Option<String>,
+    nested_in: Option<usize>,
+}
+
+#[derive(Deserialize)]
+struct EdgeView {
+    before: usize,
+    after: usize,
+    kind: String,
+}
+
+fn timeline(view: TimelineView) -> Result<Timeline, ReadError> {
+    let mut t = Timeline::new(view.name);
+    for span in view.spans {
+        t.push(self::span(span)?);
+    }
+    let known = t.spans().len();
+    for edge in view.edges {
+        if edge.before >= known || edge.after >= known {
+            let (before, after) = (edge.before, edge.after);
+            let what = format!("an edge from span {before} to span {after} of {known} spans");
+            return Err(ReadError { what });
+        }
+        let kind =
+            word("edge", &edge.kind, &[EdgeKind::Parent, EdgeKind::Supplier], |k| k.as_str())?;
+        t.push_edge(SpanId(edge.before), SpanId(edge.after), kind);
+    }
+    Ok(t)
+}
+
+fn span(view: SpanView) -> Result<Span, ReadError> {
+    use Certainty::{Assumed, Inferred, Measured, UpperBound};
+    let kinds = [SpanKind::Probe, SpanKind::Shutdown, SpanKind::Initcall, SpanKind::Task];
+    let kind = word("kind", &view.kind, &kinds, |k| k.as_str())?;
+    let ns = Duration::from_nanos;
+    let mut span = Span::new(view.name, kind, ns(view.start_ns), ns(view.end_ns));
+    span.worker = view.worker.unwrap_or_default();
+    span.cpu = view.cpu;
+    span.node = view.node;
+    span.queued = ns(view.queued_ns);
+    let message = view.message.unwrap_or_default();
+    let outcomes = [
+        Outcome::Ok,
+        Outcome::Failed(message.clone()),
+        Outcome::Skipped(message.clone()),
+        Outcome::Cancelled,
+        Outcome::Deferred(message),
+    ];
+    span.outcome = word("outcome", &view.outcome, &outcomes, Outcome::as_str)?;
+    span.released_by = view.released_by;
+    span.no_callback = view.no_callback;
+    span.driver = view.driver;
+    span.asynchronous = view.asynchronous;
+    let sure = |text: Option<String>| match text {
+        None => Ok(Measured),
+        Some(text) => {
+            word("certainty", &text, &[Measured, Inferred, UpperBound, Assumed], |c| c.as_str())
+        }
+    };
+    span.start_certainty = sure(view.start_certainty)?;
+    span.end_certainty = sure(view.end_certainty)?;
+    span.nested_in = view.nested_in.map(SpanId);
+    Ok(span)
+}
+
+/// The one of `known` that is written so.
+fn word<T: Clone>(
+    what: &str,
+    text: &str,
+    known: &[T],
+    written: impl Fn(&T) -> &'static str,
+) -> Result<T, ReadError> {
+    let found = known.iter().find(|known| written(known) == text);
+    found.cloned().ok_or_else(|| ReadError { what: format!("no {what} is called '{text}'") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn everything() -> Timeline {
+        let ms = Duration::from_millis;
+        let mut t = Timeline::new("bring-up");
+        let message = || "no \"such\" file".to_owned();
+        let outcomes = [
+            Outcome::Ok,
+            Outcome::Failed(message()),
+            Outcome::Skipped(message()),
+            Outcome::Cancelled,
+            Outcome::Deferred(message()),
+        ];
+        for (i, outcome) in outcomes.into_iter().enumerate() {
+            let mut span = Span::new(format!("d{i}"), SpanKind::Probe, ms(5), ms(9));
+            if i > 0 {
+                span = span.on("w", Some(3));
+                span.queued = ms(2);
+                span.node = Some(1);
+                span.released_by = Some("d0".into());
+                span.driver = Some("file".into());
+                span.asynchronous = true;
+                span.start_certainty = Certainty::Inferred;
+                span.end_certainty = Certainty::UpperBound;
+                span.nested_in = Some(SpanId(0));
+                span.no_callback = true;
+            }
+            span.outcome = outcome;
+            t.push(span);
+        }
+        t.push_edge(SpanId(0), SpanId(1), EdgeKind::Parent);
+        t.push_edge(SpanId(1), SpanId(2), EdgeKind::Supplier);
+        t
+    }
+
+    #[test]
+    fn what_was_written_is_read_back_whole() {
+        let t = everything();
+        let text = super::super::render(&t);
+        assert_eq!(read(&text).expect("it was written so"), std::slice::from_ref(&t));
+        let list = format!("[{text},{text}]");
+        assert_eq!(read(&list).expect("a list too"), [t.clone(), t]);
+        assert_eq!(read("[]").expect("an empty one"), []);
+    }
+
+    #[test]
+    fn a_file_of_an_older_version_lacks_fields_and_one_of_a_newer_has_more() {
+        let text = r#"{"name": "x", "colour": "red", "edges": [], "spans": [{"name": "a",
+            "kind": "probe", "worker": null, "cpu": null, "node": null, "queued_ns": 1,
+            "start_ns": 1, "end_ns": 2, "outcome": "ok", "message": null, "released_by": null}]}"#;
+        let t = &read(text).expect("enough")[0];
+        let ns = Duration::from_nanos;
+        assert_eq!(t.spans(), [Span::new("a", SpanKind::Probe, ns(1), ns(2))]);
+    }
+
+    #[test]
+    fn what_is_no_timeline_is_refused_with_the_reason() {
+        let good = super::super::render(&everything());
+        let bad_edge = good.replace("\"after\": 2", "\"after\": 9");
+        let bad_word = good.replace("\"skipped\",", "\"lost\",");
+        for (text, says) in [
+            ("", "EOF"),
+            ("{}", "did not match"),
+            (&bad_edge, "span 9 of 5"),
+            (&bad_word, "no outcome is called 'lost'"),
+        ] {
+            let error = read(text).expect_err(says).to_string();
+            assert!(error.contains(says) && error.contains("corewise up"), "{error}");
+        }
+    }
+}

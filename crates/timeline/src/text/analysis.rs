@@ -1,0 +1,385 @@
+//! The analyses as text for a terminal.
+
+use super::{Lines, Noun};
+use crate::analysis::{Comparison, Pair, Side, WhatIf};
+use crate::model::{Span, Timeline};
+use crate::units::{duration, fit, printable};
+use std::time::Duration;
+
+/// What [`analysis`](crate::analysis) finds out of `t`: the `top` worst devices and drivers, how many
+/// ran at once, and what would be if everything were asynchronous. For a terminal of `width`
+/// columns, as [`render`](super::render) takes it; empty for an empty timeline.
+pub fn analysis(t: &Timeline, top: usize, width: usize) -> String {
+    let mut out = Lines::new(width);
+    if t.is_empty() {
+        return out.text;
+    }
+    worst(&mut out, t, top);
+    drivers(&mut out, t, top);
+    concurrency(&mut out, t);
+    what_if(&mut out, t);
+    out.text
+}
+
+/// One column of a table: its heading, and whether it holds numbers.
+type Column = (&'static str, bool);
+
+/// Writes rows under headings. Where they are too wide, the widest text column is cut.
+fn table(out: &mut Lines, columns: &[Column], rows: &[Vec<String>]) {
+    let mut widths: Vec<usize> = columns.iter().map(|(head, _)| head.chars().count()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let indent = 2;
+    while widths.iter().sum::<usize>() + 2 * widths.len() + indent > out.width + 2 {
+        let texts = (0..columns.len()).filter(|&i| !columns[i].1 && widths[i] > 6);
+        let Some(widest) = texts.max_by_key(|&i| widths[i]) else { break };
+        widths[widest] -= 1;
+    }
+    let heads: Vec<String> = columns.iter().map(|(head, _)| (*head).to_owned()).collect();
+    for row in std::iter::once(&heads).chain(rows) {
+        let mut line = " ".repeat(indent);
+        for ((cell, &width), (_, number)) in row.iter().zip(&widths).zip(columns) {
+            let cell = fit(cell, width);
+            let padded = match number {
+                true => format!("{cell:>width$}  "),
+                false => format!("{cell:<width$}  "),
+            };
+            line.push_str(&padded);
+        }
+        out.line(&line);
+    }
+}
+
+fn worst(out: &mut Lines, t: &Timeline, top: usize) {
+    let costs = t.costs();
+    let noun = Noun::of(t);
+    out.line("");
+    out.wrapped(&format!("the worst of {}, by time of their own:", noun.count(costs.len())), 2);
+    let tried = costs.iter().take(top).any(|cost| cost.spans.len() > 1);
+    let rows: Vec<Vec<String>> = costs
+        .iter()
+        .take(top)
+        .map(|cost| {
+            let first = cost.spans.first().map(|&id| t.span(id));
+            let mut row = vec![
+                cost.name.clone(),
+                first.and_then(|s| s.driver.clone()).unwrap_or_default(),
+                cost.kind.as_str().to_owned(),
+                format!("{}{}", at_most(first), duration(cost.own)),
+                format!("{:.1} %", cost.share * 100.0),
+                duration(cost.slack),
+            ];
+            if tried {
+                row.push(cost.spans.len().to_string());
+            }
+            row
+        })
+        .collect();
+    let mut columns = vec![
+        (noun.one, false),
+        ("driver", false),
+        ("kind", false),
+        ("took", true),
+        ("of all", true),
+        ("to spare", true),
+    ];
+    if tried {
+        columns.push(("tries", true));
+    }
+    table(out, &columns, &rows);
+}
+
+/// The sign of a time that nobody measured the end of.
+pub(super) fn at_most(span: Option<&Span>) -> &'static str {
+    let upper = crate::model::Certainty::UpperBound;
+    if span.is_some_and(|s| s.end_certainty == upper) { "≤" } else { "" }
+}
+
+fn drivers(out: &mut Lines, t: &Timeline, top: usize) {
+    if t.spans().iter().all(|s| s.driver.is_none()) {
+        return;
+    }
+    out.line("");
+    out.wrapped("drivers, all their devices one by one and side by side:", 2);
+    let named = |name: &str| if name.is_empty() { "(not known)".into() } else { name.to_owned() };
+    let rows: Vec<Vec<String>> = t
+        .driver_costs(top)
+        .iter()
+        .map(|cost| {
+            vec![
+                named(&cost.driver),
+                cost.spans.to_string(),
+                duration(cost.own),
+                duration(cost.parallel),
+                t.span(cost.longest).name.clone(),
+            ]
+        })
+        .collect();
+    let columns = [
+        ("driver", false),
+        ("spans", true),
+        ("one by one", true),
+        ("side by side", true),
+        ("longest", false),
+    ];
+    table(out, &columns, &rows);
+}
+
+fn concurrency(out: &mut Lines, t: &Timeline) {
+    let c = t.concurrency();
+    let all: Duration = c.time_at.iter().sum();
+    if all.is_zero() {
+        return;
+    }
+    let share = |n: usize| {
+        let time = c.time_at.get(n).copied().unwrap_or_default();
+        100.0 * time.as_secs_f64() / all.as_secs_f64()
+    };
+    let mut text = format!("at once: {:.2} in the mean, {} at most", c.mean, c.most);
+    if c.most > 1 {
+        let from = c.most_at.saturating_sub(t.origin());
+        text += &format!(" ({} after the beginning)", duration(from));
+    }
+    text += &format!("; none {:.1} % of the time, one {:.1} %", share(0), share(1));
+    if c.most > 1 {
+        text += &format!(", more {:.1} %", (100.0 - share(0) - share(1)).max(0.0));
+    }
+    out.line("");
+    out.wrapped(&text, 2);
+}
+
+fn what_if(out: &mut Lines, t: &Timeline) {
+    out.line("");
+    out.wrapped("what if everything were asynchronous, with so many workers:", 2);
+    let rows: Vec<Vec<String>> = WhatIf::usual()
+        .into_iter()
+        .map(|(name, what_if)| {
+            let p = what_if.predict(t);
+            vec![name, duration(p.makespan), times(t.makespan(), p.makespan), duration(p.bound)]
+        })
+        .collect();
+    table(out, &[("with", false), ("takes", true), ("faster", true), ("at least", true)], &rows);
+    let mut notes: Vec<String> = Vec::new();
+    match (t.edges().len(), t.edges_not_kept().count()) {
+        (0, _) => notes.push(
+            "no dependency is known, so nothing waits for anything: take this for the best case"
+                .into(),
+        ),
+        (_, 0) => {}
+        (all, not) => notes.push(format!(
+            "{not} of {all} dependencies were not kept in this run (they are nested, or broken \
+             cycles), so they count for nothing"
+        )),
+    }
+    if t.spans().iter().any(|s| s.kind == crate::SpanKind::Initcall) {
+        notes.push(
+            "init functions keep their order; what nobody is known to have started starts no sooner"
+                .into(),
+        );
+    }
+    for note in notes {
+        out.wrapped(&format!("({note})"), 1);
+    }
+}
+
+/// How many times as fast.
+fn times(before: Duration, after: Duration) -> String {
+    match after.as_secs_f64() {
+        0.0 => "-".into(),
+        after => format!("{:.2}x", before.as_secs_f64() / after),
+    }
+}
+
+/// A prediction beside the run that it is made of, in a line or two: `asked` says what was to be
+/// different.
+pub fn prediction(t: &Timeline, what_if: &WhatIf, asked: &str, width: usize) -> String {
+    let mut out = Lines::new(width);
+    let p = what_if.predict(t);
+    out.wrapped(
+        &format!(
+            "predicted, {}: {} instead of {} ({}); no such schedule takes less than {}",
+            printable(asked),
+            duration(p.makespan),
+            duration(t.makespan()),
+            times(t.makespan(), p.makespan),
+            duration(p.bound),
+        ),
+        2,
+    );
+    out.text
+}
+
+/// Two timelines side by side, called `names`: the `top` devices that differ most, and all
+/// together. For a terminal of `width` columns.
+pub fn comparison(
+    timelines: [&Timeline; 2],
+    names: [&str; 2],
+    c: &Comparison,
+    top: usize,
+    width: usize,
+) -> String {
+    let mut out = Lines::new(width);
+    let [a, b] = timelines;
+    out.wrapped(&format!("{}: A is {}, B is {}", a.name(), names[0], names[1]), 2);
+    out.line("");
+    let mut rows = Vec::new();
+    let (summary_a, summary_b) = (a.summary(), b.summary());
+    for (what, in_a, in_b) in [
+        ("makespan", summary_a.makespan, summary_b.makespan),
+        ("serial sum", summary_a.serial_sum, summary_b.serial_sum),
+        ("critical path", summary_a.critical_path, summary_b.critical_path),
+    ] {
+        let change = in_b.as_nanos() as i128 - in_a.as_nanos() as i128;
+        let (a, b) = (duration(in_a), duration(in_b));
+        rows.push(vec![what.into(), String::new(), a, b, signed(change), ratio(in_a, in_b)]);
+    }
+    let one = |side: Option<Side>| match side {
+        None => "-".to_owned(),
+        Some(side) if side.spans > 1 => format!("{} ({})", duration(side.own), side.spans),
+        Some(side) => duration(side.own),
+    };
+    let differ = |pair: &&Pair| pair.change_ns() != 0 || pair.a.is_none() || pair.b.is_none();
+    let own = |side: Option<Side>| side.map_or(Duration::ZERO, |side| side.own);
+    for pair in c.pairs.iter().filter(differ).take(top) {
+        rows.push(vec![
+            pair.name.clone(),
+            pair.kind.as_str().into(),
+            one(pair.a),
+            one(pair.b),
+            signed(pair.change_ns()),
+            ratio(own(pair.a), own(pair.b)),
+        ]);
+    }
+    let noun = Noun::of(a);
+    let columns = [
+        (noun.one, false),
+        ("kind", false),
+        ("A", true),
+        ("B", true),
+        ("change", true),
+        ("B/A", true),
+    ];
+    table(&mut out, &columns, &rows);
+    let both = c.pairs.len() - c.only_a - c.only_b;
+    out.line("");
+    out.wrapped(
+        &format!(
+            "{} in both, {} in A only, {} in B only; {} of them are shown",
+            noun.count(both),
+            c.only_a,
+            c.only_b,
+            c.pairs.iter().filter(differ).take(top).count(),
+        ),
+        2,
+    );
+    out.text
+}
+
+fn ratio(a: Duration, b: Duration) -> String {
+    match a.as_secs_f64() {
+        0.0 => "-".into(),
+        a => format!("{:.2}", b.as_secs_f64() / a),
+    }
+}
+
+fn signed(ns: i128) -> String {
+    let length = Duration::from_nanos(u64::try_from(ns.unsigned_abs()).unwrap_or(u64::MAX));
+    match ns {
+        0 => "0".into(),
+        1.. => format!("+{}", duration(length)),
+        _ => format!("-{}", duration(length)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::compare;
+    use crate::{EdgeKind, SpanKind};
+
+    const fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    fn timeline() -> Timeline {
+        let mut t = Timeline::new("shutdown");
+        for (name, driver, start, end) in [
+            ("0000:01:00.0", "nvme", 0, 80),
+            ("0000:02:00.0", "nvme", 80, 150),
+            ("00:04", "rtc", 150, 151),
+        ] {
+            let mut span = Span::new(name, SpanKind::Shutdown, ms(start), ms(end)).on("main", None);
+            span.driver = Some(driver.into());
+            t.push(span);
+        }
+        t
+    }
+
+    #[test]
+    fn the_worst_the_drivers_and_the_predictions_are_told() {
+        let t = timeline();
+        let text = analysis(&t, 2, 80);
+        assert!(text.contains("the worst of 3 devices"), "{text}");
+        let told: Vec<String> =
+            text.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        for line in [
+            "0000:01:00.0 nvme shutdown 80.0 ms 53.0 % 0 ns",
+            "nvme 2 150 ms 80.0 ms 0000:01:00.0",
+            "at once: 1.00 in the mean, 1 at most; none 0.0 % of the time, one 100.0 %",
+            "2 workers 80.0 ms 1.89x 80.0 ms",
+            "any number 80.0 ms 1.89x 80.0 ms",
+        ] {
+            assert!(told.iter().any(|told| told == line), "{line}\n{text}");
+        }
+        assert!(text.contains("no dependency is known"), "{text}");
+        assert!(!text.contains("00:04  "), "two rows were asked for: {text}");
+        assert_eq!(analysis(&Timeline::new("t"), 10, 80), "");
+    }
+
+    #[test]
+    fn no_line_is_wider_than_asked() {
+        let mut t = timeline();
+        let long = "a-very-long-name-of-a-device-that-no-terminal-has-room-for-".repeat(4);
+        t.push(Span::new(long, SpanKind::Initcall, ms(200), ms(300)));
+        let (a, b) = (t.find("00:04"), t.find("0000:02:00.0"));
+        t.push_edge(a.expect("there"), b.expect("there"), EdgeKind::Parent);
+        for width in [60, 80, 200] {
+            let comparison =
+                comparison([&t, &timeline()], ["a", "b"], &compare(&t, &timeline()), 10, width);
+            for line in analysis(&t, 10, width).lines().chain(comparison.lines()) {
+                assert!(line.chars().count() <= width, "{width}: {line:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn two_runs_are_told_with_totals_and_changes() {
+        let mut b = timeline();
+        b.push(Span::new("new", SpanKind::Shutdown, ms(151), ms(155)).on("main", None));
+        let c = compare(&timeline(), &b);
+        let text = comparison([&timeline(), &b], ["a.log", "b.log"], &c, 10, 100);
+        let told: Vec<String> =
+            text.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        for line in [
+            "makespan 151 ms 155 ms +4.00 ms 1.03",
+            "new shutdown - 4.00 ms +4.00 ms -",
+            "3 devices in both, 0 in A only, 1 in B only; 1 of them are shown",
+        ] {
+            assert!(told.iter().any(|told| told == line), "{line}\n{text}");
+        }
+        assert!(!text.contains("0000:01:00.0"), "what is the same isn't listed: {text}");
+    }
+
+    #[test]
+    fn a_prediction_says_what_it_is_held_against() {
+        let t = timeline();
+        let text = prediction(&t, &WhatIf::new().workers(2), "2 workers", 100);
+        assert!(
+            text.starts_with("predicted, 2 workers: 80.0 ms instead of 151 ms (1.89x)"),
+            "{text}"
+        );
+    }
+}
