@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use corewise_device::Error as DeviceError;
 use corewise_smp::StartError;
 use corewise_topology::TopologyError;
 use corewise_workqueue::BuildError;
@@ -16,12 +17,19 @@ pub enum BenchError {
     Workqueue(BuildError),
     /// The call targets couldn't be started.
     Smp(StartError),
+    /// A device manager refused something.
+    Device(DeviceError),
     /// The system gave no thread.
     Thread(std::io::Error),
     /// A thread of the workload panicked.
     Panicked,
     /// A call was answered wrongly, or not at all.
     WrongAnswer,
+    /// A device wasn't shut down once, after all that depend on it.
+    WrongOrder {
+        /// Its name.
+        device: String,
+    },
     /// A workload needs at least one of these.
     Nothing {
         /// What there was none of.
@@ -35,9 +43,13 @@ impl fmt::Display for BenchError {
             BenchError::Topology(_) => f.write_str("the workload's CPUs can't be used as asked"),
             BenchError::Workqueue(_) => f.write_str("the workload's queue can't be built"),
             BenchError::Smp(_) => f.write_str("the workload's call targets can't be started"),
+            BenchError::Device(_) => f.write_str("the workload's devices can't be used as asked"),
             BenchError::Thread(_) => f.write_str("the system gives the workload no thread"),
             BenchError::Panicked => f.write_str("a thread of the workload panicked"),
             BenchError::WrongAnswer => f.write_str("a call was answered wrongly, or not at all"),
+            BenchError::WrongOrder { device } => {
+                write!(f, "{device} wasn't shut down once, after all that depend on it")
+            }
             BenchError::Nothing { what } => {
                 write!(f, "the workload was asked to run with no {what}: at least one is needed")
             }
@@ -51,8 +63,12 @@ impl std::error::Error for BenchError {
             BenchError::Topology(error) => Some(error),
             BenchError::Workqueue(error) => Some(error),
             BenchError::Smp(error) => Some(error),
+            BenchError::Device(error) => Some(error),
             BenchError::Thread(error) => Some(error),
-            BenchError::Panicked | BenchError::WrongAnswer | BenchError::Nothing { .. } => None,
+            BenchError::Panicked
+            | BenchError::WrongAnswer
+            | BenchError::WrongOrder { .. }
+            | BenchError::Nothing { .. } => None,
         }
     }
 }
@@ -66,6 +82,12 @@ impl From<TopologyError> for BenchError {
 impl From<BuildError> for BenchError {
     fn from(error: BuildError) -> Self {
         BenchError::Workqueue(error)
+    }
+}
+
+impl From<DeviceError> for BenchError {
+    fn from(error: DeviceError) -> Self {
+        BenchError::Device(error)
     }
 }
 

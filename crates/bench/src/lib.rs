@@ -7,6 +7,7 @@
 //!   all.
 //! * [`workqueue`]: workloads for workqueues, on each affinity scope, the old design, and others.
 //! * [`calls`]: cross-CPU calls against an eventfd, and against waiters that hold their core.
+//! * [`shutdown`]: webs of devices that are shut down, against the plain loop and the old design.
 //! * [`process`]: a run in a process of its own, [`words`]: what it is told, [`mod@line`]: what it prints, [`meter`]: what it costs,
 //!   [`rounds`]: many of them.
 //! * [`counting`]: an allocator that counts.
@@ -29,6 +30,7 @@ pub mod record;
 pub mod report;
 pub mod rng;
 pub mod rounds;
+pub mod shutdown;
 pub mod stats;
 pub mod words;
 pub mod workqueue;

@@ -59,7 +59,7 @@ pub fn unit(metric: &str) -> Option<&'static str> {
 }
 
 /// Every metric and its unit, in the order in which tables show them.
-pub const METRICS: [(&str, &str); 32] = [
+pub const METRICS: [(&str, &str); 33] = [
     ("items_per_second", "items/s"),
     ("call_p50", "ns"),
     ("call_p90", "ns"),
@@ -73,6 +73,7 @@ pub const METRICS: [(&str, &str); 32] = [
     ("makespan_p50", "ns"),
     ("makespan_p90", "ns"),
     ("makespan_p99", "ns"),
+    ("critical_path", "ns"),
     ("short_p50", "ns"),
     ("short_p90", "ns"),
     ("short_p99", "ns"),

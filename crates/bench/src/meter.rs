@@ -51,7 +51,7 @@ pub(crate) fn sleep_exactly() {
 }
 
 /// How many threads this process has.
-fn threads() -> Option<u64> {
+pub(crate) fn threads() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Threads:"))?;
     line.trim().parse().ok()
@@ -123,6 +123,13 @@ impl Meter {
     pub(crate) fn finish_rest(&self, line: &mut Line) {
         line.set("cpu_seconds", self.cpu.as_secs_f64());
         line.set("voluntary_switches", self.voluntary_switches as f64);
+    }
+
+    /// CPU seconds and context switches of a pass, on average, and nothing else.
+    pub(crate) fn finish_pass(&self, line: &mut Line) {
+        let passes = self.rates.len().max(1) as f64;
+        line.set("cpu_seconds", self.cpu.as_secs_f64() / passes);
+        line.set("voluntary_switches", self.voluntary_switches as f64 / passes);
     }
 
     /// What a workload in which items are done has measured; where allocations were counted, these

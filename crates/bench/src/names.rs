@@ -162,9 +162,19 @@ impl Better {
             // before's over ours.
             "cache_shard_vs_before_p50" => Some(Better::Higher),
             _ if record.unit != "ratio" => Some(Better::of_unit(&record.unit)),
-            _ if ["_p50", "_p99", "cpu", "cost", "span", "p999", "latency"]
-                .iter()
-                .any(|word| name.contains(word)) =>
+            _ if [
+                "_p50",
+                "_p99",
+                "cpu",
+                "cost",
+                "span",
+                "p999",
+                "latency",
+                "makespan",
+                "_vs_serial",
+            ]
+            .iter()
+            .any(|word| name.contains(word)) =>
             {
                 Some(Better::Lower)
             }
@@ -263,6 +273,9 @@ mod tests {
             "kernel_test_vs_best_peer",
         ] {
             assert_eq!(headline(metric), Some(Better::Higher), "{metric}");
+        }
+        for metric in ["makespan_vs_critical_path", "no_slow_vs_serial", "azure_vs_serial"] {
+            assert_eq!(headline(metric), Some(Better::Lower), "{metric}");
         }
         assert_eq!(headline("something"), None);
     }

@@ -96,6 +96,8 @@ Benchmarks:
   calls       how long urgent tasks wait for their cores while others wait for calls, against the
               old waiter that holds its core; round trips, against two threads that ping each other
               through an eventfd; calls to many
+  shutdown    how long webs of up to 50000 devices take to shut down, and a published machine, against
+              the plain loop, and the old design of a worker for each device that blocks
 
 Every run is a process of its own. The runs of a round follow each other in random order, the first
 round doesn't count, and ratios are made of pairs of one round. docs/benchmarks.md says what each
@@ -109,6 +111,7 @@ Examples:
   corewise bench calls --quick
   corewise bench calls --workload roundtrip/hot --workload broadcast
   corewise bench calls --torture 1min
+  corewise bench shutdown --workload azure --workload flat/5000
   corewise bench workqueue --json > bench.json
   corewise bench workqueue --report bench.html
 
@@ -272,7 +275,7 @@ pub(crate) struct Dump {
 /// `corewise bench`.
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
-    /// Which benchmarks to run: workqueue, calls [default: all there are]
+    /// Which benchmarks to run: workqueue, calls, shutdown [default: all there are]
     #[arg(value_parser = benchmark)]
     pub(crate) names: Vec<Benchmark>,
     /// Print the records as one JSON array
@@ -321,15 +324,18 @@ pub(crate) enum Benchmark {
     Workqueue,
     /// `corewise bench calls`.
     Calls,
+    /// `corewise bench shutdown`.
+    Shutdown,
 }
 
 impl Benchmark {
-    const ALL: [Benchmark; 2] = [Benchmark::Workqueue, Benchmark::Calls];
+    const ALL: [Benchmark; 3] = [Benchmark::Workqueue, Benchmark::Calls, Benchmark::Shutdown];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Benchmark::Workqueue => "workqueue",
             Benchmark::Calls => "calls",
+            Benchmark::Shutdown => "shutdown",
         }
     }
 }
@@ -348,7 +354,7 @@ fn benchmark(text: &str) -> Result<Benchmark, String> {
 }
 
 fn workload(text: &str) -> Result<String, String> {
-    let all = [bench::workqueue::cases(), bench::calls::cases()].concat();
+    let all = [bench::workqueue::cases(), bench::calls::cases(), bench::shutdown::cases()].concat();
     if all.iter().any(|case| names::matches(text, case)) {
         return Ok(text.to_owned());
     }

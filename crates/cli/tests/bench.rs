@@ -181,12 +181,45 @@ fn one_run_prints_one_line() {
 }
 
 #[test]
+fn the_records_of_a_shutdown_end_with_the_headlines() {
+    let folder = Folder::new();
+    let args = ["bench", "shutdown", "--quick", "--json", "--rounds", "1"];
+    let workloads = ["flat/500", "wide/500", "azure"].map(|name| ["--workload", name]);
+    let ran = folder.corewise(args.iter().chain(workloads.as_flattened())).ok();
+    let records: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
+    assert!(records.iter().all(|record| record["bench"] == "shutdown"), "{ran}");
+    let headlines: Vec<&Value> =
+        records.iter().filter(|record| record["case"] == "headline").collect();
+    assert_eq!(records[records.len() - 3..].iter().collect::<Vec<_>>(), headlines);
+    let expected = ["makespan_vs_critical_path", "no_slow_vs_serial", "azure_vs_serial"];
+    for (record, metric) in headlines.iter().zip(expected) {
+        assert_eq!((&record["metric"], &record["unit"]), (&metric.into(), &"ratio".into()));
+    }
+    let value = |case: &str, variant: &str, metric: &str| {
+        let is_it = |record: &&Value| {
+            (&record["case"], &record["variant"], &record["metric"])
+                == (&case.into(), &variant.into(), &metric.into())
+        };
+        records.iter().find(is_it).and_then(|record| record["median"].as_f64())
+    };
+    for case in ["flat/500/2", "wide/500/24", "azure/serial", "azure/async"] {
+        let path = value(case, "corewise", "critical_path").expect(case);
+        for variant in ["corewise", "before"] {
+            let makespan = value(case, variant, "makespan_p50").expect(case);
+            assert!(makespan >= path, "{case} on {variant}: {makespan} ns of {path} ns at least");
+        }
+    }
+    assert_eq!(value("flat/500/0", "corewise", "critical_path"), None);
+    assert_eq!(value("flat/500/0", "corewise", "threads"), Some(0.0), "nothing is slow");
+}
+
+#[test]
 fn what_is_not_there_is_said_with_what_there_is() {
     let folder = Folder::new();
     let usage = |args: &[&str], said: &[&str]| {
         folder.corewise([&["bench"], args].concat()).code(2).complains(said);
     };
-    usage(&["disks"], &["'disks'", "there are: workqueue, calls"]);
+    usage(&["disks"], &["'disks'", "there are: workqueue, calls, shutdown"]);
     usage(&["workqeue"], &["did you mean 'workqueue'?"]);
     usage(&["--workload", "strom"], &["did you mean 'storm'?"]);
     usage(&["--workload", "disks"], &["kernel_test, storm"]);
@@ -200,5 +233,6 @@ fn what_is_not_there_is_said_with_what_there_is() {
     failed(&["disks"], &["error: no benchmark 'disks' here"]);
     failed(&["workqueue", "case=idle"], &["error: a run needs a runtime"]);
     failed(&["calls", "case=roundtrip/hot"], &["error: a run needs a runtime"]);
+    failed(&["shutdown", "case=flat/5/6", "runtime=x"], &["error: there is no case 'flat/5/6'"]);
     failed(&["workqueue", "case=idle", "runtime=tokio"], &["error: no runtime 'tokio' here"]);
 }

@@ -6,6 +6,7 @@ pub(crate) mod calls;
 mod facts;
 mod page;
 mod progress;
+pub(crate) mod shutdown;
 mod table;
 pub(crate) mod workqueue;
 
@@ -66,6 +67,7 @@ pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
         let line = match which.as_str() {
             "workqueue" => one::<corewise_bench::workqueue::job::Job>(words)?,
             "calls" => one::<corewise_bench::calls::job::Job>(words)?,
+            "shutdown" => one::<corewise_bench::shutdown::job::Job>(words)?,
             other => return Err(Failure::new(format!("no benchmark '{other}' here"))),
         };
         return Ok(writeln!(std::io::stdout(), "{line}")?);
@@ -126,7 +128,10 @@ fn measure(machine: &Machine, args: &args::Bench) -> Result<Vec<Measured>, Failu
     let workqueue = workqueue.filter(|groups| !groups.is_empty());
     let calls = asked(Benchmark::Calls).then(|| calls::cells(machine, args));
     let calls = calls.filter(|groups| !groups.is_empty());
-    let count = usize::from(workqueue.is_some()) + usize::from(calls.is_some());
+    let shutdown = asked(Benchmark::Shutdown).then(|| shutdown::cells(args));
+    let shutdown = shutdown.filter(|groups| !groups.is_empty());
+    let count = [workqueue.is_some(), calls.is_some(), shutdown.is_some()];
+    let count = count.into_iter().filter(|asked| *asked).count();
     if count == 0 {
         let asked = args.workload.join(", ");
         return Err(Failure::new(format!("the benchmark has no such workload: {asked}"))
@@ -143,6 +148,10 @@ fn measure(machine: &Machine, args: &args::Bench) -> Result<Vec<Measured>, Failu
     if let Some(groups) = calls {
         let series = run_cells(Benchmark::Calls, &groups, args.rounds, budget)?;
         measured.push(calls::measured(series));
+    }
+    if let Some(groups) = shutdown {
+        let series = run_cells(Benchmark::Shutdown, &groups, args.rounds, budget)?;
+        measured.push(shutdown::measured(series));
     }
     Ok(measured)
 }
@@ -179,6 +188,7 @@ fn text(measured: &Measured, machine: &Machine, width: usize) -> String {
     let (words, said): (fn(&str) -> &str, Text) = match measured.which {
         Benchmark::Workqueue => (workqueue::words, workqueue::TEXT),
         Benchmark::Calls => (calls::words, calls::TEXT),
+        Benchmark::Shutdown => (shutdown::words, shutdown::TEXT),
     };
     let mut text = format!("{}\n", styled(TITLE, format!("{} on {cpus}, {counted}", said.title)));
     text.push_str(&table::tables(&measured.series, said.note, width));

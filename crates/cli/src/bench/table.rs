@@ -9,7 +9,7 @@ use crate::screen::{FAINT, TITLE, styled};
 
 /// The metrics and their column heads, the most telling first: what doesn't fit is left out from the
 /// end.
-const COLUMNS: [(&str, &str); 30] = [
+const COLUMNS: [(&str, &str); 31] = [
     ("items_per_second", "items"),
     ("held_p50", "held p50"),
     ("held_p99", "held p99"),
@@ -23,6 +23,7 @@ const COLUMNS: [(&str, &str); 30] = [
     ("call_p50", "call p50"),
     ("latency_p50", "latency p50"),
     ("makespan_p50", "time p50"),
+    ("critical_path", "path"),
     ("cpu_per_item", "CPU/item"),
     ("allocations_per_item", "allocations"),
     ("call_p95", "call p95"),

@@ -1,0 +1,216 @@
+//! The web of a published machine: an Azure virtual machine with 16 CPUs and two NVMe devices, 492
+//! devices in all, shut down once one by one and once with the old asynchronous design. Michael
+//! Kelley published both logs in the thread on that design ("shut down devices asynchronously", v9,
+//! October 2024); they are in `crates/bench/data`.
+//!
+//! **How long each callback takes** is the gap until the next device's line. In the asynchronous log
+//! the two NVMe devices began at nearly the same time: there each takes until the first `hv_pci`
+//! line, which is how the thread measures that part; and the network device that began beside them
+//! takes as long as in the other log. The last one takes until the line of ACPI.
+//!
+//! **Who needs whom** the logs don't say; it is what the names tell. A PCI device of domain `c2b7`
+//! is a child of the `hv_pci` device that has `c2b7` in its identifier, and that one, as all devices
+//! of Hyper-V's bus, a child of `VMBUS:00`; the network functions are children of their PCI device,
+//! the disks of the storage device, the keyboard's port of the keyboard, the alarm timer of its
+//! clock.
+//!
+//! **Who has opted in**: PCI and SCSI devices, as in the later versions of the design. The devices
+//! without a line have no callback; nobody needs them, and they need nobody.
+
+use std::time::Duration;
+
+use crate::shutdown::case::Log;
+use crate::shutdown::web::{Device, Web, Work};
+
+const SERIAL: &str = include_str!("../../data/shutdown-azure-16vcpu-serial-6.11.txt");
+const ASYNC: &str = include_str!("../../data/shutdown-azure-16vcpu-async-v9.txt");
+
+/// Devices of the machine, with and without a callback.
+pub const DEVICES: usize = 492;
+/// The bus that all of Hyper-V's devices are on.
+const VMBUS: &str = "VMBUS:00";
+
+/// A line that says that a device is shut down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Begun<'l> {
+    at: Duration,
+    driver: &'l str,
+    device: &'l str,
+}
+
+/// The web of a log.
+pub(crate) fn web(log: Log) -> Web {
+    let (one_by_one, end) = read(SERIAL);
+    let alone = times(&one_by_one, end);
+    let (begun, times) = match log {
+        Log::Serial => (one_by_one, alone),
+        Log::Async => {
+            let (begun, end) = read(ASYNC);
+            let alone =
+                |name: &str| Some(alone[one_by_one.iter().position(|line| line.device == name)?]);
+            let times = overlapping(&begun, end, alone);
+            (begun, times)
+        }
+    };
+    let mut timed: Vec<(Begun<'_>, Duration)> = begun.into_iter().zip(times).collect();
+    // Registered in the reverse order of the shutdown. The old design took the two NVMe devices and
+    // their neighbour out of order; none of the three depends on another.
+    timed.reverse();
+    let number = |name: &str| {
+        let place = timed.iter().position(|(line, _)| line.device == name)?;
+        u32::try_from(place).ok()
+    };
+    let device = |(line, time): &(Begun<'_>, Duration)| Device {
+        name: line.device.to_owned(),
+        parent: parent(line, &timed).and_then(number),
+        suppliers: Vec::new(),
+        work: Work::Sleep(*time),
+        opted_in: has_opted_in(line),
+    };
+    let mut devices: Vec<Device> = timed.iter().map(device).collect();
+    for number in devices.len()..DEVICES {
+        devices.push(Device {
+            name: format!("without-a-callback-{number}"),
+            parent: None,
+            suppliers: Vec::new(),
+            work: Work::None,
+            opted_in: false,
+        });
+    }
+    Web::new(devices, false)
+}
+
+/// The devices' lines, and when the last one's shutdown had ended.
+fn read(text: &str) -> (Vec<Begun<'_>>, Duration) {
+    let (mut begun, mut end) = (Vec::new(), Duration::ZERO);
+    for line in text.lines() {
+        let Some((at, text)) = stamped(line) else { continue };
+        end = at;
+        let named = text.strip_suffix(": shutdown").and_then(|text| text.split_once(' '));
+        begun.extend(named.map(|(driver, device)| Begun { at, driver, device }));
+    }
+    (begun, end)
+}
+
+/// The stamp of a line and its text.
+fn stamped(line: &str) -> Option<(Duration, &str)> {
+    let (stamp, text) = line.strip_prefix('[')?.split_once("] ")?;
+    let (seconds, micros) = stamp.trim().split_once('.')?;
+    let seconds = Duration::from_secs(seconds.parse().ok()?);
+    Some((seconds + Duration::from_micros(micros.parse().ok()?), text))
+}
+
+/// How long each callback takes.
+fn times(begun: &[Begun<'_>], end: Duration) -> Vec<Duration> {
+    let gap = |n: usize| begun.get(n + 1).map_or(end, |line| line.at) - begun[n].at;
+    begun.iter().enumerate().map(|(n, _)| gap(n)).collect()
+}
+
+/// How long each takes where some began at nearly the same time: `alone` is how long it takes when
+/// it runs alone.
+fn overlapping(
+    begun: &[Begun<'_>],
+    end: Duration,
+    alone: impl Fn(&str) -> Option<Duration>,
+) -> Vec<Duration> {
+    let is_nvme = |line: &Begun<'_>| line.driver == "nvme";
+    let first = begun.iter().position(is_nvme).unwrap_or(begun.len());
+    let bus = begun.iter().skip(first).position(|line| line.driver == "hv_pci");
+    let bus = bus.map_or(begun.len(), |behind| first + behind);
+    let together = begun.get(bus).map_or(end, |line| line.at);
+    let time = |(n, gap): (usize, Duration)| match &begun[n] {
+        line if is_nvme(line) => together - line.at,
+        line if (first..bus).contains(&n) => alone(line.device).unwrap_or(gap),
+        _ => gap,
+    };
+    times(begun, end).into_iter().enumerate().map(time).collect()
+}
+
+/// The device inside which one lives, as its name tells.
+fn parent<'l>(line: &Begun<'_>, all: &[(Begun<'l>, Duration)]) -> Option<&'l str> {
+    let find = |fits: &dyn Fn(&Begun<'_>) -> bool| {
+        all.iter().find(|(other, _)| fits(other)).map(|(other, _)| other.device)
+    };
+    let on_vmbus = line.driver.starts_with("hv_")
+        || line.driver.starts_with("hyperv_")
+        || line.driver == "hid_hyperv"
+        || (line.driver == "vmbus" && line.device != VMBUS);
+    match line.driver {
+        _ if on_vmbus => find(&|other| other.device == VMBUS),
+        "nvme" | "mlx5_core" => {
+            let domain = format!("-{}-", line.device.split(':').next()?);
+            find(&|other| other.driver == "hv_pci" && other.device.contains(&domain))
+        }
+        _ if line.device.starts_with("mlx5_core.") => find(&|other| other.driver == "mlx5_core"),
+        "sd" => find(&|other| other.driver == "hv_storvsc"),
+        "atkbd" => find(&|other| other.driver == "hyperv_keyboard"),
+        "alarmtimer" => find(&|other| other.driver == "rtc_cmos"),
+        _ => None,
+    }
+}
+
+/// PCI and SCSI devices.
+fn has_opted_in(line: &Begun<'_>) -> bool {
+    ["nvme", "mlx5_core", "sd"].contains(&line.driver)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find<'w>(web: &'w Web, name: &str) -> &'w Device {
+        web.devices().iter().find(|device| device.name == name).expect("the log has it")
+    }
+
+    fn micros(web: &Web, name: &str) -> u128 {
+        match find(web, name).work {
+            Work::Sleep(time) => time.as_micros(),
+            _ => 0,
+        }
+    }
+
+    fn sum(web: &Web) -> u128 {
+        web.devices().iter().map(|device| micros(web, &device.name)).sum()
+    }
+
+    #[test]
+    fn one_by_one_the_callbacks_take_as_long_as_the_log() {
+        let web = web(Log::Serial);
+        assert_eq!(web.devices().len(), DEVICES);
+        assert_eq!(sum(&web), 320_471, "from the first line to that of ACPI");
+        assert_eq!(micros(&web, "c2b7:00:00.0"), 139_455);
+        assert_eq!(micros(&web, "132e:00:00.0"), 113_231);
+        assert_eq!(micros(&web, "1610:00:02.0"), 5_887, "two lines are one callback");
+        assert_eq!(micros(&web, "Fixed MDIO bus.0"), 1_579, "a name with blanks");
+    }
+
+    #[test]
+    fn in_the_asynchronous_log_both_disks_end_when_the_next_bus_begins() {
+        let web = web(Log::Async);
+        assert_eq!(micros(&web, "c2b7:00:00.0"), 164_652);
+        assert_eq!(micros(&web, "132e:00:00.0"), 164_506);
+        assert_eq!(micros(&web, "1610:00:02.0"), 5_887, "as in the other log");
+        assert_eq!(sum(&web), 521_928, "more than the 351.5 ms of the machine: two ran at once");
+        assert_eq!(find(&web, "reg-dummy").work, Work::Sleep(Duration::from_micros(34_653)));
+    }
+
+    #[test]
+    fn the_graph_is_what_the_names_tell() {
+        for web in Log::ALL.map(web) {
+            let parent = |name: &str| {
+                let parent = find(&web, name).parent?;
+                Some(web.devices()[parent as usize].name.as_str())
+            };
+            assert_eq!(parent("c2b7:00:00.0"), Some("2394da4f-c2b7-43bd-b72f-d3482ef6850a"));
+            assert_eq!(parent("132e:00:00.0"), Some("0cdfe983-132e-434b-8025-fc9ab43c0fc5"));
+            assert_eq!(parent("1610:00:02.0"), Some("ba152dae-1610-4c67-b925-81ac4902e4ce"));
+            assert_eq!(parent("mlx5_core.eth.0"), Some("1610:00:02.0"));
+            assert_eq!(parent("0022487e-1043-0022-487e-10430022487e"), Some(VMBUS));
+            assert!(parent("0:0:0:0").is_some_and(|bus| bus.starts_with("f8b3781")));
+            assert_eq!((parent(VMBUS), parent("reg-dummy")), (None, None));
+            let opted_in = web.devices().iter().filter(|device| device.opted_in).count();
+            assert_eq!(opted_in, 5);
+            assert!(web.bound() < Duration::from_micros(sum(&web) as u64) / 2);
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The old design: every device is a work item that blocks its worker until all that depends on it
+//! is done. It is the asynchronous shutdown that was proposed for Linux until v9 (October 2024).
+//!
+//! As there, all devices are queued, also those with nothing to do, in the reverse order of their
+//! registration, on a queue that runs 256 items at once. Two of its faults are mended, so that only
+//! the design is compared: an item waits for its own dependents, and not for all that was queued
+//! before the last of them; and devices are queued in an order that keeps dependencies whatever the
+//! order of their registration, so that what an item waits for was queued before it and 256 blocked
+//! ones can't be all there is. Devices that haven't opted in keep their order: each waits for the one
+//! before too.
+
+use std::sync::Arc;
+
+use corewise_device::Bound;
+use corewise_sync::{Completion, context};
+use corewise_topology::Machine;
+use corewise_workqueue::{WorkerPools, Workqueue};
+
+use crate::error::BenchError;
+use crate::shutdown::ours::{Fake, Pools};
+use crate::shutdown::pass::Pass;
+
+/// Items that run at once.
+const MAX_ACTIVE: usize = 256;
+
+/// What its items share.
+struct Before {
+    pass: Arc<Pass>,
+    devices: Vec<Device>,
+}
+
+struct Device {
+    bound: Arc<dyn Bound>,
+    /// Its shutdown is over.
+    done: Completion,
+    /// The device that was queued before it, of those that haven't opted in, if it hasn't either.
+    previous: Option<u32>,
+}
+
+impl Before {
+    fn new(pass: &Arc<Pass>) -> Before {
+        let (web, mut previous) = (pass.web(), None);
+        let mut device = |number: u32| {
+            let opted_in = web.devices()[number as usize].opted_in;
+            let after = previous.filter(|_| !opted_in);
+            if !opted_in {
+                previous = Some(number);
+            }
+            Device { bound: Fake::bound(pass, number), done: Completion::new(), previous: after }
+        };
+        let mut devices: Vec<Device> = web.backwards().map(&mut device).collect();
+        devices.reverse();
+        Before { pass: Arc::clone(pass), devices }
+    }
+
+    /// A device's item.
+    fn shut_down(&self, number: u32) {
+        let device = &self.devices[number as usize];
+        for &other in self.pass.web().dependents(number).iter().chain(&device.previous) {
+            self.devices[other as usize].done.wait();
+        }
+        if device.bound.has_shutdown() {
+            // A failure keeps nobody waiting; that a callback was left out is found by the pass.
+            drop(context::blocking("device shutdown", || device.bound.shutdown()));
+        }
+        device.done.complete();
+    }
+}
+
+/// Makes the devices and a queue, and returns what shuts them down.
+///
+/// # Errors
+/// The queue can't be built.
+pub fn prepare(
+    machine: &Machine,
+    pass: &Arc<Pass>,
+) -> Result<impl FnOnce() -> Result<Pools, BenchError> + use<>, BenchError> {
+    let pools = WorkerPools::new(machine);
+    let queue = Workqueue::builder("async").max_active(MAX_ACTIVE).build(&pools)?;
+    let before = Arc::new(Before::new(pass));
+    let pools = Pools::new(pools);
+    Ok(move || {
+        for device in before.pass.web().backwards() {
+            let its = Arc::clone(&before);
+            drop(queue.spawn(move || its.shut_down(device)));
+        }
+        queue.flush();
+        drop(before);
+        Ok(pools)
+    })
+}

@@ -1,0 +1,104 @@
+//! Corewise's device manager, as a program uses it.
+
+use std::sync::Arc;
+
+use corewise_device::{
+    Bound, BringUpOptions, DeviceDecl, DeviceManager, Driver, ProbeContext, ProbeError,
+    ShutdownError, ShutdownOptions,
+};
+use corewise_topology::Machine;
+use corewise_workqueue::WorkerPools;
+
+use crate::error::BenchError;
+use crate::shutdown::pass::Pass;
+use crate::shutdown::web::Device;
+
+/// A device that is up.
+#[derive(Debug)]
+pub struct Fake {
+    pass: Arc<Pass>,
+    device: u32,
+}
+
+impl Fake {
+    /// A device of a pass.
+    pub fn bound(pass: &Arc<Pass>, device: u32) -> Arc<dyn Bound> {
+        Arc::new(Fake { pass: Arc::clone(pass), device })
+    }
+}
+
+impl Bound for Fake {
+    fn shutdown(&self) -> Result<(), ShutdownError> {
+        self.pass.call(self.device);
+        Ok(())
+    }
+
+    fn has_shutdown(&self) -> bool {
+        self.pass.has_callback(self.device)
+    }
+}
+
+/// Its driver.
+struct Fakes {
+    pass: Arc<Pass>,
+}
+
+impl Driver for Fakes {
+    fn name(&self) -> &str {
+        "fake"
+    }
+
+    fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
+        Ok(Fake::bound(&self.pass, *cx.config::<u32>()?))
+    }
+}
+
+/// Brings the devices up, and returns what shuts them down. What that returns holds the threads.
+///
+/// # Errors
+/// No queue can be built, or a device doesn't come up.
+pub fn prepare(
+    machine: &Machine,
+    pass: &Arc<Pass>,
+) -> Result<impl FnOnce() -> Result<Pools, BenchError> + use<>, BenchError> {
+    let pools = WorkerPools::new(machine);
+    let devices = DeviceManager::new(&pools)?;
+    devices.register(Arc::new(Fakes { pass: Arc::clone(pass) }))?;
+    let web = pass.web();
+    let decl = |(number, device): (u32, &Device)| {
+        let name = |need: u32| web.devices()[need as usize].name.clone();
+        let decl = DeviceDecl::new(device.name.clone(), "fake");
+        let mut decl = decl.async_shutdown(device.opted_in).config(number);
+        decl.parent = device.parent.map(name);
+        decl.suppliers = device.suppliers.iter().map(|need| name(*need)).collect();
+        decl
+    };
+    let mut decls: Vec<DeviceDecl> = (0..).zip(web.devices()).map(decl).collect();
+    if web.inverted {
+        decls.reverse();
+    }
+    if !devices.bring_up(decls, &BringUpOptions::new())?.is_complete() {
+        return Err(BenchError::WrongAnswer);
+    }
+    let pools = Pools(pools);
+    Ok(move || {
+        let report = devices.shutdown(&ShutdownOptions::new())?;
+        if report.is_clean() { Ok(pools) } else { Err(BenchError::Panicked) }
+    })
+}
+
+/// Worker threads. They end with this.
+#[derive(Debug)]
+pub struct Pools(WorkerPools);
+
+impl Pools {
+    pub(crate) fn new(pools: WorkerPools) -> Pools {
+        Pools(pools)
+    }
+}
+
+impl Drop for Pools {
+    fn drop(&mut self) {
+        self.0.shutdown();
+    }
+}

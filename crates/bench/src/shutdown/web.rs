@@ -1,0 +1,142 @@
+//! Devices, who needs whom, and what their callbacks do.
+
+use std::hint::black_box;
+use std::thread;
+use std::time::Duration;
+
+/// What a device's callback does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// There is none.
+    None,
+    /// It computes, in so many steps.
+    Burn(u32),
+    /// It sleeps.
+    Sleep(Duration),
+}
+
+impl Work {
+    /// Does it.
+    pub fn run(self) {
+        match self {
+            Work::None => {}
+            Work::Burn(steps) => {
+                black_box(burn(black_box(steps)));
+            }
+            Work::Sleep(time) => thread::sleep(time),
+        }
+    }
+}
+
+/// Steps that each wait for the one before: the same work, whoever does it.
+fn burn(steps: u32) -> u64 {
+    (0..steps).fold(0x9e37_79b9_7f4a_7c15_u64, |x, step| (x ^ u64::from(step)).rotate_left(7))
+}
+
+/// A device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// Its name, different from all others.
+    pub name: String,
+    /// The device inside which it lives; shut down after it.
+    pub parent: Option<u32>,
+    /// Devices that it uses; shut down after it.
+    pub suppliers: Vec<u32>,
+    /// Its callback.
+    pub work: Work,
+    /// Whether the callback may run beside others.
+    pub opted_in: bool,
+}
+
+/// Devices that depend on each other. Each comes after all that it needs: backwards is an order in
+/// which they can be shut down one by one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Web {
+    devices: Vec<Device>,
+    /// By device: who needs it.
+    dependents: Vec<Vec<u32>>,
+    /// They are registered the wrong way round, the last one first.
+    pub inverted: bool,
+}
+
+impl Web {
+    /// Of these devices.
+    ///
+    /// # Panics
+    /// Where one doesn't come after what it needs, or needs one twice.
+    pub fn new(devices: Vec<Device>, inverted: bool) -> Web {
+        let mut dependents = vec![Vec::new(); devices.len()];
+        for (number, device) in (0..).zip(&devices) {
+            for need in device.needs() {
+                assert!(need < number, "'{}' comes before what it needs", device.name);
+                let of: &mut Vec<u32> = &mut dependents[need as usize];
+                assert!(of.last() != Some(&number), "'{}' needs one twice", device.name);
+                of.push(number);
+            }
+        }
+        Web { devices, dependents, inverted }
+    }
+
+    /// All devices, each after what it needs.
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// Who needs this device: all of them are shut down before it.
+    pub fn dependents(&self, device: u32) -> &[u32] {
+        &self.dependents[device as usize]
+    }
+
+    /// The order in which they are shut down one by one.
+    pub fn backwards(&self) -> impl Iterator<Item = u32> {
+        (0..u32::try_from(self.devices.len()).unwrap_or(u32::MAX)).rev()
+    }
+
+    /// No shutdown can be quicker, on however many threads: the longest chain of callbacks that
+    /// sleep and depend on each other; or all that may not run beside others, one after another.
+    pub fn bound(&self) -> Duration {
+        let mut ends = vec![Duration::ZERO; self.devices.len()];
+        let mut one_by_one = Duration::ZERO;
+        for device in self.backwards() {
+            let after = self.dependents(device).iter().map(|d| ends[*d as usize]).max();
+            let Device { work, opted_in, .. } = self.devices[device as usize];
+            let own = if let Work::Sleep(time) = work { time } else { Duration::ZERO };
+            ends[device as usize] = after.unwrap_or_default() + own;
+            one_by_one += if opted_in { Duration::ZERO } else { own };
+        }
+        ends.into_iter().max().unwrap_or_default().max(one_by_one)
+    }
+}
+
+impl Device {
+    /// All that it needs, each once.
+    pub fn needs(&self) -> impl Iterator<Item = u32> {
+        self.parent.into_iter().chain(self.suppliers.iter().copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(needs: &[u32], ms: u64, opted_in: bool) -> Device {
+        let work = Work::Sleep(Duration::from_millis(ms));
+        Device { name: String::new(), parent: None, suppliers: needs.into(), work, opted_in }
+    }
+
+    #[test]
+    fn the_bound_is_the_longest_chain_or_all_that_goes_one_by_one() {
+        let chain = [device(&[], 5, true), device(&[0], 2, true), device(&[0], 4, true)];
+        let web = Web::new(chain.to_vec(), false);
+        assert_eq!(web.bound(), Duration::from_millis(9));
+        assert_eq!(web.dependents(0), [1, 2]);
+        assert_eq!(web.backwards().collect::<Vec<_>>(), [2, 1, 0]);
+        let one_by_one = chain.map(|device| Device { opted_in: false, ..device });
+        assert_eq!(Web::new(one_by_one.to_vec(), false).bound(), Duration::from_millis(11));
+    }
+
+    #[test]
+    fn burning_takes_its_time() {
+        assert_ne!(burn(10), burn(11));
+    }
+}
