@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 pub(crate) const USAGE: &str = "\
-Usage: bench-peers workqueue|calls [OPTIONS]
+Usage: bench-peers workqueue|calls|shutdown [OPTIONS]
 
-Runs the workloads of the workqueue, or of cross-CPU calls, on Corewise and on every peer that can
-be had here: one process a run, in random order within rounds. Ends with the headlines: ratios of
-pairs of runs.
+Runs the workloads of the workqueue, of cross-CPU calls, or of device shutdown, on Corewise and on
+every peer that can be had here: one process a run, in random order within rounds. Ends with the
+headlines: ratios of pairs of runs.
 
   --quick            a look: what the headlines need, small runs, at most 50 seconds
   --rounds N         rounds that count; a small one is run before them and dropped (5)
@@ -24,10 +24,13 @@ pairs of runs.
 pub(crate) enum Command {
     Workqueue(Options),
     Calls(Options),
+    Shutdown(Options),
     /// One run of the workqueue's workloads, in a process of its own: the words of a job.
     Run(Vec<String>),
     /// As `Run`, of the workloads for calls.
     Call(Vec<String>),
+    /// As `Run`, of the shutdown of devices.
+    Down(Vec<String>),
     Help,
 }
 
@@ -64,7 +67,9 @@ pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Comma
     let command = match arguments.next().as_deref() {
         Some("workqueue") => Command::Workqueue,
         Some("calls") => Command::Calls,
+        Some("shutdown") => Command::Shutdown,
         Some("run") => return Ok(Command::Run(arguments.collect())),
+        Some("down") => return Ok(Command::Down(arguments.collect())),
         Some("call") => return Ok(Command::Call(arguments.collect())),
         Some("--help" | "-h" | "help") => return Ok(Command::Help),
         Some(other) => return Err(format!("there is no benchmark {other:?}")),
@@ -126,6 +131,7 @@ mod tests {
                     --workload fan --json --out x.json";
         assert_eq!(of(line), Ok(Command::Workqueue(given)));
         assert_eq!(of("calls"), Ok(Command::Calls(Options::default())));
+        assert_eq!(of("shutdown"), Ok(Command::Shutdown(Options::default())));
         assert_eq!(of("workqueue --help"), Ok(Command::Help));
         assert_eq!(of("--help"), Ok(Command::Help));
         let run = Command::Run(vec!["case=idle".to_owned(), "items=1".to_owned()]);

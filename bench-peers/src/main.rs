@@ -1,7 +1,7 @@
 //! The workloads of `corewise-bench` against other runtimes:
-//! `cargo run --release -p bench-peers -- workqueue [--quick]`, or `calls`.
+//! `cargo run --release -p bench-peers -- workqueue [--quick]`, or `calls`, or `shutdown`.
 //!
-//! Each run is a process of its own: this program again (`bench-peers run key=value...`, or `call`)
+//! Each run is a process of its own: this program again (`bench-peers run key=value...`, or `call`, or `down`)
 //! for Corewise and the peers that are Rust, a file each under `workqueue/peers/` and
 //! `calls/peers/`; programs that are built at first use for oneTBB, Go, Java, glommio and Seastar.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -14,6 +14,7 @@ mod programs;
 mod results;
 mod rounds;
 mod session;
+mod shutdown;
 mod table;
 mod workqueue;
 
@@ -30,8 +31,10 @@ fn main() -> ExitCode {
     let done = match arguments::parse(std::env::args().skip(1)) {
         Ok(Command::Workqueue(options)) => workqueue::run(&options),
         Ok(Command::Calls(options)) => calls::run(&options),
+        Ok(Command::Shutdown(options)) => shutdown::run(&options),
         Ok(Command::Run(words)) => workqueue::run::run(&words).map(print),
         Ok(Command::Call(words)) => calls::run::run(&words).map(print),
+        Ok(Command::Down(words)) => shutdown::run::run(&words).map(print),
         Ok(Command::Help) => {
             print!("{}", arguments::USAGE);
             Ok(())

@@ -1,0 +1,102 @@
+//! rayon: a scope, and for each device a counter of those that must be done before it; who counts
+//! it down to zero spawns its callback.
+//!
+//! Callbacks block, and a worker of rayon's that blocks does nothing else. So it has 32 workers, as
+//! many as Corewise may have helpers, and not one a CPU. They are made before.
+
+use std::io;
+use std::sync::Arc;
+
+use corewise_bench::BenchError;
+use corewise_bench::shutdown::pass::Pass;
+use corewise_sync::atomic::{AtomicU32, Ordering};
+use rayon::{Scope, ThreadPool, ThreadPoolBuilder};
+
+use crate::shutdown::peers::previous;
+
+/// Its workers.
+const THREADS: usize = 32;
+
+/// The devices, and who waits for whom.
+struct Counted {
+    pass: Arc<Pass>,
+    devices: Vec<Device>,
+}
+
+struct Device {
+    /// A: AcqRel; how many must be done before it.
+    left: AtomicU32,
+    /// Who waits for it.
+    feeds: Vec<u32>,
+}
+
+impl Counted {
+    fn new(pass: &Arc<Pass>) -> Counted {
+        let web = pass.web();
+        let mut feeds: Vec<Vec<u32>> =
+            web.devices().iter().map(|device| device.needs().collect()).collect();
+        let previous = previous(pass);
+        for (device, before) in (0..).zip(&previous) {
+            if let Some(before) = before {
+                feeds[*before as usize].push(device);
+            }
+        }
+        let device = |(number, feeds): (u32, Vec<u32>)| {
+            let before = previous[number as usize].iter();
+            let count = web.dependents(number).iter().chain(before).count();
+            let left = AtomicU32::new(u32::try_from(count).unwrap_or(u32::MAX));
+            Device { left, feeds }
+        };
+        let devices = (0..).zip(feeds).map(device).collect();
+        Counted { pass: Arc::clone(pass), devices }
+    }
+
+    /// Shuts a device down for which nobody is waited any more; then what waited for it alone.
+    fn start<'s>(&'s self, scope: &Scope<'s>, device: u32) {
+        if self.pass.has_callback(device) {
+            scope.spawn(move |scope| {
+                self.pass.call(device);
+                self.done(scope, device);
+            });
+        } else {
+            self.done(scope, device);
+        }
+    }
+
+    /// A stack of its own: chains are long.
+    fn done<'s>(&'s self, scope: &Scope<'s>, device: u32) {
+        let mut done = vec![device];
+        while let Some(device) = done.pop() {
+            for &next in &self.devices[device as usize].feeds {
+                if self.devices[next as usize].left.fetch_sub(1, Ordering::AcqRel) > 1 {
+                    continue;
+                }
+                if self.pass.has_callback(next) {
+                    self.start(scope, next);
+                } else {
+                    done.push(next);
+                }
+            }
+        }
+    }
+}
+
+/// Makes the workers and the counters.
+///
+/// # Errors
+/// A thread couldn't be started.
+pub(crate) fn prepare(
+    pass: &Arc<Pass>,
+) -> Result<impl FnOnce() -> Result<ThreadPool, BenchError> + use<>, BenchError> {
+    let pool = ThreadPoolBuilder::new().num_threads(THREADS).build();
+    let pool = pool.map_err(|error| BenchError::Thread(io::Error::other(error)))?;
+    let counted = Counted::new(pass);
+    // Before anything is counted down.
+    let free = |device: &u32| counted.devices[*device as usize].left.load(Ordering::Relaxed) == 0;
+    let first: Vec<u32> = pass.web().backwards().filter(free).collect();
+    Ok(move || {
+        pool.scope(|scope| first.iter().for_each(|&device| counted.start(scope, device)));
+        drop(counted);
+        Ok(pool)
+    })
+}
