@@ -52,8 +52,10 @@
 //! [`Duration`]: std::time::Duration
 
 pub mod analysis;
+mod graph;
 pub mod html;
 pub mod json;
+pub mod kernel_log;
 mod lanes;
 pub mod markup;
 mod model;
@@ -64,6 +66,7 @@ pub mod svg;
 pub mod text;
 mod units;
 
+pub use graph::{DependencyError, DeviceGraph, EdgeSource, GraphEdge};
 pub use lanes::{Lane, LaneRow};
 pub use model::{Certainty, Edge, EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline};
 pub use path::{CriticalPath, Summary};

@@ -64,6 +64,11 @@ impl Timeline {
         &self.edges
     }
 
+    /// Likewise, for a reader that learns more of them later. Times stay as they are put in.
+    pub(crate) fn spans_mut(&mut self) -> &mut [Span] {
+        &mut self.spans
+    }
+
     /// One span.
     ///
     /// # Panics

@@ -1,0 +1,418 @@
+//! From what was read to what it means: spans, their edges, and the sentences beside them.
+
+use super::deferral;
+use super::facts::{Facts, Initcall, Probe, Shutdown};
+use super::message::split_head;
+use super::nesting::{self, Item, Kind};
+use super::prefix::Stamp;
+use super::{Form, KernelLog, Prefix, Split, names};
+use crate::graph::{DeviceGraph, EdgeSource, GraphEdge};
+use crate::model::{Certainty, EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+/// Concludes from the facts of one boot.
+pub(crate) fn conclude(mut facts: Facts) -> KernelLog {
+    let rules = Rules::of(&facts);
+    let drivers = drivers(&mut facts);
+    let mut boot = boot(&facts, &rules, &drivers);
+    let mut shutdown = shutdown(&facts.shutdowns, &drivers);
+    let graph = graph(&facts, &boot.timeline, &shutdown);
+    join(&mut boot.timeline, graph.edges(), false);
+    join(&mut shutdown, graph.edges(), true);
+    set_drivers(&mut boot.timeline, &drivers);
+    let count = |counts: &HashMap<Form, u64>| {
+        Form::ALL.iter().filter_map(|f| Some((*f, *counts.get(f)?))).collect()
+    };
+    KernelLog {
+        deferrals: deferral::group(&facts, &boot.timeline, &drivers),
+        deferred_probe: split(&boot.timeline),
+        notes: super::notes::notes(&facts, &rules, &boot, &shutdown),
+        boot: boot.timeline,
+        shutdown,
+        drivers,
+        graph,
+        forms: count(&facts.forms),
+        prefixes: Prefix::ALL.iter().filter_map(|p| Some((*p, *facts.prefixes.get(p)?))).collect(),
+        suspicious: facts.suspicious,
+        suspicious_total: facts.suspicious_total,
+        lines: facts.lines,
+        kernel: facts.kernel,
+        command_line: facts.command_line,
+        machine: facts.machine,
+    }
+}
+
+/// What has to be known of the whole log before one line of it can be judged.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rules {
+    /// A probe that returned 1 bound its device, and one that returned 0 did not.
+    pub one_is_bound: bool,
+    /// The first init calls, up to this one, have durations in whole ticks, of this length.
+    pub ticks: Option<(usize, Duration)>,
+}
+
+impl Rules {
+    fn of(facts: &Facts) -> Rules {
+        let with = |f: &dyn Fn(i64) -> bool| facts.probes.iter().filter(|p| f(p.result)).count();
+        // Since 2021 a driver's own errors are printed as positive numbers, so EPERM is a 1 too.
+        let (ones, others) = (with(&|r| r == 1), with(&|r| r > 1));
+        let one_is_bound = ones > others && ones >= with(&|r| r == 0).div_ceil(4).max(1);
+        Rules { one_is_bound, ticks: ticks(&facts.initcalls) }
+    }
+}
+
+/// How many init calls come before the first one whose duration is not in whole ticks, and the
+/// tick. A tick has 1, 3.33 (which is printed as 3333 or 6666), 4 or 10 ms.
+fn ticks(initcalls: &[Initcall]) -> Option<(usize, Duration)> {
+    const TICKS: [u128; 3] = [10_000, 4_000, 1_000];
+    let micros = |c: &Initcall| c.took.time.as_micros();
+    let fine = |c: &Initcall| {
+        c.took.unit > Duration::from_micros(1) || micros(c) > 0 && !micros(c).is_multiple_of(1000)
+    };
+    let until = initcalls.iter().position(fine).unwrap_or(initcalls.len());
+    let coarse: Vec<u128> = initcalls[..until].iter().map(micros).filter(|&us| us > 0).collect();
+    let tick = TICKS.into_iter().find(|t| coarse.iter().all(|us| us.is_multiple_of(*t)))?;
+    // One round number proves nothing.
+    let last = initcalls[..until].iter().rposition(|c| micros(c) > 0)?;
+    (until >= 3).then(|| (last + 1, Duration::from_micros(tick as u64)))
+}
+
+/// The driver of each device, from the best line there is.
+fn drivers(facts: &mut Facts) -> BTreeMap<String, String> {
+    let mut drivers: BTreeMap<String, String> = facts.drivers.drain().collect();
+    let known: HashSet<&str> = facts.probes.iter().map(|p| p.device.as_str()).collect();
+    for shutdown in &facts.shutdowns {
+        let Some((driver, device)) = head(&shutdown.head, &known) else { continue };
+        if !names::is_bus(driver) && !drivers.contains_key(device) {
+            drivers.insert(device.to_owned(), driver.to_owned());
+        }
+    }
+    drivers
+}
+
+/// Driver and device of a shutdown line. A device that was probed in this log settles where the
+/// blank is.
+fn head<'a>(head: &'a str, known: &HashSet<&str>) -> Option<(&'a str, &'a str)> {
+    let blanks = head.match_indices(' ').map(|(at, _)| (&head[..at], &head[at + 1..]));
+    blanks.clone().find(|(_, device)| known.contains(device)).or_else(|| split_head(head))
+}
+
+/// The boot's timeline, and what is not in it.
+pub(crate) struct Boot {
+    pub timeline: Timeline,
+    pub ambiguous: usize,
+}
+
+/// A span to be, with what nesting has to know.
+struct Draft<'a> {
+    span: Span,
+    item: Item<'a>,
+}
+
+fn boot(facts: &Facts, rules: &Rules, drivers: &BTreeMap<String, String>) -> Boot {
+    let mut drafts: Vec<Draft<'_>> = Vec::new();
+    for (i, call) in facts.initcalls.iter().enumerate() {
+        let ticks = rules.ticks.is_some_and(|(until, _)| i < until);
+        drafts.push(initcall(call, ticks));
+    }
+    let mut put_off: HashSet<&str> = HashSet::new();
+    for probe in &facts.probes {
+        let retry = put_off.contains(probe.device.as_str());
+        if probe.result.unsigned_abs() == 517 {
+            put_off.insert(&probe.device);
+        }
+        let driver = probe.driver.as_deref().or(drivers.get(&probe.device).map(String::as_str));
+        drafts.push(self::probe(probe, driver, retry, rules));
+    }
+    for fixup in &facts.fixups {
+        let name = format!("{} ({})", fixup.function, fixup.device);
+        let mut span = placed(name, SpanKind::Task, None, fixup.ended, fixup.took.time);
+        span.driver = Some("PCI fixup".to_owned());
+        drafts.push(draft(span, Kind::Fixup, fixup.thread, &fixup.device, None));
+    }
+    drafts.sort_by_key(|d| (d.item.start, std::cmp::Reverse(d.item.end)));
+
+    // Where a moment was made up, time says nothing of what ran inside what.
+    let timed: Vec<usize> =
+        (0..drafts.len()).filter(|&i| drafts[i].span.end_certainty != Certainty::Assumed).collect();
+    let items: Vec<Item<'_>> = timed.iter().map(|&i| drafts[i].item.clone()).collect();
+    let places = nesting::decide(&items);
+    let mut ambiguous = 0;
+    let mut timeline = Timeline::new("boot");
+    let mut nested: Vec<Option<usize>> = vec![None; drafts.len()];
+    for (&i, place) in timed.iter().zip(&places) {
+        nested[i] = place.inside.map(|outer| timed[outer]);
+        drafts[i].span.asynchronous |= place.asynchronous;
+        ambiguous += usize::from(place.ambiguous);
+    }
+    // A span runs on the thread of the outermost one around it.
+    let workers: Vec<String> = (0..drafts.len())
+        .map(|i| {
+            let around = std::iter::successors(Some(i), |&i| nested[i]).take(64);
+            around
+                .map(|i| &drafts[i].span.worker)
+                .find(|w| !w.is_empty())
+                .cloned()
+                .unwrap_or_default()
+        })
+        .collect();
+    for ((mut draft, worker), outer) in drafts.into_iter().zip(workers).zip(nested) {
+        draft.span.worker = worker;
+        draft.span.nested_in = outer.map(SpanId);
+        timeline.push(draft.span);
+    }
+    Boot { timeline, ambiguous }
+}
+
+fn draft<'a>(
+    span: Span,
+    kind: Kind,
+    thread: Option<u32>,
+    name: &'a str,
+    owner: Option<&'a str>,
+) -> Draft<'a> {
+    let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+    let (start, end) = (ns(span.start), ns(span.end));
+    let mut span = span;
+    if let Some(thread) = thread.filter(|_| span.worker.is_empty()) {
+        span.worker = format!("pid {thread}");
+    }
+    let asynchronous = span.asynchronous;
+    Draft { item: Item { kind, start, end, thread, name, owner, retry: false, asynchronous }, span }
+}
+
+fn initcall(call: &Initcall, ticks: bool) -> Draft<'_> {
+    let name = match &call.module {
+        Some(module) => format!("{} [{module}]", call.function),
+        None => call.function.clone(),
+    };
+    // The stamps of both lines are finer than a tick; else the printed time is better, since the
+    // printing itself takes time on a slow console.
+    let both = call.begun.zip(call.ended).filter(|(b, e)| !b.coarse && !e.coarse && b.ns <= e.ns);
+    let took = match both {
+        Some((begun, ended)) if ticks => Duration::from_nanos(ended.ns - begun.ns),
+        _ => call.took.time,
+    };
+    let mut span = placed(name, SpanKind::Initcall, call.begun, call.ended, took);
+    span.driver.clone_from(&call.module);
+    span.outcome = match call.result {
+        -19 | -6 => Outcome::Skipped(error(call.result)),
+        // Handlers of kernel parameters are init calls too, and return 1.
+        result if result >= 0 => Outcome::Ok,
+        result => Outcome::Failed(error(result)),
+    };
+    draft(span, Kind::Initcall, call.thread, &call.function, call.module.as_deref())
+}
+
+fn probe<'a>(probe: &'a Probe, driver: Option<&'a str>, retry: bool, rules: &Rules) -> Draft<'a> {
+    let begun = probe.begun;
+    let mut span =
+        placed(probe.device.clone(), SpanKind::Probe, begun, probe.ended, probe.took.time);
+    span.driver = driver.map(str::to_owned);
+    span.cpu = probe.cpu;
+    span.worker = probe.worker.clone().unwrap_or_default();
+    span.asynchronous = probe.asynchronous;
+    span.outcome = match probe.result {
+        517 => Outcome::Deferred(why(probe, "the driver asked for it")),
+        -517 => Outcome::Deferred(why(probe, "a supplier was not ready")),
+        0 if rules.one_is_bound => Outcome::Skipped("not bound".to_owned()),
+        1 if rules.one_is_bound => Outcome::Ok,
+        0 => Outcome::Ok,
+        // Quiet in the kernel too: the driver does not want the device, and another one may.
+        6 | 19 | -6 | -19 => Outcome::Skipped(error(-probe.result.abs())),
+        result => Outcome::Failed(error(-result.saturating_abs())),
+    };
+    let mut draft = draft(span, Kind::Probe, probe.thread, &probe.device, driver);
+    draft.item.retry = retry;
+    draft
+}
+
+fn why(probe: &Probe, otherwise: &str) -> String {
+    probe.reason.clone().unwrap_or_else(|| otherwise.to_owned())
+}
+
+/// A span that took `took` and ended at its stamp. `begun` is the stamp of a line before it began.
+fn placed(
+    name: String,
+    kind: SpanKind,
+    begun: Option<Stamp>,
+    ended: Option<Stamp>,
+    took: Duration,
+) -> Span {
+    let at = |s: Stamp| Duration::from_nanos(s.ns);
+    match ended {
+        Some(end) if !end.coarse => {
+            let begun = begun.filter(|b| !b.coarse && b.ns <= end.ns).map(at);
+            let computed = at(end).saturating_sub(took);
+            let start = begun.map_or(computed, |begun| computed.max(begun));
+            let mut span = Span::new(name, kind, start, at(end));
+            if begun.is_none() {
+                span.start_certainty = Certainty::Inferred;
+            }
+            span
+        }
+        // In whole seconds, or at no known time: only the duration means something.
+        end => {
+            let start = end.map_or(Duration::ZERO, at);
+            let mut span = Span::new(name, kind, start, start.saturating_add(took));
+            span.start_certainty = Certainty::Assumed;
+            span.end_certainty = Certainty::Assumed;
+            span
+        }
+    }
+}
+
+fn shutdown(shutdowns: &[Shutdown], drivers: &BTreeMap<String, String>) -> Timeline {
+    let known: HashSet<&str> = drivers.keys().map(String::as_str).collect();
+    let mut timeline = Timeline::new("shutdown");
+    for shutdown in shutdowns {
+        let (driver, device) = head(&shutdown.head, &known).unwrap_or(("", shutdown.head.as_str()));
+        let exact = |s: &Stamp| !s.coarse;
+        let begun = shutdown.begun.map(|s| Duration::from_nanos(s.ns));
+        let start = begun.unwrap_or_default();
+        let ended = shutdown.ended.filter(exact).map(|s| Duration::from_nanos(s.ns));
+        let known_start = shutdown.begun.as_ref().is_some_and(exact);
+        let end = ended.filter(|_| known_start).unwrap_or(start);
+        let mut span = Span::new(device, SpanKind::Shutdown, start, end);
+        let bus = names::is_bus(driver);
+        span.driver = drivers
+            .get(device)
+            .cloned()
+            .or_else(|| (!bus && !driver.is_empty()).then(|| driver.to_owned()));
+        span.asynchronous = shutdown.asynchronous;
+        if let Some(thread) = shutdown.thread {
+            span.worker = format!("pid {thread}");
+        }
+        if known_start && ended.is_some() {
+            span.end_certainty = Certainty::UpperBound;
+        } else {
+            span.end_certainty = Certainty::Assumed;
+        }
+        if !known_start {
+            span.start_certainty = Certainty::Assumed;
+        }
+        timeline.push(span);
+    }
+    timeline
+}
+
+/// Every dependency that the log tells.
+fn graph(facts: &Facts, boot: &Timeline, shutdown: &Timeline) -> DeviceGraph {
+    let mut graph = DeviceGraph::new();
+    for (consumer, supplier, source) in &facts.links {
+        let parent = *source == EdgeSource::ParentLine;
+        let kind = if parent { EdgeKind::Parent } else { EdgeKind::Supplier };
+        graph.add(supplier, consumer, kind, *source);
+    }
+    let spans = boot.spans().iter().filter(|s| s.kind == SpanKind::Probe).chain(shutdown.spans());
+    let devices: HashSet<&str> = spans.map(|s| s.name.as_str()).collect();
+    let mut ordered: Vec<&str> = devices.iter().copied().collect();
+    ordered.sort_unstable();
+    // The innermost bridge is the one with the fewest buses behind it.
+    let mut behind: HashMap<(&str, u8), (&str, u8)> = HashMap::new();
+    for (bridge, first, last) in &facts.bridges {
+        let Some((segment, _)) = names::pci(bridge) else { continue };
+        for bus in *first..=*last {
+            let width = last - first;
+            let best = behind.entry((segment, bus)).or_insert((bridge, width));
+            if width <= best.1 {
+                *best = (bridge, width);
+            }
+        }
+    }
+    for &device in &ordered {
+        if let Some((segment, bus)) = names::pci(device)
+            && let Some((bridge, _)) = behind.get(&(segment, bus))
+            && devices.contains(bridge)
+        {
+            graph.add(*bridge, device, EdgeKind::Parent, EdgeSource::BridgeLine);
+        }
+        // The nearest ancestor that is in this log.
+        let parents = std::iter::successors(names::parent(device), |name| names::parent(name));
+        if let Some(parent) = parents.take(16).find(|p| devices.contains(p.as_str())) {
+            graph.add(parent, device, EdgeKind::Parent, EdgeSource::Name);
+        }
+    }
+    graph
+}
+
+/// Puts the edges whose two devices have spans into a timeline; in a shutdown they point the other
+/// way.
+pub(crate) fn join(timeline: &mut Timeline, edges: &[GraphEdge], shutdown: bool) {
+    // The last probe that ended well stands for the device: the others were in vain.
+    let mut spans: HashMap<String, SpanId> = HashMap::new();
+    for (id, span) in timeline.iter() {
+        let counts = matches!(span.kind, SpanKind::Probe | SpanKind::Shutdown);
+        if counts && (span.outcome.is_ok() || !spans.contains_key(&span.name)) {
+            spans.insert(span.name.clone(), id);
+        }
+    }
+    for edge in edges {
+        if let (Some(&supplier), Some(&consumer)) =
+            (spans.get(&edge.supplier), spans.get(&edge.consumer))
+        {
+            let (before, after) =
+                if shutdown { (consumer, supplier) } else { (supplier, consumer) };
+            timeline.push_edge(before, after, edge.kind);
+        }
+    }
+}
+
+/// Says the driver of each device that has none yet.
+pub(crate) fn set_drivers(timeline: &mut Timeline, drivers: &BTreeMap<String, String>) {
+    for span in timeline.spans_mut() {
+        if span.driver.is_none() && span.kind != SpanKind::Initcall {
+            span.driver = drivers.get(&span.name).cloned();
+        }
+    }
+}
+
+/// Where the time of the init call went that waits for the deferred probes.
+fn split(boot: &Timeline) -> Option<Split> {
+    let waits = |s: &&Span| s.kind == SpanKind::Initcall && s.name == nesting::DEFERRED;
+    let (span, call) = boot.iter().find(|(_, s)| waits(s))?;
+    let mut shares: HashMap<&str, (usize, Duration)> = HashMap::new();
+    let mut covered = Duration::ZERO;
+    let mut until = call.start;
+    // They come by start.
+    for id in boot.nested(span) {
+        let inner = boot.span(id);
+        let share = shares.entry(&inner.name).or_default();
+        share.0 += 1;
+        share.1 += inner.took();
+        let end = inner.end.min(call.end);
+        covered += end.saturating_sub(inner.start.max(until));
+        until = until.max(end);
+    }
+    let mut shares: Vec<_> =
+        shares.into_iter().map(|(name, (n, took))| (name.to_owned(), n, took)).collect();
+    shares.sort_by(|a, b| b.2.cmp(&a.2).then_with(|| a.0.cmp(&b.0)));
+    Some(Split { span, total: call.took(), shares, rest: call.took().saturating_sub(covered) })
+}
+
+/// An error as the kernel's sources name it.
+fn error(result: i64) -> String {
+    const NAMES: [(i64, &str); 16] = [
+        (-1, "EPERM"),
+        (-2, "ENOENT"),
+        (-5, "EIO"),
+        (-6, "ENXIO: no such device or address"),
+        (-11, "EAGAIN"),
+        (-12, "ENOMEM"),
+        (-13, "EACCES"),
+        (-14, "EFAULT"),
+        (-16, "EBUSY"),
+        (-17, "EEXIST"),
+        (-19, "ENODEV: no such device"),
+        (-22, "EINVAL"),
+        (-38, "ENOSYS"),
+        (-95, "EOPNOTSUPP"),
+        (-110, "ETIMEDOUT"),
+        (-524, "ENOTSUPP"),
+    ];
+    match NAMES.iter().find(|(number, _)| *number == result) {
+        Some((_, name)) => (*name).to_owned(),
+        None => format!("error {result}"),
+    }
+}

@@ -1,0 +1,387 @@
+//! What was read of one boot, before anything is concluded from it.
+
+use super::message::{Function, Message, Step, Took};
+use super::prefix::Stamp;
+use super::{Deferral, Form, KernelLog, Prefix, SuspiciousLine};
+use crate::graph::EdgeSource;
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+/// How many devices are remembered by the words of their drivers, at most: a log may be made of
+/// such lines, and a driver speaks while it probes, not hours before.
+const WORDS_KEPT: usize = 16 * 1024;
+
+/// An init call whose end was seen.
+#[derive(Clone, Debug)]
+pub(crate) struct Initcall {
+    pub function: String,
+    pub module: Option<String>,
+    pub thread: Option<u32>,
+    pub begun: Option<Stamp>,
+    pub ended: Option<Stamp>,
+    pub took: Took,
+    pub result: i64,
+}
+
+/// A probe whose end was seen, or whose cost was printed.
+#[derive(Clone, Debug)]
+pub(crate) struct Probe {
+    pub device: String,
+    pub driver: Option<String>,
+    pub thread: Option<u32>,
+    pub begun: Option<Stamp>,
+    pub ended: Option<Stamp>,
+    pub took: Took,
+    pub result: i64,
+    pub cpu: Option<u32>,
+    pub worker: Option<String>,
+    pub asynchronous: bool,
+    pub reason: Option<String>,
+}
+
+/// A PCI fixup that took time.
+#[derive(Clone, Debug)]
+pub(crate) struct Fixup {
+    pub device: String,
+    pub function: String,
+    pub thread: Option<u32>,
+    pub ended: Option<Stamp>,
+    pub took: Took,
+}
+
+/// A device's shutdown.
+#[derive(Clone, Debug)]
+pub(crate) struct Shutdown {
+    /// Driver and device.
+    pub head: String,
+    pub thread: Option<u32>,
+    pub begun: Option<Stamp>,
+    /// The next one's beginning, or what came after the last one.
+    pub ended: Option<Stamp>,
+    /// The log says where it began and where it was waited for.
+    pub asynchronous: bool,
+}
+
+/// The stamp of an init call's first line, and its thread.
+type Begun = (Option<Stamp>, u32);
+
+/// Everything that was read of one boot.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facts {
+    pub initcalls: Vec<Initcall>,
+    pub probes: Vec<Probe>,
+    pub fixups: Vec<Fixup>,
+    pub shutdowns: Vec<Shutdown>,
+    /// Consumer, supplier or parent, and what said so.
+    pub links: Vec<(String, String, EdgeSource)>,
+    pub bridges: Vec<(String, u8, u8)>,
+    pub drivers: HashMap<String, String>,
+    /// Drivers as the words of devices name them: good enough where nothing better is known.
+    pub words: HashMap<String, String>,
+    pub reasons: HashMap<String, Vec<String>>,
+    /// Init calls that have begun, by function and module.
+    begun: HashMap<(String, Option<String>), Vec<Begun>>,
+    /// Fixups that have begun, by device and function.
+    fixups_begun: HashMap<(String, String), u32>,
+    probes_begun: HashMap<String, Option<Stamp>>,
+    asynchronous: HashSet<String>,
+    /// The latest cost of a device's probe, which a line of its end may follow.
+    costs: HashMap<String, usize>,
+    linked: HashSet<(String, String)>,
+    pub forms: HashMap<Form, u64>,
+    pub prefixes: HashMap<Prefix, u64>,
+    pub suspicious: Vec<SuspiciousLine>,
+    pub suspicious_total: u64,
+    pub lines: u64,
+    pub foreign: u64,
+    pub wrapped: u64,
+    pub cut: u64,
+    pub coarse: u64,
+    pub unstamped: u64,
+    pub last: Option<Stamp>,
+    pub kernel: Option<String>,
+    pub command_line: Option<String>,
+    pub machine: Option<String>,
+}
+
+impl Facts {
+    /// True when a line of one of the forms was read.
+    pub(crate) fn any(&self) -> bool {
+        !self.forms.is_empty()
+    }
+
+    /// How many init calls have begun and not ended, and the first of them by name.
+    pub(crate) fn unfinished(&self) -> (usize, Option<&str>) {
+        let open = self.begun.iter().filter(|(_, calls)| !calls.is_empty());
+        let first = open.clone().map(|((name, _), _)| name.as_str()).min();
+        (open.map(|(_, calls)| calls.len()).sum(), first)
+    }
+
+    /// Notes a line that looks like one of the forms.
+    pub(crate) fn suspect(&mut self, line: u64, text: &str, why: &'static str) {
+        self.suspicious_total += 1;
+        if self.suspicious.len() < KernelLog::SUSPICIOUS_KEPT {
+            let text = text.chars().take(200).collect();
+            self.suspicious.push(SuspiciousLine { line, text, why });
+        }
+    }
+
+    /// Takes in one message. False when it was none of the forms.
+    pub(crate) fn add(
+        &mut self,
+        message: &Message<'_>,
+        stamp: Option<Stamp>,
+        thread: Option<u32>,
+    ) -> bool {
+        let Some(form) = message.form() else {
+            if let Message::Words { head } = message {
+                self.hear(head);
+            }
+            return false;
+        };
+        *self.forms.entry(form).or_default() += 1;
+        match stamp {
+            None => self.unstamped += 1,
+            Some(s) if s.coarse => self.coarse += 1,
+            Some(_) => {}
+        }
+        match *message {
+            Message::InitcallStart { function, pid } => {
+                let key = (function.name.to_owned(), function.module.map(str::to_owned));
+                self.begun.entry(key).or_default().push((stamp, pid));
+            }
+            Message::InitcallEnd { function, result, took } => {
+                self.initcall(function, result, took, stamp, thread);
+            }
+            Message::ProbeEnd { device, driver, result, took } => {
+                self.probe(device, driver, result, took, stamp, thread);
+            }
+            Message::ProbeCost { driver, device, cpu, worker, took } => {
+                self.know(device, driver);
+                self.costs.insert(device.to_owned(), self.probes.len());
+                self.probes.push(Probe {
+                    device: device.to_owned(),
+                    driver: Some(driver.to_owned()),
+                    thread,
+                    begun: None,
+                    ended: stamp,
+                    took: Took { time: took, unit: Duration::from_nanos(1) },
+                    result: 0,
+                    cpu: Some(cpu),
+                    worker: Some(worker.to_owned()),
+                    asynchronous: worker.starts_with("kworker/"),
+                    reason: None,
+                });
+            }
+            Message::ProbeStart { driver, device } => {
+                self.know(device, driver);
+                self.probes_begun.insert(device.to_owned(), stamp);
+            }
+            Message::ProbeAsync { driver, device } => {
+                self.know(device, driver);
+                self.asynchronous.insert(device.to_owned());
+            }
+            Message::Bound { driver, device } | Message::ProbeFailed { driver, device } => {
+                self.know(device, driver);
+            }
+            Message::Deferral { device, driver, supplier, reason } => {
+                if let Some(driver) = driver {
+                    self.know(device, driver);
+                }
+                if let Some(supplier) = supplier {
+                    let supplier = super::names::of_node(supplier);
+                    self.link(device, &supplier, EdgeSource::Deferral);
+                }
+                let reasons = self.reasons.entry(device.to_owned()).or_default();
+                if reasons.len() < Deferral::REASONS_KEPT && !reasons.iter().any(|r| r == reason) {
+                    reasons.push(reason.to_owned());
+                }
+            }
+            Message::Link { consumer, supplier, orders } => {
+                if orders {
+                    self.link(consumer, supplier, EdgeSource::LinkLine);
+                }
+            }
+            Message::Bridge { device, first, last } => {
+                if !self.bridges.iter().any(|b| b.0 == device && (b.1, b.2) == (first, last)) {
+                    self.bridges.push((device.to_owned(), first, last));
+                }
+            }
+            Message::FixupStart { device, function, pid } => {
+                let key = (device.to_owned(), function.name.to_owned());
+                self.fixups_begun.insert(key, pid);
+            }
+            Message::FixupEnd { device, function, took } => {
+                let key = (device.to_owned(), function.name.to_owned());
+                let thread = self.fixups_begun.remove(&key).or(thread);
+                let (device, function) = key;
+                // Some hundred of them do nothing at all.
+                if !took.time.is_zero() {
+                    self.fixups.push(Fixup { device, function, thread, ended: stamp, took });
+                }
+            }
+            Message::PmStart { device, parent } => {
+                if parent != "none" {
+                    self.link(device, parent, EdgeSource::ParentLine);
+                }
+            }
+            Message::Shutdown { head, step } => self.shutdown(head, step, stamp, thread),
+            Message::ShutdownTail => self.end_shutdowns(stamp),
+            Message::Version(version) => self.kernel = Some(version.to_owned()),
+            Message::CommandLine(text) => self.command_line = Some(text.to_owned()),
+            Message::Machine(name) => self.machine = Some(name.to_owned()),
+            Message::Known(_) | Message::Words { .. } | Message::Suspicious(_) | Message::Other => {
+            }
+        }
+        true
+    }
+
+    fn initcall(
+        &mut self,
+        function: Function<'_>,
+        result: i64,
+        took: Took,
+        ended: Option<Stamp>,
+        thread: Option<u32>,
+    ) {
+        let key = (function.name.to_owned(), function.module.map(str::to_owned));
+        let calls = self.begun.get_mut(&key).filter(|calls| !calls.is_empty());
+        let begun = calls.map(|calls| {
+            // Where several threads are in one function, the thread that logs tells, else the time.
+            let by_thread = calls.iter().position(|(_, pid)| Some(*pid) == thread);
+            let by_time = ended.map(|e| e.ns.saturating_sub(took.time.as_nanos() as u64));
+            let nearest = || {
+                let distance =
+                    |c: &Begun| c.0.zip(by_time).map_or(u64::MAX, |(s, t)| s.ns.abs_diff(t));
+                (0..calls.len()).min_by_key(|&i| distance(&calls[i])).unwrap_or_default()
+            };
+            let at = by_thread.unwrap_or_else(nearest);
+            calls.remove(at)
+        });
+        if self.begun.get(&key).is_some_and(Vec::is_empty) {
+            self.begun.remove(&key);
+        }
+        let (begun, pid) = begun.map_or((None, None), |(stamp, pid)| (stamp, Some(pid)));
+        let (function, module) = key;
+        let thread = pid.or(thread);
+        self.initcalls.push(Initcall { function, module, thread, begun, ended, took, result });
+    }
+
+    fn probe(
+        &mut self,
+        device: &str,
+        driver: Option<&str>,
+        result: i64,
+        took: Took,
+        ended: Option<Stamp>,
+        thread: Option<u32>,
+    ) {
+        let deferred = result.unsigned_abs() == 517;
+        let words = self.words.get(device).filter(|d| !super::names::is_bus(d));
+        let driver = driver.or(self.drivers.get(device).map(String::as_str));
+        let driver = driver.map(str::to_owned).or_else(|| words.cloned());
+        let mut probe = Probe {
+            device: device.to_owned(),
+            driver: driver.clone(),
+            thread,
+            begun: self.probes_begun.remove(device).flatten(),
+            ended,
+            took,
+            result,
+            cpu: None,
+            worker: None,
+            asynchronous: self.asynchronous.remove(device),
+            reason: self
+                .reasons
+                .get(device)
+                .filter(|_| deferred)
+                .and_then(|reasons| reasons.last().cloned()),
+        };
+        // The cost is printed inside the probe: one probe, two lines.
+        let cost = self.costs.remove(device).filter(|&at| {
+            let cost = &self.probes[at];
+            match (cost.ended, ended) {
+                (Some(c), Some(e)) => c.ns + took.time.as_nanos() as u64 >= e.ns,
+                _ => at + 1 == self.probes.len(),
+            }
+        });
+        if let Some(at) = cost {
+            let cost = &self.probes[at];
+            probe.cpu = cost.cpu;
+            probe.worker = cost.worker.clone();
+            probe.asynchronous |= cost.asynchronous;
+            self.probes[at] = probe;
+        } else {
+            self.probes.push(probe);
+        }
+        if let Some(driver) = driver {
+            self.know(device, &driver);
+        }
+    }
+
+    fn shutdown(&mut self, head: &str, step: Step, stamp: Option<Stamp>, thread: Option<u32>) {
+        let last = self.shutdowns.last_mut().filter(|s| s.ended.is_none() && s.head == head);
+        match (step, last) {
+            // `shutdown_pre` of the same device: one shutdown, two lines.
+            (Step::Shutdown, Some(_)) => return,
+            (Step::AsyncEnd, _) => {
+                let ends =
+                    |s: &&mut Shutdown| s.asynchronous && s.ended.is_none() && s.head == head;
+                if let Some(shutdown) = self.shutdowns.iter_mut().rev().take(4096).find(ends) {
+                    shutdown.ended = stamp;
+                }
+                return;
+            }
+            _ => {}
+        }
+        self.end_shutdowns(stamp);
+        self.shutdowns.push(Shutdown {
+            head: head.to_owned(),
+            thread,
+            begun: stamp,
+            ended: None,
+            asynchronous: step == Step::AsyncStart,
+        });
+    }
+
+    /// Something begins that cannot begin before the last device is down.
+    fn end_shutdowns(&mut self, stamp: Option<Stamp>) {
+        if let Some(last) = self.shutdowns.last_mut()
+            && last.ended.is_none()
+            && !last.asynchronous
+        {
+            last.ended = stamp;
+        }
+    }
+
+    fn link(&mut self, consumer: &str, supplier: &str, source: EdgeSource) {
+        let key = (consumer.to_owned(), supplier.to_owned());
+        if self.linked.insert(key.clone()) {
+            self.links.push((key.0, key.1, source));
+        }
+    }
+
+    fn know(&mut self, device: &str, driver: &str) {
+        if self.drivers.get(device).is_none_or(|known| known != driver) {
+            self.drivers.insert(device.to_owned(), driver.to_owned());
+        }
+    }
+
+    /// Some device speaks: what stands before its name is its driver, or its bus.
+    fn hear(&mut self, head: &str) {
+        let Some((driver, device)) = super::message::split_head(head) else { return };
+        if driver.contains(' ') || driver.ends_with([':', ']', ',']) || device.len() > 64 {
+            return;
+        }
+        match self.words.get_mut(device) {
+            Some(known) if known == driver => {}
+            Some(known) => driver.clone_into(known),
+            None => {
+                if self.words.len() >= WORDS_KEPT {
+                    self.words.clear();
+                }
+                self.words.insert(device.to_owned(), driver.to_owned());
+            }
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! What one message of the kernel says: the line forms, each with the kernel code that prints it.
+
+use super::Form;
+use std::time::Duration;
+
+/// One message that was understood, or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Message<'a> {
+    InitcallStart {
+        function: Function<'a>,
+        pid: u32,
+    },
+    InitcallEnd {
+        function: Function<'a>,
+        result: i64,
+        took: Took,
+    },
+    ProbeEnd {
+        device: &'a str,
+        driver: Option<&'a str>,
+        result: i64,
+        took: Took,
+    },
+    /// The print of the patch on probing: inside the probe, before `ProbeEnd`.
+    ProbeCost {
+        driver: &'a str,
+        device: &'a str,
+        cpu: u32,
+        worker: &'a str,
+        took: Duration,
+    },
+    /// A driver is about to be tried; with dynamic debugging only.
+    ProbeStart {
+        driver: &'a str,
+        device: &'a str,
+    },
+    /// A probe that will run beside the one who asks for it.
+    ProbeAsync {
+        driver: &'a str,
+        device: &'a str,
+    },
+    Bound {
+        driver: &'a str,
+        device: &'a str,
+    },
+    ProbeFailed {
+        driver: &'a str,
+        device: &'a str,
+    },
+    Deferral {
+        device: &'a str,
+        driver: Option<&'a str>,
+        supplier: Option<&'a str>,
+        reason: &'a str,
+    },
+    /// `consumer` waits for `supplier`. A link that only syncs state orders nothing.
+    Link {
+        consumer: &'a str,
+        supplier: &'a str,
+        orders: bool,
+    },
+    Bridge {
+        device: &'a str,
+        first: u8,
+        last: u8,
+    },
+    FixupStart {
+        device: &'a str,
+        function: Function<'a>,
+        pid: u32,
+    },
+    FixupEnd {
+        device: &'a str,
+        function: Function<'a>,
+        took: Took,
+    },
+    /// A callback of suspend or resume: it names the device's parent.
+    PmStart {
+        device: &'a str,
+        parent: &'a str,
+    },
+    /// `head` is driver and device, which only a blank divides, though either may have blanks.
+    Shutdown {
+        head: &'a str,
+        step: Step,
+    },
+    /// The first thing after the last device's shutdown.
+    ShutdownTail,
+    Version(&'a str),
+    CommandLine(&'a str),
+    Machine(&'a str),
+    /// A form that is known, and has nothing to say here.
+    Known(Form),
+    /// Some device's own words: they tell its driver.
+    Words {
+        head: &'a str,
+    },
+    /// Looks as if one of the forms was meant.
+    Suspicious(&'static str),
+    Other,
+}
+
+/// Which part of a device's shutdown a line announces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// `shutdown_pre`, of the device's class.
+    Pre,
+    Shutdown,
+    AsyncStart,
+    AsyncEnd,
+}
+
+/// `nvme_init+0x0/0xff0 [nvme]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Function<'a> {
+    pub name: &'a str,
+    pub module: Option<&'a str>,
+}
+
+/// A duration as it was printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Took {
+    pub time: Duration,
+    /// How fine it was printed.
+    pub unit: Duration,
+}
+
+impl Message<'_> {
+    /// Under what the line is counted; None: it is none of the forms.
+    pub(crate) fn form(&self) -> Option<Form> {
+        Some(match self {
+            Message::InitcallStart { .. } => Form::InitcallStart,
+            Message::InitcallEnd { .. } => Form::InitcallEnd,
+            Message::ProbeEnd { driver: None, .. } => Form::ProbeEnd,
+            Message::ProbeEnd { driver: Some(_), .. } => Form::ProbeEndPatched,
+            Message::ProbeCost { .. } => Form::ProbeCost,
+            Message::ProbeStart { .. } => Form::ProbeStart,
+            Message::ProbeAsync { .. } => Form::ProbeAsync,
+            Message::Bound { .. } => Form::Bound,
+            Message::ProbeFailed { .. } => Form::ProbeFailed,
+            Message::Deferral { .. } => Form::Deferral,
+            Message::Link { .. } => Form::Link,
+            Message::Bridge { .. } => Form::Bridge,
+            Message::FixupStart { .. } => Form::FixupStart,
+            Message::FixupEnd { .. } => Form::FixupEnd,
+            Message::PmStart { .. } => Form::PmStart,
+            Message::Shutdown { .. } => Form::Shutdown,
+            Message::ShutdownTail => Form::ShutdownTail,
+            Message::Version(_) | Message::CommandLine(_) | Message::Machine(_) => Form::BootMark,
+            Message::Known(form) => *form,
+            Message::Words { .. } | Message::Suspicious(_) | Message::Other => return None,
+        })
+    }
+}
+
+/// Reads one message, from which the prefixes have been taken.
+pub(crate) fn parse(text: &str) -> Message<'_> {
+    let text = text.trim_end();
+    match plain(text).or_else(|| device(text)).unwrap_or(Message::Other) {
+        unknown @ (Message::Words { .. } | Message::Other) => {
+            suspicious(text).map_or(unknown, Message::Suspicious)
+        }
+        known => known,
+    }
+}
+
+/// Messages that do not begin with a device.
+fn plain(text: &str) -> Option<Message<'_>> {
+    // init/main.c: trace_initcall_start_cb, trace_initcall_finish_cb
+    if let Some(rest) = text.strip_prefix("calling ") {
+        // drivers/base/power/main.c, before it used dev_info.
+        if let Some((device, (_, parent))) = rest
+            .split_once("+ @ ")
+            .and_then(|(device, rest)| Some((device.trim_start(), rest.split_once(", parent: ")?)))
+        {
+            return Some(Message::PmStart { device, parent });
+        }
+        let (function, pid) = called(rest)?;
+        return Some(Message::InitcallStart { function, pid });
+    }
+    if text.starts_with("call ") && text.contains("+ returned ") && returned(text).is_some() {
+        return Some(Message::Known(Form::PmEnd));
+    }
+    if let Some(rest) = text.strip_prefix("initcall ") {
+        if rest.contains(" returned with ") {
+            return Some(Message::Known(Form::InitcallWarning));
+        }
+        let (function, result, took) = returned(rest)?;
+        return Some(Message::InitcallEnd { function: self::function(function)?, result, took });
+    }
+    if text.starts_with("entering initcall level: ") {
+        return Some(Message::Known(Form::InitcallLevel));
+    }
+    // drivers/base/dd.c: really_probe_debug
+    if let Some(rest) = text.strip_prefix("probe of ") {
+        let (device, result, took) = returned(rest)?;
+        return Some(Message::ProbeEnd { device, driver: None, result, took });
+    }
+    // Tim Bird's patch of December 2024
+    if let Some((driver, rest)) =
+        text.strip_prefix("probe ").and_then(|t| t.split_once(" in driver ")?.1.split_once(" for "))
+    {
+        let (device, result, took) = returned(rest.strip_prefix("device ")?)?;
+        return Some(Message::ProbeEnd { device, driver: Some(driver), result, took });
+    }
+    if text.starts_with("platform probe ") && text.ends_with(" is being called") {
+        return Some(Message::Known(Form::ProbeCalled));
+    }
+    if let Some(rest) = text.strip_prefix("Linux version ") {
+        return Some(Message::Version(rest.split(' ').next().unwrap_or(rest)));
+    }
+    let command_line = text.strip_prefix("Kernel command line: ");
+    if let Some(rest) = command_line.or_else(|| text.strip_prefix("Command line: ")) {
+        return Some(Message::CommandLine(rest));
+    }
+    if let Some(rest) = text.strip_prefix("Machine model: ") {
+        return Some(Message::Machine(rest));
+    }
+    if let Some(rest) = text.strip_prefix("DMI: ") {
+        return (!rest.starts_with("Memory slots")).then_some(Message::Machine(rest));
+    }
+    if text.starts_with("Freeing unused kernel")
+        || (text.starts_with("Run ") && text.ends_with(" as init process"))
+    {
+        return Some(Message::Known(Form::BootMark));
+    }
+    if text.starts_with("device: '") && text.contains("': device_") {
+        return Some(Message::Known(Form::DeviceAdd));
+    }
+    tail(text).then_some(Message::ShutdownTail)
+}
+
+/// What kernel/reboot.c, kernel/kexec_core.c and the syscore code say once the devices are down.
+fn tail(text: &str) -> bool {
+    const TAILS: [&str; 9] = [
+        "ACPI: PM: Preparing to enter system sleep state S5",
+        "ACPI: Preparing to enter system sleep state S5",
+        "PM: Calling ",
+        "reboot: ",
+        "kexec_core: Starting new kernel",
+        "kexec: Starting new kernel",
+        "Restarting system",
+        "Power down.",
+        "System halted",
+    ];
+    TAILS.iter().any(|t| text.starts_with(t))
+}
+
+/// Messages that begin with a driver and a device: `dev_printk` writes `DRIVER DEVICE: MESSAGE`.
+fn device(text: &str) -> Option<Message<'_>> {
+    // Before dev_printk had it, the driver core named the device itself.
+    if let Some(rest) = text.strip_prefix("bus: '") {
+        return bus_debug(None, rest);
+    }
+    if let Some(rest) = text.strip_prefix("driver: '") {
+        let (driver, rest) = rest.split_once("': driver_bound: bound to device '")?;
+        return Some(Message::Bound { driver, device: rest.strip_suffix('\'')? });
+    }
+    // drivers/base/core.c: device_shutdown
+    if let Some((head, step)) = shutdown(text) {
+        return Some(Message::Shutdown { head, step });
+    }
+    let (head, rest) = text.split_once(": ")?;
+    let Some((driver, device)) = split_head(head) else {
+        // drivers/base/dd.c, until 2021: `nvme: probe of 0000:01:00.0 failed with error -12`
+        let rest = rest.strip_prefix("probe of ")?;
+        let device = rest.split_once(" failed with error ").or(rest.split_once(" rejects match "));
+        return Some(Message::ProbeFailed { driver: head, device: device?.0 });
+    };
+    of_device(driver, device, rest).or(Some(Message::Words { head }))
+}
+
+fn of_device<'a>(driver: &'a str, device: &'a str, rest: &'a str) -> Option<Message<'a>> {
+    // drivers/pci/quirks.c: fixup_debug_start, fixup_debug_report
+    if let Some(rest) = rest.strip_prefix("calling ") {
+        let (function, pid) = called(rest)?;
+        return Some(Message::FixupStart { device, function, pid });
+    }
+    if let Some((function, rest)) = rest.split_once(" took ") {
+        let function = self::function(function).filter(|_| function.contains("+0x"));
+        if let Some((function, took)) = function.zip(duration(rest)) {
+            return Some(Message::FixupEnd { device, function, took });
+        }
+    }
+    // drivers/base/power/main.c: initcall_debug_start
+    if let Some(rest) = rest.strip_prefix("PM: calling ") {
+        let (_, parent) = rest.split_once(", parent: ")?;
+        return Some(Message::PmStart { device, parent });
+    }
+    if rest.starts_with("PM: ") && returned(rest).is_some() {
+        return Some(Message::Known(Form::PmEnd));
+    }
+    if let Some(rest) = rest.strip_prefix("CPU: ") {
+        let (cpu, rest) = rest.split_once(", COMM: ")?;
+        let (worker, cost) = rest.split_once(", probe cost: ")?;
+        let ns = cost.strip_suffix(" ns")?.trim().parse().ok()?;
+        let (cpu, took) = (cpu.trim().parse().ok()?, Duration::from_nanos(ns));
+        return Some(Message::ProbeCost { driver, device, cpu, worker, took });
+    }
+    if let Some(rest) = rest.strip_prefix("bus: '") {
+        return bus_debug(Some(device), rest);
+    }
+    if let Some(rest) = rest.strip_prefix("driver: '") {
+        let (driver, rest) = rest.split_once("': ")?;
+        return rest.starts_with("driver_bound").then_some(Message::Bound { driver, device });
+    }
+    if let Some(rest) = rest.strip_prefix("probing driver ") {
+        let driver = rest.strip_suffix(" asynchronously")?;
+        return Some(Message::ProbeAsync { driver, device });
+    }
+    if rest.starts_with("driver ") && rest.contains(" async attach completed: ")
+        || rest == "async probe completed"
+    {
+        return Some(Message::Known(Form::ProbeAsync));
+    }
+    if let Some(rest) = rest.strip_prefix("probe with driver ") {
+        let (driver, _) =
+            rest.split_once(" failed with error ").or(rest.split_once(" rejects match "))?;
+        return Some(Message::ProbeFailed { driver, device });
+    }
+    link(device, rest).or_else(|| deferral(driver, device, rest)).or_else(|| bridge(device, rest))
+}
+
+/// drivers/base/core.c: device_link_add, fw_devlink_create_devlink
+fn link<'a>(device: &'a str, rest: &'a str) -> Option<Message<'a>> {
+    if let Some(supplier) = rest.strip_prefix("Linked as a consumer to ") {
+        return Some(Message::Link { consumer: device, supplier, orders: true });
+    }
+    if let Some(supplier) = rest.strip_prefix("Linked as a sync state only consumer to ") {
+        return Some(Message::Link { consumer: device, supplier, orders: false });
+    }
+    if rest.starts_with("Failed to create device link (")
+        || rest.starts_with("Fixed dependency cycle(s) with ")
+        || rest.starts_with("Dropping the link to ")
+        || rest.starts_with("Not linking ")
+        || rest.starts_with("Failed to link with ")
+    {
+        return Some(Message::Known(Form::LinkNote));
+    }
+    None
+}
+
+/// drivers/base/dd.c and dev_err_probe: why a probe was put off, and what was on the lists.
+fn deferral<'a>(driver: &'a str, device: &'a str, rest: &'a str) -> Option<Message<'a>> {
+    let reason = ["error -EPROBE_DEFER: ", "error -517: ", "probe deferral - "]
+        .into_iter()
+        .find_map(|start| rest.strip_prefix(start))
+        .or_else(|| {
+            rest.strip_prefix("deferred probe pending").map(|r| r.trim_start_matches([':', ' ']))
+        })
+        .or_else(|| rest.strip_prefix("deferred probe timeout"));
+    if let Some(reason) = reason {
+        let supplier = ["supplier ", "wait for supplier "]
+            .into_iter()
+            .find_map(|word| reason.split_once(word).map(|(_, name)| name))
+            .map(|name| name.strip_suffix(" not ready").unwrap_or(name));
+        let driver = Some(driver).filter(|d| !super::names::is_bus(d));
+        return Some(Message::Deferral { device, driver, supplier, reason });
+    }
+    if let Some(driver) =
+        rest.strip_prefix("Driver ").and_then(|r| r.strip_suffix(" requests probe deferral"))
+    {
+        let reason = "the driver asked for it";
+        return Some(Message::Deferral { device, driver: Some(driver), supplier: None, reason });
+    }
+    let lists =
+        ["Added to deferred list", "Removed from deferred list", "Retrying from deferred list"];
+    lists.contains(&rest).then_some(Message::Known(Form::DeferredList))
+}
+
+/// drivers/pci/probe.c: which buses lie behind a bridge.
+fn bridge<'a>(device: &'a str, rest: &'a str) -> Option<Message<'a>> {
+    let buses = rest.strip_prefix("PCI bridge to [bus ")?.split_once(']')?.0;
+    let (first, last) = buses.split_once('-').unwrap_or((buses, buses));
+    let number = |text: &str| u8::from_str_radix(text, 16).ok();
+    Some(Message::Bridge { device, first: number(first)?, last: number(last)? })
+}
+
+/// The driver core's debug lines, behind `bus: '`. Newer kernels name the device before that.
+fn bus_debug<'a>(device: Option<&'a str>, rest: &'a str) -> Option<Message<'a>> {
+    let (_bus, rest) = rest.split_once("': ")?;
+    let (function, rest) = rest.split_once(": ")?;
+    let words = |start: &str, middle: &str| -> Option<(&'a str, &'a str)> {
+        let rest = rest.strip_prefix(start)?;
+        match rest.split_once(middle) {
+            Some((first, second)) => Some((first, second.trim_start())),
+            None => rest.strip_suffix(middle.trim_end()).map(|first| (first, "")),
+        }
+    };
+    if let Some((driver, named)) = words("probing driver ", " with device") {
+        let device = device.or(Some(named)).filter(|d| !d.is_empty())?;
+        return Some(Message::ProbeStart { driver, device });
+    }
+    if let Some((named, driver)) = words("bound device", " to driver ") {
+        let device = device.unwrap_or(named.trim());
+        return Some(Message::Bound { driver, device });
+    }
+    ["matched device", "add device", "remove device", "add driver"]
+        .iter()
+        .any(|start| rest.starts_with(start) || function.starts_with(start))
+        .then_some(Message::Known(Form::BusDebug))
+}
+
+/// `HEAD: shutdown` and its kin. The head may have blanks and colons, but not `: `.
+fn shutdown(text: &str) -> Option<(&str, Step)> {
+    let (head, what) = text.rsplit_once(": ")?;
+    let step = match what {
+        "shutdown" => Step::Shutdown,
+        "shutdown_pre" => Step::Pre,
+        "async_shutdown_start" => Step::AsyncStart,
+        "async_shutdown_end" => Step::AsyncEnd,
+        _ => return None,
+    };
+    (head.contains(' ') && !head.contains(": ")).then_some((head, step))
+}
+
+/// Driver and device, which a blank divides. Where there are several, the device is the last word:
+/// drivers have names such as `i8042 aux`; only on the platform bus do devices (`Fixed MDIO bus.0`).
+pub(crate) fn split_head(head: &str) -> Option<(&str, &str)> {
+    match head.strip_prefix("platform ") {
+        Some(device) if !device.is_empty() => Some(("platform", device)),
+        _ => head
+            .rsplit_once(' ')
+            .filter(|(driver, device)| !driver.is_empty() && !device.is_empty()),
+    }
+}
+
+/// ` nvme_init+0x0/0xff0 [nvme] @ 207`, behind `calling `; the kernel writes two blanks.
+fn called(rest: &str) -> Option<(Function<'_>, u32)> {
+    let (name, pid) = rest.rsplit_once(" @ ")?;
+    // Some vendors add `irqs_disabled() 0`.
+    let pid = pid.split([' ', ',']).next()?;
+    Some((function(name.trim_start())?, pid.parse().ok()?))
+}
+
+fn function(text: &str) -> Option<Function<'_>> {
+    let (symbol, module) = match text.trim().split_once(" [") {
+        // A build id may stand behind the module's name.
+        Some((symbol, rest)) => {
+            (symbol, rest.strip_suffix(']').map(|m| m.split(' ').next().unwrap_or(m)))
+        }
+        None => (text.trim(), None),
+    };
+    let name = symbol.split_once("+0x").map_or(symbol, |(name, _)| name);
+    (!name.is_empty() && !name.contains(' ')).then_some(Function { name, module })
+}
+
+/// `WHAT returned RESULT after N usecs`.
+fn returned(text: &str) -> Option<(&str, i64, Took)> {
+    let (what, rest) = text.rsplit_once(" returned ")?;
+    let (result, rest) = rest.split_once(" after ")?;
+    Some((what, result.trim().parse().ok()?, duration(rest)?))
+}
+
+/// `N usecs`, in the units of all times; a vendor's words may stand behind it.
+fn duration(text: &str) -> Option<Took> {
+    let mut words = text.split([' ', ',']).filter(|w| !w.is_empty());
+    let number: u64 = words.next()?.parse().ok()?;
+    let unit = match words.next()? {
+        "usecs" | "usec" | "us" => Duration::from_micros(1),
+        "msecs" | "msec" | "ms" => Duration::from_millis(1),
+        "nsecs" | "nsec" | "ns" => Duration::from_nanos(1),
+        _ => return None,
+    };
+    let time = Duration::from_nanos(number.checked_mul(u64::try_from(unit.as_nanos()).ok()?)?);
+    Some(Took { time, unit })
+}
+
+/// Whether somebody may have meant one of the forms, and which. Called for what none of them took.
+fn suspicious(text: &str) -> Option<&'static str> {
+    if text.starts_with("calling ") && text.contains("+0x") {
+        return Some("begins like an init call");
+    }
+    if text.starts_with("initcall ") {
+        return Some("begins like the end of an init call");
+    }
+    if text.starts_with("probe of ") || text.starts_with("probe ") && text.contains(" in driver ") {
+        return Some("begins like the end of a probe");
+    }
+    if text.contains(" returned ") && text.contains(" after ") || text.ends_with(" usecs") {
+        return Some("has a result or a duration");
+    }
+    if text.contains("probe cost: ") {
+        return Some("has the cost of a probe");
+    }
+    if text.ends_with(": shutdown") || text.contains(": async_shutdown") {
+        return Some("ends like a shutdown");
+    }
+    if text.contains("EPROBE_DEFER") || text.contains("deferred probe pending") {
+        return Some("speaks of a deferred probe");
+    }
+    text.contains("Linked as a ").then_some("speaks of a device link")
+}

@@ -1,0 +1,307 @@
+//! Reads kernel logs: what booting and shutting down cost, device by device.
+//!
+//! A [`Reader`] takes the bytes of a log as they come, in any pieces, and gives a [`KernelLog`].
+//! It knows the lines that a kernel prints with `initcall_debug`, those that its driver core prints
+//! with dynamic debugging, and those of a few patches ([`Form`]), behind whatever the program that
+//! saved the log put before them ([`Prefix`]). Any excerpt will do: nothing has to begin at a
+//! boot, or end with one. What looks like one of the forms and is none is kept with the number of
+//! its line ([`SuspiciousLine`]); nothing is dropped silently.
+//!
+//! ```
+//! use corewise_timeline::kernel_log::Reader;
+//!
+//! let mut reader = Reader::new();
+//! reader.feed(b"[    5.140900] calling  nvme_init+0x0/0xff0 [nvme] @ 207\n");
+//! reader.feed(b"[    5.240900] probe of 0000:01:00.0 returned 0 after 90000 usecs\n[    5.2409");
+//! reader.feed(b"50] initcall nvme_init+0x0/0xff0 [nvme] returned 0 after 100040 usecs\n");
+//! let log = reader.finish();
+//! assert_eq!(log.boot.spans().len(), 2);
+//! assert_eq!(log.boot.serial_sum().as_micros(), 100_040);
+//! ```
+//!
+//! # What a log says, and what it does not
+//!
+//! * **Init calls** have two lines, which are paired by function, module and, where the log names
+//!   it, thread. The duration is the printed one. While a kernel's clock still ticks, it prints
+//!   durations in whole ticks (0, 4000, 8000 µs); then the stamps of the two lines are used.
+//! * **Probes** have one line, at their end. The start is computed ([`Certainty::Inferred`]); the
+//!   driver comes from other lines. A kernel prints a negative result when it did not get as far as
+//!   calling the driver, and a positive one when the driver itself said no: -517 and 517 are both
+//!   deferrals. Kernels before 5.11 print 1 for a device that was bound, and 0 for one that was not.
+//! * **What is nested in what** is found by time: a probe within the time of another one, or of an
+//!   init call, ran inside it, unless something says that they ran side by side ([`nesting`]).
+//! * **Shutdowns** have one line, at their beginning. The end is the next one's beginning
+//!   ([`Certainty::UpperBound`]). A kernel that shuts down asynchronously makes that wrong, and the
+//!   log does not tell; notes say so.
+//! * **The graph** comes from device links, deferrals, parents that lines name, PCI bridges and
+//!   names that are paths ([`EdgeSource`]). More can be [applied](KernelLog::apply): that of a sysfs
+//!   tree ([`crate::sysfs`]), or one that was written down ([`DeviceGraph::from_text`]).
+//!
+//! # Memory
+//!
+//! What is kept grows with the lines that were understood, not with the log: some 300 bytes each,
+//! and twice that at the end.
+//!
+//! [`Certainty::Inferred`]: crate::Certainty::Inferred
+//! [`Certainty::UpperBound`]: crate::Certainty::UpperBound
+//! [`nesting`]: crate::Span::nested_in
+
+mod assemble;
+mod deferral;
+mod facts;
+mod lines;
+mod message;
+mod names;
+mod nesting;
+mod notes;
+mod prefix;
+mod reader;
+mod structured;
+
+pub use reader::Reader;
+
+use crate::graph::{DeviceGraph, EdgeSource};
+use crate::model::{SpanId, Timeline};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What one log says about one boot of one machine, up to its end.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct KernelLog {
+    /// Init calls, probes and PCI fixups. Times are those of the log's clock: with `printk` stamps,
+    /// since the boot.
+    pub boot: Timeline,
+    /// Shutdowns of devices, by the same clock.
+    pub shutdown: Timeline,
+    /// The driver of each device that has one by this log.
+    pub drivers: BTreeMap<String, String>,
+    /// The devices whose probes were put off, those that cost most first.
+    pub deferrals: Vec<Deferral>,
+    /// Where the time of the init call went that waits for deferred probes; None: it is not there.
+    pub deferred_probe: Option<Split>,
+    /// Which device waits for which, as far as this log tells, and what was applied to it.
+    pub graph: DeviceGraph,
+    /// The first [`SUSPICIOUS_KEPT`](KernelLog::SUSPICIOUS_KEPT) lines that look like one of the
+    /// forms and are none.
+    pub suspicious: Vec<SuspiciousLine>,
+    /// How many of those there were.
+    pub suspicious_total: u64,
+    /// How many lines were of which form, in the order of [`Form`].
+    pub forms: Vec<(Form, u64)>,
+    /// How many lines had which prefix, in the order of [`Prefix`].
+    pub prefixes: Vec<(Prefix, u64)>,
+    /// What a reader of the numbers has to know, a sentence each.
+    pub notes: Vec<String>,
+    /// Lines in all, of this boot.
+    pub lines: u64,
+    /// The kernel's version.
+    pub kernel: Option<String>,
+    /// The kernel's command line.
+    pub command_line: Option<String>,
+    /// The machine, as the kernel names it.
+    pub machine: Option<String>,
+}
+
+impl KernelLog {
+    /// How many suspicious lines are kept with their text.
+    pub const SUSPICIOUS_KEPT: usize = 1000;
+
+    /// Adds what somebody else knows of the graph: the edges that are new go into both timelines,
+    /// the drivers to the devices that had none.
+    pub fn apply(&mut self, graph: &DeviceGraph) {
+        let new: Vec<_> = self.graph.merge(graph);
+        for (device, driver) in &graph.drivers {
+            self.drivers.entry(device.clone()).or_insert_with(|| driver.clone());
+        }
+        assemble::join(&mut self.boot, &new, false);
+        assemble::join(&mut self.shutdown, &new, true);
+        assemble::set_drivers(&mut self.boot, &self.drivers);
+        assemble::set_drivers(&mut self.shutdown, &self.drivers);
+    }
+
+    /// Where the edges come from, each source once.
+    pub fn edges_from(&self) -> Vec<EdgeSource> {
+        let mut sources: Vec<_> = self.graph.edges().iter().map(|e| e.source).collect();
+        sources.sort_unstable();
+        sources.dedup();
+        sources
+    }
+
+    /// True when no line of any form was found.
+    pub fn is_empty(&self) -> bool {
+        self.boot.is_empty() && self.shutdown.is_empty()
+    }
+}
+
+/// One device's probes that were put off.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Deferral {
+    /// The device.
+    pub device: String,
+    /// Its driver, where the log tells.
+    pub driver: Option<String>,
+    /// How many probes were put off.
+    pub attempts: usize,
+    /// How many of them the driver itself put off (517). The others (-517) did not get to it: the
+    /// driver core knew that a supplier was missing.
+    pub by_driver: usize,
+    /// When the first of them ended, by the log's clock.
+    pub first: Duration,
+    /// When the last of them ended.
+    pub last: Duration,
+    /// What they took together: time for nothing.
+    pub total: Duration,
+    /// When it was bound after all; None: not within this log.
+    pub bound: Option<Duration>,
+    /// What it waited for, as the log has it, each reason once and at most
+    /// [`REASONS_KEPT`](Deferral::REASONS_KEPT) of them.
+    pub reasons: Vec<String>,
+}
+
+impl Deferral {
+    /// How many different reasons are kept for a device.
+    pub const REASONS_KEPT: usize = 16;
+}
+
+/// Where the time of one span went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Split {
+    /// The span, of the boot.
+    pub span: SpanId,
+    /// How long it took.
+    pub total: Duration,
+    /// What ran inside it, by device, the longest first: how often, and how long together. Where
+    /// they ran side by side, these add up to more than the total.
+    pub shares: Vec<(String, usize, Duration)>,
+    /// The time in which none of them ran.
+    pub rest: Duration,
+}
+
+/// A line that looks like one of the forms, and is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SuspiciousLine {
+    /// Its number in the log; the first is 1.
+    pub line: u64,
+    /// Its first 200 characters.
+    pub text: String,
+    /// Why it is suspicious.
+    pub why: &'static str,
+}
+
+macro_rules! named {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum $name {
+            $($(#[$variant_doc])* #[doc = concat!("`", $text, "`")] $variant,)*
+        }
+
+        impl $name {
+            /// All of them.
+            pub const ALL: [$name; [$($text),*].len()] = [$($name::$variant),*];
+
+            /// How it looks.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $($name::$variant => $text,)*
+                }
+            }
+        }
+    };
+}
+
+named! {
+    /// The forms of lines that are understood.
+    Form {
+        /// An init call begins.
+        InitcallStart = "calling FUNCTION @ PID",
+        /// An init call ends; older kernels print `msecs`.
+        InitcallEnd = "initcall FUNCTION returned N after N usecs",
+        /// An init call left something behind, such as a lock.
+        InitcallWarning = "initcall FUNCTION returned with WARNING",
+        /// One level of init calls begins.
+        InitcallLevel = "entering initcall level: LEVEL",
+        /// A probe ends.
+        ProbeEnd = "probe of DEVICE returned N after N usecs",
+        /// A probe ends, as a patch of 2024 prints it.
+        ProbeEndPatched = "probe FUNCTION in driver DRIVER for device DEVICE returned N after N usecs",
+        /// A probe of the platform bus begins, as the same patch prints it.
+        ProbeCalled = "platform probe FUNCTION is being called",
+        /// What a probe cost, and where it ran.
+        ProbeCost = "DRIVER DEVICE: CPU: N, COMM: WORKER, probe cost: N ns",
+        /// A driver is tried on a device.
+        ProbeStart = "probing driver DRIVER with device",
+        /// A driver is tried on a device, asynchronously.
+        ProbeAsync = "probing driver DRIVER asynchronously",
+        /// A driver took a device.
+        Bound = "driver_bound: bound to device",
+        /// A probe failed.
+        ProbeFailed = "probe with driver DRIVER failed with error N",
+        /// Why a probe was put off.
+        Deferral = "error -EPROBE_DEFER: REASON",
+        /// A device goes on the list of deferred ones, or leaves it.
+        DeferredList = "Added to deferred list",
+        /// A device waits for another one.
+        Link = "Linked as a consumer to DEVICE",
+        /// What became of other links.
+        LinkNote = "Fixed dependency cycle(s) with DEVICE",
+        /// A device is registered.
+        DeviceAdd = "device: 'DEVICE': device_add",
+        /// Other words of the driver core.
+        BusDebug = "bus: 'BUS': FUNCTION: matched device",
+        /// The buses behind a PCI bridge.
+        Bridge = "PCI bridge to [bus N-N]",
+        /// A fixup of a PCI device begins. It is no init call.
+        FixupStart = "DEVICE: calling FUNCTION @ PID",
+        /// A fixup of a PCI device ends.
+        FixupEnd = "DEVICE: FUNCTION took N usecs",
+        /// A callback of suspend or resume begins; it names the parent.
+        PmStart = "PM: calling FUNCTION @ PID, parent: DEVICE",
+        /// A callback of suspend or resume ends.
+        PmEnd = "PM: FUNCTION returned N after N usecs",
+        /// A device is shut down.
+        Shutdown = "DRIVER DEVICE: shutdown",
+        /// The devices are down.
+        ShutdownTail = "reboot: Restarting system",
+        /// Kernel, command line, machine, and the ends of the boot's phases.
+        BootMark = "Linux version VERSION",
+    }
+}
+
+named! {
+    /// What stands before messages.
+    Prefix {
+        /// The kernel's stamp.
+        Printk = "[    1.234567]",
+        /// The thread or CPU that logged (`CONFIG_PRINTK_CALLER`).
+        CallerId = "[ T8227]",
+        /// The level, as a number.
+        Level = "<6>",
+        /// `dmesg -x`.
+        Facility = "kern  :info  :",
+        /// `dmesg -T`: whole seconds.
+        DmesgCtime = "[Wed Mar  4 13:21:03 2026]",
+        /// `dmesg --reltime` or `--show-delta`: differences.
+        DmesgDelta = "[  +0.000013]",
+        /// `dmesg --time-format iso`, `journalctl -o short-iso`.
+        Iso = "2026-03-04T13:21:03,123456+00:00",
+        /// `dmesg --json`.
+        DmesgJson = "{\"pri\": 6, \"time\": 1.234567, \"msg\": \"",
+        /// The device `/dev/kmsg`.
+        Kmsg = "6,339,5140900,-;",
+        /// `journalctl`, and the files of syslog: whole seconds.
+        Journal = "mar 06 13:18:23 host kernel:",
+        /// `journalctl -o short-monotonic`.
+        JournalMonotonic = "[    5.140900] host kernel:",
+        /// `journalctl -o json`.
+        JournalJson = "{\"MESSAGE\": \"",
+        /// A stamp that lost its brackets.
+        Bare = "172.609825",
+        /// A mail's quotation.
+        MailQuote = "> ",
+        /// Not before but behind the line: CR and LF, from a serial console.
+        CrLf = "CR LF",
+    }
+}

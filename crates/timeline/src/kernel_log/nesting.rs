@@ -1,0 +1,240 @@
+//! Decides which span ran inside which, and which beside the others. Pure: times and names in,
+//! indexes out.
+//!
+//! A log names the thread of an init call, and seldom that of a probe. Time is what is left: what
+//! ran inside another span on one thread lies within its time. The reverse does not hold, since
+//! threads run side by side, so each of these speaks against it:
+//!
+//! * two probes that overlap in part ran on two threads, and so did, as far as one can tell, all
+//!   that hang together by such overlaps: none of them is inside another;
+//! * a probe that ends after the init call in which it began has left that call's thread;
+//! * a device that was put off before is probed again by the driver core's own worker;
+//! * two devices of one driver, or two on different buses of one PCI segment, do not register each
+//!   other; the virtual functions of a PCI device are on its own bus;
+//! * where several init calls ran at that time, the one whose module or function is named like the
+//!   driver is meant; where none is, nobody knows.
+
+use super::names;
+
+/// The longest list of spans that is looked at for one: no machine runs more probes at once, and a
+/// log that says so must not take for ever.
+const AT_ONCE: usize = 512;
+
+/// What is known of a span. Times in nanoseconds.
+#[derive(Clone, Debug)]
+pub(crate) struct Item<'a> {
+    pub kind: Kind,
+    pub start: u64,
+    pub end: u64,
+    pub thread: Option<u32>,
+    /// The device of a probe or fixup; the function of an init call.
+    pub name: &'a str,
+    /// The driver of a probe; the module of an init call.
+    pub owner: Option<&'a str>,
+    /// A probe of a device that was put off before.
+    pub retry: bool,
+    /// Said to be asynchronous.
+    pub asynchronous: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Initcall,
+    Probe,
+    Fixup,
+}
+
+/// What was decided of a span.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub inside: Option<usize>,
+    pub asynchronous: bool,
+    /// It stands within the time of several init calls, and nothing tells which one ran it.
+    pub ambiguous: bool,
+}
+
+/// Decides for all spans, which must come by start, and of equal starts the longer first.
+pub(crate) fn decide(items: &[Item<'_>]) -> Vec<Place> {
+    let mut places = vec![Place::default(); items.len()];
+    let calls = within_calls(items, &mut places);
+    let groups = groups(items, &calls, &mut places);
+    within_probes(items, &calls, &groups, &mut places);
+    places
+}
+
+/// A start that was computed from a printed duration may be late by what printing took, and by the
+/// cut-off part of a microsecond.
+fn begins_within(outer: &Item<'_>, inner: &Item<'_>) -> bool {
+    const LATE: u64 = 20_000;
+    outer.start <= inner.start.saturating_add(LATE)
+        && outer.end.saturating_sub(inner.start) >= (inner.end - inner.start) / 2
+        && outer.end > inner.start
+}
+
+fn holds(outer: &Item<'_>, inner: &Item<'_>) -> bool {
+    begins_within(outer, inner) && inner.end <= outer.end
+}
+
+/// Keeps of `active` what is not over at `now`.
+fn retire(active: &mut Vec<usize>, items: &[Item<'_>], now: u64) {
+    active.retain(|&i| items[i].end > now);
+    if active.len() > AT_ONCE {
+        active.remove(0);
+    }
+}
+
+/// For each probe and fixup, the init call that it ran in.
+fn within_calls(items: &[Item<'_>], places: &mut [Place]) -> Vec<Option<usize>> {
+    let mut calls = vec![None; items.len()];
+    let mut active: Vec<usize> = Vec::new();
+    // The starts of probes are computed, and so may be before that of the call that they are in.
+    let mut order: Vec<usize> = (0..items.len()).collect();
+    order.sort_by_key(|&i| (items[i].start + late(&items[i]), i));
+    for i in order {
+        let item = &items[i];
+        retire(&mut active, items, item.start);
+        if item.kind == Kind::Initcall {
+            active.push(i);
+            continue;
+        }
+        let begins = |&&a: &&usize| items[a].start <= item.start + late(item);
+        let open = active.iter().filter(begins).count();
+        let mut around: Vec<usize> =
+            active.iter().copied().filter(|&a| holds(&items[a], item)).collect();
+        if item.thread.is_some() {
+            around.retain(|&a| items[a].thread == item.thread);
+        } else if item.asynchronous {
+            around.clear();
+        } else if item.retry {
+            around.retain(|&a| items[a].name == DEFERRED || belongs(&items[a], item));
+        } else if around.len() > 1 {
+            let own: Vec<usize> =
+                around.iter().copied().filter(|&a| belongs(&items[a], item)).collect();
+            places[i].ambiguous = own.len() != 1;
+            around = own;
+        } else if around.is_empty() && open > 0 && item.kind == Kind::Probe {
+            places[i].asynchronous = true;
+        }
+        if let [call] = around[..] {
+            calls[i] = Some(call);
+            places[i].inside = Some(call);
+        }
+    }
+    calls
+}
+
+fn late(item: &Item<'_>) -> u64 {
+    if item.kind == Kind::Initcall { 0 } else { 20_000.min(item.end - item.start) }
+}
+
+/// The init call that waits until the deferred probes were tried again.
+pub(crate) const DEFERRED: &str = "deferred_probe_initcall";
+
+/// Whether an init call is, by its name, that of a probe's driver.
+fn belongs(call: &Item<'_>, probe: &Item<'_>) -> bool {
+    probe.owner.is_some_and(|driver| {
+        names::starts_with(call.name, driver)
+            || call
+                .owner
+                .is_some_and(|m| names::starts_with(m, driver) || names::starts_with(driver, m))
+    })
+}
+
+/// Joins the probes that overlap in part, and marks them as asynchronous.
+fn groups(items: &[Item<'_>], calls: &[Option<usize>], places: &mut [Place]) -> Vec<usize> {
+    let mut groups: Vec<usize> = (0..items.len()).collect();
+    let mut active: Vec<usize> = Vec::new();
+    for (i, item) in items.iter().enumerate().filter(|(_, item)| item.kind == Kind::Probe) {
+        retire(&mut active, items, item.start);
+        for &a in &active {
+            let crosses = items[a].end < item.end && !begins_late(&items[a], item);
+            // Two init calls on two threads explain an overlap.
+            let explained = calls[a].is_some() && calls[i].is_some() && calls[a] != calls[i];
+            if !crosses || explained {
+                continue;
+            }
+            let (x, y) = (root(&mut groups, a), root(&mut groups, i));
+            groups[x.max(y)] = x.min(y);
+            match (places[a].asynchronous, places[i].asynchronous) {
+                // One of them is known to be beside the rest: that will do.
+                (true, false) | (false, true) => {}
+                _ => {
+                    places[a].asynchronous = true;
+                    places[i].asynchronous = true;
+                }
+            }
+        }
+        active.push(i);
+    }
+    for i in 0..groups.len() {
+        groups[i] = root(&mut groups, i);
+    }
+    groups
+}
+
+/// True when `item` seems to begin before `before` ends only because its start is not exact.
+fn begins_late(before: &Item<'_>, item: &Item<'_>) -> bool {
+    before.end - item.start < 20_000.min((item.end - item.start) / 2)
+}
+
+fn root(groups: &mut [usize], mut i: usize) -> usize {
+    while groups[i] != i {
+        groups[i] = groups[groups[i]];
+        i = groups[i];
+    }
+    i
+}
+
+/// Puts probes inside the innermost probe that may have run them.
+fn within_probes(
+    items: &[Item<'_>],
+    calls: &[Option<usize>],
+    groups: &[usize],
+    places: &mut [Place],
+) {
+    let mut active: Vec<usize> = Vec::new();
+    let mut order: Vec<usize> =
+        (0..items.len()).filter(|&i| items[i].kind != Kind::Initcall).collect();
+    // So that one that begins within the tolerance before its parent still comes after it.
+    order.sort_by_key(|&i| (items[i].start + late(&items[i]), std::cmp::Reverse(items[i].end), i));
+    for i in order {
+        let item = &items[i];
+        retire(&mut active, items, item.start);
+        let fits = |&a: &usize| {
+            a != i
+                && groups[a] != groups[i]
+                && holds(&items[a], item)
+                && items[a].end - items[a].start >= item.end - item.start
+                && (calls[i].is_none() || calls[i] == calls[a])
+                && (items[a].thread.is_none()
+                    || item.thread.is_none()
+                    || items[a].thread == item.thread)
+                && (!item.retry || items[a].retry)
+                && !item.asynchronous
+                && related(&items[a], item)
+        };
+        let inside =
+            active.iter().copied().filter(fits).min_by_key(|&a| items[a].end - items[a].start);
+        if let Some(outer) = inside {
+            places[i].inside = Some(outer);
+            places[i].asynchronous = false;
+            places[i].ambiguous = false;
+        }
+        if item.kind == Kind::Probe {
+            active.push(i);
+        }
+    }
+}
+
+/// Whether a probe of `outer` may have registered `inner`.
+fn related(outer: &Item<'_>, inner: &Item<'_>) -> bool {
+    if outer.name == inner.name {
+        return false;
+    }
+    if let (Some((segment, bus)), Some((other, its))) =
+        (names::pci(outer.name), names::pci(inner.name))
+    {
+        return segment != other || bus == its;
+    }
+    outer.owner.is_none() || outer.owner != inner.owner || inner.name.starts_with(outer.name)
+}

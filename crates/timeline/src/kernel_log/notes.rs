@@ -1,0 +1,111 @@
+//! The sentences beside the numbers: what a log does not say, and what was concluded instead.
+
+use super::assemble::{Boot, Rules};
+use super::facts::Facts;
+use super::{Form, Prefix};
+use crate::model::{Certainty, Outcome, SpanKind, Timeline};
+use crate::units::duration;
+
+pub(crate) fn notes(facts: &Facts, rules: &Rules, boot: &Boot, shutdown: &Timeline) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut note = |text: String| notes.push(text);
+    let spans = boot.timeline.spans();
+    let events = spans.len() + shutdown.spans().len();
+    if facts.lines > 0 && !facts.any() {
+        note(
+            "none of the lines is one that is known; boot with `initcall_debug` (and \
+             `ignore_loglevel`, where the log is read from a console)"
+                .into(),
+        );
+    } else if events == 0 {
+        note("the lines that are known name no device that began or ended anything".into());
+    }
+    if facts.coarse > 0 {
+        let who = if facts.prefixes.contains_key(&Prefix::Journal) {
+            "the journal (`-o short-monotonic` has them)"
+        } else {
+            "the log"
+        };
+        note(format!(
+            "{who} has no times below a second: order only; durations are the ones that were \
+             printed, and what ran beside what is not known"
+        ));
+    }
+    if events > 0 && facts.unstamped > 0 {
+        note(format!(
+            "{} lines without a stamp: their spans are drawn from zero, and only their durations \
+             mean something",
+            facts.unstamped
+        ));
+    }
+    if let Some((until, tick)) = rules.ticks {
+        note(format!(
+            "the first {until} init calls have durations in whole ticks of {}: their times are \
+             taken from the stamps of their two lines",
+            duration(tick)
+        ));
+        let during = until.checked_sub(1).and_then(|last| facts.initcalls[last].ended);
+        let probes = facts.probes.iter().filter(|p| match (p.ended, during) {
+            (Some(p), Some(d)) => p.ns <= d.ns,
+            _ => false,
+        });
+        match probes.count() {
+            0 => {}
+            n => note(format!("{n} probes ended in that time: theirs are in whole ticks too")),
+        }
+    }
+    if rules.one_is_bound {
+        note(
+            "this kernel prints 1 for a probe that bound its device and 0 for one that did not"
+                .into(),
+        );
+    }
+    match facts.unfinished() {
+        (0, _) => {}
+        (n, first) => note(format!(
+            "{n} init calls began and did not end within the log, the first of them {}",
+            first.unwrap_or("unknown")
+        )),
+    }
+    if boot.ambiguous > 0 {
+        note(format!(
+            "{} probes stand within the time of several init calls, and nothing tells which one \
+             ran them",
+            boot.ambiguous
+        ));
+    }
+    let probes = || spans.iter().filter(|s| s.kind == SpanKind::Probe);
+    let deferred = probes().filter(|s| matches!(s.outcome, Outcome::Deferred(_))).count();
+    if deferred > 0 {
+        note(format!("{deferred} of {} probes were put off and tried again", probes().count()));
+    }
+    if shutdown.spans().iter().any(|s| s.end_certainty == Certainty::UpperBound) {
+        note(
+            "a shutdown's line has no end: each device's time is the gap to the next line. If this \
+             kernel shuts devices down asynchronously, only the time in all is right"
+                .into(),
+        );
+    }
+    if shutdown.spans().last().is_some_and(|s| s.end_certainty == Certainty::Assumed)
+        && facts.coarse == 0
+        && facts.unstamped == 0
+    {
+        note("nothing follows the last shutdown, so how long it took is not known".into());
+    }
+    let resumed = facts.forms.get(&Form::PmStart).copied().unwrap_or_default();
+    if resumed > 0 {
+        note(format!(
+            "{resumed} callbacks of suspend and resume gave their parents; they have no timeline"
+        ));
+    }
+    if facts.wrapped > 0 {
+        note(format!("{} messages were put together from two lines", facts.wrapped));
+    }
+    if facts.foreign > 0 {
+        note(format!("{} lines of other programs were passed over", facts.foreign));
+    }
+    if facts.cut > 0 {
+        note(format!("{} lines were too long and were read in part", facts.cut));
+    }
+    notes
+}

@@ -1,0 +1,497 @@
+//! What stands before a kernel's message: stamps, log levels, callers, the names of a journal.
+
+use super::Prefix;
+
+/// When a line was logged, by the clock that its prefix shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    /// Nanoseconds since that clock's zero.
+    pub ns: u64,
+    /// True for a clock on the wall; false for the kernel's own, which counts from the boot.
+    pub wall: bool,
+    /// True when only the second is known.
+    pub coarse: bool,
+}
+
+/// Everything before the message, and the message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stripped<'a> {
+    pub stamp: Option<Stamp>,
+    /// The thread that logged the line (`[ T8227]`); None also for a CPU (`[    C3]`).
+    pub thread: Option<u32>,
+    /// What was found, outermost first.
+    pub kinds: Vec<Prefix>,
+    /// True for a journal's line of another program than the kernel.
+    pub foreign: bool,
+    pub text: &'a str,
+}
+
+/// Reads prefixes. It remembers what clocks on the wall don't say: which day it is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Prefixes {
+    day: Option<u64>,
+    days: u64,
+    /// The last stamp of a `dmesg --reltime`, which prints differences.
+    relative: u64,
+}
+
+impl Prefixes {
+    /// Takes the prefixes off one line.
+    pub(crate) fn strip<'a>(&mut self, line: &'a str) -> Stripped<'a> {
+        let mut s = Stripped { text: line.trim_end(), ..Stripped::default() };
+        let unquoted = quoted(s.text);
+        if unquoted.len() < s.text.trim_start().len() {
+            s.kinds.push(Prefix::MailQuote);
+        }
+        s.text = unquoted;
+        // A log that went through several hands has several prefixes; the inner ones are nearer to
+        // the kernel, so their stamps win.
+        for _ in 0..4 {
+            if !self.one(&mut s) {
+                break;
+            }
+        }
+        s
+    }
+
+    /// Takes one prefix off; false when there is none.
+    fn one(&mut self, s: &mut Stripped<'_>) -> bool {
+        let text = s.text;
+        let Some(&first) = text.as_bytes().first() else { return false };
+        match first {
+            b'<' => {
+                let Some((level, rest)) = text[1..].split_once('>') else { return false };
+                if level.is_empty() || level.len() > 3 || !digits(level) {
+                    return false;
+                }
+                s.kinds.push(Prefix::Level);
+                s.text = rest;
+                true
+            }
+            b'[' => self.bracket(s),
+            b'0'..=b'9' => self.number(s),
+            _ => facility(s) || self.journal(s),
+        }
+    }
+
+    /// `[    1.234567] `, with what `dmesg` and `printk` make of it.
+    fn bracket(&mut self, s: &mut Stripped<'_>) -> bool {
+        let Some((inside, rest)) = s.text[1..].split_once(']') else { return false };
+        let inside = inside.trim_start();
+        if let Some(rest_of_stamp) = inside.strip_prefix('+') {
+            let Some((ns, false)) = seconds(rest_of_stamp) else { return false };
+            self.relative = self.relative.saturating_add(ns);
+            s.stamp = Some(Stamp { ns: self.relative, wall: false, coarse: false });
+            s.kinds.push(Prefix::DmesgDelta);
+        } else if let Some(stamp) = inside.split([' ', '<']).next().and_then(seconds) {
+            let (ns, coarse) = stamp;
+            s.stamp = Some(Stamp { ns, wall: false, coarse });
+            s.kinds.push(Prefix::Printk);
+        } else if let Some(stamp) = self.ctime(inside) {
+            s.stamp = Some(stamp);
+            s.kinds.push(Prefix::DmesgCtime);
+        } else if inside.starts_with('<') && s.stamp.is_none() {
+            // `dmesg --show-delta` without stamps.
+            let delta = inside.trim_matches(['<', '>', ' ']);
+            let Some((ns, false)) = seconds(delta) else { return false };
+            self.relative = self.relative.saturating_add(ns);
+            s.stamp = Some(Stamp { ns: self.relative, wall: false, coarse: false });
+            s.kinds.push(Prefix::DmesgDelta);
+        } else {
+            return false;
+        }
+        let (thread, rest) = caller(rest);
+        if let Some(thread) = thread {
+            s.thread = thread;
+            s.kinds.push(Prefix::CallerId);
+        }
+        s.text = rest.strip_prefix(' ').unwrap_or(rest);
+        // `journalctl -o short-monotonic` puts its host and program behind such a stamp.
+        if let Some(rest) = after_kernel(s.text) {
+            s.text = rest;
+            s.kinds.push(Prefix::JournalMonotonic);
+        }
+        true
+    }
+
+    /// `Wed Mar  4 13:21:03 2026`, as `dmesg -T` writes it.
+    fn ctime(&mut self, inside: &str) -> Option<Stamp> {
+        let mut words = inside.split_ascii_whitespace();
+        let (_weekday, _month, day) = (words.next()?, words.next()?, words.next()?);
+        let time = words.next()?;
+        let _year = words.next().filter(|y| digits(y))?;
+        self.wall(day, time)
+    }
+
+    /// A prefix that begins with a digit: `/dev/kmsg`, an ISO date, or a stamp without brackets.
+    fn number(&mut self, s: &mut Stripped<'_>) -> bool {
+        if let Some((stamp, thread, rest)) = kmsg(s.text) {
+            s.stamp = Some(stamp);
+            s.thread = thread.or(s.thread);
+            s.kinds.push(Prefix::Kmsg);
+            s.text = rest;
+            return true;
+        }
+        let Some(end) = s.text.find([' ', '\t']) else { return false };
+        let (word, rest) = s.text.split_at(end);
+        if let Some((date, time)) = word.split_once('T') {
+            let day = date.rsplit('-').next().unwrap_or_default();
+            let time = time.split_once(['+', 'Z']).map_or(time, |(time, _)| time);
+            if date.split('-').count() != 3 || !date.split('-').all(digits) {
+                return false;
+            }
+            // `-05:00` behind the time.
+            let time = time.split_once('-').map_or(time, |(time, _)| time);
+            let Some(stamp) = self.wall(day, time) else { return false };
+            s.stamp = Some(stamp);
+            s.kinds.push(Prefix::Iso);
+            s.text = rest.trim_start();
+            program(s);
+            return true;
+        }
+        match (seconds(word), word.split_once('.')) {
+            (Some((ns, coarse)), Some((_, fraction))) if fraction.len() >= 6 => {
+                s.stamp = Some(Stamp { ns, wall: false, coarse });
+                s.kinds.push(Prefix::Bare);
+                s.text = rest.trim_start();
+                program(s);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// `mar 06 13:18:23 kepler kernel: `; the month is a word of any language.
+    fn journal(&mut self, s: &mut Stripped<'_>) -> bool {
+        let Some((month, rest)) = s.text.split_once(' ') else { return false };
+        let Some((day, rest)) = rest.trim_start().split_once(' ') else { return false };
+        if month.chars().count() > 12 || !month.chars().all(|c| c.is_alphabetic() || c == '.') {
+            return false;
+        }
+        let rest = rest.trim_start();
+        let (time, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+        // `Fri 2026-03-06 13:18:23 CET`, as with `-o short-full`.
+        let full = day.len() == 10 && day.split('-').all(digits);
+        let day = if full { &day[8..] } else { day };
+        let Some(stamp) = self.wall(day, time) else { return false };
+        s.stamp = Some(stamp);
+        s.kinds.push(Prefix::Journal);
+        s.text = match (full, rest.split_once(' ')) {
+            (true, Some((_zone, rest))) => rest,
+            _ => rest,
+        };
+        program(s);
+        true
+    }
+
+    /// A stamp of a clock on the wall. Which month it is does not matter: a new day of the month
+    /// is the next day.
+    fn wall(&mut self, day: &str, time: &str) -> Option<Stamp> {
+        let day: u64 = day.parse().ok().filter(|d| (1..=31).contains(d))?;
+        let (hms, fraction) = time.split_once(['.', ',']).unwrap_or((time, ""));
+        let mut parts = hms.split(':');
+        let mut two = |most: u64| {
+            let part = parts.next().filter(|p| p.len() == 2 && digits(p))?;
+            part.parse::<u64>().ok().filter(|&n| n <= most)
+        };
+        let (hours, minutes, secs) = (two(23)?, two(59)?, two(60)?);
+        if parts.next().is_some() {
+            return None;
+        }
+        let fraction_ns = if fraction.is_empty() { 0 } else { fraction_ns(fraction)? };
+        if self.day.replace(day).is_some_and(|last| last != day) {
+            self.days += 1;
+        }
+        let s = ((self.days * 24 + hours) * 60 + minutes) * 60 + secs;
+        let ns = s.saturating_mul(1_000_000_000).saturating_add(fraction_ns);
+        Some(Stamp { ns, wall: true, coarse: fraction.is_empty() })
+    }
+}
+
+/// `line` without the marks of a mail's quotation.
+fn quoted(line: &str) -> &str {
+    let mut rest = line.trim_start();
+    while let Some(next) = rest.strip_prefix('>') {
+        rest = next.trim_start_matches(' ');
+    }
+    rest
+}
+
+/// `kern  :info  : `, as `dmesg -x` writes it.
+fn facility(s: &mut Stripped<'_>) -> bool {
+    const FACILITIES: [&str; 12] = [
+        "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron",
+        "authpriv", "ftp",
+    ];
+    const LEVELS: [&str; 8] = ["emerg", "alert", "crit", "err", "warn", "notice", "info", "debug"];
+    let Some((facility, rest)) = s.text.split_once(':') else { return false };
+    let facility = facility.trim_end();
+    if !FACILITIES.contains(&facility) && !facility.starts_with("local") {
+        return false;
+    }
+    let Some((level, rest)) = rest.split_once(':') else { return false };
+    if !LEVELS.contains(&level.trim_end()) {
+        return false;
+    }
+    s.kinds.push(Prefix::Facility);
+    s.text = rest.trim_start();
+    true
+}
+
+/// Takes `kepler kernel: ` off, or notes that another program wrote the line.
+fn program(s: &mut Stripped<'_>) {
+    if let Some(rest) = after_kernel(s.text) {
+        s.text = rest;
+        return;
+    }
+    let mut words = s.text.splitn(3, ' ');
+    let (Some(host), Some(name)) = (words.next(), words.next()) else { return };
+    s.foreign = !host.ends_with(':') && name.ends_with("]:") && name.contains('[');
+}
+
+/// What stands behind `kernel: ` or `HOST kernel: `.
+fn after_kernel(text: &str) -> Option<&str> {
+    let (first, rest) = text.split_once(' ')?;
+    if first == "kernel:" {
+        return Some(rest);
+    }
+    rest.strip_prefix("kernel:").map(|rest| rest.strip_prefix(' ').unwrap_or(rest))
+}
+
+/// `6,339,5140900,-;text`, with further fields before the semicolon on newer kernels.
+fn kmsg(text: &str) -> Option<(Stamp, Option<u32>, &str)> {
+    let (head, rest) = text.split_once(';')?;
+    let mut fields = head.split(',');
+    let (level, sequence) = (fields.next()?, fields.next()?);
+    let micros: u64 = fields.next()?.parse().ok()?;
+    let _flags = fields.next()?;
+    if !digits(level) || !digits(sequence) {
+        return None;
+    }
+    let caller = fields.find_map(|f| f.strip_prefix("caller=T"));
+    let stamp = Stamp { ns: micros.saturating_mul(1000), wall: false, coarse: false };
+    Some((stamp, caller.and_then(|c| c.parse().ok()), rest))
+}
+
+/// `[ T8227]` or `[    C3]`: Some when there is one, with the thread if it is one.
+fn caller(text: &str) -> (Option<Option<u32>>, &str) {
+    let trimmed = text.trim_start_matches(' ');
+    let found = trimmed.strip_prefix('[').and_then(|t| t.split_once(']'));
+    let Some((inside, rest)) = found else { return (None, text) };
+    let inside = inside.trim_start();
+    match (inside.strip_prefix('T'), inside.strip_prefix('C')) {
+        (Some(id), _) if digits(id) => (Some(id.parse().ok()), rest),
+        (_, Some(id)) if digits(id) => (Some(None), rest),
+        _ => (None, text),
+    }
+}
+
+/// Seconds with a fraction, as nanoseconds; and whether the fraction was blanked out (`1125.***`).
+fn seconds(text: &str) -> Option<(u64, bool)> {
+    let (whole, fraction) = text.trim_end().split_once('.')?;
+    if !digits(whole) {
+        return None;
+    }
+    let ns = whole.parse::<u64>().ok()?.checked_mul(1_000_000_000)?;
+    if !fraction.is_empty() && fraction.bytes().all(|b| matches!(b, b'*' | b'x' | b'X' | b'?')) {
+        return Some((ns, true));
+    }
+    Some((ns.checked_add(fraction_ns(fraction)?)?, false))
+}
+
+/// The digits behind a decimal point of seconds, as nanoseconds.
+fn fraction_ns(digits_behind: &str) -> Option<u64> {
+    let digits_behind = digits_behind.get(..9).unwrap_or(digits_behind);
+    if !digits(digits_behind) {
+        return None;
+    }
+    let scale = 10u64.pow(9 - digits_behind.len() as u32);
+    Some(digits_behind.parse::<u64>().ok()? * scale)
+}
+
+fn digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// Where in `text`, not at its beginning, a `printk` stamp begins: two writers of one console do
+/// not wait for each other's ends of line.
+pub(crate) fn stamp_inside(text: &str) -> Option<usize> {
+    let mut from = 1;
+    while let Some(at) = text.get(from..)?.find('[').map(|at| from + at) {
+        if let Some((inside, _)) = text[at + 1..].split_once(']') {
+            let inside = inside.trim_start_matches(' ');
+            let micros = inside.split_once('.').filter(|(s, us)| digits(s) && digits(us));
+            // A stamp is padded with blanks to five digits of seconds.
+            let width = inside.len() >= 8 && text[at + 1..].len() >= 12;
+            if micros.is_some_and(|(_, us)| us.len() == 6) && width {
+                return Some(at);
+            }
+        }
+        from = at + 1;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strip(line: &str) -> Stripped<'_> {
+        Prefixes::default().strip(line)
+    }
+
+    /// One line by what is found before `message`: nanoseconds, or None.
+    fn ns(line: &str) -> Option<u64> {
+        let stripped = strip(line);
+        assert_eq!(stripped.text, "nvme 0000:01:00.0: shutdown", "{line}");
+        assert!(!stripped.foreign, "{line}");
+        stripped.stamp.map(|s| s.ns)
+    }
+
+    const MESSAGE: &str = "nvme 0000:01:00.0: shutdown";
+
+    fn with(prefix: &str) -> Option<u64> {
+        ns(&format!("{prefix}{MESSAGE}"))
+    }
+
+    #[test]
+    fn a_printk_stamp_is_read_to_the_microsecond() {
+        assert_eq!(with("[    1.234567] "), Some(1_234_567_000));
+        assert_eq!(with("[12345.678901] "), Some(12_345_678_901_000));
+        assert_eq!(with(""), None);
+    }
+
+    #[test]
+    fn a_caller_id_names_the_thread_and_a_cpu_names_none() {
+        let line = format!("[   41.490716][ T8227] {MESSAGE}");
+        assert_eq!(strip(&line).thread, Some(8227));
+        let line = format!("[   41.490716][    C3] {MESSAGE}");
+        assert_eq!((strip(&line).thread, strip(&line).text), (None, MESSAGE));
+        assert_eq!(strip(&line).kinds, [Prefix::Printk, Prefix::CallerId]);
+    }
+
+    #[test]
+    fn a_log_level_stands_before_a_stamp() {
+        assert_eq!(with("<6>[    5.000001] "), Some(5_000_001_000));
+        assert_eq!(strip("<6>[    5.000001] x").kinds, [Prefix::Level, Prefix::Printk]);
+        assert_eq!(strip("<html> x").text, "<html> x");
+    }
+
+    #[test]
+    fn the_kmsg_device_has_microseconds_and_may_name_the_caller() {
+        assert_eq!(with("6,339,5140900,-;"), Some(5_140_900_000));
+        let line = format!("6,339,5140900,-,caller=T17;{MESSAGE}");
+        assert_eq!((strip(&line).thread, strip(&line).text), (Some(17), MESSAGE));
+    }
+
+    #[test]
+    fn dmesg_x_names_facility_and_level() {
+        assert_eq!(with("kern  :info  : [    2.000003] "), Some(2_000_003_000));
+        assert_eq!(strip("kern  :info  : [    2.000003] x").kinds[0], Prefix::Facility);
+    }
+
+    #[test]
+    fn dmesg_t_knows_only_seconds() {
+        let line = format!("[Wed Mar  4 13:21:03 2026] {MESSAGE}");
+        let stamp = strip(&line).stamp.unwrap();
+        assert_eq!(stamp.ns, (13 * 3600 + 21 * 60 + 3) * 1_000_000_000);
+        assert!(stamp.wall && stamp.coarse);
+        assert_eq!(strip(&line).text, MESSAGE);
+    }
+
+    #[test]
+    fn iso_stamps_of_dmesg_and_of_a_journal() {
+        let exact = ((13 * 3600 + 21 * 60 + 3) * 1_000_000 + 123_456) * 1000;
+        assert_eq!(with("2026-03-04T13:21:03,123456+00:00 "), Some(exact));
+        assert_eq!(with("2026-03-04T13:21:03.123456+0100 kepler kernel: "), Some(exact));
+        assert_eq!(with("2026-03-04T13:21:03.123456-05:00 kepler kernel: "), Some(exact));
+        assert!(strip("2026-03-04T13:21:03+0100 kepler kernel: x").stamp.unwrap().coarse);
+    }
+
+    #[test]
+    fn a_journal_has_months_of_any_language_and_no_sub_seconds() {
+        for prefix in [
+            "mar 06 13:18:23 kepler kernel: ",
+            "Mär 06 13:18:23 kepler kernel: ",
+            "Mar  6 13:18:23 kepler kernel: ",
+            "févr. 06 13:18:23 kernel: ",
+            "Fri 2026-03-06 13:18:23 CET kepler kernel: ",
+        ] {
+            let line = format!("{prefix}{MESSAGE}");
+            let stripped = strip(&line);
+            assert_eq!(stripped.text, MESSAGE, "{prefix}");
+            assert!(stripped.stamp.unwrap().coarse, "{prefix}");
+            assert_eq!(stripped.kinds, [Prefix::Journal], "{prefix}");
+        }
+        assert!(!strip("Mar 06 13:18:23.123456 kepler kernel: x").stamp.unwrap().coarse);
+    }
+
+    #[test]
+    fn a_line_of_another_program_is_not_the_kernels() {
+        assert!(strip("mar 06 13:18:23 kepler systemd[1]: Started x: shutdown").foreign);
+        assert!(!strip("mar 06 13:18:23 kepler kernel: x").foreign);
+    }
+
+    #[test]
+    fn short_monotonic_has_host_and_program_behind_the_stamp() {
+        assert_eq!(with("[    5.140900] kepler kernel: "), Some(5_140_900_000));
+        assert_eq!(with("[    5.140900] kernel: "), Some(5_140_900_000));
+    }
+
+    #[test]
+    fn the_inner_stamp_wins_as_in_a_syslog_file() {
+        assert_eq!(with("Mar  6 13:18:23 kepler kernel: [    5.140900] "), Some(5_140_900_000));
+        let line = "Mar  6 13:18:23 kepler kernel: [    5.140900] x";
+        assert_eq!(strip(line).kinds, [Prefix::Journal, Prefix::Printk]);
+        assert!(!strip(line).stamp.unwrap().wall);
+    }
+
+    #[test]
+    fn mail_quotes_and_a_tab_instead_of_brackets() {
+        assert_eq!(with("> > [  172.609825] "), Some(172_609_825_000));
+        assert_eq!(with(">> [  172.609825] "), Some(172_609_825_000));
+        assert_eq!(with("172.609825\t"), Some(172_609_825_000));
+        assert_eq!(strip("> > [  172.609825] x").kinds, [Prefix::MailQuote, Prefix::Printk]);
+    }
+
+    #[test]
+    fn a_blanked_stamp_keeps_its_second() {
+        let line = format!("[1125.***] {MESSAGE}");
+        let stamp = strip(&line).stamp.unwrap();
+        assert_eq!((stamp.ns, stamp.coarse), (1_125_000_000_000, true));
+    }
+
+    #[test]
+    fn a_cut_is_no_stamp() {
+        assert_eq!(strip("[...]").stamp, None);
+        assert_eq!(strip("[root@localhost ~]# x").stamp, None);
+        assert_eq!(strip("").stamp, None);
+    }
+
+    #[test]
+    fn differences_between_lines_add_up() {
+        let mut prefixes = Prefixes::default();
+        let mut next = |line: &str| prefixes.strip(line).stamp.unwrap().ns;
+        assert_eq!(next("[  +0.000013] a"), 13_000);
+        assert_eq!(next("[  +1.000000] a"), 1_000_013_000);
+        // With both, the stamp is there to be read.
+        assert_eq!(next("[    7.000001 <    0.000013>] a"), 7_000_001_000);
+    }
+
+    #[test]
+    fn midnight_goes_forward() {
+        let mut prefixes = Prefixes::default();
+        let mut next = |line: &str| prefixes.strip(line).stamp.unwrap().ns;
+        let before = next("mar 31 23:59:59 kepler kernel: a");
+        assert_eq!(next("apr 01 00:00:01 kepler kernel: a") - before, 2_000_000_000);
+    }
+
+    #[test]
+    fn a_second_stamp_in_a_line_is_found() {
+        let line = "regulatory.0: shutdown [   41.491726][ T8227] sd 0:0:0:0: shutdown";
+        assert_eq!(stamp_inside(line), Some(23));
+        assert_eq!(stamp_inside("[   41.491726] sd 0:0:0:0: [sda] Synchronizing"), None);
+        assert_eq!(stamp_inside("[   41.491726] version [1.234567]"), None);
+        assert_eq!(stamp_inside(""), None);
+    }
+}

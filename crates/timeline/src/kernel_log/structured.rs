@@ -1,0 +1,201 @@
+//! Logs that are JSON: `journalctl -o json` and `json-pretty`, and `dmesg --json`.
+
+use super::Prefix;
+use super::prefix::Stamp;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
+
+/// One entry: the message, and what stands beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub message: String,
+    pub stamp: Option<Stamp>,
+    pub thread: Option<u32>,
+    pub kind: Prefix,
+    /// Another program than the kernel wrote it.
+    pub foreign: bool,
+}
+
+/// The fields that matter, as both programs name them.
+#[derive(Deserialize)]
+struct Fields {
+    #[serde(rename = "MESSAGE")]
+    message: Option<Text>,
+    #[serde(rename = "_SOURCE_MONOTONIC_TIMESTAMP")]
+    source: Option<Text>,
+    #[serde(rename = "__MONOTONIC_TIMESTAMP")]
+    monotonic: Option<Text>,
+    #[serde(rename = "_TRANSPORT")]
+    transport: Option<Text>,
+    msg: Option<Text>,
+    time: Option<Value>,
+    caller: Option<Text>,
+}
+
+/// A journal writes bytes that are no UTF-8 as an array of numbers, and a field that an entry has
+/// twice as an array of texts.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Text {
+    Plain(String),
+    Bytes(Vec<u8>),
+    Other(IgnoredAny),
+}
+
+impl Text {
+    fn text(self) -> Option<String> {
+        match self {
+            Text::Plain(text) => Some(text),
+            Text::Bytes(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
+            Text::Other(_) => None,
+        }
+    }
+}
+
+impl Fields {
+    fn entry(self) -> Option<Entry> {
+        let text = |t: Option<Text>| t.and_then(Text::text);
+        if let Some(message) = text(self.message) {
+            // The kernel's own stamp, else when the journal got it.
+            let micros = text(self.source).or(text(self.monotonic));
+            let ns =
+                micros.and_then(|us| us.parse::<u64>().ok()).and_then(|us| us.checked_mul(1000));
+            return Some(Entry {
+                message,
+                stamp: ns.map(|ns| Stamp { ns, wall: false, coarse: false }),
+                thread: None,
+                kind: Prefix::JournalJson,
+                foreign: text(self.transport).is_some_and(|t| t != "kernel"),
+            });
+        }
+        let message = text(self.msg)?;
+        let seconds = match self.time {
+            Some(Value::Number(n)) => n.as_f64(),
+            Some(Value::String(text)) => text.trim().parse().ok(),
+            _ => None,
+        };
+        let ns =
+            seconds.filter(|s| (0.0..1e9).contains(s)).map(|s| (s * 1e6).round() as u64 * 1000);
+        let caller = text(self.caller);
+        Some(Entry {
+            message,
+            stamp: ns.map(|ns| Stamp { ns, wall: false, coarse: false }),
+            thread: caller.and_then(|c| c.trim().strip_prefix('T')?.parse().ok()),
+            kind: Prefix::DmesgJson,
+            foreign: false,
+        })
+    }
+}
+
+/// Reads a line that is a whole object.
+pub(crate) fn line(text: &str) -> Option<Entry> {
+    let text = text.trim().trim_end_matches(',');
+    if !text.starts_with('{') || !text.ends_with('}') {
+        return None;
+    }
+    serde_json::from_str::<Fields>(text).ok()?.entry()
+}
+
+/// Puts objects together that stand on several lines, a field on each.
+#[derive(Debug, Default)]
+pub(crate) struct Pretty {
+    fields: Option<serde_json::Map<String, Value>>,
+}
+
+/// What a line was to [`Pretty`].
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// Nothing: it is no part of an object.
+    No,
+    /// A part.
+    Part,
+    /// The last part.
+    Entry(Entry),
+}
+
+impl Pretty {
+    /// Takes one line.
+    pub(crate) fn line(&mut self, text: &str) -> Taken {
+        let text = text.trim();
+        let opens = text.ends_with('{') && matches!(text, "{" | "},{" | "}, {");
+        let closes = text.starts_with('}') && text.len() <= 4;
+        if opens || (closes && self.fields.is_some()) {
+            let whole = self.fields.take();
+            self.fields = opens.then(serde_json::Map::new);
+            let entry = whole.and_then(|fields| {
+                serde_json::from_value::<Fields>(Value::Object(fields)).ok()?.entry()
+            });
+            return entry.map_or(Taken::Part, Taken::Entry);
+        }
+        let Some(fields) = &mut self.fields else { return Taken::No };
+        let field = text.strip_prefix('"').and_then(|t| t.split_once('"'));
+        let Some((name, rest)) = field else {
+            // The brackets around all of it, or something else altogether.
+            if !matches!(text, "]" | "[" | "") {
+                self.fields = None;
+                return Taken::No;
+            }
+            return Taken::Part;
+        };
+        let value = rest.trim_start().trim_start_matches(':').trim().trim_end_matches(',');
+        if fields.len() < 256
+            && let Ok(value) = serde_json::from_str(value)
+        {
+            fields.insert(name.to_owned(), value);
+        }
+        Taken::Part
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journals_line_has_the_kernels_own_stamp() {
+        let entry = line(
+            "{\"_SOURCE_MONOTONIC_TIMESTAMP\":\"5140900\",\"__MONOTONIC_TIMESTAMP\":\"9\",\
+             \"_TRANSPORT\":\"kernel\",\"MESSAGE\":\"a \\\"b\\\"\",\"PRIORITY\":\"6\"}",
+        )
+        .unwrap();
+        assert_eq!((entry.message.as_str(), entry.foreign), ("a \"b\"", false));
+        assert_eq!(entry.stamp.unwrap().ns, 5_140_900_000);
+        assert_eq!(entry.kind, Prefix::JournalJson);
+    }
+
+    #[test]
+    fn a_message_can_be_bytes_and_another_programs() {
+        let entry = line("{\"MESSAGE\":[104,105,255],\"_TRANSPORT\":\"stdout\"}").unwrap();
+        assert_eq!((entry.message.as_str(), entry.foreign), ("hi\u{fffd}", true));
+        assert_eq!(line("{\"MESSAGE\":null}"), None);
+        assert_eq!(line("{\"x\":1}"), None);
+        assert_eq!(line("{ not json }"), None);
+    }
+
+    #[test]
+    fn the_json_of_dmesg_stands_on_several_lines() {
+        let mut pretty = Pretty::default();
+        let text = "{\n   \"dmesg\": [\n      {\n         \"pri\": 6,\n         \"time\":     \
+                    5.140900,\n         \"caller\": \"T17\",\n         \"msg\": \"one\"\n      },{\n\
+                    \"pri\": 6,\n\"time\": 6.0,\n\"msg\": \"two\"\n      }\n   ]\n}\n";
+        let mut entries = Vec::new();
+        for line in text.lines() {
+            match pretty.line(line) {
+                Taken::Entry(entry) => entries.push(entry),
+                taken => assert!(taken == Taken::Part || line.trim().len() <= 2, "{line}"),
+            }
+        }
+        let found: Vec<_> =
+            entries.iter().map(|e| (e.message.as_str(), e.stamp.unwrap().ns, e.thread)).collect();
+        assert_eq!(found, [("one", 5_140_900_000, Some(17)), ("two", 6_000_000_000, None)]);
+    }
+
+    #[test]
+    fn a_lone_brace_does_not_swallow_a_log() {
+        let mut pretty = Pretty::default();
+        assert_eq!(pretty.line("{"), Taken::Part);
+        assert_eq!(pretty.line("[    1.0] nvme x: shutdown"), Taken::No);
+        assert_eq!(pretty.line("\"quoted\""), Taken::No);
+    }
+}
