@@ -63,6 +63,7 @@ mod path;
 pub mod perfetto;
 mod select;
 pub mod svg;
+pub mod sysfs;
 pub mod text;
 mod units;
 

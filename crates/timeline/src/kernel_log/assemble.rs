@@ -18,8 +18,8 @@ pub(crate) fn conclude(mut facts: Facts) -> KernelLog {
     let mut boot = boot(&facts, &rules, &drivers);
     let mut shutdown = shutdown(&facts.shutdowns, &drivers);
     let graph = graph(&facts, &boot.timeline, &shutdown);
-    join(&mut boot.timeline, graph.edges(), false);
-    join(&mut shutdown, graph.edges(), true);
+    join(&mut boot.timeline, &graph, false);
+    join(&mut shutdown, &graph, true);
     set_drivers(&mut boot.timeline, &drivers);
     let count = |counts: &HashMap<Form, u64>| {
         Form::ALL.iter().filter_map(|f| Some((*f, *counts.get(f)?))).collect()
@@ -337,9 +337,10 @@ fn graph(facts: &Facts, boot: &Timeline, shutdown: &Timeline) -> DeviceGraph {
     graph
 }
 
-/// Puts the edges whose two devices have spans into a timeline; in a shutdown they point the other
-/// way.
-pub(crate) fn join(timeline: &mut Timeline, edges: &[GraphEdge], shutdown: bool) {
+/// Puts the edges between devices that have spans into a timeline, except those that it has; in a
+/// shutdown they point the other way. Where a device between two others has no span, as it has
+/// nothing to probe, the two are joined.
+pub(crate) fn join(timeline: &mut Timeline, graph: &DeviceGraph, shutdown: bool) {
     // The last probe that ended well stands for the device: the others were in vain.
     let mut spans: HashMap<String, SpanId> = HashMap::new();
     for (id, span) in timeline.iter() {
@@ -348,16 +349,39 @@ pub(crate) fn join(timeline: &mut Timeline, edges: &[GraphEdge], shutdown: bool)
             spans.insert(span.name.clone(), id);
         }
     }
-    for edge in edges {
-        if let (Some(&supplier), Some(&consumer)) =
-            (spans.get(&edge.supplier), spans.get(&edge.consumer))
-        {
-            let (before, after) =
-                if shutdown { (consumer, supplier) } else { (supplier, consumer) };
-            timeline.push_edge(before, after, edge.kind);
+    let mut needs: HashMap<&str, Vec<&GraphEdge>> = HashMap::new();
+    for edge in graph.edges() {
+        needs.entry(&edge.consumer).or_default().push(edge);
+    }
+    let mut known: HashSet<(SpanId, SpanId)> =
+        timeline.edges().iter().map(|e| (e.before, e.after)).collect();
+    let mut ordered: Vec<(SpanId, &str)> = spans.iter().map(|(n, id)| (*id, n.as_str())).collect();
+    ordered.sort_unstable();
+    for (id, name) in ordered {
+        let mut to_do: Vec<(&str, Option<EdgeKind>)> = vec![(name, None)];
+        let mut seen: HashSet<&str> = HashSet::from([name]);
+        while let Some((device, kind)) = to_do.pop() {
+            for edge in needs.get(device).into_iter().flatten().rev() {
+                let kind = kind.filter(|k| *k == EdgeKind::Supplier).unwrap_or(edge.kind);
+                let supplier = edge.supplier.as_str();
+                if seen.len() > THROUGH || !seen.insert(supplier) {
+                    continue;
+                }
+                let Some(&needed) = spans.get(supplier) else {
+                    to_do.push((supplier, Some(kind)));
+                    continue;
+                };
+                let (before, after) = if shutdown { (id, needed) } else { (needed, id) };
+                if known.insert((before, after)) {
+                    timeline.push_edge(before, after, kind);
+                }
+            }
         }
     }
 }
+
+/// How many devices without spans are gone through from one that has one.
+const THROUGH: usize = 1024;
 
 /// Says the driver of each device that has none yet.
 pub(crate) fn set_drivers(timeline: &mut Timeline, drivers: &BTreeMap<String, String>) {

@@ -110,12 +110,12 @@ impl KernelLog {
     /// Adds what somebody else knows of the graph: the edges that are new go into both timelines,
     /// the drivers to the devices that had none.
     pub fn apply(&mut self, graph: &DeviceGraph) {
-        let new: Vec<_> = self.graph.merge(graph);
+        self.graph.merge(graph);
         for (device, driver) in &graph.drivers {
             self.drivers.entry(device.clone()).or_insert_with(|| driver.clone());
         }
-        assemble::join(&mut self.boot, &new, false);
-        assemble::join(&mut self.shutdown, &new, true);
+        assemble::join(&mut self.boot, &self.graph, false);
+        assemble::join(&mut self.shutdown, &self.graph, true);
         assemble::set_drivers(&mut self.boot, &self.drivers);
         assemble::set_drivers(&mut self.shutdown, &self.drivers);
     }
