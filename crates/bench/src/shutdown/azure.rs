@@ -19,6 +19,9 @@
 
 use std::time::Duration;
 
+use corewise_timeline::Span;
+use corewise_timeline::kernel_log::Reader;
+
 use crate::shutdown::case::Log;
 use crate::shutdown::web::{Device, Web, Work};
 
@@ -30,12 +33,12 @@ pub const DEVICES: usize = 492;
 /// The bus that all of Hyper-V's devices are on.
 const VMBUS: &str = "VMBUS:00";
 
-/// A line that says that a device is shut down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Begun<'l> {
+/// A device's line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Begun {
     at: Duration,
-    driver: &'l str,
-    device: &'l str,
+    driver: String,
+    device: String,
 }
 
 /// The web of a log.
@@ -52,7 +55,7 @@ pub(crate) fn web(log: Log) -> Web {
             (begun, times)
         }
     };
-    let mut timed: Vec<(Begun<'_>, Duration)> = begun.into_iter().zip(times).collect();
+    let mut timed: Vec<(Begun, Duration)> = begun.into_iter().zip(times).collect();
     // Registered in the reverse order of the shutdown. The old design took the two NVMe devices and
     // their neighbour out of order; none of the three depends on another.
     timed.reverse();
@@ -60,8 +63,8 @@ pub(crate) fn web(log: Log) -> Web {
         let place = timed.iter().position(|(line, _)| line.device == name)?;
         u32::try_from(place).ok()
     };
-    let device = |(line, time): &(Begun<'_>, Duration)| Device {
-        name: line.device.to_owned(),
+    let device = |(line, time): &(Begun, Duration)| Device {
+        name: line.device.clone(),
         parent: parent(line, &timed).and_then(number),
         suppliers: Vec::new(),
         work: Work::Sleep(*time),
@@ -81,27 +84,22 @@ pub(crate) fn web(log: Log) -> Web {
 }
 
 /// The devices' lines, and when the last one's shutdown had ended.
-fn read(text: &str) -> (Vec<Begun<'_>>, Duration) {
-    let (mut begun, mut end) = (Vec::new(), Duration::ZERO);
-    for line in text.lines() {
-        let Some((at, text)) = stamped(line) else { continue };
-        end = at;
-        let named = text.strip_suffix(": shutdown").and_then(|text| text.split_once(' '));
-        begun.extend(named.map(|(driver, device)| Begun { at, driver, device }));
-    }
-    (begun, end)
-}
-
-/// The stamp of a line and its text.
-fn stamped(line: &str) -> Option<(Duration, &str)> {
-    let (stamp, text) = line.strip_prefix('[')?.split_once("] ")?;
-    let (seconds, micros) = stamp.trim().split_once('.')?;
-    let seconds = Duration::from_secs(seconds.parse().ok()?);
-    Some((seconds + Duration::from_micros(micros.parse().ok()?), text))
+fn read(text: &str) -> (Vec<Begun>, Duration) {
+    let mut reader = Reader::new();
+    reader.feed(text.as_bytes());
+    let log = reader.finish();
+    let begun = |span: &Span| Begun {
+        at: span.start,
+        driver: span.driver.clone().unwrap_or_default(),
+        device: span.name.clone(),
+    };
+    let spans = log.shutdown.spans();
+    let end = spans.iter().map(|span| span.end).max().unwrap_or_default();
+    (spans.iter().map(begun).collect(), end)
 }
 
 /// How long each callback takes.
-fn times(begun: &[Begun<'_>], end: Duration) -> Vec<Duration> {
+fn times(begun: &[Begun], end: Duration) -> Vec<Duration> {
     let gap = |n: usize| begun.get(n + 1).map_or(end, |line| line.at) - begun[n].at;
     begun.iter().enumerate().map(|(n, _)| gap(n)).collect()
 }
@@ -109,33 +107,33 @@ fn times(begun: &[Begun<'_>], end: Duration) -> Vec<Duration> {
 /// How long each takes where some began at nearly the same time: `alone` is how long it takes when
 /// it runs alone.
 fn overlapping(
-    begun: &[Begun<'_>],
+    begun: &[Begun],
     end: Duration,
     alone: impl Fn(&str) -> Option<Duration>,
 ) -> Vec<Duration> {
-    let is_nvme = |line: &Begun<'_>| line.driver == "nvme";
+    let is_nvme = |line: &Begun| line.driver == "nvme";
     let first = begun.iter().position(is_nvme).unwrap_or(begun.len());
     let bus = begun.iter().skip(first).position(|line| line.driver == "hv_pci");
     let bus = bus.map_or(begun.len(), |behind| first + behind);
     let together = begun.get(bus).map_or(end, |line| line.at);
     let time = |(n, gap): (usize, Duration)| match &begun[n] {
         line if is_nvme(line) => together - line.at,
-        line if (first..bus).contains(&n) => alone(line.device).unwrap_or(gap),
+        line if (first..bus).contains(&n) => alone(&line.device).unwrap_or(gap),
         _ => gap,
     };
     times(begun, end).into_iter().enumerate().map(time).collect()
 }
 
 /// The device inside which one lives, as its name tells.
-fn parent<'l>(line: &Begun<'_>, all: &[(Begun<'l>, Duration)]) -> Option<&'l str> {
-    let find = |fits: &dyn Fn(&Begun<'_>) -> bool| {
-        all.iter().find(|(other, _)| fits(other)).map(|(other, _)| other.device)
+fn parent<'l>(line: &Begun, all: &'l [(Begun, Duration)]) -> Option<&'l str> {
+    let find = |fits: &dyn Fn(&Begun) -> bool| {
+        all.iter().find(|(other, _)| fits(other)).map(|(other, _)| other.device.as_str())
     };
     let on_vmbus = line.driver.starts_with("hv_")
         || line.driver.starts_with("hyperv_")
         || line.driver == "hid_hyperv"
         || (line.driver == "vmbus" && line.device != VMBUS);
-    match line.driver {
+    match line.driver.as_str() {
         _ if on_vmbus => find(&|other| other.device == VMBUS),
         "nvme" | "mlx5_core" => {
             let domain = format!("-{}-", line.device.split(':').next()?);
@@ -150,8 +148,8 @@ fn parent<'l>(line: &Begun<'_>, all: &[(Begun<'l>, Duration)]) -> Option<&'l str
 }
 
 /// PCI and SCSI devices.
-fn has_opted_in(line: &Begun<'_>) -> bool {
-    ["nvme", "mlx5_core", "sd"].contains(&line.driver)
+fn has_opted_in(line: &Begun) -> bool {
+    ["nvme", "mlx5_core", "sd"].contains(&line.driver.as_str())
 }
 
 #[cfg(test)]
