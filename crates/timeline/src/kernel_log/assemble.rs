@@ -14,8 +14,11 @@ use std::time::Duration;
 /// Concludes from the facts of one boot.
 pub(crate) fn conclude(mut facts: Facts) -> KernelLog {
     let rules = Rules::of(&facts);
-    let drivers = drivers(&mut facts);
+    let mut drivers = drivers(&mut facts);
     let mut boot = boot(&facts, &rules, &drivers);
+    for (device, driver) in registered(&boot.timeline) {
+        drivers.entry(device).or_insert(driver);
+    }
     let mut shutdown = shutdown(&facts.shutdowns, &drivers);
     let graph = graph(&facts, &boot.timeline, &shutdown);
     join(&mut boot.timeline, &graph, false);
@@ -89,6 +92,24 @@ fn drivers(facts: &mut Facts) -> BTreeMap<String, String> {
         }
     }
     drivers
+}
+
+/// The devices that were probed directly in an init call, with what that registered: a module, as a
+/// rule, is its driver, and `NAME_driver_init` registers `NAME`. Only where no line says better.
+fn registered(boot: &Timeline) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for span in boot.spans().iter().filter(|s| s.kind == SpanKind::Probe && s.driver.is_none()) {
+        let Some(call) = span.nested_in.map(|outer| boot.span(outer)) else { continue };
+        if call.kind != SpanKind::Initcall {
+            continue;
+        }
+        let name = call.name.split(' ').next().unwrap_or_default();
+        let built_in = ["_driver_init", "_drv_init"].into_iter().find_map(|e| name.strip_suffix(e));
+        if let Some(driver) = call.driver.as_deref().or(built_in) {
+            found.push((span.name.clone(), driver.to_owned()));
+        }
+    }
+    found
 }
 
 /// Driver and device of a shutdown line. A device that was probed in this log settles where the
@@ -399,14 +420,15 @@ fn split(boot: &Timeline) -> Option<Split> {
     let mut shares: HashMap<&str, (usize, Duration)> = HashMap::new();
     let mut covered = Duration::ZERO;
     let mut until = call.start;
-    // They come by start.
-    for id in boot.nested(span) {
-        let inner = boot.span(id);
+    let outermost = |s: &&Span| s.nested_in.is_none_or(|outer| outer == span);
+    let probes = boot.spans().iter().filter(|s| s.kind == SpanKind::Probe).filter(outermost);
+    // They come by start. A worker goes on with them when the call has stopped waiting.
+    for inner in probes.filter(|s| s.start < call.end && s.end > call.start) {
+        let (start, end) = (inner.start.max(call.start), inner.end.min(call.end));
         let share = shares.entry(&inner.name).or_default();
         share.0 += 1;
-        share.1 += inner.took();
-        let end = inner.end.min(call.end);
-        covered += end.saturating_sub(inner.start.max(until));
+        share.1 += end.saturating_sub(start);
+        covered += end.saturating_sub(start.max(until));
         until = until.max(end);
     }
     let mut shares: Vec<_> =

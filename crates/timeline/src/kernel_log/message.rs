@@ -224,6 +224,10 @@ fn plain(text: &str) -> Option<Message<'_>> {
     {
         return Some(Message::Known(Form::BootMark));
     }
+    // drivers/base/core.c names nodes of the device tree here, not devices.
+    if text.starts_with('/') && text.contains(": Fixed dependency cycle(s) with ") {
+        return Some(Message::Known(Form::LinkNote));
+    }
     if text.starts_with("device: '") && text.contains("': device_") {
         return Some(Message::Known(Form::DeviceAdd));
     }

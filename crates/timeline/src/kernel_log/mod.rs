@@ -27,7 +27,7 @@
 //! * **Probes** have one line, at their end. The start is computed ([`Certainty::Inferred`]); the
 //!   driver comes from other lines. A kernel prints a negative result when it did not get as far as
 //!   calling the driver, and a positive one when the driver itself said no: -517 and 517 are both
-//!   deferrals. Kernels before 5.11 print 1 for a device that was bound, and 0 for one that was not.
+//!   deferrals. Kernels before 5.14 print 1 for a device that was bound, and 0 for one that was not.
 //! * **What is nested in what** is found by time: a probe within the time of another one, or of an
 //!   init call, ran inside it, unless something says that they ran side by side ([`nesting`]).
 //! * **Shutdowns** have one line, at their beginning. The end is the next one's beginning
@@ -51,6 +51,8 @@ mod deferral;
 mod facts;
 mod lines;
 mod message;
+#[cfg(test)]
+mod message_tests;
 mod names;
 mod nesting;
 mod notes;
@@ -74,7 +76,8 @@ pub struct KernelLog {
     pub boot: Timeline,
     /// Shutdowns of devices, by the same clock.
     pub shutdown: Timeline,
-    /// The driver of each device that has one by this log.
+    /// The driver of each device that has one by this log. Where no line names it, it is the module
+    /// (or the part of the kernel) whose init call probed the device.
     pub drivers: BTreeMap<String, String>,
     /// The devices whose probes were put off, those that cost most first.
     pub deferrals: Vec<Deferral>,

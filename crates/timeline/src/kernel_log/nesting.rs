@@ -6,7 +6,7 @@
 //! threads run side by side, so each of these speaks against it:
 //!
 //! * two probes that overlap in part ran on two threads, and so did, as far as one can tell, all
-//!   that hang together by such overlaps: none of them is inside another;
+//!   that hang together by such overlaps: none of them is inside another, unless its name says so;
 //! * a probe that ends after the init call in which it began has left that call's thread;
 //! * a device that was put off before is probed again by the driver core's own worker;
 //! * two devices of one driver, or two on different buses of one PCI segment, do not register each
@@ -155,14 +155,7 @@ fn groups(items: &[Item<'_>], calls: &[Option<usize>], places: &mut [Place]) -> 
             }
             let (x, y) = (root(&mut groups, a), root(&mut groups, i));
             groups[x.max(y)] = x.min(y);
-            match (places[a].asynchronous, places[i].asynchronous) {
-                // One of them is known to be beside the rest: that will do.
-                (true, false) | (false, true) => {}
-                _ => {
-                    places[a].asynchronous = true;
-                    places[i].asynchronous = true;
-                }
-            }
+            apart(a, i, calls, places);
         }
         active.push(i);
     }
@@ -170,6 +163,20 @@ fn groups(items: &[Item<'_>], calls: &[Option<usize>], places: &mut [Place]) -> 
         groups[i] = root(&mut groups, i);
     }
     groups
+}
+
+/// Of two that ran at once, on two threads, marks the one that is not known to be in its turn.
+fn apart(a: usize, b: usize, calls: &[Option<usize>], places: &mut [Place]) {
+    match (calls[a], calls[b], places[a].asynchronous, places[b].asynchronous) {
+        // One of them is known to be beside the rest: that will do.
+        (_, _, true, _) | (_, _, _, true) => {}
+        (Some(_), None, ..) => places[b].asynchronous = true,
+        (None, Some(_), ..) => places[a].asynchronous = true,
+        _ => {
+            places[a].asynchronous = true;
+            places[b].asynchronous = true;
+        }
+    }
 }
 
 /// True when `item` seems to begin before `before` ends only because its start is not exact.
@@ -202,7 +209,6 @@ fn within_probes(
         retire(&mut active, items, item.start);
         let fits = |&a: &usize| {
             a != i
-                && groups[a] != groups[i]
                 && holds(&items[a], item)
                 && items[a].end - items[a].start >= item.end - item.start
                 && (calls[i].is_none() || calls[i] == calls[a])
@@ -211,6 +217,8 @@ fn within_probes(
                     || items[a].thread == item.thread)
                 && (!item.retry || items[a].retry)
                 && !item.asynchronous
+                && (named_after(&items[a], item)
+                    || !places[i].asynchronous && groups[a] != groups[i])
                 && related(&items[a], item)
         };
         let inside =
@@ -220,10 +228,28 @@ fn within_probes(
             places[i].asynchronous = false;
             places[i].ambiguous = false;
         }
+        // What it lies within and is not inside of ran beside it.
+        let outer: Vec<usize> = chain(i, places).collect();
+        for &a in &active {
+            if calls[a] == calls[i] && holds(&items[a], item) && !outer.contains(&a) {
+                apart(a, i, calls, places);
+            }
+        }
         if item.kind == Kind::Probe {
             active.push(i);
         }
     }
+}
+
+/// The spans around `i`, itself first.
+fn chain(i: usize, places: &[Place]) -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(i), |&i| places[i].inside).take(64)
+}
+
+/// Whether the name of `inner` says that it is part of `outer`.
+fn named_after(outer: &Item<'_>, inner: &Item<'_>) -> bool {
+    let parents = std::iter::successors(names::parent(inner.name), |name| names::parent(name));
+    parents.take(16).any(|parent| parent == outer.name)
 }
 
 /// Whether a probe of `outer` may have registered `inner`.
@@ -237,4 +263,163 @@ fn related(outer: &Item<'_>, inner: &Item<'_>) -> bool {
         return segment != other || bus == its;
     }
     outer.owner.is_none() || outer.owner != inner.owner || inner.name.starts_with(outer.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Probes by device, driver, start and end in milliseconds.
+    fn probes(spans: &[(&'static str, Option<&'static str>, u64, u64)]) -> Vec<Item<'static>> {
+        let item = |&(name, owner, start, end): &_| Item {
+            kind: Kind::Probe,
+            start: start * 1_000_000,
+            end: end * 1_000_000,
+            thread: None,
+            name,
+            owner,
+            retry: false,
+            asynchronous: false,
+        };
+        spans.iter().map(item).collect()
+    }
+
+    fn call(
+        name: &'static str,
+        module: Option<&'static str>,
+        pid: u32,
+        at: (u64, u64),
+    ) -> Item<'static> {
+        let mut items = probes(&[(name, module, at.0, at.1)]);
+        items[0].kind = Kind::Initcall;
+        items[0].thread = Some(pid);
+        items.remove(0)
+    }
+
+    /// What each is inside of, by name, and whether it is asynchronous.
+    fn decided(items: &mut [Item<'static>]) -> Vec<(&'static str, Option<&'static str>, bool)> {
+        items.sort_by_key(|i| (i.start, std::cmp::Reverse(i.end)));
+        let places = decide(items);
+        let name = |i: usize| items[i].name;
+        let found = places.iter().enumerate();
+        found.map(|(i, p)| (name(i), p.inside.map(name), p.asynchronous)).collect()
+    }
+
+    #[test]
+    fn a_probe_within_anothers_time_is_inside_the_innermost() {
+        let mut items = probes(&[
+            ("0000:00:15.0", Some("intel-lpss"), 0, 20),
+            ("idma64.0", Some("idma64"), 2, 3),
+            ("i2c_designware.0", Some("i2c_designware"), 4, 19),
+            ("spd5118", None, 5, 6),
+        ]);
+        assert_eq!(
+            decided(&mut items),
+            [
+                ("0000:00:15.0", None, false),
+                ("idma64.0", Some("0000:00:15.0"), false),
+                ("i2c_designware.0", Some("0000:00:15.0"), false),
+                ("spd5118", Some("i2c_designware.0"), false),
+            ]
+        );
+    }
+
+    #[test]
+    fn probes_that_overlap_in_part_ran_beside_each_other() {
+        let mut items = probes(&[("a", None, 0, 10), ("b", None, 5, 15), ("c", None, 16, 17)]);
+        assert_eq!(decided(&mut items), [("a", None, true), ("b", None, true), ("c", None, false)]);
+    }
+
+    #[test]
+    fn a_probe_within_a_crowd_is_inside_none_of_it() {
+        // c lies within b, and would be inside, if a did not show that more than one thread ran.
+        let mut items = probes(&[("a", None, 0, 20), ("b", None, 5, 30), ("c", None, 6, 28)]);
+        assert!(decided(&mut items).iter().all(|(_, inside, _)| inside.is_none()));
+    }
+
+    #[test]
+    fn a_name_that_says_whose_part_it_is_outweighs_a_crowd() {
+        let mut items =
+            probes(&[("usb1", None, 0, 20), ("x", None, 5, 30), ("1-0:1.0", None, 3, 18)]);
+        assert_eq!(decided(&mut items)[1], ("1-0:1.0", Some("usb1"), false));
+    }
+
+    #[test]
+    fn two_disks_of_one_driver_are_not_inside_each_other() {
+        let mut items =
+            probes(&[("0000:01:00.0", Some("nvme"), 0, 20), ("0000:02:00.0", Some("nvme"), 1, 10)]);
+        let found = decided(&mut items);
+        assert_eq!(found[1], ("0000:02:00.0", None, true));
+    }
+
+    #[test]
+    fn a_virtual_function_is_inside_its_physical_one() {
+        let mut items = probes(&[
+            ("0000:01:00.0", Some("mlx5_core"), 0, 20),
+            ("0000:01:00.1", Some("mlx5_core"), 5, 9),
+        ]);
+        assert_eq!(decided(&mut items)[1], ("0000:01:00.1", Some("0000:01:00.0"), false));
+    }
+
+    #[test]
+    fn a_probe_is_inside_the_only_init_call_that_it_can_be_in() {
+        let mut items = probes(&[("reg-dummy", None, 2, 3)]);
+        items.push(call("regulator_init", None, 1, (1, 5)));
+        assert_eq!(decided(&mut items)[1], ("reg-dummy", Some("regulator_init"), false));
+    }
+
+    #[test]
+    fn of_several_init_calls_the_drivers_own_is_meant() {
+        let mut items =
+            probes(&[("0000:00:15.0", Some("intel-lpss"), 2, 3), ("other", None, 3, 4)]);
+        items.push(call("intel_lpss_pci_driver_init", Some("intel_lpss_pci"), 153, (1, 5)));
+        items.push(call("drm_core_init", Some("drm"), 161, (1, 6)));
+        let places = {
+            items.sort_by_key(|i| (i.start, std::cmp::Reverse(i.end)));
+            decide(&items)
+        };
+        let found: Vec<_> =
+            items.iter().zip(&places).map(|(i, p)| (i.name, p.inside, p.ambiguous)).collect();
+        assert_eq!(found[2], ("0000:00:15.0", Some(1), false));
+        assert_eq!(found[3], ("other", None, true));
+    }
+
+    #[test]
+    fn a_probe_that_outlives_its_init_call_is_asynchronous() {
+        let mut items = probes(&[("0000:01:00.0", Some("nvme"), 2, 90)]);
+        items.push(call("nvme_init", Some("nvme"), 206, (1, 5)));
+        assert_eq!(decided(&mut items)[1], ("0000:01:00.0", None, true));
+    }
+
+    #[test]
+    fn a_thread_that_is_named_settles_it() {
+        let mut items = probes(&[("a", None, 2, 3)]);
+        items[0].thread = Some(7);
+        items.push(call("x_init", None, 1, (1, 5)));
+        items.push(call("y_init", None, 7, (1, 6)));
+        assert_eq!(decided(&mut items)[2], ("a", Some("y_init"), false));
+    }
+
+    #[test]
+    fn a_device_that_was_put_off_is_probed_again_by_the_driver_cores_worker() {
+        let mut items = probes(&[("leds", None, 2, 3), ("mmc", None, 12, 13)]);
+        items[0].retry = true;
+        items[1].retry = true;
+        items.push(call("whatever_init", None, 1, (1, 5)));
+        items.push(call(DEFERRED, None, 1, (11, 15)));
+        let found = decided(&mut items);
+        assert_eq!(found[1], ("leds", None, false));
+        assert_eq!(found[3], ("mmc", Some(DEFERRED), false));
+    }
+
+    #[test]
+    fn a_million_overlaps_do_not_take_for_ever() {
+        let mut items = Vec::new();
+        for i in 0..20_000u64 {
+            let mut item = probes(&[("a", None, 0, 0)]).remove(0);
+            (item.start, item.end) = (i * 1000, (i + 20_000) * 1000);
+            items.push(item);
+        }
+        assert_eq!(decide(&items).len(), items.len());
+    }
 }
