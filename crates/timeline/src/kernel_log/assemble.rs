@@ -125,7 +125,7 @@ pub(crate) struct Boot {
     pub ambiguous: usize,
 }
 
-/// A span to be, with what nesting has to know.
+/// A span to be, with what nesting has to know. An init call's item begins with its first line.
 struct Draft<'a> {
     span: Span,
     item: Item<'a>,
@@ -166,6 +166,17 @@ fn boot(facts: &Facts, rules: &Rules, drivers: &BTreeMap<String, String>) -> Boo
         nested[i] = place.inside.map(|outer| timed[outer]);
         drafts[i].span.asynchronous |= place.asynchronous;
         ambiguous += usize::from(place.ambiguous);
+    }
+    // A printed duration can be too short: the clock is set while it runs. What an init call ran
+    // tells.
+    for i in 0..drafts.len() {
+        if let Some(outer) = nested[i]
+            && drafts[i].span.start < drafts[outer].span.start
+            && drafts[outer].item.kind == Kind::Initcall
+        {
+            drafts[outer].span.start = Duration::from_nanos(drafts[outer].item.start);
+            drafts[outer].span.queued = drafts[outer].span.start;
+        }
     }
     // A span runs on the thread of the outermost one around it.
     let workers: Vec<String> = (0..drafts.len())
@@ -223,7 +234,11 @@ fn initcall(call: &Initcall, ticks: bool) -> Draft<'_> {
         result if result >= 0 => Outcome::Ok,
         result => Outcome::Failed(error(result)),
     };
-    draft(span, Kind::Initcall, call.thread, &call.function, call.module.as_deref())
+    let begun = both.map(|(begun, _)| begun.ns);
+    let mut draft =
+        draft(span, Kind::Initcall, call.thread, &call.function, call.module.as_deref());
+    draft.item.start = begun.map_or(draft.item.start, |begun| draft.item.start.min(begun));
+    draft
 }
 
 fn probe<'a>(probe: &'a Probe, driver: Option<&'a str>, retry: bool, rules: &Rules) -> Draft<'a> {
@@ -302,9 +317,12 @@ fn shutdown(shutdowns: &[Shutdown], drivers: &BTreeMap<String, String>) -> Timel
             .cloned()
             .or_else(|| (!bus && !driver.is_empty()).then(|| driver.to_owned()));
         span.asynchronous = shutdown.asynchronous;
-        if let Some(thread) = shutdown.thread {
-            span.worker = format!("pid {thread}");
-        }
+        // One thread shuts down what is not said to be asynchronous.
+        span.worker = match shutdown.thread {
+            Some(thread) => format!("pid {thread}"),
+            None if shutdown.asynchronous => String::new(),
+            None => "shutdown".to_owned(),
+        };
         if known_start && ended.is_some() {
             span.end_certainty = Certainty::UpperBound;
         } else {

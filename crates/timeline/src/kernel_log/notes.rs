@@ -11,7 +11,9 @@ pub(crate) fn notes(facts: &Facts, rules: &Rules, boot: &Boot, shutdown: &Timeli
     let mut note = |text: String| notes.push(text);
     let spans = boot.timeline.spans();
     let events = spans.len() + shutdown.spans().len();
-    if facts.lines > 0 && !facts.any() {
+    if facts.lines == 0 {
+        note("the log is empty".into());
+    } else if !facts.any() {
         note(
             "none of the lines is one that is known; boot with `initcall_debug` (and \
              `ignore_loglevel`, where the log is read from a console)"

@@ -1,0 +1,447 @@
+//! One small log behind every prefix, with every trap, and cut, interleaved and wrapped: small
+//! imitations, each as a program writes it.
+
+use corewise_timeline::kernel_log::{Form, KernelLog, Prefix, Reader};
+use corewise_timeline::{Certainty, DeviceGraph, EdgeKind, EdgeSource, Outcome, SpanKind};
+use std::fmt::Write as _;
+use std::time::Duration;
+
+const fn us(n: u64) -> Duration {
+    Duration::from_micros(n)
+}
+
+/// What the kernel says, and when, in microseconds.
+const LOG: [(u64, &str); 12] = [
+    (1_000_000, "Linux version 6.12.0 (someone@somewhere)"),
+    (2_000_000, "calling  nvme_init+0x0/0xff0 [nvme] @ 207"),
+    (2_000_100, "nvme 0000:01:00.0: enabling device (0000 -> 0002)"),
+    (2_090_000, "probe of 0000:01:00.0 returned 0 after 89900 usecs"),
+    (2_090_100, "initcall nvme_init+0x0/0xff0 [nvme] returned 0 after 90050 usecs"),
+    (2_100_000, "platform leds: error -EPROBE_DEFER: supplier gpio not ready"),
+    (2_100_010, "probe of leds returned -517 after 9 usecs"),
+    (9_000_000, "leds leds: shutdown"),
+    (9_000_500, "nvme 0000:01:00.0: shutdown"),
+    (9_050_000, "nvme 0000:01:00.0: the device speaks"),
+    (9_080_500, "platform Fixed MDIO bus.0: shutdown"),
+    (9_080_700, "reboot: Restarting system"),
+];
+
+fn read(text: &str) -> KernelLog {
+    let mut reader = Reader::new();
+    reader.feed(text.as_bytes());
+    reader.finish()
+}
+
+fn written(line: impl Fn(u64, &str) -> String) -> String {
+    LOG.iter().map(|(at, text)| line(*at, text)).collect()
+}
+
+fn stamp(at: u64) -> String {
+    format!("{:5}.{:06}", at / 1_000_000, at % 1_000_000)
+}
+
+fn plain() -> String {
+    written(|at, text| format!("[{}] {text}\n", stamp(at)))
+}
+
+/// Checks what every way of writing it down has to give.
+fn check(log: &KernelLog, how: &str) {
+    let boot: Vec<_> = log
+        .boot
+        .spans()
+        .iter()
+        .map(|s| (s.name.as_str(), s.kind, s.start, s.end, s.driver.as_deref()))
+        .collect();
+    let leds_driver = Some("leds");
+    assert_eq!(
+        boot,
+        [
+            ("nvme_init [nvme]", SpanKind::Initcall, us(2_000_050), us(2_090_100), Some("nvme")),
+            ("0000:01:00.0", SpanKind::Probe, us(2_000_100), us(2_090_000), Some("nvme")),
+            ("leds", SpanKind::Probe, us(2_100_001), us(2_100_010), leds_driver),
+        ],
+        "{how}"
+    );
+    let probe = log.boot.find("0000:01:00.0").expect("it is one of the spans above");
+    assert_eq!(log.boot.span(probe).worker, "pid 207", "{how}");
+    let shutdown: Vec<_> =
+        log.shutdown.spans().iter().map(|s| (s.name.as_str(), s.took())).collect();
+    assert_eq!(
+        shutdown,
+        [("leds", us(500)), ("0000:01:00.0", us(80_000)), ("Fixed MDIO bus.0", us(200))],
+        "{how}"
+    );
+    assert_eq!(log.kernel.as_deref(), Some("6.12.0"), "{how}");
+    assert_eq!(log.deferrals.len(), 1, "{how}");
+    assert_eq!(log.deferrals[0].reasons, ["supplier gpio not ready"], "{how}");
+    assert_eq!(log.suspicious_total, 0, "{how}: {:?}", log.suspicious);
+}
+
+#[test]
+fn behind_every_prefix_the_log_is_the_same() {
+    type Way = (&'static str, Prefix, fn(u64, &str) -> String);
+    let ways: [Way; 15] = [
+        ("dmesg", Prefix::Printk, |at, t| format!("[{}] {t}\n", stamp(at))),
+        ("a serial console", Prefix::CrLf, |at, t| format!("[{}] {t}\r\n", stamp(at))),
+        ("printk.caller", Prefix::CallerId, |at, t| format!("[{}][  T207] {t}\n", stamp(at))),
+        ("interrupts", Prefix::CallerId, |at, t| format!("[{}][    C3] {t}\n", stamp(at))),
+        ("a raw console", Prefix::Level, |at, t| format!("<6>[{}] {t}\n", stamp(at))),
+        ("dmesg -x", Prefix::Facility, |at, t| format!("kern  :info  : [{}] {t}\n", stamp(at))),
+        ("/dev/kmsg", Prefix::Kmsg, |at, t| {
+            format!("6,{at},{at},-;{t}\n SUBSYSTEM=pci\n DEVICE=+pci:0000:01:00.0\n")
+        }),
+        ("journalctl -o short-monotonic", Prefix::JournalMonotonic, |at, t| {
+            format!("[{}] kepler kernel: {t}\n", stamp(at))
+        }),
+        ("a file of syslog", Prefix::Journal, |at, t| {
+            format!("Mar  6 13:18:23 kepler kernel: [{}] {t}\n", stamp(at))
+        }),
+        ("journalctl -o json", Prefix::JournalJson, |at, t| {
+            format!(
+                "{{\"_TRANSPORT\":\"kernel\",\"__REALTIME_TIMESTAMP\":\"1\",\
+                 \"_SOURCE_MONOTONIC_TIMESTAMP\":\"{at}\",\"MESSAGE\":\"{t}\"}}\n"
+            )
+        }),
+        ("journalctl -o json-pretty", Prefix::JournalJson, |at, t| {
+            format!(
+                "{{\n\t\"MESSAGE\" : \"{t}\",\n\t\"_TRANSPORT\" : \"kernel\",\n\
+                 \t\"_SOURCE_MONOTONIC_TIMESTAMP\" : \"{at}\"\n}}\n"
+            )
+        }),
+        ("dmesg --json", Prefix::DmesgJson, |at, t| {
+            let stamp = stamp(at);
+            format!("      }},{{\n\"pri\": 6,\n\"time\": {stamp},\n\"msg\": \"{t}\"\n      }}\n")
+        }),
+        ("a mail", Prefix::MailQuote, |at, t| format!("> > [{}] {t}\n", stamp(at))),
+        ("a mail without brackets", Prefix::Bare, |at, t| {
+            format!("{}.{:06}\t{t}\n", at / 1_000_000, at % 1_000_000)
+        }),
+        ("dmesg --color", Prefix::Printk, |at, t| {
+            format!("\x1b[32m[{}] \x1b[0m\x1b[33m{t}\x1b[0m\n", stamp(at))
+        }),
+    ];
+    for (how, prefix, line) in ways {
+        let log = read(&written(line));
+        check(&log, how);
+        assert!(log.prefixes.iter().any(|(p, _)| *p == prefix), "{how}: {:?}", log.prefixes);
+    }
+}
+
+#[test]
+fn with_a_clock_on_the_wall_the_times_count_from_the_first_line() {
+    let iso = written(|at, t| {
+        let s = at / 1_000_000;
+        format!("2026-03-04T13:21:{s:02},{:06}+00:00 {t}\n", at % 1_000_000)
+    });
+    let log = read(&iso);
+    let probe = log.boot.span(log.boot.find("0000:01:00.0").unwrap());
+    assert_eq!((probe.start, probe.end), (us(1_000_100), us(1_090_000)));
+    assert_eq!(log.shutdown.spans()[1].took(), us(80_000));
+}
+
+#[test]
+fn a_log_in_whole_seconds_gives_order_and_durations_and_says_so() {
+    type Way = (&'static str, fn(u64, &str) -> String);
+    let ways: [Way; 3] = [
+        ("journalctl", |at, t| format!("mar 06 13:18:{:02} kepler kernel: {t}\n", at / 1_000_000)),
+        ("dmesg -T", |at, t| format!("[Wed Mar  4 13:21:{:02} 2026] {t}\n", at / 1_000_000)),
+        ("blanked stamps", |at, t| format!("[{}.***] {t}\n", 1125 + at / 1_000_000)),
+    ];
+    for (how, line) in ways {
+        let log = read(&written(line));
+        let probe = log.boot.span(log.boot.find("0000:01:00.0").unwrap());
+        assert_eq!(probe.took(), us(89_900), "{how}");
+        assert_eq!(probe.start_certainty, Certainty::Assumed, "{how}");
+        assert_eq!(probe.nested_in, None, "{how}");
+        let devices: Vec<_> = log.shutdown.spans().iter().map(|s| s.name.as_str()).collect();
+        assert_eq!(devices, ["leds", "0000:01:00.0", "Fixed MDIO bus.0"], "{how}");
+        assert!(log.shutdown.serial_sum().is_zero(), "{how}");
+        let said = log.notes.iter().any(|n| n.contains("order only"));
+        assert!(said, "{how}: {:?}", log.notes);
+    }
+}
+
+#[test]
+fn any_pieces_of_any_length_give_the_same() {
+    let text = plain().replace('\n', "\r\n");
+    let whole = read(&text);
+    check(&whole, "whole");
+    for size in [1, 2, 3, 7, 64, 1000] {
+        let mut reader = Reader::new();
+        for piece in text.as_bytes().chunks(size) {
+            reader.feed(piece);
+        }
+        assert_eq!(reader.finish(), whole, "pieces of {size}");
+    }
+}
+
+#[test]
+fn any_excerpt_is_read() {
+    let text = plain();
+    let lines: Vec<&str> = text.lines().collect();
+    for from in 0..=lines.len() {
+        for to in from..=lines.len() {
+            let log = read(&lines[from..to].join("\n"));
+            assert_eq!(log.lines, (to - from) as u64, "{from}..{to}");
+            assert_eq!(log.suspicious_total, 0, "{from}..{to}: {:?}", log.suspicious);
+        }
+    }
+    // The end alone of an init call: when it began is computed.
+    let log = read(lines[4]);
+    assert_eq!(log.boot.spans()[0].start, us(2_000_050));
+    assert_eq!(log.boot.spans()[0].start_certainty, Certainty::Inferred);
+    // The last shutdown has nothing behind it.
+    let log = read(lines[7]);
+    assert_eq!(log.shutdown.spans()[0].end_certainty, Certainty::Assumed);
+    assert!(log.notes.iter().any(|n| n.contains("nothing follows the last")), "{:?}", log.notes);
+}
+
+#[test]
+fn a_truncated_line_is_shown_with_its_number() {
+    let text = plain().replace("after 89900 usecs", "aft");
+    let log = read(&text);
+    let found: Vec<_> = log.suspicious.iter().map(|s| (s.line, s.why)).collect();
+    assert_eq!(found, [(4, "begins like the end of a probe")]);
+    assert!(log.suspicious[0].text.starts_with("probe of 0000:01:00.0 returned 0 aft"));
+    assert_eq!(log.suspicious_total, 1);
+    assert_eq!(log.boot.find("0000:01:00.0"), None);
+}
+
+#[test]
+fn suspicious_lines_are_counted_beyond_those_that_are_kept() {
+    let text = "[    1.000000] probe of x returned\n".repeat(1500);
+    let log = read(&text);
+    assert_eq!(log.suspicious_total, 1500);
+    assert_eq!(log.suspicious.len(), KernelLog::SUSPICIOUS_KEPT);
+    assert_eq!(log.suspicious[999].line, 1000);
+}
+
+#[test]
+fn two_writers_of_one_console_do_not_wait_for_each_others_lines() {
+    // The kernel speaks while a program prints, and another CPU while the first one does.
+    let text = plain()
+        .replace("[    2.090000] probe", "login: [    2.090000] probe")
+        .replace("after 90050 usecs\n", "after 90050 usecs");
+    check(&read(&text), "interleaved");
+}
+
+#[test]
+fn lines_that_a_mail_program_wrapped_are_put_together() {
+    let text = plain()
+        .replace("platform Fixed MDIO bus.0: shutdown", "platform\nFixed MDIO bus.0: shutdown")
+        .replace("returned 0 after 89900 usecs", "returned 0\nafter 89900 usecs");
+    let log = read(&text);
+    check(&log, "wrapped");
+    assert!(log.notes.iter().any(|n| n.starts_with("2 messages were put together")));
+    let quoted: String = text.lines().map(|line| format!("> {line}\n")).collect();
+    check(&read(&quoted), "wrapped and quoted");
+}
+
+#[test]
+fn a_cut_in_the_middle_says_nothing_wrong() {
+    let text = plain().replace("[    2.100000]", "[...]\n[    2.100000]");
+    check(&read(&text), "cut");
+}
+
+#[test]
+fn lines_of_other_programs_are_passed_over_and_counted() {
+    let text = written(|at, t| {
+        format!(
+            "2026-03-06T13:18:{:02}.{:06}+0100 kepler kernel: {t}\n\
+             2026-03-06T13:18:{:02}.{:06}+0100 kepler systemd[1]: nvme 0000:09:00.0: shutdown\n",
+            at / 1_000_000,
+            at % 1_000_000,
+            at / 1_000_000,
+            at % 1_000_000
+        )
+    });
+    let log = read(&text);
+    assert_eq!(log.shutdown.spans().len(), 3);
+    assert!(log.notes.iter().any(|n| n.starts_with("12 lines of other programs")));
+}
+
+#[test]
+fn a_log_of_two_boots_is_two_logs() {
+    let text = [plain(), plain()].concat();
+    let mut reader = Reader::new();
+    reader.feed(text.as_bytes());
+    let all = reader.finish_all();
+    assert_eq!(all.len(), 2);
+    for log in &all {
+        check(log, "one of two");
+    }
+    let log = read(&text);
+    check(&log, "the last of two");
+    assert_eq!(log.notes[0], "the log holds 2 boots; this is the last of them");
+    // Cut before the line that names the kernel: the clock goes back.
+    let cut: String = plain().lines().skip(1).map(|line| format!("{line}\n")).collect();
+    let cut = cut.replace("[    2.", "[    0.");
+    let mut reader = Reader::new();
+    reader.feed([cut.as_str(), cut.as_str()].concat().as_bytes());
+    assert_eq!(reader.finish_all().len(), 2);
+}
+
+#[test]
+fn older_kernels_print_one_for_a_device_that_was_bound() {
+    let mut text = String::new();
+    for i in 0..10 {
+        let result = i32::from(i % 5 != 0);
+        writeln!(text, "[    1.00000{i}] probe of d{i} returned {result} after 7 usecs").unwrap();
+    }
+    let log = read(&text);
+    let ok = log.boot.spans().iter().filter(|s| s.outcome.is_ok()).count();
+    assert_eq!(ok, 8);
+    assert!(log.notes.iter().any(|n| n.contains("prints 1 for a probe that bound")));
+    // On a newer one it is the driver's EPERM.
+    let text = text.replace("returned 1", "returned 0").replacen("returned 0", "returned 1", 1);
+    let log = read(&text);
+    assert_eq!(log.boot.spans()[0].outcome, Outcome::Failed("EPERM".into()));
+}
+
+#[test]
+fn both_signs_of_a_deferral_are_one() {
+    let log = read(
+        "[    1.000000] probe of leds returned -517 after 9 usecs\n\
+         [    2.000000] probe of leds returned 517 after 100 usecs\n\
+         [    3.000000] probe of leds returned 0 after 50 usecs\n\
+         [    4.000000] probe of a returned 19 after 5 usecs\n\
+         [    5.000000] probe of b returned 6 after 5 usecs\n",
+    );
+    let leds = &log.deferrals[0];
+    assert_eq!((leds.attempts, leds.by_driver, leds.total), (2, 1, us(109)));
+    assert_eq!((leds.first, leds.last), (us(1_000_000), us(2_000_000)));
+    assert_eq!(leds.bound, Some(us(3_000_000)));
+    let outcomes: Vec<_> = log.boot.spans().iter().map(|s| s.outcome.as_str()).collect();
+    assert_eq!(outcomes, ["deferred", "deferred", "ok", "skipped", "skipped"]);
+}
+
+#[test]
+fn the_same_function_on_two_threads_is_paired_by_thread_or_by_time() {
+    let log = read(
+        "[    1.000000] calling  init_module+0x0/0x10 [a] @ 100\n\
+         [    1.000010] calling  init_module+0x0/0x10 [a] @ 101\n\
+         [    1.500010] initcall init_module+0x0/0x10 [a] returned 0 after 499995 usecs\n\
+         [    1.900000] initcall init_module+0x0/0x10 [a] returned 0 after 899995 usecs\n",
+    );
+    let workers: Vec<_> = log.boot.spans().iter().map(|s| (s.took(), s.worker.as_str())).collect();
+    assert!(workers.contains(&(us(499_995), "pid 101")), "{workers:?}");
+    assert!(workers.contains(&(us(899_995), "pid 100")), "{workers:?}");
+}
+
+#[test]
+fn edges_come_from_links_deferrals_parents_bridges_and_names() {
+    let log = read(
+        "[    0.100000] pci 0000:00:06.0: PCI bridge to [bus 01]\n\
+         [    0.200000] platform mmc: Linked as a consumer to gpio\n\
+         [    0.200001] platform mmc: Linked as a sync state only consumer to clk\n\
+         [    0.300000] platform leds: error -EPROBE_DEFER: wait for supplier /soc@0/gpio@a0\n\
+         [    1.000000] probe of gpio returned 0 after 5 usecs\n\
+         [    1.000001] probe of clk returned 0 after 5 usecs\n\
+         [    1.100000] probe of a0.gpio returned 0 after 5 usecs\n\
+         [    2.000000] probe of mmc returned 0 after 5 usecs\n\
+         [    2.100000] probe of leds returned 0 after 5 usecs\n\
+         [    2.200000] probe of 0000:00:06.0 returned 0 after 5 usecs\n\
+         [    2.300000] probe of 0000:00:06.0:pcie001 returned 0 after 5 usecs\n\
+         [    2.400000] probe of 0000:01:00.0 returned 0 after 5 usecs\n\
+         [    2.450000] probe of i2c-1 returned 0 after 5 usecs\n\
+         [    2.500000] probe of 1-0050 returned 0 after 5 usecs\n\
+         [    9.000000] at24 1-0050: PM: calling f+0x0/0x30 [at24] @ 92, parent: i2c-1\n",
+    );
+    let name = |id| log.boot.span(id).name.as_str();
+    let mut edges: Vec<_> =
+        log.boot.edges().iter().map(|e| (name(e.before), name(e.after), e.kind)).collect();
+    edges.sort_unstable_by_key(|e| (e.0, e.1));
+    assert_eq!(
+        edges,
+        [
+            ("0000:00:06.0", "0000:00:06.0:pcie001", EdgeKind::Parent),
+            ("0000:00:06.0", "0000:01:00.0", EdgeKind::Parent),
+            ("a0.gpio", "leds", EdgeKind::Supplier),
+            ("gpio", "mmc", EdgeKind::Supplier),
+            ("i2c-1", "1-0050", EdgeKind::Parent),
+        ]
+    );
+    assert_eq!(log.edges_from().len(), 5);
+    assert!(log.boot.edges().iter().all(|e| log.boot.is_kept(e)));
+}
+
+#[test]
+fn a_graph_from_elsewhere_joins_devices_across_those_without_spans() {
+    let mut log = read(&plain());
+    let text = "leds: bridge\nbridge ^ 0000:01:00.0\n\"Fixed MDIO bus.0\" = mdio-fixed\n";
+    let graph = DeviceGraph::from_text(text).unwrap();
+    log.apply(&graph);
+    assert!(log.edges_from().contains(&EdgeSource::File));
+    let name = |id| log.shutdown.span(id).name.as_str();
+    let shutdown: Vec<_> =
+        log.shutdown.edges().iter().map(|e| (name(e.before), name(e.after))).collect();
+    // The consumer goes down first, and the disk that its supplier hangs on after it.
+    assert_eq!(shutdown, [("leds", "0000:01:00.0")]);
+    assert_eq!(log.drivers["Fixed MDIO bus.0"], "mdio-fixed");
+    let before = log.boot.edges().len();
+    log.apply(&graph);
+    assert_eq!(log.boot.edges().len(), before, "what is known is not added again");
+}
+
+#[test]
+fn dynamic_debugging_gives_measured_starts_and_asynchronous_probes() {
+    let log = read(
+        "[    1.000000] pci 0000:01:00.0: probing driver nvme asynchronously\n\
+         [    1.000100] pci 0000:01:00.0: bus: 'pci': really_probe: probing driver nvme with device\n\
+         [    1.050000] probe of 0000:01:00.0 returned 0 after 49880 usecs\n\
+         [    1.050010] nvme 0000:01:00.0: driver: 'nvme': driver_bound: bound to device\n",
+    );
+    let probe = &log.boot.spans()[0];
+    assert_eq!((probe.start, probe.start_certainty), (us(1_000_120), Certainty::Measured));
+    assert!(probe.asynchronous);
+    assert_eq!(probe.driver.as_deref(), Some("nvme"));
+}
+
+#[test]
+fn the_cost_inside_a_probe_and_its_end_are_one_probe() {
+    let log = read(
+        "[    1.050000] nvme 0000:01:00.0: CPU: 5, COMM: kworker/u1025:5, probe cost: 49000000 ns\n\
+         [    1.050010] probe of 0000:01:00.0 returned 0 after 49880 usecs\n",
+    );
+    assert_eq!(log.boot.spans().len(), 1);
+    let probe = &log.boot.spans()[0];
+    assert_eq!((probe.cpu, probe.worker.as_str()), (Some(5), "kworker/u1025:5"));
+    assert_eq!(probe.took(), us(49_880));
+}
+
+#[test]
+fn a_shutdown_that_was_started_and_waited_for_is_as_long_as_that() {
+    let log = read(
+        "[    1.000000] nvme 0000:01:00.0: async_shutdown_start\n\
+         [    1.000100] nvme 0000:02:00.0: async_shutdown_start\n\
+         [    1.000200] platform pcspkr: shutdown\n\
+         [    1.090000] nvme 0000:01:00.0: async_shutdown_end\n\
+         [    1.095000] nvme 0000:02:00.0: async_shutdown_end\n\
+         [    1.096000] reboot: Restarting system\n",
+    );
+    let took: Vec<_> = log.shutdown.spans().iter().map(|s| (s.took(), s.asynchronous)).collect();
+    assert_eq!(took[..2], [(us(90_000), true), (us(94_900), true)]);
+    assert_eq!(log.shutdown.max_parallelism(), 3);
+}
+
+#[test]
+fn the_class_and_the_bus_shut_a_device_down_once() {
+    let log = read(
+        "[    1.000000] tpm tpm0: shutdown_pre\n[    1.010000] tpm tpm0: shutdown\n\
+         [    1.020000] reboot: Power down\n",
+    );
+    let spans: Vec<_> = log.shutdown.spans().iter().map(|s| (s.name.as_str(), s.took())).collect();
+    assert_eq!(spans, [("tpm0", us(20_000))]);
+}
+
+#[test]
+fn what_no_line_says_is_said() {
+    let log = read("hello\nworld\n");
+    assert!(log.is_empty());
+    assert!(log.notes[0].contains("initcall_debug"), "{:?}", log.notes);
+    assert_eq!(read("").notes, ["the log is empty"]);
+    let log =
+        read("[    1.000000] calling  a+0x0/0x10 @ 1\n[    2.000000] calling  b+0x0/0x1 @ 2\n");
+    assert!(log.notes.iter().any(|n| n.starts_with("2 init calls began and did not end")));
+    assert_eq!(log.forms, [(Form::InitcallStart, 2)]);
+}
