@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use corewise::topology::{AffinityScope, DEFAULT_SHARD_SIZE};
 use corewise_bench::names;
 
+use crate::timeline::{self, TimelineFile};
 use crate::{bench, manifest, suggest, units};
 
 const STYLES: Styles = Styles::styled()
@@ -23,6 +24,7 @@ Examples:
   corewise up disks.toml            serve those of a manifest
   corewise topo                     CPUs, caches, nodes and pods of this machine
   corewise dump                     what the pools and queues of a running up do
+  corewise timeline dmesg.txt       what a kernel log says of probes and shutdowns
   corewise bench workqueue --quick  which scope serves best on this machine
 
 Exit codes: 0 success, 1 failure, 2 wrong usage.";
@@ -178,6 +180,9 @@ pub(crate) enum Command {
     /// Show the worker pools, queues and running work of a `corewise up`
     #[command(after_help = DUMP_EXAMPLES)]
     Dump(Dump),
+    /// Say what a kernel log tells of probes and shutdowns, and what would be faster
+    #[command(after_help = timeline::EXAMPLES)]
+    Timeline(timeline::Args),
     /// Measure this machine, and say which scope serves it best
     #[command(after_help = BENCH_EXAMPLES)]
     Bench(Bench),
@@ -220,8 +225,8 @@ pub(crate) struct Up {
     /// Stop after this long, such as 5s, 2m or 1h
     #[arg(long = "for", value_name = "DURATION", value_parser = units::parse_duration)]
     pub(crate) duration: Option<Duration>,
-    /// Write both timelines, bring-up and shutdown, to FILE (.svg or .json)
-    #[arg(long, value_name = "FILE", value_parser = timeline_file)]
+    /// Write both timelines, bring-up and shutdown, to FILE (.svg, .html, .json, .trace.json)
+    #[arg(long, value_name = "FILE", value_parser = TimelineFile::parse)]
     pub(crate) timeline: Option<TimelineFile>,
     /// Bring up what can be brought up, and say what can't
     #[arg(long)]
@@ -393,20 +398,6 @@ fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A file for timelines; its ending says the format.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TimelineFile {
-    pub(crate) path: PathBuf,
-    pub(crate) format: TimelineFormat,
-}
-
-/// What a timeline file holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TimelineFormat {
-    Svg,
-    Json,
-}
-
 fn scope() -> impl TypedValueParser<Value = AffinityScope> {
     PossibleValuesParser::new(AffinityScope::ALL.map(AffinityScope::name))
         .try_map(|name| name.parse::<AffinityScope>())
@@ -422,16 +413,6 @@ fn source(text: &str) -> Result<Source, String> {
         }
         _ => Err("write live, sysfs:DIR, xml:FILE or synthetic:'SPEC'".to_string()),
     }
-}
-
-fn timeline_file(text: &str) -> Result<TimelineFile, String> {
-    let path = PathBuf::from(text);
-    let format = match path.extension().and_then(|extension| extension.to_str()) {
-        Some("svg") => TimelineFormat::Svg,
-        Some("json") => TimelineFormat::Json,
-        _ => return Err("the file's name must end in .svg or .json".to_string()),
-    };
-    Ok(TimelineFile { path, format })
 }
 
 #[cfg(test)]
@@ -463,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_and_files_are_told_by_their_ends() {
+    fn sources_are_told_by_their_beginnings() {
         assert_eq!(source("live"), Ok(Source::Live));
         assert_eq!(source("sysfs:/x"), Ok(Source::Sysfs("/x".into())));
         assert_eq!(source("synthetic:pu:4"), Ok(Source::Synthetic("pu:4".into())));
@@ -471,9 +452,6 @@ mod tests {
         for bad in ["", "xml:", "json:x", "sysfs:", "synthetic: ", "pu:4"] {
             assert!(source(bad).is_err(), "{bad}");
         }
-        assert_eq!(timeline_file("a.svg").map(|f| f.format), Ok(TimelineFormat::Svg));
-        assert_eq!(timeline_file("a/b.json").map(|f| f.format), Ok(TimelineFormat::Json));
-        assert!(timeline_file("a.png").is_err() && timeline_file("svg").is_err());
     }
 
     #[test]

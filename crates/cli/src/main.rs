@@ -8,12 +8,13 @@
 //! corewise up --for 5s --timeline up.svg
 //! corewise dump                    # the pools and queues of a running `up`
 //! corewise dump --monitor          # what they do, every second
+//! corewise timeline dmesg.txt      # what a kernel log says of probes and shutdowns
 //! corewise bench workqueue --quick # which scope serves best on this machine
 //! ```
 //!
 //! In reading order: `args` defines every flag, `manifest` reads and checks what to bring up
 //! without touching anything, `up` does it and undoes it, `dump` asks a running one over its
-//! `control` socket, `topo` shows a machine, `bench` measures it; `exit` alone knows exit codes,
+//! `control` socket, `topo` shows a machine, `timeline` what a kernel's log says of one, `bench` measures it; `exit` alone knows exit codes,
 //! `screen` how to write to a terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -26,6 +27,7 @@ mod log;
 mod manifest;
 mod screen;
 mod suggest;
+mod timeline;
 mod topo;
 mod units;
 mod up;
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         args::Command::Topo(args) => topo::run(&args),
         args::Command::Up(args) => up::run(args),
         args::Command::Dump(args) => dump::run(&args),
+        args::Command::Timeline(args) => timeline::run(&args),
         args::Command::Bench(args) => bench::run(&args),
     };
     // A bug is a failure like any other: it has been told on stderr by now.

@@ -45,6 +45,11 @@ fn say(message: fmt::Arguments<'_>) {
 
 /// Columns for text: those of the terminal within what can be read well, 100 elsewhere.
 pub(crate) fn width() -> usize {
+    all_columns().clamp(60, 160)
+}
+
+/// Columns for pictures made of text: all that the terminal has, 100 elsewhere.
+pub(crate) fn all_columns() -> usize {
     let stdout = std::io::stdout();
     if !stdout.is_terminal() {
         return 100;
@@ -52,6 +57,6 @@ pub(crate) fn width() -> usize {
     let columns = rustix::termios::tcgetwinsize(&stdout).map_or(0, |size| size.ws_col);
     match usize::from(columns) {
         0 => 100,
-        columns => columns.clamp(60, 160),
+        columns => columns,
     }
 }

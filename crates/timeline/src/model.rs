@@ -20,6 +20,13 @@ impl Timeline {
         Timeline { name: name.into(), spans: Vec::new(), edges: Vec::new() }
     }
 
+    /// The same under another heading.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<String>) -> Timeline {
+        self.name = name.into();
+        self
+    }
+
     /// The heading.
     pub fn name(&self) -> &str {
         &self.name
@@ -91,6 +98,41 @@ impl Timeline {
     /// True when nothing was recorded.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
+    }
+
+    /// Only the spans that `keep` keeps, and the edges between those: as if nothing else had been
+    /// there. Who ran inside one that is left out ran inside the one around that.
+    #[must_use]
+    pub fn filtered(&self, keep: impl Fn(&Span) -> bool) -> Timeline {
+        let mut t = Timeline::new(self.name.clone());
+        let mut ids = vec![None; self.spans.len()];
+        for (id, span) in self.iter().filter(|(_, span)| keep(span)) {
+            ids[id.0] = Some(t.push(span.clone()));
+        }
+        for id in ids.iter().flatten() {
+            let mut outer = t.spans[id.0].nested_in;
+            // No chain of spans inside each other is longer than there are spans.
+            for _ in 0..self.spans.len() {
+                match outer.and_then(|outer| Some((self.spans.get(outer.0)?, ids[outer.0]))) {
+                    Some((left_out, None)) => outer = left_out.nested_in,
+                    Some((_, kept)) => {
+                        outer = kept;
+                        break;
+                    }
+                    None => {
+                        outer = None;
+                        break;
+                    }
+                }
+            }
+            t.spans[id.0].nested_in = outer;
+        }
+        for edge in &self.edges {
+            if let (Some(before), Some(after)) = (ids[edge.before.0], ids[edge.after.0]) {
+                t.push_edge(before, after, edge.kind);
+            }
+        }
+        t
     }
 
     /// The spans that say that `id` ran them inside itself, directly.
@@ -399,6 +441,28 @@ mod tests {
         span.nested_in = Some(inner);
         t.push(span);
         assert_eq!(t.nested(outer).collect::<Vec<_>>(), [inner]);
+    }
+
+    #[test]
+    fn what_is_left_out_leaves_the_edges_and_nests_of_the_others() {
+        let mut t = Timeline::new("x");
+        let push = |t: &mut Timeline, name: &str, outer: Option<SpanId>| {
+            let mut span = Span::new(name, SpanKind::Probe, ms(1), ms(4));
+            span.nested_in = outer;
+            t.push(span)
+        };
+        let a = push(&mut t, "a", None);
+        let gone = push(&mut t, "gone", Some(a));
+        let b = push(&mut t, "b", Some(gone));
+        push(&mut t, "c", Some(SpanId(77)));
+        t.push_edge(a, gone, EdgeKind::Parent);
+        t.push_edge(a, b, EdgeKind::Supplier);
+        let kept = t.filtered(|span| span.name != "gone").named("y");
+        assert_eq!((kept.name(), kept.spans().len(), kept.edges().len()), ("y", 3, 1));
+        assert_eq!(kept.edges()[0].after, SpanId(1));
+        let outer: Vec<_> = kept.spans().iter().map(|s| s.nested_in).collect();
+        assert_eq!(outer, [None, Some(SpanId(0)), None]);
+        assert!(t.filtered(|_| false).is_empty());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Which spans a reader wants to see when there are too many for all of them.
 
-use crate::model::{SpanId, Timeline};
+use crate::model::{Outcome, Span, SpanId, SpanKind, Timeline};
 use crate::path::CriticalPath;
 use std::time::Duration;
 
@@ -39,6 +39,16 @@ impl Rest {
     }
 }
 
+/// Whether a span needs to be seen whatever it took: it failed, or never ran. What ran and found
+/// nothing to do, or is tried again, doesn't.
+pub(crate) fn is_urgent(span: &Span) -> bool {
+    match span.outcome {
+        Outcome::Failed(_) | Outcome::Cancelled => true,
+        Outcome::Skipped(_) => span.took().is_zero() && span.kind != SpanKind::Initcall,
+        _ => false,
+    }
+}
+
 /// Picks at most `rows` spans: what failed (up to half the room), then the critical path, then the
 /// longest; of each the longest first.
 pub(crate) fn select(t: &Timeline, path: &CriticalPath, rows: usize) -> Selection {
@@ -61,7 +71,7 @@ pub(crate) fn select(t: &Timeline, path: &CriticalPath, rows: usize) -> Selectio
         let mut not_ok_left = rows / 2;
         // Cached, as the key is counted down: it is asked for once, longest span first.
         candidates.sort_by_cached_key(|&id| {
-            let urgent = !t.span(id).outcome.is_ok() && not_ok_left > 0;
+            let urgent = not_ok_left > 0 && is_urgent(t.span(id));
             not_ok_left -= usize::from(urgent);
             if urgent {
                 0
@@ -83,7 +93,7 @@ pub(crate) fn select(t: &Timeline, path: &CriticalPath, rows: usize) -> Selectio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{EdgeKind, Outcome, Span, SpanKind};
+    use crate::EdgeKind;
 
     const fn ms(n: u64) -> Duration {
         Duration::from_millis(n)

@@ -6,11 +6,11 @@
 
 use crate::lanes::Lane;
 use crate::markup::{CHAR_WIDTH as CHAR, FONT, escape};
-use crate::model::{Outcome, Span, SpanId, Timeline};
+use crate::model::{Certainty, Outcome, Span, SpanId, Timeline};
 use crate::path::CriticalPath;
-use crate::select::FOLD_ABOVE;
+use crate::select::{FOLD_ABOVE, is_urgent};
 use crate::text::{numbers, path_names};
-use crate::units::{duration, fit, printable, wrap};
+use crate::units::{duration, fit, how_sure, printable, wrap};
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -125,7 +125,7 @@ fn below(t: &Timeline, path: &CriticalPath) -> Vec<String> {
         return lines;
     }
     lines.extend(wrap(&path_names(t, path), TEXT_CHARS, 4));
-    let mut said = t.spans().iter().filter_map(|s| {
+    let mut said = t.spans().iter().filter(|s| is_urgent(s)).filter_map(|s| {
         Some(format!("{}: {}: {}", s.outcome.as_str(), s.name, s.outcome.message()?))
     });
     for message in said.by_ref().take(MAX_MESSAGES) {
@@ -133,7 +133,7 @@ fn below(t: &Timeline, path: &CriticalPath) -> Vec<String> {
     }
     match said.count() {
         0 => {}
-        more => lines.push(format!("and {more} more messages; the bars' tooltips have them")),
+        more => lines.push(format!("and {more} more; the bars' tooltips have their messages")),
     }
     lines
 }
@@ -240,8 +240,14 @@ impl<'a> Chart<'a> {
             _ => 8.0,
         };
         let top = 112.0;
-        let bottom = top + rows as f64 * row_height + lanes.len() as f64 * 6.0;
-        Chart { t, path, critical, lanes, scale, row_height, top, bottom }
+        let mut chart = Chart { t, path, critical, lanes, scale, row_height, top, bottom: top };
+        chart.bottom += chart.lanes.iter().map(|lane| chart.lane_height(lane)).sum::<f64>();
+        chart
+    }
+
+    /// Room for its rows, and for its name.
+    fn lane_height(&self, lane: &Lane) -> f64 {
+        (lane.rows.len() as f64 * self.row_height).max(10.0) + 6.0
     }
 
     fn draw(&self, out: &mut String) {
@@ -252,7 +258,7 @@ impl<'a> Chart<'a> {
         let mut y = self.top;
         for lane in &self.lanes {
             tops.push(y);
-            y += lane.rows.len() as f64 * self.row_height + 6.0;
+            y += self.lane_height(lane);
         }
         for (i, (lane, y)) in self.lanes.iter().zip(&tops).enumerate() {
             self.band(out, lane, *y, i % 2 == 0);
@@ -279,7 +285,7 @@ impl<'a> Chart<'a> {
     }
 
     fn band(&self, out: &mut String, lane: &Lane, y: f64, shaded: bool) {
-        let height = lane.rows.len() as f64 * self.row_height + 6.0;
+        let height = self.lane_height(lane);
         let fill = if shaded { "#f6f8fb" } else { "#ffffff" };
         line(
             out,
@@ -320,7 +326,7 @@ impl<'a> Chart<'a> {
         let shape = match place.width {
             // The outline of a narrow bar would hide its colour.
             w if w < 4.0 && critical.is_empty() => " stroke-width=\"0.5\"",
-            w if w <= 6.0 => "",
+            w if w <= 6.0 || self.row_height <= 10.0 => "",
             _ => " rx=\"2\"",
         };
         line(
@@ -336,6 +342,8 @@ impl<'a> Chart<'a> {
         );
         let (x, anchor) = match place.label {
             Label::None => return,
+            // Nobody could read it.
+            Label::Inside if self.row_height <= 10.0 => return,
             Label::Inside => (place.x + 5.0, "start"),
             Label::Right => (place.x + place.width + 5.0, "start"),
             Label::Left => (place.x - 5.0, "end"),
@@ -374,7 +382,10 @@ fn tooltip(span: &Span, critical: bool) -> String {
         Some(message) => format!("{}: {message}", span.outcome.as_str()),
         None => span.outcome.as_str().to_owned(),
     };
-    let kind = span.kind.as_str();
+    let kind = match &span.driver {
+        Some(driver) => format!("{} by {driver}", span.kind.as_str()),
+        None => span.kind.as_str().to_owned(),
+    };
     let path = if critical { ", on the critical path" } else { "" };
     lines.push(format!("{kind}, {outcome}{path}"));
     let mut place = Vec::new();
@@ -383,10 +394,23 @@ fn tooltip(span: &Span, critical: bool) -> String {
     }
     place.extend(span.cpu.map(|cpu| format!("CPU {cpu}")));
     place.extend(span.node.map(|node| format!("asked for node {node}")));
+    if span.asynchronous {
+        place.push("beside who started it".into());
+    }
     if !place.is_empty() {
         lines.push(place.join(", "));
     }
-    lines.push(format!("from {} to {}", duration(span.start), duration(span.end)));
+    let sure = |how: Certainty| match how {
+        Certainty::Measured => String::new(),
+        how => format!(" ({})", how_sure(how)),
+    };
+    lines.push(format!(
+        "from {}{} to {}{}",
+        duration(span.start),
+        sure(span.start_certainty),
+        duration(span.end),
+        sure(span.end_certainty)
+    ));
     let ran = match span.outcome {
         Outcome::Ok if span.no_callback => "nothing to call",
         _ => "took",

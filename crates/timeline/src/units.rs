@@ -1,5 +1,6 @@
 //! How a length of time is written for people, and how names are made fit to print.
 
+use crate::model::Certainty;
 use std::borrow::Cow;
 use std::time::Duration;
 
@@ -18,6 +19,16 @@ pub fn duration(d: Duration) -> String {
         _ if value < 9.995 => format!("{value:.2} {unit}"),
         _ if value < 99.95 => format!("{value:.1} {unit}"),
         _ => format!("{value:.0} {unit}"),
+    }
+}
+
+/// How sure a moment is, for people.
+pub(crate) fn how_sure(how: Certainty) -> &'static str {
+    match how {
+        Certainty::Measured => "measured",
+        Certainty::Inferred => "computed",
+        Certainty::UpperBound => "at the latest",
+        Certainty::Assumed => "not known",
     }
 }
 

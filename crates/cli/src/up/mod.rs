@@ -16,7 +16,6 @@ mod serve;
 mod signals;
 mod source;
 mod stop;
-mod timelines;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +23,7 @@ use std::sync::Arc;
 use crate::args;
 use crate::exit::Failure;
 use crate::manifest::{self, At, Manifest, Place, Problem, Resolved};
-use crate::screen;
+use crate::{screen, timeline};
 use cleanup::Cleanup;
 use report::Report;
 use source::Source;
@@ -71,7 +70,7 @@ fn prepare(
     cleanup: Arc<Cleanup>,
 ) -> Result<serve::Server, Failure> {
     if let Some(file) = &args.timeline {
-        timelines::check(file)?;
+        timeline::file::check(file)?;
     }
     let mut scratch = Scratch::new(&cleanup);
     let base = match &source.base {

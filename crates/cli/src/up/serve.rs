@@ -17,12 +17,12 @@ use super::plan::Plan;
 use super::progress::Progress;
 use super::report::Report;
 use super::stop::Stop;
-use super::{NOWHERE, listen, tell, timelines};
-use crate::args::TimelineFile;
+use super::{NOWHERE, listen, tell};
 use crate::control::place;
 use crate::exit::Failure;
 use crate::manifest::{LeftOut, Manifest, Place, Problem, Subject};
 use crate::screen;
+use crate::timeline::{self, TimelineFile};
 
 /// A server that was checked and not begun.
 pub(crate) struct Server {
@@ -318,7 +318,9 @@ impl Server {
 
     fn write_timelines(&self, timelines: &[&Timeline], complete: &mut bool) {
         let Some(file) = &self.timeline else { return };
-        if let Err(failure) = timelines::write(file, timelines) {
+        let title = format!("corewise up {}", self.label);
+        let about = timeline::file::About { title: &title, facts: &[] };
+        if let Err(failure) = timeline::file::write(file, about, timelines) {
             *complete = false;
             failure.say();
         }

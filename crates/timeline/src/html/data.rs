@@ -7,7 +7,7 @@ use crate::analysis::Nesting;
 use crate::json::ns;
 use crate::lanes::lane_name;
 use crate::model::{Certainty, Span, SpanId, Timeline};
-use crate::units::printable;
+use crate::units::{how_sure, printable};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -165,14 +165,4 @@ fn certainty(span: &Span) -> Option<[&'static str; 2]> {
     let both = [span.start_certainty, span.end_certainty];
     let measured = both.iter().all(|how| *how == Certainty::Measured);
     (!measured).then(|| both.map(how_sure))
-}
-
-/// How sure a moment is, for people.
-pub(crate) fn how_sure(how: Certainty) -> &'static str {
-    match how {
-        Certainty::Measured => "measured",
-        Certainty::Inferred => "computed",
-        Certainty::UpperBound => "at the latest",
-        Certainty::Assumed => "not known",
-    }
 }

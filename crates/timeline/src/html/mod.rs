@@ -77,6 +77,7 @@ const CHART: &str = "\
 <span id=\"found\" class=\"quiet\"></span>
 <label>rows <select id=\"group\">
 <option value=\"device\">a device each</option>
+<option value=\"cost\">a device each, worst first</option>
 <option value=\"lane\">by worker</option>
 <option value=\"driver\">by driver</option>
 </select></label>

@@ -9,7 +9,8 @@
     ['overview', 'scroll', 'spacer', 'main', 'tip', 'details'].map(at);
   const [search, found, group] = ['search', 'found', 'group'].map(at);
   const pen = main.getContext('2d'), small = overview.getContext('2d');
-  const AXIS = 26, GUTTER = { device: 210, lane: 130, driver: 150 };
+  const AXIS = 26, GUTTER = { device: 210, cost: 210, lane: 130, driver: 150 };
+  const EACH = { device: true, cost: true };
   const FONT = "12px system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
   const CHAIN = 1, NO_CALLBACK = 2, ASYNC = 4, START_SOFT = 8, END_SOFT = 16;
 
@@ -38,13 +39,15 @@
     order.sort((a, b) => t.spans[a].s - t.spans[b].s || t.spans[b].e - t.spans[a].e || a - b);
     groups = [];
     rows = [];
-    if (by === 'device') {
+    if (EACH[by]) {
       const mine = new Map();
       for (const i of order) {
         const name = t.spans[i].n;
         if (!mine.has(name)) { mine.set(name, rows.length); rows.push({ name, spans: [], until: -1 }); }
         rows[mine.get(name)].spans.push(i);
       }
+      const cost = row => row.cost ??= row.spans.reduce((sum, i) => sum + (t.spans[i].w ?? t.spans[i].e - t.spans[i].s), 0);
+      if (by === 'cost') rows.sort((a, b) => cost(b) - cost(a));
     } else {
       const named = new Map();
       for (const i of order) {
@@ -92,7 +95,8 @@
     }
     main.style.height = height + 'px';
     spacer.style.height = Math.max(0, all - height) + 'px';
-    redraw();
+    // At once: the canvases are empty now, and may be shown so.
+    if (colours) { draw(); drawOverview(); }
   }
 
   const redraw = () => { frame ||= requestAnimationFrame(() => { frame = 0; draw(); drawOverview(); }); };
@@ -145,7 +149,7 @@
 
   function bands(first, last, width) {
     pen.fillStyle = colours.band;
-    if (group.value === 'device') {
+    if (EACH[group.value]) {
       for (let r = first; r < last; r++) if (r % 2) pen.fillRect(0, y(r), width, rowHeight);
       return;
     }
@@ -220,7 +224,7 @@
     const faint = hits && !hits.has(s.i);
     pen.globalAlpha = faint ? .25 : 1;
     // In a row of several it would lie on others.
-    if (s.q < s.s && x(s.s) - x(s.q) > 2 && (group.value === 'device' || s.i === hover || s.i === chosen)) {
+    if (s.q < s.s && x(s.s) - x(s.q) > 2 && (EACH[group.value] || s.i === hover || s.i === chosen)) {
       pen.strokeStyle = colours.quiet;
       pen.lineWidth = 1;
       pen.setLineDash([2, 2]);
@@ -259,10 +263,11 @@
     if (rowHeight < 14) return;
     const wide = x2 - x1;
     const inside = hits && hits.has(s.i) ? colours.text : colours['on-bar'];
-    if (group.value !== 'device') {
-      const text = wide > 34 ? fit(pen, s.n, wide - 8) : '';
+    if (!EACH[group.value]) {
+      const text = wide > 20 ? fit(pen, s.n, wide - 8) : '';
       pen.fillStyle = inside;
-      if (text.length > 3) pen.fillText(text, x1 + 4, middle);
+      // A few letters of a long name tell nothing.
+      if (text.length >= Math.min(8, s.n.length)) pen.fillText(text, x1 + 4, middle);
       return;
     }
     const text = time(s.e - s.s), takes = pen.measureText(text).width;
@@ -291,7 +296,7 @@
     pen.clip();
     pen.fillStyle = colours.text;
     const put = (name, row) => pen.fillText(fit(pen, name, left() - 14), 6, Math.max(y(row), AXIS) + rowHeight / 2);
-    if (group.value === 'device') for (let r = first; r < last; r++) put(rows[r].name, r);
+    if (EACH[group.value]) for (let r = first; r < last; r++) put(rows[r].name, r);
     else for (const g of groups) {
       const end = y(g.first + g.count);
       if (end > AXIS + rowHeight / 2 && y(g.first) < main.clientHeight) put(g.name, g.first);
@@ -329,13 +334,13 @@
 
   function drawOverview() {
     const width = overview.clientWidth, height = 58, base = height - 6;
-    const across = ns => ns / Math.max(t.length, 1) * (width - 2) + 1;
+    const across = ns => left() + (ns / Math.max(t.length, 1) + .005) / 1.025 * (scroll.clientWidth - left() - 8);
     small.fillStyle = colours.card;
     small.fillRect(0, 0, width, height);
     small.fillStyle = colours.ok;
     const most = Math.max(1, t.most);
     small.beginPath();
-    small.moveTo(1, base);
+    small.moveTo(across(0), base);
     let before = 0;
     for (const [ns, running] of t.steps) {
       small.lineTo(across(ns), base - before / most * (base - 6));
@@ -348,10 +353,10 @@
     for (const i of t.path) small.fillRect(across(t.spans[i].s), base + 1, Math.max(1, across(t.spans[i].e) - across(t.spans[i].s)), 3);
     small.font = '11px system-ui, sans-serif';
     small.fillStyle = colours.text;
-    small.fillText('at most ' + t.most + ' at once', 6, 13);
+    small.fillText(fit(small, 'at most ' + t.most + ' at once', left() - 10), 6, 13);
     small.fillStyle = colours.text;
     small.globalAlpha = .12;
-    small.fillRect(0, 0, across(from), height);
+    small.fillRect(left(), 0, Math.max(0, across(from) - left()), height);
     small.fillRect(across(to), 0, width - across(to), height);
     small.globalAlpha = 1;
     small.strokeStyle = colours.accent;
@@ -495,7 +500,8 @@
     document.querySelectorAll('section').forEach((s, i) => { s.hidden = i !== index; });
     hover = chosen = -1;
     at('chart').style.display = t.spans.length ? '' : 'none';
-    group.value = new Set(t.spans.map(s => s.n)).size <= 60 ? 'device' : 'lane';
+    const names = new Set(t.spans.map(s => s.n)).size;
+    group.value = names <= 60 ? 'device' : t.lanes.length <= 2 ? 'cost' : 'lane';
     scroll.scrollTop = 0;
     from = 0; to = 1;
     arrange();
@@ -538,7 +544,8 @@
   });
   const move = event => {
     if (!event.buttons) return;
-    const ns = (event.clientX - overview.getBoundingClientRect().left) / overview.clientWidth * t.length;
+    const px = event.clientX - overview.getBoundingClientRect().left;
+    const ns = ((px - left()) / (scroll.clientWidth - left() - 8) * 1.025 - .005) * t.length;
     if (to - from >= t.length) view(ns - t.length / 10, ns + t.length / 10);
     else view(ns - (to - from) / 2, ns + (to - from) / 2);
   };
@@ -569,7 +576,10 @@
     const act = keys[event.key];
     if (act) { event.preventDefault(); act(); }
   });
-  new ResizeObserver(resize).observe(scroll);
+  let wide = 0;
+  new ResizeObserver(() => {
+    if (scroll.clientWidth !== wide) { wide = scroll.clientWidth; resize(); }
+  }).observe(scroll);
   window.addEventListener('resize', resize);
   window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { theme(); redraw(); });
   theme();

@@ -4,6 +4,7 @@ use crate::analysis::{DriverCost, WhatIf};
 use crate::markup::escape;
 use crate::model::{SpanId, Timeline};
 use crate::path::CriticalPath;
+use crate::select::is_urgent;
 use crate::text::numbers;
 use crate::units::{duration, printable};
 use std::fmt::Write as _;
@@ -168,7 +169,9 @@ fn predictions(out: &mut String, t: &Timeline) {
 }
 
 fn messages(out: &mut String, t: &Timeline) {
-    let said: Vec<_> = t.iter().filter_map(|(id, s)| Some((id, s, s.outcome.message()?))).collect();
+    let urgent = t.iter().filter(|(_, span)| is_urgent(span));
+    let said: Vec<_> =
+        urgent.filter_map(|(id, span)| Some((id, span, span.outcome.message()?))).collect();
     if said.is_empty() {
         return;
     }

@@ -7,7 +7,7 @@ mod analysis;
 
 use crate::model::{Outcome, Span, SpanId, SpanKind, Timeline};
 use crate::path::{CriticalPath, Summary};
-use crate::select::{Selection, select};
+use crate::select::{Selection, is_urgent, select};
 use crate::units::{duration, fit, printable, wrap};
 use std::time::Duration;
 
@@ -32,6 +32,11 @@ const WIDTHS: std::ops::RangeInclusive<usize> = 60..=500;
 /// longest; it is said how many were left out. More than four spans without a callback become one
 /// line.
 pub fn render(t: &Timeline, width: usize) -> String {
+    render_rows(t, width, MAX_ROWS)
+}
+
+/// Like [`render`], with at most `rows` rows instead of 40.
+pub fn render_rows(t: &Timeline, width: usize, rows: usize) -> String {
     let noun = Noun::of(t);
     let mut out = Lines::new(width);
     if t.is_empty() {
@@ -41,7 +46,7 @@ pub fn render(t: &Timeline, width: usize) -> String {
 
     let summary = t.summary();
     let path = t.critical_path();
-    let selection = select(t, &path, MAX_ROWS);
+    let selection = select(t, &path, rows);
     out.wrapped(&heading(t, &summary, &noun), 2);
     out.line("");
     if !selection.shown.is_empty() {
@@ -178,7 +183,7 @@ fn messages(out: &mut Lines, t: &Timeline, selection: &Selection) {
     let mut said = 0;
     for &id in &selection.shown {
         let span = t.span(id);
-        let Some(message) = span.outcome.message() else { continue };
+        let Some(message) = span.outcome.message().filter(|_| is_urgent(span)) else { continue };
         if said == MAX_MESSAGES {
             out.line("and more messages; the JSON has them all");
             return;

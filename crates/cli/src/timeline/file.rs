@@ -1,10 +1,58 @@
-//! `--timeline FILE`: bring-up and shutdown in one file.
+//! Timelines in a file: `up --timeline FILE` and `timeline --output FILE`.
 
-use corewise::timeline::{Timeline, json, svg};
+use std::path::PathBuf;
 
-use crate::args::{TimelineFile, TimelineFormat};
+use corewise::timeline::{Timeline, html, json, perfetto, svg};
+
 use crate::exit::Failure;
 use crate::whole_file;
+
+/// A file for timelines; its ending says the format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TimelineFile {
+    pub(crate) path: PathBuf,
+    pub(crate) format: TimelineFormat,
+}
+
+/// What a timeline file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TimelineFormat {
+    Svg,
+    Html,
+    /// Our own, to be read again.
+    Json,
+    /// Chrome's, for Perfetto.
+    Trace,
+}
+
+impl TimelineFile {
+    /// Parses the flag's value.
+    pub(crate) fn parse(text: &str) -> Result<TimelineFile, String> {
+        let path = PathBuf::from(text);
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let endings = [
+            (".trace.json", TimelineFormat::Trace),
+            (".json", TimelineFormat::Json),
+            (".svg", TimelineFormat::Svg),
+            (".html", TimelineFormat::Html),
+        ];
+        let format = endings.into_iter().find(|(ending, _)| name.ends_with(ending));
+        match format {
+            Some((_, format)) => Ok(TimelineFile { path, format }),
+            None => {
+                Err("the file's name must end in .svg, .html, .json or .trace.json (Perfetto)"
+                    .into())
+            }
+        }
+    }
+}
+
+/// What a page of timelines says of itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct About<'a> {
+    pub(crate) title: &'a str,
+    pub(crate) facts: &'a [(String, String)],
+}
 
 /// Fails where the file could not be written later: a server may run for months in between.
 pub(crate) fn check(file: &TimelineFile) -> Result<(), Failure> {
@@ -12,8 +60,17 @@ pub(crate) fn check(file: &TimelineFile) -> Result<(), Failure> {
 }
 
 /// Writes the timelines there are so far. The file is whole at any moment.
-pub(crate) fn write(file: &TimelineFile, timelines: &[&Timeline]) -> Result<(), Failure> {
+pub(crate) fn write(
+    file: &TimelineFile,
+    about: About<'_>,
+    timelines: &[&Timeline],
+) -> Result<(), Failure> {
     let text = match file.format {
+        TimelineFormat::Html => {
+            let About { title, facts } = about;
+            html::render(&html::Page { title, facts, timelines })
+        }
+        TimelineFormat::Trace => perfetto::render(timelines),
         TimelineFormat::Svg => stack(timelines.iter().map(|t| svg::render(t))),
         TimelineFormat::Json => {
             // The renderer's own text, so that nothing of it is lost or changed on the way.
@@ -42,7 +99,7 @@ fn stack(pictures: impl Iterator<Item = String>) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
          width=\"{width}\" height=\"{height}\" role=\"img\" \
-         aria-label=\"bring-up and shutdown\">\n{inside}</svg>\n"
+         aria-label=\"timelines\">\n{inside}</svg>\n"
     )
 }
 
@@ -69,12 +126,14 @@ mod tests {
 
     fn written(name: &str, format: TimelineFormat) -> String {
         let folder = tempfile::tempdir().unwrap();
-        let file = TimelineFile { path: folder.path().join(name), format };
+        let file = TimelineFile::parse(folder.path().join(name).to_str().unwrap()).unwrap();
+        assert_eq!(file.format, format);
         check(&file).unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the check left a file");
         let (up, down) = (timeline("bring-up"), timeline("shutdown"));
-        write(&file, &[&up]).unwrap();
-        write(&file, &[&up, &down]).unwrap();
+        let about = About { title: "up", facts: &[] };
+        write(&file, about, &[&up]).unwrap();
+        write(&file, about, &[&up, &down]).unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
         std::fs::read_to_string(&file.path).unwrap()
     }
@@ -95,6 +154,26 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json[0]["name"], "bring-up");
         assert_eq!(json[1]["spans"][0]["name"], "disk");
+    }
+
+    #[test]
+    fn the_page_and_the_trace_hold_both() {
+        let page = written("t.html", TimelineFormat::Html);
+        assert!(page.contains("<title>up</title>") && page.matches("role=\"tab\"").count() == 2);
+        let trace = written("t.trace.json", TimelineFormat::Trace);
+        let trace: serde_json::Value = serde_json::from_str(&trace).unwrap();
+        let slices = trace["traceEvents"].as_array().unwrap();
+        assert_eq!(slices.iter().filter(|event| event["ph"] == "X").count(), 2);
+    }
+
+    #[test]
+    fn the_ending_says_the_format() {
+        let format = |name| TimelineFile::parse(name).map(|file| file.format);
+        assert_eq!(format("a.svg"), Ok(TimelineFormat::Svg));
+        assert_eq!(format("a/b.json"), Ok(TimelineFormat::Json));
+        assert_eq!(format("b.trace.json"), Ok(TimelineFormat::Trace));
+        assert_eq!(format("up.html"), Ok(TimelineFormat::Html));
+        assert!(format("a.png").is_err() && format("svg").is_err() && format("").is_err());
     }
 
     #[test]

@@ -1,0 +1,120 @@
+//! The flags of `corewise timeline`.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, ValueEnum};
+
+use super::file::TimelineFile;
+
+pub(crate) const EXAMPLES: &str = "\
+A log is one of dmesg, journalctl -k (best with -o short-monotonic or -o json) or a serial console, of a \
+kernel that was booted with initcall_debug; for the shutdown, one that was kept beyond it, such as by a \
+serial console, netconsole or pstore. What 'corewise up --timeline FILE.json' wrote is read as well. \
+docs/timeline.md says what is read, how the predictions are made, and what the files and the JSON hold.
+
+Examples:
+  corewise timeline dmesg.txt
+  dmesg | corewise timeline -
+  corewise timeline console.log --phase shutdown --output shutdown.html
+  corewise timeline console.log -o boot.svg -o boot.trace.json
+  corewise timeline console.log --only 'nvme*' --workers 8
+  corewise timeline console.log --faster 0000:01:00.0=0.5 --all-async
+  corewise timeline dmesg.txt --sysfs /sys/devices --deps extra.toml
+  corewise timeline before.log after.log --compare
+  corewise timeline dmesg.txt --json | jq '.logs[].timelines[].analysis.costs'
+
+Exit codes: 0 success, 1 failure (a log can't be read, or holds nothing of this), 2 wrong usage.";
+
+/// `corewise timeline`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Args {
+    /// Kernel logs, or timelines in JSON; '-' is stdin
+    #[arg(required = true, value_name = "LOG")]
+    pub(crate) logs: Vec<PathBuf>,
+    /// What to look at
+    #[arg(long, value_name = "PHASE", default_value = "both")]
+    pub(crate) phase: Phase,
+    /// Only these devices, init functions or drivers; a '*' stands for any letters; may be given again
+    #[arg(long, value_name = "NAME")]
+    pub(crate) only: Vec<String>,
+    /// Which boot of a log that holds several, counted from 1 [default: the last]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) boot: Option<u32>,
+    /// Lay two logs side by side
+    #[arg(long)]
+    pub(crate) compare: bool,
+    /// Predict: everything but init functions asynchronous
+    #[arg(long)]
+    pub(crate) all_async: bool,
+    /// Predict: so many workers, everything but init functions asynchronous
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) workers: Option<u32>,
+    /// Predict: this device (or driver, or a name with '*') takes so many times as long; may be given
+    /// again
+    #[arg(long, value_name = "DEVICE=FACTOR", value_parser = faster)]
+    pub(crate) faster: Vec<Faster>,
+    /// Take parents, suppliers and drivers from a sysfs tree, such as /sys/devices, or from a saved
+    /// listing of one
+    #[arg(long, value_name = "DIR")]
+    pub(crate) sysfs: Option<PathBuf>,
+    /// Take dependencies from a file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) deps: Vec<PathBuf>,
+    /// Write the timelines, and what was predicted, to FILE (.svg, .html, .json, .trace.json for
+    /// Perfetto); may be given again
+    #[arg(short, long, value_name = "FILE", value_parser = TimelineFile::parse)]
+    pub(crate) output: Vec<TimelineFile>,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// How many of the worst devices, drivers and differences to list
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) top: usize,
+    /// How many bars to draw at most
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    pub(crate) rows: usize,
+}
+
+/// Which part of a machine's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Phase {
+    /// Init functions and probes
+    Boot,
+    /// Shutdown of devices
+    Shutdown,
+    /// Both
+    Both,
+}
+
+/// A device that takes another time.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Faster {
+    pub(crate) name: String,
+    pub(crate) factor: f64,
+}
+
+fn faster(text: &str) -> Result<Faster, String> {
+    let example = "write DEVICE=FACTOR, such as 0000:01:00.0=0.5";
+    // Names hold '=' less often than factors do.
+    let (name, factor) = text.rsplit_once('=').ok_or(example)?;
+    let factor: f64 = factor.parse().map_err(|_| format!("'{factor}' is no number: {example}"))?;
+    if name.is_empty() || !(factor.is_finite() && factor >= 0.0) {
+        return Err(example.to_owned());
+    }
+    Ok(Faster { name: name.to_owned(), factor })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_factor_stands_behind_the_last_equals_sign() {
+        let is = |name: &str, factor| Ok(Faster { name: name.into(), factor });
+        assert_eq!(faster("0000:01:00.0=0.5"), is("0000:01:00.0", 0.5));
+        assert_eq!(faster("a=b=2"), is("a=b", 2.0));
+        for bad in ["a", "a=", "=1", "a=-1", "a=x", "a=inf", "a=NaN"] {
+            assert!(faster(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What was asked to be predicted, for each timeline.
+
+use corewise::timeline::Timeline;
+use corewise::timeline::analysis::{Prediction, WhatIf};
+
+use super::args::{Args, Faster};
+use super::source::Log;
+use crate::exit::Failure;
+use crate::suggest;
+
+/// What is to be different.
+#[derive(Debug)]
+pub(super) struct Asked {
+    all_async: bool,
+    workers: Option<usize>,
+    faster: Vec<Faster>,
+}
+
+/// One timeline as it would have been.
+#[derive(Debug)]
+pub(super) struct Predicted {
+    /// Which of the log's timelines.
+    pub(super) of: usize,
+    /// What was different, in words.
+    pub(super) asked: String,
+    pub(super) what_if: WhatIf,
+    pub(super) prediction: Prediction,
+}
+
+impl Asked {
+    pub(super) fn of(args: &Args) -> Asked {
+        Asked {
+            all_async: args.all_async,
+            workers: args.workers.and_then(|n| usize::try_from(n).ok()),
+            faster: args.faster.clone(),
+        }
+    }
+
+    fn is_nothing(&self) -> bool {
+        !self.all_async && self.workers.is_none() && self.faster.is_empty()
+    }
+
+    /// The predictions for each log; none where nothing was asked for.
+    pub(super) fn predict(&self, logs: &[Log]) -> Result<Vec<Vec<Predicted>>, Failure> {
+        if self.is_nothing() {
+            return Ok(logs.iter().map(|_| Vec::new()).collect());
+        }
+        for Faster { name, .. } in &self.faster {
+            known(name, logs)?;
+        }
+        let each = |log: &Log| {
+            let each = |(of, t): (usize, &Timeline)| {
+                let what_if = self.what_if(t)?;
+                let prediction = what_if.predict(t);
+                Some(Predicted { of, asked: self.words(), what_if, prediction })
+            };
+            log.timelines.iter().enumerate().filter_map(each).collect()
+        };
+        Ok(logs.iter().map(each).collect())
+    }
+
+    /// For one timeline; `None` where nothing in it would be different.
+    fn what_if(&self, t: &Timeline) -> Option<WhatIf> {
+        let mut what_if = WhatIf::new();
+        if self.all_async {
+            what_if = what_if.all_async();
+        }
+        if let Some(workers) = self.workers {
+            what_if = what_if.workers(workers);
+        }
+        for Faster { name, factor } in &self.faster {
+            let meant = t.iter().filter(|(_, span)| super::names(name, span));
+            what_if = what_if.scaled(meant.map(|(id, _)| id), *factor);
+        }
+        (!what_if.is_empty()).then_some(what_if)
+    }
+
+    fn words(&self) -> String {
+        let mut words = Vec::new();
+        match (self.workers, self.all_async) {
+            (Some(1), _) => words.push("1 worker".to_owned()),
+            (Some(n), _) => words.push(format!("{n} workers")),
+            (None, true) => words.push("all asynchronous".to_owned()),
+            (None, false) => {}
+        }
+        for Faster { name, factor } in &self.faster {
+            words.push(format!("{name} takes {factor} of its time"));
+        }
+        words.join(", ")
+    }
+}
+
+/// Fails where a name means nothing in any log.
+fn known(name: &str, logs: &[Log]) -> Result<(), Failure> {
+    let spans = || logs.iter().flat_map(|log| &log.timelines).flat_map(Timeline::spans);
+    if spans().any(|span| super::names(name, span)) {
+        return Ok(());
+    }
+    let failure = Failure::new(format!("no device, init function or driver is called '{name}'"));
+    let names = spans().flat_map(|span| [Some(span.name.as_str()), span.driver.as_deref()]);
+    Err(match suggest::closest(name, names.flatten()) {
+        Some(meant) => failure.help(format!("did you mean '{meant}'?")),
+        None => failure.help("a '*' stands for any letters"),
+    })
+}

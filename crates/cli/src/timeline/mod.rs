@@ -1,0 +1,85 @@
+//! `corewise timeline`: what a kernel log tells of probes and shutdowns, and what would be faster.
+
+mod args;
+mod asked;
+mod document;
+pub(crate) mod file;
+mod report;
+mod source;
+mod sysfs;
+
+use std::io::Write;
+
+use corewise::timeline::Span;
+
+pub(crate) use args::{Args, EXAMPLES};
+pub(crate) use file::TimelineFile;
+
+use crate::control::matches;
+use crate::exit::Failure;
+use crate::screen;
+use asked::{Asked, Predicted};
+
+/// Reads logs, and shows what they say.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    for file in &args.output {
+        file::check(file)?;
+    }
+    if args.compare && args.logs.len() != 2 {
+        let message = format!("--compare takes two logs, not {}", args.logs.len());
+        return Err(Failure::new(message));
+    }
+    let asked = Asked::of(args);
+    let logs = source::read(args)?;
+    let predicted = asked.predict(&logs)?;
+    for file in &args.output {
+        write(file, &logs, &predicted)?;
+    }
+    let mut out = anstream::stdout().lock();
+    if args.json {
+        let document = document::document(args, &logs, &predicted);
+        let json = serde_json::to_string_pretty(&document)
+            .map_err(|error| Failure::new(format!("cannot write JSON: {error}")))?;
+        writeln!(out, "{json}")?;
+    } else {
+        let text = report::text(args, &logs, &predicted, screen::all_columns());
+        write!(out, "{text}")?;
+    }
+    Ok(out.flush()?)
+}
+
+/// Whether a pattern of the command line means this span: by its name, or by its driver's.
+fn names(pattern: &str, span: &Span) -> bool {
+    matches(pattern, &span.name)
+        || span.driver.as_deref().is_some_and(|driver| matches(pattern, driver))
+}
+
+/// Writes all timelines and what was predicted of them into one file.
+fn write(
+    file: &TimelineFile,
+    logs: &[source::Log],
+    predicted: &[Vec<Predicted>],
+) -> Result<(), Failure> {
+    let mut named = Vec::new();
+    for (log, predicted) in logs.iter().zip(predicted) {
+        let name = |timeline: &corewise::timeline::Timeline| match logs.len() {
+            1 => timeline.name().to_owned(),
+            _ => format!("{}: {}", log.name, timeline.name()),
+        };
+        for timeline in &log.timelines {
+            named.push(timeline.clone().named(name(timeline)));
+        }
+        for prediction in predicted {
+            let timeline = &prediction.prediction.timeline;
+            named.push(timeline.clone().named(format!("{}, {}", name(timeline), prediction.asked)));
+        }
+    }
+    let facts: Vec<(String, String)> = logs.iter().flat_map(report::facts).collect();
+    let timelines: Vec<_> = named.iter().collect();
+    let short = |log: &source::Log| match log.name.rsplit_once('/') {
+        Some((_, name)) => name.to_owned(),
+        None => log.name.clone(),
+    };
+    let names: Vec<String> = logs.iter().map(short).collect();
+    file::write(file, file::About { title: &names.join(", "), facts: &facts }, &timelines)
+}

@@ -1,0 +1,258 @@
+//! What `corewise timeline` tells people.
+
+use std::fmt::Write;
+
+use corewise::timeline::analysis::compare;
+use corewise::timeline::kernel_log::{Deferral, KernelLog};
+use corewise::timeline::{Timeline, duration, markup, text};
+
+use super::args::Args;
+use super::asked::Predicted;
+use super::source::Log;
+use crate::screen::{FAINT, TITLE, styled};
+
+/// So many lines that weren't understood are shown.
+const SUSPICIOUS: usize = 10;
+
+/// All of it, in lines of at most `width` columns.
+pub(super) fn text(
+    args: &Args,
+    logs: &[Log],
+    predicted: &[Vec<Predicted>],
+    width: usize,
+) -> String {
+    let mut out = String::new();
+    for (log, predicted) in logs.iter().zip(predicted) {
+        if !out.is_empty() {
+            out.push('\n');
+        }
+        head(&mut out, log, width);
+        if args.compare {
+            continue;
+        }
+        for (i, t) in log.timelines.iter().enumerate() {
+            timeline(&mut out, args, t, width);
+            for prediction in predicted.iter().filter(|p| p.of == i) {
+                said(&mut out, args, t, prediction, width);
+            }
+        }
+        if let Some(kernel) = &log.kernel {
+            deferrals(&mut out, args, kernel, width);
+            suspicious(&mut out, kernel, width);
+        }
+    }
+    if args.compare {
+        comparison(&mut out, args, logs, width);
+    }
+    out
+}
+
+/// What is known of a log, name and value.
+pub(super) fn facts(log: &Log) -> Vec<(String, String)> {
+    let mut facts = vec![("log".to_owned(), log.name.clone())];
+    let Some(kernel) = &log.kernel else { return facts };
+    let mut say = |name: &str, value: Option<String>| {
+        facts.extend(value.map(|value| (name.to_owned(), value)));
+    };
+    say("kernel", kernel.kernel.clone());
+    say("machine", kernel.machine.clone());
+    say("lines", Some(kernel.lines.to_string()));
+    let sources: Vec<&str> = kernel.edges_from().iter().map(|source| source.as_str()).collect();
+    let edges = kernel.graph.edges().len();
+    say(
+        "dependencies",
+        Some(match edges {
+            0 => "none known".to_owned(),
+            n => format!("{n}, from {}", sources.join(", ")),
+        }),
+    );
+    let suspicious = kernel.suspicious_total;
+    say("not understood", (suspicious > 0).then(|| lines(suspicious)));
+    facts
+}
+
+fn head(out: &mut String, log: &Log, width: usize) {
+    let facts = facts(log);
+    let mut facts = facts.iter();
+    let name = facts.next().map_or("", |(_, name)| name.as_str());
+    let _ = writeln!(out, "{}", styled(TITLE, markup::printable(name)));
+    for (name, value) in facts {
+        wrapped(out, &format!("{name}: {value}"), width);
+    }
+    let Some(kernel) = &log.kernel else { return };
+    let counts = |pairs: Vec<(&str, u64)>| {
+        let pairs: Vec<String> =
+            pairs.iter().filter(|(_, n)| *n > 0).map(|(what, n)| format!("{n} {what}")).collect();
+        pairs.join("; ")
+    };
+    let forms: Vec<_> = kernel.forms.iter().map(|&(form, n)| (form.as_str(), n)).collect();
+    let prefixes: Vec<_> =
+        kernel.prefixes.iter().map(|&(prefix, n)| (prefix.as_str(), n)).collect();
+    for (name, counts) in [("understood", counts(forms)), ("prefixes", counts(prefixes))] {
+        if !counts.is_empty() {
+            wrapped(out, &format!("{name}: {counts}"), width);
+        }
+    }
+    for note in &kernel.notes {
+        wrapped(out, &format!("note: {note}"), width);
+    }
+}
+
+/// Writes `text` in lines of at most `width` columns, with two blanks before each.
+fn wrapped(out: &mut String, text: &str, width: usize) {
+    for line in markup::wrap(&markup::printable(text), width.saturating_sub(2).max(20), 2) {
+        let _ = writeln!(out, "  {line}");
+    }
+}
+
+fn lines(n: u64) -> String {
+    if n == 1 { "1 line".to_owned() } else { format!("{n} lines") }
+}
+
+/// Bars with the title in bold.
+fn bars(out: &mut String, text: &str) {
+    let (title, rest) = text.split_once('\n').unwrap_or((text, ""));
+    let _ = write!(out, "\n{}\n{rest}", styled(TITLE, title));
+}
+
+fn timeline(out: &mut String, args: &Args, t: &Timeline, width: usize) {
+    bars(out, &text::render_rows(t, width, args.rows));
+    out.push_str(&text::analysis(t, args.top, width));
+}
+
+/// What was asked to be predicted.
+fn said(out: &mut String, args: &Args, t: &Timeline, p: &Predicted, width: usize) {
+    out.push('\n');
+    out.push_str(&text::prediction(t, &p.what_if, &p.asked, width));
+    let name = format!("{}, predicted: {}", t.name(), p.asked);
+    bars(out, &text::render_rows(&p.prediction.timeline.clone().named(name), width, args.rows));
+}
+
+fn deferrals(out: &mut String, args: &Args, kernel: &KernelLog, width: usize) {
+    if kernel.deferrals.is_empty() {
+        return;
+    }
+    let attempts: usize = kernel.deferrals.iter().map(|d| d.attempts).sum();
+    let total = kernel.deferrals.iter().map(|d| d.total).sum();
+    let devices = kernel.deferrals.len();
+    let title = format!(
+        "Deferred probes: {attempts} tries of {devices} devices, {} for nothing",
+        duration(total)
+    );
+    let _ = writeln!(out, "\n{}", styled(TITLE, title));
+    let stamp = |time: std::time::Duration| format!("{:.6}", time.as_secs_f64());
+    let row = |cells: [&str; 7], [name, driver]: [usize; 2]| {
+        let [device, its, tries, total, first, bound, reasons] = cells;
+        let line = format!(
+            "  {:<name$}  {:<driver$}  {tries:>5}  {total:>11}  {first:>11}  {bound:>11}  {reasons}",
+            markup::fit(device, name),
+            markup::fit(its, driver),
+        );
+        // The reasons are last: they are what is cut.
+        let line = markup::printable(&line);
+        match line.chars().count() > width {
+            true => line.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
+            false => line.trim_end().to_owned(),
+        }
+    };
+    let longest = |f: fn(&Deferral) -> usize, most: usize| {
+        kernel.deferrals.iter().take(args.top).map(f).max().unwrap_or(0).clamp(6, most)
+    };
+    let widths = [
+        longest(|d| d.device.chars().count(), 30),
+        longest(|d| d.driver.as_deref().map_or(0, |d| d.chars().count()), 16),
+    ];
+    let told = kernel.deferrals.iter().take(args.top).any(|d| !d.reasons.is_empty());
+    let reasons = if told { "waits for" } else { "" };
+    let head = ["device", "driver", "tries", "for nothing", "first at", "bound at", reasons];
+    let _ = writeln!(out, "{}", styled(FAINT, row(head, widths)));
+    for d in kernel.deferrals.iter().take(args.top) {
+        let cells = [
+            &d.device,
+            d.driver.as_deref().unwrap_or_default(),
+            &d.attempts.to_string(),
+            &duration(d.total),
+            &stamp(d.first),
+            &d.bound.map_or("never".to_owned(), stamp),
+            &d.reasons.join("; "),
+        ];
+        let _ = writeln!(out, "{}", row(cells, widths));
+    }
+    if devices > args.top {
+        let _ = writeln!(out, "  and {} more devices; --top shows them", devices - args.top);
+    }
+    if let Some(split) = &kernel.deferred_probe {
+        split_up(out, args, split, width);
+    }
+}
+
+/// Where the time of the init function went that waits for them.
+fn split_up(
+    out: &mut String,
+    args: &Args,
+    split: &corewise::timeline::kernel_log::Split,
+    width: usize,
+) {
+    let shares: Vec<String> = split
+        .shares
+        .iter()
+        .take(args.top)
+        .map(|(device, times, took)| match times {
+            1 => format!("{device} {}", duration(*took)),
+            n => format!("{device} {} ({n} times)", duration(*took)),
+        })
+        .collect();
+    let more = split.shares.len().saturating_sub(args.top);
+    let more = if more > 0 { format!(", {more} more devices") } else { String::new() };
+    wrapped(
+        out,
+        &format!(
+            "the init function that waits for them took {}: {}{more}; none of them ran for {}",
+            duration(split.total),
+            shares.join(", "),
+            duration(split.rest),
+        ),
+        width,
+    );
+}
+
+fn suspicious(out: &mut String, kernel: &KernelLog, width: usize) {
+    if kernel.suspicious_total == 0 {
+        return;
+    }
+    let title = format!(
+        "Not understood: {} that look like a form that is read, but aren't",
+        lines(kernel.suspicious_total)
+    );
+    let _ = writeln!(out, "\n{}", styled(TITLE, title));
+    for line in kernel.suspicious.iter().take(SUSPICIOUS) {
+        wrapped(out, &format!("line {}: {} ({})", line.line, line.text, line.why), width);
+    }
+    let shown = kernel.suspicious.len().min(SUSPICIOUS) as u64;
+    if kernel.suspicious_total > shown {
+        let more = lines(kernel.suspicious_total - shown);
+        let _ = writeln!(out, "  and {more} more; --json has the first thousand");
+    }
+}
+
+/// Both logs, phase by phase.
+fn comparison(out: &mut String, args: &Args, logs: &[Log], width: usize) {
+    let [a, b] = logs else { return };
+    for (first, second) in pairs(a, b) {
+        out.push('\n');
+        let c = compare(first, second);
+        let names = [a.name.as_str(), b.name.as_str()];
+        bars(out, text::comparison([first, second], names, &c, args.top, width).trim_start());
+    }
+}
+
+/// The timelines of two logs that are of the same phase. With one in each, those are.
+pub(super) fn pairs<'l>(a: &'l Log, b: &'l Log) -> Vec<(&'l Timeline, &'l Timeline)> {
+    if let ([a], [b]) = (&a.timelines[..], &b.timelines[..]) {
+        return vec![(a, b)];
+    }
+    a.timelines
+        .iter()
+        .filter_map(|t| Some((t, b.timelines.iter().find(|o| o.name() == t.name())?)))
+        .collect()
+}

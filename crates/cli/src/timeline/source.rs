@@ -1,0 +1,164 @@
+//! Where timelines come from: kernel logs, and what `up` wrote.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use corewise::timeline::DeviceGraph;
+use corewise::timeline::kernel_log::{KernelLog, Reader};
+use corewise::timeline::{SpanKind, Timeline, json};
+
+use super::args::{Args, Phase};
+use super::sysfs;
+use crate::exit::Failure;
+
+/// What was read from one file.
+#[derive(Debug)]
+pub(super) struct Log {
+    /// How messages call it.
+    pub(super) name: String,
+    /// What there is to see, in the order of time; none is empty.
+    pub(super) timelines: Vec<Timeline>,
+    /// What the log says beyond that; `None` where it was no kernel's.
+    pub(super) kernel: Option<KernelLog>,
+}
+
+/// Reads all that was asked for.
+pub(super) fn read(args: &Args) -> Result<Vec<Log>, Failure> {
+    let graphs = graphs(args)?;
+    args.logs.iter().map(|path| log(path, args, &graphs)).collect()
+}
+
+fn graphs(args: &Args) -> Result<Vec<DeviceGraph>, Failure> {
+    let mut graphs = Vec::new();
+    if let Some(dir) = &args.sysfs {
+        graphs.push(sysfs::read(dir)?);
+    }
+    for path in &args.deps {
+        let text = std::fs::read_to_string(path).map_err(|error| cannot(path, error))?;
+        graphs.push(DeviceGraph::from_text(&text).map_err(|error| {
+            Failure::new(format!("cannot read the dependencies '{}': {error}", path.display()))
+                .help("docs/timeline.md describes the file")
+        })?);
+    }
+    Ok(graphs)
+}
+
+fn cannot(path: &Path, why: impl std::fmt::Display) -> Failure {
+    Failure::new(format!("cannot read '{}': {why}", path.display()))
+}
+
+fn log(path: &Path, args: &Args, graphs: &[DeviceGraph]) -> Result<Log, Failure> {
+    let stdin = path == Path::new("-");
+    let name = if stdin { "stdin".to_owned() } else { path.display().to_string() };
+    let mut source: Box<dyn Read> = match stdin {
+        true => Box::new(std::io::stdin().lock()),
+        false => Box::new(File::open(path).map_err(|error| cannot(path, error))?),
+    };
+    let mut buffer = vec![0; 256 << 10];
+    let mut first = next(&mut *source, &mut buffer).map_err(|error| cannot(path, error))?;
+    if is_timelines(&buffer[..first]) {
+        let mut text = buffer[..first].to_vec();
+        source.read_to_end(&mut text).map_err(|error| cannot(path, error))?;
+        let text = String::from_utf8_lossy(&text);
+        let timelines = json::read(&text).map_err(|error| cannot(path, error))?;
+        return chosen(Log { name, timelines, kernel: None }, args);
+    }
+    let mut reader = Reader::new();
+    while first > 0 {
+        reader.feed(&buffer[..first]);
+        first = next(&mut *source, &mut buffer).map_err(|error| cannot(path, error))?;
+    }
+    let mut kernel = boot(reader, args, &name)?;
+    for graph in graphs {
+        kernel.apply(graph);
+    }
+    let timelines = vec![std::mem::take(&mut kernel.boot), std::mem::take(&mut kernel.shutdown)];
+    chosen(Log { name, timelines, kernel: Some(kernel) }, args)
+}
+
+/// Fills the buffer as far as the source gives; 0 is the end.
+fn next(source: &mut dyn Read, buffer: &mut [u8]) -> std::io::Result<usize> {
+    loop {
+        match source.read(buffer) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// Whether a file begins as what `--timeline FILE.json` writes: a list of objects, or one of ours.
+/// A kernel's log may begin with `[` too, and a journal's with `{`.
+fn is_timelines(beginning: &[u8]) -> bool {
+    let text: Vec<u8> =
+        beginning.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).take(16).collect();
+    text.starts_with(b"[{\"name\":") || text.starts_with(b"{\"name\":") || text == b"[]"
+}
+
+/// The boot that was asked for.
+fn boot(reader: Reader, args: &Args, name: &str) -> Result<KernelLog, Failure> {
+    let Some(wanted) = args.boot else { return Ok(reader.finish()) };
+    let mut boots = reader.finish_all();
+    let there = boots.len();
+    match usize::try_from(wanted - 1).ok().filter(|&i| i < there) {
+        Some(i) => Ok(boots.swap_remove(i)),
+        None => Err(Failure::new(format!(
+            "{name} has no boot {wanted}: of {there} it has something to tell"
+        ))),
+    }
+}
+
+/// Keeps what was asked for, and fails where that is nothing.
+fn chosen(mut log: Log, args: &Args) -> Result<Log, Failure> {
+    let nothing = log.timelines.iter().all(Timeline::is_empty);
+    if nothing {
+        let lines = log.kernel.as_ref().map_or(0, |kernel| kernel.lines);
+        return Err(Failure::new(format!(
+            "{}: none of {lines} lines tells of a probe, an init function or a shutdown",
+            log.name
+        ))
+        .help(
+            "boot the kernel with initcall_debug on its command line, and take 'dmesg' after it",
+        ));
+    }
+    let is_shutdown = |t: &Timeline| t.spans().iter().any(|s| s.kind == SpanKind::Shutdown);
+    log.timelines.retain(|t| {
+        !t.is_empty()
+            && match args.phase {
+                Phase::Boot => !is_shutdown(t),
+                Phase::Shutdown => is_shutdown(t),
+                Phase::Both => true,
+            }
+    });
+    if log.timelines.is_empty() {
+        let phase = if args.phase == Phase::Boot { "boot" } else { "shutdown" };
+        return Err(Failure::new(format!("{}: it tells of no {phase}", log.name))
+            .help("leave out --phase to see what there is"));
+    }
+    if !args.only.is_empty() {
+        for t in &mut log.timelines {
+            *t = t.filtered(|span| args.only.iter().any(|pattern| super::names(pattern, span)));
+        }
+        log.timelines.retain(|t| !t.is_empty());
+        if log.timelines.is_empty() {
+            let only = args.only.join(", ");
+            return Err(Failure::new(format!("{}: nothing there is called {only}", log.name)));
+        }
+    }
+    Ok(log)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timelines_are_told_from_logs_by_their_first_letters() {
+        let text = json::render(&Timeline::new("x"));
+        assert!(is_timelines(text.as_bytes()) && is_timelines(format!(" [\n{text}]").as_bytes()));
+        assert!(is_timelines(b"[]"));
+        for log in ["[    0.000000] Linux", "{\"MESSAGE\":\"x\"}", "", "[", "Nov 22 kernel:"] {
+            assert!(!is_timelines(log.as_bytes()), "{log}");
+        }
+    }
+}
