@@ -3,6 +3,7 @@
 use crate::driver::caught;
 use corewise_timeline::Outcome;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Something happened to a device.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +25,19 @@ pub enum Event<'a> {
         done: usize,
         /// How many there are.
         total: usize,
+    },
+    /// Its deadline has passed, and it is not over. Told once.
+    Overdue {
+        /// The device's name.
+        device: &'a str,
+        /// How long it has been at it.
+        after: Duration,
+    },
+    /// The rest is left undone, because of what is overdue. The last event, but for callbacks that
+    /// end after all.
+    GaveUp {
+        /// How many are not done with.
+        left: usize,
     },
 }
 

@@ -69,6 +69,7 @@ mod graph;
 
 pub mod counters;
 pub mod handoff;
+pub mod takeover;
 
 mod cancel;
 mod done;
@@ -79,6 +80,8 @@ mod shutdown_done;
 // What follows needs worker pools and the clock; the model checker looks at the counters alone.
 #[cfg(not(loom))]
 mod event;
+#[cfg(not(loom))]
+mod history;
 #[cfg(not(loom))]
 mod placement;
 #[cfg(not(loom))]
@@ -106,8 +109,13 @@ pub use shutdown_done::ShutdownDone;
 #[cfg(not(loom))]
 pub use event::{Event, Observer};
 #[cfg(not(loom))]
+pub use history::History;
+#[cfg(not(loom))]
 pub use manager::DeviceManager;
 #[cfg(not(loom))]
 pub use probe::{BringUp, BringUpOptions, DeviceReport, ProbeOutcome};
 #[cfg(not(loom))]
-pub use shutdown::{Remaining, RemainingState, ShutdownMode, ShutdownOptions, ShutdownReport};
+pub use shutdown::{
+    Behind, HangPolicy, Overdue, Remaining, RemainingState, ShutdownMode, ShutdownOptions,
+    ShutdownReport,
+};

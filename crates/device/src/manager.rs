@@ -8,7 +8,7 @@ use crate::placement::Placer;
 use crate::policy;
 use crate::probe::{BringUp, BringUpOptions, Plan, ProbeRun, ProbeState};
 use crate::record::Clock;
-use crate::shutdown::ShutdownState;
+use crate::shutdown::{Outline, ShutdownState};
 use crate::watch::Watch;
 use crate::{Cancel, DeviceDecl, DeviceId, Error, Graph, ProbeType};
 use corewise_sync::{Condvar, Mutex, context};
@@ -48,6 +48,8 @@ struct State {
     probing: Option<Cancel>,
     /// The first shutdown closes the registry, for good.
     closed: bool,
+    /// What a shutdown will need to know, as of the last bring-up.
+    outline: Option<Arc<Outline>>,
     /// Looks at the clock during a shutdown, if one may need that.
     watch: Option<Arc<Watch>>,
     /// The shutdown in progress.
@@ -82,6 +84,7 @@ impl DeviceManager {
             bound: Vec::new(),
             probing: None,
             closed: false,
+            outline: None,
             watch: None,
             shutdown: None,
         };

@@ -5,10 +5,11 @@
 mod support;
 
 use corewise_device::{
-    BringUpOptions, Cancel, DeviceDecl, Error, Event, ProbeError, RemainingState, ShutdownError,
-    ShutdownMode, ShutdownOptions,
+    BringUpOptions, Cancel, DeviceDecl, Error, Event, History, ProbeError, RemainingState,
+    ShutdownError, ShutdownMode, ShutdownOptions,
 };
 use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_timeline::{Span, SpanKind, Timeline};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
@@ -403,4 +404,147 @@ fn events_count_the_callbacks_and_all_were_told_when_it_returns() {
     let mut counts = counts.lock().unwrap().clone();
     counts.sort_unstable();
     assert_eq!(counts, [(1, 3), (2, 3), (3, 3)]);
+}
+
+#[test]
+fn the_switch_is_read_once_and_what_changes_later_changes_nothing() {
+    // Its consumer is asynchronous: were that forgotten midway, "bus" would not wait for it.
+    let rig = Rig::new(MACHINE);
+    let options = Arc::new(Mutex::new(options()));
+    let switch = options.clone();
+    let driver = TestDriver::new("test", &rig.log).shutdown(move |_| {
+        switch.lock().unwrap().asynchronous = false;
+        switch.lock().unwrap().max_helpers = 0;
+        Ok(())
+    });
+    rig.register(driver).unwrap();
+    let decls = [
+        decl("bus", &[]),
+        is_async(decl("a", &["bus"])),
+        is_async(decl("b", &["bus"])),
+        decl("first", &[]),
+    ];
+    bring_up(&rig, &decls);
+    let taken = options.lock().unwrap().clone();
+    let down = rig.manager.shutdown(&taken).unwrap();
+    assert_eq!(down.mode, ShutdownMode::Parallel);
+    assert_eq!(down.order().last(), Some("bus"));
+    assert_eq!(down.timeline().edges_not_kept().count(), 0);
+}
+
+#[test]
+fn a_consumer_link_to_a_device_never_registered_holds_nobody() {
+    // Upstream the supplier's list has a consumer without private data. Here the declaration is at
+    // fault, and is no part of the graph.
+    let rig = Rig::new(MACHINE).with(|d| d);
+    let decls = vec![
+        is_async(decl("supplier", &[])),
+        is_async(decl("consumer", &["supplier", "nobody"])),
+        is_async(decl("other", &["supplier"])),
+    ];
+    let up = rig.manager.bring_up(decls, &BringUpOptions::new().keep_going(true)).unwrap();
+    assert_eq!(up.bound().count(), 2);
+    let down = rig.manager.shutdown(&options()).unwrap();
+    assert_eq!(down.order().collect::<Vec<_>>(), ["other", "supplier"]);
+}
+
+#[test]
+fn an_add_that_fails_while_a_shutdown_begins_leaves_nothing_behind() {
+    let (tell, told) = channel();
+    let (release, released) = channel::<()>();
+    let (tell, released) = (Mutex::new(tell), Mutex::new(released));
+    let rig = Rig::new(MACHINE).with(|d| {
+        d.probe(move |cx| {
+            if cx.name() == "fails" {
+                tell.lock().unwrap().send(()).unwrap();
+                released.lock().unwrap().recv().unwrap();
+                return Err(ProbeError::failed("on purpose"));
+            }
+            Ok(())
+        })
+    });
+    bring_up(&rig, &[is_async(decl("bus", &[])), is_async(decl("side", &[]))]);
+    let cancel = Cancel::new();
+    let (manager, up) = (rig.manager.clone(), BringUpOptions::new().cancel(cancel.clone()));
+    let decls = vec![is_async(decl("fails", &["bus"])), is_async(decl("behind", &["fails"]))];
+    let late = std::thread::spawn(move || manager.bring_up(decls, &up).unwrap());
+    told.recv().unwrap();
+    let manager = rig.manager.clone();
+    let down = std::thread::spawn(move || manager.shutdown(&options()).unwrap());
+    while !cancel.is_cancelled() {
+        std::thread::yield_now();
+    }
+    release.send(()).unwrap();
+    assert_eq!(late.join().unwrap().bound().count(), 0);
+    let down = down.join().unwrap();
+    assert!(down.is_clean());
+    assert_eq!(down.order().count(), 2, "those that came up before");
+}
+
+#[test]
+fn a_sync_child_registered_before_its_async_parent_deadlocks_nobody() {
+    let rig = Rig::new(MACHINE).with(|d| d);
+    let decls = [
+        decl("child", &[]).parent("parent"),
+        is_async(decl("parent", &[])),
+        is_async(decl("other", &[])),
+        decl("late", &["parent"]),
+    ];
+    bring_up(&rig, &decls);
+    let down = rig.manager.shutdown(&options()).unwrap();
+    assert!(down.is_clean());
+    let order: Vec<&str> = down.order().collect();
+    let place = |name| order.iter().position(|d| *d == name).unwrap();
+    assert!(place("child") < place("parent") && place("late") < place("parent"));
+}
+
+#[test]
+fn parents_that_wait_hold_no_worker_however_many_there_are() {
+    // 300 asynchronous parents wait for one child that waits for them all to be waiting; upstream
+    // the workers of 256 of them are all there are.
+    let (tell, told) = channel::<()>();
+    let told = Mutex::new(told);
+    let rig = Rig::new(MACHINE).with(|d| {
+        d.shutdown(move |name| {
+            if name == "child" {
+                told.lock().unwrap().recv().unwrap();
+            }
+            Ok(())
+        })
+    });
+    let parents: Vec<String> = (0..300).map(|i| format!("p{i}")).collect();
+    let mut decls: Vec<DeviceDecl> = parents.iter().map(|p| is_async(decl(p, &[]))).collect();
+    decls.push(parents.iter().fold(is_async(decl("child", &[])), |d, p| d.supplier(p)));
+    decls.push(is_async(decl("child2", &["p7"])));
+    bring_up(&rig, &decls);
+    let manager = rig.manager.clone();
+    let down = std::thread::spawn(move || manager.shutdown(&options()).unwrap());
+    while rig.manager.remaining().iter().filter(|r| r.behind.is_some()).count() < 300 {
+        std::thread::yield_now();
+    }
+    tell.send(()).unwrap();
+    let down = down.join().unwrap();
+    assert!(down.is_clean());
+    assert!(down.order().take(2).all(|d| d.starts_with("child")));
+}
+
+#[test]
+fn what_took_long_before_starts_first() {
+    let rig = Rig::new(MACHINE).with(|d| d);
+    let mut decls = vec![decl("bus", &[])];
+    decls.extend(["a", "b", "c", "d"].map(|name| is_async(decl(name, &["bus"]))));
+    decls[2].shutdown_hint = Some(Duration::from_secs(1)); // "b": the history knows better.
+    decls[3].shutdown_hint = Some(Duration::from_secs(3)); // "c"
+    bring_up(&rig, &decls);
+    let mut before = Timeline::new("before");
+    for (name, seconds) in [("a", 5), ("b", 4)] {
+        let took = Duration::from_secs(seconds);
+        before.push(Span::new(name, SpanKind::Shutdown, Duration::ZERO, took));
+    }
+    let mut history = History::new();
+    history.note(&before);
+    // No helper comes: the pools are gone. The order is the caller's alone.
+    rig.pools.shutdown();
+    let down = rig.manager.shutdown(&options().history(Arc::new(history))).unwrap();
+    assert_eq!(down.order().collect::<Vec<_>>(), ["a", "b", "c", "d", "bus"]);
 }

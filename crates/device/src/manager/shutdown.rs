@@ -1,16 +1,16 @@
 //! The device manager's shutdown: what it takes over from the registry, and what it leaves.
 
-use super::{DeviceManager, Snapshot, State};
+use super::{DeviceManager, Snapshot};
 use crate::driver::{Bound, caught};
 use crate::record::Clock;
 use crate::shutdown::policy;
 use crate::shutdown::{
-    Kind, Remaining, ShutdownMode, ShutdownOptions, ShutdownPlan, ShutdownReport, ShutdownRun,
-    ShutdownState,
+    Kind, Outline, Remaining, ShutdownOptions, ShutdownPlan, ShutdownReport, ShutdownRun,
+    ShutdownState, Timeouts,
 };
 use crate::watch::Watch;
-use crate::{DeviceId, Error, Graph};
-use corewise_sync::context;
+use crate::{Error, Graph, History};
+use corewise_sync::{Mutex, context};
 use std::sync::Arc;
 
 impl DeviceManager {
@@ -36,19 +36,19 @@ impl DeviceManager {
         context::might_block("DeviceManager::shutdown");
         let Snapshot { graph, bound } = self.close(&options.abort)?;
         let clock = Clock::start();
-        let kinds = kinds(&graph, &bound, options);
-        let asyncs = kinds.iter().filter(|k| **k == Kind::Async).count();
-        let mode = if policy::shuts_down_serially(asyncs) {
-            ShutdownMode::Serial
-        } else {
-            ShutdownMode::Parallel
-        };
+        let outline = self.outline(&graph, &bound, options.asynchronous && options.max_helpers > 0);
+        let (paths, slow) = expected(&outline, options.history.as_deref());
         let plan = ShutdownPlan {
-            graph: graph.clone(),
+            outline: outline.clone(),
             bound,
-            kinds,
             cpus: self.machine().housekeeping().len(),
             max_helpers: options.max_helpers,
+            timeouts: Timeouts {
+                device: options.device_timeout,
+                run: options.timeout,
+                policy: options.on_hang,
+            },
+            paths,
             abort: options.abort.clone(),
             observed: options.observer.is_some(),
         };
@@ -56,13 +56,19 @@ impl DeviceManager {
             state: Arc::new(ShutdownState::new(plan)),
             placer: self.placer.clone(),
             observer: options.observer.clone(),
-            abort: options.abort.clone(),
             clock,
+            on_hang: options.on_hang,
+            counts_at_once: policy::counts_at_once(slow),
+            pace: Mutex::default(),
         });
-        self.registry.state.lock().shutdown = Some((run.state.clone(), clock));
-
-        let watch = self.registry.state.lock().watch.clone();
-        run.run(mode, watch.as_deref());
+        let listener: Arc<dyn crate::cancel::Listener> = run.state.clone();
+        options.abort.listen(Arc::downgrade(&listener));
+        let watch = {
+            let mut state = self.registry.state.lock();
+            state.shutdown = Some((run.state.clone(), clock));
+            state.watch.clone()
+        };
+        run.run(watch.as_deref());
         drop(watch);
         let elapsed = clock.now();
         let remaining = run.state.remaining(elapsed);
@@ -74,7 +80,7 @@ impl DeviceManager {
             state.shutdown = None;
         }
         drop(state);
-        Ok(ShutdownReport::new(mode, elapsed, graph, finished.notes, remaining))
+        Ok(ShutdownReport::new(outline, elapsed, finished.notes, remaining))
     }
 
     /// What is not shut down, while a shutdown is in progress or after it was aborted; else
@@ -85,44 +91,60 @@ impl DeviceManager {
         shutdown.map_or_else(Vec::new, |(state, clock)| state.remaining(clock.now()))
     }
 
-    /// Called when devices have come up: starts the watch if a shutdown may need one. Now, so that
-    /// a shutdown has to start no thread.
+    /// Called when devices have come up: prepares what a shutdown needs to know, and starts the
+    /// watch. Now, so that a shutdown has to do neither.
     pub(super) fn expect_shutdown(&self) {
-        let state = self.registry.state.lock();
-        let unwatched = state.watch.is_none() && state.may_shut_down_in_parallel();
-        drop(state);
-        if unwatched {
-            let watch = Watch::start().inspect_err(|error| {
+        let (graph, bound, unwatched) = {
+            let state = self.registry.state.lock();
+            if state.bound.iter().all(Option::is_none) {
+                return;
+            }
+            (state.graph.clone(), state.bound.clone(), state.watch.is_none())
+        };
+        // Devices are asked for their callbacks, so this is not done under the lock.
+        let outline = Outline::new(&graph, &bound, true);
+        let watch = unwatched.then(|| {
+            Watch::start().inspect_err(|error| {
                 tracing::warn!(%error, "no device watch: shutdown begins with helpers");
-            });
-            self.registry.state.lock().watch = watch.ok().map(Arc::new);
+            })
+        });
+        let mut state = self.registry.state.lock();
+        state.outline = Some(Arc::new(outline));
+        if let Some(Ok(watch)) = watch {
+            state.watch = Some(Arc::new(watch));
         }
+    }
+
+    /// The outline that was prepared, if it is still right.
+    fn outline(
+        &self,
+        graph: &Arc<Graph>,
+        bound: &[Option<Arc<dyn Bound>>],
+        asynchronous: bool,
+    ) -> Arc<Outline> {
+        let prepared = self.registry.state.lock().outline.take();
+        let prepared = prepared.filter(|o| asynchronous && Arc::ptr_eq(&o.graph, graph));
+        prepared.unwrap_or_else(|| Arc::new(Outline::new(graph, bound, asynchronous)))
     }
 }
 
-impl State {
-    /// Whether two devices or more that are up have opted in to asynchronous shutdown.
-    fn may_shut_down_in_parallel(&self) -> bool {
-        let up = self.graph.ids().filter(|id| self.bound[id.index()].is_some());
-        let opted_in = up.filter(|&id| self.graph.decl(id).async_shutdown);
-        !policy::shuts_down_serially(opted_in.take(2).count())
+/// How long callbacks are expected to take, from each to the end of the longest chain behind it, in
+/// nanoseconds; `None` where nothing is known. And how many asynchronous ones are slow by that.
+fn expected(outline: &Outline, history: Option<&History>) -> (Option<Vec<u64>>, usize) {
+    let mut expected = vec![];
+    let mut slow = 0;
+    if outline.hints.is_empty() && history.is_none_or(History::is_empty) {
+        return (None, 0);
     }
-}
-
-/// The snapshot of what there is to do for each device.
-fn kinds(graph: &Graph, bound: &[Option<Arc<dyn Bound>>], options: &ShutdownOptions) -> Vec<Kind> {
-    let asynchronous = options.asynchronous && options.max_helpers > 0;
-    let kind = |id: DeviceId| {
-        let Some(bound) = &bound[id.index()] else { return Kind::Absent };
-        // Who panics when asked is called back: that is caught too, and reported.
-        let has = caught(|| bound.has_shutdown()).unwrap_or(true);
-        match (has, asynchronous && graph.decl(id).async_shutdown) {
-            (false, _) => Kind::NoCallback,
-            (true, false) => Kind::Sync,
-            (true, true) => Kind::Async,
-        }
-    };
-    graph.ids().map(kind).collect()
+    let graph = &outline.graph;
+    expected.resize(graph.len(), 0);
+    for &id in &outline.calls {
+        let known = history.and_then(|h| h.expected_shutdown(graph.name(id)));
+        let Some(takes) = known.or_else(|| outline.hints.get(&id).copied()) else { continue };
+        expected[id.index()] = u64::try_from(takes.as_nanos()).unwrap_or(u64::MAX);
+        slow += usize::from(takes >= policy::SLOW && outline.kinds[id.index()] == Kind::Async);
+    }
+    (Some(policy::paths(graph.order(), |id| graph.needs(id), &expected)), slow)
 }
 
 /// Drops bound objects, each before what it needs, except those of devices that remain.

@@ -1,140 +1,184 @@
-//! The serial loop's steps, and the way from it to the counters.
+//! The loop's steps, and the way from it to the counters.
 
 use super::counted::Counted;
 use super::plan::Kind;
-use super::policy;
-use super::state::{Ended, Owed, Ready, Scratch, ShutdownState, State, Task};
+use super::policy::{self, Look, Pace};
+use super::state::{Ended, Running, Scratch, ShutdownState, State};
 use crate::DeviceId;
 use crate::counters::{Release, Settled};
-use crate::record::{Record, Site};
+use crate::driver::Bound;
+use crate::record::Site;
+use crate::takeover::WalkNote;
+use corewise_timeline::Outcome;
+use std::sync::Arc;
 use std::time::Duration;
 
-/// What somebody who looks at a serial loop finds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
-    /// It goes well: look again after that long.
-    Again(Duration),
-    /// It takes long, and others could help: count.
-    Count,
-    /// There is nothing to see any more.
-    Over,
-}
+/// How many objects the loop takes out of the lock at once.
+const BATCH: usize = 64;
 
 impl ShutdownState {
-    /// The serial loop begins a callback; `passed` are the devices without one before it. `None`
-    /// where the counting has begun: whatever the loop has not noted is not done.
-    pub(crate) fn serial_start(
-        &self,
-        device: DeviceId,
-        now: Duration,
-        site: &Site,
-        passed: &mut Vec<Record>,
-    ) -> Option<Task> {
+    /// The loop is asked to begin. False where the counting has begun already.
+    pub(crate) fn loop_begins(&self, site: &Site, thread: Option<i32>) -> bool {
         let mut st = self.state.lock();
-        if self.is_counted() {
-            passed.clear();
-            return None;
-        }
-        st.async_left -= usize::from(self.kinds()[device.index()] == Kind::Async);
-        st.records.append(passed);
-        Some(st.start(Ready { device, queued: now, by: None }, now, site))
+        st.loop_site = Some(site.clone());
+        st.loop_thread = thread;
+        !self.is_counted()
     }
 
-    /// The serial loop ended a callback. Gives the end back, where the counting has begun and it
-    /// counts.
-    pub(crate) fn serial_end(&self, ended: Ended) -> Result<Owed, Ended> {
-        let mut st = self.state.lock();
-        if self.is_counted() {
-            return Err(ended);
-        }
-        st.sync_left -= usize::from(self.kinds()[ended.device.index()] == Kind::Sync);
-        st.record_end(ended);
-        st.left -= 1;
-        st.untold += usize::from(self.is_observed());
-        Ok(Owed { done: self.total() - st.left, ..Owed::default() })
+    /// The objects from that place of the loop on, the next one last. Leaves `batch` empty where
+    /// they are gone, since nobody waits for the loop any more.
+    pub(crate) fn loop_takes(&self, place: usize, batch: &mut Vec<Arc<dyn Bound>>) {
+        let st = self.state.lock();
+        let calls = &self.outline.calls[place..];
+        let object = |id: &DeviceId| st.bound.get(id.index())?.clone();
+        batch.extend(calls.iter().take(BATCH).rev().filter_map(object));
     }
 
-    /// The serial loop waits for a device whose callback has returned: until it is over, or until
-    /// something else is to be done. The observer has been told of it then.
-    pub(crate) fn serial_wait(&self) {
+    /// The loop ended the callback of that place. Gives the end back, where the counting has begun
+    /// and it counts.
+    pub(crate) fn loop_ended(&self, place: usize, ended: Ended) -> Result<(), Ended> {
+        if let Outcome::Failed(message) = &ended.outcome {
+            self.state.lock().loop_failed.push((place, message.clone()));
+        }
+        let at = u64::try_from(ended.at.as_nanos()).unwrap_or(u64::MAX);
+        let mark = ended.cpu.and_then(|cpu| u16::try_from(cpu + 1).ok()).unwrap_or(0);
+        if self.walk.step(place, WalkNote { at, mark }) {
+            return Ok(());
+        }
+        if let Outcome::Failed(_) = &ended.outcome {
+            self.state.lock().loop_failed.pop();
+        }
+        Err(ended)
+    }
+
+    /// The callback of that place has returned, and the device will be over later: the loop waits
+    /// for it. `None` where it need not: the counting has begun, or the shutdown was aborted.
+    pub(crate) fn loop_waits(&self) -> Option<Ended> {
         let mut st = self.state.lock();
-        let open = |st: &State| !st.running.is_empty() || st.untold > 0;
-        while open(&st) && !self.is_counted() && !self.is_aborted() {
+        st.loop_detached = true;
+        loop {
+            if let Some(ended) = st.loop_later.take() {
+                st.loop_detached = false;
+                return Some(ended);
+            }
+            if self.is_counted() || self.stops(&st) {
+                return None;
+            }
             st = self.caller.wait(st);
         }
     }
 
-    /// The serial loop is through: `passed` are the devices without a callback that were last.
-    pub(crate) fn serial_passed(&self, passed: &mut Vec<Record>) {
+    /// As [`ShutdownState::loop_waits`], but the counting has begun: the end, where it has come
+    /// already.
+    pub(crate) fn loop_detaches(&self, device: DeviceId) -> Option<Ended> {
         let mut st = self.state.lock();
-        if !self.is_counted() {
-            st.records.append(passed);
-            st.looped = st.records.len();
+        let later = st.loop_later.take();
+        if later.is_none() {
+            st.detach(device);
+        }
+        later
+    }
+
+    /// The loop was aborted before it called what its place says.
+    pub(crate) fn loop_leaves(&self) {
+        let mut st = self.state.lock();
+        st.loop_left = true;
+        if self.is_counted() {
+            let next = self.outline.calls.get(self.walk.over());
+            st.running.retain(|r| Some(&r.device) != next);
         }
     }
 
-    /// Somebody looks at the serial loop.
-    pub(crate) fn look(&self, now: Duration) -> Look {
+    /// What the loop is at, and since when: `None` where there is no loop (any more).
+    pub(super) fn loop_is_at(&self, st: &State) -> Option<(usize, Duration)> {
+        let place = self.walk.over();
+        let at_one = !self.is_counted()
+            && !st.loop_left
+            && st.loop_site.is_some()
+            && place < self.outline.calls.len();
+        at_one.then(|| (place, self.loop_start(place)))
+    }
+
+    /// When the loop began the callback of that place: when it ended the one before.
+    pub(super) fn loop_start(&self, place: usize) -> Duration {
+        let before = place.checked_sub(1);
+        before.map_or(Duration::ZERO, |before| Duration::from_nanos(self.walk.note(before).at))
+    }
+
+    /// Somebody looks whether the loop should go on as one. `waited` says how long its thread has
+    /// waited for a CPU in all.
+    pub(crate) fn look(
+        &self,
+        now: Duration,
+        pace: &mut Pace,
+        waited: impl FnOnce(Option<i32>) -> Duration,
+    ) -> Look {
         let st = self.state.lock();
-        if self.is_counted() || st.left == 0 || st.async_left == 0 || self.is_aborted() {
+        let Some((place, since)) = self.loop_is_at(&st) else { return Look::Over };
+        // The one that runs may be the last that could have been run elsewhere.
+        if place + 1 >= self.outline.asyncs_until || self.stops(&st) {
             return Look::Over;
         }
-        let running = st.running.first().map(|r| now.saturating_sub(r.since));
-        match policy::look_again_after(running, st.busy, self.total() - st.left) {
-            Some(after) => Look::Again(after),
-            None => Look::Count,
-        }
+        let thread = st.loop_thread;
+        drop(st);
+        policy::look(now, place, now.saturating_sub(since), pace, || waited(thread))
     }
 
     /// Begins to count, with what is over counted as such and what runs as running: what nothing
-    /// depends on any more becomes ready, or is done where it has no callback. Called once at most;
-    /// does nothing where there is nothing left to count.
+    /// depends on any more becomes ready, or is done where it has no callback. Does nothing where
+    /// there is nothing left to count, or somebody counts.
     ///
     /// Linear in devices and links. The larger part, which needs no lock, is done before.
     pub(crate) fn count(&self, scratch: &mut Scratch) {
-        let counted = Counted::new(self.graph(), self.kinds());
-        let mut st = self.state.lock();
-        if st.left == 0 || self.is_aborted() || self.counted.set(counted).is_err() {
+        if self.is_counted() {
             return;
         }
-        let mut over: Vec<Option<Duration>> = vec![None; self.kinds().len()];
-        for record in &st.records {
-            over[record.device.index()] = Some(record.end);
+        let counted = Counted::new(&self.outline);
+        let mut st = self.state.lock();
+        let is_through = self.walk.over() == self.total();
+        if is_through || self.stops(&st) || self.counted.set(counted).is_err() {
+            return;
         }
-        st.looped = st.records.len();
+        let calls = &self.outline.calls;
+        let begun = st.loop_site.is_some();
+        let over = self.walk.take();
+        st.left = calls.len() - over;
+        let mut is_over = vec![false; self.outline.kinds.len()];
+        calls[..over].iter().for_each(|id| is_over[id.index()] = true);
+        for &id in &calls[over..] {
+            if self.outline.kinds[id.index()] == Kind::Sync {
+                st.sync_left += 1;
+                st.sync_mask |= self.counted().own(id);
+            }
+        }
+        if let (Some(&device), Some(site)) = (calls.get(over), st.loop_site.clone())
+            && begun
+        {
+            let mut running = Running::new(device, self.loop_start(over), site);
+            running.detached = st.loop_detached;
+            st.lead_in = (!running.detached).then_some(device);
+            st.running.push(running);
+        }
         // In reverse base order: each device after all that depend on it. So it is its own seed
         // that releases it, here, if anything here does.
         for &id in self.graph().order().iter().rev() {
-            if over[id.index()].is_none() && self.kinds()[id.index()] == Kind::Sync {
-                st.sync_mask |= self.counted().own(id);
-            }
             if self.counted().counters.seed(id.0) != Release::Waiting {
-                self.seeded(&mut st, id, over[id.index()], scratch);
+                self.seeded(&st, id, is_over[id.index()], scratch);
             }
         }
-        st.take_in(self.graph(), self.kinds(), scratch);
-    }
-
-    /// Who has to be set going when somebody else than the caller began to count.
-    pub(crate) fn owes(&self, now: Duration) -> Owed {
-        let mut st = self.state.lock();
-        if self.is_counted() { self.owed(&mut st, now) } else { Owed::default() }
+        st.take_in(self, scratch);
+        drop(st);
+        // A loop that waits for an end goes on by counters.
+        self.wake_caller();
     }
 
     /// Settles a device that nothing depends on, or nothing any more, when the counting begins.
-    fn seeded(&self, st: &mut State, id: DeviceId, over: Option<Duration>, scratch: &mut Scratch) {
-        let by = self.counted().released_by(self.graph(), self.kinds(), id);
-        let running = st.running.iter_mut().find(|r| r.ready.device == id);
-        if let Some(end) = over {
-            self.counted().set_end(id, end);
-        } else if let Some(running) = running {
-            // Whoever runs it will come to finish it.
-            let queued = self.counted().released_at(self.graph(), id).min(running.since);
-            (running.ready.by, running.ready.queued) = (by, queued);
-            return;
-        } else if self.settle(id, by, scratch) == Settled::Queued {
-            return;
+    fn seeded(&self, st: &State, id: DeviceId, is_over: bool, scratch: &mut Scratch) {
+        if st.running.iter().any(|r| r.device == id) {
+            return; // Whoever runs it will come to finish it.
         }
-        self.cascade(id, scratch);
+        if is_over || self.settle(id, scratch) == Settled::Done {
+            self.cascade(id, scratch);
+        }
     }
 }

@@ -2,8 +2,11 @@
 //! Read `README.md` beside this file first.
 
 mod counted;
+mod drawn;
 mod ends;
+mod hang;
 mod looped;
+mod options;
 mod plan;
 pub(crate) mod policy;
 mod remaining;
@@ -11,8 +14,9 @@ mod report;
 mod run;
 mod state;
 
-pub(crate) use plan::{Kind, ShutdownPlan};
-pub use remaining::{Remaining, RemainingState};
-pub use report::{ShutdownMode, ShutdownOptions, ShutdownReport};
+pub use options::{HangPolicy, ShutdownOptions};
+pub(crate) use plan::{Kind, Outline, ShutdownPlan, Timeouts};
+pub use remaining::{Behind, Remaining, RemainingState};
+pub use report::{Overdue, ShutdownMode, ShutdownReport};
 pub(crate) use run::ShutdownRun;
 pub(crate) use state::ShutdownState;

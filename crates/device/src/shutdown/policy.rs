@@ -1,6 +1,8 @@
 //! The decisions of a shutdown, apart from the mechanism: pure functions over plain values, tested
 //! without threads. Rule numbers are those of `spec/mechanisms.md`.
 
+use super::options::HangPolicy;
+use crate::DeviceId;
 use std::time::Duration;
 
 /// How long a shutdown callback runs before it counts as blocking, so that another thread may take
@@ -21,21 +23,63 @@ pub(crate) fn shuts_down_serially(async_callbacks: usize) -> bool {
 /// start one.
 const WORTH: Duration = Duration::from_micros(50);
 
+/// For how long a callback that seems slow is looked at again, to see whether it only waits for its
+/// CPU.
+const SURE: Duration = Duration::from_micros(250);
+
+/// What the last look at a loop saw.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pace {
+    pub at: Duration,
+    /// How many callbacks were over.
+    pub over: usize,
+    /// The loop seemed slow; so long had its thread waited for a CPU in all.
+    pub suspected: Option<Duration>,
+}
+
+/// What somebody who looks at a loop does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// It goes well, or nobody can be sure yet: looks again after that long.
+    Again(Duration),
+    /// It takes long, and others could help: counts.
+    Count,
+    /// There is nothing to see any more.
+    Over,
+}
+
 /// Whether a shutdown that is one by one so far, and has asynchronous callbacks that were not begun,
-/// should go on so (rule 3.4.4): for how long, before somebody looks again; `None`: it should not.
-/// `running` is how long the callback that runs has been running; `over` callbacks are over and took
-/// `busy` together.
-pub(crate) fn look_again_after(
-    running: Option<Duration>,
-    busy: Duration,
+/// should go on so (rule 3.4.4). `over` callbacks are over, and the one that runs has been running
+/// for `running`. `pace` is what the look before saw, and `waited` tells how long the loop's thread
+/// has waited for a CPU in all: a callback that was preempted is not slow, and no helper would make
+/// it quicker. That costs a look into a file, so it is asked for only where the loop seems slow.
+pub(crate) fn look(
+    now: Duration,
     over: usize,
-) -> Option<Duration> {
-    let running = running.unwrap_or(Duration::ZERO);
-    let over = u32::try_from(over).unwrap_or(u32::MAX).max(1);
-    // None was slow, but they are not that quick, and there have been some.
-    let worth = busy >= SLOW && busy / over >= WORTH;
-    let left = SLOW.checked_sub(running).filter(|left| !left.is_zero());
-    left.filter(|_| !worth)
+    running: Duration,
+    pace: &mut Pace,
+    waited: impl FnOnce() -> Duration,
+) -> Look {
+    let (span, done) = (now.saturating_sub(pace.at), over.saturating_sub(pace.over));
+    let quick = span / u32::try_from(done).unwrap_or(u32::MAX).max(1) < WORTH;
+    let before = pace.suspected;
+    *pace = Pace { at: now, over, suspected: None };
+    let seems_slow = running >= SLOW || (span >= SLOW && !quick);
+    if let Some(before) = before {
+        let waited = waited();
+        if !quick && waited.saturating_sub(before) * 2 < span {
+            return Look::Count;
+        }
+        // It was slow for want of a CPU, or is quick again.
+        return Look::Again(SLOW);
+    }
+    if seems_slow {
+        pace.suspected = Some(waited());
+        // On average: over a while. One callback: for a moment.
+        return Look::Again(if running >= SLOW { SURE } else { SLOW });
+    }
+    // `running` is less than `SLOW` here.
+    Look::Again(SLOW.saturating_sub(running).max(SURE))
 }
 
 /// What a shutdown looks like at one moment, to those who decide about helpers.
@@ -139,6 +183,57 @@ pub(crate) fn caller_may_help(
     matches!((below, to_come), (Some(below), Some(to_come)) if below & to_come == to_come)
 }
 
+/// What is done where nothing goes on but callbacks that are late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hang {
+    /// They are waited for.
+    Wait,
+    /// What they hold up goes on without them.
+    Skip,
+    /// The rest is left undone.
+    GiveUp,
+}
+
+/// What is done about callbacks that are late: nothing as long as others go on or are ready. So a
+/// late one has as long as everything that doesn't depend on it takes.
+pub(crate) fn hang(policy: HangPolicy, late: usize, running: usize, ready: usize) -> Hang {
+    if late == 0 || late < running || ready > 0 {
+        return Hang::Wait;
+    }
+    match policy {
+        HangPolicy::WaitOn => Hang::Wait,
+        HangPolicy::Skip => Hang::Skip,
+        HangPolicy::GiveUp => Hang::GiveUp,
+    }
+}
+
+/// Whether the rest is left undone once the whole shutdown is late. To skip would be of no use: the
+/// time is up for all that is to come, too.
+pub(crate) fn gives_up_when_all_is_late(policy: HangPolicy) -> bool {
+    policy != HangPolicy::WaitOn
+}
+
+/// By device: how long callbacks are expected to take, from its own to the end of the longest chain
+/// of those that wait for it (rule 3.4.6). `order` has what a device needs before it.
+pub(crate) fn paths<'g>(
+    order: &[DeviceId],
+    needs: impl Fn(DeviceId) -> &'g [DeviceId],
+    expected: &[u64],
+) -> Vec<u64> {
+    let mut paths = vec![0u64; expected.len()];
+    for &id in order {
+        let behind = needs(id).iter().map(|n| paths[n.index()]).max().unwrap_or(0);
+        paths[id.index()] = behind.saturating_add(expected[id.index()]);
+    }
+    paths
+}
+
+/// Whether to count from the beginning: at least two asynchronous callbacks are expected to be slow,
+/// so there is nothing to find out.
+pub(crate) fn counts_at_once(slow_asyncs: usize) -> bool {
+    slow_asyncs >= 2
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,16 +243,69 @@ mod tests {
         assert!(shuts_down_serially(0) && shuts_down_serially(1) && !shuts_down_serially(2));
     }
 
+    const US: fn(u64) -> Duration = Duration::from_micros;
+
+    /// Two looks, each: when, how many were over, how long one had been running, how long the thread
+    /// had waited for a CPU.
+    fn looks(looks: [(u64, usize, u64, u64); 2]) -> [Look; 2] {
+        let mut pace = Pace::default();
+        looks.map(|(at, over, running, waited)| {
+            look(US(at), over, US(running), &mut pace, || US(waited))
+        })
+    }
+
     #[test]
-    fn a_loop_of_quick_callbacks_stays_one_and_a_slow_callback_or_slow_ones_on_average_end_it() {
-        let us = Duration::from_micros;
-        assert_eq!(look_again_after(None, us(0), 0), Some(SLOW));
-        assert_eq!(look_again_after(Some(us(400)), us(0), 0), Some(us(600)));
-        assert_eq!(look_again_after(Some(SLOW), us(0), 0), None, "the first one is slow");
-        assert_eq!(look_again_after(Some(SLOW), us(90_000), 80_000), None, "a late one is slow");
-        assert_eq!(look_again_after(Some(us(3)), us(9_000), 9_000), Some(us(997)));
-        assert_eq!(look_again_after(Some(us(3)), us(2_000), 20), None, "100 us each");
-        assert_eq!(look_again_after(Some(us(80)), us(800), 9), Some(us(920)), "it is early yet");
+    fn a_loop_of_quick_callbacks_stays_one() {
+        let quick = looks([(1_000, 300, 3, 0), (1_997, 600, 3, 0)]);
+        assert_eq!(quick, [Look::Again(US(997)); 2]);
+        let again = looks([(1_000, 30, 400, 0), (1_600, 60, 10, 0)]);
+        assert_eq!(again[0], Look::Again(US(600)), "it may turn out slow");
+        assert_eq!(again[1], Look::Again(US(990)));
+    }
+
+    #[test]
+    fn a_callback_that_is_slow_for_sure_ends_the_loop_wherever_it_stands() {
+        assert_eq!(looks([(1_000, 0, 1_000, 0), (1_250, 0, 1_250, 0)])[1], Look::Count);
+        let late = looks([(50_000, 80_000, 1_000, 7), (50_250, 80_000, 1_250, 7)]);
+        assert_eq!(late, [Look::Again(SURE), Look::Count]);
+    }
+
+    #[test]
+    fn callbacks_that_are_slow_on_average_end_the_loop() {
+        assert_eq!(
+            looks([(1_000, 10, 90, 0), (2_000, 20, 90, 0)]),
+            [Look::Again(SLOW), Look::Count]
+        );
+        assert_eq!(looks([(1_000, 10, 90, 0), (2_000, 300, 9, 0)])[1], Look::Again(SLOW));
+    }
+
+    #[test]
+    fn a_callback_that_waits_for_its_cpu_is_not_slow() {
+        assert_eq!(looks([(1_000, 9, 1_000, 0), (1_250, 9, 1_250, 240)])[1], Look::Again(SLOW));
+        assert_eq!(looks([(1_000, 9, 90, 0), (2_000, 18, 90, 800)])[1], Look::Again(SLOW));
+    }
+
+    #[test]
+    fn nothing_is_done_about_a_late_callback_while_others_go_on_or_are_ready() {
+        for policy in [HangPolicy::WaitOn, HangPolicy::Skip, HangPolicy::GiveUp] {
+            assert_eq!(hang(policy, 1, 2, 0), Hang::Wait);
+            assert_eq!(hang(policy, 1, 1, 3), Hang::Wait);
+            assert_eq!(hang(policy, 0, 0, 0), Hang::Wait);
+        }
+        assert_eq!(hang(HangPolicy::WaitOn, 2, 2, 0), Hang::Wait);
+        assert_eq!(hang(HangPolicy::Skip, 2, 2, 0), Hang::Skip);
+        assert_eq!(hang(HangPolicy::GiveUp, 2, 2, 0), Hang::GiveUp);
+        assert!(!gives_up_when_all_is_late(HangPolicy::WaitOn));
+    }
+
+    #[test]
+    fn a_path_is_as_long_as_the_longest_chain_behind_a_device() {
+        // 0 <- 1 <- 3, 0 <- 2 <- 3
+        let needs: [&[DeviceId]; 4] =
+            [&[], &[DeviceId(0)], &[DeviceId(0)], &[DeviceId(1), DeviceId(2)]];
+        let order = [0, 1, 2, 3].map(DeviceId);
+        let paths = paths(&order, |id| needs[id.index()], &[5, 1, 7, 2]);
+        assert_eq!(paths, [5, 6, 12, 14]);
     }
 
     fn load(backlog: usize) -> Load {

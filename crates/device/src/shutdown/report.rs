@@ -1,88 +1,16 @@
-//! How a shutdown is asked for, and what it says afterwards.
+//! What a shutdown says afterwards.
 
+use super::drawn;
+use super::hang::Late;
+use super::plan::Outline;
 use super::remaining::Remaining;
-use crate::event::Observer;
+use super::state::Note;
 use crate::record::{self, Record};
-use crate::{Cancel, Graph};
+use crate::takeover::Walk;
 use corewise_timeline::{Outcome, SpanKind, Timeline};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The most helpers at once, unless the options say otherwise: as many threads as a worker pool has
-/// by default.
-const MAX_HELPERS: usize = 256;
-
-/// How to shut devices down. The default honours the devices' opt-in to asynchronous shutdown.
-#[derive(Clone)]
-pub struct ShutdownOptions {
-    /// The global switch: false runs every callback in the caller's thread, one by one.
-    pub asynchronous: bool,
-    /// The most helpers that may work beside the caller at once; 0 is as good as `asynchronous`
-    /// being false.
-    pub max_helpers: usize,
-    /// Throwing it leaves the rest undone: no further callback is started, and the shutdown
-    /// returns as soon as its caller is in no callback itself.
-    pub abort: Cancel,
-    /// Told about each device that has a callback, for progress bars.
-    pub observer: Option<Observer>,
-}
-
-impl Default for ShutdownOptions {
-    fn default() -> ShutdownOptions {
-        ShutdownOptions {
-            asynchronous: true,
-            max_helpers: MAX_HELPERS,
-            abort: Cancel::new(),
-            observer: None,
-        }
-    }
-}
-
-impl ShutdownOptions {
-    /// The defaults.
-    pub fn new() -> ShutdownOptions {
-        ShutdownOptions::default()
-    }
-
-    /// Sets the global switch.
-    #[must_use]
-    pub fn asynchronous(mut self, yes: bool) -> ShutdownOptions {
-        self.asynchronous = yes;
-        self
-    }
-
-    /// Sets the most helpers at once.
-    #[must_use]
-    pub fn max_helpers(mut self, most: usize) -> ShutdownOptions {
-        self.max_helpers = most;
-        self
-    }
-
-    /// Sets the switch that aborts.
-    #[must_use]
-    pub fn abort(mut self, abort: Cancel) -> ShutdownOptions {
-        self.abort = abort;
-        self
-    }
-
-    /// Sets who is told.
-    #[must_use]
-    pub fn observer(mut self, observer: Observer) -> ShutdownOptions {
-        self.observer = Some(observer);
-        self
-    }
-}
-
-impl fmt::Debug for ShutdownOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ShutdownOptions")
-            .field("asynchronous", &self.asynchronous)
-            .field("max_helpers", &self.max_helpers)
-            .field("abort", &self.abort)
-            .finish_non_exhaustive()
-    }
-}
 
 /// How a shutdown was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,40 +32,89 @@ pub struct ShutdownReport {
     pub elapsed: Duration,
     /// How many helpers were asked for; each is a work item on a pool, not a thread made.
     pub helpers: usize,
-    /// Callbacks that failed or panicked, with what they said.
+    /// Callbacks that failed or panicked, with what they said; and those that were skipped.
     pub failed: Vec<(String, String)>,
-    /// What was left undone: empty unless it was aborted. Callbacks that still run go on.
+    /// What was left undone: empty unless it was aborted, gave up, or skipped a callback that still
+    /// runs. Callbacks that still run go on.
     pub remaining: Vec<Remaining>,
-    graph: Arc<Graph>,
-    records: Vec<Record>,
-    /// How many of the records, the first ones, are the serial loop's.
-    looped: usize,
+    /// Callbacks whose deadline had passed, in the order in which that was seen.
+    pub overdue: Vec<Overdue>,
+    /// The rest was left undone because of what was late.
+    pub gave_up: bool,
+    notes: Arc<Notes>,
+    outline: Arc<Outline>,
+}
+
+/// A callback that took longer than it should.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Overdue {
+    /// The device's name.
+    pub device: String,
+    /// How long it had been running when it was named.
+    pub after: Duration,
+    /// How long it took in the end. `None`: it had not ended when the shutdown was over.
+    pub took: Option<Duration>,
+    /// What it held up was shut down without it.
+    pub skipped: bool,
 }
 
 /// What a shutdown noted down.
 pub(crate) struct Notes {
-    pub records: Vec<Record>,
+    pub looped: Looped,
+    pub notes: Vec<Note>,
     /// How many helpers were asked for.
     pub helpers: usize,
-    /// How many of the records are the serial loop's: the first ones.
-    pub looped: usize,
+    pub late: Vec<Late>,
+    pub gave_up: bool,
+}
+
+/// What the loop noted down.
+pub(crate) struct Looped {
+    pub walk: Arc<Walk>,
+    /// How many callbacks were over when the shutdown was, or when the counting began.
+    pub over: usize,
+    /// What failed, by place.
+    pub failed: Vec<(usize, String)>,
+    /// The thread.
+    pub worker: Option<Arc<str>>,
+    /// Nothing was counted: the loop was all there was.
+    pub all: bool,
 }
 
 impl ShutdownReport {
     pub(crate) fn new(
-        mode: ShutdownMode,
+        outline: Arc<Outline>,
         elapsed: Duration,
-        graph: Arc<Graph>,
-        finished: Notes,
+        notes: Notes,
         remaining: Vec<Remaining>,
     ) -> ShutdownReport {
-        let Notes { records, helpers, looped } = finished;
-        let failed = records.iter().filter_map(|r| match &r.outcome {
-            Outcome::Failed(message) => Some((graph.name(r.device).to_string(), message.clone())),
+        let graph = &outline.graph;
+        let looped = notes.looped.failed.iter();
+        let looped = looped.map(|(place, message)| (outline.calls[*place], message));
+        let counted = notes.notes.iter().filter_map(|note| match &note.outcome {
+            Outcome::Failed(message) => Some((note.device, message)),
             _ => None,
         });
-        let failed = failed.collect();
-        ShutdownReport { mode, elapsed, helpers, failed, remaining, graph, records, looped }
+        let failed = looped.chain(counted);
+        let failed = failed.map(|(id, said)| (graph.name(id).to_string(), said.clone())).collect();
+        let overdue = notes.late.iter().map(|late| Overdue {
+            device: graph.name(late.device).to_string(),
+            after: late.after,
+            took: late.took,
+            skipped: late.skipped,
+        });
+        ShutdownReport {
+            mode: outline.mode,
+            elapsed,
+            helpers: notes.helpers,
+            failed,
+            remaining,
+            overdue: overdue.collect(),
+            gave_up: notes.gave_up,
+            notes: Arc::new(notes),
+            outline,
+        }
     }
 
     /// True where nothing was left undone and no callback failed.
@@ -147,35 +124,37 @@ impl ShutdownReport {
 
     /// The names of the devices that were shut down, in the order in which they were done.
     pub fn order(&self) -> impl Iterator<Item = &str> {
-        let mut done: Vec<&Record> =
-            self.records.iter().filter(|r| r.outcome != Outcome::Cancelled).collect();
-        // Notes come in the order in which threads got the lock. What ended at the same instant had
-        // no callback, and the base order says which was first.
-        done.sort_by_key(|r| (r.end, std::cmp::Reverse(self.graph.rank(r.device))));
-        done.into_iter().map(|r| self.graph.name(r.device))
+        let graph = &self.outline.graph;
+        let mut done = self.records();
+        done.retain(|record| record.outcome != Outcome::Cancelled);
+        // What ended at the same instant had no callback, and the base order says which was first.
+        done.sort_by_key(|r| (r.end, std::cmp::Reverse(graph.rank(r.device))));
+        done.into_iter().map(|r| graph.name(r.device))
     }
 
     /// The timeline: a span for each device that was up, an edge for each dependency. Drawn by each
     /// call, so that a shutdown nobody looks at costs nothing but its notes.
     pub fn timeline(&self) -> Timeline {
-        let mut records = self.records.clone();
-        self.add_releases(&mut records[..self.looped]);
-        record::timeline("shutdown", SpanKind::Shutdown, &self.graph, &records)
+        record::timeline("shutdown", SpanKind::Shutdown, &self.outline.graph, &self.records())
     }
 
-    /// The serial loop counts nothing. What released a device there is found afterwards: of those
-    /// that depend on it, the one that ended last.
-    fn add_releases(&self, records: &mut [Record]) {
-        let mut end = vec![None; self.graph.len()];
-        for (place, record) in records.iter().enumerate() {
-            end[record.device.index()] = Some((place, record.end));
-        }
-        for record in records {
-            let feeds = self.graph.feeds(record.device).iter();
-            let last = feeds.filter_map(|&f| end[f.index()].map(|(p, end)| (p, end, f))).max();
-            record.released_by = last.map(|(_, _, device)| device);
-            record.queued = last.map_or(Duration::ZERO, |(_, end, _)| end).min(record.start);
-        }
+    /// Devices that were shut down although something that needs them was not over: each with the
+    /// devices that were skipped before. Empty unless the policy is to skip.
+    pub fn past(&self) -> Vec<(String, Vec<String>)> {
+        let graph = &self.outline.graph;
+        let skipped = self.notes.late.iter().filter(|late| late.skipped).map(|late| late.device);
+        drawn::below(graph, skipped)
+            .into_iter()
+            .filter(|(id, _)| self.outline.kinds[id.index()].has_callback())
+            .map(|(id, by)| {
+                let by = by.into_iter().map(|id| graph.name(id).to_string()).collect();
+                (graph.name(id).to_string(), by)
+            })
+            .collect()
+    }
+
+    fn records(&self) -> Vec<Record> {
+        drawn::records(&self.outline, &self.notes)
     }
 }
 
@@ -187,6 +166,8 @@ impl fmt::Debug for ShutdownReport {
             .field("helpers", &self.helpers)
             .field("failed", &self.failed)
             .field("remaining", &self.remaining)
+            .field("overdue", &self.overdue)
+            .field("gave_up", &self.gave_up)
             .finish_non_exhaustive()
     }
 }

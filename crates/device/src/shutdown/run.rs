@@ -1,19 +1,20 @@
-//! Drives a shutdown: the caller's loop, the helpers' loop, and the serial loop.
+//! Drives a shutdown: the loop, the caller's part by counters, the helpers, the watch.
 
-use super::looped::Look;
-use super::plan::Kind;
-use super::policy::SLOW;
+use super::hang::News;
+use super::options::HangPolicy;
+use super::policy::{Look, Pace, SLOW};
 use super::report::ShutdownMode;
 use super::state::{CallerStep, Ended, HelperStep, Owed, Scratch, ShutdownState, Task};
+use crate::DeviceId;
 use crate::driver::{ShutdownError, caught};
 use crate::event::{self, Event, Observer};
 use crate::handoff::Handoff;
 use crate::placement::Placer;
-use crate::record::{Clock, Record, Site};
+use crate::record::{Clock, Site};
 use crate::shutdown_done::{Answer, Ends, ShutdownDone};
 use crate::watch::{Watch, Watched};
-use crate::{Cancel, DeviceId};
-use corewise_sync::context;
+use corewise_sync::thread::Builder;
+use corewise_sync::{Mutex, context};
 use corewise_timeline::Outcome;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,119 +24,127 @@ pub(crate) struct ShutdownRun {
     pub state: Arc<ShutdownState>,
     pub placer: Arc<Placer>,
     pub observer: Option<Observer>,
-    pub abort: Cancel,
     pub clock: Clock,
+    /// I: what to do when something is late.
+    pub on_hang: HangPolicy,
+    /// I: it is known that something is slow, so there is no loop.
+    pub counts_at_once: bool,
+    /// L: is the lock; guards what the watch saw last.
+    pub pace: Mutex<Pace>,
 }
 
 impl ShutdownRun {
-    /// Shuts down, and returns when everything is, or when the shutdown was aborted. Blocks.
-    /// `watch` looks at the clock meanwhile, if there is one.
-    pub(crate) fn run(self: &Arc<Self>, mode: ShutdownMode, watch: Option<&Watch>) {
-        let listener: Arc<dyn crate::cancel::Listener> = self.state.clone();
-        self.abort.listen(Arc::downgrade(&listener));
-        if mode == ShutdownMode::Serial {
-            let _: Through = self.one_by_one(false);
-            return;
+    /// Shuts down, and returns when everything is, or nobody waits for the rest. Blocks. `watch`
+    /// looks at the clock meanwhile, if there is one.
+    pub(crate) fn run(self: &Arc<Self>, watch: Option<&Watch>) {
+        let parallel = self.state.outline().mode == ShutdownMode::Parallel;
+        let deadline = self.state.first_deadline();
+        let first = if parallel { Some(SLOW) } else { None }.into_iter().chain(deadline).min();
+        let watching = first.and_then(|first| watch?.watch(self.clone(), first));
+        if watching.is_none() && deadline.is_some() {
+            tracing::warn!(
+                "nobody looks at the clock: a shutdown callback that hangs is not named"
+            );
         }
-        if let Some(_watching) = watch.and_then(|w| w.watch(self.clone(), SLOW)) {
-            if let Through::Counts(ended) = self.one_by_one(true) {
-                self.by_counters(ended);
-            }
-        } else {
-            // Nobody would see that a callback takes long: count from the beginning.
+        if self.counts_at_once || (parallel && watching.is_none()) {
             self.state.count(&mut Scratch::default());
-            self.by_counters(None);
+        }
+        if self.on_hang == HangPolicy::WaitOn || !self.start(0, Self::lead) {
+            self.lead();
+        }
+        context::blocking("device shutdown", || self.state.wait_for_the_end());
+    }
+
+    /// The caller's part: the loop, then what is left by counters.
+    fn lead(self: &Arc<Self>) {
+        if let Through::Counts(ended) = self.walk() {
+            self.by_counters(ended, 0);
+        } else {
+            self.state.lead_is_through();
         }
     }
 
-    /// One by one in reverse base order: no counters, no queue, no thread. With `sync_first`, what
-    /// has to wait for an asynchronous device comes after all the rest.
-    fn one_by_one(self: &Arc<Self>, sync_first: bool) -> Through {
-        let (graph, kinds) = (self.state.graph(), self.state.kinds());
-        let site = Site::here(self.placer.machine(), None);
-        let call = Arc::default();
-        let mut at =
-            Loop { site, now: self.clock.now(), passed: Vec::new(), call, counts: sync_first };
-        let order = graph.order().iter().rev().copied();
-        let through = if sync_first {
-            let mut waits = vec![false; graph.len()];
-            let mut later = Vec::new();
-            let mut now_or_later = |&id: &DeviceId| {
-                if waits[id.index()] || kinds[id.index()] == Kind::Async {
-                    graph.needs(id).iter().for_each(|need| waits[need.index()] = true);
-                    later.push(id);
-                    return false;
-                }
-                true
+    /// Has a thread of its own do that. False where there is none to be had.
+    fn start(self: &Arc<Self>, lead: u64, part: fn(&Arc<Self>)) -> bool {
+        let run = self.clone();
+        let begin = Builder::new().name("cw-shutdown".into()).spawn(move || match lead {
+            0 => part(&run),
+            _ => run.by_counters(None, lead),
+        });
+        if let Err(error) = &begin {
+            tracing::error!(%error, "no thread takes over synchronous shutdown callbacks");
+        }
+        begin.is_ok()
+    }
+
+    /// One by one: no counters, no queue, no lock, no thread.
+    fn walk(self: &Arc<Self>) -> Through {
+        let calls = &self.state.outline().calls;
+        let mut site = Site::here(self.placer.machine(), None);
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        if !self.state.loop_begins(&site, Some(thread)) {
+            return Through::Counts(None);
+        }
+        let (mut call, mut batch) = (Arc::default(), Vec::new());
+        for (place, &device) in calls.iter().enumerate() {
+            if batch.is_empty() {
+                self.state.loop_takes(place, &mut batch);
+            }
+            let bound = batch.pop().filter(|_| !self.state.is_aborted());
+            let Some(bound) = bound else {
+                self.state.loop_leaves();
+                return Through::Over;
             };
-            let first = order.filter(|id| now_or_later(id)).find_map(|id| self.next(id, &mut at));
-            first.or_else(|| later.into_iter().find_map(|id| self.next(id, &mut at)))
-        } else {
-            order.into_iter().find_map(|id| self.next(id, &mut at))
-        };
-        self.state.serial_passed(&mut at.passed);
-        through.unwrap_or(Through::Over)
-    }
-
-    /// Shuts one device down, in the loop. Returns how the loop ends, where it ends there.
-    fn next(self: &Arc<Self>, id: DeviceId, at: &mut Loop) -> Option<Through> {
-        match self.state.kinds()[id.index()] {
-            Kind::Absent => {}
-            Kind::NoCallback => {
-                at.passed.push(Record::instant(id, at.now, None, Outcome::Ok, true));
+            let Some(ended) =
+                self.call(Task { device, bound }, &mut call, &mut site).or_else(|| {
+                    // It has returned, and is over later. Where others may run meanwhile the counting
+                    // begins; else it is waited for.
+                    if self.state.outline().mode == ShutdownMode::Parallel {
+                        self.state.count(&mut Scratch::default());
+                        return self.state.loop_detaches(device);
+                    }
+                    context::blocking("device shutdown", || self.state.loop_waits())
+                })
+            else {
+                if self.state.is_aborted() && !self.state.has_counted() {
+                    return Through::Over;
+                }
+                return Through::Counts(None);
+            };
+            let told = self.told(Some(&ended));
+            if let Err(ended) = self.state.loop_ended(place, ended) {
+                return Through::Counts(Some(ended));
             }
-            Kind::Sync | Kind::Async => {
-                if self.abort.is_cancelled() {
-                    return Some(Through::Over);
-                }
-                let start = self.state.serial_start(id, at.now, &at.site, &mut at.passed);
-                let Some(task) = start else { return Some(Through::Counts(None)) };
-                let Some(ended) = self.call(task, &mut at.call) else {
-                    return self.next_is_later(id, at);
-                };
-                at.now = ended.at;
-                let told = self.told(Some(&ended));
-                match self.state.serial_end(ended) {
-                    Ok(owed) => self.pay(owed, told),
-                    Err(ended) => return Some(Through::Counts(Some(ended))),
-                }
+            if let Some((device, outcome)) = told {
+                self.tell_finished(device, &outcome, place + 1);
             }
         }
-        None
+        Through::Over
     }
 
-    /// The callback has returned, and the device will be over later. Where others may run meanwhile
-    /// the counting begins; else it is waited for.
-    fn next_is_later(self: &Arc<Self>, id: DeviceId, at: &mut Loop) -> Option<Through> {
-        self.state.detached(id);
-        if at.counts {
-            self.state.count(&mut Scratch::default());
-            return Some(Through::Counts(None));
-        }
-        context::blocking("device shutdown", || self.state.serial_wait());
-        at.now = self.clock.now();
-        self.state.is_counted().then_some(Through::Counts(None))
-    }
-
-    /// The caller's loop once the counting has begun: synchronous devices, and asynchronous ones
+    /// The caller's part once the counting has begun: synchronous devices, and asynchronous ones
     /// where it may help. `ended` is what it ran until then.
-    fn by_counters(self: &Arc<Self>, mut ended: Option<Ended>) {
+    fn by_counters(self: &Arc<Self>, mut ended: Option<Ended>, lead: u64) {
         let mut scratch = Scratch::default();
         let mut call = Arc::default();
-        let site = Site::here(self.placer.machine(), None);
+        let mut site = Site::here(self.placer.machine(), None);
         let mut waited = false;
         loop {
             let told = self.told(ended.as_ref());
             let now = self.now_after(ended.as_ref());
             let (step, owed) =
-                self.state.caller_step(now, ended.take(), &site, waited, &mut scratch);
+                self.state.caller_step(now, ended.take(), (&site, lead), waited, &mut scratch);
             self.pay(owed, told);
             match step {
-                CallerStep::Run(task) => ended = self.call(task, &mut call),
+                CallerStep::Run(task) => ended = self.call_counted(task, &mut call, &mut site),
                 CallerStep::Wait(limit) => {
                     waited = context::blocking("device shutdown", || self.state.caller_wait(limit));
                 }
-                CallerStep::Done | CallerStep::Aborted => return,
+                CallerStep::Replaced => return,
+                CallerStep::Done | CallerStep::Aborted => {
+                    self.state.lead_is_through();
+                    return;
+                }
             }
         }
     }
@@ -143,7 +152,7 @@ impl ShutdownRun {
     /// A helper's loop.
     fn help(self: &Arc<Self>) {
         self.state.helper_comes();
-        let site = Site::here(self.placer.machine(), None);
+        let mut site = Site::here(self.placer.machine(), None);
         let mut scratch = Scratch::default();
         let mut call = Arc::default();
         let (mut ended, mut watched) = (None, false);
@@ -155,7 +164,7 @@ impl ShutdownRun {
             self.pay(owed, told);
             watched = matches!(step, HelperStep::Watch(_));
             match step {
-                HelperStep::Run(task) => ended = self.call(task, &mut call),
+                HelperStep::Run(task) => ended = self.call_counted(task, &mut call, &mut site),
                 HelperStep::Watch(limit) => {
                     context::blocking("device shutdown", || self.state.helper_wait(limit));
                 }
@@ -178,18 +187,47 @@ impl ShutdownRun {
             let ticket = Ticket(Some(self.clone()));
             drop(self.placer.queue().spawn(move || ticket.help()));
         }
-        if let Some((id, outcome)) = told {
-            self.tell_finished(id, &outcome, owed.done);
+        if let Some(lead) = owed.deputy
+            && !self.start(lead, |_| {})
+        {
+            self.state.deputy_lost(lead);
+        }
+        if let (Some((device, outcome)), true) = (told, owed.tell) {
+            self.tell_finished(device, &outcome, owed.done);
             self.state.told();
         }
+        for news in owed.news {
+            self.tell_news(news);
+        }
+    }
+
+    /// Calls a device back, once the counting has begun.
+    fn call_counted(
+        self: &Arc<Self>,
+        task: Task,
+        call: &mut Arc<Handoff<Answer>>,
+        site: &mut Site,
+    ) -> Option<Ended> {
+        let device = task.device;
+        let ended = self.call(task, call, site);
+        if ended.is_none() {
+            self.state.detached(device);
+        }
+        ended
     }
 
     /// Calls a device back. `None`: it will be over later. `call` is kept from call to call, since
     /// most are over when they return.
-    fn call(self: &Arc<Self>, task: Task, call: &mut Arc<Handoff<Answer>>) -> Option<Ended> {
+    fn call(
+        self: &Arc<Self>,
+        task: Task,
+        call: &mut Arc<Handoff<Answer>>,
+        site: &mut Site,
+    ) -> Option<Ended> {
         let Task { device, bound } = task;
-        let name = self.state.graph().name(device);
-        event::tell(self.observer.as_ref(), &Event::Started { device: name });
+        if let Some(observer) = &self.observer {
+            event::tell(Some(observer), &Event::Started { device: self.name(device) });
+        }
         let done = ShutdownDone::to(call.clone(), self.clone(), device);
         let begin = || context::blocking("device shutdown", || bound.start_shutdown(done));
         let answer = match caught(begin) {
@@ -199,7 +237,11 @@ impl ShutdownRun {
                 Some(call.panicked().flatten().map_or_else(panicked, |r| answered(Some(r))))
             }
         };
-        let ended = answer.map(|outcome| self.ended(device, outcome));
+        // It may have been moved since the last time.
+        if site.cpu.is_some() && !self.placer.machine().is_synthetic() {
+            site.cpu = corewise_topology::current_cpu();
+        }
+        let ended = answer.map(|outcome| self.ended(device, outcome, site.cpu));
         match Arc::get_mut(call) {
             Some(call) => call.reset(),
             // Who finishes it later, or has a handle that is worth nothing any more.
@@ -209,11 +251,15 @@ impl ShutdownRun {
     }
 
     /// A callback is over now.
-    fn ended(&self, device: DeviceId, outcome: Outcome) -> Ended {
+    fn ended(&self, device: DeviceId, outcome: Outcome, cpu: Option<u32>) -> Ended {
         if let Outcome::Failed(message) = &outcome {
-            tracing::warn!(device = self.state.graph().name(device), %message, "shutdown callback failed");
+            tracing::warn!(device = self.name(device), %message, "shutdown callback failed");
         }
-        Ended { device, outcome, at: self.clock.now() }
+        Ended { device, outcome, at: self.clock.now(), cpu }
+    }
+
+    fn name(&self, device: DeviceId) -> &str {
+        self.state.graph().name(device)
     }
 
     /// What the observer is to be told about a callback that is over, if there is an observer.
@@ -222,24 +268,32 @@ impl ShutdownRun {
         ended.map(|e| (e.device, e.outcome.clone()))
     }
 
-    fn tell_finished(&self, id: DeviceId, outcome: &Outcome, done: usize) {
-        let (device, total) = (self.state.graph().name(id), self.state.total());
+    fn tell_finished(&self, device: DeviceId, outcome: &Outcome, done: usize) {
+        let (device, total) = (self.name(device), self.state.total());
         event::tell(self.observer.as_ref(), &Event::Finished { device, outcome, done, total });
+    }
+
+    fn tell_news(&self, news: News) {
+        let observer = self.observer.as_ref();
+        match news {
+            News::Overdue { device, after } => {
+                let device = self.name(device);
+                tracing::warn!(device, ?after, "a shutdown callback is late");
+                event::tell(observer, &Event::Overdue { device, after });
+            }
+            News::Skipped { device, outcome, done } => {
+                self.tell_finished(device, &outcome, done);
+                self.state.told();
+            }
+            News::GaveUp { left } => {
+                tracing::error!(left, "the shutdown gives up: devices are left that hang, or wait");
+                event::tell(observer, &Event::GaveUp { left });
+            }
+        }
     }
 }
 
-/// Where the serial loop is.
-struct Loop {
-    site: Site,
-    now: Duration,
-    /// Devices without a callback since the last one that has one.
-    passed: Vec<Record>,
-    call: Arc<Handoff<Answer>>,
-    /// A device that takes long makes the counting begin.
-    counts: bool,
-}
-
-/// How the serial loop ended.
+/// How the loop ended.
 enum Through {
     /// All is done, or it was aborted.
     Over,
@@ -249,10 +303,11 @@ enum Through {
 
 impl Ends for ShutdownRun {
     fn ended_later(self: Arc<Self>, device: DeviceId, answer: Answer) {
-        let ended = self.ended(device, answered(answer));
+        let ended = self.ended(device, answered(answer), None);
         let told = self.told(Some(&ended));
-        let owed = self.state.ended_later(ended, &mut Scratch::default());
-        self.pay(owed, told);
+        if let Some(owed) = self.state.ended_later(ended, &mut Scratch::default()) {
+            self.pay(owed, told);
+        }
     }
 }
 
@@ -268,17 +323,29 @@ fn answered(answer: Answer) -> Outcome {
 impl Watched for ShutdownRun {
     fn look(self: Arc<Self>) -> Option<Duration> {
         let now = self.clock.now();
-        match self.state.look(now) {
-            Look::Again(after) => return Some(after),
-            Look::Count => {
-                self.state.count(&mut Scratch::default());
-                let owed = self.state.owes(now);
-                self.pay(owed, None);
+        let look = self.state.look(now, &mut self.pace.lock(), waited_for_cpu);
+        let (mut deadline, counts) = self.state.look_at_deadlines(now);
+        if counts || look == Look::Count {
+            let mut scratch = Scratch::default();
+            self.state.count(&mut scratch);
+            if counts {
+                deadline = self.state.look_at_deadlines(now).0;
             }
-            Look::Over => {}
         }
-        None
+        let owed = self.state.owes(now, &mut Scratch::default());
+        self.pay(owed, None);
+        let again = if let Look::Again(after) = look { Some(after) } else { None };
+        again.into_iter().chain(deadline).min()
     }
+}
+
+/// How long a thread of this process has waited for a CPU in all, as far as the system says.
+fn waited_for_cpu(thread: Option<i32>) -> Duration {
+    let nanoseconds = thread.and_then(|thread| {
+        let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+        text.split_ascii_whitespace().nth(1)?.parse().ok()
+    });
+    Duration::from_nanos(nanoseconds.unwrap_or(0))
 }
 
 /// A helper that was asked for. Should the pools drop it unused, the caller is told to do without.

@@ -2,15 +2,17 @@
 //! and no clock here: tests step it by hand, [`super::run`] drives it.
 //!
 //! `README.md` beside this file has the states and the argument why nobody waits for something that
-//! can't come. Guards: `I:` immutable, `L:` lock (what it guards is named). Lock order: `state` is
-//! taken last; nothing is called while it is held.
+//! can't come. Guards: `I:` immutable, `A:` atomic itself, `L:` lock (what it guards is named). Lock
+//! order: `state` is taken last; nothing is called while it is held.
 
 use super::counted::Counted;
-use super::plan::{Kind, ShutdownPlan};
+use super::hang::{Late, News};
+use super::plan::{Kind, Outline, ShutdownPlan, Timeouts};
 use super::policy::{self, HelperRole, Load, SLOW};
 use super::report::Notes;
 use crate::driver::Bound;
-use crate::record::{Record, Site};
+use crate::record::Site;
+use crate::takeover::Walk;
 use crate::{Cancel, DeviceId, Graph};
 use corewise_sync::{Condvar, Mutex};
 use corewise_timeline::Outcome;
@@ -23,24 +25,25 @@ const LOOK_AT: usize = 64;
 
 /// One shutdown.
 pub(crate) struct ShutdownState {
-    /// I: who needs whom.
-    pub(super) graph: Arc<Graph>,
-    /// I: the snapshot.
-    pub(super) kinds: Vec<Kind>,
-    /// I: how many devices have a callback.
-    pub(super) total: usize,
+    /// I: who is to be called.
+    pub(super) outline: Arc<Outline>,
     /// I: CPUs that work may run on.
     pub(super) cpus: usize,
     /// I: switches itself.
     pub(super) abort: Cancel,
     /// I: somebody is told about finished callbacks.
     pub(super) observed: bool,
-    /// I: once made, see [`ShutdownState::count`]; made under the lock, or before anybody else knows
-    /// of this shutdown.
+    /// I: how long things may take.
+    pub(super) timeouts: Timeouts,
+    /// I: by device, how long the longest chain behind it is expected to take, if that is known.
+    paths: Option<Vec<u64>>,
+    /// A: itself; where the loop is.
+    pub(super) walk: Arc<Walk>,
+    /// I: once made, see [`ShutdownState::count`]; made under the lock.
     pub(super) counted: OnceLock<Counted>,
-    /// L: is the lock; guards all that changes but the counters.
+    /// L: is the lock; guards all that changes but the counters and the walk.
     pub(super) state: Mutex<State>,
-    /// L: with `state`; the caller waits here.
+    /// L: with `state`; the caller waits here, and whoever waits for the end.
     pub(super) caller: Condvar,
     /// L: with `state`; the watching helper waits here.
     pub(super) watcher: Condvar,
@@ -48,34 +51,62 @@ pub(crate) struct ShutdownState {
 
 pub(super) struct State {
     pub(super) bound: Vec<Option<Arc<dyn Bound>>>,
+    /// Where the loop runs, once it was asked to begin.
+    pub(super) loop_site: Option<Site>,
+    /// The system's number of its thread.
+    pub(super) loop_thread: Option<i32>,
+    /// It left before its end.
+    pub(super) loop_left: bool,
+    /// It waits for a callback that has returned.
+    pub(super) loop_detached: bool,
+    /// How that callback ended.
+    pub(super) loop_later: Option<Ended>,
+    /// What failed in it, by place.
+    pub(super) loop_failed: Vec<(usize, String)>,
     /// Ready devices by rank in base order; the last one goes first.
-    pub(super) sync: BTreeMap<u32, Ready>,
-    pub(super) asyncs: BTreeMap<u32, Ready>,
+    pub(super) sync: BTreeMap<u32, DeviceId>,
+    /// As `sync`; but first of all those with the longest way to go.
+    pub(super) asyncs: BTreeMap<Urgency, DeviceId>,
     pub(super) running: Vec<Running>,
-    /// Devices with a callback that is not over.
+    /// Those that were skipped and have not ended, and since when they run.
+    pub(super) skipped: Vec<(DeviceId, Duration)>,
+    /// All that were late, in the order in which that was seen.
+    pub(super) late: Vec<Late>,
+    /// How many of those that run are late.
+    pub(super) overdue: usize,
+    /// The whole shutdown is late, and that was seen.
+    pub(super) run_is_late: bool,
+    /// The rest is left undone because of what is late.
+    pub(super) gave_up: bool,
+    /// What the observer is to be told.
+    pub(super) news: Vec<News>,
+    /// Devices with a callback that is not over, since the counting has begun.
     pub(super) left: usize,
     /// Those of the others that the observer was not told about yet.
     pub(super) untold: usize,
     /// Synchronous ones among them, by number and by bit.
     pub(super) sync_left: usize,
     pub(super) sync_mask: u64,
-    /// Asynchronous ones among them that the serial loop has not begun.
-    pub(super) async_left: usize,
-    /// How many of the notes are the serial loop's, which counts nothing.
-    pub(super) looped: usize,
-    /// How long callbacks took, together.
-    pub(super) busy: Duration,
     pub(super) caller: CallerRests,
+    /// Which thread has the caller's part: the first, or its deputies.
+    pub(super) lead: u64,
+    /// What that thread is in.
+    pub(super) lead_in: Option<DeviceId>,
+    /// That part is over.
+    pub(super) lead_is_through: bool,
     /// A helper looks at the clock.
     pub(super) watched: bool,
     pub(super) helpers: usize,
     pub(super) coming: usize,
     pub(super) asked: usize,
     pub(super) cap: usize,
-    pub(super) target: usize,
-    pub(super) slow_seen: bool,
-    pub(super) records: Vec<Record>,
+    target: usize,
+    slow_seen: bool,
+    pub(super) notes: Vec<Note>,
 }
+
+/// How long the longest chain behind a ready device is expected to take, then its rank.
+pub(super) type Urgency = (u64, u32);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallerRests {
@@ -86,19 +117,26 @@ pub(super) enum CallerRests {
     Watching,
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct Ready {
-    pub(super) device: DeviceId,
-    pub(super) queued: Duration,
-    pub(super) by: Option<DeviceId>,
-}
-
 pub(super) struct Running {
-    pub(super) ready: Ready,
+    pub(super) device: DeviceId,
     pub(super) since: Duration,
-    pub(super) site: Site,
+    site: Site,
     /// Its callback has returned, but it is not over: no thread is in it.
     pub(super) detached: bool,
+    /// Its deadline has passed.
+    pub(super) overdue: bool,
+    /// It has ended, and whoever ran it releases what waited for it.
+    pub(super) concluding: bool,
+}
+
+/// A callback that is over, except those of the loop.
+#[derive(Clone, Debug)]
+pub(crate) struct Note {
+    pub device: DeviceId,
+    pub start: Duration,
+    pub end: Duration,
+    pub site: Site,
+    pub outcome: Outcome,
 }
 
 /// A callback to be called.
@@ -112,13 +150,14 @@ pub(crate) struct Ended {
     pub device: DeviceId,
     pub outcome: Outcome,
     pub at: Duration,
+    /// Where that was.
+    pub cpu: Option<u32>,
 }
 
 /// Room for a step to work in, kept by each thread from step to step.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    pub(super) ready: Vec<Ready>,
-    pub(super) records: Vec<Record>,
+    pub(super) ready: Vec<DeviceId>,
     pub(super) stack: Vec<(u32, Option<u32>)>,
 }
 
@@ -132,6 +171,8 @@ pub(crate) enum CallerStep {
     Done,
     /// The rest is left undone.
     Aborted,
+    /// A deputy has its part.
+    Replaced,
 }
 
 /// What a helper does next.
@@ -145,13 +186,19 @@ pub(crate) enum HelperStep {
 }
 
 /// What whoever made a step owes to the others, without the lock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct Owed {
     /// That many helpers are to be asked for.
     pub helpers: usize,
     /// The caller is to be woken.
     pub wake: bool,
+    /// A deputy is to take the caller's part.
+    pub deputy: Option<u64>,
+    /// The observer is to be told of the callback that ended; not where it was skipped before.
+    pub tell: bool,
+    /// And of these.
+    pub news: Vec<News>,
     /// How many callbacks are over now.
     pub done: usize,
 }
@@ -165,39 +212,49 @@ pub(crate) struct Finished {
 
 impl ShutdownState {
     pub(crate) fn new(plan: ShutdownPlan) -> ShutdownState {
-        let ShutdownPlan { graph, bound, kinds, cpus, max_helpers: cap, abort, observed } = plan;
-        let number = |kind| kinds.iter().filter(|k| **k == kind).count();
-        let (sync_left, async_left) = (number(Kind::Sync), number(Kind::Async));
-        let total = sync_left + async_left;
+        let total = plan.outline.calls.len();
         let state = State {
-            bound,
+            bound: plan.bound,
+            loop_site: None,
+            loop_thread: None,
+            loop_left: false,
+            loop_detached: false,
+            loop_later: None,
+            loop_failed: Vec::new(),
             sync: BTreeMap::new(),
             asyncs: BTreeMap::new(),
             running: Vec::new(),
+            skipped: Vec::new(),
+            late: Vec::new(),
+            overdue: 0,
+            run_is_late: false,
+            gave_up: false,
+            news: Vec::new(),
             left: total,
             untold: 0,
-            sync_left,
+            sync_left: 0,
             sync_mask: 0,
-            async_left,
-            looped: 0,
-            busy: Duration::ZERO,
             caller: CallerRests::No,
+            lead: 0,
+            lead_in: None,
+            lead_is_through: false,
             watched: false,
             helpers: 0,
             coming: 0,
             asked: 0,
-            cap,
-            target: cpus.max(2),
+            cap: plan.max_helpers,
+            target: plan.cpus.max(2),
             slow_seen: false,
-            records: Vec::with_capacity(kinds.len()),
+            notes: Vec::new(),
         };
         ShutdownState {
-            graph,
-            kinds,
-            total,
-            cpus,
-            abort,
-            observed,
+            walk: Arc::new(Walk::new(total)),
+            outline: plan.outline,
+            cpus: plan.cpus,
+            abort: plan.abort,
+            observed: plan.observed,
+            timeouts: plan.timeouts,
+            paths: plan.paths,
             counted: OnceLock::new(),
             state: Mutex::new(state),
             caller: Condvar::new(),
@@ -205,13 +262,12 @@ impl ShutdownState {
         }
     }
 
-    /// The snapshot.
-    pub(crate) fn kinds(&self) -> &[Kind] {
-        &self.kinds
+    pub(crate) fn outline(&self) -> &Outline {
+        &self.outline
     }
 
     pub(crate) fn graph(&self) -> &Arc<Graph> {
-        &self.graph
+        &self.outline.graph
     }
 
     /// Whether the counting has begun. Decided under the lock.
@@ -223,40 +279,63 @@ impl ShutdownState {
         self.counted.get().expect("nothing is released or taken before the counting has begun")
     }
 
-    pub(super) fn is_aborted(&self) -> bool {
+    /// As `is_counted`, for who has not the lock: it may begin at any moment.
+    pub(crate) fn has_counted(&self) -> bool {
+        self.is_counted()
+    }
+
+    /// Whether the shutdown was aborted from outside.
+    pub(crate) fn is_aborted(&self) -> bool {
         self.abort.is_cancelled()
     }
 
-    pub(super) fn is_observed(&self) -> bool {
-        self.observed
+    /// Nothing more is begun.
+    pub(super) fn stops(&self, st: &State) -> bool {
+        st.gave_up || self.abort.is_cancelled()
     }
 
     /// How many devices have a callback.
     pub(crate) fn total(&self) -> usize {
-        self.total
+        self.outline.calls.len()
     }
 
-    /// The caller's step. `ended` is what it ran before; `waited` says that its last wait took its
-    /// whole time.
+    /// The step of the thread that has the caller's part, or had it when it began what it `ended`;
+    /// `lead` says by which number. `waited` says that its last wait took its whole time.
     pub(crate) fn caller_step(
         &self,
         now: Duration,
         ended: Option<Ended>,
-        site: &Site,
+        at: (&Site, u64),
         waited: bool,
         scratch: &mut Scratch,
     ) -> (CallerStep, Owed) {
-        let mut st = self.conclude(ended, scratch);
-        st.caller = CallerRests::No;
-        let step = if st.is_over() {
-            CallerStep::Done
-        } else if self.abort.is_cancelled() {
-            CallerStep::Aborted
-        } else if let Some((_, ready)) = st.next_sync(&self.kinds) {
-            CallerStep::Run(st.start(ready, now, site))
-        } else if let Some(rank) = self.pick_for_caller(&st, waited) {
-            let ready = st.asyncs.remove(&rank).expect("it was picked under this lock");
-            CallerStep::Run(st.start(ready, now, site))
+        let (site, lead) = at;
+        let (mut st, counts) = self.conclude(ended, scratch);
+        let step = if st.lead != lead {
+            CallerStep::Replaced
+        } else {
+            st.caller = CallerRests::No;
+            st.lead_in = None;
+            self.lead_step(&mut st, now, site, waited)
+        };
+        let owed = self.owed(&mut st, now, counts, scratch);
+        (step, owed)
+    }
+
+    fn lead_step(&self, st: &mut State, now: Duration, site: &Site, waited: bool) -> CallerStep {
+        if st.is_over() {
+            return CallerStep::Done;
+        } else if self.stops(st) {
+            return CallerStep::Aborted;
+        }
+        let sync = if self.has_sync(st) { st.sync.pop_last() } else { None };
+        let device = sync.map(|(_, device)| device).or_else(|| {
+            let urgency = self.pick_for_caller(st, waited)?;
+            st.asyncs.remove(&urgency)
+        });
+        if let Some(device) = device {
+            st.lead_in = Some(device);
+            CallerStep::Run(st.start(device, now, site))
         } else if st.asyncs.is_empty() {
             st.caller = CallerRests::Asleep;
             CallerStep::Wait(None)
@@ -264,9 +343,7 @@ impl ShutdownState {
             // Whoever is to take these may not come: then the caller takes them after all.
             st.caller = CallerRests::Watching;
             CallerStep::Wait(Some(SLOW))
-        };
-        let owed = self.owed(&mut st, now);
-        (step, owed)
+        }
     }
 
     /// Waits, as [`CallerStep::Wait`] asked: until there may be something to do. Returns whether it
@@ -275,7 +352,7 @@ impl ShutdownState {
         let mut st = self.state.lock();
         // Somebody may have had something for the caller since it stepped: then it is not resting
         // any more, see `owed`.
-        while st.caller != CallerRests::No && !self.abort.is_cancelled() {
+        while st.caller != CallerRests::No && !self.stops(&st) {
             match limit {
                 None => st = self.caller.wait(st),
                 Some(limit) => {
@@ -290,7 +367,7 @@ impl ShutdownState {
         false
     }
 
-    /// Wakes the caller where a step said so.
+    /// Wakes the caller where a step said so, and who waits for the end.
     pub(crate) fn wake_caller(&self) {
         self.caller.notify_all();
     }
@@ -321,17 +398,16 @@ impl ShutdownState {
         watched: bool,
         scratch: &mut Scratch,
     ) -> (HelperStep, Owed) {
-        let mut st = self.conclude(ended, scratch);
+        let (mut st, counts) = self.conclude(ended, scratch);
         if watched {
             st.watched = false;
         }
-        let load = st.observe(now, self.cpus);
-        let role =
-            if self.abort.is_cancelled() { HelperRole::Leave } else { policy::helper_role(&load) };
+        let load = self.observe(&mut st, now);
+        let role = if self.stops(&st) { HelperRole::Leave } else { policy::helper_role(&load) };
         let step = match role {
             HelperRole::Run => {
-                let (_, ready) = st.asyncs.pop_last().expect("there is a backlog");
-                HelperStep::Run(st.start(ready, now, site))
+                let (_, device) = st.asyncs.pop_last().expect("there is a backlog");
+                HelperStep::Run(st.start(device, now, site))
             }
             HelperRole::Watch => {
                 st.watched = true;
@@ -344,20 +420,34 @@ impl ShutdownState {
                 HelperStep::Leave
             }
         };
-        let owed = self.owed(&mut st, now);
+        let owed = self.owed(&mut st, now, counts, scratch);
         (step, owed)
     }
 
     /// Waits, as [`HelperStep::Watch`] asked.
     pub(crate) fn helper_wait(&self, limit: Duration) {
         let st = self.state.lock();
-        if st.watched && !self.abort.is_cancelled() {
+        if st.watched && !self.stops(&st) {
             drop(self.watcher.wait_timeout(st, limit));
         }
     }
 
+    /// How urgent a ready asynchronous device is.
+    fn urgency(&self, device: DeviceId) -> Urgency {
+        let path = self.paths.as_ref().map_or(0, |paths| paths[device.index()]);
+        (path, self.graph().rank(device))
+    }
+
+    /// Whether a synchronous device may begin. Not while another one is not over, although its
+    /// callback has returned, unless that is late.
+    pub(super) fn has_sync(&self, st: &State) -> bool {
+        let kinds = &self.outline.kinds;
+        let holds = |r: &Running| r.detached && !r.overdue && kinds[r.device.index()] == Kind::Sync;
+        !st.sync.is_empty() && !st.running.iter().any(holds)
+    }
+
     /// An asynchronous device that the caller may run now, see [`policy::caller_may_help`].
-    fn pick_for_caller(&self, st: &State, waited: bool) -> Option<u32> {
+    fn pick_for_caller(&self, st: &State, waited: bool) -> Option<Urgency> {
         let &last = st.asyncs.last_key_value()?.0;
         // Helpers that don't come, or may not come, leave it to the caller.
         let forsaken = waited && (st.coming > 0 || st.helpers >= st.cap);
@@ -366,17 +456,27 @@ impl ShutdownState {
             return Some(last);
         }
         let below = self.counted().below.as_ref()?;
-        let may = |ready: &Ready| {
-            let mask = below.masks[ready.device.index()];
+        let may = |device: &DeviceId| {
+            let mask = below.masks[device.index()];
             policy::caller_may_help(st.sync_left, alone, Some(mask), Some(st.sync_mask))
         };
-        st.asyncs.iter().rev().take(LOOK_AT).find(|(_, ready)| may(ready)).map(|(&rank, _)| rank)
+        let mut ready = st.asyncs.iter().rev().take(LOOK_AT);
+        ready.find(|(_, device)| may(device)).map(|(&urgency, _)| urgency)
     }
 
     /// What the step that was just made owes to others.
-    pub(super) fn owed(&self, st: &mut State, now: Duration) -> Owed {
-        let sync = !st.sync.is_empty() && !st.awaits_sync(&self.kinds);
-        let own = st.is_over() || sync || self.abort.is_cancelled();
+    pub(super) fn owed(
+        &self,
+        st: &mut State,
+        now: Duration,
+        tell: bool,
+        scratch: &mut Scratch,
+    ) -> Owed {
+        if st.overdue > 0 {
+            self.apply_policy(st, now, scratch);
+        }
+        let through = st.is_over() || self.stops(st);
+        let own = through || self.has_sync(st);
         let helps = !own && self.pick_for_caller(st, false).is_some();
         // A caller that sleeps is woken for a backlog too: to watch that somebody comes for it.
         let watches = st.caller == CallerRests::Asleep && !st.asyncs.is_empty();
@@ -384,100 +484,102 @@ impl ShutdownState {
         if wake {
             st.caller = CallerRests::No;
         }
-        let mut load = st.observe(now, self.cpus);
+        let mut load = self.observe(st, now);
         load.backlog -= usize::from(wake && helps);
-        let helpers = if self.abort.is_cancelled() { 0 } else { policy::helpers_to_ask(&load) };
+        let helpers = if self.stops(st) { 0 } else { policy::helpers_to_ask(&load) };
         st.coming += helpers;
         st.asked += helpers;
-        Owed { helpers, wake, done: self.total - st.left }
+        Owed {
+            helpers,
+            wake: wake || through,
+            deputy: self.deputy(st),
+            tell,
+            news: std::mem::take(&mut st.news),
+            done: self.total() - st.left,
+        }
+    }
+
+    /// The load now; raises the target where callbacks block.
+    fn observe(&self, st: &mut State, now: Duration) -> Load {
+        let (mut running, mut blocked, mut hung) = (0, 0, 0);
+        for r in st.running.iter().filter(|r| !r.detached) {
+            if r.overdue {
+                hung += usize::from(st.lead_in != Some(r.device));
+                continue;
+            }
+            running += 1;
+            blocked += usize::from(now.saturating_sub(r.since) >= SLOW);
+        }
+        st.slow_seen |= blocked > 0;
+        let mut load = Load {
+            backlog: st.asyncs.len(),
+            running,
+            blocked,
+            target: st.target,
+            // A thread in a callback that is late is lost, and another one may come for it.
+            helpers: st.helpers.saturating_sub(hung),
+            coming: st.coming,
+            cap: st.cap,
+            watched: st.watched || st.caller == CallerRests::Watching,
+            slow_seen: st.slow_seen,
+        };
+        st.target = policy::raised_target(&load, self.cpus);
+        load.target = st.target;
+        load
     }
 }
 
 impl State {
-    pub(super) fn take_in(&mut self, graph: &Graph, kinds: &[Kind], scratch: &mut Scratch) {
-        self.records.append(&mut scratch.records);
-        for ready in scratch.ready.drain(..) {
-            let rank = graph.rank(ready.device);
-            match kinds[ready.device.index()] {
-                Kind::Sync => self.sync.insert(rank, ready),
-                _ => self.asyncs.insert(rank, ready),
+    pub(super) fn take_in(&mut self, of: &ShutdownState, scratch: &mut Scratch) {
+        for device in scratch.ready.drain(..) {
+            match of.outline.kinds[device.index()] {
+                Kind::Sync => self.sync.insert(of.graph().rank(device), device),
+                _ => self.asyncs.insert(of.urgency(device), device),
             };
         }
-    }
-
-    /// The synchronous device that is next.
-    fn next_sync(&mut self, kinds: &[Kind]) -> Option<(u32, Ready)> {
-        if self.sync.is_empty() || self.awaits_sync(kinds) {
-            return None;
-        }
-        self.sync.pop_last()
-    }
-
-    /// A synchronous device is not over, although its callback has returned: no other one begins.
-    fn awaits_sync(&self, kinds: &[Kind]) -> bool {
-        self.running.iter().any(|r| r.detached && kinds[r.ready.device.index()] == Kind::Sync)
     }
 
     pub(super) fn is_over(&self) -> bool {
         self.left == 0 && self.untold == 0
     }
 
-    /// The thread may have looked at its clock before another one released the device.
-    pub(super) fn start(&mut self, ready: Ready, now: Duration, site: &Site) -> Task {
-        let (device, now) = (ready.device, now.max(ready.queued));
+    fn start(&mut self, device: DeviceId, now: Duration, site: &Site) -> Task {
         let bound = self.bound[device.index()].clone();
-        self.running.push(Running { ready, since: now, site: site.clone(), detached: false });
+        self.running.push(Running::new(device, now, site.clone()));
         Task { device, bound: bound.expect("a device with a callback is bound") }
     }
 
-    pub(super) fn record_end(&mut self, ended: Ended) {
-        let of = |r: &Running| r.ready.device == ended.device;
+    pub(super) fn detach(&mut self, device: DeviceId) {
+        if let Some(running) = self.running.iter_mut().find(|r| r.device == device) {
+            running.detached = true;
+            self.lead_in = self.lead_in.filter(|&d| d != device);
+        }
+    }
+
+    /// Notes that a callback is over that runs.
+    pub(super) fn record_end(&mut self, ended: Ended) -> DeviceId {
+        let of = |r: &Running| r.device == ended.device;
         let index = self.running.iter().position(of).expect("it was started");
         let running = self.running.swap_remove(index);
         let took = ended.at.saturating_sub(running.since);
         self.slow_seen |= took >= SLOW;
-        self.busy += took;
-        self.records.push(running.record(ended.at, ended.outcome));
-    }
-
-    /// The load now; raises the target where callbacks block.
-    fn observe(&mut self, now: Duration, cpus: usize) -> Load {
-        let inside = self.running.iter().filter(|r| !r.detached);
-        let (mut running, mut blocked) = (0, 0);
-        for r in inside {
-            running += 1;
-            blocked += usize::from(now.saturating_sub(r.since) >= SLOW);
+        if running.overdue {
+            self.overdue -= 1;
+            self.late_has_ended(ended.device, took);
         }
-        self.slow_seen |= blocked > 0;
-        let mut load = Load {
-            backlog: self.asyncs.len(),
-            running,
-            blocked,
-            target: self.target,
-            helpers: self.helpers,
-            coming: self.coming,
-            cap: self.cap,
-            watched: self.watched || self.caller == CallerRests::Watching,
-            slow_seen: self.slow_seen,
-        };
-        self.target = policy::raised_target(&load, cpus);
-        load.target = self.target;
-        load
+        self.notes.push(running.note(ended.at, ended.outcome));
+        ended.device
     }
 }
 
 impl Running {
-    pub(super) fn record(&self, end: Duration, outcome: Outcome) -> Record {
-        Record {
-            device: self.ready.device,
-            queued: self.ready.queued,
-            start: self.since,
-            end,
-            site: Some(self.site.clone()),
-            released_by: self.ready.by,
-            outcome,
-            no_callback: false,
-        }
+    pub(super) fn new(device: DeviceId, since: Duration, site: Site) -> Running {
+        Running { device, since, site, detached: false, overdue: false, concluding: false }
+    }
+
+    pub(super) fn note(&self, end: Duration, outcome: Outcome) -> Note {
+        let (device, start, site) = (self.device, self.since, self.site.clone());
+        Note { device, start, end, site, outcome }
     }
 }
 

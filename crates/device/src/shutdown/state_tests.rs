@@ -3,8 +3,13 @@
 
 use super::*;
 use crate::DeviceDecl;
-use crate::shutdown::RemainingState;
-use crate::shutdown::looped::Look;
+use crate::record::Record;
+use crate::shutdown::{RemainingState, drawn};
+
+#[path = "hang_tests.rs"]
+mod hang_tests;
+#[path = "looped_tests.rs"]
+mod looped_tests;
 
 struct Thing;
 impl Bound for Thing {}
@@ -18,6 +23,10 @@ struct Stepped {
     /// Helpers that were asked for and that the test has not let come.
     asked: usize,
     woken: bool,
+    /// The caller's part, and those that were asked to take it.
+    lead: u64,
+    deputies: Vec<u64>,
+    news: Vec<String>,
 }
 
 /// "a: sync", "b: async", "c: none", "d: absent", each with what it needs.
@@ -27,19 +36,26 @@ fn stepped(devices: &[(&str, Kind, &[&str])]) -> Stepped {
     s
 }
 
-/// As [`stepped`], but the serial loop goes first.
+/// As [`stepped`], but the loop goes first.
 fn uncounted(devices: &[(&str, Kind, &[&str])]) -> Stepped {
+    timed(devices, Timeouts::default())
+}
+
+/// As [`uncounted`], with deadlines.
+fn timed(devices: &[(&str, Kind, &[&str])], timeouts: Timeouts) -> Stepped {
     let decl = |(name, _, needs): &(&str, Kind, &[&str])| {
         needs.iter().fold(DeviceDecl::new(*name, "d"), |d, n| d.supplier(*n))
     };
-    let graph = Graph::build(devices.iter().map(decl).collect()).unwrap();
+    let graph = Arc::new(Graph::build(devices.iter().map(decl).collect()).unwrap());
     let thing = |kind: Kind| (kind != Kind::Absent).then(|| Arc::new(Thing) as Arc<dyn Bound>);
+    let bound: Vec<_> = devices.iter().map(|d| thing(d.1)).collect();
     let state = ShutdownState::new(ShutdownPlan {
-        graph: Arc::new(graph),
-        bound: devices.iter().map(|d| thing(d.1)).collect(),
-        kinds: devices.iter().map(|d| d.1).collect(),
+        outline: Arc::new(Outline::of(graph, devices.iter().map(|d| d.1).collect())),
+        bound,
         cpus: 2,
         max_helpers: 8,
+        timeouts,
+        paths: None,
         abort: Cancel::new(),
         observed: false,
     });
@@ -51,18 +67,44 @@ fn uncounted(devices: &[(&str, Kind, &[&str])]) -> Stepped {
         scratch: Scratch::default(),
         asked: 0,
         woken: false,
+        lead: 0,
+        deputies: Vec::new(),
+        news: Vec::new(),
     }
 }
 
 impl Stepped {
     fn ended(&self, name: &str) -> Option<Ended> {
         let device = self.state.graph().find(name)?;
-        Some(Ended { device, outcome: Outcome::Ok, at: self.now })
+        Some(Ended { device, outcome: Outcome::Ok, at: self.now, cpu: None })
     }
 
     fn owe(&mut self, owed: Owed) {
         self.asked += owed.helpers;
         self.woken |= owed.wake;
+        self.deputies.extend(owed.deputy);
+        for news in owed.news {
+            let name = |device| self.state.graph().name(device).to_string();
+            self.news.push(match news {
+                News::Overdue { device, .. } => format!("{} is late", name(device)),
+                News::Skipped { device, done, .. } => {
+                    format!("{} is skipped: {done}", name(device))
+                }
+                News::GaveUp { left } => format!("gave up {left}"),
+            });
+        }
+    }
+
+    /// The watch looks at the deadlines.
+    fn look_at_deadlines(&mut self) -> Option<Duration> {
+        let (mut next, counts) = self.state.look_at_deadlines(self.now);
+        if counts {
+            self.state.count(&mut self.scratch);
+            next = self.state.look_at_deadlines(self.now).0;
+        }
+        let owed = self.state.owes(self.now, &mut Scratch::default());
+        self.owe(owed);
+        next
     }
 
     fn name(&self, task: &Task) -> String {
@@ -76,8 +118,13 @@ impl Stepped {
 
     fn caller_after(&mut self, ended: &str, waited: bool) -> String {
         let ended = self.ended(ended);
-        let (step, owed) =
-            self.state.caller_step(self.now, ended, &self.site, waited, &mut self.scratch);
+        let (step, owed) = self.state.caller_step(
+            self.now,
+            ended,
+            (&self.site, self.lead),
+            waited,
+            &mut self.scratch,
+        );
         self.owe(owed);
         match step {
             CallerStep::Run(task) => self.name(&task),
@@ -85,6 +132,7 @@ impl Stepped {
             CallerStep::Wait(Some(_)) => "watch".into(),
             CallerStep::Done => "done".into(),
             CallerStep::Aborted => "aborted".into(),
+            CallerStep::Replaced => "replaced".into(),
         }
     }
 
@@ -115,8 +163,15 @@ impl Stepped {
         self.now += time;
     }
 
+    fn records(&self) -> Vec<Record> {
+        let mut records = drawn::records(self.state.outline(), &self.state.finish(self.now).notes);
+        let graph = self.state.graph();
+        records.sort_by_key(|r| (r.end, std::cmp::Reverse(graph.rank(r.device))));
+        records
+    }
+
     fn finished(&self) -> Vec<String> {
-        let records = self.state.finish(self.now).notes.records;
+        let records = self.records();
         records.iter().map(|r| self.state.graph().name(r.device).to_string()).collect()
     }
 }
@@ -133,11 +188,14 @@ fn stepped_children_and_consumers_end_before_what_they_need() {
     ]);
     assert_eq!(s.caller(""), "volume");
     assert_eq!(s.asked, 0, "nothing is ready beside it");
+    s.pass(SLOW);
     assert_eq!(s.caller("volume"), "log");
     assert_eq!(s.asked, 1, "two were ready: one helper");
     assert_eq!(s.comes(), "disk");
     assert_eq!(s.helper("disk"), "leave");
+    s.pass(SLOW);
     assert_eq!(s.caller("log"), "bus");
+    s.pass(SLOW);
     assert_eq!(s.caller("bus"), "done");
     assert_eq!(s.finished(), ["volume", "disk", "log", "bus"]);
 }
@@ -189,7 +247,7 @@ fn stepped_devices_without_a_callback_complete_on_the_spot_in_long_chains() {
     assert_eq!(s.caller(""), "leaf");
     assert_eq!(s.caller("leaf"), "root");
     assert_eq!(s.caller("root"), "done");
-    let records = s.state.finish(s.now).notes.records;
+    let records = s.records();
     let names: Vec<&str> = records.iter().map(|r| s.state.graph().name(r.device)).collect();
     assert_eq!(names, ["n3", "leaf", "n2", "n1", "root"]);
     let root = &records[4];
@@ -342,197 +400,6 @@ fn stepped_an_abort_wakes_a_caller_that_rests() {
     s.state.abort.cancel();
     assert!(!s.state.caller_wait(None));
     assert_eq!(s.caller(""), "aborted");
-}
-
-/// A reference: any order of steps must respect the edges, and end.
-#[test]
-fn stepped_random_graphs_and_random_interleavings_end_in_dependency_order() {
-    for seed in 1..=200u64 {
-        let mut rng = Rng(seed);
-        let n = 2 + rng.below(30);
-        let names: Vec<String> = (0..n).map(|i| format!("d{i}")).collect();
-        let mut kinds: Vec<Kind> =
-            (0..n).map(|_| [Sync, Async, Async, NoCallback][rng.below(4)]).collect();
-        kinds[0] = Async; // Where there is no callback at all nothing is counted.
-        // Needs point to earlier devices of a shuffled order, so registration is often inverted.
-        let mut shuffled: Vec<usize> = (0..n).collect();
-        for i in (1..n).rev() {
-            shuffled.swap(i, rng.below(i + 1));
-        }
-        let mut needs: Vec<Vec<&str>> = vec![Vec::new(); n];
-        for i in 1..n {
-            for _ in 0..rng.below(4) {
-                needs[shuffled[i]].push(&names[shuffled[rng.below(i)]]);
-            }
-        }
-        let devices: Vec<(&str, Kind, &[&str])> =
-            (0..n).map(|i| (names[i].as_str(), kinds[i], needs[i].as_slice())).collect();
-        let mut s = uncounted(&devices);
-        let ran = loop_randomly(&mut s, &mut rng);
-        let caller = s.caller(&ran);
-        run_randomly(&mut s, &mut rng, caller);
-        let done = s.finished();
-        assert_eq!(done.len(), n, "seed {seed}");
-        let place = |name: &str| done.iter().position(|d| d == name).unwrap();
-        for (name, _, needs) in &devices {
-            for need in *needs {
-                assert!(place(name) < place(need), "seed {seed}: {need} before {name}");
-            }
-        }
-    }
-}
-
-/// Takes some steps of the serial loop, then begins to count: between two callbacks, or while one
-/// runs, which is returned.
-fn loop_randomly(s: &mut Stepped, rng: &mut Rng) -> String {
-    let order: Vec<DeviceId> = s.state.graph().order().iter().rev().copied().collect();
-    let callbacks = s.state.total();
-    let (before, within) = (rng.below(callbacks), rng.below(2) == 0);
-    let mut passed = Vec::new();
-    let mut begun = 0;
-    for id in order {
-        if s.state.kinds()[id.index()] == NoCallback {
-            passed.push(Record::instant(id, s.now, None, Outcome::Ok, true));
-            continue;
-        }
-        if begun == before && !within {
-            s.state.count(&mut Scratch::default());
-        }
-        let name = s.state.graph().name(id).to_string();
-        if s.state.serial_start(id, s.now, &s.site, &mut passed).is_none() {
-            return String::new();
-        }
-        s.pass(Duration::from_micros(5));
-        if begun == before {
-            s.state.count(&mut Scratch::default());
-        }
-        begun += 1;
-        match s.state.serial_end(s.ended(&name).unwrap()) {
-            Ok(owed) => assert_eq!(owed.done, begun),
-            Err(ended) => return s.state.graph().name(ended.device).to_string(),
-        }
-    }
-    unreachable!("the counting begins before the last callback ends");
-}
-
-#[test]
-fn stepped_a_loop_of_quick_callbacks_is_left_alone_until_one_is_slow_and_others_could_help() {
-    let devices: [(&str, Kind, &[&str]); 4] = [
-        ("bus", Sync, &[]),
-        ("a", Async, &["bus"]),
-        ("b", Async, &["bus"]),
-        ("c", Async, &["bus"]),
-    ];
-    let mut s = uncounted(&devices);
-    let id = |s: &Stepped, name: &str| s.state.graph().find(name).unwrap();
-    assert_eq!(s.state.look(s.now), Look::Again(SLOW), "nothing has begun");
-    assert!(s.state.serial_start(id(&s, "c"), s.now, &s.site, &mut Vec::new()).is_some());
-    s.pass(Duration::from_micros(300));
-    assert_eq!(s.state.look(s.now), Look::Again(Duration::from_micros(700)));
-    assert_eq!(s.state.serial_end(s.ended("c").unwrap()).ok().map(|o| o.done), Some(1));
-    assert!(s.state.serial_start(id(&s, "b"), s.now, &s.site, &mut Vec::new()).is_some());
-    s.pass(SLOW);
-    assert_eq!(s.state.look(s.now), Look::Count);
-    s.state.count(&mut Scratch::default());
-    let owed = s.state.owes(s.now);
-    s.owe(owed);
-    assert_eq!(s.asked, 1);
-    assert_eq!(s.comes(), "a");
-    assert_eq!(s.state.look(s.now), Look::Over);
-    s.pass(SLOW);
-    assert!(s.state.serial_end(s.ended("b").unwrap()).is_err(), "the counters have to know");
-    assert_eq!(s.caller("b"), "sleep");
-    s.pass(SLOW);
-    assert_eq!(s.helper("a"), "leave");
-    assert!(s.woken);
-    assert_eq!(s.caller(""), "bus");
-    assert_eq!(s.caller("bus"), "done");
-    let notes = s.state.finish(s.now).notes;
-    assert_eq!(notes.looped, 1, "only 'c' ended before the counting");
-    let released: Vec<_> = notes.records.iter().map(|r| r.released_by).collect();
-    assert_eq!(released, [None, None, None, Some(id(&s, "a"))]);
-}
-
-#[test]
-fn stepped_a_slow_loop_that_nobody_could_help_stays_a_loop() {
-    let s = &mut uncounted(&[("bus", Sync, &[]), ("a", Async, &["bus"]), ("s", Sync, &[])]);
-    let (a, bus) = (s.state.graph().find("a").unwrap(), s.state.graph().find("bus").unwrap());
-    assert!(s.state.serial_start(a, s.now, &s.site, &mut Vec::new()).is_some());
-    s.pass(SLOW * 5);
-    assert_eq!(s.state.look(s.now), Look::Over, "no asynchronous device is left to begin");
-    assert!(s.state.serial_end(s.ended("a").unwrap()).is_ok());
-    assert!(s.state.serial_start(bus, s.now, &s.site, &mut Vec::new()).is_some());
-    assert_eq!(s.state.look(s.now), Look::Over);
-}
-
-#[test]
-fn stepped_counting_that_begins_after_the_end_or_an_abort_begins_nothing() {
-    let s = &mut uncounted(&[("a", Async, &[])]);
-    let a = s.state.graph().find("a").unwrap();
-    assert!(s.state.serial_start(a, s.now, &s.site, &mut Vec::new()).is_some());
-    assert!(s.state.serial_end(s.ended("a").unwrap()).is_ok());
-    s.state.count(&mut Scratch::default());
-    assert_eq!(s.state.owes(s.now), Owed::default());
-
-    let s = &mut uncounted(&[("a", Async, &[]), ("b", Async, &[])]);
-    s.state.abort.cancel();
-    s.state.count(&mut Scratch::default());
-    assert_eq!(s.state.owes(s.now), Owed::default());
-}
-
-#[test]
-fn stepped_what_the_counting_finds_free_knows_what_it_waited_for() {
-    let mut s = stepped(&[
-        ("root", Async, &[]),
-        ("mid", NoCallback, &["root"]),
-        ("leaf", NoCallback, &["mid"]),
-        ("other", Async, &[]),
-    ]);
-    assert_eq!(s.caller(""), "other");
-    assert_eq!(s.caller("other"), "root");
-    assert_eq!(s.caller("root"), "done");
-    let id = |name: &str| s.state.graph().find(name);
-    let notes = s.state.finish(s.now).notes;
-    let by =
-        |name: &str| notes.records.iter().find(|r| Some(r.device) == id(name)).unwrap().released_by;
-    assert_eq!((by("leaf"), by("mid"), by("root")), (None, id("leaf"), id("mid")));
-}
-
-/// Lets the caller and the helpers step in random order until the caller is done.
-fn run_randomly(s: &mut Stepped, rng: &mut Rng, mut caller: String) {
-    let mut helpers: Vec<String> = Vec::new();
-    for _ in 0..10_000 {
-        if caller == "done" {
-            return;
-        }
-        s.pass(Duration::from_micros(rng.below(700) as u64));
-        match rng.below(4) {
-            0 if caller == "sleep" && !s.woken => {}
-            0 => {
-                let waited = caller == "watch" && !std::mem::take(&mut s.woken);
-                s.woken = false;
-                let ran = if caller == "watch" || caller == "sleep" { "" } else { &caller };
-                caller = s.caller_after(ran, waited);
-            }
-            1 if s.asked > 0 => {
-                let step = s.comes();
-                if step != "leave" {
-                    helpers.push(step);
-                }
-            }
-            _ if !helpers.is_empty() => {
-                let i = rng.below(helpers.len());
-                let before = helpers.swap_remove(i);
-                let watched = before == "watch";
-                let after = s.helper_after(if watched { "" } else { &before }, watched);
-                if after != "leave" {
-                    helpers.push(after);
-                }
-            }
-            _ => {}
-        }
-    }
-    panic!("no end in sight: caller {caller}, helpers {helpers:?}");
 }
 
 /// xorshift64*: the same numbers everywhere.

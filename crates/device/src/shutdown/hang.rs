@@ -1,0 +1,223 @@
+//! What takes too long: who is named, who takes over, and what the policy does.
+
+use super::options::HangPolicy;
+use super::policy::{self, Hang};
+use super::remaining;
+use super::state::{Ended, Scratch, ShutdownState, State};
+use crate::DeviceId;
+use corewise_timeline::Outcome;
+use std::time::Duration;
+
+/// A callback that was late.
+#[derive(Clone, Debug)]
+pub(crate) struct Late {
+    pub device: DeviceId,
+    /// How long it had been running when that was seen.
+    pub after: Duration,
+    /// How long it took in the end, if it has ended.
+    pub took: Option<Duration>,
+    /// What it held up was shut down without it.
+    pub skipped: bool,
+}
+
+/// What an observer is told, besides of callbacks that end.
+#[derive(Clone, Debug)]
+pub(crate) enum News {
+    /// A callback is late.
+    Overdue { device: DeviceId, after: Duration },
+    /// It is done without: this outcome counts, and so many are over now.
+    Skipped { device: DeviceId, outcome: Outcome, done: usize },
+    /// The rest is left undone, so many devices.
+    GaveUp { left: usize },
+}
+
+impl ShutdownState {
+    /// A device may be skipped in this shutdown.
+    pub(super) fn skips(&self) -> bool {
+        self.timeouts.policy == HangPolicy::Skip
+    }
+
+    fn timeout(&self, device: DeviceId) -> Option<Duration> {
+        self.outline.timeouts.get(&device).copied().or(self.timeouts.device)
+    }
+
+    /// When somebody has to look at deadlines for the first time, if ever. No deadline comes before
+    /// that.
+    pub(crate) fn first_deadline(&self) -> Option<Duration> {
+        let own = self.outline.timeouts.values().copied();
+        own.chain(self.timeouts.device).chain(self.timeouts.run).min()
+    }
+
+    /// Finds what is late. Returns when to look again, if ever; and whether the counting has to
+    /// begin first, since the loop is in a callback that is late, or it is late for all.
+    pub(crate) fn look_at_deadlines(&self, now: Duration) -> (Option<Duration>, bool) {
+        let Some(shortest) = self.first_deadline() else { return (None, false) };
+        let mut st = self.state.lock();
+        if self.stops(&st) {
+            return (None, false);
+        }
+        let run_left = self.timeouts.run.map(|run| run.saturating_sub(now));
+        let run_is_late = run_left == Some(Duration::ZERO);
+        if let Some((place, since)) = self.loop_is_at(&st) {
+            let timeout = self.timeout(self.outline.calls[place]);
+            let left = timeout.map(|t| (since + t).saturating_sub(now));
+            let next = [left, run_left].into_iter().flatten().min().map(|l| l.min(shortest));
+            return (next, run_is_late || left == Some(Duration::ZERO));
+        }
+        if !self.is_counted() || st.left == 0 {
+            return (None, false);
+        }
+        let mut next = shortest;
+        if run_is_late && !st.run_is_late {
+            st.run_is_late = true;
+            st.gave_up = policy::gives_up_when_all_is_late(self.timeouts.policy);
+        }
+        let mut named = Vec::new();
+        let all_late = run_is_late;
+        for running in st.running.iter_mut().filter(|r| !r.overdue && !r.concluding) {
+            let after = now.saturating_sub(running.since);
+            let left = self.timeout(running.device).map(|t| t.saturating_sub(after));
+            if all_late || left == Some(Duration::ZERO) {
+                running.overdue = true;
+                named.push((running.device, after));
+            } else {
+                next = left.map_or(next, |left| next.min(left));
+            }
+        }
+        for (device, after) in named {
+            st.overdue += 1;
+            st.late.push(Late { device, after, took: None, skipped: false });
+            st.news.push(News::Overdue { device, after });
+        }
+        if st.gave_up {
+            let left = st.left;
+            st.news.push(News::GaveUp { left });
+        }
+        let next = run_left.filter(|left| !left.is_zero()).map_or(next, |left| next.min(left));
+        (Some(next), false)
+    }
+
+    /// Who looked at the deadlines owes what follows from it.
+    pub(crate) fn owes(&self, now: Duration, scratch: &mut Scratch) -> super::state::Owed {
+        let mut st = self.state.lock();
+        match self.is_counted() {
+            true => self.owed(&mut st, now, false, scratch),
+            false => Default::default(),
+        }
+    }
+
+    /// Where nothing goes on but what is late: does what the policy says.
+    pub(super) fn apply_policy(&self, st: &mut State, now: Duration, scratch: &mut Scratch) {
+        if st.running.iter().any(|r| r.concluding) || self.stops(st) {
+            return;
+        }
+        let ready = st.sync.len() + st.asyncs.len();
+        match policy::hang(self.timeouts.policy, st.overdue, st.running.len(), ready) {
+            Hang::Wait => {}
+            Hang::GiveUp => {
+                st.gave_up = true;
+                let left = st.left;
+                st.news.push(News::GaveUp { left });
+                self.watcher.notify_all();
+            }
+            Hang::Skip => {
+                for running in std::mem::take(&mut st.running) {
+                    let (device, since) = (running.device, running.since);
+                    st.overdue -= 1;
+                    let after = now.saturating_sub(since);
+                    let outcome = Outcome::Failed(format!(
+                        "it had not ended after {after:.1?}, and was skipped: what it needs was shut \
+                         down under it"
+                    ));
+                    st.notes.push(running.note(now, outcome.clone()));
+                    st.skipped.push((device, since));
+                    for late in st.late.iter_mut().filter(|l| l.device == device) {
+                        late.skipped = true;
+                    }
+                    self.cascade(device, scratch);
+                    self.is_done(st, device);
+                    let done = self.total() - st.left;
+                    if self.observed {
+                        st.news.push(News::Skipped { device, outcome, done });
+                    }
+                }
+                st.take_in(self, scratch);
+            }
+        }
+    }
+
+    /// Whether a deputy has to take the caller's part: the caller is in a callback that is late, and
+    /// there is something for it to do.
+    pub(super) fn deputy(&self, st: &mut State) -> Option<u64> {
+        let is_stuck = |device| st.running.iter().any(|r| r.device == device && r.overdue);
+        let is_skipped = |device| st.skipped.iter().any(|(skipped, _)| *skipped == device);
+        let device = st.lead_in?;
+        let something = self.has_sync(st) || !st.asyncs.is_empty();
+        if !something || self.stops(st) || !(is_stuck(device) || is_skipped(device)) {
+            return None;
+        }
+        st.lead += 1;
+        st.lead_in = None;
+        Some(st.lead)
+    }
+
+    /// There is no thread to be had for a deputy: the one before keeps its part.
+    pub(crate) fn deputy_lost(&self, lead: u64) {
+        let mut st = self.state.lock();
+        if st.lead == lead {
+            st.lead -= 1;
+        }
+    }
+
+    /// The thread that has the caller's part is through.
+    pub(crate) fn lead_is_through(&self) {
+        self.state.lock().lead_is_through = true;
+        self.wake_caller();
+    }
+
+    /// Waits until all is shut down, or nobody waits for the rest: for a thread that has not, or no
+    /// longer, the caller's part.
+    pub(crate) fn wait_for_the_end(&self) {
+        let mut st = self.state.lock();
+        let over = |st: &State| self.is_counted() && st.is_over();
+        while !st.lead_is_through && !over(&st) && !self.stops(&st) {
+            st = self.caller.wait(st);
+        }
+    }
+
+    /// What is not shut down now. From any thread, also while callbacks run.
+    pub(crate) fn remaining(&self, now: Duration) -> Vec<remaining::Remaining> {
+        let st = self.state.lock();
+        let over = self.walk.over();
+        let calls = &self.outline.calls;
+        let all = if self.is_counted() { st.left == 0 } else { over == calls.len() };
+        if all && st.skipped.is_empty() {
+            return Vec::new();
+        }
+        let mut open = vec![false; self.outline.kinds.len()];
+        calls[over..].iter().for_each(|id| open[id.index()] = true);
+        st.notes.iter().for_each(|note| open[note.device.index()] = false);
+        let at = self.loop_is_at(&st).map(|(place, since)| (calls[place], since));
+        let inside = st.running.iter().map(|r| (r.device, r.since)).chain(at);
+        let running = inside.map(|(device, since)| (device, now.saturating_sub(since))).collect();
+        let skipped = st.skipped.iter().map(|&(d, since)| (d, now.saturating_sub(since))).collect();
+        let late = st.running.iter().filter(|r| r.overdue).map(|r| r.device).collect();
+        drop(st);
+        remaining::of(self.outline(), open, &running, skipped, &late)
+    }
+}
+
+impl State {
+    /// A callback has ended that was skipped before.
+    pub(super) fn ends_late(&mut self, ended: &Ended) {
+        let Some(place) = self.skipped.iter().position(|(d, _)| *d == ended.device) else { return };
+        let (device, since) = self.skipped.swap_remove(place);
+        self.late_has_ended(device, ended.at.saturating_sub(since));
+    }
+
+    pub(super) fn late_has_ended(&mut self, device: DeviceId, took: Duration) {
+        for late in self.late.iter_mut().filter(|l| l.device == device) {
+            late.took = Some(took);
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Steps the loop, and the way from it to the counters.
+
+use super::*;
+use crate::shutdown::policy::{Look, Pace};
+
+/// A reference: any order of steps must respect the edges, and end.
+#[test]
+fn stepped_random_graphs_and_random_interleavings_end_in_dependency_order() {
+    for seed in 1..=200u64 {
+        let mut rng = Rng(seed);
+        let n = 2 + rng.below(30);
+        let names: Vec<String> = (0..n).map(|i| format!("d{i}")).collect();
+        let mut kinds: Vec<Kind> =
+            (0..n).map(|_| [Sync, Async, Async, NoCallback][rng.below(4)]).collect();
+        kinds[0] = Async; // Where there is no callback at all nothing is counted.
+        // Needs point to earlier devices of a shuffled order, so registration is often inverted.
+        let mut shuffled: Vec<usize> = (0..n).collect();
+        for i in (1..n).rev() {
+            shuffled.swap(i, rng.below(i + 1));
+        }
+        let mut needs: Vec<Vec<&str>> = vec![Vec::new(); n];
+        for i in 1..n {
+            for _ in 0..rng.below(4) {
+                needs[shuffled[i]].push(&names[shuffled[rng.below(i)]]);
+            }
+        }
+        let devices: Vec<(&str, Kind, &[&str])> =
+            (0..n).map(|i| (names[i].as_str(), kinds[i], needs[i].as_slice())).collect();
+        let mut s = uncounted(&devices);
+        let ran = loop_randomly(&mut s, &mut rng);
+        let caller = s.caller(&ran);
+        run_randomly(&mut s, &mut rng, caller);
+        let done = s.finished();
+        assert_eq!(done.len(), n, "seed {seed}");
+        let place = |name: &str| done.iter().position(|d| d == name).unwrap();
+        for (name, _, needs) in &devices {
+            for need in *needs {
+                assert!(place(name) < place(need), "seed {seed}: {need} before {name}");
+            }
+        }
+    }
+}
+
+/// Takes some steps of the loop; then somebody begins to count, while a callback runs, which is
+/// returned. Or before it all, now and then.
+fn loop_randomly(s: &mut Stepped, rng: &mut Rng) -> String {
+    let calls = s.state.outline().calls.clone();
+    let before = rng.below(calls.len() + 1);
+    if before == calls.len() {
+        s.state.count(&mut Scratch::default());
+        assert!(!s.state.loop_begins(&s.site, None));
+        return String::new();
+    }
+    assert!(s.state.loop_begins(&s.site, None));
+    for (place, id) in calls.into_iter().enumerate() {
+        let name = s.state.graph().name(id).to_string();
+        s.pass(Duration::from_micros(5));
+        if place == before {
+            s.state.count(&mut Scratch::default());
+        }
+        match s.state.loop_ended(place, s.ended(&name).unwrap()) {
+            Ok(()) => assert!(place < before),
+            Err(ended) => return s.state.graph().name(ended.device).to_string(),
+        }
+    }
+    unreachable!("the counting begins before the last callback ends");
+}
+
+/// A look at the loop, whose thread never waits for a CPU.
+fn look(s: &Stepped, pace: &mut Pace) -> Look {
+    s.state.look(s.now, pace, |_| Duration::ZERO)
+}
+
+#[test]
+fn stepped_a_loop_of_quick_callbacks_is_left_alone_until_one_is_slow_and_others_could_help() {
+    let mut s = uncounted(&[
+        ("bus", Sync, &[]),
+        ("a", Async, &["bus"]),
+        ("b", Async, &["bus"]),
+        ("c", Async, &["bus"]),
+    ]);
+    let id = |s: &Stepped, name: &str| s.state.graph().find(name).unwrap();
+    let mut pace = Pace::default();
+    assert!(s.state.loop_begins(&s.site, None));
+    assert_eq!(look(&s, &mut pace), Look::Again(SLOW), "nothing has begun");
+    s.pass(Duration::from_micros(300));
+    assert_eq!(look(&s, &mut pace), Look::Again(Duration::from_micros(700)));
+    assert!(s.state.loop_ended(0, s.ended("c").unwrap()).is_ok());
+    s.pass(SLOW);
+    assert!(matches!(look(&s, &mut pace), Look::Again(_)), "it may be waiting for its CPU");
+    s.pass(SLOW);
+    assert_eq!(look(&s, &mut pace), Look::Count);
+    s.state.count(&mut Scratch::default());
+    let owed = s.state.owes(s.now, &mut Scratch::default());
+    s.owe(owed);
+    assert_eq!(s.asked, 1);
+    assert_eq!(s.comes(), "a");
+    assert_eq!(look(&s, &mut pace), Look::Over);
+    s.pass(SLOW);
+    assert!(s.state.loop_ended(1, s.ended("b").unwrap()).is_err(), "the counters have to know");
+    assert_eq!(s.caller("b"), "sleep");
+    s.pass(SLOW);
+    assert_eq!(s.helper("a"), "leave");
+    assert!(s.woken);
+    assert_eq!(s.caller(""), "bus");
+    assert_eq!(s.caller("bus"), "done");
+    assert_eq!(s.state.walk.over(), 1, "only 'c' ended before the counting");
+    let records = s.records();
+    let released: Vec<_> = records.iter().map(|r| r.released_by).collect();
+    assert_eq!(released, [None, None, None, Some(id(&s, "a"))]);
+    assert!(records[0].end <= records[1].start, "'b' began when 'c' had ended");
+}
+
+#[test]
+fn stepped_a_slow_loop_that_nobody_could_help_stays_a_loop() {
+    let s = &mut uncounted(&[
+        ("bus", Sync, &[]),
+        ("a", Async, &["bus"]),
+        ("b", Async, &["bus"]),
+        ("s", Sync, &[]),
+    ]);
+    let mut pace = Pace::default();
+    assert!(s.state.loop_begins(&s.site, None));
+    for (place, name) in ["s", "b"].into_iter().enumerate() {
+        assert!(matches!(look(s, &mut pace), Look::Again(_)));
+        assert!(s.state.loop_ended(place, s.ended(name).unwrap()).is_ok());
+    }
+    s.pass(SLOW * 5);
+    assert_eq!(look(s, &mut pace), Look::Over, "no asynchronous device is left to begin");
+    assert!(s.state.loop_ended(2, s.ended("a").unwrap()).is_ok());
+    assert_eq!(look(s, &mut pace), Look::Over);
+}
+
+#[test]
+fn stepped_counting_that_begins_after_the_end_or_an_abort_begins_nothing() {
+    let s = &mut uncounted(&[("a", Async, &[])]);
+    assert!(s.state.loop_begins(&s.site, None));
+    assert!(s.state.loop_ended(0, s.ended("a").unwrap()).is_ok());
+    s.state.count(&mut Scratch::default());
+    assert!(!s.state.is_counted());
+
+    let s = &mut uncounted(&[("a", Async, &[]), ("b", Async, &[])]);
+    s.state.abort.cancel();
+    s.state.count(&mut Scratch::default());
+    assert!(!s.state.is_counted());
+}
+
+#[test]
+fn stepped_what_the_counting_finds_free_knows_what_it_waited_for() {
+    let mut s = stepped(&[
+        ("root", Async, &[]),
+        ("mid", NoCallback, &["root"]),
+        ("leaf", NoCallback, &["mid"]),
+        ("other", Async, &[]),
+    ]);
+    assert_eq!(s.caller(""), "other");
+    assert_eq!(s.caller("other"), "root");
+    assert_eq!(s.caller("root"), "done");
+    let id = |name: &str| s.state.graph().find(name);
+    let records = s.records();
+    let by = |name: &str| records.iter().find(|r| Some(r.device) == id(name)).unwrap().released_by;
+    assert_eq!((by("leaf"), by("mid"), by("root")), (None, id("leaf"), id("mid")));
+}
+
+/// Lets the caller and the helpers step in random order until the caller is done.
+fn run_randomly(s: &mut Stepped, rng: &mut Rng, mut caller: String) {
+    let mut helpers: Vec<String> = Vec::new();
+    for _ in 0..10_000 {
+        if caller == "done" {
+            return;
+        }
+        s.pass(Duration::from_micros(rng.below(700) as u64));
+        match rng.below(4) {
+            0 if caller == "sleep" && !s.woken => {}
+            0 => {
+                let waited = caller == "watch" && !std::mem::take(&mut s.woken);
+                s.woken = false;
+                let ran = if caller == "watch" || caller == "sleep" { "" } else { &caller };
+                caller = s.caller_after(ran, waited);
+            }
+            1 if s.asked > 0 => {
+                let step = s.comes();
+                if step != "leave" {
+                    helpers.push(step);
+                }
+            }
+            _ if !helpers.is_empty() => {
+                let i = rng.below(helpers.len());
+                let before = helpers.swap_remove(i);
+                let watched = before == "watch";
+                let after = s.helper_after(if watched { "" } else { &before }, watched);
+                if after != "leave" {
+                    helpers.push(after);
+                }
+            }
+            _ => {}
+        }
+    }
+    panic!("no end in sight: caller {caller}, helpers {helpers:?}");
+}
+
+#[test]
+fn stepped_the_longest_way_to_go_is_taken_first() {
+    let devices: [(&str, Kind, &[&str]); 5] = [
+        ("end", Async, &[]),
+        ("short", Async, &[]),
+        ("long chain", Async, &["end"]),
+        ("long", Async, &[]),
+        ("unknown", Async, &[]),
+    ];
+    let mut s = uncounted(&devices);
+    let expected = [5, 1, 1, 4, 0];
+    let graph = s.state.graph().clone();
+    s.state.paths = Some(policy::paths(graph.order(), |id| graph.needs(id), &expected));
+    s.state.count(&mut Scratch::default());
+    let mut order = vec![s.caller("")];
+    while order.last().is_some_and(|last| last != "done") {
+        let last = order.last().cloned().unwrap();
+        order.push(s.caller(&last));
+    }
+    assert_eq!(order, ["long chain", "end", "long", "short", "unknown", "done"]);
+}
