@@ -60,17 +60,20 @@ pub fn run<J: Job, E>(
     let cells: usize = groups.iter().map(Vec::len).sum();
     let counting = groups.iter().flatten().filter(|cell| cell.count).count();
     let all = cells * (plan.rounds + 1) + counting;
-    let (began, mut done, mut round_began, mut longest) =
-        (Instant::now(), 0, Instant::now(), Duration::ZERO);
+    let (began, mut done) = (Instant::now(), 0);
+    // When the round began that is on, and how long the longest before it was.
+    let pace = std::cell::Cell::new((began, Duration::ZERO));
+    let next_round = || {
+        let ((since, longest), now) = (pace.get(), Instant::now());
+        pace.set((now, longest.max(now - since)));
+    };
     let entry = |number: usize| move |cell| Entry { cell, able: true, first: number == 0 };
     let numbered = groups.iter().enumerate();
     let mut entries: Vec<Vec<Entry<'_, J>>> =
         numbered.map(|(number, group)| group.iter().map(entry(number)).collect()).collect();
     let another = |_| {
-        let now = Instant::now();
-        longest = longest.max(now - round_began);
-        round_began = now;
-        budget.is_none_or(|budget| began.elapsed() + longest <= budget)
+        next_round();
+        budget.is_none_or(|budget| began.elapsed() + pace.get().1 <= budget)
     };
     let over = |round: usize| {
         // Half of the time is for what counts.
@@ -78,6 +81,10 @@ pub fn run<J: Job, E>(
     };
     let results = paired::run(plan, &mut entries, another, |entry| {
         let round = done / cells.max(1);
+        if done == cells {
+            // Nobody asks before this one.
+            next_round();
+        }
         tell(entry.cell.step(done, all, round));
         done += 1;
         if !entry.able || (!entry.first && over(round)) {

@@ -36,15 +36,21 @@ pub fn is_quick(case: Case) -> bool {
 }
 
 /// Who runs a case. The sum of what sleeps is no news, and takes long: with slow devices the plain
-/// loop is run where there are few others.
+/// loop is run where there are few others, and not in a quick call, where the old design too is run
+/// on two webs only.
 fn variants(case: Case, effort: Effort) -> &'static [&'static str] {
-    let loops = match case {
-        Case::Graph { devices, slow, .. } => {
-            slow == 0 || (devices == 500 && (slow < 24 || effort == Effort::Full))
+    let full = effort == Effort::Full;
+    let (before, serial) = match case {
+        Case::Azure(_) | Case::Graph { slow: 0, .. } => (true, true),
+        Case::Graph { shape, devices, .. } => {
+            (full || matches!(shape, Shape::Flat | Shape::Deep), full && devices == 500)
         }
-        Case::Azure(_) => true,
     };
-    if loops { &["corewise", "before", "serial"] } else { &["corewise", "before"] }
+    match (before, serial) {
+        (true, true) => &["corewise", "before", "serial"],
+        (true, false) => &["corewise", "before"],
+        (false, _) => &["corewise"],
+    }
 }
 
 /// The headlines, those that were measured. In all of them less is better.
