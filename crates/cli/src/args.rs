@@ -103,7 +103,7 @@ Benchmarks:
 
 Every run is a process of its own. The runs of a round follow each other in random order, the first
 round doesn't count, and ratios are made of pairs of one round. docs/benchmarks.md says what each
-workload does. All workloads with all rounds take some 25 minutes. Leave the machine alone meanwhile.
+workload does. All workloads with all rounds take an hour, half of it for shutdown. Leave the machine alone meanwhile.
 As root, calls gives its threads real-time priorities; else a core is a lock that stands for it.
 
 Examples:
@@ -289,7 +289,7 @@ pub(crate) struct Bench {
     /// Be done within 50 seconds: shorter runs, and of fewer workloads
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Rounds that count [default: 10; with --quick 6, or what 50 seconds allow]
+    /// Rounds that count [default: 10, of shutdown 3; with --quick 6, or what 50 seconds allow]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) rounds: Option<u16>,
     /// Only this workload, such as storm, storm/boxed or held_span; may be given again

@@ -166,7 +166,12 @@ fn run_cells(
     let this = std::env::current_exe()
         .map_err(|error| Failure::new(format!("cannot find this program to start it: {error}")))?;
     let program = Program::new(this).argument("bench").argument("--run").argument(which.name());
-    let rounds = usize::from(rounds.unwrap_or(if budget.is_some() { 6 } else { 10 }));
+    let rounds = usize::from(rounds.unwrap_or(match (budget, which) {
+        (Some(_), _) => 6,
+        // One of them sleeps for minutes.
+        (None, Benchmark::Shutdown) => 3,
+        (None, _) => 10,
+    }));
     let progress = Progress::new(rounds);
     let series = rounds::run(
         Plan { rounds, seed: SEED },
