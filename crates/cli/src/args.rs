@@ -103,8 +103,9 @@ Benchmarks:
 
 Every run is a process of its own. The runs of a round follow each other in random order, the first
 round doesn't count, and ratios are made of pairs of one round. docs/benchmarks.md says what each
-workload does. All workloads with all rounds take an hour, half of it for shutdown. Leave the machine alone meanwhile.
-As root, calls gives its threads real-time priorities; else a core is a lock that stands for it.
+workload does. All workloads with all rounds take an hour, half of it for shutdown. Leave the
+machine alone meanwhile. As root, calls gives its threads real-time priorities; else a core is a
+lock that stands for it.
 
 Examples:
   corewise bench --quick
