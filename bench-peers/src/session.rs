@@ -183,7 +183,7 @@ fn records_of<J: Workload>(
         let counted = counts.iter().filter(|(of, _)| of == cell).map(|(_, line)| line);
         let lines: Vec<&Line> =
             results.lines(&cell.case, runtime).iter().flatten().chain(counted).collect();
-        for (metric, unit) in METRICS {
+        for &(metric, unit) in METRICS {
             let values: Vec<f64> =
                 lines.iter().filter_map(|line| line.metrics.get(metric).copied()).collect();
             if let Some(summary) = Summary::of(&values) {

@@ -7,6 +7,7 @@
 //!   all.
 //! * [`workqueue`]: workloads for workqueues, on each affinity scope, the old design, and others.
 //! * [`calls`]: cross-CPU calls against an eventfd, and against waiters that hold their core.
+//! * [`probe`]: devices that burn and wait in their probes, and where those run.
 //! * [`shutdown`]: webs of devices that are shut down, against the plain loop and the old design.
 //! * [`process`]: a run in a process of its own, [`words`]: what it is told, [`mod@line`]: what it prints, [`meter`]: what it costs,
 //!   [`rounds`]: many of them.
@@ -25,6 +26,7 @@ pub mod line;
 pub mod meter;
 pub mod names;
 pub mod paired;
+pub mod probe;
 pub mod process;
 pub mod record;
 pub mod report;

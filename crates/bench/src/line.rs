@@ -59,7 +59,7 @@ pub fn unit(metric: &str) -> Option<&'static str> {
 }
 
 /// Every metric and its unit, in the order in which tables show them.
-pub const METRICS: [(&str, &str); 33] = [
+pub const METRICS: &[(&str, &str)] = &[
     ("items_per_second", "items/s"),
     ("call_p50", "ns"),
     ("call_p90", "ns"),
@@ -93,6 +93,12 @@ pub const METRICS: [(&str, &str); 33] = [
     ("threads", "count"),
     ("peak_rss", "bytes"),
     ("allocations_per_item", "count"),
+    ("cost_mean", "ns"),
+    ("cost_max", "ns"),
+    ("makespan", "ns"),
+    ("bound", "ns"),
+    ("overhead_per_device", "ns"),
+    ("cpus", "count"),
 ];
 
 #[cfg(test)]

@@ -98,6 +98,8 @@ Benchmarks:
   calls       how long urgent tasks wait for their cores while others wait for calls, against the
               old waiter that holds its core; round trips, against two threads that ping each other
               through an eventfd; calls to many
+  probe       devices that burn and wait in their probes, from three to 10000: near their node,
+              against the old ways that place each probe twice, all on the node's first CPU or not
   shutdown    how long webs of up to 50000 devices take to shut down, and a published machine, against
               the plain loop, and the old design of a worker for each device that blocks
 
@@ -114,6 +116,7 @@ Examples:
   corewise bench calls --quick
   corewise bench calls --workload roundtrip/hot --workload broadcast
   corewise bench calls --torture 1min
+  corewise bench probe --workload devices/3
   corewise bench shutdown --workload azure --workload flat/5000
   corewise bench workqueue --json > bench.json
   corewise bench workqueue --report bench.html
@@ -281,7 +284,7 @@ pub(crate) struct Dump {
 /// `corewise bench`.
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
-    /// Which benchmarks to run: workqueue, calls, shutdown [default: all there are]
+    /// Which benchmarks to run: workqueue, calls, probe, shutdown [default: all there are]
     #[arg(value_parser = benchmark)]
     pub(crate) names: Vec<Benchmark>,
     /// Print the records as one JSON array
@@ -330,17 +333,21 @@ pub(crate) enum Benchmark {
     Workqueue,
     /// `corewise bench calls`.
     Calls,
+    /// `corewise bench probe`.
+    Probe,
     /// `corewise bench shutdown`.
     Shutdown,
 }
 
 impl Benchmark {
-    const ALL: [Benchmark; 3] = [Benchmark::Workqueue, Benchmark::Calls, Benchmark::Shutdown];
+    pub(crate) const ALL: [Benchmark; 4] =
+        [Benchmark::Workqueue, Benchmark::Calls, Benchmark::Probe, Benchmark::Shutdown];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Benchmark::Workqueue => "workqueue",
             Benchmark::Calls => "calls",
+            Benchmark::Probe => "probe",
             Benchmark::Shutdown => "shutdown",
         }
     }
@@ -360,7 +367,13 @@ fn benchmark(text: &str) -> Result<Benchmark, String> {
 }
 
 fn workload(text: &str) -> Result<String, String> {
-    let all = [bench::workqueue::cases(), bench::calls::cases(), bench::shutdown::cases()].concat();
+    let all = [
+        bench::workqueue::cases(),
+        bench::calls::cases(),
+        bench::probe::cases(),
+        bench::shutdown::cases(),
+    ];
+    let all = all.concat();
     if all.iter().any(|case| names::matches(text, case)) {
         return Ok(text.to_owned());
     }

@@ -58,6 +58,18 @@ pub(super) fn workload(name: &str) -> Option<&'static str> {
             "One CPU reads a value all the time, another replaces it each millisecond. Corewise's cell \
              is read without writing anything that is shared; its writer waits for the readers."
         }
+        "devices" => {
+            "Devices of one node, none of which needs another, and whose probes burn CPU time and wait \
+             in turn. Before: an asynchronous worker for each queues its probe again, on the node's \
+             first CPU. Nested: on any CPU of the node. The bound is the longest probe, or all CPU time \
+             over the node's CPUs: no design is faster. From some devices on their probes are \
+             shortened, so that a run stays short."
+        }
+        "overhead" => {
+            "Devices whose probes do nothing: all that a device costs beside its own probe."
+        }
+        "sync" => "Three synchronous devices: a control, nothing is to be gained.",
+        "no_node" => "Three devices without a node: a control, nothing is to be gained.",
         "idle" => "What is burnt while there is nothing to do.",
         _ => return None,
     })
@@ -72,6 +84,11 @@ pub(super) fn metric(stem: &str) -> String {
         "read" => "Time of a read",
         "replace" => "Time of a replacement",
         "held" => "Longest waits of urgent tasks",
+        "cost_mean" => "Mean cost of a probe",
+        "cost" => "Highest cost of a probe",
+        "bound" => "What no design can beat",
+        "overhead_per_device" => "Overhead for each device",
+        "cpus" => "CPUs on which probes ran",
         "calls_per_second" => "Calls per second",
         "latency" => "Latency",
         "makespan" => "Time for all",

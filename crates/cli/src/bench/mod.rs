@@ -5,6 +5,7 @@
 pub(crate) mod calls;
 mod facts;
 mod page;
+pub(crate) mod probe;
 mod progress;
 pub(crate) mod shutdown;
 mod table;
@@ -67,6 +68,7 @@ pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
         let line = match which.as_str() {
             "workqueue" => one::<corewise_bench::workqueue::job::Job>(words)?,
             "calls" => one::<corewise_bench::calls::job::Job>(words)?,
+            "probe" => one::<corewise_bench::probe::job::Job>(words)?,
             "shutdown" => one::<corewise_bench::shutdown::job::Job>(words)?,
             other => return Err(Failure::new(format!("no benchmark '{other}' here"))),
         };
@@ -123,37 +125,47 @@ fn is_wanted(args: &args::Bench, case: impl Display, is_quick: bool) -> bool {
 
 /// Runs the benchmarks that were asked for, those that have the workloads that were asked for.
 fn measure(machine: &Machine, args: &args::Bench) -> Result<Vec<Measured>, Failure> {
-    let asked = |which| args.names.is_empty() || args.names.contains(&which);
-    let workqueue = asked(Benchmark::Workqueue).then(|| workqueue::cells(machine, args));
-    let workqueue = workqueue.filter(|groups| !groups.is_empty());
-    let calls = asked(Benchmark::Calls).then(|| calls::cells(machine, args));
-    let calls = calls.filter(|groups| !groups.is_empty());
-    let shutdown = asked(Benchmark::Shutdown).then(|| shutdown::cells(args));
-    let shutdown = shutdown.filter(|groups| !groups.is_empty());
-    let count = [workqueue.is_some(), calls.is_some(), shutdown.is_some()];
-    let count = count.into_iter().filter(|asked| *asked).count();
-    if count == 0 {
+    let asked = |which: &Benchmark| args.names.is_empty() || args.names.contains(which);
+    let plans =
+        Benchmark::ALL.into_iter().filter(asked).filter_map(|which| plan(which, machine, args));
+    let plans: Vec<Plan<'_>> = plans.collect();
+    if plans.is_empty() {
         let asked = args.workload.join(", ");
         return Err(Failure::new(format!("the benchmark has no such workload: {asked}"))
             .help("leave its name out: a workload is found by its own"));
     }
     // They share the time.
-    let parts = u32::try_from(count).unwrap_or(u32::MAX);
+    let parts = u32::try_from(plans.len()).unwrap_or(u32::MAX);
     let budget = args.quick.then_some(QUICK_BUDGET / parts);
-    let mut measured = Vec::new();
-    if let Some(groups) = workqueue {
-        let series = run_cells(Benchmark::Workqueue, &groups, args.rounds, budget)?;
-        measured.push(workqueue::measured(machine, series));
+    plans.into_iter().map(|plan| plan(budget)).collect()
+}
+
+/// Runs a benchmark in its share of the time.
+type Plan<'a> = Box<dyn FnOnce(Option<Duration>) -> Result<Measured, Failure> + 'a>;
+
+/// What a benchmark is to run, where it has any workload that was asked for.
+fn plan<'a>(which: Benchmark, machine: &'a Machine, args: &'a args::Bench) -> Option<Plan<'a>> {
+    fn of<'a, J: Job + 'a>(
+        which: Benchmark,
+        args: &'a args::Bench,
+        groups: Vec<Vec<Cell<J>>>,
+        measured: impl FnOnce(Vec<Series>) -> Measured + 'a,
+    ) -> Option<Plan<'a>> {
+        if groups.is_empty() {
+            return None;
+        }
+        Some(Box::new(move |budget| {
+            Ok(measured(run_cells(which, &groups, args.rounds, budget)?))
+        }))
     }
-    if let Some(groups) = calls {
-        let series = run_cells(Benchmark::Calls, &groups, args.rounds, budget)?;
-        measured.push(calls::measured(series));
+    match which {
+        Benchmark::Workqueue => of(which, args, workqueue::cells(machine, args), |series| {
+            workqueue::measured(machine, series)
+        }),
+        Benchmark::Calls => of(which, args, calls::cells(machine, args), calls::measured),
+        Benchmark::Probe => of(which, args, probe::cells(args), probe::measured),
+        Benchmark::Shutdown => of(which, args, shutdown::cells(args), shutdown::measured),
     }
-    if let Some(groups) = shutdown {
-        let series = run_cells(Benchmark::Shutdown, &groups, args.rounds, budget)?;
-        measured.push(shutdown::measured(series));
-    }
-    Ok(measured)
 }
 
 /// All rounds of the cells; with a budget it is a quick call.
@@ -193,6 +205,7 @@ fn text(measured: &Measured, machine: &Machine, width: usize) -> String {
     let (words, said): (fn(&str) -> &str, Text) = match measured.which {
         Benchmark::Workqueue => (workqueue::words, workqueue::TEXT),
         Benchmark::Calls => (calls::words, calls::TEXT),
+        Benchmark::Probe => (probe::words, probe::TEXT),
         Benchmark::Shutdown => (shutdown::words, shutdown::TEXT),
     };
     let mut text = format!("{}\n", styled(TITLE, format!("{} on {cpus}, {counted}", said.title)));

@@ -9,7 +9,13 @@ use crate::screen::{FAINT, TITLE, styled};
 
 /// The metrics and their column heads, the most telling first: what doesn't fit is left out from the
 /// end.
-const COLUMNS: [(&str, &str); 31] = [
+const COLUMNS: &[(&str, &str)] = &[
+    ("cost_mean", "mean cost"),
+    ("makespan", "all up"),
+    ("bound", "bound"),
+    ("overhead_per_device", "overhead"),
+    ("cost_max", "highest cost"),
+    ("cpus", "CPUs"),
     ("items_per_second", "items"),
     ("held_p50", "held p50"),
     ("held_p99", "held p99"),
@@ -153,7 +159,7 @@ fn columns(workload: &str, series: &[&Series]) -> Vec<(&'static str, &'static st
         _ => true,
     };
     let mut columns: Vec<_> =
-        COLUMNS.into_iter().filter(|(metric, _)| here(metric) && wanted(metric)).collect();
+        COLUMNS.iter().copied().filter(|(metric, _)| here(metric) && wanted(metric)).collect();
     if pings {
         columns.sort_by_key(|(metric, _)| match *metric {
             "latency_p50" => 0,
@@ -180,7 +186,7 @@ fn row_name(case: &str, variant: &str) -> String {
 fn cell(series: &Series) -> Option<String> {
     let summary = Summary::of(&series.values)?;
     let median = match series.metric.as_str() {
-        "threads" => format!("{:.0}", summary.median),
+        "threads" | "cpus" => format!("{:.0}", summary.median),
         "wakeups_per_1000" => format!("{:.1}", summary.median),
         "allocations_per_item" => format!("{:.2}", summary.median),
         _ => show(summary.median, &series.unit),

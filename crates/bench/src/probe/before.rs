@@ -1,0 +1,92 @@
+//! The old designs: an asynchronous worker a device, near its node, which queues the probe again and
+//! waits for it.
+//!
+//! `before` is the kernel's: `pci_call_probe` chose the first housekeeping CPU of the node and queued
+//! the probe on that CPU's own queue (`schedule_work_on`, bound). `nested` is the patch's variant with
+//! `queue_work_node`: anywhere on the node, but still a second worker for each device.
+//!
+//! Both are built from the same queues as the new design, so that all that differs is the placement:
+//! pools are concurrency-managed, and a worker that waits lets another one run. Who waits doesn't
+//! take the item back and run it, as waits of Corewise would: the kernel's `flush_work` doesn't.
+
+use std::sync::Arc;
+
+use corewise_sync::{Countdown, context};
+use corewise_topology::Machine;
+use corewise_workqueue::{WorkerPools, Workqueue};
+
+use crate::error::BenchError;
+use crate::probe::device::Device;
+use crate::probe::ours::{Devices, How};
+
+/// Where the second worker is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Second {
+    /// On this CPU: `before`.
+    On(u32),
+    /// On any CPU of the node: `nested`.
+    Near,
+}
+
+/// An old design.
+#[derive(Debug)]
+pub struct Twice {
+    pools: WorkerPools,
+    asynchronous: Workqueue,
+    probes: Workqueue,
+    second: Second,
+}
+
+impl Twice {
+    /// On a machine.
+    ///
+    /// # Errors
+    /// A queue couldn't be built.
+    pub fn new(machine: &Machine, second: Second) -> Result<Twice, BenchError> {
+        let pools = WorkerPools::new(machine);
+        let asynchronous = Workqueue::builder("async").build(&pools)?;
+        let probes = Workqueue::builder("probe");
+        let probes = if second == Second::Near { probes } else { probes.bound() }.build(&pools)?;
+        Ok(Twice { pools, asynchronous, probes, second })
+    }
+}
+
+impl Devices for Twice {
+    fn bring_up(&self, devices: Vec<Device>, how: How) -> Result<(), BenchError> {
+        let all = Arc::new(Countdown::new(devices.len()));
+        for device in devices {
+            let (probes, second, all) = (self.probes.clone(), self.second, all.clone());
+            let placed = move || probe(&probes, second, how.node, device);
+            if how.synchronous {
+                placed();
+                all.done();
+                continue;
+            }
+            let run = move || {
+                placed();
+                all.done();
+            };
+            let taken = self.asynchronous.execute_node(how.node, run);
+            taken.map_err(|_| BenchError::Nothing { what: "queue that takes work" })?;
+        }
+        all.wait();
+        Ok(())
+    }
+}
+
+/// The kernel's `pci_call_probe`: a device without a node is probed here, any other elsewhere.
+fn probe(probes: &Workqueue, second: Second, node: Option<u32>, device: Device) {
+    let Some(node) = node else { return device.probe() };
+    let placed = match second {
+        Second::On(cpu) => probes.spawn_on(cpu, move || device.probe()),
+        Second::Near => probes.spawn_node(Some(node), move || device.probe()),
+    };
+    // What it says has no meaning here: fake devices don't fail.
+    let _ = context::blocking("flush_work", || placed.join());
+}
+
+impl Drop for Twice {
+    fn drop(&mut self) {
+        self.pools.shutdown();
+    }
+}

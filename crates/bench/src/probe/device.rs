@@ -1,0 +1,167 @@
+//! The fake device: its probe burns CPU time and waits, in turn, and notes what that took.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use corewise_sync::Mutex;
+use corewise_sync::context;
+use corewise_topology::current_cpu;
+
+use crate::meter::{nanoseconds, sleep_exactly, thread_cpu};
+
+/// What a probe does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pattern {
+    /// How many times it burns and waits; 0: not once.
+    pub pieces: u32,
+    /// CPU time of one piece.
+    pub burn: Duration,
+    /// How long it then waits.
+    pub wait: Duration,
+}
+
+/// Pieces of the published probe.
+pub const PIECES: u32 = 16;
+
+/// The published probe; see the [module above](super).
+pub const PUBLISHED: Pattern = Pattern {
+    pieces: PIECES,
+    burn: Duration::from_micros(16_700 / PIECES as u64),
+    wait: Duration::from_micros(17_300 / PIECES as u64),
+};
+
+impl Pattern {
+    /// A probe that does nothing.
+    pub const NOTHING: Pattern = Pattern { pieces: 0, burn: Duration::ZERO, wait: Duration::ZERO };
+
+    /// The published probe, shortened so that so many of them burn no more than `most` in all. It
+    /// has fewer pieces then, and at least one: a piece is about as long as it is.
+    pub fn of(devices: usize, most: Duration) -> Pattern {
+        let devices = u32::try_from(devices).unwrap_or(u32::MAX).max(1);
+        let (burn, wait) = (PUBLISHED.burn * PIECES, PUBLISHED.wait * PIECES);
+        let part = (most.as_secs_f64() / (burn * devices).as_secs_f64()).min(1.0);
+        let pieces = (f64::from(PIECES) * part).round().max(1.0) as u32;
+        let piece = |whole: Duration| whole.mul_f64(part) / pieces;
+        Pattern { pieces, burn: piece(burn), wait: piece(wait) }
+    }
+
+    /// CPU time of one probe.
+    pub fn cpu(&self) -> Duration {
+        self.burn * self.pieces
+    }
+
+    /// How long one probe takes that nobody disturbs, if sleeps end when they should.
+    pub fn alone(&self) -> Duration {
+        (self.burn + self.wait) * self.pieces
+    }
+
+    /// Burns and waits. The waits are said to the pool of the thread, if it is a worker: the
+    /// kernel's scheduler tells its pools, and so both are told the same.
+    fn go_through(&self, mut seen: impl FnMut()) {
+        for _ in 0..self.pieces {
+            seen();
+            burn(self.burn);
+            context::blocking("the device", || thread::sleep(self.wait));
+        }
+        seen();
+    }
+}
+
+/// Keeps the CPU until this thread has used so much of its time.
+fn burn(time: Duration) {
+    let until = thread_cpu() + time;
+    while thread_cpu() < until {
+        for _ in 0..200 {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// What the probes of one pass took.
+#[derive(Debug, Default)]
+pub struct Costs {
+    /// L: is the lock; guards the costs so far.
+    noted: Mutex<Noted>,
+}
+
+#[derive(Debug, Default)]
+struct Noted {
+    costs: Vec<u64>,
+    cpus: BTreeSet<u32>,
+}
+
+/// A device that can be probed, wherever that is.
+#[derive(Debug, Clone)]
+pub struct Device {
+    /// What its probe does.
+    pub pattern: Pattern,
+    /// Where that is noted.
+    pub costs: Arc<Costs>,
+}
+
+impl Device {
+    /// Probes it, on this thread.
+    pub fn probe(&self) {
+        if self.pattern.pieces == 0 {
+            return;
+        }
+        sleep_exactly();
+        let mut cpus = BTreeSet::new();
+        let began = Instant::now();
+        self.pattern.go_through(|| cpus.extend(current_cpu()));
+        let cost = nanoseconds(began.elapsed());
+        let mut noted = self.costs.noted.lock();
+        noted.costs.push(cost);
+        noted.cpus.append(&mut cpus);
+    }
+}
+
+impl Costs {
+    /// The costs in nanoseconds, and the CPUs on which probes were seen. Empties both.
+    pub fn take(&self) -> (Vec<u64>, BTreeSet<u32>) {
+        let noted = std::mem::take(&mut *self.noted.lock());
+        (noted.costs, noted.cpus)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_is_shortened_in_proportion_and_never_to_nothing() {
+        let long = Pattern::of(3, Duration::from_secs(1));
+        assert_eq!(long, PUBLISHED);
+        let short = Pattern::of(10_000, Duration::from_secs(1));
+        assert_eq!(short.pieces, 1);
+        assert!(short.cpu() * 10_000 <= Duration::from_millis(1_001), "{short:?}");
+        let share = |p: Pattern| p.cpu().as_secs_f64() / p.alone().as_secs_f64();
+        assert!((share(short) - share(long)).abs() < 0.01, "{short:?}");
+    }
+
+    #[test]
+    fn the_published_pattern_keeps_one_cpu_busy_with_three_and_takes_35_ms_alone() {
+        // 53/50/47 and 35/35/33 ms.
+        let mean = |of: [f64; 3]| of.iter().sum::<f64>() / 3.0;
+        let busy = 3.0 * PUBLISHED.cpu().as_secs_f64() * 1e3;
+        assert!((busy / mean([53.37, 49.53, 47.32]) - 1.0).abs() < 0.02, "{busy}");
+        let alone = PUBLISHED.alone().as_secs_f64() * 1e3;
+        assert!((alone / mean([34.77, 34.70, 33.23]) - 1.0).abs() < 0.02, "{alone}");
+    }
+
+    #[test]
+    fn a_probe_uses_its_cpu_time_and_is_noted() {
+        let pattern =
+            Pattern { pieces: 3, burn: Duration::from_micros(50), wait: Duration::from_micros(1) };
+        let device = Device { pattern, costs: Arc::default() };
+        let before = thread_cpu();
+        device.probe();
+        assert!(thread_cpu() - before >= pattern.cpu());
+        let (costs, cpus) = device.costs.take();
+        assert!(costs.len() == 1 && u128::from(costs[0]) >= pattern.alone().as_nanos());
+        assert!(!cpus.is_empty());
+        assert!(device.costs.take().0.is_empty());
+    }
+}
