@@ -10,6 +10,7 @@
 //! take the item back and run it, as waits of Corewise would: the kernel's `flush_work` doesn't.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use corewise_sync::{Countdown, context};
 use corewise_topology::Machine;
@@ -28,6 +29,10 @@ pub enum Second {
     Near,
 }
 
+/// The kernel's limit for a queue whose maker says nothing (`WQ_DFL_ACTIVE`), its asynchronous
+/// probes' among them. So many workers wait for another one at most; what they wait for needs more.
+const ASYNC_ACTIVE: usize = 256;
+
 /// An old design.
 #[derive(Debug)]
 pub struct Twice {
@@ -43,8 +48,8 @@ impl Twice {
     /// # Errors
     /// A queue couldn't be built.
     pub fn new(machine: &Machine, second: Second) -> Result<Twice, BenchError> {
-        let pools = WorkerPools::new(machine);
-        let asynchronous = Workqueue::builder("async").build(&pools)?;
+        let pools = WorkerPools::builder(machine).max_workers(4 * ASYNC_ACTIVE).build();
+        let asynchronous = Workqueue::builder("async").max_active(ASYNC_ACTIVE).build(&pools)?;
         let probes = Workqueue::builder("probe");
         let probes = if second == Second::Near { probes } else { probes.bound() }.build(&pools)?;
         Ok(Twice { pools, asynchronous, probes, second })
@@ -52,7 +57,8 @@ impl Twice {
 }
 
 impl Devices for Twice {
-    fn bring_up(&self, devices: Vec<Device>, how: How) -> Result<(), BenchError> {
+    fn bring_up(&self, devices: Vec<Device>, how: How) -> Result<Duration, BenchError> {
+        let began = Instant::now();
         let all = Arc::new(Countdown::new(devices.len()));
         for device in devices {
             let (probes, second, all) = (self.probes.clone(), self.second, all.clone());
@@ -70,7 +76,7 @@ impl Devices for Twice {
             taken.map_err(|_| BenchError::Nothing { what: "queue that takes work" })?;
         }
         all.wait();
-        Ok(())
+        Ok(began.elapsed())
     }
 }
 

@@ -1,6 +1,7 @@
 //! A device manager, which places each probe once.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use corewise_device::{
     Bound, BringUpOptions, DeviceDecl, DeviceManager, Driver, ProbeContext, ProbeError, ProbeType,
@@ -22,11 +23,12 @@ pub struct How {
 
 /// What brings devices up: a design under test.
 pub trait Devices {
-    /// Brings all of them up, and returns when the last one is.
+    /// Brings all of them up, and returns when the last one is: how long that took. What has to be
+    /// made before doesn't count.
     ///
     /// # Errors
     /// It couldn't.
-    fn bring_up(&self, devices: Vec<Device>, how: How) -> Result<(), BenchError>;
+    fn bring_up(&self, devices: Vec<Device>, how: How) -> Result<Duration, BenchError>;
 }
 
 /// Corewise's own: one manager a pass, all on the same pools.
@@ -43,7 +45,7 @@ impl Managed {
 }
 
 impl Devices for Managed {
-    fn bring_up(&self, devices: Vec<Device>, how: How) -> Result<(), BenchError> {
+    fn bring_up(&self, devices: Vec<Device>, how: How) -> Result<Duration, BenchError> {
         let manager = DeviceManager::new(&self.pools)?;
         let probe_type = match how.synchronous {
             true => ProbeType::ForceSynchronous,
@@ -54,9 +56,11 @@ impl Devices for Managed {
             DeviceDecl::new(format!("fake{number}"), "fake").node(how.node).config(device)
         };
         let decls = devices.into_iter().enumerate().map(decl).collect();
+        let began = Instant::now();
         let up = manager.bring_up(decls, &BringUpOptions::new())?;
+        let took = began.elapsed();
         match up.is_complete() {
-            true => Ok(()),
+            true => Ok(took),
             false => Err(BenchError::WrongAnswer),
         }
     }

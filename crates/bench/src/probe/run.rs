@@ -66,9 +66,7 @@ fn run(
     let device = Device { pattern: job.pattern, costs: Arc::<Costs>::default() };
     let pass = |count: usize| {
         let devices = vec![device.clone(); count];
-        let began = Instant::now();
-        design.bring_up(devices, how)?;
-        let makespan = began.elapsed();
+        let makespan = design.bring_up(devices, how)?;
         let (costs, seen) = device.costs.take();
         Ok::<_, BenchError>(Pass {
             makespan: makespan.as_secs_f64() * 1e9,

@@ -154,9 +154,7 @@ fn plan<'a>(which: Benchmark, machine: &'a Machine, args: &'a args::Bench) -> Op
         if groups.is_empty() {
             return None;
         }
-        Some(Box::new(move |budget| {
-            Ok(measured(run_cells(which, &groups, args.rounds, budget)?))
-        }))
+        Some(Box::new(move |budget| Ok(measured(run_cells(which, &groups, args.rounds, budget)?))))
     }
     match which {
         Benchmark::Workqueue => of(which, args, workqueue::cells(machine, args), |series| {
