@@ -95,7 +95,6 @@ pub const METRICS: &[(&str, &str)] = &[
     ("allocations_per_item", "count"),
     ("cost_mean", "ns"),
     ("cost_max", "ns"),
-    ("makespan", "ns"),
     ("bound", "ns"),
     ("overhead_per_device", "ns"),
     ("cpus", "count"),

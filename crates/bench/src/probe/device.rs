@@ -18,7 +18,7 @@ pub struct Pattern {
     pub pieces: u32,
     /// CPU time of one piece.
     pub burn: Duration,
-    /// How long it then waits.
+    /// How long it then waits, until it runs again.
     pub wait: Duration,
 }
 
@@ -28,8 +28,8 @@ pub const PIECES: u32 = 16;
 /// The published probe; see the [module above](super).
 pub const PUBLISHED: Pattern = Pattern {
     pieces: PIECES,
-    burn: Duration::from_micros(16_700 / PIECES as u64),
-    wait: Duration::from_micros(17_300 / PIECES as u64),
+    burn: Duration::from_micros(16_400 / PIECES as u64),
+    wait: Duration::from_micros(17_800 / PIECES as u64),
 };
 
 impl Pattern {
@@ -59,11 +59,12 @@ impl Pattern {
 
     /// Burns and waits. The waits are said to the pool of the thread, if it is a worker: the
     /// kernel's scheduler tells its pools, and so both are told the same.
-    fn go_through(&self, mut seen: impl FnMut()) {
+    fn go_through(&self, oversleep: Duration, mut seen: impl FnMut()) {
+        let sleep = self.wait.saturating_sub(oversleep);
         for _ in 0..self.pieces {
             seen();
             burn(self.burn);
-            context::blocking("the device", || thread::sleep(self.wait));
+            context::blocking("the device", || thread::sleep(sleep));
         }
         seen();
     }
@@ -77,6 +78,21 @@ fn burn(time: Duration) {
             std::hint::spin_loop();
         }
     }
+}
+
+/// What a sleep of so long takes beyond its time, on this thread and a machine at rest: the middle of
+/// some.
+pub fn oversleep(time: Duration) -> Duration {
+    sleep_exactly();
+    let mut over: Vec<Duration> = (0..21)
+        .map(|_| {
+            let began = Instant::now();
+            thread::sleep(time);
+            began.elapsed().saturating_sub(time)
+        })
+        .collect();
+    over.sort_unstable();
+    over[over.len() / 2]
 }
 
 /// What the probes of one pass took.
@@ -97,6 +113,8 @@ struct Noted {
 pub struct Device {
     /// What its probe does.
     pub pattern: Pattern,
+    /// What a sleep takes beyond its time: see [`oversleep`].
+    pub oversleep: Duration,
     /// Where that is noted.
     pub costs: Arc<Costs>,
 }
@@ -110,7 +128,7 @@ impl Device {
         sleep_exactly();
         let mut cpus = BTreeSet::new();
         let began = Instant::now();
-        self.pattern.go_through(|| cpus.extend(current_cpu()));
+        self.pattern.go_through(self.oversleep, || cpus.extend(current_cpu()));
         let cost = nanoseconds(began.elapsed());
         let mut noted = self.costs.noted.lock();
         noted.costs.push(cost);
@@ -155,7 +173,7 @@ mod tests {
     fn a_probe_uses_its_cpu_time_and_is_noted() {
         let pattern =
             Pattern { pieces: 3, burn: Duration::from_micros(50), wait: Duration::from_micros(1) };
-        let device = Device { pattern, costs: Arc::default() };
+        let device = Device { pattern, oversleep: Duration::ZERO, costs: Arc::default() };
         let before = thread_cpu();
         device.probe();
         assert!(thread_cpu() - before >= pattern.cpu());

@@ -23,11 +23,11 @@
 //!
 //! **`devices/K`**: K devices of one node, all asynchronous, none needs another. `cost_mean`,
 //! `cost_max`: of the devices' probes, each from its begin to its end, as the kernel's patch prints
-//! it. `makespan`: until the last device is up. `bound`: no design is faster: the longest probe (one
+//! it. `makespan_p50`: until the last device is up. `bound`: no design is faster: the longest probe (one
 //! alone, measured in the same process), or all CPU time of the probes over the node's CPUs. `cpus`:
 //! on how many the probes were seen. `threads`: made meanwhile.
 //!
-//! **`overhead/K`**: the same with probes that do nothing. `overhead_per_device`: the makespan over K:
+//! **`overhead/K`**: the same with probes that do nothing. `overhead_per_device`: that time over K:
 //! all that a device costs beside its own probe, its placement included.
 //!
 //! **`sync/3`**, **`no_node/3`**: the controls: three synchronous devices of one node, and three
@@ -40,8 +40,13 @@
 //! b + w alone, and to w + 3b beside two others: b = 9.6, w = 24.7. But then it matters how long a
 //! slice of the scheduler is, and on a machine of two CPUs all three want both at the same time,
 //! which no placement can help. A real probe alternates: it sends a command, waits for the
-//! interrupt, works on the answer. With [`PIECES`](device::PIECES) pieces the three keep one CPU
-//! busy all the time (3b = 50), and alone they take b + w = 34: [`device::PUBLISHED`].
+//! interrupt, works on the answer. With [`PIECES`](device::PIECES) pieces three of them keep one CPU
+//! busy all the time (3b = 49, and what it takes to switch between them), and alone one takes
+//! b + w = 34: [`device::PUBLISHED`]. Where waits are a little longer than burns, as here, two CPUs
+//! are enough for three devices, if nothing else disturbs.
+//!
+//! A wait is that of the device until its prober runs again. What a sleep takes beyond that on a
+//! machine at rest is measured first, and each sleep is shorter by so much.
 
 pub mod before;
 pub mod case;

@@ -10,7 +10,7 @@ use crate::line::Line;
 use crate::meter::{Meter, nanoseconds};
 use crate::probe::before::{Second, Twice};
 use crate::probe::case::Case;
-use crate::probe::device::{Costs, Device};
+use crate::probe::device::{Costs, Device, oversleep};
 use crate::probe::job::Job;
 use crate::probe::ours::{Devices, How, Managed};
 use crate::process::Job as _;
@@ -63,7 +63,8 @@ fn run(
         node: node.filter(|_| job.case != Case::NoNode),
         synchronous: job.case == Case::Sync,
     };
-    let device = Device { pattern: job.pattern, costs: Arc::<Costs>::default() };
+    let oversleep = oversleep(job.pattern.wait);
+    let device = Device { pattern: job.pattern, oversleep, costs: Arc::<Costs>::default() };
     let pass = |count: usize| {
         let devices = vec![device.clone(); count];
         let makespan = design.bring_up(devices, how)?;
@@ -89,7 +90,7 @@ fn run(
     } else {
         line.set("cost_mean", of(|pass| mean(&pass.costs)));
         line.set("cost_max", of(|pass| pass.costs.iter().max().copied().unwrap_or(0) as f64));
-        line.set("makespan", makespan);
+        line.set("makespan_p50", makespan);
         line.set("cpus", of(|pass| pass.cpus as f64));
         if let Case::Devices(count) = job.case {
             line.set("bound", bound(count, job.pattern.cpu(), cpus, alone));
@@ -151,7 +152,10 @@ mod tests {
                 match case {
                     Case::Overhead(_) => assert!(has("overhead_per_device"), "{line:?}"),
                     Case::Devices(_) => {
-                        assert!(has("cost_mean") && has("makespan") && has("bound"), "{line:?}");
+                        assert!(
+                            has("cost_mean") && has("makespan_p50") && has("bound"),
+                            "{line:?}"
+                        );
                     }
                     _ => assert!(line.unsupported.is_some() || has("cost_max"), "{line:?}"),
                 }

@@ -128,7 +128,7 @@ fn measure(machine: &Machine, args: &args::Bench) -> Result<Vec<Measured>, Failu
     let asked = |which: &Benchmark| args.names.is_empty() || args.names.contains(which);
     let plans =
         Benchmark::ALL.into_iter().filter(asked).filter_map(|which| plan(which, machine, args));
-    let plans: Vec<Plan<'_>> = plans.collect();
+    let plans: Vec<Course<'_>> = plans.collect();
     if plans.is_empty() {
         let asked = args.workload.join(", ");
         return Err(Failure::new(format!("the benchmark has no such workload: {asked}"))
@@ -141,16 +141,16 @@ fn measure(machine: &Machine, args: &args::Bench) -> Result<Vec<Measured>, Failu
 }
 
 /// Runs a benchmark in its share of the time.
-type Plan<'a> = Box<dyn FnOnce(Option<Duration>) -> Result<Measured, Failure> + 'a>;
+type Course<'a> = Box<dyn FnOnce(Option<Duration>) -> Result<Measured, Failure> + 'a>;
 
 /// What a benchmark is to run, where it has any workload that was asked for.
-fn plan<'a>(which: Benchmark, machine: &'a Machine, args: &'a args::Bench) -> Option<Plan<'a>> {
+fn plan<'a>(which: Benchmark, machine: &'a Machine, args: &'a args::Bench) -> Option<Course<'a>> {
     fn of<'a, J: Job + 'a>(
         which: Benchmark,
         args: &'a args::Bench,
         groups: Vec<Vec<Cell<J>>>,
         measured: impl FnOnce(Vec<Series>) -> Measured + 'a,
-    ) -> Option<Plan<'a>> {
+    ) -> Option<Course<'a>> {
         if groups.is_empty() {
             return None;
         }

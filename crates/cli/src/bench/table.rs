@@ -11,8 +11,6 @@ use crate::screen::{FAINT, TITLE, styled};
 /// end.
 const COLUMNS: &[(&str, &str)] = &[
     ("cost_mean", "mean cost"),
-    ("makespan", "all up"),
-    ("bound", "bound"),
     ("overhead_per_device", "overhead"),
     ("cost_max", "highest cost"),
     ("cpus", "CPUs"),
@@ -30,6 +28,7 @@ const COLUMNS: &[(&str, &str)] = &[
     ("latency_p50", "latency p50"),
     ("makespan_p50", "time p50"),
     ("critical_path", "path"),
+    ("bound", "bound"),
     ("cpu_per_item", "CPU/item"),
     ("allocations_per_item", "allocations"),
     ("call_p95", "call p95"),
