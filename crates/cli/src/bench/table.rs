@@ -10,11 +10,11 @@ use crate::screen::{FAINT, TITLE, styled};
 /// The metrics and their column heads, the most telling first: what doesn't fit is left out from the
 /// end.
 const COLUMNS: &[(&str, &str)] = &[
+    ("items_per_second", "items"),
     ("cost_mean", "mean cost"),
     ("overhead_per_device", "overhead"),
     ("cost_max", "highest cost"),
     ("cpus", "CPUs"),
-    ("items_per_second", "items"),
     ("held_p50", "held p50"),
     ("held_p99", "held p99"),
     ("held_max", "longest"),
