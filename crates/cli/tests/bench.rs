@@ -214,12 +214,39 @@ fn the_records_of_a_shutdown_end_with_the_headlines() {
 }
 
 #[test]
+fn the_records_of_probes_end_with_the_headlines_and_no_time_is_below_its_bound() {
+    let folder = Folder::new();
+    let args = ["bench", "probe", "--quick", "--json", "--rounds", "1"];
+    let workloads = ["--workload", "devices/3", "--workload", "overhead/100"];
+    let ran = folder.corewise(args.iter().chain(&workloads)).ok();
+    let records: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
+    let last: Vec<&Value> = records[records.len() - 2..].iter().collect();
+    for (record, metric) in last.iter().zip(["mean_cost_vs_before", "makespan_vs_bound"]) {
+        assert_eq!((&record["case"], &record["metric"]), (&"headline".into(), &metric.into()));
+        assert_eq!(record["unit"], "ratio");
+    }
+    let value = |case: &str, variant: &str, metric: &str| {
+        let found = records.iter().find(|record| {
+            record["case"] == case && record["variant"] == variant && record["metric"] == metric
+        });
+        found.and_then(|record| record["median"].as_f64())
+    };
+    for variant in ["corewise", "before", "nested"] {
+        let of = |metric| value("devices/3", variant, metric).expect(metric);
+        assert!(of("cost_max") >= of("cost_mean") && of("makespan_p50") >= of("cost_mean"));
+        assert!(value("overhead/100", variant, "overhead_per_device").is_some(), "{variant}");
+    }
+    assert_eq!(value("devices/3", "before", "cpus"), Some(1.0), "it is about one CPU");
+    assert_eq!(ran.stderr, "", "{ran}");
+}
+
+#[test]
 fn what_is_not_there_is_said_with_what_there_is() {
     let folder = Folder::new();
     let usage = |args: &[&str], said: &[&str]| {
         folder.corewise([&["bench"], args].concat()).code(2).complains(said);
     };
-    usage(&["disks"], &["'disks'", "there are: workqueue, calls, shutdown"]);
+    usage(&["disks"], &["'disks'", "there are: workqueue, calls, probe, shutdown"]);
     usage(&["workqeue"], &["did you mean 'workqueue'?"]);
     usage(&["--workload", "strom"], &["did you mean 'storm'?"]);
     usage(&["--workload", "disks"], &["kernel_test, storm"]);
