@@ -11,10 +11,12 @@
 //! | [`transmission()`] | requests behind a good handshake | each answered once, with what a model says; the same contents |
 //! | [`connection()`] | a whole connection from its first byte | it ends; a device that wasn't chosen isn't touched; others are served |
 //! | [`topology()`] | an XML export or a synthetic description of a machine | facts agree with each other, errors point into the input |
+//! | [`kernel_log()`] | a kernel log, a listing of sysfs, a dependency file | the same in any pieces; timelines do not contradict themselves |
 
 mod connection;
 mod device;
 mod handshake;
+mod kernel_log;
 mod mutate;
 pub mod seeds;
 mod topology;
@@ -22,6 +24,7 @@ mod transmission;
 
 pub use connection::connection;
 pub use handshake::handshake;
+pub use kernel_log::kernel_log;
 pub use mutate::Mutator;
 pub use topology::topology;
 pub use transmission::transmission;
@@ -30,11 +33,12 @@ pub use transmission::transmission;
 pub type Target = fn(&[u8]);
 
 /// All targets, by the names of their corpora.
-pub const TARGETS: [(&str, Target); 4] = [
+pub const TARGETS: [(&str, Target); 5] = [
     ("handshake", handshake),
     ("transmission", transmission),
     ("connection", connection),
     ("topology", topology),
+    ("kernel_log", kernel_log),
 ];
 
 /// Replays the files named on the command line.

@@ -209,11 +209,12 @@ pub fn connection() -> Vec<Seed> {
 }
 
 /// The seeds of every target, by the names of their corpora.
-pub fn all() -> [(&'static str, Vec<Seed>); 4] {
+pub fn all() -> [(&'static str, Vec<Seed>); 5] {
     [
         ("handshake", handshake()),
         ("transmission", transmission()),
         ("connection", connection()),
         ("topology", crate::topology::seeds()),
+        ("kernel_log", crate::kernel_log::seeds()),
     ]
 }

@@ -74,6 +74,16 @@ fn stored_descriptions_of_machines() {
 }
 
 #[test]
+fn stored_kernel_logs() {
+    replay("kernel_log");
+}
+
+#[test]
+fn mutated_kernel_logs() {
+    mutations("kernel_log", 300);
+}
+
+#[test]
 fn mutated_descriptions_of_machines() {
     mutations("topology", 500);
 }

@@ -279,6 +279,9 @@ fn a_log_of_two_boots_is_two_logs() {
     let mut reader = Reader::new();
     reader.feed([cut.as_str(), cut.as_str()].concat().as_bytes());
     assert_eq!(reader.finish_all().len(), 2);
+    // A boot without a line that counts hides nothing.
+    let log = read(&[plain().as_str(), "[    0.000000] Linux version 7\n[    0.1] x\n"].concat());
+    check(&log, "before a boot without debugging");
 }
 
 #[test]

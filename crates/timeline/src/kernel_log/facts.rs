@@ -110,6 +110,12 @@ impl Facts {
         !self.forms.is_empty()
     }
 
+    /// True when something took time, or was meant to: there is something to tell of this boot.
+    pub(crate) fn events(&self) -> bool {
+        !(self.initcalls.is_empty() && self.probes.is_empty() && self.shutdowns.is_empty())
+            || self.suspicious_total > 0
+    }
+
     /// How many init calls have begun and not ended, and the first of them by name.
     pub(crate) fn unfinished(&self) -> (usize, Option<&str>) {
         let open = self.begun.iter().filter(|(_, calls)| !calls.is_empty());
@@ -249,7 +255,7 @@ impl Facts {
         let begun = calls.map(|calls| {
             // Where several threads are in one function, the thread that logs tells, else the time.
             let by_thread = calls.iter().position(|(_, pid)| Some(*pid) == thread);
-            let by_time = ended.map(|e| e.ns.saturating_sub(took.time.as_nanos() as u64));
+            let by_time = ended.map(|e| e.ns.saturating_sub(nanos(took.time)));
             let nearest = || {
                 let distance =
                     |c: &Begun| c.0.zip(by_time).map_or(u64::MAX, |(s, t)| s.ns.abs_diff(t));
@@ -301,7 +307,7 @@ impl Facts {
         let cost = self.costs.remove(device).filter(|&at| {
             let cost = &self.probes[at];
             match (cost.ended, ended) {
-                (Some(c), Some(e)) => c.ns + took.time.as_nanos() as u64 >= e.ns,
+                (Some(c), Some(e)) => c.ns.saturating_add(nanos(took.time)) >= e.ns,
                 _ => at + 1 == self.probes.len(),
             }
         });
@@ -384,4 +390,8 @@ impl Facts {
             }
         }
     }
+}
+
+fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
 }

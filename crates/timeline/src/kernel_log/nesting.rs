@@ -89,7 +89,7 @@ fn within_calls(items: &[Item<'_>], places: &mut [Place]) -> Vec<Option<usize>> 
     let mut active: Vec<usize> = Vec::new();
     // The starts of probes are computed, and so may be before that of the call that they are in.
     let mut order: Vec<usize> = (0..items.len()).collect();
-    order.sort_by_key(|&i| (items[i].start + late(&items[i]), i));
+    order.sort_by_key(|&i| (items[i].start.saturating_add(late(&items[i])), i));
     for i in order {
         let item = &items[i];
         retire(&mut active, items, item.start);
@@ -97,7 +97,7 @@ fn within_calls(items: &[Item<'_>], places: &mut [Place]) -> Vec<Option<usize>> 
             active.push(i);
             continue;
         }
-        let begins = |&&a: &&usize| items[a].start <= item.start + late(item);
+        let begins = |&&a: &&usize| items[a].start <= item.start.saturating_add(late(item));
         let open = active.iter().filter(begins).count();
         let mut around: Vec<usize> =
             active.iter().copied().filter(|&a| holds(&items[a], item)).collect();
@@ -203,7 +203,9 @@ fn within_probes(
     let mut order: Vec<usize> =
         (0..items.len()).filter(|&i| items[i].kind != Kind::Initcall).collect();
     // So that one that begins within the tolerance before its parent still comes after it.
-    order.sort_by_key(|&i| (items[i].start + late(&items[i]), std::cmp::Reverse(items[i].end), i));
+    order.sort_by_key(|&i| {
+        (items[i].start.saturating_add(late(&items[i])), std::cmp::Reverse(items[i].end), i)
+    });
     for i in order {
         let item = &items[i];
         retire(&mut active, items, item.start);

@@ -79,7 +79,7 @@ impl Reader {
         self.lines.finish(&mut |line| state.line(line));
         self.state.flush();
         let mut all = std::mem::take(&mut self.state.earlier);
-        if self.state.facts.any() || all.is_empty() {
+        if self.state.facts.events() || all.is_empty() {
             all.push(self.state.facts);
         }
         all.into_iter().map(assemble::conclude).collect()
@@ -169,9 +169,9 @@ impl State {
         }
         let stamp = self.stamp(stamp);
         if self.new_boot(text, stamp) {
-            let lines = std::mem::take(&mut self.facts);
-            if lines.any() {
-                self.earlier.push(lines);
+            let ended = std::mem::take(&mut self.facts);
+            if ended.events() {
+                self.earlier.push(ended);
             }
             self.facts.lines = 1;
         }

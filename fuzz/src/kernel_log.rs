@@ -1,0 +1,165 @@
+//! The target for kernel logs, and for the two other sources of a device graph.
+
+use corewise_timeline::kernel_log::{KernelLog, Reader};
+use corewise_timeline::{DeviceGraph, Timeline, sysfs::Listing};
+
+use crate::seeds::Seed;
+
+/// Reads these bytes as a kernel log, whole and in pieces; and as a dependency file and a listing of
+/// a sysfs tree, which are then applied to it.
+///
+/// # Panics
+/// Where a timeline contradicts itself, the pieces give another log, or a number of a line is none.
+pub fn kernel_log(data: &[u8]) {
+    let whole = read(data, data.len().max(1));
+    let pieces = read(data, 1 + usize::from(data.first().copied().unwrap_or(0)) % 13);
+    assert_eq!(whole, pieces, "another log in pieces");
+    for log in whole {
+        agrees(log, data);
+    }
+}
+
+fn read(data: &[u8], piece: usize) -> Vec<KernelLog> {
+    let mut reader = Reader::new();
+    for piece in data.chunks(piece) {
+        reader.feed(piece);
+    }
+    reader.finish_all()
+}
+
+fn agrees(mut log: KernelLog, data: &[u8]) {
+    let lines = data.split(|b| *b == b'\n').count() as u64;
+    assert!(log.lines <= lines, "{} lines of {lines}", log.lines);
+    assert!(log.suspicious.iter().all(|s| (1..=lines).contains(&s.line)));
+    assert!(log.suspicious.len() as u64 <= log.suspicious_total);
+    assert!(log.suspicious.is_sorted_by_key(|s| s.line));
+    let attempts: usize = log.deferrals.iter().map(|d| d.attempts).sum();
+    assert_eq!(attempts, log.boot.summary().deferred);
+    timeline(&log.boot);
+    timeline(&log.shutdown);
+    if let Some(split) = &log.deferred_probe {
+        assert!(split.rest <= split.total && log.boot.span(split.span).took() == split.total);
+    }
+
+    let text = String::from_utf8_lossy(data);
+    let mut listing = Listing::new();
+    for line in text.lines() {
+        listing.line(line);
+    }
+    let mut graphs = vec![listing.graph()];
+    match DeviceGraph::from_text(&text) {
+        Ok(graph) => graphs.push(graph),
+        Err(error) => assert!((1..=text.lines().count()).contains(&error.line), "{error}"),
+    }
+    for graph in graphs {
+        log.apply(&graph);
+        let (boot, shutdown) = (log.boot.clone(), log.shutdown.clone());
+        log.apply(&graph);
+        assert!(log.boot == boot && log.shutdown == shutdown, "the graph was applied twice");
+    }
+    timeline(&log.boot);
+    timeline(&log.shutdown);
+}
+
+/// Times go forward, nothing is inside itself, and the numbers bound each other.
+fn timeline(t: &Timeline) {
+    for (id, span) in t.iter() {
+        assert!(span.queued <= span.start && span.start <= span.end, "{span:?}");
+        let outer = std::iter::successors(span.nested_in, |id| t.span(*id).nested_in);
+        assert!(outer.take(t.spans().len() + 1).all(|outer| outer != id), "{span:?} is in itself");
+    }
+    assert!(t.edges().iter().all(|e| e.before != e.after));
+    let path = t.critical_path();
+    assert!(path.length <= t.makespan() && path.length <= t.serial_sum().max(t.makespan()));
+    assert!(t.max_parallelism() <= t.spans().len());
+}
+
+const BOOT: &str = "\
+[    0.000000] Linux version 6.12.0 (a@b)\r
+[    0.000000] Command line: console=ttyS0 initcall_debug\r
+[    0.100000] pci 0000:00:06.0: PCI bridge to [bus 01-0f]\r
+[    1.000000] calling  regulator_init+0x0/0x10 @ 1\r
+[    1.004000] probe of reg-dummy returned 0 after 4000 usecs\r
+[    1.004100] initcall regulator_init+0x0/0x10 returned 0 after 4000 usecs\r
+[    1.100000] pci 0000:00:03.0: calling  quirk_usb_early_handoff+0x0/0x7e0 @ 1\r
+[    1.120110] pci 0000:00:03.0: quirk_usb_early_handoff+0x0/0x7e0 took 20110 usecs\r
+[    2.000000] calling  nvme_init+0x0/0xff0 [nvme] @ 207\r
+[    2.000010] calling  init_module+0x0/0xff0 [ahci] @ 208\r
+[    2.000100] nvme 0000:01:00.0: enabling device (0000 -> 0002)\r
+[    2.000200] initcall nvme_init+0x0/0xff0 [nvme] returned 0 after 150 usecs\r
+[    2.050000] probe of 0000:02:00.0 returned 0 after 49700 usecs\r
+[    2.090000] probe of 0000:01:00.0 returned 0 after 89900 usecs\r
+[    2.095000] probe of 0000:00:06.0:pcie001 returned 0 after 10 usecs\r
+[    2.096000] probe of 0000:00:06.0 returned 0 after 4000 usecs\r
+[    2.100000] platform leds: error -EPROBE_DEFER: supplier gpio not ready\r
+[    2.100010] probe of leds returned -517 after 9 usecs\r
+[    3.000000] calling  deferred_probe_initcall+0x0/0xc8 @ 1\r
+[    3.100000] probe of leds returned 517 after 50000 usecs\r
+[    3.200000] probe of leds returned 0 after 50000 usecs\r
+[    3.300000] initcall deferred_probe_initcall+0x0/0xc8 returned 0 after 299990 usecs\r
+";
+
+const SHUTDOWN: &str = "\
+[root@localhost ~]# [   41.490716][ T8227] platform
+regulatory.0: shutdown [   41.491726][ T8227] sd 0:0:0:0: shutdown
+[   41.492471][ T8227] sd 0:0:0:0: [sda] Synchronizing SCSI cache
+[   41.496945][ T8227] platform Fixed MDIO bus.0: shutdown
+[   41.500000][    C3] tpm tpm0: shutdown_pre
+[   41.510000][ T8227] tpm tpm0: shutdown
+[   41.520000][ T8227] nvme 0000:01:00.0: async_shutdown_start
+[   41.590000][ T8227] nvme 0000:01:00.0: async_shutdown_end
+[   42.012042][ T8227] kexec_core: Starting new kernel
+[    0.000000] Linux version 6.12.0 (a@b)
+[    0.100000] calling  a+0x0/0x10 @ 1
+";
+
+/// Seeds for this target.
+pub(crate) fn seeds() -> Vec<Seed> {
+    let json = "{\"_TRANSPORT\":\"kernel\",\"_SOURCE_MONOTONIC_TIMESTAMP\":\"5140900\",\
+                \"MESSAGE\":\"probe of a returned 0 after 5 usecs\"}\n\
+                {\"MESSAGE\":[110,118,109,101],\"_TRANSPORT\":\"stdout\"}\n{\n\
+                \t\"MESSAGE\" : \"nvme a: shutdown\",\n\
+                \t\"_SOURCE_MONOTONIC_TIMESTAMP\" : \"6\"\n}\n";
+    let dmesg = "{\n   \"dmesg\": [\n      {\n\"pri\": 6,\n\"time\":    5.140900,\n\
+                 \"caller\": \"T17\",\n\"msg\": \"probe of a returned 0 after 5 usecs\"\n},{\n\
+                 \"time\": 6.0,\n\"msg\": \"x\"\n}\n]\n}\n";
+    let prefixes = "<6>[    1.000000] probe of a returned 0 after 5 usecs\n\
+                    6,339,5140900,-,caller=T17;probe of b returned 0 after 5 usecs\n SUBSYSTEM=pci\n\
+                    kern  :info  : [    5.2] probe of c returned 0 after 5 usecs\n\
+                    [Wed Mar  4 13:21:03 2026] probe of d returned 0 after 5 usecs\n\
+                    2026-03-04T13:21:03,123456+00:00 probe of e returned 0 after 5 usecs\n\
+                    mar 06 13:18:23 kepler kernel: probe of f returned 0 after 5 usecs\n\
+                    mar 06 13:18:24 kepler systemd[1]: x\n-- Boot 12 --\n\
+                    [    5.140900] kepler kernel: probe of g returned 0 after 5 usecs\n\
+                    > > 172.609825\tnvme h: shutdown\n[1125.***] nvme i: shutdown\n\
+                    [  +0.000013] nvme j: shutdown\n\x1b[32m[    7.0] \x1b[0mnvme k: shutdown\n";
+    let debug = "[    1.0] pci a: probing driver nvme asynchronously\n\
+                 [    1.1] bus: 'pci': really_probe: probing driver nvme with device a\n\
+                 [    1.2] nvme a: CPU: 5, COMM: kworker/u1025:5, probe cost: 34765890 ns\n\
+                 [    1.2] probe platform_probe in driver nvme for device a returned 0 after 9 usecs\n\
+                 [    1.3] driver: 'nvme': driver_bound: bound to device 'a'\n\
+                 [    1.4] platform a: Linked as a consumer to b\n\
+                 [    1.5] at24 1-0050: PM: calling f+0x0/0x30 [at24] @ 92, parent: i2c-1\n\
+                 [    1.6] probe of 1-0050 returned 1 after 18446744073709551 usecs\n\
+                 [    1.7] initcall b+0x0/0x1 returned -22 after 3 msecs\n";
+    let sysfs = "/sys/devices/a/b/driver -> ../../bus/pci/drivers/nvme\n\
+                 /sys/devices/a/subsystem -> ../bus/pci\n\
+                 /sys/devices/a/b/supplier:platform:c -> ../x/platform:c--pci:b\n\
+                 /sys/devices/virtual/devlink/platform:c--pci:b/sync_state_only:1\n";
+    vec![
+        ("boot", BOOT.into()),
+        ("shutdown", SHUTDOWN.into()),
+        ("json", json.into()),
+        ("dmesg-json", dmesg.into()),
+        ("prefixes", prefixes.into()),
+        ("dynamic-debugging", debug.into()),
+        ("sysfs", sysfs.into()),
+        ("dependencies", "a: b c # x\nb ^ c\n\"d e\" = f\nc: a\n".into()),
+        (
+            "stamps-that-overflow",
+            "[99999999999999999999.000000] probe of a returned 0 after 1 usecs\n\
+          [18446744073.709551] probe of a returned 0 after 9 usecs\n"
+                .into(),
+        ),
+    ]
+}
