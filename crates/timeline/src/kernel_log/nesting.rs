@@ -97,23 +97,28 @@ fn within_calls(items: &[Item<'_>], places: &mut [Place]) -> Vec<Option<usize>> 
             active.push(i);
             continue;
         }
-        let begins = |&&a: &&usize| items[a].start <= item.start.saturating_add(late(item));
-        let open = active.iter().filter(begins).count();
-        let mut around: Vec<usize> =
-            active.iter().copied().filter(|&a| holds(&items[a], item)).collect();
+        let begun = |a: &usize| items[*a].start <= item.start.saturating_add(late(item));
+        let mut open: Vec<usize> = active.iter().copied().filter(begun).collect();
         if item.thread.is_some() {
-            around.retain(|&a| items[a].thread == item.thread);
+            open.retain(|&a| items[a].thread == item.thread);
         } else if item.asynchronous {
-            around.clear();
+            open.clear();
         } else if item.retry {
-            around.retain(|&a| items[a].name == DEFERRED || belongs(&items[a], item));
-        } else if around.len() > 1 {
+            open.retain(|&a| items[a].name == DEFERRED || belongs(&items[a], item));
+        } else if open.len() > 1 {
             let own: Vec<usize> =
-                around.iter().copied().filter(|&a| belongs(&items[a], item)).collect();
-            places[i].ambiguous = own.len() != 1;
-            around = own;
-        } else if around.is_empty() && open > 0 && item.kind == Kind::Probe {
-            places[i].asynchronous = true;
+                open.iter().copied().filter(|&a| belongs(&items[a], item)).collect();
+            if own.len() == 1 || !open.iter().any(|&a| holds(&items[a], item)) {
+                open = own;
+            } else {
+                places[i].ambiguous = true;
+                open.clear();
+            }
+        }
+        let around: Vec<usize> = open.iter().copied().filter(|&a| holds(&items[a], item)).collect();
+        if around.is_empty() && item.kind == Kind::Probe && !places[i].ambiguous && !item.retry {
+            // It began in an init call, or in some, and ended later.
+            places[i].asynchronous = active.iter().any(begun);
         }
         if let [call] = around[..] {
             calls[i] = Some(call);

@@ -42,8 +42,8 @@ pub(crate) fn notes(facts: &Facts, rules: &Rules, boot: &Boot, shutdown: &Timeli
     }
     if let Some((until, tick)) = rules.ticks {
         note(format!(
-            "the first {until} init calls have durations in whole ticks of {}: their times are \
-             taken from the stamps of their two lines",
+            "the durations of the first init calls, {until} of them, are in whole ticks of {}: \
+             their times are taken from the stamps of their two lines",
             duration(tick)
         ));
         let during = until.checked_sub(1).and_then(|last| facts.initcalls[last].ended);
@@ -53,7 +53,9 @@ pub(crate) fn notes(facts: &Facts, rules: &Rules, boot: &Boot, shutdown: &Timeli
         });
         match probes.count() {
             0 => {}
-            n => note(format!("{n} probes ended in that time: theirs are in whole ticks too")),
+            n => {
+                note(format!("those of {n} probes that ended in that time are in whole ticks too"))
+            }
         }
     }
     if rules.one_is_bound {
