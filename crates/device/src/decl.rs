@@ -1,6 +1,7 @@
 //! What a device is declared to be, and which probes may run asynchronously.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +24,23 @@ use std::time::Duration;
 pub struct DeviceDecl {
     /// Unique among all devices of a manager; not empty.
     pub name: String,
-    /// The name of a registered [`Driver`](crate::Driver).
+    /// The name of the driver. Empty: whichever [matches](crate::Driver::matches).
     pub driver: String,
+    /// What the device is compatible with, the most specific first, for drivers that match by a
+    /// table ([`Driver::compatible`](crate::Driver::compatible)).
+    pub compatible: Vec<String>,
+    /// Only the driver of this name may have the device, and whether it matches is not asked: the
+    /// kernel's `driver_override`.
+    pub driver_override: Option<String>,
     /// The device inside which this one lives. It is bound before and shut down after this one.
     pub parent: Option<String>,
     /// Devices whose service this one uses (managed links): bound before, shut down after this
     /// one.
     pub suppliers: Vec<String>,
+    /// Suppliers that this device can do without. While there is hope they are waited for as the
+    /// others; when the [deferral timeout](crate::DeviceManager::set_deferral_timeout) has passed,
+    /// the device is probed without them, and asking for one is an error.
+    pub optional_suppliers: Vec<String>,
     /// Suppliers that only want to know when this device is bound. Such a link orders neither
     /// probe nor shutdown, and may point anywhere, in a circle too; but its target has to
     /// exist.
@@ -46,6 +57,11 @@ pub struct DeviceDecl {
     pub shutdown_hint: Option<Duration>,
     /// Overrides the driver's [`ProbeType`], except that `ForceSynchronous` always wins.
     pub probe_type: Option<ProbeType>,
+    /// How long a probe may take before the device is named as overdue, whatever the options of its
+    /// bring-up say.
+    pub probe_deadline: Option<Duration>,
+    /// Plain facts about the device, for whoever looks at it ([`DeviceInfo`](crate::DeviceInfo)).
+    pub attributes: BTreeMap<String, String>,
     /// What the driver is to know about this device (a path, a size): read with
     /// [`ProbeContext::config`](crate::ProbeContext::config).
     pub config: Option<Arc<dyn Any + Send + Sync>>,
@@ -57,16 +73,71 @@ impl DeviceDecl {
         DeviceDecl {
             name: name.into(),
             driver: driver.into(),
+            compatible: Vec::new(),
+            driver_override: None,
             parent: None,
             suppliers: Vec::new(),
+            optional_suppliers: Vec::new(),
             sync_state_only: Vec::new(),
             node: None,
             async_shutdown: false,
             shutdown_timeout: None,
             shutdown_hint: None,
             probe_type: None,
+            probe_deadline: None,
+            attributes: BTreeMap::new(),
             config: None,
         }
+    }
+
+    /// A device without a driver by name: it is for the first one registered that matches one of
+    /// these strings, the most specific of which stands first.
+    pub fn compatible_with<S: Into<String>>(
+        name: impl Into<String>,
+        compatible: impl IntoIterator<Item = S>,
+    ) -> DeviceDecl {
+        let mut decl = DeviceDecl::new(name, "");
+        decl.compatible = compatible.into_iter().map(Into::into).collect();
+        decl
+    }
+
+    /// Lets only the driver of this name have the device.
+    #[must_use]
+    pub fn driver_override(mut self, driver: impl Into<String>) -> DeviceDecl {
+        self.driver_override = Some(driver.into());
+        self
+    }
+
+    /// Adds a supplier that the device can do without.
+    #[must_use]
+    pub fn optional_supplier(mut self, name: impl Into<String>) -> DeviceDecl {
+        self.optional_suppliers.push(name.into());
+        self
+    }
+
+    /// Sets how long a probe may take before the device is named.
+    #[must_use]
+    pub fn probe_deadline(mut self, deadline: Duration) -> DeviceDecl {
+        self.probe_deadline = Some(deadline);
+        self
+    }
+
+    /// Sets a plain fact about the device.
+    #[must_use]
+    pub fn attribute(mut self, name: impl Into<String>, value: impl Into<String>) -> DeviceDecl {
+        self.attributes.insert(name.into(), value.into());
+        self
+    }
+
+    /// The names of all that the device needs: its parent first, then all suppliers. May repeat.
+    pub(crate) fn needs(&self) -> impl Iterator<Item = &String> {
+        self.parent.iter().chain(self.all_suppliers().map(|(name, _)| name))
+    }
+
+    /// The suppliers, those first that it can't do without; true: it can.
+    pub(crate) fn all_suppliers(&self) -> impl Iterator<Item = (&String, bool)> {
+        let optional = self.optional_suppliers.iter().map(|s| (s, true));
+        self.suppliers.iter().map(|s| (s, false)).chain(optional)
     }
 
     /// Sets the parent.
@@ -138,14 +209,18 @@ impl fmt::Debug for DeviceDecl {
         f.debug_struct("DeviceDecl")
             .field("name", &self.name)
             .field("driver", &self.driver)
+            .field("compatible", &self.compatible)
+            .field("driver_override", &self.driver_override)
             .field("parent", &self.parent)
             .field("suppliers", &self.suppliers)
+            .field("optional_suppliers", &self.optional_suppliers)
             .field("sync_state_only", &self.sync_state_only)
             .field("node", &self.node)
             .field("async_shutdown", &self.async_shutdown)
             .field("shutdown_timeout", &self.shutdown_timeout)
             .field("shutdown_hint", &self.shutdown_hint)
             .field("probe_type", &self.probe_type)
+            .field("attributes", &self.attributes)
             .finish_non_exhaustive()
     }
 }

@@ -13,6 +13,25 @@ pub trait Driver: Send + Sync {
     /// The name that declarations use. Constant.
     fn name(&self) -> &str;
 
+    /// The devices that it knows, for those whose declaration has no driver by name but says what
+    /// they are [compatible](DeviceDecl::compatible) with: the kernel's match table. Constant.
+    fn compatible(&self) -> &[&str] {
+        &[]
+    }
+
+    /// Whether it may have a device. By default: the declaration names it, or is compatible with
+    /// something in its table.
+    ///
+    /// Asked on the thread that adds devices or registers the driver, perhaps more than once; has to
+    /// be quick, and to say the same each time. A panic counts as no.
+    fn matches(&self, decl: &DeviceDecl) -> bool {
+        if decl.driver.is_empty() {
+            decl.compatible.iter().any(|c| self.compatible().contains(&c.as_str()))
+        } else {
+            decl.driver == self.name()
+        }
+    }
+
     /// Whether probes may run beside others. Constant.
     fn probe_type(&self) -> ProbeType {
         ProbeType::Default
@@ -90,6 +109,17 @@ pub trait Bound: Any + Send + Sync {
         done.finish(self.shutdown());
     }
 
+    /// Begins to end the device's service because it is unbound or removed, while the program goes
+    /// on: the counterpart of a kernel driver's `remove`. `done` says, perhaps later and from
+    /// anywhere, how that ended. By default it is the same as [`Bound::start_shutdown`].
+    ///
+    /// Called at most once, on the thread that unbinds or removes, after all that need the device
+    /// were unbound; not called where [`Bound::has_shutdown`] is false. The object is dropped
+    /// afterwards.
+    fn start_unbind(self: Arc<Self>, done: ShutdownDone) {
+        self.start_shutdown(done);
+    }
+
     /// False where [`Bound::shutdown`] has nothing to do: the device is then completed on the spot,
     /// without lock or queue. Asked once, when the shutdown begins.
     fn has_shutdown(&self) -> bool {
@@ -109,6 +139,7 @@ pub struct ProbeContext<'a> {
     node: Option<u32>,
     needs: &'a [(String, Arc<dyn Bound>)],
     cancel: &'a Cancel,
+    hopeless: bool,
 }
 
 impl<'a> ProbeContext<'a> {
@@ -120,7 +151,25 @@ impl<'a> ProbeContext<'a> {
         needs: &'a [(String, Arc<dyn Bound>)],
         cancel: &'a Cancel,
     ) -> ProbeContext<'a> {
-        ProbeContext { decl, node, needs, cancel }
+        ProbeContext { decl, node, needs, cancel, hopeless: false }
+    }
+
+    /// Says that the deferral timeout has passed: [`ProbeContext::defer`] then gives a failure.
+    #[must_use]
+    pub fn after_deferral_timeout(mut self, yes: bool) -> ProbeContext<'a> {
+        self.hopeless = yes;
+        self
+    }
+
+    /// The error for a probe that lacks something which may still come: a deferral, until the
+    /// deferral timeout has passed, and a failure from then on. The counterpart of the kernel's
+    /// `driver_deferred_probe_check_state`.
+    pub fn defer(&self, reason: impl fmt::Display) -> ProbeError {
+        if self.hopeless {
+            ProbeError::failed(format!("{reason} (it was waited for until the deferral timeout)"))
+        } else {
+            ProbeError::defer(reason)
+        }
     }
 
     /// The device's name.
@@ -161,6 +210,11 @@ impl<'a> ProbeContext<'a> {
     /// Where the declaration doesn't name it as a parent or supplier, or it is no `T`.
     pub fn supplier<T: Bound>(&self, name: &str) -> Result<Arc<T>, ProbeError> {
         let Some((_, bound)) = self.needs.iter().find(|(n, _)| n == name) else {
+            if self.decl.needs().any(|n| n == name) {
+                return Err(ProbeError::failed(format!(
+                    "its supplier \"{name}\" is not up; this device goes on without it, or fails"
+                )));
+            }
             return Err(ProbeError::failed(format!(
                 "it uses \"{name}\", which it doesn't declare as its parent or supplier; \
                  declare it, so that it is bound first"
@@ -231,9 +285,10 @@ pub struct ProbeError {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ProbeErrorKind {
+pub(crate) enum ProbeErrorKind {
     Failed,
     NoDevice,
+    Deferred,
     Panicked,
 }
 
@@ -244,14 +299,32 @@ impl ProbeError {
         ProbeError { kind: ProbeErrorKind::Failed, message: message.to_string() }
     }
 
-    /// There is no such device. A failure like any other, except that it is not logged as a
-    /// warning: whoever asked may have been guessing.
+    /// There is no such device: the next driver that matches is asked. A failure like any other,
+    /// except that it is not logged as a warning: whoever asked may have been guessing.
     pub fn no_device(message: impl fmt::Display) -> ProbeError {
         ProbeError { kind: ProbeErrorKind::NoDevice, message: message.to_string() }
     }
 
     pub(crate) fn panicked(message: String) -> ProbeError {
         ProbeError { kind: ProbeErrorKind::Panicked, message }
+    }
+
+    /// What the device needs is not there yet, and its declaration doesn't name it: call the driver
+    /// again when some other device has been bound. Say what is missing.
+    ///
+    /// What can be named in the declaration should be: such a device is not probed in vain. See also
+    /// [`ProbeContext::defer`], which gives up some time.
+    pub fn defer(reason: impl fmt::Display) -> ProbeError {
+        ProbeError { kind: ProbeErrorKind::Deferred, message: reason.to_string() }
+    }
+
+    pub(crate) fn kind(&self) -> ProbeErrorKind {
+        self.kind
+    }
+
+    /// True where the driver asked to be called again later.
+    pub fn is_deferral(&self) -> bool {
+        self.kind == ProbeErrorKind::Deferred
     }
 
     /// True where the probe panicked.
@@ -268,7 +341,9 @@ impl ProbeError {
 impl fmt::Display for ProbeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
-            ProbeErrorKind::Failed | ProbeErrorKind::NoDevice => f.write_str(&self.message),
+            ProbeErrorKind::Failed | ProbeErrorKind::NoDevice | ProbeErrorKind::Deferred => {
+                f.write_str(&self.message)
+            }
             ProbeErrorKind::Panicked => write!(f, "the probe panicked: {}", self.message),
         }
     }

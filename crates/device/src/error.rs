@@ -17,6 +17,15 @@ pub enum Error {
     Busy,
     /// A driver of that name is registered already.
     DuplicateDriver(String),
+    /// No driver of that name is registered.
+    NoSuchDriver(String),
+    /// There is no device of that name.
+    NoSuchDevice(String),
+    /// The device is not up.
+    NotUp(String),
+    /// A driver or a callback of this manager asked for something that has to wait for devices: it
+    /// might wait for itself.
+    InsideProbe,
     /// The queue for device work could not be made.
     Queue(BuildError),
 }
@@ -43,6 +52,24 @@ impl fmt::Display for Error {
             Error::DuplicateDriver(name) => {
                 write!(f, "a driver named \"{name}\" is registered already; choose another name")
             }
+            Error::NoSuchDriver(name) => {
+                write!(
+                    f,
+                    "no driver named \"{name}\" is registered; register it, or correct the name"
+                )
+            }
+            Error::NoSuchDevice(name) => {
+                write!(f, "there is no device named \"{name}\"; add it, or correct the name")
+            }
+            Error::NotUp(name) => write!(
+                f,
+                "device \"{name}\" is not up, and a device that is up can't be linked to it; bind \
+                 \"{name}\" first, or unbind the other"
+            ),
+            Error::InsideProbe => f.write_str(
+                "a driver or callback of this device manager asked for something that waits for \
+                 devices, perhaps for itself; do it from another thread, or after the probe",
+            ),
             Error::Queue(error) => write!(f, "no queue for device work: {error}"),
         }
     }
@@ -53,7 +80,7 @@ impl std::error::Error for Error {
         match self {
             Error::Rejected(faults) => faults.first().map(|f| f as _),
             Error::Queue(error) => Some(error),
-            Error::ShuttingDown | Error::Busy | Error::DuplicateDriver(_) => None,
+            _ => None,
         }
     }
 }

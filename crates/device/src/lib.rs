@@ -68,6 +68,7 @@ mod decl;
 mod graph;
 
 pub mod counters;
+pub mod deferred;
 pub mod handoff;
 pub mod takeover;
 
@@ -85,11 +86,11 @@ mod history;
 #[cfg(not(loom))]
 mod placement;
 #[cfg(not(loom))]
-mod policy;
-#[cfg(not(loom))]
 mod probe;
 #[cfg(not(loom))]
 mod record;
+#[cfg(not(loom))]
+mod registry;
 #[cfg(not(loom))]
 mod shutdown;
 
@@ -114,6 +115,8 @@ pub use history::History;
 pub use manager::DeviceManager;
 #[cfg(not(loom))]
 pub use probe::{BringUp, BringUpOptions, DeviceReport, ProbeOutcome};
+#[cfg(not(loom))]
+pub use registry::{Awaited, DeviceInfo, DeviceState, Need, Pending, PendingState, ProbeCost};
 #[cfg(not(loom))]
 pub use shutdown::{
     Behind, HangPolicy, Overdue, Remaining, RemainingState, ShutdownMode, ShutdownOptions,

@@ -1,73 +1,46 @@
-//! The device manager: drivers, devices, bring-up, look-up. Its shutdown is in `manager/shutdown.rs`.
-//!
-//! Guards: `I:` immutable, `L:` lock (what it guards is named). Lock order: the manager's lock
-//! comes before those of a bring-up or a shutdown; nothing is called while it is held.
+//! The device manager: drivers, bring-up, look-up. Devices that come and go one by one are in
+//! `manager/late.rs`, its shutdown in `manager/shutdown.rs`.
 
 use crate::driver::{Bound, Driver, downcast};
 use crate::placement::Placer;
-use crate::policy;
-use crate::probe::{BringUp, BringUpOptions, Plan, ProbeRun, ProbeState};
+use crate::probe::{BringUp, BringUpOptions, Inside, Registry, State};
 use crate::record::Clock;
-use crate::shutdown::{Outline, ShutdownState};
-use crate::watch::Watch;
-use crate::{Cancel, DeviceDecl, DeviceId, Error, Graph, ProbeType};
+use crate::registry::{
+    BatchOptions, Candidate, DeviceInfo, Devices, Drivers, Effects, Key, Pending, Registered,
+};
+use crate::{AsyncProbe, Cancel, DeviceDecl, Error, Graph, GraphError};
 use corewise_sync::{Condvar, Mutex, context};
 use corewise_topology::Machine;
-use corewise_workqueue::WorkerPools;
-use std::collections::BTreeMap;
+use corewise_workqueue::{Work, WorkerPools};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+mod late;
 mod shutdown;
 
-/// Holds the devices of a program: brings them up in parallel, and shuts them down in the order of
-/// their real dependencies.
+/// Holds the devices of a program: brings them up in parallel, lets them come and go, and shuts them
+/// down in the order of their real dependencies.
 ///
 /// Share it in an `Arc`. Shut it down before the pools. Dropped without a shutdown, it drops the
 /// bound objects, each device before what it needs, and calls no callback.
 pub struct DeviceManager {
     /// I: where probes run.
     placer: Arc<Placer>,
-    /// I: what the manager and its listeners share.
+    /// I: what the manager and its workers share.
     registry: Arc<Registry>,
 }
 
-struct Registry {
-    /// L: is the lock; guards devices, drivers and the phase.
-    state: Mutex<State>,
-    /// L: with `state`; a shutdown waits here for the end of a bring-up.
-    changed: Condvar,
-}
-
-struct State {
-    drivers: BTreeMap<String, Registered>,
-    graph: Arc<Graph>,
-    /// By device.
-    bound: Vec<Option<Arc<dyn Bound>>>,
-    /// The switch of the bring-up in progress.
-    probing: Option<Cancel>,
-    /// The first shutdown closes the registry, for good.
-    closed: bool,
-    /// What a shutdown will need to know, as of the last bring-up.
-    outline: Option<Arc<Outline>>,
-    /// Looks at the clock during a shutdown, if one may need that.
-    watch: Option<Arc<Watch>>,
-    /// The shutdown in progress.
-    shutdown: Option<(Arc<ShutdownState>, Clock)>,
-}
+/// How long devices wait for what may never come: that of Linux.
+const DEFERRAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The devices at the moment from which on nothing changes them.
 struct Snapshot {
     graph: Arc<Graph>,
     /// By device.
     bound: Vec<Option<Arc<dyn Bound>>>,
-}
-
-/// A driver, and what it said about itself when it was registered.
-#[derive(Clone)]
-struct Registered {
-    driver: Arc<dyn Driver>,
-    probe_type: ProbeType,
+    /// The registry's count of changes.
+    changes: u64,
 }
 
 impl DeviceManager {
@@ -77,19 +50,35 @@ impl DeviceManager {
     ///
     /// [`Error::Queue`] where the pools give no queue.
     pub fn new(pools: &WorkerPools) -> Result<DeviceManager, Error> {
-        let placer = Placer::new(pools).map_err(Error::Queue)?;
+        let placer = Arc::new(Placer::new(pools).map_err(Error::Queue)?);
         let state = State {
-            drivers: BTreeMap::new(),
-            graph: Arc::new(Graph::empty()),
-            bound: Vec::new(),
-            probing: None,
-            closed: false,
+            devices: Devices::new(),
+            drivers: Drivers::default(),
+            asked: AsyncProbe::default(),
+            observer: None,
+            cancel: Cancel::new(),
+            walks: 0,
+            deferral_timeout: DEFERRAL_TIMEOUT,
+            deferral_ends: None,
             outline: None,
             watch: None,
             shutdown: None,
+            left: Vec::new(),
         };
-        let registry = Registry { state: Mutex::new(state), changed: Condvar::new() };
-        Ok(DeviceManager { placer: Arc::new(placer), registry: Arc::new(registry) })
+        let registry = Arc::new_cyclic(|registry: &Weak<Registry>| {
+            let weak = registry.clone();
+            Registry {
+                placer: placer.clone(),
+                clock: Clock::start(),
+                state: Mutex::new(state),
+                changed: Condvar::new(),
+                caller: Condvar::new(),
+                deferral_timer: Work::new(move || {
+                    weak.upgrade().iter().for_each(Registry::deferral_over);
+                }),
+            }
+        });
+        Ok(DeviceManager { placer, registry })
     }
 
     /// The machine that its devices are on.
@@ -97,27 +86,91 @@ impl DeviceManager {
         self.placer.machine()
     }
 
-    /// Makes a driver known by its name. It is kept as long as the manager.
+    /// Makes a driver known by its name. Devices that exist and are not up are offered to it, in
+    /// their order: synchronous probes are made by this call (near the device's node), asynchronous
+    /// ones are queued (rules 1.2.2 and 1.2.3). During a bring-up its own devices take their turn.
+    ///
+    /// The driver is kept until [`DeviceManager::unregister`], or as long as the manager.
     ///
     /// # Errors
     ///
-    /// [`Error::DuplicateDriver`].
+    /// [`Error::DuplicateDriver`]. [`Error::ShuttingDown`] from the beginning of a shutdown on.
     pub fn register(&self, driver: Arc<dyn Driver>) -> Result<(), Error> {
         let (name, probe_type) = (driver.name().to_string(), driver.probe_type());
-        let mut state = self.registry.state.lock();
-        if state.drivers.contains_key(&name) {
-            return Err(Error::DuplicateDriver(name));
+        let (driver, asked, unbound) = {
+            let state = &mut *self.registry.state.lock();
+            if state.devices.is_closed() {
+                return Err(Error::ShuttingDown);
+            }
+            if state.drivers.find(&name).is_some() {
+                return Err(Error::DuplicateDriver(name));
+            }
+            let driver = Arc::new(Registered { driver, name, probe_type });
+            state.drivers.add(driver.clone());
+            let anew = self.registry.clock.now() + state.deferral_timeout;
+            state.deferral_ends = state.deferral_ends.map(|_| anew);
+            (driver, state.asked.clone(), state.devices.unbound_devices())
+        };
+        let mut matching = unbound.into_iter().filter(|(_, decl)| driver.matches(decl)).peekable();
+        if matching.peek().is_none() {
+            return Ok(());
         }
-        state.drivers.insert(name, Registered { driver, probe_type });
+        context::might_block("DeviceManager::register");
+        for (key, decl) in matching {
+            let candidate = driver.candidate(&decl, &asked);
+            self.registry.step(|state, now, fx| state.devices.offer(key, candidate, now, fx));
+        }
         Ok(())
+    }
+
+    /// Takes a driver back: the devices that it has bound are unbound first, as with
+    /// [`DeviceManager::unbind`]. They stay, and another driver may have them. Blocks until no
+    /// probe of the driver is in progress any more.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchDriver`], [`Error::ShuttingDown`]; [`Error::InsideProbe`] from a driver or a
+    /// callback of this manager.
+    pub fn unregister(&self, name: &str) -> Result<(), Error> {
+        let _walk = self.begin_walk("DeviceManager::unregister")?;
+        let removed = self.registry.state.lock().drivers.remove(name);
+        let driver = removed.ok_or_else(|| Error::NoSuchDriver(name.to_string()))?;
+        loop {
+            let users = self.registry.step(|state, _, fx| state.devices.revoke(&driver, fx));
+            if users.is_empty() {
+                return Ok(());
+            }
+            users.into_iter().for_each(|key| drop(self.registry.leave(key, false)));
+        }
+    }
+
+    /// Which drivers of the default probe type probe devices asynchronously that are added one by
+    /// one: the counterpart of the kernel's `driver_async_probe=`. A bring-up has its own list.
+    pub fn set_async_probe(&self, asked: AsyncProbe) {
+        self.registry.state.lock().asked = asked;
+    }
+
+    /// How long after the first bring-up (or the first device that was added, where there was none)
+    /// devices wait for [optional suppliers](DeviceDecl::optional_suppliers), and drivers may
+    /// [defer](crate::ProbeContext::defer): 10 s, as in Linux. A driver that is registered begins it
+    /// anew, as long as it is not over. When it is over, who still waits is logged, and see
+    /// [`DeviceManager::pending`]. To be set before.
+    pub fn set_deferral_timeout(&self, timeout: Duration) {
+        self.registry.state.lock().deferral_timeout = timeout;
     }
 
     /// Brings devices up: each is probed as soon as its parent and suppliers are bound, near its
     /// node. May be called again with further devices, which may need earlier ones.
     ///
-    /// Blocks until each device is settled: bound, failed, skipped, or cancelled. Asynchronous
-    /// probes run on pool workers; synchronous ones one after another, in registration order, on a
-    /// worker near their node or in the calling thread. Drivers must be registered before.
+    /// Blocks until each device is settled: bound, failed, skipped, deferred, or cancelled.
+    /// Asynchronous probes run on pool workers; synchronous ones one after another, in registration
+    /// order, on a worker near their node or in the calling thread. Drivers must be registered
+    /// before.
+    ///
+    /// A device whose driver asks to be called again ([`ProbeError::defer`](crate::ProbeError)) is
+    /// tried again when all others of the first bring-up have been tried, and from then on after
+    /// each bind. What is still deferred when nothing else can happen is reported so, and comes up
+    /// by itself when it can.
     ///
     /// Without [`keep_going`](BringUpOptions::keep_going) the first failure stops the start of
     /// further probes, and what is up stays up: shut it down, or use it.
@@ -125,9 +178,9 @@ impl DeviceManager {
     /// # Errors
     ///
     /// [`Error::Rejected`] for faulty declarations, without `keep_going`: nothing was probed, no
-    /// device was added. [`Error::Busy`] during another bring-up (so also from inside a probe).
-    /// [`Error::ShuttingDown`] from the beginning of a shutdown on. A device that fails is no
-    /// error: see the report.
+    /// device was added. [`Error::Busy`] during another bring-up, [`Error::InsideProbe`] from a
+    /// driver or a callback. [`Error::ShuttingDown`] from the beginning of a shutdown on. A device
+    /// that fails is no error: see the report.
     #[track_caller]
     pub fn bring_up(
         &self,
@@ -135,130 +188,190 @@ impl DeviceManager {
         options: &BringUpOptions,
     ) -> Result<BringUp, Error> {
         context::might_block("DeviceManager::bring_up");
-        let (run, first) = {
+        let decls: Vec<Arc<DeviceDecl>> = decls.into_iter().map(Arc::new).collect();
+        let listener: Arc<dyn crate::cancel::Listener> = self.registry.clone();
+        options.cancel.listen(Arc::downgrade(&listener));
+        let mut drivers = Drivers::default();
+        let mut candidates: Vec<Vec<Candidate>> = Vec::new();
+        // Drivers are asked without the lock; should one come or go meanwhile, once more.
+        let fx = loop {
             let mut state = self.registry.state.lock();
-            if state.closed {
+            if state.devices.is_closed() {
                 return Err(Error::ShuttingDown);
             }
-            if state.probing.is_some() {
+            if state.devices.has_batch() {
                 return Err(Error::Busy);
             }
-            let run = self.plan_bring_up(&state, decls, options)?;
-            state.probing = Some(options.cancel.clone());
-            (Arc::new(run), state.bound.len())
+            if Inside::is_in(&self.registry) {
+                return Err(Error::InsideProbe);
+            }
+            if state.drivers.version == drivers.version && candidates.len() == decls.len() {
+                break self.begin(&mut state, &decls, candidates, options)?;
+            }
+            drivers = state.drivers.clone();
+            drop(state);
+            let asked = &options.async_probe;
+            candidates = decls.iter().map(|decl| drivers.candidates(decl, asked)).collect();
         };
-        let probing = Probing(&self.registry);
-        run.run();
-        let finished = run.state.finish();
-        let graph = run.state.graph().clone();
-        let report = BringUp::new(&graph, first, &finished, options.cancel.is_cancelled());
-        let mut state = self.registry.state.lock();
-        state.bound.extend(finished.devices.into_iter().map(|(_, bound)| bound));
-        state.graph = graph;
-        drop(state);
+        self.registry.apply(fx);
+        let finished = self.registry.run_batch();
+        let finished = finished.expect("the caller of a bring-up ends it, and nobody else");
+        self.registry.state.lock().observer = None;
+        self.registry.changed.notify_all();
+        let report = BringUp::new(finished, options.cancel.is_cancelled());
+        self.registry.step(|state, now, fx| {
+            state.begin_deferral(now, fx);
+            fx.hopes = true;
+        });
         self.expect_shutdown();
-        drop(probing);
         Ok(report)
     }
 
-    fn plan_bring_up(
+    /// Builds and validates the graph of a bring-up, and begins it.
+    fn begin(
         &self,
-        state: &State,
-        decls: Vec<DeviceDecl>,
+        state: &mut State,
+        decls: &[Arc<DeviceDecl>],
+        candidates: Vec<Vec<Candidate>>,
         options: &BringUpOptions,
-    ) -> Result<ProbeRun, Error> {
-        let clock = Clock::start();
-        let known: Vec<String> = state.drivers.keys().cloned().collect();
-        let (graph, faults) = Graph::extended(&state.graph, decls, &known);
+    ) -> Result<Effects, Error> {
+        let mut fx = Effects::default();
+        let driver_fault = |device: usize, decl: &DeviceDecl| {
+            let none = candidates[device].is_empty();
+            none.then(|| no_driver(device, decl, &state.drivers))
+        };
+        let (graph, faults) = state.devices.admit(decls, &driver_fault);
         if !faults.is_empty() && !options.keep_going {
             return Err(Error::Rejected(faults));
         }
-        let drivers: Vec<Option<Registered>> =
-            graph.ids().map(|id| state.drivers.get(&graph.decl(id).driver).cloned()).collect();
-        let is_async = |id: DeviceId| {
-            let (decl, driver) = (graph.decl(id), &drivers[id.index()]);
-            driver.as_ref().is_some_and(|driver| {
-                let (asked, own) = (&options.async_probe, decl.probe_type);
-                policy::probes_async(driver.probe_type, own, &decl.driver, asked)
-            })
-        };
-        let plan = Plan {
-            is_async: graph.ids().map(is_async).collect(),
-            graph: Arc::new(graph),
-            prior: state.bound.clone(),
-            faults,
+        state.observer = options.observer.clone();
+        let options = BatchOptions {
             keep_going: options.keep_going,
             cancel: options.cancel.clone(),
             observed: options.observer.is_some(),
+            probe_deadline: None,
         };
-        Ok(ProbeRun {
-            state: Arc::new(ProbeState::new(plan)),
-            drivers: drivers.into_iter().map(|d| d.map(|d| d.driver)).collect(),
-            placer: self.placer.clone(),
-            observer: options.observer.clone(),
-            clock,
-        })
+        let (graph, now) = (Arc::new(graph), self.registry.clock.now());
+        state.devices.begin_batch(graph, &faults, candidates, options, now, &mut fx);
+        Ok(fx)
     }
 
     /// The bound object of a device by name; `None` where there is no such device, it is not up
-    /// (before its bring-up has returned, or from the beginning of the shutdown on), or it is no
-    /// `T`. Does not block.
+    /// (from the beginning of the shutdown on, too), or it is no `T`. Does not block.
     pub fn bound<T: Bound>(&self, name: &str) -> Option<Arc<T>> {
-        let state = self.registry.state.lock();
-        let id = state.graph.find(name)?;
-        downcast(state.bound.get(id.index())?.clone()?)
+        downcast(self.registry.state.lock().devices.bound_object(name)?)
     }
 
-    /// Closes the registry, for good, then waits for the bring-up in progress. Nothing changes the
+    /// What a device is like at the moment; `None` where there is none of that name. Does not block.
+    pub fn device(&self, name: &str) -> Option<DeviceInfo> {
+        self.registry.state.lock().devices.info(name)
+    }
+
+    /// What all devices are like at the moment, in the order in which they were registered. Does
+    /// not block, but holds others up as long as it copies: some microseconds for ten devices.
+    pub fn devices(&self) -> Vec<DeviceInfo> {
+        self.registry.state.lock().devices.infos()
+    }
+
+    /// Who is being waited for: everything that is not up and may come up yet, and why. From any
+    /// thread and at any time, also during a bring-up. Does not block.
+    pub fn pending(&self) -> Vec<Pending> {
+        let now = self.registry.clock.now();
+        self.registry.state.lock().devices.pending(now)
+    }
+
+    /// Waits until no probe is in progress or about to begin, and nothing that was deferred is
+    /// being tried again (rule 1.2.17). Others may begin new ones at once. Devices that wait for
+    /// something that isn't coming are not waited for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InsideProbe`] from a driver or a callback of this manager: that probe would wait
+    /// for itself.
+    #[track_caller]
+    pub fn wait_for_probes(&self) -> Result<(), Error> {
+        context::might_block("DeviceManager::wait_for_probes");
+        if Inside::is_in(&self.registry) {
+            return Err(Error::InsideProbe);
+        }
+        drop(self.registry.wait_until("waiting for probes", |state| state.devices.is_quiet()));
+        Ok(())
+    }
+
+    /// Closes the registry, for good, then waits for all that is in progress. Nothing changes the
     /// devices from then on, and the registry holds none of their objects any more.
     fn close(&self, abort: &Cancel) -> Result<Snapshot, Error> {
+        if Inside::is_in(&self.registry) {
+            return Err(Error::InsideProbe);
+        }
         let listener: Arc<dyn crate::cancel::Listener> = self.registry.clone();
         abort.listen(Arc::downgrade(&listener));
         let mut state = self.registry.state.lock();
-        if state.closed {
+        if state.devices.is_closed() {
             return Err(Error::ShuttingDown);
         }
-        state.closed = true;
-        if let Some(probing) = state.probing.clone() {
-            // Throwing the switch wakes listeners, which take other locks: not under this one.
+        state.devices.close();
+        let switches = [state.devices.batch_cancel(), Some(state.cancel.clone())];
+        if !state.is_quiet() {
+            // Throwing a switch wakes listeners, which take other locks: not under this one.
             drop(state);
-            probing.cancel();
-            state = context::blocking("DeviceManager::shutdown", || {
-                let mut state = self.registry.state.lock();
-                while state.probing.is_some() {
-                    if abort.is_cancelled() {
-                        return Err(Error::Busy);
-                    }
-                    state = self.registry.changed.wait(state);
-                }
-                Ok(state)
-            })?;
+            switches.into_iter().flatten().for_each(|switch| switch.cancel());
+            state = self.registry.wait_until("DeviceManager::shutdown", |state| {
+                state.is_quiet() || abort.is_cancelled()
+            });
+            if !state.is_quiet() {
+                return Err(Error::Busy);
+            }
         }
-        Ok(Snapshot { graph: state.graph.clone(), bound: std::mem::take(&mut state.bound) })
+        let (changes, graph) = (state.devices.changes(), state.devices.graph());
+        Ok(Snapshot { graph, bound: state.devices.take_bound(), changes })
+    }
+
+    /// The device of that name.
+    fn find(&self, name: &str) -> Result<Key, Error> {
+        let key = self.registry.state.lock().devices.find(name);
+        key.ok_or_else(|| Error::NoSuchDevice(name.to_string()))
     }
 }
 
-/// The end of a bring-up, also where it ends by a panic.
-struct Probing<'a>(&'a Registry);
+impl State {
+    /// Deferral begins, if it has not: what was deferred is tried again, now and after each bind.
+    fn begin_deferral(&mut self, now: Duration, fx: &mut Effects) {
+        self.deferral_ends.get_or_insert(now + self.deferral_timeout);
+        self.devices.begin_deferral(fx);
+    }
 
-impl Drop for Probing<'_> {
-    fn drop(&mut self) {
-        self.0.state.lock().probing = None;
-        self.0.changed.notify_all();
+    /// Nothing is in progress: no probe, no bring-up, no unbinding.
+    fn is_quiet(&self) -> bool {
+        self.devices.is_quiet() && !self.devices.has_batch() && self.walks == 0
     }
 }
 
-impl crate::cancel::Listener for Registry {
-    fn cancelled(&self) {
-        let _state = self.state.lock();
-        self.changed.notify_all();
+/// The fault of a device that no driver matches.
+fn no_driver(device: usize, decl: &DeviceDecl, drivers: &Drivers) -> GraphError {
+    let (name, known) = (decl.name.clone(), drivers.names());
+    let named = Some(&decl.driver).filter(|driver| !driver.is_empty());
+    match decl.driver_override.as_ref().or(named) {
+        Some(driver) => GraphError::UnknownDriver { device, name, driver: driver.clone(), known },
+        None => GraphError::NoMatchingDriver {
+            device,
+            name,
+            compatible: decl.compatible.clone(),
+            known,
+        },
     }
 }
 
 impl Drop for DeviceManager {
     fn drop(&mut self) {
         let mut state = self.registry.state.lock();
-        let (graph, bound) = (state.graph.clone(), std::mem::take(&mut state.bound));
+        state.devices.close();
+        self.registry.deferral_timer.cancel();
+        let (graph, bound) = if state.left.is_empty() {
+            (state.devices.graph(), state.devices.take_bound())
+        } else {
+            (state.devices.graph(), std::mem::take(&mut state.left))
+        };
         drop(state);
         shutdown::drop_in_order(&graph, bound, &[]);
     }
@@ -267,12 +380,11 @@ impl Drop for DeviceManager {
 impl fmt::Debug for DeviceManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.registry.state.lock();
-        let up = state.bound.iter().filter(|b| b.is_some()).count();
         f.debug_struct("DeviceManager")
-            .field("drivers", &state.drivers.keys().collect::<Vec<_>>())
-            .field("devices", &state.graph.len())
-            .field("up", &up)
-            .field("closed", &state.closed)
+            .field("drivers", &state.drivers.names())
+            .field("devices", &state.devices.len())
+            .field("up", &state.devices.number_up())
+            .field("closed", &state.devices.is_closed())
             .finish_non_exhaustive()
     }
 }

@@ -1,43 +1,40 @@
 //! Builds and validates a graph: names, links, cycles, base order, inherited nodes.
 
-use super::{DeviceId, Edges, Graph, GraphError};
+use super::cycles::{broken, kahn};
+use super::{DeviceId, Edges, Graph, GraphError, Named, Surroundings};
 use crate::DeviceDecl;
 use corewise_timeline::EdgeKind;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// What each device needs, before it is packed: short lists, each entry once.
-type Needs = Vec<Vec<(DeviceId, EdgeKind)>>;
+pub(super) type Needs = Vec<Vec<(DeviceId, EdgeKind)>>;
 
 pub(super) fn build(
-    prior: Option<&Graph>,
-    decls: Vec<DeviceDecl>,
-    drivers: Option<&[String]>,
+    all: Vec<Arc<DeviceDecl>>,
+    surroundings: &Surroundings<'_>,
 ) -> (Graph, Vec<GraphError>) {
-    let base = prior.map_or(0, Graph::len);
     let mut faults = Vec::new();
-    let (mut all, mut rejected, mut by_name) = match prior {
-        Some(g) => (g.decls.clone(), g.rejected.clone(), g.by_name.clone()),
-        None => (Vec::new(), Vec::new(), HashMap::new()),
-    };
-    all.extend(decls.into_iter().map(Arc::new));
-    rejected.resize(all.len(), false);
+    let mut rejected = vec![false; all.len()];
     assert!(u32::try_from(all.len()).is_ok(), "more than 4294967295 devices");
 
-    check_names(&all, base, &mut by_name, &mut rejected, &mut faults);
-    if let Some(known) = drivers {
-        check_drivers(&all, base, known, &mut rejected, &mut faults);
+    let by_name = check_names(&all, surroundings, &mut rejected, &mut faults);
+    for (device, decl) in all.iter().enumerate() {
+        if let Some(fault) = (surroundings.driver_fault)(device, decl) {
+            faults.push(fault);
+            rejected[device] = true;
+        }
     }
-    let mut needs = link(&all, base, &by_name, &mut rejected, &mut faults);
-    let order = sort(&all, base, &mut needs, &mut rejected, &mut faults);
+    let mut needs = link(&all, &by_name, surroundings, &mut rejected, &mut faults);
+    let order = sort(&all, &mut needs, &mut rejected, &mut faults);
     faults.sort_by_key(GraphError::device);
 
-    let mut rank = vec![0; all.len()];
-    for (place, id) in (0u32..).zip(&order) {
-        rank[id.index()] = place;
-    }
-    let mut nodes: Vec<Option<u32>> = all.iter().map(|d| d.node).collect();
+    let node = |decl: &Arc<DeviceDecl>| {
+        let outside = || (surroundings.outside)(decl.parent.as_deref()?)?.node;
+        decl.node.or_else(outside)
+    };
+    let mut nodes: Vec<Option<u32>> = all.iter().map(node).collect();
     for id in &order {
         // A parent comes before its children in this order, so a chain needs one pass.
         let parent = needs[id.index()].iter().find(|(_, kind)| *kind == EdgeKind::Parent);
@@ -45,55 +42,78 @@ pub(super) fn build(
             nodes[id.index()] = nodes[parent.index()];
         }
     }
-    let feeds = pack(&reversed(&needs));
-    let needs = pack(&needs);
-    (Graph { decls: all, nodes, rejected, needs, feeds, order, rank, by_name }, faults)
+    let graph = packed(all, nodes, rejected, &needs, order, Vec::new());
+    graph.by_name.get_or_init(|| by_name);
+    (graph, faults)
+}
+
+pub(super) fn of_existing(
+    decls: Vec<Arc<DeviceDecl>>,
+    nodes: Vec<Option<u32>>,
+    mut needs: Needs,
+) -> Graph {
+    let mut cycles = Vec::new();
+    let order = kahn(&needs).unwrap_or_else(|()| {
+        cycles = broken(&mut needs);
+        kahn(&needs).expect("what is left of a cycle goes one way along the registration order")
+    });
+    let rejected = vec![false; decls.len()];
+    packed(decls, nodes, rejected, &needs, order, cycles)
+}
+
+fn packed(
+    decls: Vec<Arc<DeviceDecl>>,
+    nodes: Vec<Option<u32>>,
+    rejected: Vec<bool>,
+    needs: &Needs,
+    order: Vec<DeviceId>,
+    cycles: Vec<Vec<DeviceId>>,
+) -> Graph {
+    let mut rank = vec![0; decls.len()];
+    for (place, id) in (0u32..).zip(&order) {
+        rank[id.index()] = place;
+    }
+    let (feeds, needs, by_name) = (pack(&reversed(needs)), pack(needs), OnceLock::new());
+    Graph { decls, nodes, rejected, needs, feeds, order, rank, cycles, by_name }
+}
+
+pub(super) fn by_name(decls: &[Arc<DeviceDecl>]) -> HashMap<Named, DeviceId> {
+    let mut by_name = HashMap::with_capacity(decls.len());
+    for (i, decl) in decls.iter().enumerate() {
+        by_name.entry(Named(decl.clone())).or_insert(DeviceId::new(i));
+    }
+    by_name
 }
 
 fn check_names(
     all: &[Arc<DeviceDecl>],
-    base: usize,
-    by_name: &mut HashMap<String, DeviceId>,
+    surroundings: &Surroundings<'_>,
     rejected: &mut [bool],
     faults: &mut Vec<GraphError>,
-) {
-    for (i, decl) in all.iter().enumerate().skip(base) {
-        let device = i - base;
-        if decl.name.is_empty() {
-            faults.push(GraphError::EmptyName { device });
-            rejected[i] = true;
-        } else if let Some(first) = by_name.get(&decl.name) {
-            let first = first.index().checked_sub(base);
-            faults.push(GraphError::DuplicateName { device, name: decl.name.clone(), first });
-            rejected[i] = true;
+) -> HashMap<Named, DeviceId> {
+    let mut by_name: HashMap<Named, DeviceId> = HashMap::with_capacity(all.len());
+    for (device, decl) in all.iter().enumerate() {
+        let first = by_name.get(decl.name.as_str()).map(|id| id.index());
+        let fault = if decl.name.is_empty() {
+            GraphError::EmptyName { device }
+        } else if first.is_some() || (surroundings.outside)(&decl.name).is_some() {
+            GraphError::DuplicateName { device, name: decl.name.clone(), first }
         } else {
-            by_name.insert(decl.name.clone(), DeviceId::new(i));
-        }
+            by_name.insert(Named(decl.clone()), DeviceId::new(device));
+            continue;
+        };
+        faults.push(fault);
+        rejected[device] = true;
     }
+    by_name
 }
 
-fn check_drivers(
-    all: &[Arc<DeviceDecl>],
-    base: usize,
-    known: &[String],
-    rejected: &mut [bool],
-    faults: &mut Vec<GraphError>,
-) {
-    for (i, decl) in all.iter().enumerate().skip(base) {
-        if !known.contains(&decl.driver) {
-            let (name, driver) = (decl.name.clone(), decl.driver.clone());
-            let known = known.to_vec();
-            faults.push(GraphError::UnknownDriver { device: i - base, name, driver, known });
-            rejected[i] = true;
-        }
-    }
-}
-
-/// Resolves names. A device at fault keeps no needs, but keeps those who need it.
+/// Resolves names. A device at fault keeps no needs, but keeps those who need it. Devices outside
+/// are no edges of this graph.
 fn link(
     all: &[Arc<DeviceDecl>],
-    base: usize,
-    by_name: &HashMap<String, DeviceId>,
+    by_name: &HashMap<Named, DeviceId>,
+    surroundings: &Surroundings<'_>,
     rejected: &mut [bool],
     faults: &mut Vec<GraphError>,
 ) -> Needs {
@@ -101,47 +121,45 @@ fn link(
     // Per device: the last one that was seen to need it. Tells in one look whether a supplier was
     // named before, however many there are.
     let mut needed_by = vec![usize::MAX; all.len()];
-    for (i, decl) in all.iter().enumerate() {
-        let (device, name) = (i.wrapping_sub(base), || decl.name.clone());
+    for (device, decl) in all.iter().enumerate() {
+        let name = || decl.name.clone();
+        let outside = |name: &String| (surroundings.outside)(name).is_some();
         let mut mine: Vec<(DeviceId, EdgeKind)> = Vec::new();
-        let mut bad = rejected[i];
-        // Prior devices were checked when they were new; what they found then still stands.
+        let mut bad = rejected[device];
         let mut fault = |error| {
-            if i >= base {
-                faults.push(error);
-            }
+            faults.push(error);
             bad = true;
         };
-        match decl.parent.as_deref().map(|p| (p, by_name.get(p))) {
-            None => {}
-            Some((_, Some(&id))) => {
-                needed_by[id.index()] = i;
+        if let Some(parent) = &decl.parent {
+            if let Some(&id) = by_name.get(parent.as_str()) {
+                needed_by[id.index()] = device;
                 mine.push((id, EdgeKind::Parent));
-            }
-            Some((parent, None)) => {
-                let parent = parent.to_string();
+            } else if !outside(parent) {
+                let parent = parent.clone();
                 fault(GraphError::MissingParent { device, name: name(), parent });
             }
         }
-        for supplier in &decl.suppliers {
-            match by_name.get(supplier) {
-                Some(&id) if needed_by[id.index()] == i => {}
+        for (supplier, optional) in decl.all_suppliers() {
+            match by_name.get(supplier.as_str()) {
+                Some(&id) if needed_by[id.index()] == device => {}
                 Some(&id) => {
-                    needed_by[id.index()] = i;
+                    needed_by[id.index()] = device;
                     mine.push((id, EdgeKind::Supplier));
                 }
+                None if optional || outside(supplier) => {}
                 None => {
                     let supplier = supplier.clone();
                     fault(GraphError::MissingSupplier { device, name: name(), supplier });
                 }
             }
         }
-        for supplier in decl.sync_state_only.iter().filter(|s| !by_name.contains_key(*s)) {
+        let known = |s: &String| by_name.contains_key(s.as_str()) || outside(s);
+        for supplier in decl.sync_state_only.iter().filter(|s| !known(s)) {
             let supplier = supplier.clone();
             fault(GraphError::MissingSupplier { device, name: name(), supplier });
         }
         if bad {
-            rejected[i] = true;
+            rejected[device] = true;
             mine.clear();
         }
         needs.push(mine);
@@ -154,7 +172,6 @@ fn link(
 /// one: the cycles are found, reported and rejected one by one, until nothing is left.
 fn sort(
     all: &[Arc<DeviceDecl>],
-    base: usize,
     needs: &mut Needs,
     rejected: &mut [bool],
     faults: &mut Vec<GraphError>,
@@ -194,7 +211,7 @@ fn sort(
             left[i] = 0;
             ready.push(Reverse(i));
         }
-        let path = path.into_iter().map(|i| (i.wrapping_sub(base), all[i].name.clone())).collect();
+        let path = path.into_iter().map(|i| (i, all[i].name.clone())).collect();
         faults.push(GraphError::Cycle { path });
     }
 }
@@ -218,7 +235,7 @@ fn find_cycle(from: usize, needs: &Needs, placed: &[bool]) -> Vec<usize> {
     cycle
 }
 
-fn reversed(needs: &Needs) -> Needs {
+pub(super) fn reversed(needs: &Needs) -> Needs {
     let mut feeds: Needs = vec![Vec::new(); needs.len()];
     for (i, mine) in needs.iter().enumerate() {
         for &(need, kind) in mine {
@@ -242,6 +259,7 @@ fn pack(lists: &Needs) -> Edges {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::Outside;
 
     fn decl(name: &str, suppliers: &[&str]) -> DeviceDecl {
         suppliers.iter().fold(DeviceDecl::new(name, "d"), |d, s| d.supplier(*s))
@@ -380,20 +398,37 @@ mod tests {
     }
 
     #[test]
-    fn an_extended_graph_keeps_ids_and_counts_faults_from_the_new_ones() {
-        let prior = Graph::build(vec![decl("a", &[]), decl("b", &["a"])]).unwrap();
-        let drivers = ["d".to_string()];
-        let (graph, faults) = Graph::extended(
-            &prior,
-            vec![decl("c", &["b"]), decl("a", &[]), DeviceDecl::new("e", "odd")],
-            &drivers,
-        );
-        assert_eq!(graph.find("b"), prior.find("b"));
-        assert_eq!(names(&graph, graph.needs(graph.find("c").unwrap())), ["b"]);
-        assert_eq!(
-            faults[0],
-            GraphError::DuplicateName { device: 1, name: "a".into(), first: None }
-        );
-        assert!(faults[1].to_string().contains("known drivers: d"), "{faults:?}");
+    fn devices_outside_are_no_edges_but_give_their_node_and_keep_their_name() {
+        let outside = |name: &str| match name {
+            "a" => Some(Outside { node: Some(1) }),
+            _ => None,
+        };
+        let driver_fault = |device, decl: &DeviceDecl| {
+            let (name, driver, known) = (decl.name.clone(), decl.driver.clone(), Vec::new());
+            let fault = GraphError::UnknownDriver { device, name, driver, known };
+            (decl.driver == "odd").then_some(fault)
+        };
+        let decls = vec![
+            decl("b", &["a"]).parent("a"),
+            decl("a", &[]),
+            DeviceDecl::new("c", "odd"),
+            decl("d", &["b", "nobody"]),
+        ];
+        let decls = decls.into_iter().map(Arc::new).collect();
+        let surroundings = Surroundings { outside: &outside, driver_fault: &driver_fault };
+        let (graph, faults) = Graph::build_among(decls, &surroundings);
+        let b = graph.find("b").unwrap();
+        assert!(graph.needs(b).is_empty());
+        assert_eq!(graph.node(b), Some(1));
+        let taken = GraphError::DuplicateName { device: 1, name: "a".into(), first: None };
+        assert_eq!(faults[0], taken);
+        let odd = GraphError::UnknownDriver {
+            device: 2,
+            name: "c".into(),
+            driver: "odd".into(),
+            known: Vec::new(),
+        };
+        assert_eq!(faults[1], odd);
+        assert!(faults[2].to_string().contains("\"nobody\""));
     }
 }

@@ -55,6 +55,17 @@ pub enum GraphError {
         /// Those that are registered, by name.
         known: Vec<String>,
     },
+    /// No driver that is registered matches.
+    NoMatchingDriver {
+        /// Index of the declaration.
+        device: usize,
+        /// Name of the device.
+        name: String,
+        /// What it is compatible with.
+        compatible: Vec<String>,
+        /// The drivers that are registered, by name.
+        known: Vec<String>,
+    },
 }
 
 impl GraphError {
@@ -65,7 +76,8 @@ impl GraphError {
             | GraphError::DuplicateName { device, .. }
             | GraphError::MissingParent { device, .. }
             | GraphError::MissingSupplier { device, .. }
-            | GraphError::UnknownDriver { device, .. } => *device,
+            | GraphError::UnknownDriver { device, .. }
+            | GraphError::NoMatchingDriver { device, .. } => *device,
             GraphError::Cycle { path } => path.first().map_or(0, |(device, _)| *device),
         }
     }
@@ -114,12 +126,26 @@ impl fmt::Display for GraphError {
             },
             GraphError::UnknownDriver { name, driver, known, .. } => {
                 write!(f, "device \"{name}\" names the driver \"{driver}\", which is not known; ")?;
-                match known.as_slice() {
-                    [] => write!(f, "no driver is registered"),
-                    known => write!(f, "known drivers: {}", known.join(", ")),
+                write_known(f, known)
+            }
+            GraphError::NoMatchingDriver { name, compatible, known, .. } => {
+                write!(f, "no driver matches device \"{name}\", which ")?;
+                match compatible.as_slice() {
+                    [] => {
+                        write!(f, "names none and says of nothing that it is compatible with it; ")?
+                    }
+                    some => write!(f, "is compatible with {}; ", some.join(", "))?,
                 }
+                write_known(f, known)
             }
         }
+    }
+}
+
+fn write_known(f: &mut fmt::Formatter<'_>, known: &[String]) -> fmt::Result {
+    match known {
+        [] => write!(f, "no driver is registered"),
+        known => write!(f, "known drivers: {}", known.join(", ")),
     }
 }
 

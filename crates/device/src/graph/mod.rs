@@ -1,15 +1,18 @@
 //! The device graph: immutable, validated, with edges both ways and one base order. Pure.
 
 mod build;
+mod cycles;
 mod error;
 
 pub use error::GraphError;
 
 use crate::DeviceDecl;
 use corewise_timeline::EdgeKind;
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, OnceLock};
 
 /// A device of a [`Graph`]: its place in registration order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,9 +38,10 @@ impl From<DeviceId> for u32 {
 /// Who needs whom, built once from declarations and never changed.
 ///
 /// A device *needs* its parent and its suppliers: they are bound before it, and shut down after it.
-/// Links for sync-state only order nothing and are no edges. There is no cycle: devices on one are
-/// [rejected](Graph::is_rejected), as are those with any other fault, and what a rejected device
-/// needs is forgotten, since it is never probed.
+/// Links for sync-state only order nothing and are no edges. The edges form no cycle. Where
+/// declarations do, the devices on it are [rejected](Graph::is_rejected), as are those with any other
+/// fault, and what a rejected device needs is forgotten, since it is never probed. Where devices that
+/// are up were linked into one later, it is [broken](Graph::cycles).
 ///
 /// All methods are pure and may be called from any context.
 pub struct Graph {
@@ -48,7 +52,23 @@ pub struct Graph {
     feeds: Edges,
     order: Vec<DeviceId>,
     rank: Vec<u32>,
-    by_name: HashMap<String, DeviceId>,
+    cycles: Vec<Vec<DeviceId>>,
+    /// Made when it is first asked for: a shutdown needs no names.
+    by_name: OnceLock<HashMap<Named, DeviceId>>,
+}
+
+/// What is known of a device that is not part of the graph, but that the graph's devices may need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outside {
+    pub node: Option<u32>,
+}
+
+/// What is needed for a graph besides declarations.
+pub(crate) struct Surroundings<'a> {
+    /// The devices that exist already, by name.
+    pub outside: &'a dyn Fn(&str) -> Option<Outside>,
+    /// What is wrong with the drivers of a device, by its index.
+    pub driver_fault: &'a dyn Fn(usize, &DeviceDecl) -> Option<GraphError>,
 }
 
 impl Graph {
@@ -66,22 +86,31 @@ impl Graph {
     /// As [`Graph::build`], but devices at fault become [rejected](Graph::is_rejected) ones, and
     /// the rest is as usable as it can be: for bringing up what can be brought up.
     pub fn build_tolerant(decls: Vec<DeviceDecl>) -> (Graph, Vec<GraphError>) {
-        build::build(None, decls, None)
+        let alone = Surroundings { outside: &|_| None, driver_fault: &|_, _| None };
+        build::build(decls.into_iter().map(Arc::new).collect(), &alone)
     }
 
-    /// The devices of `prior`, then those of `decls`. Where `drivers` is given, a device whose
-    /// driver is not among them is at fault. Faults count from the first of `decls`.
-    pub(crate) fn extended(
-        prior: &Graph,
-        decls: Vec<DeviceDecl>,
-        drivers: &[String],
+    /// As [`Graph::build_tolerant`], among devices that exist already and are no part of it.
+    pub(crate) fn build_among(
+        decls: Vec<Arc<DeviceDecl>>,
+        surroundings: &Surroundings<'_>,
     ) -> (Graph, Vec<GraphError>) {
-        build::build(Some(prior), decls, Some(drivers))
+        build::build(decls, surroundings)
+    }
+
+    /// The graph of devices that exist, in registration order; cycles are broken. Whatever `needs`
+    /// says is taken as it is.
+    pub(crate) fn of_existing(
+        decls: Vec<Arc<DeviceDecl>>,
+        nodes: Vec<Option<u32>>,
+        needs: Vec<Vec<(DeviceId, EdgeKind)>>,
+    ) -> Graph {
+        build::of_existing(decls, nodes, needs)
     }
 
     /// A graph without devices.
     pub fn empty() -> Graph {
-        build::build(None, Vec::new(), None).0
+        Graph::build_tolerant(Vec::new()).0
     }
 
     /// Number of devices, rejected ones included.
@@ -101,7 +130,7 @@ impl Graph {
 
     /// The device of that name.
     pub fn find(&self, name: &str) -> Option<DeviceId> {
-        self.by_name.get(name).copied()
+        self.by_name.get_or_init(|| build::by_name(&self.decls)).get(name).copied()
     }
 
     /// The declaration of a device.
@@ -153,6 +182,16 @@ impl Graph {
         self.rank[id.index()]
     }
 
+    /// The groups of devices that needed one another in a circle, each in registration order. In
+    /// each the links of a device to others that were registered after it are left out, here and
+    /// everywhere in the graph, so that the rest can be ordered.
+    ///
+    /// Only devices that are up can be linked into a circle, later; see
+    /// [`DeviceManager::link`](crate::DeviceManager::link).
+    pub fn cycles(&self) -> &[Vec<DeviceId>] {
+        &self.cycles
+    }
+
     /// Every edge: a device, one that it needs, and why.
     pub fn edges(&self) -> impl Iterator<Item = (DeviceId, DeviceId, EdgeKind)> + '_ {
         self.ids().flat_map(|id| {
@@ -173,6 +212,30 @@ impl fmt::Debug for Graph {
         map.finish()
     }
 }
+
+/// A declaration as a key: found by its name.
+#[derive(Clone, Debug)]
+pub(crate) struct Named(pub Arc<DeviceDecl>);
+
+impl Borrow<str> for Named {
+    fn borrow(&self) -> &str {
+        &self.0.name
+    }
+}
+
+impl Hash for Named {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.name.hash(state);
+    }
+}
+
+impl PartialEq for Named {
+    fn eq(&self, other: &Named) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Eq for Named {}
 
 /// Adjacency in two flat arrays (compressed sparse rows): 100 000 devices cost no 100 000 vectors.
 #[derive(Clone, Default)]

@@ -34,13 +34,13 @@ impl DeviceManager {
     #[track_caller]
     pub fn shutdown(&self, options: &ShutdownOptions) -> Result<ShutdownReport, Error> {
         context::might_block("DeviceManager::shutdown");
-        let Snapshot { graph, bound } = self.close(&options.abort)?;
+        let snapshot = self.close(&options.abort)?;
         let clock = Clock::start();
-        let outline = self.outline(&graph, &bound, options.asynchronous && options.max_helpers > 0);
+        let outline = self.outline(&snapshot, options.asynchronous && options.max_helpers > 0);
         let (paths, slow) = expected(&outline, options.history.as_deref());
         let plan = ShutdownPlan {
             outline: outline.clone(),
-            bound,
+            bound: snapshot.bound,
             cpus: self.machine().housekeeping().len(),
             max_helpers: options.max_helpers,
             timeouts: Timeouts {
@@ -73,9 +73,9 @@ impl DeviceManager {
         let elapsed = clock.now();
         let remaining = run.state.remaining(elapsed);
         let finished = run.state.finish(elapsed);
-        let left = drop_in_order(&graph, finished.bound, &remaining);
+        let left = drop_in_order(&snapshot.graph, finished.bound, &remaining);
         let mut state = self.registry.state.lock();
-        state.bound = left;
+        state.left = left;
         if remaining.is_empty() {
             state.shutdown = None;
         }
@@ -94,37 +94,37 @@ impl DeviceManager {
     /// Called when devices have come up: prepares what a shutdown needs to know, and starts the
     /// watch. Now, so that a shutdown has to do neither.
     pub(super) fn expect_shutdown(&self) {
-        let (graph, bound, unwatched) = {
-            let state = self.registry.state.lock();
-            if state.bound.iter().all(Option::is_none) {
+        let (graph, bound, changes, unwatched) = {
+            let mut state = self.registry.state.lock();
+            if state.devices.number_up() == 0 {
                 return;
             }
-            (state.graph.clone(), state.bound.clone(), state.watch.is_none())
+            let (graph, bound) = (state.devices.graph(), state.devices.bound_objects());
+            (graph, bound, state.devices.changes(), state.watch.is_none())
         };
         // Devices are asked for their callbacks, so this is not done under the lock.
         let outline = Outline::new(&graph, &bound, true);
         let watch = unwatched.then(|| {
             Watch::start().inspect_err(|error| {
                 tracing::warn!(%error, "no device watch: shutdown begins with helpers");
+                tracing::warn!(%error, "no device watch: shutdown begins with helpers");
             })
         });
         let mut state = self.registry.state.lock();
-        state.outline = Some(Arc::new(outline));
+        state.outline = Some((changes, Arc::new(outline)));
         if let Some(Ok(watch)) = watch {
             state.watch = Some(Arc::new(watch));
         }
     }
 
     /// The outline that was prepared, if it is still right.
-    fn outline(
-        &self,
-        graph: &Arc<Graph>,
-        bound: &[Option<Arc<dyn Bound>>],
-        asynchronous: bool,
-    ) -> Arc<Outline> {
+    fn outline(&self, snapshot: &Snapshot, asynchronous: bool) -> Arc<Outline> {
         let prepared = self.registry.state.lock().outline.take();
-        let prepared = prepared.filter(|o| asynchronous && Arc::ptr_eq(&o.graph, graph));
-        prepared.unwrap_or_else(|| Arc::new(Outline::new(graph, bound, asynchronous)))
+        let prepared = prepared.filter(|(of, _)| asynchronous && *of == snapshot.changes);
+        prepared.map_or_else(
+            || Arc::new(Outline::new(&snapshot.graph, &snapshot.bound, asynchronous)),
+            |(_, outline)| outline,
+        )
     }
 }
 

@@ -1,10 +1,8 @@
-//! Bring-up: every device is probed as soon as what it needs is bound.
+//! Probing: who calls the drivers, on which thread, and what a bring-up says afterwards.
 
+mod leave;
 mod report;
 mod run;
-mod state;
 
-pub use report::{BringUp, BringUpOptions, DeviceReport};
-pub(crate) use run::ProbeRun;
-pub use state::ProbeOutcome;
-pub(crate) use state::{Plan, ProbeState};
+pub use report::{BringUp, BringUpOptions, DeviceReport, ProbeOutcome};
+pub(crate) use run::{Inside, Registry, State};

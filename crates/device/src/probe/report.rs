@@ -1,9 +1,10 @@
 //! How a bring-up is asked for, and what it says afterwards.
 
-use super::state::{Finished, ProbeOutcome};
+use crate::driver::ProbeError;
 use crate::event::Observer;
-use crate::{AsyncProbe, Cancel, DeviceId, Graph, record};
-use corewise_timeline::{SpanKind, Timeline};
+use crate::registry::{Finished, ProbeCost};
+use crate::{AsyncProbe, Cancel, DeviceId, GraphError, record};
+use corewise_timeline::{Outcome, SpanKind, Timeline};
 use std::fmt;
 
 /// How to bring devices up. The default: stop at the first failure; drivers of the default probe
@@ -66,6 +67,46 @@ impl fmt::Debug for BringUpOptions {
     }
 }
 
+/// What became of a device in a bring-up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ProbeOutcome {
+    /// It is up.
+    Bound,
+    /// Its probe failed.
+    Failed(ProbeError),
+    /// It was not probed: something that it needs did not come up. It will be if that comes up later.
+    Skipped {
+        /// The device at the root of it, which failed or was rejected itself.
+        culprit: String,
+    },
+    /// Its driver asked to be called again when another device is up, or an optional supplier is
+    /// not there yet: it may still come up by itself.
+    Deferred {
+        /// Why.
+        reason: String,
+    },
+    /// It was not probed: its declaration is at fault.
+    Rejected(GraphError),
+    /// It was not probed: the bring-up was cancelled, or stopped because another device failed.
+    Cancelled,
+}
+
+impl ProbeOutcome {
+    pub(crate) fn on_timeline(&self) -> Outcome {
+        match self {
+            ProbeOutcome::Bound => Outcome::Ok,
+            ProbeOutcome::Failed(error) => Outcome::Failed(error.to_string()),
+            ProbeOutcome::Skipped { culprit } => {
+                Outcome::Skipped(format!("needs \"{culprit}\", which did not come up"))
+            }
+            ProbeOutcome::Deferred { reason } => Outcome::Deferred(reason.clone()),
+            ProbeOutcome::Rejected(fault) => Outcome::Failed(fault.to_string()),
+            ProbeOutcome::Cancelled => Outcome::Cancelled,
+        }
+    }
+}
+
 /// What a bring-up did: one outcome per declaration, and when everything happened.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -86,33 +127,28 @@ pub struct BringUp {
 pub struct DeviceReport {
     /// Its name.
     pub name: String,
-    /// Its driver's name.
+    /// The name of the driver that was called for it, else of the one that it names; may be empty.
     pub driver: String,
     /// What became of it.
     pub outcome: ProbeOutcome,
+    /// What probing it has cost. Its times count from the making of the manager.
+    pub cost: ProbeCost,
 }
 
 impl BringUp {
-    pub(crate) fn new(
-        graph: &Graph,
-        first: usize,
-        finished: &Finished,
-        cancelled: bool,
-    ) -> BringUp {
-        let report = |(i, (outcome, _)): (usize, &(ProbeOutcome, _))| {
-            let decl = graph.decl(DeviceId::new(first + i));
-            DeviceReport {
-                name: decl.name.clone(),
-                driver: decl.driver.clone(),
-                outcome: outcome.clone(),
-            }
+    pub(crate) fn new(finished: Finished, cancelled: bool) -> BringUp {
+        let graph = &finished.graph;
+        let timeline = record::timeline("bring-up", SpanKind::Probe, graph, &finished.records);
+        let name = |place| graph.name(DeviceId(place)).to_string();
+        let stopped_by = finished.stopped_by.map(name);
+        let report = |(place, (outcome, driver, cost))| {
+            let decl = graph.decl(DeviceId(place));
+            let driver: Option<String> = driver;
+            let driver = driver.unwrap_or_else(|| decl.driver.clone());
+            DeviceReport { name: decl.name.clone(), driver, outcome, cost }
         };
-        BringUp {
-            devices: finished.devices.iter().enumerate().map(report).collect(),
-            timeline: record::timeline("bring-up", SpanKind::Probe, graph, &finished.records),
-            stopped_by: finished.stopped_by.map(|id| graph.name(id).to_string()),
-            cancelled,
-        }
+        let devices = (0u32..).zip(finished.devices).map(report).collect();
+        BringUp { devices, timeline, stopped_by, cancelled }
     }
 
     /// True where every device is up.

@@ -1,175 +1,402 @@
-//! Drives a bring-up with workers: queues what becomes ready, calls the probes, tells the observer.
+//! Drives the registry with threads: does what its steps ask for, and calls the drivers.
+//!
+//! Guards: `I:` immutable, `L:` lock (what it guards is named). Lock order: `state` comes before the
+//! lists of deferred devices, and nothing is called while it is held.
 
-use super::state::{CallerStep, Effects, ProbeState};
 use crate::done::{ProbeDone, ProbeResult};
-use crate::driver::{Bound, Driver, ProbeContext, ProbeError, caught};
+use crate::driver::{Bound, ProbeContext, ProbeError, caught};
 use crate::event::{self, Event, Observer};
+use crate::handoff::Handoff;
 use crate::placement::Placer;
 use crate::record::{Clock, Site};
-use crate::{DeviceId, Graph};
-use corewise_sync::{Mutex, context};
+use crate::registry::{Begun, CallerStep, Devices, Drivers, Effects, Finished, Key, Next};
+use crate::shutdown::{Outline, ShutdownState};
+use crate::watch::Watch;
+use crate::{AsyncProbe, Cancel, DeviceDecl};
+use corewise_sync::thread::current;
+use corewise_sync::{Condvar, Mutex, MutexGuard, context};
+use corewise_timeline::Outcome;
+use corewise_workqueue::Work;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One bring-up and all that its threads share.
-pub(crate) struct ProbeRun {
-    pub state: Arc<ProbeState>,
-    /// Per device; `None` for those that are never probed here.
-    pub drivers: Vec<Option<Arc<dyn Driver>>>,
+/// What a manager and its workers share.
+pub(crate) struct Registry {
+    /// I: where probes run.
     pub placer: Arc<Placer>,
-    pub observer: Option<Observer>,
+    /// I: counts from the making of the manager.
     pub clock: Clock,
+    /// L: is the lock; guards everything about devices and drivers.
+    pub state: Mutex<State>,
+    /// L: with `state`; whoever waits for some device waits here.
+    pub changed: Condvar,
+    /// L: with `state`; the caller of a bring-up waits here.
+    pub caller: Condvar,
+    /// I: goes off at the deferral timeout.
+    pub deferral_timer: Work,
 }
 
-impl ProbeRun {
-    /// Brings everything up that can be, and returns when each device is settled. Blocks.
-    pub(crate) fn run(self: &Arc<Self>) {
-        let cancel = self.state.cancel();
-        let listener: Arc<dyn crate::cancel::Listener> = self.state.clone();
-        cancel.listen(Arc::downgrade(&listener));
+pub(crate) struct State {
+    pub devices: Devices,
+    pub drivers: Drivers,
+    /// Which drivers are asked to probe devices asynchronously that are added one by one.
+    pub asked: AsyncProbe,
+    /// The observer of the bring-up in progress.
+    pub observer: Option<Observer>,
+    /// Tells probes outside of a bring-up to give up: thrown by the shutdown.
+    pub cancel: Cancel,
+    /// How many are unbinding devices.
+    pub walks: usize,
+    /// How long after the first bring-up devices may wait for what is not declared or optional.
+    pub deferral_timeout: Duration,
+    /// When that is over; `None` before the first bring-up has ended, or a first device was added.
+    pub deferral_ends: Option<Duration>,
+    /// What a shutdown will need to know, and of which count of changes it is true.
+    pub outline: Option<(u64, Arc<Outline>)>,
+    /// Looks at the clock during a shutdown, if one may need that.
+    pub watch: Option<Arc<Watch>>,
+    /// The shutdown in progress.
+    pub shutdown: Option<(Arc<ShutdownState>, Clock)>,
+    /// What a shutdown left undone, by device of its graph.
+    pub left: Vec<Option<Arc<dyn Bound>>>,
+}
+
+corewise_sync::per_thread! {
+    /// O: the registry of the innermost driver or callback that this thread is in, by its address.
+    static INSIDE: Cell<usize> = Cell::new(0);
+}
+
+/// While it lives, the thread is inside user code that a registry called.
+pub(crate) struct Inside(usize);
+
+impl Inside {
+    pub(crate) fn enter(registry: &Registry) -> Inside {
+        Inside(INSIDE.replace(std::ptr::from_ref(registry).addr()))
+    }
+
+    /// Whether this thread is inside user code that `registry` called. What would wait for other
+    /// devices there might wait for itself.
+    pub(crate) fn is_in(registry: &Registry) -> bool {
+        INSIDE.get() == std::ptr::from_ref(registry).addr()
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.set(self.0);
+    }
+}
+
+impl Registry {
+    /// Makes a step under the lock, wakes whom it concerns, and returns what else is owed.
+    pub(crate) fn locked<R>(
+        &self,
+        step: impl FnOnce(&mut State, Duration, &mut Effects) -> R,
+    ) -> (R, Effects) {
         let mut fx = Effects::default();
-        self.state.seed(self.clock.now(), &mut fx);
-        self.apply(&mut fx);
+        let mut state = self.state.lock();
+        let result = step(&mut state, self.clock.now(), &mut fx);
+        self.wake(&state, &mut fx);
+        (result, fx)
+    }
+
+    /// Makes a step under the lock, and does all that it asks for.
+    pub(crate) fn step<R>(
+        self: &Arc<Self>,
+        step: impl FnOnce(&mut State, Duration, &mut Effects) -> R,
+    ) -> R {
+        let (result, fx) = self.locked(step);
+        self.apply(fx);
+        result
+    }
+
+    /// Wakes those whom a step concerns, under the lock.
+    fn wake(&self, state: &State, fx: &mut Effects) {
+        if state.devices.caller_is_wanted() {
+            self.caller.notify_all();
+        }
+        if std::mem::take(&mut fx.wake) {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Does what a step asked for. Probes that its caller is to make itself are made here and now.
+    pub(crate) fn apply(self: &Arc<Self>, mut fx: Effects) {
+        for (key, node) in std::mem::take(&mut fx.queue) {
+            let ticket = Ticket { registry: Some(self.clone()), key };
+            self.placer.spawn(node, move |cpu| ticket.probe(cpu));
+        }
+        if fx.late_worker {
+            let ticket = LateTicket(Some(self.clone()));
+            // Where it is refused the ticket is dropped, and does what there is to do.
+            drop(self.placer.queue().execute(move || ticket.work()));
+        }
+        for trash in std::mem::take(&mut fx.trash) {
+            if let Err(panic) = caught(|| drop(trash)) {
+                tracing::error!(panic, "dropping a device or its driver panicked");
+            }
+        }
+        if fx.hopes {
+            self.set_deferral_timer();
+        }
+        self.tell(std::mem::take(&mut fx.finished));
+        for key in std::mem::take(&mut fx.mine) {
+            self.probe_placed(key);
+        }
+    }
+
+    /// Tells the observer of the bring-up which devices are done with.
+    fn tell(self: &Arc<Self>, finished: Vec<(Arc<DeviceDecl>, Outcome, usize)>) {
+        if finished.is_empty() {
+            return;
+        }
+        let (observer, total) = {
+            let state = self.state.lock();
+            (state.observer.clone(), state.devices.batch_total())
+        };
+        for (decl, outcome, done) in &finished {
+            let (device, done) = (decl.name.as_str(), *done);
+            event::tell(observer.as_ref(), &Event::Finished { device, outcome, done, total });
+        }
+        let state = &mut *self.state.lock();
+        state.devices.told(finished.len());
+        if state.devices.caller_is_wanted() {
+            self.caller.notify_all();
+        }
+    }
+
+    /// Waits until every device of the bring-up in progress is settled, and probes the synchronous
+    /// ones. Blocks.
+    pub(crate) fn run_batch(self: &Arc<Self>) -> Option<Finished> {
         loop {
-            let mut step = self.state.caller_step(self.clock.now(), &mut fx);
-            if step == CallerStep::Wait && fx.is_empty() {
-                step = context::blocking("device bring-up", || {
-                    self.state.caller_wait(|| self.clock.now(), &mut fx)
-                });
-            }
-            self.apply(&mut fx);
+            let (step, fx) = self.locked(|state, now, fx| state.devices.caller_step(now, fx));
+            let idle = fx.is_empty();
+            self.apply(fx);
             match step {
-                CallerStep::Run(id) => self.call(id),
+                CallerStep::Run(key) => self.probe_placed(key),
+                CallerStep::Wait if idle => {
+                    context::blocking("device bring-up", || {
+                        let state = self.state.lock();
+                        if !state.devices.caller_is_wanted() {
+                            drop(self.caller.wait(state));
+                        }
+                    });
+                }
                 CallerStep::Wait => {}
-                CallerStep::Done => return,
+                CallerStep::Done => return self.state.lock().devices.finish_batch(),
             }
         }
     }
 
-    /// Does what a step asked for.
-    fn apply(self: &Arc<Self>, fx: &mut Effects) {
-        for id in std::mem::take(&mut fx.queue) {
-            let ticket = Ticket { run: Some(self.clone()), id };
-            self.placer.spawn(self.graph().node(id), move |cpu| ticket.probe(cpu));
-        }
-        let finished = std::mem::take(&mut fx.finished);
-        if let Some(observer) = &self.observer
-            && !finished.is_empty()
-        {
-            let total = self.state.total();
-            for (id, outcome, done) in &finished {
-                let (device, done) = (self.graph().name(*id), *done);
-                event::tell(Some(observer), &Event::Finished { device, outcome, done, total });
-            }
-            self.state.told(finished.len());
-        }
-    }
-
-    /// Probes a synchronous device, and waits for it.
-    fn call(self: &Arc<Self>, id: DeviceId) {
-        let ticket = Ticket { run: Some(self.clone()), id };
-        self.placer.call(self.graph().node(id), move |cpu| ticket.probe(cpu));
-    }
-
-    fn graph(&self) -> &Arc<Graph> {
-        self.state.graph()
+    /// Probes a synchronous device near its node, and waits for the driver to return.
+    pub(crate) fn probe_placed(self: &Arc<Self>, key: Key) {
+        let node = self.state.lock().devices.node(key);
+        let ticket = Ticket { registry: Some(self.clone()), key };
+        self.placer.call(node, move |cpu| ticket.probe(cpu));
     }
 
     /// Probes one device, on this thread.
-    fn probe(self: &Arc<Self>, id: DeviceId, placed: Option<u32>) {
-        let mut fx = Effects::default();
-        let site = Site::here(self.placer.machine(), placed);
-        if let Some(needs) = self.state.begin(id, site, self.clock.now(), &mut fx) {
-            let device = self.graph().name(id);
-            event::tell(self.observer.as_ref(), &Event::Started { device });
-            let call = Arc::new(Call::new(self, id));
-            let panicked = self.call_driver(id, &needs, &call).err();
-            // The shutdown may drop the suppliers as soon as this device is settled, and in its own
-            // order: this thread must not be the one that holds them last.
-            drop(needs);
-            if let Some((result, at)) = call.returned(panicked) {
-                self.end(id, result, at, &mut fx);
+    fn probe(self: &Arc<Self>, key: Key, placed: Option<u32>) {
+        loop {
+            let site = Site::here(self.placer.machine(), placed);
+            let me = current().id();
+            let (begun, observer, cancel) = self.step(|state, now, fx| {
+                let begun = state.devices.begin(key, &site, me, now, fx);
+                let batch = begun.as_ref().is_some_and(|begun| begun.in_batch);
+                let cancel = state.devices.batch_cancel().filter(|_| batch);
+                (begun, state.observer.clone(), cancel.unwrap_or_else(|| state.cancel.clone()))
+            });
+            let Some(begun) = begun else { return };
+            let device = begun.decl.clone();
+            if begun.in_batch {
+                let device = device.name.as_str();
+                event::tell(observer.as_ref(), &Event::Started { device });
+            }
+            let call = Arc::new(Call { registry: self.clone(), key, handoff: Handoff::new() });
+            let panicked = self.call_driver(begun, &cancel, &call).err();
+            let ended = match panicked {
+                None => call.handoff.returned(),
+                Some(message) => {
+                    let panicked = || (Err(ProbeError::panicked(message)), self.clock.now());
+                    Some(
+                        call.handoff.panicked().filter(|(r, _)| r.is_ok()).unwrap_or_else(panicked),
+                    )
+                }
+            };
+            let Some((result, at)) = ended else {
+                self.state.lock().devices.returned(key, me);
+                return;
+            };
+            if result.is_err() {
+                self.remove_children(key);
+            }
+            if self.end(key, &device.name, result, at, true) == Next::Done {
+                return;
             }
         }
-        self.apply(&mut fx);
+    }
+
+    /// Calls the driver. An error says with what it panicked. What the device needs is let go of
+    /// before this returns: the shutdown may drop it as soon as the device is settled, and in its own
+    /// order, so this thread must not be the one that holds it last.
+    fn call_driver(&self, begun: Begun, cancel: &Cancel, call: &Arc<Call>) -> Result<(), String> {
+        let Begun { decl, driver, node, needs, hopeless, .. } = begun;
+        let cx = ProbeContext::new(&decl, node, &needs, cancel).after_deferral_timeout(hopeless);
+        let its = call.clone();
+        let done = ProbeDone::new(move |result| its.finished(result));
+        let _inside = Inside::enter(self);
+        caught(|| context::blocking("device probe", || driver.driver.start_probe(&cx, done)))
     }
 
     /// Takes in how a probe ended.
-    fn end(&self, id: DeviceId, result: ProbeResult, at: Duration, fx: &mut Effects) {
-        if let Err(error) = &result
-            && !error.is_no_device()
-        {
-            tracing::warn!(device = self.graph().name(id), %error, "probe failed");
+    fn end(
+        self: &Arc<Self>,
+        key: Key,
+        device: &str,
+        result: ProbeResult,
+        at: Duration,
+        again: bool,
+    ) -> Next {
+        if let Err(error) = &result {
+            if error.is_deferral() || error.is_no_device() {
+                tracing::debug!(device, %error, "not probed");
+            } else {
+                tracing::warn!(device, %error, "probe failed");
+            }
         }
-        self.state.end(id, result, at, || self.clock.now(), fx);
+        self.step(|state, now, fx| state.devices.end(key, result, at, now, again, fx))
     }
 
-    /// Calls the driver. An error says with what it panicked.
-    fn call_driver(
+    /// The late worker: probes, one after another, what nobody waits for.
+    fn work_late(self: &Arc<Self>) {
+        loop {
+            let (next, fx) = self.locked(|state, now, fx| state.devices.next_late(now, fx));
+            self.apply(fx);
+            match next {
+                Some(key) => self.probe_placed(key),
+                None => return,
+            }
+        }
+    }
+
+    /// Sets the timer that ends the waiting, unless the waiting has not begun, or is over.
+    pub(crate) fn set_deferral_timer(&self) {
+        let left = {
+            let state = self.state.lock();
+            let left = state.deferral_ends.map(|ends| ends.saturating_sub(self.clock.now()));
+            left.filter(|_| state.devices.hopes())
+        };
+        if let Some(left) = left
+            && !self.deferral_timer.is_pending()
+        {
+            self.placer.queue().queue_delayed(&self.deferral_timer, left);
+        }
+    }
+
+    /// The deferral timeout has passed, unless it was moved: says who is waiting, and for whom.
+    pub(crate) fn deferral_over(self: &Arc<Self>) {
+        let pending = self.step(|state, now, fx| {
+            if state.deferral_ends.is_none_or(|ends| now < ends) || state.devices.is_closed() {
+                return None;
+            }
+            let pending = state.devices.pending(now);
+            state.devices.expire(now, fx);
+            Some(pending)
+        });
+        match pending {
+            Some(pending) => {
+                for device in pending {
+                    tracing::warn!(%device, "not up at the deferral timeout");
+                }
+            }
+            None => self.set_deferral_timer(),
+        }
+    }
+
+    /// Waits for `done`, which is looked at under the lock whenever some device has changed.
+    pub(crate) fn wait_until(
         &self,
-        id: DeviceId,
-        needs: &[(String, Arc<dyn Bound>)],
-        call: &Arc<Call>,
-    ) -> Result<(), String> {
-        let decl = self.graph().decl(id);
-        let cx = ProbeContext::new(decl, self.graph().node(id), needs, self.state.cancel());
-        let driver = self.drivers[id.index()].as_ref().expect("devices without one are rejected");
-        let its = call.clone();
-        let done = ProbeDone::new(move |result| its.finished(result));
-        caught(|| context::blocking("device probe", || driver.start_probe(&cx, done)))
+        what: &'static str,
+        mut done: impl FnMut(&mut State) -> bool,
+    ) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        if done(&mut state) {
+            return state;
+        }
+        drop(state);
+        context::blocking(what, || {
+            let mut state = self.state.lock();
+            while !done(&mut state) {
+                state = self.changed.wait(state);
+            }
+            state
+        })
     }
 }
 
-/// One call of a driver, which may end before the driver returns or after.
-///
-/// What ends before is taken in by the thread that called, when it is back: it still holds what the
-/// device needs. What ends after is taken in by whoever ends it.
+impl crate::cancel::Listener for Registry {
+    fn cancelled(&self) {
+        let _state = self.state.lock();
+        self.caller.notify_all();
+        self.changed.notify_all();
+    }
+}
+
+/// One call of a driver, which may end before the driver returns or after. What ends before is taken
+/// in by the thread that called, when it is back: it still holds what the device needs.
 struct Call {
     /// I: what the call belongs to.
-    run: Arc<ProbeRun>,
+    registry: Arc<Registry>,
     /// I: whom it is about.
-    id: DeviceId,
-    /// L: is the lock; guards how far the call is.
-    stage: Mutex<Stage>,
-}
-
-enum Stage {
-    /// The driver has not returned.
-    Called,
-    /// Nor has it, but the probe was over at that time.
-    Finished(ProbeResult, Duration),
-    /// The driver has returned.
-    Returned,
+    key: Key,
+    /// I: has its own lock.
+    handoff: Handoff<(ProbeResult, Duration)>,
 }
 
 impl Call {
-    fn new(run: &Arc<ProbeRun>, id: DeviceId) -> Call {
-        Call { run: run.clone(), id, stage: Mutex::new(Stage::Called) }
-    }
-
     /// The driver says how the probe ended.
     fn finished(&self, result: ProbeResult) {
-        let at = self.run.clock.now();
-        let mut stage = self.stage.lock();
-        if matches!(*stage, Stage::Called) {
-            *stage = Stage::Finished(result, at);
-            return;
+        let at = self.registry.clock.now();
+        let Some((result, at)) = self.handoff.finish((result, at)) else { return };
+        let Some(decl) = self.registry.state.lock().devices.decl(self.key) else { return };
+        let ending = Ending {
+            what: Some((result, at)),
+            registry: self.registry.clone(),
+            key: self.key,
+            decl,
+        };
+        if ending.has_children_to_remove() {
+            // Their callbacks may block, and this is whoever finishes the probe.
+            drop(self.registry.placer.queue().execute(move || ending.with_children()));
         }
-        drop(stage);
-        let mut fx = Effects::default();
-        self.run.end(self.id, result, at, &mut fx);
-        self.run.apply(&mut fx);
+    }
+}
+
+/// The end of a probe, which is taken in when this is dropped.
+struct Ending {
+    registry: Arc<Registry>,
+    key: Key,
+    decl: Arc<DeviceDecl>,
+    what: Option<(ProbeResult, Duration)>,
+}
+
+impl Ending {
+    fn has_children_to_remove(&self) -> bool {
+        let failed = self.what.as_ref().is_some_and(|(result, _)| result.is_err());
+        failed && self.registry.has_children(self.key)
     }
 
-    /// The driver has returned, or panicked. Returns how the probe ended, if it did.
-    fn returned(&self, panicked: Option<String>) -> Option<(ProbeResult, Duration)> {
-        let stage = std::mem::replace(&mut *self.stage.lock(), Stage::Returned);
-        let now = || self.run.clock.now();
-        match (stage, panicked) {
-            (Stage::Finished(Ok(bound), at), _) => Some((Ok(bound), at)),
-            (_, Some(message)) => Some((Err(ProbeError::panicked(message)), now())),
-            (Stage::Finished(result, at), None) => Some((result, at)),
-            (Stage::Called | Stage::Returned, None) => None,
+    /// Removes the children that the failed probe has registered, first.
+    fn with_children(self) {
+        self.registry.remove_children(self.key);
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some((result, at)) = self.what.take() {
+            self.registry.end(self.key, &self.decl.name, result, at, false);
         }
     }
 }
@@ -177,28 +404,53 @@ impl Call {
 /// The duty to settle one device that was queued. It is done also where the pools drop the work
 /// without running it, so that nobody waits for a probe that can't come.
 struct Ticket {
-    run: Option<Arc<ProbeRun>>,
-    id: DeviceId,
+    registry: Option<Arc<Registry>>,
+    key: Key,
 }
+
+/// What is said of a device whose worker will never come.
+const GONE: &str = "its worker pools were shut down before it could be probed; \
+                    shut down devices before pools";
 
 impl Ticket {
     fn probe(mut self, placed: Option<u32>) {
-        if let Some(run) = self.run.take() {
-            run.probe(self.id, placed);
+        if let Some(registry) = self.registry.take() {
+            registry.probe(self.key, placed);
         }
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if let Some(run) = self.run.take() {
-            let gone = "its worker pools were shut down before it could be probed; \
-                        shut down devices before pools";
-            let mut fx = Effects::default();
-            let at = run.clock.now();
-            let error = Err(ProbeError::failed(gone));
-            run.state.end(self.id, error, at, || run.clock.now(), &mut fx);
-            run.apply(&mut fx);
+        if let Some(registry) = self.registry.take() {
+            let gone = Err(ProbeError::failed(GONE));
+            registry.step(|state, now, fx| {
+                state.devices.end(self.key, gone, now, now, false, fx);
+            });
+        }
+    }
+}
+
+/// The duty of the late worker.
+struct LateTicket(Option<Arc<Registry>>);
+
+impl LateTicket {
+    fn work(mut self) {
+        if let Some(registry) = self.0.take() {
+            registry.work_late();
+        }
+    }
+}
+
+impl Drop for LateTicket {
+    fn drop(&mut self) {
+        if let Some(registry) = self.0.take() {
+            // All that it would have probed fails.
+            while registry.step(|state, now, fx| {
+                let next = state.devices.next_late(now, fx);
+                let gone = || Err(ProbeError::failed(GONE));
+                next.map(|key| state.devices.end(key, gone(), now, now, false, fx)).is_some()
+            }) {}
         }
     }
 }

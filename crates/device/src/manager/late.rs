@@ -1,0 +1,175 @@
+//! Devices that come and go one by one: add, remove, unbind, bind, link.
+
+use super::DeviceManager;
+use crate::probe::{Inside, Registry};
+use crate::registry::{DeviceState, Linked};
+use crate::{DeviceDecl, Error, ShutdownError};
+use corewise_sync::context;
+use corewise_sync::thread::current;
+use corewise_timeline::EdgeKind;
+use std::sync::Arc;
+
+/// While it lives, somebody unbinds devices, and a shutdown waits.
+pub(super) struct Walk<'a>(&'a Registry);
+
+impl Drop for Walk<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().walks -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+impl DeviceManager {
+    /// Adds one device, and probes it if it can be probed: a synchronous driver is called by this
+    /// call, near the device's node; an asynchronous one is queued, and this returns at once. Where
+    /// both kinds match, the synchronous ones are asked first, and the rest in one queued scan (rule
+    /// 1.2.4). A device that can't be probed yet is when it can: when all that it needs is up,
+    /// whether or not that exists now, or when a driver that matches is registered.
+    ///
+    /// Returns what the device is at when this is through. A device that fails is no error.
+    ///
+    /// May be called from a probe, on whose thread a child that the probe registers is probed in
+    /// place (rule 1.2.12), before its parent is bound: hand the child what it needs in its
+    /// [`config`](DeviceDecl::config). Where its driver is asynchronous, the child waits for its
+    /// parent. Either way it goes when its parent is unbound, or fails.
+    ///
+    /// Costs what the device's own links cost, however many devices there are. May block, where a
+    /// driver is called.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Rejected`] for a name that is empty or taken, and for a device that needs itself, in
+    /// however many steps. [`Error::ShuttingDown`] from the beginning of a shutdown on.
+    pub fn add(&self, decl: DeviceDecl) -> Result<DeviceState, Error> {
+        let decl = Arc::new(decl);
+        let me = current().id();
+        // Drivers are asked without the lock; should one come or go meanwhile, once more.
+        let (key, fx) = loop {
+            let (drivers, asked) = {
+                let state = self.registry.state.lock();
+                (state.drivers.clone(), state.asked.clone())
+            };
+            let candidates = drivers.candidates(&decl, &asked);
+            let (added, fx) = self.registry.locked(|state, now, fx| {
+                if state.devices.is_closed() {
+                    return Err(Error::ShuttingDown);
+                }
+                if state.drivers.version != drivers.version {
+                    return Ok(None);
+                }
+                let faults = state.devices.refuse(&decl);
+                if !faults.is_empty() {
+                    return Err(Error::Rejected(faults));
+                }
+                if !state.devices.has_batch() {
+                    state.begin_deferral(now, fx);
+                }
+                Ok(Some(state.devices.add(decl.clone(), candidates, me, now, fx)))
+            });
+            if let Some(key) = added? {
+                break (key, fx);
+            }
+        };
+        self.registry.apply(fx);
+        self.state_after(key, &decl.name)
+    }
+
+    /// What a device is at, now that what its own call has begun is over or goes on elsewhere.
+    fn state_after(&self, key: crate::registry::Key, name: &str) -> Result<DeviceState, Error> {
+        let state = self.registry.state.lock().devices.state(key);
+        state.ok_or_else(|| Error::NoSuchDevice(name.to_string()))
+    }
+
+    /// Removes a device, with its children: all that need any of them are unbound first, in the
+    /// order of a shutdown, and wait for a device of that name from then on. Blocks until that is
+    /// done; a probe in progress is waited for. Returns the errors of callbacks, by device.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchDevice`], [`Error::ShuttingDown`]; [`Error::InsideProbe`] from a driver or a
+    /// callback of this manager.
+    #[track_caller]
+    pub fn remove(&self, name: &str) -> Result<Vec<(String, ShutdownError)>, Error> {
+        let _walk = self.begin_walk("DeviceManager::remove")?;
+        Ok(self.registry.leave(self.find(name)?, true))
+    }
+
+    /// Unbinds a device from its driver; those who need it are unbound first, in the order of a
+    /// shutdown, and are probed again when it is [bound](DeviceManager::bind) again. It stays
+    /// unbound until then. Blocks until that is done; a probe in progress is waited for. Returns the
+    /// errors of callbacks, by device.
+    ///
+    /// # Errors
+    ///
+    /// As for [`DeviceManager::remove`].
+    #[track_caller]
+    pub fn unbind(&self, name: &str) -> Result<Vec<(String, ShutdownError)>, Error> {
+        let _walk = self.begin_walk("DeviceManager::unbind")?;
+        Ok(self.registry.leave(self.find(name)?, false))
+    }
+
+    /// Probes a device that is not up, whatever the reason; then those who wait for it. One that is
+    /// up is left as it is. Synchronous drivers are called by this call, asynchronous ones are
+    /// queued. Returns what the device is at when this is through.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchDevice`], [`Error::ShuttingDown`].
+    pub fn bind(&self, name: &str) -> Result<DeviceState, Error> {
+        let (key, fx) = self.registry.locked(|state, now, fx| {
+            if state.devices.is_closed() {
+                return Err(Error::ShuttingDown);
+            }
+            let key = state.devices.find(name);
+            let key = key.ok_or_else(|| Error::NoSuchDevice(name.to_string()))?;
+            state.devices.rebind(key, now, fx);
+            Ok(key)
+        });
+        self.registry.apply(fx);
+        self.state_after(key?, name)
+    }
+
+    /// Links a consumer to a supplier, from now on: the supplier is shut down and unbound after it,
+    /// and a consumer that is not up waits for it. A link that exists already stays as it is.
+    ///
+    /// Links may close a circle where the consumer is up. Then this one holds up no probe, and a
+    /// shutdown breaks the circle by the order of registration ([`Graph::cycles`](crate::Graph)).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchDevice`] for either. [`Error::NotUp`] where the consumer is up and the supplier
+    /// is not. [`Error::Rejected`] where the consumer is not up, and would wait for itself.
+    /// [`Error::ShuttingDown`].
+    pub fn link(&self, consumer: &str, supplier: &str) -> Result<(), Error> {
+        let state = &mut *self.registry.state.lock();
+        if state.devices.is_closed() {
+            return Err(Error::ShuttingDown);
+        }
+        let find = |name: &str| {
+            let key = state.devices.find(name);
+            key.ok_or_else(|| Error::NoSuchDevice(name.to_string()))
+        };
+        let (from, to) = (find(consumer)?, find(supplier)?);
+        match state.devices.link(from, to, EdgeKind::Supplier) {
+            Linked::Done => Ok(()),
+            Linked::Circle(fault) => Err(Error::Rejected(vec![fault])),
+            Linked::SupplierNotUp => Err(Error::NotUp(supplier.to_string())),
+        }
+    }
+
+    /// Somebody is about to unbind devices.
+    #[track_caller]
+    pub(super) fn begin_walk(&self, what: &'static str) -> Result<Walk<'_>, Error> {
+        context::might_block(what);
+        if Inside::is_in(&self.registry) {
+            return Err(Error::InsideProbe);
+        }
+        let mut state = self.registry.state.lock();
+        if state.devices.is_closed() {
+            return Err(Error::ShuttingDown);
+        }
+        state.walks += 1;
+        drop(state);
+        Ok(Walk(&self.registry))
+    }
+}

@@ -1,0 +1,76 @@
+//! Drives the walks that unbind and remove devices: calls the callbacks, and waits for what runs.
+
+use super::run::{Inside, Registry};
+use crate::driver::{Bound, ShutdownError, caught};
+use crate::registry::{Key, Leave, LeaveStep};
+use crate::{DeviceDecl, ShutdownDone};
+use corewise_sync::{Completion, Mutex, context};
+use std::sync::Arc;
+
+impl Registry {
+    /// Unbinds a device, or removes it with its children; those who need it are unbound before.
+    /// Blocks until all is done. Returns the errors of callbacks, by device.
+    pub(crate) fn leave(self: &Arc<Self>, root: Key, remove: bool) -> Vec<(String, ShutdownError)> {
+        let mut walk = Leave::new(root, remove);
+        let mut failed = Vec::new();
+        loop {
+            match self.step(|state, now, fx| state.devices.leave_step(&mut walk, now, fx)) {
+                LeaveStep::Unbind { key, decl, bound } => {
+                    if let Err(error) = self.unbind_one(&decl, bound) {
+                        tracing::warn!(device = decl.name, %error, "unbinding a device failed");
+                        failed.push((decl.name.clone(), error));
+                    }
+                    self.step(|state, _, fx| state.devices.unbound(key, fx));
+                }
+                LeaveStep::Wait => {
+                    context::blocking("unbinding a device", || {
+                        let mut state = self.state.lock();
+                        // Looked at again under this lock: what ran may be over since.
+                        if state.devices.leave_must_wait(&walk) {
+                            state = self.changed.wait(state);
+                        }
+                        drop(state);
+                    });
+                }
+                LeaveStep::Done => return failed,
+            }
+        }
+    }
+
+    /// Calls one device's callback, and waits for it.
+    fn unbind_one(&self, decl: &DeviceDecl, bound: Arc<dyn Bound>) -> Result<(), ShutdownError> {
+        if !caught(|| bound.has_shutdown()).unwrap_or(true) {
+            return Ok(());
+        }
+        let end = Arc::new((Completion::new(), Mutex::new(None)));
+        let its = end.clone();
+        let done = ShutdownDone::new(move |result| {
+            *its.1.lock() = Some(result);
+            its.0.complete();
+        });
+        let inside = Inside::enter(self);
+        let called =
+            caught(|| context::blocking("unbinding a device", || bound.start_unbind(done)));
+        drop(inside);
+        if let Err(message) = called {
+            tracing::error!(device = decl.name, message, "a shutdown callback panicked");
+            return Err(ShutdownError::new(format!("the callback panicked: {message}")));
+        }
+        end.0.wait();
+        let result = end.1.lock().take();
+        result.unwrap_or(Ok(()))
+    }
+
+    /// Whether a device has registered children during its probe.
+    pub(super) fn has_children(&self, key: Key) -> bool {
+        !self.state.lock().devices.children_by_probe(key).is_empty()
+    }
+
+    /// A probe has failed: the children that it has registered go.
+    pub(super) fn remove_children(self: &Arc<Self>, key: Key) {
+        let children = self.state.lock().devices.children_by_probe(key);
+        for child in children {
+            self.leave(child, true);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! What changes who may have a device: drivers that come and go, devices that are bound again, links
+//! that are added.
+
+use super::{Candidate, Devices, Effects, Key, Phase, Registered, Trash, Why};
+use crate::graph::Surroundings;
+use crate::{DeviceDecl, Graph, GraphError};
+use corewise_timeline::EdgeKind;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What became of a link.
+pub(crate) enum Linked {
+    Done,
+    /// The consumer is not up, and would wait for itself.
+    Circle(GraphError),
+    /// The consumer is up, and the supplier is not.
+    SupplierNotUp,
+}
+
+impl Devices {
+    /// Validates the devices of a bring-up among those that exist.
+    pub(crate) fn admit(
+        &self,
+        decls: &[Arc<DeviceDecl>],
+        driver_fault: &dyn Fn(usize, &DeviceDecl) -> Option<GraphError>,
+    ) -> (Graph, Vec<GraphError>) {
+        let circles = self.cycles_closed_by(decls);
+        let fault = |device: usize, decl: &DeviceDecl| {
+            let circle = circles.iter().find(|c| c.device() == device).cloned();
+            circle.or_else(|| driver_fault(device, decl))
+        };
+        let outside = |name: &str| self.outside(name);
+        let surroundings = Surroundings { outside: &outside, driver_fault: &fault };
+        Graph::build_among(decls.to_vec(), &surroundings)
+    }
+
+    /// What is wrong with one device that is to be added. What it needs need not exist.
+    pub(crate) fn refuse(&self, decl: &Arc<DeviceDecl>) -> Vec<GraphError> {
+        let (device, name) = (0, decl.name.clone());
+        if name.is_empty() {
+            return vec![GraphError::EmptyName { device }];
+        }
+        if self.by_name.contains_key(name.as_str()) {
+            return vec![GraphError::DuplicateName { device, name, first: None }];
+        }
+        if decl.needs().any(|need| *need == name) {
+            return vec![GraphError::Cycle { path: vec![(device, name)] }];
+        }
+        self.cycles_closed_by(std::slice::from_ref(decl))
+    }
+
+    /// All devices that are not up, in registration order.
+    pub(crate) fn unbound_devices(&self) -> Vec<(Key, Arc<DeviceDecl>)> {
+        let all = self.in_registration_order().into_iter();
+        let of = |i| Some((self.key(i), self.slot(i).decl.clone()?));
+        all.filter(|&i| !self.is_up(i)).filter_map(of).collect()
+    }
+
+    /// Offer (driver-attach, rules 1.2.2 and 1.2.3): a driver has come that matches the device. One
+    /// that nobody has is probed with that driver alone.
+    pub(crate) fn offer(
+        &mut self,
+        key: Key,
+        candidate: Candidate,
+        now: Duration,
+        fx: &mut Effects,
+    ) {
+        if self.live(key).is_none() {
+            return;
+        }
+        let closed = self.closed;
+        let slot = self.slot_mut(key.index);
+        let same = |c: &Candidate| Arc::ptr_eq(&c.driver, &candidate.driver);
+        if slot.candidates.iter().any(same) {
+            return;
+        }
+        let after = |c: &&Candidate| c.asynchronous <= candidate.asynchronous;
+        let at = slot.candidates.iter().take_while(after).count();
+        slot.candidates.insert(at, candidate);
+        match slot.phase {
+            Phase::Ready | Phase::Probing(_) => {
+                // It is asked before anybody gives up.
+                slot.rescan = true;
+                let moved = usize::from(at <= slot.turn);
+                (slot.turn, slot.end) = (slot.turn + moved, slot.end + 1);
+            }
+            Phase::Waiting | Phase::Idle(_) | Phase::Deferred(_) if !closed => {
+                self.attach_only(key.index, at, now, fx);
+            }
+            _ => {}
+        }
+    }
+
+    /// Revoke: a driver has gone. Returns the devices that it still has, which are to be unbound.
+    pub(crate) fn revoke(&mut self, driver: &Arc<Registered>, fx: &mut Effects) -> Vec<Key> {
+        let mut users = Vec::new();
+        for index in self.in_registration_order() {
+            let slot = self.slot_mut(index);
+            let has = slot.driver.as_ref().is_some_and(|d| Arc::ptr_eq(d, driver));
+            let idle = matches!(slot.phase, Phase::Waiting | Phase::Idle(_) | Phase::Deferred(_));
+            if !idle && (has || matches!(slot.phase, Phase::Ready)) {
+                let its = |c: &Candidate| Arc::ptr_eq(&c.driver, driver);
+                if has || slot.candidates.iter().any(its) {
+                    users.push(self.key(index));
+                }
+            } else if idle {
+                let (gone, kept) = std::mem::take(&mut slot.candidates)
+                    .into_iter()
+                    .partition(|c| Arc::ptr_eq(&c.driver, driver));
+                slot.candidates = kept;
+                if slot.candidates.is_empty() {
+                    slot.phase = Phase::Idle(Why::NoDriver);
+                }
+                fx.trash.push(Trash::Drivers(gone));
+                let former = if has { slot.driver.take() } else { None };
+                fx.trash.extend(former.map(Trash::Driver));
+            }
+        }
+        // The latest first, as in a shutdown.
+        users.reverse();
+        users
+    }
+
+    /// Rebind: somebody asks for a device that is not up.
+    pub(crate) fn rebind(&mut self, key: Key, now: Duration, fx: &mut Effects) {
+        if matches!(self.slot(key.index).phase, Phase::Idle(_) | Phase::Deferred(_)) {
+            self.attach(key.index, true, None, now, fx);
+        }
+    }
+
+    /// Link: one more thing that a device needs.
+    pub(crate) fn link(&mut self, consumer: Key, supplier: Key, kind: EdgeKind) -> Linked {
+        let (from, to) = (consumer.index, supplier.index);
+        if self.slot(from).needs.iter().any(|l| l.device() == Some(to)) {
+            return Linked::Done;
+        }
+        let circle = self.needs_indirectly(to, from);
+        let up = matches!(
+            self.slot(from).phase,
+            Phase::Bound | Phase::Probing(_) | Phase::Leaving | Phase::Unbinding
+        );
+        if up && !self.is_up(to) {
+            return Linked::SupplierNotUp;
+        }
+        if circle && !up {
+            let mut path = vec![(0, self.slot(from).name().to_string())];
+            if from != to {
+                path.push((0, self.slot(to).name().to_string()));
+            }
+            return Linked::Circle(GraphError::Cycle { path });
+        }
+        self.graph = None;
+        self.changes += 1;
+        let met = self.is_up(to);
+        self.slot_mut(to).feeds.push(from);
+        let slot = self.slot_mut(from);
+        slot.unmet += u32::from(!met && !circle);
+        slot.lenient |= circle;
+        let to = super::Target::Device(to);
+        slot.needs.push(super::Link { to, kind, optional: false, waived: circle });
+        Linked::Done
+    }
+
+    /// Expire: the deferral timeout has passed. Devices that wait for optional suppliers alone go on
+    /// without them, and those that were deferred are tried a last time.
+    pub(crate) fn expire(&mut self, now: Duration, fx: &mut Effects) {
+        self.hopeless = true;
+        for index in self.in_registration_order() {
+            if !matches!(self.slot(index).phase, Phase::Waiting) {
+                continue;
+            }
+            let hopeless = |link: &super::Link| {
+                let coming = |to| self.is_up(to) || self.slot(to).is_in_progress();
+                link.optional && !link.waived && !link.device().is_some_and(coming)
+            };
+            let which: Vec<bool> = self.slot(index).needs.iter().map(hopeless).collect();
+            let slot = self.slot_mut(index);
+            for (link, _) in slot.needs.iter_mut().zip(which).filter(|(_, hopeless)| *hopeless) {
+                link.waived = true;
+                slot.unmet -= 1;
+            }
+            if slot.unmet == 0 {
+                self.attach(index, false, None, now, fx);
+            }
+        }
+        let active = self.deferred.trigger();
+        self.want_late_worker(active, fx);
+    }
+
+    /// Whether somebody waits for what the deferral timeout ends.
+    pub(crate) fn hopes(&self) -> bool {
+        let hopes = |slot: &super::Slot| match slot.phase {
+            Phase::Deferred(_) => true,
+            Phase::Waiting => slot.needs.iter().any(|link| link.optional && !link.waived),
+            _ => false,
+        };
+        !self.hopeless && self.slots.iter().any(hopes)
+    }
+
+    /// Nothing is ready, being probed, or being tried again.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.active == 0 && !self.late_worker
+    }
+
+    pub(crate) fn number_up(&self) -> usize {
+        self.bound.iter().flatten().count()
+    }
+}

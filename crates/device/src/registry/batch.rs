@@ -1,0 +1,518 @@
+//! A bring-up: many devices at once, one caller who waits for them all and probes the synchronous
+//! ones, in order.
+
+use super::policy::{Stuck, stuck};
+use super::{Candidate, Devices, Effects, Key, Phase, ProbeCost, Why};
+use crate::probe::ProbeOutcome;
+use crate::record::Record;
+use crate::{Cancel, DeviceId, Graph, GraphError};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The bring-up in progress.
+pub(crate) struct Batch {
+    options: BatchOptions,
+    /// The devices of this bring-up alone, as they were declared.
+    graph: Arc<Graph>,
+    /// By device; `None` for those that were rejected and do not exist.
+    keys: Vec<Option<Key>>,
+    outcomes: Vec<Option<ProbeOutcome>>,
+    /// Synchronous devices whose turn has not come, in base order.
+    turns: VecDeque<u32>,
+    /// How many have no outcome.
+    left: usize,
+    /// How many are ready or being probed.
+    pub(super) active: usize,
+    /// How many of those are ready and stand in `turns`.
+    pub(super) ready_turns: usize,
+    /// Outcomes that the observer was not told about yet.
+    untold: usize,
+    stopped_by: Option<u32>,
+    records: Vec<Record>,
+    began: Duration,
+}
+
+/// How a bring-up goes about it.
+pub(crate) struct BatchOptions {
+    pub keep_going: bool,
+    pub cancel: Cancel,
+    pub observed: bool,
+    /// How long a probe may take before it is named.
+    pub probe_deadline: Option<Duration>,
+}
+
+/// What the caller of the bring-up does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallerStep {
+    /// Probes this synchronous device.
+    Run(Key),
+    /// Waits until something changes.
+    Wait,
+    /// Every device is settled.
+    Done,
+}
+
+/// What a finished bring-up leaves.
+pub(crate) struct Finished {
+    pub graph: Arc<Graph>,
+    /// By device: what became of it, by which driver, at what cost.
+    pub devices: Vec<(ProbeOutcome, Option<String>, ProbeCost)>,
+    pub records: Vec<Record>,
+    pub stopped_by: Option<u32>,
+}
+
+impl Batch {
+    pub(super) fn stopping(&self) -> bool {
+        self.stopped_by.is_some() || self.options.cancel.is_cancelled()
+    }
+}
+
+impl Devices {
+    pub(crate) fn has_batch(&self) -> bool {
+        self.batch.is_some()
+    }
+
+    pub(crate) fn batch_cancel(&self) -> Option<Cancel> {
+        Some(self.batch.as_ref()?.options.cancel.clone())
+    }
+
+    /// Adds the devices of a bring-up: those that are not rejected exist from now on. What needs
+    /// nothing becomes ready, what can't come up is settled.
+    pub(crate) fn begin_batch(
+        &mut self,
+        graph: Arc<Graph>,
+        faults: &[GraphError],
+        candidates: Vec<Vec<Candidate>>,
+        options: BatchOptions,
+        now: Duration,
+        fx: &mut Effects,
+    ) {
+        let total = graph.len();
+        self.slots.reserve(total);
+        self.bound.reserve(total);
+        self.by_name.reserve(total);
+        let mut fault_of: HashMap<usize, &GraphError> = HashMap::new();
+        for fault in faults {
+            for device in fault.devices() {
+                fault_of.entry(device).or_insert(fault);
+            }
+        }
+        // In base order: a device enters after all that it needs.
+        let mut keys = vec![None; total];
+        let mut candidates = candidates;
+        for &id in graph.order().iter().filter(|&&id| !graph.is_rejected(id)) {
+            let index = self.enter(graph.decl(id).clone(), false);
+            let slot = self.slot_mut(index);
+            slot.candidates = std::mem::take(&mut candidates[id.index()]);
+            slot.in_batch = Some(id.0);
+            slot.in_turn = slot.candidates.first().is_some_and(|c| !c.asynchronous);
+            keys[id.index()] = Some(self.key(index));
+        }
+        // Devices count as registered in the order of their declarations, whatever they need.
+        let base = self.registrations - keys.iter().flatten().count() as u64;
+        for (place, key) in (base..).zip(keys.iter().flatten()) {
+            self.slot_mut(key.index).registration = place;
+        }
+        self.in_order &= keys.iter().flatten().is_sorted_by_key(|key| key.index);
+        let in_turn = |id: &DeviceId| {
+            let key = keys[id.index()].filter(|key| self.slot(key.index).in_turn);
+            key.map(|_| id.0)
+        };
+        let turns = graph.order().iter().filter_map(in_turn).collect();
+        for key in keys.iter().flatten() {
+            let slot = self.slot(key.index);
+            let inside = |&to: &u32| self.slot(to).in_batch.is_some();
+            let open = slot.needs.iter().filter_map(super::Link::device).filter(inside).count();
+            self.slot_mut(key.index).open = u32::try_from(open).expect("as many as devices");
+        }
+        let seeds = keys.clone();
+        self.batch = Some(Batch {
+            options,
+            graph,
+            keys,
+            outcomes: vec![None; total],
+            turns,
+            left: total,
+            active: 0,
+            ready_turns: 0,
+            untold: 0,
+            stopped_by: None,
+            records: Vec::with_capacity(total),
+            began: now,
+        });
+        for (place, key) in (0u32..).zip(seeds) {
+            match (key, fault_of.get(&(place as usize))) {
+                (Some(key), _) => self.seed(key.index, now, fx),
+                (None, fault) => {
+                    let fault = (*fault.expect("a rejected device has a fault")).clone();
+                    self.note_at(place, ProbeOutcome::Rejected(fault), now, fx);
+                    self.blame_rejected(place, now, fx);
+                }
+            }
+        }
+    }
+
+    /// Seed: a device of a bring-up is made ready, or settled if it can't be.
+    fn seed(&mut self, index: u32, now: Duration, fx: &mut Effects) {
+        self.attach(index, false, None, now, fx);
+        self.skip_if_hopeless(index, now, fx);
+    }
+
+    /// Those who need a device that doesn't exist: it was rejected, so it is nobody's link.
+    fn blame_rejected(&mut self, place: u32, now: Duration, fx: &mut Effects) {
+        let Some(batch) = &self.batch else { return };
+        let feeds = batch.graph.feeds(DeviceId(place)).iter();
+        let consumers: Vec<Key> = feeds.filter_map(|c| batch.keys[c.index()]).collect();
+        for consumer in consumers {
+            let slot = self.slot_mut(consumer.index);
+            slot.culprit = Some(slot.culprit.map_or(place, |c| c.min(place)));
+            self.skip_if_hopeless(consumer.index, now, fx);
+        }
+    }
+
+    /// Blame: a device of a bring-up is settled; those in it that need it have one open need less.
+    /// Who has none left, and yet unmet ones, is skipped, and so on.
+    pub(super) fn blame(&mut self, index: u32, now: Duration, fx: &mut Effects) {
+        let mut stack = vec![index];
+        while let Some(index) = stack.pop() {
+            let slot = self.slot(index);
+            let Some(place) = slot.in_batch else { continue };
+            let culprit = match self.batch.as_ref().map(|b| &b.outcomes[place as usize]) {
+                Some(Some(ProbeOutcome::Bound | ProbeOutcome::Cancelled)) => None,
+                Some(Some(ProbeOutcome::Skipped { .. })) => slot.culprit,
+                _ => Some(place),
+            };
+            let feeds = std::mem::take(&mut self.slot_mut(index).feeds);
+            for &consumer in &feeds {
+                if !self.is_unsettled(consumer) {
+                    continue;
+                }
+                let its = self.slot_mut(consumer);
+                its.open = its.open.saturating_sub(1);
+                its.culprit = its.culprit.into_iter().chain(culprit).min();
+                if self.skip(consumer, now, fx) {
+                    stack.push(consumer);
+                }
+            }
+            self.slot_mut(index).feeds = feeds;
+        }
+    }
+
+    fn skip_if_hopeless(&mut self, index: u32, now: Duration, fx: &mut Effects) {
+        if self.is_unsettled(index) && self.skip(index, now, fx) {
+            self.blame(index, now, fx);
+        }
+    }
+
+    /// Skip: a device of the bring-up whose needs are all settled and not all up is not probed.
+    /// Should they come up later after all, it will be.
+    fn skip(&mut self, index: u32, now: Duration, fx: &mut Effects) -> bool {
+        let slot = self.slot(index);
+        if slot.open > 0 || slot.unmet == 0 || !matches!(slot.phase, Phase::Waiting) {
+            return false;
+        }
+        let stopping = self.batch.as_ref().is_some_and(Batch::stopping);
+        if !stopping && (self.waits_for_others(index) || self.may_be_waived(index)) {
+            return false;
+        }
+        self.conclude_waiting(index, now, fx);
+        true
+    }
+
+    /// Settles a device that waits or was deferred, as it is, and those that wait for it.
+    fn give_up(&mut self, index: u32, now: Duration, fx: &mut Effects) {
+        self.conclude_waiting(index, now, fx);
+        self.blame(index, now, fx);
+    }
+
+    /// Settles a device that waits or was deferred, as it is.
+    fn conclude_waiting(&mut self, index: u32, now: Duration, fx: &mut Effects) {
+        let Some(batch) = &self.batch else { return };
+        let slot = self.slot(index);
+        let outcome = match &slot.phase {
+            Phase::Deferred(reason) => ProbeOutcome::Deferred { reason: reason.clone() },
+            _ if batch.stopping() => ProbeOutcome::Cancelled,
+            _ if self.may_be_waived(index) => {
+                let supplier = self.first_unmet(index).unwrap_or("nobody");
+                let reason = format!("waits for the optional supplier \"{supplier}\"");
+                ProbeOutcome::Deferred { reason }
+            }
+            _ => {
+                let culprit = slot.culprit.map(|place| batch.graph.name(DeviceId(place)));
+                let unmet = || self.first_unmet(index).unwrap_or("nobody");
+                let culprit = culprit.unwrap_or_else(unmet).to_string();
+                ProbeOutcome::Skipped { culprit }
+            }
+        };
+        if outcome == ProbeOutcome::Cancelled {
+            self.slot_mut(index).phase = Phase::Idle(Why::Cancelled);
+        }
+        self.note(index, outcome, now, fx);
+    }
+
+    fn first_unmet(&self, index: u32) -> Option<&str> {
+        let unmet = |l: &&super::Link| !l.waived && !l.device().is_some_and(|to| self.is_up(to));
+        let link = self.slot(index).needs.iter().find(unmet)?;
+        Some(self.target_name(&link.to))
+    }
+
+    pub(super) fn is_up(&self, index: u32) -> bool {
+        matches!(self.slot(index).phase, Phase::Bound)
+    }
+
+    /// Whether the device is in the bring-up and has no outcome.
+    fn is_unsettled(&self, index: u32) -> bool {
+        let outcome = |place: u32| Some(&self.batch.as_ref()?.outcomes[place as usize]);
+        matches!(self.slot(index).in_batch.and_then(outcome), Some(None))
+    }
+
+    /// Whether it needs something outside the bring-up that is in progress.
+    fn waits_for_others(&self, index: u32) -> bool {
+        let other = |to: u32| self.slot(to).in_batch.is_none() && self.slot(to).is_in_progress();
+        self.slot(index).needs.iter().filter_map(super::Link::device).any(other)
+    }
+
+    /// Whether all that it lacks is optional: it will be probed without, after the timeout.
+    pub(super) fn may_be_waived(&self, index: u32) -> bool {
+        let met = |l: &super::Link| l.waived || l.device().is_some_and(|to| self.is_up(to));
+        !self.hopeless && self.slot(index).needs.iter().all(|l| l.optional || met(l))
+    }
+
+    /// A device of the bring-up, if it is in one, has its outcome.
+    pub(super) fn note(
+        &mut self,
+        index: u32,
+        outcome: ProbeOutcome,
+        at: Duration,
+        fx: &mut Effects,
+    ) {
+        if let Some(place) = self.slot(index).in_batch {
+            self.note_at(place, outcome, at, fx);
+        }
+    }
+
+    fn note_at(&mut self, place: u32, outcome: ProbeOutcome, at: Duration, fx: &mut Effects) {
+        let Some(batch) = &self.batch else { return };
+        if batch.outcomes[place as usize].is_some() {
+            return;
+        }
+        let record = self.record(place, &outcome, at);
+        let Some(batch) = &mut self.batch else { return };
+        let stops = matches!(&outcome, ProbeOutcome::Failed(_)) && !batch.options.keep_going;
+        if stops && batch.stopped_by.is_none() {
+            batch.stopped_by = Some(place);
+        }
+        let decl = batch.graph.decl(DeviceId(place)).clone();
+        let told = record.outcome.clone();
+        batch.records.push(record);
+        batch.outcomes[place as usize] = Some(outcome);
+        batch.left -= 1;
+        batch.untold += usize::from(batch.options.observed);
+        if batch.options.observed {
+            fx.finished.push((decl, told, batch.outcomes.len() - batch.left));
+        }
+    }
+
+    /// The record of a device that is being settled.
+    fn record(&self, place: u32, outcome: &ProbeOutcome, at: Duration) -> Record {
+        let (id, outcome) = (DeviceId(place), outcome.on_timeline());
+        let batch = self.batch.as_ref().expect("only devices of a bring-up are noted");
+        let since = |t: Duration| t.saturating_sub(batch.began);
+        let Some(slot) = batch.keys[id.index()].and_then(|key| self.live(key)) else {
+            return Record::instant(id, since(at), None, outcome, false);
+        };
+        let by = slot.released_by.and_then(|key| self.live(key)).and_then(|s| s.in_batch);
+        let by = by.map(DeviceId);
+        match &slot.phase {
+            Phase::Probing(probing) => Record {
+                device: id,
+                queued: since(slot.queued),
+                start: since(probing.since),
+                end: since(at),
+                site: Some(probing.site.clone()),
+                released_by: by,
+                outcome,
+                no_callback: false,
+            },
+            _ => Record::instant(id, since(at), by, outcome, false),
+        }
+    }
+
+    /// The next step of the caller.
+    pub(crate) fn caller_step(&mut self, now: Duration, fx: &mut Effects) -> CallerStep {
+        loop {
+            let Some(batch) = &self.batch else { return CallerStep::Done };
+            if batch.stopping() {
+                self.sweep(now, fx);
+            }
+            if let Some(step) = self.next_turn() {
+                return step;
+            }
+            let Some(batch) = &self.batch else { return CallerStep::Done };
+            if batch.left == 0 {
+                return if batch.untold == 0 { CallerStep::Done } else { CallerStep::Wait };
+            }
+            if batch.active > 0 || !fx.is_empty() {
+                return CallerStep::Wait;
+            }
+            let unsettled: Vec<u32> = self.unsettled().collect();
+            let others = unsettled.iter().any(|&i| self.waits_for_others(i));
+            let retrying = self.late_worker || self.deferred.is_active();
+            match stuck(others, retrying, self.deferred.is_enabled()) {
+                Stuck::Wait => return CallerStep::Wait,
+                Stuck::BeginDeferral => self.begin_deferral(fx),
+                Stuck::Conclude => {
+                    // Those first that others wait for.
+                    let deferred = |i: &u32| matches!(self.slot(*i).phase, Phase::Deferred(_));
+                    let (first, then): (Vec<u32>, Vec<u32>) =
+                        unsettled.into_iter().partition(deferred);
+                    for index in first.into_iter().chain(then) {
+                        if self.is_unsettled(index) {
+                            self.give_up(index, now, fx);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The synchronous device whose turn it is. While another one is before it and may still come,
+    /// nothing is done. Where nothing is in progress but those behind it, the first one waits for
+    /// something that was deferred, and they go before it.
+    fn next_turn(&mut self) -> Option<CallerStep> {
+        let batch = self.batch.as_mut()?;
+        let slots = &mut self.slots;
+        let at = loop {
+            let &place = batch.turns.front()?;
+            let key =
+                batch.keys[place as usize].filter(|_| batch.outcomes[place as usize].is_none());
+            match key.map(|key| &mut slots[key.index as usize]) {
+                Some(slot) if matches!(slot.phase, Phase::Ready) => break 0,
+                Some(slot) if matches!(slot.phase, Phase::Probing(_)) => {
+                    return Some(CallerStep::Wait);
+                }
+                Some(slot) if matches!(slot.phase, Phase::Waiting) => {
+                    if batch.ready_turns == 0 || batch.active > batch.ready_turns {
+                        return None;
+                    }
+                    let of = |place: u32| batch.keys[place as usize];
+                    let is_ready =
+                        |key: Key| matches!(slots[key.index as usize].phase, Phase::Ready);
+                    break batch.turns.iter().position(|&p| of(p).is_some_and(is_ready))?;
+                }
+                Some(slot) => slot.in_turn = false,
+                None => {}
+            }
+            batch.turns.pop_front();
+        };
+        let place = batch.turns.remove(at)?;
+        batch.ready_turns -= 1;
+        let key = batch.keys[place as usize]?;
+        slots[key.index as usize].in_turn = false;
+        Some(CallerStep::Run(key))
+    }
+
+    /// Whether the caller of the bring-up has something to do.
+    pub(crate) fn caller_is_wanted(&self) -> bool {
+        let Some(batch) = &self.batch else { return false };
+        let front = batch.turns.front().and_then(|&place| batch.keys[place as usize]);
+        let front = front.map(|key| &self.slot(key.index).phase);
+        let turn = front.is_some_and(|p| !matches!(p, Phase::Waiting | Phase::Probing(_)));
+        turn || batch.active == batch.ready_turns || batch.stopping()
+    }
+
+    /// Cancels whatever is ready but was not started: also what sits in a queue, so that the caller
+    /// waits only for probes that run; and whatever waits.
+    fn sweep(&mut self, now: Duration, fx: &mut Effects) {
+        let unsettled: Vec<u32> = self.unsettled().collect();
+        for index in unsettled {
+            match self.slot(index).phase {
+                _ if !self.is_unsettled(index) => {}
+                Phase::Ready => {
+                    self.leave_turn(index);
+                    self.settle(index, ProbeOutcome::Cancelled, now, fx);
+                }
+                Phase::Deferred(_) => self.give_up(index, now, fx),
+                _ => self.skip_if_hopeless(index, now, fx),
+            }
+        }
+    }
+
+    /// A ready device doesn't wait for its turn any more.
+    pub(super) fn leave_turn(&mut self, index: u32) {
+        if std::mem::take(&mut self.slot_mut(index).in_turn)
+            && let Some(batch) = &mut self.batch
+        {
+            batch.ready_turns -= 1;
+        }
+    }
+
+    /// Somebody unbinds or removes a device that the bring-up has not settled.
+    pub(super) fn withdraw_from_batch(&mut self, index: u32, now: Duration, fx: &mut Effects) {
+        if self.is_unsettled(index) {
+            self.note(index, ProbeOutcome::Cancelled, now, fx);
+            self.blame(index, now, fx);
+        }
+        let slot = self.slot_mut(index);
+        (slot.in_batch, slot.in_turn) = (None, false);
+    }
+
+    fn unsettled(&self) -> impl Iterator<Item = u32> + '_ {
+        let batch = self.batch.iter();
+        let open = batch.flat_map(|b| b.keys.iter().zip(&b.outcomes).filter(|(_, o)| o.is_none()));
+        open.filter_map(|(key, _)| key.map(|key| key.index))
+    }
+
+    /// Deferral begins: what was deferred is tried again, now and after each bind.
+    pub(crate) fn begin_deferral(&mut self, fx: &mut Effects) {
+        if self.deferred.is_enabled() {
+            return;
+        }
+        let active = self.deferred.enable();
+        self.want_late_worker(active, fx);
+    }
+
+    /// The observer was told about `n` finished devices. Not called where there is none.
+    pub(crate) fn told(&mut self, n: usize) {
+        if let Some(batch) = &mut self.batch {
+            batch.untold -= n;
+        }
+    }
+
+    pub(super) fn batch_deadline(&self, index: u32) -> Option<Duration> {
+        self.slot(index).in_batch.and(self.batch.as_ref()?.options.probe_deadline)
+    }
+
+    /// Everything that is over: only after the caller was told `Done`.
+    pub(crate) fn finish_batch(&mut self) -> Option<Finished> {
+        let batch = self.batch.take()?;
+        for key in batch.keys.iter().flatten() {
+            if self.live(*key).is_some() {
+                let slot = self.slot_mut(key.index);
+                (slot.in_batch, slot.in_turn, slot.open, slot.culprit) = (None, false, 0, None);
+            }
+        }
+        let device = |(outcome, key): (Option<ProbeOutcome>, &Option<Key>)| {
+            let outcome = outcome.expect("every device is settled when the caller is done");
+            let (driver, cost) = key.map(|key| self.driver_and_cost(key)).unwrap_or_default();
+            (outcome, driver, cost)
+        };
+        let devices = batch.outcomes.into_iter().zip(&batch.keys).map(device).collect();
+        Some(Finished {
+            graph: batch.graph,
+            devices,
+            records: batch.records,
+            stopped_by: batch.stopped_by,
+        })
+    }
+
+    /// How many devices the bring-up in progress has.
+    pub(crate) fn batch_total(&self) -> usize {
+        self.batch.as_ref().map_or(0, |b| b.outcomes.len())
+    }
+}
+
+#[cfg(test)]
+#[path = "batch_tests.rs"]
+mod tests;

@@ -1,0 +1,182 @@
+//! Steps bring-ups by hand: no threads, no clock, every interleaving chosen here.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
+
+use super::super::stepped::{Stepped, decl};
+use super::*;
+use crate::DeviceDecl;
+
+fn diamond() -> Vec<DeviceDecl> {
+    vec![decl("top", &[]), decl("a", &["top"]), decl("b", &["top"]), decl("end", &["a", "b"])]
+}
+
+#[test]
+fn stepped_a_device_is_queued_the_moment_all_it_needs_is_bound() {
+    let mut s = Stepped::bring_up(diamond(), &[], false);
+    assert_eq!(s.queue, ["top"]);
+    s.probe("top");
+    assert_eq!(s.queue, ["a", "b"]);
+    assert_eq!(s.begin("b"), Some(vec!["top".to_string()]));
+    s.probe("a");
+    assert!(s.queue.is_empty(), "b still runs");
+    s.end("b", true);
+    assert_eq!(s.queue, ["end"]);
+    assert_eq!(s.begin("end"), Some(vec!["a".to_string(), "b".to_string()]));
+    assert_eq!(s.caller(), "Wait");
+    s.end("end", true);
+    assert_eq!(s.caller(), "Done");
+    let finished = s.finish();
+    let id = |name| finished.graph.find(name).unwrap();
+    let end = finished.records.iter().find(|r| r.device == id("end")).unwrap();
+    assert_eq!(end.released_by, Some(id("b")));
+}
+
+#[test]
+fn stepped_a_failure_with_keep_going_skips_exactly_its_dependents() {
+    let mut decls = diamond();
+    decls.push(decl("behind", &["end"]));
+    decls.push(decl("beside", &["b"]));
+    let mut s = Stepped::bring_up(decls, &[], true);
+    s.probe("top");
+    s.begin("a");
+    s.end("a", false);
+    assert_eq!(s.outcome("end"), "open", "it still waits for b, which is to be told first");
+    s.probe("b");
+    assert_eq!((s.outcome("end"), s.outcome("behind")), ("skipped", "skipped"));
+    assert_eq!(s.queue, ["beside"]);
+    s.probe("beside");
+    assert_eq!(s.caller(), "Done");
+    let finished = s.finish();
+    let skipped = ProbeOutcome::Skipped { culprit: "a".into() };
+    assert_eq!(finished.devices[3].0, skipped);
+    assert_eq!(finished.devices[4].0, skipped);
+    assert_eq!(finished.stopped_by, None);
+}
+
+#[test]
+fn stepped_a_failure_stops_new_probes_and_those_running_finish() {
+    let decls =
+        vec![decl("bad", &[]), decl("runs", &[]), decl("queued", &[]), decl("c", &["runs"])];
+    let mut s = Stepped::bring_up(decls, &[], false);
+    s.begin("bad");
+    s.begin("runs");
+    s.end("bad", false);
+    assert_eq!(s.caller(), "Wait", "one still runs");
+    assert_eq!(s.outcome("queued"), "cancelled", "the caller does not wait for its worker");
+    s.end("runs", true);
+    assert_eq!((s.outcome("runs"), s.outcome("c")), ("ok", "cancelled"));
+    assert_eq!(s.caller(), "Done");
+    assert_eq!(s.begin("queued"), None, "its worker comes late and has nothing to do");
+    assert_eq!(s.finish().stopped_by, Some(0), "bad");
+}
+
+#[test]
+fn stepped_cancelling_starts_nothing_more() {
+    let mut s = Stepped::bring_up(diamond(), &["b"], false);
+    s.begin("top");
+    s.cancel.cancel();
+    s.end("top", true);
+    assert_eq!(s.caller(), "Done");
+    let names = s.finished().to_vec();
+    assert_eq!(names.iter().filter(|(_, o)| *o == "cancelled").count(), 3, "{names:?}");
+    assert!(s.queue.is_empty());
+}
+
+#[test]
+fn stepped_synchronous_probes_keep_their_order_whichever_is_ready_first() {
+    let decls = vec![decl("slow", &[]), decl("s1", &["slow"]), decl("s2", &[]), decl("s3", &[])];
+    let mut s = Stepped::bring_up(decls, &["s1", "s2", "s3"], false);
+    assert_eq!(s.caller(), "Wait", "s2 is ready, but s1 is before it");
+    s.probe("slow");
+    for name in ["s1", "s2", "s3"] {
+        assert_eq!(s.caller(), name);
+        s.probe(name);
+    }
+    assert_eq!(s.caller(), "Done");
+}
+
+#[test]
+fn stepped_synchronous_probes_registered_before_their_supplier_do_not_block_themselves() {
+    let decls = vec![decl("s1", &["s2"]), decl("s2", &["a"]), decl("a", &[])];
+    let mut s = Stepped::bring_up(decls, &["s1", "s2"], false);
+    assert_eq!(s.caller(), "Wait");
+    s.probe("a");
+    assert_eq!(s.caller(), "s2");
+    s.probe("s2");
+    assert_eq!(s.caller(), "s1");
+    s.probe("s1");
+    assert_eq!(s.caller(), "Done");
+}
+
+#[test]
+fn stepped_rejected_devices_are_settled_at_once_and_their_dependents_skipped() {
+    let decls = vec![decl("x", &["y"]), decl("y", &["x"]), decl("z", &["y"]), decl("fine", &[])];
+    let mut s = Stepped::bring_up(decls, &[], true);
+    assert_eq!(s.queue, ["fine"]);
+    assert_eq!(s.outcome("z"), "skipped");
+    s.probe("fine");
+    assert_eq!(s.caller(), "Done");
+    let devices = s.finish().devices;
+    assert!(matches!(devices[0].0, ProbeOutcome::Rejected(GraphError::Cycle { .. })));
+    assert!(matches!(devices[1].0, ProbeOutcome::Rejected(GraphError::Cycle { .. })));
+}
+
+#[test]
+fn stepped_devices_of_an_earlier_bring_up_count_as_bound_or_as_culprits() {
+    let mut s = Stepped::bring_up(vec![decl("up", &[]), decl("dead", &[])], &[], true);
+    s.probe("up");
+    s.begin("dead");
+    s.end("dead", false);
+    assert_eq!(s.caller(), "Done");
+    s.finish();
+    s.again(vec![decl("a", &["up"]), decl("b", &["dead"])], &[], true);
+    assert_eq!(s.queue, ["a"]);
+    assert_eq!(s.begin("a"), Some(vec!["up".to_string()]));
+    s.end("a", true);
+    assert_eq!(s.caller(), "Done");
+    let devices = s.finish().devices;
+    assert_eq!(devices[0].0, ProbeOutcome::Bound);
+    assert_eq!(devices[1].0, ProbeOutcome::Skipped { culprit: "dead".into() });
+}
+
+#[test]
+fn stepped_what_is_deferred_is_tried_again_when_all_else_was_and_after_each_bind() {
+    let decls = vec![decl("late", &[]), decl("other", &[]), decl("behind", &["late"])];
+    let mut s = Stepped::bring_up(decls, &[], true);
+    s.begin("late");
+    s.defer("late");
+    s.probe("other");
+    assert!(s.late().is_none() && s.queue.is_empty(), "deferral has not begun");
+    assert_eq!(s.caller(), "Wait");
+    assert_eq!(s.late_worker_wanted, 1);
+    assert!(s.late().is_none(), "it is asynchronous: the worker has only queued it");
+    assert_eq!(s.queue, ["late"]);
+    s.begin("late");
+    s.defer("late");
+    assert!(s.late().is_none());
+    assert_eq!(s.caller(), "Done", "nothing was bound since");
+    let devices = s.finish().devices;
+    let deferred = ProbeOutcome::Deferred { reason: "on purpose".into() };
+    assert_eq!(devices[0].0, deferred);
+    assert_eq!(devices[2].0, ProbeOutcome::Skipped { culprit: "late".into() });
+    let cost = &devices[0].2;
+    assert_eq!((cost.attempts, cost.deferrals), (2, 2));
+    assert!(cost.deferring == cost.total && !cost.total.is_zero());
+}
+
+#[test]
+fn stepped_a_synchronous_device_that_waits_for_a_deferred_one_holds_up_nobody_behind_it() {
+    let decls = vec![decl("s1", &["d"]), decl("s2", &[]), decl("s3", &[]), decl("d", &[])];
+    let mut s = Stepped::bring_up(decls, &["s1", "s2", "s3"], true);
+    assert_eq!(s.caller(), "s2", "d comes before s1 in base order");
+    s.probe("s2");
+    assert_eq!(s.caller(), "s3");
+    s.begin("d");
+    s.defer("d");
+    s.probe("s3");
+    assert_eq!(s.caller(), "Wait");
+    assert!(s.late().is_none());
+    s.probe("d");
+    assert_eq!(s.caller(), "s1");
+    s.probe("s1");
+    assert_eq!(s.caller(), "Done");
+}

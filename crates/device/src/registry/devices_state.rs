@@ -1,0 +1,444 @@
+//! The named transitions of a device; README.md has their table. Each is done under the lock.
+
+use super::policy::{Verdict, verdict};
+use super::{
+    Candidate, Devices, Effects, Key, Last, Link, Phase, Probing, Registered, Target, Trash, Why,
+};
+use crate::DeviceDecl;
+use crate::done::ProbeResult;
+use crate::driver::{Bound, ProbeError, ProbeErrorKind};
+use crate::probe::ProbeOutcome;
+use crate::record::Site;
+use corewise_sync::thread::ThreadId;
+use corewise_timeline::EdgeKind;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A probe to be called.
+pub(crate) struct Begun {
+    pub decl: Arc<DeviceDecl>,
+    pub driver: Arc<Registered>,
+    pub node: Option<u32>,
+    /// The bound objects of what the device needs, by name.
+    pub needs: Vec<(String, Arc<dyn Bound>)>,
+    /// Nobody waits for optional suppliers any more.
+    pub hopeless: bool,
+    /// It is part of the bring-up in progress.
+    pub in_batch: bool,
+}
+
+/// What whoever ended a probe does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// The device is done with, or is somebody else's business.
+    Done,
+    /// Another driver is to be asked for it, in the same way.
+    Again,
+}
+
+impl Devices {
+    /// Add: a device that didn't exist does. `mine`: who adds it probes it itself where it is ready
+    /// and synchronous.
+    pub(crate) fn add(
+        &mut self,
+        decl: Arc<DeviceDecl>,
+        candidates: Vec<Candidate>,
+        thread: ThreadId,
+        now: Duration,
+        fx: &mut Effects,
+    ) -> Key {
+        let parent = decl.parent.as_deref().and_then(|p| self.by_name.get(p).copied());
+        // Rule 1.2.12: who is being probed on this thread registers its own child.
+        let by_probe = parent.is_some_and(|parent| {
+            let its = &self.slot(parent).phase;
+            matches!(its, Phase::Probing(p) if p.caller == Some(thread))
+        });
+        // An asynchronous one waits for its parent, as for all else.
+        let nested = by_probe && candidates.first().is_some_and(|c| !c.asynchronous);
+        let index = self.enter(decl, nested);
+        let slot = self.slot_mut(index);
+        (slot.candidates, slot.by_probe) = (candidates, by_probe);
+        self.attach(index, true, None, now, fx);
+        self.key(index)
+    }
+
+    /// Attach: a device that waits, or that was left alone, is made ready if it can be probed.
+    pub(super) fn attach(
+        &mut self,
+        index: u32,
+        mine: bool,
+        by: Option<Key>,
+        now: Duration,
+        fx: &mut Effects,
+    ) {
+        let slot = self.slot_mut(index);
+        if slot.candidates.is_empty() {
+            slot.phase = Phase::Idle(Why::NoDriver);
+            return;
+        }
+        let all = 0..slot.candidates.len();
+        self.attach_to(index, all, mine, by, now, fx);
+    }
+
+    /// As Attach, for one candidate alone. The caller probes, where it is synchronous.
+    pub(super) fn attach_only(&mut self, index: u32, at: usize, now: Duration, fx: &mut Effects) {
+        self.attach_to(index, at..at + 1, true, None, now, fx);
+    }
+
+    fn attach_to(
+        &mut self,
+        index: u32,
+        candidates: std::ops::Range<usize>,
+        mine: bool,
+        by: Option<Key>,
+        now: Duration,
+        fx: &mut Effects,
+    ) {
+        let slot = self.slot_mut(index);
+        slot.phase = Phase::Waiting;
+        if slot.unmet > 0 || slot.leaving {
+            fx.hopes |= slot.lenient && self.may_be_waived(index);
+            return;
+        }
+        let stopping = slot.in_batch.is_some() && self.batch.as_ref().is_some_and(|b| b.stopping());
+        if stopping {
+            self.note(index, ProbeOutcome::Cancelled, now, fx);
+            self.slot_mut(index).phase = Phase::Idle(Why::Cancelled);
+            self.blame(index, now, fx);
+            return;
+        }
+        let slot = self.slot_mut(index);
+        slot.phase = Phase::Ready;
+        (slot.turn, slot.end) = (candidates.start, candidates.end);
+        (slot.rescan, slot.failure) = (false, None);
+        (slot.queued, slot.released_by) = (now, by);
+        let in_batch = slot.in_batch.is_some();
+        self.active += 1;
+        if in_batch && let Some(batch) = &mut self.batch {
+            batch.active += 1;
+        }
+        self.dispatch(index, mine, fx);
+    }
+
+    /// Dispatch: a ready device goes where it is probed.
+    fn dispatch(&mut self, index: u32, mine: bool, fx: &mut Effects) {
+        let (key, slot) = (self.key(index), self.slot(index));
+        if slot.candidates[slot.turn].asynchronous {
+            fx.queue.push((key, slot.node));
+        } else if slot.in_turn {
+            // The caller of the bring-up takes it when it is its turn.
+            if let Some(batch) = &mut self.batch {
+                batch.ready_turns += 1;
+            }
+        } else if mine {
+            fx.mine.push(key);
+        } else {
+            self.late.push_back(key);
+            self.want_late_worker(true, fx);
+        }
+    }
+
+    /// The late worker is set going, unless it is.
+    pub(super) fn want_late_worker(&mut self, wanted: bool, fx: &mut Effects) {
+        fx.late_worker |= wanted && !self.late_worker;
+        self.late_worker |= wanted;
+    }
+
+    /// What the late worker probes next; `None`: it leaves. Devices that were deferred are made
+    /// ready again here, and asynchronous ones among them are queued.
+    pub(crate) fn next_late(&mut self, now: Duration, fx: &mut Effects) -> Option<Key> {
+        if let Some(key) = self.late.pop_front() {
+            return Some(key);
+        }
+        while let Some(key) = self.deferred.next() {
+            // It may have been bound, removed or probed otherwise meanwhile.
+            if !self.live(key).is_some_and(|s| matches!(s.phase, Phase::Deferred(_))) {
+                continue;
+            }
+            self.attach(key.index, true, None, now, fx);
+            if let Some(mine) = fx.mine.pop() {
+                return Some(mine);
+            }
+        }
+        self.late_worker = false;
+        fx.wake = true;
+        None
+    }
+
+    /// Begin: somebody is about to call the driver of a ready device. `None` where it is not to be
+    /// called any more.
+    pub(crate) fn begin(
+        &mut self,
+        key: Key,
+        site: &Site,
+        thread: ThreadId,
+        now: Duration,
+        fx: &mut Effects,
+    ) -> Option<Begun> {
+        let slot = self.live(key)?;
+        if !matches!(slot.phase, Phase::Ready) {
+            return None;
+        }
+        let stopping = slot.in_batch.is_some() && self.batch.as_ref().is_some_and(|b| b.stopping());
+        if self.closed || stopping {
+            self.settle(key.index, ProbeOutcome::Cancelled, now, fx);
+            return None;
+        }
+        if slot.unmet > 0 || slot.leaving {
+            // A supplier has left, or somebody wants this one to leave.
+            self.recede(key.index, fx);
+            return None;
+        }
+        let attempt = self.deferred.attempt();
+        let hopeless = self.hopeless;
+        let bound = |link: &Link| {
+            let to = link.device()?;
+            Some((self.slot(to).name().to_string(), self.bound[to as usize].clone()?))
+        };
+        let needs = self.slot(key.index).needs.iter().filter_map(bound).collect();
+        let parent = self.slot(key.index).parent().and_then(|parent| self.slot(parent).node);
+        let slot = self.slot_mut(key.index);
+        slot.node = slot.node.or(parent);
+        let driver = slot.candidates[slot.turn].driver.clone();
+        let former = slot.driver.replace(driver.clone());
+        slot.phase = Phase::Probing(Probing {
+            since: now,
+            site: site.clone(),
+            caller: Some(thread),
+            attempt,
+            overdue: false,
+        });
+        slot.cost.attempts += 1;
+        let decl = slot.decl.clone()?;
+        let (node, in_batch) = (slot.node, slot.in_batch.is_some());
+        fx.trash.extend(former.map(Trash::Driver));
+        fx.look_after = decl.probe_deadline.or(self.batch_deadline(key.index));
+        Some(Begun { decl, driver, node, needs, hopeless, in_batch })
+    }
+
+    /// Recede: a ready device waits again.
+    pub(super) fn recede(&mut self, index: u32, fx: &mut Effects) {
+        self.slot_mut(index).phase = Phase::Waiting;
+        self.left_progress(index, fx);
+    }
+
+    /// A device is no longer ready or being probed.
+    fn left_progress(&mut self, index: u32, fx: &mut Effects) {
+        self.active -= 1;
+        if self.slot(index).in_batch.is_some()
+            && let Some(batch) = &mut self.batch
+        {
+            batch.active -= 1;
+        }
+        fx.wake = true;
+    }
+
+    /// The driver has returned on that thread; the probe may go on.
+    pub(crate) fn returned(&mut self, key: Key, thread: ThreadId) {
+        if self.live(key).is_some()
+            && let Phase::Probing(probing) = &mut self.slot_mut(key.index).phase
+            && probing.caller == Some(thread)
+        {
+            probing.caller = None;
+        }
+    }
+
+    /// End: the probe was over at `at`, or will never be called (its worker is gone: an error).
+    /// `again` says that the caller can ask the next driver itself. What is released is released
+    /// `now`: another probe may have ended after `at`, and have come first.
+    pub(crate) fn end(
+        &mut self,
+        key: Key,
+        result: ProbeResult,
+        at: Duration,
+        now: Duration,
+        again: bool,
+        fx: &mut Effects,
+    ) -> Next {
+        let in_progress = self.live(key).is_some_and(super::Slot::is_in_progress);
+        if !in_progress {
+            // Its bring-up is over for it: nobody is there to take it.
+            fx.trash.extend(result.ok().map(Trash::Object));
+            return Next::Done;
+        }
+        let index = key.index;
+        self.account(index, &result, at);
+        let kind = result.as_ref().err().map(ProbeError::kind);
+        let slot = self.slot_mut(index);
+        let was_asynchronous = slot.candidates[slot.turn].asynchronous;
+        let left = slot.end - slot.turn - 1;
+        let left = if self.closed { 0 } else { left };
+        match (verdict(kind, left, self.slot(index).rescan), result) {
+            (Verdict::Bind, Ok(bound)) => self.bind(index, bound, at, now, fx),
+            (Verdict::Defer, Err(error)) => self.defer(index, &error, fx),
+            (verdict @ (Verdict::AskNext | Verdict::AskAgain), Err(error)) => {
+                let slot = self.slot_mut(index);
+                slot.failure = Some(first_real(slot.failure.take(), error));
+                slot.phase = Phase::Ready;
+                slot.queued = now;
+                if verdict == Verdict::AskNext {
+                    slot.turn += 1;
+                } else {
+                    (slot.turn, slot.end, slot.rescan) = (0, slot.candidates.len(), false);
+                }
+                if again && slot.candidates[slot.turn].asynchronous == was_asynchronous {
+                    return Next::Again;
+                }
+                self.dispatch(index, false, fx);
+            }
+            (_, Err(error)) => {
+                let error = first_real(self.slot_mut(index).failure.take(), error);
+                self.settle_at(index, ProbeOutcome::Failed(error), at, now, fx);
+            }
+            (_, Ok(bound)) => fx.trash.push(Trash::Object(bound)),
+        }
+        Next::Done
+    }
+
+    /// Bind: the device is up. Those who need it may be ready now, and those who were deferred are
+    /// to be tried again.
+    fn bind(
+        &mut self,
+        index: u32,
+        bound: Arc<dyn Bound>,
+        at: Duration,
+        now: Duration,
+        fx: &mut Effects,
+    ) {
+        self.bound[index as usize] = Some(bound);
+        self.changes += 1;
+        if self.slot(index).leaving {
+            // Somebody waits to unbind it. Those who need it must not begin.
+            self.conclude(index, ProbeOutcome::Bound, at, fx);
+            self.slot_mut(index).phase = Phase::Leaving;
+            self.blame(index, now, fx);
+            return;
+        }
+        let outcome = ProbeOutcome::Bound;
+        self.settle_at(index, outcome, at, now, fx);
+        let active = self.deferred.trigger();
+        self.want_late_worker(active, fx);
+    }
+
+    /// Defer: the driver asked to be called again.
+    fn defer(&mut self, index: u32, error: &ProbeError, fx: &mut Effects) {
+        let key = self.key(index);
+        let slot = self.slot_mut(index);
+        let phase = std::mem::replace(&mut slot.phase, Phase::Deferred(error.to_string()));
+        slot.cost.deferrals += 1;
+        if let Phase::Probing(Probing { attempt, .. }) = phase {
+            let active = self.deferred.park(key, attempt);
+            self.want_late_worker(active, fx);
+        }
+        fx.hopes = true;
+        self.left_progress(index, fx);
+    }
+
+    /// Notes what a probe has cost.
+    fn account(&mut self, index: u32, result: &ProbeResult, at: Duration) {
+        let slot = self.slot_mut(index);
+        let Phase::Probing(Probing { since, site, .. }) = &slot.phase else { return };
+        let took = at.saturating_sub(*since);
+        slot.cost.total += took;
+        if matches!(result, Err(error) if error.kind() == ProbeErrorKind::Deferred) {
+            slot.cost.deferring += took;
+        }
+        let (site, started, queued) = (site.clone(), *since, slot.queued);
+        let by = slot.released_by;
+        let released_by = by.and_then(|key| self.live(key)).and_then(|s| s.decl.clone());
+        let last = Last { site, queued, started, finished: Some(at), released_by };
+        self.slot_mut(index).cost.last = Some(last);
+    }
+
+    pub(super) fn settle(
+        &mut self,
+        index: u32,
+        outcome: ProbeOutcome,
+        now: Duration,
+        fx: &mut Effects,
+    ) {
+        self.settle_at(index, outcome, now, now, fx);
+    }
+
+    /// Settle: a device that was in progress has its outcome. In a bring-up that releases, or skips,
+    /// those that waited for it.
+    fn settle_at(
+        &mut self,
+        index: u32,
+        outcome: ProbeOutcome,
+        at: Duration,
+        now: Duration,
+        fx: &mut Effects,
+    ) {
+        let is_up = outcome == ProbeOutcome::Bound;
+        let phase = match &outcome {
+            ProbeOutcome::Bound => Phase::Bound,
+            ProbeOutcome::Failed(error) => Phase::Idle(Why::Failed(error.clone())),
+            _ => Phase::Idle(Why::Cancelled),
+        };
+        self.conclude(index, outcome, at, fx);
+        self.slot_mut(index).phase = phase;
+        if is_up {
+            self.release(index, now, fx);
+        }
+        self.blame(index, now, fx);
+    }
+
+    /// A device is done with for now: its bring-up, if it is in one, is told.
+    fn conclude(&mut self, index: u32, outcome: ProbeOutcome, at: Duration, fx: &mut Effects) {
+        self.left_progress(index, fx);
+        self.note(index, outcome, at, fx);
+    }
+
+    /// Release: those who need a device that is up now have one unmet need less.
+    fn release(&mut self, index: u32, now: Duration, fx: &mut Effects) {
+        let by = Some(self.key(index));
+        let feeds = std::mem::take(&mut self.slot_mut(index).feeds);
+        for &consumer in &feeds {
+            if self.meets(consumer, index, true)
+                && matches!(self.slot(consumer).phase, Phase::Waiting)
+            {
+                self.attach(consumer, false, by, now, fx);
+            }
+        }
+        self.slot_mut(index).feeds = feeds;
+    }
+
+    /// Withdraw: those who need a device that must not be used any more have one unmet need more.
+    pub(super) fn withdraw(&mut self, index: u32) {
+        let feeds = std::mem::take(&mut self.slot_mut(index).feeds);
+        for &consumer in &feeds {
+            self.meets(consumer, index, false);
+        }
+        self.slot_mut(index).feeds = feeds;
+    }
+
+    /// One of a device's needs is met, or is no more. Returns whether all are met.
+    fn meets(&mut self, consumer: u32, need: u32, met: bool) -> bool {
+        let slot = self.slot_mut(consumer);
+        if slot.lenient {
+            let is_it = |l: &&mut Link| matches!(l.to, Target::Device(to) if to == need);
+            let link = slot.needs.iter_mut().find(is_it);
+            if let Some(link) = link.filter(|link| link.waived) {
+                // It was not counted. A parent counts from its own bind on.
+                link.waived = link.kind != EdgeKind::Parent;
+                return false;
+            }
+        }
+        if met {
+            slot.unmet -= 1;
+        } else {
+            slot.unmet += 1;
+        }
+        slot.unmet == 0
+    }
+}
+
+/// Of the errors of several drivers the one to be reported: the first that is no quiet refusal.
+fn first_real(first: Option<ProbeError>, next: ProbeError) -> ProbeError {
+    first.filter(|e| e.kind() != ProbeErrorKind::NoDevice).unwrap_or(next)
+}
+
+#[cfg(test)]
+#[path = "devices_tests.rs"]
+mod tests;

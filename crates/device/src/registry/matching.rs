@@ -1,0 +1,89 @@
+//! Drivers, and which of them may have a device.
+
+use super::policy::probes_async;
+use crate::driver::{Driver, caught};
+use crate::{AsyncProbe, DeviceDecl, ProbeType};
+use std::fmt;
+use std::sync::Arc;
+
+/// A driver, and what it said about itself when it was registered.
+pub(crate) struct Registered {
+    pub driver: Arc<dyn Driver>,
+    pub name: String,
+    pub probe_type: ProbeType,
+}
+
+impl fmt::Debug for Registered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Registered").field(&self.name).finish()
+    }
+}
+
+/// A driver that may have a device, and how it would probe it.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    pub driver: Arc<Registered>,
+    pub asynchronous: bool,
+}
+
+/// The registered drivers. A copy is cheap, and says by its version whether it is still true.
+#[derive(Clone, Default)]
+pub(crate) struct Drivers {
+    pub list: Arc<Vec<Arc<Registered>>>,
+    pub version: u64,
+}
+
+impl Drivers {
+    pub(crate) fn find(&self, name: &str) -> Option<&Arc<Registered>> {
+        self.list.iter().find(|d| d.name == name)
+    }
+
+    /// Adds one.
+    pub(crate) fn add(&mut self, driver: Arc<Registered>) {
+        let mut list = (*self.list).clone();
+        list.push(driver);
+        *self = Drivers { list: Arc::new(list), version: self.version + 1 };
+    }
+
+    /// Takes one out.
+    pub(crate) fn remove(&mut self, name: &str) -> Option<Arc<Registered>> {
+        let mut list = (*self.list).clone();
+        let place = list.iter().position(|d| d.name == name)?;
+        let driver = list.remove(place);
+        *self = Drivers { list: Arc::new(list), version: self.version + 1 };
+        Some(driver)
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.list.iter().map(|d| d.name.clone()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Who may have the device: synchronous drivers first, each kind in registration order. Asks the
+    /// drivers, so not under a lock.
+    pub(crate) fn candidates(&self, decl: &DeviceDecl, asked: &AsyncProbe) -> Vec<Candidate> {
+        let may = self.list.iter().filter(|driver| driver.matches(decl));
+        let mut candidates: Vec<Candidate> = may.map(|d| d.candidate(decl, asked)).collect();
+        candidates.sort_by_key(|c| c.asynchronous);
+        candidates
+    }
+}
+
+impl Registered {
+    /// Whether it may have the device. A driver that panics when asked may not.
+    pub(crate) fn matches(&self, decl: &DeviceDecl) -> bool {
+        if let Some(only) = &decl.driver_override {
+            return *only == self.name;
+        }
+        caught(|| self.driver.matches(decl)).unwrap_or_else(|message| {
+            tracing::error!(driver = self.name, message, "a driver's match function panicked");
+            false
+        })
+    }
+
+    pub(crate) fn candidate(self: &Arc<Self>, decl: &DeviceDecl, asked: &AsyncProbe) -> Candidate {
+        let asynchronous = probes_async(self.probe_type, decl.probe_type, &self.name, asked);
+        Candidate { driver: self.clone(), asynchronous }
+    }
+}

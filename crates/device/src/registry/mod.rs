@@ -1,0 +1,372 @@
+//! The live registry: every device that exists, who needs whom, and what each one is at. No threads
+//! and no clock here: tests step it by hand, `crate::probe` and `crate::manager` drive it.
+//!
+//! `README.md` beside this file has the states, the steps by name, and the argument why nobody waits
+//! for something that can't come. All of this lies under one lock, the manager's. No user code runs
+//! in here: what has to be dropped is handed out with the [`Effects`].
+
+mod attach;
+mod batch;
+mod devices_state;
+mod info;
+mod leave;
+mod links;
+mod matching;
+mod pending;
+pub(crate) mod policy;
+#[cfg(test)]
+mod stepped;
+
+pub(crate) use attach::Linked;
+pub(crate) use batch::{Batch, BatchOptions, CallerStep, Finished};
+pub(crate) use devices_state::{Begun, Next};
+pub use info::{DeviceInfo, DeviceState, Need, ProbeCost};
+pub(crate) use leave::{Leave, LeaveStep};
+pub(crate) use matching::{Candidate, Drivers, Registered};
+pub use pending::{Awaited, Pending, PendingState};
+
+use crate::deferred::{Attempt, Deferred};
+use crate::driver::{Bound, ProbeError};
+use crate::graph::Named;
+use crate::record::Site;
+use crate::{DeviceDecl, DeviceId, Graph};
+use corewise_sync::thread::ThreadId;
+use corewise_timeline::{EdgeKind, Outcome};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Names one device as long as it exists; afterwards it names nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    index: u32,
+    generation: u32,
+}
+
+/// All devices.
+pub(crate) struct Devices {
+    slots: Vec<Slot>,
+    /// By slot. Apart from the slots, so that a shutdown can take them all at once.
+    bound: Vec<Option<Arc<dyn Bound>>>,
+    free: Vec<u32>,
+    by_name: HashMap<Named, u32>,
+    /// Who needs a device that doesn't exist (any more, or yet), by its name.
+    dangling: HashMap<String, Vec<u32>>,
+    /// Slots are in registration order: none was used twice.
+    in_order: bool,
+    registrations: u64,
+    /// How many devices are ready or being probed.
+    active: usize,
+    /// The bring-up in progress.
+    batch: Option<Batch>,
+    /// Ready synchronous devices that nobody waits for: the one late worker probes them in turn.
+    late: VecDeque<Key>,
+    /// The late worker was asked for and has not left.
+    late_worker: bool,
+    /// Whose drivers asked to be called later.
+    deferred: Deferred<Key>,
+    /// The deferral timeout has passed: nobody waits for optional suppliers any more.
+    hopeless: bool,
+    /// Nothing is probed any more.
+    closed: bool,
+    /// The graph of all devices, until something changes.
+    graph: Option<Arc<Graph>>,
+    /// Grows with each change of the graph or of what is bound.
+    changes: u64,
+    /// The bound objects were handed to a shutdown: nothing is up any more.
+    taken: bool,
+}
+
+/// One device.
+struct Slot {
+    generation: u32,
+    /// None: the slot is free.
+    decl: Option<Arc<DeviceDecl>>,
+    registration: u64,
+    /// Its own, else its parent's, as far as that is known.
+    node: Option<u32>,
+    phase: Phase,
+    needs: Vec<Link>,
+    /// Who needs this one, each once.
+    feeds: Vec<u32>,
+    /// How many of its needs are not bound and hold it up.
+    unmet: u32,
+    /// Some of its needs don't hold it up: its links have to be looked at one by one.
+    lenient: bool,
+    /// Synchronous ones first (rule 1.2.4), each kind in registration order of the drivers.
+    candidates: Vec<Candidate>,
+    /// The candidate whose turn it is, while ready or probing.
+    turn: usize,
+    /// The candidates from here on are not asked in this round.
+    end: usize,
+    /// A candidate came while this one was being probed: begin anew before giving up.
+    rescan: bool,
+    /// The first real failure of this round.
+    failure: Option<ProbeError>,
+    /// Which driver it is bound to, or is being probed by.
+    driver: Option<Arc<Registered>>,
+    /// Somebody waits to unbind it: it doesn't begin, and isn't used when its probe is over.
+    leaving: bool,
+    /// Its parent has registered it during its own probe, and takes it along when it goes.
+    by_probe: bool,
+    /// Its place in the bring-up in progress.
+    in_batch: Option<u32>,
+    /// It is synchronous there, and its turn has not come.
+    in_turn: bool,
+    /// How many of its needs in the same bring-up are not settled.
+    open: u32,
+    /// The first device in the bring-up that makes this one impossible.
+    culprit: Option<u32>,
+    queued: Duration,
+    released_by: Option<Key>,
+    cost: Cost,
+}
+
+/// What a device is at. README.md says who moves it from where to where.
+enum Phase {
+    /// Something that it needs is not bound.
+    Waiting,
+    /// It may be probed: it is queued, or waits for its turn.
+    Ready,
+    /// Its driver was called and has not said how the probe ended.
+    Probing(Probing),
+    /// Its driver asked to be called later.
+    Deferred(String),
+    /// It is up.
+    Bound,
+    /// It is up, but nobody new may use it: it is unbound as soon as nobody does.
+    Leaving,
+    /// Its callback is being called.
+    Unbinding,
+    /// It is not up, and somebody has to ask for that to change.
+    Idle(Why),
+}
+
+struct Probing {
+    since: Duration,
+    site: Site,
+    /// Who called the driver, until that returns.
+    caller: Option<ThreadId>,
+    attempt: Attempt,
+    /// It was named as overdue.
+    overdue: bool,
+}
+
+/// Why a device is idle.
+#[derive(Clone, Debug)]
+enum Why {
+    /// No driver matches.
+    NoDriver,
+    /// It was unbound on purpose.
+    Unbound,
+    /// Its bring-up was cancelled.
+    Cancelled,
+    /// No driver could bind it.
+    Failed(ProbeError),
+}
+
+/// A need, and how it stands.
+struct Link {
+    to: Target,
+    kind: EdgeKind,
+    optional: bool,
+    /// It doesn't hold the device up: nobody waits for this optional supplier any more, or this
+    /// parent is being probed and has registered the device itself.
+    waived: bool,
+}
+
+enum Target {
+    Device(u32),
+    Missing(String),
+}
+
+/// What probing the device has cost.
+#[derive(Clone, Default)]
+struct Cost {
+    attempts: u32,
+    deferrals: u32,
+    total: Duration,
+    deferring: Duration,
+    /// Of the last attempt.
+    last: Option<Last>,
+}
+
+#[derive(Clone)]
+struct Last {
+    site: Site,
+    queued: Duration,
+    started: Duration,
+    finished: Option<Duration>,
+    released_by: Option<Arc<DeviceDecl>>,
+}
+
+/// What the caller of a step owes, all of it without the lock.
+#[derive(Default)]
+pub(crate) struct Effects {
+    /// Asynchronous probes to queue near their nodes.
+    pub queue: Vec<(Key, Option<u32>)>,
+    /// Synchronous probes that the caller of the step has to do itself.
+    pub mine: Vec<Key>,
+    /// The late worker has to be set going.
+    pub late_worker: bool,
+    /// Those who wait for some device have to be woken.
+    pub wake: bool,
+    /// A probe with a deadline has begun: somebody has to look at the clock after that time.
+    pub look_after: Option<Duration>,
+    /// Somebody waits for what the deferral timeout ends.
+    pub hopes: bool,
+    /// Devices of the bring-up that are done with; the number counts them.
+    pub finished: Vec<(Arc<DeviceDecl>, Outcome, usize)>,
+    /// To be dropped.
+    pub trash: Vec<Trash>,
+}
+
+/// What may run user code when it is dropped.
+pub(crate) enum Trash {
+    Object(#[expect(dead_code, reason = "only dropped")] Arc<dyn Bound>),
+    Decl(#[expect(dead_code, reason = "only dropped")] Arc<DeviceDecl>),
+    Drivers(#[expect(dead_code, reason = "only dropped")] Vec<Candidate>),
+    Driver(#[expect(dead_code, reason = "only dropped")] Arc<Registered>),
+}
+
+impl Effects {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+            && self.mine.is_empty()
+            && !self.late_worker
+            && self.finished.is_empty()
+            && self.trash.is_empty()
+    }
+}
+
+impl Devices {
+    pub(crate) fn new() -> Devices {
+        Devices {
+            slots: Vec::new(),
+            bound: Vec::new(),
+            free: Vec::new(),
+            by_name: HashMap::new(),
+            dangling: HashMap::new(),
+            in_order: true,
+            registrations: 0,
+            active: 0,
+            batch: None,
+            late: VecDeque::new(),
+            late_worker: false,
+            deferred: Deferred::new(),
+            hopeless: false,
+            closed: false,
+            graph: None,
+            changes: 0,
+            taken: false,
+        }
+    }
+
+    /// How many devices there are.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<Key> {
+        self.by_name.get(name).map(|&index| self.key(index))
+    }
+
+    pub(crate) fn bound_object(&self, name: &str) -> Option<Arc<dyn Bound>> {
+        let index = *self.by_name.get(name)?;
+        let up = matches!(self.slot(index).phase, Phase::Bound | Phase::Leaving);
+        self.bound.get(index as usize).cloned().flatten().filter(|_| up)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Nothing is added or probed from now on. What is ready is cancelled when its turn comes.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+    }
+
+    fn key(&self, index: u32) -> Key {
+        Key { index, generation: self.slots[index as usize].generation }
+    }
+
+    fn slot(&self, index: u32) -> &Slot {
+        &self.slots[index as usize]
+    }
+
+    fn slot_mut(&mut self, index: u32) -> &mut Slot {
+        &mut self.slots[index as usize]
+    }
+
+    /// The slot, if the device still exists.
+    fn live(&self, key: Key) -> Option<&Slot> {
+        self.slots.get(key.index as usize).filter(|s| s.generation == key.generation)
+    }
+
+    pub(crate) fn decl(&self, key: Key) -> Option<Arc<DeviceDecl>> {
+        self.live(key)?.decl.clone()
+    }
+
+    pub(crate) fn node(&self, key: Key) -> Option<u32> {
+        self.live(key)?.node
+    }
+
+    /// All devices in registration order.
+    fn in_registration_order(&self) -> Vec<u32> {
+        let used = |&i: &u32| self.slot(i).decl.is_some();
+        let mut all: Vec<u32> = (0u32..).take(self.slots.len()).filter(used).collect();
+        if !self.in_order {
+            all.sort_by_key(|&i| self.slot(i).registration);
+        }
+        all
+    }
+
+    /// The graph of all devices as they are now. Kept until something changes.
+    pub(crate) fn graph(&mut self) -> Arc<Graph> {
+        if let Some(graph) = &self.graph {
+            return graph.clone();
+        }
+        let all = self.in_registration_order();
+        let mut ids = vec![DeviceId::new(0); self.slots.len()];
+        for (place, &index) in all.iter().enumerate() {
+            ids[index as usize] = DeviceId::new(place);
+        }
+        let needs = |&i: &u32| {
+            let there = |link: &Link| match link.to {
+                Target::Device(to) => Some((ids[to as usize], link.kind)),
+                Target::Missing(_) => None,
+            };
+            self.slot(i).needs.iter().filter_map(there).collect()
+        };
+        let decls = all.iter().filter_map(|&i| self.slot(i).decl.clone()).collect();
+        let nodes = all.iter().map(|&i| self.slot(i).node).collect();
+        let graph = Arc::new(Graph::of_existing(decls, nodes, all.iter().map(needs).collect()));
+        self.graph = Some(graph.clone());
+        graph
+    }
+
+    /// Takes everything that is up, by device of [`Devices::graph`]. From then on nothing is up.
+    pub(crate) fn take_bound(&mut self) -> Vec<Option<Arc<dyn Bound>>> {
+        (self.taken, self.changes) = (true, self.changes + 1);
+        let mut bound = std::mem::take(&mut self.bound);
+        if self.in_order && self.free.is_empty() {
+            return bound;
+        }
+        let all = self.in_registration_order();
+        all.into_iter().map(|i| bound[i as usize].take()).collect()
+    }
+
+    /// Grows with each change of [`Devices::graph`] or of what is bound.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// The bound objects as they are, by device of [`Devices::graph`].
+    pub(crate) fn bound_objects(&self) -> Vec<Option<Arc<dyn Bound>>> {
+        if self.in_order && self.free.is_empty() {
+            return self.bound.clone();
+        }
+        let all = self.in_registration_order();
+        all.into_iter().map(|i| self.bound[i as usize].clone()).collect()
+    }
+}

@@ -1,0 +1,118 @@
+//! The registry's decisions: pure functions over plain values.
+
+use crate::driver::ProbeErrorKind;
+use crate::{AsyncProbe, ProbeType};
+
+/// Whether a device probes asynchronously (rule 1.2.1): the driver's type, the declaration's, and
+/// what the command line asked for. Asked once per device and driver.
+pub(crate) fn probes_async(
+    driver: ProbeType,
+    decl: Option<ProbeType>,
+    name: &str,
+    asked: &AsyncProbe,
+) -> bool {
+    match (driver, decl) {
+        (ProbeType::ForceSynchronous, _) | (_, Some(ProbeType::ForceSynchronous)) => false,
+        (_, Some(ProbeType::PreferAsynchronous)) => true,
+        (_, Some(ProbeType::Default)) | (ProbeType::Default, None) => asked.asks_for(name),
+        (ProbeType::PreferAsynchronous, None) => true,
+    }
+}
+
+/// What becomes of a device after one call of one driver (rule 1.2.16).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is up.
+    Bind,
+    /// It goes on the deferred list. Other drivers are not asked: this one matches, and will be there.
+    Defer,
+    /// The next candidate is asked.
+    AskNext,
+    /// All candidates are asked anew: one has come meanwhile.
+    AskAgain,
+    /// It stays without a driver.
+    GiveUp,
+}
+
+/// What becomes of a device whose driver gave this result, with `left` candidates to ask. As in
+/// Linux a failure, too, lets the next driver try its luck.
+pub(crate) fn verdict(error: Option<ProbeErrorKind>, left: usize, rescan: bool) -> Verdict {
+    match error {
+        None => Verdict::Bind,
+        Some(ProbeErrorKind::Deferred) => Verdict::Defer,
+        Some(_) if left > 0 => Verdict::AskNext,
+        Some(_) if rescan => Verdict::AskAgain,
+        Some(_) => Verdict::GiveUp,
+    }
+}
+
+/// What the caller of a bring-up does when nothing of it can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stuck {
+    /// Something outside the bring-up is in progress that one of its devices waits for.
+    Wait,
+    /// Deferral begins: what was deferred is tried again.
+    BeginDeferral,
+    /// Nothing more will come up: what is not settled is settled as it is.
+    Conclude,
+}
+
+/// What to do when none of a bring-up's devices is ready or being probed, and some are not settled
+/// (rule 1.2.15: deferral begins only when all have been tried once).
+pub(crate) fn stuck(others_in_progress: bool, retrying: bool, deferral_enabled: bool) -> Stuck {
+    if others_in_progress || retrying {
+        Stuck::Wait
+    } else if deferral_enabled {
+        Stuck::Conclude
+    } else {
+        Stuck::BeginDeferral
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ProbeErrorKind::{Deferred, Failed, NoDevice, Panicked};
+
+    #[test]
+    fn rule_1_2_16_what_a_result_means() {
+        assert_eq!(verdict(None, 3, true), Verdict::Bind);
+        assert_eq!(verdict(Some(Deferred), 3, false), Verdict::Defer);
+        for error in [NoDevice, Failed, Panicked] {
+            assert_eq!(verdict(Some(error), 1, true), Verdict::AskNext);
+            assert_eq!(verdict(Some(error), 0, true), Verdict::AskAgain);
+            assert_eq!(verdict(Some(error), 0, false), Verdict::GiveUp);
+        }
+    }
+
+    #[test]
+    fn deferral_begins_when_nothing_else_can_run_and_once() {
+        assert_eq!(stuck(true, false, false), Stuck::Wait);
+        assert_eq!(stuck(false, true, true), Stuck::Wait);
+        assert_eq!(stuck(false, false, false), Stuck::BeginDeferral);
+        assert_eq!(stuck(false, false, true), Stuck::Conclude);
+    }
+
+    #[test]
+    fn rule_1_2_1_force_synchronous_is_never_overridden() {
+        use ProbeType::{Default, ForceSynchronous, PreferAsynchronous};
+        let all = AsyncProbe::all();
+        assert!(!probes_async(ForceSynchronous, Some(PreferAsynchronous), "d", &all));
+        assert!(!probes_async(PreferAsynchronous, Some(ForceSynchronous), "d", &all));
+        assert!(probes_async(Default, Some(PreferAsynchronous), "d", &AsyncProbe::default()));
+        assert!(probes_async(PreferAsynchronous, None, "d", &AsyncProbe::default()));
+    }
+
+    #[test]
+    fn rule_1_2_1_the_default_type_is_asynchronous_only_where_asked() {
+        let asked = AsyncProbe::parse("nvme");
+        assert!(probes_async(ProbeType::Default, None, "nvme", &asked));
+        assert!(!probes_async(ProbeType::Default, None, "ahci", &asked));
+        assert!(!probes_async(
+            ProbeType::PreferAsynchronous,
+            Some(ProbeType::Default),
+            "x",
+            &asked
+        ));
+    }
+}

@@ -1,0 +1,181 @@
+//! What the stepped tests share: a registry without threads, whose steps are named by device.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
+
+use super::*;
+use crate::driver::Driver;
+use crate::record::Site;
+use crate::{Cancel, ProbeError, ProbeType};
+use corewise_sync::thread::current;
+
+pub(super) struct Thing;
+impl Bound for Thing {}
+
+/// A driver that is never called: the tests say what its probes give.
+struct Named(&'static str);
+impl Driver for Named {
+    fn name(&self) -> &str {
+        self.0
+    }
+}
+
+pub(super) fn driver(name: &'static str) -> Arc<Registered> {
+    let driver = Arc::new(Named(name));
+    Arc::new(Registered { driver, name: name.into(), probe_type: ProbeType::Default })
+}
+
+pub(super) fn decl(name: &str, needs: &[&str]) -> DeviceDecl {
+    needs.iter().fold(DeviceDecl::new(name, "d"), |d, n| d.supplier(*n))
+}
+
+pub(super) struct Stepped {
+    pub(super) devices: Devices,
+    pub(super) cancel: Cancel,
+    now: Duration,
+    /// What was to be queued so far and was not taken by the test.
+    pub(super) queue: Vec<String>,
+    /// What whoever made a step is to probe itself.
+    pub(super) mine: Vec<String>,
+    pub(super) late_worker_wanted: usize,
+    finished: Vec<(String, &'static str)>,
+}
+
+impl Stepped {
+    pub(super) fn new() -> Stepped {
+        Stepped {
+            devices: Devices::new(),
+            cancel: Cancel::new(),
+            now: Duration::ZERO,
+            queue: Vec::new(),
+            mine: Vec::new(),
+            late_worker_wanted: 0,
+            finished: Vec::new(),
+        }
+    }
+
+    pub(super) fn bring_up(decls: Vec<DeviceDecl>, sync: &[&str], keep_going: bool) -> Stepped {
+        let mut stepped = Stepped::new();
+        stepped.again(decls, sync, keep_going);
+        stepped
+    }
+
+    /// Another bring-up.
+    pub(super) fn again(&mut self, decls: Vec<DeviceDecl>, sync: &[&str], keep_going: bool) {
+        let decls: Vec<Arc<DeviceDecl>> = decls.into_iter().map(Arc::new).collect();
+        let (graph, faults) = self.devices.admit(&decls, &|_, _| None);
+        let driver = driver("d");
+        let candidate = |decl: &Arc<DeviceDecl>| {
+            let asynchronous = !sync.contains(&decl.name.as_str());
+            vec![Candidate { driver: driver.clone(), asynchronous }]
+        };
+        let candidates = decls.iter().map(candidate).collect();
+        let options = BatchOptions {
+            keep_going,
+            cancel: self.cancel.clone(),
+            // The outcomes are told to the test.
+            observed: true,
+            probe_deadline: None,
+        };
+        let graph = Arc::new(graph);
+        self.step(|devices, now, fx| {
+            devices.begin_batch(graph, &faults, candidates, options, now, fx);
+        });
+    }
+
+    pub(super) fn step<R>(
+        &mut self,
+        f: impl FnOnce(&mut Devices, Duration, &mut Effects) -> R,
+    ) -> R {
+        let mut fx = Effects::default();
+        let result = f(&mut self.devices, self.now, &mut fx);
+        self.now += Duration::from_millis(1);
+        let name = |key: &Key| self.devices.decl(*key).unwrap().name.clone();
+        self.queue.extend(fx.queue.iter().map(|(key, _)| name(key)));
+        self.mine.extend(fx.mine.iter().map(name));
+        self.late_worker_wanted += usize::from(fx.late_worker);
+        self.finished.extend(fx.finished.iter().map(|(d, o, _)| (d.name.clone(), o.as_str())));
+        self.devices.told(fx.finished.len());
+        result
+    }
+
+    pub(super) fn key(&self, name: &str) -> Key {
+        self.devices.find(name).unwrap()
+    }
+
+    /// Adds a device, in the name of this thread.
+    pub(super) fn add(&mut self, decl: DeviceDecl, candidates: Vec<Candidate>) -> Key {
+        let me = current().id();
+        self.step(|devices, now, fx| devices.add(Arc::new(decl), candidates, me, now, fx))
+    }
+
+    /// Starts a device; the names of what it needs, if it is to be probed.
+    pub(super) fn begin(&mut self, name: &str) -> Option<Vec<String>> {
+        let key = self.key(name);
+        self.queue.retain(|n| n != name);
+        self.mine.retain(|n| n != name);
+        let site = Site { worker: "w".into(), cpu: None };
+        let me = current().id();
+        let begun = self.step(|devices, now, fx| devices.begin(key, &site, me, now, fx))?;
+        Some(begun.needs.into_iter().map(|(name, _)| name).collect())
+    }
+
+    pub(super) fn end_with(
+        &mut self,
+        name: &str,
+        result: Result<Arc<dyn Bound>, ProbeError>,
+    ) -> Next {
+        let key = self.key(name);
+        self.step(|devices, now, fx| devices.end(key, result, now, now, true, fx))
+    }
+
+    pub(super) fn end(&mut self, name: &str, ok: bool) {
+        let result: Result<Arc<dyn Bound>, _> =
+            if ok { Ok(Arc::new(Thing)) } else { Err(ProbeError::failed("on purpose")) };
+        self.end_with(name, result);
+    }
+
+    pub(super) fn defer(&mut self, name: &str) {
+        self.end_with(name, Err(ProbeError::defer("on purpose")));
+    }
+
+    pub(super) fn probe(&mut self, name: &str) {
+        assert!(self.begin(name).is_some(), "{name} is not to be probed");
+        self.end(name, true);
+    }
+
+    pub(super) fn caller(&mut self) -> String {
+        loop {
+            let (step, idle) = self.step(|devices, now, fx| {
+                let step = devices.caller_step(now, fx);
+                (step, fx.is_empty())
+            });
+            match step {
+                CallerStep::Run(key) => return self.devices.decl(key).unwrap().name.clone(),
+                CallerStep::Wait if !idle => {}
+                step => return format!("{step:?}"),
+            }
+        }
+    }
+
+    /// The late worker's next device.
+    pub(super) fn late(&mut self) -> Option<String> {
+        let key = self.step(|devices, now, fx| devices.next_late(now, fx))?;
+        Some(self.devices.decl(key).unwrap().name.clone())
+    }
+
+    pub(super) fn outcome(&mut self, name: &str) -> &'static str {
+        let of = |(n, _): &&(String, _)| n == name;
+        self.finished.iter().find(of).map_or("open", |(_, outcome)| outcome)
+    }
+
+    pub(super) fn finished(&self) -> &[(String, &'static str)] {
+        &self.finished
+    }
+
+    pub(super) fn finish(&mut self) -> Finished {
+        self.devices.finish_batch().unwrap()
+    }
+
+    pub(super) fn state(&self, name: &str) -> &'static str {
+        self.devices.state(self.key(name)).unwrap().as_str()
+    }
+}
