@@ -203,12 +203,31 @@ fn a_device_that_takes_half_its_time_saves_the_other_half() {
 #[test]
 fn dependencies_from_a_file_hold_in_predictions() {
     let folder = Folder::new();
-    let log = sample("probe-epyc-after.txt");
+    let log = folder.write(
+        "dmesg.txt",
+        "[    1.000500] probe of clk returned 0 after 500 usecs\n\
+         [    1.001500] probe of net returned 0 after 700 usecs\n",
+    );
     let log = log.to_str().unwrap();
-    let alone = document(&folder, &[log, "--all-async"]);
-    assert_eq!(alone["logs"][0]["timelines"][0]["analysis"]["edges"], 0);
+    let predicted = |args: &[&str]| {
+        let json = document(&folder, &[&[log, "--all-async"], args].concat());
+        let timeline = &json["logs"][0]["timelines"][0];
+        let edges = timeline["analysis"]["edges"].clone();
+        (edges, timeline["predicted"][0]["makespan_ns"].clone())
+    };
+    assert_eq!(predicted(&[]), (json!(0), json!(700_000)));
     let text = run(&folder, &[log]);
     assert!(text.contains("no dependency is known"), "{text}");
+    let deps = folder.write("extra.deps", "net: clk   # the clock comes first\n");
+    let deps = deps.to_str().unwrap();
+    assert_eq!(predicted(&["--deps", deps]), (json!(1), json!(1_200_000)));
+    let links = folder.write(
+        "links.txt",
+        "/sys/devices/platform/clk/subsystem -> ../../../bus/platform\n\
+         /sys/devices/platform/clk/net/subsystem -> ../../../../bus/platform\n",
+    );
+    let links = links.to_str().unwrap();
+    assert_eq!(predicted(&["--sysfs", links]), (json!(1), json!(1_200_000)));
     let bad = folder.write("bad.deps", "one two three four five\n");
     let ran = folder.corewise(["timeline", log, "--deps", bad.to_str().unwrap()]).fails();
     assert!(ran.stderr.contains("line 1"), "{ran}");

@@ -143,9 +143,9 @@ fn concurrency(out: &mut Lines, t: &Timeline) {
         let from = c.most_at.saturating_sub(t.origin());
         text += &format!(" ({} after the beginning)", duration(from));
     }
-    text += &format!("; none {:.1} % of the time, one {:.1} %", share(0), share(1));
+    text += &format!("; none {:.1}\u{a0}% of the time, one {:.1}\u{a0}%", share(0), share(1));
     if c.most > 1 {
-        text += &format!(", more {:.1} %", (100.0 - share(0) - share(1)).max(0.0));
+        text += &format!(", more {:.1}\u{a0}%", (100.0 - share(0) - share(1)).max(0.0));
     }
     out.line("");
     out.wrapped(&text, 2);

@@ -194,11 +194,15 @@ fn messages(out: &mut Lines, t: &Timeline, selection: &Selection) {
     }
 }
 
-/// The widths of the columns that are not fixed.
+/// The width of how long a span took, with its sign.
+const TOOK: usize = 8;
+
+/// The widths of the other columns. 0: nobody has anything to say there, so there is no such column.
 #[derive(Debug, PartialEq, Eq)]
 struct Columns {
     name: usize,
     place: usize,
+    waited: usize,
     state: usize,
     released: usize,
     bar: usize,
@@ -207,13 +211,15 @@ struct Columns {
 impl Columns {
     /// Gives each text column what it needs if the bar keeps a quarter of the width; else takes
     /// from the widest until it fits. `need` is name, place, state, released.
-    fn plan(width: usize, need: [usize; 4]) -> Columns {
+    fn plan(width: usize, need: [usize; 4], waited: bool) -> Columns {
         let [name, place, state, released] = need;
         let mut text = [name.min(width.max(100) * 32 / 100), place.min(24), released.min(24)];
         let least = [10, 6, 7];
-        // The mark, a time of seven and one of eight, and the blanks between seven columns.
-        let fixed = 2 + 7 + 8 + state + 6;
-        let total = |text: &[usize; 3]| text.iter().sum::<usize>() + fixed;
+        let waited = if waited { 7 } else { 0 };
+        // The mark, and each column with the blank behind it.
+        let column = |width: usize| width + usize::from(width > 0);
+        let fixed = 2 + column(TOOK) + column(state) + column(waited);
+        let total = |text: &[usize; 3]| text.iter().map(|&w| column(w)).sum::<usize>() + fixed;
         for bar_wanted in [width / 4, 16, 8] {
             while total(&text) + bar_wanted > width {
                 let shrinkable = (0..3).filter(|&i| text[i] > least[i]);
@@ -226,7 +232,8 @@ impl Columns {
             }
         }
         let [name, place, released] = text;
-        Columns { name, place, state, released, bar: width.saturating_sub(total(&text)) }
+        let bar = width.saturating_sub(total(&text));
+        Columns { name, place, waited, state, released, bar }
     }
 }
 
@@ -279,20 +286,22 @@ impl Row {
     }
 
     fn text(&self, c: &Columns, bar: &str) -> String {
-        format!(
-            "{} {:<name$} {:<at$} {:>7} {:>8} {:<state$} {:<released$} {bar}",
-            if self.critical { '*' } else { ' ' },
-            first_fit(&self.name, c.name),
-            first_fit(&self.place, c.place),
-            self.waited,
-            self.took,
-            self.state,
-            first_fit(&self.released, c.released),
-            name = c.name,
-            at = c.place,
-            state = c.state,
-            released = c.released,
-        )
+        let mut line = if self.critical { "* " } else { "  " }.to_owned();
+        let cells = [
+            (first_fit(&self.name, c.name), c.name, false),
+            (first_fit(&self.place, c.place), c.place, false),
+            (self.waited.clone(), c.waited, true),
+            (self.took.clone(), TOOK, true),
+            (self.state.to_owned(), c.state, false),
+            (first_fit(&self.released, c.released), c.released, false),
+        ];
+        for (cell, width, is_number) in cells.into_iter().filter(|(_, width, _)| *width > 0) {
+            line += &match is_number {
+                true => format!("{cell:>width$} "),
+                false => format!("{cell:<width$} "),
+            };
+        }
+        line + bar
     }
 }
 
@@ -317,7 +326,15 @@ fn table(out: &mut Lines, t: &Timeline, path: &CriticalPath, selection: &Selecti
             *need = (*need).max(cell.chars().count());
         }
     }
-    let columns = Columns::plan(out.width, need);
+    // A column of which no row has anything to say is left out.
+    let said = |f: fn(&Row) -> bool| rows.iter().any(|(row, _)| f(row));
+    if !said(|row| !row.place.is_empty()) {
+        need[1] = 0;
+    }
+    if !said(|row| !row.released.is_empty()) {
+        need[3] = 0;
+    }
+    let columns = Columns::plan(out.width, need, said(|row| row.waited != "-"));
     let scale = Scale { from: t.origin(), length: t.makespan(), columns: columns.bar };
 
     out.line(&header.text(&columns, &scale.axis()));
@@ -412,11 +429,26 @@ mod tests {
     fn columns_fill_the_width_exactly_and_none_vanishes() {
         for width in 60..=200 {
             for need in [[1, 1, 2, 1], [60, 40, 9, 60], [10, 10, 9, 30], [32, 6, 5, 11]] {
-                let c = Columns::plan(width, need);
-                assert_eq!(2 + 7 + 8 + 6 + c.name + c.place + c.state + c.released + c.bar, width);
+                let c = Columns::plan(width, need, true);
+                assert_eq!(
+                    2 + 7 + TOOK + 6 + c.name + c.place + c.state + c.released + c.bar,
+                    width
+                );
                 assert!(c.bar >= 5, "{width} {need:?} {c:?}");
                 assert!(c.name >= need[0].min(10) && c.released >= need[3].min(7));
             }
         }
+    }
+
+    #[test]
+    fn a_column_that_says_nothing_gives_its_room_to_the_bar() {
+        let c = Columns::plan(100, [20, 0, 2, 0], false);
+        assert_eq!((c.place, c.waited, c.released), (0, 0, 0));
+        assert_eq!(c.bar, 100 - 2 - 21 - (TOOK + 1) - 3);
+        let mut t = Timeline::new("shutdown");
+        t.push(Span::new("disk", SpanKind::Shutdown, ms(0), ms(4)));
+        let text = render(&t, 80);
+        assert!(!text.contains("released") && !text.contains("waited"), "{text}");
+        assert!(!text.contains("worker"), "{text}");
     }
 }
