@@ -448,3 +448,67 @@ fn what_no_line_says_is_said() {
     assert!(log.notes.iter().any(|n| n.starts_with("2 init calls began and did not end")));
     assert_eq!(log.forms, [(Form::InitcallStart, 2)]);
 }
+
+#[test]
+fn durations_of_init_calls_in_units_of_1024_nanoseconds_are_corrected() {
+    let mut text = String::new();
+    let took = [102_777, 103_801, 204_825, 305_849];
+    for (i, took) in took.into_iter().enumerate() {
+        let begun = 1_000_000 * (i as u64 + 1);
+        let printed = (took * 1000) >> 10;
+        let (from, to) = (stamp(begun), stamp(begun + took + 3));
+        writeln!(text, "[{from}] calling  a{i}+0x0/0x10 @ 1").unwrap();
+        writeln!(text, "[{to}] initcall a{i}+0x0/0x10 returned 0 after {printed} usecs").unwrap();
+    }
+    let log = read(&text);
+    for (span, took) in log.boot.spans().iter().zip(took) {
+        // Less than the unit was cut off.
+        assert!(us(took - 2) < span.took() && span.took() <= us(took), "{:?}", span.took());
+    }
+    assert!(log.notes.iter().any(|n| n.contains("1.024")), "{:?}", log.notes);
+    assert!(!read(&plain()).notes.iter().any(|n| n.contains("1.024")));
+}
+
+#[test]
+fn the_call_that_waits_for_deferred_probes_is_split_by_device() {
+    let log = read(
+        "[    0.900000] probe of mmc returned -517 after 5 usecs\n\
+         [    0.900010] probe of usb returned -517 after 5 usecs\n\
+         [    1.000000] calling  deferred_probe_initcall+0x0/0xc8 @ 1\n\
+         [    1.100000] probe of mmc returned 517 after 50000 usecs\n\
+         [    1.300000] probe of mmc returned 0 after 150000 usecs\n\
+         [    1.480000] probe of usb returned 0 after 170000 usecs\n\
+         [    1.500000] initcall deferred_probe_initcall+0x0/0xc8 returned 0 after 499990 usecs\n\
+         [    1.600000] probe of late returned 0 after 10 usecs\n",
+    );
+    let split = log.deferred_probe.unwrap();
+    assert_eq!(split.total, us(499_990));
+    assert_eq!(split.shares, [("mmc".into(), 2, us(200_000)), ("usb".into(), 1, us(170_000))]);
+    assert_eq!(split.rest, us(499_990 - 370_000));
+    assert_eq!(log.boot.span(split.span).name, "deferred_probe_initcall");
+}
+
+#[test]
+fn a_tick_is_told_from_a_round_number() {
+    let calls = |printed: [u64; 4]| {
+        let mut text = String::new();
+        for (i, printed) in printed.into_iter().enumerate() {
+            writeln!(text, "[    1.0{i}0000] calling  a{i}+0x0/0x10 @ 1").unwrap();
+            writeln!(
+                text,
+                "[    1.0{i}2500] initcall a{i}+0x0/0x10 returned 0 after {printed} usecs"
+            )
+            .unwrap();
+        }
+        read(&text)
+    };
+    let took = |log: &KernelLog| -> Vec<_> { log.boot.spans().iter().map(|s| s.took()).collect() };
+    // The clock ticks, and then no more.
+    let log = calls([0, 4000, 0, 2481]);
+    assert_eq!(took(&log), [us(2500), us(2500), us(0), us(2481)]);
+    assert!(log.notes.iter().any(|n| n.contains("whole ticks of 4.00 ms")), "{:?}", log.notes);
+    // Fine from the beginning.
+    let log = calls([2481, 2000, 2490, 2491]);
+    assert_eq!(took(&log)[1], us(2000));
+    assert!(!log.notes.iter().any(|n| n.contains("whole ticks")), "{:?}", log.notes);
+}

@@ -4,6 +4,7 @@ use super::deferral;
 use super::facts::{Facts, Initcall, Probe, Shutdown};
 use super::message::split_head;
 use super::nesting::{self, Item, Kind};
+use super::policy::Rules;
 use super::prefix::Stamp;
 use super::{Form, KernelLog, Prefix, Split, names};
 use crate::graph::{DeviceGraph, EdgeSource, GraphEdge};
@@ -44,41 +45,6 @@ pub(crate) fn conclude(mut facts: Facts) -> KernelLog {
         command_line: facts.command_line,
         machine: facts.machine,
     }
-}
-
-/// What has to be known of the whole log before one line of it can be judged.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Rules {
-    /// A probe that returned 1 bound its device, and one that returned 0 did not.
-    pub one_is_bound: bool,
-    /// The first init calls, up to this one, have durations in whole ticks, of this length.
-    pub ticks: Option<(usize, Duration)>,
-}
-
-impl Rules {
-    fn of(facts: &Facts) -> Rules {
-        let with = |f: &dyn Fn(i64) -> bool| facts.probes.iter().filter(|p| f(p.result)).count();
-        // Since 2021 a driver's own errors are printed as positive numbers, so EPERM is a 1 too.
-        let (ones, others) = (with(&|r| r == 1), with(&|r| r > 1));
-        let one_is_bound = ones > others && ones >= with(&|r| r == 0).div_ceil(4).max(1);
-        Rules { one_is_bound, ticks: ticks(&facts.initcalls) }
-    }
-}
-
-/// How many init calls come before the first one whose duration is not in whole ticks, and the
-/// tick. A tick has 1, 3.33 (which is printed as 3333 or 6666), 4 or 10 ms.
-fn ticks(initcalls: &[Initcall]) -> Option<(usize, Duration)> {
-    const TICKS: [u128; 3] = [10_000, 4_000, 1_000];
-    let micros = |c: &Initcall| c.took.time.as_micros();
-    let fine = |c: &Initcall| {
-        c.took.unit > Duration::from_micros(1) || micros(c) > 0 && !micros(c).is_multiple_of(1000)
-    };
-    let until = initcalls.iter().position(fine).unwrap_or(initcalls.len());
-    let coarse: Vec<u128> = initcalls[..until].iter().map(micros).filter(|&us| us > 0).collect();
-    let tick = TICKS.into_iter().find(|t| coarse.iter().all(|us| us.is_multiple_of(*t)))?;
-    // One round number proves nothing.
-    let last = initcalls[..until].iter().rposition(|c| micros(c) > 0)?;
-    (until >= 3).then(|| (last + 1, Duration::from_micros(tick as u64)))
 }
 
 /// The driver of each device, from the best line there is.
@@ -135,7 +101,7 @@ fn boot(facts: &Facts, rules: &Rules, drivers: &BTreeMap<String, String>) -> Boo
     let mut drafts: Vec<Draft<'_>> = Vec::new();
     for (i, call) in facts.initcalls.iter().enumerate() {
         let ticks = rules.ticks.is_some_and(|(until, _)| i < until);
-        drafts.push(initcall(call, ticks));
+        drafts.push(initcall(call, ticks, rules.shifted));
     }
     let mut put_off: HashSet<&str> = HashSet::new();
     for probe in &facts.probes {
@@ -214,7 +180,7 @@ fn draft<'a>(
     Draft { item: Item { kind, start, end, thread, name, owner, retry: false, asynchronous }, span }
 }
 
-fn initcall(call: &Initcall, ticks: bool) -> Draft<'_> {
+fn initcall(call: &Initcall, ticks: bool, shifted: bool) -> Draft<'_> {
     let name = match &call.module {
         Some(module) => format!("{} [{module}]", call.function),
         None => call.function.clone(),
@@ -224,6 +190,7 @@ fn initcall(call: &Initcall, ticks: bool) -> Draft<'_> {
     let both = call.begun.zip(call.ended).filter(|(b, e)| !b.coarse && !e.coarse && b.ns <= e.ns);
     let took = match both {
         Some((begun, ended)) if ticks => Duration::from_nanos(ended.ns - begun.ns),
+        _ if shifted => call.took.time.saturating_add(call.took.time * 3 / 125),
         _ => call.took.time,
     };
     let mut span = placed(name, SpanKind::Initcall, call.begun, call.ended, took);

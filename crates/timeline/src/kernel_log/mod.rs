@@ -23,7 +23,8 @@
 //!
 //! * **Init calls** have two lines, which are paired by function, module and, where the log names
 //!   it, thread. The duration is the printed one. While a kernel's clock still ticks, it prints
-//!   durations in whole ticks (0, 4000, 8000 µs); then the stamps of the two lines are used.
+//!   durations in whole ticks (0, 4000, 8000 µs); then the stamps of the two lines are used. Older
+//!   kernels print units of 1.024 µs; where the stamps show that, the durations are corrected.
 //! * **Probes** have one line, at their end. The start is computed ([`Certainty::Inferred`]); the
 //!   driver comes from other lines. A kernel prints a negative result when it did not get as far as
 //!   calling the driver, and a positive one when the driver itself said no: -517 and 517 are both
@@ -56,6 +57,7 @@ mod message_tests;
 mod names;
 mod nesting;
 mod notes;
+mod policy;
 mod prefix;
 mod reader;
 mod structured;

@@ -101,6 +101,10 @@ fn usb(name: &str) -> Option<String> {
     if !ports.bytes().all(|b| b.is_ascii_digit() || b == b'.' || b == b':') {
         return None;
     }
+    // Ports count from 1; `4-0010` is an address on an I2C bus.
+    if ports.starts_with('0') && !ports.starts_with("0:") {
+        return None;
+    }
     let root = || format!("usb{bus}");
     Some(match (ports.split_once(':'), ports.rsplit_once('.')) {
         (Some(("0", _)), _) => root(),
@@ -142,6 +146,7 @@ mod tests {
             ("6:0:0:0", None),
             ("serio0", None),
             ("i2c-0", None),
+            ("4-0010", None),
         ] {
             assert_eq!(parent(name).as_deref(), expected, "{name}");
         }

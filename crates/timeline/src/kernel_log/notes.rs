@@ -1,7 +1,8 @@
 //! The sentences beside the numbers: what a log does not say, and what was concluded instead.
 
-use super::assemble::{Boot, Rules};
+use super::assemble::Boot;
 use super::facts::Facts;
+use super::policy::Rules;
 use super::{Form, Prefix};
 use crate::model::{Certainty, Outcome, SpanKind, Timeline};
 use crate::units::duration;
@@ -57,6 +58,13 @@ pub(crate) fn notes(facts: &Facts, rules: &Rules, boot: &Boot, shutdown: &Timeli
                 note(format!("those of {n} probes that ended in that time are in whole ticks too"))
             }
         }
+    }
+    if rules.shifted {
+        note(
+            "this kernel prints the durations of init calls in units of 1.024 µs: they were \
+             corrected"
+                .into(),
+        );
     }
     if rules.one_is_bound {
         note(
