@@ -59,7 +59,7 @@ pub struct DeviceDecl {
     pub probe_type: Option<ProbeType>,
     /// How long a probe may take before the device is named as overdue, whatever the options of its
     /// bring-up say.
-    pub probe_deadline: Option<Duration>,
+    pub probe_timeout: Option<Duration>,
     /// Plain facts about the device, for whoever looks at it ([`DeviceInfo`](crate::DeviceInfo)).
     pub attributes: BTreeMap<String, String>,
     /// What the driver is to know about this device (a path, a size): read with
@@ -84,7 +84,7 @@ impl DeviceDecl {
             shutdown_timeout: None,
             shutdown_hint: None,
             probe_type: None,
-            probe_deadline: None,
+            probe_timeout: None,
             attributes: BTreeMap::new(),
             config: None,
         }
@@ -117,8 +117,8 @@ impl DeviceDecl {
 
     /// Sets how long a probe may take before the device is named.
     #[must_use]
-    pub fn probe_deadline(mut self, deadline: Duration) -> DeviceDecl {
-        self.probe_deadline = Some(deadline);
+    pub fn probe_timeout(mut self, timeout: Duration) -> DeviceDecl {
+        self.probe_timeout = Some(timeout);
         self
     }
 

@@ -289,6 +289,7 @@ pub(crate) enum ProbeErrorKind {
     Failed,
     NoDevice,
     Deferred,
+    TimedOut,
     Panicked,
 }
 
@@ -318,6 +319,19 @@ impl ProbeError {
         ProbeError { kind: ProbeErrorKind::Deferred, message: reason.to_string() }
     }
 
+    pub(crate) fn timed_out(after: std::time::Duration) -> ProbeError {
+        let message = format!(
+            "its probe was not over after {after:.3?}, and was not waited for; raise its timeout, or \
+             find out what it waits for"
+        );
+        ProbeError { kind: ProbeErrorKind::TimedOut, message }
+    }
+
+    /// True where the probe was past its deadline and was not waited for. It may have gone on.
+    pub fn is_timeout(&self) -> bool {
+        self.kind == ProbeErrorKind::TimedOut
+    }
+
     pub(crate) fn kind(&self) -> ProbeErrorKind {
         self.kind
     }
@@ -341,10 +355,8 @@ impl ProbeError {
 impl fmt::Display for ProbeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
-            ProbeErrorKind::Failed | ProbeErrorKind::NoDevice | ProbeErrorKind::Deferred => {
-                f.write_str(&self.message)
-            }
             ProbeErrorKind::Panicked => write!(f, "the probe panicked: {}", self.message),
+            _ => f.write_str(&self.message),
         }
     }
 }

@@ -60,13 +60,14 @@ impl DeviceManager {
             walks: 0,
             deferral_timeout: DEFERRAL_TIMEOUT,
             deferral_ends: None,
+            looks_at: None,
             outline: None,
             watch: None,
             shutdown: None,
             left: Vec::new(),
         };
         let registry = Arc::new_cyclic(|registry: &Weak<Registry>| {
-            let weak = registry.clone();
+            let (weak, its) = (registry.clone(), registry.clone());
             Registry {
                 placer: placer.clone(),
                 clock: Clock::start(),
@@ -76,6 +77,7 @@ impl DeviceManager {
                 deferral_timer: Work::new(move || {
                     weak.upgrade().iter().for_each(Registry::deferral_over);
                 }),
+                deadline_timer: Work::new(move || its.upgrade().iter().for_each(Registry::look)),
             }
         });
         Ok(DeviceManager { placer, registry })
@@ -249,7 +251,9 @@ impl DeviceManager {
             keep_going: options.keep_going,
             cancel: options.cancel.clone(),
             observed: options.observer.is_some(),
-            probe_deadline: None,
+            device_timeout: options.device_timeout,
+            timeout: options.timeout,
+            on_hang: options.on_hang,
         };
         let (graph, now) = (Arc::new(graph), self.registry.clock.now());
         state.devices.begin_batch(graph, &faults, candidates, options, now, &mut fx);
@@ -367,6 +371,7 @@ impl Drop for DeviceManager {
         let mut state = self.registry.state.lock();
         state.devices.close();
         self.registry.deferral_timer.cancel();
+        self.registry.deadline_timer.cancel();
         let (graph, bound) = if state.left.is_empty() {
             (state.devices.graph(), state.devices.take_bound())
         } else {

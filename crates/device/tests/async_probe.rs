@@ -4,11 +4,12 @@
 mod support;
 
 use corewise_device::{
-    Bound, BringUpOptions, Driver, ProbeContext, ProbeDone, ProbeOutcome, ProbeType,
-    ShutdownOptions,
+    Bound, BringUpOptions, Driver, Event, HangPolicy, ProbeContext, ProbeDone, ProbeOutcome,
+    ProbeType, ShutdownOptions,
 };
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use support::{Rig, decl};
 
 struct Connection;
@@ -120,4 +121,83 @@ fn a_driver_without_any_probe_fails_its_devices_and_says_what_to_implement() {
     let up = rig.manager.bring_up(vec![decl("a", &[])], &BringUpOptions::new()).unwrap();
     let ProbeOutcome::Failed(error) = &up.devices[0].outcome else { panic!("{up:?}") };
     assert!(error.to_string().contains("Driver::start_probe"), "{error}");
+}
+
+#[test]
+fn a_probe_that_hangs_is_named_and_waited_for_by_default() {
+    let rig = Rig::new("core:2 pu:1");
+    let begins = later(&rig, ProbeType::PreferAsynchronous);
+    let manager = rig.manager.clone();
+    // Whoever is told that it is overdue ends it.
+    let held = Mutex::new(Some(begins));
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let its = seen.clone();
+    let observer = Arc::new(move |event: &Event<'_>| {
+        if let Event::Overdue { device, after } = event {
+            let pending: Vec<String> = manager.pending().iter().map(|p| p.to_string()).collect();
+            its.lock().unwrap().push((device.to_string(), *after, pending));
+            let (_, done) = held.lock().unwrap().take().unwrap().recv().unwrap();
+            done.finish(Ok(Arc::new(Connection)));
+        }
+    });
+    let options = BringUpOptions::new().device_timeout(Duration::from_millis(2));
+    let up = rig.manager.bring_up(vec![decl("a", &[])], &options.observer(observer)).unwrap();
+    assert!(up.is_complete() && !up.gave_up, "{up:?}");
+    assert_eq!(up.overdue, ["a"]);
+    let seen = seen.lock().unwrap();
+    assert_eq!((seen.len(), seen[0].0.as_str()), (1, "a"));
+    assert!(seen[0].1 >= Duration::from_millis(2));
+    assert!(seen[0].2[0].ends_with("past its deadline"), "{:?}", seen[0].2);
+}
+
+#[test]
+fn a_probe_that_hangs_is_given_up_when_the_policy_says_so_and_nothing_else_suffers() {
+    for policy in [HangPolicy::Skip, HangPolicy::GiveUp] {
+        let rig = Rig::new("core:2 pu:1");
+        let begins = later(&rig, ProbeType::PreferAsynchronous);
+        let decls = vec![decl("hung", &[]), decl("behind", &["hung"]), decl("fine", &[])];
+        let manager = rig.manager.clone();
+        let bring_up = std::thread::spawn(move || {
+            let options = BringUpOptions::new().keep_going(true).on_hang(policy);
+            manager.bring_up(decls, &options.device_timeout(Duration::from_millis(20))).unwrap()
+        });
+        let mut kept = None;
+        for _ in 0..2 {
+            match begins.recv().unwrap() {
+                (name, done) if name == "fine" => done.finish(Ok(Arc::new(Connection))),
+                (_, done) => kept = Some(done),
+            }
+        }
+        let up = bring_up.join().unwrap();
+        let outcome = |name| &up.device(name).unwrap().outcome;
+        assert!(matches!(outcome("hung"), ProbeOutcome::Failed(e) if e.is_timeout()), "{up:?}");
+        let behind = match policy {
+            HangPolicy::Skip => ProbeOutcome::Skipped { culprit: "hung".into() },
+            _ => ProbeOutcome::Cancelled,
+        };
+        assert_eq!((outcome("behind"), outcome("fine")), (&behind, &ProbeOutcome::Bound));
+        assert_eq!(
+            (up.overdue.as_slice(), up.gave_up),
+            (&["hung".into()][..], policy == HangPolicy::GiveUp)
+        );
+        kept.unwrap().finish(Ok(Arc::new(Connection)));
+        assert!(rig.manager.bound::<Connection>("hung").is_some(), "late, but up");
+        rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
+    }
+}
+
+#[test]
+fn a_bring_up_that_takes_too_long_as_a_whole_names_what_runs_and_leaves_the_rest() {
+    let rig = Rig::new("core:2 pu:1");
+    let begins = later(&rig, ProbeType::PreferAsynchronous);
+    let decls = vec![decl("a", &[]), decl("b", &["a"])];
+    let options = BringUpOptions::new().timeout(Duration::from_millis(5)).on_hang(HangPolicy::Skip);
+    let up = rig.manager.bring_up(decls, &options.keep_going(true)).unwrap();
+    assert!(up.gave_up && up.overdue == ["a"], "{up:?}");
+    assert_eq!(up.devices[1].outcome, ProbeOutcome::Cancelled);
+    // The shutdown waits for nobody who was given up, and what comes after it is dropped.
+    rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
+    let late = Arc::new(Connection);
+    begins.recv().unwrap().1.finish(Ok(late.clone()));
+    assert_eq!(Arc::strong_count(&late), 1);
 }

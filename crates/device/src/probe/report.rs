@@ -3,9 +3,10 @@
 use crate::driver::ProbeError;
 use crate::event::Observer;
 use crate::registry::{Finished, ProbeCost};
-use crate::{AsyncProbe, Cancel, DeviceId, GraphError, record};
+use crate::{AsyncProbe, Cancel, DeviceId, GraphError, HangPolicy, record};
 use corewise_timeline::{Outcome, SpanKind, Timeline};
 use std::fmt;
+use std::time::Duration;
 
 /// How to bring devices up. The default: stop at the first failure; drivers of the default probe
 /// type are synchronous, as in Linux.
@@ -20,6 +21,19 @@ pub struct BringUpOptions {
     pub cancel: Cancel,
     /// Told about each device, for progress bars.
     pub observer: Option<Observer>,
+    /// How long a probe may take before it is named ([`Event::Overdue`](crate::Event::Overdue), the
+    /// log, [`DeviceManager::pending`](crate::DeviceManager::pending)), for devices that don't say
+    /// so themselves. `None`: as long as it likes, and no timer runs.
+    pub device_timeout: Option<Duration>,
+    /// How long all may take. After that whatever is being probed is named, and unless the policy is
+    /// to wait, the rest is left as it is.
+    pub timeout: Option<Duration>,
+    /// What is done about a probe that is past its deadline, once everything that doesn't need it is
+    /// settled. Unless it is to be waited for, it counts as failed: those who need it are skipped
+    /// (`Skip`) or cancelled (`GiveUp`). The probe itself goes on; what it brings up late is up after
+    /// all, and so are then those who wait for it. A driver that holds the calling thread itself, a
+    /// synchronous one that has not returned, is named too, but has to be waited for.
+    pub on_hang: HangPolicy,
 }
 
 impl BringUpOptions {
@@ -57,12 +71,38 @@ impl BringUpOptions {
     }
 }
 
+impl BringUpOptions {
+    /// Sets how long a probe may take before it is named.
+    #[must_use]
+    pub fn device_timeout(mut self, timeout: Duration) -> BringUpOptions {
+        self.device_timeout = Some(timeout);
+        self
+    }
+
+    /// Sets how long all may take.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> BringUpOptions {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Sets what is done about a probe that is past its deadline.
+    #[must_use]
+    pub fn on_hang(mut self, policy: HangPolicy) -> BringUpOptions {
+        self.on_hang = policy;
+        self
+    }
+}
+
 impl fmt::Debug for BringUpOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BringUpOptions")
             .field("keep_going", &self.keep_going)
             .field("async_probe", &self.async_probe)
             .field("cancel", &self.cancel)
+            .field("device_timeout", &self.device_timeout)
+            .field("timeout", &self.timeout)
+            .field("on_hang", &self.on_hang)
             .finish_non_exhaustive()
     }
 }
@@ -119,6 +159,10 @@ pub struct BringUp {
     pub stopped_by: Option<String>,
     /// True where the bring-up was cancelled.
     pub cancelled: bool,
+    /// The devices that were past their deadline, whatever became of them.
+    pub overdue: Vec<String>,
+    /// True where the rest was left as it was, because of those.
+    pub gave_up: bool,
 }
 
 /// What became of one device.
@@ -141,6 +185,8 @@ impl BringUp {
         let timeline = record::timeline("bring-up", SpanKind::Probe, graph, &finished.records);
         let name = |place| graph.name(DeviceId(place)).to_string();
         let stopped_by = finished.stopped_by.map(name);
+        let overdue = finished.overdue.iter().map(|&place| name(place)).collect();
+        let gave_up = finished.gave_up;
         let report = |(place, (outcome, driver, cost))| {
             let decl = graph.decl(DeviceId(place));
             let driver: Option<String> = driver;
@@ -148,7 +194,7 @@ impl BringUp {
             DeviceReport { name: decl.name.clone(), driver, outcome, cost }
         };
         let devices = (0u32..).zip(finished.devices).map(report).collect();
-        BringUp { devices, timeline, stopped_by, cancelled }
+        BringUp { devices, timeline, stopped_by, cancelled, overdue, gave_up }
     }
 
     /// True where every device is up.

@@ -9,7 +9,7 @@ use crate::event::{self, Event, Observer};
 use crate::handoff::Handoff;
 use crate::placement::Placer;
 use crate::record::{Clock, Site};
-use crate::registry::{Begun, CallerStep, Devices, Drivers, Effects, Finished, Key, Next};
+use crate::registry::{Begun, CallerStep, Devices, Drivers, Effects, Finished, Key, Named, Next};
 use crate::shutdown::{Outline, ShutdownState};
 use crate::watch::Watch;
 use crate::{AsyncProbe, Cancel, DeviceDecl};
@@ -35,6 +35,8 @@ pub(crate) struct Registry {
     pub caller: Condvar,
     /// I: goes off at the deferral timeout.
     pub deferral_timer: Work,
+    /// I: goes off when the next probe will be past its deadline.
+    pub deadline_timer: Work,
 }
 
 pub(crate) struct State {
@@ -52,6 +54,8 @@ pub(crate) struct State {
     pub deferral_timeout: Duration,
     /// When that is over; `None` before the first bring-up has ended, or a first device was added.
     pub deferral_ends: Option<Duration>,
+    /// When the deadline timer goes off.
+    pub looks_at: Option<Duration>,
     /// What a shutdown will need to know, and of which count of changes it is true.
     pub outline: Option<(u64, Arc<Outline>)>,
     /// Looks at the clock during a shutdown, if one may need that.
@@ -140,7 +144,14 @@ impl Registry {
         if fx.hopes {
             self.set_deferral_timer();
         }
+        if let Some(after) = fx.look_after {
+            self.look_after(after);
+        }
         self.tell(std::mem::take(&mut fx.finished));
+        if let Some(left) = fx.gave_up {
+            let observer = self.state.lock().observer.clone();
+            event::tell(observer.as_ref(), &Event::GaveUp { left });
+        }
         for key in std::mem::take(&mut fx.mine) {
             self.probe_placed(key);
         }
@@ -169,6 +180,8 @@ impl Registry {
     /// Waits until every device of the bring-up in progress is settled, and probes the synchronous
     /// ones. Blocks.
     pub(crate) fn run_batch(self: &Arc<Self>) -> Option<Finished> {
+        let limit = self.state.lock().devices.batch_limit();
+        limit.into_iter().for_each(|limit| self.look_after(limit));
         loop {
             let (step, fx) = self.locked(|state, now, fx| state.devices.caller_step(now, fx));
             let idle = fx.is_empty();
@@ -314,6 +327,36 @@ impl Registry {
         }
     }
 
+    /// Has somebody look for overdue probes after that time at the latest.
+    pub(crate) fn look_after(&self, after: Duration) {
+        let mut state = self.state.lock();
+        let at = self.clock.now() + after;
+        if state.looks_at.is_none_or(|looks_at| at < looks_at) {
+            state.looks_at = Some(at);
+            // Under the lock, so that the timer is that of the latest such step.
+            self.placer.queue().mod_delayed(&self.deadline_timer, after);
+        }
+    }
+
+    /// Names whoever is past its deadline.
+    pub(crate) fn look(self: &Arc<Self>) {
+        let (named, next, observer) = self.step(|state, now, _| {
+            state.looks_at = None;
+            let (named, next) = state.devices.overdue(now);
+            (named, next, state.observer.clone())
+        });
+        for Named { decl, after, in_batch } in named {
+            let device = decl.name.as_str();
+            tracing::warn!(device, ?after, "a probe is past its deadline");
+            if in_batch.is_some() {
+                event::tell(observer.as_ref(), &Event::Overdue { device, after });
+            }
+        }
+        if let Some(next) = next {
+            self.look_after(next);
+        }
+    }
+
     /// Waits for `done`, which is looked at under the lock whenever some device has changed.
     pub(crate) fn wait_until(
         &self,
@@ -337,7 +380,7 @@ impl Registry {
 
 impl crate::cancel::Listener for Registry {
     fn cancelled(&self) {
-        let _state = self.state.lock();
+        self.state.lock().devices.news();
         self.caller.notify_all();
         self.changed.notify_all();
     }

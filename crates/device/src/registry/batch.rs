@@ -5,7 +5,7 @@ use super::policy::{Stuck, stuck};
 use super::{Candidate, Devices, Effects, Key, Phase, ProbeCost, Why};
 use crate::probe::ProbeOutcome;
 use crate::record::Record;
-use crate::{Cancel, DeviceId, Graph, GraphError};
+use crate::{Cancel, DeviceDecl, DeviceId, Graph, GraphError, HangPolicy, ProbeError};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +26,16 @@ pub(crate) struct Batch {
     pub(super) active: usize,
     /// How many of those are ready and stand in `turns`.
     pub(super) ready_turns: usize,
+    /// How many of those are being probed, past their deadline.
+    pub(super) overdue: usize,
+    /// Something has changed since the caller looked.
+    news: bool,
+    /// The whole has taken longer than it may.
+    late: bool,
+    /// What is not settled is left so, because of what is overdue.
+    gave_up: bool,
+    /// Who was past its deadline, by place.
+    named: Vec<u32>,
     /// Outcomes that the observer was not told about yet.
     untold: usize,
     stopped_by: Option<u32>,
@@ -39,7 +49,19 @@ pub(crate) struct BatchOptions {
     pub cancel: Cancel,
     pub observed: bool,
     /// How long a probe may take before it is named.
-    pub probe_deadline: Option<Duration>,
+    pub device_timeout: Option<Duration>,
+    /// How long all may take.
+    pub timeout: Option<Duration>,
+    /// What is done about a probe that is past its deadline.
+    pub on_hang: HangPolicy,
+}
+
+/// A device that is past its deadline.
+pub(crate) struct Named {
+    pub decl: Arc<DeviceDecl>,
+    pub after: Duration,
+    /// Its place in the bring-up in progress.
+    pub in_batch: Option<u32>,
 }
 
 /// What the caller of the bring-up does next.
@@ -60,11 +82,14 @@ pub(crate) struct Finished {
     pub devices: Vec<(ProbeOutcome, Option<String>, ProbeCost)>,
     pub records: Vec<Record>,
     pub stopped_by: Option<u32>,
+    /// Who was past its deadline.
+    pub overdue: Vec<u32>,
+    pub gave_up: bool,
 }
 
 impl Batch {
     pub(super) fn stopping(&self) -> bool {
-        self.stopped_by.is_some() || self.options.cancel.is_cancelled()
+        self.stopped_by.is_some() || self.gave_up || self.options.cancel.is_cancelled()
     }
 }
 
@@ -136,6 +161,11 @@ impl Devices {
             left: total,
             active: 0,
             ready_turns: 0,
+            overdue: 0,
+            news: true,
+            late: false,
+            gave_up: false,
+            named: Vec::new(),
             untold: 0,
             stopped_by: None,
             records: Vec::with_capacity(total),
@@ -308,6 +338,7 @@ impl Devices {
         batch.records.push(record);
         batch.outcomes[place as usize] = Some(outcome);
         batch.left -= 1;
+        batch.news = true;
         batch.untold += usize::from(batch.options.observed);
         if batch.options.observed {
             fx.finished.push((decl, told, batch.outcomes.len() - batch.left));
@@ -342,8 +373,12 @@ impl Devices {
     /// The next step of the caller.
     pub(crate) fn caller_step(&mut self, now: Duration, fx: &mut Effects) -> CallerStep {
         loop {
-            let Some(batch) = &self.batch else { return CallerStep::Done };
-            if batch.stopping() {
+            let Some(batch) = &mut self.batch else { return CallerStep::Done };
+            batch.news = false;
+            if batch.late && batch.options.on_hang != HangPolicy::WaitOn {
+                self.give_up_overdue(true, now, fx);
+            }
+            if self.batch.as_ref().is_some_and(Batch::stopping) {
                 self.sweep(now, fx);
             }
             if let Some(step) = self.next_turn() {
@@ -353,15 +388,22 @@ impl Devices {
             if batch.left == 0 {
                 return if batch.untold == 0 { CallerStep::Done } else { CallerStep::Wait };
             }
-            if batch.active > 0 || !fx.is_empty() {
+            if batch.active > batch.overdue || !fx.is_empty() {
                 return CallerStep::Wait;
             }
+            let (overdue, policy) = (batch.overdue > 0, batch.options.on_hang);
             let unsettled: Vec<u32> = self.unsettled().collect();
             let others = unsettled.iter().any(|&i| self.waits_for_others(i));
             let retrying = self.late_worker || self.deferred.is_active();
             match stuck(others, retrying, self.deferred.is_enabled()) {
                 Stuck::Wait => return CallerStep::Wait,
                 Stuck::BeginDeferral => self.begin_deferral(fx),
+                Stuck::Conclude if overdue && policy == HangPolicy::WaitOn => {
+                    return CallerStep::Wait;
+                }
+                Stuck::Conclude if overdue => {
+                    self.give_up_overdue(policy == HangPolicy::GiveUp, now, fx);
+                }
                 Stuck::Conclude => {
                     // Those first that others wait for.
                     let deferred = |i: &u32| matches!(self.slot(*i).phase, Phase::Deferred(_));
@@ -388,25 +430,26 @@ impl Devices {
             let key =
                 batch.keys[place as usize].filter(|_| batch.outcomes[place as usize].is_none());
             match key.map(|key| &mut slots[key.index as usize]) {
-                Some(slot) if matches!(slot.phase, Phase::Ready) => break 0,
-                Some(slot) if matches!(slot.phase, Phase::Probing(_)) => {
-                    return Some(CallerStep::Wait);
-                }
-                Some(slot) if matches!(slot.phase, Phase::Waiting) => {
-                    if batch.ready_turns == 0 || batch.active > batch.ready_turns {
+                Some(slot) if slot.in_turn && matches!(slot.phase, Phase::Ready) => break 0,
+                // It may end elsewhere: the next one is begun when it has.
+                Some(slot) if matches!(slot.phase, Phase::Probing(_)) => return None,
+                Some(slot) if slot.in_turn && matches!(slot.phase, Phase::Waiting) => {
+                    if batch.ready_turns == 0 || batch.active > batch.ready_turns + batch.overdue {
                         return None;
                     }
-                    let of = |place: u32| batch.keys[place as usize];
-                    let is_ready =
-                        |key: Key| matches!(slots[key.index as usize].phase, Phase::Ready);
-                    break batch.turns.iter().position(|&p| of(p).is_some_and(is_ready))?;
+                    let is_ready = |&place: &u32| {
+                        let slot = batch.keys[place as usize].map(|key| &slots[key.index as usize]);
+                        slot.is_some_and(|s| s.in_turn && matches!(s.phase, Phase::Ready))
+                    };
+                    break batch.turns.iter().position(is_ready)?;
                 }
                 Some(slot) => slot.in_turn = false,
                 None => {}
             }
             batch.turns.pop_front();
         };
-        let place = batch.turns.remove(at)?;
+        // It stays in its place until it is settled.
+        let place = *batch.turns.get(at)?;
         batch.ready_turns -= 1;
         let key = batch.keys[place as usize]?;
         slots[key.index as usize].in_turn = false;
@@ -419,7 +462,85 @@ impl Devices {
         let front = batch.turns.front().and_then(|&place| batch.keys[place as usize]);
         let front = front.map(|key| &self.slot(key.index).phase);
         let turn = front.is_some_and(|p| !matches!(p, Phase::Waiting | Phase::Probing(_)));
-        turn || batch.active == batch.ready_turns || batch.stopping()
+        let only_these = batch.active == batch.ready_turns + batch.overdue;
+        batch.news && (turn || only_these || batch.late || batch.stopping())
+    }
+
+    /// The caller of the bring-up has something to look at.
+    pub(crate) fn news(&mut self) {
+        if let Some(batch) = &mut self.batch {
+            batch.news = true;
+        }
+    }
+
+    /// Give up: probes of the bring-up that are past their deadline count as failed. They go on; what
+    /// they bring up late is taken in after all. `all`: nothing else is begun either.
+    fn give_up_overdue(&mut self, all: bool, now: Duration, fx: &mut Effects) {
+        let unsettled: Vec<u32> = self.unsettled().collect();
+        if let Some(batch) = &mut self.batch
+            && all
+            && !std::mem::replace(&mut batch.gave_up, true)
+        {
+            fx.gave_up = Some(batch.left);
+        }
+        for index in unsettled {
+            let Phase::Probing(probing) = &mut self.slot_mut(index).phase else { continue };
+            if !probing.overdue {
+                continue;
+            }
+            probing.given_up = true;
+            let error = ProbeError::timed_out(now.saturating_sub(probing.since));
+            self.note(index, ProbeOutcome::Failed(error), now, fx);
+            self.blame(index, now, fx);
+            if let Some(batch) = &mut self.batch {
+                batch.overdue -= 1;
+            }
+            self.left_progress(index, fx);
+        }
+    }
+
+    /// Overdue: marks whoever is past its deadline. Returns them, and when to look again.
+    pub(crate) fn overdue(&mut self, now: Duration) -> (Vec<Named>, Option<Duration>) {
+        let mut named = Vec::new();
+        let mut next: Option<Duration> = None;
+        let ends = self.batch.as_ref().and_then(|b| Some(b.began + b.options.timeout?));
+        let late = ends.is_some_and(|ends| ends <= now);
+        next = next.into_iter().chain(ends.filter(|_| !late)).min();
+        for index in (0u32..).take(self.slots.len()) {
+            let own = self.slot(index).decl.as_ref().and_then(|d| d.probe_timeout);
+            let limit = own.or(self.batch_timeout(index));
+            let in_batch = self.slot(index).in_batch;
+            let Phase::Probing(probing) = &mut self.slot_mut(index).phase else { continue };
+            let ends = limit.map(|limit| probing.since + limit);
+            let is_late = in_batch.is_some() && late || ends.is_some_and(|ends| ends <= now);
+            if probing.overdue || !is_late {
+                next = next.into_iter().chain(ends.filter(|_| !probing.overdue)).min();
+                continue;
+            }
+            probing.overdue = true;
+            let after = now.saturating_sub(probing.since);
+            named.extend(self.slot(index).decl.clone().map(|decl| Named { decl, after, in_batch }));
+        }
+        if let Some(batch) = &mut self.batch {
+            batch.late |= late;
+            batch.news = true;
+            batch.named.extend(named.iter().filter_map(|n| n.in_batch));
+            batch.overdue += named.iter().filter(|n| n.in_batch.is_some()).count();
+        }
+        (named, next.map(|at| at.saturating_sub(now)))
+    }
+
+    /// As if every probe of the bring-up had been allowed no time at all.
+    #[cfg(test)]
+    pub(super) fn limit_all(&mut self) {
+        if let Some(batch) = &mut self.batch {
+            batch.options.device_timeout = Some(Duration::ZERO);
+        }
+    }
+
+    /// How long all of the bring-up may take.
+    pub(crate) fn batch_limit(&self) -> Option<Duration> {
+        self.batch.as_ref()?.options.timeout
     }
 
     /// Cancels whatever is ready but was not started: also what sits in a queue, so that the caller
@@ -477,11 +598,12 @@ impl Devices {
     pub(crate) fn told(&mut self, n: usize) {
         if let Some(batch) = &mut self.batch {
             batch.untold -= n;
+            batch.news = true;
         }
     }
 
-    pub(super) fn batch_deadline(&self, index: u32) -> Option<Duration> {
-        self.slot(index).in_batch.and(self.batch.as_ref()?.options.probe_deadline)
+    pub(super) fn batch_timeout(&self, index: u32) -> Option<Duration> {
+        self.slot(index).in_batch.and(self.batch.as_ref()?.options.device_timeout)
     }
 
     /// Everything that is over: only after the caller was told `Done`.
@@ -504,6 +626,8 @@ impl Devices {
             devices,
             records: batch.records,
             stopped_by: batch.stopped_by,
+            overdue: batch.named,
+            gave_up: batch.gave_up,
         })
     }
 

@@ -3,7 +3,7 @@
 
 use super::super::stepped::{Stepped, decl};
 use super::*;
-use crate::DeviceDecl;
+use crate::{DeviceDecl, HangPolicy};
 
 fn diamond() -> Vec<DeviceDecl> {
     vec![decl("top", &[]), decl("a", &["top"]), decl("b", &["top"]), decl("end", &["a", "b"])]
@@ -179,4 +179,70 @@ fn stepped_a_synchronous_device_that_waits_for_a_deferred_one_holds_up_nobody_be
     assert_eq!(s.caller(), "s1");
     s.probe("s1");
     assert_eq!(s.caller(), "Done");
+}
+
+#[test]
+fn stepped_synchronous_probes_that_end_elsewhere_are_begun_one_after_another_all_the_same() {
+    let decls = vec![decl("s1", &[]), decl("s2", &[])];
+    let mut s = Stepped::bring_up(decls, &["s1", "s2"], true);
+    assert_eq!(s.caller(), "s1");
+    s.begin("s1");
+    assert_eq!(s.caller(), "Wait");
+    s.end("s1", true);
+    assert_eq!(s.caller(), "s2");
+    s.probe("s2");
+    assert_eq!(s.caller(), "Done");
+}
+
+fn hung(policy: HangPolicy) -> Stepped {
+    let decls = vec![decl("hung", &[]), decl("behind", &["hung"]), decl("other", &[])];
+    let mut s = Stepped::new();
+    s.on_hang = policy;
+    s.again(decls, &[], true);
+    s.begin("hung");
+    s.name_overdue("hung");
+    assert_eq!(s.caller(), "Wait", "everything that doesn't need it goes on");
+    s.probe("other");
+    s
+}
+
+#[test]
+fn stepped_a_probe_that_hangs_is_waited_for_and_the_caller_sleeps_meanwhile() {
+    let mut s = hung(HangPolicy::WaitOn);
+    assert_eq!(s.caller(), "Wait");
+    assert!(!s.devices.caller_is_wanted(), "it would look again and again");
+    s.probe_late("hung");
+    s.probe("behind");
+    assert_eq!(s.caller(), "Done");
+    let finished = s.finish();
+    assert_eq!((finished.overdue, finished.gave_up), (vec![0], false));
+    assert_eq!(finished.devices[1].0, ProbeOutcome::Bound);
+}
+
+#[test]
+fn stepped_a_probe_that_hangs_is_skipped_with_those_that_need_it_and_comes_up_late_with_them() {
+    let mut s = hung(HangPolicy::Skip);
+    assert_eq!(s.caller(), "Done");
+    let finished = s.finish();
+    assert!(matches!(&finished.devices[0].0, ProbeOutcome::Failed(e) if e.is_timeout()));
+    assert_eq!(finished.devices[1].0, ProbeOutcome::Skipped { culprit: "hung".into() });
+    assert!(!finished.gave_up);
+    assert!(s.devices.is_quiet(), "nobody waits for it any more");
+    s.probe_late("hung");
+    s.probe("behind");
+    assert!(s.devices.is_quiet());
+    assert_eq!((s.state("hung"), s.state("behind")), ("bound", "bound"));
+}
+
+#[test]
+fn stepped_after_giving_up_the_rest_is_cancelled_and_after_a_shutdown_nothing_comes_up_late() {
+    let mut s = hung(HangPolicy::GiveUp);
+    assert_eq!(s.caller(), "Done");
+    let finished = s.finish();
+    assert!(finished.gave_up);
+    assert_eq!(finished.devices[1].0, ProbeOutcome::Cancelled);
+    s.devices.close();
+    s.probe_late("hung");
+    assert!(s.devices.is_quiet());
+    assert_eq!(s.state("hung"), "cancelled");
 }

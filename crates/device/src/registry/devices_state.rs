@@ -130,6 +130,7 @@ impl Devices {
             if let Some(batch) = &mut self.batch {
                 batch.ready_turns += 1;
             }
+            self.news();
         } else if mine {
             fx.mine.push(key);
         } else {
@@ -162,6 +163,7 @@ impl Devices {
         }
         self.late_worker = false;
         fx.wake = true;
+        self.news();
         None
     }
 
@@ -207,12 +209,13 @@ impl Devices {
             caller: Some(thread),
             attempt,
             overdue: false,
+            given_up: false,
         });
         slot.cost.attempts += 1;
         let decl = slot.decl.clone()?;
         let (node, in_batch) = (slot.node, slot.in_batch.is_some());
         fx.trash.extend(former.map(Trash::Driver));
-        fx.look_after = decl.probe_deadline.or(self.batch_deadline(key.index));
+        fx.look_after = decl.probe_timeout.or(self.batch_timeout(key.index));
         Some(Begun { decl, driver, node, needs, hopeless, in_batch })
     }
 
@@ -223,13 +226,14 @@ impl Devices {
     }
 
     /// A device is no longer ready or being probed.
-    fn left_progress(&mut self, index: u32, fx: &mut Effects) {
+    pub(super) fn left_progress(&mut self, index: u32, fx: &mut Effects) {
         self.active -= 1;
         if self.slot(index).in_batch.is_some()
             && let Some(batch) = &mut self.batch
         {
             batch.active -= 1;
         }
+        self.news();
         fx.wake = true;
     }
 
@@ -255,13 +259,19 @@ impl Devices {
         again: bool,
         fx: &mut Effects,
     ) -> Next {
-        let in_progress = self.live(key).is_some_and(super::Slot::is_in_progress);
-        if !in_progress {
-            // Its bring-up is over for it: nobody is there to take it.
+        let open = |s: &super::Slot| matches!(s.phase, Phase::Ready | Phase::Probing(_));
+        if !self.live(key).is_some_and(open) {
+            // It was cancelled, or has gone: nobody is there to take it.
             fx.trash.extend(result.ok().map(Trash::Object));
             return Next::Done;
         }
         let index = key.index;
+        if !self.is_late_end_wanted(index) {
+            self.slot_mut(index).phase = Phase::Idle(Why::Cancelled);
+            fx.trash.extend(result.ok().map(Trash::Object));
+            fx.wake = true;
+            return Next::Done;
+        }
         self.account(index, &result, at);
         let kind = result.as_ref().err().map(ProbeError::kind);
         let slot = self.slot_mut(index);
@@ -293,6 +303,32 @@ impl Devices {
             (_, Ok(bound)) => fx.trash.push(Trash::Object(bound)),
         }
         Next::Done
+    }
+
+    /// The end of a probe that was given up is taken in like any other, late, unless the devices were
+    /// shut down meanwhile: then nobody would ever call its callback.
+    fn is_late_end_wanted(&mut self, index: u32) -> bool {
+        let closed = self.closed;
+        let in_batch = self.slot(index).in_batch.is_some();
+        let Phase::Probing(probing) = &mut self.slot_mut(index).phase else { return true };
+        if !probing.given_up {
+            if probing.overdue
+                && in_batch
+                && let Some(batch) = &mut self.batch
+            {
+                batch.overdue -= 1;
+            }
+            return true;
+        }
+        probing.given_up = false;
+        self.active += usize::from(!closed);
+        if in_batch
+            && !closed
+            && let Some(batch) = &mut self.batch
+        {
+            batch.active += 1;
+        }
+        !closed
     }
 
     /// Bind: the device is up. Those who need it may be ready now, and those who were deferred are

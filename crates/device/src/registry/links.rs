@@ -268,6 +268,10 @@ impl Slot {
 
     /// It is ready or being probed: it will be settled by itself.
     pub(super) fn is_in_progress(&self) -> bool {
-        matches!(self.phase, Phase::Ready | Phase::Probing(_))
+        match &self.phase {
+            Phase::Ready => true,
+            Phase::Probing(probing) => !probing.given_up,
+            _ => false,
+        }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) mod policy;
 mod stepped;
 
 pub(crate) use attach::Linked;
-pub(crate) use batch::{Batch, BatchOptions, CallerStep, Finished};
+pub(crate) use batch::{Batch, BatchOptions, CallerStep, Finished, Named};
 pub(crate) use devices_state::{Begun, Next};
 pub use info::{DeviceInfo, DeviceState, Need, ProbeCost};
 pub(crate) use leave::{Leave, LeaveStep};
@@ -27,7 +27,7 @@ pub use pending::{Awaited, Pending, PendingState};
 
 use crate::deferred::{Attempt, Deferred};
 use crate::driver::{Bound, ProbeError};
-use crate::graph::Named;
+use crate::graph::Named as ByName;
 use crate::record::Site;
 use crate::{DeviceDecl, DeviceId, Graph};
 use corewise_sync::thread::ThreadId;
@@ -49,7 +49,7 @@ pub(crate) struct Devices {
     /// By slot. Apart from the slots, so that a shutdown can take them all at once.
     bound: Vec<Option<Arc<dyn Bound>>>,
     free: Vec<u32>,
-    by_name: HashMap<Named, u32>,
+    by_name: HashMap<ByName, u32>,
     /// Who needs a device that doesn't exist (any more, or yet), by its name.
     dangling: HashMap<String, Vec<u32>>,
     /// Slots are in registration order: none was used twice.
@@ -150,6 +150,8 @@ struct Probing {
     attempt: Attempt,
     /// It was named as overdue.
     overdue: bool,
+    /// Its bring-up counts it as failed, and it goes on.
+    given_up: bool,
 }
 
 /// Why a device is idle.
@@ -215,6 +217,8 @@ pub(crate) struct Effects {
     pub look_after: Option<Duration>,
     /// Somebody waits for what the deferral timeout ends.
     pub hopes: bool,
+    /// That many devices of the bring-up are left as they are, because of what is overdue.
+    pub gave_up: Option<usize>,
     /// Devices of the bring-up that are done with; the number counts them.
     pub finished: Vec<(Arc<DeviceDecl>, Outcome, usize)>,
     /// To be dropped.
@@ -235,6 +239,7 @@ impl Effects {
             && self.mine.is_empty()
             && !self.late_worker
             && self.finished.is_empty()
+            && self.gave_up.is_none()
             && self.trash.is_empty()
     }
 }

@@ -4,22 +4,22 @@
 use super::*;
 use crate::driver::Driver;
 use crate::record::Site;
-use crate::{Cancel, ProbeError, ProbeType};
+use crate::{Cancel, HangPolicy, ProbeError, ProbeType};
 use corewise_sync::thread::current;
 
 pub(super) struct Thing;
 impl Bound for Thing {}
 
 /// A driver that is never called: the tests say what its probes give.
-struct Named(&'static str);
-impl Driver for Named {
+struct ByHand(&'static str);
+impl Driver for ByHand {
     fn name(&self) -> &str {
         self.0
     }
 }
 
 pub(super) fn driver(name: &'static str) -> Arc<Registered> {
-    let driver = Arc::new(Named(name));
+    let driver = Arc::new(ByHand(name));
     Arc::new(Registered { driver, name: name.into(), probe_type: ProbeType::Default })
 }
 
@@ -30,6 +30,7 @@ pub(super) fn decl(name: &str, needs: &[&str]) -> DeviceDecl {
 pub(super) struct Stepped {
     pub(super) devices: Devices,
     pub(super) cancel: Cancel,
+    pub(super) on_hang: HangPolicy,
     now: Duration,
     /// What was to be queued so far and was not taken by the test.
     pub(super) queue: Vec<String>,
@@ -44,6 +45,7 @@ impl Stepped {
         Stepped {
             devices: Devices::new(),
             cancel: Cancel::new(),
+            on_hang: HangPolicy::WaitOn,
             now: Duration::ZERO,
             queue: Vec::new(),
             mine: Vec::new(),
@@ -73,7 +75,9 @@ impl Stepped {
             cancel: self.cancel.clone(),
             // The outcomes are told to the test.
             observed: true,
-            probe_deadline: None,
+            device_timeout: None,
+            timeout: None,
+            on_hang: self.on_hang,
         };
         let graph = Arc::new(graph);
         self.step(|devices, now, fx| {
@@ -93,7 +97,9 @@ impl Stepped {
         self.mine.extend(fx.mine.iter().map(name));
         self.late_worker_wanted += usize::from(fx.late_worker);
         self.finished.extend(fx.finished.iter().map(|(d, o, _)| (d.name.clone(), o.as_str())));
-        self.devices.told(fx.finished.len());
+        if !fx.finished.is_empty() {
+            self.devices.told(fx.finished.len());
+        }
         result
     }
 
@@ -139,6 +145,21 @@ impl Stepped {
 
     pub(super) fn probe(&mut self, name: &str) {
         assert!(self.begin(name).is_some(), "{name} is not to be probed");
+        self.end(name, true);
+    }
+
+    /// A probe that was begun is past its deadline, as by a timer that finds it so.
+    pub(super) fn name_overdue(&mut self, name: &str) {
+        self.step(|devices, now, _fx| {
+            devices.limit_all();
+            let (named, next) = devices.overdue(now);
+            let names: Vec<&str> = named.iter().map(|n| n.decl.name.as_str()).collect();
+            assert_eq!((names, next), (vec![name], None));
+        });
+    }
+
+    /// The end of a probe that was begun before.
+    pub(super) fn probe_late(&mut self, name: &str) {
         self.end(name, true);
     }
 
