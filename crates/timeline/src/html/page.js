@@ -15,6 +15,8 @@
   const CHAIN = 1, NO_CALLBACK = 2, ASYNC = 4, START_SOFT = 8, END_SOFT = 16;
 
   let t, rows, groups, rowHeight, from, to, hover = -1, chosen = -1, hits = null, colours, frame = 0;
+  // What would be asked of the document for each bar: the width of the chart, and what its rows are.
+  let wide = 1, mode = 'lane';
 
   // A length of time with three digits, as in the tables.
   function time(ns) {
@@ -34,7 +36,7 @@
 
   // Puts the spans into groups and rows; nothing overlaps in a row.
   function arrange() {
-    const by = group.value;
+    const by = mode = group.value;
     const order = t.spans.map((_, i) => i);
     order.sort((a, b) => t.spans[a].s - t.spans[b].s || t.spans[b].e - t.spans[a].e || a - b);
     groups = [];
@@ -85,7 +87,7 @@
 
   function resize() {
     const ratio = window.devicePixelRatio || 1;
-    const width = scroll.clientWidth || 1;
+    const width = wide = scroll.clientWidth || 1;
     const all = AXIS + rows.length * rowHeight + 8;
     const height = Math.max(70, Math.min(all, Math.round(window.innerHeight * 0.72) - 2));
     for (const [canvas, w, h, context] of [[main, width, height, pen], [overview, overview.clientWidth || 1, 58, small]]) {
@@ -100,8 +102,8 @@
   }
 
   const redraw = () => { frame ||= requestAnimationFrame(() => { frame = 0; draw(); drawOverview(); }); };
-  const left = () => Math.min(GUTTER[group.value], scroll.clientWidth / 3);
-  const scale = () => (scroll.clientWidth - left() - 8) / (to - from);
+  const left = () => Math.min(GUTTER[mode], wide / 3);
+  const scale = () => (wide - left() - 8) / (to - from);
   const x = ns => left() + (ns - from) * scale();
   const y = row => AXIS + row * rowHeight - scroll.scrollTop;
 
@@ -122,7 +124,7 @@
   }
 
   function draw() {
-    const width = scroll.clientWidth, height = main.clientHeight;
+    const width = wide, height = main.clientHeight;
     pen.font = FONT;
     pen.textBaseline = 'middle';
     pen.fillStyle = colours.ground;
@@ -149,7 +151,7 @@
 
   function bands(first, last, width) {
     pen.fillStyle = colours.band;
-    if (EACH[group.value]) {
+    if (EACH[mode]) {
       for (let r = first; r < last; r++) if (r % 2) pen.fillRect(0, y(r), width, rowHeight);
       return;
     }
@@ -220,11 +222,11 @@
 
   function bar(s, marked, next) {
     const top = y(s.row) + 2, tall = rowHeight - 4;
-    const x1 = Math.max(x(s.s), left() - 4), x2 = Math.min(Math.max(x(s.e), x(s.s) + 2), scroll.clientWidth + 4);
+    const x1 = Math.max(x(s.s), left() - 4), x2 = Math.min(Math.max(x(s.e), x(s.s) + 2), wide + 4);
     const faint = hits && !hits.has(s.i);
     pen.globalAlpha = faint ? .25 : 1;
     // In a row of several it would lie on others.
-    if (s.q < s.s && x(s.s) - x(s.q) > 2 && (EACH[group.value] || s.i === hover || s.i === chosen)) {
+    if (s.q < s.s && x(s.s) - x(s.q) > 2 && (EACH[mode] || s.i === hover || s.i === chosen)) {
       pen.strokeStyle = colours.quiet;
       pen.lineWidth = 1;
       pen.setLineDash([2, 2]);
@@ -236,11 +238,11 @@
     }
     pen.fillStyle = hits && hits.has(s.i) ? colours.found : colours[s.o];
     pen.fillRect(x1, top, x2 - x1, tall);
-    const wide = x2 - x1;
-    if (wide > 3 || marked) {
+    const long = x2 - x1;
+    if (long > 3 || marked) {
       const strong = s.f & CHAIN || s.i === chosen || s.i === hover;
       pen.strokeStyle = strong ? colours.path : colours[s.o + '-edge'];
-      pen.lineWidth = strong && wide > 3 ? 2 : 1;
+      pen.lineWidth = strong && long > 3 ? 2 : 1;
       // An end that nobody measured is drawn open.
       pen.beginPath();
       pen.moveTo(x2, top + .5);
@@ -261,22 +263,22 @@
 
   function label(s, x1, x2, middle, next) {
     if (rowHeight < 14) return;
-    const wide = x2 - x1;
+    const long = x2 - x1;
     const inside = hits && hits.has(s.i) ? colours.text : colours['on-bar'];
-    if (!EACH[group.value]) {
-      const text = wide > 20 ? fit(pen, s.n, wide - 8) : '';
+    if (!EACH[mode]) {
+      const text = long > 20 ? fit(pen, s.n, long - 8) : '';
       pen.fillStyle = inside;
       // A few letters of a long name tell nothing.
       if (text.length >= Math.min(8, s.n.length)) pen.fillText(text, x1 + 4, middle);
       return;
     }
     const text = time(s.e - s.s), takes = pen.measureText(text).width;
-    if (takes + 8 < wide) {
+    if (takes + 8 < long) {
       pen.fillStyle = inside;
       pen.fillText(text, x1 + 4, middle);
     } else {
       pen.fillStyle = colours.quiet;
-      const room = next === undefined ? scroll.clientWidth - 8 - x2 : x(t.spans[next].s) - x2;
+      const room = next === undefined ? wide - 8 - x2 : x(t.spans[next].s) - x2;
       if (takes + 8 < room) pen.fillText(text, x2 + 4, middle);
       else if (takes + 8 < x1 - left() && s.q === s.s) pen.fillText(text, x1 - takes - 4, middle);
     }
@@ -296,8 +298,14 @@
     pen.clip();
     pen.fillStyle = colours.text;
     const put = (name, row) => pen.fillText(fit(pen, name, left() - 14), 6, Math.max(y(row), AXIS) + rowHeight / 2);
-    if (EACH[group.value]) for (let r = first; r < last; r++) put(rows[r].name, r);
-    else for (const g of groups) {
+    if (EACH[mode]) for (let r = first; r < last; r++) {
+      put(rows[r].name, r);
+      const from = 14 + pen.measureText(rows[r].name).width, driver = t.spans[rows[r].spans[0]].d;
+      if (!driver || from + pen.measureText(driver).width > left() - 10) continue;
+      pen.fillStyle = colours.quiet;
+      pen.fillText(driver, from, Math.max(y(r), AXIS) + rowHeight / 2);
+      pen.fillStyle = colours.text;
+    } else for (const g of groups) {
       const end = y(g.first + g.count);
       if (end > AXIS + rowHeight / 2 && y(g.first) < main.clientHeight) put(g.name, g.first);
     }
@@ -332,23 +340,31 @@
     pen.stroke();
   }
 
+  // The most that ran at once at each pixel of the overview, found out once for a width.
+  function profile(across, width) {
+    const key = width + ' ' + left();
+    if (t.profile?.key === key) return t.profile.tall;
+    const tall = new Float64Array(width);
+    t.steps.forEach(([ns, running], i) => {
+      const end = i + 1 < t.steps.length ? t.steps[i + 1][0] : t.length;
+      const last = Math.min(Math.ceil(across(end)), width);
+      for (let px = Math.max(0, Math.floor(across(ns))); px < last; px++) tall[px] = Math.max(tall[px], running);
+    });
+    t.profile = { key, tall };
+    return tall;
+  }
+
   function drawOverview() {
     const width = overview.clientWidth, height = 58, base = height - 6;
-    const across = ns => left() + (ns / Math.max(t.length, 1) + .005) / 1.025 * (scroll.clientWidth - left() - 8);
+    const across = ns => left() + (ns / Math.max(t.length, 1) + .005) / 1.025 * (wide - left() - 8);
     small.fillStyle = colours.card;
     small.fillRect(0, 0, width, height);
     small.fillStyle = colours.ok;
     const most = Math.max(1, t.most);
-    small.beginPath();
-    small.moveTo(across(0), base);
-    let before = 0;
-    for (const [ns, running] of t.steps) {
-      small.lineTo(across(ns), base - before / most * (base - 6));
-      small.lineTo(across(ns), base - running / most * (base - 6));
-      before = running;
+    const tall = profile(across, width);
+    for (let px = 0; px < width; px++) {
+      if (tall[px]) small.fillRect(px, base - tall[px] / most * (base - 6), 1, tall[px] / most * (base - 6));
     }
-    small.lineTo(across(t.length), base);
-    small.fill();
     small.fillStyle = colours.path;
     for (const i of t.path) small.fillRect(across(t.spans[i].s), base + 1, Math.max(1, across(t.spans[i].e) - across(t.spans[i].s)), 3);
     small.font = '11px system-ui, sans-serif';
@@ -545,7 +561,7 @@
   const move = event => {
     if (!event.buttons) return;
     const px = event.clientX - overview.getBoundingClientRect().left;
-    const ns = ((px - left()) / (scroll.clientWidth - left() - 8) * 1.025 - .005) * t.length;
+    const ns = ((px - left()) / (wide - left() - 8) * 1.025 - .005) * t.length;
     if (to - from >= t.length) view(ns - t.length / 10, ns + t.length / 10);
     else view(ns - (to - from) / 2, ns + (to - from) / 2);
   };
@@ -576,10 +592,7 @@
     const act = keys[event.key];
     if (act) { event.preventDefault(); act(); }
   });
-  let wide = 0;
-  new ResizeObserver(() => {
-    if (scroll.clientWidth !== wide) { wide = scroll.clientWidth; resize(); }
-  }).observe(scroll);
+  new ResizeObserver(() => { if (scroll.clientWidth !== wide) resize(); }).observe(scroll);
   window.addEventListener('resize', resize);
   window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { theme(); redraw(); });
   theme();

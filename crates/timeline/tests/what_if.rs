@@ -1,0 +1,90 @@
+//! What-ifs of random timelines keep to their bounds, with nests, init functions and dependencies.
+
+use corewise_timeline::analysis::WhatIf;
+use corewise_timeline::{EdgeKind, Span, SpanId, SpanKind, Timeline};
+use std::time::Duration;
+
+/// A generator of its own, so that a failure can be repeated.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.0 >> 33) % n
+    }
+}
+
+/// Spans of some workers, some of them inside others, and edges between those that follow.
+fn timeline(random: &mut Random, boot: bool) -> Timeline {
+    let mut t = Timeline::new("t");
+    let ns = Duration::from_nanos;
+    let mut ids: Vec<SpanId> = Vec::new();
+    for i in 0..2 + random.below(30) {
+        let worker = ["a", "b", "c", ""][random.below(4) as usize];
+        let start = 5 + random.below(200);
+        let kind = match boot && random.below(3) == 0 {
+            true => SpanKind::Initcall,
+            false => SpanKind::Probe,
+        };
+        let span = Span::new(format!("s{i}"), kind, ns(start), ns(start + random.below(60)));
+        ids.push(t.push(span.on(worker, None)));
+    }
+    for _ in 0..random.below(40) {
+        let [a, b] = [0; 2].map(|_| ids[random.below(ids.len() as u64) as usize]);
+        t.push_edge(a, b, EdgeKind::Supplier);
+    }
+    t
+}
+
+#[test]
+fn predictions_keep_every_dependency_and_lie_between_their_bounds() {
+    let mut random = Random(0x1234_5678_9ABC_DEF1);
+    for round in 0..400 {
+        let boot = round % 2 == 0;
+        let t = timeline(&mut random, boot);
+        let any = WhatIf::new().all_async().predict(&t);
+        assert_eq!(any.makespan, any.bound, "with a worker for everything the longest chain holds");
+        assert_eq!(any.work, t.serial_sum());
+        for workers in 1..6 {
+            let p = WhatIf::new().workers(workers).predict(&t);
+            assert!(p.makespan >= p.bound && p.makespan >= any.makespan);
+            assert!(p.makespan <= any.makespan + p.work / workers as u32, "Graham's bound");
+            assert!(p.timeline.max_parallelism() <= workers);
+            for edge in t.edges().iter().filter(|e| t.is_kept(e) && e.before != e.after) {
+                // Of a cycle of spans without length one edge is broken.
+                let instant = t.span(edge.before).end == t.span(edge.after).start;
+                assert!(p.timeline.is_kept(edge) || instant, "{edge:?}");
+            }
+            if workers == 1 && !boot && t.edges().is_empty() {
+                assert_eq!(p.makespan, p.work);
+            }
+        }
+    }
+}
+
+#[test]
+fn with_nothing_different_a_prediction_is_the_run() {
+    let mut random = Random(0xC0FF_EE00_1234_5677);
+    for round in 0..400 {
+        let t = timeline(&mut random, round % 2 == 0);
+        let p = WhatIf::new().predict(&t);
+        assert_eq!(p.makespan, t.makespan());
+        for (span, was) in p.timeline.spans().iter().zip(t.spans()) {
+            assert_eq!(span.start, was.start - t.origin());
+            assert_eq!(span.end, was.end - t.origin());
+        }
+    }
+}
+
+#[test]
+fn what_gets_faster_never_makes_the_run_longer() {
+    let mut random = Random(0xBADC_0DE5_0000_0001);
+    for round in 0..400 {
+        let t = timeline(&mut random, round % 2 == 0);
+        let which = t.iter().map(|(id, _)| id).nth(random.below(t.spans().len() as u64) as usize);
+        let faster = |what_if: WhatIf| what_if.scaled(which, 0.25).predict(&t).makespan;
+        assert!(faster(WhatIf::new()) <= t.makespan());
+        let all = WhatIf::new().all_async();
+        assert!(faster(all.clone()) <= all.predict(&t).makespan);
+    }
+}
