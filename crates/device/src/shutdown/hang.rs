@@ -169,6 +169,14 @@ impl ShutdownState {
         }
     }
 
+    /// More news, for who has told what there was: so that observers hear of one thing after the
+    /// other, in the order in which they happened.
+    pub(crate) fn more_news(&self) -> Vec<News> {
+        let mut st = self.state.lock();
+        st.telling = false;
+        st.take_news()
+    }
+
     /// The thread that has the caller's part is through.
     pub(crate) fn lead_is_through(&self) {
         self.state.lock().lead_is_through = true;
@@ -208,6 +216,15 @@ impl ShutdownState {
 }
 
 impl State {
+    /// What there is to tell, for one thread at a time.
+    pub(super) fn take_news(&mut self) -> Vec<News> {
+        if self.telling || self.news.is_empty() {
+            return Vec::new();
+        }
+        self.telling = true;
+        std::mem::take(&mut self.news)
+    }
+
     /// A callback has ended that was skipped before.
     pub(super) fn ends_late(&mut self, ended: &Ended) {
         let Some(place) = self.skipped.iter().position(|(d, _)| *d == ended.device) else { return };

@@ -196,8 +196,10 @@ impl ShutdownRun {
             self.tell_finished(device, &outcome, owed.done);
             self.state.told();
         }
-        for news in owed.news {
-            self.tell_news(news);
+        let mut news = owed.news;
+        while !news.is_empty() {
+            news.into_iter().for_each(|news| self.tell_news(news));
+            news = self.state.more_news();
         }
     }
 

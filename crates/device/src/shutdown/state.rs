@@ -80,6 +80,8 @@ pub(super) struct State {
     pub(super) gave_up: bool,
     /// What the observer is to be told.
     pub(super) news: Vec<News>,
+    /// Somebody is about to tell; he comes back for what is new then.
+    pub(super) telling: bool,
     /// Devices with a callback that is not over, since the counting has begun.
     pub(super) left: usize,
     /// Those of the others that the observer was not told about yet.
@@ -230,6 +232,7 @@ impl ShutdownState {
             run_is_late: false,
             gave_up: false,
             news: Vec::new(),
+            telling: false,
             left: total,
             untold: 0,
             sync_left: 0,
@@ -494,7 +497,7 @@ impl ShutdownState {
             wake: wake || through,
             deputy: self.deputy(st),
             tell,
-            news: std::mem::take(&mut st.news),
+            news: st.take_news(),
             done: self.total() - st.left,
         }
     }

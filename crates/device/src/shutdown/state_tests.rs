@@ -83,6 +83,7 @@ impl Stepped {
         self.asked += owed.helpers;
         self.woken |= owed.wake;
         self.deputies.extend(owed.deputy);
+        self.state.state.lock().telling = false;
         for news in owed.news {
             let name = |device| self.state.graph().name(device).to_string();
             self.news.push(match news {
