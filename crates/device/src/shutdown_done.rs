@@ -6,8 +6,28 @@ use crate::{DeviceId, driver::caught};
 use std::fmt;
 use std::sync::Arc;
 
-/// What a finished handle hands over; `None`: it was dropped.
-pub(crate) type Answer = Option<Result<(), ShutdownError>>;
+/// Why a shutdown did not succeed; `None` where it did.
+pub(crate) type Answer = Option<Failure>;
+
+/// What a handle hands over that tells of no success.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It was dropped.
+    Dropped,
+    /// It was finished so.
+    Said(ShutdownError),
+}
+
+/// A callback that is being called, or will be: each thread has one, for one call after the other,
+/// unless somebody keeps a handle of it.
+pub(crate) struct Call {
+    /// I: itself; see there.
+    pub handoff: Handoff<Failure>,
+    /// I: where an end goes to that comes after the call.
+    pub ends: Arc<dyn Ends>,
+    /// I: for one call.
+    pub device: DeviceId,
+}
 
 /// Where the end of a callback that has returned goes to.
 pub(crate) trait Ends: Send + Sync {
@@ -24,17 +44,13 @@ pub(crate) trait Ends: Send + Sync {
 pub struct ShutdownDone(Option<To>);
 
 enum To {
-    Shutdown { call: Arc<Handoff<Answer>>, ends: Arc<dyn Ends>, device: DeviceId },
+    Call(Arc<Call>),
     Closure(Box<dyn FnOnce(Result<(), ShutdownError>) + Send>),
 }
 
 impl ShutdownDone {
-    pub(crate) fn to(
-        call: Arc<Handoff<Answer>>,
-        ends: Arc<dyn Ends>,
-        device: DeviceId,
-    ) -> ShutdownDone {
-        ShutdownDone(Some(To::Shutdown { call, ends, device }))
+    pub(crate) fn of(call: Arc<Call>) -> ShutdownDone {
+        ShutdownDone(Some(To::Call(call)))
     }
 
     /// `tell` is called once, with the result: on the thread that finishes or drops this. Made by the
@@ -49,18 +65,22 @@ impl ShutdownDone {
     /// From any thread. It does not block, but after the callback has returned it may call the
     /// shutdown's observer.
     pub fn finish(mut self, result: Result<(), ShutdownError>) {
-        self.end(Some(result));
+        self.end(result.err().map(Failure::Said));
     }
 
     fn end(&mut self, answer: Answer) {
         match self.0.take() {
-            Some(To::Shutdown { call, ends, device }) => {
-                if let Some(answer) = call.finish(answer) {
-                    ends.ended_later(device, answer);
+            Some(To::Call(call)) => {
+                if let Some(answer) = call.handoff.finish(answer) {
+                    call.ends.clone().ended_later(call.device, answer);
                 }
             }
             Some(To::Closure(tell)) => {
-                let result = answer.unwrap_or_else(|| Err(ShutdownError::dropped()));
+                let result = match answer {
+                    None => Ok(()),
+                    Some(Failure::Said(error)) => Err(error),
+                    Some(Failure::Dropped) => Err(ShutdownError::dropped()),
+                };
                 if let Err(panic) = caught(|| tell(result)) {
                     tracing::error!(panic, "what was told of a shutdown's end panicked");
                 }
@@ -72,7 +92,7 @@ impl ShutdownDone {
 
 impl Drop for ShutdownDone {
     fn drop(&mut self) {
-        self.end(None);
+        self.end(Some(Failure::Dropped));
     }
 }
 

@@ -8,14 +8,23 @@ use loom::thread;
 
 #[test]
 fn loom_exactly_one_side_concludes_and_it_has_the_result() {
-    loom::model(|| {
-        let call = Arc::new(Handoff::new());
-        let theirs = call.clone();
-        let finisher = thread::spawn(move || theirs.finish(7));
-        let of_caller = call.returned();
-        let of_finisher = finisher.join().unwrap();
-        assert!(matches!((of_caller, of_finisher), (Some(7), None) | (None, Some(7))));
-    });
+    for result in [None, Some(7)] {
+        loom::model(move || {
+            let call = Arc::new(Handoff::new());
+            let done = Arc::new(AtomicUsize::new(0));
+            let (theirs, their_work) = (call.clone(), done.clone());
+            let finisher = thread::spawn(move || {
+                their_work.store(1, Ordering::Relaxed); // What the callback did.
+                theirs.finish(result)
+            });
+            let of_caller = call.returned();
+            if of_caller.is_some() {
+                assert_eq!(done.load(Ordering::Relaxed), 1);
+            }
+            let of_finisher = finisher.join().unwrap();
+            assert_eq!([of_caller, of_finisher].iter().flatten().collect::<Vec<_>>(), [&result]);
+        });
+    }
 }
 
 #[test]
@@ -23,7 +32,7 @@ fn loom_a_panic_is_concluded_by_the_caller_alone() {
     loom::model(|| {
         let call = Arc::new(Handoff::new());
         let theirs = call.clone();
-        let finisher = thread::spawn(move || theirs.finish(7));
+        let finisher = thread::spawn(move || theirs.finish(Some(7)));
         let _result_or_panic = call.panicked();
         assert_eq!(finisher.join().unwrap(), None);
     });
@@ -34,8 +43,8 @@ fn loom_of_two_finishes_one_counts() {
     loom::model(|| {
         let call = Arc::new(Handoff::new());
         let theirs = call.clone();
-        let finisher = thread::spawn(move || theirs.finish(1));
-        let mine = call.finish(2);
+        let finisher = thread::spawn(move || theirs.finish(None::<i32>));
+        let mine = call.finish(Some(2));
         let of_caller = call.returned();
         let of_finisher = finisher.join().unwrap();
         let got = [mine, of_finisher, of_caller].iter().flatten().count();

@@ -499,6 +499,31 @@ fn a_sync_child_registered_before_its_async_parent_deadlocks_nobody() {
 }
 
 #[test]
+fn devices_in_a_circle_are_reported_and_shut_down_one_by_one() {
+    let rig = Rig::new(MACHINE).with(|d| d);
+    let decls = [
+        is_async(decl("bus", &[])),
+        is_async(decl("a", &["bus"])),
+        is_async(decl("b", &["a"])),
+        is_async(decl("c", &["b"])),
+        is_async(decl("x", &["c"])),
+        is_async(decl("y", &[])),
+    ];
+    bring_up(&rig, &decls);
+    rig.manager.link("a", "c").unwrap(); // a -> c -> b -> a
+    let down = rig.manager.shutdown(&options()).unwrap();
+    assert_eq!(down.cycles, [["a", "b", "c"]]);
+    assert!(down.is_clean());
+    let order: Vec<&str> = down.order().filter(|d| *d != "y").collect();
+    assert_eq!(order, ["x", "c", "b", "a", "bus"], "the link against the order is left out");
+    let me = std::thread::current().id();
+    let in_circle = |device: &str| ["a", "b", "c"].contains(&device);
+    let entries = rig.log.entries();
+    let mut begun = entries.iter().filter(|e| e.what == "shutdown begins");
+    assert!(begun.all(|e| !in_circle(&e.device) || e.thread == me), "as synchronous ones");
+}
+
+#[test]
 fn parents_that_wait_hold_no_worker_however_many_there_are() {
     // 300 asynchronous parents wait for one child that waits for them all to be waiting; upstream
     // the workers of 256 of them are all there are.

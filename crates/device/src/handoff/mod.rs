@@ -5,26 +5,30 @@
 //! there (Finish, Return, Panic) are the names used in the comments here.
 
 use corewise_sync::Mutex;
+use corewise_sync::atomic::{AtomicU8, Ordering};
 use std::fmt;
 
+/// The call has not returned, and there is no result.
+const CALLED: u8 = 0;
+/// It is finished, with nothing to tell; whoever called concludes when the call returns.
+const FINISHED: u8 = 1;
+/// As [`FINISHED`], with a result.
+const TOLD: u8 = 2;
+/// The call has returned; whoever brings the result concludes.
+const RETURNED: u8 = 3;
+/// It is concluded, or nobody wants the result.
+const OVER: u8 = 4;
+
 /// The meeting of a call that returns and a result that is handed over, in any order, on any
-/// threads. Exactly one side gets the result, and concludes.
+/// threads. Exactly one side gets the result, and concludes. Where there is nothing to tell (`None`,
+/// a plain success, say) that costs one exchange on each side.
 ///
 /// No method blocks, except for the length of the other side's step.
-pub struct Handoff<T>(
-    /// L: is the lock; guards the phase.
-    Mutex<Phase<T>>,
-);
-
-enum Phase<T> {
-    /// The call has not returned, and there is no result.
-    Called,
-    /// There is a result; whoever called concludes when the call returns.
-    Finished(T),
-    /// The call has returned; whoever brings the result concludes.
-    Returned,
-    /// It is concluded, or nobody wants the result.
-    Over,
+pub struct Handoff<T> {
+    /// A: the phase; each step is one exchange on it.
+    phase: AtomicU8,
+    /// L: is the lock; guards the result, from before `TOLD` until it is taken.
+    result: Mutex<Option<T>>,
 }
 
 impl<T> Default for Handoff<T> {
@@ -36,58 +40,71 @@ impl<T> Default for Handoff<T> {
 impl<T> Handoff<T> {
     /// For one call, which begins.
     pub fn new() -> Handoff<T> {
-        Handoff(Mutex::new(Phase::Called))
+        Handoff { phase: AtomicU8::new(CALLED), result: Mutex::new(None) }
     }
 
     /// Finish: hands the result over. `Some` gives it back where the call has returned: the finisher
     /// concludes. A result that nobody wants, since there is one or the call panicked, is dropped.
-    pub fn finish(&self, result: T) -> Option<T> {
-        let mut phase = self.0.lock();
-        match *phase {
-            Phase::Called => {
-                *phase = Phase::Finished(result);
-                None
+    pub fn finish(&self, result: Option<T>) -> Option<Option<T>> {
+        let phase = match result {
+            None => FINISHED,
+            Some(result) => {
+                // Before the exchange: who sees `TOLD` finds it. Not where there is one: that came
+                // first, and counts.
+                self.result.lock().get_or_insert(result);
+                TOLD
             }
-            Phase::Returned => {
-                *phase = Phase::Over;
-                Some(result)
-            }
-            Phase::Finished(_) | Phase::Over => {
-                drop(phase); // The result is user data: it is dropped without the lock.
-                None
-            }
+        };
+        // Release: what was done before the end comes before what its conclusion releases. Acquire
+        // where the call has returned. Partners: `returned`, `panicked`.
+        let before = self.change(CALLED, phase).or_else(|before| match before {
+            RETURNED => self.change(RETURNED, OVER).and(Err(RETURNED)),
+            other => Err(other),
+        });
+        match before {
+            Err(RETURNED) => Some(self.taken(phase)),
+            _ => None,
         }
     }
 
     /// Return: the call has returned. `Some` is its result, and the caller concludes; `None`: who
     /// finishes it later will.
-    pub fn returned(&self) -> Option<T> {
-        let mut phase = self.0.lock();
-        match std::mem::replace(&mut *phase, Phase::Returned) {
-            Phase::Finished(result) => {
-                *phase = Phase::Over;
-                Some(result)
+    pub fn returned(&self) -> Option<Option<T>> {
+        match self.change(CALLED, RETURNED) {
+            Err(phase @ (FINISHED | TOLD)) => {
+                self.phase.store(OVER, Ordering::Relaxed); // Nobody else changes it any more.
+                Some(self.taken(phase))
             }
-            Phase::Over => {
-                *phase = Phase::Over;
-                None
-            }
-            Phase::Called | Phase::Returned => None,
+            _ => None,
         }
     }
 
     /// Panic: the call ended by a panic, and the caller concludes in any case: with the result,
     /// where there is one. A later one is not wanted any more.
-    pub fn panicked(&self) -> Option<T> {
-        match std::mem::replace(&mut *self.0.lock(), Phase::Over) {
-            Phase::Finished(result) => Some(result),
-            Phase::Called | Phase::Returned | Phase::Over => None,
+    pub fn panicked(&self) -> Option<Option<T>> {
+        match self.phase.swap(OVER, Ordering::AcqRel) {
+            phase @ (FINISHED | TOLD) => Some(self.taken(phase)),
+            _ => None,
         }
     }
 
     /// Makes it fit for the next call, by who has it to himself.
     pub fn reset(&mut self) {
-        *self.0.lock() = Phase::Called; // Not `get_mut`: the model checker's lock has none.
+        self.phase.store(CALLED, Ordering::Relaxed);
+        // What nobody wanted. The model checker's lock has no `get_mut`.
+        #[cfg(not(loom))]
+        drop(self.result.get_mut().take());
+        #[cfg(loom)]
+        drop(self.result.lock().take());
+    }
+
+    fn change(&self, from: u8, to: u8) -> Result<u8, u8> {
+        self.phase.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+    }
+
+    /// What there is to tell.
+    fn taken(&self, phase: u8) -> Option<T> {
+        if phase == TOLD { self.result.lock().take() } else { None }
     }
 }
 
@@ -103,20 +120,22 @@ mod tests {
 
     #[test]
     fn a_result_within_the_call_is_concluded_by_the_caller_and_a_later_one_by_the_finisher() {
-        let mut call = Handoff::new();
-        assert_eq!(call.finish(1), None);
-        assert_eq!(call.returned(), Some(1));
-        call.reset();
-        assert_eq!(call.returned(), None);
-        assert_eq!(call.finish(2), Some(2));
+        for result in [None, Some(1)] {
+            let mut call = Handoff::new();
+            assert_eq!(call.finish(result), None);
+            assert_eq!(call.returned(), Some(result));
+            call.reset();
+            assert_eq!(call.returned(), None);
+            assert_eq!(call.finish(result), Some(result));
+        }
     }
 
     #[test]
     fn the_first_result_counts_and_a_second_one_is_dropped() {
         let call = Handoff::new();
-        assert_eq!((call.finish(1), call.finish(2)), (None, None));
-        assert_eq!(call.returned(), Some(1));
-        assert_eq!(call.finish(3), None);
+        assert_eq!((call.finish(Some(1)), call.finish(Some(2))), (None, None));
+        assert_eq!(call.returned(), Some(Some(1)));
+        assert_eq!(call.finish(None), None);
         assert_eq!(call.returned(), None, "it is concluded");
     }
 
@@ -124,9 +143,9 @@ mod tests {
     fn a_panic_is_concluded_by_the_caller_whoever_still_has_the_handle() {
         let call = Handoff::new();
         assert_eq!(call.panicked(), None);
-        assert_eq!(call.finish(1), None, "nobody wants it any more");
+        assert_eq!(call.finish(Some(1)), None, "nobody wants it any more");
         let call = Handoff::new();
-        assert_eq!(call.finish(1), None);
-        assert_eq!(call.panicked(), Some(1), "it came before the panic");
+        assert_eq!(call.finish(Some(1)), None);
+        assert_eq!(call.panicked(), Some(Some(1)), "it came before the panic");
     }
 }

@@ -107,7 +107,6 @@ impl DeviceManager {
         let watch = unwatched.then(|| {
             Watch::start().inspect_err(|error| {
                 tracing::warn!(%error, "no device watch: shutdown begins with helpers");
-                tracing::warn!(%error, "no device watch: shutdown begins with helpers");
             })
         });
         let mut state = self.registry.state.lock();

@@ -229,11 +229,15 @@ impl Registry {
             let call = Arc::new(Call { registry: self.clone(), key, handoff: Handoff::new() });
             let panicked = self.call_driver(begun, &cancel, &call).err();
             let ended = match panicked {
-                None => call.handoff.returned(),
+                None => call.handoff.returned().flatten(),
                 Some(message) => {
                     let panicked = || (Err(ProbeError::panicked(message)), self.clock.now());
                     Some(
-                        call.handoff.panicked().filter(|(r, _)| r.is_ok()).unwrap_or_else(panicked),
+                        call.handoff
+                            .panicked()
+                            .flatten()
+                            .filter(|(r, _)| r.is_ok())
+                            .unwrap_or_else(panicked),
                     )
                 }
             };
@@ -401,7 +405,7 @@ impl Call {
     /// The driver says how the probe ended.
     fn finished(&self, result: ProbeResult) {
         let at = self.registry.clock.now();
-        let Some((result, at)) = self.handoff.finish((result, at)) else { return };
+        let Some(Some((result, at))) = self.handoff.finish(Some((result, at))) else { return };
         let Some(decl) = self.registry.state.lock().devices.decl(self.key) else { return };
         let ending = Ending {
             what: Some((result, at)),

@@ -174,7 +174,12 @@ impl ShutdownState {
     pub(crate) fn more_news(&self) -> Vec<News> {
         let mut st = self.state.lock();
         st.telling = false;
-        st.take_news()
+        let news = st.take_news();
+        drop(st);
+        if news.is_empty() {
+            self.wake_caller(); // It may wait for that.
+        }
+        news
     }
 
     /// The thread that has the caller's part is through.
@@ -183,12 +188,13 @@ impl ShutdownState {
         self.wake_caller();
     }
 
-    /// Waits until all is shut down, or nobody waits for the rest: for a thread that has not, or no
-    /// longer, the caller's part.
+    /// Waits until all is shut down, or nobody waits for the rest, and until the observer has been
+    /// told what is late: for a thread that has not, or no longer, the caller's part.
     pub(crate) fn wait_for_the_end(&self) {
         let mut st = self.state.lock();
         let over = |st: &State| self.is_counted() && st.is_over();
-        while !st.lead_is_through && !over(&st) && !self.stops(&st) {
+        let told = |st: &State| self.is_aborted() || (!st.telling && st.news.is_empty());
+        while !((st.lead_is_through || over(&st) || self.stops(&st)) && told(&st)) {
             st = self.caller.wait(st);
         }
     }

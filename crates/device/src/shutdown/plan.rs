@@ -6,7 +6,7 @@ use super::policy;
 use super::report::ShutdownMode;
 use crate::driver::{Bound, caught};
 use crate::{Cancel, DeviceId, Graph};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,6 +57,8 @@ impl Outline {
         asynchronous: bool,
     ) -> Outline {
         let (mut timeouts, mut hints) = (BTreeMap::new(), BTreeMap::new());
+        // Which of their links count is a guess: so they go one by one, in base order.
+        let in_circle: BTreeSet<DeviceId> = graph.cycles().iter().flatten().copied().collect();
         let kind = |id: DeviceId| {
             let Some(Some(bound)) = bound.get(id.index()) else { return Kind::Absent };
             // Who panics when asked is called back: that is caught too, and reported.
@@ -66,7 +68,8 @@ impl Outline {
             let decl = graph.decl(id);
             timeouts.extend(decl.shutdown_timeout.map(|t| (id, t)));
             hints.extend(decl.shutdown_hint.map(|t| (id, t)));
-            if asynchronous && decl.async_shutdown { Kind::Async } else { Kind::Sync }
+            let parallel = asynchronous && decl.async_shutdown && !in_circle.contains(&id);
+            if parallel { Kind::Async } else { Kind::Sync }
         };
         let kinds: Vec<Kind> = graph.ids().map(kind).collect();
         Outline { timeouts, hints, ..Outline::of(graph.clone(), kinds) }

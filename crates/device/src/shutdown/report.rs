@@ -5,6 +5,7 @@ use super::hang::Late;
 use super::plan::Outline;
 use super::remaining::Remaining;
 use super::state::Note;
+use crate::DeviceId;
 use crate::record::{self, Record};
 use crate::takeover::Walk;
 use corewise_timeline::{Outcome, SpanKind, Timeline};
@@ -41,6 +42,9 @@ pub struct ShutdownReport {
     pub overdue: Vec<Overdue>,
     /// The rest was left undone because of what was late.
     pub gave_up: bool,
+    /// Devices that needed one another in a circle, each group in registration order. They were shut
+    /// down one by one: each link to a device registered later was left out.
+    pub cycles: Vec<Vec<String>>,
     notes: Arc<Notes>,
     outline: Arc<Outline>,
 }
@@ -104,6 +108,12 @@ impl ShutdownReport {
             took: late.took,
             skipped: late.skipped,
         });
+        let names =
+            |ids: &Vec<DeviceId>| ids.iter().map(|&id| graph.name(id).to_string()).collect();
+        let cycles: Vec<Vec<String>> = graph.cycles().iter().map(names).collect();
+        for cycle in &cycles {
+            tracing::warn!(?cycle, "devices needed one another in a circle: shut down one by one");
+        }
         ShutdownReport {
             mode: outline.mode,
             elapsed,
@@ -112,6 +122,7 @@ impl ShutdownReport {
             remaining,
             overdue: overdue.collect(),
             gave_up: notes.gave_up,
+            cycles,
             notes: Arc::new(notes),
             outline,
         }
@@ -168,6 +179,7 @@ impl fmt::Debug for ShutdownReport {
             .field("remaining", &self.remaining)
             .field("overdue", &self.overdue)
             .field("gave_up", &self.gave_up)
+            .field("cycles", &self.cycles)
             .finish_non_exhaustive()
     }
 }

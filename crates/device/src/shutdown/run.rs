@@ -11,7 +11,7 @@ use crate::event::{self, Event, Observer};
 use crate::handoff::Handoff;
 use crate::placement::Placer;
 use crate::record::{Clock, Site};
-use crate::shutdown_done::{Answer, Ends, ShutdownDone};
+use crate::shutdown_done::{Answer, Call, Ends, Failure, ShutdownDone};
 use crate::watch::{Watch, Watched};
 use corewise_sync::thread::Builder;
 use corewise_sync::{Mutex, context};
@@ -57,7 +57,8 @@ impl ShutdownRun {
 
     /// The caller's part: the loop, then what is left by counters.
     fn lead(self: &Arc<Self>) {
-        if let Through::Counts(ended) = self.walk() {
+        // All of the loop is one region: a pool whose worker this is need not hear of each callback.
+        if let Through::Counts(ended) = context::blocking("device shutdown", || self.walk()) {
             self.by_counters(ended, 0);
         } else {
             self.state.lead_is_through();
@@ -85,7 +86,7 @@ impl ShutdownRun {
         if !self.state.loop_begins(&site, Some(thread)) {
             return Through::Counts(None);
         }
-        let (mut call, mut batch) = (Arc::default(), Vec::new());
+        let (mut call, mut batch) = (self.new_call(DeviceId(0)), Vec::new());
         for (place, &device) in calls.iter().enumerate() {
             if batch.is_empty() {
                 self.state.loop_takes(place, &mut batch);
@@ -126,7 +127,7 @@ impl ShutdownRun {
     /// where it may help. `ended` is what it ran until then.
     fn by_counters(self: &Arc<Self>, mut ended: Option<Ended>, lead: u64) {
         let mut scratch = Scratch::default();
-        let mut call = Arc::default();
+        let mut call = self.new_call(DeviceId(0));
         let mut site = Site::here(self.placer.machine(), None);
         let mut waited = false;
         loop {
@@ -154,7 +155,7 @@ impl ShutdownRun {
         self.state.helper_comes();
         let mut site = Site::here(self.placer.machine(), None);
         let mut scratch = Scratch::default();
-        let mut call = Arc::default();
+        let mut call = self.new_call(DeviceId(0));
         let (mut ended, mut watched) = (None, false);
         loop {
             let told = self.told(ended.as_ref());
@@ -207,11 +208,11 @@ impl ShutdownRun {
     fn call_counted(
         self: &Arc<Self>,
         task: Task,
-        call: &mut Arc<Handoff<Answer>>,
+        call: &mut Arc<Call>,
         site: &mut Site,
     ) -> Option<Ended> {
         let device = task.device;
-        let ended = self.call(task, call, site);
+        let ended = context::blocking("device shutdown", || self.call(task, call, site));
         if ended.is_none() {
             self.state.detached(device);
         }
@@ -220,36 +221,39 @@ impl ShutdownRun {
 
     /// Calls a device back. `None`: it will be over later. `call` is kept from call to call, since
     /// most are over when they return.
-    fn call(
-        self: &Arc<Self>,
-        task: Task,
-        call: &mut Arc<Handoff<Answer>>,
-        site: &mut Site,
-    ) -> Option<Ended> {
+    fn call(self: &Arc<Self>, task: Task, call: &mut Arc<Call>, site: &mut Site) -> Option<Ended> {
         let Task { device, bound } = task;
         if let Some(observer) = &self.observer {
             event::tell(Some(observer), &Event::Started { device: self.name(device) });
         }
-        let done = ShutdownDone::to(call.clone(), self.clone(), device);
-        let begin = || context::blocking("device shutdown", || bound.start_shutdown(done));
-        let answer = match caught(begin) {
-            Ok(()) => call.returned().map(answered),
-            Err(message) => {
-                let panicked = || Outcome::Failed(format!("the callback panicked: {message}"));
-                Some(call.panicked().flatten().map_or_else(panicked, |r| answered(Some(r))))
+        match Arc::get_mut(call) {
+            Some(call) => {
+                call.handoff.reset();
+                call.device = device;
             }
+            // Who finishes the last one later has it, or a handle that is worth nothing any more.
+            None => *call = self.new_call(device),
+        }
+        let done = ShutdownDone::of(call.clone());
+        let answer = match caught(|| bound.start_shutdown(done)) {
+            Ok(()) => call.handoff.returned().map(answered),
+            Err(message) => Some(match call.handoff.panicked() {
+                None | Some(Some(Failure::Dropped)) => {
+                    Outcome::Failed(format!("the callback panicked: {message}"))
+                }
+                Some(answer) => answered(answer),
+            }),
         };
         // It may have been moved since the last time.
         if site.cpu.is_some() && !self.placer.machine().is_synthetic() {
             site.cpu = corewise_topology::current_cpu();
         }
-        let ended = answer.map(|outcome| self.ended(device, outcome, site.cpu));
-        match Arc::get_mut(call) {
-            Some(call) => call.reset(),
-            // Who finishes it later, or has a handle that is worth nothing any more.
-            None => *call = Arc::default(),
-        }
-        ended
+        answer.map(|outcome| self.ended(device, outcome, site.cpu))
+    }
+
+    /// For the calls of one thread.
+    fn new_call(self: &Arc<Self>, device: DeviceId) -> Arc<Call> {
+        Arc::new(Call { handoff: Handoff::new(), ends: self.clone(), device })
     }
 
     /// A callback is over now.
@@ -316,9 +320,9 @@ impl Ends for ShutdownRun {
 /// How a callback ended that was finished, or whose handle was dropped.
 fn answered(answer: Answer) -> Outcome {
     match answer {
-        Some(Ok(())) => Outcome::Ok,
-        Some(Err(error)) => Outcome::Failed(error.to_string()),
-        None => Outcome::Failed(ShutdownError::dropped().to_string()),
+        None => Outcome::Ok,
+        Some(Failure::Said(error)) => Outcome::Failed(error.to_string()),
+        Some(Failure::Dropped) => Outcome::Failed(ShutdownError::dropped().to_string()),
     }
 }
 
