@@ -173,6 +173,17 @@ fn durations_in_whole_ticks_are_replaced_by_stamps_and_said() {
 }
 
 #[test]
+fn init_calls_that_found_no_device_did_not_fail() {
+    let log = own("qemu-6.12-16nvme-async-probe-and-reboot.log");
+    let call = span(&log.boot, "unpopulated_init");
+    assert_eq!(call.outcome, Outcome::Skipped("ENODEV: no such device".into()));
+    let summary = log.boot.summary();
+    assert_eq!((summary.skipped, summary.failed), (47, 5));
+    let said = "43 init calls and 4 probes found no device that is theirs";
+    assert!(log.notes.iter().any(|n| n.starts_with(said)), "{:?}", log.notes);
+}
+
+#[test]
 fn a_serial_console_has_cr_and_lf_and_what_users_print() {
     let log = own("qemu-6.12-16nvme-async-probe-and-reboot.log");
     let prefix = |p| log.prefixes.iter().find(|(q, _)| *q == p).map(|(_, n)| *n);

@@ -4,7 +4,7 @@ use super::assemble::Boot;
 use super::facts::Facts;
 use super::policy::Rules;
 use super::{Form, Prefix};
-use crate::model::{Certainty, Outcome, SpanKind, Timeline};
+use crate::model::{Certainty, Outcome, Span, SpanKind, Timeline};
 use crate::units::duration;
 
 pub(crate) fn notes(facts: &Facts, rules: &Rules, boot: &Boot, shutdown: &Timeline) -> Vec<String> {
@@ -31,7 +31,7 @@ pub(crate) fn notes(facts: &Facts, rules: &Rules, boot: &Boot, shutdown: &Timeli
         };
         note(format!(
             "{who} has no times below a second: order only; durations are the ones that were \
-             printed, and what ran beside what is not known"
+             printed, shutdowns have none, and what ran beside what is not known"
         ));
     }
     if events > 0 && facts.unstamped > 0 {
@@ -42,9 +42,13 @@ pub(crate) fn notes(facts: &Facts, rules: &Rules, boot: &Boot, shutdown: &Timeli
         ));
     }
     if let Some((until, tick)) = rules.ticks {
+        let instead = match facts.coarse + facts.unstamped {
+            0 => "their times are taken from the stamps of their two lines",
+            _ => "what they took is not known better",
+        };
         note(format!(
             "the durations of the first init calls, {until} of them, are in whole ticks of {}: \
-             their times are taken from the stamps of their two lines",
+             {instead}",
             duration(tick)
         ));
         let during = until.checked_sub(1).and_then(|last| facts.initcalls[last].ended);
@@ -85,6 +89,17 @@ pub(crate) fn notes(facts: &Facts, rules: &Rules, boot: &Boot, shutdown: &Timeli
              ran them",
             boot.ambiguous
         ));
+    }
+    let skipped = |kind| {
+        let of = |s: &&Span| s.kind == kind && matches!(s.outcome, Outcome::Skipped(_));
+        spans.iter().filter(of).count()
+    };
+    match (skipped(SpanKind::Initcall), skipped(SpanKind::Probe)) {
+        (0, 0) => {}
+        (calls, probes) => note(format!(
+            "{calls} init calls and {probes} probes found no device that is theirs (ENODEV, \
+             ENXIO), which is no failure: they are called skipped"
+        )),
     }
     let probes = || spans.iter().filter(|s| s.kind == SpanKind::Probe);
     let deferred = probes().filter(|s| matches!(s.outcome, Outcome::Deferred(_))).count();
