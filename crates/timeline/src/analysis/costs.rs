@@ -118,6 +118,33 @@ impl Timeline {
     }
 }
 
+/// What all spans of one kind cost together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KindCost {
+    /// How many there are.
+    pub spans: usize,
+    /// How long they ran, what ran inside them apart.
+    pub own: Duration,
+    /// The longest chain of them that the known graph has: how long they would have taken if all
+    /// else took no time and everything were asynchronous.
+    pub parallel: Duration,
+}
+
+impl Timeline {
+    /// What all spans of `kind` cost. In a boot, the probes alone.
+    pub fn kind_cost(&self, kind: SpanKind) -> KindCost {
+        let nesting = Nesting::of(self);
+        let ids: Vec<SpanId> =
+            self.iter().filter(|(_, span)| span.kind == kind).map(|(id, _)| id).collect();
+        KindCost {
+            spans: ids.len(),
+            own: ids.iter().map(|&id| nesting.exclusive(id)).sum(),
+            parallel: super::tasks::chain_of(self, &ids),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,6 +182,17 @@ mod tests {
         t.push_edge(a, b, EdgeKind::Supplier);
         let slack: Vec<_> = t.costs().into_iter().map(|c| (c.name, c.slack)).collect();
         assert_eq!(slack, [("a".into(), ms(0)), ("b".into(), ms(0)), ("c".into(), ms(11))]);
+    }
+
+    #[test]
+    fn the_probes_of_a_boot_are_told_apart_from_what_ran_them() {
+        let mut t = Timeline::new("boot");
+        t.push(Span::new("init", SpanKind::Initcall, ms(0), ms(30)).on("w", None));
+        push(&mut t, "a", "", 5, 15);
+        push(&mut t, "b", "", 15, 28);
+        let told = KindCost { spans: 2, own: ms(23), parallel: ms(13) };
+        assert_eq!(t.kind_cost(SpanKind::Probe), told);
+        assert_eq!(t.kind_cost(SpanKind::Shutdown).spans, 0);
     }
 
     #[test]

@@ -15,6 +15,6 @@ mod what_if;
 
 pub use compare::{Comparison, Pair, Side, compare};
 pub use concurrency::Concurrency;
-pub use costs::{Cost, DriverCost};
+pub use costs::{Cost, DriverCost, KindCost};
 pub use nesting::Nesting;
 pub use what_if::{Prediction, WhatIf};

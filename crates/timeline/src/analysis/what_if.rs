@@ -57,6 +57,24 @@ impl WhatIf {
         some.chain([("any number".to_owned(), WhatIf::new().all_async())]).collect()
     }
 
+    /// The [usual](WhatIf::usual) predictions of `t`, without those that more workers make no
+    /// better: from there on it is one, such as `16 workers or more`.
+    pub fn usual_of(t: &Timeline) -> Vec<(String, Prediction)> {
+        let mut all: Vec<(String, Prediction)> =
+            WhatIf::usual().into_iter().map(|(name, what_if)| (name, what_if.predict(t))).collect();
+        let Some(best) = all.last().map(|(_, p)| p.makespan) else { return all };
+        // A thousandth is no difference that anybody could measure.
+        let enough = |p: &Prediction| p.makespan <= best + best / 1000;
+        let settled = all.iter().rposition(|(_, p)| !enough(p)).map_or(0, |i| i + 1);
+        if settled + 1 < all.len() {
+            all.truncate(settled + 1);
+            if let Some((name, _)) = all.last_mut() {
+                name.push_str(" or more");
+            }
+        }
+        all
+    }
+
     /// True when nothing is to be different.
     pub fn is_empty(&self) -> bool {
         *self == WhatIf::default()
@@ -226,6 +244,20 @@ mod tests {
         assert_eq!((at(1), at(2)), ((ms(5), ms(35)), (ms(5), ms(35))));
         assert_eq!(at(3), (ms(12), ms(20)));
         assert_eq!(p.makespan, ms(35));
+    }
+
+    #[test]
+    fn workers_that_make_it_no_better_are_one_row() {
+        let names = |t: &Timeline| -> Vec<String> {
+            WhatIf::usual_of(t).into_iter().map(|(name, _)| name).collect()
+        };
+        assert_eq!(names(&serial()), ["1 worker", "2 workers or more"]);
+        assert_eq!(names(&Timeline::new("t")), ["1 worker or more"]);
+        let mut wide = Timeline::new("t");
+        for i in 0..40 {
+            wide.push(Span::new("x", SpanKind::Probe, ms(i), ms(i + 10)));
+        }
+        assert_eq!(names(&wide).len(), 7);
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! What stands below the chart: the numbers, the critical path, the worst, the drivers, the failures.
 
-use crate::analysis::{DriverCost, WhatIf};
+use crate::analysis::{DriverCost, Prediction, WhatIf};
 use crate::markup::escape;
-use crate::model::{SpanId, Timeline};
+use crate::model::{SpanId, SpanKind, Timeline};
 use crate::path::CriticalPath;
 use crate::select::is_urgent;
-use crate::text::numbers;
+use crate::text::{numbers, probes_alone};
 use crate::units::{duration, printable};
 use std::fmt::Write as _;
 
@@ -34,6 +34,9 @@ pub(super) fn section(out: &mut String, t: &Timeline) {
     drivers(out, t);
     predictions(out, t);
     out.push_str("</div>\n");
+    if let Some(text) = probes_alone(t).filter(|_| is_boot(t)) {
+        let _ = writeln!(out, "<p>{text}</p>");
+    }
     messages(out, t);
     out.push_str("</section>\n");
 }
@@ -157,15 +160,19 @@ fn drivers(out: &mut String, t: &Timeline) {
 }
 
 fn predictions(out: &mut String, t: &Timeline) {
-    let row = |(name, what_if): (String, WhatIf)| {
-        let p = what_if.predict(t);
-        let saved = t.makespan().as_secs_f64() / p.makespan.as_secs_f64().max(1e-9);
-        vec![name, duration(p.makespan), format!("{saved:.2}x"), duration(p.bound)]
+    let row = |(name, p): (String, Prediction)| {
+        let faster = t.makespan().as_secs_f64() / p.makespan.as_secs_f64().max(1e-9);
+        vec![name, duration(p.makespan), format!("{faster:.2}x"), duration(p.bound)]
     };
-    let rows: Vec<Vec<String>> = WhatIf::usual().into_iter().map(row).collect();
+    let rows: Vec<Vec<String>> = WhatIf::usual_of(t).into_iter().map(row).collect();
     let columns =
         [("all asynchronous, with", false), ("takes", true), ("faster", true), ("at least", true)];
     table(out, "What if", &columns, &rows);
+}
+
+/// Whether there is more than devices in it.
+fn is_boot(t: &Timeline) -> bool {
+    t.spans().iter().any(|s| s.kind == SpanKind::Initcall)
 }
 
 fn messages(out: &mut String, t: &Timeline) {

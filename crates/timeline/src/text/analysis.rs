@@ -1,8 +1,8 @@
 //! The analyses as text for a terminal.
 
 use super::{Lines, Noun};
-use crate::analysis::{Comparison, Pair, Side, WhatIf};
-use crate::model::{Span, Timeline};
+use crate::analysis::{Comparison, Pair, Prediction, Side, WhatIf};
+use crate::model::{Span, SpanKind, Timeline};
 use crate::units::{duration, fit, printable};
 use std::time::Duration;
 
@@ -153,15 +153,39 @@ fn concurrency(out: &mut Lines, t: &Timeline) {
 
 fn what_if(out: &mut Lines, t: &Timeline) {
     out.line("");
-    out.wrapped("what if everything were asynchronous, with so many workers:", 2);
-    let rows: Vec<Vec<String>> = WhatIf::usual()
-        .into_iter()
-        .map(|(name, what_if)| {
-            let p = what_if.predict(t);
-            vec![name, duration(p.makespan), times(t.makespan(), p.makespan), duration(p.bound)]
-        })
-        .collect();
-    table(out, &[("with", false), ("takes", true), ("faster", true), ("at least", true)], &rows);
+    let predictions = WhatIf::usual_of(t);
+    let is_boot = t.spans().iter().any(|s| s.kind == SpanKind::Initcall);
+    match &predictions[..] {
+        [(_, best)] => {
+            let idle = t.concurrency().time_at.first().copied().unwrap_or_default();
+            let idle = 100.0 * idle.as_secs_f64() / t.makespan().as_secs_f64().max(1e-12);
+            let mut text = format!(
+                "what if everything were asynchronous: {} instead of {}, with any number of workers",
+                duration(best.makespan),
+                duration(t.makespan())
+            );
+            if is_boot {
+                text += &format!(
+                    "; it is held by the order of init functions, and by what the log doesn't show \
+                     ({idle:.0}\u{a0}% of the time nothing that it shows ran)"
+                );
+            }
+            out.wrapped(&text, 2);
+        }
+        _ => {
+            out.wrapped("what if everything were asynchronous, with so many workers:", 2);
+            let row = |(name, p): &(String, Prediction)| {
+                let (takes, faster) = (duration(p.makespan), times(t.makespan(), p.makespan));
+                vec![name.clone(), takes, faster, duration(p.bound)]
+            };
+            let rows: Vec<Vec<String>> = predictions.iter().map(row).collect();
+            let columns = [("with", false), ("takes", true), ("faster", true), ("at least", true)];
+            table(out, &columns, &rows);
+        }
+    }
+    if let Some(text) = probes_alone(t).filter(|_| is_boot) {
+        out.wrapped(&text, 2);
+    }
     let mut notes: Vec<String> = Vec::new();
     match (t.edges().len(), t.edges_not_kept().count()) {
         (0, _) => notes.push(
@@ -174,7 +198,7 @@ fn what_if(out: &mut Lines, t: &Timeline) {
              cycles), so they count for nothing"
         )),
     }
-    if t.spans().iter().any(|s| s.kind == crate::SpanKind::Initcall) {
+    if is_boot {
         notes.push(
             "init functions keep their order; what nobody is known to have started starts no sooner"
                 .into(),
@@ -183,6 +207,19 @@ fn what_if(out: &mut Lines, t: &Timeline) {
     for note in notes {
         out.wrapped(&format!("({note})"), 1);
     }
+}
+
+/// What the probes of a boot would take by themselves, in words.
+pub(crate) fn probes_alone(t: &Timeline) -> Option<String> {
+    let probes = t.kind_cost(SpanKind::Probe);
+    (probes.spans > 1).then(|| {
+        format!(
+            "the {} probes alone: {} one by one, {} side by side",
+            probes.spans,
+            duration(probes.own),
+            duration(probes.parallel)
+        )
+    })
 }
 
 /// How many times as fast.
@@ -297,8 +334,8 @@ fn signed(ns: i128) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::EdgeKind;
     use crate::analysis::compare;
-    use crate::{EdgeKind, SpanKind};
 
     const fn ms(n: u64) -> Duration {
         Duration::from_millis(n)
@@ -329,8 +366,8 @@ mod tests {
             "0000:01:00.0 nvme shutdown 80.0 ms 53.0 % 0 ns",
             "nvme 2 150 ms 80.0 ms 0000:01:00.0",
             "at once: 1.00 in the mean, 1 at most; none 0.0 % of the time, one 100.0 %",
-            "2 workers 80.0 ms 1.89x 80.0 ms",
-            "any number 80.0 ms 1.89x 80.0 ms",
+            "1 worker 151 ms 1.00x 151 ms",
+            "2 workers or more 80.0 ms 1.89x 80.0 ms",
         ] {
             assert!(told.iter().any(|told| told == line), "{line}\n{text}");
         }

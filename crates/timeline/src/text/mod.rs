@@ -12,6 +12,7 @@ use crate::units::{duration, fit, printable, wrap};
 use std::time::Duration;
 
 use analysis::at_most;
+pub(crate) use analysis::probes_alone;
 pub use analysis::{analysis, comparison, prediction};
 
 /// More spans than that are cut down to those that matter most.
@@ -125,8 +126,9 @@ fn heading(t: &Timeline, s: &Summary, noun: &Noun) -> String {
 
 pub(crate) fn numbers(s: &Summary) -> String {
     let mut serial = format!("serial sum {}", duration(s.serial_sum));
-    if !s.makespan.is_zero() {
-        let times = s.serial_sum.as_secs_f64() / s.makespan.as_secs_f64();
+    let times = s.serial_sum.as_secs_f64() / s.makespan.as_secs_f64().max(1e-12);
+    // Less than one isn't a loss: there were times in which nothing ran that was recorded.
+    if !s.makespan.is_zero() && times >= 0.995 {
         serial += &format!(" ({times:.2}x)");
     }
     format!(
