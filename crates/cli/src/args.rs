@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use corewise::device::HangPolicy;
 use corewise::topology::{AffinityScope, DEFAULT_SHARD_SIZE};
 use corewise_bench::names;
 
@@ -67,12 +68,15 @@ const UP_AFTER: &str = "
 docs/manifest.md describes all of it.
 
 SIGINT, SIGTERM and --for stop the server: it accepts nobody any more, answers what is in flight,
-flushes, and shuts the devices down in dependency order. A second signal ends it at once.
+flushes, and shuts the devices down in dependency order. A second signal ends it at once. A device
+whose shutdown takes longer than 10s (its shutdown_timeout) is named, with those that wait for it;
+the others go on.
 
 Examples:
   corewise up
   corewise up --for 5s --timeline up.svg
   corewise up disks.toml --keep-going
+  corewise up disks.toml --state /var/lib/corewise --shutdown-timeout 1m --on-hang give-up
   corewise up disks.toml --socket /run/corewise.sock --tcp 10809
 
 Exit codes: 0 everything came up and went down in order, 1 something did not, 2 wrong usage.";
@@ -232,6 +236,17 @@ pub(crate) struct Up {
     /// Write both timelines, bring-up and shutdown, to FILE (.svg, .html, .json, .trace.json)
     #[arg(long, value_name = "FILE", value_parser = TimelineFile::parse)]
     pub(crate) timeline: Option<TimelineFile>,
+    /// Keep in this folder how long devices take to come up and to go down, so that those that take
+    /// long go first next time
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state: Option<PathBuf>,
+    /// How long the whole shutdown may take; what hangs then is named, and --on-hang goes for it
+    #[arg(long, value_name = "DURATION", value_parser = units::parse_duration)]
+    pub(crate) shutdown_timeout: Option<Duration>,
+    /// What to do once only devices that hang are left: wait for them, skip them (shut down what they
+    /// use), or give up with exit code 1 [default: wait]
+    #[arg(long, value_name = "POLICY", value_parser = hang_policy())]
+    pub(crate) on_hang: Option<HangPolicy>,
     /// Bring up what can be brought up, and say what can't
     #[arg(long)]
     pub(crate) keep_going: bool,
@@ -364,6 +379,11 @@ fn benchmark(text: &str) -> Result<Benchmark, String> {
         Some(meant) => format!("did you mean '{meant}'?"),
         None => format!("this version has no such benchmark; there are: {all}"),
     })
+}
+
+fn hang_policy() -> impl TypedValueParser<Value = HangPolicy> {
+    PossibleValuesParser::new(manifest::HANG_POLICIES.map(|(name, _)| name))
+        .try_map(|name| manifest::hang_policy(&name))
 }
 
 fn workload(text: &str) -> Result<String, String> {

@@ -17,7 +17,7 @@ use corewise_topology::Machine;
 use corewise_workqueue::{WorkerPools, Workqueue};
 
 use crate::error::BenchError;
-use crate::shutdown::ours::{Fake, Pools};
+use crate::shutdown::ours::{Fake, Left};
 use crate::shutdown::pass::Pass;
 
 /// Items that run at once.
@@ -74,11 +74,11 @@ impl Before {
 pub fn prepare(
     machine: &Machine,
     pass: &Arc<Pass>,
-) -> Result<impl FnOnce() -> Result<Pools, BenchError> + use<>, BenchError> {
+) -> Result<impl FnOnce() -> Result<Left, BenchError> + use<>, BenchError> {
     let pools = WorkerPools::new(machine);
     let queue = Workqueue::builder("async").max_active(MAX_ACTIVE).build(&pools)?;
     let before = Arc::new(Before::new(pass));
-    let pools = Pools::new(pools);
+    let left = Left::of(pools);
     Ok(move || {
         for device in before.pass.web().backwards() {
             let its = Arc::clone(&before);
@@ -86,6 +86,6 @@ pub fn prepare(
         }
         queue.flush();
         drop(before);
-        Ok(pools)
+        Ok(left)
     })
 }

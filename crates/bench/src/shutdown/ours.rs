@@ -53,14 +53,14 @@ impl Driver for Fakes {
     }
 }
 
-/// Brings the devices up, and returns what shuts them down. What that returns holds the threads.
+/// Brings the devices up, and returns what shuts them down. What that returns is dropped afterwards.
 ///
 /// # Errors
 /// No queue can be built, or a device doesn't come up.
 pub fn prepare(
     machine: &Machine,
     pass: &Arc<Pass>,
-) -> Result<impl FnOnce() -> Result<Pools, BenchError> + use<>, BenchError> {
+) -> Result<impl FnOnce() -> Result<Left, BenchError> + use<>, BenchError> {
     let pools = WorkerPools::new(machine);
     let devices = DeviceManager::new(&pools)?;
     devices.register(Arc::new(Fakes { pass: Arc::clone(pass) }))?;
@@ -80,25 +80,32 @@ pub fn prepare(
     if !devices.bring_up(decls, &BringUpOptions::new())?.is_complete() {
         return Err(BenchError::WrongAnswer);
     }
-    let pools = Pools(pools);
+    let left = Left { devices: Some(devices), pools };
     Ok(move || {
+        let devices = left.devices.as_ref().expect("it was made with them");
         let report = devices.shutdown(&ShutdownOptions::new())?;
-        if report.is_clean() { Ok(pools) } else { Err(BenchError::Panicked) }
+        if report.is_clean() { Ok(left) } else { Err(BenchError::Panicked) }
     })
 }
 
-/// Worker threads. They end with this.
+/// What a program has left after a shutdown: worker threads, which end with this, and what is known
+/// of the devices.
 #[derive(Debug)]
-pub struct Pools(WorkerPools);
+pub struct Left {
+    devices: Option<DeviceManager>,
+    pools: WorkerPools,
+}
 
-impl Pools {
-    pub(crate) fn new(pools: WorkerPools) -> Pools {
-        Pools(pools)
+impl Left {
+    /// Threads alone.
+    pub(crate) fn of(pools: WorkerPools) -> Left {
+        Left { devices: None, pools }
     }
 }
 
-impl Drop for Pools {
+impl Drop for Left {
     fn drop(&mut self) {
-        self.0.shutdown();
+        drop(self.devices.take());
+        self.pools.shutdown();
     }
 }

@@ -16,8 +16,10 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use corewise::device::HangPolicy;
+
 pub(crate) use problem::{At, Place, Problem, Subject};
-pub(crate) use resolve::{driver_names, tcp_address};
+pub(crate) use resolve::{HANG_POLICIES, driver_names, hang_policy, tcp_address};
 
 /// How long exports may go on answering what is in flight at shutdown, unless `drain` says else.
 pub(crate) const DEFAULT_DRAIN: Duration = Duration::from_secs(5);
@@ -54,6 +56,12 @@ pub(crate) struct Server {
     pub(crate) drain: Duration,
     /// Where the control socket is to be, unless in the usual place.
     pub(crate) control: Option<At<PathBuf>>,
+    /// Where it is kept between runs how long devices take.
+    pub(crate) state: Option<PathBuf>,
+    /// How long the whole shutdown may take.
+    pub(crate) shutdown_timeout: Option<Duration>,
+    /// What is done about a device whose shutdown hangs.
+    pub(crate) on_hang: HangPolicy,
 }
 
 /// A volume, or a part of one.
@@ -68,6 +76,8 @@ pub(crate) struct Device {
     pub(crate) suppliers: Vec<String>,
     /// The NUMA node that it is near to.
     pub(crate) node: Option<u32>,
+    /// How long shutting it down may take before it is named.
+    pub(crate) shutdown_timeout: Option<Duration>,
 }
 
 /// What a device is made of. Sizes are in bytes.
@@ -112,6 +122,8 @@ pub(crate) struct Export {
     pub(crate) device: String,
     pub(crate) read_only: bool,
     pub(crate) description: Option<String>,
+    /// As a device's.
+    pub(crate) shutdown_timeout: Option<Duration>,
 }
 
 /// Something that can't be brought up, and why.

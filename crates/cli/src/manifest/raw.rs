@@ -22,6 +22,9 @@ pub(crate) struct RawServer {
     pub(crate) tcp: Option<At<String>>,
     pub(crate) drain: Option<At<Duration>>,
     pub(crate) control: Option<At<String>>,
+    pub(crate) state: Option<At<String>>,
+    pub(crate) shutdown_timeout: Option<At<Duration>>,
+    pub(crate) on_hang: Option<At<String>>,
 }
 
 /// One `[[device]]` table.
@@ -45,6 +48,7 @@ pub(crate) struct RawDevice {
     pub(crate) chunk: Option<At<u64>>,
     pub(crate) suppliers: Option<Vec<At<String>>>,
     pub(crate) node: Option<At<u32>>,
+    pub(crate) shutdown_timeout: Option<At<Duration>>,
     pub(crate) read_only: Option<At<bool>>,
 }
 
@@ -58,6 +62,7 @@ pub(crate) struct RawExport {
     pub(crate) device: Option<At<String>>,
     pub(crate) read_only: Option<At<bool>>,
     pub(crate) description: Option<At<String>>,
+    pub(crate) shutdown_timeout: Option<At<Duration>>,
 }
 
 /// Reads the text. A syntax error leaves nothing to go on with; after any other problem the rest
@@ -78,6 +83,9 @@ pub(crate) fn parse(text: &str) -> (RawManifest, Vec<Problem>) {
             tcp: fields.string_or_number("tcp"),
             drain: fields.duration("drain"),
             control: fields.string("control"),
+            state: fields.string("state"),
+            shutdown_timeout: fields.duration("shutdown_timeout"),
+            on_hang: fields.string("on_hang"),
         };
         problems.extend(fields.finish());
     }
@@ -119,6 +127,7 @@ fn device(
         chunk: fields.size("chunk"),
         suppliers: fields.names("suppliers"),
         node: fields.number("node"),
+        shutdown_timeout: fields.duration("shutdown_timeout"),
         read_only: fields.boolean("read_only"),
     };
     let problems = fields.finish();
@@ -142,6 +151,7 @@ fn export(
         device: fields.string("device"),
         read_only: fields.boolean("read_only"),
         description: fields.string("description"),
+        shutdown_timeout: fields.duration("shutdown_timeout"),
     };
     let problems = fields.finish();
     export.broken = !problems.is_empty();
@@ -175,6 +185,9 @@ unix = "s.sock"
 tcp = 10809
 drain = "2s"
 control = "c.sock"
+state = "known"
+shutdown_timeout = "1m"
+on_hang = "skip"
 [[device]]
 name = "a"
 driver = "file"
@@ -186,10 +199,12 @@ io = "threads"
 node = 1
 read_only = false
 suppliers = ["b"]
+shutdown_timeout = "4s"
 [[export]]
 name = "e"
 device = "a"
 description = "text"
+shutdown_timeout = "5s"
 "#,
         );
         assert_eq!(problems, []);
@@ -197,15 +212,21 @@ description = "text"
         assert_eq!(manifest.server.control.unwrap().value, "c.sock");
         assert_eq!(manifest.server.drain.unwrap().value, Duration::from_secs(2));
         let device = &manifest.devices[0];
-        assert_eq!(device.place.line, 6);
+        assert_eq!(device.place.line, 9);
         assert_eq!(
             device.size.as_ref().map(|s| (s.value, s.place.line, s.place.column)),
-            Some((64 << 20, 9, 8))
+            Some((64 << 20, 12, 8))
         );
         assert_eq!(device.block_size.as_ref().unwrap().value, 4096);
         assert_eq!(device.suppliers.as_ref().unwrap()[0].value, "b");
-        assert_eq!(device.keys.len(), 10);
-        assert_eq!(manifest.exports[0].device.as_ref().unwrap().place.line, 19);
+        assert_eq!(device.keys.len(), 11);
+        assert_eq!(manifest.exports[0].device.as_ref().unwrap().place.line, 23);
+        let seconds = |at: &Option<At<Duration>>| at.as_ref().map(|at| at.value.as_secs());
+        assert_eq!(seconds(&device.shutdown_timeout), Some(4));
+        assert_eq!(seconds(&manifest.exports[0].shutdown_timeout), Some(5));
+        assert_eq!(seconds(&manifest.server.shutdown_timeout), Some(60));
+        assert_eq!(manifest.server.state.unwrap().value, "known");
+        assert_eq!(manifest.server.on_hang.unwrap().value, "skip");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
+use corewise::device::HangPolicy;
+
 use super::links::{self, Links};
 use super::problem::{At, Problem, Subject};
 use super::raw::{RawDevice, RawExport, RawManifest, RawServer};
@@ -63,6 +65,7 @@ pub(super) fn resolve(raw: &RawManifest, mut problems: Vec<Problem>, base: &Path
                 driver,
                 suppliers: links.suppliers(index),
                 node: raw.node.as_ref().map(|node| node.value),
+                shutdown_timeout: raw.shutdown_timeout.as_ref().map(|at| at.value),
             })
         });
     let manifest = Manifest { server, devices: devices.collect(), exports };
@@ -374,6 +377,7 @@ fn export(raw: &RawExport, name: Option<&str>, links: &Links<'_>) -> Result<Expo
         device: device.value.clone(),
         read_only,
         description: raw.description.as_ref().map(|text| text.value.clone()),
+        shutdown_timeout: raw.shutdown_timeout.as_ref().map(|at| at.value),
     })
 }
 
@@ -401,7 +405,30 @@ fn server(raw: &RawServer, base: &Path, problems: &mut Vec<Problem>) -> Server {
         }
     });
     let drain = raw.drain.as_ref().map_or(DEFAULT_DRAIN, |drain| drain.value);
-    Server { unix, tcp, drain, control }
+    let state = raw.state.as_ref().map(|at| base.join(&at.value));
+    let shutdown_timeout = raw.shutdown_timeout.as_ref().map(|at| at.value);
+    let on_hang = raw.on_hang.as_ref().map(|at| match hang_policy(&at.value) {
+        Ok(policy) => policy,
+        Err(message) => {
+            let message = format!("'on_hang': {message}");
+            problems.push(Problem::new(at.place, Subject::Server, message));
+            HangPolicy::default()
+        }
+    });
+    let on_hang = on_hang.unwrap_or_default();
+    Server { unix, tcp, drain, control, state, shutdown_timeout, on_hang }
+}
+
+/// What may be done about a device whose shutdown hangs.
+pub(crate) const HANG_POLICIES: [(&str, HangPolicy); 3] =
+    [("wait", HangPolicy::WaitOn), ("skip", HangPolicy::Skip), ("give-up", HangPolicy::GiveUp)];
+
+/// One of [`HANG_POLICIES`] by its name.
+pub(crate) fn hang_policy(text: &str) -> Result<HangPolicy, String> {
+    let found = HANG_POLICIES.iter().find(|(name, _)| *name == text);
+    found
+        .map(|(_, policy)| *policy)
+        .ok_or_else(|| format!("'{text}' is no policy: write wait, skip or give-up"))
 }
 
 /// `HOST:PORT` from an address, a host, or a port. Without a host it is the loopback, without a

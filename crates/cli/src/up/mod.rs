@@ -7,6 +7,7 @@
 mod cleanup;
 mod control;
 mod drivers;
+mod known;
 mod limits;
 mod listen;
 mod plan;
@@ -127,6 +128,13 @@ fn override_addresses(
             .map_err(|error| Failure::new(format!("--control {}: {error}", path.display())))?;
         server.control = Some(At::new(path, NOWHERE));
     }
+    if let Some(path) = &args.state {
+        let path = std::path::absolute(path)
+            .map_err(|error| Failure::new(format!("--state {}: {error}", path.display())))?;
+        server.state = Some(path);
+    }
+    server.shutdown_timeout = args.shutdown_timeout.or(server.shutdown_timeout);
+    server.on_hang = args.on_hang.unwrap_or(server.on_hang);
     if server.unix.is_none() && server.tcp.is_none() {
         server.unix = Some(At::new(scratch.folder()?.join("nbd.sock"), NOWHERE));
     }

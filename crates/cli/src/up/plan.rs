@@ -33,14 +33,16 @@ impl Plan {
             plan.origins
                 .insert(device.name.clone(), (Subject::Device(Ok(device.name.clone())), place));
             let decl = DeviceDecl::new(&device.name, device.driver.name()).node(device.node);
-            let decl = device.suppliers.iter().fold(decl, DeviceDecl::supplier);
+            let mut decl = device.suppliers.iter().fold(decl, DeviceDecl::supplier);
+            decl.shutdown_timeout = device.shutdown_timeout;
             plan.decls.push(decl.async_shutdown(true).config(device.clone()));
         }
         for export in &manifest.exports {
             let name = export_name(&export.name);
             let subject = Subject::Export(Ok(export.name.clone()));
             plan.origins.insert(name.clone(), (subject, export.place));
-            let decl = DeviceDecl::new(name, EXPORT).supplier(&export.device);
+            let mut decl = DeviceDecl::new(name, EXPORT).supplier(&export.device);
+            decl.shutdown_timeout = export.shutdown_timeout;
             plan.decls.push(decl.async_shutdown(true).config(export.clone()));
         }
         plan
@@ -55,6 +57,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::time::Duration;
 
     use super::*;
     use crate::manifest;
@@ -63,12 +66,15 @@ mod tests {
     fn devices_keep_their_needs_and_exports_need_their_device() {
         let text = "[[device]]\nname = \"a\"\ndriver = \"memory\"\nsize = \"1M\"\nnode = 1\n\
                     [[device]]\nname = \"b\"\ndriver = \"null\"\nsize = \"1M\"\nsuppliers = [\"a\"]\n\
-                    [[export]]\nname = \"e\"\ndevice = \"b\"\n";
+                    [[export]]\nname = \"e\"\ndevice = \"b\"\n\
+                    shutdown_timeout = \"8s\"\n";
         let plan = Plan::new(&manifest::read(text, Path::new("/")).manifest);
         let decl = |name: &str| plan.decls.iter().find(|decl| decl.name == name).unwrap();
         assert_eq!((decl("a").driver.as_str(), decl("a").node), ("memory", Some(1)));
         assert_eq!(decl("b").suppliers, ["a"]);
         assert_eq!(decl("export:e").suppliers, ["b"]);
+        assert_eq!(decl("b").shutdown_timeout, None);
+        assert_eq!(decl("export:e").shutdown_timeout, Some(Duration::from_secs(8)));
         assert!(plan.decls.iter().all(|decl| decl.async_shutdown));
         let (subject, place) = plan.origin("export:e").unwrap();
         assert_eq!((subject.to_string().as_str(), place.line), ("export 'e'", 11));

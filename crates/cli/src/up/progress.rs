@@ -1,14 +1,42 @@
-//! The progress bar: on a terminal, while devices come up or go down.
+//! The progress bar: on a terminal, while devices come up or go down; and on whom that waits.
 
+use std::fmt;
 use std::io::IsTerminal;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use corewise::device::Event;
+use corewise::sync::atomic::{AtomicU64, Ordering};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::sync::Arc;
+
+use crate::screen;
+
+/// Who looks at a bar that doesn't move wants to know why after that.
+const PATIENCE: Duration = Duration::from_millis(700);
 
 /// A bar of devices.
+#[derive(Clone, Debug)]
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    seen: bool,
+    /// Counts what was told.
+    told: Arc<Told>,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    /// A: Relaxed; only that it changes matters.
+    events: AtomicU64,
+}
+
+/// Says on the bar who is waited for, while it lives.
 #[derive(Debug)]
-pub(crate) struct Progress(ProgressBar);
+pub(crate) struct Waiting {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
 
 impl Progress {
     /// A bar that is seen only where stderr is a terminal and `wanted` says so.
@@ -24,20 +52,60 @@ impl Progress {
             // A device that takes long shows that the program is alive.
             bar.enable_steady_tick(Duration::from_millis(100));
         }
-        Progress(bar)
+        Progress { bar, seen, told: Arc::default() }
     }
 
     /// What the device manager tells. From any thread.
     pub(crate) fn tell(&self, event: &Event<'_>) {
+        self.told.events.fetch_add(1, Ordering::Relaxed);
         match event {
-            Event::Started { device } => self.0.set_message(device.to_string()),
-            Event::Finished { done, .. } => self.0.set_position(*done as u64),
+            Event::Started { device } => self.bar.set_message(device.to_string()),
+            Event::Finished { done, .. } => self.bar.set_position(*done as u64),
             _ => {}
         }
     }
 
+    /// Where the bar is seen and doesn't move, it says who is waited for: what `who` returns. That is
+    /// asked from a thread of its own, now and then.
+    pub(crate) fn waiting(&self, who: impl Fn() -> Option<String> + Send + 'static) -> Waiting {
+        if !self.seen {
+            return Waiting { stop: None, thread: None };
+        }
+        let (stop, stopped) = channel::<()>();
+        let progress = self.clone();
+        let look = move || {
+            let mut before = 0;
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(PATIENCE) {
+                let now = progress.told.events.load(Ordering::Relaxed);
+                if now == before
+                    && let Some(who) = who()
+                {
+                    progress.bar.set_message(who);
+                }
+                before = now;
+            }
+        };
+        // A bar that says less is no reason not to go on.
+        let thread = thread::Builder::new().name("progress".to_string()).spawn(look).ok();
+        Waiting { stop: Some(stop), thread }
+    }
+
+    /// Says something on stderr while the bar is there.
+    pub(crate) fn warn(&self, message: fmt::Arguments<'_>) {
+        self.bar.suspend(|| screen::warning(message));
+    }
+
     /// Takes it off the screen, before something is printed.
     pub(crate) fn end(&self) {
-        self.0.finish_and_clear();
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }

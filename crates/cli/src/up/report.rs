@@ -5,12 +5,14 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
 use corewise::nbd::Endpoint;
-use corewise::timeline::{Timeline, json, text};
+use corewise::timeline::{Timeline, duration, json, text};
 use serde_json::{Value, json};
 
 use super::drivers::Shown;
+use super::progress::Progress;
 use crate::manifest::LeftOut;
 use crate::screen::{COMMAND, FAINT, GOOD, TITLE, styled};
 use crate::{screen, units};
@@ -83,6 +85,26 @@ impl Report {
             // The terminal has just written ^C at the beginning of this line.
             print(&format!("\n{} {hint}\n\n", styled(TITLE, format!("Stopping: {why}"))));
         }
+    }
+
+    /// A device's shutdown takes too long, and holds these up.
+    pub(crate) fn overdue(
+        self,
+        device: &str,
+        after: Duration,
+        held_up: &[String],
+        progress: &Progress,
+    ) {
+        if self.json {
+            let seconds = after.as_secs_f64();
+            event("overdue", json!({"device": device, "seconds": seconds, "held_up": held_up}));
+        }
+        let who = match held_up {
+            [] => String::new(),
+            held_up => format!("; it holds up {}", held_up.join(", ")),
+        };
+        let after = duration(after);
+        progress.warn(format_args!("shutdown of {device}: still at it after {after}{who}"));
     }
 
     /// All is over.

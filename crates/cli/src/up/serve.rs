@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use corewise::device::{BringUp, BringUpOptions, DeviceManager, ProbeOutcome, ShutdownOptions};
+use corewise::device::{
+    BringUp, BringUpOptions, DeviceManager, Event, ProbeOutcome, ShutdownOptions,
+};
 use corewise::nbd::{self, Endpoint, Listener};
 use corewise::sync::Mutex;
 use corewise::timeline::{Timeline, duration};
@@ -13,10 +15,11 @@ use corewise::workqueue::{WorkerPools, Workqueue};
 use super::cleanup::Cleanup;
 use super::control::{self, About, Control};
 use super::drivers::{ExportDriver, House, Notes, Shown, VolumeDriver};
+use super::known::Known;
 use super::plan::Plan;
 use super::progress::Progress;
 use super::report::Report;
-use super::stop::Stop;
+use super::stop::{self, Stop};
 use super::{NOWHERE, listen, tell};
 use crate::control::place;
 use crate::exit::Failure;
@@ -49,6 +52,14 @@ struct Running {
     /// L: is the lock; guards the exports that are up.
     shown: Arc<Mutex<Vec<Shown>>>,
     notes: Arc<Notes>,
+    known: Known,
+}
+
+/// What a shutdown came to.
+struct Down {
+    timeline: Timeline,
+    /// Callbacks hang that nobody waits for any more.
+    hangs: bool,
 }
 
 impl Server {
@@ -95,10 +106,16 @@ impl Server {
             }
         };
         self.report.stopping(&why);
-        let down = self.shut_down(&running, &mut complete);
+        let Down { timeline: down, hangs } = self.shut_down(&running, &mut complete);
         self.report.shutdown(&down);
+        running.known.keep(&[&up.timeline, &down]);
         self.write_timelines(&[&up.timeline, &down], &mut complete);
-        self.report.done(complete, &format!("all is down after {}.", took(&down)));
+        let took = duration(down.makespan());
+        match hangs {
+            false => self.report.done(complete, &format!("all is down after {took}.")),
+            true => self.report.done(false, &format!("given up after {took}.")),
+        }
+        self.leave(running, control, hangs);
         if complete { Ok(()) } else { Err(Failure::Said) }
     }
 
@@ -131,7 +148,8 @@ impl Server {
             })
             .map_err(|error| failed("register the drivers", &error))?;
         self.stop.manages(&manager);
-        Ok(Running { manager, pools, server, shown, notes })
+        let known = Known::load(self.manifest.server.state.as_deref());
+        Ok(Running { manager, pools, server, shown, notes, known })
     }
 
     /// Binds what can be bound. Without `--keep-going` that has to be all.
@@ -201,8 +219,8 @@ impl Server {
     }
 
     fn bring_up(&self, running: &Running, plan: &Plan) -> Result<BringUp, Failure> {
-        let progress = Arc::new(Progress::new("Bring-up", plan.decls.len(), !self.report.json));
-        let observed = Arc::clone(&progress);
+        let progress = Progress::new("Bring-up", plan.decls.len(), !self.report.json);
+        let observed = progress.clone();
         let options = BringUpOptions::new()
             .keep_going(self.keep_going)
             .cancel(self.stop.cancel())
@@ -275,7 +293,7 @@ impl Server {
             screen::error(format_args!("{name} during bring-up: nothing was served"));
         }
         let mut complete = false;
-        let down = self.shut_down(&running, &mut complete);
+        let Down { timeline: down, hangs } = self.shut_down(&running, &mut complete);
         self.write_timelines(&[up, &down], &mut complete);
         // People have been told what is wrong; more would hide it.
         if self.report.json {
@@ -283,36 +301,73 @@ impl Server {
             self.report.shutdown(&down);
             self.report.done(false, "");
         }
+        self.leave(running, None, hangs);
         Err(Failure::Said)
     }
 
     /// Exports drain, volumes flush, each after those that need it.
-    fn shut_down(&self, running: &Running, complete: &mut bool) -> Timeline {
+    fn shut_down(&self, running: &Running, complete: &mut bool) -> Down {
         running.server.stop_accepting();
         let devices = self.manifest.devices.len() + self.manifest.exports.len();
-        let progress = Arc::new(Progress::new("Shutdown", devices, !self.report.json));
-        let observed = Arc::clone(&progress);
-        let options = ShutdownOptions::new().observer(Arc::new(move |event| observed.tell(event)));
-        let down = running.manager.shutdown(&options);
+        let progress = Progress::new("Shutdown", devices, !self.report.json);
+        let manager = Arc::clone(&running.manager);
+        let waiting = progress.waiting(move || stop::blocker(&manager.remaining()));
+        let down = running.manager.shutdown(&self.shutdown_options(running, &progress));
+        drop(waiting);
         progress.end();
-        self.stop.up(Vec::new());
-        // Whoever has not chosen an export yet is on nobody's list.
-        running.server.drain(Duration::ZERO);
-        running.pools.shutdown();
-        self.tell_notes(running);
-        match down {
-            Ok(down) => {
-                for (device, message) in &down.failed {
-                    screen::error(format_args!("shutdown of {device}: {message}"));
-                }
-                *complete &= down.is_clean();
-                down.timeline()
-            }
+        let down = match down {
+            Ok(down) => down,
             Err(error) => {
                 screen::error(format_args!("shutdown: {error}"));
                 *complete = false;
-                Timeline::new("shutdown")
+                return Down { timeline: Timeline::new("shutdown"), hangs: false };
             }
+        };
+        self.tell_notes(running);
+        for (device, message) in &down.failed {
+            screen::error(format_args!("shutdown of {device}: {message}"));
+        }
+        *complete &= down.is_clean();
+        let hangs = !down.remaining.is_empty();
+        if hangs {
+            let left = stop::waiting(&down.remaining);
+            let (said, took) = (if down.gave_up { "given up" } else { "left" }, down.elapsed);
+            let took = duration(took);
+            screen::error(format_args!("shutdown {said} after {took}, not shut down: {left}"));
+        } else {
+            self.stop.up(Vec::new());
+            // Whoever has not chosen an export yet is on nobody's list.
+            running.server.drain(Duration::ZERO);
+            running.pools.shutdown();
+            self.tell_notes(running);
+        }
+        Down { timeline: down.timeline(), hangs }
+    }
+
+    fn shutdown_options(&self, running: &Running, progress: &Progress) -> ShutdownOptions {
+        let (progress, report) = (progress.clone(), self.report);
+        let manager = Arc::clone(&running.manager);
+        let observer = move |event: &Event<'_>| {
+            progress.tell(event);
+            if let Event::Overdue { device, after, .. } = event {
+                let held_up = stop::held_up_by(device, &manager.remaining());
+                report.overdue(device, *after, &held_up, &progress);
+            }
+        };
+        let server = &self.manifest.server;
+        ShutdownOptions::new()
+            .observer(Arc::new(observer))
+            .timeout(server.shutdown_timeout)
+            .on_hang(server.on_hang)
+            .history(running.known.history())
+    }
+
+    /// Lets go of everything. A callback that hangs keeps its thread and what that uses: then the end
+    /// of the process takes it all.
+    fn leave(&self, running: Running, control: Option<Control>, hangs: bool) {
+        drop(control);
+        if hangs {
+            std::mem::forget(running);
         }
     }
 
@@ -342,8 +397,4 @@ fn not_up(up: &BringUp, plan: &Plan) -> Vec<LeftOut> {
         LeftOut { subject, why }
     });
     devices.collect()
-}
-
-fn took(timeline: &Timeline) -> String {
-    duration(timeline.makespan())
 }

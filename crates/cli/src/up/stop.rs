@@ -113,7 +113,7 @@ impl Undo {
 }
 
 /// Those that hold up the others first.
-fn waiting(left: &[Remaining]) -> String {
+pub(crate) fn waiting(left: &[Remaining]) -> String {
     let rank = |remaining: &&Remaining| match remaining.state {
         RemainingState::Running { .. } => 0,
         RemainingState::Ready => 1,
@@ -121,14 +121,24 @@ fn waiting(left: &[Remaining]) -> String {
     };
     let mut sorted: Vec<&Remaining> = left.iter().collect();
     sorted.sort_by_key(rank);
-    let words = sorted.iter().map(|remaining| match &remaining.state {
-        RemainingState::Running { elapsed } => {
-            format!("{} (still at it after {})", remaining.device, duration(*elapsed))
-        }
-        RemainingState::Waiting { on } => {
-            format!("{} (waits for {})", remaining.device, on.join(", "))
-        }
-        _ => remaining.device.clone(),
+    sorted.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// Who has been at it for longest, and who waits for it: what a progress bar has room for.
+pub(crate) fn blocker(left: &[Remaining]) -> Option<String> {
+    let running = left.iter().filter_map(|one| match one.state {
+        RemainingState::Running { elapsed } => Some((elapsed, &one.device)),
+        _ => None,
     });
-    words.collect::<Vec<_>>().join(", ")
+    let (elapsed, device) = running.max()?;
+    let held_up = held_up_by(device, left);
+    let others =
+        if held_up.is_empty() { String::new() } else { format!(", for {}", held_up.join(", ")) };
+    Some(format!("waiting for {device}{others} ({})", duration(elapsed)))
+}
+
+/// Those that wait for that device, directly or through others.
+pub(crate) fn held_up_by(device: &str, left: &[Remaining]) -> Vec<String> {
+    let waits = |one: &&Remaining| one.behind.as_ref().is_some_and(|b| b.device == device);
+    left.iter().filter(waits).map(|one| one.device.clone()).collect()
 }
