@@ -65,6 +65,9 @@ fn the_text_has_scopes_pools_and_queues_of_the_one_server_that_runs() {
         "Queues",
         "volumes",
         "device",
+        "Devices",
+        "export:fast",
+        "bound",
     ]);
     assert_eq!(ran.stderr, "");
     assert!(!ran.stdout.contains('\x1b'), "colours that nobody can see\n{ran}");
@@ -77,6 +80,26 @@ fn the_text_has_scopes_pools_and_queues_of_the_one_server_that_runs() {
     }
     server.stop().ok();
     assert_eq!(folder.list(), [""; 0]);
+}
+
+#[test]
+fn the_devices_tell_their_state_what_they_need_and_what_their_probe_cost() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    let dump = json(&folder.corewise(["dump", "--json"]).ok());
+    let devices = dump["devices"].as_array().unwrap();
+    for device in devices {
+        assert_eq!((&device["state"], &device["waits"]), (&"bound".into(), &Value::Null));
+        assert_eq!((&device["attempts"], &device["deferrals"]), (&1.into(), &0.into()));
+        assert!(device["probe_seconds"].as_f64().unwrap() > 0.0, "{device}");
+        assert!(device["worker"].as_str().is_some_and(|worker| !worker.is_empty()), "{device}");
+    }
+    let export = devices.iter().find(|device| device["name"] == "export:fast").unwrap();
+    let need = json!({"device": "fast", "edge": "supplier", "optional": false, "state": "bound"});
+    assert_eq!((&export["needs"], &export["released_by"]), (&json!([need]), &"fast".into()));
+    let some = json(&folder.corewise(["dump", "--json", "volumes"]).ok());
+    assert!(some.get("devices").is_none(), "only queues were asked for");
+    server.stop().ok();
 }
 
 #[test]

@@ -40,6 +40,15 @@ fn a_device_that_hangs_is_named_with_whom_it_holds_up_and_waited_for() {
     let (server, client, overdue) = stuck(&folder, &text, &[]);
     assert_eq!((&overdue["device"], &overdue["held_up"]), (&"export:m".into(), &vec!["m"].into()));
     assert!(overdue["seconds"].as_f64().unwrap() >= 0.1, "{overdue}");
+    let dump = folder.corewise(["dump", "--json"]).ok();
+    let dump: Value = serde_json::from_str(&dump.stdout).unwrap();
+    let device = |name: &str| {
+        let devices = dump["devices"].as_array().unwrap();
+        devices.iter().find(|device| device["name"] == name).unwrap().clone()
+    };
+    assert_eq!(device("export:m")["state"], "stopping");
+    let waits = device("m")["waits"].to_string();
+    assert!(waits.contains("waits for export:m"), "{waits}");
     drop(client);
     let ran = server.wait().ok();
     ran.complains(&["shutdown of export:m: still at it after", "it holds up m"]);

@@ -4,6 +4,7 @@
 //! A line of JSON asks, a line of JSON answers, as often as the client likes. `up::control` has the
 //! end that answers, `dump` the one that asks.
 
+pub(crate) mod devices;
 pub(crate) mod document;
 pub(crate) mod place;
 
@@ -54,6 +55,8 @@ pub(crate) struct Answer {
     pub(crate) error: Option<String>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) dump: Option<document::Document>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) devices: Option<Vec<devices::Device>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) text: Option<String>,
 }

@@ -76,6 +76,8 @@ pub(crate) struct Device {
     pub(crate) suppliers: Vec<String>,
     /// The NUMA node that it is near to.
     pub(crate) node: Option<u32>,
+    /// How long bringing it up may take before it is named.
+    pub(crate) probe_timeout: Option<Duration>,
     /// How long shutting it down may take before it is named.
     pub(crate) shutdown_timeout: Option<Duration>,
 }

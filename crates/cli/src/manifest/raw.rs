@@ -48,6 +48,7 @@ pub(crate) struct RawDevice {
     pub(crate) chunk: Option<At<u64>>,
     pub(crate) suppliers: Option<Vec<At<String>>>,
     pub(crate) node: Option<At<u32>>,
+    pub(crate) probe_timeout: Option<At<Duration>>,
     pub(crate) shutdown_timeout: Option<At<Duration>>,
     pub(crate) read_only: Option<At<bool>>,
 }
@@ -127,6 +128,7 @@ fn device(
         chunk: fields.size("chunk"),
         suppliers: fields.names("suppliers"),
         node: fields.number("node"),
+        probe_timeout: fields.duration("probe_timeout"),
         shutdown_timeout: fields.duration("shutdown_timeout"),
         read_only: fields.boolean("read_only"),
     };
@@ -199,6 +201,7 @@ io = "threads"
 node = 1
 read_only = false
 suppliers = ["b"]
+probe_timeout = "3s"
 shutdown_timeout = "4s"
 [[export]]
 name = "e"
@@ -219,9 +222,10 @@ shutdown_timeout = "5s"
         );
         assert_eq!(device.block_size.as_ref().unwrap().value, 4096);
         assert_eq!(device.suppliers.as_ref().unwrap()[0].value, "b");
-        assert_eq!(device.keys.len(), 11);
-        assert_eq!(manifest.exports[0].device.as_ref().unwrap().place.line, 23);
+        assert_eq!(device.keys.len(), 12);
+        assert_eq!(manifest.exports[0].device.as_ref().unwrap().place.line, 24);
         let seconds = |at: &Option<At<Duration>>| at.as_ref().map(|at| at.value.as_secs());
+        assert_eq!(seconds(&device.probe_timeout), Some(3));
         assert_eq!(seconds(&device.shutdown_timeout), Some(4));
         assert_eq!(seconds(&manifest.exports[0].shutdown_timeout), Some(5));
         assert_eq!(seconds(&manifest.server.shutdown_timeout), Some(60));

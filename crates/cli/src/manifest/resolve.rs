@@ -65,6 +65,7 @@ pub(super) fn resolve(raw: &RawManifest, mut problems: Vec<Problem>, base: &Path
                 driver,
                 suppliers: links.suppliers(index),
                 node: raw.node.as_ref().map(|node| node.value),
+                probe_timeout: raw.probe_timeout.as_ref().map(|at| at.value),
                 shutdown_timeout: raw.shutdown_timeout.as_ref().map(|at| at.value),
             })
         });

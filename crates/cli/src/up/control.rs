@@ -13,13 +13,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use corewise::device::DeviceManager;
 use corewise::workqueue::WorkerPools;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::cleanup::Cleanup;
+use crate::control::devices;
 use crate::control::document::Document;
 use crate::control::place::{self, Found};
 use crate::control::{Answer, LONGEST_QUESTION, Question, VERSION, Who, matches};
@@ -146,6 +149,7 @@ fn only_for_owner(path: &Path) -> io::Result<()> {
 /// What a server tells about itself.
 pub(crate) struct About {
     pub(crate) pools: WorkerPools,
+    pub(crate) manager: Arc<DeviceManager>,
     pub(crate) manifest: String,
     pub(crate) since: Instant,
 }
@@ -449,9 +453,12 @@ fn dump(about: &About, question: &Question) -> Result<Answer, String> {
     if !question.queues.is_empty() {
         dump.retain_queues(|name| question.queues.iter().any(|pattern| matches(pattern, name)));
     }
+    // Who asks for some queues wants these.
+    let devices = question.queues.is_empty().then(|| devices::all(&about.manager));
     let text = question.text.map(|width| {
         let width = width.min(1000);
-        format!("{dump:width$}")
+        let devices = devices.as_deref().map(|all| devices::text(all, width));
+        format!("{dump:width$}{}", devices.unwrap_or_default())
     });
-    Ok(Answer { dump: Some(Document::from(&dump)), text, ..Answer::default() })
+    Ok(Answer { dump: Some(Document::from(&dump)), devices, text, ..Answer::default() })
 }

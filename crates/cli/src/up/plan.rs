@@ -34,6 +34,7 @@ impl Plan {
                 .insert(device.name.clone(), (Subject::Device(Ok(device.name.clone())), place));
             let decl = DeviceDecl::new(&device.name, device.driver.name()).node(device.node);
             let mut decl = device.suppliers.iter().fold(decl, DeviceDecl::supplier);
+            decl.probe_deadline = device.probe_timeout;
             decl.shutdown_timeout = device.shutdown_timeout;
             plan.decls.push(decl.async_shutdown(true).config(device.clone()));
         }
@@ -66,17 +67,18 @@ mod tests {
     fn devices_keep_their_needs_and_exports_need_their_device() {
         let text = "[[device]]\nname = \"a\"\ndriver = \"memory\"\nsize = \"1M\"\nnode = 1\n\
                     [[device]]\nname = \"b\"\ndriver = \"null\"\nsize = \"1M\"\nsuppliers = [\"a\"]\n\
-                    [[export]]\nname = \"e\"\ndevice = \"b\"\n\
+                    probe_timeout = \"7s\"\n[[export]]\nname = \"e\"\ndevice = \"b\"\n\
                     shutdown_timeout = \"8s\"\n";
         let plan = Plan::new(&manifest::read(text, Path::new("/")).manifest);
         let decl = |name: &str| plan.decls.iter().find(|decl| decl.name == name).unwrap();
         assert_eq!((decl("a").driver.as_str(), decl("a").node), ("memory", Some(1)));
         assert_eq!(decl("b").suppliers, ["a"]);
         assert_eq!(decl("export:e").suppliers, ["b"]);
+        assert_eq!(decl("b").probe_deadline, Some(Duration::from_secs(7)));
         assert_eq!(decl("b").shutdown_timeout, None);
         assert_eq!(decl("export:e").shutdown_timeout, Some(Duration::from_secs(8)));
         assert!(plan.decls.iter().all(|decl| decl.async_shutdown));
         let (subject, place) = plan.origin("export:e").unwrap();
-        assert_eq!((subject.to_string().as_str(), place.line), ("export 'e'", 11));
+        assert_eq!((subject.to_string().as_str(), place.line), ("export 'e'", 12));
     }
 }

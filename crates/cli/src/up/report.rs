@@ -87,9 +87,10 @@ impl Report {
         }
     }
 
-    /// A device's shutdown takes too long, and holds these up.
+    /// A device's bring-up or shutdown takes too long, and holds these up.
     pub(crate) fn overdue(
         self,
+        what: &str,
         device: &str,
         after: Duration,
         held_up: &[String],
@@ -97,14 +98,17 @@ impl Report {
     ) {
         if self.json {
             let seconds = after.as_secs_f64();
-            event("overdue", json!({"device": device, "seconds": seconds, "held_up": held_up}));
+            event(
+                "overdue",
+                json!({"device": device, "phase": what, "seconds": seconds, "held_up": held_up}),
+            );
         }
         let who = match held_up {
             [] => String::new(),
             held_up => format!("; it holds up {}", held_up.join(", ")),
         };
         let after = duration(after);
-        progress.warn(format_args!("shutdown of {device}: still at it after {after}{who}"));
+        progress.warn(format_args!("{what} of {device}: still at it after {after}{who}"));
     }
 
     /// All is over.

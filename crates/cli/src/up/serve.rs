@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use corewise::device::{
-    BringUp, BringUpOptions, DeviceManager, Event, ProbeOutcome, ShutdownOptions,
+    BringUp, BringUpOptions, DeviceManager, Event, Pending, PendingState, ProbeOutcome,
+    ShutdownOptions,
 };
 use corewise::nbd::{self, Endpoint, Listener};
 use corewise::sync::Mutex;
@@ -189,6 +190,7 @@ impl Server {
         };
         let about = About {
             pools: running.pools.clone(),
+            manager: Arc::clone(&running.manager),
             manifest: self.label.clone(),
             since: Instant::now(),
         };
@@ -220,12 +222,29 @@ impl Server {
 
     fn bring_up(&self, running: &Running, plan: &Plan) -> Result<BringUp, Failure> {
         let progress = Progress::new("Bring-up", plan.decls.len(), !self.report.json);
-        let observed = progress.clone();
+        let (observed, report) = (progress.clone(), self.report);
+        let manager = Arc::clone(&running.manager);
+        let observer = move |event: &Event<'_>| {
+            observed.tell(event);
+            if let Event::Overdue { device, after, .. } = event {
+                let held_up = held_up_by(device, &manager.pending());
+                report.overdue("bring-up", device, *after, &held_up, &observed);
+            }
+        };
         let options = BringUpOptions::new()
             .keep_going(self.keep_going)
             .cancel(self.stop.cancel())
-            .observer(Arc::new(move |event| observed.tell(event)));
+            .observer(Arc::new(observer));
+        let manager = Arc::clone(&running.manager);
+        let waiting = progress.waiting(move || {
+            let pending = manager.pending();
+            // Who is being probed holds up the rest.
+            let is_probed = |one: &&Pending| matches!(one.state, PendingState::Probing { .. });
+            let first = pending.iter().find(is_probed).or(pending.first());
+            first.map(|one| format!("waiting for {one}"))
+        });
         let up = running.manager.bring_up(plan.decls.clone(), &options);
+        drop(waiting);
         progress.end();
         up.map_err(|error| Failure::new(error.to_string()))
     }
@@ -351,7 +370,7 @@ impl Server {
             progress.tell(event);
             if let Event::Overdue { device, after, .. } = event {
                 let held_up = stop::held_up_by(device, &manager.remaining());
-                report.overdue(device, *after, &held_up, &progress);
+                report.overdue("shutdown", device, *after, &held_up, &progress);
             }
         };
         let server = &self.manifest.server;
@@ -397,4 +416,13 @@ fn not_up(up: &BringUp, plan: &Plan) -> Vec<LeftOut> {
         LeftOut { subject, why }
     });
     devices.collect()
+}
+
+/// Those that wait for that device before they are brought up.
+fn held_up_by(device: &str, pending: &[Pending]) -> Vec<String> {
+    let waits = |one: &&Pending| match &one.state {
+        PendingState::Waiting { on } => on.iter().any(|awaited| awaited.device == device),
+        _ => false,
+    };
+    pending.iter().filter(waits).map(|one| one.device.clone()).collect()
 }
