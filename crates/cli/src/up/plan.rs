@@ -34,7 +34,7 @@ impl Plan {
                 .insert(device.name.clone(), (Subject::Device(Ok(device.name.clone())), place));
             let decl = DeviceDecl::new(&device.name, device.driver.name()).node(device.node);
             let mut decl = device.suppliers.iter().fold(decl, DeviceDecl::supplier);
-            decl.probe_deadline = device.probe_timeout;
+            decl.probe_timeout = device.probe_timeout;
             decl.shutdown_timeout = device.shutdown_timeout;
             plan.decls.push(decl.async_shutdown(true).config(device.clone()));
         }
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!((decl("a").driver.as_str(), decl("a").node), ("memory", Some(1)));
         assert_eq!(decl("b").suppliers, ["a"]);
         assert_eq!(decl("export:e").suppliers, ["b"]);
-        assert_eq!(decl("b").probe_deadline, Some(Duration::from_secs(7)));
+        assert_eq!(decl("b").probe_timeout, Some(Duration::from_secs(7)));
         assert_eq!(decl("b").shutdown_timeout, None);
         assert_eq!(decl("export:e").shutdown_timeout, Some(Duration::from_secs(8)));
         assert!(plan.decls.iter().all(|decl| decl.async_shutdown));
