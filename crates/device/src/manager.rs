@@ -286,7 +286,8 @@ impl DeviceManager {
 
     /// Waits until no probe is in progress or about to begin, and nothing that was deferred is
     /// being tried again (rule 1.2.17). Others may begin new ones at once. Devices that wait for
-    /// something that isn't coming are not waited for.
+    /// something that isn't coming are not waited for. Like a bring-up, it prepares what a shutdown
+    /// needs to know: worth a call when many devices have been added one by one.
     ///
     /// # Errors
     ///
@@ -299,6 +300,7 @@ impl DeviceManager {
             return Err(Error::InsideProbe);
         }
         drop(self.registry.wait_until("waiting for probes", |state| state.devices.is_quiet()));
+        self.expect_shutdown();
         Ok(())
     }
 

@@ -74,8 +74,14 @@ impl Record {
 }
 
 /// Draws the records as a timeline: a span each, by start, and an edge for each dependency of which
-/// both ends were recorded.
-pub(crate) fn timeline(name: &str, kind: SpanKind, graph: &Graph, records: &[Record]) -> Timeline {
+/// both ends were recorded. `driver` names each device's, where that is known.
+pub(crate) fn timeline(
+    name: &str,
+    kind: SpanKind,
+    graph: &Graph,
+    records: &[Record],
+    driver: impl Fn(DeviceId) -> Option<String>,
+) -> Timeline {
     let mut timeline = Timeline::new(name);
     let mut ids: Vec<Option<SpanId>> = vec![None; graph.len()];
     let mut by_start: Vec<&Record> = records.iter().collect();
@@ -91,6 +97,7 @@ pub(crate) fn timeline(name: &str, kind: SpanKind, graph: &Graph, records: &[Rec
         span.outcome = record.outcome.clone();
         span.released_by = record.released_by.map(|d| graph.name(d).to_string());
         span.no_callback = record.no_callback;
+        span.driver = driver(record.device);
         ids[record.device.index()] = Some(timeline.push(span));
     }
     for (device, need, edge) in graph.edges() {
@@ -101,4 +108,9 @@ pub(crate) fn timeline(name: &str, kind: SpanKind, graph: &Graph, records: &[Rec
         }
     }
     timeline
+}
+
+/// The driver that a device's declaration names, if it names one.
+pub(crate) fn named_driver(graph: &Graph, device: DeviceId) -> Option<String> {
+    Some(graph.decl(device).driver.clone()).filter(|driver| !driver.is_empty())
 }

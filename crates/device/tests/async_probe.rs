@@ -159,7 +159,7 @@ fn a_probe_that_hangs_is_given_up_when_the_policy_says_so_and_nothing_else_suffe
         let manager = rig.manager.clone();
         let bring_up = std::thread::spawn(move || {
             let options = BringUpOptions::new().keep_going(true).on_hang(policy);
-            manager.bring_up(decls, &options.device_timeout(Duration::from_millis(20))).unwrap()
+            manager.bring_up(decls, &options.device_timeout(Duration::from_millis(100))).unwrap()
         });
         let mut kept = None;
         for _ in 0..2 {
@@ -182,6 +182,13 @@ fn a_probe_that_hangs_is_given_up_when_the_policy_says_so_and_nothing_else_suffe
         );
         kept.unwrap().finish(Ok(Arc::new(Connection)));
         assert!(rig.manager.bound::<Connection>("hung").is_some(), "late, but up");
+        if policy == HangPolicy::Skip {
+            let (name, done) = begins.recv().unwrap();
+            assert_eq!(name, "behind", "it is probed after all");
+            done.finish(Ok(Arc::new(Connection)));
+            rig.manager.wait_for_probes().unwrap();
+            assert!(rig.manager.bound::<Connection>("behind").is_some());
+        }
         rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
     }
 }

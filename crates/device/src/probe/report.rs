@@ -182,7 +182,12 @@ pub struct DeviceReport {
 impl BringUp {
     pub(crate) fn new(finished: Finished, cancelled: bool) -> BringUp {
         let graph = &finished.graph;
-        let timeline = record::timeline("bring-up", SpanKind::Probe, graph, &finished.records);
+        let driver = |id: DeviceId| {
+            let called = finished.devices[id.index()].1.clone();
+            called.or_else(|| record::named_driver(graph, id))
+        };
+        let records = &finished.records;
+        let timeline = record::timeline("bring-up", SpanKind::Probe, graph, records, driver);
         let name = |place| graph.name(DeviceId(place)).to_string();
         let stopped_by = finished.stopped_by.map(name);
         let overdue = finished.overdue.iter().map(|&place| name(place)).collect();

@@ -602,7 +602,15 @@ impl Devices {
         }
     }
 
-    pub(super) fn batch_timeout(&self, index: u32) -> Option<Duration> {
+    /// How long a probe that begins now may take before somebody has to look.
+    pub(super) fn time_left(&self, index: u32) -> Option<Duration> {
+        let slot = self.slot(index);
+        let late = slot.in_batch.is_some() && self.batch.as_ref().is_some_and(|b| b.late);
+        let own = slot.decl.as_ref().and_then(|decl| decl.probe_timeout);
+        if late { Some(Duration::ZERO) } else { own.or(self.batch_timeout(index)) }
+    }
+
+    fn batch_timeout(&self, index: u32) -> Option<Duration> {
         self.slot(index).in_batch.and(self.batch.as_ref()?.options.device_timeout)
     }
 

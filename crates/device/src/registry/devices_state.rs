@@ -215,7 +215,7 @@ impl Devices {
         let decl = slot.decl.clone()?;
         let (node, in_batch) = (slot.node, slot.in_batch.is_some());
         fx.trash.extend(former.map(Trash::Driver));
-        fx.look_after = decl.probe_timeout.or(self.batch_timeout(key.index));
+        fx.look_after = self.time_left(key.index);
         Some(Begun { decl, driver, node, needs, hopeless, in_batch })
     }
 

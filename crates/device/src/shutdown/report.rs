@@ -146,7 +146,9 @@ impl ShutdownReport {
     /// The timeline: a span for each device that was up, an edge for each dependency. Drawn by each
     /// call, so that a shutdown nobody looks at costs nothing but its notes.
     pub fn timeline(&self) -> Timeline {
-        record::timeline("shutdown", SpanKind::Shutdown, &self.outline.graph, &self.records())
+        let graph = &self.outline.graph;
+        let driver = |id| record::named_driver(graph, id);
+        record::timeline("shutdown", SpanKind::Shutdown, graph, &self.records(), driver)
     }
 
     /// Devices that were shut down although something that needs them was not over: each with the
