@@ -2,7 +2,9 @@
 
 mod samples;
 
-use corewise_timeline::{Outcome, Span, SpanKind, Timeline, json, svg, text};
+use corewise_timeline::analysis::{WhatIf, compare};
+use corewise_timeline::{EdgeKind, Outcome, Span, SpanKind, Timeline};
+use corewise_timeline::{html, json, perfetto, svg, text};
 use samples::bring_up;
 use std::time::Duration;
 
@@ -120,6 +122,40 @@ fn the_svg_is_well_formed_and_has_a_bar_with_a_tooltip_for_each_span() {
             // One more stands in the legend.
             assert_eq!(marked, t.critical_path().spans.len() + 1);
         }
+    }
+}
+
+#[test]
+fn stamps_at_the_end_of_time_and_ids_of_nobody_break_nothing() {
+    let ns = Duration::from_nanos;
+    let far = [0, 1, u64::MAX / 2, u64::MAX - 1, u64::MAX];
+    let mut t = Timeline::new("broken");
+    for (i, &start) in far.iter().enumerate() {
+        for (j, &end) in far.iter().enumerate() {
+            let kinds = [SpanKind::Probe, SpanKind::Initcall, SpanKind::Shutdown];
+            let mut span = Span::new(format!("{i} {j}"), kinds[j % 3], ns(start), ns(end));
+            span = span.on(["", "w"][i % 2], None);
+            span.nested_in = t.iter().map(|(id, _)| id).nth((i * 7 + j * 3) % 25);
+            t.push(span);
+        }
+    }
+    let ids: Vec<_> = t.iter().map(|(id, _)| id).collect();
+    for (i, &a) in ids.iter().enumerate() {
+        t.push_edge(a, ids[(i * 11) % ids.len()], EdgeKind::Supplier);
+    }
+    for t in [&t, &t.filtered(|span| span.took() > ns(7))] {
+        text::render(t, 80);
+        assert!(text::analysis(t, 5, 80).contains("what if"));
+        assert_well_formed(&svg::render(t));
+        html::render(&html::Page { title: "t", facts: &[], timelines: &[t] });
+        perfetto::render(&[t]);
+        json::analysis(t, 5);
+        assert_eq!(json::read(&json::render(t)).unwrap(), std::slice::from_ref(t));
+        for what_if in [WhatIf::new(), WhatIf::new().workers(2).scaled(ids.first().copied(), 1e300)]
+        {
+            what_if.predict(t);
+        }
+        compare(t, t);
     }
 }
 

@@ -62,7 +62,7 @@ impl Report {
             event(name, json!({"timeline": timeline}));
             return;
         }
-        let rendered = text::render(timeline, screen::width());
+        let rendered = text::render(timeline, screen::all_columns());
         let (head, rest) = rendered.split_once('\n').unwrap_or((&rendered, ""));
         print(&format!("{}\n{rest}\n", styled(TITLE, head)));
     }

@@ -3,6 +3,28 @@
 //!
 //! Everything here is a pure function of a [`Timeline`](crate::Timeline), so it serves what
 //! Corewise recorded and what a kernel log says alike.
+//!
+//! ```
+//! use corewise_timeline::analysis::WhatIf;
+//! use corewise_timeline::{EdgeKind, Span, SpanKind, Timeline};
+//! use std::time::Duration;
+//!
+//! // Three that were shut down one after another; the bridge has to wait for its disk only.
+//! let ms = Duration::from_millis;
+//! let mut t = Timeline::new("shutdown");
+//! let down = |t: &mut Timeline, name, start, end| {
+//!     t.push(Span::new(name, SpanKind::Shutdown, ms(start), ms(end)).on("main", None))
+//! };
+//! let disk = down(&mut t, "disk", 0, 80);
+//! let net = down(&mut t, "net", 80, 140);
+//! let bridge = down(&mut t, "bridge", 140, 145);
+//! t.push_edge(disk, bridge, EdgeKind::Parent);
+//!
+//! assert_eq!(t.costs()[0].name, "disk");
+//! assert_eq!(WhatIf::new().all_async().predict(&t).makespan, ms(85));
+//! assert_eq!(WhatIf::new().scaled([disk], 0.5).predict(&t).makespan, ms(105));
+//! assert_eq!(t.slack()[net.index()], ms(25));
+//! ```
 
 mod compare;
 mod concurrency;

@@ -111,7 +111,7 @@ impl WhatIf {
     fn scheduled(&self, t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Prediction {
         let tasks = tasks(t, factor);
         let placed = schedule(&tasks, self.workers);
-        let work: u64 = tasks.iter().map(|task| task.work).sum();
+        let work = sum(tasks.iter().map(|task| task.work));
         let longest = tasks.iter().map(|task| task.release.saturating_add(task.rank)).max();
         let longest = longest.unwrap_or(0);
         let evenly = self.workers.map_or(0, |n| work.div_ceil(n as u64));
@@ -130,6 +130,11 @@ impl WhatIf {
     }
 }
 
+/// A broken stamp may be as far off as there are numbers.
+fn sum(times: impl Iterator<Item = u64>) -> u64 {
+    times.fold(0, u64::saturating_add)
+}
+
 fn repeated(t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Prediction {
     let mut timeline = Timeline::new(t.name());
     for ((_, span), (start, end)) in t.iter().zip(replay(t, factor)) {
@@ -142,7 +147,7 @@ fn repeated(t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Prediction {
         timeline.push(span);
     }
     let nesting = Nesting::of(&timeline);
-    let work = timeline.iter().map(|(id, _)| ns(nesting.exclusive(id))).sum();
+    let work = sum(timeline.iter().map(|(id, _)| ns(nesting.exclusive(id))));
     let bound = ns(timeline.critical_path().length);
     finish(t, timeline, work, bound)
 }
