@@ -20,7 +20,7 @@ pub fn kernel_log(data: &[u8]) {
 }
 
 fn read(data: &[u8], piece: usize) -> Vec<KernelLog> {
-    let mut reader = Reader::new();
+    let mut reader = Reader::every_boot();
     for piece in data.chunks(piece) {
         reader.feed(piece);
     }

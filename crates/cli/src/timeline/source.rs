@@ -64,7 +64,7 @@ fn log(path: &Path, args: &Args, graphs: &[DeviceGraph]) -> Result<Log, Failure>
         let timelines = json::read(&text).map_err(|error| cannot(path, error))?;
         return chosen(Log { name, timelines, kernel: None }, args);
     }
-    let mut reader = Reader::new();
+    let mut reader = if args.boot.is_some() { Reader::every_boot() } else { Reader::new() };
     while first > 0 {
         reader.feed(&buffer[..first]);
         first = next(&mut *source, &mut buffer).map_err(|error| cannot(path, error))?;

@@ -10,8 +10,8 @@ use super::{KernelLog, Prefix, assemble};
 /// Reads kernel logs as they come, in any pieces. It is a plain value: it reads no clock and opens
 /// no file.
 ///
-/// A log can hold several boots. [`finish`](Reader::finish) gives the last one of which there is
-/// anything to tell, [`finish_all`](Reader::finish_all) each of them.
+/// A log can hold several boots. A [new](Reader::new) reader keeps the last one of which there is
+/// anything to tell, one for [every boot](Reader::every_boot) keeps each of them.
 #[derive(Debug, Default)]
 pub struct Reader {
     lines: Lines,
@@ -23,8 +23,11 @@ struct State {
     prefixes: Prefixes,
     pretty: Pretty,
     facts: Facts,
-    /// Boots before this one of which there is something to tell.
+    /// Boots before this one of which there is something to tell: the last, or all of them.
     earlier: Vec<Facts>,
+    /// How many there were.
+    boots: usize,
+    keep_all: bool,
     /// The last message, if it was none of the forms: its end may stand on the next line.
     pending: Pending,
     /// The kernel's own clock was seen: one on the wall has nothing to add.
@@ -44,9 +47,14 @@ struct Pending {
 }
 
 impl Reader {
-    /// A reader that has read nothing.
+    /// A reader that has read nothing, and keeps the last boot of which a log has something to tell.
     pub fn new() -> Reader {
         Reader::default()
+    }
+
+    /// Likewise, but it keeps every boot, for [`finish_all`](Reader::finish_all).
+    pub fn every_boot() -> Reader {
+        Reader { state: State { keep_all: true, ..State::default() }, ..Reader::default() }
     }
 
     /// Takes the next bytes of the log; lines may be cut anywhere.
@@ -62,27 +70,33 @@ impl Reader {
 
     /// Concludes. Where the log holds several boots, this is the last one of which it has anything
     /// to tell, and a note says so.
-    pub fn finish(self) -> KernelLog {
-        let mut all = self.finish_all();
-        let boots = all.len();
-        let mut last = all.pop().unwrap_or_default();
+    pub fn finish(mut self) -> KernelLog {
+        let (last, boots) = (self.end().pop().unwrap_or_default(), self.state.boots);
+        let mut last = assemble::conclude(last);
         if boots > 1 {
             last.notes.insert(0, format!("the log holds {boots} boots; this is the last of them"));
         }
         last
     }
 
-    /// Concludes, with one result for each boot of which the log has anything to tell, in their
-    /// order; where there is none, with one that is empty.
+    /// Concludes, with one result for each boot that was kept, in their order; where there is none,
+    /// with one that has nothing but notes.
     pub fn finish_all(mut self) -> Vec<KernelLog> {
+        self.end().into_iter().map(assemble::conclude).collect()
+    }
+
+    /// The log is over: what was kept.
+    fn end(&mut self) -> Vec<Facts> {
         let state = &mut self.state;
         self.lines.finish(&mut |line| state.line(line));
-        self.state.flush();
-        let mut all = std::mem::take(&mut self.state.earlier);
-        if self.state.facts.events() || all.is_empty() {
-            all.push(self.state.facts);
+        state.flush();
+        let last = std::mem::take(&mut state.facts);
+        if last.events() {
+            state.keep(last);
+        } else if state.earlier.is_empty() {
+            return vec![last];
         }
-        all.into_iter().map(assemble::conclude).collect()
+        std::mem::take(&mut state.earlier)
     }
 }
 
@@ -171,7 +185,7 @@ impl State {
         if self.new_boot(text, stamp) {
             let ended = std::mem::take(&mut self.facts);
             if ended.events() {
-                self.earlier.push(ended);
+                self.keep(ended);
             }
             self.facts.lines = 1;
         }
@@ -196,6 +210,14 @@ impl State {
 
     fn take(&mut self, message: &Message<'_>, stamp: Option<Stamp>, thread: Option<u32>) -> bool {
         self.facts.add(message, stamp, thread)
+    }
+
+    fn keep(&mut self, facts: Facts) {
+        if !self.keep_all {
+            self.earlier.clear();
+        }
+        self.earlier.push(facts);
+        self.boots += 1;
     }
 
     /// Nothing continues the pending message.
