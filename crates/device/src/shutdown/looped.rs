@@ -105,13 +105,12 @@ impl ShutdownState {
         before.map_or(Duration::ZERO, |before| Duration::from_nanos(self.walk.note(before).at))
     }
 
-    /// Somebody looks whether the loop should go on as one. `waited` says how long its thread has
-    /// waited for a CPU in all.
+    /// Somebody looks whether the loop should go on as one. `blocked` says whether its thread sleeps.
     pub(crate) fn look(
         &self,
         now: Duration,
         pace: &mut Pace,
-        waited: impl FnOnce(Option<i32>) -> Duration,
+        blocked: impl FnOnce(Option<i32>) -> bool,
     ) -> Look {
         let st = self.state.lock();
         let Some((place, since)) = self.loop_is_at(&st) else { return Look::Over };
@@ -121,7 +120,7 @@ impl ShutdownState {
         }
         let thread = st.loop_thread;
         drop(st);
-        policy::look(now, place, now.saturating_sub(since), pace, || waited(thread))
+        policy::look(now, place, now.saturating_sub(since), pace, || blocked(thread))
     }
 
     /// Begins to count, with what is over counted as such and what runs as running: what nothing

@@ -23,18 +23,19 @@ pub(crate) fn shuts_down_serially(async_callbacks: usize) -> bool {
 /// start one.
 const WORTH: Duration = Duration::from_micros(50);
 
-/// For how long a callback that seems slow is looked at again, to see whether it only waits for its
-/// CPU.
-const SURE: Duration = Duration::from_micros(250);
+/// How long a callback runs before it counts as slow if it computes, or seems to: its thread may
+/// have been preempted, or its virtual CPU taken away, and no helper would make that quicker.
+const BUSY: Duration = Duration::from_millis(5);
 
-/// What the last look at a loop saw.
+/// The shortest time between two looks.
+const SHORT: Duration = Duration::from_micros(250);
+
+/// Since when a loop is watched for its pace: it was quick until then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pace {
     pub at: Duration,
     /// How many callbacks were over.
     pub over: usize,
-    /// The loop seemed slow; so long had its thread waited for a CPU in all.
-    pub suspected: Option<Duration>,
 }
 
 /// What somebody who looks at a loop does.
@@ -50,36 +51,31 @@ pub(crate) enum Look {
 
 /// Whether a shutdown that is one by one so far, and has asynchronous callbacks that were not begun,
 /// should go on so (rule 3.4.4). `over` callbacks are over, and the one that runs has been running
-/// for `running`. `pace` is what the look before saw, and `waited` tells how long the loop's thread
-/// has waited for a CPU in all: a callback that was preempted is not slow, and no helper would make
-/// it quicker. That costs a look into a file, so it is asked for only where the loop seems slow.
+/// for `running`. `blocked` tells whether the loop's thread sleeps just now; that costs a look into a
+/// file, so it is asked only where the loop seems slow.
 pub(crate) fn look(
     now: Duration,
     over: usize,
     running: Duration,
     pace: &mut Pace,
-    waited: impl FnOnce() -> Duration,
+    blocked: impl FnOnce() -> bool,
 ) -> Look {
-    let (span, done) = (now.saturating_sub(pace.at), over.saturating_sub(pace.over));
-    let quick = span / u32::try_from(done).unwrap_or(u32::MAX).max(1) < WORTH;
-    let before = pace.suspected;
-    *pace = Pace { at: now, over, suspected: None };
-    let seems_slow = running >= SLOW || (span >= SLOW && !quick);
-    if let Some(before) = before {
-        let waited = waited();
-        if !quick && waited.saturating_sub(before) * 2 < span {
+    if running >= SLOW {
+        if running >= BUSY || blocked() {
             return Look::Count;
         }
-        // It was slow for want of a CPU, or is quick again.
+        // If it was only preempted, the pace says nothing.
+        *pace = Pace { at: now, over };
         return Look::Again(SLOW);
     }
-    if seems_slow {
-        pace.suspected = Some(waited());
-        // On average: over a while. One callback: for a moment.
-        return Look::Again(if running >= SLOW { SURE } else { SLOW });
+    let again = Look::Again((SLOW - running).max(SHORT));
+    let (span, done) = (now.saturating_sub(pace.at), over.saturating_sub(pace.over));
+    if span / u32::try_from(done).unwrap_or(u32::MAX).max(1) < WORTH {
+        *pace = Pace { at: now, over };
+        return again;
     }
-    // `running` is less than `SLOW` here.
-    Look::Again(SLOW.saturating_sub(running).max(SURE))
+    // Slow on average. Not for a moment only?
+    if span >= BUSY || (span >= 2 * SLOW && blocked()) { Look::Count } else { again }
 }
 
 /// What a shutdown looks like at one moment, to those who decide about helpers.
@@ -245,44 +241,40 @@ mod tests {
 
     const US: fn(u64) -> Duration = Duration::from_micros;
 
-    /// Two looks, each: when, how many were over, how long one had been running, how long the thread
-    /// had waited for a CPU.
-    fn looks(looks: [(u64, usize, u64, u64); 2]) -> [Look; 2] {
+    /// Looks, each: when, how many were over, how long one had been running.
+    fn looks<const N: usize>(blocked: bool, looks: [(u64, usize, u64); N]) -> [Look; N] {
         let mut pace = Pace::default();
-        looks.map(|(at, over, running, waited)| {
-            look(US(at), over, US(running), &mut pace, || US(waited))
-        })
+        looks.map(|(at, over, running)| look(US(at), over, US(running), &mut pace, || blocked))
     }
 
     #[test]
     fn a_loop_of_quick_callbacks_stays_one() {
-        let quick = looks([(1_000, 300, 3, 0), (1_997, 600, 3, 0)]);
-        assert_eq!(quick, [Look::Again(US(997)); 2]);
-        let again = looks([(1_000, 30, 400, 0), (1_600, 60, 10, 0)]);
-        assert_eq!(again[0], Look::Again(US(600)), "it may turn out slow");
-        assert_eq!(again[1], Look::Again(US(990)));
+        let quick = looks(true, [(1_000, 300, 3), (1_997, 600, 3), (2_100, 610, 950)]);
+        assert_eq!(quick, [Look::Again(US(997)), Look::Again(US(997)), Look::Again(SHORT)]);
     }
 
     #[test]
-    fn a_callback_that_is_slow_for_sure_ends_the_loop_wherever_it_stands() {
-        assert_eq!(looks([(1_000, 0, 1_000, 0), (1_250, 0, 1_250, 0)])[1], Look::Count);
-        let late = looks([(50_000, 80_000, 1_000, 7), (50_250, 80_000, 1_250, 7)]);
-        assert_eq!(late, [Look::Again(SURE), Look::Count]);
+    fn a_callback_that_blocks_ends_the_loop_wherever_it_stands() {
+        assert_eq!(looks(true, [(1_000, 0, 1_000)]), [Look::Count]);
+        assert_eq!(looks(true, [(49_000, 80_000, 3), (50_000, 80_000, 1_003)])[1], Look::Count);
+    }
+
+    #[test]
+    fn a_callback_that_computes_or_was_preempted_ends_it_only_after_some_time() {
+        let busy = looks(false, [(1_000, 9, 1_000), (2_000, 9, 2_000), (5_000, 9, 5_000)]);
+        assert_eq!(busy, [Look::Again(SLOW), Look::Again(SLOW), Look::Count]);
+        // It was preempted: then it goes on as before.
+        let preempted = looks(false, [(4_000, 9, 4_000), (5_000, 130, 3), (5_997, 250, 3)]);
+        assert_eq!(preempted, [Look::Again(SLOW), Look::Again(US(997)), Look::Again(US(997))]);
     }
 
     #[test]
     fn callbacks_that_are_slow_on_average_end_the_loop() {
-        assert_eq!(
-            looks([(1_000, 10, 90, 0), (2_000, 20, 90, 0)]),
-            [Look::Again(SLOW), Look::Count]
-        );
-        assert_eq!(looks([(1_000, 10, 90, 0), (2_000, 300, 9, 0)])[1], Look::Again(SLOW));
-    }
-
-    #[test]
-    fn a_callback_that_waits_for_its_cpu_is_not_slow() {
-        assert_eq!(looks([(1_000, 9, 1_000, 0), (1_250, 9, 1_250, 240)])[1], Look::Again(SLOW));
-        assert_eq!(looks([(1_000, 9, 90, 0), (2_000, 18, 90, 800)])[1], Look::Again(SLOW));
+        let looked = [(1_000, 10, 90), (2_000, 20, 90), (3_000, 30, 90), (5_000, 50, 90)];
+        let again = Look::Again(US(910));
+        assert_eq!(looks(true, looked)[..2], [again, Look::Count], "they block");
+        assert_eq!(looks(false, looked), [again, again, again, Look::Count], "they compute");
+        assert_eq!(looks(true, [(1_000, 10, 90), (2_000, 300, 9)])[1], Look::Again(US(991)));
     }
 
     #[test]

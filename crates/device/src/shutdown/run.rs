@@ -329,7 +329,7 @@ fn answered(answer: Answer) -> Outcome {
 impl Watched for ShutdownRun {
     fn look(self: Arc<Self>) -> Option<Duration> {
         let now = self.clock.now();
-        let look = self.state.look(now, &mut self.pace.lock(), waited_for_cpu);
+        let look = self.state.look(now, &mut self.pace.lock(), is_blocked);
         let (mut deadline, counts) = self.state.look_at_deadlines(now);
         if counts || look == Look::Count {
             let mut scratch = Scratch::default();
@@ -345,13 +345,15 @@ impl Watched for ShutdownRun {
     }
 }
 
-/// How long a thread of this process has waited for a CPU in all, as far as the system says.
-fn waited_for_cpu(thread: Option<i32>) -> Duration {
-    let nanoseconds = thread.and_then(|thread| {
-        let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
-        text.split_ascii_whitespace().nth(1)?.parse().ok()
+/// Whether a thread of this process sleeps just now. Where the system doesn't say so, it does: a
+/// callback that takes long blocks, as a rule.
+fn is_blocked(thread: Option<i32>) -> bool {
+    let state = thread.and_then(|thread| {
+        let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
+        // "pid (name) state ...", and the name may have blanks and brackets.
+        text.get(text.rfind(')')? + 1..)?.trim_start().chars().next()
     });
-    Duration::from_nanos(nanoseconds.unwrap_or(0))
+    state != Some('R')
 }
 
 /// A helper that was asked for. Should the pools drop it unused, the caller is told to do without.
