@@ -96,7 +96,9 @@ impl DeviceManager {
     pub(super) fn expect_shutdown(&self) {
         let (graph, bound, changes, unwatched) = {
             let mut state = self.registry.state.lock();
-            if state.devices.number_up() == 0 {
+            let known =
+                state.outline.as_ref().is_some_and(|(of, _)| *of == state.devices.changes());
+            if known || state.devices.number_up() == 0 {
                 return;
             }
             let (graph, bound) = (state.devices.graph(), state.devices.bound_objects());

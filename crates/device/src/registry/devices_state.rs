@@ -194,7 +194,7 @@ impl Devices {
         let attempt = self.deferred.attempt();
         let hopeless = self.hopeless;
         let bound = |link: &Link| {
-            let to = link.device()?;
+            let to = link.device().filter(|&to| self.is_up(to))?;
             Some((self.slot(to).name().to_string(), self.bound[to as usize].clone()?))
         };
         let needs = self.slot(key.index).needs.iter().filter_map(bound).collect();

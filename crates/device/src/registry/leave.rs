@@ -16,6 +16,8 @@ pub(crate) struct Leave {
     root: Key,
     visited: HashSet<u32>,
     stack: Vec<Frame>,
+    /// Who was visited, and may be up again when all is done.
+    passed: Vec<Key>,
 }
 
 struct Frame {
@@ -42,7 +44,7 @@ impl Leave {
     /// A walk from a device that is to be unbound, or removed with its children.
     pub(crate) fn new(root: Key, remove: bool) -> Leave {
         let frame = Frame { key: root, remove, cursor: usize::MAX, complete: false };
-        Leave { root, visited: HashSet::from([root.index]), stack: vec![frame] }
+        Leave { root, visited: HashSet::from([root.index]), stack: vec![frame], passed: vec![] }
     }
 }
 
@@ -112,12 +114,22 @@ impl Devices {
             self.slot_mut(index).leaving = false;
             if remove || key == walk.root {
                 self.withdraw_from_batch(index, now, fx);
+            } else {
+                walk.passed.push(key);
             }
             if remove {
                 self.forget(index, fx);
                 fx.wake = true;
             } else if key == walk.root && !matches!(self.slot(index).phase, Phase::Idle(_)) {
                 self.slot_mut(index).phase = Phase::Idle(Why::Unbound);
+            }
+        }
+        // Who can do without what has left needn't wait for it.
+        for key in std::mem::take(&mut walk.passed) {
+            let waits =
+                |slot: &super::Slot| matches!(slot.phase, Phase::Waiting) && slot.unmet == 0;
+            if self.live(key).is_some_and(waits) {
+                self.attach(key.index, false, None, now, fx);
             }
         }
         LeaveStep::Done

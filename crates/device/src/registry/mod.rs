@@ -15,6 +15,8 @@ mod matching;
 mod pending;
 pub(crate) mod policy;
 #[cfg(test)]
+mod random_tests;
+#[cfg(test)]
 mod stepped;
 
 pub(crate) use attach::Linked;

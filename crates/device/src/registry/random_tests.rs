@@ -1,0 +1,247 @@
+//! Random devices, in random order, with every step of everybody interleaved at random: after each
+//! step all counts have to be what they are by definition, and in the end nobody is left behind.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
+
+use super::stepped::{Stepped, Thing, decl, driver};
+use super::*;
+use crate::{HangPolicy, ProbeError};
+
+/// xorshift64*: the same numbers everywhere.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        usize::try_from(self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33).unwrap() % n
+    }
+}
+
+/// What the counts are by definition.
+fn check(devices: &Devices, walks: usize) {
+    let mut active = 0;
+    for slot in devices.slots.iter().filter(|s| s.decl.is_some()) {
+        let unmet = slot.needs.iter().filter(|l| {
+            let up = l.device().is_some_and(|to| devices.is_up(to));
+            !l.waived && !up
+        });
+        assert_eq!(slot.unmet as usize, unmet.count(), "unmet of {}", slot.name());
+        active += usize::from(slot.is_in_progress());
+        if matches!(slot.phase, Phase::Waiting) && walks == 0 && !slot.candidates.is_empty() {
+            assert!(slot.unmet > 0, "{} waits for nothing", slot.name());
+        }
+    }
+    assert_eq!(devices.active, active);
+    if let Some(batch) = &devices.batch {
+        let its = devices.slots.iter().filter(|s| s.in_batch.is_some());
+        let active = its.clone().filter(|s| s.is_in_progress()).count();
+        assert_eq!(batch.active, active, "of the bring-up");
+        let turns = its.filter(|s| s.in_turn && matches!(s.phase, Phase::Ready)).count();
+        assert_eq!(batch.ready_turns, turns, "ready turns");
+    }
+}
+
+/// Everybody who is being probed.
+fn probing(devices: &Devices) -> Vec<String> {
+    let its = devices.slots.iter().filter(|s| matches!(s.phase, Phase::Probing(_)));
+    its.map(|s| s.name().to_string()).collect()
+}
+
+/// A probe ends, somehow.
+fn end(s: &mut Stepped, name: &str, rng: &mut Rng, calm: bool) {
+    let result = match rng.below(if calm { 1 } else { 8 }) {
+        0..=4 => Ok(Arc::new(Thing) as Arc<dyn Bound>),
+        5 => Err(ProbeError::failed("at random")),
+        6 => Err(ProbeError::defer("at random")),
+        _ => Err(ProbeError::no_device("at random")),
+    };
+    if s.end_with(name, result) == Next::Again {
+        s.mine.push(name.to_string());
+    }
+}
+
+/// One step of whoever probes what was handed out: the queue, whoever adds, the late worker.
+fn somebody(s: &mut Stepped, rng: &mut Rng, calm: bool) -> bool {
+    let running = probing(&s.devices);
+    let names: Vec<String> = s.queue.iter().chain(&s.mine).cloned().collect();
+    match rng.below(3) {
+        0 if !running.is_empty() => {
+            end(s, &running[rng.below(running.len())], rng, calm);
+            true
+        }
+        1 if !names.is_empty() => {
+            let name = &names[rng.below(names.len())];
+            s.queue.retain(|n| n != name);
+            s.mine.retain(|n| n != name);
+            if s.devices.find(name).is_some() {
+                s.begin(name);
+            }
+            true
+        }
+        2 if s.devices.late_worker => {
+            if let Some(name) = s.late() {
+                s.begin(&name);
+            }
+            true
+        }
+        _ => !running.is_empty() || !names.is_empty() || s.devices.late_worker,
+    }
+}
+
+fn random_decl(i: usize, rng: &mut Rng) -> DeviceDecl {
+    let mut device = decl(&format!("d{i}"), &[]);
+    for _ in 0..rng.below(3) {
+        let need = format!("d{}", rng.below(20));
+        device = match rng.below(5) {
+            0 => device.optional_supplier(need),
+            1 if device.parent.is_none() => device.parent(need),
+            _ => device.supplier(need),
+        };
+    }
+    device
+}
+
+#[test]
+fn stepped_random_devices_come_and_go_and_all_counts_stay_right() {
+    for seed in 1..400 {
+        let mut rng = Rng(seed * 7919);
+        let mut s = Stepped::new();
+        let candidates = |rng: &mut Rng| {
+            let all = [("s", false), ("a", true), ("b", true)]
+                .map(|(name, asynchronous)| Candidate { driver: driver(name), asynchronous });
+            let from = rng.below(3);
+            all[from..=from + rng.below(3 - from)].to_vec()
+        };
+        let mut walks: Vec<(Leave, Option<Key>)> = Vec::new();
+        for step in 0..250 {
+            let name = format!("d{}", rng.below(20));
+            match rng.below(12) {
+                0..=2 => {
+                    let decl = random_decl(rng.below(20), &mut rng);
+                    if s.devices.refuse(&Arc::new(decl.clone())).is_empty() {
+                        let candidates = candidates(&mut rng);
+                        s.add(decl, candidates);
+                    }
+                }
+                3 if walks.len() < 3 => {
+                    if let Some(key) = s.devices.find(&name) {
+                        walks.push((Leave::new(key, rng.below(2) == 0), None));
+                    }
+                }
+                4 => {
+                    let other = format!("d{}", rng.below(20));
+                    if let (Some(a), Some(b)) = (s.devices.find(&name), s.devices.find(&other)) {
+                        s.devices.link(a, b, EdgeKind::Supplier);
+                    }
+                }
+                5 => {
+                    if let Some(key) = s.devices.find(&name) {
+                        s.step(|devices, now, fx| devices.rebind(key, now, fx));
+                    }
+                }
+                6 if !walks.is_empty() => {
+                    let at = rng.below(walks.len());
+                    walk_on(&mut s, &mut walks, at);
+                }
+                7 if step == 200 => {
+                    s.step(|devices, now, fx| devices.expire(now, fx));
+                }
+                _ => {
+                    somebody(&mut s, &mut rng, false);
+                }
+            }
+            check(&s.devices, walks.len());
+        }
+        // Now everybody gets to an end.
+        for _ in 0..20_000 {
+            if !walks.is_empty() {
+                let at = rng.below(walks.len());
+                walk_on(&mut s, &mut walks, at);
+            }
+            if !somebody(&mut s, &mut rng, true) && walks.is_empty() {
+                break;
+            }
+            check(&s.devices, walks.len());
+        }
+        assert!(walks.is_empty() && s.devices.is_quiet(), "seed {seed} comes to no end");
+        let graph = s.devices.graph();
+        assert_eq!(graph.order().len(), s.devices.len());
+        assert!(graph.edges().all(|(device, need, _)| graph.rank(need) < graph.rank(device)));
+    }
+}
+
+/// One step of one walk.
+fn walk_on(s: &mut Stepped, walks: &mut Vec<(Leave, Option<Key>)>, at: usize) {
+    let (walk, calling) = &mut walks[at];
+    if let Some(key) = calling.take() {
+        s.step(|devices, _, fx| devices.unbound(key, fx));
+        return;
+    }
+    match s.step(|devices, now, fx| devices.leave_step(walk, now, fx)) {
+        LeaveStep::Unbind { key, .. } => *calling = Some(key),
+        LeaveStep::Wait => {}
+        LeaveStep::Done => drop(walks.remove(at)),
+    }
+}
+
+#[test]
+fn stepped_random_bring_ups_end_and_everybody_has_an_outcome() {
+    for seed in 1..400 {
+        let mut rng = Rng(seed * 104_729);
+        let mut s = Stepped::new();
+        s.on_hang = [HangPolicy::Skip, HangPolicy::GiveUp][rng.below(2)];
+        let n = 1 + rng.below(20);
+        let mut decls: Vec<DeviceDecl> = Vec::new();
+        for i in 0..n {
+            // Mostly without circles; those that there are get rejected.
+            let needs: Vec<String> =
+                (0..rng.below(3)).map(|_| format!("d{}", rng.below(i + 2))).collect();
+            let needs: Vec<&str> = needs.iter().map(String::as_str).collect();
+            decls.push(decl(&format!("d{i}"), &needs));
+        }
+        let sync: Vec<String> =
+            (0..n).filter(|_| rng.below(3) == 0).map(|i| format!("d{i}")).collect();
+        let sync: Vec<&str> = sync.iter().map(String::as_str).collect();
+        let keep_going = rng.below(4) > 0;
+        s.again(decls, &sync, keep_going);
+        let mut mine: Option<String> = None;
+        let mut steps = 0;
+        loop {
+            steps += 1;
+            assert!(steps < 20_000, "seed {seed} comes to no end");
+            check(&s.devices, 0);
+            match rng.below(40) {
+                0 => s.cancel.cancel(),
+                1 => {
+                    s.step(|devices, now, _fx| {
+                        devices.limit_all();
+                        devices.overdue(now);
+                    });
+                }
+                2..=20 if mine.is_none() => match s.caller().as_str() {
+                    "Done" => break,
+                    "Wait" => {}
+                    name => {
+                        s.begin(name);
+                        mine = Some(name.to_string()).filter(|n| probing(&s.devices).contains(n));
+                    }
+                },
+                _ => {
+                    somebody(&mut s, &mut rng, steps > 300);
+                    mine = mine.filter(|n| probing(&s.devices).contains(n));
+                }
+            }
+        }
+        let finished = s.finish();
+        assert_eq!(finished.devices.len(), n);
+        assert_eq!(finished.records.len(), n);
+        for _ in 0..10_000 {
+            if !somebody(&mut s, &mut rng, true) {
+                break;
+            }
+            check(&s.devices, 0);
+        }
+        assert!(s.devices.is_quiet(), "seed {seed}: somebody is left behind");
+    }
+}
