@@ -75,6 +75,11 @@ impl WhatIf {
         all
     }
 
+    /// True when everything is scheduled anew; else the run is repeated, at most with other times.
+    pub fn schedules_anew(&self) -> bool {
+        self.all_async
+    }
+
     /// True when nothing is to be different.
     pub fn is_empty(&self) -> bool {
         *self == WhatIf::default()
@@ -173,6 +178,7 @@ pub struct Prediction {
     /// The time of all spans together, what ran inside others counted once.
     pub work: Duration,
     /// No schedule of so many workers is shorter: the longest chain, or the work spread evenly.
+    /// Where the run was only repeated, it is the longest chain, which that run needn't come near.
     pub bound: Duration,
     /// The run that was predicted. Its times count from the run's origin; spans and edges have the
     /// ids that they have there.

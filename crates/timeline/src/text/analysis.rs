@@ -235,17 +235,17 @@ fn times(before: Duration, after: Duration) -> String {
 pub fn prediction(t: &Timeline, what_if: &WhatIf, asked: &str, width: usize) -> String {
     let mut out = Lines::new(width);
     let p = what_if.predict(t);
-    out.wrapped(
-        &format!(
-            "predicted, {}: {} instead of {} ({}); no such schedule takes less than {}",
-            printable(asked),
-            duration(p.makespan),
-            duration(t.makespan()),
-            times(t.makespan(), p.makespan),
-            duration(p.bound),
-        ),
-        2,
+    let mut text = format!(
+        "predicted, {}: {} instead of {} ({})",
+        printable(asked),
+        duration(p.makespan),
+        duration(t.makespan()),
+        times(t.makespan(), p.makespan),
     );
+    if what_if.schedules_anew() {
+        text += &format!("; no such schedule takes less than {}", duration(p.bound));
+    }
+    out.wrapped(&text, 2);
     out.text
 }
 
@@ -414,6 +414,9 @@ mod tests {
     fn a_prediction_says_what_it_is_held_against() {
         let t = timeline();
         let text = prediction(&t, &WhatIf::new().workers(2), "2 workers", 100);
+        assert!(text.contains("less than 80.0 ms"), "{text}");
+        let again = prediction(&t, &WhatIf::new().scaled(t.find("00:04"), 2.0), "slower", 100);
+        assert_eq!(again, "predicted, slower: 152 ms instead of 151 ms (0.99x)\n");
         assert!(
             text.starts_with("predicted, 2 workers: 80.0 ms instead of 151 ms (1.89x)"),
             "{text}"
