@@ -6,13 +6,16 @@
 //! isolated CPUs never. The CPU only chooses the pod whose pool runs the probe: affinity is soft,
 //! so a CPU that goes between the choice and the queueing costs locality and nothing else.
 
+mod pace;
 mod policy;
 
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
-use corewise_sync::context::Placement;
+use corewise_sync::context::{self, Placement};
+use corewise_sync::time;
 use corewise_topology::{AffinityScope, Machine, Masks, current_cpu};
 use corewise_workqueue::{BuildError, WorkerPools, Workqueue};
+use pace::Pace;
 use policy::{Asker, Candidate, Path, Place};
 use std::collections::HashMap;
 
@@ -27,6 +30,8 @@ pub(crate) struct Placer {
     /// A: tasks on workers that wait for a probe on another node. Relaxed: only the number counts,
     /// and who adds one sees a value that has it.
     nested: AtomicUsize,
+    /// I: how quick probes are; atomic itself.
+    pace: Pace,
 }
 
 /// Whose turn it is, per node, as of one epoch of the machine's masks.
@@ -49,7 +54,8 @@ impl Placer {
         // Its CPUs are by default the housekeeping ones, so that it shares its pools with others.
         let queue = Workqueue::builder("device").build(pools)?;
         let rotations = Mutex::new(Rotations::default());
-        Ok(Placer { pools: pools.clone(), queue, rotations, nested: AtomicUsize::new(0) })
+        let (nested, pace) = (AtomicUsize::new(0), Pace::new());
+        Ok(Placer { pools: pools.clone(), queue, rotations, nested, pace })
     }
 
     pub(crate) fn machine(&self) -> &Machine {
@@ -95,6 +101,16 @@ impl Placer {
                 f(None);
             }
         }
+    }
+
+    /// Calls a driver's probe, on this thread. If that is a worker, its pool is told that it blocks,
+    /// so that others start meanwhile; but not where probes are so quick that it wouldn't pay.
+    pub(crate) fn probing<R>(&self, probe: impl FnOnce() -> R) -> R {
+        context::might_block("device probe");
+        let (declares, began) = (self.pace.declares(), time::now());
+        let result = if declares { context::blocking("device probe", probe) } else { probe() };
+        self.pace.note(time::now() - began, declares);
+        result
     }
 
     /// Choose: the place, and the CPU whose turn it is.

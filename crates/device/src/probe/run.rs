@@ -263,7 +263,7 @@ impl Registry {
         let its = call.clone();
         let done = ProbeDone::new(move |result| its.finished(result));
         let _inside = Inside::enter(self);
-        caught(|| context::blocking("device probe", || driver.driver.start_probe(&cx, done)))
+        caught(|| self.placer.probing(|| driver.driver.start_probe(&cx, done)))
     }
 
     /// Takes in how a probe ended.

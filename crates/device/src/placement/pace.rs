@@ -1,0 +1,90 @@
+//! Whether a probe's worker tells its pool that it blocks. What a probe does nobody knows, so by
+//! default it does: others then start beside it at once. But that costs two switches between threads
+//! (some µs), and where probes are over in less, they are faster one after the other.
+//!
+//! So after some quick ones in a row the next isn't declared. If that one blocks all the same, the
+//! pool finds out within a fraction of a millisecond; and more quick ones in a row are asked for, the
+//! more often that happens.
+
+use corewise_sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// What is over so soon is quick: about what it costs to have another worker take over.
+const QUICK: Duration = Duration::from_micros(20);
+/// How many quick ones in a row are asked for at first, and at most.
+const PROOF: u32 = 4;
+const MOST_PROOF: u32 = 1 << 14;
+
+/// How quick the probes of late have been.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// A: quick probes in a row. Relaxed, as the other: hints, and a lost update costs a switch.
+    quick: AtomicU32,
+    /// A: how many are asked for.
+    wanted: AtomicU32,
+}
+
+impl Pace {
+    pub(super) fn new() -> Pace {
+        Pace { quick: AtomicU32::new(0), wanted: AtomicU32::new(PROOF) }
+    }
+
+    /// Whether the next probe tells its pool that it blocks.
+    pub(super) fn declares(&self) -> bool {
+        self.quick.load(Ordering::Relaxed) < self.wanted.load(Ordering::Relaxed)
+    }
+
+    /// A probe was over after so long.
+    pub(super) fn note(&self, took: Duration, declared: bool) {
+        if took <= QUICK {
+            if declared {
+                self.quick.fetch_add(1, Ordering::Relaxed);
+            }
+            return;
+        }
+        self.quick.store(0, Ordering::Relaxed);
+        if !declared {
+            let wanted = self.wanted.load(Ordering::Relaxed);
+            self.wanted.store((wanted * 2).min(MOST_PROOF), Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOW: Duration = Duration::from_millis(1);
+
+    fn quick_ones(pace: &Pace, n: u32) {
+        (0..n).for_each(|_| pace.note(QUICK, pace.declares()));
+    }
+
+    #[test]
+    fn a_probe_is_declared_until_some_in_a_row_were_quick() {
+        let pace = Pace::new();
+        assert!(pace.declares(), "nobody knows what it does");
+        quick_ones(&pace, PROOF - 1);
+        pace.note(SLOW, true);
+        quick_ones(&pace, PROOF - 1);
+        assert!(pace.declares(), "in a row");
+        quick_ones(&pace, 1);
+        assert!(!pace.declares());
+        quick_ones(&pace, 10_000);
+        assert!(!pace.declares());
+    }
+
+    #[test]
+    fn a_slow_one_that_was_not_declared_makes_the_proof_longer_up_to_a_limit() {
+        let pace = Pace::new();
+        quick_ones(&pace, PROOF);
+        pace.note(SLOW, false);
+        quick_ones(&pace, 2 * PROOF - 1);
+        assert!(pace.declares());
+        quick_ones(&pace, 1);
+        assert!(!pace.declares());
+        (0..40).for_each(|_| pace.note(SLOW, false));
+        quick_ones(&pace, MOST_PROOF);
+        assert!(!pace.declares());
+    }
+}
