@@ -32,10 +32,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Four small programs in `examples/` show it at work (`cargo run --release -p corewise --example NAME`):
+//! Five small programs in `examples/` show it at work (`cargo run --release -p corewise --example NAME`):
 //! `build_graph` (a parallel build of a dependency graph), `crawler` (limits, pauses and real sockets),
-//! `cache_warmer` (memory and work on the same node), `inside_tokio`. Which queue is for which work, says the
-//! guide on the front page of [`workqueue`].
+//! `cache_warmer` (memory and work on the same node), `inside_tokio`, `services` (200 of tokio's tasks, started
+//! and stopped in the order of what they need). Which queue is for which work, says the guide on the front page
+//! of [`workqueue`].
 //!
 //! What blocks says so: functions that may block call [`sync::context::might_block`], and a wait on a
 //! worker lets its pool start other work. No handle is global: several machines, pools and servers

@@ -50,3 +50,12 @@ fn tokio_and_the_workqueue_await_each_other() {
     assert!(said.contains("9592 primes below 100000"), "{said}");
     assert!(said.contains("10 requests"), "{said}");
 }
+
+#[test]
+fn services_of_tokio_start_and_stop_in_the_order_of_what_they_need() {
+    let said = run("services", &[]);
+    assert!(said.contains("200 services up in "), "{said}");
+    assert!(said.contains("listener7 is up, and stands on 4 others"), "{said}");
+    assert!(said.contains("200 services down in "), "{said}");
+    assert!(said.contains("\n0 failed, 0 left"), "{said}");
+}

@@ -50,6 +50,59 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Services of an asynchronous runtime
+//!
+//! A device is whatever has to be up before something else and down after it: a connection, a shard,
+//! a listener. Where that is a task of tokio or another runtime, no thread should wait for it. So a
+//! probe may only *begin*: [`Driver::start_probe`] takes what it needs, hands its [`ProbeDone`] to
+//! the task and returns; the device is up when the task finishes that. A shutdown is the same with
+//! [`Bound::start_shutdown`] and [`ShutdownDone`]. A handle that is dropped (the task was aborted, the
+//! runtime has ended) counts as a failure, so that nobody waits for ever.
+//!
+//! ```
+//! # use corewise_device::{
+//! #     Bound, BringUpOptions, DeviceDecl, DeviceManager, Driver, ProbeContext, ProbeDone, ProbeType,
+//! #     ShutdownDone, ShutdownOptions,
+//! # };
+//! # use std::sync::Arc;
+//! struct Listener;
+//! impl Bound for Listener {
+//!     fn start_shutdown(self: Arc<Self>, done: ShutdownDone) {
+//!         spawn(move || done.finish(Ok(()))); // drain, then say so
+//!     }
+//! }
+//!
+//! struct Listeners;
+//! impl Driver for Listeners {
+//!     fn name(&self) -> &str {
+//!         "listener"
+//!     }
+//!     fn probe_type(&self) -> ProbeType {
+//!         ProbeType::PreferAsynchronous
+//!     }
+//!     fn start_probe(&self, _cx: &ProbeContext<'_>, done: ProbeDone) {
+//!         spawn(move || done.finish(Ok(Arc::new(Listener)))); // listen, then say so
+//!     }
+//! }
+//! # // Stands for a runtime's.
+//! # fn spawn(task: impl FnOnce() + Send + 'static) {
+//! #     std::thread::spawn(task);
+//! # }
+//! # let machine = corewise_topology::Machine::live()?;
+//! # let pools = corewise_workqueue::WorkerPools::new(&machine);
+//! # let devices = DeviceManager::new(&pools)?;
+//! # devices.register(Arc::new(Listeners))?;
+//! # let up = devices.bring_up(vec![DeviceDecl::new("web", "listener")], &BringUpOptions::new())?;
+//! # assert!(up.is_complete());
+//! # assert!(devices.shutdown(&ShutdownOptions::new())?.failed.is_empty());
+//! # pools.shutdown();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`DeviceManager::bring_up`] and [`DeviceManager::shutdown`] themselves block: call them from
+//! tokio's `spawn_blocking`. The example `services` of the `corewise` crate starts and stops 200 of
+//! tokio's tasks so, with a handful of threads.
+//!
 //! # What is promised
 //!
 //! * A probe is called once per device, after all that it needs is bound; nobody waits in a worker

@@ -1,0 +1,204 @@
+//! A web of 200 asynchronous services, started and stopped from tokio in the order of what they need.
+//!
+//! `cargo run --release -p corewise --example services`
+//!
+//! A server has connections to other machines, shards of data that need some of these, and listeners
+//! that need shards. Each is a task of tokio with an inbox, and each takes its time to come up and to
+//! drain. The device manager knows who needs whom: it starts each as soon as what it needs is up, and
+//! stops each as soon as nobody needs it any more. A probe and a shutdown are *begun* on a worker and
+//! finished later, from tokio: so no thread waits for any of them, however many there are.
+#![allow(clippy::print_stdout, reason = "an example talks to its user")]
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise::device::{
+    Bound, BringUpOptions, DeviceDecl, DeviceManager, Driver, ProbeContext, ProbeDone, ProbeError,
+    ProbeType, ShutdownDone, ShutdownError, ShutdownOptions,
+};
+use corewise::prelude::*;
+use corewise::timeline::Timeline;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+
+const CONNECTIONS: usize = 128;
+const SHARDS: usize = 48;
+const LISTENERS: usize = 24;
+
+/// What a service is told.
+enum Message {
+    /// Somebody uses it from now on.
+    Hello,
+    /// Nobody less does.
+    Bye,
+    /// A question.
+    Ask(oneshot::Sender<String>),
+    /// It is to end, and to say when it has.
+    Stop(ShutdownDone),
+}
+
+/// Where a service is reached.
+#[derive(Clone)]
+struct Inbox(mpsc::UnboundedSender<Message>);
+
+impl Inbox {
+    async fn ask(&self) -> Option<String> {
+        let (reply, answer) = oneshot::channel();
+        self.0.send(Message::Ask(reply)).ok()?;
+        answer.await.ok()
+    }
+}
+
+/// A service that is up: what the device manager holds.
+struct Service {
+    inbox: Inbox,
+}
+
+impl Bound for Service {
+    fn start_shutdown(self: Arc<Self>, done: ShutdownDone) {
+        // A service that has died drops the message, and `done` with it: that counts as a failure.
+        let _ = self.inbox.0.send(Message::Stop(done));
+    }
+}
+
+/// Starts services as tasks of a runtime.
+struct Services {
+    runtime: Handle,
+}
+
+impl Driver for Services {
+    fn name(&self) -> &str {
+        "service"
+    }
+
+    fn probe_type(&self) -> ProbeType {
+        ProbeType::PreferAsynchronous
+    }
+
+    fn start_probe(&self, cx: &ProbeContext<'_>, done: ProbeDone) {
+        let (takes, needs) = match (cx.config::<Duration>(), cx.suppliers::<Service>()) {
+            (Ok(takes), Ok(needs)) => (*takes, needs),
+            (Err(error), _) | (_, Err(error)) => return done.finish(Err(error)),
+        };
+        // Their inboxes, and not the services: those belong to the manager, which drops them in order.
+        let needs: Vec<Inbox> = needs.iter().map(|service| service.inbox.clone()).collect();
+        let name = cx.name().to_string();
+        self.runtime.spawn(async move {
+            let up = start(name, takes, needs).await;
+            done.finish(up.map(|service| Arc::new(service) as Arc<dyn Bound>));
+        });
+    }
+}
+
+/// A service comes up: it shakes hands with those that it needs, and takes its time.
+async fn start(name: String, takes: Duration, needs: Vec<Inbox>) -> Result<Service, ProbeError> {
+    for need in &needs {
+        // It was started before this one: else there would be no inbox.
+        let _ = need.0.send(Message::Hello);
+        let answer = need.ask().await;
+        answer.ok_or_else(|| ProbeError::failed("a service that it needs has died"))?;
+    }
+    tokio::time::sleep(takes).await;
+    let (inbox, messages) = mpsc::unbounded_channel();
+    tokio::spawn(serve(name, takes, needs, messages));
+    Ok(Service { inbox: Inbox(inbox) })
+}
+
+/// A service's life, until it is told to stop.
+async fn serve(
+    name: String,
+    takes: Duration,
+    needs: Vec<Inbox>,
+    mut messages: mpsc::UnboundedReceiver<Message>,
+) {
+    let mut users = 0_usize;
+    while let Some(message) = messages.recv().await {
+        match message {
+            Message::Hello => users += 1,
+            Message::Bye => users -= 1,
+            Message::Ask(reply) => {
+                let of = needs.len();
+                // Who asked may have gone.
+                let _ = reply.send(format!("{name} is up, and stands on {of} others"));
+            }
+            Message::Stop(done) => {
+                // What is under way is drained.
+                tokio::time::sleep(takes / 2).await;
+                for need in &needs {
+                    let _ = need.0.send(Message::Bye);
+                }
+                return done.finish(match users {
+                    0 => Ok(()),
+                    _ => Err(ShutdownError::new(format!("{users} services still used it"))),
+                });
+            }
+        }
+    }
+}
+
+/// Who there is, and who needs whom. Listeners come first: the order of the list doesn't matter.
+fn web() -> Vec<DeviceDecl> {
+    let service = |kind: &str, n: usize, takes: u64| {
+        let takes = Duration::from_millis(takes);
+        DeviceDecl::new(format!("{kind}{n}"), "service").config(takes).async_shutdown(true)
+    };
+    let mut web = Vec::new();
+    for n in 0..LISTENERS {
+        let shards = (0..4).map(|i| format!("shard{}", (2 * n + i) % SHARDS));
+        web.push(shards.fold(service("listener", n, 2), DeviceDecl::supplier));
+    }
+    for n in 0..SHARDS {
+        let connections = (0..3).map(|i| format!("connection{}", (5 * n + i) % CONNECTIONS));
+        let takes = 5 + (n as u64 * 7) % 20;
+        web.push(connections.fold(service("shard", n, takes), DeviceDecl::supplier));
+    }
+    web.extend((0..CONNECTIONS).map(|n| service("connection", n, 10 + (n as u64 * 13) % 30)));
+    web
+}
+
+async fn run(devices: Arc<DeviceManager>) -> Result<(), Box<dyn Error>> {
+    // Both calls block until all is done, so they get a thread for that: tokio's own one serves.
+    let its = devices.clone();
+    let up = tokio::task::spawn_blocking(move || its.bring_up(web(), &BringUpOptions::new()));
+    let up = up.await??;
+    for failed in up.not_bound() {
+        println!("{} did not come up: {:?}", failed.name, failed.outcome);
+    }
+    say("up", up.bound().count(), &up.timeline);
+
+    let listener = devices.bound::<Service>("listener7").ok_or("there is no listener7")?;
+    println!("{}", listener.inbox.ask().await.ok_or("listener7 has died")?);
+    drop(listener);
+
+    let its = devices.clone();
+    let down = tokio::task::spawn_blocking(move || its.shutdown(&ShutdownOptions::new()));
+    let down = down.await??;
+    for (name, why) in &down.failed {
+        println!("{name} did not stop as it should: {why}");
+    }
+    say("down", down.order().count(), &down.timeline());
+    println!("{} failed, {} left", down.failed.len(), down.remaining.len());
+    Ok(())
+}
+
+fn say(what: &str, services: usize, timeline: &Timeline) {
+    println!(
+        "{services} services {what} in {:.0?}; one by one it would be {:.0?}",
+        timeline.makespan(),
+        timeline.serial_sum()
+    );
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let pools = WorkerPools::new(&Machine::live()?);
+    // One thread is enough for what only waits.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let devices = Arc::new(DeviceManager::new(&pools)?);
+    devices.register(Arc::new(Services { runtime: runtime.handle().clone() }))?;
+    runtime.block_on(run(devices))?;
+    let workers: usize = pools.report().iter().map(|pool| pool.workers).sum();
+    println!("threads of the pools: {workers}");
+    pools.shutdown();
+    Ok(())
+}
