@@ -91,6 +91,11 @@ impl Driver for Services {
     }
 }
 
+/// Stands for what a real service waits for: packets of a handshake, a log that is replayed.
+async fn wait(time: Duration) {
+    tokio::time::sleep_until(tokio::time::Instant::now() + time).await;
+}
+
 /// A service comes up: it shakes hands with those that it needs, and takes its time.
 async fn start(name: String, takes: Duration, needs: Vec<Inbox>) -> Result<Service, ProbeError> {
     for need in &needs {
@@ -99,7 +104,7 @@ async fn start(name: String, takes: Duration, needs: Vec<Inbox>) -> Result<Servi
         let answer = need.ask().await;
         answer.ok_or_else(|| ProbeError::failed("a service that it needs has died"))?;
     }
-    tokio::time::sleep(takes).await;
+    wait(takes).await;
     let (inbox, messages) = mpsc::unbounded_channel();
     tokio::spawn(serve(name, takes, needs, messages));
     Ok(Service { inbox: Inbox(inbox) })
@@ -124,7 +129,7 @@ async fn serve(
             }
             Message::Stop(done) => {
                 // What is under way is drained.
-                tokio::time::sleep(takes / 2).await;
+                wait(takes / 2).await;
                 for need in &needs {
                     let _ = need.0.send(Message::Bye);
                 }
