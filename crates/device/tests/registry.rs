@@ -4,8 +4,8 @@
 mod support;
 
 use corewise_device::{
-    BringUpOptions, DeviceDecl, DeviceState, Error, GraphError, ProbeError, ProbeOutcome,
-    ProbeType, ShutdownOptions,
+    BringUpOptions, DeviceDecl, DeviceState, Error, GraphError, HangPolicy, ProbeError,
+    ProbeOutcome, ProbeType, ShutdownOptions,
 };
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -439,4 +439,50 @@ fn pools_that_are_gone_fail_what_is_added_and_nobody_waits() {
         "{state:?}"
     );
     rig.manager.wait_for_probes().unwrap();
+}
+
+/// Holds whoever is probed a second time, until the sender goes.
+fn deferred_then_held(rig: &Rig) -> std::sync::mpsc::Sender<()> {
+    let (let_go, held) = channel::<()>();
+    let (held, tries) = (Mutex::new(held), AtomicUsize::new(0));
+    let driver = TestDriver::new("held", &rig.log).probe_type(ProbeType::ForceSynchronous);
+    let driver = driver.probe(move |_| {
+        if tries.fetch_add(1, Ordering::SeqCst) == 0 {
+            return Err(ProbeError::defer("the first time"));
+        }
+        assert!(held.lock().unwrap().recv().is_err());
+        Ok(())
+    });
+    rig.register(driver).unwrap();
+    let_go
+}
+
+#[test]
+fn a_synchronous_probe_that_hangs_on_the_late_worker_is_given_up_and_holds_up_nobody_there() {
+    let rig = Rig::new(TWO_NODES).with(|d| d.probe_type(ProbeType::ForceSynchronous));
+    let let_go = deferred_then_held(&rig);
+    let hung = DeviceDecl::new("hung", "held").probe_timeout(Duration::from_millis(2));
+    let options = BringUpOptions::new().keep_going(true).on_hang(HangPolicy::GiveUp);
+    let up = rig.manager.bring_up(vec![hung], &options).unwrap();
+    assert!(up.gave_up && up.overdue == ["hung"], "{up:?}");
+    // Another late worker goes on.
+    rig.manager.add(decl("user", &["base"])).unwrap();
+    rig.manager.add(decl("base", &[])).unwrap();
+    rig.manager.wait_for_probes().unwrap();
+    assert_eq!(rig.manager.device("user").unwrap().state, DeviceState::Bound);
+    rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
+    drop(let_go);
+}
+
+#[test]
+fn members_of_a_circle_and_users_of_an_optional_supplier_come_up_again() {
+    let rig = sync_rig();
+    rig.manager.add(decl("b", &[])).unwrap();
+    rig.manager.add(decl("a", &["b"])).unwrap();
+    rig.manager.link("b", "a").unwrap();
+    rig.manager.unbind("a").unwrap();
+    rig.manager.wait_for_probes().unwrap();
+    let state = |name| rig.manager.device(name).unwrap().state;
+    assert_eq!((state("a"), state("b")), (DeviceState::Unbound, DeviceState::Bound));
+    assert_eq!(rig.manager.bind("a").unwrap(), DeviceState::Bound);
 }

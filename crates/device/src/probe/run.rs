@@ -131,8 +131,8 @@ impl Registry {
             let ticket = Ticket { registry: Some(self.clone()), key };
             self.placer.spawn(node, move |cpu| ticket.probe(cpu));
         }
-        if fx.late_worker {
-            let ticket = LateTicket(Some(self.clone()));
+        if let Some(number) = fx.late_worker {
+            let ticket = LateTicket { registry: Some(self.clone()), number };
             // Where it is refused the ticket is dropped, and does what there is to do.
             drop(self.placer.queue().execute(move || ticket.work()));
         }
@@ -286,9 +286,9 @@ impl Registry {
     }
 
     /// The late worker: probes, one after another, what nobody waits for.
-    fn work_late(self: &Arc<Self>) {
+    fn work_late(self: &Arc<Self>, number: u64) {
         loop {
-            let (next, fx) = self.locked(|state, now, fx| state.devices.next_late(now, fx));
+            let (next, fx) = self.locked(|state, now, fx| state.devices.next_late(number, now, fx));
             self.apply(fx);
             match next {
                 Some(key) => self.probe_placed(key),
@@ -344,9 +344,9 @@ impl Registry {
 
     /// Names whoever is past its deadline.
     pub(crate) fn look(self: &Arc<Self>) {
-        let (named, next, observer) = self.step(|state, now, _| {
+        let (named, next, observer) = self.step(|state, now, fx| {
             state.looks_at = None;
-            let (named, next) = state.devices.overdue(now);
+            let (named, next) = state.devices.overdue(now, fx);
             (named, next, state.observer.clone())
         });
         for Named { decl, after, in_batch } in named {
@@ -479,22 +479,25 @@ impl Drop for Ticket {
 }
 
 /// The duty of the late worker.
-struct LateTicket(Option<Arc<Registry>>);
+struct LateTicket {
+    registry: Option<Arc<Registry>>,
+    number: u64,
+}
 
 impl LateTicket {
     fn work(mut self) {
-        if let Some(registry) = self.0.take() {
-            registry.work_late();
+        if let Some(registry) = self.registry.take() {
+            registry.work_late(self.number);
         }
     }
 }
 
 impl Drop for LateTicket {
     fn drop(&mut self) {
-        if let Some(registry) = self.0.take() {
+        if let Some(registry) = self.registry.take() {
             // All that it would have probed fails.
             while registry.step(|state, now, fx| {
-                let next = state.devices.next_late(now, fx);
+                let next = state.devices.next_late(self.number, now, fx);
                 let gone = || Err(ProbeError::failed(GONE));
                 next.map(|key| state.devices.end(key, gone(), now, now, false, fx)).is_some()
             }) {}

@@ -123,7 +123,8 @@ impl Devices {
 
     /// Rebind: somebody asks for a device that is not up.
     pub(crate) fn rebind(&mut self, key: Key, now: Duration, fx: &mut Effects) {
-        if matches!(self.slot(key.index).phase, Phase::Idle(_) | Phase::Deferred(_)) {
+        let phase = &self.slot(key.index).phase;
+        if matches!(phase, Phase::Waiting | Phase::Idle(_) | Phase::Deferred(_)) {
             self.attach(key.index, true, None, now, fx);
         }
     }

@@ -500,7 +500,11 @@ impl Devices {
     }
 
     /// Overdue: marks whoever is past its deadline. Returns them, and when to look again.
-    pub(crate) fn overdue(&mut self, now: Duration) -> (Vec<Named>, Option<Duration>) {
+    pub(crate) fn overdue(
+        &mut self,
+        now: Duration,
+        fx: &mut Effects,
+    ) -> (Vec<Named>, Option<Duration>) {
         let mut named = Vec::new();
         let mut next: Option<Duration> = None;
         let ends = self.batch.as_ref().and_then(|b| Some(b.began + b.options.timeout?));
@@ -519,6 +523,7 @@ impl Devices {
             }
             probing.overdue = true;
             let after = now.saturating_sub(probing.since);
+            self.replace_late_worker(self.key(index), fx);
             named.extend(self.slot(index).decl.clone().map(|decl| Named { decl, after, in_batch }));
         }
         if let Some(batch) = &mut self.batch {

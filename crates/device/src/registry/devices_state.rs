@@ -141,16 +141,45 @@ impl Devices {
 
     /// The late worker is set going, unless it is.
     pub(super) fn want_late_worker(&mut self, wanted: bool, fx: &mut Effects) {
-        fx.late_worker |= wanted && !self.late_worker;
-        self.late_worker |= wanted;
+        if wanted && !self.late_worker {
+            self.late_worker = true;
+            self.late_number += 1;
+            fx.late_worker = Some(self.late_number);
+        }
     }
 
-    /// What the late worker probes next; `None`: it leaves. Devices that were deferred are made
-    /// ready again here, and asynchronous ones among them are queued.
-    pub(crate) fn next_late(&mut self, now: Duration, fx: &mut Effects) -> Option<Key> {
-        if let Some(key) = self.late.pop_front() {
-            return Some(key);
+    /// The late worker hangs in a probe that is past its deadline: another one goes on.
+    pub(super) fn replace_late_worker(&mut self, hangs: Key, fx: &mut Effects) {
+        if self.late_worker && self.late_probing == Some(hangs) {
+            self.late_worker = false;
+            self.late_number += 1;
+            let more = !self.late.is_empty() || self.deferred.is_active();
+            self.want_late_worker(more, fx);
         }
+    }
+
+    /// What the late worker of that number probes next; `None`: it leaves. Devices that were deferred are made
+    /// ready again here, and asynchronous ones among them are queued.
+    pub(crate) fn next_late(
+        &mut self,
+        number: u64,
+        now: Duration,
+        fx: &mut Effects,
+    ) -> Option<Key> {
+        if number != self.late_number {
+            return None;
+        }
+        self.late_probing = self.late.pop_front().or_else(|| self.next_retry(now, fx));
+        if self.late_probing.is_none() {
+            self.late_worker = false;
+            fx.wake = true;
+            self.news();
+        }
+        self.late_probing
+    }
+
+    /// The next device that was deferred, where it is synchronous.
+    fn next_retry(&mut self, now: Duration, fx: &mut Effects) -> Option<Key> {
         while let Some(key) = self.deferred.next() {
             // It may have been bound, removed or probed otherwise meanwhile.
             if !self.live(key).is_some_and(|s| matches!(s.phase, Phase::Deferred(_))) {
@@ -161,9 +190,6 @@ impl Devices {
                 return Some(mine);
             }
         }
-        self.late_worker = false;
-        fx.wake = true;
-        self.news();
         None
     }
 

@@ -84,7 +84,9 @@ impl Devices {
                 let feed = feeds[at];
                 let goes = remove && self.slot(feed).parent() == Some(index)
                     || self.is_by_probe_of(feed, index);
-                if (goes || self.slot(feed).is_live()) && !walk.visited.contains(&feed) {
+                // One that was passed may have come up again meanwhile.
+                let new = !walk.visited.contains(&feed) || self.is_up(feed);
+                if new && (goes || self.slot(feed).is_live()) {
                     next = Some((feed, goes));
                 }
             }

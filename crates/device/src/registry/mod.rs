@@ -65,6 +65,10 @@ pub(crate) struct Devices {
     late: VecDeque<Key>,
     /// The late worker was asked for and has not left.
     late_worker: bool,
+    /// Counts late workers: one that hangs in a probe is replaced, and finds that when it is back.
+    late_number: u64,
+    /// What the late worker is probing, or was.
+    late_probing: Option<Key>,
     /// Whose drivers asked to be called later.
     deferred: Deferred<Key>,
     /// The deferral timeout has passed: nobody waits for optional suppliers any more.
@@ -211,8 +215,8 @@ pub(crate) struct Effects {
     pub queue: Vec<(Key, Option<u32>)>,
     /// Synchronous probes that the caller of the step has to do itself.
     pub mine: Vec<Key>,
-    /// The late worker has to be set going.
-    pub late_worker: bool,
+    /// The late worker of that number has to be set going.
+    pub late_worker: Option<u64>,
     /// Those who wait for some device have to be woken.
     pub wake: bool,
     /// A probe with a deadline has begun: somebody has to look at the clock after that time.
@@ -239,7 +243,7 @@ impl Effects {
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
             && self.mine.is_empty()
-            && !self.late_worker
+            && self.late_worker.is_none()
             && self.finished.is_empty()
             && self.gave_up.is_none()
             && self.trash.is_empty()
@@ -260,6 +264,8 @@ impl Devices {
             batch: None,
             late: VecDeque::new(),
             late_worker: false,
+            late_number: 0,
+            late_probing: None,
             deferred: Deferred::new(),
             hopeless: false,
             closed: false,

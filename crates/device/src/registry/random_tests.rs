@@ -214,9 +214,9 @@ fn stepped_random_bring_ups_end_and_everybody_has_an_outcome() {
             match rng.below(40) {
                 0 => s.cancel.cancel(),
                 1 => {
-                    s.step(|devices, now, _fx| {
+                    s.step(|devices, now, fx| {
                         devices.limit_all();
-                        devices.overdue(now);
+                        devices.overdue(now, fx);
                     });
                 }
                 2..=20 if mine.is_none() => match s.caller().as_str() {

@@ -95,7 +95,7 @@ impl Stepped {
         let name = |key: &Key| self.devices.decl(*key).unwrap().name.clone();
         self.queue.extend(fx.queue.iter().map(|(key, _)| name(key)));
         self.mine.extend(fx.mine.iter().map(name));
-        self.late_worker_wanted += usize::from(fx.late_worker);
+        self.late_worker_wanted += usize::from(fx.late_worker.is_some());
         self.finished.extend(fx.finished.iter().map(|(d, o, _)| (d.name.clone(), o.as_str())));
         if !fx.finished.is_empty() {
             self.devices.told(fx.finished.len());
@@ -150,9 +150,9 @@ impl Stepped {
 
     /// A probe that was begun is past its deadline, as by a timer that finds it so.
     pub(super) fn name_overdue(&mut self, name: &str) {
-        self.step(|devices, now, _fx| {
+        self.step(|devices, now, fx| {
             devices.limit_all();
-            let (named, next) = devices.overdue(now);
+            let (named, next) = devices.overdue(now, fx);
             let names: Vec<&str> = named.iter().map(|n| n.decl.name.as_str()).collect();
             assert_eq!((names, next), (vec![name], None));
         });
@@ -179,7 +179,7 @@ impl Stepped {
 
     /// The late worker's next device.
     pub(super) fn late(&mut self) -> Option<String> {
-        let key = self.step(|devices, now, fx| devices.next_late(now, fx))?;
+        let key = self.step(|devices, now, fx| devices.next_late(devices.late_number, now, fx))?;
         Some(self.devices.decl(key).unwrap().name.clone())
     }
 
