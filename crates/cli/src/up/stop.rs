@@ -132,9 +132,11 @@ pub(crate) fn blocker(left: &[Remaining]) -> Option<String> {
     });
     let (elapsed, device) = running.max()?;
     let held_up = held_up_by(device, left);
-    let others =
-        if held_up.is_empty() { String::new() } else { format!(", for {}", held_up.join(", ")) };
-    Some(format!("waiting for {device}{others} ({})", duration(elapsed)))
+    let others = match &held_up[..] {
+        [] => String::new(),
+        held_up => format!(", which holds up {}", held_up.join(", ")),
+    };
+    Some(format!("waiting for {device} ({}){others}", duration(elapsed)))
 }
 
 /// Those that wait for that device, directly or through others.
