@@ -410,6 +410,7 @@ fn not_up(up: &BringUp, plan: &Plan) -> Vec<LeftOut> {
         };
         let why = match &device.outcome {
             ProbeOutcome::Skipped { culprit } => format!("it needs '{culprit}'"),
+            ProbeOutcome::Deferred { reason } => format!("it is deferred: {reason}"),
             ProbeOutcome::Cancelled => "its bring-up was cancelled".to_string(),
             _ => "it failed".to_string(),
         };
