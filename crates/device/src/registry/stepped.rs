@@ -179,8 +179,16 @@ impl Stepped {
 
     /// The late worker's next device.
     pub(super) fn late(&mut self) -> Option<String> {
-        let key = self.step(|devices, now, fx| devices.next_late(devices.late_number, now, fx))?;
-        Some(self.devices.decl(key).unwrap().name.clone())
+        loop {
+            let next = |devices: &mut Devices, now, fx: &mut Effects| {
+                devices.next_late(devices.late_number, now, fx)
+            };
+            // A device that has gone since is passed over, as Begin does.
+            let key = self.step(next)?;
+            if let Some(decl) = self.devices.decl(key) {
+                return Some(decl.name.clone());
+            }
+        }
     }
 
     pub(super) fn outcome(&mut self, name: &str) -> &'static str {
