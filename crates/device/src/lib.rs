@@ -103,16 +103,27 @@
 //! tokio's `spawn_blocking`. The example `services` of the `corewise` crate starts and stops 200 of
 //! tokio's tasks so, with a handful of threads.
 //!
+//! # Devices that come and go
+//!
+//! A bring-up is one way in. [`DeviceManager::add`] takes one device, also from inside a probe, and
+//! whatever it needs may come later; [`DeviceManager::remove`] and [`DeviceManager::unbind`] take
+//! those along that need it, from the outermost inwards. Drivers may come after their devices, match
+//! by name or by a table, and be taken back. A probe may ask to be called again
+//! ([`ProbeError::defer`]). [`DeviceManager::pending`] says at any time who waits for whom, and
+//! [`DeviceManager::devices`] what each device is at and what its probes have cost.
+//!
 //! # What is promised
 //!
-//! * A probe is called once per device, after all that it needs is bound; nobody waits in a worker
-//!   for another device. What cannot come up is skipped, and says because of whom.
+//! * A probe is called after all that its device needs is bound, and never twice at once; nobody waits
+//!   in a worker for another device. What cannot come up is skipped, says because of whom, and comes
+//!   up when that does.
 //! * A shutdown callback is called at most once, after those of all children and consumers. A
 //!   device that never came up counts as done. Nothing can be added once a shutdown has begun.
 //! * Panics of drivers and observers are caught; the device fails, and nothing else.
 //! * With fewer than two asynchronous callbacks a shutdown is the plain loop in reverse order.
 //!
-//! The protocols and their proofs: `src/counters/README.md`, `src/shutdown/README.md` and
+//! The protocols and their proofs: `src/registry/README.md`, `src/deferred/README.md`,
+//! `src/counters/README.md`, `src/shutdown/README.md` and
 //! `src/handoff/README.md`.
 
 #![cfg_attr(loom, allow(dead_code, reason = "what uses it needs worker pools"))]

@@ -8,7 +8,7 @@ use corewise_sync::atomic::{AtomicU32, Ordering};
 /// Nobody is to blame.
 const NOBODY: u32 = u32::MAX;
 
-/// One counter of unfinished dependencies per device, for probe and shutdown alike.
+/// One counter of unfinished dependencies per device.
 ///
 /// Devices are plain indices here: the type knows nothing of graphs, so that it can be
 /// model-checked alone (`tests/loom_counters.rs`). No method blocks or allocates, except that
