@@ -210,8 +210,9 @@ impl DeviceManager {
             if state.drivers.version == drivers.version && candidates.len() == decls.len() {
                 break self.begin(&mut state, &decls, candidates, options)?;
             }
-            drivers = state.drivers.clone();
+            let former = std::mem::replace(&mut drivers, state.drivers.clone());
             drop(state);
+            drop(former); // It may have been the last one to hold a driver.
             let asked = &options.async_probe;
             candidates = decls.iter().map(|decl| drivers.candidates(decl, asked)).collect();
         };

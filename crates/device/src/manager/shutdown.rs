@@ -112,10 +112,12 @@ impl DeviceManager {
             })
         });
         let mut state = self.registry.state.lock();
-        state.outline = Some((changes, Arc::new(outline)));
+        let former = state.outline.replace((changes, Arc::new(outline)));
         if let Some(Ok(watch)) = watch {
             state.watch = Some(Arc::new(watch));
         }
+        drop(state);
+        drop(former); // It may be the last one that knows a device that has gone.
     }
 
     /// The outline that was prepared, if it is still right.

@@ -431,8 +431,8 @@ impl Devices {
                 batch.keys[place as usize].filter(|_| batch.outcomes[place as usize].is_none());
             match key.map(|key| &mut slots[key.index as usize]) {
                 Some(slot) if slot.in_turn && matches!(slot.phase, Phase::Ready) => break 0,
-                // It may end elsewhere: the next one is begun when it has.
-                Some(slot) if matches!(slot.phase, Phase::Probing(_)) => return None,
+                // It may end elsewhere: the next one is begun when it has, unless it is late.
+                Some(slot) if slot.phase.holds_turns() => return None,
                 Some(slot) if slot.in_turn && matches!(slot.phase, Phase::Waiting) => {
                     if batch.ready_turns == 0 || batch.active > batch.ready_turns + batch.overdue {
                         return None;
@@ -461,7 +461,7 @@ impl Devices {
         let Some(batch) = &self.batch else { return false };
         let front = batch.turns.front().and_then(|&place| batch.keys[place as usize]);
         let front = front.map(|key| &self.slot(key.index).phase);
-        let turn = front.is_some_and(|p| !matches!(p, Phase::Waiting | Phase::Probing(_)));
+        let turn = front.is_some_and(|p| !matches!(p, Phase::Waiting) && !p.holds_turns());
         let only_these = batch.active == batch.ready_turns + batch.overdue;
         batch.news && (turn || only_these || batch.late || batch.stopping())
     }
@@ -491,6 +491,7 @@ impl Devices {
             probing.given_up = true;
             let error = ProbeError::timed_out(now.saturating_sub(probing.since));
             self.note(index, ProbeOutcome::Failed(error), now, fx);
+            self.waive_behind(index, now, fx);
             self.blame(index, now, fx);
             if let Some(batch) = &mut self.batch {
                 batch.overdue -= 1;

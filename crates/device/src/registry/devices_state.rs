@@ -292,13 +292,13 @@ impl Devices {
             return Next::Done;
         }
         let index = key.index;
-        if !self.is_late_end_wanted(index) {
+        if self.taken || !self.is_late_end_wanted(index) {
             self.slot_mut(index).phase = Phase::Idle(Why::Cancelled);
             fx.trash.extend(result.ok().map(Trash::Object));
             fx.wake = true;
             return Next::Done;
         }
-        self.account(index, &result, at);
+        self.account(index, &result, at, fx);
         let kind = result.as_ref().err().map(ProbeError::kind);
         let slot = self.slot_mut(index);
         let was_asynchronous = slot.candidates[slot.turn].asynchronous;
@@ -306,7 +306,7 @@ impl Devices {
         let left = if self.closed { 0 } else { left };
         match (verdict(kind, left, self.slot(index).rescan), result) {
             (Verdict::Bind, Ok(bound)) => self.bind(index, bound, at, now, fx),
-            (Verdict::Defer, Err(error)) => self.defer(index, &error, fx),
+            (Verdict::Defer, Err(error)) => self.defer(index, &error, now, fx),
             (verdict @ (Verdict::AskNext | Verdict::AskAgain), Err(error)) => {
                 let slot = self.slot_mut(index);
                 slot.failure = Some(first_real(slot.failure.take(), error));
@@ -383,7 +383,7 @@ impl Devices {
     }
 
     /// Defer: the driver asked to be called again.
-    fn defer(&mut self, index: u32, error: &ProbeError, fx: &mut Effects) {
+    fn defer(&mut self, index: u32, error: &ProbeError, now: Duration, fx: &mut Effects) {
         let key = self.key(index);
         let slot = self.slot_mut(index);
         let phase = std::mem::replace(&mut slot.phase, Phase::Deferred(error.to_string()));
@@ -394,10 +394,11 @@ impl Devices {
         }
         fx.hopes = true;
         self.left_progress(index, fx);
+        self.waive_behind(index, now, fx);
     }
 
     /// Notes what a probe has cost.
-    fn account(&mut self, index: u32, result: &ProbeResult, at: Duration) {
+    fn account(&mut self, index: u32, result: &ProbeResult, at: Duration, fx: &mut Effects) {
         let slot = self.slot_mut(index);
         let Phase::Probing(Probing { since, site, .. }) = &slot.phase else { return };
         let took = at.saturating_sub(*since);
@@ -409,7 +410,9 @@ impl Devices {
         let by = slot.released_by;
         let released_by = by.and_then(|key| self.live(key)).and_then(|s| s.decl.clone());
         let last = Last { site, queued, started, finished: Some(at), released_by };
-        self.slot_mut(index).cost.last = Some(last);
+        let former = self.slot_mut(index).cost.last.replace(last);
+        // It may be the last one that knows a device that has gone.
+        fx.trash.extend(former.and_then(|last| last.released_by).map(Trash::Decl));
     }
 
     pub(super) fn settle(
@@ -442,6 +445,8 @@ impl Devices {
         self.slot_mut(index).phase = phase;
         if is_up {
             self.release(index, now, fx);
+        } else {
+            self.waive_behind(index, now, fx);
         }
         self.blame(index, now, fx);
     }
@@ -461,6 +466,26 @@ impl Devices {
                 && matches!(self.slot(consumer).phase, Phase::Waiting)
             {
                 self.attach(consumer, false, by, now, fx);
+            }
+        }
+        self.slot_mut(index).feeds = feeds;
+    }
+
+    /// Waive: the deferral timeout has passed, and a device that was in progress then did not come up.
+    /// Those who can do without it don't wait any longer.
+    pub(super) fn waive_behind(&mut self, index: u32, now: Duration, fx: &mut Effects) {
+        if !self.hopeless {
+            return;
+        }
+        let feeds = std::mem::take(&mut self.slot_mut(index).feeds);
+        for &consumer in &feeds {
+            let its = |l: &&mut Link| l.device() == Some(index) && l.optional && !l.waived;
+            let slot = self.slot_mut(consumer);
+            let Some(link) = slot.needs.iter_mut().find(its) else { continue };
+            link.waived = true;
+            slot.unmet -= 1;
+            if slot.unmet == 0 && matches!(slot.phase, Phase::Waiting) {
+                self.attach(consumer, false, None, now, fx);
             }
         }
         self.slot_mut(index).feeds = feeds;

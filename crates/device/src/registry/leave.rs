@@ -15,6 +15,8 @@ use std::time::Duration;
 pub(crate) struct Leave {
     root: Key,
     visited: HashSet<u32>,
+    /// Those of them that go for good.
+    going: HashSet<u32>,
     stack: Vec<Frame>,
     /// Who was visited, and may be up again when all is done.
     passed: Vec<Key>,
@@ -44,14 +46,18 @@ impl Leave {
     /// A walk from a device that is to be unbound, or removed with its children.
     pub(crate) fn new(root: Key, remove: bool) -> Leave {
         let frame = Frame { key: root, remove, cursor: usize::MAX, complete: false };
-        Leave { root, visited: HashSet::from([root.index]), stack: vec![frame], passed: vec![] }
+        let visited = HashSet::from([root.index]);
+        let going = if remove { visited.clone() } else { HashSet::new() };
+        Leave { root, visited, going, stack: vec![frame], passed: vec![] }
     }
 }
 
 impl Devices {
     /// The children that a device has registered during its own probe.
     pub(crate) fn children_by_probe(&self, key: Key) -> Vec<Key> {
-        let Some(slot) = self.live(key) else { return Vec::new() };
+        // A shutdown has taken all objects: nothing is up, and nobody's callback is called any more.
+        let slot = self.live(key).filter(|_| !self.taken);
+        let Some(slot) = slot else { return Vec::new() };
         let is_its = |&&i: &&u32| self.is_by_probe_of(i, key.index);
         slot.feeds.iter().rev().filter(is_its).map(|&i| self.key(i)).collect()
     }
@@ -84,9 +90,10 @@ impl Devices {
                 let feed = feeds[at];
                 let goes = remove && self.slot(feed).parent() == Some(index)
                     || self.is_by_probe_of(feed, index);
-                // One that was passed may have come up again meanwhile.
+                // One that was passed may have come up again meanwhile, or may have to go for good.
                 let new = !walk.visited.contains(&feed) || self.is_up(feed);
-                if new && (goes || self.slot(feed).is_live()) {
+                let remove = goes && !walk.going.contains(&feed);
+                if remove || (new && self.slot(feed).is_live()) {
                     next = Some((feed, goes));
                 }
             }
@@ -95,6 +102,9 @@ impl Devices {
                 frame.complete = false;
                 let key = self.key(feed);
                 walk.visited.insert(feed);
+                if remove {
+                    walk.going.insert(feed);
+                }
                 walk.stack.push(Frame { key, remove, cursor: usize::MAX, complete: false });
                 continue;
             }
@@ -120,6 +130,9 @@ impl Devices {
                 walk.passed.push(key);
             }
             if remove {
+                // Its number may be somebody else's from now on.
+                walk.visited.remove(&index);
+                walk.going.remove(&index);
                 self.forget(index, fx);
                 fx.wake = true;
             } else if key == walk.root && !matches!(self.slot(index).phase, Phase::Idle(_)) {
@@ -193,6 +206,13 @@ impl Devices {
         fx.trash.extend(slot.driver.take().map(Trash::Driver));
         fx.trash.extend(self.bound[key.index as usize].take().map(Trash::Object));
         fx.wake = true;
+    }
+}
+
+impl Phase {
+    /// Those behind it in a bring-up wait for its end.
+    pub(super) fn holds_turns(&self) -> bool {
+        matches!(self, Phase::Probing(probing) if !probing.overdue)
     }
 }
 

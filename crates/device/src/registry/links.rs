@@ -147,6 +147,8 @@ impl Devices {
             }
             fx.trash.push(Trash::Decl(decl));
         }
+        let released_by = slot.cost.last.and_then(|last| last.released_by);
+        fx.trash.extend(released_by.map(Trash::Decl));
         fx.trash.push(Trash::Drivers(slot.candidates));
         fx.trash.extend(slot.driver.map(Trash::Driver));
         fx.trash.extend(self.bound[index as usize].take().map(Trash::Object));
