@@ -120,7 +120,12 @@ impl DeviceManager {
         context::might_block("DeviceManager::register");
         for (key, decl) in matching {
             let candidate = driver.candidate(&decl, &asked);
-            self.registry.step(|state, now, fx| state.devices.offer(key, candidate, now, fx));
+            self.registry.step(|state, now, fx| {
+                // It may have been taken back meanwhile.
+                if state.drivers.list.iter().any(|d| Arc::ptr_eq(d, &driver)) {
+                    state.devices.offer(key, candidate, now, fx);
+                }
+            });
         }
         Ok(())
     }

@@ -236,3 +236,30 @@ fn what_a_former_cost_record_knew_last_is_dropped_without_the_lock() {
     rig.manager.wait_for_probes().unwrap();
     assert!(dropped.load(Ordering::SeqCst));
 }
+
+/// Is taken back by its own match function, once.
+struct Fickle(Arc<DeviceManager>, AtomicBool);
+
+impl Driver for Fickle {
+    fn name(&self) -> &str {
+        "fickle"
+    }
+    fn matches(&self, _: &DeviceDecl) -> bool {
+        if !self.1.swap(true, Ordering::SeqCst) {
+            self.0.unregister("fickle").unwrap();
+        }
+        true
+    }
+    fn probe(&self, _: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
+        Ok(Arc::new(Connection))
+    }
+}
+
+#[test]
+fn a_driver_that_goes_while_it_is_being_registered_gets_no_device() {
+    let rig = sync_rig();
+    rig.manager.add(DeviceDecl::new("a", "none")).unwrap();
+    let fickle = Fickle(rig.manager.clone(), AtomicBool::new(false));
+    rig.manager.register(Arc::new(fickle)).unwrap();
+    assert_eq!(rig.manager.device("a").unwrap().state, DeviceState::NoDriver);
+}
