@@ -24,7 +24,7 @@
 //! **`devices/K`**: K devices of one node, all asynchronous, none needs another. `cost_mean`,
 //! `cost_max`: of the devices' probes, each from its begin to its end, as the kernel's patch prints
 //! it. `makespan_p50`: until the last device is up. `bound`: no design is faster: the longest probe (one
-//! alone, measured in the same process), or all CPU time of the probes over the node's CPUs. `cpus`:
+//! alone, measured in the same process), or its CPU time, K times, over the node's CPUs. `cpus`:
 //! on how many the probes were seen. `threads`: made meanwhile.
 //!
 //! **`overhead/K`**: the same with probes that do nothing. `overhead_per_device`: that time over K:

@@ -7,7 +7,7 @@ use corewise_topology::{CpuSet, Machine};
 
 use crate::error::BenchError;
 use crate::line::Line;
-use crate::meter::{Meter, nanoseconds};
+use crate::meter::{Meter, nanoseconds, thread_cpu};
 use crate::probe::before::{Second, Twice};
 use crate::probe::case::Case;
 use crate::probe::device::{Costs, Device, oversleep};
@@ -77,7 +77,7 @@ fn run(
     };
     // One that doesn't count makes the threads. A few devices are enough where there are many.
     pass(job.case.devices().min(1_000))?;
-    let alone = (0..3).map(|_| alone(&device)).min().unwrap_or_default();
+    let alone: Vec<Alone> = (0..3).map(|_| alone(&device)).collect();
     let passes: Vec<Pass> =
         (0..job.passes).map(|_| pass(job.case.devices())).collect::<Result<_, _>>()?;
     let of = |value: fn(&Pass) -> f64| {
@@ -93,26 +93,36 @@ fn run(
         line.set("makespan_p50", makespan);
         line.set("cpus", of(|pass| pass.cpus as f64));
         if let Case::Devices(count) = job.case {
-            line.set("bound", bound(count, job.pattern.cpu(), cpus, alone));
+            line.set("bound", bound(count, cpus, &alone));
         }
     }
     line.set("threads", meter.new_threads() as f64);
     Ok(line)
 }
 
-/// The device alone, on this thread.
-fn alone(device: &Device) -> Duration {
-    let began = Instant::now();
-    device.probe();
-    let took = began.elapsed();
-    device.costs.take();
-    took
+/// What a probe takes that nobody disturbs.
+struct Alone {
+    wall: Duration,
+    /// CPU time, that of going to sleep and waking up included: what no design can save.
+    cpu: Duration,
 }
 
-/// In nanoseconds: no design brings them up in less.
-fn bound(devices: usize, cpu: Duration, cpus: usize, alone: Duration) -> f64 {
-    let work = nanoseconds(cpu) as f64 * devices as f64 / cpus.max(1) as f64;
-    work.max(nanoseconds(alone) as f64)
+/// The device alone, on this thread.
+fn alone(device: &Device) -> Alone {
+    let (began, cpu) = (Instant::now(), thread_cpu());
+    device.probe();
+    let alone = Alone { wall: began.elapsed(), cpu: thread_cpu() - cpu };
+    device.costs.take();
+    alone
+}
+
+/// In nanoseconds: no design brings them up in less. The least of some probes counts.
+fn bound(devices: usize, cpus: usize, alone: &[Alone]) -> f64 {
+    let least = |time: fn(&Alone) -> Duration| {
+        nanoseconds(alone.iter().map(time).min().unwrap_or_default()) as f64
+    };
+    let work = least(|alone| alone.cpu) * devices as f64 / cpus.max(1) as f64;
+    work.max(least(|alone| alone.wall))
 }
 
 fn mean(costs: &[u64]) -> f64 {
@@ -128,8 +138,9 @@ mod tests {
     #[test]
     fn no_design_beats_the_longest_probe_nor_the_work_over_the_cpus() {
         let ms = Duration::from_millis;
-        assert_eq!(bound(3, ms(10), 8, ms(20)), 20e6);
-        assert_eq!(bound(30, ms(10), 2, ms(20)), 150e6);
+        let alone = [(11, 20), (10, 21)].map(|(cpu, wall)| Alone { wall: ms(wall), cpu: ms(cpu) });
+        assert_eq!(bound(3, 8, &alone), 20e6);
+        assert_eq!(bound(30, 2, &alone), 150e6);
     }
 
     /// Every case of every design, small: what it reports has names and values.
