@@ -121,7 +121,8 @@ pub trait Bound: Any + Send + Sync {
     }
 
     /// False where [`Bound::shutdown`] has nothing to do: the device is then completed on the spot,
-    /// without lock or queue. Asked once, when the shutdown begins.
+    /// without lock or queue. Asked at the end of a bring-up and, where devices have come or gone since,
+    /// when the shutdown begins.
     fn has_shutdown(&self) -> bool {
         true
     }

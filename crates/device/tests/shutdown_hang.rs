@@ -179,3 +179,16 @@ fn with_a_policy_synchronous_callbacks_run_one_by_one_in_a_thread_of_their_own()
     assert_ne!(threads[0], std::thread::current().id());
     assert_eq!(down.timeline().spans()[0].worker, "cw-shutdown");
 }
+
+#[test]
+fn devices_that_were_added_one_by_one_have_deadlines_too() {
+    let up = Up::new(vec![]);
+    for decl in devices(true) {
+        up.rig.manager.add(decl).unwrap();
+    }
+    up.rig.manager.wait_for_probes().unwrap();
+    let down = up.shut_down(soon(HangPolicy::GiveUp)).join().unwrap();
+    assert!(down.gave_up);
+    assert_eq!(down.remaining.len(), 2);
+    up.let_go.send(()).unwrap();
+}

@@ -68,6 +68,8 @@ impl DeviceManager {
             state.shutdown = Some((run.state.clone(), clock));
             state.watch.clone()
         };
+        // No bring-up has started one where all devices were added one by one.
+        let watch = watch.or_else(|| run.first_look().and_then(|_| start_watch()));
         run.run(watch.as_deref());
         drop(watch);
         let elapsed = clock.now();
@@ -106,18 +108,17 @@ impl DeviceManager {
         };
         // Devices are asked for their callbacks, so this is not done under the lock.
         let outline = Outline::new(&graph, &bound, true);
-        let watch = unwatched.then(|| {
-            Watch::start().inspect_err(|error| {
-                tracing::warn!(%error, "no device watch: shutdown begins with helpers");
-            })
-        });
-        let mut state = self.registry.state.lock();
-        let former = state.outline.replace((changes, Arc::new(outline)));
-        if let Some(Ok(watch)) = watch {
-            state.watch = Some(Arc::new(watch));
-        }
-        drop(state);
-        drop(former); // It may be the last one that knows a device that has gone.
+        let watch = if unwatched { start_watch() } else { None };
+        let former = {
+            let mut state = self.registry.state.lock();
+            if watch.is_some() {
+                state.watch = watch;
+            }
+            state.outline.replace((changes, Arc::new(outline)))
+        };
+        // Each may be the last one that knows a device that has gone.
+        drop(former);
+        drop_in_order(&graph, bound, &[]);
     }
 
     /// The outline that was prepared, if it is still right.
@@ -129,6 +130,13 @@ impl DeviceManager {
             |(_, outline)| outline,
         )
     }
+}
+
+fn start_watch() -> Option<Arc<Watch>> {
+    let watch = Watch::start().inspect_err(|error| {
+        tracing::warn!(%error, "no device watch: a shutdown begins with helpers");
+    });
+    watch.ok().map(Arc::new)
 }
 
 /// How long callbacks are expected to take, from each to the end of the longest chain behind it, in

@@ -38,7 +38,8 @@ impl ShutdownState {
     }
 
     fn timeout(&self, device: DeviceId) -> Option<Duration> {
-        self.outline.timeouts.get(&device).copied().or(self.timeouts.device)
+        let own = self.outline.timeouts.get(&device).copied();
+        own.or(self.timeouts.device).or(self.timeouts.run)
     }
 
     /// When somebody has to look at deadlines for the first time, if ever. No deadline comes before
@@ -68,24 +69,31 @@ impl ShutdownState {
             return (None, false);
         }
         let mut next = shortest;
-        if run_is_late && !st.run_is_late {
+        // What runs at that moment is named, and is not late for that: its time is not up.
+        let all_named = run_is_late && !st.run_is_late;
+        if all_named {
             st.run_is_late = true;
             st.gave_up = policy::gives_up_when_all_is_late(self.timeouts.policy);
         }
         let mut named = Vec::new();
-        let all_late = run_is_late;
+        let mut overdue = 0;
         for running in st.running.iter_mut().filter(|r| !r.overdue && !r.concluding) {
             let after = now.saturating_sub(running.since);
             let left = self.timeout(running.device).map(|t| t.saturating_sub(after));
-            if all_late || left == Some(Duration::ZERO) {
-                running.overdue = true;
-                named.push((running.device, after));
-            } else {
+            let is_late = left == Some(Duration::ZERO);
+            if is_late || all_named {
+                running.overdue = is_late;
+                overdue += usize::from(is_late);
+                if !std::mem::replace(&mut running.named, true) {
+                    named.push((running.device, after));
+                }
+            }
+            if !is_late {
                 next = left.map_or(next, |left| next.min(left));
             }
         }
+        st.overdue += overdue;
         for (device, after) in named {
-            st.overdue += 1;
             st.late.push(Late { device, after, took: None, skipped: false });
             st.news.push(News::Overdue { device, after });
         }
@@ -215,7 +223,7 @@ impl ShutdownState {
         let inside = st.running.iter().map(|r| (r.device, r.since)).chain(at);
         let running = inside.map(|(device, since)| (device, now.saturating_sub(since))).collect();
         let skipped = st.skipped.iter().map(|&(d, since)| (d, now.saturating_sub(since))).collect();
-        let late = st.running.iter().filter(|r| r.overdue).map(|r| r.device).collect();
+        let late = st.running.iter().filter(|r| r.named).map(|r| r.device).collect();
         drop(st);
         remaining::of(self.outline(), open, &running, skipped, &late)
     }

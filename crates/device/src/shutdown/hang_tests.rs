@@ -182,6 +182,27 @@ fn stepped_a_shutdown_that_is_late_as_a_whole_names_all_that_runs() {
 }
 
 #[test]
+fn stepped_what_runs_when_the_whole_is_late_is_named_and_keeps_its_place() {
+    let devices: [(&str, Kind, &[&str]); 3] =
+        [("s1", Sync, &[]), ("s2", Sync, &[]), ("s3", Sync, &[])];
+    let policy = HangPolicy::WaitOn;
+    let mut s = timed(&devices, Timeouts { device: None, run: Some(2 * SECOND), policy });
+    assert!(s.state.loop_begins(&s.site, None));
+    s.pass(SECOND);
+    assert!(s.state.loop_ended(0, s.ended("s3").unwrap()).is_ok());
+    s.pass(SECOND);
+    s.look_at_deadlines();
+    assert_eq!(s.news, ["s2 is late"]);
+    assert!(s.deputies.is_empty(), "it has had one second of two");
+    assert!(s.state.loop_ended(1, s.ended("s2").unwrap()).is_err());
+    assert_eq!(s.caller("s2"), "s1");
+    s.pass(SECOND);
+    s.look_at_deadlines();
+    assert_eq!(s.news.len(), 1, "s1 has a time of its own");
+    assert_eq!(s.caller("s1"), "done");
+}
+
+#[test]
 fn stepped_a_device_may_have_a_deadline_of_its_own() {
     let s = uncounted(&[("a", Async, &[]), ("b", Async, &[])]);
     assert_eq!(s.state.first_deadline(), None);

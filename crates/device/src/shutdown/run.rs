@@ -38,10 +38,8 @@ impl ShutdownRun {
     /// looks at the clock meanwhile, if there is one.
     pub(crate) fn run(self: &Arc<Self>, watch: Option<&Watch>) {
         let parallel = self.state.outline().mode == ShutdownMode::Parallel;
-        let deadline = self.state.first_deadline();
-        let first = if parallel { Some(SLOW) } else { None }.into_iter().chain(deadline).min();
-        let watching = first.and_then(|first| watch?.watch(self.clone(), first));
-        if watching.is_none() && deadline.is_some() {
+        let watching = self.first_look().and_then(|first| watch?.watch(self.clone(), first));
+        if watching.is_none() && self.state.first_deadline().is_some() {
             tracing::warn!(
                 "nobody looks at the clock: a shutdown callback that hangs is not named"
             );
@@ -53,6 +51,13 @@ impl ShutdownRun {
             self.lead();
         }
         context::blocking("device shutdown", || self.state.wait_for_the_end());
+    }
+
+    /// When somebody has to look for the first time, if ever.
+    pub(crate) fn first_look(&self) -> Option<Duration> {
+        let parallel = self.state.outline().mode == ShutdownMode::Parallel;
+        let slow = parallel.then_some(SLOW);
+        slow.into_iter().chain(self.state.first_deadline()).min()
     }
 
     /// The caller's part: the loop, then what is left by counters.

@@ -127,6 +127,8 @@ pub(super) struct Running {
     pub(super) detached: bool,
     /// Its deadline has passed.
     pub(super) overdue: bool,
+    /// The observer was told so, or that all of it is late.
+    pub(super) named: bool,
     /// It has ended, and whoever ran it releases what waited for it.
     pub(super) concluding: bool,
 }
@@ -566,8 +568,8 @@ impl State {
         let running = self.running.swap_remove(index);
         let took = ended.at.saturating_sub(running.since);
         self.slow_seen |= took >= SLOW;
-        if running.overdue {
-            self.overdue -= 1;
+        self.overdue -= usize::from(running.overdue);
+        if running.named {
             self.late_has_ended(ended.device, took);
         }
         self.notes.push(running.note(ended.at, ended.outcome));
@@ -577,7 +579,15 @@ impl State {
 
 impl Running {
     pub(super) fn new(device: DeviceId, since: Duration, site: Site) -> Running {
-        Running { device, since, site, detached: false, overdue: false, concluding: false }
+        Running {
+            device,
+            since,
+            site,
+            detached: false,
+            overdue: false,
+            named: false,
+            concluding: false,
+        }
     }
 
     pub(super) fn note(&self, end: Duration, outcome: Outcome) -> Note {
