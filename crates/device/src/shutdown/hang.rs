@@ -65,6 +65,9 @@ impl ShutdownState {
             let next = [left, run_left].into_iter().flatten().min().map(|l| l.min(shortest));
             return (next, run_is_late || left == Some(Duration::ZERO));
         }
+        if !self.is_counted() && st.loop_site.is_none() {
+            return (Some(shortest), false); // It has not begun: its thread may be late.
+        }
         if !self.is_counted() || st.left == 0 {
             return (None, false);
         }

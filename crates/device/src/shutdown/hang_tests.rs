@@ -187,6 +187,8 @@ fn stepped_what_runs_when_the_whole_is_late_is_named_and_keeps_its_place() {
         [("s1", Sync, &[]), ("s2", Sync, &[]), ("s3", Sync, &[])];
     let policy = HangPolicy::WaitOn;
     let mut s = timed(&devices, Timeouts { device: None, run: Some(2 * SECOND), policy });
+    let next = s.look_at_deadlines();
+    assert_eq!(next, Some(2 * SECOND), "nobody has begun, and somebody looks again");
     assert!(s.state.loop_begins(&s.site, None));
     s.pass(SECOND);
     assert!(s.state.loop_ended(0, s.ended("s3").unwrap()).is_ok());

@@ -113,6 +113,9 @@ impl ShutdownState {
         blocked: impl FnOnce(Option<i32>) -> bool,
     ) -> Look {
         let st = self.state.lock();
+        if !self.is_counted() && st.loop_site.is_none() {
+            return Look::Again(policy::SLOW); // It has not begun: its thread may be late.
+        }
         let Some((place, since)) = self.loop_is_at(&st) else { return Look::Over };
         // The one that runs may be the last that could have been run elsewhere.
         if place + 1 >= self.outline.asyncs_until || self.stops(&st) {

@@ -40,15 +40,17 @@ pub struct ShutdownOptions {
     /// How long a callback may take before it is named, for devices that don't say so themselves.
     /// `None`: as long as it likes.
     pub device_timeout: Option<Duration>,
-    /// How long all may take. After that whatever runs is named, and unless the policy is to wait,
-    /// the rest is left undone.
+    /// How long all may take, from when no probe is in progress any more. After that whatever runs is
+    /// named, and unless the policy is to wait, the rest is left undone.
     pub timeout: Option<Duration>,
     /// What is done about callbacks that are late.
     ///
     /// No thread can be taken out of a callback. So with another policy than
     /// [`HangPolicy::WaitOn`] synchronous callbacks run in a thread of their own (`cw-shutdown`),
     /// one after another as ever, and the caller only waits: then
-    /// [`shutdown`](crate::DeviceManager::shutdown) returns whatever happens.
+    /// [`shutdown`](crate::DeviceManager::shutdown) returns whatever callbacks do. It waits for probes
+    /// in progress first, which have deadlines of their own: only an [abort](ShutdownOptions::abort)
+    /// ends that, with [`Error::Busy`](crate::Error::Busy).
     pub on_hang: HangPolicy,
     /// How long callbacks took before: those with the longest way to go start first.
     pub history: Option<Arc<History>>,
