@@ -119,20 +119,25 @@ impl<F: FencePolicy> Group<F> {
             me.set_excuses(&mut inner.counts, |bits| bits | Excuse::Region as u32);
             match self.settle(me.pool, &mut inner, true) {
                 // Hand on.
-                Action::None if inner.counts.hands_on() && pool.has_waiting() => {
+                Action::None
+                    if inner.counts.hands_on() && inner.regions.hand_on() && pool.has_waiting() =>
+                {
                     self.recruit(me.pool, &mut inner)
                 }
                 action => action,
             }
         };
         self.perform(me.pool, action);
+        me.blocks();
     }
 
     /// It goes on. If its replacement is busy there is one active worker too many for a while:
     /// whoever ends its item first goes idle (`Counts::may_take`).
     pub(crate) fn end_blocking(self: &Arc<Self>, me: &Worker) {
+        let took = me.has_blocked();
         let action = {
             let mut inner = self.pools[me.pool].inner.lock();
+            inner.regions.learn(took);
             me.set_excuses(&mut inner.counts, |bits| bits & !(Excuse::Region as u32));
             self.settle(me.pool, &mut inner, false)
         };

@@ -17,6 +17,7 @@ mod idler;
 mod pick;
 pub(crate) mod pins;
 pub(crate) mod publication;
+mod regions;
 mod stats;
 #[cfg(all(test, not(loom)))]
 mod stepped;
@@ -103,6 +104,8 @@ pub(super) struct Inner {
     /// Last in, first out: the worker that parked last has the warmest caches.
     idle: Vec<Arc<Worker>>,
     counts: Counts,
+    /// How long blocking regions have been lately.
+    regions: regions::Regions,
     /// When a thread couldn't be made; not tried again for a while.
     refused: Option<Duration>,
     /// Threads that are being made.
@@ -143,6 +146,7 @@ impl<F: FencePolicy> Pool<F> {
             inner: CachePadded::new(Mutex::new(Inner {
                 idle: Vec::new(),
                 counts,
+                regions: regions::Regions::NEW,
                 refused: None,
                 making: 0,
                 closing: false,

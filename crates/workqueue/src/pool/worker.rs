@@ -4,7 +4,7 @@ use std::io;
 use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use corewise_sync::context::{self, BlockingObserver, ObserverGuard};
@@ -75,10 +75,12 @@ pub(crate) struct Worker {
     yields: AtomicU32,
     /// O: what came of making way for who queues on its CPU, as bits of a [`Manners`]; as `searching`.
     manners: AtomicU32,
-    /// I: since when `emptied` counts.
+    /// I: since when `emptied` and `blocked` count.
     born: Instant,
     /// O: when it emptied the inbox of another CPU last, in nanoseconds; as `searching`.
     emptied: AtomicU64,
+    /// O: when its blocking region began, in nanoseconds; as `searching`.
+    blocked: AtomicU64,
     /// What it has run and not counted out: nothing, while it is idle or runs anything else.
     pub(crate) carry: Carry<Link>,
     /// O: what came of letting it gather there, as bits of a [`Manners`]; as `searching`.
@@ -109,6 +111,7 @@ impl Worker {
             manners: AtomicU32::new(Manners::NEW.to_bits()),
             born: time::now(),
             emptied: AtomicU64::new(0),
+            blocked: AtomicU64::new(0),
             carry: Carry::new(),
             gathers: AtomicU32::new(Manners::NEW.to_bits()),
             ran: Ran::default(),
@@ -163,22 +166,34 @@ impl Worker {
     }
 
     fn gathers_there(&self) -> bool {
-        let now = || {
-            let since = time::now().saturating_duration_since(self.born);
-            u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-        };
         let after = self.emptied.load(Ordering::Relaxed) + GATHER;
-        let began = now();
+        let began = self.age();
         let mut at = began;
         for _ in 0..64 {
             if at >= after {
                 break;
             }
             hint::spin_loop();
-            at = now();
+            at = self.age();
         }
         self.emptied.store(at, Ordering::Relaxed);
         at != began
+    }
+
+    /// Nanoseconds since it was made.
+    fn age(&self) -> u64 {
+        let since = time::now().saturating_duration_since(self.born);
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Its blocking region begins.
+    pub(super) fn blocks(&self) {
+        self.blocked.store(self.age(), Ordering::Relaxed);
+    }
+
+    /// How long its blocking region has been, at its end.
+    pub(super) fn has_blocked(&self) -> Duration {
+        Duration::from_nanos(self.age().saturating_sub(self.blocked.load(Ordering::Relaxed)))
     }
 
     /// Items that it has run one after the other. Asked by the worker itself, as all below.
