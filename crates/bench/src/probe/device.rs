@@ -28,8 +28,8 @@ pub const PIECES: u32 = 16;
 /// The published probe; see the [module above](super).
 pub const PUBLISHED: Pattern = Pattern {
     pieces: PIECES,
-    burn: Duration::from_micros(16_400 / PIECES as u64),
-    wait: Duration::from_micros(17_800 / PIECES as u64),
+    burn: Duration::from_micros(16_700 / PIECES as u64),
+    wait: Duration::from_micros(17_500 / PIECES as u64),
 };
 
 impl Pattern {

@@ -41,7 +41,7 @@
 //! slice of the scheduler is, and on a machine of two CPUs all three want both at the same time,
 //! which no placement can help. A real probe alternates: it sends a command, waits for the
 //! interrupt, works on the answer. With [`PIECES`](device::PIECES) pieces three of them keep one CPU
-//! busy all the time (3b = 49, and what it takes to switch between them), and alone one takes
+//! busy all the time (3b = 50: the published mean), and alone one takes
 //! b + w = 34: [`device::PUBLISHED`]. Where waits are a little longer than burns, as here, two CPUs
 //! are enough for three devices, if nothing else disturbs.
 //!

@@ -5,8 +5,11 @@
 pub(crate) struct Candidate {
     /// It spins, and takes quickly what comes.
     pub(crate) awake: bool,
-    /// The CPU that it has alone.
-    pub(crate) own: Option<u32>,
+    /// It has the CPU alone that the work is for: that of the caller, unless what waits was queued for
+    /// another.
+    pub(crate) at_home: bool,
+    /// It has no CPU alone.
+    pub(crate) roams: bool,
 }
 
 /// Which idle worker is woken.
@@ -19,7 +22,11 @@ pub(crate) struct Choice {
 }
 
 /// Which of so many idle workers, in the order in which they went idle, is woken from this CPU: one
-/// that spins, and so is awake; the one that has this CPU alone; or else the one that parked last.
+/// that spins, and so is awake; the one that has the CPU alone that the work is for; or else the one
+/// that parked last.
+///
+/// What was queued for another CPU goes there, although the caller's may be free: who queues for a CPU
+/// has a reason, and what is spread over CPUs would pile up on the one from which each wakes the next.
 ///
 /// Where the caller waits for the item, its CPU goes to that worker: to wake another CPU would take
 /// longer than most items, and the waiter's again after. Where the caller goes on, they share it for a
@@ -39,13 +46,13 @@ pub(crate) fn choose(
         return Some(stays(awake));
     }
     let Some(cpu) = here else { return Some(stays(latest)) };
-    if let Some(at_home) = find(&|it| it.own == Some(cpu)) {
+    if let Some(at_home) = find(&|it| it.at_home) {
         return Some(stays(at_home));
     }
     if !away(cpu) {
         return Some(stays(latest));
     }
-    let position = find(&|it| it.own.is_none()).unwrap_or(latest);
+    let position = find(&|it| it.roams).unwrap_or(latest);
     Some(Choice { position, moves_to: Some(cpu) })
 }
 
@@ -53,11 +60,9 @@ pub(crate) fn choose(
 mod tests {
     use super::*;
 
-    const ROAMS: Candidate = Candidate { awake: false, own: None };
-
-    fn owns(cpu: u32) -> Candidate {
-        Candidate { own: Some(cpu), ..ROAMS }
-    }
+    const ROAMS: Candidate = Candidate { awake: false, at_home: false, roams: true };
+    const AT_HOME: Candidate = Candidate { at_home: true, roams: false, ..ROAMS };
+    const ELSEWHERE: Candidate = Candidate { roams: false, ..ROAMS };
 
     fn chosen(idle: &[Candidate], here: Option<u32>, away: bool) -> Option<(usize, Option<u32>)> {
         let choice = choose(idle.len(), |at| idle[at], here, |_| away)?;
@@ -66,19 +71,19 @@ mod tests {
 
     #[test]
     fn who_is_awake_is_woken_before_who_has_this_cpu_and_that_one_before_the_latest() {
-        let awake = Candidate { awake: true, ..owns(1) };
+        let awake = Candidate { awake: true, ..ELSEWHERE };
         for away in [false, true] {
             assert_eq!(chosen(&[], Some(0), away), None);
-            assert_eq!(chosen(&[awake, owns(0), ROAMS], Some(0), away), Some((0, None)));
-            assert_eq!(chosen(&[owns(0), owns(1), ROAMS], Some(0), away), Some((0, None)));
-            assert_eq!(chosen(&[owns(0), ROAMS], None, away), Some((1, None)));
+            assert_eq!(chosen(&[awake, AT_HOME, ROAMS], Some(0), away), Some((0, None)));
+            assert_eq!(chosen(&[AT_HOME, ELSEWHERE, ROAMS], Some(0), away), Some((0, None)));
+            assert_eq!(chosen(&[ELSEWHERE, ROAMS], None, away), Some((1, None)));
         }
-        assert_eq!(chosen(&[ROAMS, owns(1)], Some(0), false), Some((1, None)));
+        assert_eq!(chosen(&[ROAMS, ELSEWHERE], Some(0), false), Some((1, None)));
     }
 
     #[test]
     fn who_is_woken_moves_in_where_the_owner_of_this_cpu_sleeps_in_an_item() {
-        assert_eq!(chosen(&[ROAMS, ROAMS, owns(1)], Some(0), true), Some((1, Some(0))));
-        assert_eq!(chosen(&[owns(1)], Some(0), true), Some((0, Some(0))), "there is no other");
+        assert_eq!(chosen(&[ROAMS, ROAMS, ELSEWHERE], Some(0), true), Some((1, Some(0))));
+        assert_eq!(chosen(&[ELSEWHERE], Some(0), true), Some((0, Some(0))), "there is no other");
     }
 }

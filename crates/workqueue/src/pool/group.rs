@@ -493,7 +493,7 @@ impl<F: FencePolicy> Group<F> {
     pub(super) fn recruit(&self, index: usize, inner: &mut Inner) -> Action {
         inner.counts.searching = true;
         let here = current_cpu();
-        let action = match inner.choose(here) {
+        let action = match inner.choose(here, &self.pools[index].stripes) {
             Some((worker, moves_to)) => {
                 inner.counts.idle -= 1;
                 worker.wake_up(here);

@@ -279,15 +279,30 @@ impl<F: FencePolicy> Pool<F> {
 }
 
 impl Inner {
-    /// Takes an idle worker off the list, and says which CPU it gets first, if any.
-    fn choose(&mut self, here: Option<u32>) -> Option<(Arc<Worker>, Option<u32>)> {
+    /// Takes an idle worker off the list, and says which CPU it gets first, if any. It is woken from
+    /// `here`, for what waits in one of the stripes.
+    fn choose<F: FencePolicy>(
+        &mut self,
+        here: Option<u32>,
+        stripes: &Stripes<F>,
+    ) -> Option<(Arc<Worker>, Option<u32>)> {
         if self.idle.last().is_some_and(|worker| here::is(worker)) {
             // It has gone onto the list just now.
             return self.idle.pop().map(|worker| (worker, None));
         }
+        // What was queued for another CPU is for who has that one, unless something waits here too.
+        let there = here.and_then(|cpu| {
+            let stripe = stripes.waiting_near(cpu)?;
+            (stripe != stripes.of(cpu)).then_some(stripe)
+        });
         let candidate = |at: usize| {
             let worker = &self.idle[at];
-            Candidate { awake: worker.is_awake(), own: worker.own_cpu.get() }
+            let own = worker.own_cpu.get();
+            let at_home = own.is_some_and(|own| match there {
+                Some(stripe) => stripes.of(own) == stripe,
+                None => here == Some(own),
+            });
+            Candidate { awake: worker.is_awake(), at_home, roams: own.is_none() }
         };
         let choice = choice::choose(self.idle.len(), candidate, here, |cpu| self.is_away(cpu))?;
         Some((self.idle.remove(choice.position), choice.moves_to))

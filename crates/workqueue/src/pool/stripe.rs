@@ -118,6 +118,13 @@ impl<F: FencePolicy> Stripes<F> {
         self.stripes.iter().any(Stripe::may_wait)
     }
 
+    /// The stripe in which something waits, as a hint: the one of this CPU, if something does there.
+    pub(super) fn waiting_near(&self, cpu: u32) -> Option<u32> {
+        let own = self.of(cpu);
+        let waits = |at: &u32| self.stripes[*at as usize].may_wait();
+        Some(own).filter(waits).or_else(|| (0..self.stripes.len() as u32).find(waits))
+    }
+
     /// As `any_may_wait`, in this stripe.
     pub(super) fn may_wait_at(&self, at: usize) -> bool {
         self.stripes[at].may_wait()
