@@ -202,11 +202,17 @@ fn the_records_of_a_shutdown_end_with_the_headlines() {
         };
         records.iter().find(is_it).and_then(|record| record["median"].as_f64())
     };
-    for case in ["flat/500/2", "wide/500/24", "azure/serial", "azure/async"] {
+    for (case, has_before) in [
+        ("flat/500/2", true),
+        ("wide/500/24", false), // a quick call runs the old design on two webs only
+        ("azure/serial", true),
+        ("azure/async", true),
+    ] {
         let path = value(case, "corewise", "critical_path").expect(case);
-        for variant in ["corewise", "before"] {
-            let makespan = value(case, variant, "makespan_p50").expect(case);
-            assert!(makespan >= path, "{case} on {variant}: {makespan} ns of {path} ns at least");
+        let makespans = ["corewise", "before"].map(|variant| value(case, variant, "makespan_p50"));
+        assert_eq!(makespans.map(|makespan| makespan.is_some()), [true, has_before], "{case}");
+        for makespan in makespans.into_iter().flatten() {
+            assert!(makespan >= path, "{case}: {makespan} ns of {path} ns at least");
         }
     }
     assert_eq!(value("flat/500/0", "corewise", "critical_path"), None);

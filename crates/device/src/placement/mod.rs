@@ -54,7 +54,7 @@ impl Placer {
         // Its CPUs are by default the housekeeping ones, so that it shares its pools with others.
         let queue = Workqueue::builder("device").build(pools)?;
         let rotations = Mutex::new(Rotations::default());
-        let (nested, pace) = (AtomicUsize::new(0), Pace::new());
+        let (nested, pace) = (AtomicUsize::new(0), Pace::new(pools.machine().housekeeping().len()));
         Ok(Placer { pools: pools.clone(), queue, rotations, nested, pace })
     }
 
@@ -104,11 +104,14 @@ impl Placer {
     }
 
     /// Calls a driver's probe, on this thread. If that is a worker, its pool is told that it blocks,
-    /// so that others start meanwhile; but not where probes are so quick that it wouldn't pay.
+    /// so that others start meanwhile; but not where probes are so quick that it wouldn't pay, or so
+    /// many run at once that they would only wait for each other.
     pub(crate) fn probing<R>(&self, probe: impl FnOnce() -> R) -> R {
         context::might_block("device probe");
-        let (declares, began) = (self.pace.declares(), time::now());
+        let (pacing, began) = (self.pace.begin(), time::now());
+        let declares = pacing.declares();
         let result = if declares { context::blocking("device probe", probe) } else { probe() };
+        drop(pacing);
         self.pace.note(time::now() - began, declares);
         result
     }

@@ -5,8 +5,14 @@
 //! So after some quick ones in a row the next isn't declared. If that one blocks all the same, the
 //! pool finds out within a fraction of a millisecond; and more quick ones in a row are asked for, the
 //! more often that happens.
+//!
+//! Nor is it where many that are declared run already. A declared probe holds no core for its pool,
+//! also while it computes: with all of a hundred devices at once each would wait for the others, and
+//! have a thread of its own. Beyond that many the pool starts the next one when one sleeps or ends.
 
-use corewise_sync::atomic::{AtomicU32, Ordering};
+use super::policy;
+
+use corewise_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// What is over so soon is quick: about what it costs to have another worker take over.
@@ -22,16 +28,41 @@ pub(super) struct Pace {
     quick: AtomicU32,
     /// A: how many are asked for.
     wanted: AtomicU32,
+    /// A: declared probes that run. Relaxed: only the number counts.
+    declared: AtomicUsize,
+    /// I: the CPUs for probes.
+    cpus: usize,
+}
+
+/// One probe, until it is over.
+#[derive(Debug)]
+pub(super) struct Pacing<'p> {
+    /// A: the pace's.
+    declared: Option<&'p AtomicUsize>,
 }
 
 impl Pace {
-    pub(super) fn new() -> Pace {
-        Pace { quick: AtomicU32::new(0), wanted: AtomicU32::new(PROOF) }
+    pub(super) fn new(cpus: usize) -> Pace {
+        Pace {
+            quick: AtomicU32::new(0),
+            wanted: AtomicU32::new(PROOF),
+            declared: AtomicUsize::new(0),
+            cpus,
+        }
     }
 
-    /// Whether the next probe tells its pool that it blocks.
-    pub(super) fn declares(&self) -> bool {
-        self.quick.load(Ordering::Relaxed) < self.wanted.load(Ordering::Relaxed)
+    /// A probe begins: says whether it tells its pool that it blocks.
+    pub(super) fn begin(&self) -> Pacing<'_> {
+        if self.are_quick() {
+            return Pacing { declared: None };
+        }
+        let others = self.declared.fetch_add(1, Ordering::Relaxed);
+        let pacing = Pacing { declared: Some(&self.declared) };
+        if policy::too_many_at_once(others, self.cpus) { Pacing { declared: None } } else { pacing }
+    }
+
+    fn are_quick(&self) -> bool {
+        self.quick.load(Ordering::Relaxed) >= self.wanted.load(Ordering::Relaxed)
     }
 
     /// A probe was over after so long.
@@ -50,41 +81,70 @@ impl Pace {
     }
 }
 
+impl Pacing<'_> {
+    pub(super) fn declares(&self) -> bool {
+        self.declared.is_some()
+    }
+}
+
+impl Drop for Pacing<'_> {
+    fn drop(&mut self) {
+        if let Some(declared) = self.declared {
+            declared.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const SLOW: Duration = Duration::from_millis(1);
 
+    fn declares(pace: &Pace) -> bool {
+        pace.begin().declares()
+    }
+
     fn quick_ones(pace: &Pace, n: u32) {
-        (0..n).for_each(|_| pace.note(QUICK, pace.declares()));
+        (0..n).for_each(|_| pace.note(QUICK, declares(pace)));
     }
 
     #[test]
     fn a_probe_is_declared_until_some_in_a_row_were_quick() {
-        let pace = Pace::new();
-        assert!(pace.declares(), "nobody knows what it does");
+        let pace = Pace::new(2);
+        assert!(declares(&pace), "nobody knows what it does");
         quick_ones(&pace, PROOF - 1);
         pace.note(SLOW, true);
         quick_ones(&pace, PROOF - 1);
-        assert!(pace.declares(), "in a row");
+        assert!(declares(&pace), "in a row");
         quick_ones(&pace, 1);
-        assert!(!pace.declares());
+        assert!(!declares(&pace));
         quick_ones(&pace, 10_000);
-        assert!(!pace.declares());
+        assert!(!declares(&pace));
     }
 
     #[test]
     fn a_slow_one_that_was_not_declared_makes_the_proof_longer_up_to_a_limit() {
-        let pace = Pace::new();
+        let pace = Pace::new(2);
         quick_ones(&pace, PROOF);
         pace.note(SLOW, false);
         quick_ones(&pace, 2 * PROOF - 1);
-        assert!(pace.declares());
+        assert!(declares(&pace));
         quick_ones(&pace, 1);
-        assert!(!pace.declares());
+        assert!(!declares(&pace));
         (0..40).for_each(|_| pace.note(SLOW, false));
         quick_ones(&pace, MOST_PROOF);
-        assert!(!pace.declares());
+        assert!(!declares(&pace));
+    }
+
+    #[test]
+    fn beyond_some_at_once_a_probe_is_not_declared_until_one_that_is_has_ended() {
+        let pace = Pace::new(2);
+        let mut running: Vec<Pacing<'_>> = (0..100).map(|_| pace.begin()).collect();
+        let declared = running.iter().filter(|pacing| pacing.declares()).count();
+        assert!((2..100).contains(&declared), "{declared}");
+        assert!(!declares(&pace));
+        running.remove(0);
+        assert!(declares(&pace));
     }
 }

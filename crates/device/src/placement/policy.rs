@@ -64,6 +64,14 @@ pub(crate) fn too_many_wait(waiting: usize, threads: usize) -> bool {
     waiting >= threads
 }
 
+/// So many declared probes a CPU run at once: enough that one computes while the others sleep.
+const AT_ONCE: usize = 8;
+
+/// Whether one more probe must not be declared as blocking, where so many others are that run.
+pub(crate) fn too_many_at_once(others: usize, cpus: usize) -> bool {
+    others >= cpus.max(1) * AT_ONCE
+}
+
 /// A CPU that a probe may be given.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
@@ -153,6 +161,11 @@ mod tests {
         assert!(too_many_wait(1, 1) && too_many_wait(4, 4) && !too_many_wait(3, 4));
         let full = Asker { must_not_wait: true, ..with_token(Some(0), None) };
         assert_eq!(place(Path::Sync, Some(1), true, full), Place::Inline);
+    }
+
+    #[test]
+    fn as_many_probes_are_declared_at_once_as_keep_each_cpu_busy_and_no_more() {
+        assert!(!too_many_at_once(15, 2) && too_many_at_once(16, 2) && !too_many_at_once(0, 0));
     }
 
     #[test]
