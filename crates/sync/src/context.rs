@@ -32,6 +32,8 @@ per_thread! {
     static LAST: Cell<Option<Violation>> = Cell::new(None);
     static OBSERVER: RefCell<Option<Rc<dyn BlockingObserver>>> = RefCell::new(None);
     static BLOCKING: Cell<u32> = Cell::new(0);
+    /// O: how deep inside parts that may take long.
+    static LONG: Cell<u32> = Cell::new(0);
     static PLACEMENT: Cell<Option<Placement>> = Cell::new(None);
 }
 
@@ -130,6 +132,15 @@ pub trait BlockingObserver {
     fn begin(&self);
     /// The thread goes on.
     fn end(&self);
+    /// The thread begins something long of which nobody knows whether it computes or sleeps. What
+    /// blocks inside is told as everywhere. By default as [`begin`](BlockingObserver::begin).
+    fn begin_long(&self) {
+        self.begin();
+    }
+    /// That is over.
+    fn end_long(&self) {
+        self.end();
+    }
 }
 
 /// Makes `observer` this thread's observer until the guard is dropped. For worker loops.
@@ -173,6 +184,41 @@ pub fn blocking<R>(what: &'static str, f: impl FnOnce() -> R) -> R {
 pub(crate) fn blocking_reported<R>(f: impl FnOnce() -> R) -> R {
     let _region = Region::enter();
     f()
+}
+
+/// Runs `f`, which may compute or sleep for long, on this thread. On a worker the pool is told, so that
+/// others start beside it; what blocks inside is told to it too, if it says so. Inside a blocking region
+/// or another one of these it just runs `f`. Inside an atomic section this is a violation, as with
+/// [`might_block`]. The kernel's counterpart is a work item of a queue that is `WQ_CPU_INTENSIVE`.
+#[track_caller]
+pub fn long_running<R>(what: &'static str, f: impl FnOnce() -> R) -> R {
+    might_block(what);
+    let _long = Long::enter();
+    f()
+}
+
+struct Long {
+    told: Option<Rc<dyn BlockingObserver>>,
+}
+
+impl Long {
+    fn enter() -> Long {
+        let depth = LONG.with(|d| d.replace(d.get() + 1));
+        let told = if depth == 0 && !is_blocking() { observer() } else { None };
+        if let Some(observer) = &told {
+            observer.begin_long();
+        }
+        Long { told }
+    }
+}
+
+impl Drop for Long {
+    fn drop(&mut self) {
+        LONG.with(|d| d.set(d.get() - 1));
+        if let Some(observer) = &self.told {
+            observer.end_long();
+        }
+    }
 }
 
 /// Whether this thread is inside a blocking region: its pool, if it has one, counts it as blocked.
@@ -332,6 +378,25 @@ mod tests {
         fn end(&self) {
             self.0.borrow_mut().push("end");
         }
+        fn begin_long(&self) {
+            self.0.borrow_mut().push("begin long");
+        }
+        fn end_long(&self) {
+            self.0.borrow_mut().push("end long");
+        }
+    }
+
+    #[test]
+    fn what_may_compute_or_sleep_for_long_is_told_once_and_so_is_what_blocks_inside() {
+        let log = Rc::new(Log(RefCell::default()));
+        let _observed = observe(log.clone());
+        long_running("outer", || {
+            long_running("inner", || blocking("a read", || long_running("in a region", || ())));
+        });
+        assert_eq!(*log.0.borrow(), ["begin long", "begin", "end", "end long"]);
+        let panicked = std::panic::catch_unwind(|| long_running("one that panics", || panic!("x")));
+        assert!(panicked.is_err());
+        assert_eq!(log.0.borrow()[4..], ["begin long", "end long"]);
     }
 
     #[test]

@@ -103,14 +103,14 @@ impl Placer {
         }
     }
 
-    /// Calls a driver's probe, on this thread. If that is a worker, its pool is told that it blocks,
+    /// Calls a driver's probe, on this thread. If that is a worker, its pool is told that it may take long,
     /// so that others start meanwhile; but not where probes are so quick that it wouldn't pay, or so
     /// many run at once that they would only wait for each other.
     pub(crate) fn probing<R>(&self, probe: impl FnOnce() -> R) -> R {
         context::might_block("device probe");
         let (pacing, began) = (self.pace.begin(), time::now());
         let declares = pacing.declares();
-        let result = if declares { context::blocking("device probe", probe) } else { probe() };
+        let result = if declares { context::long_running("device probe", probe) } else { probe() };
         drop(pacing);
         self.pace.note(time::now() - began, declares);
         result

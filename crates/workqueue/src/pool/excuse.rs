@@ -25,6 +25,8 @@ pub(crate) enum Excuse {
     Intensive = 1 << 2,
     /// The timekeeper found that its item sleeps, and hadn't said so.
     Asleep = 1 << 3,
+    /// It said that what it does now may compute or sleep for long.
+    Long = 1 << 4,
 }
 
 /// The excuses that end with the item.
@@ -142,6 +144,27 @@ impl<F: FencePolicy> Group<F> {
             self.settle(me.pool, &mut inner, false)
         };
         self.pools[me.pool].pins.come_back(&me.own_cpu);
+        self.perform(me.pool, action);
+    }
+
+    /// A worker begins something that may compute or sleep: it holds no core for its pool meanwhile, and
+    /// keeps its CPU, if it has one alone.
+    pub(crate) fn begin_long(self: &Arc<Self>, me: &Worker) {
+        let action = {
+            let mut inner = self.pools[me.pool].inner.lock();
+            me.set_excuses(&mut inner.counts, |bits| bits | Excuse::Long as u32);
+            self.settle(me.pool, &mut inner, true)
+        };
+        self.perform(me.pool, action);
+    }
+
+    /// That is over; see [`Group::end_blocking`].
+    pub(crate) fn end_long(self: &Arc<Self>, me: &Worker) {
+        let action = {
+            let mut inner = self.pools[me.pool].inner.lock();
+            me.set_excuses(&mut inner.counts, |bits| bits & !(Excuse::Long as u32));
+            self.settle(me.pool, &mut inner, false)
+        };
         self.perform(me.pool, action);
     }
 

@@ -205,6 +205,26 @@ fn stepped_a_core_that_a_blocking_region_frees_helps_a_saturated_pod() {
 }
 
 #[test]
+fn stepped_a_long_part_of_an_item_holds_no_core_and_a_block_inside_it_changes_nothing() {
+    let (group, log) = (group(1, 1), Log::default());
+    let (long, other) = (group.enlist(0), group.enlist(0));
+    park(&group, &other);
+    group.begin_long(&long);
+    push(&group, 0, &log, 1);
+    assert!(other.take_wake(), "the core counts as free");
+    assert_eq!(group.step(&other), Step::Again);
+    group.begin_blocking(&long);
+    group.end_blocking(&long);
+    push(&group, 0, &log, 2);
+    assert_eq!(group.step(&other), Step::Again, "it still holds no core");
+    group.end_long(&long);
+    push(&group, 0, &log, 3);
+    assert!(matches!(group.step(&long), Step::Park { .. }), "its place is taken");
+    assert_eq!(group.step(&other), Step::Again);
+    assert_eq!(*log.lock(), [1, 2, 3]);
+}
+
+#[test]
 fn stepped_a_returning_worker_is_one_too_many_and_goes_idle() {
     let (group, log) = (group(1, 1), Log::default());
     let (first, second) = (group.enlist(0), group.enlist(0));

@@ -361,6 +361,14 @@ impl<F: FencePolicy> BlockingObserver for Blocks<F> {
     fn end(&self) {
         self.group.end_blocking(&self.worker);
     }
+
+    fn begin_long(&self) {
+        self.group.begin_long(&self.worker);
+    }
+
+    fn end_long(&self) {
+        self.group.end_long(&self.worker);
+    }
 }
 
 /// Starts the thread of a worker that the pool has counted, as the pool's searcher.
