@@ -34,12 +34,17 @@ pub trait Job: Clone {
     /// Who runs it.
     fn runtime(&self) -> &str;
 
-    /// Whether its allocations are counted, and nothing else.
-    fn is_counting(&self) -> bool;
+    /// Whether its allocations are counted, and nothing else. By default they never are.
+    fn is_counting(&self) -> bool {
+        false
+    }
 
-    /// The same run, short, with its allocations counted and nothing timed.
+    /// The same run, short, with its allocations counted and nothing timed; where they never are, as it
+    /// is.
     #[must_use]
-    fn counting(self) -> Self;
+    fn counting(self) -> Self {
+        self
+    }
 
     /// Runs it in this process, on one of the runtimes of this crate. `None`: it isn't for one of these.
     ///

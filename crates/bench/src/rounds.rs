@@ -6,6 +6,7 @@ use crate::advice::Series;
 use crate::line::{Line, METRICS};
 use crate::paired::{self, Plan};
 use crate::process::Job;
+use crate::record::Record;
 use crate::stats::PairedRatio;
 
 /// A job, and what its records are called.
@@ -148,6 +149,26 @@ pub fn ratio(over: Option<&[f64]>, under: Option<&[f64]>, seed: u64) -> Option<P
     let (over, under) = (over?, under?);
     let pairs = over.len().min(under.len());
     PairedRatio::of(&over[..pairs], &under[..pairs], seed)
+}
+
+/// Of some ratios the one that is worst, where less is better.
+pub fn worst(ratios: impl IntoIterator<Item = PairedRatio>) -> Option<PairedRatio> {
+    ratios.into_iter().max_by(|a, b| a.summary.median.total_cmp(&b.summary.median))
+}
+
+/// A headline: its name, and the ratio that it is.
+pub type Headline = (&'static str, PairedRatio);
+
+/// Those headlines that were measured.
+pub fn measured<const N: usize>(all: [(&'static str, Option<PairedRatio>); N]) -> Vec<Headline> {
+    all.into_iter().filter_map(|(name, ratio)| Some((name, ratio?))).collect()
+}
+
+/// The records of all series of a benchmark, headlines last.
+pub fn records(bench: &str, series: &[Series], headlines: &[Headline]) -> Vec<Record> {
+    let mut records: Vec<Record> = series.iter().filter_map(|one| one.record(bench)).collect();
+    records.extend(headlines.iter().map(|(name, of)| Record::headline(bench, name, of)));
+    records
 }
 
 #[cfg(test)]

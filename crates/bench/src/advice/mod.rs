@@ -49,6 +49,20 @@ impl Series {
     }
 }
 
+#[cfg(test)]
+impl Series {
+    /// Of no run: for the tests of what is made from series.
+    pub(crate) fn made_up(case: &str, variant: &str, metric: &str, values: [f64; 2]) -> Series {
+        Series {
+            case: case.to_owned(),
+            variant: variant.to_owned(),
+            metric: metric.to_owned(),
+            unit: "x".to_owned(),
+            values: values.into(),
+        }
+    }
+}
+
 /// What a run says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advice {

@@ -6,9 +6,7 @@ use crate::advice::Series;
 use crate::calls::case::{Case, Pace, Way};
 use crate::calls::job::Job;
 use crate::calls::reads;
-use crate::record::Record;
-use crate::rounds::{Cell, ratio, values};
-use crate::stats::PairedRatio;
+use crate::rounds::{self, Cell, Headline, ratio, values};
 use crate::words::Effort;
 
 /// The cells of the cases that `wanted` takes, grouped by case.
@@ -61,25 +59,15 @@ fn variants(case: Case) -> &'static [&'static str] {
 /// * `held_span_p99_vs_before`: the longest waits of urgent tasks, Corewise over the old design.
 /// * `roundtrip_p50_vs_eventfd`: a call and its answer over a ping, where that is worse: back to
 ///   back, or after a pause.
-pub fn headlines(series: &[Series], seed: u64) -> Vec<(&'static str, PairedRatio)> {
+pub fn headlines(series: &[Series], seed: u64) -> Vec<Headline> {
     let over = |case: Case, metric: &str, under: &str| {
         let of = |variant| values(series, &case.to_string(), variant, metric);
         ratio(of("corewise"), of(under), seed)
     };
     let held = Way::ALL.iter().find_map(|way| over(Case::HeldSpan(*way), "held_p99", "before"));
-    let round = [Pace::Hot, Pace::Cold]
-        .into_iter()
-        .filter_map(|pace| over(Case::RoundTrip(pace), "latency_p50", "eventfd"))
-        .max_by(|a, b| a.summary.median.total_cmp(&b.summary.median));
-    let both = [("held_span_p99_vs_before", held), ("roundtrip_p50_vs_eventfd", round)];
-    both.into_iter().filter_map(|(name, ratio)| Some((name, ratio?))).collect()
-}
-
-/// The records of all series, headlines last.
-pub fn records(series: &[Series], headlines: &[(&'static str, PairedRatio)]) -> Vec<Record> {
-    let mut records: Vec<Record> = series.iter().filter_map(|one| one.record("calls")).collect();
-    records.extend(headlines.iter().map(|(name, of)| Record::headline("calls", name, of)));
-    records
+    let to_eventfd = |pace| over(Case::RoundTrip(pace), "latency_p50", "eventfd");
+    let round = rounds::worst([Pace::Hot, Pace::Cold].into_iter().filter_map(to_eventfd));
+    rounds::measured([("held_span_p99_vs_before", held), ("roundtrip_p50_vs_eventfd", round)])
 }
 
 #[cfg(test)]
@@ -105,13 +93,7 @@ mod tests {
 
     #[test]
     fn headlines_are_ratios_of_pairs_in_which_lower_is_better() {
-        let series = |case: &str, variant: &str, metric: &str, values: [f64; 2]| Series {
-            case: case.to_owned(),
-            variant: variant.to_owned(),
-            metric: metric.to_owned(),
-            unit: "ns".to_owned(),
-            values: values.into(),
-        };
+        let series = Series::made_up;
         let all = [
             series("roundtrip/hot", "corewise", "latency_p50", [300.0, 400.0]),
             series("roundtrip/hot", "eventfd", "latency_p50", [3_000.0, 4_000.0]),
@@ -123,7 +105,7 @@ mod tests {
         let found = headlines(&all, 1);
         assert_eq!((found[0].0, found[0].1.summary.median), ("held_span_p99_vs_before", 0.01));
         assert_eq!((found[1].0, found[1].1.summary.median), ("roundtrip_p50_vs_eventfd", 1.5));
-        let records = records(&all, &found);
+        let records = rounds::records("calls", &all, &found);
         assert_eq!(records.len(), all.len() + 2);
         assert_eq!(records.last().unwrap().metric, "roundtrip_p50_vs_eventfd");
         assert!(headlines(&all[3..5], 1).is_empty(), "what wasn't measured has no headline");

@@ -86,14 +86,6 @@ impl process::Job for Job {
         &self.runtime
     }
 
-    fn is_counting(&self) -> bool {
-        false
-    }
-
-    fn counting(self) -> Job {
-        self
-    }
-
     fn run_own(&self, _allocations: Option<Allocations>) -> Result<Option<Line>, BenchError> {
         run::run_own(self)
     }

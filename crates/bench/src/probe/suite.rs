@@ -3,9 +3,7 @@
 use crate::advice::Series;
 use crate::probe::case::Case;
 use crate::probe::job::Job;
-use crate::record::Record;
-use crate::rounds::{Cell, ratio, values};
-use crate::stats::PairedRatio;
+use crate::rounds::{self, Cell, Headline, ratio, values};
 use crate::words::Effort;
 
 /// The cells of the cases that `wanted` takes, grouped by case.
@@ -35,7 +33,7 @@ pub fn is_quick(case: Case) -> bool {
 ///
 /// * `mean_cost_vs_before`: the mean cost of three devices' probes, Corewise over the old design.
 /// * `makespan_vs_bound`: until all are up, over what no design can beat, where that is worst.
-pub fn headlines(series: &[Series], seed: u64) -> Vec<(&'static str, PairedRatio)> {
+pub fn headlines(series: &[Series], seed: u64) -> Vec<Headline> {
     let of = |case: &str, variant, metric| values(series, case, variant, metric);
     let three = Case::Devices(3).to_string();
     let cost = ratio(of(&three, "corewise", "cost_mean"), of(&three, "before", "cost_mean"), seed);
@@ -45,17 +43,8 @@ pub fn headlines(series: &[Series], seed: u64) -> Vec<(&'static str, PairedRatio
     };
     let ours =
         series.iter().filter(|one| one.variant == "corewise" && one.metric == "makespan_p50");
-    let worst =
-        ours.filter_map(over_bound).max_by(|a, b| a.summary.median.total_cmp(&b.summary.median));
-    let both = [("mean_cost_vs_before", cost), ("makespan_vs_bound", worst)];
-    both.into_iter().filter_map(|(name, ratio)| Some((name, ratio?))).collect()
-}
-
-/// The records of all series, headlines last.
-pub fn records(series: &[Series], headlines: &[(&'static str, PairedRatio)]) -> Vec<Record> {
-    let mut records: Vec<Record> = series.iter().filter_map(|one| one.record("probe")).collect();
-    records.extend(headlines.iter().map(|(name, of)| Record::headline("probe", name, of)));
-    records
+    let worst = rounds::worst(ours.filter_map(over_bound));
+    rounds::measured([("mean_cost_vs_before", cost), ("makespan_vs_bound", worst)])
 }
 
 #[cfg(test)]
@@ -73,13 +62,7 @@ mod tests {
 
     #[test]
     fn headlines_are_ratios_of_pairs_in_which_lower_is_better() {
-        let series = |case: &str, variant: &str, metric: &str, values: [f64; 2]| Series {
-            case: case.to_owned(),
-            variant: variant.to_owned(),
-            metric: metric.to_owned(),
-            unit: "ns".to_owned(),
-            values: values.into(),
-        };
+        let series = Series::made_up;
         let all = [
             series("devices/3", "corewise", "cost_mean", [34.0, 17.0]),
             series("devices/3", "before", "cost_mean", [50.0, 25.0]),
@@ -93,7 +76,7 @@ mod tests {
         let found = headlines(&all, 1);
         assert_eq!((found[0].0, found[0].1.summary.median), ("mean_cost_vs_before", 0.68));
         assert_eq!((found[1].0, found[1].1.summary.median), ("makespan_vs_bound", 1.5));
-        let records = records(&all, &found);
+        let records = rounds::records("probe", &all, &found);
         assert_eq!(records.len(), all.len() + 2);
         assert_eq!(records.last().unwrap().metric, "makespan_vs_bound");
         assert!(headlines(&all[1..2], 1).is_empty(), "what wasn't measured has no headline");

@@ -95,15 +95,6 @@ impl process::Job for Job {
         &self.runtime
     }
 
-    fn is_counting(&self) -> bool {
-        false
-    }
-
-    /// Allocations aren't counted here: devices are made for one shutdown.
-    fn counting(self) -> Job {
-        self
-    }
-
     fn run_own(&self, _: Option<Allocations>) -> Result<Option<Line>, BenchError> {
         run::run_own(self)
     }

@@ -1,11 +1,9 @@
 //! What `corewise bench shutdown` runs, and the headlines.
 
 use crate::advice::Series;
-use crate::record::Record;
-use crate::rounds::{Cell, ratio, values};
+use crate::rounds::{self, Cell, Headline, ratio, values};
 use crate::shutdown::case::{Case, Log, Shape};
 use crate::shutdown::job::Job;
-use crate::stats::PairedRatio;
 use crate::words::Effort;
 
 /// Devices of the webs in which every graph is looked at in a quick call.
@@ -60,36 +58,23 @@ fn variants(case: Case, effort: Effort) -> &'static [&'static str] {
 ///   the graph with slow devices on which that is worst.
 /// * `no_slow_vs_serial`: its time over the plain loop's where nothing is slow, on the worst web.
 /// * `azure_vs_serial`: the same for the published machine, of whose two logs the worse one counts.
-pub fn headlines(series: &[Series], seed: u64) -> Vec<(&'static str, PairedRatio)> {
+pub fn headlines(series: &[Series], seed: u64) -> Vec<Headline> {
     let of = |case: Case, variant: &str, metric: &str| {
         values(series, &case.to_string(), variant, metric)
     };
     let makespan = |case, variant| of(case, variant, "makespan_p50");
     let to_serial = |case| ratio(makespan(case, "corewise"), makespan(case, "serial"), seed);
-    let worst = |ratios: &mut dyn Iterator<Item = PairedRatio>| {
-        ratios.max_by(|a, b| a.summary.median.total_cmp(&b.summary.median))
-    };
     let all = Case::all();
     let slow = all.iter().copied().filter(|case| case.slow().is_some_and(|slow| slow > 0));
     let bound =
         |case| ratio(makespan(case, "corewise"), of(case, "corewise", "critical_path"), seed);
     let no_slow = all.iter().copied().filter(|case| case.slow() == Some(0));
-    let found = [
-        ("makespan_vs_critical_path", worst(&mut slow.filter_map(bound))),
-        ("no_slow_vs_serial", worst(&mut no_slow.filter_map(to_serial))),
-        (
-            "azure_vs_serial",
-            worst(&mut Log::ALL.map(Case::Azure).into_iter().filter_map(to_serial)),
-        ),
-    ];
-    found.into_iter().filter_map(|(name, ratio)| Some((name, ratio?))).collect()
-}
-
-/// The records of all series, headlines last.
-pub fn records(series: &[Series], headlines: &[(&'static str, PairedRatio)]) -> Vec<Record> {
-    let mut records: Vec<Record> = series.iter().filter_map(|one| one.record("shutdown")).collect();
-    records.extend(headlines.iter().map(|(name, of)| Record::headline("shutdown", name, of)));
-    records
+    let azure = Log::ALL.map(Case::Azure).into_iter();
+    rounds::measured([
+        ("makespan_vs_critical_path", rounds::worst(slow.filter_map(bound))),
+        ("no_slow_vs_serial", rounds::worst(no_slow.filter_map(to_serial))),
+        ("azure_vs_serial", rounds::worst(azure.filter_map(to_serial))),
+    ])
 }
 
 #[cfg(test)]
@@ -109,13 +94,7 @@ mod tests {
 
     #[test]
     fn headlines_are_those_of_the_worst_web() {
-        let series = |case: &str, variant: &str, metric: &str, values: [f64; 2]| Series {
-            case: case.to_owned(),
-            variant: variant.to_owned(),
-            metric: metric.to_owned(),
-            unit: "ns".to_owned(),
-            values: values.into(),
-        };
+        let series = Series::made_up;
         let makespan = "makespan_p50";
         let all = [
             series("flat/500/24", "corewise", makespan, [102.0, 204.0]),
@@ -139,7 +118,7 @@ mod tests {
                 ("azure_vs_serial", 0.45)
             ]
         );
-        assert_eq!(records(&all, &found).len(), all.len() + 3);
+        assert_eq!(rounds::records("shutdown", &all, &found).len(), all.len() + 3);
         assert!(headlines(&all[4..5], 1).is_empty(), "what wasn't measured has no headline");
     }
 }

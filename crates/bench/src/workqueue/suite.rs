@@ -5,9 +5,7 @@ use corewise_topology::{AffinityScope, Machine};
 
 use crate::advice::{Layout, Series};
 use crate::names::Place;
-use crate::record::Record;
-use crate::rounds::{Cell, ratio, values};
-use crate::stats::PairedRatio;
+use crate::rounds::{self, Cell, Headline, ratio, values};
 use crate::words::Effort;
 use crate::workqueue::case::{Case, Items, Placement};
 use crate::workqueue::job::Job;
@@ -113,23 +111,14 @@ fn places(layout: &Layout, again: bool) -> Vec<Place> {
 
 /// The headlines: the default scope against the old design in the kernel's test, pair by pair. Those
 /// that were measured.
-pub fn headlines(series: &[Series], seed: u64) -> Vec<(&'static str, PairedRatio)> {
+pub fn headlines(series: &[Series], seed: u64) -> Vec<Headline> {
     let place = |place: Place| format!("kernel_test/{place}");
     let (ours, theirs) = (place(Place::default()), place(Place::of(AffinityScope::Cache)));
     let ours = |metric| values(series, &ours, "corewise", metric);
     let theirs = |metric| values(series, &theirs, "before", metric);
     let items = ratio(ours("items_per_second"), theirs("items_per_second"), seed);
     let p50 = ratio(theirs("call_p50"), ours("call_p50"), seed);
-    let both = [("cache_shard_vs_before_items", items), ("cache_shard_vs_before_p50", p50)];
-    both.into_iter().filter_map(|(name, ratio)| Some((name, ratio?))).collect()
-}
-
-/// The records of all series, headlines last.
-pub fn records(series: &[Series], headlines: &[(&'static str, PairedRatio)]) -> Vec<Record> {
-    let mut records: Vec<Record> =
-        series.iter().filter_map(|one| one.record("workqueue")).collect();
-    records.extend(headlines.iter().map(|(name, of)| Record::headline("workqueue", name, of)));
-    records
+    rounds::measured([("cache_shard_vs_before_items", items), ("cache_shard_vs_before_p50", p50)])
 }
 
 #[cfg(test)]
@@ -185,13 +174,7 @@ mod tests {
 
     #[test]
     fn headlines_are_ratios_of_pairs_in_which_higher_is_better() {
-        let series = |case: &str, variant: &str, metric: &str, values: [f64; 2]| Series {
-            case: case.to_owned(),
-            variant: variant.to_owned(),
-            metric: metric.to_owned(),
-            unit: "x".to_owned(),
-            values: values.into(),
-        };
+        let series = Series::made_up;
         let all = [
             series("kernel_test/cache", "before", "items_per_second", [100.0, 10.0]),
             series("kernel_test/cache", "before", "call_p50", [600.0, 6_000.0]),
@@ -202,7 +185,7 @@ mod tests {
         let found = headlines(&all, 1);
         assert_eq!(found[0].1.summary.median, 5.0);
         assert_eq!(found[1].1.summary.median, 6.0);
-        let records = records(&all, &found);
+        let records = rounds::records("workqueue", &all, &found);
         assert_eq!(records.len(), all.len() + 2);
         let last = records.last().unwrap();
         assert_eq!((last.case.as_str(), last.unit.as_str()), ("headline", "ratio"));

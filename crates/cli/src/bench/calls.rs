@@ -5,14 +5,13 @@ use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use corewise::topology::Machine;
-use corewise_bench::advice::Series;
 use corewise_bench::calls::case::{Case, Way};
 use corewise_bench::calls::job::Job;
 use corewise_bench::calls::suite;
 use corewise_bench::calls::torture::{self, Plan};
 use corewise_bench::rounds::Cell;
 
-use super::{Measured, SEED, Text, effort, failure, is_wanted};
+use super::{Text, effort, failure, is_wanted};
 use crate::args;
 use crate::exit::Failure;
 
@@ -74,13 +73,6 @@ pub(super) fn cells(machine: &Machine, args: &args::Bench) -> Vec<Vec<Cell<Job>>
     let cpus = machine.online().len();
     let wanted = |case| is_wanted(args, case, suite::is_quick(case, cpus));
     suite::cells(machine, effort(args), Way::best(), wanted)
-}
-
-/// What a call has measured, with the headlines.
-pub(super) fn measured(series: Vec<Series>) -> Measured {
-    let headlines = suite::headlines(&series, SEED);
-    let records = suite::records(&series, &headlines);
-    Measured { which: args::Benchmark::Calls, series, headlines, records, advice: None }
 }
 
 /// The names of all cases, of a machine with many CPUs.

@@ -22,8 +22,7 @@ use corewise_bench::names;
 use corewise_bench::paired::Plan;
 use corewise_bench::process::{Job, Program};
 use corewise_bench::record::{Record, to_json};
-use corewise_bench::rounds::{self, Cell};
-use corewise_bench::stats::PairedRatio;
+use corewise_bench::rounds::{self, Cell, Headline};
 use corewise_bench::words::Effort;
 
 use crate::args::{self, Benchmark};
@@ -48,9 +47,14 @@ const SEED: u64 = 1;
 struct Measured {
     which: Benchmark,
     series: Vec<Series>,
-    headlines: Vec<(&'static str, PairedRatio)>,
-    records: Vec<Record>,
+    headlines: Vec<Headline>,
     advice: Option<Advice>,
+}
+
+impl Measured {
+    fn records(&self) -> Vec<Record> {
+        rounds::records(self.which.name(), &self.series, &self.headlines)
+    }
 }
 
 /// What a benchmark's tables say around them.
@@ -88,7 +92,7 @@ pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
     }
     let mut out = anstream::stdout().lock();
     if args.json {
-        let records: Vec<Record> = measured.into_iter().flat_map(|one| one.records).collect();
+        let records: Vec<Record> = measured.iter().flat_map(Measured::records).collect();
         out.write_all(to_json(&records).as_bytes())?;
     } else {
         for (number, one) in measured.iter().enumerate() {
@@ -149,20 +153,37 @@ fn plan<'a>(which: Benchmark, machine: &'a Machine, args: &'a args::Bench) -> Op
         which: Benchmark,
         args: &'a args::Bench,
         groups: Vec<Vec<Cell<J>>>,
-        measured: impl FnOnce(Vec<Series>) -> Measured + 'a,
+        headlines: fn(&[Series], u64) -> Vec<Headline>,
+        advice: impl FnOnce(&[Series]) -> Option<Advice> + 'a,
     ) -> Option<Course<'a>> {
         if groups.is_empty() {
             return None;
         }
-        Some(Box::new(move |budget| Ok(measured(run_cells(which, &groups, args.rounds, budget)?))))
+        Some(Box::new(move |budget| {
+            let series = run_cells(which, &groups, args.rounds, budget)?;
+            let (headlines, advice) = (headlines(&series, SEED), advice(&series));
+            Ok(Measured { which, series, headlines, advice })
+        }))
     }
+    let none = |_: &[Series]| None;
     match which {
-        Benchmark::Workqueue => of(which, args, workqueue::cells(machine, args), |series| {
-            workqueue::measured(machine, series)
-        }),
-        Benchmark::Calls => of(which, args, calls::cells(machine, args), calls::measured),
-        Benchmark::Probe => of(which, args, probe::cells(args), probe::measured),
-        Benchmark::Shutdown => of(which, args, shutdown::cells(args), shutdown::measured),
+        Benchmark::Workqueue => {
+            let cells = workqueue::cells(machine, args);
+            let advice = |series: &[Series]| Some(workqueue::advice(machine, series));
+            of(which, args, cells, corewise_bench::workqueue::suite::headlines, advice)
+        }
+        Benchmark::Calls => {
+            let cells = calls::cells(machine, args);
+            of(which, args, cells, corewise_bench::calls::suite::headlines, none)
+        }
+        Benchmark::Probe => {
+            let cells = probe::cells(args);
+            of(which, args, cells, corewise_bench::probe::suite::headlines, none)
+        }
+        Benchmark::Shutdown => {
+            let cells = shutdown::cells(args);
+            of(which, args, cells, corewise_bench::shutdown::suite::headlines, none)
+        }
     }
 }
 

@@ -30,8 +30,7 @@ impl<'a> Report<'a> {
     pub(super) fn write(&self, machine: &Machine, measured: &[Measured]) -> Result<(), Failure> {
         let facts = facts::gather(machine.topology());
         let names: Vec<&str> = measured.iter().map(|one| one.which.name()).collect();
-        let records: Vec<Record> =
-            measured.iter().flat_map(|one| one.records.iter().cloned()).collect();
+        let records: Vec<Record> = measured.iter().flat_map(Measured::records).collect();
         let page = report::render(&Page {
             name: &names.join(" and "),
             facts: &facts,

@@ -1,13 +1,12 @@
 //! `corewise bench probe`: devices that burn and wait in their probes, placed once, against the old
 //! designs that place them twice.
 
-use corewise_bench::advice::Series;
 use corewise_bench::probe::case::Case;
 use corewise_bench::probe::job::Job;
 use corewise_bench::probe::suite;
 use corewise_bench::rounds::Cell;
 
-use super::{Measured, SEED, Text, effort, is_wanted};
+use super::{Text, effort, is_wanted};
 use crate::args;
 
 /// What the tables say around them.
@@ -33,13 +32,6 @@ pub(super) fn words(headline: &str) -> &str {
 /// What to run.
 pub(super) fn cells(args: &args::Bench) -> Vec<Vec<Cell<Job>>> {
     suite::cells(effort(args), |case| is_wanted(args, case, suite::is_quick(case)))
-}
-
-/// What a call has measured, with the headlines.
-pub(super) fn measured(series: Vec<Series>) -> Measured {
-    let headlines = suite::headlines(&series, SEED);
-    let records = suite::records(&series, &headlines);
-    Measured { which: args::Benchmark::Probe, series, headlines, records, advice: None }
 }
 
 /// The names of all cases.

@@ -1,12 +1,11 @@
 //! `corewise bench shutdown`: webs of devices, against the plain loop and the old design.
 
-use corewise_bench::advice::Series;
 use corewise_bench::rounds::Cell;
 use corewise_bench::shutdown::case::Case;
 use corewise_bench::shutdown::job::Job;
 use corewise_bench::shutdown::suite;
 
-use super::{Measured, SEED, Text, effort, is_wanted};
+use super::{Text, effort, is_wanted};
 use crate::args;
 
 /// What the tables say around them.
@@ -31,13 +30,6 @@ pub(super) fn words(headline: &str) -> &str {
 /// What to run.
 pub(super) fn cells(args: &args::Bench) -> Vec<Vec<Cell<Job>>> {
     suite::cells(effort(args), |case| is_wanted(args, case, suite::is_quick(case)))
-}
-
-/// What a call has measured, with the headlines.
-pub(super) fn measured(series: Vec<Series>) -> Measured {
-    let headlines = suite::headlines(&series, SEED);
-    let records = suite::records(&series, &headlines);
-    Measured { which: args::Benchmark::Shutdown, series, headlines, records, advice: None }
 }
 
 /// The names of all cases.

@@ -2,14 +2,12 @@
 
 use corewise::topology::Machine;
 use corewise_bench::advice::{Advice, Layout, Series, advise};
-use corewise_bench::record::Record;
 use corewise_bench::rounds::Cell;
-use corewise_bench::stats::PairedRatio;
 use corewise_bench::workqueue::case::Case;
 use corewise_bench::workqueue::job::Job;
 use corewise_bench::workqueue::suite::{self, SHARD_SIZES};
 
-use super::{Measured, SEED, Text, effort, is_wanted};
+use super::{SEED, Text, effort, is_wanted};
 use crate::args;
 
 /// What the tables say around them.
@@ -34,14 +32,9 @@ pub(super) fn cells(machine: &Machine, args: &args::Bench) -> Vec<Vec<Cell<Job>>
     suite::cells(machine, effort(args), |case| is_wanted(args, case, suite::is_quick(case)))
 }
 
-/// What a call has measured, with the headlines and the advice.
-pub(super) fn measured(machine: &Machine, series: Vec<Series>) -> Measured {
-    let headlines: Vec<(&str, PairedRatio)> = suite::headlines(&series, SEED);
-    let records: Vec<Record> = suite::records(&series, &headlines);
-    let layout = Layout::of(machine.topology(), &SHARD_SIZES);
-    let advice: Advice = advise(&layout, &series, SEED);
-    let which = args::Benchmark::Workqueue;
-    Measured { which, series, headlines, records, advice: Some(advice) }
+/// What a call's values say.
+pub(super) fn advice(machine: &Machine, series: &[Series]) -> Advice {
+    advise(&Layout::of(machine.topology(), &SHARD_SIZES), series, SEED)
 }
 
 /// The names of all cases.

@@ -30,6 +30,7 @@ mod compare;
 mod concurrency;
 mod costs;
 mod nesting;
+mod order;
 mod replay;
 mod schedule;
 mod tasks;

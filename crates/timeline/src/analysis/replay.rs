@@ -1,11 +1,11 @@
 //! The run as it was, but for spans that take another time.
 
 use super::nesting::Nesting;
+use super::order::Order;
 use super::tasks::scale;
 use crate::json::ns;
 use crate::model::{SpanId, Timeline};
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 
 /// When each span would have started and ended, in nanoseconds from the timeline's
 /// [origin](Timeline::origin), if each took `factor` times as long and all else were as it was:
@@ -124,41 +124,17 @@ impl Graph {
     /// The nodes so that each comes after those before it; of those that can come next the first
     /// by `key`. Ways that would close a cycle are taken out: only moments that were one have such.
     fn order<K: Ord>(&mut self, key: impl Fn(usize) -> K) -> Vec<usize> {
-        let n = self.before.len();
-        let mut after: Vec<Vec<usize>> = vec![Vec::new(); n];
-        let mut waits_for: Vec<usize> = self.before.iter().map(Vec::len).collect();
+        let mut after: Vec<Vec<usize>> = vec![Vec::new(); self.before.len()];
         for (to, ways) in self.before.iter().enumerate() {
             for way in ways {
                 after[way.from].push(to);
             }
         }
-        let mut place = vec![usize::MAX; n];
-        let mut order = Vec::with_capacity(n);
-        let mut ready: BinaryHeap<Reverse<(K, usize)>> =
-            (0..n).filter(|&i| waits_for[i] == 0).map(|i| Reverse((key(i), i))).collect();
-        let mut stuck: Vec<usize> = (0..n).collect();
-        stuck.sort_by_key(|&i| key(i));
-        let mut stuck = stuck.into_iter();
-        loop {
-            let next = ready.pop().map(|Reverse((_, i))| i);
-            let next = next.or_else(|| stuck.find(|&i| place[i] == usize::MAX));
-            let Some(i) = next else { break };
-            if place[i] != usize::MAX {
-                continue;
-            }
-            place[i] = order.len();
-            order.push(i);
-            for &to in &after[i] {
-                waits_for[to] -= 1;
-                if waits_for[to] == 0 && place[to] == usize::MAX {
-                    ready.push(Reverse((key(to), to)));
-                }
-            }
-        }
+        let order = Order::of(&after, key);
         for (to, ways) in self.before.iter_mut().enumerate() {
-            ways.retain(|way| place[way.from] < place[to]);
+            ways.retain(|way| order.keeps(way.from, to));
         }
-        order
+        order.nodes
     }
 }
 

@@ -1,11 +1,11 @@
 //! A timeline as tasks with links: what may start when, if nothing but the graph says so.
 
 use super::nesting::Nesting;
+use super::order::Order;
 use super::schedule::schedule;
 use crate::json::ns;
 use crate::model::{SpanId, SpanKind, Timeline};
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// What a task waits for, and for how long beyond that.
@@ -121,41 +121,19 @@ fn boot_order(t: &Timeline, tasks: &mut [Task]) {
 /// Takes out the links that would close a cycle, which only spans of no length at one moment can
 /// have, and finds the ranks.
 fn break_cycles(t: &Timeline, tasks: &mut [Task]) {
-    let n = tasks.len();
-    let mut waits_for: Vec<usize> = tasks.iter().map(|task| task.waits_for).collect();
-    let mut place = vec![usize::MAX; n];
-    let mut order = Vec::with_capacity(n);
-    let when = |i: usize| Reverse((t.spans()[i].end, i));
-    let mut ready: BinaryHeap<_> = (0..n).filter(|&i| waits_for[i] == 0).map(when).collect();
-    let mut stuck: Vec<usize> = (0..n).collect();
-    stuck.sort_by_key(|&i| (t.spans()[i].end, i));
-    let mut stuck = stuck.into_iter();
-    loop {
-        let next = ready.pop().map(|Reverse((_, i))| i);
-        let next = next.or_else(|| stuck.find(|&i| place[i] == usize::MAX));
-        let Some(i) = next else { break };
-        if place[i] != usize::MAX {
-            continue;
-        }
-        place[i] = order.len();
-        order.push(i);
-        for link in &tasks[i].links {
-            waits_for[link.to] -= 1;
-            if waits_for[link.to] == 0 && place[link.to] == usize::MAX {
-                ready.push(when(link.to));
-            }
-        }
-    }
-    for i in 0..n {
+    let after: Vec<Vec<usize>> =
+        tasks.iter().map(|task| task.links.iter().map(|link| link.to).collect()).collect();
+    let order = Order::of(&after, |i| t.spans()[i].end);
+    for i in 0..tasks.len() {
         let links = std::mem::take(&mut tasks[i].links);
-        let (kept, closing) = links.into_iter().partition(|link| place[i] < place[link.to]);
+        let (kept, closing): (Vec<Link>, Vec<Link>) =
+            links.into_iter().partition(|link| order.keeps(i, link.to));
         tasks[i].links = kept;
-        let closing: Vec<Link> = closing;
         for link in closing {
             tasks[link.to].waits_for -= 1;
         }
     }
-    for &i in order.iter().rev() {
+    for &i in order.nodes.iter().rev() {
         let work = tasks[i].work;
         let after = tasks[i].links.iter().map(|link| {
             let from = if link.when == When::End { work } else { 0 };
