@@ -23,7 +23,7 @@ pub enum Error {
     NoSuchDevice(String),
     /// The device is not up.
     NotUp(String),
-    /// A driver or a callback of this manager asked for something that has to wait for devices: it
+    /// A driver, callback or observer of this manager asked for something that waits for devices: it
     /// might wait for itself.
     InsideProbe,
     /// The queue for device work could not be made.
@@ -67,8 +67,8 @@ impl fmt::Display for Error {
                  \"{name}\" first, or unbind the other"
             ),
             Error::InsideProbe => f.write_str(
-                "a driver or callback of this device manager asked for something that waits for \
-                 devices, perhaps for itself; do it from another thread, or after the probe",
+                "a driver, callback or observer of this device manager asked for something that waits \
+                 for devices, perhaps for itself; do it from another thread, or afterwards",
             ),
             Error::Queue(error) => write!(f, "no queue for device work: {error}"),
         }

@@ -44,7 +44,8 @@ pub enum Event<'a> {
 /// Told about each [`Event`], for progress bars and logs.
 ///
 /// Called on whatever thread the event happens on, several at once, with no lock held. It should be
-/// quick: the thread has work to do. A panic in it is caught and logged.
+/// quick: the thread has work to do. What waits for devices is refused there
+/// ([`Error::InsideProbe`](crate::Error)). A panic in it is caught and logged.
 pub type Observer = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
 
 /// Tells the observer, if there is one; its panic harms nobody.

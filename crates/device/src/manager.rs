@@ -3,7 +3,7 @@
 
 use crate::driver::{Bound, Driver, downcast};
 use crate::placement::Placer;
-use crate::probe::{BringUp, BringUpOptions, Inside, Registry, State};
+use crate::probe::{Around, BringUp, BringUpOptions, Inside, Registry, State};
 use crate::record::Clock;
 use crate::registry::{
     BatchOptions, Candidate, DeviceInfo, Devices, Drivers, Effects, Key, Pending, Registered,
@@ -56,6 +56,7 @@ impl DeviceManager {
             drivers: Drivers::default(),
             asked: AsyncProbe::default(),
             observer: None,
+            around: Around::default(),
             cancel: Cancel::new(),
             walks: 0,
             deferral_timeout: DEFERRAL_TIMEOUT,
@@ -136,8 +137,8 @@ impl DeviceManager {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchDriver`], [`Error::ShuttingDown`]; [`Error::InsideProbe`] from a driver or a
-    /// callback of this manager.
+    /// [`Error::NoSuchDriver`], [`Error::ShuttingDown`]; [`Error::InsideProbe`] from a driver,
+    /// callback or observer of this manager.
     pub fn unregister(&self, name: &str) -> Result<(), Error> {
         let _walk = self.begin_walk("DeviceManager::unregister")?;
         let removed = self.registry.state.lock().drivers.remove(name);
@@ -186,7 +187,7 @@ impl DeviceManager {
     ///
     /// [`Error::Rejected`] for faulty declarations, without `keep_going`: nothing was probed, no
     /// device was added. [`Error::Busy`] during another bring-up, [`Error::InsideProbe`] from a
-    /// driver or a callback. [`Error::ShuttingDown`] from the beginning of a shutdown on. A device
+    /// driver, callback or observer. [`Error::ShuttingDown`] from the beginning of a shutdown on. A device
     /// that fails is no error: see the report.
     #[track_caller]
     pub fn bring_up(
@@ -224,7 +225,12 @@ impl DeviceManager {
         self.registry.apply(fx);
         let finished = self.registry.run_batch();
         let finished = finished.expect("the caller of a bring-up ends it, and nobody else");
-        self.registry.state.lock().observer = None;
+        let former = {
+            let mut state = self.registry.state.lock();
+            state.around = Around::default();
+            state.observer.take()
+        };
+        drop(former);
         self.registry.changed.notify_all();
         let report = BringUp::new(finished, options.cancel.is_cancelled());
         self.registry.step(|state, now, fx| {
@@ -252,7 +258,9 @@ impl DeviceManager {
         if !faults.is_empty() && !options.keep_going {
             return Err(Error::Rejected(faults));
         }
-        state.observer = options.observer.clone();
+        let observer = options.observer.clone();
+        state.around = Around::here();
+        state.observer = observer.map(|o| state.around.observer(&self.registry, o));
         let options = BatchOptions {
             keep_going: options.keep_going,
             cancel: options.cancel.clone(),
@@ -297,7 +305,7 @@ impl DeviceManager {
     ///
     /// # Errors
     ///
-    /// [`Error::InsideProbe`] from a driver or a callback of this manager: that probe would wait
+    /// [`Error::InsideProbe`] from a driver, callback or observer of this manager: it might wait
     /// for itself.
     #[track_caller]
     pub fn wait_for_probes(&self) -> Result<(), Error> {

@@ -86,8 +86,8 @@ impl DeviceManager {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchDevice`], [`Error::ShuttingDown`]; [`Error::InsideProbe`] from a driver or a
-    /// callback of this manager.
+    /// [`Error::NoSuchDevice`], [`Error::ShuttingDown`]; [`Error::InsideProbe`] from a driver,
+    /// callback or observer of this manager.
     #[track_caller]
     pub fn remove(&self, name: &str) -> Result<Vec<(String, ShutdownError)>, Error> {
         let _walk = self.begin_walk("DeviceManager::remove")?;

@@ -22,15 +22,15 @@ impl DeviceManager {
     /// the asynchronous ones, and helpers on the worker pools join in. With fewer than two
     /// asynchronous callbacks it is a plain loop in reverse order. Blocks until all
     /// is done, or was [aborted](ShutdownOptions::abort). Errors and panics of callbacks are
-    /// reported, and stop nothing. Not to be called from a probe or a shutdown callback.
+    /// reported, and stop nothing.
     ///
     /// Afterwards the bound objects of devices that were shut down are dropped, each before what it
     /// needs; those left undone by an abort stay with the manager.
     ///
     /// # Errors
     ///
-    /// [`Error::ShuttingDown`] for a second shutdown. [`Error::Busy`] where it was aborted while
-    /// waiting for probes.
+    /// [`Error::ShuttingDown`] for a second shutdown, [`Error::InsideProbe`] from a driver, callback or
+    /// observer. [`Error::Busy`] where it was aborted while waiting for probes.
     #[track_caller]
     pub fn shutdown(&self, options: &ShutdownOptions) -> Result<ShutdownReport, Error> {
         context::might_block("DeviceManager::shutdown");

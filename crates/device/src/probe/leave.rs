@@ -1,6 +1,7 @@
 //! Drives the walks that unbind and remove devices: calls the callbacks, and waits for what runs.
 
-use super::run::{Inside, Registry};
+use super::inside::Inside;
+use super::run::Registry;
 use crate::driver::{Bound, ShutdownError, caught};
 use crate::registry::{Key, Leave, LeaveStep};
 use crate::{DeviceDecl, ShutdownDone};
@@ -39,6 +40,7 @@ impl Registry {
 
     /// Calls one device's callback, and waits for it.
     fn unbind_one(&self, decl: &DeviceDecl, bound: Arc<dyn Bound>) -> Result<(), ShutdownError> {
+        let inside = Inside::enter(self);
         if !caught(|| bound.has_shutdown()).unwrap_or(true) {
             return Ok(());
         }
@@ -48,7 +50,6 @@ impl Registry {
             *its.1.lock() = Some(result);
             its.0.complete();
         });
-        let inside = Inside::enter(self);
         let called =
             caught(|| context::blocking("unbinding a device", || bound.start_unbind(done)));
         drop(inside);

@@ -1,8 +1,10 @@
 //! Probing: who calls the drivers, on which thread, and what a bring-up says afterwards.
 
+mod inside;
 mod leave;
 mod report;
 mod run;
 
+pub(crate) use inside::{Around, Inside};
 pub use report::{BringUp, BringUpOptions, DeviceReport, ProbeOutcome};
-pub(crate) use run::{Inside, Registry, State};
+pub(crate) use run::{Registry, State};

@@ -3,6 +3,7 @@
 //! Guards: `I:` immutable, `L:` lock (what it guards is named). Lock order: `state` comes before the
 //! lists of deferred devices, and nothing is called while it is held.
 
+use super::inside::{Around, Inside};
 use crate::done::{ProbeDone, ProbeResult};
 use crate::driver::{Bound, ProbeContext, ProbeError, caught};
 use crate::event::{self, Event, Observer};
@@ -17,7 +18,6 @@ use corewise_sync::thread::current;
 use corewise_sync::{Condvar, Mutex, MutexGuard, context};
 use corewise_timeline::Outcome;
 use corewise_workqueue::Work;
-use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +46,8 @@ pub(crate) struct State {
     pub asked: AsyncProbe,
     /// The observer of the bring-up in progress.
     pub observer: Option<Observer>,
+    /// What the caller of the bring-up in progress is inside of.
+    pub around: Around,
     /// Tells probes outside of a bring-up to give up: thrown by the shutdown.
     pub cancel: Cancel,
     /// How many are unbinding devices.
@@ -64,32 +66,6 @@ pub(crate) struct State {
     pub shutdown: Option<(Arc<ShutdownState>, Clock)>,
     /// What a shutdown left undone, by device of its graph.
     pub left: Vec<Option<Arc<dyn Bound>>>,
-}
-
-corewise_sync::per_thread! {
-    /// O: the registry of the innermost driver or callback that this thread is in, by its address.
-    static INSIDE: Cell<usize> = Cell::new(0);
-}
-
-/// While it lives, the thread is inside user code that a registry called.
-pub(crate) struct Inside(usize);
-
-impl Inside {
-    pub(crate) fn enter(registry: &Registry) -> Inside {
-        Inside(INSIDE.replace(std::ptr::from_ref(registry).addr()))
-    }
-
-    /// Whether this thread is inside user code that `registry` called. What would wait for other
-    /// devices there might wait for itself.
-    pub(crate) fn is_in(registry: &Registry) -> bool {
-        INSIDE.get() == std::ptr::from_ref(registry).addr()
-    }
-}
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        INSIDE.set(self.0);
-    }
 }
 
 impl Registry {
@@ -136,11 +112,13 @@ impl Registry {
             // Where it is refused the ticket is dropped, and does what there is to do.
             drop(self.placer.queue().execute(move || ticket.work()));
         }
+        let inside = Inside::enter(self);
         for trash in std::mem::take(&mut fx.trash) {
             if let Err(panic) = caught(|| drop(trash)) {
                 tracing::error!(panic, "dropping a device or its driver panicked");
             }
         }
+        drop(inside);
         if fx.hopes {
             self.set_deferral_timer();
         }
@@ -206,7 +184,11 @@ impl Registry {
     pub(crate) fn probe_placed(self: &Arc<Self>, key: Key) {
         let node = self.state.lock().devices.node(key);
         let ticket = Ticket { registry: Some(self.clone()), key };
-        self.placer.call(node, move |cpu| ticket.probe(cpu));
+        let around = Around::here();
+        self.placer.call(node, move |cpu| {
+            let _around = around.enter();
+            ticket.probe(cpu);
+        });
     }
 
     /// Probes one device, on this thread.
@@ -214,11 +196,13 @@ impl Registry {
         loop {
             let site = Site::here(self.placer.machine(), placed);
             let me = current().id();
-            let (begun, observer, cancel) = self.step(|state, now, fx| {
+            let (begun, observer, cancel, around) = self.step(|state, now, fx| {
                 let begun = state.devices.begin(key, &site, me, now, fx);
                 let batch = begun.as_ref().is_some_and(|begun| begun.in_batch);
                 let cancel = state.devices.batch_cancel().filter(|_| batch);
-                (begun, state.observer.clone(), cancel.unwrap_or_else(|| state.cancel.clone()))
+                let cancel = cancel.unwrap_or_else(|| state.cancel.clone());
+                let around = if batch { state.around.clone() } else { Around::default() };
+                (begun, state.observer.clone(), cancel, around)
             });
             let Some(begun) = begun else { return };
             let device = begun.decl.clone();
@@ -227,7 +211,9 @@ impl Registry {
                 event::tell(observer.as_ref(), &Event::Started { device });
             }
             let call = Arc::new(Call { registry: self.clone(), key, handoff: Handoff::new() });
+            let around = around.enter();
             let panicked = self.call_driver(begun, &cancel, &call).err();
+            drop(around);
             let ended = match panicked {
                 None => call.handoff.returned().flatten(),
                 Some(message) => {

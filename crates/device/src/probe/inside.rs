@@ -1,0 +1,84 @@
+//! Who is inside user code of which manager: what would wait for itself there is refused.
+//!
+//! Guards: `O:` the owner thread only.
+
+use super::run::Registry;
+use crate::event::{Event, Observer};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+corewise_sync::per_thread! {
+    /// O: the registries whose drivers, callbacks or observers this thread is in, by their addresses,
+    /// the outermost first; and those inside of which somebody waits for this thread.
+    static INSIDE: RefCell<Vec<usize>> = RefCell::new(Vec::new());
+}
+
+/// While it lives, the thread is inside user code that a registry called. To be dropped in the
+/// opposite order, on the same thread.
+pub(crate) struct Inside {
+    /// How many there were before.
+    before: usize,
+}
+
+/// What a thread is inside of, for another one that works for it while it waits.
+#[derive(Clone, Default)]
+pub(crate) struct Around(Option<Arc<[usize]>>);
+
+impl Inside {
+    pub(crate) fn enter(registry: &Registry) -> Inside {
+        Inside::enter_all(&[address(registry)])
+    }
+
+    // A thread that is about to end may have no such list any more: it is inside of nothing then.
+    fn enter_all(registries: &[usize]) -> Inside {
+        let before = INSIDE.try_with(|inside| {
+            let inside = &mut *inside.borrow_mut();
+            let before = inside.len();
+            inside.extend_from_slice(registries);
+            before
+        });
+        Inside { before: before.unwrap_or(0) }
+    }
+
+    /// Whether this thread is inside user code that `registry` called, however far out. What would
+    /// wait for other devices there might wait for itself.
+    pub(crate) fn is_in(registry: &Registry) -> bool {
+        INSIDE.try_with(|inside| inside.borrow().contains(&address(registry))).unwrap_or(false)
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let _ = INSIDE.try_with(|inside| inside.borrow_mut().truncate(self.before));
+    }
+}
+
+impl Around {
+    /// What this thread is inside of.
+    pub(crate) fn here() -> Around {
+        let here = |inside: &RefCell<Vec<usize>>| {
+            let inside = inside.borrow();
+            (!inside.is_empty()).then(|| Arc::from(&inside[..]))
+        };
+        Around(INSIDE.try_with(here).unwrap_or(None))
+    }
+
+    /// The thread is inside of all that until the guard is dropped.
+    pub(crate) fn enter(&self) -> Inside {
+        Inside::enter_all(self.0.as_deref().unwrap_or_default())
+    }
+
+    /// An observer that is inside of all that, and of the registry, whenever it is called.
+    pub(crate) fn observer(&self, registry: &Registry, observer: Observer) -> Observer {
+        let (around, registry) = (self.clone(), address(registry));
+        Arc::new(move |event: &Event<'_>| {
+            let _around = around.enter();
+            let _inside = Inside::enter_all(&[registry]);
+            observer(event);
+        })
+    }
+}
+
+fn address(registry: &Registry) -> usize {
+    std::ptr::from_ref(registry).addr()
+}
