@@ -1,0 +1,192 @@
+//! Holding a queue: quiesce, stop, freeze, drain. `README.md` beside the crate root has the fence pairs.
+
+use std::time::Duration;
+
+use corewise_sync::context;
+
+use super::Queue;
+use crate::gate::Unquiesced;
+use crate::runner::Source;
+use crate::usage::Usage;
+
+impl Queue {
+    /// Keeps requests from the driver until [`Queue::unquiesce`], nested; returns once no dispatch
+    /// is in progress. Requests are still taken in, and wait; those that the driver has already may
+    /// still be in flight and complete.
+    ///
+    /// May block, though not for long: for one pass of each hardware queue.
+    ///
+    /// # Panics
+    /// Inside an atomic section, that is in a driver's `queue_request` or in a completion function:
+    /// there it could only wait for itself. Use [`Queue::quiesce_nowait`] there.
+    #[track_caller]
+    pub fn quiesce(&self) {
+        refuse_in_atomic_section("quiesce", "quiesce_nowait");
+        self.quiesce_nowait();
+        self.wait_quiesced();
+    }
+
+    /// As [`Queue::quiesce`] without the wait: a dispatch may still be in progress. To quiesce many
+    /// queues, call this on each and then [`Queue::wait_quiesced`] on each. Any context.
+    pub fn quiesce_nowait(&self) {
+        self.core.gate.quiesce();
+    }
+
+    /// Waits until no dispatch is in progress that began before this call. May block.
+    ///
+    /// # Panics
+    /// As [`Queue::quiesce`].
+    #[track_caller]
+    pub fn wait_quiesced(&self) {
+        refuse_in_atomic_section("wait_quiesced", "quiesce_nowait");
+        for hctx in &self.hctxs {
+            if hctx.state.is_running() {
+                context::blocking("quiesce", || hctx.grace.wait(&hctx.state));
+            }
+        }
+    }
+
+    /// Undoes one quiesce. The last one lets workers run every hardware queue on which requests
+    /// arrived meanwhile, and returns true. One too many changes nothing and is logged. Never
+    /// blocks; any context.
+    pub fn unquiesce(&self) -> bool {
+        match self.core.gate.unquiesce() {
+            Unquiesced::Opened => {
+                // Look: behind the gate's OpenFence.
+                for hctx in &self.hctxs {
+                    hctx.run_if_pending();
+                }
+                true
+            }
+            Unquiesced::Nested => false,
+            Unquiesced::Underflow => {
+                tracing::warn!(queue = %self.core.name, "unquiesce without a quiesce; ignored");
+                false
+            }
+        }
+    }
+
+    /// Whether somebody keeps the queue quiesced, a moment ago.
+    pub fn is_quiesced(&self) -> bool {
+        !self.core.gate.is_open()
+    }
+
+    /// Asks for no more dispatch of hardware queue `hctx`: for a driver whose device is full. It
+    /// promises nothing about a dispatch in progress; use [`Queue::quiesce`] for that. Not nested.
+    ///
+    /// # Panics
+    /// If there is no such hardware queue.
+    pub fn stop(&self, hctx: usize) {
+        self.hctxs[hctx].state.stop();
+    }
+
+    /// Undoes [`Queue::stop`], and has a worker run what arrived meanwhile. Any context. It costs some
+    /// microseconds (a [heavy fence](corewise_sync::fence::heavy)): a driver that is full for moments at a time
+    /// says [busy](crate::Dispatch::Busy) instead.
+    ///
+    /// # Panics
+    /// If there is no such hardware queue.
+    pub fn start(&self, hctx: usize) {
+        let hctx = &self.hctxs[hctx];
+        if hctx.state.start() {
+            hctx.run_if_pending();
+        }
+    }
+
+    /// Lets no request in until [`Queue::unfreeze`], nested, and waits until all that are in have
+    /// completed and their completion functions have returned. Requests that are submitted
+    /// meanwhile wait outside; `submit` doesn't block.
+    ///
+    /// May block for as long as the driver needs. While the queue is quiesced with requests in it,
+    /// that is until somebody unquiesces it.
+    ///
+    /// # Panics
+    /// Inside an atomic section, where it might wait for itself.
+    #[track_caller]
+    pub fn freeze(&self) {
+        refuse_in_atomic_section("freeze", "start_freeze");
+        self.start_freeze();
+        context::blocking("freeze", || self.hctxs.iter().for_each(|h| h.usage.wait_empty()));
+    }
+
+    /// As [`Queue::freeze`], for at most `timeout`. True: frozen and empty. False: time ran out,
+    /// and the queue is as it was before the call.
+    ///
+    /// # Panics
+    /// As [`Queue::freeze`].
+    #[track_caller]
+    pub fn freeze_timeout(&self, timeout: Duration) -> bool {
+        refuse_in_atomic_section("freeze_timeout", "start_freeze");
+        self.start_freeze();
+        let deadline = std::time::Instant::now().checked_add(timeout);
+        let empty = context::blocking("freeze", || {
+            self.hctxs.iter().all(|h| {
+                let left = deadline.map_or(Duration::MAX, |d| {
+                    d.saturating_duration_since(std::time::Instant::now())
+                });
+                h.usage.wait_empty_timeout(left)
+            })
+        });
+        if !empty {
+            self.unfreeze();
+        }
+        empty
+    }
+
+    /// The first half of [`Queue::freeze`]: lets nobody in, waits for nothing. Any context.
+    pub fn start_freeze(&self) {
+        Usage::start_freeze(self.hctxs.iter().map(|hctx| &hctx.usage));
+        // What is inside has to get out, so it is run once more.
+        self.run_all_async();
+        if self.is_quiesced() && self.hctxs.iter().any(|h| h.has_pending()) {
+            tracing::warn!(
+                queue = %self.core.name,
+                "frozen while quiesced with requests inside: nothing moves until it is unquiesced"
+            );
+        }
+    }
+
+    /// Undoes one freeze; the last one lets in who waits outside and returns true. One too many
+    /// changes nothing and is logged. Never blocks; any context.
+    pub fn unfreeze(&self) -> bool {
+        let done = Usage::unfreeze(self.hctxs.iter().map(|hctx| &hctx.usage));
+        // Each hardware queue is owed something, so this can't stop at the first false.
+        let hctxs = self.hctxs.iter().zip(done);
+        hctxs.filter(|(hctx, done)| !hctx.unfrozen(*done)).count() == 0
+    }
+
+    /// Waits until every request that was submitted before has completed; those submitted
+    /// meanwhile wait until the drain is over. Blocks as [`Queue::freeze`].
+    ///
+    /// # Panics
+    /// As [`Queue::freeze`].
+    #[track_caller]
+    pub fn drain(&self) {
+        refuse_in_atomic_section("drain", "start_freeze");
+        self.freeze();
+        self.unfreeze();
+    }
+
+    /// As [`Queue::drain`], for at most `timeout`: true where everything has completed.
+    ///
+    /// # Panics
+    /// As [`Queue::freeze`].
+    #[track_caller]
+    pub fn drain_timeout(&self, timeout: Duration) -> bool {
+        refuse_in_atomic_section("drain_timeout", "start_freeze");
+        let empty = self.freeze_timeout(timeout);
+        if empty {
+            self.unfreeze();
+        }
+        empty
+    }
+}
+
+#[track_caller]
+fn refuse_in_atomic_section(what: &str, instead: &str) {
+    assert!(
+        !context::in_atomic_section(),
+        "Queue::{what} inside an atomic section (a dispatch or a completion): it would wait for \
+         itself; call {instead} here and wait elsewhere"
+    );
+}
