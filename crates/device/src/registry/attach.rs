@@ -79,10 +79,8 @@ impl Devices {
         slot.candidates.insert(at, candidate);
         match slot.phase {
             Phase::Ready | Phase::Probing(_) => {
-                // It is asked before anybody gives up.
-                slot.rescan = true;
-                let moved = usize::from(at <= slot.turn);
-                (slot.turn, slot.end) = (slot.turn + moved, slot.end + 1);
+                // It is asked in this round, before anybody gives up.
+                slot.turn += usize::from(at <= slot.turn);
             }
             Phase::Waiting | Phase::Idle(_) | Phase::Deferred(_) if !closed => {
                 self.attach_only(key.index, at, now, fx);

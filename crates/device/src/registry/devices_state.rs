@@ -2,7 +2,8 @@
 
 use super::policy::{Verdict, verdict};
 use super::{
-    Candidate, Devices, Effects, Key, Last, Link, Phase, Probing, Registered, Target, Trash, Why,
+    Candidate, Devices, Effects, Key, Last, Link, Phase, Probing, Registered, Slot, Target, Trash,
+    Why,
 };
 use crate::DeviceDecl;
 use crate::done::ProbeResult;
@@ -76,19 +77,18 @@ impl Devices {
             slot.phase = Phase::Idle(Why::NoDriver);
             return;
         }
-        let all = 0..slot.candidates.len();
-        self.attach_to(index, all, mine, by, now, fx);
+        self.attach_to(index, None, mine, by, now, fx);
     }
 
     /// As Attach, for one candidate alone. The caller probes, where it is synchronous.
     pub(super) fn attach_only(&mut self, index: u32, at: usize, now: Duration, fx: &mut Effects) {
-        self.attach_to(index, at..at + 1, true, None, now, fx);
+        self.attach_to(index, Some(at), true, None, now, fx);
     }
 
     fn attach_to(
         &mut self,
         index: u32,
-        candidates: std::ops::Range<usize>,
+        only: Option<usize>,
         mine: bool,
         by: Option<Key>,
         now: Duration,
@@ -109,8 +109,11 @@ impl Devices {
         }
         let slot = self.slot_mut(index);
         slot.phase = Phase::Ready;
-        (slot.turn, slot.end) = (candidates.start, candidates.end);
-        (slot.rescan, slot.failure) = (false, None);
+        for (at, candidate) in slot.candidates.iter_mut().enumerate() {
+            candidate.asked = only.is_some_and(|only| only != at);
+        }
+        slot.failure = None;
+        slot.takes_turn(only.unwrap_or(0));
         (slot.queued, slot.released_by) = (now, by);
         let in_batch = slot.in_batch.is_some();
         self.active += 1;
@@ -285,7 +288,7 @@ impl Devices {
         again: bool,
         fx: &mut Effects,
     ) -> Next {
-        let open = |s: &super::Slot| matches!(s.phase, Phase::Ready | Phase::Probing(_));
+        let open = |s: &Slot| matches!(s.phase, Phase::Ready | Phase::Probing(_));
         if !self.live(key).is_some_and(open) {
             // It was cancelled, or has gone: nobody is there to take it.
             fx.trash.extend(result.ok().map(Trash::Object));
@@ -302,21 +305,17 @@ impl Devices {
         let kind = result.as_ref().err().map(ProbeError::kind);
         let slot = self.slot_mut(index);
         let was_asynchronous = slot.candidates[slot.turn].asynchronous;
-        let left = slot.end - slot.turn - 1;
-        let left = if self.closed { 0 } else { left };
-        match (verdict(kind, left, self.slot(index).rescan), result) {
+        let next = slot.candidates.iter().position(|c| !c.asked);
+        let next = next.filter(|_| !self.closed);
+        match (verdict(kind, next), result) {
             (Verdict::Bind, Ok(bound)) => self.bind(index, bound, at, now, fx),
             (Verdict::Defer, Err(error)) => self.defer(index, &error, now, fx),
-            (verdict @ (Verdict::AskNext | Verdict::AskAgain), Err(error)) => {
+            (Verdict::AskNext(next), Err(error)) => {
                 let slot = self.slot_mut(index);
                 slot.failure = Some(first_real(slot.failure.take(), error));
                 slot.phase = Phase::Ready;
                 slot.queued = now;
-                if verdict == Verdict::AskNext {
-                    slot.turn += 1;
-                } else {
-                    (slot.turn, slot.end, slot.rescan) = (0, slot.candidates.len(), false);
-                }
+                slot.takes_turn(next);
                 if again && slot.candidates[slot.turn].asynchronous == was_asynchronous {
                     return Next::Again;
                 }
@@ -518,6 +517,14 @@ impl Devices {
             slot.unmet += 1;
         }
         slot.unmet == 0
+    }
+}
+
+impl Slot {
+    /// That candidate is the one to be asked.
+    fn takes_turn(&mut self, at: usize) {
+        self.turn = at;
+        self.candidates[at].asked = true;
     }
 }
 

@@ -6,7 +6,7 @@ use super::*;
 use crate::registry::{Leave, LeaveStep, Linked};
 
 fn candidate(name: &'static str, asynchronous: bool) -> Candidate {
-    Candidate { driver: driver(name), asynchronous }
+    Candidate { driver: driver(name), asynchronous, asked: false }
 }
 
 fn added(decls: &[(&str, &[&str])]) -> Stepped {
@@ -118,6 +118,51 @@ fn a_driver_that_comes_during_a_probe_is_asked_before_the_device_is_given_up() {
             }
         }
     }
+}
+
+/// Who is asked for `x` from the probe in progress on, if nobody takes it.
+fn asked_until_given_up(s: &mut Stepped) -> Vec<String> {
+    let mut asked = Vec::new();
+    while s.state("x") != "failed" {
+        asked.push(s.devices.info("x").unwrap().driver.unwrap());
+        assert!(asked.len() < 9, "it comes to no end");
+        s.end("x", false);
+        if s.state("x") == "queued" {
+            s.begin("x");
+        }
+    }
+    asked
+}
+
+#[test]
+fn a_driver_that_comes_during_a_probe_is_asked_once_and_nobody_else_again() {
+    for asynchronous in [false, true] {
+        for old in [false, true] {
+            let mut s = Stepped::new();
+            s.add(decl("x", &[]), vec![candidate("first", old)]);
+            s.begin("x");
+            for name in ["new", "newer"] {
+                let (key, new) = (s.key("x"), candidate(name, asynchronous));
+                s.step(|devices, now, fx| devices.offer(key, new, now, fx));
+            }
+            let asked = asked_until_given_up(&mut s);
+            assert_eq!(asked, ["first", "new", "newer"], "{asynchronous} {old}");
+        }
+    }
+}
+
+#[test]
+fn who_is_offered_a_device_alone_brings_nobody_else_into_the_round() {
+    let mut s = Stepped::new();
+    s.add(decl("x", &[]), vec![candidate("a", true), candidate("b", true)]);
+    s.begin("x");
+    asked_until_given_up(&mut s);
+    let (key, alone) = (s.key("x"), candidate("alone", false));
+    s.step(|devices, now, fx| devices.offer(key, alone, now, fx));
+    s.begin("x");
+    let (key, new) = (s.key("x"), candidate("new", true));
+    s.step(|devices, now, fx| devices.offer(key, new, now, fx));
+    assert_eq!(asked_until_given_up(&mut s), ["alone", "new"]);
 }
 
 #[test]

@@ -244,8 +244,6 @@ impl Slot {
             lenient: false,
             candidates: Vec::new(),
             turn: 0,
-            end: 0,
-            rescan: false,
             failure: None,
             driver: None,
             leaving: false,

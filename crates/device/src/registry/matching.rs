@@ -24,6 +24,8 @@ impl fmt::Debug for Registered {
 pub(crate) struct Candidate {
     pub driver: Arc<Registered>,
     pub asynchronous: bool,
+    /// It was asked in this round, or is not to be.
+    pub asked: bool,
 }
 
 /// The registered drivers. A copy is cheap, and says by its version whether it is still true.
@@ -84,6 +86,6 @@ impl Registered {
 
     pub(crate) fn candidate(self: &Arc<Self>, decl: &DeviceDecl, asked: &AsyncProbe) -> Candidate {
         let asynchronous = probes_async(self.probe_type, decl.probe_type, &self.name, asked);
-        Candidate { driver: self.clone(), asynchronous }
+        Candidate { driver: self.clone(), asynchronous, asked: false }
     }
 }

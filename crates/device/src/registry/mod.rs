@@ -103,10 +103,6 @@ struct Slot {
     candidates: Vec<Candidate>,
     /// The candidate whose turn it is, while ready or probing.
     turn: usize,
-    /// The candidates from here on are not asked in this round.
-    end: usize,
-    /// A candidate came while this one was being probed: begin anew before giving up.
-    rescan: bool,
     /// The first real failure of this round.
     failure: Option<ProbeError>,
     /// Which driver it is bound to, or is being probed by.

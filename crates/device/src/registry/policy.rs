@@ -26,23 +26,20 @@ pub(crate) enum Verdict {
     Bind,
     /// It goes on the deferred list. Other drivers are not asked: this one matches, and will be there.
     Defer,
-    /// The next candidate is asked.
-    AskNext,
-    /// All candidates are asked anew: one has come meanwhile.
-    AskAgain,
+    /// That candidate is asked.
+    AskNext(usize),
     /// It stays without a driver.
     GiveUp,
 }
 
-/// What becomes of a device whose driver gave this result, with `left` candidates to ask. As in
-/// Linux a failure, too, lets the next driver try its luck.
-pub(crate) fn verdict(error: Option<ProbeErrorKind>, left: usize, rescan: bool) -> Verdict {
-    match error {
-        None => Verdict::Bind,
-        Some(ProbeErrorKind::Deferred) => Verdict::Defer,
-        Some(_) if left > 0 => Verdict::AskNext,
-        Some(_) if rescan => Verdict::AskAgain,
-        Some(_) => Verdict::GiveUp,
+/// What becomes of a device whose driver gave this result; `next` is the first candidate that was
+/// not asked. As in Linux a failure, too, lets the next driver try its luck.
+pub(crate) fn verdict(error: Option<ProbeErrorKind>, next: Option<usize>) -> Verdict {
+    match (error, next) {
+        (None, _) => Verdict::Bind,
+        (Some(ProbeErrorKind::Deferred), _) => Verdict::Defer,
+        (Some(_), Some(next)) => Verdict::AskNext(next),
+        (Some(_), None) => Verdict::GiveUp,
     }
 }
 
@@ -76,12 +73,11 @@ mod tests {
 
     #[test]
     fn rule_1_2_16_what_a_result_means() {
-        assert_eq!(verdict(None, 3, true), Verdict::Bind);
-        assert_eq!(verdict(Some(Deferred), 3, false), Verdict::Defer);
+        assert_eq!(verdict(None, Some(3)), Verdict::Bind);
+        assert_eq!(verdict(Some(Deferred), Some(3)), Verdict::Defer);
         for error in [NoDevice, Failed, Panicked] {
-            assert_eq!(verdict(Some(error), 1, true), Verdict::AskNext);
-            assert_eq!(verdict(Some(error), 0, true), Verdict::AskAgain);
-            assert_eq!(verdict(Some(error), 0, false), Verdict::GiveUp);
+            assert_eq!(verdict(Some(error), Some(1)), Verdict::AskNext(1));
+            assert_eq!(verdict(Some(error), None), Verdict::GiveUp);
         }
     }
 

@@ -108,8 +108,9 @@ fn stepped_random_devices_come_and_go_and_all_counts_stay_right() {
         let mut rng = Rng(seed * 7919);
         let mut s = Stepped::new();
         let candidates = |rng: &mut Rng| {
-            let all = [("s", false), ("a", true), ("b", true)]
-                .map(|(name, asynchronous)| Candidate { driver: driver(name), asynchronous });
+            let all = [("s", false), ("a", true), ("b", true)].map(|(name, asynchronous)| {
+                Candidate { driver: driver(name), asynchronous, asked: false }
+            });
             let from = rng.below(3);
             all[from..=from + rng.below(3 - from)].to_vec()
         };

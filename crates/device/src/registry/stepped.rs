@@ -67,7 +67,7 @@ impl Stepped {
         let driver = driver("d");
         let candidate = |decl: &Arc<DeviceDecl>| {
             let asynchronous = !sync.contains(&decl.name.as_str());
-            vec![Candidate { driver: driver.clone(), asynchronous }]
+            vec![Candidate { driver: driver.clone(), asynchronous, asked: false }]
         };
         let candidates = decls.iter().map(candidate).collect();
         let options = BatchOptions {
