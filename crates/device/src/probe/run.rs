@@ -10,7 +10,9 @@ use crate::event::{self, Event, Observer};
 use crate::handoff::Handoff;
 use crate::placement::Placer;
 use crate::record::{Clock, Site};
-use crate::registry::{Begun, CallerStep, Devices, Drivers, Effects, Finished, Key, Named, Next};
+use crate::registry::{
+    Begun, CallerStep, Devices, Drivers, Due, Effects, Finished, Key, Named, Next,
+};
 use crate::shutdown::{Outline, ShutdownState};
 use crate::watch::Watch;
 use crate::{AsyncProbe, Cancel, DeviceDecl};
@@ -103,8 +105,8 @@ impl Registry {
 
     /// Does what a step asked for. Probes that its caller is to make itself are made here and now.
     pub(crate) fn apply(self: &Arc<Self>, mut fx: Effects) {
-        for (key, node) in std::mem::take(&mut fx.queue) {
-            let ticket = Ticket { registry: Some(self.clone()), key };
+        for (due, node) in std::mem::take(&mut fx.queue) {
+            let ticket = Ticket { registry: Some(self.clone()), due };
             self.placer.spawn(node, move |cpu| ticket.probe(cpu));
         }
         if let Some(number) = fx.late_worker {
@@ -130,8 +132,8 @@ impl Registry {
             let observer = self.state.lock().observer.clone();
             event::tell(observer.as_ref(), &Event::GaveUp { left });
         }
-        for key in std::mem::take(&mut fx.mine) {
-            self.probe_placed(key);
+        for due in std::mem::take(&mut fx.mine) {
+            self.probe_placed(due);
         }
     }
 
@@ -165,7 +167,7 @@ impl Registry {
             let idle = fx.is_empty();
             self.apply(fx);
             match step {
-                CallerStep::Run(key) => self.probe_placed(key),
+                CallerStep::Run(due) => self.probe_placed(due),
                 CallerStep::Wait if idle => {
                     context::blocking("device bring-up", || {
                         let state = self.state.lock();
@@ -181,9 +183,9 @@ impl Registry {
     }
 
     /// Probes a synchronous device near its node, and waits for the driver to return.
-    pub(crate) fn probe_placed(self: &Arc<Self>, key: Key) {
-        let node = self.state.lock().devices.node(key);
-        let ticket = Ticket { registry: Some(self.clone()), key };
+    pub(crate) fn probe_placed(self: &Arc<Self>, due: Due) {
+        let node = self.state.lock().devices.node(due.key);
+        let ticket = Ticket { registry: Some(self.clone()), due };
         let around = Around::here();
         self.placer.call(node, move |cpu| {
             let _around = around.enter();
@@ -277,7 +279,7 @@ impl Registry {
             let (next, fx) = self.locked(|state, now, fx| state.devices.next_late(number, now, fx));
             self.apply(fx);
             match next {
-                Some(key) => self.probe_placed(key),
+                Some(due) => self.probe_placed(due),
                 None => return,
             }
         }
@@ -438,7 +440,7 @@ impl Drop for Ending {
 /// without running it, so that nobody waits for a probe that can't come.
 struct Ticket {
     registry: Option<Arc<Registry>>,
-    key: Key,
+    due: Due,
 }
 
 /// What is said of a device whose worker will never come.
@@ -448,7 +450,7 @@ const GONE: &str = "its worker pools were shut down before it could be probed; \
 impl Ticket {
     fn probe(mut self, placed: Option<u32>) {
         if let Some(registry) = self.registry.take() {
-            registry.probe(self.key, placed);
+            registry.probe(self.due.key, placed);
         }
     }
 }
@@ -456,10 +458,8 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if let Some(registry) = self.registry.take() {
-            let gone = Err(ProbeError::failed(GONE));
-            registry.step(|state, now, fx| {
-                state.devices.end(self.key, gone, now, now, false, fx);
-            });
+            let gone = ProbeError::failed(GONE);
+            registry.step(|state, now, fx| state.devices.lost(self.due, gone, now, fx));
         }
     }
 }
@@ -484,8 +484,8 @@ impl Drop for LateTicket {
             // All that it would have probed fails.
             while registry.step(|state, now, fx| {
                 let next = state.devices.next_late(self.number, now, fx);
-                let gone = || Err(ProbeError::failed(GONE));
-                next.map(|key| state.devices.end(key, gone(), now, now, false, fx)).is_some()
+                let gone = || ProbeError::failed(GONE);
+                next.map(|due| state.devices.lost(due, gone(), now, fx)).is_some()
             }) {}
         }
     }

@@ -2,7 +2,7 @@
 //! ones, in order.
 
 use super::policy::{Stuck, stuck};
-use super::{Candidate, Devices, Effects, Key, Phase, ProbeCost, Why};
+use super::{Candidate, Devices, Due, Effects, Key, Phase, ProbeCost, Why};
 use crate::probe::ProbeOutcome;
 use crate::record::Record;
 use crate::{Cancel, DeviceDecl, DeviceId, Graph, GraphError, HangPolicy, ProbeError};
@@ -68,7 +68,7 @@ pub(crate) struct Named {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallerStep {
     /// Probes this synchronous device.
-    Run(Key),
+    Run(Due),
     /// Waits until something changes.
     Wait,
     /// Every device is settled.
@@ -453,7 +453,7 @@ impl Devices {
         batch.ready_turns -= 1;
         let key = batch.keys[place as usize]?;
         slots[key.index as usize].in_turn = false;
-        Some(CallerStep::Run(key))
+        Some(CallerStep::Run(self.due(key.index)))
     }
 
     /// Whether the caller of the bring-up has something to do.

@@ -2,8 +2,8 @@
 
 use super::policy::{Verdict, verdict};
 use super::{
-    Candidate, Devices, Effects, Key, Last, Link, Phase, Probing, Registered, Slot, Target, Trash,
-    Why,
+    Candidate, Devices, Due, Effects, Key, Last, Link, Phase, Probing, Registered, Slot, Target,
+    Trash, Why,
 };
 use crate::DeviceDecl;
 use crate::done::ProbeResult;
@@ -125,9 +125,10 @@ impl Devices {
 
     /// Dispatch: a ready device goes where it is probed.
     fn dispatch(&mut self, index: u32, mine: bool, fx: &mut Effects) {
-        let (key, slot) = (self.key(index), self.slot(index));
+        self.slot_mut(index).times += 1;
+        let (due, slot) = (self.due(index), self.slot(index));
         if slot.candidates[slot.turn].asynchronous {
-            fx.queue.push((key, slot.node));
+            fx.queue.push((due, slot.node));
         } else if slot.in_turn {
             // The caller of the bring-up takes it when it is its turn.
             if let Some(batch) = &mut self.batch {
@@ -135,9 +136,9 @@ impl Devices {
             }
             self.news();
         } else if mine {
-            fx.mine.push(key);
+            fx.mine.push(due);
         } else {
-            self.late.push_back(key);
+            self.late.push_back(due);
             self.want_late_worker(true, fx);
         }
     }
@@ -153,7 +154,7 @@ impl Devices {
 
     /// The late worker hangs in a probe that is past its deadline: another one goes on.
     pub(super) fn replace_late_worker(&mut self, hangs: Key, fx: &mut Effects) {
-        if self.late_worker && self.late_probing == Some(hangs) {
+        if self.late_worker && self.late_probing.is_some_and(|due| due.key == hangs) {
             self.late_worker = false;
             self.late_number += 1;
             let more = !self.late.is_empty() || self.deferred.is_active();
@@ -168,7 +169,7 @@ impl Devices {
         number: u64,
         now: Duration,
         fx: &mut Effects,
-    ) -> Option<Key> {
+    ) -> Option<Due> {
         if number != self.late_number {
             return None;
         }
@@ -182,7 +183,7 @@ impl Devices {
     }
 
     /// The next device that was deferred, where it is synchronous.
-    fn next_retry(&mut self, now: Duration, fx: &mut Effects) -> Option<Key> {
+    fn next_retry(&mut self, now: Duration, fx: &mut Effects) -> Option<Due> {
         while let Some(key) = self.deferred.next() {
             // It may have been bound, removed or probed otherwise meanwhile.
             if !self.live(key).is_some_and(|s| matches!(s.phase, Phase::Deferred(_))) {
@@ -328,6 +329,15 @@ impl Devices {
             (_, Ok(bound)) => fx.trash.push(Trash::Object(bound)),
         }
         Next::Done
+    }
+
+    /// Lost: nobody comes any more to probe a device that was made ready that time. It has failed, unless
+    /// it isn't ready any more, or was made so again: then somebody else is to probe it.
+    pub(crate) fn lost(&mut self, due: Due, why: ProbeError, now: Duration, fx: &mut Effects) {
+        let is_it = |s: &Slot| matches!(s.phase, Phase::Ready) && s.times == due.time;
+        if self.live(due.key).is_some_and(is_it) {
+            self.end(due.key, Err(why), now, now, false, fx);
+        }
     }
 
     /// The end of a probe that was given up is taken in like any other, late, unless the devices were

@@ -379,3 +379,28 @@ fn a_key_of_a_device_that_has_gone_names_nobody() {
     let next = s.step(|devices, now, fx| devices.end(old, result, now, now, true, fx));
     assert_eq!((next, s.state("b")), (Next::Done, "queued"));
 }
+
+#[test]
+fn what_is_left_of_an_earlier_time_ends_no_later_probe() {
+    for begun in [false, true] {
+        let mut s = Stepped::new();
+        let lost = |s: &mut Stepped, due| {
+            let why = ProbeError::failed("gone");
+            s.step(|devices, now, fx| devices.lost(due, why, now, fx));
+        };
+        s.add(decl("x", &[]), vec![candidate("d", true)]);
+        let earlier = s.devices.due(s.key("x").index);
+        walk(&mut s, "x", false);
+        let key = s.key("x");
+        s.step(|devices, now, fx| devices.rebind(key, now, fx));
+        let later = s.devices.due(key.index);
+        if begun {
+            s.begin("x");
+            lost(&mut s, later);
+        }
+        lost(&mut s, earlier);
+        assert_eq!(s.state("x"), if begun { "probing" } else { "queued" });
+        lost(&mut s, later);
+        assert_eq!(s.state("x"), if begun { "probing" } else { "failed" });
+    }
+}

@@ -244,6 +244,7 @@ impl Slot {
             lenient: false,
             candidates: Vec::new(),
             turn: 0,
+            times: 0,
             failure: None,
             driver: None,
             leaving: false,

@@ -45,6 +45,14 @@ pub(crate) struct Key {
     generation: u32,
 }
 
+/// A device that was made ready, and which time that was. Who was to probe it and never will must not
+/// end a later time's probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Due {
+    pub key: Key,
+    time: u64,
+}
+
 /// All devices.
 pub(crate) struct Devices {
     slots: Vec<Slot>,
@@ -62,13 +70,13 @@ pub(crate) struct Devices {
     /// The bring-up in progress.
     batch: Option<Batch>,
     /// Ready synchronous devices that nobody waits for: the one late worker probes them in turn.
-    late: VecDeque<Key>,
+    late: VecDeque<Due>,
     /// The late worker was asked for and has not left.
     late_worker: bool,
     /// Counts late workers: one that hangs in a probe is replaced, and finds that when it is back.
     late_number: u64,
     /// What the late worker is probing, or was.
-    late_probing: Option<Key>,
+    late_probing: Option<Due>,
     /// Whose drivers asked to be called later.
     deferred: Deferred<Key>,
     /// The deferral timeout has passed: nobody waits for optional suppliers any more.
@@ -103,6 +111,8 @@ struct Slot {
     candidates: Vec<Candidate>,
     /// The candidate whose turn it is, while ready or probing.
     turn: usize,
+    /// How often it was made ready.
+    times: u64,
     /// The first real failure of this round.
     failure: Option<ProbeError>,
     /// Which driver it is bound to, or is being probed by.
@@ -208,9 +218,9 @@ struct Last {
 #[derive(Default)]
 pub(crate) struct Effects {
     /// Asynchronous probes to queue near their nodes.
-    pub queue: Vec<(Key, Option<u32>)>,
+    pub queue: Vec<(Due, Option<u32>)>,
     /// Synchronous probes that the caller of the step has to do itself.
-    pub mine: Vec<Key>,
+    pub mine: Vec<Due>,
     /// The late worker of that number has to be set going.
     pub late_worker: Option<u64>,
     /// Those who wait for some device have to be woken.
@@ -297,6 +307,11 @@ impl Devices {
 
     fn key(&self, index: u32) -> Key {
         Key { index, generation: self.slots[index as usize].generation }
+    }
+
+    /// The device as it was made ready last.
+    fn due(&self, index: u32) -> Due {
+        Due { key: self.key(index), time: self.slot(index).times }
     }
 
     fn slot(&self, index: u32) -> &Slot {

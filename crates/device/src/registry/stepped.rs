@@ -92,8 +92,8 @@ impl Stepped {
         let mut fx = Effects::default();
         let result = f(&mut self.devices, self.now, &mut fx);
         self.now += Duration::from_millis(1);
-        let name = |key: &Key| self.devices.decl(*key).unwrap().name.clone();
-        self.queue.extend(fx.queue.iter().map(|(key, _)| name(key)));
+        let name = |due: &Due| self.devices.decl(due.key).unwrap().name.clone();
+        self.queue.extend(fx.queue.iter().map(|(due, _)| name(due)));
         self.mine.extend(fx.mine.iter().map(name));
         self.late_worker_wanted += usize::from(fx.late_worker.is_some());
         self.finished.extend(fx.finished.iter().map(|(d, o, _)| (d.name.clone(), o.as_str())));
@@ -170,7 +170,7 @@ impl Stepped {
                 (step, fx.is_empty())
             });
             match step {
-                CallerStep::Run(key) => return self.devices.decl(key).unwrap().name.clone(),
+                CallerStep::Run(due) => return self.devices.decl(due.key).unwrap().name.clone(),
                 CallerStep::Wait if !idle => {}
                 step => return format!("{step:?}"),
             }
@@ -184,8 +184,8 @@ impl Stepped {
                 devices.next_late(devices.late_number, now, fx)
             };
             // A device that has gone since is passed over, as Begin does.
-            let key = self.step(next)?;
-            if let Some(decl) = self.devices.decl(key) {
+            let due = self.step(next)?;
+            if let Some(decl) = self.devices.decl(due.key) {
                 return Some(decl.name.clone());
             }
         }
