@@ -1,12 +1,9 @@
 //! Dependency counters: who is ready is decided by one atomic decrement, so that nobody waits.
 //!
 //! The protocol, its races and its proof stand in `README.md` beside this file; the steps named
-//! there (Seed, Blame, Release, Settle) are the names used in the comments here.
+//! there (Seed, Release, Settle) are the names used in the comments here.
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
-
-/// Nobody is to blame.
-const NOBODY: u32 = u32::MAX;
 
 /// One counter of unfinished dependencies per device.
 ///
@@ -22,8 +19,6 @@ pub struct Counters {
 struct Counter {
     /// A: unfinished dependencies, plus one until the seeder has passed.
     left: AtomicU32,
-    /// A: the lowest index of a device whose failure makes this one impossible, or `NOBODY`.
-    culprit: AtomicU32,
 }
 
 /// What taking one dependency away did.
@@ -34,8 +29,6 @@ pub enum Release {
     Waiting,
     /// This was the last one. Exactly one caller is told so, and has to settle the device.
     Ready,
-    /// This was the last one, and the named device failed: the caller has to settle it as skipped.
-    Blamed(u32),
 }
 
 /// What the caller made of a device that was released, see [`Counters::finish`].
@@ -45,9 +38,6 @@ pub enum Settled {
     Queued,
     /// It is finished on the spot (there is nothing to call): those behind it are released too.
     Done,
-    /// It is finished on the spot, without success: those behind it are released and blame the
-    /// named device.
-    Failed(u32),
 }
 
 impl Counters {
@@ -58,7 +48,6 @@ impl Counters {
             // The seeder's own count: without it a device could be seen at zero twice, by the
             // seeder's scan and by the last dependency (README.md, "Seeded twice").
             left: AtomicU32::new(n + 1),
-            culprit: AtomicU32::new(NOBODY),
         };
         Counters { cells: dependencies.into_iter().map(counter).collect() }
     }
@@ -82,59 +71,35 @@ impl Counters {
     /// Finishes `device` and, without recursion, every device that thereby has nothing left to wait
     /// for and that `settle` finishes on the spot.
     ///
-    /// `feeds(d)` names those that depend on `d`. `failed` is the device to blame where `device`
-    /// did not succeed. `settle(released, by, release)` is called once for each device released
-    /// here (never with [`Release::Waiting`]), on this thread, and says what became of it. `stack`
-    /// is scratch space: it is left empty, and reusing it saves the allocation.
+    /// `feeds(d)` names those that depend on `d`. `settle(released)` is called once for each device
+    /// released here, on this thread, and says what became of it. `stack` is scratch space: it is
+    /// left empty, and reusing it saves the allocation.
     pub fn finish<'g, D: Copy + Into<u32> + 'g>(
         &self,
         device: u32,
-        failed: Option<u32>,
-        stack: &mut Vec<(u32, Option<u32>)>,
+        stack: &mut Vec<u32>,
         feeds: impl Fn(u32) -> &'g [D],
-        mut settle: impl FnMut(u32, u32, Release) -> Settled,
+        mut settle: impl FnMut(u32) -> Settled,
     ) {
-        stack.push((device, failed));
-        while let Some((by, failed)) = stack.pop() {
-            for &dependent in feeds(by) {
+        stack.push(device);
+        while let Some(device) = stack.pop() {
+            for &dependent in feeds(device) {
                 let dependent = dependent.into();
-                if let Some(culprit) = failed {
-                    self.blame(dependent, culprit);
-                }
-                let release = self.release(dependent);
-                if release == Release::Waiting {
-                    continue;
-                }
-                match settle(dependent, by, release) {
-                    Settled::Queued => {}
-                    Settled::Done => stack.push((dependent, None)),
-                    Settled::Failed(culprit) => stack.push((dependent, Some(culprit))),
+                if self.release(dependent) == Release::Ready && settle(dependent) == Settled::Done {
+                    stack.push(dependent);
                 }
             }
         }
     }
 
-    /// Blame: comes before this caller's Release of the same device.
-    ///
-    /// Relaxed is enough: the caller's own Release follows in program order and is an AcqRel
-    /// read-modify-write; all decrements of one counter form one release sequence, so the last of
-    /// them, which alone reads the culprit, acquires every Blame. The lowest index wins, so that
-    /// the report doesn't depend on who was quicker.
-    fn blame(&self, device: u32, culprit: u32) {
-        self.cells[device as usize].culprit.fetch_min(culprit, Ordering::Relaxed);
-    }
-
     /// Release: takes one count away.
     fn release(&self, device: u32) -> Release {
         let counter = &self.cells[device as usize];
-        // Release: what this dependency did (its bound object, its Blame) comes before the
-        // decrement. Acquire: the last one sees what all the others did. Partner: this same line
+        // Release: what this dependency did (its callback, say) comes before the decrement.
+        // Acquire: the last one sees what all the others did. Partner: this same line
         // on the threads that finish the other dependencies.
         match counter.left.fetch_sub(1, Ordering::AcqRel) {
-            1 => match counter.culprit.load(Ordering::Relaxed) {
-                NOBODY => Release::Ready,
-                culprit => Release::Blamed(culprit),
-            },
+            1 => Release::Ready,
             before => {
                 debug_assert!(before != 0, "device {device} was released more often than it waits");
                 Release::Waiting
@@ -170,17 +135,17 @@ mod tests {
         let seeded: Vec<Release> = (0..4).map(|d| c.seed(d)).collect();
         assert_eq!(seeded, [Release::Ready, Release::Waiting, Release::Waiting, Release::Waiting]);
         let finish = |device| {
-            let mut released = Vec::new();
+            let mut released: Vec<u32> = Vec::new();
             let of = |d: u32| feeds[d as usize].as_slice();
-            c.finish(device, None, &mut Vec::new(), of, |d, by, release| {
-                released.push((d, by, release));
+            c.finish(device, &mut Vec::new(), of, |d| {
+                released.push(d);
                 Settled::Queued
             });
             released
         };
-        assert_eq!(finish(0), [(1, 0, Release::Ready), (2, 0, Release::Ready)]);
-        assert_eq!(finish(2), []);
-        assert_eq!(finish(1), [(3, 1, Release::Ready)]);
+        assert_eq!(finish(0), [1, 2]);
+        assert!(finish(2).is_empty());
+        assert_eq!(finish(1), [3]);
     }
 
     #[test]
@@ -188,29 +153,8 @@ mod tests {
         let c = counters(&[&[], &[0]]);
         assert_eq!(c.seed(0), Release::Ready);
         let feeds: [&[u32]; 2] = [&[1], &[]];
-        c.finish(0, None, &mut Vec::new(), |d| feeds[d as usize], |_, _, _| Settled::Queued);
+        c.finish(0, &mut Vec::new(), |d| feeds[d as usize], |_| Settled::Queued);
         assert_eq!(c.seed(1), Release::Ready);
-    }
-
-    #[test]
-    fn the_lowest_culprit_is_blamed_whoever_fails_first() {
-        for order in [[0, 1], [1, 0]] {
-            let needs: [&[u32]; 4] = [&[], &[], &[0, 1], &[2]];
-            let (c, feeds) = (counters(&needs), reverse(&needs));
-            for d in 0..4 {
-                let _ = c.seed(d);
-            }
-            let mut skipped = Vec::new();
-            for d in order {
-                let of = |d: u32| feeds[d as usize].as_slice();
-                c.finish(d, Some(d), &mut Vec::new(), of, |d, _, release| {
-                    let Release::Blamed(culprit) = release else { panic!("{release:?}") };
-                    skipped.push((d, culprit));
-                    Settled::Failed(culprit)
-                });
-            }
-            assert_eq!(skipped, [(2, 0), (3, 0)]);
-        }
     }
 
     #[test]
@@ -224,7 +168,7 @@ mod tests {
         let mut stack = Vec::new();
         let mut count = 0;
         let of = |d: u32| if d + 1 < n { &next[d as usize..=d as usize] } else { &[] };
-        c.finish(0, None, &mut stack, of, |_, _, _| {
+        c.finish(0, &mut stack, of, |_| {
             count += 1;
             Settled::Done
         });

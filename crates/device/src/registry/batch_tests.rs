@@ -121,6 +121,23 @@ fn stepped_rejected_devices_are_settled_at_once_and_their_dependents_skipped() {
 }
 
 #[test]
+fn stepped_the_first_declared_culprit_is_named_whoever_fails_first() {
+    for order in [["a", "b"], ["b", "a"]] {
+        let decls = vec![decl("a", &[]), decl("b", &[]), decl("c", &["a", "b"]), decl("d", &["c"])];
+        let mut s = Stepped::bring_up(decls, &[], true);
+        for name in order {
+            s.begin(name);
+            s.end(name, false);
+        }
+        assert_eq!(s.caller(), "Done");
+        let skipped = ProbeOutcome::Skipped { culprit: "a".into() };
+        for (outcome, ..) in &s.finish().devices[2..] {
+            assert_eq!(*outcome, skipped);
+        }
+    }
+}
+
+#[test]
 fn stepped_devices_of_an_earlier_bring_up_count_as_bound_or_as_culprits() {
     let mut s = Stepped::bring_up(vec![decl("up", &[]), decl("dead", &[])], &[], true);
     s.probe("up");

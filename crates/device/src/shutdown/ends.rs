@@ -107,10 +107,10 @@ impl ShutdownState {
     pub(super) fn cascade(&self, id: DeviceId, scratch: &mut Scratch) {
         let needs = |d: u32| self.graph().needs(DeviceId(d));
         let mut stack = std::mem::take(&mut scratch.stack);
-        // A failed callback is no reason to leave others alone, so nobody is ever blamed here.
-        self.counted().counters.finish(id.0, None, &mut stack, needs, |device, _, _| {
-            self.settle(DeviceId(device), scratch)
-        });
+        // Also where its callback failed: that is no reason to leave others alone.
+        self.counted()
+            .counters
+            .finish(id.0, &mut stack, needs, |device| self.settle(DeviceId(device), scratch));
         scratch.stack = stack;
     }
 

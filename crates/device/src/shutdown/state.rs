@@ -162,7 +162,7 @@ pub(crate) struct Ended {
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(super) ready: Vec<DeviceId>,
-    pub(super) stack: Vec<(u32, Option<u32>)>,
+    pub(super) stack: Vec<u32>,
 }
 
 /// What the caller does next.
