@@ -237,6 +237,16 @@ pub enum ProbeType {
     ForceSynchronous,
 }
 
+/// What a link between a consumer and a supplier means, as in Linux.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LinkKind {
+    /// The consumer uses the supplier's service: it is probed after and shut down before that.
+    Managed,
+    /// The supplier only wants to know of the consumer
+    /// ([`DeviceDecl::sync_state_only`](DeviceDecl#structfield.sync_state_only)): it orders nothing.
+    SyncStateOnly,
+}
+
 /// Which drivers of [`ProbeType::Default`] are asked to probe asynchronously: the counterpart of
 /// the kernel's `driver_async_probe=`.
 ///

@@ -23,6 +23,13 @@ pub enum Error {
     NoSuchDevice(String),
     /// The device is not up.
     NotUp(String),
+    /// The supplier is the consumer's parent: that is no link that can be taken away.
+    LinkToParent {
+        /// The consumer.
+        device: String,
+        /// The supplier.
+        parent: String,
+    },
     /// A driver, callback or observer of this manager asked for something that waits for devices: it
     /// might wait for itself.
     InsideProbe,
@@ -65,6 +72,11 @@ impl fmt::Display for Error {
                 f,
                 "device \"{name}\" is not up, and a device that is up can't be linked to it; bind \
                  \"{name}\" first, or unbind the other"
+            ),
+            Error::LinkToParent { device, parent } => write!(
+                f,
+                "\"{parent}\" is the parent of \"{device}\", and that can't be taken away; remove \
+                 \"{device}\", and add it with another parent"
             ),
             Error::InsideProbe => f.write_str(
                 "a driver, callback or observer of this device manager asked for something that waits \

@@ -164,7 +164,7 @@ mod manager;
 mod watch;
 
 pub use cancel::Cancel;
-pub use decl::{AsyncProbe, DeviceDecl, ProbeType};
+pub use decl::{AsyncProbe, DeviceDecl, LinkKind, ProbeType};
 pub use done::ProbeDone;
 pub use driver::{Bound, Driver, ProbeContext, ProbeError, ShutdownError};
 pub use error::Error;

@@ -4,7 +4,7 @@
 mod support;
 
 use corewise_device::{
-    BringUpOptions, DeviceDecl, DeviceState, Error, GraphError, HangPolicy, ProbeError,
+    BringUpOptions, DeviceDecl, DeviceState, Error, GraphError, HangPolicy, LinkKind, ProbeError,
     ProbeOutcome, ProbeType, ShutdownOptions,
 };
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -68,7 +68,7 @@ fn add_during_shutdown_is_refused() {
         let mut seen = seen.lock().unwrap();
         seen.push(manager.add(decl("late", &[])).map(drop));
         seen.push(manager.bind("a").map(drop));
-        seen.push(manager.link("a", "a"));
+        seen.push(manager.link("a", "a", LinkKind::Managed));
         seen.push(manager.register(Arc::new(TestDriver::new("other", &support::Log::default()))));
         Ok(())
     });
@@ -328,7 +328,7 @@ fn many_threads_add_link_and_remove_at_once_and_everything_is_accounted_for() {
                     manager.add(decl(&b, &[&a])).unwrap();
                     manager.add(decl(&a, &["base"])).unwrap();
                     // It may be in progress, up, or waiting for base, which comes and goes.
-                    let _ = manager.link(&a, &format!("t{}.a{i}", (t + 1) % 4));
+                    let _ = manager.link(&a, &format!("t{}.a{i}", (t + 1) % 4), LinkKind::Managed);
                     match i % 3 {
                         0 => drop(manager.remove(&a).unwrap()),
                         1 => drop(manager.unbind(&b).unwrap()),
@@ -479,10 +479,28 @@ fn members_of_a_circle_and_users_of_an_optional_supplier_come_up_again() {
     let rig = sync_rig();
     rig.manager.add(decl("b", &[])).unwrap();
     rig.manager.add(decl("a", &["b"])).unwrap();
-    rig.manager.link("b", "a").unwrap();
+    rig.manager.link("b", "a", LinkKind::Managed).unwrap();
     rig.manager.unbind("a").unwrap();
     rig.manager.wait_for_probes().unwrap();
     let state = |name| rig.manager.device(name).unwrap().state;
     assert_eq!((state("a"), state("b")), (DeviceState::Unbound, DeviceState::Bound));
     assert_eq!(rig.manager.bind("a").unwrap(), DeviceState::Bound);
+}
+
+#[test]
+fn a_consumer_whose_link_is_taken_away_comes_up_without_that_supplier() {
+    let rig = sync_rig();
+    rig.manager.add(decl("bus", &[])).unwrap();
+    rig.manager.add(decl("disk", &["missing"]).parent("bus")).unwrap();
+    rig.manager.wait_for_probes().unwrap();
+    assert_eq!(rig.manager.device("disk").unwrap().state, DeviceState::Waiting);
+    assert_eq!(rig.manager.unlink("disk", "missing").unwrap(), Some(LinkKind::Managed));
+    assert_eq!(rig.manager.unlink("disk", "missing").unwrap(), None, "it has gone already");
+    rig.manager.wait_for_probes().unwrap();
+    assert_eq!(rig.manager.device("disk").unwrap().state, DeviceState::Bound);
+    let parent = rig.manager.unlink("disk", "bus").unwrap_err().to_string();
+    assert!(parent.contains("\"bus\" is the parent of \"disk\""), "{parent}");
+    assert!(matches!(rig.manager.unlink("nobody", "bus"), Err(Error::NoSuchDevice(_))));
+    rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
+    assert!(matches!(rig.manager.unlink("disk", "bus"), Err(Error::ShuttingDown)));
 }

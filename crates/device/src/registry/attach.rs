@@ -3,10 +3,21 @@
 
 use super::{Candidate, Devices, Effects, Key, Phase, Registered, Trash, Why};
 use crate::graph::Surroundings;
-use crate::{DeviceDecl, Graph, GraphError};
+use crate::{DeviceDecl, Graph, GraphError, LinkKind};
 use corewise_timeline::EdgeKind;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// What became of a link that was to go.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unlinked {
+    /// It was of that kind.
+    Was(LinkKind),
+    /// There is none.
+    None,
+    /// It is that to the parent.
+    Parent,
+}
 
 /// What became of a link.
 pub(crate) enum Linked {
@@ -127,13 +138,23 @@ impl Devices {
         }
     }
 
-    /// Link: one more thing that a device needs.
-    pub(crate) fn link(&mut self, consumer: Key, supplier: Key, kind: EdgeKind) -> Linked {
+    /// Link: one more thing that a device needs, or that wants to know of it.
+    pub(crate) fn link(&mut self, consumer: Key, supplier: Key, kind: LinkKind) -> Linked {
         let (from, to) = (consumer.index, supplier.index);
         if self.slot(from).needs.iter().any(|l| l.device() == Some(to)) {
             return Linked::Done;
         }
-        let circle = self.needs_indirectly(to, from);
+        let name = self.slot(to).name().to_string();
+        if kind == LinkKind::SyncStateOnly {
+            let known = &mut self.slot_mut(from).sync_state_only;
+            if !known.contains(&name) {
+                known.push(name);
+            }
+            return Linked::Done;
+        }
+        // Whom nobody needs can't be on a circle.
+        let needed = from == to || !self.slot(from).feeds.is_empty();
+        let circle = needed && self.needs_indirectly(to, from);
         let up = matches!(
             self.slot(from).phase,
             Phase::Bound | Phase::Probing(_) | Phase::Leaving | Phase::Unbinding
@@ -151,13 +172,65 @@ impl Devices {
         self.graph = None;
         self.changes += 1;
         let met = self.is_up(to);
+        let open = self.is_unsettled(from) && self.is_unsettled(to);
         self.slot_mut(to).feeds.push(from);
         let slot = self.slot_mut(from);
+        slot.sync_state_only.retain(|n| *n != name);
+        slot.open += u32::from(open);
         slot.unmet += u32::from(!met && !circle);
         slot.lenient |= circle;
         let to = super::Target::Device(to);
-        slot.needs.push(super::Link { to, kind, optional: false, waived: circle });
+        slot.needs.push(super::Link {
+            to,
+            kind: EdgeKind::Supplier,
+            optional: false,
+            waived: circle,
+        });
         Linked::Done
+    }
+
+    /// Unlink: one thing less that a device needs, or that wants to know of it. If it was the last one
+    /// that it waited for, it is attached.
+    pub(crate) fn unlink(
+        &mut self,
+        consumer: Key,
+        supplier: &str,
+        now: Duration,
+        fx: &mut Effects,
+    ) -> Unlinked {
+        let index = consumer.index;
+        let known = &mut self.slot_mut(index).sync_state_only;
+        let before = known.len();
+        known.retain(|name| name != supplier);
+        if known.len() < before {
+            return Unlinked::Was(LinkKind::SyncStateOnly);
+        }
+        let is_it = |link: &super::Link| self.target_name(&link.to) == supplier;
+        let Some(at) = self.slot(index).needs.iter().position(is_it) else {
+            return Unlinked::None;
+        };
+        if self.slot(index).needs[at].kind == EdgeKind::Parent {
+            return Unlinked::Parent;
+        }
+        self.graph = None;
+        self.changes += 1;
+        let link = self.slot_mut(index).needs.remove(at);
+        self.drop_feed(&link.to, index);
+        let met = link.device().is_some_and(|to| self.is_up(to));
+        let open =
+            self.is_unsettled(index) && link.device().is_some_and(|to| self.is_unsettled(to));
+        let slot = self.slot_mut(index);
+        slot.unmet -= u32::from(!met && !link.waived);
+        slot.open -= u32::from(open);
+        if slot.unmet == 0 && matches!(slot.phase, Phase::Waiting) {
+            self.attach(index, false, None, now, fx);
+        } else {
+            self.skip_if_hopeless(index, now, fx);
+        }
+        // A walk may have waited for the consumer.
+        fx.wake = true;
+        self.news();
+        Unlinked::Was(LinkKind::Managed)
     }
 
     /// Expire: the deferral timeout has passed. Devices that wait for optional suppliers alone go on

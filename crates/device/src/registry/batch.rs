@@ -229,7 +229,7 @@ impl Devices {
         }
     }
 
-    fn skip_if_hopeless(&mut self, index: u32, now: Duration, fx: &mut Effects) {
+    pub(super) fn skip_if_hopeless(&mut self, index: u32, now: Duration, fx: &mut Effects) {
         if self.is_unsettled(index) && self.skip(index, now, fx) {
             self.blame(index, now, fx);
         }
@@ -292,7 +292,7 @@ impl Devices {
     }
 
     /// Whether the device is in the bring-up and has no outcome.
-    fn is_unsettled(&self, index: u32) -> bool {
+    pub(super) fn is_unsettled(&self, index: u32) -> bool {
         let outcome = |place: u32| Some(&self.batch.as_ref()?.outcomes[place as usize]);
         matches!(self.slot(index).in_batch.and_then(outcome), Some(None))
     }

@@ -3,7 +3,7 @@
 
 use super::super::stepped::{Stepped, decl};
 use super::*;
-use crate::{DeviceDecl, HangPolicy};
+use crate::{DeviceDecl, HangPolicy, LinkKind};
 
 fn diamond() -> Vec<DeviceDecl> {
     vec![decl("top", &[]), decl("a", &["top"]), decl("b", &["top"]), decl("end", &["a", "b"])]
@@ -134,6 +134,27 @@ fn stepped_the_first_declared_culprit_is_named_whoever_fails_first() {
         for (outcome, ..) in &s.finish().devices[2..] {
             assert_eq!(*outcome, skipped);
         }
+    }
+}
+
+#[test]
+fn stepped_who_is_linked_to_another_during_its_bring_up_waits_for_it_and_is_not_skipped() {
+    for linked in [true, false] {
+        let decls = vec![decl("a", &[]), decl("b", &[]), decl("c", &["a"])];
+        let mut s = Stepped::bring_up(decls, &[], true);
+        let (b, c) = (s.key("b"), s.key("c"));
+        s.devices.link(c, b, LinkKind::Managed);
+        s.probe("a");
+        assert_eq!((s.outcome("c"), s.state("c")), ("open", "waiting"));
+        if !linked {
+            s.step(|devices, now, fx| devices.unlink(c, "b", now, fx));
+            s.probe("c");
+        }
+        s.probe("b");
+        if linked {
+            s.probe("c");
+        }
+        assert_eq!(s.caller(), "Done");
     }
 }
 

@@ -3,7 +3,8 @@
 
 use super::super::stepped::{Stepped, Thing, decl, driver};
 use super::*;
-use crate::registry::{Leave, LeaveStep, Linked};
+use crate::LinkKind;
+use crate::registry::{Leave, LeaveStep, Linked, Unlinked};
 
 fn candidate(name: &'static str, asynchronous: bool) -> Candidate {
     Candidate { driver: driver(name), asynchronous, asked: false }
@@ -326,7 +327,7 @@ fn a_late_link_between_devices_that_are_up_may_close_a_circle_which_holds_up_nob
     s.add(decl("b", &["a"]), vec![candidate("d", false)]);
     s.probe("b");
     let (a, b) = (s.key("a"), s.key("b"));
-    assert!(matches!(s.devices.link(a, b, EdgeKind::Supplier), Linked::Done));
+    assert!(matches!(s.devices.link(a, b, LinkKind::Managed), Linked::Done));
     let graph = s.devices.graph();
     assert_eq!(graph.cycles().len(), 1);
     assert_eq!(walk(&mut s, "a", false), ["b", "a"]);
@@ -340,10 +341,10 @@ fn a_late_link_between_devices_that_are_up_may_close_a_circle_which_holds_up_nob
 fn a_link_that_would_make_a_device_wait_for_itself_or_use_what_is_not_up_is_refused() {
     let mut s = added(&[("a", &[]), ("b", &["a"])]);
     let (a, b) = (s.key("a"), s.key("b"));
-    let Linked::Circle(fault) = s.devices.link(a, b, EdgeKind::Supplier) else { panic!("linked") };
+    let Linked::Circle(fault) = s.devices.link(a, b, LinkKind::Managed) else { panic!("linked") };
     assert!(fault.to_string().contains("circle"), "{fault}");
     s.probe("a");
-    assert!(matches!(s.devices.link(a, b, EdgeKind::Supplier), Linked::SupplierNotUp));
+    assert!(matches!(s.devices.link(a, b, LinkKind::Managed), Linked::SupplierNotUp));
 }
 
 #[test]
@@ -403,4 +404,42 @@ fn what_is_left_of_an_earlier_time_ends_no_later_probe() {
         lost(&mut s, later);
         assert_eq!(s.state("x"), if begun { "probing" } else { "failed" });
     }
+}
+
+#[test]
+fn a_link_that_is_taken_away_holds_up_nobody_any_more() {
+    let mut s = added(&[("a", &[]), ("b", &["a", "gone"])]);
+    let unlink = |s: &mut Stepped, from: &str, to: &str| {
+        let key = s.key(from);
+        s.step(|devices, now, fx| devices.unlink(key, to, now, fx))
+    };
+    assert_eq!(unlink(&mut s, "b", "gone"), Unlinked::Was(LinkKind::Managed), "it need not exist");
+    assert_eq!((s.state("b"), unlink(&mut s, "b", "gone")), ("waiting", Unlinked::None));
+    assert_eq!(unlink(&mut s, "b", "a"), Unlinked::Was(LinkKind::Managed));
+    assert_eq!(s.late().as_deref(), Some("b"), "nothing is left that it waits for");
+    s.probe("b");
+    s.probe("a");
+    assert_eq!(walk(&mut s, "a", true), ["a"], "b stays");
+    assert_eq!(s.state("b"), "bound");
+    s.add(DeviceDecl::new("child", "d").parent("b"), vec![candidate("d", false)]);
+    assert_eq!(unlink(&mut s, "child", "b"), Unlinked::Parent);
+}
+
+#[test]
+fn a_link_for_sync_state_only_orders_nothing_until_it_is_made_a_managed_one() {
+    let mut s = added(&[("a", &[])]);
+    s.add(decl("b", &[]).sync_state_only("gone"), vec![candidate("d", false)]);
+    let (a, b) = (s.key("a"), s.key("b"));
+    for (from, to) in [(a, b), (b, a), (b, a)] {
+        assert!(matches!(s.devices.link(from, to, LinkKind::SyncStateOnly), Linked::Done));
+    }
+    s.probe("b");
+    let info = s.devices.info("b").unwrap();
+    assert!(info.needs.is_empty() && info.sync_state_only == ["gone", "a"]);
+    s.probe("a");
+    assert!(matches!(s.devices.link(b, a, LinkKind::Managed), Linked::Done));
+    assert_eq!(s.devices.info("b").unwrap().sync_state_only, ["gone"]);
+    assert_eq!(walk(&mut s, "a", false), ["b", "a"]);
+    let gone = s.step(|devices, now, fx| devices.unlink(b, "gone", now, fx));
+    assert_eq!(gone, Unlinked::Was(LinkKind::SyncStateOnly));
 }

@@ -77,6 +77,8 @@ pub struct DeviceInfo {
     pub parent: Option<String>,
     /// What it needs: its parent and suppliers, each once.
     pub needs: Vec<Need>,
+    /// Suppliers that only want to know of it, by name: links for sync-state only.
+    pub sync_state_only: Vec<String>,
     /// Who needs it: children and consumers, by name.
     pub feeds: Vec<String>,
     /// Its declaration's plain facts.
@@ -167,6 +169,7 @@ impl Devices {
             node: slot.node,
             parent: decl.parent.clone(),
             needs: slot.needs.iter().map(|link| self.need_of(link)).collect(),
+            sync_state_only: slot.sync_state_only.clone(),
             feeds: slot.feeds.iter().map(|&i| self.slot(i).name().to_string()).collect(),
             attributes: decl.attributes.clone(),
             cost: self.cost_of(index),

@@ -33,6 +33,7 @@ impl Devices {
         let generation = slot.generation;
         *slot = Slot { generation, registration, node: decl.node, ..Slot::empty() };
         slot.decl = Some(decl.clone());
+        slot.sync_state_only.clone_from(&decl.sync_state_only);
         self.by_name.insert(Named(decl.clone()), index);
         if let Some(parent) = &decl.parent {
             self.need(index, parent, EdgeKind::Parent, false, nested);
@@ -116,25 +117,7 @@ impl Devices {
         let slot = std::mem::replace(self.slot_mut(index), Slot::empty());
         self.slot_mut(index).generation = slot.generation.wrapping_add(1);
         self.free.push(index);
-        for link in &slot.needs {
-            match &link.to {
-                Target::Device(to) => {
-                    let feeds = &mut self.slot_mut(*to).feeds;
-                    // The latest one is most often the first to go.
-                    if let Some(place) = feeds.iter().rposition(|&i| i == index) {
-                        feeds.remove(place);
-                    }
-                }
-                Target::Missing(name) => {
-                    if let Some(waiting) = self.dangling.get_mut(name) {
-                        waiting.retain(|&i| i != index);
-                        if waiting.is_empty() {
-                            self.dangling.remove(name);
-                        }
-                    }
-                }
-            }
-        }
+        slot.needs.iter().for_each(|link| self.drop_feed(&link.to, index));
         if let Some(decl) = slot.decl {
             self.by_name.remove(decl.name.as_str());
             for &consumer in &slot.feeds {
@@ -152,6 +135,27 @@ impl Devices {
         fx.trash.push(Trash::Drivers(slot.candidates));
         fx.trash.extend(slot.driver.map(Trash::Driver));
         fx.trash.extend(self.bound[index as usize].take().map(Trash::Object));
+    }
+
+    /// Who is needed no longer has that consumer.
+    pub(super) fn drop_feed(&mut self, needed: &Target, consumer: u32) {
+        match needed {
+            Target::Device(to) => {
+                let feeds = &mut self.slot_mut(*to).feeds;
+                // The latest one is most often the first to go.
+                if let Some(place) = feeds.iter().rposition(|&i| i == consumer) {
+                    feeds.remove(place);
+                }
+            }
+            Target::Missing(name) => {
+                if let Some(waiting) = self.dangling.get_mut(name) {
+                    waiting.retain(|&i| i != consumer);
+                    if waiting.is_empty() {
+                        self.dangling.remove(name);
+                    }
+                }
+            }
+        }
     }
 
     /// The cycles that new devices would close with devices that wait for them by name. What the new
@@ -239,6 +243,7 @@ impl Slot {
             node: None,
             phase: Phase::Waiting,
             needs: Vec::new(),
+            sync_state_only: Vec::new(),
             feeds: Vec::new(),
             unmet: 0,
             lenient: false,

@@ -19,7 +19,7 @@ mod random_tests;
 #[cfg(test)]
 mod stepped;
 
-pub(crate) use attach::Linked;
+pub(crate) use attach::{Linked, Unlinked};
 pub(crate) use batch::{Batch, BatchOptions, CallerStep, Finished, Named};
 pub(crate) use devices_state::{Begun, Next};
 pub use info::{DeviceInfo, DeviceState, Need, ProbeCost};
@@ -101,6 +101,8 @@ struct Slot {
     node: Option<u32>,
     phase: Phase,
     needs: Vec<Link>,
+    /// Suppliers that only want to know of it, by name, each once: nothing depends on them here.
+    sync_state_only: Vec<String>,
     /// Who needs this one, each once.
     feeds: Vec<u32>,
     /// How many of its needs are not bound and hold it up.

@@ -4,7 +4,7 @@
 
 use super::stepped::{Stepped, Thing, decl, driver};
 use super::*;
-use crate::{HangPolicy, ProbeError};
+use crate::{HangPolicy, LinkKind, ProbeError};
 
 /// xorshift64*: the same numbers everywhere.
 struct Rng(u64);
@@ -39,6 +39,11 @@ fn check(devices: &Devices, walks: usize) {
         assert_eq!(batch.active, active, "of the bring-up");
         let turns = its.filter(|s| s.in_turn && matches!(s.phase, Phase::Ready)).count();
         assert_eq!(batch.ready_turns, turns, "ready turns");
+        for index in (0u32..).take(devices.slots.len()).filter(|&i| devices.is_unsettled(i)) {
+            let needs = devices.slot(index).needs.iter().filter_map(Link::device);
+            let open = needs.filter(|&to| devices.is_unsettled(to)).count();
+            assert_eq!(devices.slot(index).open as usize, open, "open of a device");
+        }
     }
 }
 
@@ -133,7 +138,12 @@ fn stepped_random_devices_come_and_go_and_all_counts_stay_right() {
                 4 => {
                     let other = format!("d{}", rng.below(20));
                     if let (Some(a), Some(b)) = (s.devices.find(&name), s.devices.find(&other)) {
-                        s.devices.link(a, b, EdgeKind::Supplier);
+                        match rng.below(3) {
+                            0 => {
+                                s.step(|devices, now, fx| devices.unlink(a, &other, now, fx));
+                            }
+                            _ => drop(s.devices.link(a, b, LinkKind::Managed)),
+                        }
                     }
                 }
                 5 => {
@@ -220,7 +230,18 @@ fn stepped_random_bring_ups_end_and_everybody_has_an_outcome() {
                         devices.overdue(now, fx);
                     });
                 }
-                2..=20 if mine.is_none() => match s.caller().as_str() {
+                2..=4 => {
+                    let (a, b) = (format!("d{}", rng.below(n)), format!("d{}", rng.below(n)));
+                    let keys = s.devices.find(&a).zip(s.devices.find(&b));
+                    if let Some((from, to)) = keys {
+                        if rng.below(2) == 0 {
+                            s.step(|devices, now, fx| devices.unlink(from, &b, now, fx));
+                        } else {
+                            s.devices.link(from, to, LinkKind::Managed);
+                        }
+                    }
+                }
+                5..=20 if mine.is_none() => match s.caller().as_str() {
                     "Done" => break,
                     "Wait" => {}
                     name => {
