@@ -69,8 +69,8 @@ docs/manifest.md describes all of it.
 
 SIGINT, SIGTERM and --for stop the server: it accepts nobody any more, answers what is in flight,
 flushes, and shuts the devices down in dependency order. A second signal ends it at once. A device
-whose shutdown takes longer than 10s (its shutdown_timeout) is named, with those that wait for it;
-the others go on.
+whose shutdown takes longer than 10s (its shutdown_timeout), or whose bring-up takes longer than its
+probe_timeout, is named, with those that wait for it; the others go on.
 
 Examples:
   corewise up
@@ -243,8 +243,9 @@ pub(crate) struct Up {
     /// How long the whole shutdown may take; what hangs then is named, and --on-hang goes for it
     #[arg(long, value_name = "DURATION", value_parser = units::parse_duration)]
     pub(crate) shutdown_timeout: Option<Duration>,
-    /// What to do once only devices that hang are left: wait for them, skip them (shut down what they
-    /// use), or give up with exit code 1 [default: wait]
+    /// What to do once only devices that hang are left: wait for them, skip them (in a bring-up: as if
+    /// they had failed; in a shutdown: shut down what they use), or give up; these two end with exit
+    /// code 1 [default: wait]
     #[arg(long, value_name = "POLICY", value_parser = hang_policy())]
     pub(crate) on_hang: Option<HangPolicy>,
     /// Bring up what can be brought up, and say what can't

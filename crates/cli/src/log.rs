@@ -1,16 +1,19 @@
 //! Messages of the libraries, on stderr.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::Level;
+use crate::screen::Bars;
 
-/// Prints what the libraries tell from now on, if it is grave enough. Called once.
-pub(crate) fn start(level: Level) {
+/// Prints what the libraries tell from now on, if it is grave enough, above `bars`.
+/// Called once.
+pub(crate) fn start(level: Level, bars: Bars) {
     let level = match level {
         Level::Off => LevelFilter::OFF,
         Level::Error => LevelFilter::ERROR,
@@ -29,9 +32,36 @@ pub(crate) fn start(level: Level) {
     let colours = io::stderr().is_terminal()
         && anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(io::stderr)
+        .with_writer(Above(bars))
         .with_ansi(colours)
         .with_target(false)
         .without_time();
     tracing_subscriber::registry().with(lines.with_filter(targets)).init();
+}
+
+/// Writes above the progress bars: a line in the midst of one would stay there in pieces.
+#[derive(Debug)]
+struct Above(Bars);
+
+impl<'w> MakeWriter<'w> for Above {
+    type Writer = &'w Above;
+
+    fn make_writer(&'w self) -> &'w Above {
+        self
+    }
+}
+
+impl Write for &Above {
+    /// A message comes whole.
+    fn write(&mut self, message: &[u8]) -> io::Result<usize> {
+        self.0.above(|| io::stderr().write(message))
+    }
+
+    fn write_all(&mut self, message: &[u8]) -> io::Result<()> {
+        self.0.above(|| io::stderr().lock().write_all(message))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
 }

@@ -40,13 +40,14 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = args::Cli::parse();
-    log::start(cli.log.level());
+    let bars = screen::Bars::default();
+    log::start(cli.log.level(), bars.clone());
     let run = || match cli.command {
         args::Command::Topo(args) => topo::run(&args),
-        args::Command::Up(args) => up::run(args),
+        args::Command::Up(args) => up::run(args, bars),
         args::Command::Dump(args) => dump::run(&args),
         args::Command::Timeline(args) => timeline::run(&args),
-        args::Command::Bench(args) => bench::run(&args),
+        args::Command::Bench(args) => bench::run(&args, &bars),
     };
     // A bug is a failure like any other: it has been told on stderr by now.
     exit::code(catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {

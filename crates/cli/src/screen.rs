@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{IsTerminal, Write};
 
 use anstyle::{AnsiColor, Style};
+use indicatif::{MultiProgress, ProgressBar};
 
 /// Titles.
 pub(crate) const TITLE: Style = Style::new().bold();
@@ -16,6 +17,33 @@ pub(crate) const GOOD: Style = AnsiColor::Green.on_default().bold();
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const HELP: Style = AnsiColor::Cyan.on_default().bold();
+
+/// The progress bars on stderr, if any is there: whoever writes lines meanwhile writes them above.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bars(MultiProgress);
+
+impl Bars {
+    /// Shows a bar where stderr is a terminal; elsewhere it is never seen.
+    pub(crate) fn show(&self, bar: ProgressBar) -> ProgressBar {
+        self.0.add(bar)
+    }
+
+    /// Whether a bar can be seen.
+    pub(crate) fn can_be_seen(&self) -> bool {
+        !self.0.is_hidden()
+    }
+
+    /// Takes a bar off the screen, before something is printed.
+    pub(crate) fn end(&self, bar: &ProgressBar) {
+        bar.finish_and_clear();
+        self.0.remove(bar);
+    }
+
+    /// Takes all of them off the screen while `write` writes to it.
+    pub(crate) fn above<T>(&self, write: impl FnOnce() -> T) -> T {
+        self.0.suspend(write)
+    }
+}
 
 /// `text` in `style`. anstream takes the style out again where colours are not wanted (NO_COLOR,
 /// no terminal).

@@ -27,7 +27,7 @@ use corewise_bench::words::Effort;
 
 use crate::args::{self, Benchmark};
 use crate::exit::Failure;
-use crate::screen::{self, TITLE, styled};
+use crate::screen::{self, Bars, TITLE, styled};
 use page::Report;
 use progress::Progress;
 
@@ -67,7 +67,7 @@ struct Text {
 }
 
 /// Measures, and prints the tables and the advice.
-pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
+pub(crate) fn run(args: &args::Bench, bars: &Bars) -> Result<(), Failure> {
     if let Some((which, words)) = args.run.split_first() {
         let line = match which.as_str() {
             "workqueue" => one::<corewise_bench::workqueue::job::Job>(words)?,
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
     let report = report.transpose()?;
     let machine = Machine::live()
         .map_err(|error| Failure::new(format!("cannot read this machine: {error}")))?;
-    let measured = measure(&machine, args)?;
+    let measured = measure(&machine, args, bars)?;
     // First: whoever closes the pipe that reads the tables has their report.
     if let Some(report) = &report {
         report.write(&machine, &measured)?;
@@ -128,7 +128,7 @@ fn is_wanted(args: &args::Bench, case: impl Display, is_quick: bool) -> bool {
 }
 
 /// Runs the benchmarks that were asked for, those that have the workloads that were asked for.
-fn measure(machine: &Machine, args: &args::Bench) -> Result<Vec<Measured>, Failure> {
+fn measure(machine: &Machine, args: &args::Bench, bars: &Bars) -> Result<Vec<Measured>, Failure> {
     let asked = |which: &Benchmark| args.names.is_empty() || args.names.contains(which);
     let plans =
         Benchmark::ALL.into_iter().filter(asked).filter_map(|which| plan(which, machine, args));
@@ -141,11 +141,11 @@ fn measure(machine: &Machine, args: &args::Bench) -> Result<Vec<Measured>, Failu
     // They share the time.
     let parts = u32::try_from(plans.len()).unwrap_or(u32::MAX);
     let budget = args.quick.then_some(QUICK_BUDGET / parts);
-    plans.into_iter().map(|plan| plan(budget)).collect()
+    plans.into_iter().map(|plan| plan(bars, budget)).collect()
 }
 
 /// Runs a benchmark in its share of the time.
-type Course<'a> = Box<dyn FnOnce(Option<Duration>) -> Result<Measured, Failure> + 'a>;
+type Course<'a> = Box<dyn FnOnce(&Bars, Option<Duration>) -> Result<Measured, Failure> + 'a>;
 
 /// What a benchmark is to run, where it has any workload that was asked for.
 fn plan<'a>(which: Benchmark, machine: &'a Machine, args: &'a args::Bench) -> Option<Course<'a>> {
@@ -159,8 +159,8 @@ fn plan<'a>(which: Benchmark, machine: &'a Machine, args: &'a args::Bench) -> Op
         if groups.is_empty() {
             return None;
         }
-        Some(Box::new(move |budget| {
-            let series = run_cells(which, &groups, args.rounds, budget)?;
+        Some(Box::new(move |bars, budget| {
+            let series = run_cells(which, &groups, bars, args.rounds, budget)?;
             let (headlines, advice) = (headlines(&series, SEED), advice(&series));
             Ok(Measured { which, series, headlines, advice })
         }))
@@ -191,6 +191,7 @@ fn plan<'a>(which: Benchmark, machine: &'a Machine, args: &'a args::Bench) -> Op
 fn run_cells(
     which: Benchmark,
     groups: &[Vec<Cell<impl Job>>],
+    bars: &Bars,
     rounds: Option<u16>,
     budget: Option<Duration>,
 ) -> Result<Vec<Series>, Failure> {
@@ -203,7 +204,7 @@ fn run_cells(
         (None, Benchmark::Shutdown) => 3,
         (None, _) => 10,
     }));
-    let progress = Progress::new(rounds);
+    let progress = Progress::new(bars, rounds);
     let series = rounds::run(
         Plan { rounds, seed: SEED },
         budget,

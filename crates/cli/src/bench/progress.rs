@@ -1,33 +1,35 @@
 //! The progress bar: on a terminal, while runs go on.
 
-use std::io::IsTerminal;
 use std::time::Duration;
 
 use corewise_bench::rounds::Step;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::screen::Bars;
 
 /// A bar of runs.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
+    bars: Bars,
     rounds: usize,
 }
 
 impl Progress {
     /// A bar that is seen only where stderr is a terminal.
-    pub(crate) fn new(rounds: usize) -> Progress {
-        let seen = std::io::stderr().is_terminal();
-        let target = if seen { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(0), target);
+    pub(crate) fn new(bars: &Bars, rounds: usize) -> Progress {
+        let bar = ProgressBar::hidden();
+        bar.set_length(0);
         let template = "{prefix:>12} [{bar:24}] {elapsed}, about {eta} to go  {wide_msg}";
         let style =
             ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style.progress_chars("=> "));
-        if seen {
+        let bar = bars.show(bar);
+        if bars.can_be_seen() {
             // Drawn twice a second: drawing costs the runs CPU time.
             bar.enable_steady_tick(Duration::from_millis(500));
         }
-        Progress { bar, rounds }
+        Progress { bar, bars: bars.clone(), rounds }
     }
 
     /// A run begins.
@@ -44,6 +46,6 @@ impl Progress {
 
     /// Takes it off the screen, before something is printed.
     pub(crate) fn end(&self) {
-        self.bar.finish_and_clear();
+        self.bars.end(&self.bar);
     }
 }

@@ -14,8 +14,16 @@ use corewise::sync::Mutex;
 /// The things to remove.
 #[derive(Debug, Default)]
 pub(crate) struct Cleanup {
-    /// L: is the lock; guards what there is to remove, the oldest first.
-    things: Mutex<Vec<Thing>>,
+    /// L: is the lock; guards what there is to remove.
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    /// The oldest first.
+    things: Vec<Thing>,
+    /// Whether the files of volumes that are up are the user's.
+    keeps_files: bool,
 }
 
 #[derive(Debug)]
@@ -26,8 +34,8 @@ enum Thing {
     FolderIfEmpty(PathBuf),
     /// A socket, as long as its name still leads to it.
     Socket(PathBuf, Identity),
-    /// The new file of a device that is not up yet, as long as its name still leads to it.
-    NewFile { device: String, path: PathBuf, identity: Identity },
+    /// The new file of a device, as long as its name still leads to it; and whether that is up.
+    NewFile { device: String, path: PathBuf, identity: Identity, up: bool },
 }
 
 /// Which file it is, whatever its name is.
@@ -46,40 +54,52 @@ impl Identity {
 impl Cleanup {
     /// `path` is a folder that only this run uses.
     pub(crate) fn folder(&self, path: &Path) {
-        self.things.lock().push(Thing::Folder(path.to_path_buf()));
+        self.held.lock().things.push(Thing::Folder(path.to_path_buf()));
     }
 
     /// `path` is a folder that this run put something in, and others may, too.
     pub(crate) fn folder_if_empty(&self, path: &Path) {
         // Before what is in it: the newest go first. Whoever puts something in tells of it later.
-        self.things.lock().push(Thing::FolderIfEmpty(path.to_path_buf()));
+        self.held.lock().things.push(Thing::FolderIfEmpty(path.to_path_buf()));
     }
 
     /// `path` is a socket that this run has bound, or a link to one.
     pub(crate) fn socket(&self, path: &Path) -> io::Result<()> {
         let identity = Identity::of(&path.symlink_metadata()?);
-        self.things.lock().push(Thing::Socket(path.to_path_buf(), identity));
+        self.held.lock().things.push(Thing::Socket(path.to_path_buf(), identity));
         Ok(())
     }
 
-    /// `path` is a file that was made for `device` by this run.
+    /// `path` is a file that was made by this run for `device`, which is not up yet.
     pub(crate) fn new_file(&self, device: &str, path: &Path) -> io::Result<()> {
         let identity = Identity::of(&path.symlink_metadata()?);
         let (device, path) = (device.to_string(), path.to_path_buf());
-        self.things.lock().push(Thing::NewFile { device, path, identity });
+        self.held.lock().things.push(Thing::NewFile { device, path, identity, up: false });
         Ok(())
     }
 
-    /// `device` is up and its data is the user's from now on: its new file stays.
-    pub(crate) fn keep_files_of(&self, device: &str) {
-        self.things
-            .lock()
-            .retain(|thing| !matches!(thing, Thing::NewFile { device: d, .. } if d == device));
+    /// `device` is up, perhaps after everybody stopped waiting for it.
+    pub(crate) fn came_up(&self, device: &str) {
+        let mut held = self.held.lock();
+        for thing in &mut held.things {
+            if let Thing::NewFile { device: whose, up, .. } = thing {
+                *up |= whose == device;
+            }
+        }
+        held.let_go();
+    }
+
+    /// From now on there are clients: the data of each device that is up, or comes up later, is the
+    /// user's, and its new file stays.
+    pub(crate) fn keep_files(&self) {
+        let mut held = self.held.lock();
+        held.keeps_files = true;
+        held.let_go();
     }
 
     /// Removes all of it, the newest first. What can't be removed is returned with the reason.
     pub(crate) fn run(&self) -> Vec<(PathBuf, io::Error)> {
-        let things = std::mem::take(&mut *self.things.lock());
+        let things = std::mem::take(&mut self.held.lock().things);
         let mut failed = Vec::new();
         for thing in things.into_iter().rev() {
             let (path, result) = match &thing {
@@ -100,6 +120,15 @@ impl Cleanup {
     }
 }
 
+impl Held {
+    /// Forgets what is the user's.
+    fn let_go(&mut self) {
+        if self.keeps_files {
+            self.things.retain(|thing| !matches!(thing, Thing::NewFile { up: true, .. }));
+        }
+    }
+}
+
 /// Removes the file unless its name leads to another one by now.
 fn remove_if(path: &Path, identity: Identity) -> io::Result<()> {
     if Identity::of(&path.symlink_metadata()?) == identity {
@@ -113,18 +142,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn new_files_are_removed_unless_their_device_came_up() {
-        let folder = tempfile::tempdir().unwrap();
-        let cleanup = Cleanup::default();
-        for device in ["a", "b"] {
-            let path = folder.path().join(device);
-            std::fs::write(&path, "x").unwrap();
-            cleanup.new_file(device, &path).unwrap();
+    fn new_files_are_removed_unless_there_were_clients_and_their_device_came_up() {
+        for clients in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let cleanup = Cleanup::default();
+            for device in ["fails", "early", "late"] {
+                let path = folder.path().join(device);
+                std::fs::write(&path, "x").unwrap();
+                cleanup.new_file(device, &path).unwrap();
+            }
+            cleanup.came_up("early");
+            if clients {
+                cleanup.keep_files();
+            }
+            cleanup.came_up("late");
+            assert!(cleanup.run().is_empty());
+            let there = ["fails", "early", "late"].map(|name| folder.path().join(name).exists());
+            assert_eq!(there, [false, clients, clients]);
         }
-        cleanup.keep_files_of("b");
-        assert!(cleanup.run().is_empty());
-        assert!(!folder.path().join("a").exists());
-        assert!(folder.path().join("b").exists());
     }
 
     #[test]

@@ -24,7 +24,8 @@ use std::sync::Arc;
 use crate::args;
 use crate::exit::Failure;
 use crate::manifest::{self, At, Manifest, Place, Problem, Resolved};
-use crate::{screen, timeline};
+use crate::screen::{self, Bars};
+use crate::timeline;
 use cleanup::Cleanup;
 use report::Report;
 use source::Source;
@@ -34,7 +35,7 @@ use stop::Stop;
 const NOWHERE: Place = Place { line: 0, column: 0 };
 
 /// Runs a server to its end, and takes away what it made.
-pub(crate) fn run(args: args::Up) -> Result<(), Failure> {
+pub(crate) fn run(args: args::Up, bars: Bars) -> Result<(), Failure> {
     let source = match &args.manifest {
         Some(path) => Source::read(path)?,
         None => Source::built_in(),
@@ -42,12 +43,12 @@ pub(crate) fn run(args: args::Up) -> Result<(), Failure> {
     // Not before: whoever types a manifest on a terminal may want to stop that, and has nothing to
     // clean up. Not later: from here on there is.
     let cleanup = Arc::new(Cleanup::default());
-    let stop = Stop::watch(Arc::clone(&cleanup))
+    let stop = Stop::watch(Arc::clone(&cleanup), bars.clone())
         .map_err(|error| Failure::new(format!("cannot handle signals: {error}")))?;
     // Also where there is a bug in what follows.
     let cleaner = Cleaner(Arc::clone(&cleanup));
     limits::raise_open_files();
-    let outcome = prepare(args, source, stop, cleanup).and_then(serve::Server::run);
+    let outcome = prepare(args, source, stop, cleanup, bars).and_then(serve::Server::run);
     drop(cleaner);
     outcome
 }
@@ -69,6 +70,7 @@ fn prepare(
     source: Source,
     stop: Stop,
     cleanup: Arc<Cleanup>,
+    bars: Bars,
 ) -> Result<serve::Server, Failure> {
     if let Some(file) = &args.timeline {
         timeline::file::check(file)?;
@@ -100,6 +102,7 @@ fn prepare(
         left_out,
         cleanup,
         stop,
+        bars,
     })
 }
 

@@ -1,7 +1,7 @@
 //! From a manifest to the declarations that the device manager takes, and back from its devices to
 //! the manifest's lines.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use corewise::device::DeviceDecl;
 
@@ -11,6 +11,24 @@ use crate::manifest::{Driver, Manifest, Place, Subject};
 /// Exports are devices, too; no device of a manifest has a colon in its name.
 pub(crate) fn export_name(export: &str) -> String {
     format!("export:{export}")
+}
+
+/// The devices that need that one, directly or through others: none of them is up before it.
+pub(crate) fn needing(device: &str, decls: &[DeviceDecl]) -> Vec<String> {
+    let mut found = BTreeSet::from([device]);
+    let needs = |decl: &DeviceDecl, found: &BTreeSet<&str>| {
+        decl.suppliers.iter().any(|supplier| found.contains(supplier.as_str()))
+    };
+    let mut before = 0;
+    while before < found.len() {
+        before = found.len();
+        for decl in decls {
+            if needs(decl, &found) {
+                found.insert(&decl.name);
+            }
+        }
+    }
+    decls.iter().filter(|decl| needs(decl, &found)).map(|decl| decl.name.clone()).collect()
 }
 
 /// The declarations, and whose they are.
@@ -78,6 +96,8 @@ mod tests {
         assert_eq!(decl("b").shutdown_timeout, None);
         assert_eq!(decl("export:e").shutdown_timeout, Some(Duration::from_secs(8)));
         assert!(plan.decls.iter().all(|decl| decl.async_shutdown));
+        assert_eq!(needing("a", &plan.decls), ["b", "export:e"]);
+        assert_eq!(needing("export:e", &plan.decls), [""; 0]);
         let (subject, place) = plan.origin("export:e").unwrap();
         assert_eq!((subject.to_string().as_str(), place.line), ("export 'e'", 12));
     }

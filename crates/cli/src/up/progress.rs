@@ -1,17 +1,16 @@
 //! The progress bar: on a terminal, while devices come up or go down; and on whom that waits.
 
 use std::fmt;
-use std::io::IsTerminal;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use corewise::device::Event;
 use corewise::sync::atomic::{AtomicU64, Ordering};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
 use std::sync::Arc;
 
-use crate::screen;
+use crate::screen::{self, Bars};
 
 /// Who looks at a bar that doesn't move wants to know why after that.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -20,6 +19,7 @@ const PATIENCE: Duration = Duration::from_millis(700);
 #[derive(Clone, Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
+    bars: Bars,
     seen: bool,
     /// Counts what was told.
     told: Arc<Told>,
@@ -40,19 +40,20 @@ pub(crate) struct Waiting {
 
 impl Progress {
     /// A bar that is seen only where stderr is a terminal and `wanted` says so.
-    pub(crate) fn new(what: &'static str, devices: usize, wanted: bool) -> Progress {
-        let seen = wanted && std::io::stderr().is_terminal();
-        let target = if seen { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(devices as u64), target);
+    pub(crate) fn new(bars: &Bars, what: &'static str, devices: usize, wanted: bool) -> Progress {
+        let seen = wanted && bars.can_be_seen();
+        let bar = ProgressBar::hidden();
+        bar.set_length(devices as u64);
         let style = ProgressStyle::with_template("{prefix:>10} [{bar:32}] {pos}/{len}  {wide_msg}")
             .unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style.progress_chars("=> "));
         bar.set_prefix(what);
+        let bar = if seen { bars.show(bar) } else { bar };
         if seen {
             // A device that takes long shows that the program is alive.
             bar.enable_steady_tick(Duration::from_millis(100));
         }
-        Progress { bar, seen, told: Arc::default() }
+        Progress { bar, bars: bars.clone(), seen, told: Arc::default() }
     }
 
     /// What the device manager tells. From any thread.
@@ -92,12 +93,12 @@ impl Progress {
 
     /// Says something on stderr while the bar is there.
     pub(crate) fn warn(&self, message: fmt::Arguments<'_>) {
-        self.bar.suspend(|| screen::warning(message));
+        self.bars.above(|| screen::warning(message));
     }
 
     /// Takes it off the screen, before something is printed.
     pub(crate) fn end(&self) {
-        self.bar.finish_and_clear();
+        self.bars.end(&self.bar);
     }
 }
 

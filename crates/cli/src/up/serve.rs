@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use corewise::device::{
-    BringUp, BringUpOptions, DeviceManager, Event, Pending, PendingState, ProbeOutcome,
-    ShutdownOptions,
+    BringUp, BringUpOptions, DeviceInfo, DeviceManager, DeviceState, Event, Pending, PendingState,
+    ProbeOutcome, ShutdownOptions,
 };
 use corewise::nbd::{self, Endpoint, Listener};
 use corewise::sync::Mutex;
@@ -17,7 +17,7 @@ use super::cleanup::Cleanup;
 use super::control::{self, About, Control};
 use super::drivers::{ExportDriver, House, Notes, Shown, VolumeDriver};
 use super::known::Known;
-use super::plan::Plan;
+use super::plan::{self, Plan};
 use super::progress::Progress;
 use super::report::Report;
 use super::stop::{self, Stop};
@@ -25,7 +25,7 @@ use super::{NOWHERE, listen, tell};
 use crate::control::place;
 use crate::exit::Failure;
 use crate::manifest::{LeftOut, Manifest, Place, Problem, Subject};
-use crate::screen;
+use crate::screen::{self, Bars};
 use crate::timeline::{self, TimelineFile};
 
 /// A server that was checked and not begun.
@@ -43,6 +43,7 @@ pub(crate) struct Server {
     pub(crate) left_out: Vec<LeftOut>,
     pub(crate) cleanup: Arc<Cleanup>,
     pub(crate) stop: Stop,
+    pub(crate) bars: Bars,
 }
 
 /// What a running server consists of.
@@ -61,6 +62,8 @@ struct Down {
     timeline: Timeline,
     /// Callbacks hang that nobody waits for any more.
     hangs: bool,
+    /// These or probes have threads that won't end.
+    holds: bool,
 }
 
 impl Server {
@@ -76,7 +79,6 @@ impl Server {
         let plan = Plan::new(&self.manifest);
         self.report.begin(&self.label, plan.decls.len());
         let up = self.bring_up(&running, &plan)?;
-        self.stop.up(up.bound().map(|device| device.name.clone()).collect());
         self.tell_failures(&up, &plan);
         complete &= up.is_complete();
         self.left_out.extend(not_up(&up, &plan));
@@ -87,9 +89,7 @@ impl Server {
         }
         self.report.bring_up(&up.timeline);
         self.tell_notes(&running);
-        for device in up.bound() {
-            self.cleanup.keep_files_of(&device.name);
-        }
+        self.cleanup.keep_files();
         if self.keep_going {
             self.report.left_out(&self.left_out);
         }
@@ -107,7 +107,7 @@ impl Server {
             }
         };
         self.report.stopping(&why);
-        let Down { timeline: down, hangs } = self.shut_down(&running, &mut complete);
+        let Down { timeline: down, hangs, holds } = self.shut_down(&running, &mut complete);
         self.report.shutdown(&down);
         running.known.keep(&[&up.timeline, &down]);
         self.write_timelines(&[&up.timeline, &down], &mut complete);
@@ -116,7 +116,7 @@ impl Server {
             false => self.report.done(complete, &format!("all is down after {took}.")),
             true => self.report.done(false, &format!("given up after {took}.")),
         }
-        self.leave(running, control, hangs);
+        self.leave(running, control, holds);
         if complete { Ok(()) } else { Err(Failure::Said) }
     }
 
@@ -221,18 +221,19 @@ impl Server {
     }
 
     fn bring_up(&self, running: &Running, plan: &Plan) -> Result<BringUp, Failure> {
-        let progress = Progress::new("Bring-up", plan.decls.len(), !self.report.json);
+        let progress = Progress::new(&self.bars, "Bring-up", plan.decls.len(), !self.report.json);
         let (observed, report) = (progress.clone(), self.report);
-        let manager = Arc::clone(&running.manager);
+        let decls = plan.decls.clone();
         let observer = move |event: &Event<'_>| {
             observed.tell(event);
             if let Event::Overdue { device, after, .. } = event {
-                let held_up = held_up_by(device, &manager.pending());
+                let held_up = plan::needing(device, &decls);
                 report.overdue("bring-up", device, *after, &held_up, &observed);
             }
         };
         let options = BringUpOptions::new()
             .keep_going(self.keep_going)
+            .on_hang(self.manifest.server.on_hang)
             .cancel(self.stop.cancel())
             .observer(Arc::new(observer));
         let manager = Arc::clone(&running.manager);
@@ -312,7 +313,7 @@ impl Server {
             screen::error(format_args!("{name} during bring-up: nothing was served"));
         }
         let mut complete = false;
-        let Down { timeline: down, hangs } = self.shut_down(&running, &mut complete);
+        let Down { timeline: down, holds, .. } = self.shut_down(&running, &mut complete);
         self.write_timelines(&[up, &down], &mut complete);
         // People have been told what is wrong; more would hide it.
         if self.report.json {
@@ -320,7 +321,7 @@ impl Server {
             self.report.shutdown(&down);
             self.report.done(false, "");
         }
-        self.leave(running, None, hangs);
+        self.leave(running, None, holds);
         Err(Failure::Said)
     }
 
@@ -328,7 +329,7 @@ impl Server {
     fn shut_down(&self, running: &Running, complete: &mut bool) -> Down {
         running.server.stop_accepting();
         let devices = self.manifest.devices.len() + self.manifest.exports.len();
-        let progress = Progress::new("Shutdown", devices, !self.report.json);
+        let progress = Progress::new(&self.bars, "Shutdown", devices, !self.report.json);
         let manager = Arc::clone(&running.manager);
         let waiting = progress.waiting(move || stop::blocker(&manager.remaining()));
         let down = running.manager.shutdown(&self.shutdown_options(running, &progress));
@@ -339,7 +340,7 @@ impl Server {
             Err(error) => {
                 screen::error(format_args!("shutdown: {error}"));
                 *complete = false;
-                return Down { timeline: Timeline::new("shutdown"), hangs: false };
+                return Down { timeline: Timeline::new("shutdown"), hangs: false, holds: true };
             }
         };
         self.tell_notes(running);
@@ -348,19 +349,23 @@ impl Server {
         }
         *complete &= down.is_clean();
         let hangs = !down.remaining.is_empty();
+        // Given up as the policy says; the pools can't be shut down before such a one is back.
+        let is_probed = |one: &DeviceInfo| one.state == DeviceState::Probing;
+        let holds = hangs || running.manager.devices().iter().any(is_probed);
         if hangs {
             let left = stop::waiting(&down.remaining);
             let (said, took) = (if down.gave_up { "given up" } else { "left" }, down.elapsed);
             let took = duration(took);
             screen::error(format_args!("shutdown {said} after {took}, not shut down: {left}"));
         } else {
-            self.stop.up(Vec::new());
             // Whoever has not chosen an export yet is on nobody's list.
             running.server.drain(Duration::ZERO);
-            running.pools.shutdown();
+            if !holds {
+                running.pools.shutdown();
+            }
             self.tell_notes(running);
         }
-        Down { timeline: down.timeline(), hangs }
+        Down { timeline: down.timeline(), hangs, holds }
     }
 
     fn shutdown_options(&self, running: &Running, progress: &Progress) -> ShutdownOptions {
@@ -381,11 +386,11 @@ impl Server {
             .history(running.known.history())
     }
 
-    /// Lets go of everything. A callback that hangs keeps its thread and what that uses: then the end
-    /// of the process takes it all.
-    fn leave(&self, running: Running, control: Option<Control>, hangs: bool) {
+    /// Lets go of everything. What hangs keeps its thread and what that uses: then the end of the
+    /// process takes it all.
+    fn leave(&self, running: Running, control: Option<Control>, holds: bool) {
         drop(control);
-        if hangs {
+        if holds {
             std::mem::forget(running);
         }
     }
@@ -417,13 +422,4 @@ fn not_up(up: &BringUp, plan: &Plan) -> Vec<LeftOut> {
         LeftOut { subject, why }
     });
     devices.collect()
-}
-
-/// Those that wait for that device before they are brought up.
-fn held_up_by(device: &str, pending: &[Pending]) -> Vec<String> {
-    let waits = |one: &&Pending| match &one.state {
-        PendingState::Waiting { on } => on.iter().any(|awaited| awaited.device == device),
-        _ => false,
-    };
-    pending.iter().filter(waits).map(|one| one.device.clone()).collect()
 }

@@ -5,13 +5,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use corewise::device::{Cancel, DeviceManager, Remaining, RemainingState};
-use corewise::sync::Mutex;
+use corewise::device::{Cancel, DeviceManager, DeviceState, Remaining, RemainingState};
 use corewise::timeline::duration;
 
 use super::cleanup::Cleanup;
 use super::signals;
-use crate::screen;
+use crate::screen::{self, Bars};
 
 /// Where a server waits for its end.
 #[derive(Debug)]
@@ -28,15 +27,12 @@ struct Undo {
     /// I: set once, before there is anything to undo. Knows better while a shutdown is in
     /// progress.
     manager: OnceLock<Arc<DeviceManager>>,
-    /// L: is the lock; guards the names of the devices that are up, as far as the main thread
-    /// knows.
-    up: Mutex<Vec<String>>,
 }
 
 impl Stop {
     /// From now on signals are handled: the first cancels a bring-up and ends a wait, the second
     /// ends the process, after `cleanup` and after saying what is left undone.
-    pub(crate) fn watch(cleanup: Arc<Cleanup>) -> io::Result<Stop> {
+    pub(crate) fn watch(cleanup: Arc<Cleanup>, bars: Bars) -> io::Result<Stop> {
         let (sender, signals) = channel();
         let cancel = Cancel::new();
         let undo: Arc<Undo> = Arc::default();
@@ -48,12 +44,15 @@ impl Stop {
         };
         let again = move |name| {
             let left = undone.words();
-            for (path, error) in cleanup.run() {
-                screen::warning(format_args!("cannot remove {}: {error}", path.display()));
-            }
-            screen::error(format_args!("{name} while stopping: ended at once, {left}"));
-            // Not `ExitCode`: other threads are in the midst of what nobody waits for.
-            std::process::exit(1);
+            // A bar that is taken off here doesn't come back.
+            bars.above(|| {
+                for (path, error) in cleanup.run() {
+                    screen::warning(format_args!("cannot remove {}: {error}", path.display()));
+                }
+                screen::error(format_args!("{name} while stopping: ended at once, {left}"));
+                // Not `ExitCode`: other threads are in the midst of what nobody waits for.
+                std::process::exit(1)
+            })
         };
         signals::watch(first, again)?;
         Ok(Stop { signals, cancel, undo })
@@ -62,11 +61,6 @@ impl Stop {
     /// Whose devices are left undone where a second signal comes.
     pub(crate) fn manages(&self, manager: &Arc<DeviceManager>) {
         self.undo.manager.get_or_init(|| Arc::clone(manager));
-    }
-
-    /// These devices are up, and have to be shut down.
-    pub(crate) fn up(&self, devices: Vec<String>) {
-        *self.undo.up.lock() = devices;
     }
 
     /// What cancels a bring-up.
@@ -99,17 +93,23 @@ impl Stop {
 impl Undo {
     /// What is not shut down, in words.
     fn words(&self) -> String {
-        let left = self.manager.get().map(|manager| manager.remaining()).unwrap_or_default();
-        let words = match left.is_empty() {
-            false => waiting(&left),
-            // The shutdown has not begun, or is over.
-            true => self.up.lock().join(", "),
+        let manager = self.manager.get();
+        let left = manager.map(|manager| manager.remaining()).unwrap_or_default();
+        let words = match (left.is_empty(), manager) {
+            (true, Some(manager)) => up(manager).join(", "),
+            _ => waiting(&left),
         };
         match words.as_str() {
             "" => "no device was up".to_string(),
             words => format!("not shut down: {words}"),
         }
     }
+}
+
+/// The devices that are up while no shutdown is in progress.
+fn up(manager: &DeviceManager) -> Vec<String> {
+    let devices = manager.devices().into_iter();
+    devices.filter(|one| one.state == DeviceState::Bound).map(|one| one.name).collect()
 }
 
 /// Those that hold up the others first.

@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
 pub mod client;
+pub mod lease;
 pub mod server;
 
 use std::ffi::OsStr;

@@ -150,8 +150,16 @@ impl Registry {
             let (device, done) = (decl.name.as_str(), *done);
             event::tell(observer.as_ref(), &Event::Finished { device, outcome, done, total });
         }
+        self.was_told(finished.len());
+    }
+
+    /// The observer was told about so many devices; the caller may have waited for that.
+    fn was_told(&self, devices: usize) {
+        if devices == 0 {
+            return;
+        }
         let state = &mut *self.state.lock();
-        state.devices.told(finished.len());
+        state.devices.told(devices);
         if state.devices.caller_is_wanted() {
             self.caller.notify_all();
         }
@@ -337,13 +345,16 @@ impl Registry {
             let (named, next) = state.devices.overdue(now, fx);
             (named, next, state.observer.clone())
         });
+        let mut told = 0;
         for Named { decl, after, in_batch } in named {
             let device = decl.name.as_str();
             tracing::warn!(device, ?after, "a probe is past its deadline");
-            if in_batch.is_some() {
+            if in_batch.is_some() && observer.is_some() {
                 event::tell(observer.as_ref(), &Event::Overdue { device, after });
+                told += 1;
             }
         }
+        self.was_told(told);
         if let Some(next) = next {
             self.look_after(next);
         }

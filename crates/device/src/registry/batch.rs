@@ -36,7 +36,7 @@ pub(crate) struct Batch {
     gave_up: bool,
     /// Who was past its deadline, by place.
     named: Vec<u32>,
-    /// Outcomes that the observer was not told about yet.
+    /// Outcomes and overdue probes that the observer was not told about yet.
     untold: usize,
     stopped_by: Option<u32>,
     records: Vec<Record>,
@@ -388,7 +388,9 @@ impl Devices {
             if batch.left == 0 {
                 return if batch.untold == 0 { CallerStep::Done } else { CallerStep::Wait };
             }
-            if batch.active > batch.overdue || !fx.is_empty() {
+            // Whoever is overdue is named before anything is done about it.
+            let unnamed = batch.overdue > 0 && batch.untold > 0;
+            if batch.active > batch.overdue || unnamed || !fx.is_empty() {
                 return CallerStep::Wait;
             }
             let (overdue, policy) = (batch.overdue > 0, batch.options.on_hang);
@@ -500,7 +502,8 @@ impl Devices {
         }
     }
 
-    /// Overdue: marks whoever is past its deadline. Returns them, and when to look again.
+    /// Overdue: marks whoever is past its deadline. Returns them, and when to look again. The observer
+    /// is to be told about those of the bring-up.
     pub(crate) fn overdue(
         &mut self,
         now: Duration,
@@ -531,7 +534,9 @@ impl Devices {
             batch.late |= late;
             batch.news = true;
             batch.named.extend(named.iter().filter_map(|n| n.in_batch));
-            batch.overdue += named.iter().filter(|n| n.in_batch.is_some()).count();
+            let news = named.iter().filter(|n| n.in_batch.is_some()).count();
+            batch.overdue += news;
+            batch.untold += if batch.options.observed { news } else { 0 };
         }
         (named, next.map(|at| at.saturating_sub(now)))
     }
@@ -600,10 +605,11 @@ impl Devices {
         self.want_late_worker(active, fx);
     }
 
-    /// The observer was told about `n` finished devices. Not called where there is none.
+    /// The observer was told about `n` devices that are finished or overdue. Not called where there is
+    /// none.
     pub(crate) fn told(&mut self, n: usize) {
         if let Some(batch) = &mut self.batch {
-            batch.untold -= n;
+            batch.untold = batch.untold.saturating_sub(n);
             batch.news = true;
         }
     }

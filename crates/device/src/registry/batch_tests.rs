@@ -245,6 +245,18 @@ fn hung(policy: HangPolicy) -> Stepped {
 }
 
 #[test]
+fn stepped_a_probe_that_hangs_is_given_up_after_it_was_named() {
+    let mut s = Stepped::new();
+    s.on_hang = HangPolicy::Skip;
+    s.again(vec![decl("hung", &[])], &[], true);
+    s.begin("hung");
+    s.find_overdue("hung");
+    assert_eq!((s.caller(), s.outcome("hung")), ("Wait".into(), "open"));
+    s.devices.told(1);
+    assert_eq!((s.caller(), s.outcome("hung")), ("Done".into(), "failed"));
+}
+
+#[test]
 fn stepped_a_probe_that_hangs_is_waited_for_and_the_caller_sleeps_meanwhile() {
     let mut s = hung(HangPolicy::WaitOn);
     assert_eq!(s.caller(), "Wait");

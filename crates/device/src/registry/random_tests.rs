@@ -227,7 +227,8 @@ fn stepped_random_bring_ups_end_and_everybody_has_an_outcome() {
                 1 => {
                     s.step(|devices, now, fx| {
                         devices.limit_all();
-                        devices.overdue(now, fx);
+                        let (named, _) = devices.overdue(now, fx);
+                        devices.told(named.iter().filter(|n| n.in_batch.is_some()).count());
                     });
                 }
                 2..=4 => {

@@ -148,8 +148,14 @@ impl Stepped {
         self.end(name, true);
     }
 
-    /// A probe that was begun is past its deadline, as by a timer that finds it so.
+    /// A probe that was begun is past its deadline, as by a timer that finds it so and names it.
     pub(super) fn name_overdue(&mut self, name: &str) {
+        self.find_overdue(name);
+        self.devices.told(1);
+    }
+
+    /// The same, before the observer was told.
+    pub(super) fn find_overdue(&mut self, name: &str) {
         self.step(|devices, now, fx| {
             devices.limit_all();
             let (named, next) = devices.overdue(now, fx);

@@ -90,6 +90,7 @@ impl device::Driver for VolumeDriver {
             .name(device.name.as_str())
             .build(&self.house.workqueue);
         let keeps_data = matches!(device.driver, manifest::Driver::File(_));
+        self.house.cleanup.came_up(&device.name);
         Ok(Arc::new(Volume { queue, keeps_data }))
     }
 }
