@@ -62,6 +62,7 @@ fn a_shutdown_that_is_given_up_ends_with_1_and_says_what_is_left() {
     let ran = server.wait().code(1);
     let ran =
         ran.complains(&["shutdown given up after", "export:m has been at it for", "m waits for"]);
+    assert!(!ran.stderr.contains("ERROR"), "the log tells it a second time\n{ran}");
     ran.says(&["{\"event\":\"done\",\"ok\":false}"]);
     assert_eq!(folder.list(), ["m.img", "up.toml"], "something was left behind");
     drop(client);

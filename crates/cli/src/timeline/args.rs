@@ -19,7 +19,7 @@ Examples:
   corewise timeline console.log -o boot.svg -o boot.trace.json
   corewise timeline console.log --only 'nvme*' --workers 8
   corewise timeline console.log --faster 0000:01:00.0=0.5 --all-async
-  corewise timeline dmesg.txt --sysfs /sys/devices --deps extra.toml
+  corewise timeline dmesg.txt --sysfs /sys/devices --deps needs.txt
   corewise timeline before.log after.log --compare
   corewise timeline dmesg.txt --json | jq '.logs[].timelines[].analysis.costs'
 

@@ -297,7 +297,7 @@ impl ShutdownRun {
                 self.state.told();
             }
             News::GaveUp { left } => {
-                tracing::error!(left, "the shutdown gives up: devices are left that hang, or wait");
+                tracing::warn!(left, "the shutdown gives up: devices are left that hang, or wait");
                 event::tell(observer, &Event::GaveUp { left });
             }
         }

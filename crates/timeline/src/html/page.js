@@ -181,7 +181,9 @@
     pen.fillStyle = colours.quiet;
     pen.textAlign = 'center';
     for (let at = Math.ceil(from / step) * step; at <= to; at += step) {
-      const label = at === 0 ? '0' : step >= 1e9 || at % 1e9 === 0 ? (at / 1e9) + ' s'
+      // One unit for all of them.
+      const label = at === 0 ? '0'
+        : to >= 1e9 && step >= 1e6 ? (at / 1e9).toFixed(Math.max(0, 9 - Math.floor(Math.log10(step)))) + ' s'
         : step >= 1e6 ? +(at / 1e6).toFixed(0) + ' ms' : step >= 1e3 ? +(at / 1e6).toFixed(3) + ' ms' : +(at / 1e3).toFixed(3) + ' µs';
       if (x(at) > left() - 5 && x(at) < width - 20) pen.fillText(label, x(at), AXIS / 2);
     }
@@ -373,7 +375,7 @@
     small.fillStyle = colours.text;
     small.globalAlpha = .12;
     small.fillRect(left(), 0, Math.max(0, across(from) - left()), height);
-    small.fillRect(across(to), 0, width - across(to), height);
+    small.fillRect(across(to), 0, Math.max(0, wide - 8 - across(to)), height);
     small.globalAlpha = 1;
     small.strokeStyle = colours.accent;
     small.lineWidth = 1.5;
