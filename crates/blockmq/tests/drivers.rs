@@ -7,14 +7,16 @@ mod common;
 
 use std::path::Path;
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use common::{Held, Rig, Rng, STALL, submit};
 use corewise_blockmq::drivers::{
-    FileDriver, FileOptions, IoPath, Memory, Mirror, Null, StackError, Stripe,
+    Delay, Delays, Fault, Faulty, FileDriver, FileOptions, IoPath, Memory, Mirror, Null,
+    StackError, Stripe,
 };
 use corewise_blockmq::{
-    BlockDevice, BlockDeviceExt, Completed, Driver, IoError, IoErrorKind, Request,
+    BlockDevice, BlockDeviceExt, Completed, Driver, IoError, IoErrorKind, Op, Request,
 };
 
 const SIZE: u64 = 1 << 20;
@@ -237,6 +239,17 @@ fn a_mirror_agrees_with_the_model_and_its_legs_agree_with_each_other() {
     for leg in legs {
         model.check(0, &leg.read_at(0, SIZE as usize).unwrap());
     }
+}
+
+#[test]
+fn injectors_that_let_everything_pass_agree_with_the_model() {
+    let rig = Rig::live();
+    let never = Fault::new().on(&[Op::Read]).after(u64::MAX);
+    check(&rig, Faulty::new(memory(&rig, SIZE), vec![never], 0), 41);
+    let us = Duration::from_micros;
+    let delays =
+        Delays { read: us(5), write: us(20), flush: us(50), jitter: us(30), ..Delays::default() };
+    check(&rig, Delay::new(memory(&rig, SIZE), delays, &rig.wq), 42);
 }
 
 #[test]

@@ -1,12 +1,18 @@
 //! The drivers that come with the crate. `null` and `memory` finish requests on the spot, `file`
-//! asks the kernel, `stripe` and `mirror` stand on other block devices.
+//! asks the kernel, `stripe`, `mirror`, `delay` and `error` stand on other block devices.
 
+mod below;
+mod chance;
+mod delay;
+mod faulty;
 mod file;
 mod memory;
 mod mirror;
 mod null;
 mod stripe;
 
+pub use delay::{Delay, Delays};
+pub use faulty::{Fault, Faulty};
 pub use file::{FileDriver, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse};
 pub use memory::Memory;
 pub use mirror::Mirror;
