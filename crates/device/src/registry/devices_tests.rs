@@ -3,8 +3,8 @@
 
 use super::super::stepped::{Stepped, Thing, decl, driver};
 use super::*;
-use crate::LinkKind;
 use crate::registry::{Leave, LeaveStep, Linked, Unlinked};
+use crate::{GraphError, LinkKind};
 
 fn candidate(name: &'static str, asynchronous: bool) -> Candidate {
     Candidate { driver: driver(name), asynchronous, asked: false }
@@ -442,4 +442,23 @@ fn a_link_for_sync_state_only_orders_nothing_until_it_is_made_a_managed_one() {
     assert_eq!(walk(&mut s, "a", false), ["b", "a"]);
     let gone = s.step(|devices, now, fx| devices.unlink(b, "gone", now, fx));
     assert_eq!(gone, Unlinked::Was(LinkKind::SyncStateOnly));
+}
+
+/// Walked from each to the beginning of the chain, this would take minutes.
+#[test]
+fn devices_that_are_awaited_at_the_end_of_a_long_chain_are_added_and_a_circle_is_found_there() {
+    let mut s = Stepped::new();
+    let n = 5_000;
+    for i in 1..n {
+        s.add(decl(&format!("w{i}"), &[&format!("d{i}")]), Vec::new());
+    }
+    for i in 1..n {
+        let next = Arc::new(decl(&format!("d{i}"), &[&format!("d{}", i - 1)]));
+        assert!(s.devices.refuse(&next).is_empty());
+        s.add((*next).clone(), Vec::new());
+    }
+    let last = Arc::new(decl("d0", &[&format!("w{}", n - 1)]));
+    let faults = s.devices.refuse(&last);
+    let [GraphError::Cycle { path }] = &faults[..] else { panic!("{faults:?}") };
+    assert_eq!(path.len(), n + 1);
 }

@@ -168,22 +168,71 @@ impl Devices {
         }
         let new: HashMap<&str, &DeviceDecl> =
             decls.iter().map(|d| (d.name.as_str(), &**d)).collect();
+        let mut users: HashMap<&str, Vec<&str>> = HashMap::new();
+        for decl in decls {
+            decl.needs().for_each(|need| users.entry(need).or_default().push(&decl.name));
+        }
         let fault = |(device, decl): (usize, &Arc<DeviceDecl>)| {
+            if !self.is_on_circle(&decl.name, &new, &users) {
+                return None;
+            }
             let path = self.path_back(&decl.name, &new)?;
             Some(GraphError::Cycle { path: path.into_iter().map(|n| (device, n)).collect() })
         };
         suspects.into_iter().filter_map(fault).collect()
     }
 
-    /// A way from a device along what it needs, back to itself.
-    fn path_back(&self, from: &str, new: &HashMap<&str, &DeviceDecl>) -> Option<Vec<String>> {
-        let needs = |name: &str| -> Vec<String> {
-            if let Some(decl) = new.get(name) {
-                return decl.needs().cloned().collect();
-            }
-            let Some(&index) = self.by_name.get(name) else { return Vec::new() };
-            self.slot(index).needs.iter().map(|l| self.target_name(&l.to).to_string()).collect()
+    /// Whether a way leads from a device back to itself. Looks along what it needs and along who needs
+    /// it, by turns: where one side soon comes to its end, it doesn't matter how long the other is. So a
+    /// device at the end of a long chain, which somebody waits for, costs as little as any other.
+    fn is_on_circle(
+        &self,
+        from: &str,
+        new: &HashMap<&str, &DeviceDecl>,
+        users: &HashMap<&str, Vec<&str>>,
+    ) -> bool {
+        let needs = |name: &str| self.needs_of(name, new);
+        let feeds = |name: &str| -> Vec<String> {
+            let waiting = || self.dangling.get(name).map_or(&[][..], Vec::as_slice);
+            let there = self.by_name.get(name).map(|&index| self.slot(index).feeds.as_slice());
+            let there = there.unwrap_or_else(waiting).iter().map(|&i| self.slot(i).name());
+            let new = users.get(name).into_iter().flatten().copied();
+            there.chain(new).map(String::from).collect()
         };
+        let mut todo = [vec![from.to_string()], vec![from.to_string()]];
+        let mut seen = [HashSet::new(), HashSet::new()];
+        loop {
+            for side in 0..2 {
+                let Some(at) = todo[side].pop() else { return false };
+                let edges = if side == 0 { feeds(&at) } else { needs(&at) };
+                for next in edges {
+                    if next == from {
+                        return true;
+                    }
+                    if seen[side].insert(next.clone()) {
+                        todo[side].push(next);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What a device needs, by name, whether it exists or is one of the new ones.
+    fn needs_of(&self, name: &str, new: &HashMap<&str, &DeviceDecl>) -> Vec<String> {
+        if let Some(decl) = new.get(name) {
+            return decl.needs().cloned().collect();
+        }
+        let Some(&index) = self.by_name.get(name) else { return Vec::new() };
+        self.slot(index).needs.iter().map(|l| self.target_name(&l.to).to_string()).collect()
+    }
+
+    /// A way from a device along what it needs, back to itself.
+    pub(super) fn path_back(
+        &self,
+        from: &str,
+        new: &HashMap<&str, &DeviceDecl>,
+    ) -> Option<Vec<String>> {
+        let needs = |name: &str| self.needs_of(name, new);
         let mut seen: HashSet<String> = HashSet::new();
         let mut path = vec![(from.to_string(), needs(from))];
         while let Some((_, left)) = path.last_mut() {

@@ -125,7 +125,13 @@ fn stepped_random_devices_come_and_go_and_all_counts_stay_right() {
             match rng.below(12) {
                 0..=2 => {
                     let decl = random_decl(rng.below(20), &mut rng);
-                    if s.devices.refuse(&Arc::new(decl.clone())).is_empty() {
+                    let refused = !s.devices.refuse(&Arc::new(decl.clone())).is_empty();
+                    if s.devices.find(&decl.name).is_none() {
+                        let new = HashMap::from([(decl.name.as_str(), &decl)]);
+                        let circle = s.devices.path_back(&decl.name, &new).is_some();
+                        assert_eq!(refused, circle, "{decl:?}");
+                    }
+                    if !refused {
                         let candidates = candidates(&mut rng);
                         s.add(decl, candidates);
                     }
