@@ -46,6 +46,9 @@ pub enum Event<'a> {
 /// Called on whatever thread the event happens on, several at once, with no lock held. It should be
 /// quick: the thread has work to do. What waits for devices is refused there
 /// ([`Error::InsideProbe`](crate::Error)). A panic in it is caught and logged.
+///
+/// Its time counts into the deadline of the device whose start it is told, and in a shutdown, after an
+/// end, into that of the thread's next one. So one that hangs is found out, in that device's name.
 pub type Observer = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
 
 /// Tells the observer, if there is one; its panic harms nobody.

@@ -107,7 +107,8 @@
 //!
 //! A bring-up is one way in. [`DeviceManager::add`] takes one device, also from inside a probe, and
 //! whatever it needs may come later; [`DeviceManager::remove`] and [`DeviceManager::unbind`] take
-//! those along that need it, from the outermost inwards. Drivers may come after their devices, match
+//! those along that need it, from the outermost inwards. [`DeviceManager::link`] and
+//! [`DeviceManager::unlink`] change who needs whom. Drivers may come after their devices, match
 //! by name or by a table, and be taken back. A probe may ask to be called again
 //! ([`ProbeError::defer`]). [`DeviceManager::pending`] says at any time who waits for whom, and
 //! [`DeviceManager::devices`] what each device is at and what its probes have cost.
