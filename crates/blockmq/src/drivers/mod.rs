@@ -1,5 +1,5 @@
 //! The drivers that come with the crate. `null` and `memory` finish requests on the spot, `file`
-//! asks the kernel, `stripe`, `mirror`, `delay` and `error` stand on other block devices.
+//! asks the kernel, `stripe`, `mirror`, `partition`, `delay` and `error` stand on other block devices.
 
 mod below;
 mod chance;
@@ -9,6 +9,7 @@ mod file;
 mod memory;
 mod mirror;
 mod null;
+mod partition;
 mod stripe;
 
 pub use delay::{Delay, Delays};
@@ -17,6 +18,7 @@ pub use file::{FileDriver, FileOptions, IoPath, OpenError, OpenErrorKind, PathIn
 pub use memory::Memory;
 pub use mirror::Mirror;
 pub use null::Null;
+pub use partition::{Partition, PartitionEntry, PartitionTable};
 pub use stripe::Stripe;
 
 use std::fmt;
