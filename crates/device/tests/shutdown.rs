@@ -5,8 +5,8 @@
 mod support;
 
 use corewise_device::{
-    BringUpOptions, Cancel, DeviceDecl, Error, Event, History, LinkKind, ProbeError,
-    RemainingState, ShutdownError, ShutdownMode, ShutdownOptions,
+    Bound, BringUpOptions, Cancel, DeviceDecl, Driver, Error, Event, History, LinkKind,
+    ProbeContext, ProbeError, RemainingState, ShutdownError, ShutdownMode, ShutdownOptions,
 };
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_timeline::{Span, SpanKind, Timeline};
@@ -228,6 +228,46 @@ fn bound_objects_are_dropped_after_the_last_callback_each_before_what_it_needs()
     rig.manager.shutdown(&options()).unwrap();
     assert_eq!(rig.log.of("drop"), ["volume", "disk", "bus"]);
     assert!(rig.log.place("shutdown ends", "bus") < rig.log.place("drop", "volume"));
+}
+
+/// Tells of its drop, and panics then.
+struct Nasty(String, Arc<Mutex<Vec<String>>>);
+
+impl Bound for Nasty {}
+
+impl Drop for Nasty {
+    fn drop(&mut self) {
+        self.1.lock().unwrap().push(self.0.clone());
+        panic!("on purpose");
+    }
+}
+
+/// Makes them.
+struct Nasties(Arc<Mutex<Vec<String>>>);
+
+impl Driver for Nasties {
+    fn name(&self) -> &str {
+        "nasty"
+    }
+
+    fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
+        Ok(Arc::new(Nasty(cx.name().to_string(), self.0.clone())))
+    }
+}
+
+#[test]
+fn bound_objects_that_panic_when_they_are_dropped_keep_no_other_one() {
+    let rig = Rig::new(MACHINE);
+    let dropped = Arc::new(Mutex::new(Vec::new()));
+    rig.manager.register(Arc::new(Nasties(dropped.clone()))).unwrap();
+    let nasty = |name| DeviceDecl::new(name, "nasty");
+    bring_up(
+        &rig,
+        &[nasty("volume").supplier("disk"), nasty("disk").supplier("bus"), nasty("bus")],
+    );
+    let report = rig.manager.shutdown(&options()).unwrap();
+    assert!(report.is_clean());
+    assert_eq!(*dropped.lock().unwrap(), ["volume", "disk", "bus"]);
 }
 
 #[test]

@@ -164,20 +164,28 @@ pub(super) fn drop_in_order(
     mut bound: Vec<Option<Arc<dyn Bound>>>,
     remaining: &[Remaining],
 ) -> Vec<Option<Arc<dyn Bound>>> {
-    let mut keep = vec![false; bound.len()];
+    // Mostly nothing remains. Then there is nothing to note by device.
+    let mut keep = vec![false; if remaining.is_empty() { 0 } else { bound.len() }];
     for id in remaining.iter().filter_map(|r| graph.find(&r.device)) {
         keep[id.index()] = true;
     }
     // What a remaining device needs remains in use, whether or not it has a callback.
     let known = bound.len();
-    for &id in graph.order().iter().rev().filter(|id| id.index() < known) {
-        if keep[id.index()] {
-            graph.needs(id).iter().for_each(|need| keep[need.index()] = true);
-        } else if let Some(object) = bound[id.index()].take()
-            && let Err(panic) = caught(|| drop(object))
-        {
-            tracing::error!(device = graph.name(id), panic, "dropping a device's object panicked");
+    let mut order = graph.order().iter().copied().rev().filter(|id| id.index() < known);
+    let mut at = None;
+    // Nobody panics, as a rule: so all of it is tried at once, and the rest once more.
+    while let Err(panic) = caught(|| {
+        for id in order.by_ref() {
+            at = Some(id);
+            if keep.get(id.index()) == Some(&true) {
+                graph.needs(id).iter().for_each(|need| keep[need.index()] = true);
+            } else {
+                drop(bound[id.index()].take());
+            }
         }
+    }) {
+        let device = at.map(|id| graph.name(id));
+        tracing::error!(device, panic, "dropping a device's object panicked");
     }
     bound
 }

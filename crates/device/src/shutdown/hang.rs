@@ -195,8 +195,14 @@ impl ShutdownState {
 
     /// The thread that has the caller's part is through.
     pub(crate) fn lead_is_through(&self) {
-        self.state.lock().lead_is_through = true;
-        self.wake_caller();
+        let mut st = self.state.lock();
+        st.lead_is_through = true;
+        let awaited = st.end_is_awaited;
+        drop(st);
+        // A wake-up is a system call, also where nobody is there. Mostly the caller had the part.
+        if awaited {
+            self.wake_caller();
+        }
     }
 
     /// Waits until all is shut down, or nobody waits for the rest, and until the observer has been
@@ -206,6 +212,7 @@ impl ShutdownState {
         let over = |st: &State| self.is_counted() && st.is_over();
         let told = |st: &State| self.is_aborted() || (!st.telling && st.news.is_empty());
         while !((st.lead_is_through || over(&st) || self.stops(&st)) && told(&st)) {
+            st.end_is_awaited = true;
             st = self.caller.wait(st);
         }
     }

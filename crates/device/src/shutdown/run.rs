@@ -1,6 +1,7 @@
 //! Drives a shutdown: the loop, the caller's part by counters, the helpers, the watch.
 
 use super::hang::News;
+use super::looped::BATCH;
 use super::options::HangPolicy;
 use super::policy::{Look, Pace, SLOW};
 use super::report::ShutdownMode;
@@ -91,7 +92,7 @@ impl ShutdownRun {
         if !self.state.loop_begins(&site, Some(thread)) {
             return Through::Counts(None);
         }
-        let (mut call, mut batch) = (self.new_call(DeviceId(0)), Vec::new());
+        let (mut call, mut batch) = (self.new_call(DeviceId(0)), Vec::with_capacity(BATCH));
         for (place, &device) in calls.iter().enumerate() {
             if batch.is_empty() {
                 self.state.loop_takes(place, &mut batch);

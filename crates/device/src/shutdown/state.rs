@@ -96,6 +96,8 @@ pub(super) struct State {
     pub(super) lead_in: Option<DeviceId>,
     /// That part is over.
     pub(super) lead_is_through: bool,
+    /// Somebody sleeps until that.
+    pub(super) end_is_awaited: bool,
     /// A helper looks at the clock.
     pub(super) watched: bool,
     pub(super) helpers: usize,
@@ -243,6 +245,7 @@ impl ShutdownState {
             lead: 0,
             lead_in: None,
             lead_is_through: false,
+            end_is_awaited: false,
             watched: false,
             helpers: 0,
             coming: 0,
