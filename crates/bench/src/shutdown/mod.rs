@@ -7,7 +7,7 @@
 //! 1. [`web`]: devices, who needs whom, what their callbacks do; [`graphs`]: made-up webs;
 //!    [`azure`]: those of two published logs.
 //! 2. [`pass`]: one shutdown of a web, and whether it kept the order; [`run`]: one run.
-//! 3. [`serial`]: the plain loop; [`before`]: the old design; [`ours`]: Corewise.
+//! 3. [`serial`]: the plain loop, over the objects that Corewise's bring-up made; [`before`]: the old design; [`ours`]: Corewise.
 //! 4. [`suite`]: what `corewise bench shutdown` runs, and the headlines.
 //!
 //! # The words

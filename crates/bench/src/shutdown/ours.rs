@@ -56,11 +56,28 @@ impl Driver for Fakes {
 /// Brings the devices up, and returns what shuts them down. What that returns is dropped afterwards.
 ///
 /// # Errors
-/// No queue can be built, or a device doesn't come up.
+/// Those of [`bring_up`].
 pub fn prepare(
     machine: &Machine,
     pass: &Arc<Pass>,
 ) -> Result<impl FnOnce() -> Result<Left, BenchError> + use<>, BenchError> {
+    let (devices, pools) = bring_up(machine, pass)?;
+    let left = Left { devices: Some(devices), pools };
+    Ok(move || {
+        let devices = left.devices.as_ref().expect("it was made with them");
+        let report = devices.shutdown(&ShutdownOptions::new())?;
+        if report.is_clean() { Ok(left) } else { Err(BenchError::Panicked) }
+    })
+}
+
+/// Brings the devices up.
+///
+/// # Errors
+/// No queue can be built, or a device doesn't come up.
+pub(crate) fn bring_up(
+    machine: &Machine,
+    pass: &Arc<Pass>,
+) -> Result<(DeviceManager, WorkerPools), BenchError> {
     let pools = WorkerPools::new(machine);
     let devices = DeviceManager::new(&pools)?;
     devices.register(Arc::new(Fakes { pass: Arc::clone(pass) }))?;
@@ -80,12 +97,7 @@ pub fn prepare(
     if !devices.bring_up(decls, &BringUpOptions::new())?.is_complete() {
         return Err(BenchError::WrongAnswer);
     }
-    let left = Left { devices: Some(devices), pools };
-    Ok(move || {
-        let devices = left.devices.as_ref().expect("it was made with them");
-        let report = devices.shutdown(&ShutdownOptions::new())?;
-        if report.is_clean() { Ok(left) } else { Err(BenchError::Panicked) }
-    })
+    Ok((devices, pools))
 }
 
 /// What a program has left after a shutdown: worker threads, which end with this, and what is known

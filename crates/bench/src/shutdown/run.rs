@@ -88,7 +88,7 @@ pub fn run_own(job: &Job) -> Result<Option<Line>, BenchError> {
     Ok(Some(match job.runtime.as_str() {
         "corewise" => run(job, |pass| ours::prepare(machine, pass))?,
         "before" => run(job, |pass| before::prepare(machine, pass))?,
-        "serial" => run(job, |pass| Ok(serial::prepare(pass)))?,
+        "serial" => run(job, |pass| serial::prepare(machine, pass))?,
         _ => return Ok(None),
     }))
 }
