@@ -48,11 +48,11 @@ impl BlockDevice for Device {
         state.1 += 1;
         match rq.op() {
             Op::Read => {
-                if let Some(buffer) = rq.buffer() {
-                    buffer.extend_from_slice(&state.0[from..to]);
-                }
+                rq.put(&state.0[from..to]);
             }
-            Op::Write => state.0[from..to].copy_from_slice(rq.data()),
+            Op::Write => {
+                rq.copy_to(&mut state.0[from..to]);
+            }
             Op::Discard | Op::WriteZeroes => state.0[from..to].fill(0),
             Op::Flush => {}
         }

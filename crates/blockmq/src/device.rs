@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use corewise_sync::{Completion, Mutex};
 
 use crate::error::IoError;
-use crate::request::{Completed, Request};
+use crate::request::{Buffer, Completed, Request};
 
 /// What a device looks like and can do. Plain numbers; it doesn't change while the device lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,8 +110,8 @@ pub trait BlockDeviceExt: BlockDevice {
 
     /// Writes `data` at byte `offset`. Durable after the next [`flush`](BlockDeviceExt::flush).
     #[track_caller]
-    fn write_at(&self, offset: u64, data: impl Into<Bytes>) -> Result<(), IoError> {
-        self.execute(Request::write(offset, data.into())).result
+    fn write_at(&self, offset: u64, data: impl Into<Buffer>) -> Result<(), IoError> {
+        self.execute(Request::write(offset, data)).result
     }
 
     /// Makes what has completed durable.

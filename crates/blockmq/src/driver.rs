@@ -35,7 +35,7 @@ pub trait Driver: Send + Sync + 'static {
     ///
     /// Called by one thread at a time for each `hctx`, inside an atomic section: it must not
     /// block. The range is inside the device and in whole blocks, the operation is one that the
-    /// geometry allows, and a read's buffer has room for its data. A panic here is caught: the
+    /// geometry allows, and a read's memory is there. A panic here is caught: the
     /// request, which its unwinding drops, completes with an error.
     fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch;
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 
 /// Why a request failed, as a closed set that a protocol can translate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,18 +30,22 @@ pub enum IoErrorKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IoError {
     kind: IoErrorKind,
-    detail: Option<Cow<'static, str>>,
+    /// Boxed, since errors with words are rare, and each request has room for one.
+    detail: Option<Box<Cow<'static, str>>>,
+    /// Which bytes failed; empty where it isn't known.
+    first: u64,
+    end: u64,
 }
 
 impl IoError {
     /// An error of this kind without further words.
     pub const fn new(kind: IoErrorKind) -> Self {
-        Self { kind, detail: None }
+        Self { kind, detail: None, first: 0, end: 0 }
     }
 
     /// An error of this kind that says what was asked and what was found.
     pub fn with(kind: IoErrorKind, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, detail: Some(detail.into()) }
+        Self { detail: Some(Box::new(detail.into())), ..Self::new(kind) }
     }
 
     /// Translates a system error: `ENOSPC`, `EROFS`, `EOPNOTSUPP` and their like get their own
@@ -53,6 +58,20 @@ impl IoError {
             errno::ECANCELED => IoErrorKind::Cancelled,
             other => IoErrorKind::Io(other),
         })
+    }
+
+    /// Says which bytes of the device failed. Those of the request in front of them and behind may
+    /// have been done.
+    #[must_use]
+    pub fn at(mut self, range: Range<u64>) -> Self {
+        (self.first, self.end) = (range.start, range.end);
+        self
+    }
+
+    /// Which bytes failed, of the device that was asked: of a completed request always known, unless its
+    /// range is empty.
+    pub fn range(&self) -> Option<Range<u64>> {
+        (self.first < self.end).then_some(self.first..self.end)
     }
 
     /// What went wrong, as a kind.
@@ -98,8 +117,11 @@ impl fmt::Display for IoError {
             IoErrorKind::Cancelled => f.write_str("cancelled before it ran")?,
             IoErrorKind::Gone => f.write_str("the device went away with the request unfinished")?,
         }
-        match &self.detail {
-            Some(detail) => write!(f, ": {detail}"),
+        if let Some(detail) = &self.detail {
+            write!(f, ": {detail}")?;
+        }
+        match self.range() {
+            Some(range) => write!(f, " (bytes {} to {})", range.start, range.end - 1),
             None => Ok(()),
         }
     }
@@ -108,7 +130,6 @@ impl fmt::Display for IoError {
 impl std::error::Error for IoError {}
 
 /// The few Linux error numbers that this crate produces or translates.
-#[cfg_attr(loom, allow(dead_code))] // the drivers aren't built there
 pub(crate) mod errno {
     pub(crate) const EPERM: i32 = 1;
     pub(crate) const EINTR: i32 = 4;

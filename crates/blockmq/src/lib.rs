@@ -56,16 +56,18 @@
 //! Requests in flight aren't ordered, and overlapping ones may tear. Drain queues before you shut
 //! their workers down: what waits for a worker then waits for ever.
 
+#[cfg(not(loom))]
 mod device;
-mod error;
-mod request;
-
 #[cfg(not(loom))]
 mod driver;
 #[cfg(not(loom))]
 pub mod drivers;
 #[cfg(not(loom))]
+mod error;
+#[cfg(not(loom))]
 mod queue;
+#[cfg(not(loom))]
+mod request;
 
 mod depth;
 mod gate;
@@ -84,13 +86,19 @@ mod stats;
 mod tags;
 mod usage;
 
+#[cfg(not(loom))]
 pub use device::{BlockDevice, BlockDeviceExt, Geometry};
 #[cfg(not(loom))]
 pub use driver::{Dispatch, Driver, Started};
+#[cfg(not(loom))]
 pub use error::{IoError, IoErrorKind};
 #[cfg(not(loom))]
 pub use queue::{Queue, QueueBuilder};
-pub use request::{Completed, Flags, Op, Payload, Request};
+#[cfg(not(loom))]
+pub use request::{
+    AlignedBuf, Buffer, Completed, Flags, Held, Op, PartDone, Payload, Request, Segment, Segments,
+    Whole,
+};
 pub use runner::Ran;
 #[cfg(not(loom))]
 pub use stats::HctxStats;

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use common::{Held, Rig, Rng, STALL, submit};
 use corewise_blockmq::drivers::{
     Delay, Delays, Fault, Faulty, FileDriver, FileOptions, IoPath, Memory, Mirror, Null,
@@ -75,7 +75,7 @@ fn agrees_with_the_model(device: &dyn BlockDevice, seed: u64, rounds: usize) -> 
             6..=10 => {
                 let data: Vec<u8> = (0..len).map(|_| rng.next() as u8).collect();
                 model.set(offset, data.iter().map(|&b| Some(b)));
-                device.execute(with(Request::write(offset, data.into()))).result.unwrap();
+                device.execute(with(Request::write(offset, data))).result.unwrap();
             }
             11 | 12 => {
                 model.set(offset, (0..len as usize).map(|_| Some(0)));
@@ -119,7 +119,7 @@ fn keeps_requests_in_flight_apart(device: &dyn BlockDevice, seed: u64) {
     let writes = pieces
         .iter()
         .zip(&fill)
-        .map(|(&at, &byte)| send(Request::write(at, Bytes::from(vec![byte; PIECE as usize]))));
+        .map(|(&at, &byte)| send(Request::write(at, vec![byte; PIECE as usize])));
     device.submit_batch(&mut writes.into_iter());
     for _ in &pieces {
         rx.recv_timeout(STALL).unwrap().result.unwrap();
@@ -260,7 +260,7 @@ fn a_stripe_waits_for_all_its_parts_and_tells_the_first_error_in_its_order() {
     let queue = rig.queue(Stripe::new(children, 4096).unwrap());
     let requests: [fn() -> Request; 4] = [
         Request::flush,
-        || Request::write(0, vec![1; 3 * 4096].into()).fua(),
+        || Request::write(0, vec![1; 3 * 4096]).fua(),
         || Request::discard(0, 3 * 4096),
         || Request::write_zeroes(0, 3 * 4096).no_unmap(),
     ];

@@ -97,7 +97,7 @@ fn a_created_file_is_sparse_and_outlives_the_driver() {
         assert_eq!(driver.created(), round == 0);
         let queue = rig.queue(driver);
         if round == 0 {
-            queue.execute(Request::write(1 << 29, vec![5; 512].into()).fua()).result.unwrap();
+            queue.execute(Request::write(1 << 29, vec![5; 512]).fua()).result.unwrap();
         } else {
             assert!(queue.read_at(1 << 29, 512).unwrap().iter().all(|&b| b == 5));
         }
@@ -201,9 +201,9 @@ fn requests_of_threads_that_end_at_once_still_complete() {
         let (queue, tx) = (queue.clone(), tx.clone());
         std::thread::spawn(move || {
             for rq in [
-                Request::write(n * 4096, vec![n as u8; 4096].into()),
+                Request::write(n * 4096, vec![n as u8; 4096]),
                 Request::flush(),
-                Request::write((8 << 20) + n * 4096, vec![n as u8; 4096].into()).fua(),
+                Request::write((8 << 20) + n * 4096, vec![n as u8; 4096]).fua(),
             ] {
                 let tx = tx.clone();
                 queue.submit(rq.on_complete(move |done| tx.send(done.result).unwrap()));
@@ -262,10 +262,10 @@ fn child_that_writes_flushes_and_waits_to_be_killed() {
     let queue = rig.queue(open(&rig, FileOptions::new(path).size(1 << 20)).unwrap());
     queue.write_at(0, vec![1; 64 << 10]).unwrap();
     queue.flush().unwrap();
-    queue.execute(Request::write(64 << 10, vec![2; 4096].into()).fua()).result.unwrap();
+    queue.execute(Request::write(64 << 10, vec![2; 4096]).fua()).result.unwrap();
     // More that is never acknowledged, so that the kill finds the device at work.
     for n in 0..100 {
-        queue.submit(Request::write((128 << 10) + n * 4096, vec![3; 4096].into()));
+        queue.submit(Request::write((128 << 10) + n * 4096, vec![3; 4096]));
     }
     println!("acknowledged");
     loop {

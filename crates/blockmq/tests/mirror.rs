@@ -10,7 +10,7 @@ use common::{Held, Rig, submit};
 use corewise_blockmq::drivers::{Memory, Mirror};
 use corewise_blockmq::{
     BlockDevice, BlockDeviceExt, Dispatch, Driver, Geometry, IoError, IoErrorKind, Op, Queue,
-    Request, Started,
+    Request, Started, Whole,
 };
 use corewise_sync::Mutex;
 
@@ -49,26 +49,14 @@ impl Driver for Failing {
         Geometry { can_flush: true, ..self.below.geometry() }
     }
 
-    fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {
+    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
         self.asked.lock().push(rq.op());
         if self.fails.lock().contains(&rq.op()) {
             rq.complete(Err(IoError::new(IoErrorKind::Io(5))));
             return Dispatch::Started;
         }
-        let below = match rq.op() {
-            Op::Read => {
-                let len = rq.len() as usize;
-                Request::read_into(rq.offset(), len, std::mem::take(rq.buffer().unwrap()))
-            }
-            Op::Write => Request::write(rq.offset(), bytes::Bytes::copy_from_slice(rq.data())),
-            Op::Flush => Request::flush(),
-            Op::Discard => Request::discard(rq.offset(), rq.len()),
-            Op::WriteZeroes => Request::write_zeroes(rq.offset(), rq.len()),
-        };
-        self.below.submit(below.on_complete(move |done| {
-            rq.set_payload(done.payload);
-            rq.complete(done.result);
-        }));
+        let (offset, len) = (rq.offset(), rq.len());
+        self.below.submit(Whole::new(rq).part(0, len, offset));
         Dispatch::Started
     }
 }
@@ -180,8 +168,8 @@ fn two_writes_that_fail_on_different_legs_cannot_both_be_acknowledged() {
     let legs = [Held::default(), Held::default()];
     let devices = legs.iter().map(|l| rig.queue(l.clone()) as Arc<dyn BlockDevice>).collect();
     let queue = rig.queue(Mirror::new(devices).unwrap());
-    let first = submit(&*queue, Request::write(0, vec![1; 512].into()));
-    let second = submit(&*queue, Request::write(512, vec![2; 512].into()));
+    let first = submit(&*queue, Request::write(0, vec![1; 512]));
+    let second = submit(&*queue, Request::write(512, vec![2; 512]));
     let io = || Err(IoError::new(IoErrorKind::Io(5)));
     legs[0].finish_one(io()); // first fails on leg 0
     legs[0].finish_one(Ok(()));

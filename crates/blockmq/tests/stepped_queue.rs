@@ -408,7 +408,7 @@ fn stepped_refused_requests_complete_at_once_and_never_reach_the_driver() {
         done.try_recv().unwrap().result.map_err(|e| e.kind())
     };
     assert_eq!(kind(Request::read(end, 512)), Err(IoErrorKind::OutOfRange));
-    assert_eq!(kind(Request::write(end, vec![0; 512].into())), Err(IoErrorKind::NoSpace));
+    assert_eq!(kind(Request::write(end, vec![0; 512])), Err(IoErrorKind::NoSpace));
     assert_eq!(kind(Request::read(1, 512)), Err(IoErrorKind::InvalidInput));
     assert_eq!(kind(Request::read(0, usize::MAX & !511)), Err(IoErrorKind::InvalidInput));
     assert_eq!(kind(Request::read(0, 0)), Ok(()));

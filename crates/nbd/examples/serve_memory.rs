@@ -34,11 +34,11 @@ impl BlockDevice for Memory {
         let mut data = self.data.lock();
         match rq.op() {
             Op::Read => {
-                if let Some(buffer) = rq.buffer() {
-                    buffer.extend_from_slice(&data[from..to]);
-                }
+                rq.put(&data[from..to]);
             }
-            Op::Write => data[from..to].copy_from_slice(rq.data()),
+            Op::Write => {
+                rq.copy_to(&mut data[from..to]);
+            }
             Op::Discard | Op::WriteZeroes => data[from..to].fill(0),
             Op::Flush => {}
         }

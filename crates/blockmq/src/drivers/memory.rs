@@ -10,9 +10,9 @@
 //! completion.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-use bytes::BytesMut;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
@@ -23,8 +23,6 @@ use crate::request::{Op, Request};
 
 /// Bytes per atomic word.
 const WORD: usize = 8;
-/// Bytes that a read gathers before it appends them.
-const GATHER: usize = 512;
 /// Discards give back whole pages. Where pages are larger, the kernel refuses and we write zeroes.
 const PAGE: u64 = 4096;
 
@@ -52,11 +50,21 @@ impl Memory {
         let words = self.words(rq.offset(), rq.len())?;
         match rq.op() {
             Op::Read => {
-                if let Some(buffer) = rq.buffer() {
-                    load(words, buffer);
+                let mut at = 0;
+                for room in rq.rooms() {
+                    load(words, at, room);
+                    at += room.len();
+                }
+                // SAFETY: just written.
+                unsafe { rq.advance(at as u64) };
+            }
+            Op::Write => {
+                let mut at = 0;
+                for bytes in rq.chunks() {
+                    store(words, at, bytes);
+                    at += bytes.len();
                 }
             }
-            Op::Write => store(words, rq.data()),
             Op::Flush => {}
             Op::Discard => self.zero(rq.offset(), words),
             Op::WriteZeroes if rq.flags().no_unmap => zero(words),
@@ -110,23 +118,44 @@ impl Driver for Memory {
 
 // Relaxed throughout: a request's words are ordered by its completion, not by each other.
 
-fn load(words: &[AtomicU64], buffer: &mut BytesMut) {
-    // By way of a small block that stays in the cache: the buffer's own memory is uninitialized,
-    // and needn't be touched twice.
-    let mut block = [0; GATHER];
-    for words in words.chunks(GATHER / WORD) {
-        for (word, bytes) in words.iter().zip(block.chunks_exact_mut(WORD)) {
-            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
-        }
-        buffer.extend_from_slice(&block[..words.len() * WORD]);
+/// Copies out what lies at byte `at` of the words. A piece of memory may begin and end within a word.
+fn load(words: &[AtomicU64], at: usize, room: &mut [MaybeUninit<u8>]) {
+    let bytes_of = |w: usize| words[w].load(Ordering::Relaxed).to_ne_bytes();
+    let skip = at % WORD;
+    let (head, rest) = room.split_at_mut(room.len().min((WORD - skip) % WORD));
+    if !head.is_empty() {
+        head.write_copy_of_slice(&bytes_of(at / WORD)[skip..skip + head.len()]);
+    }
+    let (whole, tail) = rest.as_chunks_mut::<WORD>();
+    let first = at.div_ceil(WORD);
+    for (word, bytes) in words[first..].iter().zip(&mut *whole) {
+        bytes.write_copy_of_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+    }
+    if !tail.is_empty() {
+        tail.write_copy_of_slice(&bytes_of(first + whole.len())[..tail.len()]);
     }
 }
 
-fn store(words: &[AtomicU64], data: &[u8]) {
-    for (word, bytes) in words.iter().zip(data.chunks_exact(WORD)) {
-        let mut value = [0; WORD];
-        value.copy_from_slice(bytes);
-        word.store(u64::from_ne_bytes(value), Ordering::Relaxed);
+/// Copies `data` to byte `at` of the words, as [`load`]. A word belongs to one block, so no other request
+/// has a part of it.
+fn store(words: &[AtomicU64], at: usize, data: &[u8]) {
+    let patch = |w: usize, skip: usize, part: &[u8]| {
+        let mut bytes = words[w].load(Ordering::Relaxed).to_ne_bytes();
+        bytes[skip..skip + part.len()].copy_from_slice(part);
+        words[w].store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+    };
+    let skip = at % WORD;
+    let (head, rest) = data.split_at(data.len().min((WORD - skip) % WORD));
+    if !head.is_empty() {
+        patch(at / WORD, skip, head);
+    }
+    let (whole, tail) = rest.as_chunks::<WORD>();
+    let first = at.div_ceil(WORD);
+    for (word, bytes) in words[first..].iter().zip(whole) {
+        word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+    }
+    if !tail.is_empty() {
+        patch(first + whole.len(), 0, tail);
     }
 }
 

@@ -1,17 +1,16 @@
 //! `mirror`: RAID-1 over other block devices. Writes go to every leg, a read to one of them.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use bytes::BytesMut;
 use corewise_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use corewise_sync::{CachePadded, Mutex};
+use corewise_sync::{CachePadded, SpinLock};
 
 use super::StackError;
 use super::stripe::combine;
 use crate::device::{BlockDevice, Geometry};
 use crate::driver::{Dispatch, Driver, Started};
 use crate::error::{IoError, IoErrorKind};
-use crate::request::{Op, Payload, Request};
+use crate::request::{Op, PartDone, Whole};
 
 /// A mirror. It has the size of its smallest leg.
 ///
@@ -110,113 +109,87 @@ impl Inner {
     }
 
     /// Sends a read to one leg; its completion tries the next one where it fails.
-    fn read(self: &Arc<Self>, mut rq: Started, buffer: BytesMut, failed: Vec<(usize, IoError)>) {
-        let tried = failed.iter().fold(0, |tried, (n, _)| tried | 1 << n);
-        let Some(n) = self.choose(tried) else {
-            rq.set_payload(Payload::Read(buffer));
-            // All that are left have failed; the first one's error is the one to tell.
-            let error = failed.into_iter().next().map(|(_, error)| error);
-            return rq.complete(Err(error.unwrap_or_else(|| IoError::new(IoErrorKind::Gone))));
-        };
-        let leg = &self.legs[n];
-        leg.reads.fetch_add(1, Ordering::Relaxed);
-        let (offset, len) = (rq.offset(), rq.len() as usize);
+    fn read(self: &Arc<Self>, whole: &Whole) {
+        let (offset, len) = (whole.request().offset(), whole.request().len());
+        let Some(n) = self.choose(0) else { return };
+        let asked = self.asked(n, Vec::new());
+        self.legs[n].device.submit(whole.part_with(0, len, offset, asked));
+    }
+
+    /// What becomes of a read that leg `n` is asked after `failed`.
+    fn asked(
+        self: &Arc<Self>,
+        n: usize,
+        failed: Vec<(usize, IoError)>,
+    ) -> impl FnOnce(PartDone) + Send + use<> {
+        self.legs[n].reads.fetch_add(1, Ordering::Relaxed);
         let inner = Arc::clone(self);
-        leg.device.submit(Request::read_into(offset, len, buffer).on_complete(move |done| {
+        move |done| {
             inner.legs[n].reads.fetch_sub(1, Ordering::Relaxed);
-            let buffer = match done.payload {
-                Payload::Read(buffer) => buffer,
-                Payload::None | Payload::Write(_) => BytesMut::new(),
+            let error = match done.result() {
+                Err(error) => error.clone(),
+                Ok(()) => return failed.iter().for_each(|(n, error)| inner.drop_leg(*n, error)),
             };
-            match done.result {
-                Ok(()) => {
-                    for (n, error) in &failed {
-                        inner.drop_leg(*n, error);
-                    }
-                    let mut rq = rq;
-                    rq.set_payload(Payload::Read(buffer));
-                    rq.complete(Ok(()));
-                }
-                Err(error) => {
-                    let mut failed = failed;
-                    failed.push((n, error));
-                    inner.read(rq, buffer, failed);
-                }
-            }
-        }));
+            let mut failed = failed;
+            failed.push((n, error));
+            let tried = failed.iter().fold(0, |tried, (n, _)| tried | 1 << n);
+            let Some(next) = inner.choose(tried) else {
+                // All that are left have failed; the first one's error is the one to tell.
+                return done.fail(failed.swap_remove(0).1);
+            };
+            let offset = done.whole().request().offset();
+            let asked = inner.asked(next, failed);
+            inner.legs[next].device.submit(done.again_with(offset, asked));
+        }
     }
 
     /// Sends a change or a flush to all healthy legs.
     fn change(self: &Arc<Self>, rq: Started) {
         let healthy = self.healthy.load(Ordering::Acquire);
-        let legs: Vec<usize> = (0..self.legs.len()).filter(|n| healthy & (1 << n) != 0).collect();
-        let make = |rq: &Request| match rq.op() {
-            Op::Read | Op::Flush => Request::flush(),
-            Op::Write => match rq.payload() {
-                Payload::Write(data) => Request::write(rq.offset(), data.clone()),
-                Payload::None | Payload::Read(_) => Request::write(rq.offset(), Default::default()),
-            },
-            Op::Discard => Request::discard(rq.offset(), rq.len()),
-            Op::WriteZeroes => Request::write_zeroes(rq.offset(), rq.len()),
-        };
-        let copies: Vec<Request> = legs.iter().map(|_| make(&rq).with_flags(rq.flags())).collect();
-        let join = Arc::new(Join {
-            inner: Arc::clone(self),
-            rq: Mutex::new(rq),
-            done: legs.iter().map(|_| OnceLock::new()).collect(),
-            legs,
-        });
-        for (i, copy) in copies.into_iter().enumerate() {
-            let part = Arc::clone(&join);
-            self.legs[join.legs[i]].device.submit(copy.on_complete(move |done| {
-                // Never set before: each copy completes once.
-                let _ = part.done[i].set(done.result);
-                Join::last(part);
+        let (op, offset, len) = (rq.op(), rq.offset(), rq.len());
+        let ends =
+            Arc::new(Ends { succeeded: AtomicU64::new(0), failed: SpinLock::new(Vec::new()) });
+        let (inner, theirs) = (Arc::clone(self), Arc::clone(&ends));
+        let whole = Whole::with(rq, move |rq, _| rq.complete(inner.judge(op, &theirs)));
+        for (n, leg) in self.legs.iter().enumerate().filter(|(n, _)| healthy & (1 << n) != 0) {
+            let ends = Arc::clone(&ends);
+            leg.device.submit(whole.part_with(0, len, offset, move |done| match done.result() {
+                Ok(()) => {
+                    ends.succeeded.fetch_or(1 << n, Ordering::Relaxed);
+                }
+                Err(error) => ends.failed.lock().push((n, error.clone())),
             }));
         }
-        Join::last(join);
     }
-}
 
-/// The copies of one request that are still on their way. Whoever drops the last `Arc` owns
-/// everything and completes the request.
-struct Join {
-    inner: Arc<Inner>,
-    /// L: is the lock; never taken. It makes the request shareable until the last owner takes it
-    /// out.
-    rq: Mutex<Started>,
-    legs: Vec<usize>,
-    done: Box<[OnceLock<Result<(), IoError>>]>,
-}
-
-impl Join {
-    fn last(join: Arc<Self>) {
-        let Some(Join { inner, rq, legs, done }) = Arc::into_inner(join) else { return };
-        let (mut succeeded, mut first_error) = (0u64, None);
-        let mut failed = Vec::new();
-        for (n, result) in legs.into_iter().zip(done) {
-            match result.into_inner() {
-                Some(Ok(())) => succeeded |= 1 << n,
-                Some(Err(error)) => {
-                    first_error.get_or_insert_with(|| error.clone());
-                    failed.push((n, error));
-                }
-                None => unreachable!("a copy drops its Arc after it has set its result"),
-            }
-        }
-        let rq = rq.into_inner();
+    /// How a change that ended like this on the legs is to be answered.
+    fn judge(&self, op: Op, ends: &Ends) -> Result<(), IoError> {
+        let succeeded = ends.succeeded.load(Ordering::Relaxed);
+        let mut failed = std::mem::take(&mut *ends.failed.lock());
+        failed.sort_by_key(|(n, _)| *n);
         // A discard that failed leaves the leg as good as it was.
-        if succeeded != 0 && rq.op() != Op::Discard {
+        if succeeded != 0 && op != Op::Discard {
             for (n, error) in &failed {
-                inner.drop_leg(*n, error);
+                self.drop_leg(*n, error);
             }
         }
         // Asked after the drops: a leg that took this write counts only while it is healthy, else
         // the write would be acknowledged with no copy that anybody will ever read.
-        let kept = succeeded & inner.healthy.load(Ordering::Acquire) != 0;
-        let error = || first_error.unwrap_or_else(|| IoError::new(IoErrorKind::Gone));
-        rq.complete(if kept { Ok(()) } else { Err(error()) });
+        if succeeded & self.healthy.load(Ordering::Acquire) != 0 {
+            return Ok(());
+        }
+        let error = failed.into_iter().next().map(|(_, error)| error);
+        Err(error.unwrap_or_else(|| IoError::new(IoErrorKind::Gone)))
     }
+}
+
+/// How the copies of one request ended so far.
+struct Ends {
+    /// A: bit n is set where leg n succeeded. Relaxed: read when the last copy is gone, which the count of
+    /// the whole orders.
+    succeeded: AtomicU64,
+    /// L: is the lock, taken by failed copies only; guards the legs that failed, and why.
+    failed: SpinLock<Vec<(usize, IoError)>>,
 }
 
 impl Driver for Mirror {
@@ -232,15 +205,9 @@ impl Driver for Mirror {
         usize::MAX
     }
 
-    fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {
+    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
         match rq.op() {
-            Op::Read => {
-                let buffer = match rq.take_payload() {
-                    Payload::Read(buffer) => buffer,
-                    Payload::None | Payload::Write(_) => BytesMut::new(),
-                };
-                self.inner.read(rq, buffer, Vec::new());
-            }
+            Op::Read => self.inner.read(&Whole::new(rq)),
             Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes => self.inner.change(rq),
         }
         Dispatch::Started

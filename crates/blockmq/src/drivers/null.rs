@@ -31,11 +31,9 @@ impl Driver for Null {
     }
 
     fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {
-        let len = rq.len() as usize;
-        if rq.op() == Op::Read
-            && let Some(buffer) = rq.buffer()
-        {
-            buffer.resize(buffer.len() + len, 0);
+        if rq.op() == Op::Read {
+            let len = rq.len();
+            rq.put_zeroes(len);
         }
         rq.complete(Ok(()));
         Dispatch::Started

@@ -1,15 +1,11 @@
 //! `stripe`: RAID-0 over other block devices. Bytes go round the children, one chunk each in turn.
 
-use std::sync::{Arc, OnceLock};
-
-use bytes::BytesMut;
-use corewise_sync::Mutex;
+use std::sync::Arc;
 
 use super::StackError;
 use crate::device::{BlockDevice, Geometry};
 use crate::driver::{Dispatch, Driver, Started};
-use crate::error::IoError;
-use crate::request::{Completed, Op, Payload, Request};
+use crate::request::{Op, Whole};
 
 /// A stripe. It has the size of its smallest child, in whole chunks, times the number of children.
 ///
@@ -138,59 +134,6 @@ impl Layout {
     }
 }
 
-/// The parts of one request that are still on their way. Each part's completion holds an `Arc`;
-/// whoever drops the last one owns everything and completes the request: no count, no lock.
-struct Join {
-    /// L: is the lock; never taken. It makes the request shareable until the last owner takes it
-    /// out.
-    rq: Mutex<Started>,
-    /// L: is the lock, as for `rq`. What the buffer of a read held before; its data follows.
-    head: Mutex<BytesMut>,
-    done: Box<[OnceLock<Result<Payload, IoError>>]>,
-}
-
-impl Join {
-    /// The completion function of part `i`.
-    fn part(self: &Arc<Self>, i: usize) -> impl FnOnce(Completed) + Send + 'static {
-        let join = Arc::clone(self);
-        move |done| {
-            let result = done.result.map(|()| done.payload);
-            // Never set before: each part completes once.
-            let _ = join.done[i].set(result.map(sync_payload));
-            Join::last(join);
-        }
-    }
-
-    /// Completes the request where this is the last `Arc`.
-    fn last(join: Arc<Self>) {
-        let Some(join) = Arc::into_inner(join) else { return };
-        let mut rq = join.rq.into_inner();
-        let mut buffer = join.head.into_inner();
-        let mut result = Ok(());
-        for part in join.done {
-            match part.into_inner() {
-                // The parts lie side by side in one allocation, so this moves no byte.
-                Some(Ok(Payload::Read(data))) => buffer.unsplit(data),
-                Some(Ok(Payload::None | Payload::Write(_))) => {}
-                Some(Err(error)) => result = result.and(Err(error)),
-                None => unreachable!("a part drops its Arc after it has set its result"),
-            }
-        }
-        if rq.op() == Op::Read {
-            rq.set_payload(Payload::Read(buffer));
-        }
-        rq.complete(result);
-    }
-}
-
-/// Keeps only what a read brought.
-fn sync_payload(payload: Payload) -> Payload {
-    match payload {
-        Payload::Read(data) => Payload::Read(data),
-        Payload::None | Payload::Write(_) => Payload::None,
-    }
-}
-
 impl Driver for Stripe {
     fn kind(&self) -> &'static str {
         "stripe"
@@ -204,50 +147,33 @@ impl Driver for Stripe {
         usize::MAX
     }
 
-    fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {
-        let (op, flags) = (rq.op(), rq.flags());
-        let (offset, len) = (rq.offset(), rq.len());
-        let parts: Vec<Part> = match op {
-            Op::Read | Op::Write => self.layout.parts(offset, len).collect(),
-            Op::Flush => {
-                (0..self.children.len()).map(|child| Part { child, offset: 0, len: 0 }).collect()
-            }
-            Op::Discard | Op::WriteZeroes => (0..self.layout.n)
-                .map(|child| self.layout.range_on(child, offset, len))
-                .filter(|part| part.len != 0)
-                .collect(),
-        };
-        let mut head = BytesMut::new();
-        let mut rest = BytesMut::new();
-        let mut data = bytes::Bytes::new();
-        match rq.take_payload() {
-            Payload::Read(mut buffer) => {
-                // The room behind what the buffer holds is shared out among the parts.
-                rest = buffer.split_off(buffer.len());
-                head = buffer;
-            }
-            Payload::Write(bytes) => data = bytes,
-            Payload::None => {}
-        }
-        let done = parts.iter().map(|_| OnceLock::new()).collect();
-        let join = Arc::new(Join { rq: Mutex::new(rq), head: Mutex::new(head), done });
-        let mut at = 0;
-        for (i, part) in parts.iter().enumerate() {
-            let len = part.len as usize;
-            let child_rq = match op {
-                Op::Read => {
-                    let behind = rest.split_off(len);
-                    Request::read_into(part.offset, len, std::mem::replace(&mut rest, behind))
+    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+        let (op, offset, len) = (rq.op(), rq.offset(), rq.len());
+        let whole = Whole::new(rq);
+        match op {
+            Op::Read | Op::Write => {
+                let mut at = 0;
+                for part in self.layout.parts(offset, len) {
+                    let piece = whole.part(at, part.len, part.offset);
+                    self.children[part.child].submit(piece);
+                    at += part.len;
                 }
-                Op::Write => Request::write(part.offset, data.slice(at..at + len)),
-                Op::Flush => Request::flush(),
-                Op::Discard => Request::discard(part.offset, part.len),
-                Op::WriteZeroes => Request::write_zeroes(part.offset, part.len),
-            };
-            at += len;
-            self.children[part.child].submit(child_rq.with_flags(flags).on_complete(join.part(i)));
+            }
+            Op::Flush => {
+                for child in &self.children {
+                    child.submit(whole.part(0, 0, 0));
+                }
+            }
+            Op::Discard | Op::WriteZeroes => {
+                for child in 0..self.layout.n {
+                    let range = self.layout.range_on(child, offset, len);
+                    if range.len != 0 {
+                        let piece = whole.scattered_part(range.offset, range.len);
+                        self.children[range.child].submit(piece);
+                    }
+                }
+            }
         }
-        Join::last(join);
         Dispatch::Started
     }
 }

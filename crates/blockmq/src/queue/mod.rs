@@ -89,9 +89,9 @@ impl Queue {
                 return false;
             }
         }
-        let len = rq.len() as usize;
-        if let Some(buffer) = rq.buffer() {
-            buffer.reserve(len);
+        if let Err(error) = rq.prepare() {
+            rq.complete(Err(error));
+            return false;
         }
         self.hctxs[place.hctx].insert(Pending::new(rq, place.slot));
         true

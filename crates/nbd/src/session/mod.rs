@@ -23,7 +23,7 @@ pub(crate) use writer::STACK;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use corewise_blockmq::{BlockDevice, Completed, Payload, Request};
+use corewise_blockmq::{BlockDevice, Buffer, Completed, Payload, Request};
 use corewise_sync::Parker;
 
 use crate::connection::Connection;
@@ -115,7 +115,7 @@ impl Session {
     fn completed(self: &Arc<Self>, cookie: u64, bytes: u64, done: Completed) {
         let reply = match (done.result, done.payload) {
             // The head has been in front of the data since the request was made.
-            (Ok(()), Payload::Read(message)) => Reply::message(message, bytes),
+            (Ok(()), Payload::One(Buffer::BytesMut(message))) => Reply::message(message, bytes),
             (Ok(()), _) => Reply::head(SimpleReply::new(cookie, Ok(())), bytes),
             (Err(error), _) => {
                 tracing::debug!(client = self.connection.id, op = %done.op, offset = done.offset,

@@ -133,9 +133,11 @@ impl TestDevice {
                     let (from, to) = (rq.offset() as usize, (rq.offset() + rq.len()) as usize);
                     match rq.op() {
                         Op::Read => {
-                            rq.buffer().unwrap().extend_from_slice(&state.data[from..to]);
+                            rq.put(&state.data[from..to]);
                         }
-                        Op::Write => state.data[from..to].copy_from_slice(rq.data()),
+                        Op::Write => {
+                            rq.copy_to(&mut state.data[from..to]);
+                        }
                         Op::WriteZeroes | Op::Discard => state.data[from..to].fill(0),
                         Op::Flush => {}
                     }

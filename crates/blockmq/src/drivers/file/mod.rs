@@ -17,7 +17,6 @@ pub use open::{FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse};
 
 use crate::device::Geometry;
 use crate::driver::{Dispatch, Driver, Started};
-use crate::request::Request;
 use threads::Plain;
 use uring::Rings;
 
@@ -145,34 +144,6 @@ impl Driver for FileDriver {
             Io::Rings(rings) => rings.commit(hctx),
             Io::Plain(_) => {}
         }
-    }
-}
-
-/// The bytes of a read that are still to be filled: the room behind what the buffer holds.
-fn room(rq: &mut Request) -> &mut [std::mem::MaybeUninit<u8>] {
-    let left = (rq.len() as usize).saturating_sub(rq.filled());
-    match rq.buffer() {
-        // The queue has reserved the room; a buffer that has less gives a short read, not a wild
-        // one.
-        Some(buffer) => {
-            let room = buffer.spare_capacity_mut();
-            let n = left.min(room.len());
-            &mut room[..n]
-        }
-        None => &mut [],
-    }
-}
-
-/// Says that the kernel has filled the first `n` bytes of [`room`].
-///
-/// # Safety
-/// It has.
-unsafe fn fill(rq: &mut Request, n: usize) {
-    debug_assert!(n <= room(rq).len());
-    if let Some(buffer) = rq.buffer() {
-        // SAFETY: the caller says that `n` bytes behind the buffer's end, within its capacity, are
-        // initialized.
-        unsafe { buffer.set_len(buffer.len() + n) };
     }
 }
 

@@ -97,7 +97,9 @@ impl Plain {
     pub(super) fn failed_fua(&self, rq: Started, error: IoError) {
         let (file, doubt) = (Arc::clone(&self.file), Arc::clone(&self.doubt));
         let _detached = self.wq.spawn(move || {
-            let why = || failed_fua(&file, &doubt, rq.offset(), rq.data(), error);
+            // Its first bytes tell as much as all of them.
+            let data = rq.chunks().next().unwrap_or_default();
+            let why = || failed_fua(&file, &doubt, rq.offset(), data, error);
             let result = context::blocking("file I/O", why);
             rq.complete(result);
         });
@@ -116,8 +118,15 @@ fn perform(file: &File, doubt: &Doubt, rq: &mut Request, done: u64) -> Result<()
     match rq.op() {
         Op::Read => read(file, rq),
         Op::Write => {
-            let (at, data) = (rq.offset() + done, &rq.data()[done as usize..]);
-            if fua { write_fua(file, doubt, at, data) } else { write(file, at, data) }
+            let (mut at, mut skip) = (rq.offset(), done as usize);
+            for chunk in rq.chunks() {
+                let here = skip.min(chunk.len());
+                let (data, from) = (&chunk[here..], at + here as u64);
+                if fua { write_fua(file, doubt, from, data) } else { write(file, from, data) }?;
+                skip -= here;
+                at += chunk.len() as u64;
+            }
+            Ok(())
         }
         Op::Flush => sync(file, doubt),
         Op::Discard => discard(file, rq.offset(), rq.len()).and_then(sync_if_fua),
@@ -129,17 +138,14 @@ fn perform(file: &File, doubt: &Doubt, rq: &mut Request, done: u64) -> Result<()
 
 fn read(file: &File, rq: &mut Request) -> Result<(), IoError> {
     loop {
-        let at = rq.offset() + rq.filled() as u64;
-        let room = super::room(rq);
-        if room.is_empty() {
-            return Ok(());
-        }
+        let at = rq.offset() + rq.filled();
+        let Some(room) = rq.rooms().next() else { return Ok(()) };
         let n = retry(|| rustix::io::pread(file, &mut *room, at).map(|(filled, _)| filled.len()))?;
         if n == 0 {
             return Err(ended(at));
         }
         // SAFETY: the kernel has filled the first `n` bytes of the room.
-        unsafe { super::fill(rq, n) };
+        unsafe { rq.advance(n as u64) };
     }
 }
 
@@ -264,7 +270,6 @@ fn retry<T>(mut f: impl FnMut() -> rustix::io::Result<T>) -> Result<T, IoError> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
     use std::io::{Read, Seek};
 
     #[test]
@@ -285,13 +290,14 @@ mod tests {
     fn a_write_is_carried_on_from_where_it_stopped() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(1024).unwrap();
-        let mut rq = Request::write(0, Bytes::from(vec![9; 1024]));
-        perform(&file, &Doubt::default(), &mut rq, 512).unwrap();
-        let mut rq = Request::read(0, 1024);
-        rq.buffer().unwrap().reserve(1024);
-        perform(&file, &Doubt::default(), &mut rq, 0).unwrap();
-        let data = rq.buffer().unwrap();
-        assert!(data[..512].iter().all(|&b| b == 0) && data[512..].iter().all(|&b| b == 9));
+        for cut in [1, 511, 512, 513, 1024] {
+            let pieces = vec![vec![9; cut].into(), vec![9; 1024 - cut].into()];
+            let mut rq = Request::write_vectored(0, pieces);
+            perform(&file, &Doubt::default(), &mut rq, 512).unwrap();
+            let mut data = vec![1; 1024];
+            rustix::io::pread(&file, &mut data[..], 0).unwrap();
+            assert!(data[..512].iter().all(|&b| b == 0) && data[512..].iter().all(|&b| b == 9));
+        }
     }
 
     #[test]
@@ -299,7 +305,6 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(512).unwrap();
         let mut rq = Request::read(0, 1024);
-        rq.buffer().unwrap().reserve(1024);
         let error = perform(&file, &Doubt::default(), &mut rq, 0).unwrap_err();
         assert_eq!(error.kind(), IoErrorKind::Io(errno::EIO));
         assert!(error.to_string().contains("truncated"), "{error}");

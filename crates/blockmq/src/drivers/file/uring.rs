@@ -29,7 +29,7 @@ use super::threads::{PUNCH, Plain, ZERO};
 use crate::driver::{Dispatch, Started};
 use crate::error::{IoError, errno};
 use crate::policy::BUSY_PAUSE;
-use crate::request::{Op, Payload};
+use crate::request::Op;
 
 /// The entry that tells the reaper to end. Tags are 32 bits wide.
 const END: u64 = u64::MAX;
@@ -129,11 +129,26 @@ struct Slot {
     full: AtomicBool,
     /// P: owned by the runner while `full` is false, by the reaper while it is true.
     rq: UnsafeCell<Option<Started>>,
+    /// P: owned by the runner; the kernel reads it until the request's completion. The list of a request's
+    /// pieces of memory, where there are several.
+    pieces: UnsafeCell<Vec<Piece>>,
 }
+
+/// What the kernel calls an `iovec`.
+#[repr(C)]
+struct Piece {
+    base: *mut u8,
+    len: usize,
+}
+
+/// Pieces that the kernel takes in one call (`IOV_MAX`).
+const MAX_PIECES: usize = 1024;
 
 // SAFETY: `rq` is touched by one side at a time, handed over by `full`: the runner fills only a
 // slot whose tag it has just been given, and a tag is freed only after Take.
 unsafe impl Sync for Slot {}
+// SAFETY: the addresses in `pieces` belong to no thread; the request is Send.
+unsafe impl Send for Slot {}
 
 // SAFETY: IoUring is Send and Sync but for its queues, which `Ring` hands to one side each, see
 // `push` and `reap`; the slots are Sync, and Plain is.
@@ -158,7 +173,11 @@ impl Ring {
         }
         let slots = (0..depth)
             .map(|_| {
-                CachePadded::new(Slot { full: AtomicBool::new(false), rq: UnsafeCell::new(None) })
+                CachePadded::new(Slot {
+                    full: AtomicBool::new(false),
+                    rq: UnsafeCell::new(None),
+                    pieces: UnsafeCell::new(Vec::new()),
+                })
             })
             .collect();
         let (reaper, deferred) = (OnceLock::new(), AtomicBool::new(false));
@@ -166,13 +185,15 @@ impl Ring {
     }
 
     /// Hands a request to the kernel at the next commit. Called by the runner.
-    fn queue(&self, mut rq: Started) -> Dispatch {
+    fn queue(&self, rq: Started) -> Dispatch {
         let tag = rq.tag();
-        let Some(entry) = self.entry(&mut rq) else {
+        let slot = &self.slots[tag as usize];
+        // SAFETY: the tag is this request's alone and `full` is false, so the slot is the runner's.
+        let entry = slot.pieces.with_mut(|pieces| self.entry(&rq, unsafe { &mut *pieces }));
+        let Some(entry) = entry else {
             self.plain.start(rq, 0);
             return Dispatch::Started;
         };
-        let slot = &self.slots[tag as usize];
         // SAFETY: the tag is this request's alone and `full` is false, so the slot is the runner's.
         slot.rq.with_mut(|place| unsafe { *place = Some(rq) });
         slot.full.store(true, Ordering::Release); // Fill
@@ -186,21 +207,33 @@ impl Ring {
         Dispatch::Started
     }
 
-    /// The entry for a request, or `None` where plain I/O has to do it.
-    fn entry(&self, rq: &mut Started) -> Option<squeue::Entry> {
+    /// The entry for a request, or `None` where plain I/O has to do it. `pieces` stays as it is until the
+    /// request completes.
+    fn entry(&self, rq: &Started, pieces: &mut Vec<Piece>) -> Option<squeue::Entry> {
         let fd = types::Fd(self.plain.file().as_raw_fd());
         let (offset, len, flags) = (rq.offset(), rq.len(), rq.flags());
+        pieces.clear();
+        pieces.extend(rq.segments().map(|s| Piece { base: s.as_ptr(), len: s.len() }));
+        let (first, n) = (pieces.first(), pieces.len().min(MAX_PIECES) as u32);
+        let dsync = if flags.fua { RWF_DSYNC as _ } else { 0 };
         Some(match rq.op() {
-            Op::Read => {
-                let room = super::room(rq);
-                let n = u32::try_from(room.len()).ok()?;
-                opcode::Read::new(fd, room.as_mut_ptr().cast(), n).offset(offset).build()
+            Op::Read if n > 1 => {
+                opcode::Readv::new(fd, pieces.as_ptr().cast(), n).offset(offset).build()
             }
+            Op::Read => {
+                let Piece { base, len } = first?;
+                opcode::Read::new(fd, *base, u32::try_from(*len).ok()?).offset(offset).build()
+            }
+            Op::Write if n > 1 => opcode::Writev::new(fd, pieces.as_ptr().cast(), n)
+                .offset(offset)
+                .rw_flags(dsync)
+                .build(),
             Op::Write => {
-                let Payload::Write(data) = rq.payload() else { return None };
-                let n = u32::try_from(data.len()).ok()?;
-                let dsync = if flags.fua { RWF_DSYNC as _ } else { 0 };
-                opcode::Write::new(fd, data.as_ptr(), n).offset(offset).rw_flags(dsync).build()
+                let Piece { base, len } = first?;
+                opcode::Write::new(fd, *base, u32::try_from(*len).ok()?)
+                    .offset(offset)
+                    .rw_flags(dsync)
+                    .build()
             }
             Op::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
             // Two steps: for a worker.
@@ -221,8 +254,8 @@ impl Ring {
     fn push(&self, entry: &squeue::Entry) -> Result<(), squeue::PushError> {
         // SAFETY: there is one submission side at a time: the holder of RUNNING, or the last owner.
         let mut sq = unsafe { self.uring.submission_shared() };
-        // SAFETY: the entry's memory is owned by the slot until its completion is reaped, and the
-        // file by this ring.
+        // SAFETY: the entry's memory and the list of it are owned by the slot until its completion is
+        // reaped, and the file by this ring.
         unsafe { sq.push(entry) }
     }
 
@@ -343,9 +376,9 @@ impl Ring {
         };
         match rq.op() {
             Op::Read => {
-                // SAFETY: the kernel has filled `done` bytes of the room that the entry named.
-                unsafe { super::fill(&mut rq, done as usize) };
-                if rq.filled() as u64 == rq.len() {
+                // SAFETY: the kernel has filled `done` bytes of the memory that the entry named.
+                unsafe { rq.advance(done) };
+                if rq.filled() == rq.len() {
                     rq.complete(Ok(()));
                 } else {
                     self.plain.start(rq, 0);

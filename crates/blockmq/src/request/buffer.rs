@@ -1,0 +1,253 @@
+//! Buffers: the memory that a caller lends to a request, and gets back at its end.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use bytes::{Bytes, BytesMut};
+
+/// Memory that a caller lends to a request. It is never copied: a device reads from it or writes to it
+/// where it is.
+///
+/// A read appends to what the buffer holds, which stays in front: so a caller may put the head of a reply
+/// there first.
+#[derive(Debug)]
+pub enum Buffer {
+    /// Shared bytes that nobody changes: for writes only.
+    Bytes(Bytes),
+    /// Bytes that grow: what it holds is written, or the read's bytes are appended.
+    BytesMut(BytesMut),
+    /// As `BytesMut`, in memory of a certain alignment: what a device without a cache of its own asks for.
+    Aligned(AlignedBuf),
+}
+
+impl Buffer {
+    /// The bytes that it holds.
+    pub fn as_slice(&self) -> &[u8] {
+        match self {
+            Buffer::Bytes(bytes) => bytes,
+            Buffer::BytesMut(bytes) => bytes,
+            Buffer::Aligned(bytes) => bytes,
+        }
+    }
+
+    /// How many bytes it holds.
+    pub fn len(&self) -> usize {
+        self.as_slice().len()
+    }
+
+    /// True where it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes behind what it holds, at least `len` of them, which may mean a new allocation (but for
+    /// an [`AlignedBuf`], which never moves). `None` where there is no such room.
+    pub(crate) fn room(&mut self, len: usize) -> Option<&mut [MaybeUninit<u8>]> {
+        let room = match self {
+            Buffer::Bytes(_) => return None,
+            Buffer::BytesMut(bytes) => {
+                bytes.reserve(len);
+                bytes.spare_capacity_mut()
+            }
+            Buffer::Aligned(bytes) => bytes.spare_capacity_mut(),
+        };
+        room.get_mut(..len)
+    }
+
+    /// Says that `n` bytes behind what it holds have been filled.
+    ///
+    /// # Safety
+    /// They are initialized, and within the room.
+    pub(crate) unsafe fn grow(&mut self, n: usize) {
+        match self {
+            Buffer::Bytes(_) => {}
+            // SAFETY: the caller says that the bytes are there and initialized.
+            Buffer::BytesMut(bytes) => unsafe { bytes.set_len(bytes.len() + n) },
+            // SAFETY: as above.
+            Buffer::Aligned(bytes) => unsafe { bytes.set_len(bytes.len() + n) },
+        }
+    }
+}
+
+impl From<Bytes> for Buffer {
+    fn from(bytes: Bytes) -> Self {
+        Buffer::Bytes(bytes)
+    }
+}
+
+impl From<BytesMut> for Buffer {
+    fn from(bytes: BytesMut) -> Self {
+        Buffer::BytesMut(bytes)
+    }
+}
+
+impl From<AlignedBuf> for Buffer {
+    fn from(bytes: AlignedBuf) -> Self {
+        Buffer::Aligned(bytes)
+    }
+}
+
+impl From<Vec<u8>> for Buffer {
+    fn from(bytes: Vec<u8>) -> Self {
+        Buffer::Bytes(bytes.into())
+    }
+}
+
+impl From<&'static [u8]> for Buffer {
+    fn from(bytes: &'static [u8]) -> Self {
+        Buffer::Bytes(Bytes::from_static(bytes))
+    }
+}
+
+/// The buffers of a request.
+#[derive(Debug, Default)]
+pub enum Payload {
+    /// None: a flush, discard or write-zeroes, or a part of somebody else's request.
+    #[default]
+    None,
+    /// One.
+    One(Buffer),
+    /// Several, in the order of the device's bytes.
+    Many(Vec<Buffer>),
+}
+
+impl Payload {
+    /// The buffers, in order.
+    pub fn buffers(&self) -> &[Buffer] {
+        match self {
+            Payload::None => &[],
+            Payload::One(buffer) => std::slice::from_ref(buffer),
+            Payload::Many(buffers) => buffers,
+        }
+    }
+
+    pub(crate) fn buffers_mut(&mut self) -> &mut [Buffer] {
+        match self {
+            Payload::None => &mut [],
+            Payload::One(buffer) => std::slice::from_mut(buffer),
+            Payload::Many(buffers) => buffers,
+        }
+    }
+}
+
+/// Bytes in memory of a certain alignment and a fixed size.
+///
+/// ```
+/// use corewise_blockmq::AlignedBuf;
+///
+/// let mut buffer = AlignedBuf::new(4096, 512);
+/// buffer.extend_from_slice(b"hello");
+/// assert_eq!(&buffer[..], b"hello");
+/// assert!(buffer.as_ptr().addr().is_multiple_of(512));
+/// ```
+pub struct AlignedBuf {
+    base: NonNull<u8>,
+    len: usize,
+    layout: Layout,
+}
+
+// SAFETY: it owns its memory as a Vec does.
+unsafe impl Send for AlignedBuf {}
+// SAFETY: a shared reference only reads.
+unsafe impl Sync for AlignedBuf {}
+
+impl AlignedBuf {
+    /// Room for `capacity` bytes (at least 1) at a multiple of `align`; it holds none yet.
+    ///
+    /// # Panics
+    /// Where `align` is no power of two, or the capacity is more than half of the address space.
+    pub fn new(capacity: usize, align: usize) -> Self {
+        let layout = Layout::from_size_align(capacity.max(1), align)
+            .expect("an alignment is a power of two, and a capacity fits the address space");
+        // SAFETY: the layout isn't empty.
+        let base = unsafe { alloc(layout) };
+        let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
+        Self { base, len: 0, layout }
+    }
+
+    /// As [`AlignedBuf::new`], full of zeroes.
+    ///
+    /// # Panics
+    /// As [`AlignedBuf::new`].
+    pub fn zeroed(len: usize, align: usize) -> Self {
+        let mut this = Self::new(len, align);
+        this.spare_capacity_mut()[..len].fill(MaybeUninit::new(0));
+        this.len = len;
+        this
+    }
+
+    /// How many bytes it has room for.
+    pub fn capacity(&self) -> usize {
+        self.layout.size()
+    }
+
+    /// Forgets what it holds.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// The room behind what it holds.
+    pub fn spare_capacity_mut(&mut self) -> &mut [MaybeUninit<u8>] {
+        // SAFETY: `len` is at most the capacity, so the range is inside the allocation, which is ours;
+        // uninitialized bytes are fine as MaybeUninit.
+        unsafe {
+            let room = self.base.as_ptr().add(self.len).cast();
+            std::slice::from_raw_parts_mut(room, self.capacity() - self.len)
+        }
+    }
+
+    /// Says how many bytes it holds.
+    ///
+    /// # Safety
+    /// The first `len` bytes are initialized, and `len` is at most the capacity.
+    pub unsafe fn set_len(&mut self, len: usize) {
+        debug_assert!(len <= self.capacity());
+        self.len = len;
+    }
+
+    /// Appends a copy of `bytes`.
+    ///
+    /// # Panics
+    /// Where they don't fit.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        let room = &mut self.spare_capacity_mut()[..bytes.len()];
+        room.write_copy_of_slice(bytes);
+        self.len += bytes.len();
+    }
+}
+
+impl Deref for AlignedBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the first `len` bytes are initialized and ours.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `self` is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and freed once.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+    }
+}
+
+impl fmt::Debug for AlignedBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AlignedBuf")
+            .field("len", &self.len)
+            .field("capacity", &self.capacity())
+            .field("align", &self.layout.align())
+            .finish()
+    }
+}

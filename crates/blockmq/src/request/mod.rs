@@ -1,0 +1,529 @@
+//! Requests: what is asked of a block device, and the completion that answers it exactly once.
+//!
+//! A [`Request`] owns its buffers and its completion. Whoever holds it must finish it with
+//! [`Request::complete`]; dropping it instead completes it with [`IoErrorKind::Gone`], so that
+//! nobody ever waits for something that can't come.
+
+mod buffer;
+mod inline_fn;
+mod segments;
+mod whole;
+
+pub use buffer::{AlignedBuf, Buffer, Payload};
+pub use segments::{Segment, Segments};
+pub use whole::{Held, PartDone, Whole};
+
+use std::fmt;
+use std::mem::{self, MaybeUninit};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use bytes::BytesMut;
+use corewise_sync::context::AtomicSection;
+use corewise_sync::panics;
+
+use crate::error::{IoError, IoErrorKind, errno};
+use inline_fn::InlineFn;
+use segments::{Seg, Table};
+use whole::Part;
+
+/// Calls a stranger's code: `None` where it panicked. What it panicked with is the stranger's too, and
+/// may panic once more when it is dropped.
+pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Option<R> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(panics::discard).ok()
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Append `len` bytes from `offset` to the request's buffers.
+    Read,
+    /// Store the request's bytes at `offset`.
+    Write,
+    /// Make every write that **completed** before this request was submitted survive a crash.
+    Flush,
+    /// The range's content is no longer needed; it may read as anything until written again.
+    Discard,
+    /// The range reads as zeroes afterwards.
+    WriteZeroes,
+}
+
+impl Op {
+    /// True for operations that change the device's content.
+    pub const fn is_change(self) -> bool {
+        matches!(self, Op::Write | Op::Discard | Op::WriteZeroes)
+    }
+
+    /// True for operations that move bytes: reads and writes.
+    pub const fn has_bytes(self) -> bool {
+        matches!(self, Op::Read | Op::Write)
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Op::Read => "read",
+            Op::Write => "write",
+            Op::Flush => "flush",
+            Op::Discard => "discard",
+            Op::WriteZeroes => "write-zeroes",
+        })
+    }
+}
+
+/// Modifiers of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// Force unit access: this change itself is durable when the request completes.
+    pub fua: bool,
+    /// `WriteZeroes` only: the range must stay allocated (no hole may be punched).
+    pub no_unmap: bool,
+}
+
+/// How a request ended, and its buffers back.
+#[derive(Debug)]
+pub struct Completed {
+    /// What was asked.
+    pub op: Op,
+    /// The request's offset in bytes.
+    pub offset: u64,
+    /// The request's length in bytes.
+    pub len: u64,
+    /// Success, or why not. The [range](IoError::range) of an error is within the request's.
+    pub result: Result<(), IoError>,
+    /// The request's buffers. After a failed read they hold only what they held at submission.
+    pub payload: Payload,
+}
+
+impl Completed {
+    /// The bytes of a read (with what its buffer held before the read in front), or the error. Where they
+    /// lie in several buffers, or in one that isn't a `BytesMut`, they are copied together. Other
+    /// operations give an empty buffer.
+    pub fn into_data(self) -> Result<BytesMut, IoError> {
+        self.result?;
+        if self.op != Op::Read {
+            return Ok(BytesMut::new());
+        }
+        Ok(match self.payload {
+            Payload::One(Buffer::BytesMut(data)) => data,
+            several => several.buffers().iter().fold(BytesMut::new(), |mut data, buffer| {
+                data.extend_from_slice(buffer.as_slice());
+                data
+            }),
+        })
+    }
+}
+
+/// Who is told how a request ended.
+#[derive(Debug)]
+enum End {
+    /// Nobody, or it has been told.
+    None,
+    Call(InlineFn<Completed>),
+    /// The request of which this one is a part.
+    Part(Part),
+}
+
+/// One request to a block device.
+pub struct Request {
+    op: Op,
+    flags: Flags,
+    offset: u64,
+    len: u64,
+    payload: Payload,
+    /// The memory of the buffers: what they hold for a write, the room behind that for a read.
+    table: Table,
+    /// Bytes of the table in front of the request's own: a part may begin anywhere in its whole's.
+    skip: u64,
+    /// Whether the table's memory is there.
+    ready: bool,
+    /// Bytes that a read has filled so far.
+    filled: u64,
+    end: End,
+}
+
+impl Request {
+    /// A request without bytes and without anybody to tell.
+    fn bare(op: Op, flags: Flags, offset: u64, len: u64) -> Self {
+        let (payload, table, end) = (Payload::None, Table::None, End::None);
+        Self { op, flags, offset, len, payload, table, skip: 0, ready: true, filled: 0, end }
+    }
+
+    fn new(op: Op, offset: u64, len: u64) -> Self {
+        Self::bare(op, Flags::default(), offset, len)
+    }
+
+    /// Reads `len` bytes at byte `offset` into a fresh buffer.
+    pub fn read(offset: u64, len: usize) -> Self {
+        // The buffer is allocated at submission, after the range has been checked: a length that
+        // comes from a client must not make us allocate before it is known to be sane.
+        Self::read_into(offset, len, BytesMut::new())
+    }
+
+    /// Reads `len` bytes at byte `offset`, appended to `buffer` (its present bytes stay in front). Where a
+    /// `BytesMut` lacks the room it gets it at submission; any other buffer without room fails the request
+    /// as invalid.
+    pub fn read_into(offset: u64, len: usize, buffer: impl Into<Buffer>) -> Self {
+        let mut rq = Self::new(Op::Read, offset, len as u64);
+        rq.payload = Payload::One(buffer.into());
+        rq.table = Table::One(Seg::dangling(len));
+        rq.ready = false;
+        rq
+    }
+
+    /// Scatters a read at byte `offset` over several buffers: to each, so many bytes are appended, as by
+    /// [`Request::read_into`].
+    pub fn read_vectored(offset: u64, buffers: impl IntoIterator<Item = (Buffer, usize)>) -> Self {
+        let (buffers, segs): (Vec<_>, Vec<_>) =
+            buffers.into_iter().map(|(buffer, len)| (buffer, Seg::dangling(len))).unzip();
+        let mut rq = Self::new(Op::Read, offset, segs.iter().map(|seg| seg.len as u64).sum());
+        rq.payload = Payload::Many(buffers);
+        rq.table = Table::Many(segs.into());
+        rq.ready = false;
+        rq
+    }
+
+    /// Writes what `data` holds at byte `offset`.
+    pub fn write(offset: u64, data: impl Into<Buffer>) -> Self {
+        let data = data.into();
+        let mut rq = Self::new(Op::Write, offset, data.len() as u64);
+        rq.table = Table::One(Seg::of(data.as_slice()));
+        rq.payload = Payload::One(data);
+        rq
+    }
+
+    /// Gathers a write at byte `offset` from several buffers, in their order.
+    pub fn write_vectored(offset: u64, data: Vec<Buffer>) -> Self {
+        let len = data.iter().map(|buffer| buffer.len() as u64).sum();
+        let mut rq = Self::new(Op::Write, offset, len);
+        rq.table = Table::Many(data.iter().map(|buffer| Seg::of(buffer.as_slice())).collect());
+        rq.payload = Payload::Many(data);
+        rq
+    }
+
+    /// Makes every write that completed before this submission durable.
+    pub fn flush() -> Self {
+        Self::new(Op::Flush, 0, 0)
+    }
+
+    /// Says that `len` bytes at byte `offset` are no longer needed.
+    pub fn discard(offset: u64, len: u64) -> Self {
+        Self::new(Op::Discard, offset, len)
+    }
+
+    /// Makes `len` bytes at byte `offset` read as zeroes.
+    pub fn write_zeroes(offset: u64, len: u64) -> Self {
+        Self::new(Op::WriteZeroes, offset, len)
+    }
+
+    /// Asks that this change itself be durable when it completes.
+    #[must_use]
+    pub fn fua(mut self) -> Self {
+        self.flags.fua = true;
+        self
+    }
+
+    /// Asks a `write_zeroes` to keep the range allocated.
+    #[must_use]
+    pub fn no_unmap(mut self) -> Self {
+        self.flags.no_unmap = true;
+        self
+    }
+
+    /// Sets all flags at once.
+    #[must_use]
+    pub fn with_flags(mut self, flags: Flags) -> Self {
+        self.flags = flags;
+        self
+    }
+
+    /// Sets the function that is told how the request ended; a second call replaces the first.
+    ///
+    /// It is called exactly once, on whichever thread finishes the request: the submitter itself
+    /// (before `submit` returns, for a memory device), a driver's reaper thread, or a workqueue
+    /// worker. It runs, and is dropped, inside an atomic section: it must not block. It may
+    /// submit further requests. A panic in it is caught and logged.
+    ///
+    /// A closure of up to six words is stored in the request; a larger one is boxed.
+    ///
+    /// # Panics
+    /// On a part of a [`Whole`], which tells its whole.
+    #[must_use]
+    pub fn on_complete(mut self, f: impl FnOnce(Completed) + Send + 'static) -> Self {
+        assert!(
+            !matches!(self.end, End::Part(_)),
+            "a part of a request tells its whole how it ended"
+        );
+        self.end = End::Call(InlineFn::new(f));
+        self
+    }
+
+    /// What is asked.
+    pub fn op(&self) -> Op {
+        self.op
+    }
+
+    /// The modifiers.
+    pub fn flags(&self) -> Flags {
+        self.flags
+    }
+
+    /// First byte of the range (0 for a flush).
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Length of the range in bytes (0 for a flush).
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// True when the range is empty: a flush, or a transfer of nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Gets the memory of a read. The queue has done so before a driver sees the request.
+    pub(crate) fn prepare(&mut self) -> Result<(), IoError> {
+        if self.ready {
+            return Ok(());
+        }
+        for (buffer, seg) in self.payload.buffers_mut().iter_mut().zip(self.table.segs_mut()) {
+            let Some(room) = buffer.room(seg.len) else {
+                return Err(IoError::with(
+                    IoErrorKind::InvalidInput,
+                    format!("the buffer of a read lacks room for {} bytes", seg.len),
+                ));
+            };
+            *seg = Seg::of_room(room);
+        }
+        self.ready = true;
+        Ok(())
+    }
+
+    /// The list of the request's memory; empty where that isn't there.
+    fn segs(&self) -> &[Seg] {
+        if self.ready { self.table.segs() } else { &[] }
+    }
+
+    /// The pieces of memory in which the request's bytes lie, in order: of a write, all of them; of a
+    /// read, those that are still to be filled. There may be any number, and each may have any length.
+    ///
+    /// A read that no queue has taken in may have no memory yet: see [`Request::rooms`].
+    pub fn segments(&self) -> Segments<'_> {
+        match self.op {
+            Op::Read | Op::Write => {
+                let skip = self.skip + self.filled;
+                Segments::new(self.segs(), skip, self.len.saturating_sub(self.filled))
+            }
+            Op::Flush | Op::Discard | Op::WriteZeroes => Segments::new(&[], 0, 0),
+        }
+    }
+
+    /// The bytes of a write, piece by piece in order; nothing for other operations.
+    pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
+        let segments = (self.op == Op::Write).then(|| self.segments());
+        segments.into_iter().flatten().map(|segment| {
+            // SAFETY: a write's segments are initialized bytes of its own buffers, or of its whole's,
+            // which nobody changes before the request is finished, and that takes it mutably.
+            unsafe { std::slice::from_raw_parts(segment.as_ptr(), segment.len()) }
+        })
+    }
+
+    /// Copies the bytes of a write to `to`, and says how many there were room for.
+    pub fn copy_to(&self, to: &mut [u8]) -> usize {
+        let mut at = 0;
+        for chunk in self.chunks() {
+            let n = chunk.len().min(to.len() - at);
+            to[at..at + n].copy_from_slice(&chunk[..n]);
+            at += n;
+        }
+        at
+    }
+
+    /// The memory of a read that is still to be filled, piece by piece in order; nothing for other
+    /// operations. Say with [`Request::advance`] what has been filled. Where no queue has seen the
+    /// request, its buffers get their room now.
+    pub fn rooms(&mut self) -> impl Iterator<Item = &mut [MaybeUninit<u8>]> {
+        // A buffer without room stays without, and the request fails by what isn't filled.
+        let has = self.op == Op::Read && self.prepare().is_ok();
+        let segments = has.then(|| self.segments());
+        segments.into_iter().flatten().map(|segment| {
+            // SAFETY: a read's segments lie in the room of its own buffers, which nobody touches before
+            // it is finished, or in a window of its whole's that no other part has; they don't overlap,
+            // and `self` is borrowed exclusively.
+            unsafe { std::slice::from_raw_parts_mut(segment.as_ptr().cast(), segment.len()) }
+        })
+    }
+
+    /// Copies `bytes` to where the next bytes of a read belong, and says how many of them fitted.
+    pub fn put(&mut self, bytes: &[u8]) -> usize {
+        let mut rest = bytes;
+        for room in self.rooms() {
+            let (now, later) = rest.split_at(rest.len().min(room.len()));
+            room[..now.len()].write_copy_of_slice(now);
+            rest = later;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        let n = bytes.len() - rest.len();
+        // SAFETY: just written.
+        unsafe { self.advance(n as u64) };
+        n
+    }
+
+    /// Fills the next `n` bytes of a read with zeroes, and says how many there were.
+    pub fn put_zeroes(&mut self, n: u64) -> u64 {
+        let mut left = n;
+        for room in self.rooms() {
+            let here = left.min(room.len() as u64);
+            room[..here as usize].fill(MaybeUninit::new(0));
+            left -= here;
+        }
+        // SAFETY: just written.
+        unsafe { self.advance(n - left) };
+        n - left
+    }
+
+    /// Says that the next `n` bytes of a read have been filled, by whoever was given its
+    /// [segments](Request::segments).
+    ///
+    /// # Safety
+    /// They are initialized, and `n` is at most what is missing.
+    pub unsafe fn advance(&mut self, n: u64) {
+        debug_assert!(self.op == Op::Read && n <= self.len - self.filled);
+        self.filled += n;
+    }
+
+    /// Bytes that a read has filled so far.
+    pub fn filled(&self) -> u64 {
+        self.filled
+    }
+
+    /// Finishes the request: calls its completion function, now, on this thread, inside an atomic
+    /// section.
+    ///
+    /// A read that claims success without having filled `len` bytes is turned into an I/O
+    /// error: a client must never be sent bytes that nobody read. An error that says no range is taken
+    /// to mean the whole request.
+    pub fn complete(mut self, result: Result<(), IoError>) {
+        self.finish(result);
+    }
+
+    /// As [`Request::complete`], in place; a second call does nothing.
+    pub(crate) fn finish(&mut self, mut result: Result<(), IoError>) {
+        let end = match mem::replace(&mut self.end, End::None) {
+            End::None => return,
+            end => end,
+        };
+        if result.is_ok() && self.op == Op::Read && self.filled != self.len {
+            result = Err(IoError::with(
+                IoErrorKind::Io(errno::EIO),
+                format!("the driver filled {} of the {} bytes to read", self.filled, self.len),
+            ));
+        }
+        let result = result.map_err(|error| match error.range() {
+            None if self.len != 0 => error.at(self.offset..self.offset.saturating_add(self.len)),
+            _ => error,
+        });
+        let (op, offset, len) = (self.op, self.offset, self.len);
+        // Nobody reaches the memory through this request any more.
+        let table = mem::replace(&mut self.table, Table::None);
+        let mut payload = mem::take(&mut self.payload);
+        if result.is_ok() && op == Op::Read {
+            for (buffer, seg) in payload.buffers_mut().iter_mut().zip(table.segs()) {
+                // SAFETY: all bytes of the read are filled, and the pieces of the list are the rooms of
+                // the buffers, in order. (A part has no buffers of its own.)
+                unsafe { buffer.grow(seg.len) };
+            }
+        }
+        let _section = AtomicSection::enter("completion of a block request");
+        // The function is a stranger's: its panic must not take a reaper or a worker along.
+        let told = match end {
+            End::None => Some(()),
+            End::Call(f) => caught(|| f.call(Completed { op, offset, len, result, payload })),
+            End::Part(part) => caught(|| part.end(offset, result)),
+        };
+        if told.is_none() {
+            tracing::error!(%op, offset, "a completion function panicked");
+        }
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.finish(Err(IoError::new(IoErrorKind::Gone)));
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("op", &self.op)
+            .field("offset", &self.offset)
+            .field("len", &self.len)
+            .field("flags", &self.flags)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn watched(rq: Request) -> (Request, mpsc::Receiver<Completed>) {
+        let (tx, rx) = mpsc::channel();
+        (rq.on_complete(move |done| tx.send(done).unwrap()), rx)
+    }
+
+    #[test]
+    fn a_dropped_request_completes_with_gone() {
+        let (rq, done) = watched(Request::flush());
+        drop(rq);
+        assert_eq!(done.recv().unwrap().result.unwrap_err().kind(), IoErrorKind::Gone);
+        assert!(done.recv().is_err(), "the function is called once");
+    }
+
+    #[test]
+    fn a_read_that_filled_too_little_is_an_error_and_keeps_only_its_head() {
+        let mut head = BytesMut::new();
+        head.extend_from_slice(b"head");
+        let (mut rq, done) = watched(Request::read_into(0, 512, head));
+        assert_eq!(rq.put(&[1; 511]), 511);
+        rq.complete(Ok(()));
+        let done = done.recv().unwrap();
+        assert_eq!(done.result.unwrap_err().kind(), IoErrorKind::Io(5));
+        match done.payload {
+            Payload::One(buffer) => assert_eq!(buffer.as_slice(), b"head"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_read_appends_behind_what_the_buffer_held() {
+        let mut head = BytesMut::new();
+        head.extend_from_slice(b"head");
+        let (mut rq, done) = watched(Request::read_into(0, 4, head));
+        assert_eq!(rq.put(b"data and more"), 4);
+        rq.complete(Ok(()));
+        assert_eq!(&done.recv().unwrap().into_data().unwrap()[..], b"headdata");
+    }
+
+    #[test]
+    fn a_panic_in_the_completion_function_stays_there() {
+        Request::flush().on_complete(|_| panic!("on purpose")).complete(Ok(()));
+    }
+
+    #[test]
+    fn the_completion_function_runs_inside_an_atomic_section() {
+        let (tx, rx) = mpsc::channel();
+        Request::flush()
+            .on_complete(move |_| tx.send(corewise_sync::context::in_atomic_section()).unwrap())
+            .complete(Ok(()));
+        assert!(rx.recv().unwrap());
+        assert!(!corewise_sync::context::in_atomic_section());
+    }
+}
