@@ -90,7 +90,7 @@ fn what_waits_less_overtakes_what_waits_longer() {
         ..Delays::default()
     };
     let queue = rig.queue(Delay::new(below, delays, &rig.wq));
-    let write = submit(&*queue, Request::write(0, vec![1; 512].into()));
+    let write = submit(&*queue, Request::write(0, vec![1; 512]));
     let read = submit(&*queue, Request::read(0, 512));
     queue.flush().unwrap(); // has no delay: it doesn't wait for either
     assert!(read.recv().unwrap().into_data().unwrap().iter().all(|&b| b == 0));
