@@ -1,5 +1,5 @@
-//! The software queues of a hardware queue: one inbox per CPU, and a bitmap of those that are in
-//! use.
+//! The software queues of a queue: one inbox per CPU; and for each hardware queue a bitmap of those of its
+//! CPUs' that are in use.
 //!
 //! Each CPU pushes to an inbox of its own, so submitters don't meet. The runner must not look at
 //! 512 inboxes to find one request, so the push that finds its inbox empty sets the inbox's bit:
@@ -12,6 +12,10 @@
 //!
 //! A later pusher whose push found the inbox non-empty may run the queue before the first one has
 //! set the bit, and find nothing: its request rides with the first one's, who marks and then runs.
+//!
+//! The inboxes belong to the queue, as the CPUs do, and each hardware queue's bitmap has a bit for every one of
+//! them: which CPU goes to which hardware queue may change (while the queue is frozen, so that all are empty)
+//! without anything being made or freed that somebody might still look at.
 
 use std::collections::VecDeque;
 
@@ -19,40 +23,48 @@ use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::inbox::{Inbox, Node};
 
-/// Software queues, one for each CPU of a hardware queue.
+/// Software queues, one for each CPU of a queue.
 pub struct SoftwareQueues<N: Node> {
-    /// A: bit n of word w is set where inbox 64 w + n may hold something.
-    pending: Box<[AtomicU64]>,
     inboxes: Box<[CachePadded<Inbox<N>>]>,
+}
+
+/// Which software queues hold something for one hardware queue.
+#[derive(Debug)]
+pub struct CtxMap {
+    /// A: bit n of word w is set where software queue 64 w + n may hold something.
+    words: Box<[AtomicU64]>,
+}
+
+impl CtxMap {
+    /// No bit of `slots` is set.
+    pub fn new(slots: usize) -> Self {
+        Self { words: (0..slots.max(1).div_ceil(64)).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// Something may be pending, a moment ago. Relaxed: the protocols put their fence before it.
+    pub fn has_pending(&self) -> bool {
+        self.words.iter().any(|word| word.load(Ordering::Relaxed) != 0)
+    }
 }
 
 impl<N: Node> SoftwareQueues<N> {
     /// `n` empty queues; at least one.
     pub fn new(n: usize) -> Self {
-        let n = n.max(1);
-        Self {
-            pending: (0..n.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
-            inboxes: (0..n).map(|_| CachePadded::new(Inbox::new())).collect(),
-        }
+        Self { inboxes: (0..n.max(1)).map(|_| CachePadded::new(Inbox::new())).collect() }
     }
 
-    /// Puts a request into queue `slot`. Lock-free.
-    pub fn push(&self, slot: usize, node: N) {
+    /// Puts a request into queue `slot`, which is `map`'s hardware queue's. Lock-free.
+    pub fn push(&self, map: &CtxMap, slot: usize, node: N) {
         if self.inboxes[slot].push(node) {
             // Mark. Release: whoever takes the bit finds the node in the inbox.
-            self.pending[slot / 64].fetch_or(1 << (slot % 64), Ordering::AcqRel);
+            map.words[slot / 64].fetch_or(1 << (slot % 64), Ordering::AcqRel);
         }
     }
 
-    /// Something may be pending, a moment ago. Relaxed: the protocols put their fence before it.
-    pub fn has_pending(&self) -> bool {
-        self.pending.iter().any(|word| word.load(Ordering::Relaxed) != 0)
-    }
-
-    /// Moves everything that is pending to the end of `list`: each queue's requests in their
-    /// order, the queues in turn.
-    pub fn collect(&self, list: &mut VecDeque<N>) {
-        for (w, word) in self.pending.iter().enumerate() {
+    /// Moves everything that is pending for `map`'s hardware queue to the end of `list`: each queue's requests
+    /// in their order, the queues in turn.
+    pub fn collect(&self, map: &CtxMap, list: &mut VecDeque<N>) {
+        for (w, word) in map.words.iter().enumerate() {
             if word.load(Ordering::Relaxed) == 0 {
                 continue;
             }

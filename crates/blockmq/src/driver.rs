@@ -2,11 +2,10 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 
 use crate::device::Geometry;
 use crate::error::{IoError, IoErrorKind};
-use crate::hctx::Hctx;
+use crate::pending::Pending;
 use crate::policy::DEFAULT_DEPTH;
 use crate::request::Request;
 
@@ -65,35 +64,33 @@ pub enum Dispatch {
 /// Reach its fields through [`Request`]'s methods. Dropped without being completed, it completes
 /// with [`IoErrorKind::Gone`]: also when a driver's thread dies of a panic.
 pub struct Started {
-    inner: Option<Inner>,
-}
-
-struct Inner {
-    pending: Box<crate::hctx::Pending>,
-    hctx: Arc<Hctx>,
-    tag: u32,
+    pending: Option<Box<Pending>>,
 }
 
 impl Started {
-    pub(crate) fn new(pending: Box<crate::hctx::Pending>, hctx: Arc<Hctx>, tag: u32) -> Self {
-        Self { inner: Some(Inner { pending, hctx, tag }) }
+    /// A request that has its tag.
+    pub(crate) fn new(pending: Box<Pending>) -> Self {
+        Self { pending: Some(pending) }
     }
 
     /// Undoes `new`, for a request that the driver gave back.
-    pub(crate) fn into_parts(mut self) -> (Box<crate::hctx::Pending>, u32) {
-        let inner = self.inner.take().expect(HELD);
-        (inner.pending, inner.tag)
+    pub(crate) fn into_pending(mut self) -> Box<Pending> {
+        self.pending.take().expect(HELD)
+    }
+
+    fn pending(&self) -> &Pending {
+        self.pending.as_ref().expect(HELD)
     }
 
     /// The request's tag: below [`Driver::depth`], and no other request that is inside the driver
     /// through the same hardware queue has it.
     pub fn tag(&self) -> u32 {
-        self.inner.as_ref().expect(HELD).tag
+        self.pending().tag
     }
 
     /// Index of the hardware queue through which the request came.
     pub fn hctx(&self) -> usize {
-        self.inner.as_ref().expect(HELD).hctx.index()
+        self.pending().hctx
     }
 
     /// Finishes the request, on any thread. The tag is free **before** the completion function
@@ -104,32 +101,32 @@ impl Started {
     }
 
     fn finish(&mut self, result: Result<(), IoError>) {
-        if let Some(Inner { mut pending, hctx, tag }) = self.inner.take() {
-            Hctx::finish(&hctx, &mut pending, tag, result);
+        if let Some(pending) = self.pending.take() {
+            pending.complete(result);
         }
     }
 }
 
 /// Why the expectations above hold.
-const HELD: &str = "only complete and into_parts empty it, and they consume it";
+const HELD: &str = "only complete and into_pending empty it, and they consume it";
 
 impl Deref for Started {
     type Target = Request;
 
     fn deref(&self) -> &Request {
-        &self.inner.as_ref().expect(HELD).pending.rq
+        self.pending().rq()
     }
 }
 
 impl DerefMut for Started {
     fn deref_mut(&mut self) -> &mut Request {
-        &mut self.inner.as_mut().expect(HELD).pending.rq
+        self.pending.as_mut().expect(HELD).rq_mut()
     }
 }
 
 impl Drop for Started {
     fn drop(&mut self) {
-        if self.inner.is_some() {
+        if self.pending.is_some() {
             self.finish(Err(IoError::with(
                 IoErrorKind::Gone,
                 "the driver dropped the request without completing it",
@@ -140,11 +137,11 @@ impl Drop for Started {
 
 impl fmt::Debug for Started {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.inner {
-            Some(inner) => f
+        match &self.pending {
+            Some(pending) => f
                 .debug_struct("Started")
-                .field("tag", &inner.tag)
-                .field("request", &inner.pending.rq)
+                .field("tag", &pending.tag)
+                .field("request", pending.rq())
                 .finish(),
             None => f.write_str("Started(done)"),
         }

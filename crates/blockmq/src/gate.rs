@@ -72,6 +72,13 @@ impl<F: AsymmetricPolicy> RunGate<F> {
         }
     }
 
+    /// Opens it, whatever quiesces are in force: for a queue that is being dropped, which nobody else holds.
+    pub fn open_for_good(&self) {
+        self.depth.reset();
+        // OpenFence.
+        F::heavy();
+    }
+
     /// How many quiesces are in force, a moment ago.
     pub fn depth(&self) -> u32 {
         self.depth.get()

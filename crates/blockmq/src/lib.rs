@@ -69,6 +69,7 @@ mod queue;
 #[cfg(not(loom))]
 mod request;
 
+mod cache;
 mod depth;
 mod gate;
 mod grace;
@@ -79,6 +80,8 @@ mod runner;
 
 mod ctx;
 mod map;
+#[cfg(not(loom))]
+mod pending;
 #[cfg(not(loom))]
 mod policy;
 #[cfg(not(loom))]
@@ -92,6 +95,7 @@ pub use device::{BlockDevice, BlockDeviceExt, Geometry};
 pub use driver::{Dispatch, Driver, Started};
 #[cfg(not(loom))]
 pub use error::{IoError, IoErrorKind};
+pub use map::HwQueues;
 #[cfg(not(loom))]
 pub use queue::{Queue, QueueBuilder};
 #[cfg(not(loom))]
@@ -106,10 +110,11 @@ pub use stats::HctxStats;
 /// The protocol types of the queue, each small enough to be model-checked: for that purpose, and
 /// for whoever builds another queue. `src/README.md` argues them.
 pub mod protocol {
-    pub use crate::ctx::SoftwareQueues;
+    pub use crate::cache::{Cache, Taken};
+    pub use crate::ctx::{CtxMap, SoftwareQueues};
     pub use crate::gate::{RunGate, Unquiesced};
     pub use crate::grace::Grace;
-    pub use crate::map::{CpuMap, CpuPlace, Place};
+    pub use crate::map::{CpuMap, CpuPlace};
     pub use crate::run_state::{Claim, End, RunNumber, RunState};
     pub use crate::runner::{Pass, Ran, Source, run};
     pub use crate::tags::{Freed, Tags};

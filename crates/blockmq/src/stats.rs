@@ -65,7 +65,7 @@ pub(crate) struct VisitorStats {
     pub(crate) after_unquiesce: AtomicU64,
 }
 
-/// One visitor's counters per CPU slot.
+/// Each CPU slot's counters. They are the CPU's, and go with it to another hardware queue.
 #[derive(Debug)]
 pub(crate) struct PerSlot(Box<[CachePadded<VisitorStats>]>);
 
@@ -78,16 +78,15 @@ impl PerSlot {
         &self.0[slot]
     }
 
-    /// Adds all slots' counters to `into`.
-    pub(crate) fn sum(&self, into: &mut HctxStats) {
-        for slot in &self.0 {
-            into.runs += slot.runs.load(Ordering::Relaxed);
-            into.reruns += slot.reruns.load(Ordering::Relaxed);
-            into.refused += slot.refused.load(Ordering::Relaxed);
-            into.joined += slot.joined.load(Ordering::Relaxed);
-            into.handed_over += slot.handed_over.load(Ordering::Relaxed);
-            into.after_unquiesce += slot.after_unquiesce.load(Ordering::Relaxed);
-        }
+    /// Adds a slot's counters to `into`.
+    pub(crate) fn add(&self, slot: usize, into: &mut HctxStats) {
+        let slot = self.of(slot);
+        into.runs += slot.runs.load(Ordering::Relaxed);
+        into.reruns += slot.reruns.load(Ordering::Relaxed);
+        into.refused += slot.refused.load(Ordering::Relaxed);
+        into.joined += slot.joined.load(Ordering::Relaxed);
+        into.handed_over += slot.handed_over.load(Ordering::Relaxed);
+        into.after_unquiesce += slot.after_unquiesce.load(Ordering::Relaxed);
     }
 }
 

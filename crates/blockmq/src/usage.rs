@@ -14,8 +14,11 @@
 //! Without EnterFence and FreezeFence both may read the old value: the freezer sees no request and
 //! the request sees no freeze. Without ExitFence the last request leaves without telling the
 //! sleeper. Requests come and go all the time and freezes are rare, so the pairs are asymmetric:
-//! EnterFence, ExitFence and ParkFence are light ones, FreezeFence and ThawFence heavy ones, one for all
-//! hardware queues of a queue.
+//! EnterFence, ExitFence and ParkFence are light ones, FreezeFence and ThawFence heavy ones.
+//!
+//! There is one of these in a queue, not in a hardware queue: a request is counted in before it is known to
+//! which hardware queue it goes, so that the map of those can be changed while the queue is frozen. What the
+//! freezer did is seen by who enters after the thaw: Thaw is a Release, and the look at the depth an Acquire.
 
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
@@ -92,12 +95,9 @@ impl<F: AsymmetricPolicy> Usage<F> {
         self.left.notify_all();
     }
 
-    /// Lets nobody in from now on, through any of `all`. Doesn't wait. One heavy fence, however many they
-    /// are.
-    pub fn start_freeze<'a>(all: impl IntoIterator<Item = &'a Self>) {
-        for usage in all {
-            usage.depth.raise(); // Freeze
-        }
+    /// Lets nobody in from now on. Doesn't wait.
+    pub fn start_freeze(&self) {
+        self.depth.raise(); // Freeze
         F::heavy(); // FreezeFence
     }
 
@@ -123,18 +123,16 @@ impl<F: AsymmetricPolicy> Usage<F> {
         true
     }
 
-    /// Undoes one freeze of each of `all`, and says what that did to each. One heavy fence at most.
-    pub fn unfreeze<'a>(all: impl IntoIterator<Item = &'a Self>) -> Vec<Unfrozen> {
-        let lower = |usage: &Self| match usage.depth.lower() {
-            Lowered::Open => Unfrozen::Thawed,
+    /// Undoes one freeze.
+    pub fn unfreeze(&self) -> Unfrozen {
+        match self.depth.lower() {
+            Lowered::Open => {
+                F::heavy(); // ThawFence, pairs with the ParkFence of who waits outside
+                Unfrozen::Thawed
+            }
             Lowered::Nested => Unfrozen::Nested,
             Lowered::Underflow => Unfrozen::Underflow,
-        };
-        let done: Vec<_> = all.into_iter().map(lower).collect();
-        if done.contains(&Unfrozen::Thawed) {
-            F::heavy(); // ThawFence, pairs with the ParkFence of who waits outside
         }
-        done
     }
 
     /// Whether somebody freezes, behind the light fence: for who has just published that it waits
@@ -171,16 +169,16 @@ mod tests {
     fn a_frozen_queue_lets_nobody_in_until_the_last_thaw() {
         let usage = Usage::<Asymmetric>::new(2);
         assert!(usage.enter(1));
-        Usage::start_freeze([&usage]);
-        Usage::start_freeze([&usage]);
+        usage.start_freeze();
+        usage.start_freeze();
         assert!(!usage.enter(0));
         assert!(!usage.wait_empty_timeout(Duration::ZERO), "one is still inside");
         usage.exit(1);
         usage.wait_empty();
-        assert_eq!(Usage::unfreeze([&usage]), [Unfrozen::Nested]);
+        assert_eq!(usage.unfreeze(), Unfrozen::Nested);
         assert!(!usage.enter(0));
-        assert_eq!(Usage::unfreeze([&usage]), [Unfrozen::Thawed]);
-        assert_eq!(Usage::unfreeze([&usage]), [Unfrozen::Underflow]);
+        assert_eq!(usage.unfreeze(), Unfrozen::Thawed);
+        assert_eq!(usage.unfreeze(), Unfrozen::Underflow);
         assert!(usage.enter(0));
     }
 
@@ -191,7 +189,7 @@ mod tests {
         let freezer = {
             let usage = Arc::clone(&usage);
             std::thread::spawn(move || {
-                Usage::start_freeze([&*usage]);
+                usage.start_freeze();
                 usage.wait_empty();
             })
         };

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use corewise_blockmq::protocol::SoftwareQueues;
+use corewise_blockmq::protocol::{CtxMap, SoftwareQueues};
 use corewise_sync::Mutex;
 use corewise_sync::inbox::{HasLink, Link};
 
@@ -22,10 +22,12 @@ unsafe impl HasLink for Item {
 fn loom_two_pushers_of_one_software_queue_lose_nothing() {
     loom::model(|| {
         // The lock plays RUNNING: whoever pushes then collects.
-        let shared = Arc::new((SoftwareQueues::<Box<Item>>::new(1), Mutex::new(VecDeque::new())));
-        let push = |shared: &(SoftwareQueues<Box<Item>>, Mutex<VecDeque<Box<Item>>>)| {
-            shared.0.push(0, Box::new(Item(Link::new())));
-            shared.0.collect(&mut shared.1.lock());
+        struct Shared(CtxMap, SoftwareQueues<Box<Item>>, Mutex<VecDeque<Box<Item>>>);
+        let shared =
+            Arc::new(Shared(CtxMap::new(1), SoftwareQueues::new(1), Mutex::new(VecDeque::new())));
+        let push = |shared: &Shared| {
+            shared.1.push(&shared.0, 0, Box::new(Item(Link::new())));
+            shared.1.collect(&shared.0, &mut shared.2.lock());
         };
         let other = {
             let shared = Arc::clone(&shared);
@@ -34,6 +36,6 @@ fn loom_two_pushers_of_one_software_queue_lose_nothing() {
         push(&shared);
         other.join().unwrap();
         assert!(!shared.0.has_pending());
-        assert_eq!(shared.1.lock().len(), 2, "pushed, and found by nobody");
+        assert_eq!(shared.2.lock().len(), 2, "pushed, and found by nobody");
     });
 }

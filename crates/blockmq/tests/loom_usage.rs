@@ -66,10 +66,10 @@ fn a_request_meets_a_freeze<F: AsymmetricPolicy>() {
         let shared = Arc::clone(&shared);
         loom::thread::spawn(move || shared.request())
     };
-    Usage::start_freeze([&shared.usage]);
+    shared.usage.start_freeze();
     shared.usage.wait_empty();
     shared.touch();
-    if Usage::unfreeze([&shared.usage]) == [Unfrozen::Thawed] {
+    if shared.usage.unfreeze() == Unfrozen::Thawed {
         shared.let_in();
     }
     other.join().unwrap();

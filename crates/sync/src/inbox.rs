@@ -19,6 +19,10 @@ use std::sync::Arc;
 
 use crate::atomic::{AtomicPtr, Ordering};
 
+mod closable;
+
+pub use closable::ClosableInbox;
+
 /// What stands for no node where null says something else.
 pub(crate) const NOBODY: *mut () = ptr::without_provenance_mut(1);
 
@@ -329,6 +333,7 @@ impl<N: Node> fmt::Debug for Batch<N> {
 pub(crate) mod tests {
     use super::*;
 
+    #[derive(Debug)]
     pub(crate) struct Item {
         pub(crate) link: Link,
         pub(crate) value: usize,

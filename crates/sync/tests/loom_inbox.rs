@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
-use corewise_sync::inbox::{HasLink, Inbox, Link};
+use corewise_sync::inbox::{ClosableInbox, HasLink, Inbox, Link};
 use corewise_sync::{cell::UnsafeCell, thread};
 
 struct Item {
@@ -100,5 +100,22 @@ fn loom_inbox_exactly_one_push_finds_it_empty() {
         let mine = push(&inbox, 2);
         assert!(mine ^ other.join().unwrap());
         assert_eq!(take(&inbox).len(), 2);
+    });
+}
+
+#[test]
+fn loom_inbox_a_node_pushed_while_it_is_closed_comes_back_or_is_taken_by_who_closes() {
+    loom::model(|| {
+        let inbox = Arc::new(ClosableInbox::new());
+        let other = {
+            let inbox = Arc::clone(&inbox);
+            thread::spawn(move || {
+                let item = Item { link: Link::new(), value: UnsafeCell::new(1) };
+                usize::from(inbox.push(Box::new(item)).is_err())
+            })
+        };
+        let taken = inbox.take().count() + inbox.close().count();
+        assert_eq!(taken + other.join().unwrap(), 1, "it is left in there for ever");
+        assert!(inbox.take().is_empty());
     });
 }

@@ -1,14 +1,15 @@
 //! Dispatch: the runner's pass over what is pending, which feeds the driver.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use corewise_sync::atomic::Ordering;
 use corewise_sync::context::AtomicSection;
 
-use super::{Hctx, Pending};
+use super::Hctx;
 use crate::driver::{Dispatch, Started};
+use crate::pending::Pending;
 use crate::policy::PASS_QUOTA;
+use crate::queue::Core;
 use crate::request::caught;
 use crate::runner::{Pass, Source};
 use crate::stats::RunnerStats;
@@ -34,25 +35,32 @@ impl Hctx {
     }
 }
 
-impl Source for Arc<Hctx> {
+/// A hardware queue and the queue that it belongs to: what the run protocol runs.
+pub(super) struct Feed<'a> {
+    pub(super) core: &'a Core,
+    pub(super) hctx: &'a Hctx,
+}
+
+impl Source for Feed<'_> {
     fn has_pending(&self) -> bool {
-        self.left.load(Ordering::Relaxed) != 0 || self.software.has_pending()
+        self.hctx.has_pending()
     }
 
     fn pass(&self, halted: &dyn Fn() -> bool) -> Pass {
+        let Feed { core, hctx } = self;
         let mut started = 0;
-        let pass = self.list.with_mut(|list| {
+        let pass = hctx.list.with_mut(|list| {
             // SAFETY: only the holder of RUNNING calls this, and it alone touches `list` until it
             // ends. What is called below may come back here, but then finds RUNNING set.
             let list = unsafe { &mut *list };
-            let pass = self.start_some(list, halted, &mut started);
-            self.publish(list);
+            let pass = hctx.start_some(core, list, halted, &mut started);
+            hctx.publish(list);
             pass
         });
         if started != 0 {
             let _section = AtomicSection::enter("commit of a block dispatch");
-            if caught(|| self.core.driver.commit(self.index)).is_none() {
-                tracing::error!(queue = %self.core.name, "the driver panicked in commit");
+            if caught(|| core.driver.commit(hctx.index)).is_none() {
+                tracing::error!(queue = %core.name, "the driver panicked in commit");
             }
         }
         pass
@@ -61,7 +69,8 @@ impl Source for Arc<Hctx> {
 
 impl Hctx {
     fn start_some(
-        self: &Arc<Self>,
+        &self,
+        core: &Core,
         list: &mut VecDeque<Box<Pending>>,
         halted: &dyn Fn() -> bool,
         started: &mut u64,
@@ -69,18 +78,23 @@ impl Hctx {
         let _section = AtomicSection::enter("dispatch of block requests");
         loop {
             if list.is_empty() {
-                self.software.collect(list);
+                core.software.collect(&self.ctxs, list);
             }
             if list.is_empty() {
                 return Pass::Idle;
+            }
+            if core.is_dead() {
+                list.drain(..).for_each(Pending::abandon);
+                continue;
             }
             if *started == u64::from(PASS_QUOTA) || halted() {
                 return Pass::More;
             }
             let Some(tag) = self.tag_for_next(list) else { return Pass::Idle };
-            let Some(pending) = list.pop_front() else { return Pass::Idle };
-            let rq = Started::new(pending, Arc::clone(self), tag);
-            let driver = &self.core.driver;
+            let Some(mut pending) = list.pop_front() else { return Pass::Idle };
+            pending.tag = tag;
+            let rq = Started::new(pending);
+            let driver = &core.driver;
             // Counted before it can complete, so that who has drained the queue sees it counted.
             RunnerStats::add(&self.runner_stats.dispatched, 1);
             match caught(|| driver.queue_request(self.index, rq)) {
@@ -88,7 +102,8 @@ impl Hctx {
                 Some(Dispatch::Busy(rq)) => {
                     RunnerStats::add(&self.runner_stats.busy, 1);
                     RunnerStats::add(&self.runner_stats.dispatched, 1u64.wrapping_neg());
-                    let (pending, tag) = rq.into_parts();
+                    let pending = rq.into_pending();
+                    let tag = pending.tag;
                     list.push_front(pending);
                     self.tags.put_back(tag);
                     self.publish(list);
@@ -99,7 +114,7 @@ impl Hctx {
                     // The unwinding dropped the request, which completed it.
                     *started += 1;
                     tracing::error!(
-                        queue = %self.core.name, driver = driver.kind(),
+                        queue = %core.name, driver = driver.kind(),
                         "the driver panicked while it started a request"
                     );
                 }

@@ -1,7 +1,5 @@
 //! Who runs a hardware queue: a visitor, a worker, or a test by hand.
 
-use std::sync::Arc;
-
 use corewise_sync::Parker;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::context;
@@ -9,8 +7,10 @@ use corewise_topology::current_cpu;
 use corewise_workqueue::{Work, Workqueue};
 
 use super::Hctx;
+use super::dispatch::Feed;
 use crate::policy::{BUDGET_VISITOR, BUDGET_WORKER, BUSY_PAUSE};
-use crate::runner::{self, Ran, Source};
+use crate::queue::Core;
+use crate::runner::{self, Ran};
 use crate::stats::bump;
 
 /// How a hardware queue is run by nobody in particular.
@@ -27,64 +27,78 @@ pub(super) enum Background {
 impl Hctx {
     /// Runs the queue on this thread, if there is need and nobody else does. `published`: the
     /// caller knows that something is pending. Never blocks, any context.
-    pub(crate) fn visit(self: &Arc<Self>, slot: usize, published: bool) {
+    pub(crate) fn visit(&self, core: &Core, slot: usize, published: bool) {
         match &self.background {
             Background::Workers { .. } => {
-                let ran = self.run(published, BUDGET_VISITOR);
-                self.account(slot, ran);
+                let ran = self.run(core, published, BUDGET_VISITOR);
+                self.account(core, slot, ran);
             }
             Background::ByHand { wanted } => wanted.store(true, Ordering::Release),
         }
     }
 
     /// Has the queue run by a worker, soon. Never blocks, any context.
-    pub(crate) fn run_async(&self) {
+    pub(crate) fn run_async(&self, core: &Core) {
         match &self.background {
             Background::Workers { wq, work } => {
                 // Here, if here is one of ours; else each of ours in turn, so that the first CPU
                 // doesn't do everybody's work. False means that it is queued already, and will run
                 // after this moment.
-                let _ = match current_cpu() {
-                    Some(cpu) if self.cpus.contains(&cpu) => wq.queue(work),
-                    _ => {
-                        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-                        wq.queue_on(self.cpus[turn % self.cpus.len()], work)
-                    }
+                let (layout, cpus) = (&core.layout, core.layout.cpus_of(self.index));
+                let here = current_cpu().and_then(|cpu| layout.map.known(cpu));
+                let is_ours = here.is_some_and(|slot| layout.hctx_of(slot) == self.index);
+                let _ = if is_ours || cpus.is_empty() {
+                    wq.queue(work)
+                } else {
+                    let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+                    wq.queue_on(cpus[turn % cpus.len()], work)
                 };
             }
             Background::ByHand { wanted } => wanted.store(true, Ordering::Release),
         }
     }
 
-    pub(super) fn run_as_worker(self: &Arc<Self>) {
-        let ran = self.run(false, BUDGET_WORKER);
+    pub(super) fn run_as_worker(&self, core: &Core) {
+        let ran = self.run(core, false, BUDGET_WORKER);
         if let Ran::Busy { .. } = ran {
             // Nobody will tell us, so we have to ask again, though not with a core of our own.
             // Whoever submits meanwhile asks too, and so does a completion.
             let pause = || Parker::new().park_timeout(BUSY_PAUSE);
             context::blocking("a busy block driver", pause);
         }
-        self.account(0, ran);
+        self.account(core, self.some_slot(core), ran);
     }
 
     /// One bounded step, by hand: `None` where nobody wanted a run since the last one.
-    pub(crate) fn step(self: &Arc<Self>) -> Option<Ran> {
+    pub(crate) fn step(&self, core: &Core) -> Option<Ran> {
         if let Background::ByHand { wanted } = &self.background
             && !wanted.swap(false, Ordering::Acquire)
         {
             return None;
         }
-        let ran = self.run(false, 1);
-        self.account(0, ran);
+        let ran = self.run(core, false, 1);
+        self.account(core, self.some_slot(core), ran);
         Some(ran)
     }
 
-    fn run(self: &Arc<Self>, published: bool, budget: u32) -> Ran {
-        runner::run(&self.core.gate, &self.state, &self.grace, self, published, budget)
+    /// Runs until nothing is pending, for a queue that is being dropped.
+    pub(crate) fn run_to_the_end(&self, core: &Core) {
+        // Joined: that runner looks again after this moment.
+        let _ = self.run(core, true, u32::MAX);
     }
 
-    fn account(&self, slot: usize, ran: Ran) {
-        let stats = self.visitor_stats.of(slot);
+    fn run(&self, core: &Core, published: bool, budget: u32) -> Ran {
+        let feed = Feed { core, hctx: self };
+        runner::run(&core.gate, &self.state, &self.grace, &feed, published, budget)
+    }
+
+    /// A slot in whose counters a run is counted that nobody's CPU asked for.
+    fn some_slot(&self, core: &Core) -> usize {
+        core.layout.slots_of(self.index).start
+    }
+
+    fn account(&self, core: &Core, slot: usize, ran: Ran) {
+        let stats = core.visitor_stats.of(slot);
         match ran {
             Ran::Refused => bump(&stats.refused),
             Ran::Joined => bump(&stats.joined),
@@ -97,16 +111,16 @@ impl Hctx {
         }
         if let Ran::HandOver { .. } | Ran::Busy { .. } = ran {
             bump(&stats.handed_over);
-            self.run_async();
+            self.run_async(core);
         }
     }
 
     /// The part of an unquiesce or start that this hardware queue owes: OpenFence or StartFence has
     /// been issued by the caller.
-    pub(crate) fn run_if_pending(self: &Arc<Self>) {
+    pub(crate) fn run_if_pending(&self, core: &Core) {
         if self.has_pending() {
-            bump(&self.visitor_stats.of(0).after_unquiesce);
-            self.run_async();
+            bump(&core.visitor_stats.of(self.some_slot(core)).after_unquiesce);
+            self.run_async(core);
         }
     }
 }

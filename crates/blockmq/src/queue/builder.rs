@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use corewise_topology::Machine;
+use corewise_topology::{AffinityScope, DEFAULT_SHARD_SIZE, Machine};
 use corewise_workqueue::Workqueue;
 
 use super::Queue;
+use super::core::{Core, Parts};
+use super::layout::Layout;
 use crate::driver::Driver;
-use crate::gate::RunGate;
-use crate::hctx::{Core, Hctx};
-use crate::map::{CpuMap, CpuPlace};
+use crate::map::{CpuMap, CpuPlace, HwQueues};
 
 /// Makes a [`Queue`].
 #[must_use = "a builder does nothing until it builds"]
@@ -17,7 +17,7 @@ pub struct QueueBuilder {
     machine: Machine,
     driver: Arc<dyn Driver>,
     name: Option<String>,
-    hw_queues: Option<usize>,
+    hw_queues: Option<HwQueues>,
     depth: Option<u32>,
 }
 
@@ -32,10 +32,10 @@ impl QueueBuilder {
         self
     }
 
-    /// At most this many hardware queues; also at most as many as the driver has room for, and as
-    /// there are CPUs.
-    pub fn hw_queues(mut self, n: usize) -> Self {
-        self.hw_queues = Some(n);
+    /// Which CPUs share a hardware queue, or how many hardware queues there are; never more than the driver has
+    /// room for, and than there are CPUs. Else as many as the driver has room for.
+    pub fn hw_queues(mut self, how: impl Into<HwQueues>) -> Self {
+        self.hw_queues = Some(how.into());
         self
     }
 
@@ -59,33 +59,34 @@ impl QueueBuilder {
 
     fn make(self, wq: Option<&Workqueue>) -> Arc<Queue> {
         let driver = self.driver;
-        let room = driver.hw_queues().max(1);
-        let map = CpuMap::new(places(&self.machine), self.hw_queues.unwrap_or(room).clamp(1, room));
+        let map = CpuMap::new(places(&self.machine));
+        let room = driver.hw_queues().clamp(1, map.slots());
+        let first = map.divide(self.hw_queues.unwrap_or(HwQueues::Count(room)), room);
         let depth = self.depth.unwrap_or(u32::MAX).min(driver.depth()).max(1);
-        let core = Arc::new(Core {
+        let core = Core::new(Parts {
             name: self.name.unwrap_or_else(|| driver.kind().to_owned()).into(),
-            geometry: driver.geometry(),
+            layout: Layout::new(map, room, &first),
             driver,
-            gate: RunGate::new(),
+            room,
+            depth,
+            wq: wq.cloned(),
         });
-        let hctxs =
-            (0..map.hw_queues()).map(|h| Hctx::new(&core, h, map.cpus(h), depth, wq)).collect();
-        Arc::new(Queue { core, hctxs, map })
+        Arc::new(Queue { core })
     }
 }
 
-/// The online CPUs in the order in which hardware queues divide them.
+/// The CPUs that may ever be used, online or not, in the order in which hardware queues divide them.
 fn places(machine: &Machine) -> Vec<CpuPlace> {
-    let topology = machine.topology();
-    machine
-        .online()
-        .iter()
-        .filter_map(|cpu| topology.cpu(cpu))
-        .map(|c| CpuPlace {
-            node: c.node.unwrap_or(u32::MAX),
-            llc: c.llc.unwrap_or(u32::MAX),
-            core: c.core.unwrap_or(c.cpu),
-            cpu: c.cpu,
-        })
-        .collect()
+    let (topology, pods) = (machine.topology(), machine.pods(DEFAULT_SHARD_SIZE));
+    let place = |cpu| {
+        let known = topology.cpu(cpu);
+        CpuPlace {
+            node: known.and_then(|c| c.node).unwrap_or(u32::MAX),
+            llc: known.and_then(|c| c.llc).unwrap_or(u32::MAX),
+            shard: pods.pod_of(AffinityScope::CacheShard, cpu).unwrap_or(u32::MAX),
+            core: known.and_then(|c| c.core).unwrap_or(cpu),
+            cpu,
+        }
+    };
+    topology.allowed().iter().map(place).collect()
 }

@@ -6,8 +6,7 @@ use corewise_sync::context;
 
 use super::Queue;
 use crate::gate::Unquiesced;
-use crate::runner::Source;
-use crate::usage::Usage;
+use crate::usage::Unfrozen;
 
 impl Queue {
     /// Keeps requests from the driver until [`Queue::unquiesce`], nested; returns once no dispatch
@@ -39,7 +38,7 @@ impl Queue {
     #[track_caller]
     pub fn wait_quiesced(&self) {
         refuse_in_atomic_section("wait_quiesced", "quiesce_nowait");
-        for hctx in &self.hctxs {
+        for hctx in self.core.hctxs() {
             if hctx.state.is_running() {
                 context::blocking("quiesce", || hctx.grace.wait(&hctx.state));
             }
@@ -53,8 +52,8 @@ impl Queue {
         match self.core.gate.unquiesce() {
             Unquiesced::Opened => {
                 // Look: behind the gate's OpenFence.
-                for hctx in &self.hctxs {
-                    hctx.run_if_pending();
+                for hctx in self.core.hctxs() {
+                    hctx.run_if_pending(&self.core);
                 }
                 true
             }
@@ -77,7 +76,7 @@ impl Queue {
     /// # Panics
     /// If there is no such hardware queue.
     pub fn stop(&self, hctx: usize) {
-        self.hctxs[hctx].state.stop();
+        self.core.hctx(hctx).state.stop();
     }
 
     /// Undoes [`Queue::stop`], and has a worker run what arrived meanwhile. Any context. It costs some
@@ -87,9 +86,9 @@ impl Queue {
     /// # Panics
     /// If there is no such hardware queue.
     pub fn start(&self, hctx: usize) {
-        let hctx = &self.hctxs[hctx];
+        let hctx = self.core.hctx(hctx);
         if hctx.state.start() {
-            hctx.run_if_pending();
+            hctx.run_if_pending(&self.core);
         }
     }
 
@@ -106,7 +105,7 @@ impl Queue {
     pub fn freeze(&self) {
         refuse_in_atomic_section("freeze", "start_freeze");
         self.start_freeze();
-        context::blocking("freeze", || self.hctxs.iter().for_each(|h| h.usage.wait_empty()));
+        context::blocking("freeze", || self.core.usage.wait_empty());
     }
 
     /// As [`Queue::freeze`], for at most `timeout`. True: frozen and empty. False: time ran out,
@@ -118,15 +117,7 @@ impl Queue {
     pub fn freeze_timeout(&self, timeout: Duration) -> bool {
         refuse_in_atomic_section("freeze_timeout", "start_freeze");
         self.start_freeze();
-        let deadline = std::time::Instant::now().checked_add(timeout);
-        let empty = context::blocking("freeze", || {
-            self.hctxs.iter().all(|h| {
-                let left = deadline.map_or(Duration::MAX, |d| {
-                    d.saturating_duration_since(std::time::Instant::now())
-                });
-                h.usage.wait_empty_timeout(left)
-            })
-        });
+        let empty = context::blocking("freeze", || self.core.usage.wait_empty_timeout(timeout));
         if !empty {
             self.unfreeze();
         }
@@ -135,10 +126,10 @@ impl Queue {
 
     /// The first half of [`Queue::freeze`]: lets nobody in, waits for nothing. Any context.
     pub fn start_freeze(&self) {
-        Usage::start_freeze(self.hctxs.iter().map(|hctx| &hctx.usage));
+        self.core.usage.start_freeze();
         // What is inside has to get out, so it is run once more.
         self.run_all_async();
-        if self.is_quiesced() && self.hctxs.iter().any(|h| h.has_pending()) {
+        if self.is_quiesced() && self.core.hctxs().any(|h| h.has_pending()) {
             tracing::warn!(
                 queue = %self.core.name,
                 "frozen while quiesced with requests inside: nothing moves until it is unquiesced"
@@ -149,10 +140,18 @@ impl Queue {
     /// Undoes one freeze; the last one lets in who waits outside and returns true. One too many
     /// changes nothing and is logged. Never blocks; any context.
     pub fn unfreeze(&self) -> bool {
-        let done = Usage::unfreeze(self.hctxs.iter().map(|hctx| &hctx.usage));
-        // Each hardware queue is owed something, so this can't stop at the first false.
-        let hctxs = self.hctxs.iter().zip(done);
-        hctxs.filter(|(hctx, done)| !hctx.unfrozen(*done)).count() == 0
+        match self.core.usage.unfreeze() {
+            Unfrozen::Thawed => {
+                self.core.let_in();
+                self.run_all_async();
+                true
+            }
+            Unfrozen::Nested => false,
+            Unfrozen::Underflow => {
+                tracing::warn!(queue = %self.core.name, "unfreeze without a freeze; ignored");
+                false
+            }
+        }
     }
 
     /// Waits until every request that was submitted before has completed; those submitted

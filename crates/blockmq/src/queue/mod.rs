@@ -1,7 +1,9 @@
 //! A queue: a block device made of a driver and the hardware queues in front of it.
 
 mod builder;
+mod core;
 mod hold;
+mod layout;
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,14 +12,13 @@ use corewise_topology::{Machine, current_cpu};
 
 use crate::device::{BlockDevice, Geometry};
 use crate::driver::Driver;
-use crate::hctx::{Core, Hctx, Pending};
-use crate::map::{CpuMap, Place};
 use crate::policy::{Verdict, judge};
 use crate::request::Request;
 use crate::runner::Ran;
 use crate::stats::HctxStats;
 
 pub use builder::QueueBuilder;
+pub(crate) use core::Core;
 
 /// A multi-queue block device: per-CPU software queues over the hardware queues of a [`Driver`].
 ///
@@ -35,8 +36,6 @@ pub use builder::QueueBuilder;
 /// hardware queue next, and every submission runs it.
 pub struct Queue {
     core: Arc<Core>,
-    hctxs: Box<[Arc<Hctx>]>,
-    map: CpuMap,
 }
 
 impl Queue {
@@ -52,53 +51,53 @@ impl Queue {
 
     /// How many hardware queues there are.
     pub fn hw_queues(&self) -> usize {
-        self.hctxs.len()
+        self.core.layout.hw_queues()
     }
 
     /// The CPUs that submit through hardware queue `hctx`.
     ///
-    /// # Panics
-    /// If there is no such hardware queue.
+    /// Empty where there is no such hardware queue.
     pub fn hctx_cpus(&self, hctx: usize) -> &[u32] {
-        self.hctxs[hctx].cpus()
+        self.core.layout.cpus_of(hctx)
     }
 
     /// Counters of each hardware queue.
     pub fn stats(&self) -> Vec<HctxStats> {
-        self.hctxs.iter().map(|h| h.stats()).collect()
+        (0..self.hw_queues()).map(|hctx| self.core.stats(hctx)).collect()
     }
 
     /// As [`BlockDevice::submit`], as if called on `cpu`.
     pub fn submit_on(&self, cpu: u32, rq: Request) {
-        let place = self.map.place(cpu);
-        if self.insert(place, rq) {
-            self.hctxs[place.hctx].visit(place.slot, true);
+        let slot = self.core.layout.map.slot(cpu);
+        if let Some(hctx) = self.insert(slot, rq) {
+            self.core.hctx(hctx).visit(&self.core, slot, true);
         }
     }
 
-    /// Checks a request and inserts it; false where it completed at once.
-    fn insert(&self, place: Place, mut rq: Request) -> bool {
+    /// Checks a request and inserts it; the hardware queue to be run, and `None` where it completed at once or
+    /// waits outside.
+    fn insert(&self, slot: usize, mut rq: Request) -> Option<usize> {
         match judge(&self.core.geometry, rq.op(), rq.offset(), rq.len(), rq.flags()) {
             Verdict::Queue => {}
             Verdict::Nothing => {
                 rq.complete(Ok(()));
-                return false;
+                return None;
             }
             Verdict::Refuse(error) => {
                 rq.complete(Err(error));
-                return false;
+                return None;
             }
         }
         if let Err(error) = rq.prepare() {
             rq.complete(Err(error));
             return false;
         }
-        self.hctxs[place.hctx].insert(Pending::new(rq, place.slot));
-        true
+        self.core.insert(self.core.pack(rq, slot))
     }
 
-    fn here(&self) -> Place {
-        self.map.place(current_cpu().unwrap_or(0))
+    /// The slot of the CPU that the caller is on.
+    fn here(&self) -> usize {
+        self.core.layout.map.slot(current_cpu().unwrap_or(0))
     }
 
     /// Runs hardware queue `hctx` on this thread, if something is pending and nobody else does.
@@ -108,15 +107,13 @@ impl Queue {
     /// # Panics
     /// If there is no such hardware queue.
     pub fn run(&self, hctx: usize) {
-        let here = self.here();
-        let slot = if here.hctx == hctx { here.slot } else { 0 };
-        self.hctxs[hctx].visit(slot, false);
+        self.core.hctx(hctx).visit(&self.core, self.here(), false);
     }
 
     /// Has every hardware queue run by workers. Never blocks; any context.
     pub fn run_all_async(&self) {
-        for hctx in &self.hctxs {
-            hctx.run_async();
+        for hctx in self.core.hctxs() {
+            hctx.run_async(&self.core);
         }
     }
 
@@ -126,12 +123,12 @@ impl Queue {
     /// # Panics
     /// If there is no such hardware queue.
     pub fn step(&self, hctx: usize) -> Option<Ran> {
-        self.hctxs[hctx].step()
+        self.core.hctx(hctx).step(&self.core)
     }
 
     /// How many requests are inside: queued or in the driver, roughly while they move.
     pub fn inside(&self) -> u64 {
-        self.hctxs.iter().map(|h| h.usage.inside()).sum()
+        self.core.usage.inside()
     }
 }
 
@@ -145,34 +142,39 @@ impl BlockDevice for Queue {
     }
 
     fn submit(&self, rq: Request) {
-        let place = self.here();
-        if self.insert(place, rq) {
-            self.hctxs[place.hctx].visit(place.slot, true);
+        let slot = self.here();
+        if let Some(hctx) = self.insert(slot, rq) {
+            self.core.hctx(hctx).visit(&self.core, slot, true);
         }
     }
 
     fn submit_batch(&self, batch: &mut dyn Iterator<Item = Request>) {
-        let place = self.here();
-        let mut queued = false;
+        let slot = self.here();
+        let mut owed = None;
         for rq in batch {
-            queued |= self.insert(place, rq);
+            let Some(hctx) = self.insert(slot, rq) else { continue };
+            // Another one only where the queue was frozen and its map changed meanwhile.
+            if let Some(other) = owed.replace(hctx)
+                && other != hctx
+            {
+                self.core.hctx(other).visit(&self.core, slot, true);
+            }
         }
-        if queued {
-            self.hctxs[place.hctx].visit(place.slot, true);
+        if let Some(hctx) = owed {
+            self.core.hctx(hctx).visit(&self.core, slot, true);
         }
     }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // With nothing inside, whoever still holds a hardware queue is about to let it go: a thread
-        // that has just counted its request out, or a worker that found nothing to do. (The caller
-        // itself can't be one of them: inside a completion function its request is still inside.)
+        self.core.kill();
+        // With nothing inside, whoever still holds the core is about to let it go: a thread that has just
+        // counted its request out, or a worker that found nothing to do. (The caller itself can't be one of
+        // them: inside a completion function its request is still inside.)
         if self.inside() == 0 {
-            for hctx in &self.hctxs {
-                while Arc::strong_count(hctx) > 1 {
-                    corewise_sync::thread::yield_now();
-                }
+            while Arc::strong_count(&self.core) > 1 {
+                corewise_sync::thread::yield_now();
             }
         }
     }
@@ -183,7 +185,7 @@ impl fmt::Debug for Queue {
         f.debug_struct("Queue")
             .field("name", &self.core.name)
             .field("driver", &self.core.driver.kind())
-            .field("hw_queues", &self.hctxs.len())
+            .field("hw_queues", &self.hw_queues())
             .field("inside", &self.inside())
             .field("gate", &self.core.gate)
             .finish_non_exhaustive()

@@ -1,0 +1,152 @@
+//! The boxes of requests, kept for the next ones: a bounded cache for each CPU, so that no request allocates.
+//!
+//! ```text
+//! submitter (on the CPU)               completion (anywhere)
+//! Take one at hand                     Return: push to the home of the CPU that it came from
+//! none: Fetch all from home
+//! none: make a new one, at most so many
+//! ```
+//!
+//! What is at hand belongs to whoever holds `busy`, which is never waited for: who finds it held makes a box of
+//! its own, for once. A completion on another CPU touches the submitter's home only, and the submitter touches
+//! that only once for all the boxes that came back meanwhile.
+//!
+//! A box keeps its queue alive, and the cache is part of the queue: a circle, which is cut when the queue is
+//! dropped. Homes are closed then, and a box that comes later is dropped by who brings it: there is no moment
+//! at which it could be put into a cache that nobody empties any more.
+//! (`loom_a_box_that_comes_back_while_the_cache_is_closed_is_not_left_there`)
+//!
+//! The kernel has a request for each tag instead, made when the queue is made. Here a request gets its tag when
+//! it goes to the driver, and as many as one likes wait for one.
+
+use std::ptr::NonNull;
+
+use corewise_sync::CachePadded;
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::cell::UnsafeCell;
+use corewise_sync::inbox::{Batch, ClosableInbox, Node};
+
+/// Boxes that are kept for one CPU. Who has more in flight allocates for those.
+const KEPT: u32 = 512;
+
+/// What [`Cache::take`] found.
+pub enum Taken<N> {
+    /// A box that was used before.
+    Kept(N),
+    /// None, but there is room for a new one: it may be returned.
+    Make,
+    /// Neither: a new one is dropped after use.
+    MakeOnce,
+}
+
+/// A cache of boxes for each CPU slot.
+pub struct Cache<N: Node> {
+    slots: Box<[CachePadded<Slot<N>>]>,
+}
+
+struct Slot<N: Node> {
+    /// A: somebody takes. Acquire where it is set, Release where it is cleared.
+    busy: AtomicBool,
+    /// P: owned by who set `busy`.
+    hand: UnsafeCell<Hand<N>>,
+    /// Those that came back: on a line that the taker rarely touches.
+    home: CachePadded<ClosableInbox<N>>,
+}
+
+struct Hand<N> {
+    free: Vec<N>,
+    /// How many boxes were made that are kept.
+    made: u32,
+}
+
+// SAFETY: `hand` is touched by who set `busy` only; the nodes move between threads, so N: Send.
+unsafe impl<N: Node + Send> Sync for Slot<N> {}
+
+impl<N: Node> Cache<N> {
+    /// Empty, for `slots` CPUs; at least one.
+    pub fn new(slots: usize) -> Self {
+        let slot = || Slot {
+            busy: AtomicBool::new(false),
+            hand: UnsafeCell::new(Hand { free: Vec::new(), made: 0 }),
+            home: CachePadded::new(ClosableInbox::new()),
+        };
+        Self { slots: (0..slots.max(1)).map(|_| CachePadded::new(slot())).collect() }
+    }
+
+    /// Takes a box for a request of `slot`. Never waits.
+    pub fn take(&self, slot: usize) -> Taken<N> {
+        let slot = &*self.slots[slot];
+        if slot.busy.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return Taken::MakeOnce;
+        }
+        let taken = slot.hand.with_mut(|hand| {
+            // SAFETY: `busy` was set by us.
+            let hand = unsafe { &mut *hand };
+            if hand.free.is_empty() {
+                hand.free.extend(slot.home.take());
+            }
+            match hand.free.pop() {
+                Some(node) => Taken::Kept(node),
+                None if hand.made < KEPT => {
+                    hand.made += 1;
+                    Taken::Make
+                }
+                None => Taken::MakeOnce,
+            }
+        });
+        slot.busy.store(false, Ordering::Release);
+        taken
+    }
+
+    /// Where a box that is kept for `slot` is returned to. A pointer: who pushes there may free the cache.
+    pub fn home(&self, slot: usize) -> NonNull<ClosableInbox<N>> {
+        NonNull::from(&*self.slots[slot].home)
+    }
+
+    /// Drops all boxes, and those that come back later are dropped by who brings them. Nobody takes any more.
+    pub fn close(&self) {
+        for slot in &self.slots {
+            drop::<Batch<N>>(slot.home.close());
+            if !slot.busy.swap(true, Ordering::Acquire) {
+                // SAFETY: `busy` was set by us, for ever.
+                let free = slot.hand.with_mut(|hand| std::mem::take(unsafe { &mut (*hand).free }));
+                drop(free);
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use corewise_sync::inbox::{HasLink, Link};
+
+    use super::*;
+
+    struct Item(Link);
+
+    // SAFETY: always the one field of `self`.
+    unsafe impl HasLink for Item {
+        fn link(&self) -> &Link {
+            &self.0
+        }
+    }
+
+    #[test]
+    fn a_box_that_came_back_is_used_again_and_no_more_are_kept_than_there_is_room_for() {
+        let cache = Cache::<Box<Item>>::new(2);
+        for _ in 0..KEPT {
+            assert!(matches!(cache.take(1), Taken::Make));
+        }
+        assert!(matches!(cache.take(1), Taken::MakeOnce));
+        assert!(matches!(cache.take(0), Taken::Make), "the other CPU has its own");
+        // SAFETY: the cache lives.
+        let home = unsafe { cache.home(1).as_ref() };
+        assert!(home.push(Box::new(Item(Link::new()))).is_ok());
+        assert!(home.push(Box::new(Item(Link::new()))).is_ok());
+        assert!(matches!(cache.take(1), Taken::Kept(_)));
+        assert!(matches!(cache.take(1), Taken::Kept(_)));
+        assert!(matches!(cache.take(1), Taken::MakeOnce));
+        cache.close();
+        assert!(home.push(Box::new(Item(Link::new()))).is_err());
+    }
+}

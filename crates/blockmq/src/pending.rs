@@ -1,0 +1,93 @@
+//! A request on its way to the driver and back: the box that carries it, which is used again and again.
+
+use std::sync::Arc;
+
+use corewise_sync::inbox::{HasLink, Link};
+
+use crate::error::{IoError, IoErrorKind};
+use crate::queue::Core;
+use crate::request::Request;
+use crate::tags::Freed;
+
+/// A request inside a queue. Boxes lie in the [cache](crate::cache) of their CPU between two requests, and keep
+/// their queue's core alive all the time: so a request costs neither an allocation nor a reference count.
+pub(crate) struct Pending {
+    link: Link,
+    /// What is asked; `None` in the cache.
+    rq: Option<Request>,
+    pub(crate) core: Arc<Core>,
+    /// The CPU slot whose cache it is from, through which it came and is counted out.
+    pub(crate) slot: usize,
+    /// The hardware queue that it is in, from the insert on.
+    pub(crate) hctx: usize,
+    /// Its tag, while the driver has it.
+    pub(crate) tag: u32,
+    /// It goes back to the cache.
+    cached: bool,
+}
+
+// SAFETY: `link` returns the one field of `self`, which no other value returns.
+unsafe impl HasLink for Pending {
+    fn link(&self) -> &Link {
+        &self.link
+    }
+}
+
+/// Why the expectations below hold.
+const FILLED: &str = "a box holds its request until it goes back to the cache";
+
+impl Pending {
+    pub(crate) fn new(core: &Arc<Core>, rq: Request, slot: usize, cached: bool) -> Box<Self> {
+        let core = Arc::clone(core);
+        Box::new(Self { link: Link::new(), rq: Some(rq), core, slot, hctx: 0, tag: 0, cached })
+    }
+
+    /// Uses a box from the cache again.
+    pub(crate) fn refill(&mut self, rq: Request) {
+        self.rq = Some(rq);
+    }
+
+    pub(crate) fn rq(&self) -> &Request {
+        self.rq.as_ref().expect(FILLED)
+    }
+
+    pub(crate) fn rq_mut(&mut self) -> &mut Request {
+        self.rq.as_mut().expect(FILLED)
+    }
+
+    /// Finishes a request that the driver had: its tag is free before its completion function runs.
+    pub(crate) fn complete(mut self: Box<Self>, result: Result<(), IoError>) {
+        let freed = self.core.hctx(self.hctx).tags.free(self.tag);
+        self.answer(result);
+        if freed == Freed::Restart {
+            // The mark was set after what is left was published, and we took it: something is pending.
+            self.core.hctx(self.hctx).visit(&self.core, self.slot, true);
+        }
+        self.leave();
+    }
+
+    /// Finishes a request that is inside and that no driver has: its queue is gone.
+    pub(crate) fn abandon(mut self: Box<Self>) {
+        self.answer(Err(IoError::new(IoErrorKind::Gone)));
+        self.leave();
+    }
+
+    fn answer(&mut self, result: Result<(), IoError>) {
+        self.rq_mut().finish(result);
+        // What it still owns goes now, not when the box is used again.
+        self.rq = None;
+    }
+
+    /// Counts it out, and puts the box back. Counting out ends the request's hold on the queue, so the box's
+    /// own keeps the core alive behind it.
+    fn leave(self: Box<Self>) {
+        self.core.usage.exit(self.slot);
+        if !self.cached {
+            return;
+        }
+        let home = self.core.cache.home(self.slot);
+        // SAFETY: `home` lies in the core, which the box keeps alive until the push publishes the box; behind
+        // that the push touches nothing of it.
+        drop(unsafe { home.as_ref() }.push(self));
+    }
+}

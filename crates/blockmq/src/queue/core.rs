@@ -1,0 +1,185 @@
+//! What outlives the handle of a queue: everything that a request inside still needs.
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::inbox::Inbox;
+use corewise_workqueue::Workqueue;
+
+use super::layout::Layout;
+use crate::cache::{Cache, Taken};
+use crate::ctx::SoftwareQueues;
+use crate::device::Geometry;
+use crate::driver::Driver;
+use crate::gate::RunGate;
+use crate::hctx::Hctx;
+use crate::pending::Pending;
+use crate::request::Request;
+use crate::stats::{HctxStats, PerSlot};
+use crate::usage::Usage;
+
+/// The inside of a queue. The [`Queue`](crate::Queue) has it, each request that is inside, and a worker for as
+/// long as it runs.
+pub(crate) struct Core {
+    pub(crate) name: Box<str>,
+    pub(crate) geometry: Geometry,
+    pub(crate) driver: Arc<dyn Driver>,
+    pub(crate) gate: RunGate,
+    /// Which requests are inside.
+    pub(crate) usage: Usage,
+    pub(crate) layout: Layout,
+    pub(crate) software: SoftwareQueues<Box<Pending>>,
+    pub(crate) cache: Cache<Box<Pending>>,
+    /// Requests that came while the queue was frozen.
+    pub(super) outside: Inbox<Box<Pending>>,
+    /// Hardware queues live as long as this, in use or not, so that whoever still runs one may do so.
+    hctxs: Box<[OnceLock<Box<Hctx>>]>,
+    pub(crate) visitor_stats: PerSlot,
+    /// A: the queue is being dropped: what is inside and not in the driver completes as gone. Set once, Release;
+    /// seen by each runner that claims a hardware queue, or looks again, after that.
+    dead: AtomicBool,
+    /// Tags of each hardware queue.
+    depth: u32,
+    /// Where asynchronous runs go; `None` where a test steps the queue.
+    wq: Option<Workqueue>,
+}
+
+/// What a core is made of.
+pub(super) struct Parts {
+    pub(super) name: Box<str>,
+    pub(super) driver: Arc<dyn Driver>,
+    pub(super) layout: Layout,
+    /// Most hardware queues that there will ever be.
+    pub(super) room: usize,
+    pub(super) depth: u32,
+    pub(super) wq: Option<Workqueue>,
+}
+
+impl Core {
+    pub(super) fn new(parts: Parts) -> Arc<Self> {
+        let slots = parts.layout.map.slots();
+        let core = Arc::new(Self {
+            name: parts.name,
+            geometry: parts.driver.geometry(),
+            driver: parts.driver,
+            gate: RunGate::new(),
+            usage: Usage::new(slots),
+            layout: parts.layout,
+            software: SoftwareQueues::new(slots),
+            cache: Cache::new(slots),
+            outside: Inbox::new(),
+            hctxs: (0..parts.room).map(|_| OnceLock::new()).collect(),
+            visitor_stats: PerSlot::new(slots),
+            dead: AtomicBool::new(false),
+            depth: parts.depth,
+            wq: parts.wq,
+        });
+        core.make_hctxs(core.layout.hw_queues());
+        core
+    }
+
+    /// Makes hardware queues until there are `n`.
+    fn make_hctxs(self: &Arc<Self>, n: usize) {
+        for (index, place) in self.hctxs[..n].iter().enumerate() {
+            place.get_or_init(|| {
+                let core: Weak<Self> = Arc::downgrade(self);
+                Box::new(Hctx::new(index, core, self.layout.map.slots(), self.depth, &self.wq))
+            });
+        }
+    }
+
+    /// Hardware queue `index`.
+    ///
+    /// # Panics
+    /// If there never was such a one.
+    #[inline]
+    pub(crate) fn hctx(&self, index: usize) -> &Hctx {
+        self.hctxs.get(index).and_then(|hctx| hctx.get()).expect("no such hardware queue")
+    }
+
+    /// All hardware queues that there ever were, in use or not.
+    pub(crate) fn hctxs(&self) -> impl Iterator<Item = &Hctx> {
+        self.hctxs.iter().map_while(|hctx| hctx.get()).map(|hctx| &**hctx)
+    }
+
+    /// A box for a request that comes through `slot`.
+    pub(super) fn pack(self: &Arc<Self>, rq: Request, slot: usize) -> Box<Pending> {
+        match self.cache.take(slot) {
+            Taken::Kept(mut pending) => {
+                pending.refill(rq);
+                pending
+            }
+            Taken::Make => Pending::new(self, rq, slot, true),
+            Taken::MakeOnce => Pending::new(self, rq, slot, false),
+        }
+    }
+
+    /// Takes a request in, and says which hardware queue the caller then runs; `None` where it waits outside.
+    /// Lock-free.
+    pub(super) fn insert(&self, pending: Box<Pending>) -> Option<usize> {
+        let mut pending = pending;
+        loop {
+            let slot = pending.slot;
+            if self.usage.enter(slot) {
+                return Some(self.push(pending));
+            }
+            // Park, ParkFence (see `usage.rs`): either we see the thaw, or the thaw sees us.
+            self.outside.push(pending);
+            if self.usage.is_frozen_fenced() {
+                return None;
+            }
+            // Thawed meanwhile, and the thaw may have missed us: let in whoever is outside.
+            let mut outside = self.outside.take();
+            pending = outside.next()?;
+            for other in outside {
+                if let Some(hctx) = self.insert(other) {
+                    self.hctx(hctx).run_async(self);
+                }
+            }
+        }
+    }
+
+    /// Puts a request into its software queue, and says which hardware queue the caller then runs. It is counted
+    /// in, so the layout stays as it is. Lock-free.
+    fn push(&self, mut pending: Box<Pending>) -> usize {
+        let slot = pending.slot;
+        let hctx = self.layout.hctx_of(slot);
+        pending.hctx = hctx;
+        self.software.push(&self.hctx(hctx).ctxs, slot, pending);
+        hctx
+    }
+
+    /// Lets in who waits outside. The caller then runs all hardware queues.
+    pub(super) fn let_in(&self) {
+        for pending in self.outside.take() {
+            self.insert(pending);
+        }
+    }
+
+    /// The queue is being dropped.
+    #[inline]
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    /// The handle goes: what waits completes as gone, what the driver has is finished, and the boxes that come
+    /// back are dropped, so that nothing keeps this alive.
+    pub(super) fn kill(&self) {
+        self.dead.store(true, Ordering::Release);
+        self.cache.close();
+        drop(self.outside.take());
+        self.gate.open_for_good();
+        for hctx in self.hctxs() {
+            let _was_stopped = hctx.state.start();
+            hctx.run_to_the_end(self);
+        }
+    }
+
+    pub(super) fn stats(&self, index: usize) -> HctxStats {
+        let mut stats = self.hctx(index).stats();
+        for slot in self.layout.slots_of(index) {
+            self.visitor_stats.add(slot, &mut stats);
+        }
+        stats
+    }
+}

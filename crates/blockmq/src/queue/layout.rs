@@ -1,0 +1,80 @@
+//! Which CPU goes to which hardware queue: the part of a queue that may change while it lives.
+
+use std::ops::Range;
+
+use corewise_sync::atomic::{AtomicU32, Ordering};
+
+use crate::map::CpuMap;
+
+/// The layout of a queue: its CPUs, which stay, and their hardware queues, which may change.
+///
+/// It is changed in place, and only while the queue is **frozen**: who enters after the thaw sees the change,
+/// since the thaw is a Release and entering an Acquire (`usage.rs`). So the loads and stores here are Relaxed.
+/// Who looks without being counted in (a worker that looks for a CPU, a look at the statistics) may see half
+/// of a change, and uses what it saw only where any answer will do.
+pub(crate) struct Layout {
+    pub(crate) map: CpuMap,
+    /// A: the hardware queue of each slot. Relaxed, see above.
+    hctx_of: Box<[AtomicU32]>,
+    /// A: the first slot of each hardware queue, and the number of slots behind the last one.
+    first: Box<[AtomicU32]>,
+    /// A: how many hardware queues there are.
+    hw_queues: AtomicU32,
+}
+
+impl Layout {
+    /// A layout for at most `room` hardware queues, which begin at the slots `first`.
+    pub(crate) fn new(map: CpuMap, room: usize, first: &[usize]) -> Self {
+        let zeroes = |n| (0..n).map(|_| AtomicU32::new(0)).collect();
+        let slots = map.slots();
+        let layout = Self {
+            map,
+            hctx_of: zeroes(slots),
+            first: zeroes(room + 1),
+            hw_queues: AtomicU32::new(0),
+        };
+        layout.replace(first);
+        layout
+    }
+
+    /// Changes which CPUs share a hardware queue; see [`CpuMap::divide`]. The queue is frozen and empty, or
+    /// nobody has it yet.
+    pub(crate) fn replace(&self, first: &[usize]) {
+        let slots = self.map.slots();
+        for (hctx, &begin) in first.iter().enumerate() {
+            let end = first.get(hctx + 1).copied().unwrap_or(slots);
+            self.first[hctx].store(begin as u32, Ordering::Relaxed);
+            self.first[hctx + 1].store(end as u32, Ordering::Relaxed);
+            for slot in begin..end {
+                self.hctx_of[slot].store(hctx as u32, Ordering::Relaxed);
+            }
+        }
+        self.hw_queues.store(first.len() as u32, Ordering::Relaxed);
+    }
+
+    /// How many hardware queues there are.
+    pub(crate) fn hw_queues(&self) -> usize {
+        self.hw_queues.load(Ordering::Relaxed) as usize
+    }
+
+    /// The hardware queue of a slot.
+    #[inline]
+    pub(crate) fn hctx_of(&self, slot: usize) -> usize {
+        self.hctx_of[slot].load(Ordering::Relaxed) as usize
+    }
+
+    /// The slots of a hardware queue; empty where it has none now.
+    pub(crate) fn slots_of(&self, hctx: usize) -> Range<usize> {
+        if hctx >= self.hw_queues() {
+            return 0..0;
+        }
+        let at = |n: usize| self.first[n].load(Ordering::Relaxed) as usize;
+        let (begin, end) = (at(hctx), at(hctx + 1));
+        begin.min(end)..end
+    }
+
+    /// The CPUs of a hardware queue.
+    pub(crate) fn cpus_of(&self, hctx: usize) -> &[u32] {
+        &self.map.cpus()[self.slots_of(hctx)]
+    }
+}

@@ -1,0 +1,60 @@
+//! In steady state a request allocates nothing: its box was used before. One test, since it counts the process's
+//! allocations.
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use common::{Held, block};
+use corewise_blockmq::Queue;
+use corewise_topology::Machine;
+
+/// The system's allocator, which counts.
+struct Counting;
+
+static ALLOCATED: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: the system's allocator does it all, with the caller's arguments.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATED.fetch_add(1, Relaxed);
+        // SAFETY: as the caller's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: as the caller's.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+#[test]
+fn a_request_allocates_nothing_once_its_box_is_there() {
+    let machine = Machine::synthetic("l3:1 core:4 pu:1").unwrap();
+    let driver = Held::default();
+    let queue = Queue::builder(&machine, Arc::new(driver.clone())).depth(64).build_by_hand();
+    let round = || {
+        for cpu in 0..4 {
+            for n in 0..16 {
+                queue.submit_on(cpu, block(n));
+            }
+        }
+        while queue.step(0).is_some() {}
+        driver.order.lock().clear();
+        driver.finish_all();
+        while queue.step(0).is_some() {}
+    };
+    // The lists grow to what they need.
+    (0..3).for_each(|_| round());
+    let before = ALLOCATED.load(Relaxed);
+    (0..100).for_each(|_| round());
+    assert_eq!(ALLOCATED.load(Relaxed) - before, 0, "for 6400 requests");
+    assert_eq!(queue.inside(), 0);
+}
