@@ -90,7 +90,7 @@ impl Queue {
         }
         if let Err(error) = rq.prepare() {
             rq.complete(Err(error));
-            return false;
+            return None;
         }
         self.core.insert(self.core.pack(rq, slot))
     }
