@@ -23,7 +23,8 @@ pub trait Driver: Send + Sync + 'static {
     fn geometry(&self) -> Geometry;
 
     /// For how many hardware queues the driver has room, at least 1. The queue makes as many,
-    /// though never more than there are CPUs.
+    /// though never more than there are CPUs. Asked when the queue is built, and by each
+    /// [`Queue::update_hw_queues`](crate::Queue::update_hw_queues).
     fn hw_queues(&self) -> usize {
         1
     }
@@ -33,10 +34,18 @@ pub trait Driver: Send + Sync + 'static {
         DEFAULT_DEPTH
     }
 
+    /// Whether [`Driver::queue_request`] and [`Driver::commit`] may block. Asked once, when the queue is built. Such
+    /// a driver is called on workers only, outside of atomic sections; it tells the worker's pool by
+    /// [`context::blocking`](corewise_sync::context::blocking) where it blocks. Each request then costs a switch
+    /// to a worker. (The kernel's `BLK_MQ_F_BLOCKING`.)
+    fn may_block(&self) -> bool {
+        false
+    }
+
     /// Starts a request of hardware queue `hctx` (an index below [`Driver::hw_queues`]).
     ///
     /// Called by one thread at a time for each `hctx`, inside an atomic section: it must not
-    /// block. The range is inside the device and in whole blocks, the operation is one that the
+    /// block (but see [`Driver::may_block`]). The range is inside the device and in whole blocks, the operation is one that the
     /// geometry allows, and a read's memory is there. A panic here is caught: the
     /// request, which its unwinding drops, completes with an error.
     fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch;

@@ -56,6 +56,14 @@ impl<F: AsymmetricPolicy> RunGate<F> {
         depth
     }
 
+    /// As [`RunGate::quiesce`] of each of `gates`, with one heavy fence for all.
+    pub fn quiesce_all<'a>(gates: impl IntoIterator<Item = &'a Self>) {
+        for gate in gates {
+            gate.depth.raise(); // Close
+        }
+        F::heavy(); // CloseFence
+    }
+
     /// Opens the gate by one level, if it is closed at all: check and decrement are one step, so
     /// two of them can't take the depth below zero.
     pub fn unquiesce(&self) -> Unquiesced {
@@ -138,6 +146,33 @@ mod tests {
         assert_eq!(gate.depth(), 0);
         assert_eq!(gate.quiesce(), 1);
         assert!(!gate.is_open(), "the underflow left no credit behind");
+    }
+
+    /// Counts the fences of its thread.
+    struct Counted;
+
+    corewise_sync::per_thread! {
+        /// O: light fences of this thread.
+        static FENCES: std::cell::Cell<u32> = std::cell::Cell::new(0);
+    }
+
+    impl AsymmetricPolicy for Counted {
+        fn light() {
+            FENCES.with(|n| n.set(n.get() + 1));
+        }
+        fn heavy() {}
+    }
+
+    #[test]
+    fn rule_4_a_yes_at_the_first_look_costs_no_fence_and_a_no_costs_one() {
+        let gate = RunGate::<Counted>::new();
+        assert!(gate.must_run(|| true));
+        assert_eq!(FENCES.with(std::cell::Cell::get), 0);
+        assert!(!gate.must_run(|| false));
+        assert_eq!(FENCES.with(std::cell::Cell::get), 1);
+        gate.quiesce();
+        assert!(!gate.must_run(|| true));
+        assert_eq!(FENCES.with(std::cell::Cell::get), 2);
     }
 
     #[test]

@@ -75,6 +75,7 @@ mod gate;
 mod grace;
 #[cfg(not(loom))]
 mod hctx;
+mod hotplug;
 mod run_state;
 mod runner;
 
@@ -114,6 +115,7 @@ pub mod protocol {
     pub use crate::ctx::{CtxMap, SoftwareQueues};
     pub use crate::gate::{RunGate, Unquiesced};
     pub use crate::grace::Grace;
+    pub use crate::hotplug::Activity;
     pub use crate::map::{CpuMap, CpuPlace};
     pub use crate::run_state::{Claim, End, RunNumber, RunState};
     pub use crate::runner::{Pass, Ran, Source, run};

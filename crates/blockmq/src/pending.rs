@@ -57,7 +57,9 @@ impl Pending {
 
     /// Finishes a request that the driver had: its tag is free before its completion function runs.
     pub(crate) fn complete(mut self: Box<Self>, result: Result<(), IoError>) {
-        let freed = self.core.hctx(self.hctx).tags.free(self.tag);
+        let hctx = self.core.hctx(self.hctx);
+        let freed = hctx.tags.free(self.tag);
+        hctx.activity.tag_freed();
         self.answer(result);
         if freed == Freed::Restart {
             // The mark was set after what is left was published, and we took it: something is pending.

@@ -126,6 +126,38 @@ fn loom_without_the_fences_the_insert_is_stranded() {
     must_fail("stranded", insert_races_unquiesce::<NoHeavy>);
 }
 
+#[test]
+fn loom_rule_3_one_fence_in_the_run_is_enough_where_another_thread_inserted() {
+    model(|| {
+        let hctx = Hctx::<Asymmetric>::new();
+        hctx.gate.quiesce();
+        // The hand-over from who inserts to who runs is ordered, as a work item's or a call's is.
+        let handed = Arc::new(corewise_sync::atomic::AtomicBool::new(false));
+        let inserter = {
+            let (hctx, handed) = (Arc::clone(&hctx), Arc::clone(&handed));
+            loom::thread::spawn(move || {
+                hctx.inbox.push(Box::new(Item(Link::new())));
+                handed.store(true, corewise_sync::atomic::Ordering::Release);
+            })
+        };
+        let runner = {
+            let hctx = Arc::clone(&hctx);
+            loom::thread::spawn(move || {
+                let handed = handed.load(corewise_sync::atomic::Ordering::Acquire);
+                if handed {
+                    let _ = hctx.run(false);
+                }
+                handed
+            })
+        };
+        hctx.unquiesce();
+        inserter.join().unwrap();
+        if runner.join().unwrap() {
+            assert_eq!(hctx.dispatched(), 1, "stranded: the runner saw it quiesced");
+        }
+    });
+}
+
 fn insert_races_start<F: AsymmetricPolicy>() {
     let hctx = Hctx::<F>::new();
     hctx.state.stop();

@@ -58,7 +58,8 @@ impl Source for Feed<'_> {
             pass
         });
         if started != 0 {
-            let _section = AtomicSection::enter("commit of a block dispatch");
+            let _section =
+                (!core.may_block).then(|| AtomicSection::enter("commit of a block dispatch"));
             if caught(|| core.driver.commit(hctx.index)).is_none() {
                 tracing::error!(queue = %core.name, "the driver panicked in commit");
             }
@@ -75,7 +76,9 @@ impl Hctx {
         halted: &dyn Fn() -> bool,
         started: &mut u64,
     ) -> Pass {
-        let _section = AtomicSection::enter("dispatch of block requests");
+        // A driver that may block is run by workers only, and says where it blocks.
+        let _section =
+            (!core.may_block).then(|| AtomicSection::enter("dispatch of block requests"));
         loop {
             if list.is_empty() {
                 core.software.collect(&self.ctxs, list);
@@ -90,7 +93,15 @@ impl Hctx {
             if *started == u64::from(PASS_QUOTA) || halted() {
                 return Pass::More;
             }
+            if self.activity.is_inactive() && self.hand_on(core, list) {
+                continue;
+            }
             let Some(tag) = self.tag_for_next(list) else { return Pass::Idle };
+            if self.activity.is_inactive_behind_tag() && self.hand_on(core, list) {
+                self.tags.put_back(tag);
+                self.activity.tag_freed();
+                continue;
+            }
             let Some(mut pending) = list.pop_front() else { return Pass::Idle };
             pending.tag = tag;
             let rq = Started::new(pending);

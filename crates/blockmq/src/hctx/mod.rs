@@ -16,6 +16,7 @@ use corewise_workqueue::{Work, Workqueue};
 
 use crate::ctx::CtxMap;
 use crate::grace::Grace;
+use crate::hotplug::Activity;
 use crate::pending::Pending;
 use crate::queue::Core;
 use crate::run_state::RunState;
@@ -41,6 +42,10 @@ pub(crate) struct Hctx {
     background: Background,
     /// A: whose turn it is to run this queue from afar; Relaxed, it carries nothing but itself.
     turn: AtomicUsize,
+    /// Whether it has a CPU.
+    pub(crate) activity: Activity,
+    /// A: the CPU slot that gets its requests while it has none. Set before the mark in `activity`, which carries it.
+    heir: AtomicUsize,
 }
 
 // SAFETY: `list` is the only field that isn't Sync by itself. It is touched by the holder of
@@ -59,13 +64,16 @@ impl Hctx {
     ) -> Self {
         let background = match wq {
             Some(wq) => {
-                let work = Work::new(move || {
-                    // A queue that was dropped has nothing left to run.
-                    if let Some(core) = Weak::upgrade(&core) {
-                        core.hctx(index).run_as_worker(&core);
-                    }
-                });
-                Background::Workers { wq: wq.clone(), work }
+                let work = || {
+                    let core = Weak::clone(&core);
+                    Work::new(move || {
+                        // A queue that was dropped has nothing left to run.
+                        if let Some(core) = Weak::upgrade(&core) {
+                            core.hctx(index).run_as_worker(&core);
+                        }
+                    })
+                };
+                Background::Workers { wq: wq.clone(), work: work(), later: work() }
             }
             None => Background::ByHand { wanted: AtomicBool::new(false) },
         };
@@ -80,7 +88,19 @@ impl Hctx {
             runner_stats: RunnerStats::default(),
             background,
             turn: AtomicUsize::new(0),
+            activity: Activity::new(),
+            heir: AtomicUsize::new(0),
         }
+    }
+
+    /// The CPU slot that gets its requests while it has no CPU.
+    pub(crate) fn heir(&self) -> usize {
+        self.heir.load(Ordering::Relaxed)
+    }
+
+    /// Names the heir. Under the layout's `changing`.
+    pub(crate) fn set_heir(&self, slot: usize) {
+        self.heir.store(slot, Ordering::Relaxed);
     }
 
     /// Something may be pending. Any thread; only loads.

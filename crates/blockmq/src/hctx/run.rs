@@ -1,13 +1,14 @@
 //! Who runs a hardware queue: a visitor, a worker, or a test by hand.
 
-use corewise_sync::Parker;
+use std::time::Duration;
+
 use corewise_sync::atomic::{AtomicBool, Ordering};
-use corewise_sync::context;
 use corewise_topology::current_cpu;
 use corewise_workqueue::{Work, Workqueue};
 
 use super::Hctx;
 use super::dispatch::Feed;
+use crate::hotplug::policy::slot_for_run;
 use crate::policy::{BUDGET_VISITOR, BUDGET_WORKER, BUSY_PAUSE};
 use crate::queue::Core;
 use crate::runner::{self, Ran};
@@ -16,7 +17,12 @@ use crate::stats::bump;
 /// How a hardware queue is run by nobody in particular.
 pub(super) enum Background {
     /// By a worker.
-    Workers { wq: Workqueue, work: Work },
+    Workers {
+        wq: Workqueue,
+        work: Work,
+        /// The same, some time later. An item of its own, so that its timer keeps no other run waiting.
+        later: Work,
+    },
     /// By a test that calls `step`; every other run only leaves its wish here.
     ByHand {
         /// A: somebody wants a run. Release on set, Acquire on take.
@@ -29,6 +35,8 @@ impl Hctx {
     /// caller knows that something is pending. Never blocks, any context.
     pub(crate) fn visit(&self, core: &Core, slot: usize, published: bool) {
         match &self.background {
+            // What may block runs where blocking is allowed.
+            Background::Workers { .. } if core.may_block => self.run_async(core),
             Background::Workers { .. } => {
                 let ran = self.run(core, published, BUDGET_VISITOR);
                 self.account(core, slot, ran);
@@ -40,19 +48,44 @@ impl Hctx {
     /// Has the queue run by a worker, soon. Never blocks, any context.
     pub(crate) fn run_async(&self, core: &Core) {
         match &self.background {
-            Background::Workers { wq, work } => {
-                // Here, if here is one of ours; else each of ours in turn, so that the first CPU
-                // doesn't do everybody's work. False means that it is queued already, and will run
-                // after this moment.
-                let (layout, cpus) = (&core.layout, core.layout.cpus_of(self.index));
+            Background::Workers { wq, work, .. } => {
+                // Here, if here is one of ours; else one of ours in turn; else anywhere. False means that it is
+                // queued already, and will run after this moment.
+                let layout = &core.layout;
                 let here = current_cpu().and_then(|cpu| layout.map.known(cpu));
-                let is_ours = here.is_some_and(|slot| layout.hctx_of(slot) == self.index);
-                let _ = if is_ours || cpus.is_empty() {
-                    wq.queue(work)
-                } else {
-                    let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-                    wq.queue_on(cpus[turn % cpus.len()], work)
+                if here.is_some_and(|slot| layout.hctx_of(slot) == self.index) {
+                    let _ = wq.queue(work);
+                    return;
+                }
+                let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+                let online = |slot| layout.is_online(slot);
+                let _ = match slot_for_run(layout.slots_of(self.index), online, turn) {
+                    Some(slot) => wq.queue_on(layout.map.cpus()[slot], work),
+                    None => wq.queue(work),
                 };
+            }
+            Background::ByHand { wanted } => wanted.store(true, Ordering::Release),
+        }
+    }
+
+    /// Has the queue run by a worker after `delay`, for whoever has just tried to run it: a run that is to come
+    /// already comes then instead. (The kernel's `blk_mq_delay_run_hw_queue`.)
+    pub(crate) fn run_after(&self, delay: Duration) {
+        match &self.background {
+            Background::Workers { wq, later, .. } => {
+                let _ = wq.mod_delayed(later, delay);
+            }
+            Background::ByHand { wanted } => wanted.store(true, Ordering::Release),
+        }
+    }
+
+    /// As [`Hctx::run_after`], for whoever asks this of many hardware queues: a run that is to come already comes
+    /// when it was to. Else who asks again and again, perhaps for another hardware queue's sake, would put this one's
+    /// off for ever. (The kernel's `blk_mq_delay_run_hw_queues`.)
+    pub(crate) fn run_later(&self, delay: Duration) {
+        match &self.background {
+            Background::Workers { wq, later, .. } => {
+                let _ = wq.queue_delayed(later, delay);
             }
             Background::ByHand { wanted } => wanted.store(true, Ordering::Release),
         }
@@ -60,13 +93,14 @@ impl Hctx {
 
     pub(super) fn run_as_worker(&self, core: &Core) {
         let ran = self.run(core, false, BUDGET_WORKER);
-        if let Ran::Busy { .. } = ran {
+        self.count(core, self.some_slot(core), ran);
+        match ran {
+            Ran::HandOver { .. } => self.run_async(core),
             // Nobody will tell us, so we have to ask again, though not with a core of our own.
             // Whoever submits meanwhile asks too, and so does a completion.
-            let pause = || Parker::new().park_timeout(BUSY_PAUSE);
-            context::blocking("a busy block driver", pause);
+            Ran::Busy { .. } => self.run_after(BUSY_PAUSE),
+            Ran::Refused | Ran::Joined | Ran::Done { .. } => {}
         }
-        self.account(core, self.some_slot(core), ran);
     }
 
     /// One bounded step, by hand: `None` where nobody wanted a run since the last one.
@@ -98,6 +132,13 @@ impl Hctx {
     }
 
     fn account(&self, core: &Core, slot: usize, ran: Ran) {
+        self.count(core, slot, ran);
+        if let Ran::HandOver { .. } | Ran::Busy { .. } = ran {
+            self.run_async(core);
+        }
+    }
+
+    fn count(&self, core: &Core, slot: usize, ran: Ran) {
         let stats = core.visitor_stats.of(slot);
         match ran {
             Ran::Refused => bump(&stats.refused),
@@ -111,7 +152,6 @@ impl Hctx {
         }
         if let Ran::HandOver { .. } | Ran::Busy { .. } = ran {
             bump(&stats.handed_over);
-            self.run_async(core);
         }
     }
 

@@ -1,7 +1,8 @@
 //! How a queue is built.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
+use corewise_sync::context;
 use corewise_topology::{AffinityScope, DEFAULT_SHARD_SIZE, Machine};
 use corewise_workqueue::Workqueue;
 
@@ -46,14 +47,22 @@ impl QueueBuilder {
         self
     }
 
-    /// Builds the queue; asynchronous runs go to `wq`.
+    /// Builds the queue; asynchronous runs go to `wq`. It follows the machine: see [`Queue::cpus_are`].
+    ///
+    /// May block: it registers for the machine's changes, under locks that sleep. Inside an atomic section that is
+    /// reported. (In the kernel a queue registers for CPU hotplug, under a lock that sleeps. A patch of 2024 did
+    /// so under a raw spinlock.)
+    #[track_caller]
     pub fn build(self, wq: &Workqueue) -> Arc<Queue> {
+        context::might_block("QueueBuilder::build");
         self.make(Some(wq))
     }
 
     /// Builds a queue that nothing runs but [`Queue::step`]: for tests that choose the order of
-    /// events themselves, on one thread.
+    /// events themselves, on one thread. It follows the machine too. May block, as [`QueueBuilder::build`].
+    #[track_caller]
     pub fn build_by_hand(self) -> Arc<Queue> {
+        context::might_block("QueueBuilder::build_by_hand");
         self.make(None)
     }
 
@@ -61,17 +70,25 @@ impl QueueBuilder {
         let driver = self.driver;
         let map = CpuMap::new(places(&self.machine));
         let room = driver.hw_queues().clamp(1, map.slots());
-        let first = map.divide(self.hw_queues.unwrap_or(HwQueues::Count(room)), room);
+        let how = self.hw_queues.unwrap_or(HwQueues::Count(room));
+        let first = map.divide(how, room);
         let depth = self.depth.unwrap_or(u32::MAX).min(driver.depth()).max(1);
         let core = Core::new(Parts {
             name: self.name.unwrap_or_else(|| driver.kind().to_owned()).into(),
-            layout: Layout::new(map, room, &first),
+            layout: Layout::new(map, &first),
             driver,
-            room,
             depth,
             wq: wq.cloned(),
         });
-        Arc::new(Queue { core })
+        // Subscribed before it looks, so that it misses no change.
+        let follower = Arc::downgrade(&core);
+        let follows = self.machine.on_change(move |change| {
+            if let Some(core) = Weak::upgrade(&follower) {
+                core.follow(&change.after);
+            }
+        });
+        core.follow(&self.machine.masks());
+        Arc::new(Queue { core, follows })
     }
 }
 

@@ -38,6 +38,8 @@ pub(crate) struct Core {
     /// A: the queue is being dropped: what is inside and not in the driver completes as gone. Set once, Release;
     /// seen by each runner that claims a hardware queue, or looks again, after that.
     dead: AtomicBool,
+    /// The driver may block: it is run by workers only.
+    pub(crate) may_block: bool,
     /// Tags of each hardware queue.
     depth: u32,
     /// Where asynchronous runs go; `None` where a test steps the queue.
@@ -49,18 +51,18 @@ pub(super) struct Parts {
     pub(super) name: Box<str>,
     pub(super) driver: Arc<dyn Driver>,
     pub(super) layout: Layout,
-    /// Most hardware queues that there will ever be.
-    pub(super) room: usize,
     pub(super) depth: u32,
     pub(super) wq: Option<Workqueue>,
 }
 
 impl Core {
     pub(super) fn new(parts: Parts) -> Arc<Self> {
+        // As many hardware queues as CPUs, at most.
         let slots = parts.layout.map.slots();
         let core = Arc::new(Self {
             name: parts.name,
             geometry: parts.driver.geometry(),
+            may_block: parts.driver.may_block(),
             driver: parts.driver,
             gate: RunGate::new(),
             usage: Usage::new(slots),
@@ -68,7 +70,7 @@ impl Core {
             software: SoftwareQueues::new(slots),
             cache: Cache::new(slots),
             outside: Inbox::new(),
-            hctxs: (0..parts.room).map(|_| OnceLock::new()).collect(),
+            hctxs: (0..slots).map(|_| OnceLock::new()).collect(),
             visitor_stats: PerSlot::new(slots),
             dead: AtomicBool::new(false),
             depth: parts.depth,
@@ -79,7 +81,7 @@ impl Core {
     }
 
     /// Makes hardware queues until there are `n`.
-    fn make_hctxs(self: &Arc<Self>, n: usize) {
+    pub(super) fn make_hctxs(self: &Arc<Self>, n: usize) {
         for (index, place) in self.hctxs[..n].iter().enumerate() {
             place.get_or_init(|| {
                 let core: Weak<Self> = Arc::downgrade(self);
@@ -141,7 +143,7 @@ impl Core {
 
     /// Puts a request into its software queue, and says which hardware queue the caller then runs. It is counted
     /// in, so the layout stays as it is. Lock-free.
-    fn push(&self, mut pending: Box<Pending>) -> usize {
+    pub(super) fn push(&self, mut pending: Box<Pending>) -> usize {
         let slot = pending.slot;
         let hctx = self.layout.hctx_of(slot);
         pending.hctx = hctx;

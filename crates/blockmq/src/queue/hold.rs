@@ -5,7 +5,7 @@ use std::time::Duration;
 use corewise_sync::context;
 
 use super::Queue;
-use crate::gate::Unquiesced;
+use crate::gate::{RunGate, Unquiesced};
 use crate::usage::Unfrozen;
 
 impl Queue {
@@ -23,6 +23,21 @@ impl Queue {
         refuse_in_atomic_section("quiesce", "quiesce_nowait");
         self.quiesce_nowait();
         self.wait_quiesced();
+    }
+
+    /// Quiesces many queues: all of them first, with one fence, and then one wait for all. As
+    /// [`Queue::quiesce`] in everything else. (Each hardware queue has its own runner to wait for, so the wait is as
+    /// long as the longest.)
+    ///
+    /// # Panics
+    /// As [`Queue::quiesce`].
+    #[track_caller]
+    pub fn quiesce_all(queues: &[&Queue]) {
+        refuse_in_atomic_section("quiesce_all", "quiesce_nowait");
+        RunGate::quiesce_all(queues.iter().map(|queue| &queue.core.gate));
+        for queue in queues {
+            queue.wait_quiesced();
+        }
     }
 
     /// As [`Queue::quiesce`] without the wait: a dispatch may still be in progress. To quiesce many
@@ -71,7 +86,7 @@ impl Queue {
     }
 
     /// Asks for no more dispatch of hardware queue `hctx`: for a driver whose device is full. It
-    /// promises nothing about a dispatch in progress; use [`Queue::quiesce`] for that. Not nested.
+    /// promises nothing about a dispatch in progress; use [`Queue::quiesce`] for that. Not nested. Any context.
     ///
     /// # Panics
     /// If there is no such hardware queue.
@@ -181,8 +196,11 @@ impl Queue {
     }
 }
 
+/// What may wait for requests says so, and is refused in an atomic section: there it would wait for itself, for ever.
+/// The report has both sites, the panic says what to do.
 #[track_caller]
-fn refuse_in_atomic_section(what: &str, instead: &str) {
+pub(crate) fn refuse_in_atomic_section(what: &'static str, instead: &str) {
+    context::might_block(what);
     assert!(
         !context::in_atomic_section(),
         "Queue::{what} inside an atomic section (a dispatch or a completion): it would wait for \

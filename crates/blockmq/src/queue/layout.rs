@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use corewise_sync::atomic::{AtomicU32, Ordering};
+use corewise_sync::Mutex;
+use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::map::CpuMap;
 
@@ -20,18 +21,26 @@ pub(crate) struct Layout {
     first: Box<[AtomicU32]>,
     /// A: how many hardware queues there are.
     hw_queues: AtomicU32,
+    /// A: whether the CPU of each slot is online. Changed at any time, under `changing`; Relaxed, it is advice.
+    online: Box<[AtomicBool]>,
+    /// L: is the lock; guards the epoch of the machine's masks that were seen last. Whoever holds it, one at a time,
+    /// changes the layout, which CPUs are online, and the marks of hardware queues that follow from both. Held for
+    /// short: no user code, no wait inside.
+    pub(crate) changing: Mutex<u64>,
 }
 
 impl Layout {
-    /// A layout for at most `room` hardware queues, which begin at the slots `first`.
-    pub(crate) fn new(map: CpuMap, room: usize, first: &[usize]) -> Self {
+    /// A layout whose hardware queues begin at the slots `first`.
+    pub(crate) fn new(map: CpuMap, first: &[usize]) -> Self {
         let zeroes = |n| (0..n).map(|_| AtomicU32::new(0)).collect();
         let slots = map.slots();
         let layout = Self {
             map,
             hctx_of: zeroes(slots),
-            first: zeroes(room + 1),
+            first: zeroes(slots + 1),
             hw_queues: AtomicU32::new(0),
+            online: (0..slots).map(|_| AtomicBool::new(true)).collect(),
+            changing: Mutex::new(0),
         };
         layout.replace(first);
         layout
@@ -71,6 +80,16 @@ impl Layout {
         let at = |n: usize| self.first[n].load(Ordering::Relaxed) as usize;
         let (begin, end) = (at(hctx), at(hctx + 1));
         begin.min(end)..end
+    }
+
+    /// Whether the CPU of a slot is online.
+    pub(crate) fn is_online(&self, slot: usize) -> bool {
+        self.online[slot].load(Ordering::Relaxed)
+    }
+
+    /// Says whether the CPU of a slot is online; true where that is new. Under `changing`.
+    pub(crate) fn set_online(&self, slot: usize, is: bool) -> bool {
+        self.online[slot].swap(is, Ordering::Relaxed) != is
     }
 
     /// The CPUs of a hardware queue.

@@ -4,14 +4,17 @@ mod builder;
 mod core;
 mod hold;
 mod layout;
+mod update;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use corewise_topology::{Machine, current_cpu};
+use corewise_topology::{Machine, Subscription, current_cpu};
 
 use crate::device::{BlockDevice, Geometry};
 use crate::driver::Driver;
+use crate::pending::Pending;
 use crate::policy::{Verdict, judge};
 use crate::request::Request;
 use crate::runner::Ran;
@@ -19,6 +22,7 @@ use crate::stats::HctxStats;
 
 pub use builder::QueueBuilder;
 pub(crate) use core::Core;
+pub(crate) use hold::refuse_in_atomic_section;
 
 /// A multi-queue block device: per-CPU software queues over the hardware queues of a [`Driver`].
 ///
@@ -32,16 +36,23 @@ pub(crate) use core::Core;
 /// Who drops a drained queue (see [`Queue::drain`]) can rely on the driver being dropped when that
 /// returns, if nobody else holds it: a file is closed and unlocked then.
 ///
-/// A CPU that goes offline strands nothing: its software queue is emptied by whoever runs the
-/// hardware queue next, and every submission runs it.
+/// A queue follows its machine: a hardware queue that loses its last CPU finishes what its driver has and hands
+/// the rest on to another one (`src/hotplug/README.md`).
 pub struct Queue {
     core: Arc<Core>,
+    /// The machine's change notices.
+    #[expect(dead_code, reason = "dropping it unsubscribes")]
+    follows: Subscription,
 }
 
 impl Queue {
     /// Starts to build a queue over `driver` for the CPUs that are online in `machine` now.
     pub fn builder(machine: &Machine, driver: Arc<dyn Driver>) -> QueueBuilder {
         QueueBuilder::new(machine, driver)
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
     }
 
     /// The driver.
@@ -61,9 +72,11 @@ impl Queue {
         self.core.layout.cpus_of(hctx)
     }
 
-    /// Counters of each hardware queue.
+    /// Counters of each hardware queue; behind those that are in use come those that were, before an
+    /// [update](Queue::update_hw_queues).
     pub fn stats(&self) -> Vec<HctxStats> {
-        (0..self.hw_queues()).map(|hctx| self.core.stats(hctx)).collect()
+        let n = self.core.hctxs().count();
+        (0..n).map(|hctx| self.core.stats(hctx)).collect()
     }
 
     /// As [`BlockDevice::submit`], as if called on `cpu`.
@@ -74,9 +87,34 @@ impl Queue {
         }
     }
 
+    /// As [`BlockDevice::submit`], except that where the queue is frozen the request comes back, as it is, instead of
+    /// waiting outside. (The kernel's `REQ_NOWAIT`.)
+    ///
+    /// # Errors
+    /// The request, where somebody keeps the queue frozen.
+    pub fn submit_nowait(&self, rq: Request) -> Result<(), Box<Request>> {
+        let (core, slot) = (&self.core, self.here());
+        if !core.usage.enter(slot) {
+            return Err(Box::new(rq));
+        }
+        match self.accept(slot, rq) {
+            Some(pending) => {
+                let hctx = core.push(pending);
+                core.hctx(hctx).visit(core, slot, true);
+            }
+            None => core.usage.exit(slot),
+        }
+        Ok(())
+    }
+
     /// Checks a request and inserts it; the hardware queue to be run, and `None` where it completed at once or
     /// waits outside.
-    fn insert(&self, slot: usize, mut rq: Request) -> Option<usize> {
+    fn insert(&self, slot: usize, rq: Request) -> Option<usize> {
+        self.core.insert(self.accept(slot, rq)?)
+    }
+
+    /// Checks a request and puts it into a box; `None` where it completed at once.
+    fn accept(&self, slot: usize, mut rq: Request) -> Option<Box<Pending>> {
         match judge(&self.core.geometry, rq.op(), rq.offset(), rq.len(), rq.flags()) {
             Verdict::Queue => {}
             Verdict::Nothing => {
@@ -92,7 +130,7 @@ impl Queue {
             rq.complete(Err(error));
             return None;
         }
-        self.core.insert(self.core.pack(rq, slot))
+        Some(self.core.pack(rq, slot))
     }
 
     /// The slot of the CPU that the caller is on.
@@ -108,6 +146,14 @@ impl Queue {
     /// If there is no such hardware queue.
     pub fn run(&self, hctx: usize) {
         self.core.hctx(hctx).visit(&self.core, self.here(), false);
+    }
+
+    /// Has every hardware queue run by workers after `delay`, if something is pending then. Where such a run is to
+    /// come already it comes when it was to: who asks again and again doesn't put it off. Any context.
+    pub fn run_all_later(&self, delay: Duration) {
+        for hctx in self.core.hctxs() {
+            hctx.run_later(delay);
+        }
     }
 
     /// Has every hardware queue run by workers. Never blocks; any context.

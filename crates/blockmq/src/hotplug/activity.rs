@@ -1,0 +1,104 @@
+//! Whether a hardware queue still has a CPU: the mark that it has none, and the wait until its requests are done.
+
+use std::marker::PhantomData;
+
+use corewise_sync::atomic::{AtomicBool, Ordering, fence};
+use corewise_sync::fence::{Asymmetric, AsymmetricPolicy};
+use corewise_sync::{Condvar, Mutex};
+
+/// The mark of a hardware queue that lost its last CPU. `README.md` beside this file has the protocol.
+#[derive(Debug)]
+pub struct Activity<F: AsymmetricPolicy = Asymmetric> {
+    /// A: it has no CPU. Stores are ordered by the fences named where they are.
+    inactive: AtomicBool,
+    /// L: is the lock; guards nothing but the sleep of those who wait for the tags.
+    lock: Mutex<()>,
+    /// L: waited on with `lock`.
+    done: Condvar,
+    fence: PhantomData<F>,
+}
+
+impl<F: AsymmetricPolicy> Default for Activity<F> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<F: AsymmetricPolicy> Activity<F> {
+    /// It has a CPU.
+    pub fn new() -> Self {
+        F::prepare();
+        Self {
+            inactive: AtomicBool::new(false),
+            lock: Mutex::new(()),
+            done: Condvar::new(),
+            fence: PhantomData,
+        }
+    }
+
+    /// Its last CPU left. Never blocks; who needs to know that none of its requests is in the driver any more
+    /// calls [`Activity::wait`].
+    pub fn deactivate(&self) {
+        self.inactive.store(true, Ordering::Release); // Leave
+        // LeaveFence, pairs with TagFence (the runner sees the mark, or we see its tag) and with DoneFence (the
+        // completion sees the mark, or we see the tag free).
+        F::heavy();
+    }
+
+    /// A CPU came back. True where it had none: the caller then runs the hardware queue if something is pending.
+    #[must_use = "true obliges the caller to look at what is pending"]
+    pub fn activate(&self) -> bool {
+        self.inactive.swap(false, Ordering::AcqRel)
+    }
+
+    /// It has no CPU, a moment ago.
+    #[inline]
+    pub fn is_inactive(&self) -> bool {
+        self.inactive.load(Ordering::Acquire)
+    }
+
+    /// For a runner that has just taken a tag: must it give the tag back, because the hardware queue has no CPU any
+    /// more?
+    #[inline]
+    pub fn is_inactive_behind_tag(&self) -> bool {
+        F::light(); // TagFence, pairs with LeaveFence
+        self.is_inactive()
+    }
+
+    /// For who has just freed a tag: tells those who wait, if there may be any.
+    #[inline]
+    pub fn tag_freed(&self) {
+        F::light(); // DoneFence, pairs with LeaveFence
+        if self.is_inactive() {
+            self.tell();
+        }
+    }
+
+    #[cold]
+    fn tell(&self) {
+        let _lock = self.lock.lock();
+        self.done.notify_all();
+    }
+
+    /// Blocks until `in_use` (how many tags are in use) says 0, or the hardware queue has a CPU again. True where
+    /// nothing is in use: what completions did is visible then.
+    pub fn wait(&self, in_use: impl Fn() -> u32) -> bool {
+        let mut lock = self.lock.lock();
+        loop {
+            if in_use() == 0 {
+                // Acquire: with the Release of each free.
+                fence(Ordering::Acquire);
+                return true;
+            }
+            if !self.is_inactive() {
+                return false;
+            }
+            lock = self.done.wait(lock);
+        }
+    }
+
+    /// Has those look again who wait, behind an [`Activity::activate`].
+    pub fn give_up_waiting(&self) {
+        self.tell();
+    }
+}

@@ -1,0 +1,129 @@
+//! What a queue does when its CPUs change.
+
+use std::collections::VecDeque;
+
+use corewise_sync::context;
+use corewise_topology::{CpuSet, Masks};
+
+use super::policy::heirs;
+use crate::hctx::Hctx;
+use crate::pending::Pending;
+use crate::queue::{Core, Queue, refuse_in_atomic_section};
+
+impl Core {
+    /// The masks of the machine. Older ones than those that it knows change nothing.
+    pub(crate) fn follow(&self, masks: &Masks) {
+        let mut seen = self.layout.changing.lock();
+        if masks.epoch >= *seen {
+            *seen = masks.epoch;
+            self.cpus_are(&masks.online);
+        }
+    }
+
+    /// The CPUs that are online now. Doesn't wait for requests. Under `layout.changing`.
+    fn cpus_are(&self, online: &CpuSet) {
+        let mut went = Vec::new();
+        for (slot, &cpu) in self.layout.map.cpus().iter().enumerate() {
+            let is = online.contains(cpu);
+            if self.layout.set_online(slot, is) && !is {
+                went.push(slot);
+            }
+        }
+        self.settle();
+        // A dead CPU's software queue: nobody will come by on that CPU any more, so it is run once from elsewhere.
+        for slot in went {
+            let hctx = self.hctx(self.layout.hctx_of(slot));
+            if hctx.has_pending() {
+                hctx.run_async(self);
+            }
+        }
+    }
+
+    /// Marks the hardware queues that have no CPU, and those that have one again. Under `layout.changing`.
+    pub(crate) fn settle(&self) {
+        let n = self.layout.hw_queues();
+        let slots: Vec<_> = (0..n).map(|hctx| self.layout.slots_of(hctx)).collect();
+        let online: Vec<_> =
+            (0..self.layout.map.slots()).map(|s| self.layout.is_online(s)).collect();
+        for (index, heir) in heirs(&slots, &online).into_iter().enumerate() {
+            let hctx = self.hctx(index);
+            match heir {
+                Some(slot) => {
+                    hctx.set_heir(slot);
+                    if !hctx.activity.is_inactive() {
+                        hctx.activity.deactivate();
+                    }
+                    // What lies there goes to the heir, by whoever runs it.
+                    hctx.run_async(self);
+                }
+                None => {
+                    if hctx.activity.activate() {
+                        hctx.activity.give_up_waiting();
+                        hctx.run_async(self);
+                    }
+                }
+            }
+        }
+        // Those that the layout doesn't use hold nothing.
+        for unused in self.hctxs().skip(n) {
+            if unused.activity.activate() {
+                unused.activity.give_up_waiting();
+            }
+        }
+    }
+}
+
+impl Hctx {
+    /// Hands everything in `list` on to the heir of a hardware queue without CPUs; false where there is none, and
+    /// nothing was done. Only the runner calls it. The requests are counted in, so the layout stays as it is.
+    pub(crate) fn hand_on(&self, core: &Core, list: &mut VecDeque<Box<Pending>>) -> bool {
+        let slot = self.heir();
+        let index = core.layout.hctx_of(slot);
+        let heir = core.hctx(index);
+        if std::ptr::eq(heir, self) {
+            return false;
+        }
+        for mut pending in list.drain(..) {
+            pending.hctx = index;
+            core.software.push(&heir.ctxs, slot, pending);
+        }
+        heir.run_async(core);
+        true
+    }
+}
+
+impl Queue {
+    /// Tells the queue which CPUs are online. A queue follows its [`Machine`](corewise_topology::Machine) by
+    /// itself; this is for who has no machine that changes.
+    ///
+    /// A hardware queue that has lost its last CPU hands what waits in it on to the one that is nearest, and gives
+    /// its driver nothing more until one of its CPUs comes back. Doesn't wait for what the driver has: that is
+    /// [`Queue::wait_drained`]. Takes a short lock.
+    pub fn cpus_are(&self, online: &CpuSet) {
+        let _seen = self.core().layout.changing.lock();
+        self.core().cpus_are(online);
+    }
+
+    /// Whether hardware queue `hctx` has a CPU that is online.
+    ///
+    /// # Panics
+    /// If there is no such hardware queue.
+    pub fn is_active(&self, hctx: usize) -> bool {
+        !self.core().hctx(hctx).activity.is_inactive()
+    }
+
+    /// Waits until the driver has no request any more that came through a hardware queue without CPUs. Of those
+    /// that get a CPU again meanwhile it doesn't wait for the rest. May block, for as long as the driver needs.
+    ///
+    /// # Panics
+    /// Inside an atomic section, where it might wait for itself.
+    #[track_caller]
+    pub fn wait_drained(&self) {
+        refuse_in_atomic_section("wait_drained", "cpus_are");
+        for hctx in self.core().hctxs().filter(|hctx| hctx.activity.is_inactive()) {
+            context::blocking("drain of a hardware queue", || {
+                hctx.activity.wait(|| hctx.tags.in_use())
+            });
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Changes of a queue that need it to stand still: frozen, and with no dispatch in progress.
+
+use super::Queue;
+use super::hold::refuse_in_atomic_section;
+use crate::map::HwQueues;
+
+/// Undoes something when dropped, also where a panic passes by.
+struct Undo<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for Undo<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+impl Queue {
+    /// Calls `f` while nothing is in the queue, nothing comes in, and nobody looks at what only a dispatch may look
+    /// at: freezes, quiesces, calls it, unquiesces and unfreezes. Requests that are submitted meanwhile wait outside.
+    ///
+    /// Blocks as [`Queue::freeze`] does: while somebody else keeps the queue quiesced with requests in it, until that
+    /// is over.
+    ///
+    /// # Panics
+    /// Inside an atomic section, where it might wait for itself. A panic of `f` passes through; the queue goes on.
+    #[track_caller]
+    pub fn hold_still<R>(&self, f: impl FnOnce() -> R) -> R {
+        refuse_in_atomic_section("hold_still", "start_freeze");
+        // Freeze first: while it waits, what is inside has to be dispatched.
+        self.freeze();
+        let _unfreeze = Undo(|| {
+            self.unfreeze();
+        });
+        self.quiesce();
+        let _unquiesce = Undo(|| {
+            self.unquiesce();
+        });
+        f()
+    }
+
+    /// Changes which CPUs share a hardware queue, and how many there are, while requests flow; the driver is asked
+    /// anew for how many it [has room](crate::Driver::hw_queues). Returns how many there are now. Those that are
+    /// no longer used stay as they are, without requests, for the next change. (The kernel's
+    /// `blk_mq_update_nr_hw_queues`.)
+    ///
+    /// Blocks as [`Queue::hold_still`].
+    ///
+    /// # Panics
+    /// As [`Queue::hold_still`].
+    #[track_caller]
+    pub fn update_hw_queues(&self, how: impl Into<HwQueues>) -> usize {
+        refuse_in_atomic_section("update_hw_queues", "start_freeze");
+        let core = &self.core;
+        // The driver's own code, so before anything is held.
+        let room = core.driver.hw_queues().clamp(1, core.layout.map.slots());
+        let first = core.layout.map.divide(how.into(), room);
+        self.hold_still(|| {
+            let _changing = core.layout.changing.lock();
+            core.make_hctxs(first.len());
+            core.layout.replace(&first);
+            core.settle();
+        });
+        first.len()
+    }
+}
