@@ -17,8 +17,6 @@
 //! them: which CPU goes to which hardware queue may change (while the queue is frozen, so that all are empty)
 //! without anything being made or freed that somebody might still look at.
 
-use std::collections::VecDeque;
-
 use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::inbox::{Inbox, Node};
@@ -63,7 +61,7 @@ impl<N: Node> SoftwareQueues<N> {
 
     /// Moves everything that is pending for `map`'s hardware queue to the end of `list`: each queue's requests
     /// in their order, the queues in turn.
-    pub fn collect(&self, map: &CtxMap, list: &mut VecDeque<N>) {
+    pub fn collect(&self, map: &CtxMap, list: &mut impl Extend<N>) {
         for (w, word) in map.words.iter().enumerate() {
             if word.load(Ordering::Relaxed) == 0 {
                 continue;

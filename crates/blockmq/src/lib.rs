@@ -86,6 +86,8 @@ mod pending;
 #[cfg(not(loom))]
 mod policy;
 #[cfg(not(loom))]
+mod sched;
+#[cfg(not(loom))]
 mod stats;
 mod tags;
 mod usage;
@@ -106,7 +108,10 @@ pub use request::{
 };
 pub use runner::Ran;
 #[cfg(not(loom))]
+pub use sched::{Deadline, IoScheduler};
+#[cfg(not(loom))]
 pub use stats::HctxStats;
+pub use tags::TagSet;
 
 /// The protocol types of the queue, each small enough to be model-checked: for that purpose, and
 /// for whoever builds another queue. `src/README.md` argues them.
@@ -119,6 +124,6 @@ pub mod protocol {
     pub use crate::map::{CpuMap, CpuPlace};
     pub use crate::run_state::{Claim, End, RunNumber, RunState};
     pub use crate::runner::{Pass, Ran, Source, run};
-    pub use crate::tags::{Freed, Tags};
+    pub use crate::tags::{Freed, TagBatch, TagUser, TagWaiter};
     pub use crate::usage::{Unfrozen, Usage};
 }

@@ -58,7 +58,7 @@ impl Pending {
     /// Finishes a request that the driver had: its tag is free before its completion function runs.
     pub(crate) fn complete(mut self: Box<Self>, result: Result<(), IoError>) {
         let hctx = self.core.hctx(self.hctx);
-        let freed = hctx.tags.free(self.tag);
+        let freed = hctx.tags.free(self.slot, self.tag);
         hctx.activity.tag_freed();
         self.answer(result);
         if freed == Freed::Restart {

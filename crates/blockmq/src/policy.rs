@@ -16,8 +16,8 @@ pub(crate) const BUDGET_WORKER: u32 = 64;
 /// Pause between two tries where the driver is busy with nothing in flight, or the kernel takes
 /// nothing from a ring. As long as the kernel's (`BLK_MQ_RESOURCE_DELAY`).
 pub(crate) const BUSY_PAUSE: Duration = Duration::from_millis(3);
-/// Tags of a hardware queue where the driver doesn't say: two full words.
-pub(crate) const DEFAULT_DEPTH: u32 = 126;
+/// Tags of a hardware queue where the driver doesn't say: the kernel's `BLKDEV_DEFAULT_RQ`.
+pub(crate) const DEFAULT_DEPTH: u32 = 128;
 
 /// What becomes of a request before it is queued.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,8 +5,7 @@
 //! `key=value` of a [`job`] and answered with one [`mod@crate::line`].
 //!
 //! 1. [`device`]: the fake device, and the pattern of its probe.
-//! 2. [`before`]: the old designs, which place a probe twice; [`ours`]: a device manager;
-//!    [`threads`]: a plain thread a device.
+//! 2. [`before`]: the old designs, which place a probe twice; [`ours`]: a device manager.
 //! 3. [`run`]: one run; [`suite`]: what `corewise bench probe` runs.
 //!
 //! # The words
@@ -14,7 +13,7 @@
 //! | word | means |
 //! |---|---|
 //! | `case` | which case |
-//! | `runtime` | on which design: `corewise`, `before`, `nested`, or none: `threads` |
+//! | `runtime` | on which design: `corewise`, `before`, `nested` |
 //! | `pieces` | a probe burns and waits so many times; 0: it does nothing |
 //! | `burn_ns` | CPU time of one piece |
 //! | `wait_ns` | how long it then sleeps |
@@ -56,4 +55,3 @@ pub mod job;
 pub mod ours;
 pub mod run;
 pub mod suite;
-pub mod threads;

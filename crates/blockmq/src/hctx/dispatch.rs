@@ -1,37 +1,57 @@
 //! Dispatch: the runner's pass over what is pending, which feeds the driver.
 
-use std::collections::VecDeque;
+use std::mem;
 
 use corewise_sync::atomic::Ordering;
 use corewise_sync::context::AtomicSection;
 
 use super::Hctx;
+use super::backlog::Backlog;
 use crate::driver::{Dispatch, Started};
-use crate::pending::Pending;
 use crate::policy::PASS_QUOTA;
 use crate::queue::Core;
 use crate::request::caught;
 use crate::runner::{Pass, Source};
 use crate::stats::RunnerStats;
+use crate::tags::TagBatch;
 
 impl Hctx {
-    /// Publishes what the runner leaves in the list.
-    fn publish(&self, list: &VecDeque<Box<Pending>>) {
-        // Relaxed: ordered by the read-modify-write that follows (arm, end, hand_over) and by the
-        // fences of the run protocol.
-        self.left.store(list.len(), Ordering::Relaxed);
+    /// Publishes what the runner leaves.
+    fn publish(&self, backlog: &Backlog) {
+        // Relaxed: ordered by the read-modify-write that follows (a mark, a place in line, end, hand_over) and by
+        // the fences of the run protocol.
+        self.left.store(backlog.len(), Ordering::Relaxed);
     }
 
-    fn tag_for_next(&self, list: &VecDeque<Box<Pending>>) -> Option<u32> {
-        if let Some(tag) = self.tags.alloc() {
-            return Some(tag);
+    /// Tags for what is next, `most` of them at most.
+    fn tags_for_next(&self, backlog: &Backlog, cpu: usize, most: u32) -> TagBatch {
+        let tags = self.tags.take(cpu, most);
+        if !tags.is_empty() {
+            return tags;
         }
         RunnerStats::add(&self.runner_stats.tag_waits, 1);
-        // Leave, Mark, Retry: what is left has to be visible before the mark, for the free that
-        // takes the mark asks nobody else what is pending.
-        self.publish(list);
-        let _in_use = self.tags.arm();
-        self.tags.alloc()
+        // Leave, then Mark (or LineUp) and Retry: what is left has to be visible before, for who frees a tag and
+        // sees that somebody waits asks nobody else what is pending.
+        self.publish(backlog);
+        self.tags.wait(cpu, most)
+    }
+
+    /// Gives tags back that were taken and not used.
+    fn return_tags(&self, cpu: usize, tags: TagBatch) {
+        if !tags.is_empty() {
+            self.tags.put_back(cpu, tags);
+            self.activity.tag_freed();
+        }
+    }
+
+    /// At the end of a run: a tag that was waited for, and that this hardware queue can't use now, is for others.
+    /// Where something is pending and may go, whoever gave it the tag is about to run it.
+    pub(super) fn decline_tag(&self, core: &Core) {
+        if self.tags.has_grant()
+            && (!core.gate.is_open() || self.state.is_stopped() || !self.has_pending())
+        {
+            self.tags.decline(0);
+        }
     }
 }
 
@@ -49,12 +69,15 @@ impl Source for Feed<'_> {
     fn pass(&self, halted: &dyn Fn() -> bool) -> Pass {
         let Feed { core, hctx } = self;
         let mut started = 0;
-        let pass = hctx.list.with_mut(|list| {
-            // SAFETY: only the holder of RUNNING calls this, and it alone touches `list` until it
+        let pass = hctx.backlog.with_mut(|backlog| {
+            // SAFETY: only the holder of RUNNING calls this, and it alone touches the backlog until it
             // ends. What is called below may come back here, but then finds RUNNING set.
-            let list = unsafe { &mut *list };
-            let pass = hctx.start_some(core, list, halted, &mut started);
-            hctx.publish(list);
+            let backlog = unsafe { &mut *backlog };
+            let mut tags = TagBatch::default();
+            let pass = hctx.start_some(core, backlog, halted, &mut started, &mut tags);
+            // Not all were needed: the pass was halted, or the queue is dead.
+            hctx.return_tags(0, tags);
+            hctx.publish(backlog);
             pass
         });
         if started != 0 {
@@ -72,37 +95,48 @@ impl Hctx {
     fn start_some(
         &self,
         core: &Core,
-        list: &mut VecDeque<Box<Pending>>,
+        backlog: &mut Backlog,
         halted: &dyn Fn() -> bool,
-        started: &mut u64,
+        started: &mut u32,
+        tags: &mut TagBatch,
     ) -> Pass {
         // A driver that may block is run by workers only, and says where it blocks.
         let _section =
             (!core.may_block).then(|| AtomicSection::enter("dispatch of block requests"));
+        let mut fresh = true;
         loop {
-            if list.is_empty() {
-                core.software.collect(&self.ctxs, list);
+            // A scheduler sees what came meanwhile each time that there are tags for some more.
+            if backlog.is_empty() || (fresh && backlog.chooses()) {
+                core.software.collect(&self.ctxs, backlog);
+                fresh = false;
             }
-            if list.is_empty() {
+            if backlog.is_empty() {
                 return Pass::Idle;
             }
             if core.is_dead() {
-                list.drain(..).for_each(Pending::abandon);
+                while let Some(pending) = backlog.next() {
+                    pending.abandon();
+                }
                 continue;
             }
-            if *started == u64::from(PASS_QUOTA) || halted() {
+            if *started == PASS_QUOTA || halted() {
                 return Pass::More;
             }
-            if self.activity.is_inactive() && self.hand_on(core, list) {
+            if self.activity.is_inactive() && self.hand_on(core, backlog) {
                 continue;
             }
-            let Some(tag) = self.tag_for_next(list) else { return Pass::Idle };
-            if self.activity.is_inactive_behind_tag() && self.hand_on(core, list) {
-                self.tags.put_back(tag);
-                self.activity.tag_freed();
-                continue;
+            if tags.is_empty() {
+                let most = (PASS_QUOTA - *started).min(backlog.len() as u32);
+                let cpu = backlog.slot().unwrap_or_default();
+                *tags = self.tags_for_next(backlog, cpu, most);
+                if self.activity.is_inactive_behind_tag() && self.hand_on(core, backlog) {
+                    self.return_tags(cpu, mem::take(tags));
+                    continue;
+                }
+                fresh = true;
             }
-            let Some(mut pending) = list.pop_front() else { return Pass::Idle };
+            let Some(tag) = tags.pop() else { return Pass::Idle };
+            let Some(mut pending) = backlog.next() else { return Pass::Idle };
             pending.tag = tag;
             let rq = Started::new(pending);
             let driver = &core.driver;
@@ -114,12 +148,14 @@ impl Hctx {
                     RunnerStats::add(&self.runner_stats.busy, 1);
                     RunnerStats::add(&self.runner_stats.dispatched, 1u64.wrapping_neg());
                     let pending = rq.into_pending();
-                    let tag = pending.tag;
-                    list.push_front(pending);
-                    self.tags.put_back(tag);
-                    self.publish(list);
+                    let (slot, tag) = (pending.slot, pending.tag);
+                    backlog.give_back(pending);
+                    self.return_tags(slot, TagBatch::one(tag));
+                    self.return_tags(slot, mem::take(tags));
+                    self.publish(backlog);
                     // The next completion runs the queue again, if there is one to come.
-                    return if self.tags.arm() == 0 { Pass::Later } else { Pass::Idle };
+                    let in_use = self.tags.restart_at_next_free();
+                    return if in_use == 0 { Pass::Later } else { Pass::Idle };
                 }
                 None => {
                     // The unwinding dropped the request, which completed it.

@@ -4,10 +4,10 @@
 //! the queue; the runner's `pass` collects, gives each request a tag and hands it to the driver;
 //! `Pending::complete` frees the tag, calls the completion function and counts the request out.
 
+mod backlog;
 mod dispatch;
 mod run;
 
-use std::collections::VecDeque;
 use std::sync::Weak;
 
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,11 +17,12 @@ use corewise_workqueue::{Work, Workqueue};
 use crate::ctx::CtxMap;
 use crate::grace::Grace;
 use crate::hotplug::Activity;
-use crate::pending::Pending;
 use crate::queue::Core;
 use crate::run_state::RunState;
+use crate::sched::IoScheduler;
 use crate::stats::{HctxStats, RunnerStats};
-use crate::tags::Tags;
+use crate::tags::TagUser;
+pub(crate) use backlog::Backlog;
 use run::Background;
 
 /// One hardware queue. It lives as long as its queue's core, which is passed to whatever needs it.
@@ -31,11 +32,10 @@ pub(crate) struct Hctx {
     pub(crate) ctxs: CtxMap,
     pub(crate) state: RunState,
     pub(crate) grace: Grace,
-    pub(crate) tags: Tags,
-    /// P: owned by the holder of RUNNING in `state`. Requests that were collected and not started;
-    /// they go first.
-    list: UnsafeCell<VecDeque<Box<Pending>>>,
-    /// A: length of `list` as the runner left it; it may be too large while a runner works, never
+    pub(crate) tags: TagUser,
+    /// P: owned by the holder of RUNNING in `state`. Requests that were collected and not started.
+    backlog: UnsafeCell<Backlog>,
+    /// A: length of `backlog` as the runner left it; it may be too large while a runner works, never
     /// too small once one has ended or has armed the tags.
     left: AtomicUsize,
     runner_stats: RunnerStats,
@@ -48,7 +48,7 @@ pub(crate) struct Hctx {
     heir: AtomicUsize,
 }
 
-// SAFETY: `list` is the only field that isn't Sync by itself. It is touched by the holder of
+// SAFETY: `backlog` is the only field that isn't Sync by itself. It is touched by the holder of
 // RUNNING only: claims and ends are AcqRel read-modify-writes of one word, so each runner's
 // accesses happen before the next one's. Its items are Send.
 unsafe impl Sync for Hctx {}
@@ -59,7 +59,8 @@ impl Hctx {
         index: usize,
         core: Weak<Core>,
         slots: usize,
-        depth: u32,
+        tags: TagUser,
+        scheduler: IoScheduler,
         wq: &Option<Workqueue>,
     ) -> Self {
         let background = match wq {
@@ -82,8 +83,8 @@ impl Hctx {
             ctxs: CtxMap::new(slots),
             state: RunState::new(),
             grace: Grace::new(),
-            tags: Tags::new(depth),
-            list: UnsafeCell::new(VecDeque::new()),
+            tags,
+            backlog: UnsafeCell::new(Backlog::new(scheduler)),
             left: AtomicUsize::new(0),
             runner_stats: RunnerStats::default(),
             background,

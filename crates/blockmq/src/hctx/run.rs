@@ -123,7 +123,11 @@ impl Hctx {
 
     fn run(&self, core: &Core, published: bool, budget: u32) -> Ran {
         let feed = Feed { core, hctx: self };
-        runner::run(&core.gate, &self.state, &self.grace, &feed, published, budget)
+        let ran = runner::run(&core.gate, &self.state, &self.grace, &feed, published, budget);
+        if ran != Ran::Joined {
+            self.decline_tag(core);
+        }
+        ran
     }
 
     /// A slot in whose counters a run is counted that nobody's CPU asked for.

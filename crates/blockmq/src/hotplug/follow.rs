@@ -1,13 +1,10 @@
 //! What a queue does when its CPUs change.
 
-use std::collections::VecDeque;
-
 use corewise_sync::context;
 use corewise_topology::{CpuSet, Masks};
 
 use super::policy::heirs;
-use crate::hctx::Hctx;
-use crate::pending::Pending;
+use crate::hctx::{Backlog, Hctx};
 use crate::queue::{Core, Queue, refuse_in_atomic_section};
 
 impl Core {
@@ -74,16 +71,16 @@ impl Core {
 }
 
 impl Hctx {
-    /// Hands everything in `list` on to the heir of a hardware queue without CPUs; false where there is none, and
+    /// Hands everything in `backlog` on to the heir of a hardware queue without CPUs; false where there is none, and
     /// nothing was done. Only the runner calls it. The requests are counted in, so the layout stays as it is.
-    pub(crate) fn hand_on(&self, core: &Core, list: &mut VecDeque<Box<Pending>>) -> bool {
+    pub(crate) fn hand_on(&self, core: &Core, backlog: &mut Backlog) -> bool {
         let slot = self.heir();
         let index = core.layout.hctx_of(slot);
         let heir = core.hctx(index);
         if std::ptr::eq(heir, self) {
             return false;
         }
-        for mut pending in list.drain(..) {
+        while let Some(mut pending) = backlog.next() {
             pending.hctx = index;
             core.software.push(&heir.ctxs, slot, pending);
         }

@@ -11,6 +11,8 @@ use super::core::{Core, Parts};
 use super::layout::Layout;
 use crate::driver::Driver;
 use crate::map::{CpuMap, CpuPlace, HwQueues};
+use crate::sched::IoScheduler;
+use crate::tags::TagSet;
 
 /// Makes a [`Queue`].
 #[must_use = "a builder does nothing until it builds"]
@@ -20,11 +22,21 @@ pub struct QueueBuilder {
     name: Option<String>,
     hw_queues: Option<HwQueues>,
     depth: Option<u32>,
+    tags: Option<TagSet>,
+    scheduler: IoScheduler,
 }
 
 impl QueueBuilder {
     pub(super) fn new(machine: &Machine, driver: Arc<dyn Driver>) -> Self {
-        Self { machine: machine.clone(), driver, name: None, hw_queues: None, depth: None }
+        Self {
+            machine: machine.clone(),
+            driver,
+            name: None,
+            hw_queues: None,
+            depth: None,
+            tags: None,
+            scheduler: IoScheduler::None,
+        }
     }
 
     /// The name under which logs and errors speak of the device; else the driver's kind.
@@ -47,11 +59,29 @@ impl QueueBuilder {
         self
     }
 
+    /// All hardware queues take their tags from this set, as other queues may: for disks behind one adapter, say.
+    /// Each that has requests gets an equal share, so none is kept waiting by the others. A request's
+    /// [tag](crate::Started::tag) is unique within the set then, and below its depth; the queue's own depth says
+    /// nothing.
+    pub fn tags(mut self, tags: &TagSet) -> Self {
+        self.tags = Some(tags.clone());
+        self
+    }
+
+    /// In which order requests that wait for a tag get one. Each hardware queue orders its own.
+    pub fn scheduler(mut self, scheduler: IoScheduler) -> Self {
+        self.scheduler = scheduler;
+        self
+    }
+
     /// Builds the queue; asynchronous runs go to `wq`. It follows the machine: see [`Queue::cpus_are`].
     ///
     /// May block: it registers for the machine's changes, under locks that sleep. Inside an atomic section that is
     /// reported. (In the kernel a queue registers for CPU hotplug, under a lock that sleeps. A patch of 2024 did
     /// so under a raw spinlock.)
+    ///
+    /// # Panics
+    /// If it was given a set of more [tags](QueueBuilder::tags) than the driver has [room](Driver::depth) for.
     #[track_caller]
     pub fn build(self, wq: &Workqueue) -> Arc<Queue> {
         context::might_block("QueueBuilder::build");
@@ -68,6 +98,10 @@ impl QueueBuilder {
 
     fn make(self, wq: Option<&Workqueue>) -> Arc<Queue> {
         let driver = self.driver;
+        if let Some(tags) = &self.tags {
+            let (most, room) = (tags.depth(), driver.depth());
+            assert!(most <= room, "a set of {most} tags for a driver that has room for {room}");
+        }
         let map = CpuMap::new(places(&self.machine));
         let room = driver.hw_queues().clamp(1, map.slots());
         let how = self.hw_queues.unwrap_or(HwQueues::Count(room));
@@ -78,6 +112,8 @@ impl QueueBuilder {
             layout: Layout::new(map, &first),
             driver,
             depth,
+            tags: self.tags,
+            scheduler: self.scheduler,
             wq: wq.cloned(),
         });
         // Subscribed before it looks, so that it misses no change.

@@ -15,7 +15,9 @@ use crate::gate::RunGate;
 use crate::hctx::Hctx;
 use crate::pending::Pending;
 use crate::request::Request;
+use crate::sched::IoScheduler;
 use crate::stats::{HctxStats, PerSlot};
+use crate::tags::{TagSet, TagUser};
 use crate::usage::Usage;
 
 /// The inside of a queue. The [`Queue`](crate::Queue) has it, each request that is inside, and a worker for as
@@ -40,8 +42,11 @@ pub(crate) struct Core {
     dead: AtomicBool,
     /// The driver may block: it is run by workers only.
     pub(crate) may_block: bool,
-    /// Tags of each hardware queue.
+    /// Tags of each hardware queue, where they don't share a set.
     depth: u32,
+    /// The set of tags that they share.
+    tags: Option<TagSet>,
+    scheduler: IoScheduler,
     /// Where asynchronous runs go; `None` where a test steps the queue.
     wq: Option<Workqueue>,
 }
@@ -52,6 +57,8 @@ pub(super) struct Parts {
     pub(super) driver: Arc<dyn Driver>,
     pub(super) layout: Layout,
     pub(super) depth: u32,
+    pub(super) tags: Option<TagSet>,
+    pub(super) scheduler: IoScheduler,
     pub(super) wq: Option<Workqueue>,
 }
 
@@ -74,6 +81,8 @@ impl Core {
             visitor_stats: PerSlot::new(slots),
             dead: AtomicBool::new(false),
             depth: parts.depth,
+            tags: parts.tags,
+            scheduler: parts.scheduler,
             wq: parts.wq,
         });
         core.make_hctxs(core.layout.hw_queues());
@@ -85,7 +94,20 @@ impl Core {
         for (index, place) in self.hctxs[..n].iter().enumerate() {
             place.get_or_init(|| {
                 let core: Weak<Self> = Arc::downgrade(self);
-                Box::new(Hctx::new(index, core, self.layout.map.slots(), self.depth, &self.wq))
+                let slots = self.layout.map.slots();
+                let tags = match &self.tags {
+                    Some(set) => TagUser::of(set, {
+                        let core = Weak::clone(&core);
+                        // On whose thread this is nobody knows: perhaps another queue's completion.
+                        move || {
+                            if let Some(core) = Weak::upgrade(&core) {
+                                core.hctx(index).run_async(&core);
+                            }
+                        }
+                    }),
+                    None => TagUser::alone(self.depth, slots.div_ceil(n)),
+                };
+                Box::new(Hctx::new(index, core, slots, tags, self.scheduler, &self.wq))
             });
         }
     }

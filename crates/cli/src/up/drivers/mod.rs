@@ -3,7 +3,6 @@
 mod export;
 mod file;
 mod leaf;
-mod over_one;
 
 use std::sync::Arc;
 
@@ -16,7 +15,6 @@ use corewise::workqueue::Workqueue;
 
 use super::cleanup::Cleanup;
 use crate::manifest;
-use over_one::Claims;
 
 pub(crate) use export::{EXPORT, ExportDriver, Shown};
 
@@ -87,22 +85,13 @@ impl device::Driver for VolumeDriver {
                 same_size(over, &parts)?;
                 Arc::new(Mirror::new(parts).map_err(ProbeError::failed)?)
             }
-            manifest::Driver::Partition { over, which } => {
-                over_one::partition(cx, &self.house, &device.name, over, &which.value)?
-            }
-            manifest::Driver::Delay { over, delays } => {
-                over_one::delay(cx, &self.house, over, *delays)?
-            }
-            manifest::Driver::Error { over, fault, seed } => {
-                over_one::error(cx, over, fault, *seed)?
-            }
         };
         let queue = Queue::builder(&self.house.machine, driver)
             .name(device.name.as_str())
             .build(&self.house.workqueue);
         let keeps_data = matches!(device.driver, manifest::Driver::File(_));
         self.house.cleanup.came_up(&device.name);
-        Ok(Arc::new(Volume { queue, keeps_data, claims: Claims::default() }))
+        Ok(Arc::new(Volume { queue, keeps_data }))
     }
 }
 
@@ -130,7 +119,6 @@ pub(crate) struct Volume {
     queue: Arc<Queue>,
     /// What is written here ends here, and not in parts of their own.
     keeps_data: bool,
-    claims: Claims,
 }
 
 impl Volume {

@@ -1,0 +1,289 @@
+//! The bitmap of tags: words of their own cache lines, and each CPU begins in another one.
+//!
+//! The kernel's `sbitmap`. A word holds 32 tags at most; the bits above are the two marks of the waiting
+//! protocols (`README.md`), so that who gives a tag back learns in the same step whether somebody waits.
+
+use corewise_sync::CachePadded;
+use corewise_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::policy;
+
+/// Somebody waits in line, so nobody else may take a tag of this word. Set and cleared by who serves the line.
+pub(super) const WAITING: u64 = 1 << 63;
+/// The owner of the tags wants to be run at the next free. Set by the owner, taken by that free.
+pub(super) const RESTART: u64 = 1 << 62;
+
+/// Some tags of one word, taken by one instruction. Not given back when dropped.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TagBatch {
+    /// The first tag of the word.
+    first: u32,
+    /// Which of the word's are taken.
+    bits: u64,
+}
+
+impl TagBatch {
+    /// One tag, which the caller has.
+    pub(crate) fn one(tag: u32) -> Self {
+        Self { first: tag, bits: 1 }
+    }
+
+    /// Takes a tag out of the batch.
+    pub fn pop(&mut self) -> Option<u32> {
+        if self.bits == 0 {
+            return None;
+        }
+        let tag = self.first + self.bits.trailing_zeros();
+        self.bits &= self.bits - 1;
+        Some(tag)
+    }
+
+    /// How many are left in it.
+    pub fn len(&self) -> u32 {
+        self.bits.count_ones()
+    }
+
+    /// Whether none is left in it.
+    pub fn is_empty(&self) -> bool {
+        self.bits == 0
+    }
+}
+
+/// Where a CPU looks for a tag.
+#[derive(Debug)]
+struct Place {
+    /// I: the word in which it looks first.
+    home: u32,
+    /// A: the word in which it found the last one that wasn't at home. Relaxed: only a hint.
+    hint: AtomicU32,
+}
+
+/// Tags 0 to `depth - 1`.
+#[derive(Debug)]
+pub(super) struct Bitmap {
+    /// A: bit n of word w is set while that tag is in use; and the marks.
+    words: Box<[CachePadded<AtomicU64>]>,
+    /// One for each CPU.
+    places: Box<[CachePadded<Place>]>,
+    shift: u32,
+    depth: u32,
+}
+
+impl Bitmap {
+    /// `depth` free tags, at least one, for so many CPUs.
+    pub(super) fn new(depth: u32, cpus: usize) -> Self {
+        let (depth, cpus) = (depth.max(1), cpus.max(1));
+        let shift = policy::shift(depth, cpus);
+        let words = depth.div_ceil(1 << shift) as usize;
+        let place = |cpu| {
+            let home = policy::home(cpu, cpus, words) as u32;
+            CachePadded::new(Place { home, hint: AtomicU32::new(home) })
+        };
+        Self {
+            words: (0..words).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
+            places: (0..cpus).map(place).collect(),
+            shift,
+            depth,
+        }
+    }
+
+    pub(super) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// The bits of word `w` that are tags.
+    fn mask(&self, w: usize) -> u64 {
+        let left = self.depth - ((w as u32) << self.shift);
+        (1 << left.min(1 << self.shift)) - 1
+    }
+
+    /// Takes up to `most` tags of one word, at least one; `None` where none is free. `in_turn`: the caller
+    /// serves the line; nobody else takes a tag while somebody waits there.
+    #[inline]
+    pub(super) fn take(&self, cpu: usize, most: u32, in_turn: bool) -> Option<TagBatch> {
+        let n = self.places.len();
+        let place = &self.places[if cpu < n { cpu } else { cpu % n }];
+        let home = place.home as usize;
+        if let Some(taken) = self.take_from(home, most, in_turn) {
+            return Some(taken);
+        }
+        self.take_elsewhere(place, most, in_turn)
+    }
+
+    fn take_elsewhere(&self, place: &Place, most: u32, in_turn: bool) -> Option<TagBatch> {
+        let words = self.words.len();
+        let hint = place.hint.load(Ordering::Relaxed) as usize;
+        let mut w = hint;
+        loop {
+            if let Some(taken) = self.take_from(w, most, in_turn) {
+                if w != hint {
+                    place.hint.store(w as u32, Ordering::Relaxed);
+                }
+                return Some(taken);
+            }
+            w = if w + 1 == words { 0 } else { w + 1 };
+            if w == hint {
+                return None;
+            }
+        }
+    }
+
+    #[inline]
+    fn take_from(&self, w: usize, most: u32, in_turn: bool) -> Option<TagBatch> {
+        let mut was = self.words[w].load(Ordering::Relaxed);
+        loop {
+            if was & WAITING != 0 && !in_turn {
+                return None;
+            }
+            let bits = lowest(!was & self.mask(w), most);
+            if bits == 0 {
+                return None;
+            }
+            // Acquire: pairs with the Release of the free, so that what the driver keeps in the tag's slot is
+            // ours now.
+            match self.words[w].compare_exchange_weak(
+                was,
+                was | bits,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Some(TagBatch { first: (w as u32) << self.shift, bits }),
+                Err(now) => was = now,
+            }
+        }
+    }
+
+    /// Whether a tag is free, a moment ago.
+    pub(super) fn any_free(&self) -> bool {
+        (0..self.words.len()).any(|w| !self.words[w].load(Ordering::Relaxed) & self.mask(w) != 0)
+    }
+
+    /// Gives tags back, and takes the marks `taking` of their word in the same step. The marks that were there.
+    #[inline]
+    pub(super) fn free(&self, tags: TagBatch, taking: u64) -> u64 {
+        let (w, bit) = (tags.first >> self.shift, tags.first & ((1 << self.shift) - 1));
+        let bits = tags.bits << bit;
+        // Free. Release: see `take_from`. Acquire: who set a mark published before what it was for.
+        let was = self.words[w as usize].fetch_and(!(bits | taking), Ordering::AcqRel);
+        debug_assert!(was & bits == bits, "tags {tags:?} are freed while they are free");
+        was & (WAITING | RESTART)
+    }
+
+    /// Sets a mark in every word, and says how many tags were in use.
+    pub(super) fn set_mark(&self, mark: u64) -> u32 {
+        let set = |w: &CachePadded<AtomicU64>| w.fetch_or(mark, Ordering::AcqRel);
+        self.words.iter().map(|w| used(set(w))).sum()
+    }
+
+    /// As [`Bitmap::set_mark`], but words that have the mark already aren't written. Who takes the mark has to
+    /// tell the caller in a way that can't be missed: `README.md` says why that is enough.
+    pub(super) fn renew_mark(&self, mark: u64) -> u32 {
+        let renew = |w: &CachePadded<AtomicU64>| match w.load(Ordering::Relaxed) {
+            was if was & mark != 0 => was,
+            _ => w.fetch_or(mark, Ordering::AcqRel),
+        };
+        self.words.iter().map(|w| used(renew(w))).sum()
+    }
+
+    /// Clears a mark in every word.
+    pub(super) fn clear_mark(&self, mark: u64) {
+        for w in &self.words {
+            w.fetch_and(!mark, Ordering::AcqRel);
+        }
+    }
+
+    /// How many tags are in use, a moment ago.
+    pub(super) fn in_use(&self) -> u32 {
+        self.words.iter().map(|w| used(w.load(Ordering::Relaxed))).sum()
+    }
+}
+
+fn used(word: u64) -> u32 {
+    (word & !(WAITING | RESTART)).count_ones()
+}
+
+/// The lowest `most` of these bits.
+#[inline]
+fn lowest(bits: u64, most: u32) -> u64 {
+    if most == 1 {
+        return bits & bits.wrapping_neg();
+    }
+    if bits.count_ones() <= most {
+        return bits;
+    }
+    let mut rest = bits;
+    for _ in 0..most {
+        rest &= rest - 1;
+    }
+    bits ^ rest
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tag_is_given_once_and_a_freed_one_again() {
+        for cpus in [1, 3, 64] {
+            for depth in [1, 2, 31, 32, 33, 64, 126, 127, 200] {
+                let tags = Bitmap::new(depth, cpus);
+                let take = |n| tags.take(n as usize, 1, false)?.pop();
+                let mut seen: Vec<_> = (0..depth).map(|n| take(n).unwrap()).collect();
+                assert_eq!(take(0), None);
+                assert_eq!(tags.in_use(), depth);
+                seen.sort_unstable();
+                assert_eq!(seen, (0..depth).collect::<Vec<_>>());
+                for tag in [depth - 1, depth / 2, 0] {
+                    assert_eq!(tags.free(TagBatch::one(tag), 0), 0);
+                    assert_eq!(take(5), Some(tag), "from any CPU");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn cpus_begin_in_words_of_their_own_and_come_back_to_them() {
+        let tags = Bitmap::new(32, 4);
+        let firsts = [0, 1, 2, 3].map(|cpu| tags.take(cpu, 1, false).unwrap().pop().unwrap());
+        assert_eq!(firsts, [0, 8, 16, 24]);
+        let rest = tags.take(0, 8, false).unwrap();
+        assert_eq!(rest.len(), 7);
+        let elsewhere = tags.take(0, 1, false).unwrap();
+        assert_eq!(elsewhere.first, 8, "the home is full");
+        let _ = tags.free(TagBatch::one(0), 0);
+        assert_eq!(tags.take(0, 1, false).unwrap().pop(), Some(0), "home again");
+    }
+
+    #[test]
+    fn a_batch_is_of_one_word_and_no_more_than_asked_for() {
+        let tags = Bitmap::new(40, 1);
+        let _ = tags.take(0, 30, false);
+        let mut two = tags.take(0, 8, false).unwrap();
+        assert_eq!((two.pop(), two.pop(), two.pop()), (Some(30), Some(31), None));
+        let mut five = tags.take(0, 5, false).unwrap();
+        assert_eq!((five.len(), five.pop()), (5, Some(32)));
+        let _ = tags.free(five, 0);
+        assert_eq!(tags.in_use(), 33, "what is left of a batch is given back together");
+    }
+
+    #[test]
+    fn who_does_not_serve_the_line_takes_nothing_while_somebody_waits() {
+        let tags = Bitmap::new(2, 1);
+        assert_eq!(tags.set_mark(WAITING), 0);
+        assert!(tags.take(0, 1, false).is_none());
+        let mut mine = tags.take(0, 1, true).unwrap();
+        tags.clear_mark(WAITING);
+        assert_eq!(tags.take(0, 9, false).unwrap().pop(), Some(1));
+        assert_eq!(tags.free(TagBatch::one(mine.pop().unwrap()), 0), 0);
+    }
+
+    #[test]
+    fn a_free_takes_the_mark_that_it_is_to_take_and_leaves_the_other() {
+        let tags = Bitmap::new(2, 1);
+        let (a, b) = (tags.take(0, 1, false).unwrap(), tags.take(0, 1, false).unwrap());
+        assert_eq!(tags.set_mark(WAITING), 2);
+        assert_eq!(tags.renew_mark(RESTART), 2);
+        assert_eq!(tags.free(a, RESTART), WAITING | RESTART);
+        assert_eq!(tags.free(b, RESTART), WAITING);
+    }
+}

@@ -1,0 +1,258 @@
+//! Tags: which slots of a device are in use, and who waits for one.
+//!
+//! * `bitmap.rs`: the tags, spread over cache lines (the kernel's `sbitmap`).
+//! * `line.rs`, `waiter.rs`: who finds none stands in line, and is served in that order.
+//! * `user.rs`: a hardware queue with tags of its own, or with a fair share of a set that several have.
+//! * `policy.rs`: the numbers.
+//!
+//! `README.md` argues the protocols; `tests/loom_tags.rs` checks them.
+
+mod bitmap;
+mod line;
+mod policy;
+mod user;
+mod waiter;
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use corewise_sync::SpinLock;
+use corewise_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use corewise_sync::context;
+use corewise_sync::time::{self, Stamp};
+
+pub use bitmap::TagBatch;
+use bitmap::{Bitmap, WAITING};
+use line::Line;
+use user::Share;
+pub use user::{Freed, TagUser};
+pub use waiter::TagWaiter;
+
+/// A set of tags, numbers from 0, each had by one at a time. Clones are the same set.
+///
+/// Hardware queues have one each, or share one: what a host adapter has for all its queues, or for all its disks
+/// ([`QueueBuilder::tags`](crate::QueueBuilder::tags)). It can be used by itself as well, for whatever there is a
+/// bounded number of.
+///
+/// Taking and giving back is one atomic instruction each, on a cache line that the CPU mostly has to itself.
+/// Who finds none stands in line: those who wait get tags in the order in which they came, and while somebody
+/// waits nobody else gets one.
+///
+/// `cpu` is a number of the caller's that spreads callers over the words; best that of the CPU it is on, and any
+/// number will do.
+#[derive(Clone)]
+pub struct TagSet<const MARKS: bool = true>(Arc<Inner<MARKS>>);
+
+struct Inner<const MARKS: bool> {
+    bitmap: Bitmap,
+    line: Line<MARKS>,
+    users: Users,
+}
+
+/// Those who share the set.
+struct Users {
+    /// L: the lock; guards the list of those who joined, and changes of `active`.
+    joined: SpinLock<Vec<Weak<Share>>>,
+    /// A: how many of them are active. Relaxed: a share is about right.
+    active: AtomicU32,
+    /// A: what each may have. Relaxed, as `active`.
+    share: AtomicU32,
+    /// A: when it was last looked for idle ones, in nanoseconds; Relaxed.
+    swept: AtomicU64,
+}
+
+/// What putting tags back told.
+struct Put {
+    marks: u64,
+    /// The waiter that was named got a tag.
+    own_got: bool,
+}
+
+impl TagSet {
+    /// `depth` free tags, at least one, for callers on so many CPUs.
+    pub fn new(depth: u32, cpus: usize) -> Self {
+        Self::with_marks(depth, cpus)
+    }
+}
+
+impl<const MARKS: bool> TagSet<MARKS> {
+    /// As [`TagSet::new`]. Without marks waiters can be forgotten: that is for the model which shows it.
+    pub fn with_marks(depth: u32, cpus: usize) -> Self {
+        let bitmap = Bitmap::new(depth, cpus);
+        let users = Users {
+            joined: SpinLock::new(Vec::new()),
+            active: AtomicU32::new(0),
+            share: AtomicU32::new(bitmap.depth()),
+            swept: AtomicU64::new(0),
+        };
+        Self(Arc::new(Inner { bitmap, line: Line::new(), users }))
+    }
+
+    /// How many tags there are.
+    pub fn depth(&self) -> u32 {
+        self.0.bitmap.depth()
+    }
+
+    /// How many are in use, a moment ago.
+    pub fn in_use(&self) -> u32 {
+        self.0.bitmap.in_use()
+    }
+
+    /// Takes a tag, if one is free and nobody waits for it. Never blocks.
+    #[inline]
+    pub fn try_get(&self, cpu: usize) -> Option<u32> {
+        self.0.bitmap.take(cpu, 1, false)?.pop()
+    }
+
+    /// Takes a tag; blocks until those who came before have had one and one is free.
+    #[track_caller]
+    pub fn get(&self, cpu: usize) -> u32 {
+        context::might_block("a wait for a tag");
+        if let Some(tag) = self.try_get(cpu) {
+            return tag;
+        }
+        let waiter = TagWaiter::thread();
+        self.line_up(&waiter, cpu);
+        loop {
+            if let Some(tag) = waiter.take() {
+                return tag;
+            }
+            let _told = context::blocking("a wait for a tag", || waiter.sleep(None));
+        }
+    }
+
+    /// As [`TagSet::get`], for at most `timeout`.
+    #[track_caller]
+    pub fn get_timeout(&self, cpu: usize, timeout: Duration) -> Option<u32> {
+        context::might_block("a wait for a tag");
+        if let Some(tag) = self.try_get(cpu) {
+            return Some(tag);
+        }
+        let Some(end) = time::now().checked_add(timeout) else { return Some(self.get(cpu)) };
+        let waiter = TagWaiter::thread();
+        self.line_up(&waiter, cpu);
+        loop {
+            if let Some(tag) = waiter.take() {
+                return Some(tag);
+            }
+            let left = end.saturating_duration_since(time::now());
+            if left.is_zero() || !context::blocking("a wait for a tag", || waiter.sleep(Some(left)))
+            {
+                return self.leave(&waiter, cpu);
+            }
+        }
+    }
+
+    /// Puts a waiter in line, at the end, or gives it a tag at once. Never blocks. Where it stands there already,
+    /// or has a tag to take, nothing changes.
+    pub fn line_up(&self, waiter: &Arc<TagWaiter>, cpu: usize) {
+        if waiter.enter() {
+            self.0.line.push(Arc::clone(waiter));
+            self.0.line.serve(&self.0.bitmap, cpu, None);
+        }
+    }
+
+    /// Takes a waiter out of the line for good: it can't line up again. The tag that it had got meanwhile, if so:
+    /// the caller has it.
+    pub fn leave(&self, waiter: &TagWaiter, cpu: usize) -> Option<u32> {
+        let tag = waiter.leave();
+        if tag.is_none() {
+            self.0.line.note_left();
+            self.0.line.serve(&self.0.bitmap, cpu, None);
+        }
+        tag
+    }
+
+    /// Gives a tag back that the caller has. Never blocks; may call the function of a [`TagWaiter`].
+    #[inline]
+    pub fn put(&self, cpu: usize, tag: u32) {
+        self.put_batch(cpu, TagBatch::one(tag), 0, None);
+    }
+
+    /// Gives tags back, and takes the marks `taking`. `own`: who isn't called where it gets one.
+    #[inline]
+    fn put_batch(&self, cpu: usize, tags: TagBatch, taking: u64, own: Option<&TagWaiter>) -> Put {
+        let marks = self.0.bitmap.free(tags, taking);
+        let own_got = marks & WAITING != 0 && self.0.line.serve(&self.0.bitmap, cpu, own);
+        Put { marks, own_got }
+    }
+}
+
+/// What a [`TagUser`] does with its set.
+impl TagSet {
+    fn bitmap(&self) -> &Bitmap {
+        &self.0.bitmap
+    }
+
+    /// As [`TagSet::line_up`]; the waiter isn't called where it gets a tag at once.
+    fn line_up_own(&self, waiter: &Arc<TagWaiter>, cpu: usize) {
+        if waiter.enter() {
+            self.0.line.push(Arc::clone(waiter));
+            self.0.line.serve(&self.0.bitmap, cpu, Some(waiter));
+        }
+    }
+
+    fn join(&self) -> Arc<Share> {
+        let share = Arc::new(Share::new());
+        let mut joined = self.0.users.joined.lock();
+        joined.retain(|one| one.strong_count() != 0);
+        joined.push(Arc::downgrade(&share));
+        share
+    }
+
+    /// One who shares becomes active.
+    fn count_active(&self) {
+        let _joined = self.0.users.joined.lock();
+        self.set_active(self.0.users.active.load(Ordering::Relaxed) + 1);
+    }
+
+    /// The registry's lock is held.
+    fn set_active(&self, active: u32) {
+        self.0.users.active.store(active, Ordering::Relaxed);
+        self.0.users.share.store(policy::share(self.depth(), active), Ordering::Relaxed);
+    }
+
+    /// What each who shares may have now.
+    fn share(&self) -> u32 {
+        self.0.users.share.load(Ordering::Relaxed)
+    }
+
+    /// One who shares goes.
+    fn part(&self, share: &Share) {
+        let _joined = self.0.users.joined.lock();
+        if share.retire() {
+            self.set_active(self.0.users.active.load(Ordering::Relaxed).saturating_sub(1));
+        }
+    }
+
+    /// Somebody is kept to its share: are all of those active for whom something is put aside?
+    fn sweep_now_and_then(&self) {
+        let (now, then) = (Stamp::coarse(), self.0.users.swept.load(Ordering::Relaxed));
+        if now.since(Stamp::from_nanos(then)) >= policy::SWEEP_PAUSE {
+            self.0.users.swept.store(now.nanos(), Ordering::Relaxed);
+            self.sweep();
+        }
+    }
+
+    /// Whoever had no tag since the last call of this no longer counts as one who shares, until it takes one. Done
+    /// every 20 ms at most where somebody is kept to its share.
+    pub fn sweep(&self) {
+        let joined = self.0.users.joined.lock();
+        let idle = joined.iter().filter_map(Weak::upgrade).filter(|one| one.retire_if_idle());
+        let idle = idle.count() as u32;
+        self.set_active(self.0.users.active.load(Ordering::Relaxed).saturating_sub(idle));
+    }
+}
+
+impl<const MARKS: bool> fmt::Debug for TagSet<MARKS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TagSet")
+            .field("depth", &self.depth())
+            .field("in_use", &self.in_use())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

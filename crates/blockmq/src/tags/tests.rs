@@ -1,0 +1,221 @@
+//! Tests of waiting in line and of fair shares.
+
+use std::collections::VecDeque;
+
+use corewise_sync::{Mutex, thread};
+
+use super::*;
+
+/// A waiter that notes its name when it is told.
+fn named(name: u32, told: &Arc<Mutex<Vec<u32>>>) -> Arc<TagWaiter> {
+    let told = Arc::clone(told);
+    TagWaiter::calling(move || told.lock().push(name))
+}
+
+#[test]
+fn those_who_wait_are_served_in_the_order_in_which_they_came() {
+    let tags = TagSet::new(3, 1);
+    let mut held: VecDeque<_> = (0..3).map(|_| tags.try_get(0).unwrap()).collect();
+    let told = Arc::default();
+    let waiters: Vec<_> = (0..20).map(|name| named(name, &told)).collect();
+    for waiter in &waiters {
+        tags.line_up(waiter, 0);
+        assert!(waiter.is_in_line());
+    }
+    for (name, waiter) in waiters.iter().enumerate() {
+        tags.put(0, held.pop_front().unwrap());
+        assert_eq!(tags.try_get(0), None, "a newcomer doesn't overtake");
+        assert_eq!(told.lock().last(), Some(&(name as u32)));
+        held.push_back(waiter.take().unwrap());
+    }
+    for tag in held {
+        tags.put(0, tag);
+    }
+    assert!(tags.try_get(0).is_some(), "with nobody in line, tags are had at once again");
+    assert_eq!(*told.lock(), (0..20).collect::<Vec<_>>());
+}
+
+#[test]
+fn tags_that_come_back_together_serve_as_many_of_those_who_wait() {
+    let tags = TagSet::new(32, 1);
+    let all = tags.bitmap().take(0, 32, false).unwrap();
+    let told = Arc::default();
+    let waiters: Vec<_> = (0..40).map(|name| named(name, &told)).collect();
+    waiters.iter().for_each(|waiter| tags.line_up(waiter, 0));
+    let put = tags.put_batch(0, all, 0, Some(&waiters[9]));
+    assert!(put.own_got, "more than one batch of them is served");
+    let expected: Vec<_> = (0..32).filter(|&name| name != 9).collect();
+    assert_eq!(*told.lock(), expected, "and who serves isn't told");
+    assert_eq!(waiters.iter().filter_map(|waiter| waiter.take()).count(), 32);
+    assert_eq!(tags.in_use(), 32);
+}
+
+#[test]
+fn a_waiter_that_lines_up_again_stands_at_the_end() {
+    let tags = TagSet::new(1, 1);
+    let tag = tags.try_get(0).unwrap();
+    let told = Arc::default();
+    let (a, b) = (named(0, &told), named(1, &told));
+    for waiter in [&a, &a, &b, &a] {
+        tags.line_up(waiter, 0);
+    }
+    tags.put(0, tag);
+    tags.line_up(&a, 0);
+    assert_eq!(a.take(), Some(tag), "it has one to take first");
+    tags.line_up(&a, 0);
+    tags.put(0, tag);
+    tags.put(0, b.take().unwrap());
+    assert_eq!(*told.lock(), [0, 1, 0]);
+    assert_eq!(a.take(), Some(tag));
+}
+
+#[test]
+fn a_wait_that_times_out_leaves_the_line_and_the_next_one_is_served() {
+    let tags = TagSet::new(1, 1);
+    let tag = tags.try_get(0).unwrap();
+    assert_eq!(tags.get_timeout(0, Duration::ZERO), None);
+    let told = Arc::default();
+    let waiter = named(0, &told);
+    tags.line_up(&waiter, 0);
+    assert_eq!(tags.get_timeout(0, Duration::from_millis(1)), None);
+    tags.put(0, tag);
+    assert_eq!(waiter.take(), Some(tag));
+    tags.put(0, tag);
+    assert_eq!(tags.get_timeout(0, Duration::ZERO), Some(tag), "nobody is left in line");
+}
+
+#[test]
+fn a_function_that_panics_keeps_nobody_from_its_tag() {
+    let tags = TagSet::new(1, 1);
+    let tag = tags.try_get(0).unwrap();
+    let rude = TagWaiter::calling(|| panic!("on purpose"));
+    let told = Arc::default();
+    let polite = named(1, &told);
+    tags.line_up(&rude, 0);
+    tags.line_up(&polite, 0);
+    tags.put(0, tag);
+    tags.put(0, rude.take().unwrap());
+    assert_eq!(polite.take(), Some(tag));
+}
+
+#[test]
+fn threads_that_block_for_tags_get_them_and_no_tag_is_had_twice() {
+    const THREADS: usize = 8;
+    let tags = TagSet::new(3, 2);
+    let users: Arc<Vec<AtomicU32>> = Arc::new((0..3).map(|_| AtomicU32::new(0)).collect());
+    let threads: Vec<_> = (0..THREADS)
+        .map(|cpu| {
+            let (tags, users) = (tags.clone(), Arc::clone(&users));
+            thread::spawn(move || {
+                for n in 0..2000 {
+                    let tag = match n % 3 {
+                        0 => tags.get(cpu),
+                        1 => tags.get_timeout(cpu, Duration::from_secs(60)).unwrap(),
+                        _ => match tags.get_timeout(cpu, Duration::from_micros(n % 50)) {
+                            Some(tag) => tag,
+                            None => continue,
+                        },
+                    };
+                    assert_eq!(users[tag as usize].fetch_add(1, Ordering::AcqRel), 0);
+                    if n % 16 == 0 {
+                        thread::yield_now();
+                    }
+                    assert_eq!(users[tag as usize].fetch_sub(1, Ordering::AcqRel), 1);
+                    tags.put(cpu, tag);
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    assert_eq!(tags.in_use(), 0);
+    assert_eq!((0..3).filter_map(|_| tags.try_get(0)).count(), 3, "no mark is left");
+}
+
+#[test]
+fn the_first_free_after_a_mark_asks_for_the_restart_and_the_second_does_not() {
+    let user = TagUser::alone(2, 1);
+    let mut both = user.take(0, 9);
+    let (a, b) = (both.pop().unwrap(), both.pop().unwrap());
+    assert!(user.take(0, 1).is_empty());
+    assert!(user.wait(0, 1).is_empty());
+    assert_eq!(user.restart_at_next_free(), 2, "the mark is no tag");
+    assert_eq!(user.free(0, a), Freed::Restart);
+    assert_eq!(user.free(0, b), Freed::Quiet);
+}
+
+#[test]
+fn a_tag_put_back_unused_leaves_the_mark_for_a_real_free() {
+    for shared in [false, true] {
+        let set = TagSet::new(2, 1);
+        let user = if shared { TagUser::of(&set, || {}) } else { TagUser::alone(2, 1) };
+        let mut tags = user.take(0, 2);
+        let a = tags.pop().unwrap();
+        assert_eq!(user.restart_at_next_free(), 2);
+        user.put_back(0, tags);
+        assert_eq!(user.in_use(), 1);
+        assert_eq!(user.free(0, a), Freed::Restart);
+    }
+}
+
+#[test]
+fn two_users_of_a_set_have_half_of_it_each_and_one_alone_has_all() {
+    let set = TagSet::new(16, 1);
+    let (a, b) = (TagUser::of(&set, || {}), TagUser::of(&set, || {}));
+    let all = a.take(0, 32);
+    assert_eq!(all.len(), 16, "nobody else is active");
+    let got = b.take(0, 1);
+    assert!(got.is_empty() && b.wait(0, 1).is_empty());
+    let mut held: Vec<u32> = std::iter::from_fn({
+        let mut all = all;
+        move || all.pop()
+    })
+    .collect();
+    // What the first gives back is the second's, until both have their half.
+    let mut seconds = 0;
+    while a.in_use() > 8 {
+        let _ = a.free(0, held.pop().unwrap());
+        assert!(a.take(0, 9).is_empty(), "more than its share");
+        seconds += b.take(0, 9).len() + b.wait(0, 9).len();
+    }
+    assert_eq!((a.in_use(), b.in_use(), seconds), (8, 8, 8));
+    assert_eq!(a.wait(0, 1).len() + b.wait(0, 1).len(), 0);
+    assert_eq!(a.free(0, held.pop().unwrap()), Freed::Restart, "its own completion restarts it");
+    assert_eq!(a.take(0, 9).len(), 1);
+}
+
+#[test]
+fn a_user_that_is_idle_for_a_while_leaves_its_share_to_the_others() {
+    let set = TagSet::new(16, 1);
+    let (a, b) = (TagUser::of(&set, || {}), TagUser::of(&set, || {}));
+    let one = b.take(0, 1).pop().unwrap();
+    let _ = b.free(0, one);
+    assert_eq!(a.take(0, 99).len(), 8, "both have been active lately");
+    set.sweep();
+    assert!(a.take(0, 99).is_empty(), "the second took one since the sweep before");
+    set.sweep();
+    assert_eq!(a.take(0, 99).len(), 8);
+    assert_eq!(set.in_use(), 16);
+}
+
+#[test]
+fn a_user_that_has_no_use_for_its_turn_lets_the_next_one_have_it() {
+    let set = TagSet::new(1, 1);
+    let told = Arc::default();
+    let mut users = (0..3).map(|name| {
+        let told: Arc<Mutex<Vec<u32>>> = Arc::clone(&told);
+        TagUser::of(&set, move || told.lock().push(name))
+    });
+    let (a, b, c) = (users.next().unwrap(), users.next().unwrap(), users.next().unwrap());
+    let tag = a.take(0, 1).pop().unwrap();
+    assert!(b.wait(0, 1).is_empty() && c.wait(0, 1).is_empty());
+    assert_eq!(a.free(0, tag), Freed::Quiet);
+    assert!(b.has_grant());
+    b.decline(0);
+    assert!(c.has_grant(), "quiesced meanwhile, say");
+    assert!(b.wait(0, 1).is_empty(), "back in line");
+    drop(c);
+    assert_eq!(b.take(0, 1).pop(), Some(tag), "who goes leaves what it was given");
+    assert_eq!(*told.lock(), [1, 2, 1]);
+}

@@ -1,0 +1,144 @@
+//! Who waits in line for a tag: a thread, or a function that is called.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::inbox::{HasLink, Link};
+use corewise_sync::{Parker, panics};
+
+/// Not in line. Set by the owner, who takes what was granted.
+const IDLE: u64 = 0;
+/// In line. Set by the owner, who then puts it there.
+const IN_LINE: u64 = 1;
+/// Its owner has left: who serves the line drops it. Final.
+const GONE: u64 = 2;
+/// It got a tag, whose number is in the bits above `STATE`. Set by who serves the line.
+const GRANTED: u64 = 3;
+const STATE: u64 = 3;
+const TAG_SHIFT: u32 = 2;
+
+/// How a waiter is told.
+enum Wake {
+    Thread(Parker),
+    Call(Box<dyn Fn() + Send + Sync>),
+}
+
+/// A place in the line of a [`TagSet`](super::TagSet), used again and again by one owner.
+pub struct TagWaiter {
+    link: Link,
+    /// A: one of the states above, and the tag.
+    state: AtomicU64,
+    wake: Wake,
+}
+
+// SAFETY: always the one field of `self`.
+unsafe impl HasLink for TagWaiter {
+    fn link(&self) -> &Link {
+        &self.link
+    }
+}
+
+impl TagWaiter {
+    fn new(wake: Wake) -> Arc<Self> {
+        Arc::new(Self { link: Link::new(), state: AtomicU64::new(IDLE), wake })
+    }
+
+    /// A waiter for which `granted` is called each time that it got a tag, on the thread that serves the line:
+    /// any that gives a tag back, or lines up. `granted` must not block, and the tag has to be fetched with
+    /// [`TagWaiter::take`], there or elsewhere. A panic in it is caught. It is dropped with the waiter.
+    pub fn calling(granted: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
+        Self::new(Wake::Call(Box::new(granted)))
+    }
+
+    /// A waiter that the calling thread sleeps on.
+    pub(super) fn thread() -> Arc<Self> {
+        Self::new(Wake::Thread(Parker::new()))
+    }
+
+    /// The tag that it got, if it got one: the caller has it now, and the waiter may line up again.
+    pub fn take(&self) -> Option<u32> {
+        let state = self.state.load(Ordering::Relaxed);
+        if state & STATE != GRANTED {
+            return None;
+        }
+        // Acquire pairs with the Release of the grant. More than one may take: who is asked to and who looks.
+        self.state
+            .compare_exchange(state, IDLE, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+            .then_some((state >> TAG_SHIFT) as u32)
+    }
+
+    /// It has got a tag that nobody has taken, a moment ago.
+    pub fn is_granted(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & STATE == GRANTED
+    }
+
+    /// It stands in line, a moment ago.
+    pub fn is_in_line(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == IN_LINE
+    }
+
+    /// The owner lines up. False where it stands there already, or has a tag to take.
+    pub(super) fn enter(&self) -> bool {
+        let entered =
+            self.state.compare_exchange(IDLE, IN_LINE, Ordering::Relaxed, Ordering::Relaxed);
+        entered.is_ok()
+    }
+
+    /// The owner leaves for good. `Some`: a tag that was granted meanwhile, which is the caller's now.
+    pub(super) fn leave(&self) -> Option<u32> {
+        let state = self.state.swap(GONE, Ordering::AcqRel);
+        (state & STATE == GRANTED).then_some((state >> TAG_SHIFT) as u32)
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == GONE
+    }
+
+    /// Gives it a tag. False where it has left. The caller has taken it out of the line before: from this moment
+    /// its owner may line up again.
+    pub(super) fn grant(&self, tag: u32) -> bool {
+        let granted = GRANTED | u64::from(tag) << TAG_SHIFT;
+        // Release: what the last user of the tag did is seen by who takes it.
+        self.state.compare_exchange(IN_LINE, granted, Ordering::Release, Ordering::Relaxed).is_ok()
+    }
+
+    /// Tells the owner. Nothing of the caller's may depend on what a stranger's function does.
+    pub(super) fn wake(&self) {
+        match &self.wake {
+            Wake::Thread(parker) => parker.unpark(),
+            Wake::Call(granted) => {
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(granted)) {
+                    panics::discard(panic);
+                    tracing::error!("a function that waited for a tag panicked");
+                }
+            }
+        }
+    }
+
+    /// Sleeps until it is told; false where the time ran out. Only of [`TagWaiter::thread`]'s.
+    pub(super) fn sleep(&self, timeout: Option<Duration>) -> bool {
+        match (&self.wake, timeout) {
+            (Wake::Thread(parker), Some(timeout)) => parker.park_timeout(timeout),
+            (Wake::Thread(parker), None) => {
+                parker.park();
+                true
+            }
+            (Wake::Call(_), _) => true,
+        }
+    }
+}
+
+impl fmt::Debug for TagWaiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.state.load(Ordering::Relaxed) & STATE {
+            IDLE => "TagWaiter(idle)",
+            IN_LINE => "TagWaiter(in line)",
+            GONE => "TagWaiter(gone)",
+            _ => "TagWaiter(has a tag)",
+        })
+    }
+}
