@@ -10,6 +10,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("qemu-img", "qemu-utils"),
     ("qemu-io", "qemu-utils"),
     ("fio", "fio"),
+    ("sfdisk", "fdisk"),
     ("cc", "gcc"),
 ];
 

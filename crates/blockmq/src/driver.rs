@@ -2,6 +2,9 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use corewise_sync::inbox::{Link, Node};
 
 use crate::device::Geometry;
 use crate::error::{IoError, IoErrorKind};
@@ -141,6 +144,30 @@ impl Drop for Started {
                 "the driver dropped the request without completing it",
             )));
         }
+    }
+}
+
+/// A request in the inbox of a driver's own thread. It travels in its own box, so that costs no allocation.
+#[derive(Debug)]
+pub(crate) struct Queued(pub(crate) Started);
+
+// SAFETY: a box is unique, and stays in place from `into_raw` to `from_raw`. Its link is the driver's while
+// the driver has the request: the queue uses it before and after.
+unsafe impl Node for Queued {
+    type Target = Pending;
+
+    fn into_raw(self) -> NonNull<Pending> {
+        Node::into_raw(self.0.into_pending())
+    }
+
+    unsafe fn from_raw(raw: NonNull<Pending>) -> Self {
+        // SAFETY: the caller passes what `into_raw` gave up, once. It was inside the driver.
+        Self(Started::new(unsafe { Node::from_raw(raw) }))
+    }
+
+    unsafe fn link<'a>(raw: NonNull<Pending>) -> &'a Link {
+        // SAFETY: as the caller says.
+        unsafe { <Box<Pending> as Node>::link(raw) }
     }
 }
 

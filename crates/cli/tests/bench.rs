@@ -237,10 +237,11 @@ fn the_records_of_probes_end_with_the_headlines_and_no_time_is_below_its_bound()
         });
         found.and_then(|record| record["median"].as_f64())
     };
-    for variant in ["corewise", "before", "nested"] {
+    for variant in ["corewise", "before", "nested", "threads"] {
         let of = |metric| value("devices/3", variant, metric).expect(metric);
         assert!(of("cost_max") >= of("cost_mean") && of("makespan_p50") >= of("cost_mean"));
-        assert!(value("overhead/100", variant, "overhead_per_device").is_some(), "{variant}");
+        let overhead = value("overhead/100", variant, "overhead_per_device");
+        assert_eq!(overhead.is_some(), variant != "threads", "{variant}");
     }
     assert_eq!(value("devices/3", "before", "cpus"), Some(1.0), "it is about one CPU");
     assert_eq!(ran.stderr, "", "{ran}");

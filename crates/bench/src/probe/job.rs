@@ -16,7 +16,7 @@ use crate::words::{self, BadJob, Effort};
 pub struct Job {
     /// Which case.
     pub case: Case,
-    /// On what: `corewise`, `before`, `nested`.
+    /// On what: `corewise`, `before`, `nested`, `threads`.
     pub runtime: String,
     /// What a probe does.
     pub pattern: Pattern,

@@ -5,7 +5,8 @@
 //! `key=value` of a [`job`] and answered with one [`mod@crate::line`].
 //!
 //! 1. [`device`]: the fake device, and the pattern of its probe.
-//! 2. [`before`]: the old designs, which place a probe twice; [`ours`]: a device manager.
+//! 2. [`before`]: the old designs, which place a probe twice; [`ours`]: a device manager;
+//!    [`threads`]: a plain thread a device.
 //! 3. [`run`]: one run; [`suite`]: what `corewise bench probe` runs.
 //!
 //! # The words
@@ -13,7 +14,7 @@
 //! | word | means |
 //! |---|---|
 //! | `case` | which case |
-//! | `runtime` | on which design: `corewise`, `before`, `nested` |
+//! | `runtime` | on which design: `corewise`, `before`, `nested`, or none: `threads` |
 //! | `pieces` | a probe burns and waits so many times; 0: it does nothing |
 //! | `burn_ns` | CPU time of one piece |
 //! | `wait_ns` | how long it then sleeps |
@@ -55,3 +56,4 @@ pub mod job;
 pub mod ours;
 pub mod run;
 pub mod suite;
+pub mod threads;

@@ -13,11 +13,12 @@ use crate::probe::case::Case;
 use crate::probe::device::{Costs, Device, oversleep};
 use crate::probe::job::Job;
 use crate::probe::ours::{Devices, How, Managed};
+use crate::probe::threads::{self, Threads};
 use crate::process::Job as _;
 use crate::stats::median;
 
-/// Runs a job on `corewise`, or on an old design (`before`, `nested`). `None`: the runtime is none of
-/// these.
+/// Runs a job on `corewise`, on an old design (`before`, `nested`), or on plain `threads`. `None`: the
+/// runtime is none of these.
 ///
 /// # Errors
 /// The workload couldn't be run.
@@ -32,6 +33,10 @@ pub fn run_own(job: &Job) -> Result<Option<Line>, BenchError> {
         "nested" if job.case == Case::Sync => job.cannot("it is about asynchronous probes"),
         "before" => run(&Twice::new(machine, Second::On(first))?)?,
         "nested" => run(&Twice::new(machine, Second::Near)?)?,
+        "threads" if !matches!(job.case, Case::Devices(count) if count <= threads::MOST) => {
+            job.cannot("a thread for each of a few devices that burn and wait is all it is")
+        }
+        "threads" => run(&Threads)?,
         _ => return Ok(None),
     }))
 }
@@ -146,7 +151,7 @@ mod tests {
     /// Every case of every design, small: what it reports has names and values.
     #[test]
     fn every_design_runs_every_case_or_says_why_not() {
-        for runtime in ["corewise", "before", "nested"] {
+        for runtime in ["corewise", "before", "nested", "threads"] {
             for case in [Case::Devices(5), Case::Overhead(7), Case::Sync, Case::NoNode] {
                 let us = Duration::from_micros;
                 let pattern = match case {
@@ -155,12 +160,18 @@ mod tests {
                 };
                 let job = Job { case, runtime: runtime.into(), pattern, passes: 2 };
                 let line = run_own(&job).unwrap().unwrap();
-                assert_eq!(line.unsupported.is_some(), (runtime, case) == ("nested", Case::Sync));
+                let cannot = match runtime {
+                    "nested" => case == Case::Sync,
+                    "threads" => case != Case::Devices(5),
+                    _ => false,
+                };
+                assert_eq!(line.unsupported.is_some(), cannot, "{runtime} {case}");
                 for (name, value) in &line.metrics {
                     assert!(unit(name).is_some() && value.is_finite(), "{name}");
                 }
                 let has = |metric: &str| line.metrics.get(metric).is_some_and(|v| *v > 0.0);
                 match case {
+                    _ if cannot => {}
                     Case::Overhead(_) => assert!(has("overhead_per_device"), "{line:?}"),
                     Case::Devices(_) => {
                         assert!(
@@ -168,7 +179,7 @@ mod tests {
                             "{line:?}"
                         );
                     }
-                    _ => assert!(line.unsupported.is_some() || has("cost_max"), "{line:?}"),
+                    _ => assert!(has("cost_max"), "{line:?}"),
                 }
             }
         }

@@ -15,7 +15,7 @@ pub fn cells(effort: Effort, wanted: impl Fn(Case) -> bool) -> Vec<Vec<Cell<Job>
             variant: variant.to_owned(),
             count: false,
         };
-        ["corewise", "before", "nested"].map(cell).into()
+        ["corewise", "before", "nested", "threads"].map(cell).into()
     };
     Case::all().into_iter().filter(|case| wanted(*case)).map(group).collect()
 }
@@ -57,7 +57,7 @@ mod tests {
         assert!(groups.len() < cells(Effort::Full, |_| true).len());
         assert_eq!(groups[0][0].case, "devices/3", "what counts most is never left out");
         assert!(groups.iter().any(|group| group[0].case == "devices/10000"));
-        assert!(groups.iter().all(|group| group.len() == 3));
+        assert!(groups.iter().all(|group| group.len() == 4));
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub use faulty::{Fault, Faulty};
 pub use file::{FileDriver, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse};
 pub use memory::Memory;
 pub use mirror::Mirror;
-pub use null::Null;
+pub use null::{Null, NullOptions};
 pub use partition::{Partition, PartitionEntry, PartitionTable};
 pub use stripe::Stripe;
 

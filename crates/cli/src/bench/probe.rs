@@ -17,7 +17,7 @@ pub(super) const TEXT: Text = Text {
            of one device's probe, from its begin to its end. All up: until the last device is; bound: \
            the longest probe, or all CPU time over the node's CPUs. Overhead: all that a device costs \
            whose probe does nothing. Before: each probe on the node's first CPU; nested: placed \
-           twice, on any of its CPUs.",
+           twice, on any of its CPUs; threads: one a device, what the machine makes of it by itself.",
 };
 
 /// A headline in words.

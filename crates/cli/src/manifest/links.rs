@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::LeftOut;
+use super::drivers::shares_its_part;
 use super::problem::{Problem, Subject};
 use super::raw::{RawDevice, RawManifest};
 
@@ -176,13 +177,21 @@ impl<'m> Links<'m> {
         }
     }
 
-    /// A device can be a part of one other device only: two of them would overwrite each other.
+    /// A device can be a part of one other device only: two of them would overwrite each other. Its
+    /// partitions don't.
     fn claims(&mut self, problems: &mut Vec<Problem>) {
         let mut claimed: BTreeMap<&str, usize> = BTreeMap::new();
         for (index, device) in self.devices.iter().enumerate() {
             for part in device.over.iter().flatten() {
                 let first = *claimed.entry(&part.value).or_insert(index);
-                if first != index && self.find(&part.value).is_some() {
+                let shares = |index: usize| {
+                    let driver = self.devices[index].driver.as_ref();
+                    driver.is_some_and(|driver| shares_its_part(&driver.value))
+                };
+                if first == index || shares(first) && shares(index) {
+                    continue;
+                }
+                if self.find(&part.value).is_some() {
                     problems.push(Problem::new(
                         part.place,
                         subject(device),

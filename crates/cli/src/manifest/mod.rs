@@ -1,9 +1,10 @@
 //! The manifest of `corewise up`: what to bring up, what to export and where to listen.
 //!
-//! [`raw`] reads the text and looks nothing up; [`resolve`] decides what it means; [`links`]
-//! follows the names from device to device. All of it is pure: nothing here touches the file
+//! [`raw`] reads the text and looks nothing up; [`resolve`] decides what it means, with [`drivers`]
+//! for each device's own keys; [`links`] follows the names from device to device. All of it is pure: nothing here touches the file
 //! system. The format is described in `docs/manifest.md`.
 
+mod drivers;
 mod links;
 mod problem;
 mod raw;
@@ -16,10 +17,12 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use corewise::blockmq::drivers::{Delays, Fault};
 use corewise::device::HangPolicy;
 
+pub(crate) use drivers::driver_names;
 pub(crate) use problem::{At, Place, Problem, Subject};
-pub(crate) use resolve::{HANG_POLICIES, driver_names, hang_policy, tcp_address};
+pub(crate) use resolve::{HANG_POLICIES, hang_policy, tcp_address};
 
 /// How long exports may go on answering what is in flight at shutdown, unless `drain` says else.
 pub(crate) const DEFAULT_DRAIN: Duration = Duration::from_secs(5);
@@ -33,6 +36,9 @@ impl Driver {
             Driver::File(_) => "file",
             Driver::Stripe { .. } => "stripe",
             Driver::Mirror { .. } => "mirror",
+            Driver::Partition { .. } => "partition",
+            Driver::Delay { .. } => "delay",
+            Driver::Error { .. } => "error",
         }
     }
 }
@@ -85,11 +91,36 @@ pub(crate) struct Device {
 /// What a device is made of. Sizes are in bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Driver {
-    Memory { size: u64, block_size: u32 },
-    Null { size: u64, block_size: u32 },
+    Memory {
+        size: u64,
+        block_size: u32,
+    },
+    Null {
+        size: u64,
+        block_size: u32,
+    },
     File(FileDriver),
-    Stripe { over: Vec<String>, chunk: u32 },
-    Mirror { over: Vec<String> },
+    Stripe {
+        over: Vec<String>,
+        chunk: u32,
+    },
+    Mirror {
+        over: Vec<String>,
+    },
+    /// `which`: number, name or GUID in the table.
+    Partition {
+        over: String,
+        which: At<String>,
+    },
+    Delay {
+        over: String,
+        delays: Delays,
+    },
+    Error {
+        over: String,
+        fault: Fault,
+        seed: u64,
+    },
 }
 
 /// A file, or a disk of this machine, as a device.

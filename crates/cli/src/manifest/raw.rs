@@ -7,6 +7,9 @@ use toml::de::DeTable;
 use super::problem::{At, Place, Problem, Subject};
 use super::reader::{Fields, Lines};
 
+/// What a list of devices has to be.
+const DEVICES: &str = "a list of device names, such as [\"a\", \"b\"]";
+
 /// What the text says.
 #[derive(Debug, Default)]
 pub(crate) struct RawManifest {
@@ -51,6 +54,20 @@ pub(crate) struct RawDevice {
     pub(crate) probe_timeout: Option<At<Duration>>,
     pub(crate) shutdown_timeout: Option<At<Duration>>,
     pub(crate) read_only: Option<At<bool>>,
+    pub(crate) partition: Option<At<String>>,
+    pub(crate) read_delay: Option<At<Duration>>,
+    pub(crate) write_delay: Option<At<Duration>>,
+    pub(crate) flush_delay: Option<At<Duration>>,
+    pub(crate) jitter: Option<At<Duration>>,
+    pub(crate) seed: Option<At<u32>>,
+    pub(crate) fails: Option<Vec<At<String>>>,
+    pub(crate) from: Option<At<u64>>,
+    pub(crate) to: Option<At<u64>>,
+    pub(crate) after: Option<At<u32>>,
+    pub(crate) every: Option<At<u32>>,
+    pub(crate) times: Option<At<u32>>,
+    pub(crate) rate: Option<At<f64>>,
+    pub(crate) errno: Option<At<String>>,
 }
 
 /// One `[[export]]` table.
@@ -124,13 +141,27 @@ fn device(
         path: fields.string("path"),
         create: fields.boolean("create"),
         io: fields.string("io"),
-        over: fields.names("over"),
+        over: fields.names("over", DEVICES),
         chunk: fields.size("chunk"),
-        suppliers: fields.names("suppliers"),
+        suppliers: fields.names("suppliers", DEVICES),
         node: fields.number("node"),
         probe_timeout: fields.duration("probe_timeout"),
         shutdown_timeout: fields.duration("shutdown_timeout"),
         read_only: fields.boolean("read_only"),
+        partition: fields.string_or_number("partition"),
+        read_delay: fields.duration("read_delay"),
+        write_delay: fields.duration("write_delay"),
+        flush_delay: fields.duration("flush_delay"),
+        jitter: fields.duration("jitter"),
+        seed: fields.number("seed"),
+        fails: fields.names("fails", "a list of operations, such as [\"read\", \"write\"]"),
+        from: fields.size("from"),
+        to: fields.size("to"),
+        after: fields.number("after"),
+        every: fields.number("every"),
+        times: fields.number("times"),
+        rate: fields.share("rate"),
+        errno: fields.string_or_number("errno"),
     };
     let problems = fields.finish();
     device.broken = !problems.is_empty();

@@ -149,11 +149,24 @@ impl<'t, 'i> Fields<'t, 'i> {
         })
     }
 
-    /// A list of names.
-    pub(crate) fn names(&mut self, key: &'static str) -> Option<Vec<At<String>>> {
+    /// A share, from 0 to 1.
+    pub(crate) fn share(&mut self, key: &'static str) -> Option<At<f64>> {
+        self.read(key, "a number from 0 to 1", |value| {
+            let number = match value {
+                DeValue::Float(text) => text.as_str().parse().ok(),
+                DeValue::Integer(_) => integer(value).map(|n| n as f64),
+                _ => return Err(None),
+            };
+            let within = number.filter(|n| (0.0..=1.0).contains(n));
+            within.ok_or_else(|| Some("it must lie between 0 and 1".to_string()))
+        })
+    }
+
+    /// A list of names; `wanted` says of what.
+    pub(crate) fn names(&mut self, key: &'static str, wanted: &str) -> Option<Vec<At<String>>> {
         let value = self.value(key)?;
         let DeValue::Array(array) = value.get_ref() else {
-            self.wrong_type(key, value, "a list of device names, such as [\"a\", \"b\"]");
+            self.wrong_type(key, value, wanted);
             return None;
         };
         let mut names = Vec::new();
@@ -162,7 +175,7 @@ impl<'t, 'i> Fields<'t, 'i> {
                 DeValue::String(name) => {
                     names.push(At::new(name.to_string(), self.lines.place(item.span().start)));
                 }
-                _ => self.wrong_type(key, item, "a list of device names"),
+                _ => self.wrong_type(key, item, wanted),
             }
         }
         Some(names)

@@ -1,33 +1,21 @@
-//! What a manifest means: drivers with their keys, sizes against block sizes, exports, addresses.
+//! What a manifest means: devices, files that two of them would share, exports, addresses.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use corewise::device::HangPolicy;
 
+use super::drivers::driver;
 use super::links::{self, Links};
 use super::problem::{At, Problem, Subject};
-use super::raw::{RawDevice, RawExport, RawManifest, RawServer};
-use super::{
-    DEFAULT_DRAIN, Device, Driver, Export, FileDriver, Io, LeftOut, Manifest, Resolved, Server,
-};
-use crate::{suggest, units};
+use super::raw::{RawExport, RawManifest, RawServer};
+use super::{DEFAULT_DRAIN, Device, Driver, Export, LeftOut, Manifest, Resolved, Server};
+use crate::suggest;
 
 /// The port that IANA gave to NBD.
 const NBD_PORT: u16 = 10809;
 /// What a socket address has room for, less the closing zero.
 const LONGEST_SOCKET_PATH: usize = 107;
-/// Each driver and the keys it takes beyond those that all take.
-const DRIVERS: [(&str, &[&str]); 5] = [
-    ("file", &["path", "create", "size", "block_size", "io", "read_only"]),
-    ("memory", &["size", "block_size"]),
-    ("mirror", &["over"]),
-    ("null", &["size", "block_size"]),
-    ("stripe", &["over", "chunk"]),
-];
-const DEFAULT_BLOCK_SIZE: u32 = 512;
-/// Large enough that most requests touch one part, small enough that a large one touches all.
-const DEFAULT_CHUNK: u32 = 64 << 10;
 
 /// Decides what `raw` means. `problems` are those that reading it found already.
 pub(super) fn resolve(raw: &RawManifest, mut problems: Vec<Problem>, base: &Path) -> Resolved {
@@ -74,197 +62,6 @@ pub(super) fn resolve(raw: &RawManifest, mut problems: Vec<Problem>, base: &Path
     let of_all = |problem: &Problem| matches!(problem.subject, Subject::Manifest | Subject::Server);
     let fatal = problems.iter().any(of_all);
     Resolved { manifest, problems, left_out, fatal }
-}
-
-/// What `raw` is made of, or `None` if that can't be said; each reason is added to `problems`.
-fn driver(raw: &RawDevice, base: &Path, problems: &mut Vec<Problem>) -> Option<Driver> {
-    let subject = links::subject(raw);
-    let Some(driver) = &raw.driver else {
-        if !raw.keys.iter().any(|key| key.value == "driver") {
-            problems.push(
-                Problem::new(raw.place, subject, "it has no 'driver'")
-                    .help(format!("known drivers: {}", known_drivers())),
-            );
-        }
-        return None;
-    };
-    let name = driver.value.as_str();
-    let Some((_, keys)) = DRIVERS.iter().find(|(known, _)| *known == name) else {
-        let known = DRIVERS.iter().map(|(known, _)| *known);
-        let help = match suggest::closest(name, known) {
-            Some(close) => format!("did you mean '{close}'? known drivers: {}", known_drivers()),
-            None => format!("known drivers: {}", known_drivers()),
-        };
-        problems.push(
-            Problem::new(driver.place, subject, format!("unknown driver '{name}'")).help(help),
-        );
-        return None;
-    };
-    for key in &raw.keys {
-        let word = key.value.as_str();
-        let known_elsewhere = DRIVERS.iter().any(|(_, keys)| keys.contains(&word));
-        if known_elsewhere && !keys.contains(&word) {
-            problems.push(
-                Problem::new(
-                    key.place,
-                    subject.clone(),
-                    format!("driver '{name}' takes no '{word}'"),
-                )
-                .help(format!("it takes: {}", keys.join(", "))),
-            );
-        }
-    }
-    // A value that was there but could not be read is not missing: it was complained about.
-    let mut missing = |key: &str, example: &str| {
-        if !raw.keys.iter().any(|k| k.value == key) {
-            let message = format!("driver '{name}' needs '{key}'");
-            problems.push(
-                Problem::new(raw.place, subject.clone(), message)
-                    .help(format!("such as {example}")),
-            );
-        }
-    };
-    match name {
-        "memory" | "null" => {
-            if raw.size.is_none() {
-                missing("size", "size = \"64M\"");
-            }
-            let block_size = block_size(raw, problems)?;
-            let size = raw.size.as_ref()?;
-            check_size(raw, size, block_size, problems);
-            let size = size.value;
-            Some(match name {
-                "memory" => Driver::Memory { size, block_size },
-                _ => Driver::Null { size, block_size },
-            })
-        }
-        "file" => {
-            if raw.path.is_none() {
-                missing("path", "path = \"disk.img\"");
-            }
-            let create = raw.create.as_ref().is_some_and(|create| create.value);
-            if create && raw.size.is_none() {
-                missing("size", "size = \"64M\", since 'create' has to know it");
-            }
-            let block_size = block_size(raw, problems)?;
-            if let Some(size) = &raw.size {
-                check_size(raw, size, block_size, problems);
-            }
-            let read_only = raw.read_only.as_ref().is_some_and(|read_only| read_only.value);
-            if let (true, true, Some(at)) = (create, read_only, &raw.create) {
-                let message = "a new file that is read-only would stay empty for ever";
-                problems.push(Problem::new(at.place, subject, message));
-            }
-            let path = raw.path.as_ref()?;
-            Some(Driver::File(FileDriver {
-                path: At::new(base.join(&path.value), path.place),
-                create,
-                size: raw.size.clone(),
-                block_size,
-                io: io(raw, problems)?,
-                read_only,
-            }))
-        }
-        // "stripe" and "mirror": the table above has no other.
-        _ => {
-            let Some(over) = &raw.over else {
-                missing("over", "over = [\"a\", \"b\"]");
-                return None;
-            };
-            if over.len() < 2 {
-                let place = over.first().map_or(raw.place, |part| part.place);
-                let message = format!("driver '{name}' needs at least two parts in 'over'");
-                problems.push(Problem::new(place, subject.clone(), message));
-            }
-            let over = over.iter().map(|part| part.value.clone()).collect();
-            if name == "mirror" {
-                return Some(Driver::Mirror { over });
-            }
-            let chunk = match &raw.chunk {
-                Some(at) => chunk(at, subject, problems)?,
-                None => DEFAULT_CHUNK,
-            };
-            Some(Driver::Stripe { over, chunk })
-        }
-    }
-}
-
-/// The largest chunk is what a device takes in one transfer.
-fn chunk(at: &At<u64>, subject: Subject, problems: &mut Vec<Problem>) -> Option<u32> {
-    match u32::try_from(at.value) {
-        Ok(chunk) if chunk.is_power_of_two() && (4 << 10..=32 << 20).contains(&chunk) => {
-            Some(chunk)
-        }
-        _ => {
-            let message = format!("chunk {} can't be used", units::size(at.value));
-            problems.push(
-                Problem::new(at.place, subject, message)
-                    .help("a chunk is a power of two between 4K and 32M; 64K is the default"),
-            );
-            None
-        }
-    }
-}
-
-fn known_drivers() -> String {
-    driver_names().collect::<Vec<_>>().join(", ")
-}
-
-/// What a manifest may name as a driver.
-pub(crate) fn driver_names() -> impl Iterator<Item = &'static str> {
-    DRIVERS.iter().map(|(name, _)| *name)
-}
-
-fn block_size(raw: &RawDevice, problems: &mut Vec<Problem>) -> Option<u32> {
-    let Some(at) = &raw.block_size else { return Some(DEFAULT_BLOCK_SIZE) };
-    // 64 KiB is the largest minimum block size that NBD clients accept.
-    match u32::try_from(at.value) {
-        Ok(size) if size.is_power_of_two() && (512..=65536).contains(&size) => Some(size),
-        _ => {
-            let message = format!("block size {} can't be used", units::size(at.value));
-            problems.push(
-                Problem::new(at.place, links::subject(raw), message)
-                    .help("a block size is a power of two between 512 and 64K"),
-            );
-            None
-        }
-    }
-}
-
-fn check_size(raw: &RawDevice, size: &At<u64>, block_size: u32, problems: &mut Vec<Problem>) {
-    let block = u64::from(block_size);
-    if size.value == 0 {
-        problems.push(Problem::new(size.place, links::subject(raw), "a size can't be 0"));
-    } else if !size.value.is_multiple_of(block) {
-        let below = size.value / block * block;
-        let above = below.saturating_add(block);
-        let near = if below == 0 { format!("{above}") } else { format!("{below} or {above}") };
-        problems.push(
-            Problem::new(
-                size.place,
-                links::subject(raw),
-                format!("size {} is not a multiple of its block size {block}", size.value),
-            )
-            .help(format!("the nearest that is: {near}")),
-        );
-    }
-}
-
-fn io(raw: &RawDevice, problems: &mut Vec<Problem>) -> Option<Io> {
-    let Some(at) = &raw.io else { return Some(Io::Auto) };
-    match at.value.as_str() {
-        "auto" => Some(Io::Auto),
-        "uring" => Some(Io::Uring),
-        "threads" => Some(Io::Threads),
-        other => {
-            let message = format!("unknown io '{other}'");
-            problems.push(
-                Problem::new(at.place, links::subject(raw), message)
-                    .help("one of: auto, uring, threads"),
-            );
-            None
-        }
-    }
 }
 
 /// Two devices over one file would overwrite each other, unless both only read it. Names that differ

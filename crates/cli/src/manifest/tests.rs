@@ -96,12 +96,12 @@ fn an_unknown_driver_is_answered_with_the_known_ones() {
     assert_eq!(
         problem("[[device]]\nname = \"a\"\ndriver = \"mirorr\"\n"),
         "up.toml:3:10: device 'a': unknown driver 'mirorr'\n  help: did you mean 'mirror'? \
-         known drivers: file, memory, mirror, null, stripe"
+         known drivers: delay, error, file, memory, mirror, null, partition, stripe"
     );
     assert_eq!(
         problem("[[device]]\nname = \"a\"\ndriver = \"floppy\"\n"),
-        "up.toml:3:10: device 'a': unknown driver 'floppy'\n  help: known drivers: file, memory, \
-         mirror, null, stripe"
+        "up.toml:3:10: device 'a': unknown driver 'floppy'\n  help: known drivers: delay, error, file, \
+         memory, mirror, null, partition, stripe"
     );
     assert!(problem("[[device]]\nname = \"a\"\n").contains("it has no 'driver'"));
 }
@@ -322,4 +322,72 @@ fn a_bad_address_is_refused_and_a_bare_port_means_loopback() {
     let long = "x".repeat(120);
     let found = problem(&(memory("a") + &format!("[server]\nunix = \"{long}\"\n")));
     assert!(found.contains("1 to 107 bytes, not 126"), "{found}");
+}
+
+/// A memory device `a` and one of `driver` over it.
+fn over_a(driver: &str, keys: &str) -> String {
+    memory("a")
+        + &format!("[[device]]\nname = \"b\"\ndriver = \"{driver}\"\nover = [\"a\"]\n{keys}")
+}
+
+#[test]
+fn devices_over_one_other_say_which_and_how() {
+    let driver = |text: &str| {
+        let resolved = resolve(text);
+        assert_eq!(resolved.problems, []);
+        assert_eq!(resolved.manifest.devices[1].suppliers, ["a"]);
+        resolved.manifest.devices[1].driver.clone()
+    };
+    let Driver::Partition { over, which } = driver(&over_a("partition", "partition = 2\n")) else {
+        panic!("no partition");
+    };
+    assert_eq!((over.as_str(), which.value.as_str()), ("a", "2"));
+    let keys = "read_delay = \"5ms\"\nflush_delay = \"1s\"\njitter = \"1ms\"\nseed = 7\n";
+    let Driver::Delay { delays, .. } = driver(&over_a("delay", keys)) else { panic!("no delay") };
+    let ms = Duration::from_millis;
+    assert_eq!((delays.read, delays.write, delays.flush), (ms(5), ms(0), ms(1000)));
+    assert_eq!((delays.jitter, delays.seed), (ms(1), 7));
+    let keys = "fails = [\"read\", \"write-zeroes\"]\nfrom = \"4K\"\nafter = 3\nevery = 2\n\
+                times = 9\nrate = 0.5\nerrno = \"enospc\"\nseed = 3\n";
+    let Driver::Error { fault, seed, .. } = driver(&over_a("error", keys)) else {
+        panic!("no error");
+    };
+    let ops = [corewise::blockmq::Op::Read, corewise::blockmq::Op::WriteZeroes];
+    let range = 4096..u64::MAX;
+    let want = Fault::new().on(&ops).range(range).after(3).every(2).times(9).rate(0.5).errno(28);
+    assert_eq!((fault, seed), (want, 3));
+    let Driver::Error { fault, .. } = driver(&over_a("error", "errno = 121\n")) else {
+        panic!("no error");
+    };
+    assert_eq!(fault, Fault::new().errno(121));
+}
+
+#[test]
+fn what_is_wrong_with_a_device_over_one_other_is_told() {
+    let of = |driver: &str, keys: &str| problem(&over_a(driver, keys));
+    assert!(of("partition", "").contains("driver 'partition' needs 'partition'"));
+    assert!(of("delay", "").contains("driver 'delay' needs 'read_delay'"));
+    assert!(of("error", "fails = [\"sync\"]\n").contains("unknown operation 'sync'"));
+    assert!(of("error", "errno = \"EBAD\"\n").contains("unknown errno 'EBAD'"));
+    assert!(of("error", "errno = 0\n").contains("unknown errno '0'"));
+    assert!(of("error", "rate = 1.5\n").contains("'rate': it must lie between 0 and 1"));
+    assert!(of("error", "every = 0\n").contains("1 is every one"));
+    assert!(of("error", "from = 8192\nto = 4096\n").contains("beyond 'from'"));
+    assert!(of("error", "chunk = \"64K\"\n").contains("driver 'error' takes no 'chunk'"));
+    let two = memory("c") + &over_a("error", "").replace("[\"a\"]", "[\"a\", \"c\"]");
+    assert!(problem(&two).contains("driver 'error' stands on one part"));
+}
+
+#[test]
+fn partitions_share_their_part_and_nothing_else_does() {
+    let partition = |name: &str, number: u32| {
+        format!(
+            "[[device]]\nname = \"{name}\"\ndriver = \"partition\"\nover = [\"a\"]\n\
+             partition = {number}\n"
+        )
+    };
+    let shared = memory("a") + &partition("p1", 1) + &partition("p2", 2);
+    assert_eq!(problems(&shared), [""; 0]);
+    let text = shared + "[[device]]\nname = \"e\"\ndriver = \"error\"\nover = [\"a\"]\n";
+    assert!(problem(&text).contains("'a' is already a part of 'p1'"));
 }

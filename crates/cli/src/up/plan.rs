@@ -43,9 +43,10 @@ impl Plan {
     pub(crate) fn new(manifest: &Manifest) -> Plan {
         let mut plan = Plan { decls: Vec::new(), origins: BTreeMap::new() };
         for device in &manifest.devices {
-            // What fails when a file device comes up is its file.
+            // What fails when a file device comes up is its file; a partition, that there is none.
             let place = match &device.driver {
                 Driver::File(file) => file.path.place,
+                Driver::Partition { which, .. } => which.place,
                 _ => device.place,
             };
             plan.origins

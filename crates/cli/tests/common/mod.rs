@@ -95,12 +95,13 @@ impl Folder {
 }
 
 /// The Debian package of each client program.
-const PACKAGES: [(&str, &str); 6] = [
+const PACKAGES: [(&str, &str); 7] = [
     ("nbdinfo", "libnbd-bin"),
     ("nbdcopy", "libnbd-bin"),
     ("qemu-io", "qemu-utils"),
     ("qemu-img", "qemu-utils"),
     ("fio", "fio"),
+    ("sfdisk", "fdisk"),
     ("sha256sum", "coreutils"),
 ];
 

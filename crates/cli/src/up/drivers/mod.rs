@@ -3,6 +3,7 @@
 mod export;
 mod file;
 mod leaf;
+mod over_one;
 
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use corewise::workqueue::Workqueue;
 
 use super::cleanup::Cleanup;
 use crate::manifest;
+use over_one::Claims;
 
 pub(crate) use export::{EXPORT, ExportDriver, Shown};
 
@@ -85,13 +87,22 @@ impl device::Driver for VolumeDriver {
                 same_size(over, &parts)?;
                 Arc::new(Mirror::new(parts).map_err(ProbeError::failed)?)
             }
+            manifest::Driver::Partition { over, which } => {
+                over_one::partition(cx, &self.house, &device.name, over, &which.value)?
+            }
+            manifest::Driver::Delay { over, delays } => {
+                over_one::delay(cx, &self.house, over, *delays)?
+            }
+            manifest::Driver::Error { over, fault, seed } => {
+                over_one::error(cx, over, fault, *seed)?
+            }
         };
         let queue = Queue::builder(&self.house.machine, driver)
             .name(device.name.as_str())
             .build(&self.house.workqueue);
         let keeps_data = matches!(device.driver, manifest::Driver::File(_));
         self.house.cleanup.came_up(&device.name);
-        Ok(Arc::new(Volume { queue, keeps_data }))
+        Ok(Arc::new(Volume { queue, keeps_data, claims: Claims::default() }))
     }
 }
 
@@ -119,6 +130,7 @@ pub(crate) struct Volume {
     queue: Arc<Queue>,
     /// What is written here ends here, and not in parts of their own.
     keeps_data: bool,
+    claims: Claims,
 }
 
 impl Volume {
