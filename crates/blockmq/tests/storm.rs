@@ -11,7 +11,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use common::{Rig, Rng, STALL};
-use corewise_blockmq::{Dispatch, Driver, Geometry, HwQueues, Op, Queue, Request, Started};
+use corewise_blockmq::{
+    Deadline, Dispatch, Driver, Geometry, HwQueues, IoScheduler, Op, Queue, Request, Started,
+    TagSet,
+};
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::{Countdown, Mutex};
 use corewise_topology::Machine;
@@ -161,7 +164,7 @@ fn step(lane: &Arc<Lane>, i: u64) {
 
 /// Does one thing to the queue, and undoes it.
 fn disturb(queue: &Queue, machine: &Machine, rng: &mut Rng) {
-    match rng.below(10) {
+    match rng.below(11) {
         0 => {
             queue.quiesce();
             assert!(queue.is_quiesced());
@@ -215,16 +218,34 @@ fn disturb(queue: &Queue, machine: &Machine, rng: &mut Rng) {
             queue.run(hctx);
             queue.start(hctx);
         }
+        9 => queue.set_scheduler(match rng.below(2) {
+            0 => IoScheduler::None,
+            _ => IoScheduler::Deadline(Deadline { fifo_batch: 2, ..Deadline::default() }),
+        }),
         _ => queue.run_all_later(Duration::from_micros(rng.below(2000))),
     }
 }
 
 #[test]
 fn nothing_is_lost_doubled_or_stalled_whatever_is_done_to_the_queue() {
+    storm(None);
+}
+
+#[test]
+fn nothing_is_lost_doubled_or_stalled_where_the_hardware_queues_share_tags_with_others() {
+    storm(Some(TagSet::new(3, CPUS as usize)));
+}
+
+fn storm(tags: Option<TagSet>) {
     let total = if std::env::var_os("COREWISE_LONG").is_some() { 5_000_000 } else { 200_000 };
+    let total = if tags.is_some() { total / 4 } else { total };
     let rig = Rig::synthetic("l3:2 core:4 pu:1");
     let (driver, threads) = Shaky::new();
-    let queue = rig.queue(driver);
+    let builder = Queue::builder(&rig.machine, Arc::new(driver));
+    let queue = match &tags {
+        Some(tags) => builder.tags(tags).build(&rig.wq),
+        None => builder.build(&rig.wq),
+    };
     let left = Arc::new(Countdown::new(LANES as usize));
     let tally = Arc::new(Tally::default());
     let over = AtomicBool::new(false);
@@ -236,6 +257,22 @@ fn nothing_is_lost_doubled_or_stalled_whatever_is_done_to_the_queue() {
                 while !over.load(Ordering::Relaxed) {
                     disturb(queue, machine, &mut rng);
                     std::thread::yield_now();
+                }
+            });
+        }
+        // Others who want tags of the same set: one waits for as long as it takes, one loses patience.
+        for (cpu, tags) in tags.iter().flat_map(|tags| [(0, tags), (1, tags)]) {
+            let over = &over;
+            scope.spawn(move || {
+                let mut rng = Rng::new(9);
+                while !over.load(Ordering::Relaxed) {
+                    let timeout = Duration::from_micros(rng.below(200));
+                    let tag =
+                        if cpu == 0 { Some(tags.get(cpu)) } else { tags.get_timeout(cpu, timeout) };
+                    std::thread::yield_now();
+                    if let Some(tag) = tag {
+                        tags.put(cpu, tag);
+                    }
                 }
             });
         }
@@ -278,6 +315,7 @@ fn nothing_is_lost_doubled_or_stalled_whatever_is_done_to_the_queue() {
     assert!(sum(|s| s.refused) > 0 && sum(|s| s.after_unquiesce) > 0, "{stats:#?}");
     assert!(sum(|s| s.busy) > 0 && sum(|s| s.tag_waits) > 0, "{stats:#?}");
     drop(queue);
+    assert!(tags.is_none_or(|tags| tags.in_use() == 0), "a tag was lost");
     for thread in threads {
         thread.join().unwrap();
     }

@@ -67,6 +67,12 @@ impl Backlog {
     pub(super) fn slot(&self) -> Option<usize> {
         self.list.front().map(|pending| pending.slot)
     }
+
+    /// Replaces the scheduler. Nothing waits.
+    pub(super) fn set_scheduler(&mut self, scheduler: IoScheduler) {
+        debug_assert!(self.is_empty(), "the queue is frozen, so nothing is inside");
+        self.sched = scheduler.make();
+    }
 }
 
 impl Extend<Box<Pending>> for Backlog {

@@ -12,6 +12,7 @@ use crate::policy::PASS_QUOTA;
 use crate::queue::Core;
 use crate::request::caught;
 use crate::runner::{Pass, Source};
+use crate::sched::IoScheduler;
 use crate::stats::RunnerStats;
 use crate::tags::TagBatch;
 
@@ -52,6 +53,17 @@ impl Hctx {
         {
             self.tags.decline(0);
         }
+    }
+
+    /// Replaces the scheduler.
+    ///
+    /// # Safety
+    /// The queue is frozen, and quiesced, and both have been waited for: nothing is inside, and no runner makes a
+    /// pass until it is unquiesced.
+    pub(crate) unsafe fn set_scheduler(&self, scheduler: IoScheduler) {
+        // SAFETY: only passes touch the backlog, and there are none, as the caller sees to. The next one begins
+        // behind a look at the gate, which acquires what was done before it was opened.
+        self.backlog.with_mut(|backlog| unsafe { (*backlog).set_scheduler(scheduler) });
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
+use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::inbox::Inbox;
 use corewise_workqueue::Workqueue;
@@ -46,7 +47,8 @@ pub(crate) struct Core {
     depth: u32,
     /// The set of tags that they share.
     tags: Option<TagSet>,
-    scheduler: IoScheduler,
+    /// L: is the lock; guards which scheduler hardware queues have, those that are made later too.
+    pub(super) scheduler: Mutex<IoScheduler>,
     /// Where asynchronous runs go; `None` where a test steps the queue.
     wq: Option<Workqueue>,
 }
@@ -82,7 +84,7 @@ impl Core {
             dead: AtomicBool::new(false),
             depth: parts.depth,
             tags: parts.tags,
-            scheduler: parts.scheduler,
+            scheduler: Mutex::new(parts.scheduler),
             wq: parts.wq,
         });
         core.make_hctxs(core.layout.hw_queues());
@@ -107,7 +109,8 @@ impl Core {
                     }),
                     None => TagUser::alone(self.depth, slots.div_ceil(n)),
                 };
-                Box::new(Hctx::new(index, core, slots, tags, self.scheduler, &self.wq))
+                let scheduler = *self.scheduler.lock();
+                Box::new(Hctx::new(index, core, slots, tags, scheduler, &self.wq))
             });
         }
     }

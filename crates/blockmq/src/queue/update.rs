@@ -3,6 +3,7 @@
 use super::Queue;
 use super::hold::refuse_in_atomic_section;
 use crate::map::HwQueues;
+use crate::sched::IoScheduler;
 
 /// Undoes something when dropped, also where a panic passes by.
 struct Undo<F: FnMut()>(F);
@@ -60,5 +61,30 @@ impl Queue {
             core.settle();
         });
         first.len()
+    }
+
+    /// In which order requests that wait for a tag get one.
+    pub fn scheduler(&self) -> IoScheduler {
+        *self.core.scheduler.lock()
+    }
+
+    /// Gives every hardware queue another scheduler, while requests flow. (The kernel's `elevator_switch`.)
+    ///
+    /// Blocks as [`Queue::hold_still`].
+    ///
+    /// # Panics
+    /// As [`Queue::hold_still`].
+    #[track_caller]
+    pub fn set_scheduler(&self, scheduler: IoScheduler) {
+        refuse_in_atomic_section("set_scheduler", "start_freeze");
+        self.hold_still(|| {
+            // Held to the end: two who do this at the same time both hold the queue still.
+            let mut now = self.core.scheduler.lock();
+            *now = scheduler;
+            for hctx in self.core.hctxs() {
+                // SAFETY: the queue is frozen and quiesced, and both have been waited for.
+                unsafe { hctx.set_scheduler(scheduler) };
+            }
+        });
     }
 }
