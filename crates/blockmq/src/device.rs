@@ -18,8 +18,25 @@ pub struct Geometry {
     pub block_size: u32,
     /// The size in bytes at which (and to multiples of which) the device works best.
     pub preferred: u32,
-    /// Most bytes that one read or write may carry. Discards and write-zeroes aren't limited.
+    /// The block that the device changes at once, in bytes: `block_size` times a power of two. Requests are
+    /// cut at multiples of it where that is possible.
+    pub physical_block: u32,
+    /// Most bytes that one read or write may carry.
     pub max_transfer: u32,
+    /// Most pieces of memory that one read or write may have.
+    pub max_segments: u32,
+    /// Most bytes of one piece of memory; a larger one counts as several.
+    pub max_segment_size: u32,
+    /// No read or write crosses a multiple of this many bytes (as the chunk of a stripe); 0: there is no
+    /// such boundary.
+    pub chunk: u32,
+    /// Most bytes that one discard may have.
+    pub max_discard: u64,
+    /// Most bytes that one write-zeroes may have.
+    pub max_write_zeroes: u64,
+    /// Address and length of each piece of memory at which the device works best: a power of two, 1 where it
+    /// doesn't care. Buffers that a [`Queue`](crate::Queue) allocates are aligned to it.
+    pub memory_alignment: u32,
     /// Changes are refused.
     pub read_only: bool,
     /// There is something to flush. Where this is false, a flush succeeds and does nothing:
@@ -37,13 +54,20 @@ pub struct Geometry {
 
 impl Geometry {
     /// A writable device of `size` bytes with 512-byte blocks, 4 KiB preferred, transfers of up to
-    /// 32 MiB, that can do everything.
+    /// 32 MiB and no other limit, that can do everything.
     pub const fn new(size: u64) -> Self {
         Self {
             size,
             block_size: 512,
             preferred: 4096,
+            physical_block: 512,
             max_transfer: 32 << 20,
+            max_segments: u32::MAX,
+            max_segment_size: u32::MAX,
+            chunk: 0,
+            max_discard: u64::MAX,
+            max_write_zeroes: u64::MAX,
+            memory_alignment: 1,
             read_only: false,
             can_flush: true,
             can_fua: true,

@@ -42,12 +42,18 @@ pub trait Driver: Send + Sync + 'static {
         false
     }
 
+    /// Whether the driver gains by few large requests instead of many small ones that touch: the queue then
+    /// merges what waits.
+    fn merges(&self) -> bool {
+        true
+    }
+
     /// Starts a request of hardware queue `hctx` (an index below [`Driver::hw_queues`]).
     ///
     /// Called by one thread at a time for each `hctx`, inside an atomic section: it must not
-    /// block (but see [`Driver::may_block`]). The range is inside the device and in whole blocks, the operation is one that the
-    /// geometry allows, and a read's memory is there. A panic here is caught: the
-    /// request, which its unwinding drops, completes with an error.
+    /// block (but see [`Driver::may_block`]). The range is inside the device and in whole blocks, the operation is
+    /// one that the geometry allows, all its limits are kept, and a read's memory is there. There is one flush at a
+    /// time. A panic here is caught: the request, which its unwinding drops, completes with an error.
     fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch;
 
     /// Everything that was queued since the last call may be started together now: for drivers

@@ -74,6 +74,11 @@ impl IoError {
         (self.first < self.end).then_some(self.first..self.end)
     }
 
+    /// Whether one of several requests that failed together may be the cause, and the others go without.
+    pub(crate) fn may_be_of_others(&self) -> bool {
+        !matches!(self.kind, IoErrorKind::Gone | IoErrorKind::Cancelled)
+    }
+
     /// What went wrong, as a kind.
     pub const fn kind(&self) -> IoErrorKind {
         self.kind

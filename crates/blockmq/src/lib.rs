@@ -34,10 +34,14 @@
 //!
 //! # Life of a request
 //!
-//! [`BlockDevice::submit`] checks it against the device's [`Geometry`] and pushes it to the
-//! software queue of the CPU it is called on. Then the hardware queue is run, by the submitter if
-//! nobody else is doing so: it gets a tag and goes to [`Driver::queue_request`]. When the driver
-//! calls [`Started::complete`], the tag is freed and the request's completion function runs.
+//! [`BlockDevice::submit`] checks it against the device's [`Geometry`], cuts it into parts where it is over the
+//! driver's limits, and pushes it to the software queue of the CPU it is called on (unless the thread has a
+//! [`Plug`]: then at the end of that). The hardware queue is run, by the submitter if nobody else is doing so:
+//! what waits and touches is merged, gets a tag and goes to [`Driver::queue_request`]. When the driver calls
+//! [`Started::complete`], the tag is freed and the completion function of each request in it runs.
+//!
+//! Its bytes lie in the caller's own [`Buffer`]s, as many as there are, and are never copied; a device that stands
+//! on others gives them windows onto the same memory ([`Whole`]).
 //!
 //! # Holding a queue
 //!
@@ -71,6 +75,9 @@ mod request;
 
 mod cache;
 mod depth;
+#[cfg(not(loom))]
+mod flush;
+mod flusher;
 mod gate;
 mod grace;
 #[cfg(not(loom))]
@@ -80,13 +87,21 @@ mod run_state;
 mod runner;
 
 mod ctx;
+#[cfg(not(loom))]
+mod limits;
 mod map;
 #[cfg(not(loom))]
+mod merge;
+#[cfg(not(loom))]
 mod pending;
+#[cfg(not(loom))]
+mod plug;
 #[cfg(not(loom))]
 mod policy;
 #[cfg(not(loom))]
 mod sched;
+#[cfg(not(loom))]
+mod split;
 #[cfg(not(loom))]
 mod stats;
 mod tags;
@@ -99,6 +114,8 @@ pub use driver::{Dispatch, Driver, Started};
 #[cfg(not(loom))]
 pub use error::{IoError, IoErrorKind};
 pub use map::HwQueues;
+#[cfg(not(loom))]
+pub use plug::Plug;
 #[cfg(not(loom))]
 pub use queue::{Queue, QueueBuilder};
 #[cfg(not(loom))]
@@ -118,6 +135,7 @@ pub use tags::TagSet;
 pub mod protocol {
     pub use crate::cache::{Cache, Taken};
     pub use crate::ctx::{CtxMap, SoftwareQueues};
+    pub use crate::flusher::Flusher;
     pub use crate::gate::{RunGate, Unquiesced};
     pub use crate::grace::Grace;
     pub use crate::hotplug::Activity;

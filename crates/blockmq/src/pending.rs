@@ -1,10 +1,13 @@
 //! A request on its way to the driver and back: the box that carries it, which is used again and again.
 
+use std::fmt;
+use std::iter;
 use std::sync::Arc;
 
 use corewise_sync::inbox::{HasLink, Link};
 
 use crate::error::{IoError, IoErrorKind};
+use crate::flush;
 use crate::queue::Core;
 use crate::request::Request;
 use crate::tags::Freed;
@@ -24,6 +27,16 @@ pub(crate) struct Pending {
     pub(crate) tag: u32,
     /// It goes back to the cache.
     cached: bool,
+    /// It is counted in by itself; what the queue makes for a request that is inside is not.
+    counted: bool,
+    /// It is durable only behind a flush, which the queue sees to.
+    pub(crate) post_flush: bool,
+}
+
+impl fmt::Debug for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").field("rq", &self.rq).finish_non_exhaustive()
+    }
 }
 
 // SAFETY: `link` returns the one field of `self`, which no other value returns.
@@ -39,12 +52,34 @@ const FILLED: &str = "a box holds its request until it goes back to the cache";
 impl Pending {
     pub(crate) fn new(core: &Arc<Core>, rq: Request, slot: usize, cached: bool) -> Box<Self> {
         let core = Arc::clone(core);
-        Box::new(Self { link: Link::new(), rq: Some(rq), core, slot, hctx: 0, tag: 0, cached })
+        Box::new(Self {
+            link: Link::new(),
+            rq: Some(rq),
+            core,
+            slot,
+            hctx: 0,
+            tag: 0,
+            cached,
+            counted: true,
+            post_flush: false,
+        })
     }
 
     /// Uses a box from the cache again.
     pub(crate) fn refill(&mut self, rq: Request) {
         self.rq = Some(rq);
+        (self.counted, self.post_flush) = (true, false);
+    }
+
+    /// Says that it is of the queue's own making, for a request that is inside.
+    pub(crate) fn uncounted(mut self: Box<Self>) -> Box<Self> {
+        self.counted = false;
+        self
+    }
+
+    /// Whether it is of the queue's own making.
+    pub(crate) fn is_internal(&self) -> bool {
+        !self.counted
     }
 
     pub(crate) fn rq(&self) -> &Request {
@@ -60,6 +95,9 @@ impl Pending {
         let hctx = self.core.hctx(self.hctx);
         let freed = hctx.tags.free(self.slot, self.tag);
         hctx.activity.tag_freed();
+        if self.post_flush || self.rq().is_merged() {
+            return self.complete_each(freed, result);
+        }
         self.answer(result);
         if freed == Freed::Restart {
             // The mark was set after what is left was published, and we took it: something is pending.
@@ -68,10 +106,55 @@ impl Pending {
         self.leave();
     }
 
+    /// Finishes a request that isn't over with this, or more than one.
+    fn complete_each(mut self: Box<Self>, freed: Freed, result: Result<(), IoError>) {
+        let (core, hctx, slot) = (Arc::clone(&self.core), self.hctx, self.slot);
+        let mut run = freed == Freed::Restart;
+        let merged = self.rq().is_merged();
+        let others = self.rq_mut().unmerge();
+        for mut pending in iter::once(self).chain(others) {
+            match &result {
+                Err(error) if merged && error.may_be_of_others() => {
+                    // Which of them it was is found out by asking for each alone.
+                    pending.rq_mut().stay_alone();
+                    pending.rq_mut().start_over();
+                    core.push(pending);
+                    run = true;
+                }
+                result => pending.end(result.clone()),
+            }
+        }
+        if run {
+            core.hctx(hctx).visit(&core, slot, true);
+        }
+    }
+
+    /// Ends a request that is inside and has no tag: at once, or when it is durable.
+    pub(crate) fn end(mut self: Box<Self>, result: Result<(), IoError>) {
+        if self.post_flush && result.is_ok() {
+            let (core, slot) = (Arc::clone(&self.core), self.slot);
+            if let Some(hctx) = flush::add(self) {
+                core.hctx(hctx).visit(&core, slot, true);
+            }
+        } else {
+            self.answer(result);
+            self.leave();
+        }
+    }
+
+    /// Ends a request for which a flush was made.
+    pub(crate) fn flushed(mut self: Box<Self>, result: Result<(), IoError>) {
+        self.answer(result);
+        self.leave();
+    }
+
     /// Finishes a request that is inside and that no driver has: its queue is gone.
     pub(crate) fn abandon(mut self: Box<Self>) {
-        self.answer(Err(IoError::new(IoErrorKind::Gone)));
-        self.leave();
+        let others = self.rq_mut().unmerge();
+        for mut pending in iter::once(self).chain(others) {
+            pending.answer(Err(IoError::new(IoErrorKind::Gone)));
+            pending.leave();
+        }
     }
 
     fn answer(&mut self, result: Result<(), IoError>) {
@@ -83,7 +166,9 @@ impl Pending {
     /// Counts it out, and puts the box back. Counting out ends the request's hold on the queue, so the box's
     /// own keeps the core alive behind it.
     fn leave(self: Box<Self>) {
-        self.core.usage.exit(self.slot);
+        if self.counted {
+            self.core.usage.exit(self.slot);
+        }
         if !self.cached {
             return;
         }

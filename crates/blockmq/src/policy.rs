@@ -16,6 +16,10 @@ pub(crate) const BUDGET_WORKER: u32 = 64;
 /// Pause between two tries where the driver is busy with nothing in flight, or the kernel takes
 /// nothing from a ring. As long as the kernel's (`BLK_MQ_RESOURCE_DELAY`).
 pub(crate) const BUSY_PAUSE: Duration = Duration::from_millis(3);
+/// Requests that a plug holds back at most. As many as the kernel's (`BLK_MAX_REQUEST_COUNT`).
+pub(crate) const PLUG_REQUESTS: usize = 32;
+/// A request of so many bytes is worth a start of its own (`BLK_PLUG_FLUSH_SIZE`).
+pub(crate) const PLUG_BYTES: u64 = 128 << 10;
 /// Tags of a hardware queue where the driver doesn't say: the kernel's `BLKDEV_DEFAULT_RQ`.
 pub(crate) const DEFAULT_DEPTH: u32 = 128;
 

@@ -6,8 +6,10 @@ use corewise_sync::atomic::{AtomicU64, Ordering};
 /// What a hardware queue has done so far. Read while it runs, the numbers are a moment apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HctxStats {
-    /// Requests handed to the driver.
+    /// Requests handed to the driver; several that were merged count as one.
     pub dispatched: u64,
+    /// Requests that were merged into another one.
+    pub merged: u64,
     /// Requests that the driver finished.
     pub completed: u64,
     /// Requests inside the driver now.
@@ -35,6 +37,8 @@ pub struct HctxStats {
 pub(crate) struct RunnerStats {
     /// A: written by the runner only, read by anybody; Relaxed, they carry nothing but themselves.
     pub(crate) dispatched: AtomicU64,
+    /// A: as `dispatched`.
+    pub(crate) merged: AtomicU64,
     /// A: as `dispatched`.
     pub(crate) tag_waits: AtomicU64,
     /// A: as `dispatched`.

@@ -32,6 +32,8 @@ per_thread! {
     static LAST: Cell<Option<Violation>> = Cell::new(None);
     static OBSERVER: RefCell<Option<Rc<dyn BlockingObserver>>> = RefCell::new(None);
     static BLOCKING: Cell<u32> = Cell::new(0);
+    /// O: what is to be done before the thread blocks.
+    static BEFORE: Cell<Option<fn()>> = Cell::new(None);
     /// O: how deep inside parts that may take long.
     static LONG: Cell<u32> = Cell::new(0);
     static PLACEMENT: Cell<Option<Placement>> = Cell::new(None);
@@ -231,12 +233,21 @@ pub fn is_observed() -> bool {
     OBSERVER.try_with(|o| o.borrow().is_some()).unwrap_or(false)
 }
 
+/// Has `f` called once, on this thread, when it next enters a blocking region; `None` takes that back. For
+/// what the thread has put off and others may wait for, as the kernel's plug. There is one such function.
+pub fn before_blocking(f: Option<fn()>) {
+    BEFORE.with(|before| before.set(f));
+}
+
 struct Region {
     told: Option<Rc<dyn BlockingObserver>>,
 }
 
 impl Region {
     fn enter() -> Region {
+        if let Some(before) = BEFORE.with(Cell::take) {
+            before();
+        }
         let depth = BLOCKING.with(|d| d.replace(d.get() + 1));
         let told = if depth == 0 { observer() } else { None };
         if let Some(observer) = &told {
@@ -469,6 +480,23 @@ mod tests {
         drop(guard);
         blocking("unobserved", || ());
         assert_eq!(*log.0.borrow(), ["begin", "end", "begin", "end"]);
+    }
+
+    #[test]
+    fn what_was_put_off_is_done_once_before_the_thread_blocks() {
+        per_thread! {
+            static DONE: Cell<u32> = Cell::new(0);
+        }
+        let put_off = || before_blocking(Some(|| DONE.with(|done| done.set(done.get() + 1))));
+        put_off();
+        assert_eq!(DONE.with(Cell::get), 0);
+        blocking("outer", || assert_eq!(DONE.with(Cell::get), 1));
+        blocking("another", || blocking("inner", || ()));
+        assert_eq!(DONE.with(Cell::get), 1);
+        put_off();
+        before_blocking(None);
+        blocking("taken back", || ());
+        assert_eq!(DONE.with(Cell::get), 1);
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub struct List<N: Node> {
 
 // SAFETY: a list owns its handles, as a `Vec<N>` would.
 unsafe impl<N: Node + Send> Send for List<N> {}
+// SAFETY: a shared list only gives shared references to its targets.
+unsafe impl<N: Node + Sync> Sync for List<N> where N::Target: Sync {}
 
 impl<N: Node> Default for List<N> {
     fn default() -> Self {

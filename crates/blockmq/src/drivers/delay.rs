@@ -184,6 +184,10 @@ impl Driver for Delay {
         usize::MAX
     }
 
+    fn merges(&self) -> bool {
+        false
+    }
+
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
         let line = &self.line;
         let n = line.count.fetch_add(1, Ordering::Relaxed);

@@ -197,6 +197,10 @@ impl Driver for Faulty {
         usize::MAX
     }
 
+    fn merges(&self) -> bool {
+        false
+    }
+
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
         match self.verdict(&rq) {
             Some(error) => rq.complete(Err(error)),

@@ -109,6 +109,10 @@ impl Driver for Memory {
         usize::MAX
     }
 
+    fn merges(&self) -> bool {
+        false
+    }
+
     fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {
         let result = self.perform(&mut rq);
         rq.complete(result);

@@ -205,6 +205,10 @@ impl Driver for Mirror {
         usize::MAX
     }
 
+    fn merges(&self) -> bool {
+        false
+    }
+
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
         match rq.op() {
             Op::Read => self.inner.read(&Whole::new(rq)),

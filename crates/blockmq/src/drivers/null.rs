@@ -219,6 +219,10 @@ impl Driver for Null {
         self.options.depth
     }
 
+    fn merges(&self) -> bool {
+        false
+    }
+
     fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {
         if self.vectors.is_empty() {
             self.options.finish(rq);

@@ -68,7 +68,15 @@ pub(super) fn combine(children: &[Arc<dyn BlockDevice>]) -> Option<Geometry> {
         size: a.size.min(b.size),
         block_size: a.block_size.max(b.block_size),
         preferred: a.preferred.max(b.preferred),
+        physical_block: a.physical_block.max(b.physical_block),
         max_transfer: a.max_transfer.min(b.max_transfer),
+        max_segments: a.max_segments.min(b.max_segments),
+        max_segment_size: a.max_segment_size.min(b.max_segment_size),
+        // Each child cuts at its own.
+        chunk: 0,
+        max_discard: a.max_discard.min(b.max_discard),
+        max_write_zeroes: a.max_write_zeroes.min(b.max_write_zeroes),
+        memory_alignment: a.memory_alignment.max(b.memory_alignment),
         read_only: a.read_only || b.read_only,
         can_flush: a.can_flush || b.can_flush,
         // A child with nothing to flush is durable anyway and takes `fua` for nothing.
@@ -145,6 +153,10 @@ impl Driver for Stripe {
 
     fn hw_queues(&self) -> usize {
         usize::MAX
+    }
+
+    fn merges(&self) -> bool {
+        false
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {

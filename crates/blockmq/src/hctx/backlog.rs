@@ -1,9 +1,11 @@
 //! What the runner of a hardware queue has collected and not started yet.
 
 use std::collections::VecDeque;
+use std::mem;
 
 use corewise_sync::time::Stamp;
 
+use crate::merge;
 use crate::pending::Pending;
 use crate::request::Op;
 use crate::sched::{IoScheduler, Item, Scheduler};
@@ -13,6 +15,8 @@ pub(crate) struct Backlog {
     /// Goes first, in this order: what the driver gave back, flushes, and everything where there is no scheduler.
     list: VecDeque<Box<Pending>>,
     sched: Option<Box<dyn Scheduler<Box<Pending>>>>,
+    /// Requests that became one with another since somebody asked.
+    merged: u64,
 }
 
 impl Item for Box<Pending> {
@@ -29,13 +33,13 @@ impl Item for Box<Pending> {
     }
 
     fn merge(&mut self, other: Self) -> Result<(), Self> {
-        Err(other)
+        merge::try_merge(self, other)
     }
 }
 
 impl Backlog {
     pub(super) fn new(scheduler: IoScheduler) -> Self {
-        Self { list: VecDeque::new(), sched: scheduler.make() }
+        Self { list: VecDeque::new(), sched: scheduler.make(), merged: 0 }
     }
 
     /// How many wait.
@@ -50,6 +54,11 @@ impl Backlog {
     /// Whether it gains by seeing everything that is pending before it says what goes next.
     pub(super) fn chooses(&self) -> bool {
         self.sched.is_some()
+    }
+
+    /// How many requests became one with another since the last call.
+    pub(super) fn take_merged(&mut self) -> u64 {
+        mem::take(&mut self.merged)
     }
 
     /// What is to be started next.
@@ -77,14 +86,23 @@ impl Backlog {
 
 impl Extend<Box<Pending>> for Backlog {
     fn extend<I: IntoIterator<Item = Box<Pending>>>(&mut self, fresh: I) {
-        let Some(sched) = &mut self.sched else { return self.list.extend(fresh) };
+        let Some(sched) = &mut self.sched else {
+            for pending in fresh {
+                self.merged += u64::from(merge::into_list(&mut self.list, pending));
+            }
+            return;
+        };
         let now = Stamp::coarse();
+        let before = sched.len();
+        let mut came = 0;
         for pending in fresh {
             if pending.rq().op() == Op::Flush {
                 self.list.push_back(pending);
             } else {
                 sched.insert(pending, now);
+                came += 1;
             }
         }
+        self.merged += (before + came - sched.len()) as u64;
     }
 }

@@ -120,6 +120,7 @@ impl Hctx {
             // A scheduler sees what came meanwhile each time that there are tags for some more.
             if backlog.is_empty() || (fresh && backlog.chooses()) {
                 core.software.collect(&self.ctxs, backlog);
+                RunnerStats::add(&self.runner_stats.merged, backlog.take_merged());
                 fresh = false;
             }
             if backlog.is_empty() {

@@ -117,6 +117,7 @@ impl Hctx {
             dispatched,
             completed: dispatched.saturating_sub(in_flight),
             in_flight,
+            merged: self.runner_stats.merged.load(Ordering::Relaxed),
             tag_waits: self.runner_stats.tag_waits.load(Ordering::Relaxed),
             busy: self.runner_stats.busy.load(Ordering::Relaxed),
             ..HctxStats::default()

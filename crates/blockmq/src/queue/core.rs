@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::inbox::Inbox;
+use corewise_topology::current_cpu;
 use corewise_workqueue::Workqueue;
 
 use super::layout::Layout;
@@ -12,11 +13,16 @@ use crate::cache::{Cache, Taken};
 use crate::ctx::SoftwareQueues;
 use crate::device::Geometry;
 use crate::driver::Driver;
+use crate::flush;
+use crate::flusher::Flusher;
 use crate::gate::RunGate;
 use crate::hctx::Hctx;
+use crate::limits::{self, Limits};
 use crate::pending::Pending;
-use crate::request::Request;
+use crate::policy::{Verdict, judge};
+use crate::request::{Op, Request};
 use crate::sched::IoScheduler;
+use crate::split;
 use crate::stats::{HctxStats, PerSlot};
 use crate::tags::{TagSet, TagUser};
 use crate::usage::Usage;
@@ -25,7 +31,15 @@ use crate::usage::Usage;
 /// long as it runs.
 pub(crate) struct Core {
     pub(crate) name: Box<str>,
+    /// What the queue takes: see [`limits::outer`].
     pub(crate) geometry: Geometry,
+    /// What the driver takes at once.
+    pub(crate) limits: Limits,
+    /// The driver gains by merged requests.
+    pub(crate) merges: bool,
+    /// Changes with `fua` go to the driver without, and are flushed then.
+    emulates_fua: bool,
+    pub(crate) flusher: Flusher<Box<Pending>>,
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) gate: RunGate,
     /// Which requests are inside.
@@ -68,10 +82,15 @@ impl Core {
     pub(super) fn new(parts: Parts) -> Arc<Self> {
         // As many hardware queues as CPUs, at most.
         let slots = parts.layout.map.slots();
+        let theirs = parts.driver.geometry();
         let core = Arc::new(Self {
             name: parts.name,
-            geometry: parts.driver.geometry(),
             may_block: parts.driver.may_block(),
+            geometry: limits::outer(&theirs),
+            limits: Limits::new(&theirs),
+            merges: parts.driver.merges(),
+            emulates_fua: flush::emulates_fua(&theirs),
+            flusher: Flusher::new(),
             driver: parts.driver,
             gate: RunGate::new(),
             usage: Usage::new(slots),
@@ -129,8 +148,57 @@ impl Core {
         self.hctxs.iter().map_while(|hctx| hctx.get()).map(|hctx| &**hctx)
     }
 
+    /// The slot of the CPU that the caller is on.
+    pub(super) fn here(&self) -> usize {
+        self.layout.map.slot(current_cpu().unwrap_or(0))
+    }
+
+    /// Checks a request and takes it in; the hardware queue to be run, and `None` where it completed at once or
+    /// waits.
+    pub(super) fn take_in(self: &Arc<Self>, slot: usize, rq: Request) -> Option<usize> {
+        self.insert(self.accept(slot, rq)?)
+    }
+
+    /// Checks a request and puts it into a box; `None` where it completed at once.
+    pub(super) fn accept(self: &Arc<Self>, slot: usize, mut rq: Request) -> Option<Box<Pending>> {
+        match judge(&self.geometry, rq.op(), rq.offset(), rq.len(), rq.flags()) {
+            Verdict::Queue => {}
+            Verdict::Nothing => {
+                rq.complete(Ok(()));
+                return None;
+            }
+            Verdict::Refuse(error) => {
+                rq.complete(Err(error));
+                return None;
+            }
+        }
+        if let Err(error) = rq.prepare(self.geometry.memory_alignment as usize) {
+            rq.complete(Err(error));
+            return None;
+        }
+        Some(self.pack(rq, slot))
+    }
+
+    /// Takes requests in, and runs what is to be run once.
+    pub(crate) fn submit_all(self: &Arc<Self>, batch: &mut dyn Iterator<Item = Request>) {
+        let slot = self.here();
+        let mut owed = None;
+        for rq in batch {
+            let Some(hctx) = self.take_in(slot, rq) else { continue };
+            // Another one only where the queue was frozen and its map changed meanwhile.
+            if let Some(other) = owed.replace(hctx)
+                && other != hctx
+            {
+                self.hctx(other).visit(self, slot, true);
+            }
+        }
+        if let Some(hctx) = owed {
+            self.hctx(hctx).visit(self, slot, true);
+        }
+    }
+
     /// A box for a request that comes through `slot`.
-    pub(super) fn pack(self: &Arc<Self>, rq: Request, slot: usize) -> Box<Pending> {
+    pub(crate) fn pack(self: &Arc<Self>, rq: Request, slot: usize) -> Box<Pending> {
         match self.cache.take(slot) {
             Taken::Kept(mut pending) => {
                 pending.refill(rq);
@@ -148,7 +216,7 @@ impl Core {
         loop {
             let slot = pending.slot;
             if self.usage.enter(slot) {
-                return Some(self.push(pending));
+                return self.push(pending);
             }
             // Park, ParkFence (see `usage.rs`): either we see the thaw, or the thaw sees us.
             self.outside.push(pending);
@@ -166,14 +234,27 @@ impl Core {
         }
     }
 
-    /// Puts a request into its software queue, and says which hardware queue the caller then runs. It is counted
-    /// in, so the layout stays as it is. Lock-free.
-    pub(super) fn push(&self, mut pending: Box<Pending>) -> usize {
+    /// Sends a request that is inside on its way, and says which hardware queue the caller then runs; `None`
+    /// where it waits for a flush that is under way. It is counted in, so the layout stays as it is.
+    pub(crate) fn push(&self, mut pending: Box<Pending>) -> Option<usize> {
+        let rq = pending.rq();
+        let (op, len) = (rq.op(), rq.len());
+        if op == Op::Flush && !pending.is_internal() {
+            return flush::add(pending);
+        }
+        if self.emulates_fua && rq.flags().fua {
+            flush::prepare(&mut pending);
+        }
+        if !self.limits.takes_at_once(op, len, pending.rq().entries())
+            && self.limits.first_of(pending.rq()) != Some(len)
+        {
+            return split::start(pending);
+        }
         let slot = pending.slot;
         let hctx = self.layout.hctx_of(slot);
         pending.hctx = hctx;
         self.software.push(&self.hctx(hctx).ctxs, slot, pending);
-        hctx
+        Some(hctx)
     }
 
     /// Lets in who waits outside. The caller then runs all hardware queues.

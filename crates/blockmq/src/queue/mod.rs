@@ -10,13 +10,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_topology::{Machine, Subscription, current_cpu};
+use corewise_topology::{Machine, Subscription};
 
 use crate::device::{BlockDevice, Geometry};
 use crate::driver::Driver;
-use crate::pending::Pending;
-use crate::policy::{Verdict, judge};
-use crate::request::Request;
+use crate::plug;
+use crate::request::{Op, Request};
 use crate::runner::Ran;
 use crate::stats::HctxStats;
 
@@ -82,7 +81,7 @@ impl Queue {
     /// As [`BlockDevice::submit`], as if called on `cpu`.
     pub fn submit_on(&self, cpu: u32, rq: Request) {
         let slot = self.core.layout.map.slot(cpu);
-        if let Some(hctx) = self.insert(slot, rq) {
+        if let Some(hctx) = self.core.take_in(slot, rq) {
             self.core.hctx(hctx).visit(&self.core, slot, true);
         }
     }
@@ -93,49 +92,19 @@ impl Queue {
     /// # Errors
     /// The request, where somebody keeps the queue frozen.
     pub fn submit_nowait(&self, rq: Request) -> Result<(), Box<Request>> {
-        let (core, slot) = (&self.core, self.here());
+        let (core, slot) = (&self.core, self.core.here());
         if !core.usage.enter(slot) {
             return Err(Box::new(rq));
         }
-        match self.accept(slot, rq) {
+        match core.accept(slot, rq) {
             Some(pending) => {
-                let hctx = core.push(pending);
-                core.hctx(hctx).visit(core, slot, true);
+                if let Some(hctx) = core.push(pending) {
+                    core.hctx(hctx).visit(core, slot, true);
+                }
             }
             None => core.usage.exit(slot),
         }
         Ok(())
-    }
-
-    /// Checks a request and inserts it; the hardware queue to be run, and `None` where it completed at once or
-    /// waits outside.
-    fn insert(&self, slot: usize, rq: Request) -> Option<usize> {
-        self.core.insert(self.accept(slot, rq)?)
-    }
-
-    /// Checks a request and puts it into a box; `None` where it completed at once.
-    fn accept(&self, slot: usize, mut rq: Request) -> Option<Box<Pending>> {
-        match judge(&self.core.geometry, rq.op(), rq.offset(), rq.len(), rq.flags()) {
-            Verdict::Queue => {}
-            Verdict::Nothing => {
-                rq.complete(Ok(()));
-                return None;
-            }
-            Verdict::Refuse(error) => {
-                rq.complete(Err(error));
-                return None;
-            }
-        }
-        if let Err(error) = rq.prepare() {
-            rq.complete(Err(error));
-            return None;
-        }
-        Some(self.core.pack(rq, slot))
-    }
-
-    /// The slot of the CPU that the caller is on.
-    fn here(&self) -> usize {
-        self.core.layout.map.slot(current_cpu().unwrap_or(0))
     }
 
     /// Runs hardware queue `hctx` on this thread, if something is pending and nobody else does.
@@ -145,7 +114,7 @@ impl Queue {
     /// # Panics
     /// If there is no such hardware queue.
     pub fn run(&self, hctx: usize) {
-        self.core.hctx(hctx).visit(&self.core, self.here(), false);
+        self.core.hctx(hctx).visit(&self.core, self.core.here(), false);
     }
 
     /// Has every hardware queue run by workers after `delay`, if something is pending then. Where such a run is to
@@ -188,32 +157,24 @@ impl BlockDevice for Queue {
     }
 
     fn submit(&self, rq: Request) {
-        let slot = self.here();
-        if let Some(hctx) = self.insert(slot, rq) {
+        if plug::is_plugged() && rq.op() != Op::Flush {
+            return plug::hold(&self.core, rq);
+        }
+        let slot = self.core.here();
+        if let Some(hctx) = self.core.take_in(slot, rq) {
             self.core.hctx(hctx).visit(&self.core, slot, true);
         }
     }
 
     fn submit_batch(&self, batch: &mut dyn Iterator<Item = Request>) {
-        let slot = self.here();
-        let mut owed = None;
-        for rq in batch {
-            let Some(hctx) = self.insert(slot, rq) else { continue };
-            // Another one only where the queue was frozen and its map changed meanwhile.
-            if let Some(other) = owed.replace(hctx)
-                && other != hctx
-            {
-                self.core.hctx(other).visit(&self.core, slot, true);
-            }
-        }
-        if let Some(hctx) = owed {
-            self.core.hctx(hctx).visit(&self.core, slot, true);
-        }
+        self.core.submit_all(batch);
     }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
+        // What this thread holds back is answered here rather than when it unplugs.
+        plug::let_go();
         self.core.kill();
         // With nothing inside, whoever still holds the core is about to let it go: a thread that has just
         // counted its request out, or a worker that found nothing to do. (The caller itself can't be one of

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 
 /// Memory that a caller lends to a request. It is never copied: a device reads from it or writes to it
 /// where it is.
@@ -44,11 +44,15 @@ impl Buffer {
     }
 
     /// The bytes behind what it holds, at least `len` of them, which may mean a new allocation (but for
-    /// an [`AlignedBuf`], which never moves). `None` where there is no such room.
-    pub(crate) fn room(&mut self, len: usize) -> Option<&mut [MaybeUninit<u8>]> {
+    /// an [`AlignedBuf`], which never moves). That is aligned as asked, a power of two, where nothing is in
+    /// front. `None` where there is no such room.
+    pub(crate) fn room(&mut self, len: usize, align: usize) -> Option<&mut [MaybeUninit<u8>]> {
         let room = match self {
             Buffer::Bytes(_) => return None,
             Buffer::BytesMut(bytes) => {
+                if align > 1 && bytes.capacity() == 0 {
+                    *bytes = aligned(len, align);
+                }
                 bytes.reserve(len);
                 bytes.spare_capacity_mut()
             }
@@ -70,6 +74,15 @@ impl Buffer {
             Buffer::Aligned(bytes) => unsafe { bytes.set_len(bytes.len() + n) },
         }
     }
+}
+
+/// An empty buffer whose room for `len` bytes begins at a multiple of `align`.
+fn aligned(len: usize, align: usize) -> BytesMut {
+    let mut bytes = BytesMut::with_capacity(len + align - 1);
+    let pad = bytes.as_ptr().align_offset(align);
+    bytes.resize(pad, 0);
+    bytes.advance(pad);
+    bytes
 }
 
 impl From<Bytes> for Buffer {
@@ -249,5 +262,39 @@ impl fmt::Debug for AlignedBuf {
             .field("capacity", &self.capacity())
             .field("align", &self.layout.align())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_queue_allocates_for_a_read_is_aligned() {
+        for align in [1, 8, 512, 4096] {
+            let mut buffer = Buffer::from(BytesMut::new());
+            let room = buffer.room(1000, align).unwrap();
+            assert_eq!((room.len(), room.as_ptr().addr() % align), (1000, 0));
+            room.fill(MaybeUninit::new(7));
+            // SAFETY: just written.
+            unsafe { buffer.grow(1000) };
+            assert_eq!(buffer.as_slice(), [7; 1000]);
+        }
+    }
+
+    #[test]
+    fn what_a_buffer_holds_stays_in_front_of_its_room() {
+        for mut buffer in [Buffer::from(BytesMut::from(&b"head"[..])), {
+            let mut aligned = AlignedBuf::new(512, 64);
+            aligned.extend_from_slice(b"head");
+            aligned.into()
+        }] {
+            buffer.room(100, 512).unwrap().fill(MaybeUninit::new(7));
+            // SAFETY: just written.
+            unsafe { buffer.grow(100) };
+            assert_eq!((&buffer.as_slice()[..4], buffer.len()), (&b"head"[..], 104));
+        }
+        assert!(Buffer::from(AlignedBuf::new(99, 8)).room(100, 1).is_none());
+        assert!(Buffer::from(Bytes::new()).room(1, 1).is_none());
     }
 }

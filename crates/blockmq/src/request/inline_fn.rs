@@ -4,12 +4,9 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::mem::{ManuallyDrop, MaybeUninit};
 
-/// Room for a closure, in words: an `Arc` or two, a cookie, a length.
-const WORDS: usize = 6;
-
-/// A `Box<dyn FnOnce(A) + Send>` without the box, for closures of up to six words. A larger one is
-/// boxed.
-pub(crate) struct InlineFn<A: 'static> {
+/// A `Box<dyn FnOnce(A) + Send>` without the box, for closures of up to so many words: by default an `Arc` or two,
+/// a cookie and a length. A larger one is boxed.
+pub(crate) struct InlineFn<A: 'static, const WORDS: usize = 6> {
     /// Holds a closure of the type that `table` was made for.
     space: MaybeUninit<[usize; WORDS]>,
     table: &'static Table<A>,
@@ -46,11 +43,11 @@ impl<A: 'static, F: FnOnce(A) + Send + 'static> TableOf<A, F> {
 }
 
 // SAFETY: only closures that are Send are stored.
-unsafe impl<A> Send for InlineFn<A> {}
+unsafe impl<A, const WORDS: usize> Send for InlineFn<A, WORDS> {}
 // SAFETY: a shared reference gives no access to the closure.
-unsafe impl<A> Sync for InlineFn<A> {}
+unsafe impl<A, const WORDS: usize> Sync for InlineFn<A, WORDS> {}
 
-impl<A: 'static> InlineFn<A> {
+impl<A: 'static, const WORDS: usize> InlineFn<A, WORDS> {
     pub(crate) fn new<F: FnOnce(A) + Send + 'static>(f: F) -> Self {
         if size_of::<F>() <= size_of::<[usize; WORDS]>() && align_of::<F>() <= align_of::<usize>() {
             Self::in_place(f)
@@ -77,14 +74,14 @@ impl<A: 'static> InlineFn<A> {
     }
 }
 
-impl<A> Drop for InlineFn<A> {
+impl<A, const WORDS: usize> Drop for InlineFn<A, WORDS> {
     fn drop(&mut self) {
         // SAFETY: the space holds the closure that the table was made for: `call` forgets `self`.
         unsafe { (self.table.drop)(self.space.as_mut_ptr().cast()) };
     }
 }
 
-impl<A> fmt::Debug for InlineFn<A> {
+impl<A, const WORDS: usize> fmt::Debug for InlineFn<A, WORDS> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("InlineFn")
     }
@@ -101,7 +98,7 @@ mod tests {
         let (tx, rx) = std::sync::mpsc::channel();
         for call in [true, false] {
             let (theirs, tx, ballast) = (Arc::clone(&witness), tx.clone(), [7u8; N]);
-            let f = InlineFn::new(move |a: u32| {
+            let f = InlineFn::<u32>::new(move |a| {
                 let _theirs = theirs;
                 tx.send((a, ballast.iter().map(|&b| u32::from(b)).sum::<u32>())).unwrap();
             });
@@ -130,7 +127,7 @@ mod tests {
         struct Aligned(u8);
         let aligned = Aligned(3);
         let (tx, rx) = std::sync::mpsc::channel();
-        InlineFn::new(move |()| {
+        InlineFn::<()>::new(move |()| {
             let at = &raw const aligned;
             tx.send((at.addr() % 64, aligned.0)).unwrap();
         })

@@ -6,6 +6,7 @@
 
 mod buffer;
 mod inline_fn;
+mod merged;
 mod segments;
 mod whole;
 
@@ -19,9 +20,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::BytesMut;
 use corewise_sync::context::AtomicSection;
+use corewise_sync::list::List;
 use corewise_sync::panics;
 
 use crate::error::{IoError, IoErrorKind, errno};
+use crate::pending::Pending;
 use inline_fn::InlineFn;
 use segments::{Seg, Table};
 use whole::Part;
@@ -129,7 +132,8 @@ pub struct Request {
     op: Op,
     flags: Flags,
     offset: u64,
-    len: u64,
+    /// Bytes of its own: without those that were merged into it.
+    own: u64,
     payload: Payload,
     /// The memory of the buffers: what they hold for a write, the room behind that for a read.
     table: Table,
@@ -137,16 +141,38 @@ pub struct Request {
     skip: u64,
     /// Whether the table's memory is there.
     ready: bool,
-    /// Bytes that a read has filled so far.
+    /// Bytes that a read has filled so far, of all `len` bytes.
     filled: u64,
     end: End,
+    /// It stays alone: nothing is merged with it.
+    no_merge: bool,
+    /// Requests that were merged into this one, which lie behind it in this order.
+    tail: List<Box<Pending>>,
+    /// Bytes of this one and those that were merged into it.
+    len: u64,
+    /// As how many pieces of memory they count, where there are any.
+    pieces: u32,
 }
 
 impl Request {
     /// A request without bytes and without anybody to tell.
     fn bare(op: Op, flags: Flags, offset: u64, len: u64) -> Self {
-        let (payload, table, end) = (Payload::None, Table::None, End::None);
-        Self { op, flags, offset, len, payload, table, skip: 0, ready: true, filled: 0, end }
+        Self {
+            op,
+            flags,
+            offset,
+            own: len,
+            payload: Payload::None,
+            table: Table::None,
+            skip: 0,
+            ready: true,
+            filled: 0,
+            end: End::None,
+            no_merge: false,
+            tail: List::new(),
+            len,
+            pieces: 0,
+        }
     }
 
     fn new(op: Op, offset: u64, len: u64) -> Self {
@@ -273,7 +299,8 @@ impl Request {
         self.offset
     }
 
-    /// Length of the range in bytes (0 for a flush).
+    /// Length of the range in bytes (0 for a flush). In a driver, of all requests that were merged into this
+    /// one.
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -283,13 +310,13 @@ impl Request {
         self.len == 0
     }
 
-    /// Gets the memory of a read. The queue has done so before a driver sees the request.
-    pub(crate) fn prepare(&mut self) -> Result<(), IoError> {
+    /// Gets the memory of a read; what is allocated is aligned like this. The queue has done so before a driver sees the request.
+    pub(crate) fn prepare(&mut self, align: usize) -> Result<(), IoError> {
         if self.ready {
             return Ok(());
         }
         for (buffer, seg) in self.payload.buffers_mut().iter_mut().zip(self.table.segs_mut()) {
-            let Some(room) = buffer.room(seg.len) else {
+            let Some(room) = buffer.room(seg.len, align) else {
                 return Err(IoError::with(
                     IoErrorKind::InvalidInput,
                     format!("the buffer of a read lacks room for {} bytes", seg.len),
@@ -311,13 +338,12 @@ impl Request {
     ///
     /// A read that no queue has taken in may have no memory yet: see [`Request::rooms`].
     pub fn segments(&self) -> Segments<'_> {
-        match self.op {
-            Op::Read | Op::Write => {
-                let skip = self.skip + self.filled;
-                Segments::new(self.segs(), skip, self.len.saturating_sub(self.filled))
-            }
-            Op::Flush | Op::Discard | Op::WriteZeroes => Segments::new(&[], 0, 0),
-        }
+        Segments::new(self, self.filled)
+    }
+
+    /// As [`Request::segments`], behind the first `at` bytes of all.
+    pub(crate) fn segments_behind(&self, at: u64) -> Segments<'_> {
+        Segments::new(self, at)
     }
 
     /// The bytes of a write, piece by piece in order; nothing for other operations.
@@ -346,7 +372,7 @@ impl Request {
     /// request, its buffers get their room now.
     pub fn rooms(&mut self) -> impl Iterator<Item = &mut [MaybeUninit<u8>]> {
         // A buffer without room stays without, and the request fails by what isn't filled.
-        let has = self.op == Op::Read && self.prepare().is_ok();
+        let has = self.op == Op::Read && self.prepare(1).is_ok();
         let segments = has.then(|| self.segments());
         segments.into_iter().flatten().map(|segment| {
             // SAFETY: a read's segments lie in the room of its own buffers, which nobody touches before
@@ -417,17 +443,17 @@ impl Request {
             End::None => return,
             end => end,
         };
-        if result.is_ok() && self.op == Op::Read && self.filled != self.len {
+        if result.is_ok() && self.op == Op::Read && self.filled != self.own {
             result = Err(IoError::with(
                 IoErrorKind::Io(errno::EIO),
-                format!("the driver filled {} of the {} bytes to read", self.filled, self.len),
+                format!("the driver filled {} of the {} bytes to read", self.filled, self.own),
             ));
         }
         let result = result.map_err(|error| match error.range() {
-            None if self.len != 0 => error.at(self.offset..self.offset.saturating_add(self.len)),
+            None if self.own != 0 => error.at(self.offset..self.offset.saturating_add(self.own)),
             _ => error,
         });
-        let (op, offset, len) = (self.op, self.offset, self.len);
+        let (op, offset, len) = (self.op, self.offset, self.own);
         // Nobody reaches the memory through this request any more.
         let table = mem::replace(&mut self.table, Table::None);
         let mut payload = mem::take(&mut self.payload);
@@ -443,7 +469,7 @@ impl Request {
         let told = match end {
             End::None => Some(()),
             End::Call(f) => caught(|| f.call(Completed { op, offset, len, result, payload })),
-            End::Part(part) => caught(|| part.end(offset, result)),
+            End::Part(part) => caught(|| part.end(offset, len, result)),
         };
         if told.is_none() {
             tracing::error!(%op, offset, "a completion function panicked");

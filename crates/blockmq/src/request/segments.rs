@@ -4,6 +4,11 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
+use corewise_sync::list;
+
+use super::Request;
+use crate::pending::Pending;
+
 /// A piece of memory, without its owner: an entry of the kernel's `bio_vec`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seg {
@@ -95,20 +100,39 @@ impl Segment<'_> {
     }
 }
 
-/// The segments of a request, in order: see [`Request::segments`](crate::Request::segments).
-#[derive(Clone, Debug)]
+impl From<Segment<'_>> for Seg {
+    fn from(segment: Segment<'_>) -> Self {
+        segment.seg
+    }
+}
+
+/// The segments of a request, in order: see [`Request::segments`].
+#[derive(Debug)]
 pub struct Segments<'a> {
     segs: &'a [Seg],
-    /// Bytes to leave out in front.
+    /// Bytes of `segs` to leave out in front.
     skip: u64,
-    /// Bytes to give.
+    /// Bytes to give of `segs`.
     left: u64,
+    /// Requests that were merged into it.
+    more: list::Iter<'a, Box<Pending>>,
+    /// Bytes to leave out of those.
+    filled: u64,
 }
 
 impl<'a> Segments<'a> {
-    /// `len` bytes behind the first `skip` of `segs`.
-    pub(crate) fn new(segs: &'a [Seg], skip: u64, len: u64) -> Self {
-        Self { segs, skip, left: len }
+    /// What lies behind the first `filled` bytes of a request.
+    pub(super) fn new(rq: &'a Request, filled: u64) -> Self {
+        let mut this = Self { segs: &[], skip: 0, left: 0, more: rq.tail.iter(), filled };
+        this.enter(rq);
+        this
+    }
+
+    fn enter(&mut self, rq: &'a Request) {
+        let (segs, skip, len) = rq.own_segs();
+        let gone = self.filled.min(len);
+        self.filled -= gone;
+        (self.segs, self.skip, self.left) = (segs, skip + gone, len - gone);
     }
 }
 
@@ -116,21 +140,32 @@ impl<'a> Iterator for Segments<'a> {
     type Item = Segment<'a>;
 
     fn next(&mut self) -> Option<Segment<'a>> {
-        while self.left != 0 {
-            let (seg, rest) = self.segs.split_first()?;
-            self.segs = rest;
-            let skip = self.skip.min(seg.len as u64);
-            self.skip -= skip;
-            let len = (seg.len as u64 - skip).min(self.left);
-            if len != 0 {
-                self.left -= len;
-                // SAFETY: `skip` is at most the length of the piece, which is one allocation.
-                let base = unsafe { seg.base.add(skip as usize) };
-                return Some(Segment { seg: Seg { base, len: len as usize }, rq: PhantomData });
+        loop {
+            if let Some(segment) = next_piece(&mut self.segs, &mut self.skip, &mut self.left) {
+                return Some(Segment { seg: segment, rq: PhantomData });
             }
+            let next = self.more.next()?;
+            self.enter(next.rq());
         }
-        None
     }
+}
+
+/// The next of `left` bytes that lie in `segs` behind the first `skip`.
+fn next_piece(segs: &mut &[Seg], skip: &mut u64, left: &mut u64) -> Option<Seg> {
+    while *left != 0 {
+        let (seg, rest) = segs.split_first()?;
+        *segs = rest;
+        let gone = (*skip).min(seg.len as u64);
+        *skip -= gone;
+        let len = (seg.len as u64 - gone).min(*left);
+        if len != 0 {
+            *left -= len;
+            // SAFETY: `gone` is at most the length of the piece, which is one allocation.
+            let base = unsafe { seg.base.add(gone as usize) };
+            return Some(Seg { base, len: len as usize });
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -144,12 +179,12 @@ mod tests {
             [0..3, 3..3, 3..4, 4..15, 15..20].into_iter().map(|r| Seg::of(&bytes[r])).collect();
         for skip in 0..=20 {
             for len in 0..=22 {
-                let got: Vec<u8> = Segments::new(&segs, skip as u64, len as u64)
-                    .flat_map(|s| {
-                        // SAFETY: the pieces lie in `bytes`, which lives.
-                        unsafe { std::slice::from_raw_parts(s.as_ptr(), s.len()) }.to_vec()
-                    })
-                    .collect();
+                let (mut rest, mut gone, mut left) = (&segs[..], skip as u64, len as u64);
+                let mut got: Vec<u8> = Vec::new();
+                while let Some(seg) = next_piece(&mut rest, &mut gone, &mut left) {
+                    // SAFETY: the pieces lie in `bytes`, which lives.
+                    got.extend(unsafe { std::slice::from_raw_parts(seg.base.as_ptr(), seg.len) });
+                }
                 assert_eq!(got, bytes[skip..20.min(skip + len)]);
             }
         }

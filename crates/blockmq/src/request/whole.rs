@@ -11,13 +11,14 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use corewise_sync::SpinLock;
-use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::inline_fn::InlineFn;
-use super::segments::Table;
+use super::segments::{Seg, Table};
 use super::{End, Op, Request, caught};
 use crate::driver::Started;
-use crate::error::IoError;
+use crate::error::{IoError, IoErrorKind};
+use crate::pending::Pending;
 
 /// A request that others do in parts.
 ///
@@ -42,11 +43,13 @@ pub struct Whole(Arc<Inner>);
 pub(crate) struct Inner {
     /// Taken out when the last handle goes.
     held: Option<Held>,
+    /// The list of the memory of a request that others were merged into: made of all their lists.
+    flat: Option<Box<[Seg]>>,
     then: Option<InlineFn<(Held, Result<(), IoError>)>>,
     /// L: is the lock, taken by failed parts only; guards the error to tell, and its place.
     error: SpinLock<Option<(Place, IoError)>>,
     /// A: parts made so far. Relaxed: a count.
-    made: AtomicU64,
+    made: AtomicU32,
     /// A: where the next part of a read may begin: the windows of reads never overlap. Relaxed: a
     /// window's memory is reached by way of the part alone.
     claimed: AtomicU64,
@@ -64,10 +67,29 @@ pub struct Held(Holder);
 enum Holder {
     Request(Request),
     Started(Started),
+    Queued(Queued),
+}
+
+/// A request inside a queue that does it in parts: counted in, without a tag.
+#[derive(Debug)]
+struct Queued(Option<Box<Pending>>);
+
+impl Queued {
+    fn end(&mut self, result: Result<(), IoError>) {
+        if let Some(pending) = self.0.take() {
+            pending.end(result);
+        }
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.end(Err(IoError::new(IoErrorKind::Gone)));
+    }
 }
 
 /// Where an error begins on the whole's device, and whose it is of several that begin there.
-type Place = (u64, u64);
+type Place = (u64, u32);
 
 impl Held {
     /// Finishes the request: as [`Request::complete`], or [`Started::complete`].
@@ -75,9 +97,18 @@ impl Held {
         match self.0 {
             Holder::Request(rq) => rq.complete(result),
             Holder::Started(rq) => rq.complete(result),
+            Holder::Queued(mut rq) => rq.end(result),
         }
     }
+
+    /// A request inside a queue that does it in parts.
+    pub(crate) fn queued(pending: Box<Pending>) -> Self {
+        Held(Holder::Queued(Queued(Some(pending))))
+    }
 }
+
+/// Why the expectations below hold.
+const ENDED_LAST: &str = "only complete and the drop end it, and nobody has it behind those";
 
 impl From<Request> for Held {
     fn from(rq: Request) -> Self {
@@ -98,6 +129,7 @@ impl Deref for Held {
         match &self.0 {
             Holder::Request(rq) => rq,
             Holder::Started(rq) => rq,
+            Holder::Queued(rq) => rq.0.as_ref().expect(ENDED_LAST).rq(),
         }
     }
 }
@@ -107,6 +139,7 @@ impl DerefMut for Held {
         match &mut self.0 {
             Holder::Request(rq) => rq,
             Holder::Started(rq) => rq,
+            Holder::Queued(rq) => rq.0.as_mut().expect(ENDED_LAST).rq_mut(),
         }
     }
 }
@@ -129,12 +162,14 @@ impl Whole {
 
     fn make(mut rq: Held, then: Option<InlineFn<(Held, Result<(), IoError>)>>) -> Self {
         // A buffer without the room that the read wants gives parts without memory: they fail.
-        let error = rq.prepare().err().map(|error| ((rq.offset(), 0), error));
+        let error = rq.prepare(1).err().map(|error| ((rq.offset(), 0), error));
+        let flat = rq.is_merged().then(|| rq.segments().map(Seg::from).collect());
         Self(Arc::new(Inner {
             held: Some(rq),
+            flat,
             then,
             error: SpinLock::new(error),
-            made: AtomicU64::new(0),
+            made: AtomicU32::new(0),
             claimed: AtomicU64::new(0),
             filled: AtomicU64::new(0),
         }))
@@ -153,7 +188,7 @@ impl Whole {
     /// made earlier: two devices must never fill the same memory.
     pub fn part(&self, at: u64, len: u64, offset: u64) -> Request {
         self.claim(at, len);
-        Inner::part(&self.0, self.0.window(at, len, false), offset, None)
+        Inner::part(&self.0, self.0.window(at, false), len, offset, None)
     }
 
     /// As [`Whole::part`]; `then` decides what the part's end means, and a failure on which it doesn't call
@@ -169,8 +204,8 @@ impl Whole {
         then: impl FnOnce(PartDone) + Send + 'static,
     ) -> Request {
         self.claim(at, len);
-        let window = self.0.window(at, len, false);
-        Inner::part(&self.0, window, offset, Some(InlineFn::new(then)))
+        let window = self.0.window(at, false);
+        Inner::part(&self.0, window, len, offset, Some(InlineFn::new(then)))
     }
 
     /// A part of a flush, discard or write-zeroes whose range on its device stands for bytes that are
@@ -181,7 +216,25 @@ impl Whole {
     /// For a read or a write: such a part has no bytes.
     pub fn scattered_part(&self, offset: u64, len: u64) -> Request {
         assert!(!self.request().op().has_bytes(), "a part of a read or write lies in one piece");
-        Inner::part(&self.0, self.0.window(0, len, true), offset, None)
+        Inner::part(&self.0, self.0.window(0, true), len, offset, None)
+    }
+
+    /// As [`Whole::part_with`], for who makes each window once by itself.
+    pub(crate) fn unclaimed_part(
+        &self,
+        at: u64,
+        len: u64,
+        then: impl FnOnce(PartDone) + Send + 'static,
+    ) -> Request {
+        let (window, offset) = (self.0.window(at, false), self.request().offset() + at);
+        Inner::part(&self.0, window, len, offset, Some(InlineFn::new(then)))
+    }
+
+    /// The request fails with this error in the bytes from `at` on, of which no part was made.
+    pub(crate) fn fail_rest(&self, at: u64, error: IoError) {
+        let rq = self.request();
+        let error = error.at(rq.offset() + at..rq.offset() + rq.len());
+        self.0.fail(u32::MAX, error);
     }
 
     fn claim(&self, at: u64, len: u64) {
@@ -201,13 +254,15 @@ impl fmt::Debug for Whole {
     }
 }
 
-/// Which bytes of its whole a part does.
+/// What decides about the end of a part.
+type Then = InlineFn<PartDone, 2>;
+
+/// Which bytes of its whole a part does, beginning where.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     at: u64,
-    len: u64,
-    /// How many parts were made before it.
-    order: u64,
+    /// How many parts were made before it; of the first few billion.
+    order: u32,
     /// The window says nothing about the whole's bytes.
     spread: bool,
 }
@@ -217,30 +272,31 @@ impl Inner {
         self.held.as_ref().expect("taken out only when the last handle goes")
     }
 
-    fn window(&self, at: u64, len: u64, spread: bool) -> Window {
-        Window { at, len, order: self.made.fetch_add(1, Ordering::Relaxed), spread }
+    fn window(&self, at: u64, spread: bool) -> Window {
+        Window { at, order: self.made.fetch_add(1, Ordering::Relaxed), spread }
     }
 
     fn part(
         this: &Arc<Self>,
         window: Window,
+        len: u64,
         offset: u64,
-        then: Option<InlineFn<PartDone>>,
+        then: Option<Then>,
     ) -> Request {
         let rq = this.rq();
-        let (table, skip) = if rq.op().has_bytes() {
-            (Table::Theirs(NonNull::from(rq.segs())), rq.skip + window.at)
-        } else {
-            (Table::None, 0)
+        let (table, skip) = match &this.flat {
+            _ if !rq.op().has_bytes() => (Table::None, 0),
+            Some(flat) => (Table::Theirs(NonNull::from(&**flat)), window.at),
+            None => (Table::Theirs(NonNull::from(rq.segs())), rq.skip + window.at),
         };
-        let mut part = Request::bare(rq.op(), rq.flags(), offset, window.len);
+        let mut part = Request::bare(rq.op(), rq.flags(), offset, len);
         part.table = table;
         part.skip = skip;
         part.end = End::Part(Part { whole: Arc::clone(this), window, then });
         part
     }
 
-    fn fail(&self, order: u64, error: IoError) {
+    fn fail(&self, order: u32, error: IoError) {
         let place = (error.range().map_or(self.rq().offset(), |range| range.start), order);
         let mut first = self.error.lock();
         if first.as_ref().is_none_or(|(first, _)| place < *first) {
@@ -268,7 +324,7 @@ impl Drop for Inner {
 pub(crate) struct Part {
     whole: Arc<Inner>,
     window: Window,
-    then: Option<InlineFn<PartDone>>,
+    then: Option<Then>,
 }
 
 impl fmt::Debug for Part {
@@ -278,21 +334,21 @@ impl fmt::Debug for Part {
 }
 
 impl Part {
-    /// The part at `offset` of its device ended like this. A failure says its range.
-    pub(super) fn end(self, offset: u64, result: Result<(), IoError>) {
+    /// The part of `len` bytes at `offset` of its device ended like this. A failure says its range.
+    pub(super) fn end(self, offset: u64, len: u64, result: Result<(), IoError>) {
         let Part { whole, window, then } = self;
         let rq = whole.rq();
         let result = result.map_err(|error| match error.range() {
             Some(range) if !window.spread && !rq.is_empty() => {
                 let first = rq.offset() + window.at;
-                let within = |at: u64| first + at.saturating_sub(offset).min(window.len);
+                let within = |at: u64| first + at.saturating_sub(offset).min(len);
                 let range = within(range.start)..within(range.end);
                 error.at(range)
             }
             _ if rq.is_empty() => error,
             _ => error.at(rq.offset()..rq.offset() + rq.len()),
         });
-        let done = PartDone { whole, window, result: Some(result) };
+        let done = PartDone { whole, window, len, result: Some(result) };
         match then {
             Some(then) => then.call(done),
             None => done.record(),
@@ -304,6 +360,7 @@ impl Part {
 pub struct PartDone {
     whole: Arc<Inner>,
     window: Window,
+    len: u64,
     /// Taken by `again`: then this part's end says nothing.
     result: Option<Result<(), IoError>>,
 }
@@ -340,7 +397,7 @@ impl PartDone {
     /// this time says nothing any more.
     pub fn again(mut self, offset: u64) -> Request {
         self.result = None;
-        Inner::part(&self.whole, self.window, offset, None)
+        Inner::part(&self.whole, self.window, self.len, offset, None)
     }
 
     /// As [`PartDone::again`], with a function as for [`Whole::part_with`].
@@ -350,7 +407,7 @@ impl PartDone {
         then: impl FnOnce(PartDone) + Send + 'static,
     ) -> Request {
         self.result = None;
-        Inner::part(&self.whole, self.window, offset, Some(InlineFn::new(then)))
+        Inner::part(&self.whole, self.window, self.len, offset, Some(InlineFn::new(then)))
     }
 }
 
@@ -367,7 +424,7 @@ impl Drop for PartDone {
     fn drop(&mut self) {
         match self.result.take() {
             Some(Ok(())) => {
-                self.whole.filled.fetch_add(self.window.len, Ordering::Relaxed);
+                self.whole.filled.fetch_add(self.len, Ordering::Relaxed);
             }
             // Who was to decide what the failure means didn't get there.
             Some(Err(error)) if std::thread::panicking() => {

@@ -95,6 +95,9 @@ pub struct Held {
     /// What to do with the next requests instead of keeping them.
     pub verdict: Arc<Mutex<Option<Verdict>>>,
     pub queues: usize,
+    pub merges: bool,
+    /// What the device looks like; a plain one where it says nothing.
+    pub geometry: Option<Geometry>,
 }
 
 impl Held {
@@ -137,11 +140,15 @@ impl Driver for Held {
     }
 
     fn geometry(&self) -> Geometry {
-        Geometry::new(1 << 30)
+        self.geometry.unwrap_or(Geometry::new(1 << 30))
     }
 
     fn hw_queues(&self) -> usize {
         self.queues.max(1)
+    }
+
+    fn merges(&self) -> bool {
+        self.merges
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {

@@ -73,6 +73,10 @@ impl Driver for Partition {
         usize::MAX
     }
 
+    fn merges(&self) -> bool {
+        false
+    }
+
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
         // A flush has no range, and its 0 means nothing below either.
         let offset = self.start + rq.offset();

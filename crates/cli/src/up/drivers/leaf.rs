@@ -45,6 +45,10 @@ impl<D: Driver> Driver for Coarse<D> {
         self.inner.depth()
     }
 
+    fn merges(&self) -> bool {
+        self.inner.merges()
+    }
+
     fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {
         self.inner.queue_request(hctx, rq)
     }

@@ -1,0 +1,127 @@
+//! Plugs: a thread that submits many requests one by one holds them back for a moment, so that they reach their
+//! queues together: dispatched by one run, merged where they touch, started with one call to the kernel.
+//!
+//! The kernel's `blk_start_plug` and `blk_finish_plug`. As there, what is held back is let go when the plug is
+//! dropped, when there is enough of it, and when the thread is about to block: it may be waiting for just
+//! these requests.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem;
+use std::sync::{Arc, Weak};
+
+use corewise_sync::{context, per_thread};
+
+use crate::policy::{PLUG_BYTES, PLUG_REQUESTS};
+use crate::queue::Core;
+use crate::request::Request;
+
+per_thread! {
+    /// O: how many plugs the thread has.
+    static DEPTH: Cell<u32> = Cell::new(0);
+    /// O: what is held back.
+    static HELD: RefCell<Vec<(Weak<Core>, Request)>> = RefCell::new(Vec::new());
+}
+
+/// Holds back what this thread submits to [queues](crate::Queue), until it is dropped.
+///
+/// Earlier where 32 requests are held back, after one of 128 KiB or more, and when the thread is about to block
+/// in a [`Completion`](corewise_sync::Completion) or in any other [blocking
+/// region](corewise_sync::context::blocking). Who waits in other ways calls [`Plug::flush`] before. Flushes are
+/// never held back, and what is held back isn't inside its queue yet: a queue that goes meanwhile completes it as
+/// gone. Plugs nest; the outermost one counts. Inside a blocking region a plug does nothing.
+///
+/// ```
+/// # use std::sync::{Arc, Weak};
+/// # use corewise_blockmq::{BlockDevice, Plug, Request};
+/// fn read_ahead(device: &dyn BlockDevice, first: u64) {
+///     let _plug = Plug::start();
+///     for n in 0..16 {
+///         device.submit(Request::read(first + n * 4096, 4096).on_complete(|_done| {}));
+///     }
+/// }
+/// ```
+#[must_use = "what is held back is let go when the plug is dropped"]
+pub struct Plug {
+    /// A plug is its thread's.
+    not_send: PhantomData<*const ()>,
+}
+
+impl Plug {
+    /// Begins to hold back.
+    pub fn start() -> Self {
+        DEPTH.with(|depth| depth.set(depth.get() + 1));
+        Self { not_send: PhantomData }
+    }
+
+    /// Lets go what is held back now. Never blocks; any context.
+    pub fn flush(&self) {
+        let_go();
+    }
+}
+
+impl Drop for Plug {
+    fn drop(&mut self) {
+        let depth = DEPTH.with(|depth| {
+            depth.set(depth.get() - 1);
+            depth.get()
+        });
+        if depth == 0 {
+            let_go();
+        }
+    }
+}
+
+impl fmt::Debug for Plug {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Plug")
+    }
+}
+
+/// Whether this thread has a plug.
+#[inline]
+pub(crate) fn is_plugged() -> bool {
+    DEPTH.with(Cell::get) != 0
+}
+
+/// Holds a request back, in a thread that has a plug.
+pub(crate) fn hold(core: &Arc<Core>, rq: Request) {
+    let bytes = rq.len();
+    let held = HELD.with(|held| {
+        let mut held = held.borrow_mut();
+        held.push((Arc::downgrade(core), rq));
+        held.len()
+    });
+    // A thread that is inside a blocking region already isn't asked again before it blocks.
+    if held >= PLUG_REQUESTS || bytes >= PLUG_BYTES || context::is_blocking() {
+        let_go();
+    } else if held == 1 {
+        context::before_blocking(Some(let_go));
+    }
+}
+
+/// Lets go what this thread holds back, if it does: sends it to its queues: each queue's in their order, with one run.
+pub(crate) fn let_go() {
+    let mut held = HELD.with(|held| mem::take(&mut *held.borrow_mut()));
+    if held.is_empty() {
+        return;
+    }
+    context::before_blocking(None);
+    while let Some((core, _)) = held.first() {
+        let core = Weak::clone(core);
+        let here = held.extract_if(.., |(theirs, _)| Weak::ptr_eq(&core, theirs));
+        match core.upgrade() {
+            Some(core) => core.submit_all(&mut here.map(|(_, rq)| rq)),
+            // Dropped, they complete as gone.
+            None => drop(here.collect::<Vec<_>>()),
+        }
+    }
+    // Its room is used again.
+    HELD.with(|place| {
+        let mut place = place.borrow_mut();
+        if place.capacity() == 0 {
+            *place = held;
+        }
+    });
+}
