@@ -7,9 +7,8 @@ use std::fmt;
 use std::panic::Location;
 use std::time::Duration;
 
-use corewise_sync::time::Stamp;
+use corewise_sync::time::{Latencies, Stamp};
 
-use crate::histogram::Latencies;
 use crate::priority::Priority;
 use crate::running::Shown;
 use crate::smp::Smp;

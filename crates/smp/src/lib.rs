@@ -63,8 +63,6 @@ mod cpu;
 #[cfg(not(loom))]
 mod dump;
 mod error;
-#[cfg(not(loom))]
-mod histogram;
 mod many;
 mod percpu;
 mod policy;
@@ -87,10 +85,10 @@ pub use builder::SmpBuilder;
 pub use call::Call;
 pub use control::{Followed, Leaving};
 #[cfg(not(loom))]
+pub use corewise_sync::time::Latencies;
+#[cfg(not(loom))]
 pub use dump::{CpuDump, CpuState, Dump, OutstandingCall, RunningCall};
 pub use error::{CallError, CallFailed, PanicPayload, RunError, SkipReason, StartError};
-#[cfg(not(loom))]
-pub use histogram::Latencies;
 pub use many::{ManyAnswers, ManyCall, Reach, Skipped, Values, ValuesIter};
 pub use percpu::{PerCpu, PerCpuCounter};
 pub use priority::Priority;

@@ -12,10 +12,8 @@ use corewise_sync::CachePadded;
 #[cfg(not(loom))]
 use corewise_sync::atomic::{AtomicU64, Ordering};
 #[cfg(not(loom))]
-use corewise_sync::time::Stamp;
+use corewise_sync::time::{Histogram, Latencies, Stamp};
 
-#[cfg(not(loom))]
-use crate::histogram::{Histogram, Latencies};
 #[cfg(not(loom))]
 use crate::policy;
 #[cfg(not(loom))]
@@ -147,7 +145,7 @@ impl Stats {
 fn count(histogram: &Histogram, took: Duration, weight: u32) {
     let weight = policy::measured(took, weight);
     if weight > 0 {
-        histogram.record(took, weight);
+        histogram.record_alone(took, weight);
     }
 }
 

@@ -1,9 +1,15 @@
-//! The clock that product code reads.
+//! The clock that product code reads, and histograms of times.
 //!
 //! It is the system's monotonic clock. Shuttle has no time: there the clock stands still, but for a
 //! wait whose time runs out, which may happen at any moment: it moves the clock on to its end. So
 //! code that compares deadlines sees what it would see on a machine whose threads are arbitrarily
 //! slow, and a seed replays it exactly.
+
+#[cfg(not(loom))]
+mod histogram;
+
+#[cfg(not(loom))]
+pub use histogram::{Histogram, Latencies};
 
 /// Now. Any context.
 #[cfg(not(shuttle))]

@@ -1,14 +1,9 @@
-//! A histogram of times that one thread writes and any thread reads.
-//!
-//! Buckets are eight to a power of two (as in HdrHistogram), so a time is known to an eighth. The writer
-//! takes no lock and no locked operation: it alone writes, so a load and a store count. A reader sees
-//! each bucket as of some moment, and those moments lie close together.
+//! Histograms of times, which some threads write and any thread reads.
 
 use std::fmt;
 use std::time::Duration;
 
-#[cfg(not(loom))]
-use corewise_sync::atomic::{AtomicU64, Ordering};
+use crate::atomic::{AtomicU64, Ordering};
 
 /// Buckets to a power of two, as a power of two.
 const FINE: u32 = 3;
@@ -36,25 +31,50 @@ const fn end_of(bucket: usize) -> u64 {
     first + (1 << power) - 1
 }
 
-/// The writer's side.
-#[cfg(not(loom))]
-pub(crate) struct Histogram {
-    /// A: written by the owner alone. Relaxed: they order nothing.
+/// The writer's side of a histogram of times. It has some 2.5 kB.
+///
+/// Buckets are eight to a power of two (as in HdrHistogram), so a time is known to an eighth; those over
+/// 18 minutes count as 18 minutes. Counting takes no lock. A reader sees each bucket as of some moment, and those
+/// moments lie close together.
+///
+/// ```
+/// use std::time::Duration;
+/// use corewise_sync::time::Histogram;
+///
+/// let histogram = Histogram::new();
+/// histogram.record(Duration::from_micros(10), 1);
+/// let seen = histogram.read();
+/// assert_eq!((seen.count(), seen.longest()), (1, Some(Duration::from_micros(10))));
+/// ```
+pub struct Histogram {
+    /// A: written by whoever records. Relaxed: they order nothing.
     counts: [AtomicU64; BUCKETS],
     /// A: as above.
     longest: AtomicU64,
 }
 
-#[cfg(not(loom))]
 impl Histogram {
-    pub(crate) fn new() -> Self {
+    /// Nothing was counted yet.
+    pub fn new() -> Self {
         Histogram { counts: std::array::from_fn(|_| AtomicU64::new(0)), longest: AtomicU64::new(0) }
     }
 
-    /// Counts a time, as often as `weight` says. Only the owner calls it.
+    /// Counts a time, as often as `weight` says. Any thread; where several do, each of them pays for a line that
+    /// all write.
     #[inline]
-    pub(crate) fn record(&self, time: Duration, weight: u32) {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    pub fn record(&self, time: Duration, weight: u32) {
+        let nanos = nanos_of(time);
+        self.counts[bucket_of(nanos)].fetch_add(u64::from(weight), Ordering::Relaxed);
+        if nanos > self.longest.load(Ordering::Relaxed) {
+            self.longest.fetch_max(nanos, Ordering::Relaxed);
+        }
+    }
+
+    /// As [`Histogram::record`], where only one thread at a time ever records here: no locked operation. (Where
+    /// more do, counts get lost.)
+    #[inline]
+    pub fn record_alone(&self, time: Duration, weight: u32) {
+        let nanos = nanos_of(time);
         let count = &self.counts[bucket_of(nanos)];
         count.store(count.load(Ordering::Relaxed) + u64::from(weight), Ordering::Relaxed);
         if nanos > self.longest.load(Ordering::Relaxed) {
@@ -62,12 +82,29 @@ impl Histogram {
         }
     }
 
-    pub(crate) fn read(&self) -> Latencies {
+    /// What was counted so far.
+    pub fn read(&self) -> Latencies {
         Latencies {
             counts: self.counts.iter().map(|count| count.load(Ordering::Relaxed)).collect(),
             longest: self.longest.load(Ordering::Relaxed),
         }
     }
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.read().fmt(f)
+    }
+}
+
+fn nanos_of(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// How long something took, how often: a histogram as it was at one moment.
@@ -89,11 +126,14 @@ impl Latencies {
     /// too long. `None` where there are none.
     ///
     /// ```
-    /// # let machine = corewise_topology::Machine::synthetic("core:1 pu:1")?;
-    /// # let smp = corewise_smp::Smp::new(&machine).expect("a thread");
-    /// let dump = smp.dump();
-    /// assert_eq!(dump.cpus[0].handlers.quantile(0.99), None);
-    /// # Ok::<(), corewise_topology::TopologyError>(())
+    /// # use std::time::Duration;
+    /// let histogram = corewise_sync::time::Histogram::new();
+    /// assert_eq!(histogram.read().quantile(0.99), None);
+    /// for micros in 1..=100 {
+    ///     histogram.record(Duration::from_micros(micros), 1);
+    /// }
+    /// let p99 = histogram.read().quantile(0.99).expect("there are some");
+    /// assert!(p99 >= Duration::from_micros(99) && p99 <= Duration::from_micros(100));
     /// ```
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let all = self.count();
@@ -146,7 +186,7 @@ impl fmt::Display for Latencies {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 
@@ -199,13 +239,13 @@ mod tests {
     }
 
     #[test]
-    fn it_is_read_while_it_is_written() {
+    fn it_is_read_while_its_one_writer_writes() {
         let histogram = std::sync::Arc::new(Histogram::new());
         let writer = {
             let histogram = std::sync::Arc::clone(&histogram);
             std::thread::spawn(move || {
                 for nanos in 0..100_000 {
-                    histogram.record(Duration::from_nanos(nanos), 1);
+                    histogram.record_alone(Duration::from_nanos(nanos), 1);
                 }
             })
         };
@@ -217,5 +257,22 @@ mod tests {
         }
         writer.join().expect("no panic");
         assert_eq!(histogram.read().count(), 100_000);
+    }
+
+    #[test]
+    fn several_writers_lose_no_count() {
+        let histogram = Histogram::new();
+        std::thread::scope(|scope| {
+            for writer in 1..=4 {
+                let histogram = &histogram;
+                scope.spawn(move || {
+                    for nanos in 0..20_000 {
+                        histogram.record(Duration::from_nanos(nanos * writer), 2);
+                    }
+                });
+            }
+        });
+        assert_eq!(histogram.read().count(), 160_000);
+        assert_eq!(histogram.read().longest(), Some(Duration::from_nanos(79_996)));
     }
 }
