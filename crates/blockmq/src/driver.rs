@@ -6,11 +6,15 @@ use std::ptr::NonNull;
 
 use corewise_sync::inbox::{Link, Node};
 
+use std::time::Duration;
+
+use crate::complete::Verdict;
 use crate::device::Geometry;
 use crate::error::{IoError, IoErrorKind};
 use crate::pending::Pending;
 use crate::policy::DEFAULT_DEPTH;
 use crate::request::Request;
+use crate::timeout::{TimedOut, TimerReturn};
 
 /// A driver: it starts requests, and finishes each of them once.
 ///
@@ -62,6 +66,32 @@ pub trait Driver: Send + Sync + 'static {
     fn commit(&self, hctx: usize) {
         let _ = hctx;
     }
+
+    /// How long a request may be in the driver before [`Driver::timeout`] is called; `None`: as long as it takes.
+    /// Asked once, when the queue is built; [`QueueBuilder::timeout`](crate::QueueBuilder::timeout) goes before it.
+    fn io_timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    /// A request has been in the driver for longer than its time. The driver may complete it (with
+    /// [`IoErrorKind::TimedOut`]: it keeps it, and is told its hardware queue and tag), now or later, or let it go
+    /// on. Until this returns the tag isn't given to another request, and a completion that comes meanwhile takes
+    /// effect after it.
+    ///
+    /// Called on a worker, which may block, one call at a time; other requests' timeouts wait meanwhile. A panic is
+    /// caught, and counts as [`TimerReturn::ResetTimer`]. Not called before the dispatch that started the request is
+    /// over. By default the request is logged, and goes on.
+    fn timeout(&self, rq: &TimedOut<'_>) -> TimerReturn {
+        tracing::warn!("{rq}; the driver can't take it back");
+        TimerReturn::ResetTimer
+    }
+
+    /// Looks for completions of hardware queue `hctx`, completes what it finds, and says how much that was; `None`
+    /// where it has no way to look. Called by any number of threads at once, inside an atomic section.
+    fn poll(&self, hctx: usize) -> Option<usize> {
+        let _ = hctx;
+        None
+    }
 }
 
 /// How [`Driver::queue_request`] went.
@@ -70,11 +100,14 @@ pub trait Driver: Send + Sync + 'static {
 pub enum Dispatch {
     /// The driver has the request, or has completed it already.
     Started,
-    /// The driver can't take it now. It goes back to the front, and comes again when a request of
-    /// this hardware queue completes or is submitted; where none is in flight, a worker tries again
-    /// at once, and then every 3 ms. A driver that knows when it has room again does better with
-    /// [`Queue::stop`](crate::Queue::stop) and `start`.
+    /// The driver can't take it now, for want of something that a request of this hardware queue gives free
+    /// when it completes. It goes back to the front, and comes again when one completes or is submitted; where none
+    /// is in flight, a worker tries again at once, and then every 3 ms. A driver that knows when it has room again
+    /// does better with [`Queue::stop`](crate::Queue::stop) and `start`. (Linux: `BLK_STS_DEV_RESOURCE`.)
     Busy(Started),
+    /// The driver can't take it now, for want of something that anybody may have. As `Busy`, and it comes again
+    /// after 3 ms at most, whatever is in flight. (Linux: `BLK_STS_RESOURCE`.)
+    NoResource(Started),
 }
 
 /// A request inside a driver. It has a tag, unique within its hardware queue until it completes.
@@ -118,15 +151,24 @@ impl Started {
         self.finish(result);
     }
 
+    /// Gives the request back, to be started once more: for a driver that had it and can't go on, as when a path to
+    /// the device is lost. It goes to the front of its hardware queue, and a worker runs that. What the driver
+    /// has put into a read so far stays put: see [`Request::filled`]. Any thread. (Linux: `blk_mq_requeue_request`.)
+    pub fn requeue(mut self) {
+        if let Some(pending) = self.pending.take() {
+            pending.returned(Verdict::Requeue);
+        }
+    }
+
     fn finish(&mut self, result: Result<(), IoError>) {
         if let Some(pending) = self.pending.take() {
-            pending.complete(result);
+            pending.returned(Verdict::Ended(result));
         }
     }
 }
 
 /// Why the expectations above hold.
-const HELD: &str = "only complete and into_pending empty it, and they consume it";
+const HELD: &str = "only complete, requeue and into_pending empty it, and they consume it";
 
 impl Deref for Started {
     type Target = Request;

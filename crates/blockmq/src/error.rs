@@ -22,6 +22,8 @@ pub enum IoErrorKind {
     Io(i32),
     /// The request was taken back before it ran.
     Cancelled,
+    /// The device didn't answer in time.
+    TimedOut,
     /// The device went away with the request unfinished, so whether it took effect is unknown.
     Gone,
 }
@@ -56,6 +58,7 @@ impl IoError {
             errno::EROFS => IoErrorKind::ReadOnly,
             errno::EOPNOTSUPP => IoErrorKind::NotSupported,
             errno::ECANCELED => IoErrorKind::Cancelled,
+            errno::ETIMEDOUT => IoErrorKind::TimedOut,
             other => IoErrorKind::Io(other),
         })
     }
@@ -94,6 +97,7 @@ impl IoError {
             IoErrorKind::ReadOnly => errno::EPERM,
             IoErrorKind::Io(errno) => errno,
             IoErrorKind::Cancelled => errno::ECANCELED,
+            IoErrorKind::TimedOut => errno::ETIMEDOUT,
             IoErrorKind::Gone => errno::ESHUTDOWN,
         }
     }
@@ -120,6 +124,7 @@ impl fmt::Display for IoError {
                 write!(f, "I/O error: {}", std::io::Error::from_raw_os_error(errno))?
             }
             IoErrorKind::Cancelled => f.write_str("cancelled before it ran")?,
+            IoErrorKind::TimedOut => f.write_str("the device didn't answer in time")?,
             IoErrorKind::Gone => f.write_str("the device went away with the request unfinished")?,
         }
         if let Some(detail) = &self.detail {
@@ -148,6 +153,7 @@ pub(crate) mod errno {
     pub(crate) const EROFS: i32 = 30;
     pub(crate) const EOPNOTSUPP: i32 = 95;
     pub(crate) const ESHUTDOWN: i32 = 108;
+    pub(crate) const ETIMEDOUT: i32 = 110;
     pub(crate) const EDQUOT: i32 = 122;
     pub(crate) const ECANCELED: i32 = 125;
 }

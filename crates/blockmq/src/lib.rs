@@ -61,6 +61,8 @@
 //! their workers down: what waits for a worker then waits for ever.
 
 #[cfg(not(loom))]
+mod complete;
+#[cfg(not(loom))]
 mod device;
 #[cfg(not(loom))]
 mod driver;
@@ -105,8 +107,11 @@ mod split;
 #[cfg(not(loom))]
 mod stats;
 mod tags;
+mod timeout;
 mod usage;
 
+#[cfg(not(loom))]
+pub use complete::{Completer, CompleterStats, RqAffinity};
 #[cfg(not(loom))]
 pub use device::{BlockDevice, BlockDeviceExt, Geometry};
 #[cfg(not(loom))]
@@ -127,8 +132,10 @@ pub use runner::Ran;
 #[cfg(not(loom))]
 pub use sched::{Deadline, IoScheduler};
 #[cfg(not(loom))]
-pub use stats::HctxStats;
+pub use stats::{DiskStats, HctxStats, IoStats, OpStats};
 pub use tags::TagSet;
+#[cfg(not(loom))]
+pub use timeout::{TimedOut, TimerReturn};
 
 /// The protocol types of the queue, each small enough to be model-checked: for that purpose, and
 /// for whoever builds another queue. `src/README.md` argues them.
@@ -143,5 +150,6 @@ pub mod protocol {
     pub use crate::run_state::{Claim, End, RunNumber, RunState};
     pub use crate::runner::{Pass, Ran, Source, run};
     pub use crate::tags::{Freed, TagBatch, TagUser, TagWaiter};
+    pub use crate::timeout::{Release, TagState, Watch};
     pub use crate::usage::{Unfrozen, Usage};
 }

@@ -5,12 +5,15 @@ use std::iter;
 use std::sync::Arc;
 
 use corewise_sync::inbox::{HasLink, Link};
+use corewise_sync::time::Stamp;
 
+use crate::complete::Verdict;
 use crate::error::{IoError, IoErrorKind};
 use crate::flush;
+use crate::hctx::Hctx;
 use crate::queue::Core;
 use crate::request::Request;
-use crate::tags::Freed;
+use crate::stats::weight;
 
 /// A request inside a queue. Boxes lie in the [cache](crate::cache) of their CPU between two requests, and keep
 /// their queue's core alive all the time: so a request costs neither an allocation nor a reference count.
@@ -25,6 +28,16 @@ pub(crate) struct Pending {
     pub(crate) hctx: usize,
     /// Its tag, while the driver has it.
     pub(crate) tag: u32,
+    /// Why it comes back from the driver, when it does.
+    pub(crate) verdict: Option<Verdict>,
+    /// For how many requests it stands in the histograms; 0: it isn't timed.
+    pub(crate) weight: u32,
+    /// When it was submitted, where it is timed.
+    pub(crate) begun: Stamp,
+    /// When the driver got it, where it is timed; not behind `begun` where no driver has had it.
+    pub(crate) started: Stamp,
+    /// How many requests the box has carried before.
+    uses: u32,
     /// It goes back to the cache.
     cached: bool,
     /// It is counted in by itself; what the queue makes for a request that is inside is not.
@@ -51,24 +64,32 @@ const FILLED: &str = "a box holds its request until it goes back to the cache";
 
 impl Pending {
     pub(crate) fn new(core: &Arc<Core>, rq: Request, slot: usize, cached: bool) -> Box<Self> {
-        let core = Arc::clone(core);
-        Box::new(Self {
+        let mut this = Box::new(Self {
             link: Link::new(),
             rq: Some(rq),
-            core,
+            core: Arc::clone(core),
             slot,
             hctx: 0,
             tag: 0,
+            verdict: None,
+            weight: 0,
+            begun: Stamp::default(),
+            started: Stamp::default(),
+            uses: 0,
             cached,
             counted: true,
             post_flush: false,
-        })
+        });
+        this.clock_in();
+        this
     }
 
     /// Uses a box from the cache again.
     pub(crate) fn refill(&mut self, rq: Request) {
         self.rq = Some(rq);
         (self.counted, self.post_flush) = (true, false);
+        self.uses = self.uses.wrapping_add(1);
+        self.clock_in();
     }
 
     /// Says that it is of the queue's own making, for a request that is inside.
@@ -82,51 +103,42 @@ impl Pending {
         !self.counted
     }
 
+    /// Its time begins, where it is timed.
+    #[inline]
+    fn clock_in(&mut self) {
+        self.weight = weight(self.core.iostats, self.uses);
+        if self.weight != 0 {
+            self.begun = Stamp::precise();
+            self.started = self.begun;
+        }
+    }
+
+    /// The driver is about to get it, through `hctx`, under this tag.
+    #[inline]
+    pub(crate) fn begin(&mut self, hctx: &Hctx, tag: u32) {
+        self.tag = tag;
+        if self.weight != 0 {
+            self.started = Stamp::precise();
+        }
+        if let Some(timeouts) = &self.core.timeouts {
+            timeouts.start(hctx, tag, self.rq());
+        }
+    }
+
+    /// The driver gave it back at once. Its tag is still its own.
+    pub(crate) fn unbegin(&mut self, hctx: &Hctx) {
+        self.started = self.begun;
+        if let Some(slot) = hctx.slots.get(self.tag as usize) {
+            slot.state.undo();
+        }
+    }
+
     pub(crate) fn rq(&self) -> &Request {
         self.rq.as_ref().expect(FILLED)
     }
 
     pub(crate) fn rq_mut(&mut self) -> &mut Request {
         self.rq.as_mut().expect(FILLED)
-    }
-
-    /// Finishes a request that the driver had: its tag is free before its completion function runs.
-    pub(crate) fn complete(mut self: Box<Self>, result: Result<(), IoError>) {
-        let hctx = self.core.hctx(self.hctx);
-        let freed = hctx.tags.free(self.slot, self.tag);
-        hctx.activity.tag_freed();
-        if self.post_flush || self.rq().is_merged() {
-            return self.complete_each(freed, result);
-        }
-        self.answer(result);
-        if freed == Freed::Restart {
-            // The mark was set after what is left was published, and we took it: something is pending.
-            self.core.hctx(self.hctx).visit(&self.core, self.slot, true);
-        }
-        self.leave();
-    }
-
-    /// Finishes a request that isn't over with this, or more than one.
-    fn complete_each(mut self: Box<Self>, freed: Freed, result: Result<(), IoError>) {
-        let (core, hctx, slot) = (Arc::clone(&self.core), self.hctx, self.slot);
-        let mut run = freed == Freed::Restart;
-        let merged = self.rq().is_merged();
-        let others = self.rq_mut().unmerge();
-        for mut pending in iter::once(self).chain(others) {
-            match &result {
-                Err(error) if merged && error.may_be_of_others() => {
-                    // Which of them it was is found out by asking for each alone.
-                    pending.rq_mut().stay_alone();
-                    pending.rq_mut().start_over();
-                    core.push(pending);
-                    run = true;
-                }
-                result => pending.end(result.clone()),
-            }
-        }
-        if run {
-            core.hctx(hctx).visit(&core, slot, true);
-        }
     }
 
     /// Ends a request that is inside and has no tag: at once, or when it is durable.
@@ -157,7 +169,14 @@ impl Pending {
         }
     }
 
+    /// Tells whoever waits how it ended, and counts it before.
     fn answer(&mut self, result: Result<(), IoError>) {
+        self.answer_at(result, None);
+    }
+
+    /// As `answer`, for who has just read the clock.
+    pub(crate) fn answer_at(&mut self, result: Result<(), IoError>, now: Option<Stamp>) {
+        self.count(result.is_ok(), now);
         self.rq_mut().finish(result);
         // What it still owns goes now, not when the box is used again.
         self.rq = None;
@@ -165,7 +184,7 @@ impl Pending {
 
     /// Counts it out, and puts the box back. Counting out ends the request's hold on the queue, so the box's
     /// own keeps the core alive behind it.
-    fn leave(self: Box<Self>) {
+    pub(crate) fn leave(self: Box<Self>) {
         if self.counted {
             self.core.usage.exit(self.slot);
         }

@@ -1,4 +1,6 @@
-//! Handing a started request on to a device below: what the drivers with one child have in common.
+//! What the drivers that stand on other devices have in common: handing a request on, and looking for completions.
+
+use std::sync::Arc;
 
 use crate::device::BlockDevice;
 use crate::driver::Started;
@@ -9,4 +11,11 @@ use crate::request::Whole;
 pub(super) fn pass_on(device: &dyn BlockDevice, rq: Started, offset: u64) {
     let len = rq.len();
     device.submit(Whole::new(rq).part(0, len, offset));
+}
+
+/// Polls all of them; `None` where none can be polled.
+pub(super) fn poll<'a>(
+    devices: impl IntoIterator<Item = &'a Arc<dyn BlockDevice>>,
+) -> Option<usize> {
+    devices.into_iter().filter_map(|device| device.poll()).reduce(|all, found| all + found)
 }

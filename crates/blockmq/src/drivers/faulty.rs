@@ -201,6 +201,10 @@ impl Driver for Faulty {
         false
     }
 
+    fn poll(&self, _hctx: usize) -> Option<usize> {
+        self.below.poll()
+    }
+
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
         match self.verdict(&rq) {
             Some(error) => rq.complete(Err(error)),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use corewise_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use corewise_sync::{CachePadded, SpinLock};
 
-use super::StackError;
 use super::stripe::combine;
+use super::{StackError, below};
 use crate::device::{BlockDevice, Geometry};
 use crate::driver::{Dispatch, Driver, Started};
 use crate::error::{IoError, IoErrorKind};
@@ -207,6 +207,10 @@ impl Driver for Mirror {
 
     fn merges(&self) -> bool {
         false
+    }
+
+    fn poll(&self, _hctx: usize) -> Option<usize> {
+        below::poll(self.inner.legs.iter().map(|leg| &leg.device))
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {

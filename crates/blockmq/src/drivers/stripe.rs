@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::StackError;
+use super::{StackError, below};
 use crate::device::{BlockDevice, Geometry};
 use crate::driver::{Dispatch, Driver, Started};
 use crate::request::{Op, Whole};
@@ -157,6 +157,10 @@ impl Driver for Stripe {
 
     fn merges(&self) -> bool {
         false
+    }
+
+    fn poll(&self, _hctx: usize) -> Option<usize> {
+        below::poll(&self.children)
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {

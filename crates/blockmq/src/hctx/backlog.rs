@@ -72,6 +72,14 @@ impl Backlog {
         self.list.push_front(pending);
     }
 
+    /// The driver had them, and gave them back later: they go before all others, in their order.
+    #[cold]
+    pub(super) fn requeue(&mut self, given_back: impl Iterator<Item = Box<Pending>>) {
+        for (at, pending) in given_back.enumerate() {
+            self.list.insert(at, pending);
+        }
+    }
+
     /// The CPU slot of the next one, where that is known already.
     pub(super) fn slot(&self) -> Option<usize> {
         self.list.front().map(|pending| pending.slot)

@@ -104,6 +104,19 @@ impl Source for Feed<'_> {
 }
 
 impl Hctx {
+    /// The driver couldn't take it: it goes back to the front, and the tags to whoever can use them.
+    fn give_back(&self, rq: Started, backlog: &mut Backlog, tags: &mut TagBatch) {
+        RunnerStats::add(&self.runner_stats.busy, 1);
+        RunnerStats::add(&self.runner_stats.dispatched, 1u64.wrapping_neg());
+        let mut pending = rq.into_pending();
+        pending.unbegin(self);
+        let (slot, tag) = (pending.slot, pending.tag);
+        backlog.give_back(pending);
+        self.return_tags(slot, TagBatch::one(tag));
+        self.return_tags(slot, mem::take(tags));
+        self.publish(backlog);
+    }
+
     fn start_some(
         &self,
         core: &Core,
@@ -117,6 +130,10 @@ impl Hctx {
             (!core.may_block).then(|| AtomicSection::enter("dispatch of block requests"));
         let mut fresh = true;
         loop {
+            if !self.requeued.is_empty() {
+                // What the driver gave back later goes before everything else.
+                backlog.requeue(self.requeued.take());
+            }
             // A scheduler sees what came meanwhile each time that there are tags for some more.
             if backlog.is_empty() || (fresh && backlog.chooses()) {
                 core.software.collect(&self.ctxs, backlog);
@@ -150,7 +167,7 @@ impl Hctx {
             }
             let Some(tag) = tags.pop() else { return Pass::Idle };
             let Some(mut pending) = backlog.next() else { return Pass::Idle };
-            pending.tag = tag;
+            pending.begin(self, tag);
             let rq = Started::new(pending);
             let driver = &core.driver;
             // Counted before it can complete, so that who has drained the queue sees it counted.
@@ -158,17 +175,16 @@ impl Hctx {
             match caught(|| driver.queue_request(self.index, rq)) {
                 Some(Dispatch::Started) => *started += 1,
                 Some(Dispatch::Busy(rq)) => {
-                    RunnerStats::add(&self.runner_stats.busy, 1);
-                    RunnerStats::add(&self.runner_stats.dispatched, 1u64.wrapping_neg());
-                    let pending = rq.into_pending();
-                    let (slot, tag) = (pending.slot, pending.tag);
-                    backlog.give_back(pending);
-                    self.return_tags(slot, TagBatch::one(tag));
-                    self.return_tags(slot, mem::take(tags));
-                    self.publish(backlog);
+                    self.give_back(rq, backlog, tags);
                     // The next completion runs the queue again, if there is one to come.
                     let in_use = self.tags.restart_at_next_free();
                     return if in_use == 0 { Pass::Later } else { Pass::Idle };
+                }
+                Some(Dispatch::NoResource(rq)) => {
+                    self.give_back(rq, backlog, tags);
+                    // As above; but whatever is short may be there much sooner, and nobody tells us.
+                    let _in_use = self.tags.restart_at_next_free();
+                    return Pass::Later;
                 }
                 None => {
                     // The unwinding dropped the request, which completed it.

@@ -2,7 +2,8 @@
 //!
 //! Life of a request: `Core::insert` counts it in and pushes it to its CPU's software queue; `visit` runs
 //! the queue; the runner's `pass` collects, gives each request a tag and hands it to the driver;
-//! `Pending::complete` frees the tag, calls the completion function and counts the request out.
+//! when the driver is done with it, `Pending::end` frees the tag, calls the completion function and counts the
+//! request out (`complete/README.md`).
 
 mod backlog;
 mod dispatch;
@@ -10,18 +11,21 @@ mod run;
 
 use std::sync::Weak;
 
-use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use corewise_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use corewise_sync::cell::UnsafeCell;
+use corewise_sync::inbox::Inbox;
 use corewise_workqueue::{Work, Workqueue};
 
 use crate::ctx::CtxMap;
 use crate::grace::Grace;
 use crate::hotplug::Activity;
+use crate::pending::Pending;
 use crate::queue::Core;
 use crate::run_state::RunState;
 use crate::sched::IoScheduler;
-use crate::stats::{HctxStats, RunnerStats};
+use crate::stats::{HctxStats, RunnerStats, bump};
 use crate::tags::TagUser;
+use crate::timeout::TagSlot;
 pub(crate) use backlog::Backlog;
 use run::Background;
 
@@ -33,6 +37,10 @@ pub(crate) struct Hctx {
     pub(crate) state: RunState,
     pub(crate) grace: Grace,
     pub(crate) tags: TagUser,
+    /// Each tag's state, where requests may time out; else none.
+    pub(crate) slots: Box<[TagSlot]>,
+    /// Requests that the driver had and gave back: they go before all others.
+    pub(crate) requeued: Inbox<Box<Pending>>,
     /// P: owned by the holder of RUNNING in `state`. Requests that were collected and not started.
     backlog: UnsafeCell<Backlog>,
     /// A: length of `backlog` as the runner left it; it may be too large while a runner works, never
@@ -46,6 +54,10 @@ pub(crate) struct Hctx {
     pub(crate) activity: Activity,
     /// A: the CPU slot that gets its requests while it has none. Set before the mark in `activity`, which carries it.
     heir: AtomicUsize,
+    /// A: Relaxed counter of what is rare.
+    timeouts: AtomicU64,
+    /// A: as `timeouts`.
+    requeues: AtomicU64,
 }
 
 // SAFETY: `backlog` is the only field that isn't Sync by itself. It is touched by the holder of
@@ -62,6 +74,7 @@ impl Hctx {
         tags: TagUser,
         scheduler: IoScheduler,
         wq: &Option<Workqueue>,
+        timeouts: bool,
     ) -> Self {
         let background = match wq {
             Some(wq) => {
@@ -83,7 +96,11 @@ impl Hctx {
             ctxs: CtxMap::new(slots),
             state: RunState::new(),
             grace: Grace::new(),
+            slots: (0..if timeouts { tags.depth() } else { 0 })
+                .map(|_| TagSlot::default())
+                .collect(),
             tags,
+            requeued: Inbox::new(),
             backlog: UnsafeCell::new(Backlog::new(scheduler)),
             left: AtomicUsize::new(0),
             runner_stats: RunnerStats::default(),
@@ -91,6 +108,8 @@ impl Hctx {
             turn: AtomicUsize::new(0),
             activity: Activity::new(),
             heir: AtomicUsize::new(0),
+            timeouts: AtomicU64::new(0),
+            requeues: AtomicU64::new(0),
         }
     }
 
@@ -104,20 +123,38 @@ impl Hctx {
         self.heir.store(slot, Ordering::Relaxed);
     }
 
+    /// Its number.
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+
+    pub(crate) fn count_timeout(&self) {
+        bump(&self.timeouts);
+    }
+
+    pub(crate) fn count_requeue(&self) {
+        bump(&self.requeues);
+    }
+
     /// Something may be pending. Any thread; only loads.
     pub(crate) fn has_pending(&self) -> bool {
-        self.left.load(Ordering::Relaxed) != 0 || self.ctxs.has_pending()
+        self.left.load(Ordering::Relaxed) != 0
+            || self.ctxs.has_pending()
+            || !self.requeued.is_empty()
     }
 
     /// The counters that don't belong to a CPU.
     pub(crate) fn stats(&self) -> HctxStats {
         let in_flight = u64::from(self.tags.in_use());
         let dispatched = self.runner_stats.dispatched.load(Ordering::Relaxed);
+        let requeues = self.requeues.load(Ordering::Relaxed);
         HctxStats {
             dispatched,
-            completed: dispatched.saturating_sub(in_flight),
+            completed: dispatched.saturating_sub(in_flight + requeues),
             in_flight,
             merged: self.runner_stats.merged.load(Ordering::Relaxed),
+            requeues,
+            timeouts: self.timeouts.load(Ordering::Relaxed),
             tag_waits: self.runner_stats.tag_waits.load(Ordering::Relaxed),
             busy: self.runner_stats.busy.load(Ordering::Relaxed),
             ..HctxStats::default()

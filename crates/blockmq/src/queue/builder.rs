@@ -1,6 +1,7 @@
 //! How a queue is built.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use corewise_sync::context;
 use corewise_topology::{AffinityScope, DEFAULT_SHARD_SIZE, Machine};
@@ -9,9 +10,11 @@ use corewise_workqueue::Workqueue;
 use super::Queue;
 use super::core::{Core, Parts};
 use super::layout::Layout;
+use crate::complete::{Completer, Placement, RqAffinity};
 use crate::driver::Driver;
 use crate::map::{CpuMap, CpuPlace, HwQueues};
 use crate::sched::IoScheduler;
+use crate::stats::IoStats;
 use crate::tags::TagSet;
 
 /// Makes a [`Queue`].
@@ -24,6 +27,10 @@ pub struct QueueBuilder {
     depth: Option<u32>,
     tags: Option<TagSet>,
     scheduler: IoScheduler,
+    iostats: IoStats,
+    placement: Option<Placement>,
+    /// What was asked for, which may be none.
+    timeout: Option<Option<Duration>>,
 }
 
 impl QueueBuilder {
@@ -36,6 +43,9 @@ impl QueueBuilder {
             depth: None,
             tags: None,
             scheduler: IoScheduler::None,
+            iostats: IoStats::default(),
+            placement: None,
+            timeout: None,
         }
     }
 
@@ -74,6 +84,26 @@ impl QueueBuilder {
         self
     }
 
+    /// How much the queue finds out about its requests' times; else [`IoStats::Sampled`].
+    pub fn iostats(mut self, iostats: IoStats) -> Self {
+        self.iostats = iostats;
+        self
+    }
+
+    /// Has requests end on the CPU that submitted them, or near it. Else they end where the driver completes them.
+    pub fn complete_with(mut self, completer: &Completer, affinity: RqAffinity) -> Self {
+        self.placement = Some(Placement { completer: completer.clone(), affinity });
+        self
+    }
+
+    /// How long a request may be in the driver before [`Driver::timeout`](crate::Driver::timeout) is called, to some
+    /// milliseconds; `None`: as long as it takes. Else what the driver says ([`Driver::io_timeout`](
+    /// crate::Driver::io_timeout)). The time in which a request waits for the driver doesn't count.
+    pub fn timeout(mut self, after: Option<Duration>) -> Self {
+        self.timeout = Some(after);
+        self
+    }
+
     /// Builds the queue; asynchronous runs go to `wq`. It follows the machine: see [`Queue::cpus_are`].
     ///
     /// May block: it registers for the machine's changes, under locks that sleep. Inside an atomic section that is
@@ -107,6 +137,7 @@ impl QueueBuilder {
         let how = self.hw_queues.unwrap_or(HwQueues::Count(room));
         let first = map.divide(how, room);
         let depth = self.depth.unwrap_or(u32::MAX).min(driver.depth()).max(1);
+        let timeout = self.timeout.unwrap_or_else(|| driver.io_timeout());
         let core = Core::new(Parts {
             name: self.name.unwrap_or_else(|| driver.kind().to_owned()).into(),
             layout: Layout::new(map, &first),
@@ -115,6 +146,9 @@ impl QueueBuilder {
             tags: self.tags,
             scheduler: self.scheduler,
             wq: wq.cloned(),
+            iostats: self.iostats,
+            placement: self.placement,
+            timeout,
         });
         // Subscribed before it looks, so that it misses no change.
         let follower = Arc::downgrade(&core);

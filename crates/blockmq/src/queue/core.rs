@@ -1,6 +1,7 @@
 //! What outlives the handle of a queue: everything that a request inside still needs.
 
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +11,7 @@ use corewise_workqueue::Workqueue;
 
 use super::layout::Layout;
 use crate::cache::{Cache, Taken};
+use crate::complete::Placement;
 use crate::ctx::SoftwareQueues;
 use crate::device::Geometry;
 use crate::driver::Driver;
@@ -23,8 +25,9 @@ use crate::policy::{Verdict, judge};
 use crate::request::{Op, Request};
 use crate::sched::IoScheduler;
 use crate::split;
-use crate::stats::{HctxStats, PerSlot};
+use crate::stats::{Counters, HctxStats, IoStats, PerSlot};
 use crate::tags::{TagSet, TagUser};
+use crate::timeout::Timeouts;
 use crate::usage::Usage;
 
 /// The inside of a queue. The [`Queue`](crate::Queue) has it, each request that is inside, and a worker for as
@@ -52,6 +55,12 @@ pub(crate) struct Core {
     /// Hardware queues live as long as this, in use or not, so that whoever still runs one may do so.
     hctxs: Box<[OnceLock<Box<Hctx>>]>,
     pub(crate) visitor_stats: PerSlot,
+    pub(crate) iostats: IoStats,
+    pub(crate) disk: Counters,
+    /// Where requests end, if not simply where they are completed.
+    pub(crate) placement: Option<Placement>,
+    /// Where requests may be in the driver for so long only.
+    pub(crate) timeouts: Option<Timeouts>,
     /// A: the queue is being dropped: what is inside and not in the driver completes as gone. Set once, Release;
     /// seen by each runner that claims a hardware queue, or looks again, after that.
     dead: AtomicBool,
@@ -76,6 +85,9 @@ pub(super) struct Parts {
     pub(super) tags: Option<TagSet>,
     pub(super) scheduler: IoScheduler,
     pub(super) wq: Option<Workqueue>,
+    pub(super) iostats: IoStats,
+    pub(super) placement: Option<Placement>,
+    pub(super) timeout: Option<Duration>,
 }
 
 impl Core {
@@ -83,7 +95,7 @@ impl Core {
         // As many hardware queues as CPUs, at most.
         let slots = parts.layout.map.slots();
         let theirs = parts.driver.geometry();
-        let core = Arc::new(Self {
+        let core = Arc::new_cyclic(|core| Self {
             name: parts.name,
             may_block: parts.driver.may_block(),
             geometry: limits::outer(&theirs),
@@ -100,6 +112,12 @@ impl Core {
             outside: Inbox::new(),
             hctxs: (0..slots).map(|_| OnceLock::new()).collect(),
             visitor_stats: PerSlot::new(slots),
+            iostats: parts.iostats,
+            disk: Counters::new(slots),
+            placement: parts.placement,
+            timeouts: parts
+                .timeout
+                .map(|after| Timeouts::new(after, Weak::clone(core), parts.wq.as_ref())),
             dead: AtomicBool::new(false),
             depth: parts.depth,
             tags: parts.tags,
@@ -116,6 +134,7 @@ impl Core {
             place.get_or_init(|| {
                 let core: Weak<Self> = Arc::downgrade(self);
                 let slots = self.layout.map.slots();
+                let timeouts = self.timeouts.is_some();
                 let tags = match &self.tags {
                     Some(set) => TagUser::of(set, {
                         let core = Weak::clone(&core);
@@ -129,7 +148,7 @@ impl Core {
                     None => TagUser::alone(self.depth, slots.div_ceil(n)),
                 };
                 let scheduler = *self.scheduler.lock();
-                Box::new(Hctx::new(index, core, slots, tags, scheduler, &self.wq))
+                Box::new(Hctx::new(index, core, slots, tags, scheduler, &self.wq, timeouts))
             });
         }
     }
@@ -149,7 +168,8 @@ impl Core {
     }
 
     /// The slot of the CPU that the caller is on.
-    pub(super) fn here(&self) -> usize {
+    #[inline]
+    pub(crate) fn here(&self) -> usize {
         self.layout.map.slot(current_cpu().unwrap_or(0))
     }
 

@@ -10,6 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use corewise_sync::time::Stamp;
 use corewise_topology::{Machine, Subscription};
 
 use crate::device::{BlockDevice, Geometry};
@@ -17,7 +18,7 @@ use crate::driver::Driver;
 use crate::plug;
 use crate::request::{Op, Request};
 use crate::runner::Ran;
-use crate::stats::HctxStats;
+use crate::stats::{DiskStats, HctxStats};
 
 pub use builder::QueueBuilder;
 pub(crate) use core::Core;
@@ -76,6 +77,18 @@ impl Queue {
     pub fn stats(&self) -> Vec<HctxStats> {
         let n = self.core.hctxs().count();
         (0..n).map(|hctx| self.core.stats(hctx)).collect()
+    }
+
+    /// What the disk has done so far.
+    pub fn disk_stats(&self) -> DiskStats {
+        self.core.disk.read()
+    }
+
+    /// As if the timer of a queue with [timeouts](QueueBuilder::timeout) fired at `now`: asks the driver about each
+    /// request whose time is up then, and says how many there were. For queues that were built with
+    /// [`QueueBuilder::build_by_hand`], whose timer never fires.
+    pub fn step_timeouts(&self, now: Stamp) -> usize {
+        self.core.step_timeouts(now)
     }
 
     /// As [`BlockDevice::submit`], as if called on `cpu`.
@@ -164,6 +177,10 @@ impl BlockDevice for Queue {
         if let Some(hctx) = self.core.take_in(slot, rq) {
             self.core.hctx(hctx).visit(&self.core, slot, true);
         }
+    }
+
+    fn poll(&self) -> Option<usize> {
+        self.core.poll(self.core.layout.hctx_of(self.core.here()))
     }
 
     fn submit_batch(&self, batch: &mut dyn Iterator<Item = Request>) {

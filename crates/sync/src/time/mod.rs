@@ -52,7 +52,7 @@ impl Stamp {
 
     /// From a number that [`Stamp::nanos`] gave.
     #[inline]
-    pub fn from_nanos(nanos: u64) -> Stamp {
+    pub const fn from_nanos(nanos: u64) -> Stamp {
         Stamp(nanos)
     }
 

@@ -77,6 +77,10 @@ impl Driver for Partition {
         false
     }
 
+    fn poll(&self, _hctx: usize) -> Option<usize> {
+        self.below.poll()
+    }
+
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
         // A flush has no range, and its 0 means nothing below either.
         let offset = self.start + rq.offset();

@@ -1,4 +1,9 @@
-//! Counters of a hardware queue, kept so that the common path writes no line of another CPU.
+//! Counters of a hardware queue and of a disk, kept so that the common path writes no line of another CPU.
+
+mod disk;
+
+pub(crate) use disk::{Counters, weight};
+pub use disk::{DiskStats, IoStats, OpStats};
 
 use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +17,12 @@ pub struct HctxStats {
     pub merged: u64,
     /// Requests that the driver finished.
     pub completed: u64,
-    /// Requests inside the driver now.
+    /// Requests that have a tag now: inside the driver, or about to end.
     pub in_flight: u64,
+    /// Times that the driver gave a request back that it had started.
+    pub requeues: u64,
+    /// Times that a request was in the driver for longer than its time.
+    pub timeouts: u64,
     /// Times that the dispatch stopped because no tag was free.
     pub tag_waits: u64,
     /// Times that the driver gave a request back because it was busy.

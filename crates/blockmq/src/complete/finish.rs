@@ -1,0 +1,141 @@
+//! The way out of the driver: who ends the request, where, and what that is.
+
+use std::iter;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use corewise_sync::time::Stamp;
+
+use crate::error::{IoError, IoErrorKind};
+use crate::pending::Pending;
+use crate::tags::Freed;
+
+/// Why a request comes back from the driver.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// It has ended.
+    Ended(Result<(), IoError>),
+    /// It is to go to the driver once more.
+    Requeue,
+}
+
+impl Pending {
+    /// The driver is done with a request that it had. Any context.
+    pub(crate) fn returned(mut self: Box<Self>, verdict: Verdict) {
+        self.verdict = Some(verdict);
+        if self.core.timeouts.is_none() {
+            return self.settle();
+        }
+        let slot = NonNull::from(&self.core.hctx(self.hctx).slots[self.tag as usize]);
+        // SAFETY: the slot lies in the core, which the box keeps alive until `finish` gives it to the handler; it
+        // touches nothing of the slot behind that.
+        let ours = unsafe { slot.as_ref() }.state.finish(self);
+        if let Some(pending) = ours {
+            pending.settle();
+        }
+        // Else the timeout handler holds it, and goes on with `settle`.
+    }
+
+    /// The driver is done with it, and so is the timeout handler.
+    pub(crate) fn settle(self: Box<Self>) {
+        if let Some(Verdict::Requeue) = self.verdict {
+            return self.go_back();
+        }
+        let placement = self.core.placement.as_ref().map(NonNull::from);
+        match placement {
+            Some(placement) => {
+                let submitter = self.core.layout.map.cpus()[self.slot];
+                // SAFETY: it lies in the core, which the box keeps alive until `end` gives the box away; it
+                // touches nothing of it behind that.
+                unsafe { placement.as_ref() }.end(submitter, self);
+            }
+            None => self.complete(),
+        }
+    }
+
+    /// Finishes a request that the driver had, on the CPU where it is to end: its tag is free before its completion
+    /// function runs.
+    pub(crate) fn complete(mut self: Box<Self>) {
+        let result = match self.verdict.take() {
+            Some(Verdict::Ended(result)) => result,
+            Some(Verdict::Requeue) | None => Err(IoError::new(IoErrorKind::Gone)),
+        };
+        let hctx = self.core.hctx(self.hctx);
+        let freed = hctx.tags.free(self.slot, self.tag);
+        hctx.activity.tag_freed();
+        let now = self.count_in_driver();
+        if self.post_flush || self.rq().is_merged() {
+            return self.complete_each(freed, result);
+        }
+        self.answer_at(result, now);
+        if freed == Freed::Restart {
+            // The mark was set after what is left was published, and we took it: something is pending.
+            self.core.hctx(self.hctx).visit(&self.core, self.slot, true);
+        }
+        self.leave();
+    }
+
+    /// Finishes a request that isn't over with this, or more than one.
+    fn complete_each(mut self: Box<Self>, freed: Freed, result: Result<(), IoError>) {
+        let (core, hctx, slot) = (Arc::clone(&self.core), self.hctx, self.slot);
+        let mut run = freed == Freed::Restart;
+        let merged = self.rq().is_merged();
+        let others = self.rq_mut().unmerge();
+        for mut pending in iter::once(self).chain(others) {
+            match &result {
+                Err(error) if merged && error.may_be_of_others() => {
+                    // Which of them it was is found out by asking for each alone.
+                    pending.rq_mut().stay_alone();
+                    pending.rq_mut().start_over();
+                    core.push(pending);
+                    run = true;
+                }
+                result => pending.end(result.clone()),
+            }
+        }
+        if run {
+            core.hctx(hctx).visit(&core, slot, true);
+        }
+    }
+
+    /// The driver wants it back later: it goes to the front of its hardware queue, which is run once more, by a
+    /// worker. (Linux: `blk_mq_requeue_request` and the kick of the requeue list.)
+    fn go_back(mut self: Box<Self>) {
+        self.verdict = None;
+        let core = Arc::clone(&self.core);
+        let hctx = core.hctx(self.hctx);
+        hctx.count_requeue();
+        // Whoever waits for the tag is served by the run below, as everybody.
+        let (Freed::Quiet | Freed::Restart) = hctx.tags.free(self.slot, self.tag);
+        hctx.activity.tag_freed();
+        hctx.requeued.push(self); // Publish
+        if core.is_dead() {
+            hctx.run_to_the_end(&core);
+        } else {
+            hctx.run_async(&core);
+        }
+    }
+
+    /// Counts how long the driver had it, where it is timed; the clock, then.
+    #[inline]
+    fn count_in_driver(&self) -> Option<Stamp> {
+        if self.weight == 0 {
+            return None;
+        }
+        let now = Stamp::precise();
+        self.core.disk.in_driver(self.core.here(), now.since(self.started), self.weight);
+        Some(now)
+    }
+
+    /// Counts what has ended, before anybody is told; what the queue has made for itself is nobody's.
+    #[inline]
+    pub(crate) fn count(&self, ok: bool, now: Option<Stamp>) {
+        if self.is_internal() {
+            return;
+        }
+        let (op, len) = (self.rq().op(), self.rq().len());
+        let latency = (self.weight != 0)
+            .then(|| (now.unwrap_or_else(Stamp::precise).since(self.begun), self.weight));
+        self.core.disk.ended(self.core.here(), op, ok.then_some(len), latency);
+    }
+}

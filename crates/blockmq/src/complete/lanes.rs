@@ -1,0 +1,186 @@
+//! The completion lists of the CPUs: requests that end on another CPU than the one that completed them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use corewise_smp::Smp;
+use corewise_sync::CachePadded;
+use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::inbox::Inbox;
+use corewise_topology::current_cpu;
+
+use super::policy::{Case, End, RqAffinity, end_of};
+use super::poll;
+use crate::pending::Pending;
+
+/// Has requests end on the CPU that submitted them, or near it: a list for each CPU, and one call to it for all
+/// that is in its list. One for all queues of a program, so that completions of many disks travel together.
+///
+/// Without one, requests end where their driver completes them. Whether it pays depends on what the completion
+/// function touches: the call costs a wake-up of the other CPU's target where that is asleep, so this is for
+/// machines of several caches (and NUMA nodes) whose completion functions touch much of what their submitter wrote.
+///
+/// (Linux: the per-CPU list `blk_cpu_done` and the softirq behind it.)
+///
+/// ```
+/// use std::sync::Arc;
+/// use corewise_blockmq::drivers::Memory;
+/// use corewise_blockmq::{BlockDeviceExt, Completer, Queue, RqAffinity};
+/// use corewise_smp::Smp;
+/// use corewise_topology::Machine;
+/// use corewise_workqueue::{WorkerPools, Workqueue};
+///
+/// let machine = Machine::synthetic("l3:2 core:2 pu:1")?;
+/// let pools = WorkerPools::new(&machine);
+/// let wq = Workqueue::builder("block").build(&pools)?;
+/// let completer = Completer::new(&Smp::new(&machine)?);
+///
+/// let disk = Queue::builder(&machine, Arc::new(Memory::new(1 << 20)?))
+///     .complete_with(&completer, RqAffinity::Cache)
+///     .build(&wq);
+/// disk.write_at(0, vec![7; 512])?;
+/// # drop(disk);
+/// # pools.shutdown();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Completer {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    /// By CPU number; `None` for numbers that the machine doesn't know.
+    lanes: Box<[Option<Arc<Lane>>]>,
+}
+
+/// The list of one CPU.
+struct Lane {
+    cpu: u32,
+    /// Its last-level cache, where that is known.
+    llc: Option<u32>,
+    smp: Smp,
+    list: CachePadded<Inbox<Box<Pending>>>,
+    /// A: Relaxed counter, as both below: on the CPU's own line, which whoever counts here writes anyway.
+    sent: AtomicU64,
+    /// A: as `sent`.
+    calls: AtomicU64,
+    /// A: as `sent`.
+    refused: AtomicU64,
+}
+
+/// What a [`Completer`] has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CompleterStats {
+    /// Requests that were sent to the CPU of their submitter.
+    pub sent: u64,
+    /// Calls that this took: one for all that gathered meanwhile.
+    pub calls: u64,
+    /// Calls that were refused, since the CPU had left: what was in its list ended where it was completed.
+    pub refused: u64,
+}
+
+impl Completer {
+    /// Lists for the CPUs of the machine that `smp` calls.
+    pub fn new(smp: &Smp) -> Self {
+        let topology = smp.machine().topology();
+        let known = topology.cpus();
+        let n = known.iter().map(|cpu| cpu.cpu as usize + 1).max().unwrap_or(0);
+        let mut lanes: Vec<Option<Arc<Lane>>> = (0..n).map(|_| None).collect();
+        for cpu in known {
+            lanes[cpu.cpu as usize] = Some(Arc::new(Lane {
+                cpu: cpu.cpu,
+                llc: cpu.llc,
+                smp: smp.clone(),
+                list: CachePadded::new(Inbox::new()),
+                sent: AtomicU64::new(0),
+                calls: AtomicU64::new(0),
+                refused: AtomicU64::new(0),
+            }));
+        }
+        Self { inner: Arc::new(Inner { lanes: lanes.into() }) }
+    }
+
+    /// What it has done so far, of all queues.
+    pub fn stats(&self) -> CompleterStats {
+        let mut stats = CompleterStats::default();
+        for lane in self.inner.lanes.iter().flatten() {
+            stats.sent += lane.sent.load(Ordering::Relaxed);
+            stats.calls += lane.calls.load(Ordering::Relaxed);
+            stats.refused += lane.refused.load(Ordering::Relaxed);
+        }
+        stats
+    }
+
+    fn lane(&self, cpu: u32) -> Option<&Arc<Lane>> {
+        self.inner.lanes.get(cpu as usize)?.as_ref()
+    }
+
+    /// The list on which a request of `submitter` ends that is completed on `here`; `None`: it ends here.
+    fn lane_for(
+        &self,
+        affinity: RqAffinity,
+        submitter: u32,
+        here: Option<u32>,
+    ) -> Option<&Arc<Lane>> {
+        let lane = self.lane(submitter)?;
+        let same_cpu = here == Some(submitter);
+        let near = here.and_then(|cpu| self.lane(cpu)).and_then(|lane| lane.llc);
+        let same_cache = near.is_some() && near == lane.llc;
+        let case = Case { affinity, polled: poll::is_polling(), same_cpu, same_cache };
+        (end_of(case) == End::There).then_some(lane)
+    }
+}
+
+impl fmt::Debug for Completer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completer").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+impl Lane {
+    /// Push, and Call where the list was empty.
+    fn send(self: Arc<Self>, pending: Box<Pending>) {
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        if !self.list.push(pending) {
+            // Whoever made it non-empty has called, or is about to.
+            return;
+        }
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let drain = Drain(Arc::clone(&self));
+        if let Err(refused) = self.smp.call_nowait(self.cpu, move || drop(drain)) {
+            // The CPU has left: Drain here, all that is in its list.
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            drop(refused);
+        }
+    }
+}
+
+/// What is in the list of a CPU ends where this is dropped: in the call, or where that was refused, or never run
+/// since its CPU died. So a call that is lost loses nothing.
+struct Drain(Arc<Lane>);
+
+impl Drop for Drain {
+    fn drop(&mut self) {
+        for pending in self.0.list.take() {
+            pending.complete();
+        }
+    }
+}
+
+/// How a queue has its requests end.
+pub(crate) struct Placement {
+    pub(crate) completer: Completer,
+    pub(crate) affinity: RqAffinity,
+}
+
+impl Placement {
+    /// The request's result is known: it ends, here or there.
+    pub(crate) fn end(&self, submitter: u32, pending: Box<Pending>) {
+        // The clone outlives the push, behind which the request, and with it all that it keeps alive, may be gone.
+        match self.completer.lane_for(self.affinity, submitter, current_cpu()).map(Arc::clone) {
+            Some(lane) => lane.send(pending),
+            None => pending.complete(),
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Completion: from the driver's "done" to the request's end, perhaps on another CPU.
+//!
+//! `README.md` beside this file has the steps.
+
+mod finish;
+mod lanes;
+mod policy;
+pub(crate) mod poll;
+
+pub use lanes::{Completer, CompleterStats};
+pub use policy::RqAffinity;
+
+pub(crate) use finish::Verdict;
+pub(crate) use lanes::Placement;

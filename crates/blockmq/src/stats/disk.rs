@@ -1,0 +1,229 @@
+//! Statistics of a disk: what was done, how much of it, and how long it took.
+//!
+//! A request is counted where it **ends**, on the line of the CPU that it ends on, before its completion function
+//! runs. So nobody writes a line that another CPU writes too, and whoever was told of an end finds it counted.
+//!
+//! Clocks are what costs: a precise one takes some 25 ns to read, and it takes three of them to know how long a
+//! request took and how much of that the driver had it. So all requests are counted, and of those that follow
+//! each other fast one in eight is timed and stands for the others (`weight`).
+
+use std::sync::OnceLock;
+
+use corewise_sync::CachePadded;
+use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::time::{Histogram, Latencies};
+use std::time::Duration;
+
+use crate::request::Op;
+
+/// How much a queue finds out about its requests' times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IoStats {
+    /// Requests and bytes are counted, nothing is timed.
+    Counted,
+    /// As `Counted`, and one request in eight is timed, which stands for the others.
+    #[default]
+    Sampled,
+    /// Each request is timed: some 75 ns of clock reading for each.
+    Timed,
+}
+
+/// One timed request in so many.
+const SAMPLED: u32 = 8;
+
+/// For how many requests one stands in the histograms; 0 where it isn't timed. The first uses of a box (see
+/// `cache.rs`) are all timed, so that a disk with little to do isn't known by one request in eight.
+pub(crate) fn weight(how: IoStats, use_of_box: u32) -> u32 {
+    match how {
+        IoStats::Counted => 0,
+        IoStats::Timed => 1,
+        IoStats::Sampled if use_of_box < SAMPLED => 1,
+        IoStats::Sampled if use_of_box.is_multiple_of(SAMPLED) => SAMPLED,
+        IoStats::Sampled => 0,
+    }
+}
+
+/// What a disk has done so far of one operation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpStats {
+    /// Requests that have ended, well or not.
+    pub requests: u64,
+    /// Those of them that failed.
+    pub errors: u64,
+    /// Bytes of those that ended well. What a discard or a write-zeroes covers counts too.
+    pub bytes: u64,
+    /// From the submission to the end, before the completion function.
+    pub latency: Latencies,
+}
+
+/// What a disk has done so far: the counterpart of Linux's `/proc/diskstats`. Read while it works, the numbers are
+/// a moment apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DiskStats {
+    /// Reads.
+    pub reads: OpStats,
+    /// Writes.
+    pub writes: OpStats,
+    /// Flushes.
+    pub flushes: OpStats,
+    /// Discards.
+    pub discards: OpStats,
+    /// Write-zeroes.
+    pub write_zeroes: OpStats,
+    /// How long the driver had requests, of whatever operation, as they came to it: cut to its limits, merged. The
+    /// rest of their latency they waited in the queue, for a tag or for the driver.
+    pub in_driver: Latencies,
+}
+
+impl DiskStats {
+    /// Those of one operation.
+    pub fn of(&self, op: Op) -> &OpStats {
+        match op {
+            Op::Read => &self.reads,
+            Op::Write => &self.writes,
+            Op::Flush => &self.flushes,
+            Op::Discard => &self.discards,
+            Op::WriteZeroes => &self.write_zeroes,
+        }
+    }
+
+    fn of_mut(&mut self, op: Op) -> &mut OpStats {
+        match op {
+            Op::Read => &mut self.reads,
+            Op::Write => &mut self.writes,
+            Op::Flush => &mut self.flushes,
+            Op::Discard => &mut self.discards,
+            Op::WriteZeroes => &mut self.write_zeroes,
+        }
+    }
+
+    /// All operations, in the order of the fields.
+    pub fn all(&self) -> [(Op, &OpStats); 5] {
+        OPS.map(|op| (op, self.of(op)))
+    }
+}
+
+const OPS: [Op; 5] = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
+
+fn index(op: Op) -> usize {
+    match op {
+        Op::Read => 0,
+        Op::Write => 1,
+        Op::Flush => 2,
+        Op::Discard => 3,
+        Op::WriteZeroes => 4,
+    }
+}
+
+/// The counters of a disk, each CPU's on lines of their own.
+pub(crate) struct Counters {
+    slots: Box<[CachePadded<Slot>]>,
+}
+
+#[derive(Default)]
+struct Slot {
+    ops: [OfOp; OPS.len()],
+    /// Made when there is something to count: a CPU that does nothing with a disk costs it nothing but this.
+    in_driver: OnceLock<Box<Histogram>>,
+}
+
+#[derive(Default)]
+struct OfOp {
+    /// A: Relaxed counter, as all here; written by threads on this CPU, and only for a moment by one that has just
+    /// been moved away.
+    requests: AtomicU64,
+    /// A: as `requests`.
+    errors: AtomicU64,
+    /// A: as `requests`.
+    bytes: AtomicU64,
+    latency: OnceLock<Box<Histogram>>,
+}
+
+impl Counters {
+    /// For `slots` CPUs; at least one.
+    pub(crate) fn new(slots: usize) -> Self {
+        Self { slots: (0..slots.max(1)).map(|_| CachePadded::new(Slot::default())).collect() }
+    }
+
+    /// A request ends on the CPU of `slot`, with so many bytes done, or failed. `latency`: how long it took, and for
+    /// how many it stands, where it was timed.
+    #[inline]
+    pub(crate) fn ended(
+        &self,
+        slot: usize,
+        op: Op,
+        done: Option<u64>,
+        latency: Option<(Duration, u32)>,
+    ) {
+        let of_op = &self.slots[slot].ops[index(op)];
+        of_op.requests.fetch_add(1, Ordering::Relaxed);
+        match done {
+            Some(0) => {}
+            Some(bytes) => _ = of_op.bytes.fetch_add(bytes, Ordering::Relaxed),
+            None => _ = of_op.errors.fetch_add(1, Ordering::Relaxed),
+        }
+        if let Some((latency, weight)) = latency {
+            of_op.latency.get_or_init(Box::default).record(latency, weight);
+        }
+    }
+
+    /// The driver had a request for so long; for how many that one stands.
+    pub(crate) fn in_driver(&self, slot: usize, time: Duration, weight: u32) {
+        self.slots[slot].in_driver.get_or_init(Box::default).record(time, weight);
+    }
+
+    /// The sum over all CPUs.
+    pub(crate) fn read(&self) -> DiskStats {
+        let mut stats = DiskStats::default();
+        for slot in &self.slots {
+            for op in OPS {
+                let (into, of_op) = (stats.of_mut(op), &slot.ops[index(op)]);
+                into.requests += of_op.requests.load(Ordering::Relaxed);
+                into.errors += of_op.errors.load(Ordering::Relaxed);
+                into.bytes += of_op.bytes.load(Ordering::Relaxed);
+                if let Some(latency) = of_op.latency.get() {
+                    into.latency.merge(&latency.read());
+                }
+            }
+            if let Some(in_driver) = slot.in_driver.get() {
+                stats.in_driver.merge(&in_driver.read());
+            }
+        }
+        stats
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_box_is_timed_each_time_at_first_and_then_stands_for_those_that_are_not() {
+        for (how, timed) in [(IoStats::Timed, 80), (IoStats::Sampled, 17), (IoStats::Counted, 0)] {
+            let weights: Vec<u32> = (0..80).map(|n| weight(how, n)).collect();
+            assert_eq!(weights.iter().filter(|w| **w != 0).count(), timed, "{how:?}");
+            let all = if how == IoStats::Counted { 0 } else { 80 };
+            assert_eq!(weights.iter().sum::<u32>(), all, "{how:?}");
+        }
+    }
+
+    #[test]
+    fn what_ends_is_counted_once_by_its_operation_whichever_cpu_it_ends_on() {
+        let counters = Counters::new(3);
+        let took = |micros| Some((Duration::from_micros(micros), 8));
+        counters.ended(0, Op::Read, Some(4096), took(100));
+        counters.ended(2, Op::Read, Some(512), took(200));
+        counters.in_driver(2, Duration::from_micros(100), 8);
+        counters.ended(2, Op::Read, None, None);
+        counters.ended(1, Op::Flush, Some(0), None);
+        let stats = counters.read();
+        assert_eq!((stats.reads.requests, stats.reads.errors, stats.reads.bytes), (3, 1, 4608));
+        assert_eq!(stats.reads.latency.count(), 16);
+        assert_eq!(stats.reads.latency.longest(), Some(Duration::from_micros(200)));
+        assert_eq!(stats.in_driver.longest(), Some(Duration::from_micros(100)));
+        assert_eq!((stats.flushes.requests, stats.flushes.latency.count()), (1, 0));
+        assert_eq!(stats.of(Op::Write), &OpStats::default());
+        assert_eq!(stats.all().map(|(_, of)| of.requests), [3, 0, 1, 0, 0]);
+    }
+}

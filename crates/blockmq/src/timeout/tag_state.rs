@@ -1,0 +1,223 @@
+//! The state word of a tag: whether the driver has its request, by when it should be done with it, and who ends
+//! the request where its completion and its timeout meet.
+//!
+//! `README.md` beside this file names the steps and argues them.
+
+use std::fmt;
+
+use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::cell::UnsafeCell;
+use corewise_sync::time::Stamp;
+
+/// The driver has the request.
+const IN_FLIGHT: u64 = 1;
+/// The timeout handler looks at it: whoever completes it now leaves it to the handler.
+const HELD: u64 = 2;
+/// It was completed meanwhile, and lies in `left`.
+const LEFT: u64 = 4;
+/// The driver was told and takes care of it: it isn't told again.
+const TOLD: u64 = 8;
+/// The other bits are the deadline, in nanoseconds, rounded down to 16 of them.
+const FLAGS: u64 = 15;
+
+/// What becomes of a request when the timeout handler lets go of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// It gets until then.
+    Until(Stamp),
+    /// The driver sees to its end: it is never held again.
+    Told,
+}
+
+/// The state of one tag, and the place where `N`, the request, waits where its completion met the handler.
+pub struct TagState<N> {
+    /// A: the flags above and the deadline. IDLE is 0.
+    word: AtomicU64,
+    /// P: HELD without LEFT: who completes the request. LEFT: the handler.
+    left: UnsafeCell<Option<N>>,
+}
+
+// SAFETY: `left` is written by the one who completes the request, before LEFT is set, and taken by the handler after
+// it has seen LEFT (Release and Acquire of `word`). It moves an N between threads, so N: Send.
+unsafe impl<N: Send> Sync for TagState<N> {}
+
+impl<N> TagState<N> {
+    /// A tag that is free.
+    pub fn new() -> Self {
+        Self { word: AtomicU64::new(0), left: UnsafeCell::new(None) }
+    }
+
+    /// Start: the driver is about to get the request. The caller has taken the tag.
+    pub fn start(&self, deadline: Stamp) {
+        // A plain store: while the tag is idle nobody else writes. Release: who holds the request sees what was
+        // written about it before.
+        self.word.store(deadline.nanos() & !FLAGS | IN_FLIGHT, Ordering::Release);
+    }
+
+    /// Undoes [`TagState::start`] for a request that the driver didn't take. Nobody holds it: the handler waits for
+    /// the dispatch to end before it holds anything.
+    pub fn undo(&self) {
+        let was = self.word.swap(0, Ordering::Relaxed);
+        debug_assert!(was & HELD == 0, "a request is held that the driver hasn't taken yet");
+    }
+
+    /// Finish: the driver is done with the request. Given back: the caller ends it. `None`: the handler holds it,
+    /// and ends it when it lets go. Either way the tag stays taken until the request ends.
+    #[must_use = "who gets the request back ends it"]
+    pub fn finish(&self, node: N) -> Option<N> {
+        let mut node = node;
+        let mut was = self.word.load(Ordering::Relaxed);
+        loop {
+            debug_assert!(was & IN_FLIGHT != 0 && was & LEFT == 0, "completed twice: {was:x}");
+            if was & HELD == 0 {
+                // AcqRel: behind the handler that let go before us. To IDLE in the same step; that it is seen
+                // before the tag's next Start is for the tag to order, which is freed (Release) after this.
+                match self.word.compare_exchange_weak(was, 0, Ordering::AcqRel, Ordering::Relaxed) {
+                    Ok(_) => return Some(node),
+                    Err(now) => was = now,
+                }
+                continue;
+            }
+            // Leave.
+            self.left.with_mut(|left| {
+                // SAFETY: the request is ours, and LEFT isn't set: the handler doesn't look here.
+                unsafe { *left = Some(node) };
+            });
+            // Release: the handler that sees LEFT takes what was left.
+            let leave = was | LEFT;
+            match self.word.compare_exchange(was, leave, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return None,
+                Err(now) => was = now,
+            }
+            // The handler has just let go, without having seen it: it is still ours.
+            node = self.left.with_mut(|left| {
+                // SAFETY: as above, LEFT isn't set.
+                unsafe { (*left).take() }.expect("it was put there just now")
+            });
+        }
+    }
+
+    /// The deadline of the request that the driver has, and wasn't told about. Relaxed: a look.
+    pub fn deadline(&self) -> Option<Stamp> {
+        let word = self.word.load(Ordering::Relaxed);
+        let watched = word & IN_FLIGHT != 0 && word & (LEFT | TOLD) == 0;
+        watched.then(|| Stamp::from_nanos(word & !FLAGS))
+    }
+
+    /// Hold: where the request's time is up at `now`, keeps it from ending until [`TagState::release`], which
+    /// the caller then owes. One handler at a time.
+    #[must_use = "what is held has to be released"]
+    pub fn hold(&self, now: Stamp) -> bool {
+        let mut was = self.word.load(Ordering::Relaxed);
+        loop {
+            let held = was & IN_FLIGHT != 0 && was & (HELD | LEFT | TOLD) == 0;
+            if !held || was & !FLAGS > now.nanos() {
+                return false;
+            }
+            // Acquire: pairs with Start. If the word has changed meanwhile, it is about another request or no
+            // longer late; if it is the same again, then so are the facts: that is why it needs no generation.
+            match self.word.compare_exchange_weak(
+                was,
+                was | HELD,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return true,
+                Err(now) => was = now,
+            }
+        }
+    }
+
+    /// Release: lets go of what is held. What was completed meanwhile is given back, and the caller ends it.
+    #[must_use = "who gets the request back ends it"]
+    pub fn release(&self, how: Release) -> Option<N> {
+        let next = match how {
+            Release::Until(deadline) => deadline.nanos() & !FLAGS | IN_FLIGHT,
+            Release::Told => IN_FLIGHT | TOLD,
+        };
+        let was = self.word.load(Ordering::Acquire);
+        debug_assert!(was & HELD != 0, "released without being held");
+        if was & LEFT == 0 {
+            // Release: whoever finishes it from here on comes behind all that the handler did.
+            let let_go =
+                self.word.compare_exchange(was, next, Ordering::Release, Ordering::Acquire);
+            if let_go.is_ok() {
+                return None;
+            }
+            // Only LEFT can have come.
+        }
+        let node = self.left.with_mut(|left| {
+            // SAFETY: LEFT is set, and seen with Acquire: who completed it is done here.
+            unsafe { (*left).take() }
+        });
+        // IDLE; as in `finish`, the tag is freed after this.
+        self.word.store(0, Ordering::Relaxed);
+        node
+    }
+}
+
+impl<N> Default for TagState<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<N> fmt::Debug for TagState<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = self.word.load(Ordering::Relaxed);
+        f.debug_struct("TagState")
+            .field("in_flight", &(word & IN_FLIGHT != 0))
+            .field("held", &(word & HELD != 0))
+            .field("left", &(word & LEFT != 0))
+            .field("told", &(word & TOLD != 0))
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const EARLY: Stamp = Stamp::from_nanos(1_000);
+    const LATE: Stamp = Stamp::from_nanos(1_000_000);
+
+    #[test]
+    fn what_is_in_time_or_not_in_the_driver_is_not_held() {
+        let tag = TagState::<u32>::new();
+        assert!(!tag.hold(LATE), "the tag is free");
+        tag.start(LATE);
+        assert!(!tag.hold(EARLY));
+        assert_eq!(tag.finish(7), Some(7));
+        assert!(!tag.hold(LATE), "the tag is free again");
+        tag.start(EARLY);
+        tag.undo();
+        assert!(!tag.hold(LATE), "the driver didn't take it");
+    }
+
+    #[test]
+    fn what_completes_while_it_is_held_is_left_to_the_handler() {
+        for how in [Release::Told, Release::Until(LATE)] {
+            let tag = TagState::new();
+            tag.start(EARLY);
+            assert!(tag.hold(LATE));
+            assert!(!tag.hold(LATE), "one handler at a time");
+            assert_eq!(tag.finish(7), None);
+            assert_eq!(tag.release(how), Some(7));
+            assert_eq!(tag.deadline(), None);
+        }
+    }
+
+    #[test]
+    fn who_gets_more_time_is_late_again_later_and_who_was_told_never_is() {
+        let tag = TagState::new();
+        tag.start(EARLY);
+        assert!(tag.hold(LATE));
+        let next = LATE.plus(std::time::Duration::from_millis(1));
+        assert_eq!(tag.release(Release::Until(next)), None);
+        assert!(!tag.hold(LATE) && tag.deadline().is_some());
+        assert!(tag.hold(next));
+        assert_eq!(tag.release(Release::Told), None);
+        assert!(!tag.hold(next) && tag.deadline().is_none());
+        assert_eq!(tag.finish(7), Some(7));
+    }
+}
