@@ -52,6 +52,15 @@
 //! | [`Queue::drain`] | wait outside until it is over | are finished | are finished |
 //! | [`Queue::stop`] | are queued | wait (one hardware queue) | aren't waited for |
 //!
+//! All of them nest, but for `stop`. Each has a form that doesn't wait (`quiesce_nowait`, `start_freeze`), and the
+//! others are refused in atomic sections; [`Queue::quiesce_all`] quiesces many with one wait.
+//!
+//! # Changing a queue
+//!
+//! Requests go on meanwhile: [`Queue::update_hw_queues`] (how many hardware queues, and which CPUs share one),
+//! [`Queue::hold_still`] (anything else that needs a queue with nothing in it). A queue follows its machine: a
+//! hardware queue that loses its last CPU finishes what its driver has, and hands the rest on.
+//!
 //! How that works without a lock, and why nothing is left behind, is argued in `src/README.md` and
 //! checked with loom in `tests/loom_*.rs`.
 //!
