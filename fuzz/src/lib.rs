@@ -11,6 +11,7 @@
 //! | [`transmission()`] | requests behind a good handshake | each answered once, with what a model says; the same contents |
 //! | [`connection()`] | a whole connection from its first byte | it ends; a device that wasn't chosen isn't touched; others are served |
 //! | [`topology()`] | an XML export or a synthetic description of a machine | facts agree with each other, errors point into the input |
+//! | [`partition_table()`] | a disk with a GUID partition table | partitions lie in it and don't overlap; only good ranges are read |
 //! | [`kernel_log()`] | a kernel log, a listing of sysfs, a dependency file | the same in any pieces; timelines do not contradict themselves |
 
 mod connection;
@@ -18,6 +19,7 @@ mod device;
 mod handshake;
 mod kernel_log;
 mod mutate;
+mod partition_table;
 pub mod seeds;
 mod topology;
 mod transmission;
@@ -26,6 +28,7 @@ pub use connection::connection;
 pub use handshake::handshake;
 pub use kernel_log::kernel_log;
 pub use mutate::Mutator;
+pub use partition_table::partition_table;
 pub use topology::topology;
 pub use transmission::transmission;
 
@@ -33,11 +36,12 @@ pub use transmission::transmission;
 pub type Target = fn(&[u8]);
 
 /// All targets, by the names of their corpora.
-pub const TARGETS: [(&str, Target); 5] = [
+pub const TARGETS: [(&str, Target); 6] = [
     ("handshake", handshake),
     ("transmission", transmission),
     ("connection", connection),
     ("topology", topology),
+    ("partition_table", partition_table),
     ("kernel_log", kernel_log),
 ];
 

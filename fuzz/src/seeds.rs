@@ -209,12 +209,13 @@ pub fn connection() -> Vec<Seed> {
 }
 
 /// The seeds of every target, by the names of their corpora.
-pub fn all() -> [(&'static str, Vec<Seed>); 5] {
+pub fn all() -> [(&'static str, Vec<Seed>); 6] {
     [
         ("handshake", handshake()),
         ("transmission", transmission()),
         ("connection", connection()),
         ("topology", crate::topology::seeds()),
+        ("partition_table", crate::partition_table::seeds()),
         ("kernel_log", crate::kernel_log::seeds()),
     ]
 }

@@ -74,8 +74,18 @@ fn stored_descriptions_of_machines() {
 }
 
 #[test]
+fn stored_partition_tables() {
+    replay("partition_table");
+}
+
+#[test]
 fn stored_kernel_logs() {
     replay("kernel_log");
+}
+
+#[test]
+fn mutated_partition_tables() {
+    mutations("partition_table", 300);
 }
 
 #[test]

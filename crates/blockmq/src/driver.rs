@@ -52,6 +52,11 @@ pub trait Driver: Send + Sync + 'static {
         true
     }
 
+    /// How the device is, in a few words for people; `None` where there is nothing to tell. Any context.
+    fn condition(&self) -> Option<String> {
+        None
+    }
+
     /// Starts a request of hardware queue `hctx` (an index below [`Driver::hw_queues`]).
     ///
     /// Called by one thread at a time for each `hctx`, inside an atomic section: it must not

@@ -109,6 +109,7 @@ mod pending;
 mod plug;
 #[cfg(not(loom))]
 mod policy;
+mod regions;
 #[cfg(not(loom))]
 mod sched;
 #[cfg(not(loom))]
@@ -156,6 +157,7 @@ pub mod protocol {
     pub use crate::grace::Grace;
     pub use crate::hotplug::Activity;
     pub use crate::map::{CpuMap, CpuPlace};
+    pub use crate::regions::{Age, Entered, Regions};
     pub use crate::run_state::{Claim, End, RunNumber, RunState};
     pub use crate::runner::{Pass, Ran, Source, run};
     pub use crate::tags::{Freed, TagBatch, TagUser, TagWaiter};

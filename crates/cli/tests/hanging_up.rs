@@ -14,7 +14,7 @@ use serde_json::Value;
 const MANIFEST: &str = "[server]\nunix = \"s\"\n\
     [[device]]\nname = \"dead\"\ndriver = \"file\"\npath = \"dead.img\"\nprobe_timeout = \"100ms\"\n\
     [[device]]\nname = \"half\"\ndriver = \"memory\"\nsize = \"1M\"\n\
-    [[device]]\nname = \"both\"\ndriver = \"mirror\"\nover = [\"half\", \"dead\"]\n\
+    [[device]]\nname = \"both\"\ndriver = \"mirror\"\nover = [\"half\", \"dead\"]\nbitmap = false\n\
     [[device]]\nname = \"new\"\ndriver = \"file\"\npath = \"new.img\"\nsize = \"1M\"\ncreate = true\n\
     [[export]]\ndevice = \"both\"\n\
     [[export]]\ndevice = \"new\"\n";

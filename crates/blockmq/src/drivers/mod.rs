@@ -16,7 +16,7 @@ pub use delay::{Delay, Delays};
 pub use faulty::{Fault, Faulty};
 pub use file::{FileDriver, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse};
 pub use memory::Memory;
-pub use mirror::Mirror;
+pub use mirror::{LegState, Mirror, MirrorEvent, MirrorObserver, MirrorOptions, MirrorStatus};
 pub use null::{Null, NullOptions};
 pub use partition::{Partition, PartitionEntry, PartitionTable};
 pub use stripe::Stripe;

@@ -9,7 +9,7 @@ use corewise::blockmq::drivers::{Delays, Fault};
 use super::links;
 use super::problem::{At, Problem, Subject};
 use super::raw::RawDevice;
-use super::{Driver, FileDriver, Io};
+use super::{Driver, FileDriver, Io, Mirror};
 use crate::{suggest, units};
 
 /// Each driver and the keys it takes beyond those that all take.
@@ -18,7 +18,7 @@ const DRIVERS: [(&str, &[&str]); 8] = [
     ("error", &["over", "fails", "from", "to", "after", "every", "times", "rate", "errno", "seed"]),
     ("file", &["path", "create", "size", "block_size", "io", "read_only"]),
     ("memory", &["size", "block_size"]),
-    ("mirror", &["over"]),
+    ("mirror", &["over", "bitmap", "retry", "resync_least", "resync_most"]),
     ("null", &["size", "block_size"]),
     ("partition", &["over", "partition"]),
     ("stripe", &["over", "chunk"]),
@@ -105,7 +105,7 @@ pub(super) fn driver(raw: &RawDevice, base: &Path, problems: &mut Vec<Problem>) 
             Some(Driver::Stripe { over, chunk: asked.chunk()? })
         }
         // "mirror": the table above has no other.
-        _ => Some(Driver::Mirror { over: asked.parts()? }),
+        _ => asked.mirror(),
     }
 }
 
@@ -219,6 +219,33 @@ impl<'a> Asked<'a> {
             fault = fault.range(start..to.map_or(u64::MAX, |at| at.value));
         }
         Some(Driver::Error { over: over?, fault, seed: number(&raw.seed, 0) })
+    }
+
+    fn mirror(&mut self) -> Option<Driver> {
+        let raw = self.raw;
+        let over = self.parts();
+        let bitmap = raw.bitmap.as_ref().map(|at| at.value);
+        let retry = raw.retry.as_ref().map(|at| (at.place, "retry"));
+        let rates = [(&raw.resync_least, "resync_least"), (&raw.resync_most, "resync_most")];
+        let rates = rates.into_iter().filter_map(|(at, key)| Some((at.as_ref()?.place, key)));
+        for (place, key) in retry.into_iter().chain(rates).filter(|_| bitmap == Some(false)) {
+            let message =
+                format!("'{key}' is for mirrors with a bitmap: without one nothing resyncs");
+            self.complain(|s| Problem::new(place, s, message));
+        }
+        if let (Some(least), Some(most)) = (&raw.resync_least, &raw.resync_most)
+            && least.value > most.value
+        {
+            let message = "'resync_least' can't be more than 'resync_most'";
+            self.complain(|s| Problem::new(least.place, s, message));
+        }
+        Some(Driver::Mirror(Mirror {
+            over: over?,
+            bitmap,
+            retry: raw.retry.as_ref().map(|at| at.value),
+            resync_least: raw.resync_least.as_ref().map(|at| at.value),
+            resync_most: raw.resync_most.as_ref().map(|at| at.value),
+        }))
     }
 
     fn partition(&mut self) -> Option<Driver> {

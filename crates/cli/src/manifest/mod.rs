@@ -35,7 +35,7 @@ impl Driver {
             Driver::Null { .. } => "null",
             Driver::File(_) => "file",
             Driver::Stripe { .. } => "stripe",
-            Driver::Mirror { .. } => "mirror",
+            Driver::Mirror(_) => "mirror",
             Driver::Partition { .. } => "partition",
             Driver::Delay { .. } => "delay",
             Driver::Error { .. } => "error",
@@ -104,9 +104,7 @@ pub(crate) enum Driver {
         over: Vec<String>,
         chunk: u32,
     },
-    Mirror {
-        over: Vec<String>,
-    },
+    Mirror(Mirror),
     /// `which`: number, name or GUID in the table.
     Partition {
         over: String,
@@ -121,6 +119,19 @@ pub(crate) enum Driver {
         fault: Fault,
         seed: u64,
     },
+}
+
+/// Parts with the same data.
+#[derive(Clone, Debug)]
+pub(crate) struct Mirror {
+    pub(crate) over: Vec<String>,
+    /// Whether it keeps a record on its parts; `None`: where that outlives the server.
+    pub(crate) bitmap: Option<bool>,
+    /// How long after it failed a part is tried again.
+    pub(crate) retry: Option<Duration>,
+    /// Bytes a second of a resync.
+    pub(crate) resync_least: Option<u64>,
+    pub(crate) resync_most: Option<u64>,
 }
 
 /// A file, or a disk of this machine, as a device.

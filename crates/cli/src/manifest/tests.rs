@@ -391,3 +391,24 @@ fn partitions_share_their_part_and_nothing_else_does() {
     let text = shared + "[[device]]\nname = \"e\"\ndriver = \"error\"\nover = [\"a\"]\n";
     assert!(problem(&text).contains("'a' is already a part of 'p1'"));
 }
+
+#[test]
+fn a_mirror_says_how_it_resyncs() {
+    let mirror = |keys: &str| {
+        memory("a")
+            + &memory("c")
+            + "[[device]]\nname = \"m\"\ndriver = \"mirror\"\nover = [\"a\", \"c\"]\n"
+            + keys
+    };
+    let text =
+        mirror("bitmap = true\nretry = \"9s\"\nresync_least = \"1M\"\nresync_most = \"8M\"\n");
+    let resolved = resolve(&text);
+    assert_eq!(resolved.problems, []);
+    let Driver::Mirror(found) = &resolved.manifest.devices[2].driver else { panic!("no mirror") };
+    assert_eq!((found.bitmap, found.retry), (Some(true), Some(Duration::from_secs(9))));
+    assert_eq!((found.resync_least, found.resync_most), (Some(1 << 20), Some(8 << 20)));
+    let off = problem(&mirror("bitmap = false\nretry = \"1s\"\n"));
+    assert!(off.contains("'retry' is for mirrors with a bitmap"), "{off}");
+    let wrong = problem(&mirror("resync_least = \"2M\"\nresync_most = \"1M\"\n"));
+    assert!(wrong.contains("'resync_least' can't be more"), "{wrong}");
+}

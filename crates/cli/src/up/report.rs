@@ -7,6 +7,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
+use corewise::blockmq::drivers::MirrorEvent;
 use corewise::nbd::Endpoint;
 use corewise::timeline::{Timeline, duration, json, text};
 use serde_json::{Value, json};
@@ -109,6 +110,39 @@ impl Report {
         };
         let after = duration(after);
         progress.warn(format_args!("{what} of {device}: still at it after {after}{who}"));
+    }
+
+    /// Something happened to the mirror `device` with these parts. From any thread.
+    pub(crate) fn mirror(self, device: &str, parts: &[String], happened: &MirrorEvent) {
+        let names = |legs: &[usize]| -> Vec<&str> {
+            legs.iter().filter_map(|leg| parts.get(*leg)).map(String::as_str).collect()
+        };
+        let (what, parts, bytes, why) = match happened {
+            MirrorEvent::Dropped { leg, error } => {
+                ("dropped", names(&[*leg]), None, Some(error.to_string()))
+            }
+            MirrorEvent::ResyncBegan { legs, bytes } => ("resync", names(legs), Some(*bytes), None),
+            MirrorEvent::ResyncEnded { legs, bytes } => {
+                ("resynced", names(legs), Some(*bytes), None)
+            }
+            // Other events may come; they are in the log.
+            _ => return,
+        };
+        if let Some(why) = &why {
+            let parts = parts.join("', '");
+            screen::warning(format_args!(
+                "device '{device}': its part '{parts}' failed and is left out: {why}"
+            ));
+        }
+        if self.json {
+            let rest = json!({
+                "device": device, "what": what, "parts": parts, "bytes": bytes, "why": why,
+            });
+            event("mirror", rest);
+        } else if let Some(bytes) = bytes {
+            let parts = if parts.is_empty() { "its parts".to_string() } else { parts.join(", ") };
+            print(&format!("Mirror {device}: {what}, {parts}, {}\n", units::size(bytes)));
+        }
     }
 
     /// All is over.

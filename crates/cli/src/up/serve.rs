@@ -138,7 +138,8 @@ impl Server {
         let server = Arc::new(nbd::Server::new(nbd::Options::default()));
         let notes = Arc::new(Notes::default());
         let cleanup = Arc::clone(&self.cleanup);
-        let house = House { machine, workqueue, cleanup, notes: Arc::clone(&notes) };
+        let report = self.report;
+        let house = House { machine, workqueue, cleanup, notes: Arc::clone(&notes), report };
         let drain = self.manifest.server.drain;
         let exports = ExportDriver::new(Arc::clone(&server), drain, Arc::clone(&notes));
         let shown = exports.shown();

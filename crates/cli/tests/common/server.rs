@@ -105,6 +105,18 @@ impl Server {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 
+    /// Waits for something that happens to a mirror, unless it has happened already.
+    #[track_caller]
+    pub fn wait_mirror(&mut self, what: &str) -> Value {
+        let wanted = |line: &str| {
+            line.starts_with("{\"event\":\"mirror\"")
+                && serde_json::from_str(line).is_ok_and(|event: Value| event["what"] == what)
+        };
+        let before = self.stdout.lines().find(|line| wanted(line)).map(str::to_string);
+        let line = before.unwrap_or_else(|| self.wait_line(&format!("mirror {what}"), wanted));
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
+    }
+
     #[track_caller]
     fn wait_ready(&mut self) {
         self.ready = self.wait_event("ready");

@@ -45,7 +45,9 @@ impl Partition {
                 whole.size
             )));
         }
-        Ok(Self { below, start, geometry: Geometry { size, ..whole } })
+        // Where the boundaries below aren't ours, the queue below cuts by itself.
+        let chunk = if start.is_multiple_of(whole.chunk.max(1).into()) { whole.chunk } else { 0 };
+        Ok(Self { below, start, geometry: Geometry { size, chunk, ..whole } })
     }
 
     /// The partition that `entry` of a table of `below` describes.

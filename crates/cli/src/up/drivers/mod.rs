@@ -3,6 +3,7 @@
 mod export;
 mod file;
 mod leaf;
+mod mirror;
 mod over_one;
 
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use corewise::topology::Machine;
 use corewise::workqueue::Workqueue;
 
 use super::cleanup::Cleanup;
+use super::report::Report;
 use crate::manifest;
 use over_one::Claims;
 
@@ -29,6 +31,8 @@ pub(crate) struct House {
     /// Knows the files that were made.
     pub(crate) cleanup: Arc<Cleanup>,
     pub(crate) notes: Arc<Notes>,
+    /// Where what happens to volumes while they serve is told.
+    pub(crate) report: Report,
 }
 
 /// What is no failure, and yet worth a word to the user.
@@ -75,6 +79,7 @@ impl device::Driver for VolumeDriver {
 
     fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
         let device = cx.config::<manifest::Device>()?;
+        let mut mirror = None;
         let driver: Arc<dyn blockmq::Driver> = match &device.driver {
             manifest::Driver::Memory { size, block_size } => leaf::memory(*size, *block_size)?,
             manifest::Driver::Null { size, block_size } => leaf::null(*size, *block_size),
@@ -82,10 +87,10 @@ impl device::Driver for VolumeDriver {
             manifest::Driver::Stripe { over, chunk } => {
                 Arc::new(Stripe::new(parts(cx, over)?, *chunk).map_err(ProbeError::failed)?)
             }
-            manifest::Driver::Mirror { over } => {
-                let parts = parts(cx, over)?;
-                same_size(over, &parts)?;
-                Arc::new(Mirror::new(parts).map_err(ProbeError::failed)?)
+            manifest::Driver::Mirror(asked) => {
+                let made = self::mirror::open(&self.house, device, asked, parts(cx, &asked.over)?)?;
+                mirror = Some(Arc::clone(&made));
+                made
             }
             manifest::Driver::Partition { over, which } => {
                 over_one::partition(cx, &self.house, &device.name, over, &which.value)?
@@ -102,7 +107,7 @@ impl device::Driver for VolumeDriver {
             .build(&self.house.workqueue);
         let keeps_data = matches!(device.driver, manifest::Driver::File(_));
         self.house.cleanup.came_up(&device.name);
-        Ok(Arc::new(Volume { queue, keeps_data, claims: Claims::default() }))
+        Ok(Arc::new(Volume { queue, keeps_data, mirror, claims: Claims::default() }))
     }
 }
 
@@ -111,25 +116,12 @@ fn parts(cx: &ProbeContext<'_>, over: &[String]) -> Result<Vec<Arc<dyn BlockDevi
     over.iter().map(|name| Ok(cx.supplier::<Volume>(name)?.device())).collect()
 }
 
-/// A mirror is as large as its smallest part. Where the others are larger somebody was mistaken.
-fn same_size(over: &[String], parts: &[Arc<dyn BlockDevice>]) -> Result<(), ProbeError> {
-    let sizes = || parts.iter().map(|part| part.geometry().size);
-    if sizes().all(|size| Some(size) == sizes().next()) {
-        return Ok(());
-    }
-    let list: Vec<String> =
-        over.iter().zip(sizes()).map(|(name, size)| format!("'{name}' has {size}")).collect();
-    Err(ProbeError::failed(format!(
-        "the parts of a mirror have one size in bytes, but {}",
-        list.join(", ")
-    )))
-}
-
 /// A volume that is up: what exports and stacked volumes use.
 pub(crate) struct Volume {
     queue: Arc<Queue>,
     /// What is written here ends here, and not in parts of their own.
     keeps_data: bool,
+    mirror: Option<Arc<Mirror>>,
     claims: Claims,
 }
 
@@ -145,6 +137,9 @@ impl Bound for Volume {
     /// its parts, and theirs comes next.
     fn shutdown(&self) -> Result<(), ShutdownError> {
         self.queue.drain();
+        if let Some(mirror) = &self.mirror {
+            mirror.settle();
+        }
         if !self.keeps_data {
             return Ok(());
         }

@@ -1,0 +1,163 @@
+//! Requests of the mirror's own to its legs: reading and writing the record, and flushes. All of it
+//! blocks.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use corewise_sync::{Countdown, Mutex};
+
+use super::legs::{Legs, each};
+use super::record::{Head, Place};
+use crate::device::{BlockDevice, BlockDeviceExt};
+use crate::error::IoError;
+use crate::request::{Completed, Request};
+
+/// Where the record of each leg is.
+pub(super) struct Disk {
+    places: Box<[Place]>,
+}
+
+/// How a leg's part of something ended.
+pub(super) type Ended = Vec<(usize, Result<(), IoError>)>;
+
+impl Disk {
+    pub(super) fn new(places: Vec<Place>) -> Self {
+        Self { places: places.into() }
+    }
+
+    /// The newest head on leg `n`, or `None` where there is none.
+    pub(super) fn read_head(&self, legs: &Legs, n: usize) -> Result<Option<Head>, IoError> {
+        let place = self.places[n];
+        let mut newest: Option<Head> = None;
+        for events in [0, 1] {
+            let piece = legs.device(n).read_at(place.head(events), place.piece as usize)?;
+            let head = Head::decode(&piece);
+            if newest.as_ref().map(|h| h.events) < head.as_ref().map(|h| h.events) {
+                newest = head;
+            }
+        }
+        Ok(newest)
+    }
+
+    /// Whether the place of the record on leg `n` holds nothing but zeroes.
+    pub(super) fn is_vacant(&self, legs: &Legs, n: usize) -> Result<bool, IoError> {
+        let (start, device) = (self.places[n].start, legs.device(n));
+        let len = self.places[n].bits(2) - start;
+        Ok(device.read_at(start, len as usize)?.iter().all(|&byte| byte == 0))
+    }
+
+    /// The bits on leg `n`.
+    pub(super) fn read_bits(
+        &self,
+        legs: &Legs,
+        n: usize,
+        regions: usize,
+    ) -> Result<Vec<u8>, IoError> {
+        let place = self.places[n];
+        let len = place.pieces(regions) * place.piece as usize;
+        let mut bits = legs.device(n).read_at(place.bits(0), len)?.to_vec();
+        bits.truncate(regions.div_ceil(8));
+        Ok(bits)
+    }
+
+    /// Writes a head to these legs, and makes it durable.
+    pub(super) fn write_head(&self, legs: &Legs, which: u32, head: &Head) -> Ended {
+        self.write_durably(legs, which, |n| {
+            let place = self.places[n];
+            let head = Head { leg: n as u32, ..head.clone() };
+            vec![(place.head(head.events), head.encode(place.piece as usize))]
+        })
+    }
+
+    /// Writes the bits of these regions, and with them others of the same pieces, to these legs, and makes
+    /// them durable.
+    pub(super) fn write_bits(
+        &self,
+        legs: &Legs,
+        which: u32,
+        bits: &[u8],
+        changed: &[usize],
+    ) -> Ended {
+        self.write_durably(legs, which, |n| {
+            let place = self.places[n];
+            let size = place.piece as usize;
+            let mut pieces: Vec<usize> = changed.iter().map(|region| region / 8 / size).collect();
+            pieces.dedup();
+            let piece = |n: usize| {
+                let mut bytes = bits[(n * size).min(bits.len())..].to_vec();
+                bytes.resize(size, 0);
+                (place.bits(n), bytes)
+            };
+            pieces.into_iter().map(piece).collect()
+        })
+    }
+
+    fn write_durably(
+        &self,
+        legs: &Legs,
+        which: u32,
+        pieces: impl Fn(usize) -> Vec<(u64, Vec<u8>)>,
+    ) -> Ended {
+        let requests = each(which).flat_map(|n| {
+            let fua = |rq: Request| {
+                let geometry = legs.device(n).geometry();
+                if geometry.can_fua || !geometry.can_flush { rq.fua() } else { rq }
+            };
+            let write = move |(at, bytes): (u64, Vec<u8>)| (n, fua(Request::write(at, bytes)));
+            pieces(n).into_iter().map(write).collect::<Vec<_>>()
+        });
+        let written = together(legs, requests);
+        let good = |n: &usize| written.iter().all(|(leg, end)| leg != n || end.is_ok());
+        let unflushed = each(which).filter(good).filter(|&n| {
+            let geometry = legs.device(n).geometry();
+            geometry.can_flush && !geometry.can_fua
+        });
+        let flushed = together(legs, unflushed.map(|n| (n, Request::flush())));
+        written.into_iter().chain(flushed).collect()
+    }
+}
+
+/// Makes what these legs have durable.
+pub(super) fn flush(legs: &Legs, which: u32) -> Ended {
+    together(legs, each(which).map(|n| (n, Request::flush())))
+}
+
+/// Sends requests to legs, all at once, and waits for all of them.
+fn together(legs: &Legs, requests: impl Iterator<Item = (usize, Request)>) -> Ended {
+    let requests: Vec<_> = requests.collect();
+    let ended = Arc::new((Countdown::new(requests.len()), Mutex::new(Vec::new())));
+    for (n, rq) in requests {
+        let theirs = Arc::clone(&ended);
+        legs.device(n).submit(rq.on_complete(move |done: Completed| {
+            theirs.1.lock().push((n, done.result));
+            theirs.0.done();
+        }));
+    }
+    ended.0.wait();
+    let mut ended = std::mem::take(&mut *ended.1.lock());
+    ended.sort_by_key(|(n, _)| *n);
+    ended
+}
+
+/// Copies a range from leg `from` to legs `to`, where those have something else. `Err`: it can't be
+/// read. `Ok`: who could not be written, and why.
+pub(super) fn copy(
+    legs: &Legs,
+    from: usize,
+    to: u32,
+    offset: u64,
+    len: usize,
+) -> Result<Ended, IoError> {
+    let data = legs.device(from).read_at(offset, len)?.freeze();
+    let mut failed = Vec::new();
+    for n in each(to) {
+        // Most of what a crash left open is alike, and reading spares what a write costs: sparse
+        // files stay sparse, too.
+        let alike = legs.device(n).read_at(offset, len).is_ok_and(|theirs| theirs[..] == data[..]);
+        let copied = Bytes::clone(&data);
+        if !alike && let Err(error) = legs.device(n).write_at(offset, copied) {
+            failed.push((n, Err(error)));
+        }
+    }
+    Ok(failed)
+}

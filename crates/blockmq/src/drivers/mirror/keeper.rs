@@ -1,0 +1,508 @@
+//! Who keeps the record of a mirror: one work item, which never runs twice at once. It alone changes what
+//! is on disk there, so nothing of that needs a lock that a request could meet. The kernel's is the
+//! thread `md_raid1` with the bitmap's daemon.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use corewise_sync::inbox::{HasLink, Inbox, Link};
+use corewise_sync::{Mutex, SpinLock};
+use corewise_workqueue::{Work, Workqueue};
+
+use super::disk::{self, Disk};
+use super::legs::{Legs, each};
+use super::record::Head;
+use super::resync::Cursor;
+use super::{Inner, MirrorEvent, MirrorOptions, list, policy};
+use crate::driver::Started;
+use crate::error::{IoError, IoErrorKind};
+use crate::regions::{Age, Entered, Regions};
+use crate::request::{Held, caught};
+
+/// What the keeper is asked for by a bit.
+mod wish {
+    /// The time for a look at regions that may be clean has come.
+    pub(super) const CLEAN: u32 = 1;
+    /// As CLEAN, whatever the time; there will be no other.
+    pub(super) const SETTLE: u32 = 2;
+    /// The resync has found no region that is stale.
+    pub(super) const SYNCED: u32 = 4;
+}
+
+pub(super) struct Keeper {
+    pub(super) disk: Disk,
+    pub(super) regions: Regions,
+    pub(super) options: MirrorOptions,
+    /// A: the legs that the record on disk calls in sync. Release once that is durable; Acquire by who
+    /// acknowledges because of it.
+    recorded: AtomicU32,
+    /// Changes that may not go to the legs yet.
+    waiting: Inbox<Box<Parked<Started>>>,
+    /// Changes that have ended and may not be acknowledged yet.
+    unrecorded: Inbox<Box<Parked<Held>>>,
+    /// A: bits of `wish`; set with Release by who then kicks, taken with Acquire.
+    wishes: AtomicU32,
+    /// A: legs that are to be tried again; as `wishes`.
+    wanted: AtomicU32,
+    /// A: the end is near: the resync stops where it is. Relaxed: it looks between any two steps.
+    pub(super) settling: AtomicBool,
+    /// L: is the lock; guards what only the work item touches, and who makes it before that.
+    pub(super) state: Mutex<State>,
+    /// L: is the lock, held through a step of the resync: who takes a leg back takes it too, so that no
+    /// step is in the middle of a copy that the leg is not part of.
+    pub(super) cursor: Mutex<Cursor>,
+    /// A: bytes that this resync has looked at; Relaxed, for reports.
+    pub(super) resynced: AtomicU64,
+    /// L: is the lock, held for a push or a take; guards what the observer has not been told yet.
+    events: SpinLock<Vec<MirrorEvent>>,
+    pub(super) queue: Workqueue,
+    work: Work,
+    pub(super) resync: Work,
+    clean: Work,
+    retry: Work,
+}
+
+/// The keeper's own.
+pub(super) struct State {
+    pub(super) head: Head,
+    /// A bit for each region, as it is on disk: set before a write goes there.
+    pub(super) bits: Vec<u8>,
+    /// Changes that wait, oldest first.
+    line: VecDeque<Box<Parked<Started>>>,
+    /// A leg that is used has no head, or an older one.
+    unwritten: bool,
+    /// The timers that run.
+    cleaning: bool,
+    retrying: bool,
+    /// A resync was told to have begun, and not to have ended.
+    resyncing: bool,
+}
+
+impl State {
+    pub(super) fn new(head: Head, bits: Vec<u8>) -> Self {
+        let line = VecDeque::new();
+        Self {
+            head,
+            bits,
+            line,
+            unwritten: true,
+            cleaning: false,
+            retrying: false,
+            resyncing: false,
+        }
+    }
+
+    /// The regions whose bit is set.
+    pub(super) fn dirty(&self) -> Vec<usize> {
+        let bytes = self.bits.iter().enumerate().filter(|(_, byte)| **byte != 0);
+        bytes
+            .flat_map(|(at, byte)| {
+                (0..8).filter(move |n| byte & 1 << n != 0).map(move |n| at * 8 + n)
+            })
+            .collect()
+    }
+}
+
+/// A request that waits for the keeper.
+struct Parked<R> {
+    link: Link,
+    rq: R,
+}
+
+// SAFETY: `link` returns the one field of `self`, which no other value returns.
+unsafe impl<R> HasLink for Parked<R> {
+    fn link(&self) -> &Link {
+        &self.link
+    }
+}
+
+/// What a round leaves to be done without a lock held.
+#[derive(Default)]
+struct Todo {
+    send: Vec<(Started, std::ops::Range<usize>)>,
+    refuse: Vec<(Started, IoError)>,
+    answer: Vec<(Held, Result<(), IoError>)>,
+}
+
+impl Keeper {
+    pub(super) fn new(
+        disk: Disk,
+        regions: Regions,
+        options: MirrorOptions,
+        state: State,
+        wq: &Workqueue,
+        inner: &Weak<Inner>,
+    ) -> Self {
+        // A mirror that is gone has nothing to keep: each request in it keeps it.
+        let work = |run: fn(&Arc<Inner>, &Keeper)| {
+            let inner = inner.clone();
+            Work::new(move || {
+                if let Some(inner) = inner.upgrade()
+                    && let Some(keeper) = &inner.keeper
+                {
+                    run(&inner, keeper);
+                }
+            })
+        };
+        Self {
+            disk,
+            regions,
+            options,
+            recorded: AtomicU32::new(0),
+            waiting: Inbox::new(),
+            unrecorded: Inbox::new(),
+            wishes: AtomicU32::new(0),
+            wanted: AtomicU32::new(0),
+            settling: AtomicBool::new(false),
+            state: Mutex::new(state),
+            cursor: Mutex::new(Cursor::default()),
+            resynced: AtomicU64::new(0),
+            events: SpinLock::new(Vec::new()),
+            queue: wq.clone(),
+            work: work(|inner, keeper| inner.keep(keeper)),
+            resync: work(|inner, keeper| inner.resync_step(keeper)),
+            clean: work(|_, keeper| keeper.wish(wish::CLEAN)),
+            retry: work(|inner, keeper| keeper.take_back(inner.legs.out())),
+        }
+    }
+
+    /// Has the keeper make a round, which begins after this call. Never blocks; any context.
+    pub(super) fn kick(&self) {
+        // False: it is queued already, and takes what was put in before this call.
+        let _ = self.queue.queue(&self.work);
+    }
+
+    /// Has the resync make a step. Never blocks; any context.
+    pub(super) fn kick_resync(&self) {
+        // False: it is queued already, or its timer runs: then it holds no region and is due by itself.
+        let _ = self.queue.queue(&self.resync);
+    }
+
+    /// A change has to wait until its regions let it in. Any context.
+    pub(super) fn park(&self, rq: Started) {
+        self.waiting.push(Box::new(Parked { link: Link::new(), rq }));
+        self.kick();
+    }
+
+    /// A change that has succeeded has to wait until the record says who lacks it. Any context.
+    pub(super) fn hold(&self, rq: Held) {
+        self.unrecorded.push(Box::new(Parked { link: Link::new(), rq }));
+        self.kick();
+    }
+
+    /// Whether the record on disk calls a leg in sync that isn't.
+    pub(super) fn record_is_behind(&self, legs: &Legs) -> bool {
+        self.recorded.load(Ordering::Acquire) & !legs.in_sync() != 0
+    }
+
+    /// The observer is to be told.
+    pub(super) fn note(&self, event: MirrorEvent) {
+        self.events.lock().push(event);
+    }
+
+    /// The resync has found nothing more.
+    pub(super) fn synced(&self) {
+        self.wish(wish::SYNCED);
+    }
+
+    fn wish(&self, wish: u32) {
+        self.wishes.fetch_or(wish, Ordering::Release);
+        self.kick();
+    }
+
+    pub(super) fn take_back(&self, legs: u32) {
+        self.wanted.fetch_or(legs, Ordering::Release);
+        self.kick();
+    }
+
+    #[track_caller]
+    pub(super) fn settle(&self) {
+        self.settling.store(true, Ordering::Relaxed);
+        self.kick_resync();
+        let _ = self.resync.flush_delayed();
+        self.clean.cancel();
+        self.retry.cancel();
+        self.wish(wish::SETTLE);
+        self.work.flush();
+    }
+
+    /// Bytes to be resynced, and bytes that a crash now would have resynced.
+    pub(super) fn amounts(&self) -> (u64, u64) {
+        let dirty = (0..self.regions.len()).filter(|&n| self.regions.is_dirty(n)).count();
+        let bytes = |n: usize| n as u64 * self.regions.size();
+        (bytes(self.regions.stale()), bytes(dirty))
+    }
+}
+
+impl Inner {
+    /// One round of the keeper.
+    fn keep(self: &Arc<Self>, keeper: &Keeper) {
+        let mut todo = Todo::default();
+        let mut guard = keeper.state.lock();
+        let state = &mut *guard;
+        let wishes = keeper.wishes.swap(0, Ordering::Acquire);
+        // Those that come from here on are for the next round: what they wait for may come later too.
+        let ended: Vec<_> = keeper.unrecorded.take().collect();
+        state.line.extend(keeper.waiting.take());
+        self.take_legs_back(keeper, state);
+        let recorded = self.record(keeper, state);
+        let answer = |parked: Box<Parked<Held>>| (parked.rq, recorded.clone());
+        todo.answer.extend(ended.into_iter().map(answer));
+        self.admit(keeper, state, &mut todo);
+        if wishes & wish::SYNCED != 0 {
+            self.finish_resync(keeper, state);
+        }
+        if wishes & (wish::CLEAN | wish::SETTLE) != 0 {
+            state.cleaning = false;
+            self.clean(keeper, state, wishes & wish::SETTLE != 0);
+        }
+        self.set_timers(keeper, state);
+        drop(guard);
+        for (rq, result) in todo.answer {
+            rq.complete(result);
+        }
+        for (rq, error) in todo.refuse {
+            rq.complete(Err(error));
+        }
+        for (rq, regions) in todo.send {
+            self.send(rq, regions);
+        }
+        self.tell(keeper);
+    }
+
+    /// Brings the heads on disk up to date, where they aren't.
+    pub(super) fn record(&self, keeper: &Keeper, state: &mut State) -> Result<(), IoError> {
+        loop {
+            let in_sync = self.legs.in_sync();
+            if !state.unwritten && keeper.recorded.load(Ordering::Relaxed) == in_sync {
+                return Ok(());
+            }
+            state.head.events += 1;
+            state.head.in_sync = in_sync;
+            let ended = keeper.disk.write_head(&self.legs, self.legs.active(), &state.head);
+            self.drop_failed(&ended);
+            let good =
+                |(n, end): &(usize, Result<(), IoError>)| end.is_ok() && in_sync & 1 << n != 0;
+            if ended.iter().any(good) {
+                keeper.recorded.store(in_sync, Ordering::Release);
+                state.unwritten = false;
+                continue;
+            }
+            let error = ended.into_iter().find_map(|(_, end)| end.err());
+            return Err(error.unwrap_or_else(|| IoError::new(IoErrorKind::Gone)));
+        }
+    }
+
+    /// Sends on the changes whose regions let them in, after it has set the bits that they lack.
+    fn admit(&self, keeper: &Keeper, state: &mut State, todo: &mut Todo) {
+        let refused = self.enter(keeper, state, todo);
+        let mut lacking: Vec<usize> = refused
+            .into_iter()
+            .flatten()
+            .filter(|&n| state.bits[n / 8] & 1 << (n % 8) == 0)
+            .collect();
+        if lacking.is_empty() {
+            return;
+        }
+        let is_set = |n: usize| state.bits[n / 8] & 1 << (n % 8) != 0;
+        let ahead: Vec<usize> = lacking
+            .iter()
+            .flat_map(|&n| policy::ahead(n, n > 0 && is_set(n - 1), keeper.regions.len()))
+            .filter(|&n| !is_set(n))
+            .collect();
+        lacking.extend(ahead);
+        lacking.sort_unstable();
+        lacking.dedup();
+        match self.set_bits(keeper, state, &lacking) {
+            Ok(()) => {
+                self.enter(keeper, state, todo);
+            }
+            Err(error) => {
+                // Without the bits a crash could leave legs that differ without a word.
+                let refuse = |parked: Box<Parked<Started>>| (parked.rq, error.clone());
+                todo.refuse.extend(state.line.drain(..).map(refuse));
+            }
+        }
+    }
+
+    /// Lets in whom its regions let in; what the others need.
+    fn enter(
+        &self,
+        keeper: &Keeper,
+        state: &mut State,
+        todo: &mut Todo,
+    ) -> Vec<std::ops::Range<usize>> {
+        let mut refused = Vec::new();
+        for parked in std::mem::take(&mut state.line) {
+            let regions = keeper.regions.of(parked.rq.offset(), parked.rq.len());
+            match keeper.regions.enter(regions.clone()) {
+                Entered::In => todo.send.push((parked.rq, regions)),
+                Entered::Wait { wake } => {
+                    if wake {
+                        keeper.kick_resync();
+                    }
+                    refused.push(regions);
+                    state.line.push_back(parked);
+                }
+            }
+        }
+        refused
+    }
+
+    /// Makes it durable that the legs may differ in these regions.
+    pub(super) fn set_bits(
+        &self,
+        keeper: &Keeper,
+        state: &mut State,
+        regions: &[usize],
+    ) -> Result<(), IoError> {
+        let before = state.bits.clone();
+        regions.iter().for_each(|&n| state.bits[n / 8] |= 1 << (n % 8));
+        let in_sync = self.legs.in_sync();
+        let ended = keeper.disk.write_bits(&self.legs, self.legs.active(), &state.bits, regions);
+        self.drop_failed(&ended);
+        // A leg is good where all its pieces are.
+        let failed = ended.iter().filter(|(_, end)| end.is_err()).fold(0, |f, (n, _)| f | 1 << n);
+        if in_sync & !failed != 0 {
+            regions.iter().for_each(|&n| keeper.regions.mark(n));
+            return Ok(());
+        }
+        state.bits = before;
+        let error = ended.into_iter().find_map(|(_, end)| end.err());
+        Err(error.unwrap_or_else(|| IoError::new(IoErrorKind::Gone)))
+    }
+
+    /// Tries legs again that are out, and has them resynced.
+    fn take_legs_back(&self, keeper: &Keeper, state: &mut State) {
+        let wanted = keeper.wanted.swap(0, Ordering::Acquire);
+        if wanted != 0 {
+            state.retrying = false;
+        }
+        let wanted = wanted & self.legs.out();
+        let mut back = 0;
+        for n in each(wanted) {
+            let known = match keeper.disk.read_head(&self.legs, n) {
+                Ok(Some(head)) => head.mirror == state.head.mirror && head.leg as usize == n,
+                Ok(None) => false,
+                Err(error) => {
+                    tracing::warn!(leg = n, %error, "a leg of a mirror still can't be read");
+                    continue;
+                }
+            };
+            if !known {
+                if !keeper.disk.is_vacant(&self.legs, n).unwrap_or(false) {
+                    tracing::error!(
+                        leg = n,
+                        "what came back as a leg of a mirror is something else"
+                    );
+                    continue;
+                }
+                // It isn't what it was: everything is to be copied.
+                let all: Vec<usize> = (0..keeper.regions.len()).collect();
+                if self.set_bits(keeper, state, &all).is_err() {
+                    continue;
+                }
+            }
+            back |= 1 << n;
+        }
+        if back == 0 {
+            return;
+        }
+        // No step of the resync is in the middle: one that was could take a region for synced that these
+        // legs have no copy of.
+        let step = keeper.cursor.lock();
+        self.legs.rebuild(back);
+        // What was written while they were out has its bit: none is cleared meanwhile.
+        state.dirty().into_iter().for_each(|n| keeper.regions.mark_stale(n));
+        drop(step);
+        // All legs get the bits and the head: also those that have just come.
+        let dirty = state.dirty();
+        let ended = keeper.disk.write_bits(&self.legs, back, &state.bits, &dirty);
+        self.drop_failed(&ended);
+        state.unwritten = true;
+        self.begin_resync(keeper, state);
+    }
+
+    /// Says that a resync begins, and has it begin.
+    pub(super) fn begin_resync(&self, keeper: &Keeper, state: &mut State) {
+        let legs = list(self.legs.rebuilding());
+        let bytes = keeper.amounts().0;
+        tracing::info!(?legs, bytes, "a mirror resyncs");
+        keeper.resynced.store(0, Ordering::Relaxed);
+        keeper.note(MirrorEvent::ResyncBegan { legs, bytes });
+        state.resyncing = true;
+        keeper.kick_resync();
+    }
+
+    /// Nothing is stale any more: legs that were being resynced have everything.
+    fn finish_resync(&self, keeper: &Keeper, state: &mut State) {
+        if keeper.regions.stale() != 0 {
+            return keeper.kick_resync();
+        }
+        let rebuilding = self.legs.rebuilding();
+        // What was copied has to be as durable as the record's word that it is there.
+        self.drop_failed(&disk::flush(&self.legs, self.legs.active()));
+        let done = self.legs.rebuilt(rebuilding);
+        // Told at the next opportunity where it can't be now: until then they are only not trusted.
+        let _ = self.record(keeper, state);
+        if std::mem::take(&mut state.resyncing) {
+            let (legs, bytes) = (list(done), keeper.resynced.load(Ordering::Relaxed));
+            tracing::info!(?legs, bytes, "a mirror has resynced");
+            keeper.note(MirrorEvent::ResyncEnded { legs, bytes });
+        }
+    }
+
+    /// Takes the bits of regions away that nobody has written to lately.
+    fn clean(&self, keeper: &Keeper, state: &mut State, at_once: bool) {
+        let dirty = state.dirty();
+        let age = |n: usize| keeper.regions.age(n);
+        if at_once {
+            for &n in &dirty {
+                let _ = age(n);
+            }
+        }
+        let old: Vec<usize> = dirty.into_iter().filter(|&n| age(n) == Age::Old).collect();
+        // After the look: a write that was seen to have ended there was seen to have dropped a leg. What is
+        // out needs the bits when it comes back.
+        if old.is_empty() || self.legs.out() != 0 {
+            return;
+        }
+        // What has been written is durable on all legs, or its bit stays.
+        let flushed = disk::flush(&self.legs, self.legs.active());
+        self.drop_failed(&flushed);
+        if self.legs.out() != 0 {
+            return;
+        }
+        let clean: Vec<usize> = old.into_iter().filter(|&n| keeper.regions.clean(n)).collect();
+        clean.iter().for_each(|&n| state.bits[n / 8] &= !(1 << (n % 8)));
+        let active = self.legs.active();
+        let ended = keeper.disk.write_bits(&self.legs, active, &state.bits, &clean);
+        self.drop_failed(&ended);
+    }
+
+    fn set_timers(&self, keeper: &Keeper, state: &mut State) {
+        if keeper.settling.load(Ordering::Relaxed) {
+            return;
+        }
+        if !state.cleaning && state.bits.iter().any(|byte| *byte != 0) && self.legs.out() == 0 {
+            state.cleaning = true;
+            let _ = keeper.queue.queue_delayed(&keeper.clean, keeper.options.clean_after);
+        }
+        let out = self.legs.out() != 0;
+        if let (true, false, Some(after)) = (out, state.retrying, keeper.options.retry) {
+            state.retrying = true;
+            let _ = keeper.queue.queue_delayed(&keeper.retry, after);
+        }
+    }
+
+    fn tell(&self, keeper: &Keeper) {
+        let events = std::mem::take(&mut *keeper.events.lock());
+        let Some(observer) = &keeper.options.observer else { return };
+        for event in events {
+            if caught(|| observer(&event)).is_none() {
+                tracing::error!("the observer of a mirror panicked");
+            }
+        }
+    }
+}

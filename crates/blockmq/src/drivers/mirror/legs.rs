@@ -1,0 +1,246 @@
+//! The legs of a mirror: which ones are used, and for what.
+
+use std::sync::Arc;
+
+use corewise_sync::CachePadded;
+use corewise_sync::atomic::{AtomicU64, Ordering};
+
+use super::policy::{self, View};
+use crate::device::BlockDevice;
+
+/// Most legs of a mirror: a bit each in half a word.
+pub(super) const MOST_LEGS: usize = 32;
+
+/// The devices, and the state of each.
+pub(super) struct Legs {
+    legs: Box<[Leg]>,
+    /// A: bit n is set while leg n is in sync, bit 32 + n while it is being resynced; never both. All
+    /// changes are read-modify-writes, so two failing writes can't each drop the leg that the other
+    /// one relies on.
+    state: AtomicU64,
+}
+
+pub(super) struct Leg {
+    pub(super) device: Arc<dyn BlockDevice>,
+    rotational: bool,
+    load: CachePadded<Load>,
+}
+
+/// What reads choose by, and the resync paces itself by. Relaxed throughout: a stale number costs balance
+/// only.
+#[derive(Default)]
+struct Load {
+    /// A: requests in flight.
+    in_flight: AtomicU64,
+    /// A: requests so far.
+    begun: AtomicU64,
+    /// A: where the last read ended.
+    head: AtomicU64,
+    /// A: reads that failed and were forgiven.
+    forgiven: AtomicU64,
+}
+
+impl Legs {
+    /// All of them in sync.
+    pub(super) fn new(devices: Vec<Arc<dyn BlockDevice>>) -> Self {
+        let state = AtomicU64::new(u64::from(u32::MAX) >> (MOST_LEGS - devices.len()));
+        let leg = |device: Arc<dyn BlockDevice>| Leg {
+            rotational: device.geometry().rotational,
+            device,
+            load: CachePadded::new(Load::default()),
+        };
+        Self { legs: devices.into_iter().map(leg).collect(), state }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.legs.len()
+    }
+
+    pub(super) fn device(&self, n: usize) -> &Arc<dyn BlockDevice> {
+        &self.legs[n].device
+    }
+
+    pub(super) fn devices(&self) -> impl Iterator<Item = &Arc<dyn BlockDevice>> {
+        self.legs.iter().map(|leg| &leg.device)
+    }
+
+    pub(super) fn name(&self, n: usize) -> &str {
+        self.legs[n].device.name()
+    }
+
+    fn state(&self) -> (u32, u32) {
+        // Acquire: pairs with the changes, so that who sees a leg dropped or taken back sees what was
+        // done before.
+        let state = self.state.load(Ordering::Acquire);
+        (state as u32, (state >> 32) as u32)
+    }
+
+    /// Legs that have everything.
+    pub(super) fn in_sync(&self) -> u32 {
+        self.state().0
+    }
+
+    /// Legs that are being resynced.
+    pub(super) fn rebuilding(&self) -> u32 {
+        self.state().1
+    }
+
+    /// Legs that changes go to.
+    pub(super) fn active(&self) -> u32 {
+        let (in_sync, rebuilding) = self.state();
+        in_sync | rebuilding
+    }
+
+    /// Legs that nothing goes to.
+    pub(super) fn out(&self) -> u32 {
+        all(self.len()) & !self.active()
+    }
+
+    /// Before anybody else sees the mirror.
+    pub(super) fn set(&self, in_sync: u32, rebuilding: u32) {
+        self.state.store(u64::from(in_sync) | u64::from(rebuilding) << 32, Ordering::Release);
+    }
+
+    /// Takes leg `n` out; false where it was out, or is the last one that has everything.
+    pub(super) fn drop_leg(&self, n: usize) -> bool {
+        self.state
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
+                let left = state & !(1 << n | 1 << (32 + n));
+                (left as u32 != 0 && left != state).then_some(left)
+            })
+            .is_ok()
+    }
+
+    /// Lets changes go to these legs, which were out.
+    pub(super) fn rebuild(&self, legs: u32) {
+        self.state.fetch_or(u64::from(legs) << 32, Ordering::AcqRel);
+    }
+
+    /// Those of `legs` that are still being resynced have everything now; which ones those are.
+    pub(super) fn rebuilt(&self, legs: u32) -> u32 {
+        let before = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
+            let done = (state >> 32) as u32 & legs;
+            Some((state | u64::from(done)) & !(u64::from(done) << 32))
+        });
+        match before {
+            Ok(state) | Err(state) => (state >> 32) as u32 & legs,
+        }
+    }
+
+    /// The leg for a read at `offset` that was tried on `tried` in vain. `source`: where the legs may
+    /// differ there, all are to read the same one.
+    pub(super) fn choose(&self, offset: u64, tried: u32, source: bool) -> Option<usize> {
+        let legs = self.in_sync() & !tried;
+        if source {
+            return each(legs).next();
+        }
+        let view = |leg: usize| {
+            let Leg { rotational, load, .. } = &self.legs[leg];
+            let in_flight = load.in_flight.load(Ordering::Relaxed);
+            let head = load.head.load(Ordering::Relaxed);
+            View { leg, in_flight, head, rotational: *rotational }
+        };
+        policy::choose(each(legs).map(view), offset)
+    }
+
+    /// A read of the bytes up to `end` goes to leg `n`.
+    pub(super) fn begin_read(&self, n: usize, end: u64) {
+        self.legs[n].load.head.store(end, Ordering::Relaxed);
+        self.begin(n);
+    }
+
+    /// A read of leg `n` failed that another one could do: whether it may go on all the same.
+    pub(super) fn forgive(&self, n: usize) -> bool {
+        self.legs[n].load.forgiven.fetch_add(1, Ordering::Relaxed) < policy::MOST_FORGIVEN
+    }
+
+    /// A request goes to leg `n`.
+    pub(super) fn begin(&self, n: usize) {
+        let load = &self.legs[n].load;
+        load.in_flight.fetch_add(1, Ordering::Relaxed);
+        load.begun.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It is back.
+    pub(super) fn end(&self, n: usize) {
+        self.legs[n].load.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How many requests have gone to legs so far; the resync's own aren't counted.
+    pub(super) fn begun(&self) -> u64 {
+        self.legs.iter().map(|leg| leg.load.begun.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Whether requests are in flight.
+    pub(super) fn busy(&self) -> bool {
+        self.legs.iter().any(|leg| leg.load.in_flight.load(Ordering::Relaxed) != 0)
+    }
+}
+
+/// A bit for each of `n` legs.
+pub(super) fn all(n: usize) -> u32 {
+    u32::MAX >> (MOST_LEGS - n)
+}
+
+/// The legs whose bit is set.
+pub(super) fn each(mut legs: u32) -> impl Iterator<Item = usize> + Clone {
+    std::iter::from_fn(move || {
+        let n = legs.trailing_zeros();
+        legs = legs.checked_sub(1)? & legs;
+        Some(n as usize)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Geometry;
+    use crate::request::Request;
+
+    struct Nothing;
+
+    impl BlockDevice for Nothing {
+        fn name(&self) -> &str {
+            "nothing"
+        }
+        fn geometry(&self) -> Geometry {
+            Geometry::new(512)
+        }
+        fn submit(&self, _rq: Request) {}
+    }
+
+    fn legs(n: usize) -> Legs {
+        Legs::new((0..n).map(|_| Arc::new(Nothing) as Arc<dyn BlockDevice>).collect())
+    }
+
+    #[test]
+    fn the_last_leg_that_has_everything_is_never_dropped() {
+        let legs = legs(3);
+        assert!(legs.drop_leg(0));
+        assert!(!legs.drop_leg(0), "it was out");
+        legs.rebuild(1);
+        assert!(legs.drop_leg(2));
+        assert!(!legs.drop_leg(1), "leg 0 lacks something yet");
+        assert_eq!((legs.in_sync(), legs.rebuilding(), legs.out()), (0b010, 0b001, 0b100));
+        assert!(legs.drop_leg(0));
+    }
+
+    #[test]
+    fn only_a_leg_that_did_not_fail_meanwhile_is_in_sync_after_its_resync() {
+        let legs = legs(3);
+        legs.set(0b001, 0b110);
+        assert!(legs.drop_leg(2));
+        assert_eq!(legs.rebuilt(0b110), 0b010);
+        assert_eq!((legs.in_sync(), legs.rebuilding(), legs.out()), (0b011, 0, 0b100));
+    }
+
+    #[test]
+    fn where_legs_may_differ_all_reads_go_to_one() {
+        let legs = legs(3);
+        legs.begin(0);
+        assert_eq!(legs.choose(0, 0, true), Some(0));
+        assert_eq!(legs.choose(0, 0, false), Some(1));
+        assert_eq!((legs.choose(0, 0b1, true), legs.choose(0, 0b111, true)), (Some(1), None));
+        assert!(each(0b1010_0001).eq([0, 5, 7]) && each(0).next().is_none());
+    }
+}

@@ -1,0 +1,312 @@
+//! `mirror`: RAID-1 over other block devices. Writes go to every leg, a read to one of them.
+//!
+//! `README.md` beside this file argues what a crash and a failed leg leave behind, and how the resync and
+//! writes keep out of each other's way.
+
+mod disk;
+mod keeper;
+mod legs;
+mod open;
+mod policy;
+mod record;
+mod requests;
+mod resync;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::stripe::combine;
+use super::{StackError, below};
+use crate::device::{BlockDevice, Geometry};
+use crate::driver::{Dispatch, Driver, Started};
+use crate::error::IoError;
+use crate::request::{Op, Whole};
+use keeper::Keeper;
+use legs::{Legs, MOST_LEGS, each};
+
+/// A mirror.
+///
+/// - A change or a flush goes to all healthy legs. It succeeds when it has succeeded on at least
+///   one leg that is still healthy, and a leg on which it failed is dropped: it is asked nothing more.
+/// - A read goes to the healthy leg with the fewest requests in flight; on disks that seek, to the one
+///   whose last read it continues. Where it fails, the other legs are asked in turn; a leg that failed
+///   where another one succeeded is dropped, or, with a record, written anew in that place, and dropped
+///   where that doesn't help, or after 20 times.
+/// - The last healthy leg is never dropped: its errors are told to the client.
+///
+/// Dropping a leg is logged as an error; [`Mirror::status`] tells.
+///
+/// [`Mirror::new`] makes one that writes nothing down: a dropped leg stays out, and after a crash with
+/// writes in flight the legs may differ. [`Mirror::open`] keeps a record on each leg: it knows which
+/// legs are to be trusted, takes legs back, and resyncs, also after a crash, only what may differ.
+pub struct Mirror {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    legs: Legs,
+    geometry: Geometry,
+    /// Who keeps the record, where there is one.
+    keeper: Option<Keeper>,
+}
+
+/// How a mirror with a record behaves; see [`Mirror::open`].
+#[derive(Clone)]
+pub struct MirrorOptions {
+    /// Least bytes a second that a resync does while others have work for the legs; 10 MiB unless said
+    /// otherwise.
+    pub resync_least: u64,
+    /// Most bytes a second that a resync does; 400 MiB unless said otherwise.
+    pub resync_most: u64,
+    /// How long a region has to be left alone before the record says that its legs are alike: between once
+    /// and twice this; 5 s unless said otherwise.
+    pub clean_after: Duration,
+    /// How long after it was dropped a leg is tried again, and so on; `None` (as it is unless said
+    /// otherwise): only when [`Mirror::take_back`] asks for it.
+    pub retry: Option<Duration>,
+    /// Size of the regions of a new mirror, as a power of two from 12 to 40; `None`, and where there would
+    /// be more than 65 536 of them: by its size, 1 MiB up to 64 GiB.
+    pub region_shift: Option<u32>,
+    /// Is told what happens, on a worker; it may block, though nothing is recorded meanwhile. Dropped
+    /// with the mirror. A panic in it is caught.
+    pub observer: Option<Arc<MirrorObserver>>,
+}
+
+impl Default for MirrorOptions {
+    fn default() -> Self {
+        Self {
+            resync_least: 10 << 20,
+            resync_most: 400 << 20,
+            clean_after: Duration::from_secs(5),
+            retry: None,
+            region_shift: None,
+            observer: None,
+        }
+    }
+}
+
+impl fmt::Debug for MirrorOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MirrorOptions")
+            .field("resync_least", &self.resync_least)
+            .field("resync_most", &self.resync_most)
+            .field("clean_after", &self.clean_after)
+            .field("retry", &self.retry)
+            .field("region_shift", &self.region_shift)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Who is told what happens to a mirror.
+pub type MirrorObserver = dyn Fn(&MirrorEvent) + Send + Sync;
+
+/// Something that happened to a mirror.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MirrorEvent {
+    /// A leg failed and is out.
+    Dropped {
+        /// Which one.
+        leg: usize,
+        /// Why.
+        error: IoError,
+    },
+    /// A resync has so many bytes to look at.
+    ResyncBegan {
+        /// Legs that lack something; none after a crash, where all have what was acknowledged.
+        legs: Vec<usize>,
+        /// In bytes.
+        bytes: u64,
+    },
+    /// A resync is over.
+    ResyncEnded {
+        /// Legs that have everything from now on.
+        legs: Vec<usize>,
+        /// How many bytes it has looked at, and made alike where they differed.
+        bytes: u64,
+    },
+}
+
+/// What a mirror is at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MirrorStatus {
+    /// Each leg, in order.
+    pub legs: Vec<LegState>,
+    /// Bytes that a resync has yet to look at; 0 where none is needed.
+    pub to_resync: u64,
+    /// Bytes of regions that the record says may differ: what a crash now would have resynced.
+    pub dirty: u64,
+}
+
+impl fmt::Display for MirrorStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let with = |state: LegState| self.legs.iter().filter(|leg| **leg == state).count();
+        write!(f, "{} of {} legs in sync", with(LegState::InSync), self.legs.len())?;
+        if with(LegState::Out) != 0 {
+            write!(f, ", {} out", with(LegState::Out))?;
+        }
+        if self.to_resync != 0 {
+            write!(f, ", {} MiB to resync", self.to_resync.div_ceil(1 << 20))?;
+        }
+        Ok(())
+    }
+}
+
+/// What a leg is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LegState {
+    /// It has everything.
+    InSync,
+    /// It gets what it lacks.
+    Resyncing,
+    /// It failed; nothing goes there.
+    Out,
+}
+
+impl fmt::Display for LegState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LegState::InSync => "in sync",
+            LegState::Resyncing => "resyncing",
+            LegState::Out => "out",
+        })
+    }
+}
+
+impl Mirror {
+    /// Mirrors over `legs`, all of them healthy and with the same content, without a record: it has the
+    /// size of its smallest leg.
+    ///
+    /// # Errors
+    /// Where there are no legs, or more than 32.
+    pub fn new(legs: Vec<Arc<dyn BlockDevice>>) -> Result<Self, StackError> {
+        let all = check(&legs)?;
+        let block = u64::from(all.block_size);
+        let geometry = Geometry { size: all.size / block * block, ..all };
+        let legs = Legs::new(legs);
+        Ok(Self { inner: Arc::new(Inner { legs, geometry, keeper: None }) })
+    }
+
+    /// How many legs there are, healthy or not.
+    pub fn legs(&self) -> usize {
+        self.inner.legs.len()
+    }
+
+    /// Whether leg `n` has everything; false where there is no such leg.
+    pub fn leg_is_healthy(&self, n: usize) -> bool {
+        n < self.inner.legs.len() && self.inner.legs.in_sync() & 1 << n != 0
+    }
+
+    /// What it is at, a moment ago. Any context.
+    pub fn status(&self) -> MirrorStatus {
+        let legs = &self.inner.legs;
+        let (in_sync, rebuilding) = (legs.in_sync(), legs.rebuilding());
+        let state = |n: usize| match (in_sync & 1 << n, rebuilding & 1 << n) {
+            (0, 0) => LegState::Out,
+            (0, _) => LegState::Resyncing,
+            _ => LegState::InSync,
+        };
+        let (to_resync, dirty) = self.inner.keeper.as_ref().map_or((0, 0), Keeper::amounts);
+        MirrorStatus { legs: (0..legs.len()).map(state).collect(), to_resync, dirty }
+    }
+
+    /// Asks for leg `n`, which was dropped, to be tried again: if it can be written to it is resynced, and
+    /// is in sync after that. False where there is no such leg, it isn't out, or the mirror has no
+    /// record. Any context; it happens on a worker.
+    pub fn take_back(&self, n: usize) -> bool {
+        let inner = &self.inner;
+        let Some(keeper) = &inner.keeper else { return false };
+        if n >= inner.legs.len() || inner.legs.out() & 1 << n == 0 {
+            return false;
+        }
+        keeper.take_back(1 << n);
+        true
+    }
+
+    /// Ends a resync where it is, and has the record say what is so: without writes in flight, that all
+    /// legs are alike but for what is yet to be resynced. Call it when the queue over the mirror has been
+    /// drained, and before the legs close. It does nothing without a record. May block.
+    #[track_caller]
+    pub fn settle(&self) {
+        if let Some(keeper) = &self.inner.keeper {
+            keeper.settle();
+        }
+    }
+}
+
+/// What the legs can do together.
+fn check(legs: &[Arc<dyn BlockDevice>]) -> Result<Geometry, StackError> {
+    let all = combine(legs).ok_or_else(|| StackError::new("a mirror needs at least one leg"))?;
+    if legs.len() > MOST_LEGS {
+        let n = legs.len();
+        return Err(StackError::new(format!("a mirror of {n} legs: at most {MOST_LEGS}")));
+    }
+    Ok(all)
+}
+
+impl Inner {
+    /// Leg `n` failed: drops it, unless it is the last one that has everything. Any context.
+    fn drop_leg(&self, n: usize, error: &IoError) {
+        if !self.legs.drop_leg(n) {
+            return;
+        }
+        tracing::error!(
+            leg = n, device = self.legs.name(n), %error,
+            healthy_legs = self.legs.in_sync().count_ones(),
+            "a leg of a mirror failed and is dropped"
+        );
+        if let Some(keeper) = &self.keeper {
+            keeper.note(MirrorEvent::Dropped { leg: n, error: error.clone() });
+            keeper.kick();
+        }
+    }
+
+    /// Those on which something failed.
+    fn drop_failed(&self, ended: &disk::Ended) {
+        for (n, result) in ended {
+            if let Err(error) = result {
+                self.drop_leg(*n, error);
+            }
+        }
+    }
+}
+
+/// The legs of a mask, as numbers.
+fn list(legs: u32) -> Vec<usize> {
+    each(legs).collect()
+}
+
+impl Driver for Mirror {
+    fn kind(&self) -> &'static str {
+        "mirror"
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry
+    }
+
+    fn hw_queues(&self) -> usize {
+        usize::MAX
+    }
+
+    fn merges(&self) -> bool {
+        false
+    }
+
+    fn poll(&self, _hctx: usize) -> Option<usize> {
+        below::poll(self.inner.legs.devices())
+    }
+
+    fn condition(&self) -> Option<String> {
+        Some(self.status().to_string())
+    }
+
+    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+        match rq.op() {
+            Op::Read => self.inner.read(&Whole::new(rq)),
+            Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes => self.inner.change(rq),
+        }
+        Dispatch::Started
+    }
+}

@@ -1,0 +1,182 @@
+//! A mirror with a record comes to life: what its legs say is put together, and written down anew.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::{Arc, Weak};
+
+use corewise_workqueue::Workqueue;
+
+use super::disk::Disk;
+use super::keeper::{Keeper, State};
+use super::legs::{Legs, all, each};
+use super::record::{Assembled, Head, Place, assemble};
+use super::{Inner, Mirror, MirrorOptions, StackError, check, policy};
+use crate::device::{BlockDevice, Geometry};
+use crate::regions::Regions;
+
+impl Mirror {
+    /// Mirrors over `legs` with a record at the end of each, which takes 64 KiB up to 128 KiB (more with
+    /// blocks above 16 KiB). Legs that have none are new: where all are, a mirror is made of them, with
+    /// what the first one has. A leg that was out is resynced, and so is what was being written when a
+    /// crash came; nothing waits for that. Workers of `wq` do it. May block, as long as the legs do.
+    ///
+    /// A leg that can't be read is out from the beginning.
+    ///
+    /// # Errors
+    /// Where there are no legs, or more than 32; where a leg is too small; where legs belong to different
+    /// mirrors, or are in another order than when it was made; where one without a record has something
+    /// else in its place; where none that has everything can be read, or the record can't be written.
+    pub fn open(
+        legs: Vec<Arc<dyn BlockDevice>>,
+        options: MirrorOptions,
+        wq: &Workqueue,
+    ) -> Result<Self, StackError> {
+        let geometry = check(&legs)?;
+        let places = legs
+            .iter()
+            .map(|leg| {
+                let size = leg.geometry().size;
+                Place::on(size, geometry.block_size).ok_or_else(|| {
+                    StackError::new(format!(
+                        "'{}' has {size} bytes: no room for a mirror's record",
+                        leg.name()
+                    ))
+                })
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let room = places.iter().map(|place| place.start).min().unwrap_or(0);
+        let (disk, legs) = (Disk::new(places), Legs::new(legs));
+        let found: Vec<_> = (0..legs.len())
+            .map(|n| {
+                disk.read_head(&legs, n)
+                    .inspect_err(|error| {
+                        tracing::error!(leg = legs.name(n), %error, "the record can't be read");
+                    })
+                    .ok()
+            })
+            .collect();
+        for n in (0..legs.len()).filter(|&n| matches!(found[n], Some(None))) {
+            vacant(&disk, &legs, n)?;
+        }
+        let assembled = assemble(&found, |n| legs.name(n).to_owned())?;
+        let head = match &assembled.newest {
+            Some(head) => checked(head.clone(), room, &geometry)?,
+            None => new_head(room, &options, legs.len()),
+        };
+        let regions = Regions::new(head.size, head.region_shift);
+        legs.set(assembled.in_sync, assembled.behind | assembled.blank);
+        let bits = bits(&disk, &legs, &assembled, regions.len())?;
+        let geometry = Geometry { size: head.size, ..geometry };
+        let inner = Arc::new_cyclic(|weak: &Weak<Inner>| {
+            let state = State::new(head, bits);
+            let keeper = Keeper::new(disk, regions, options, state, wq, weak);
+            Inner { legs, geometry, keeper: Some(keeper) }
+        });
+        inner.start()?;
+        Ok(Self { inner })
+    }
+}
+
+impl Inner {
+    /// Writes the record anew, and begins what it asks for.
+    fn start(self: &Arc<Self>) -> Result<(), StackError> {
+        let Some(keeper) = &self.keeper else { return Ok(()) };
+        let failed =
+            |error| StackError::new(format!("the record of the mirror can't be written: {error}"));
+        let mut state = keeper.state.lock();
+        let dirty = state.dirty();
+        // The bits first: who has a head is taken to lack no more than they say.
+        if !dirty.is_empty() {
+            self.set_bits(keeper, &mut state, &dirty).map_err(failed)?;
+        }
+        self.record(keeper, &mut state).map_err(failed)?;
+        dirty.into_iter().for_each(|n| keeper.regions.mark_stale(n));
+        if keeper.regions.stale() != 0 {
+            self.begin_resync(keeper, &mut state);
+        } else if self.legs.rebuilding() != 0 {
+            keeper.synced();
+        }
+        Ok(())
+    }
+}
+
+/// The head of a mirror that was not there before.
+fn new_head(size: u64, options: &MirrorOptions, legs: usize) -> Head {
+    let fits = |shift: &u32| {
+        (12..=40).contains(shift) && size.div_ceil(1 << shift) <= policy::MOST_REGIONS
+    };
+    let asked = options.region_shift.filter(fits);
+    let region_shift = asked.unwrap_or_else(|| policy::region_shift(size));
+    let mut mirror = [0; 16];
+    for half in mirror.chunks_exact_mut(8) {
+        // As much chance as the standard library has: enough to tell two mirrors apart.
+        half.copy_from_slice(&RandomState::new().build_hasher().finish().to_le_bytes());
+    }
+    let (legs, in_sync) = (legs as u32, all(legs));
+    Head { mirror, events: 0, size, region_shift, legs, leg: 0, in_sync }
+}
+
+/// Whoever has no record must have nothing of value where it belongs.
+fn vacant(disk: &Disk, legs: &Legs, n: usize) -> Result<(), StackError> {
+    // What can't be read now fails when it is written.
+    if disk.is_vacant(legs, n).unwrap_or(true) {
+        return Ok(());
+    }
+    Err(StackError::new(format!(
+        "'{}' has something else at its end, where a mirror keeps its record: to lose that, overwrite \
+         its last 256 KiB with zeroes",
+        legs.name(n)
+    )))
+}
+
+/// A head that is true of these legs.
+fn checked(head: Head, room: u64, geometry: &Geometry) -> Result<Head, StackError> {
+    let regions = head.size.checked_shr(head.region_shift).unwrap_or(u64::MAX);
+    if head.size == 0 || head.size > room || !head.size.is_multiple_of(geometry.block_size.into()) {
+        return Err(StackError::new(format!(
+            "the mirror's record says that it has {} bytes, and its legs have room for {room}",
+            head.size
+        )));
+    }
+    if !(12..=40).contains(&head.region_shift) || regions > policy::MOST_REGIONS {
+        return Err(StackError::new(format!(
+            "the mirror's record says that its regions have 2 to the {} bytes",
+            head.region_shift
+        )));
+    }
+    Ok(head)
+}
+
+/// The regions that may differ, by what the legs say that are in sync.
+fn bits(
+    disk: &Disk,
+    legs: &Legs,
+    assembled: &Assembled,
+    regions: usize,
+) -> Result<Vec<u8>, StackError> {
+    let all = |n: usize| if (n + 1) * 8 <= regions { 0xFF } else { 0xFF >> (8 - regions % 8) };
+    let everything = (0..regions.div_ceil(8)).map(all).collect();
+    if assembled.newest.is_none() || assembled.blank != 0 {
+        return Ok(everything);
+    }
+    let mut bits = vec![0; regions.div_ceil(8)];
+    for n in each(assembled.in_sync) {
+        match disk.read_bits(legs, n, regions) {
+            // A crash may have come between the writes to two legs.
+            Ok(theirs) => bits.iter_mut().zip(theirs).for_each(|(bit, theirs)| *bit |= theirs),
+            Err(error) if legs.drop_leg(n) => {
+                tracing::error!(leg = legs.name(n), %error, "the record can't be read");
+            }
+            Err(error) => {
+                return Err(StackError::new(format!(
+                    "'{}' is the only leg that has everything, and its record can't be read: {error}",
+                    legs.name(n)
+                )));
+            }
+        }
+    }
+    // Beyond the last region nothing means anything.
+    if let (Some(last), false) = (bits.last_mut(), regions.is_multiple_of(8)) {
+        *last &= 0xFF >> (8 - regions % 8);
+    }
+    Ok(bits)
+}

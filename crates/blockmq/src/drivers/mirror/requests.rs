@@ -1,0 +1,182 @@
+//! The way of a request through a mirror: a read to one leg after the other, a change to all.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use corewise_sync::SpinLock;
+use corewise_sync::atomic::{AtomicU64, Ordering};
+
+use super::Inner;
+use super::legs::each;
+use crate::driver::Started;
+use crate::error::{IoError, IoErrorKind};
+use crate::regions::Entered;
+use crate::request::{Held, Op, PartDone, Request, Whole};
+
+impl Inner {
+    /// Sends a read to one leg; its completion tries the next one where it fails.
+    pub(super) fn read(self: &Arc<Self>, whole: &Whole) {
+        let (offset, len) = (whole.request().offset(), whole.request().len());
+        let Some(n) = self.choose(offset, len, 0) else { return };
+        let asked = self.asked(n, offset + len, Vec::new());
+        self.legs.device(n).submit(whole.part_with(0, len, offset, asked));
+    }
+
+    /// The leg for a read that was tried on `tried` in vain.
+    fn choose(&self, offset: u64, len: u64, tried: u32) -> Option<usize> {
+        let differ = self
+            .keeper
+            .as_ref()
+            .is_some_and(|keeper| keeper.regions.is_stale(keeper.regions.of(offset, len)));
+        self.legs.choose(offset, tried, differ)
+    }
+
+    /// What becomes of a read up to `end` that leg `n` is asked after `failed`.
+    fn asked(
+        self: &Arc<Self>,
+        n: usize,
+        end: u64,
+        failed: Vec<(usize, IoError)>,
+    ) -> impl FnOnce(PartDone) + Send + use<> {
+        self.legs.begin_read(n, end);
+        let inner = Arc::clone(self);
+        move |done| {
+            inner.legs.end(n);
+            let error = match done.result() {
+                Err(error) => error.clone(),
+                Ok(()) if failed.is_empty() => return,
+                Ok(()) => return inner.read_elsewhere(done.whole().request(), &failed),
+            };
+            let mut failed = failed;
+            failed.push((n, error));
+            let tried = failed.iter().fold(0, |tried, (n, _)| tried | 1 << n);
+            let whole = done.whole();
+            let (offset, len) = (whole.request().offset(), whole.request().len());
+            let Some(next) = inner.choose(offset, len, tried) else {
+                // All that are left have failed; the first one's error is the one to tell.
+                return done.fail(failed.swap_remove(0).1);
+            };
+            let asked = inner.asked(next, end, failed);
+            inner.legs.device(next).submit(done.again_with(offset, asked));
+        }
+    }
+
+    /// Some legs could not read what another one could: they are written anew there, or dropped.
+    fn read_elsewhere(&self, rq: &Request, failed: &[(usize, IoError)]) {
+        let Some(keeper) = &self.keeper else {
+            return failed.iter().for_each(|(n, error)| self.drop_leg(*n, error));
+        };
+        let regions = keeper.regions.of(rq.offset(), rq.len());
+        if keeper.regions.is_stale(regions.clone()) {
+            // The resync is on its way there, and sees for itself.
+            return;
+        }
+        for (n, error) in failed {
+            if !self.legs.forgive(*n) {
+                self.drop_leg(*n, error);
+                continue;
+            }
+            tracing::warn!(
+                leg = self.legs.name(*n), offset = rq.offset(), %error,
+                "a leg of a mirror could not be read; it is written anew there"
+            );
+            regions.clone().for_each(|n| keeper.regions.mark_stale(n));
+        }
+        keeper.kick_resync();
+    }
+
+    /// A change or a flush: it goes to the legs once its regions let it in.
+    pub(super) fn change(self: &Arc<Self>, rq: Started) {
+        let Some(keeper) = &self.keeper else { return self.send(rq, 0..0) };
+        if rq.op() == Op::Flush {
+            return self.send(rq, 0..0);
+        }
+        let regions = keeper.regions.of(rq.offset(), rq.len());
+        match keeper.regions.enter(regions.clone()) {
+            Entered::In => self.send(rq, regions),
+            Entered::Wait { wake } => {
+                if wake {
+                    keeper.kick_resync();
+                }
+                keeper.park(rq);
+            }
+        }
+    }
+
+    /// Sends a change, which has entered `regions`, to all legs.
+    pub(super) fn send(self: &Arc<Self>, rq: Started, regions: Range<usize>) {
+        // After the entry: who is taken back from here on gets this region by the resync, which waits
+        // until it is left.
+        let active = self.legs.active();
+        let (op, offset, len) = (rq.op(), rq.offset(), rq.len());
+        let ends =
+            Arc::new(Ends { succeeded: AtomicU64::new(0), failed: SpinLock::new(Vec::new()) });
+        let (inner, theirs) = (Arc::clone(self), Arc::clone(&ends));
+        let whole = Whole::with(rq, move |rq, _| {
+            let failed = std::mem::take(&mut *theirs.failed.lock());
+            let succeeded = theirs.succeeded.load(Ordering::Relaxed) as u32;
+            let result = inner.judge(op, succeeded, &failed);
+            let failed = failed.iter().fold(0, |failed, (n, _)| failed | 1 << n);
+            inner.answer(rq, result, regions, failed);
+        });
+        for n in each(active) {
+            self.legs.begin(n);
+            let (ends, inner) = (Arc::clone(&ends), Arc::clone(self));
+            let part = whole.part_with(0, len, offset, move |done| {
+                inner.legs.end(n);
+                match done.result() {
+                    Ok(()) => {
+                        ends.succeeded.fetch_or(1 << n, Ordering::Relaxed);
+                    }
+                    Err(error) => ends.failed.lock().push((n, error.clone())),
+                }
+            });
+            self.legs.device(n).submit(part);
+        }
+    }
+
+    /// How a change that ended like this on the legs is to be answered.
+    fn judge(&self, op: Op, succeeded: u32, failed: &[(usize, IoError)]) -> Result<(), IoError> {
+        // A discard that failed leaves the leg as good as it was.
+        if succeeded & self.legs.in_sync() != 0 && op != Op::Discard {
+            for (n, error) in failed {
+                self.drop_leg(*n, error);
+            }
+        }
+        // Asked after the drops: a leg that took this write counts only while it is in sync, else
+        // the write would be acknowledged with no copy that anybody will ever read.
+        if succeeded & self.legs.in_sync() != 0 {
+            return Ok(());
+        }
+        let first = failed.iter().min_by_key(|(n, _)| *n).map(|(_, error)| error.clone());
+        Err(first.unwrap_or_else(|| IoError::new(IoErrorKind::Gone)))
+    }
+
+    /// Answers a change that has ended on all legs, at once or when the record lets it.
+    fn answer(&self, rq: Held, result: Result<(), IoError>, regions: Range<usize>, failed: u32) {
+        let Some(keeper) = &self.keeper else { return rq.complete(result) };
+        // Legs that failed and are used all the same may have some of it.
+        let differ = failed & self.legs.active() != 0 && !regions.is_empty();
+        if differ {
+            regions.clone().for_each(|n| keeper.regions.mark_stale(n));
+        }
+        if keeper.regions.exit(regions) || differ {
+            keeper.kick_resync();
+        }
+        // A leg that lacks this write must not look good to whoever reads the record after a crash.
+        if result.is_ok() && keeper.record_is_behind(&self.legs) {
+            keeper.hold(rq);
+        } else {
+            rq.complete(result);
+        }
+    }
+}
+
+/// How the copies of one request ended so far.
+struct Ends {
+    /// A: bit n is set where leg n succeeded. Relaxed: read when the last copy is gone, which the count of
+    /// the whole orders.
+    succeeded: AtomicU64,
+    /// L: is the lock, taken by failed copies only; guards the legs that failed, and why.
+    failed: SpinLock<Vec<(usize, IoError)>>,
+}

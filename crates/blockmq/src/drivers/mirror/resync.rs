@@ -1,0 +1,117 @@
+//! The resync of a mirror: region by region, behind the requests of others. One work item, which never
+//! runs twice at once; a step of it is one region.
+
+use std::sync::Arc;
+
+use corewise_sync::atomic::Ordering;
+use corewise_sync::time::Stamp;
+
+use super::keeper::Keeper;
+use super::legs::each;
+use super::{Inner, disk, policy};
+use crate::device::BlockDeviceExt;
+use crate::error::IoError;
+
+/// Bytes that are copied at once, at most.
+const PIECE: u64 = 1 << 20;
+
+/// Where the resync is.
+#[derive(Default)]
+pub(super) struct Cursor {
+    /// The region that is looked at next.
+    at: usize,
+    /// A region that is locked, from which the last writer may not have gone yet.
+    held: Option<usize>,
+}
+
+impl Inner {
+    /// One step: locks a region, makes the legs alike there, lets writes in again.
+    pub(super) fn resync_step(self: &Arc<Self>, keeper: &Keeper) {
+        let mut cursor = keeper.cursor.lock();
+        if keeper.settling.load(Ordering::Relaxed) {
+            if let Some(n) = cursor.held.take() {
+                keeper.regions.unlock(n, false);
+                keeper.kick();
+            }
+            return;
+        }
+        let region = match cursor.held {
+            Some(n) if keeper.regions.is_held(n) => n,
+            // The last writer out runs us once more.
+            Some(_) => return,
+            None => {
+                let next = keeper.regions.next_stale(cursor.at);
+                let Some(n) = next.or_else(|| keeper.regions.next_stale(0)) else {
+                    cursor.at = 0;
+                    return keeper.synced();
+                };
+                if !keeper.regions.lock(n) {
+                    cursor.held = Some(n);
+                    return;
+                }
+                n
+            }
+        };
+        let (begun, since) = (self.legs.begun(), Stamp::precise());
+        let bytes = self.copy_region(keeper, region);
+        keeper.regions.unlock(region, true);
+        (cursor.at, cursor.held) = (region + 1, None);
+        drop(cursor);
+        keeper.resynced.fetch_add(bytes, Ordering::Relaxed);
+        // For the writes that this has kept waiting.
+        keeper.kick();
+        let busy = self.legs.busy() || self.legs.begun() != begun;
+        let options = &keeper.options;
+        let took = Stamp::precise().since(since);
+        let pause = policy::pause(bytes, took, busy, options.resync_least, options.resync_most);
+        // False: somebody has run us meanwhile, who knows of no pause; one step early is no harm.
+        let _ = keeper.queue.queue_delayed(&keeper.resync, pause);
+    }
+
+    /// Makes the legs alike in a region, as far as they can be read and written; how large it is.
+    fn copy_region(&self, keeper: &Keeper, region: usize) -> u64 {
+        let size = keeper.regions.size();
+        let first = region as u64 * size;
+        let end = (first + size).min(self.geometry.size);
+        let piece = PIECE.min(u64::from(self.geometry.max_transfer));
+        let piece = (piece / u64::from(self.geometry.block_size)).max(1)
+            * u64::from(self.geometry.block_size);
+        let mut at = first;
+        while at < end {
+            let len = piece.min(end - at);
+            self.copy_piece(at, len as usize);
+            at += len;
+        }
+        end - first
+    }
+
+    fn copy_piece(&self, at: u64, len: usize) {
+        let mut unread: Vec<(usize, IoError)> = Vec::new();
+        loop {
+            let tried = unread.iter().fold(0, |tried, (n, _)| tried | 1 << n);
+            let Some(from) = self.legs.choose(at, tried, true) else { break };
+            let to = self.legs.active() & !(1 << from);
+            if to == 0 {
+                return;
+            }
+            match disk::copy(&self.legs, from, to, at, len) {
+                Ok(failed) => {
+                    // They were written to: a disk puts that elsewhere, where it can be read.
+                    for (n, error) in &unread {
+                        if self.legs.device(*n).read_at(at, len).is_err() {
+                            self.drop_leg(*n, error);
+                        }
+                    }
+                    return self.drop_failed(&failed);
+                }
+                Err(error) => unread.push((from, error)),
+            }
+        }
+        // Nobody who has this can read it: those who lack it will never have everything.
+        let Some((_, error)) = unread.first() else { return };
+        tracing::error!(offset = at, len, %error, "no leg of a mirror can be read here");
+        for n in each(self.legs.rebuilding()) {
+            self.drop_leg(n, error);
+        }
+    }
+}
