@@ -80,6 +80,27 @@ fn settle_busy(queue: &Queue) {
 }
 
 #[test]
+fn stepped_deadline_merges_what_touches_however_far_apart_it_came() {
+    let driver = Held::default();
+    let queue = by_hand(&driver, 1, Deadline::default());
+    queue.submit(block(500));
+    settle(&queue);
+    let far: Vec<_> = (0..20).map(|n| common::submit(&*queue, block(600 + 2 * n))).collect();
+    settle(&queue);
+    // Each fills a gap, long after its neighbours came.
+    let gaps: Vec<_> = (0..19).map(|n| common::submit(&*queue, block(601 + 2 * n))).collect();
+    settle(&queue);
+    driver.finish_one(Ok(()));
+    settle(&queue);
+    assert_eq!(driver.order(), [500, 600], "one request of 39 blocks");
+    driver.finish_one(Ok(()));
+    for done in far.iter().chain(&gaps) {
+        done.try_recv().unwrap().result.unwrap();
+    }
+    assert_eq!((queue.inside(), queue.stats()[0].merged), (0, 38));
+}
+
+#[test]
 fn stepped_requests_of_a_scheduler_that_is_dropped_with_its_queue_complete_as_gone() {
     let driver = Held::default();
     let queue = by_hand(&driver, 1, Deadline::default());

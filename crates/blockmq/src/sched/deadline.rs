@@ -158,17 +158,18 @@ impl<R: Item> Direction<R> {
         if next == at || self.queued.get(next).rq.start() != end {
             return;
         }
-        // Whichever is older stays, since what is older in the list isn't younger by its deadline.
+        // The older one's place by age stays, and by its age it has the earlier deadline.
         let (one, other) = (self.queued.get(at).deadline, self.queued.get(next).deadline);
         let (stays, goes) = if one <= other { (at, next) } else { (next, at) };
         let start = self.queued.get(at).rq.start();
-        let Queued { rq, deadline } = self.queued.remove(goes);
+        let Queued { rq, deadline } = self.queued.lift(goes);
         match self.queued.get_mut(stays).rq.merge(rq) {
-            Ok(()) => self.queued.rekey(stays, start),
-            Err(rq) => {
-                // They don't go together after all. It loses its place by age, though not its deadline.
-                self.queued.insert(rq.start(), Queued { rq, deadline });
+            Ok(()) => {
+                self.queued.forget(goes);
+                self.queued.rekey(stays, start);
             }
+            // They don't go together after all, and nothing has changed.
+            Err(rq) => self.queued.put_back(goes, Queued { rq, deadline }),
         }
     }
 }

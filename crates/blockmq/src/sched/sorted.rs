@@ -148,11 +148,27 @@ impl<T> Sorted<T> {
 
     /// Takes an item out.
     pub(crate) fn remove(&mut self, at: Handle) -> T {
+        let item = self.lift(at);
+        self.forget(at);
+        item
+    }
+
+    /// Takes an item into the hand. Its place is kept until it is put back there, or the place is forgotten.
+    pub(crate) fn lift(&mut self, at: Handle) -> T {
+        self.nodes[at.0 as usize].item.take().expect(PRESENT)
+    }
+
+    /// Puts an item that was lifted back.
+    pub(crate) fn put_back(&mut self, at: Handle, item: T) {
+        self.nodes[at.0 as usize].item = Some(item);
+    }
+
+    /// Frees the place of an item that was lifted.
+    pub(crate) fn forget(&mut self, at: Handle) {
         let at = at.0;
         self.unlink(at);
         let node = &mut self.nodes[at as usize];
         let (older, younger) = (node.older, node.younger);
-        let item = node.item.take().expect(PRESENT);
         node.right = self.free;
         self.free = at;
         self.len -= 1;
@@ -164,7 +180,6 @@ impl<T> Sorted<T> {
             NONE => self.youngest = older,
             younger => self.nodes[younger as usize].older = older,
         }
-        item
     }
 
     /// Gives an item another key. It keeps its age.

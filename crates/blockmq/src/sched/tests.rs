@@ -154,6 +154,18 @@ fn a_merge_over_the_limit_is_not_made_and_loses_nothing() {
     assert_eq!(drain(&mut *sched, at(0)), [0, 32]);
 }
 
+#[test]
+fn a_merge_that_is_not_made_costs_nobody_its_place_by_age() {
+    let mut sched = deadline(Deadline { fifo_batch: 1, ..Deadline::default() });
+    sched.insert(rq(true, 1, 100, 30), at(0));
+    sched.insert(rq(true, 2, 500, 1), at(1));
+    // Merged into one that then touches the oldest, and is too long for it.
+    sched.insert(rq(true, 3, 80, 10), at(2));
+    sched.insert(rq(true, 4, 90, 10), at(3));
+    assert_eq!(sched.len(), 3);
+    assert_eq!(drain(&mut *sched, at(600)), [100, 500, 80]);
+}
+
 /// Random streams, with somebody who always asks for what lies just ahead: who waits is dispatched within the bound
 /// that `deadline.rs` argues, and everything is dispatched once.
 #[test]
@@ -179,8 +191,12 @@ fn under_any_load_every_request_whose_time_is_up_goes_within_the_bound_and_none_
             let busy = step < 2000;
             for _ in 0..if busy { random.below(3) } else { 0 } {
                 let read = random.below(3) != 0;
-                // Ahead of the head, mostly; never touching, so that ids are single.
-                let start = if random.below(4) != 0 { head + 4 } else { random.below(1 << 20) * 4 };
+                // Ahead of the head, mostly; or in a small range, where requests touch and are merged.
+                let start = match random.below(8) {
+                    0 => random.below(1 << 20) * 4,
+                    1 => random.below(64),
+                    _ => head + 4,
+                };
                 sched.insert(rq(read, ids, start, 1), at(now));
                 waiting.push((ids, read, now, None));
                 ids += 1;
@@ -200,15 +216,19 @@ fn under_any_load_every_request_whose_time_is_up_goes_within_the_bound_and_none_
             };
             dispatched += 1;
             head = got.start;
-            let i = waiting.iter().position(|one| one.0 == got.ids[0]).unwrap();
-            let (id, _, _, limit) = waiting.remove(i);
-            assert!(seen.insert(id), "seed {seed}: {id} twice");
-            assert!(limit.is_none_or(|limit| dispatched <= limit), "seed {seed}: {id} starved");
+            for id in got.ids {
+                let i = waiting.iter().position(|one| one.0 == id).unwrap();
+                let (_, _, _, limit) = waiting.remove(i);
+                assert!(seen.insert(id), "seed {seed}: {id} twice");
+                assert!(limit.is_none_or(|limit| dispatched <= limit), "seed {seed}: {id} starved");
+            }
             for (id, _, _, limit) in &waiting {
                 assert!(limit.is_none_or(|limit| dispatched <= limit), "seed {seed}: {id} starves");
             }
         }
-        while sched.next(at(now)).is_some_and(|rq| seen.insert(rq.ids[0])) {}
+        while let Some(rq) = sched.next(at(now)) {
+            assert!(rq.ids.into_iter().all(|id| seen.insert(id)), "seed {seed}: twice");
+        }
         assert_eq!((seen.len(), sched.len()), (ids as usize, 0), "seed {seed}");
     }
 }
