@@ -81,7 +81,7 @@ fn settle_busy(queue: &Queue) {
 
 #[test]
 fn stepped_deadline_merges_what_touches_however_far_apart_it_came() {
-    let driver = Held::default();
+    let driver = Held { merges: true, ..Held::default() };
     let queue = by_hand(&driver, 1, Deadline::default());
     queue.submit(block(500));
     settle(&queue);
