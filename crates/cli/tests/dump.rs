@@ -68,6 +68,9 @@ fn the_text_has_scopes_pools_and_queues_of_the_one_server_that_runs() {
         "Devices",
         "export:fast",
         "bound",
+        "Disks",
+        "write",
+        "8.0",
     ]);
     assert_eq!(ran.stderr, "");
     assert!(!ran.stdout.contains('\x1b'), "colours that nobody can see\n{ran}");
@@ -99,6 +102,27 @@ fn the_devices_tell_their_state_what_they_need_and_what_their_probe_cost() {
     assert_eq!((&export["needs"], &export["released_by"]), (&json!([need]), &"fast".into()));
     let some = json(&folder.corewise(["dump", "--json", "volumes"]).ok());
     assert!(some.get("devices").is_none(), "only queues were asked for");
+    server.stop().ok();
+}
+
+#[test]
+fn a_disk_tells_what_it_has_done_and_how_long_that_took() {
+    let folder = Folder::new();
+    let server = busy_server(&folder);
+    let dump = json(&folder.corewise(["dump", "--json"]).ok());
+    let disks = dump["disks"].as_array().unwrap();
+    let fast = disks.iter().find(|disk| disk["name"] == "fast").unwrap();
+    assert_eq!((&fast["writes"]["requests"], &fast["writes"]["errors"]), (&8.into(), &0.into()));
+    assert_eq!(fast["writes"]["bytes"], 8 << 20);
+    let latency = &fast["writes"]["latency"];
+    let [p50, longest] = ["p50_seconds", "longest_seconds"].map(|name| latency[name].as_f64());
+    assert!(p50.unwrap() > 0.0 && p50 <= longest, "{latency}");
+    let timed = latency["histogram"].as_array().unwrap().iter();
+    assert_eq!(timed.map(|bucket| bucket[1].as_u64().unwrap()).sum::<u64>(), 8);
+    assert_eq!(fast["reads"]["latency"]["p50_seconds"], Value::Null, "nothing was read");
+    let queues = fast["hw_queues"].as_array().unwrap();
+    let sum = |name| queues.iter().map(|queue| queue[name].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((sum("dispatched"), sum("in_flight")), (9, 0), "and a flush");
     server.stop().ok();
 }
 

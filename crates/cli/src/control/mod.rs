@@ -5,6 +5,7 @@
 //! end that answers, `dump` the one that asks.
 
 pub(crate) mod devices;
+pub(crate) mod disks;
 pub(crate) mod document;
 pub(crate) mod place;
 
@@ -57,6 +58,8 @@ pub(crate) struct Answer {
     pub(crate) dump: Option<document::Document>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) devices: Option<Vec<devices::Device>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) disks: Option<Vec<disks::Disk>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) text: Option<String>,
 }

@@ -23,6 +23,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::cleanup::Cleanup;
 use crate::control::devices;
+use crate::control::disks::{self, Disks};
 use crate::control::document::Document;
 use crate::control::place::{self, Found};
 use crate::control::{Answer, LONGEST_QUESTION, Question, VERSION, Who, matches};
@@ -150,6 +151,7 @@ fn only_for_owner(path: &Path) -> io::Result<()> {
 pub(crate) struct About {
     pub(crate) pools: WorkerPools,
     pub(crate) manager: Arc<DeviceManager>,
+    pub(crate) disks: Arc<Disks>,
     pub(crate) manifest: String,
     pub(crate) since: Instant,
 }
@@ -454,11 +456,14 @@ fn dump(about: &About, question: &Question) -> Result<Answer, String> {
         dump.retain_queues(|name| question.queues.iter().any(|pattern| matches(pattern, name)));
     }
     // Who asks for some queues wants these.
-    let devices = question.queues.is_empty().then(|| devices::all(&about.manager));
+    let all = question.queues.is_empty();
+    let devices = all.then(|| devices::all(&about.manager));
+    let disks = all.then(|| about.disks.all());
     let text = question.text.map(|width| {
         let width = width.min(1000);
-        let devices = devices.as_deref().map(|all| devices::text(all, width));
-        format!("{dump:width$}{}", devices.unwrap_or_default())
+        let devices = devices.as_deref().map(|all| devices::text(all, width)).unwrap_or_default();
+        let disks = disks.as_deref().map(|all| disks::text(all, width)).unwrap_or_default();
+        format!("{dump:width$}{devices}{disks}")
     });
-    Ok(Answer { dump: Some(Document::from(&dump)), devices, text, ..Answer::default() })
+    Ok(Answer { dump: Some(Document::from(&dump)), devices, disks, text, ..Answer::default() })
 }

@@ -22,6 +22,7 @@ use super::progress::Progress;
 use super::report::Report;
 use super::stop::{self, Stop};
 use super::{NOWHERE, listen, tell};
+use crate::control::disks::Disks;
 use crate::control::place;
 use crate::exit::Failure;
 use crate::manifest::{LeftOut, Manifest, Place, Problem, Subject};
@@ -53,6 +54,7 @@ struct Running {
     server: Arc<nbd::Server>,
     /// L: is the lock; guards the exports that are up.
     shown: Arc<Mutex<Vec<Shown>>>,
+    disks: Arc<Disks>,
     notes: Arc<Notes>,
     known: Known,
 }
@@ -139,7 +141,15 @@ impl Server {
         let notes = Arc::new(Notes::default());
         let cleanup = Arc::clone(&self.cleanup);
         let report = self.report;
-        let house = House { machine, workqueue, cleanup, notes: Arc::clone(&notes), report };
+        let disks = Arc::new(Disks::default());
+        let house = House {
+            machine,
+            workqueue,
+            cleanup,
+            notes: Arc::clone(&notes),
+            report,
+            disks: Arc::clone(&disks),
+        };
         let drain = self.manifest.server.drain;
         let exports = ExportDriver::new(Arc::clone(&server), drain, Arc::clone(&notes));
         let shown = exports.shown();
@@ -151,7 +161,7 @@ impl Server {
             .map_err(|error| failed("register the drivers", &error))?;
         self.stop.manages(&manager);
         let known = Known::load(self.manifest.server.state.as_deref());
-        Ok(Running { manager, pools, server, shown, notes, known })
+        Ok(Running { manager, pools, server, shown, disks, notes, known })
     }
 
     /// Binds what can be bound. Without `--keep-going` that has to be all.
@@ -192,6 +202,7 @@ impl Server {
         let about = About {
             pools: running.pools.clone(),
             manager: Arc::clone(&running.manager),
+            disks: Arc::clone(&running.disks),
             manifest: self.label.clone(),
             since: Instant::now(),
         };

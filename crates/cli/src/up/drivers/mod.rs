@@ -17,6 +17,7 @@ use corewise::workqueue::Workqueue;
 
 use super::cleanup::Cleanup;
 use super::report::Report;
+use crate::control::disks::Disks;
 use crate::manifest;
 use over_one::Claims;
 
@@ -33,6 +34,8 @@ pub(crate) struct House {
     pub(crate) notes: Arc<Notes>,
     /// Where what happens to volumes while they serve is told.
     pub(crate) report: Report,
+    /// Knows the queues of the volumes that are up.
+    pub(crate) disks: Arc<Disks>,
 }
 
 /// What is no failure, and yet worth a word to the user.
@@ -105,6 +108,7 @@ impl device::Driver for VolumeDriver {
         let queue = Queue::builder(&self.house.machine, driver)
             .name(device.name.as_str())
             .build(&self.house.workqueue);
+        self.house.disks.add(&queue);
         let keeps_data = matches!(device.driver, manifest::Driver::File(_));
         self.house.cleanup.came_up(&device.name);
         Ok(Arc::new(Volume { queue, keeps_data, mirror, claims: Claims::default() }))

@@ -1,0 +1,268 @@
+//! Disks as JSON and as text: what each has done, and how long that took. The names of the JSON are the promise:
+//! `docs/control.md` explains each.
+
+use std::fmt::Write as _;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use corewise::blockmq::{BlockDevice, HctxStats, OpStats, Queue};
+use corewise::smp::Latencies;
+use corewise::sync::Mutex;
+use corewise::timeline::duration;
+use corewise::topology::CpuSet;
+use serde::{Deserialize, Serialize};
+
+/// The disks that are up. It keeps none of them up.
+#[derive(Debug, Default)]
+pub(crate) struct Disks {
+    /// L: is the lock; guards the disks, in the order in which they came up.
+    queues: Mutex<Vec<Weak<Queue>>>,
+}
+
+impl Disks {
+    /// From any thread.
+    pub(crate) fn add(&self, queue: &Arc<Queue>) {
+        let mut queues = self.queues.lock();
+        queues.retain(|queue| queue.strong_count() != 0);
+        queues.push(Arc::downgrade(queue));
+    }
+
+    /// All of them now.
+    pub(crate) fn all(&self) -> Vec<Disk> {
+        // Not under the lock: the last handle of a queue may be ours, and dropping it may wait.
+        let queues: Vec<_> = self.queues.lock().iter().filter_map(Weak::upgrade).collect();
+        queues.iter().map(|queue| Disk::from(&**queue)).collect()
+    }
+}
+
+/// A disk.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Disk {
+    pub(crate) name: String,
+    pub(crate) driver: String,
+    pub(crate) size: u64,
+    pub(crate) in_flight: u64,
+    pub(crate) reads: OfOp,
+    pub(crate) writes: OfOp,
+    pub(crate) flushes: OfOp,
+    pub(crate) discards: OfOp,
+    pub(crate) write_zeroes: OfOp,
+    pub(crate) in_driver: Times,
+    pub(crate) hw_queues: Vec<HwQueue>,
+}
+
+/// What a disk has done of one operation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct OfOp {
+    pub(crate) requests: u64,
+    pub(crate) errors: u64,
+    pub(crate) bytes: u64,
+    pub(crate) latency: Times,
+}
+
+/// How long something took. Times are seconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Times {
+    pub(crate) p50_seconds: Option<f64>,
+    pub(crate) p99_seconds: Option<f64>,
+    pub(crate) p999_seconds: Option<f64>,
+    pub(crate) longest_seconds: Option<f64>,
+    /// Each bucket's longest time, and how many took that long; only those that aren't empty.
+    pub(crate) histogram: Vec<(f64, u64)>,
+}
+
+/// A hardware queue.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct HwQueue {
+    pub(crate) cpus: String,
+    pub(crate) dispatched: u64,
+    pub(crate) completed: u64,
+    pub(crate) in_flight: u64,
+    pub(crate) tag_waits: u64,
+    pub(crate) busy: u64,
+    pub(crate) requeues: u64,
+    pub(crate) timeouts: u64,
+    pub(crate) runs: u64,
+    pub(crate) reruns: u64,
+    pub(crate) refused: u64,
+    pub(crate) joined: u64,
+    pub(crate) handed_over: u64,
+    pub(crate) after_unquiesce: u64,
+}
+
+impl From<&Queue> for Disk {
+    fn from(queue: &Queue) -> Disk {
+        // Each is true of its own moment.
+        let (stats, hctxs) = (queue.disk_stats(), queue.stats());
+        let hw_queue = |(hctx, stats): (usize, &HctxStats)| HwQueue {
+            cpus: queue.hctx_cpus(hctx).iter().copied().collect::<CpuSet>().to_string(),
+            dispatched: stats.dispatched,
+            completed: stats.completed,
+            in_flight: stats.in_flight,
+            tag_waits: stats.tag_waits,
+            busy: stats.busy,
+            requeues: stats.requeues,
+            timeouts: stats.timeouts,
+            runs: stats.runs,
+            reruns: stats.reruns,
+            refused: stats.refused,
+            joined: stats.joined,
+            handed_over: stats.handed_over,
+            after_unquiesce: stats.after_unquiesce,
+        };
+        Disk {
+            name: queue.name().to_string(),
+            driver: queue.driver().kind().to_string(),
+            size: queue.geometry().size,
+            in_flight: queue.inside(),
+            reads: OfOp::from(&stats.reads),
+            writes: OfOp::from(&stats.writes),
+            flushes: OfOp::from(&stats.flushes),
+            discards: OfOp::from(&stats.discards),
+            write_zeroes: OfOp::from(&stats.write_zeroes),
+            in_driver: Times::from(&stats.in_driver),
+            hw_queues: hctxs.iter().enumerate().map(hw_queue).collect(),
+        }
+    }
+}
+
+impl From<&OpStats> for OfOp {
+    fn from(stats: &OpStats) -> OfOp {
+        OfOp {
+            requests: stats.requests,
+            errors: stats.errors,
+            bytes: stats.bytes,
+            latency: Times::from(&stats.latency),
+        }
+    }
+}
+
+impl From<&Latencies> for Times {
+    fn from(seen: &Latencies) -> Times {
+        let share = |share: f64| seen.quantile(share).map(|time| time.as_secs_f64());
+        Times {
+            p50_seconds: share(0.5),
+            p99_seconds: share(0.99),
+            p999_seconds: share(0.999),
+            longest_seconds: seen.longest().map(|time| time.as_secs_f64()),
+            histogram: seen.buckets().map(|(end, count)| (end.as_secs_f64(), count)).collect(),
+        }
+    }
+}
+
+/// A table of them: a row for each operation that a disk has done, in lines of at most `width` columns as far as
+/// names allow.
+pub(crate) fn text(disks: &[Disk], width: usize) -> String {
+    let head = [
+        "disk",
+        "driver",
+        "infl",
+        "operation",
+        "requests",
+        "errors",
+        "MiB",
+        "p50",
+        "p99",
+        "longest",
+    ];
+    let mut rows = vec![head.map(str::to_string)];
+    for disk in disks {
+        let ops = [
+            ("read", &disk.reads),
+            ("write", &disk.writes),
+            ("flush", &disk.flushes),
+            ("discard", &disk.discards),
+            ("write-zeroes", &disk.write_zeroes),
+        ];
+        let mut left = [disk.name.clone(), disk.driver.clone(), disk.in_flight.to_string()];
+        let mut any = false;
+        for (op, of_op) in ops.into_iter().filter(|(_, of_op)| of_op.requests != 0) {
+            let [name, driver, in_flight] = std::mem::take(&mut left);
+            let time = |seconds: Option<f64>| {
+                let time = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
+                time.map_or("-".to_string(), duration)
+            };
+            let OfOp { requests, errors, bytes, latency } = of_op;
+            rows.push([
+                name,
+                driver,
+                in_flight,
+                op.to_string(),
+                requests.to_string(),
+                errors.to_string(),
+                format!("{:.1}", *bytes as f64 / f64::from(1 << 20)),
+                time(latency.p50_seconds),
+                time(latency.p99_seconds),
+                time(latency.longest_seconds),
+            ]);
+            any = true;
+        }
+        if !any {
+            let [name, driver, in_flight] = left;
+            let none = || "-".to_string();
+            rows.push([
+                name,
+                driver,
+                in_flight,
+                none(),
+                none(),
+                none(),
+                none(),
+                none(),
+                none(),
+                none(),
+            ]);
+        }
+    }
+    let widest = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..head.len()).filter_map(widest).collect();
+    let mut out = String::from("\nDisks\n");
+    for row in &rows {
+        let mut line = String::from(" ");
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            // Words to the left, numbers to the right.
+            let _ = match column {
+                0 | 1 | 3 => write!(line, " {cell:<width$} "),
+                _ => write!(line, " {cell:>width$} "),
+            };
+        }
+        let line: String = line.trim_end().chars().take(width).collect();
+        let _ = writeln!(out, "{line}");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_has_a_row_for_each_operation_that_a_disk_has_done() {
+        let busy = Disk {
+            name: "fast".to_string(),
+            driver: "memory".to_string(),
+            in_flight: 3,
+            reads: OfOp {
+                requests: 12,
+                bytes: 3 << 20,
+                latency: Times { p50_seconds: Some(0.0001), ..Times::default() },
+                ..OfOp::default()
+            },
+            flushes: OfOp { requests: 1, errors: 1, ..OfOp::default() },
+            ..Disk::default()
+        };
+        let idle = Disk { name: "idle".to_string(), ..Disk::default() };
+        let text = text(&[busy, idle], 100);
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        assert_eq!(lines[0], "Disks");
+        assert!(lines[2].contains("fast") && lines[2].contains("3.0"), "{text}");
+        assert!(lines[2].contains("read") && lines[2].contains("100"), "{text}");
+        assert!(lines[3].contains("flush") && !lines[3].contains("fast"), "{text}");
+        assert!(lines[4].contains("idle") && lines[4].ends_with('-'), "{text}");
+        assert_eq!(lines.len(), 5);
+    }
+}
