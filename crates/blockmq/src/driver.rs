@@ -57,6 +57,13 @@ pub trait Driver: Send + Sync + 'static {
         None
     }
 
+    /// Says which CPUs submit to hardware queue `hctx`: for drivers with threads of their own, which do well to
+    /// be near (the kernel's affinity of interrupt vectors). Called when the queue is built, and
+    /// after that has changed; never on a synthetic machine. May block for a moment.
+    fn mapped(&self, hctx: usize, cpus: &[u32]) {
+        let _ = (hctx, cpus);
+    }
+
     /// Starts a request of hardware queue `hctx` (an index below [`Driver::hw_queues`]).
     ///
     /// Called by one thread at a time for each `hctx`, inside an atomic section: it must not

@@ -84,6 +84,7 @@ mod queue;
 #[cfg(not(loom))]
 mod request;
 
+mod bell;
 mod cache;
 mod depth;
 #[cfg(not(loom))]
@@ -135,8 +136,8 @@ pub use plug::Plug;
 pub use queue::{Queue, QueueBuilder};
 #[cfg(not(loom))]
 pub use request::{
-    AlignedBuf, Buffer, Completed, Flags, Held, Op, PartDone, Payload, Request, Segment, Segments,
-    Whole,
+    AlignedBuf, Buffer, BufferPool, Completed, Flags, Held, Op, PartDone, Payload, Request,
+    Segment, Segments, Whole,
 };
 pub use runner::Ran;
 #[cfg(not(loom))]
@@ -150,6 +151,7 @@ pub use timeout::{TimedOut, TimerReturn};
 /// The protocol types of the queue, each small enough to be model-checked: for that purpose, and
 /// for whoever builds another queue. `src/README.md` argues them.
 pub mod protocol {
+    pub use crate::bell::Bell;
     pub use crate::cache::{Cache, Taken};
     pub use crate::ctx::{CtxMap, SoftwareQueues};
     pub use crate::flusher::Flusher;

@@ -11,11 +11,14 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use bytes::{Bytes, BytesMut};
 use common::{Rig, STALL};
 use corewise_blockmq::drivers::{
-    FileDriver, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse,
+    Direct, FileDriver, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse,
 };
-use corewise_blockmq::{BlockDevice, BlockDeviceExt, IoErrorKind, Op, Request};
+use corewise_blockmq::{
+    AlignedBuf, BlockDevice, BlockDeviceExt, BufferPool, IoErrorKind, Op, Request,
+};
 
 fn open(rig: &Rig, options: FileOptions) -> Result<FileDriver, OpenError> {
     FileDriver::open(options, &rig.wq)
@@ -251,6 +254,127 @@ fn a_driver_dropped_by_its_last_request_on_its_own_thread_ends_in_peace() {
         // The lock goes with the driver, wherever that is dropped.
         open(&rig, FileOptions::new(&path).lock_wait(STALL)).unwrap();
     }
+}
+
+/// A folder on a file system that goes past its cache, if there is one here: the tests' own target is on
+/// disk, where the folder for temporary files may be in memory.
+fn on_disk() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+#[test]
+fn past_the_cache_every_memory_goes_in_pieces_and_sizes_of_any_kind() {
+    let rig = Rig::live();
+    let dir = on_disk();
+    for io in [IoPath::Auto, IoPath::Threads] {
+        let path = dir.path().join(format!("{io:?}"));
+        let options = FileOptions::new(&path).size(4 << 20).io(io);
+        let driver = open(&rig, options.clone()).unwrap();
+        let Some(align) = driver.direct() else {
+            // Where nothing goes past the cache, asking for it fails, and that is all there is to see.
+            drop(driver);
+            let error = open(&rig, options.direct(Direct::Always)).err().unwrap();
+            assert!(matches!(error.kind(), OpenErrorKind::NotDirect { .. }), "{error}");
+            continue;
+        };
+        let queue = rig.queue(driver);
+        // Small and large (through registered memory, and through memory of its own), aligned and not.
+        for (n, len) in [512, 4096, 16 << 10, 20 << 10, 1 << 20].into_iter().enumerate() {
+            let bytes: Vec<u8> = (0..len).map(|i| (i / 3 + n) as u8).collect();
+            let mut aligned = AlignedBuf::new(len, align.memory.max(4096) as usize);
+            aligned.extend_from_slice(&bytes);
+            let mut shifted = AlignedBuf::new(len + 1, 4096);
+            shifted.extend_from_slice(&[0]);
+            shifted.extend_from_slice(&bytes);
+            let shifted = Bytes::from_owner(shifted).slice(1..);
+            let (front, back) = bytes.split_at(len / 3);
+            let pieces = vec![front.to_vec().into(), back.to_vec().into()];
+            for rq in [
+                Request::write(8192, aligned),
+                Request::write(8192, shifted).fua(),
+                Request::write_vectored(8192, pieces),
+            ] {
+                queue.write_zeroes(0, 4 << 20).unwrap();
+                queue.execute(rq).result.unwrap();
+                assert!(queue.read_at(8192, len).unwrap() == bytes, "{io:?} {len}");
+                let into = AlignedBuf::new(len, 4096);
+                let done = queue.execute(Request::read_into(8192, len, into));
+                done.result.unwrap();
+                assert!(done.payload.buffers()[0].as_slice() == bytes, "{io:?} {len}");
+                // Head in front, so nothing of it is aligned, and in two pieces.
+                let head = BytesMut::from(&b"head"[..]);
+                let two = [(head.into(), len / 3), (BytesMut::new().into(), len - len / 3)];
+                let done = queue.execute(Request::read_vectored(8192, two));
+                done.result.unwrap();
+                let [first, second] = done.payload.buffers() else { panic!("{:?}", done.payload) };
+                assert_eq!(&first.as_slice()[..4], b"head");
+                assert!(first.as_slice()[4..] == *front && second.as_slice() == back);
+            }
+        }
+        // What another program reads by way of the cache is the same.
+        queue.write_at(0, vec![5; 512]).unwrap();
+        assert_eq!(&fs::read(&path).unwrap()[..512], [5; 512]);
+        queue.drain();
+    }
+}
+
+#[test]
+fn buffers_of_a_pool_that_the_device_knows_are_as_any_others() {
+    let rig = Rig::live();
+    let dir = on_disk();
+    let pool = BufferPool::new(4, 16 << 10, 4096);
+    for (n, direct) in [Direct::Auto, Direct::Never].into_iter().enumerate() {
+        let path = dir.path().join(format!("disk{n}"));
+        let options = FileOptions::new(path).size(1 << 20).direct(direct).buffers(&pool);
+        let queue = rig.queue(open(&rig, options).unwrap());
+        let mut buffer = pool.get().unwrap();
+        buffer.extend_from_slice(&[7; 8192]);
+        let done = queue.execute(Request::write(4096, buffer));
+        done.result.unwrap();
+        drop(done.payload);
+        let mut head = pool.get().unwrap();
+        head.extend_from_slice(&[1; 512]);
+        let done = queue.execute(Request::read_into(4096, 8192, head));
+        done.result.unwrap();
+        let bytes = done.payload.buffers()[0].as_slice();
+        assert!(bytes[..512] == [1; 512] && bytes[512..] == [7; 8192]);
+        queue.drain();
+    }
+    let all: Vec<_> = std::iter::from_fn(|| pool.get()).collect();
+    assert_eq!(all.len(), 4, "all came back");
+}
+
+#[test]
+fn never_past_the_cache_where_it_was_not_wanted() {
+    let rig = Rig::live();
+    let dir = on_disk();
+    let options = FileOptions::new(dir.path().join("disk")).size(4096).direct(Direct::Never);
+    assert_eq!(open(&rig, options).unwrap().direct(), None);
+}
+
+#[test]
+fn requests_in_flight_do_not_see_each_others_bounced_bytes() {
+    let rig = Rig::live();
+    let dir = on_disk();
+    let queue =
+        rig.queue(open(&rig, FileOptions::new(dir.path().join("disk")).size(8 << 20)).unwrap());
+    let (tell, told) = mpsc::channel();
+    let all = |make: &dyn Fn(u64) -> Request| {
+        for n in 0..1000 {
+            let tell = tell.clone();
+            queue.submit(make(n).on_complete(move |done| tell.send(done).unwrap()));
+        }
+        (0..1000).map(|_| told.recv_timeout(STALL).unwrap()).collect::<Vec<_>>()
+    };
+    let byte = |n: u64| (n % 251) as u8;
+    for done in all(&|n| Request::write(n * 4096, vec![byte(n); 4096])) {
+        done.result.unwrap();
+    }
+    for done in all(&|n| Request::read(n * 4096, 4096)) {
+        let n = done.offset / 4096;
+        assert!(done.into_data().unwrap().iter().all(|&b| b == byte(n)), "block {n}");
+    }
+    queue.drain();
 }
 
 /// The other half of the next test: a server that acknowledges, and then is killed.

@@ -14,7 +14,9 @@ mod stripe;
 
 pub use delay::{Delay, Delays};
 pub use faulty::{Fault, Faulty};
-pub use file::{FileDriver, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse};
+pub use file::{
+    Alignment, Direct, FileDriver, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse,
+};
 pub use memory::Memory;
 pub use mirror::{LegState, Mirror, MirrorEvent, MirrorObserver, MirrorOptions, MirrorStatus};
 pub use null::{Null, NullOptions};

@@ -145,6 +145,7 @@ impl QueueBuilder {
             depth,
             tags: self.tags,
             scheduler: self.scheduler,
+            live: !self.machine.is_synthetic(),
             wq: wq.cloned(),
             iostats: self.iostats,
             placement: self.placement,
@@ -158,6 +159,7 @@ impl QueueBuilder {
             }
         });
         core.follow(&self.machine.masks());
+        core.tell_mapped();
         Arc::new(Queue { core, follows })
     }
 }

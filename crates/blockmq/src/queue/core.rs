@@ -72,6 +72,8 @@ pub(crate) struct Core {
     tags: Option<TagSet>,
     /// L: is the lock; guards which scheduler hardware queues have, those that are made later too.
     pub(super) scheduler: Mutex<IoScheduler>,
+    /// The CPUs are those of this machine.
+    live: bool,
     /// Where asynchronous runs go; `None` where a test steps the queue.
     wq: Option<Workqueue>,
 }
@@ -84,6 +86,7 @@ pub(super) struct Parts {
     pub(super) depth: u32,
     pub(super) tags: Option<TagSet>,
     pub(super) scheduler: IoScheduler,
+    pub(super) live: bool,
     pub(super) wq: Option<Workqueue>,
     pub(super) iostats: IoStats,
     pub(super) placement: Option<Placement>,
@@ -122,10 +125,18 @@ impl Core {
             depth: parts.depth,
             tags: parts.tags,
             scheduler: Mutex::new(parts.scheduler),
+            live: parts.live,
             wq: parts.wq,
         });
         core.make_hctxs(core.layout.hw_queues());
         core
+    }
+
+    /// Tells the driver which CPUs go to which hardware queue. The driver's own code: nothing is held.
+    pub(super) fn tell_mapped(&self) {
+        for hctx in 0..if self.live { self.layout.hw_queues() } else { 0 } {
+            self.driver.mapped(hctx, self.layout.cpus_of(hctx));
+        }
     }
 
     /// Makes hardware queues until there are `n`.

@@ -60,6 +60,7 @@ impl Queue {
             core.layout.replace(&first);
             core.settle();
         });
+        core.tell_mapped();
         first.len()
     }
 

@@ -5,8 +5,11 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
+
+use super::pool::Region;
 
 /// Memory that a caller lends to a request. It is never copied: a device reads from it or writes to it
 /// where it is.
@@ -146,7 +149,8 @@ impl Payload {
     }
 }
 
-/// Bytes in memory of a certain alignment and a fixed size.
+/// Bytes in memory of a certain alignment and a fixed size, its own or that of a
+/// [`BufferPool`](crate::BufferPool).
 ///
 /// ```
 /// use corewise_blockmq::AlignedBuf;
@@ -159,7 +163,15 @@ impl Payload {
 pub struct AlignedBuf {
     base: NonNull<u8>,
     len: usize,
-    layout: Layout,
+    owner: Owner,
+}
+
+/// Whose the memory is.
+enum Owner {
+    /// Its own.
+    Own(Layout),
+    /// A [`BufferPool`](super::BufferPool)'s.
+    Pool(Arc<Region>, u32),
 }
 
 // SAFETY: it owns its memory as a Vec does.
@@ -178,7 +190,12 @@ impl AlignedBuf {
         // SAFETY: the layout isn't empty.
         let base = unsafe { alloc(layout) };
         let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
-        Self { base, len: 0, layout }
+        Self { base, len: 0, owner: Owner::Own(layout) }
+    }
+
+    /// The buffer of a pool whose tag the caller has.
+    pub(super) fn of(region: Arc<Region>, tag: u32) -> Self {
+        Self { base: region.place(tag), len: 0, owner: Owner::Pool(region, tag) }
     }
 
     /// As [`AlignedBuf::new`], full of zeroes.
@@ -194,7 +211,17 @@ impl AlignedBuf {
 
     /// How many bytes it has room for.
     pub fn capacity(&self) -> usize {
-        self.layout.size()
+        match &self.owner {
+            Owner::Own(layout) => layout.size(),
+            Owner::Pool(region, _) => region.capacity(),
+        }
+    }
+
+    fn align(&self) -> usize {
+        match &self.owner {
+            Owner::Own(layout) => layout.align(),
+            Owner::Pool(region, _) => region.align(),
+        }
     }
 
     /// Forgets what it holds.
@@ -241,6 +268,12 @@ impl Deref for AlignedBuf {
     }
 }
 
+impl AsRef<[u8]> for AlignedBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
 impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and `self` is borrowed exclusively.
@@ -250,8 +283,11 @@ impl DerefMut for AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and freed once.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+        match &self.owner {
+            // SAFETY: allocated with this layout, and freed once.
+            Owner::Own(layout) => unsafe { dealloc(self.base.as_ptr(), *layout) },
+            Owner::Pool(region, tag) => region.put(*tag),
+        }
     }
 }
 
@@ -260,7 +296,7 @@ impl fmt::Debug for AlignedBuf {
         f.debug_struct("AlignedBuf")
             .field("len", &self.len)
             .field("capacity", &self.capacity())
-            .field("align", &self.layout.align())
+            .field("align", &self.align())
             .finish()
     }
 }

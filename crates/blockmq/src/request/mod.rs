@@ -7,10 +7,12 @@
 mod buffer;
 mod inline_fn;
 mod merged;
+mod pool;
 mod segments;
 mod whole;
 
 pub use buffer::{AlignedBuf, Buffer, Payload};
+pub use pool::BufferPool;
 pub use segments::{Segment, Segments};
 pub use whole::{Held, PartDone, Whole};
 

@@ -1,24 +1,27 @@
 //! `file`: a device in a file or on a block device of the host.
 //!
-//! Requests go to the kernel through io_uring, one ring for each hardware queue ([`uring`]), or,
+//! Requests go to the kernel through io_uring, one ring for each hardware queue ([`ring`]), or,
 //! where io_uring is refused, through plain `pread` and `pwrite` on workers ([`threads`]). The
-//! plain path also finishes what a ring left half done. [`open`] has the options and the errors.
+//! plain path also finishes what a ring left half done. Where the file system can, both go past the
+//! host's page cache ([`direct`]). [`options`] has the options and the errors.
 
+mod direct;
 mod open;
+mod options;
+mod ring;
+mod store;
 mod threads;
-mod uring;
-
-use std::fs::File;
-use std::sync::Arc;
 
 use corewise_workqueue::Workqueue;
 
-pub use open::{FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse};
+pub use direct::Alignment;
+pub use options::{Direct, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse};
 
 use crate::device::Geometry;
 use crate::driver::{Dispatch, Driver, Started};
+use ring::Rings;
+use store::Store;
 use threads::Plain;
-use uring::Rings;
 
 /// A device in a file.
 ///
@@ -26,7 +29,8 @@ use uring::Rings;
 /// A flush is `fdatasync`, a write with `fua` carries `RWF_DSYNC`: when it has completed, the data
 /// is as durable as the host's file system and disk make it, also if this process is killed. A file
 /// that this driver created is itself durable before the driver is there. Writes that haven't been
-/// flushed are in the host's page cache: they survive this process, not the machine.
+/// flushed survive this process, not the machine: they are in the host's page cache, or, where the device
+/// goes past that, in the disk's own.
 ///
 /// A flush or a durable write that fails because the host could not write data back puts everything
 /// before it in doubt, and the host doesn't say so twice: the next `fdatasync` would succeed. So every
@@ -37,14 +41,11 @@ use uring::Rings;
 /// The file is locked (`flock`, exclusively unless read-only) for as long as the driver lives, so
 /// that no second server writes to it; see [`FileOptions::lock_wait`]. The lock is advisory:
 /// programs that don't ask don't care.
-///
-/// # Signals
-/// A ring finishes its requests in the name of the thread that submitted them, so that thread's
-/// `poll` and `epoll_wait` may return `EINTR` without a signal. Callers repeat them anyway.
 pub struct FileDriver {
     geometry: Geometry,
     created: bool,
     depth: u32,
+    align: Option<Alignment>,
     io: Io,
 }
 
@@ -66,17 +67,20 @@ impl FileDriver {
     }
 
     fn new(
-        file: File,
+        store: Store,
         geometry: Geometry,
         created: bool,
         options: &FileOptions,
         wq: &Workqueue,
     ) -> Result<Self, std::io::Error> {
-        let plain = Plain::new(Arc::new(file), wq.clone());
+        let align = store.align();
+        let memory_alignment = align.map_or(1, |align| align.memory);
+        let geometry = Geometry { memory_alignment, ..geometry };
+        let plain = Plain::new(store, wq.clone());
         let io = match options.io {
             IoPath::Threads => Io::Plain(plain),
-            IoPath::Uring => Io::Rings(Rings::new(plain, options.queues, options.depth)?),
-            IoPath::Auto => match Rings::new(plain.clone(), options.queues, options.depth) {
+            IoPath::Uring => Io::Rings(Rings::new(&plain, options)?),
+            IoPath::Auto => match Rings::new(&plain, options) {
                 Ok(rings) => Io::Rings(rings),
                 Err(error) => {
                     tracing::info!(
@@ -87,10 +91,10 @@ impl FileDriver {
                 }
             },
         };
-        let driver = Self { geometry, created, depth: options.depth, io };
+        let driver = Self { geometry, created, depth: options.depth, align, io };
         tracing::info!(
             path = %options.path.display(), io = %driver.io_path_in_use(), size = geometry.size,
-            "opened a file device"
+            direct = align.is_some(), "opened a file device"
         );
         Ok(driver)
     }
@@ -103,9 +107,25 @@ impl FileDriver {
         }
     }
 
+    /// Where the device goes past the host's page cache: what its file system asks for. Requests in other
+    /// memory are copied once.
+    pub fn direct(&self) -> Option<Alignment> {
+        self.align
+    }
+
     /// Whether opening created the file, so that whoever gives up afterwards may remove it.
     pub fn created(&self) -> bool {
         self.created
+    }
+}
+
+#[cfg(test)]
+impl FileDriver {
+    fn store(&self) -> &Store {
+        match &self.io {
+            Io::Rings(rings) => rings.store(),
+            Io::Plain(plain) => plain.store(),
+        }
     }
 }
 
@@ -129,6 +149,12 @@ impl Driver for FileDriver {
         self.depth
     }
 
+    fn mapped(&self, hctx: usize, cpus: &[u32]) {
+        if let Io::Rings(rings) = &self.io {
+            rings.mapped(hctx, cpus);
+        }
+    }
+
     fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {
         match &self.io {
             Io::Rings(rings) => rings.queue(hctx, rq),
@@ -149,6 +175,8 @@ impl Driver for FileDriver {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use corewise_topology::Machine;
     use corewise_workqueue::WorkerPools;
 
@@ -178,39 +206,34 @@ mod tests {
         pools.shutdown();
     }
 
-    /// Makes the driver's descriptor name another file.
-    fn swap(driver: &FileDriver, with: &impl std::os::fd::AsFd) {
-        use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-        let file = match &driver.io {
-            Io::Rings(rings) => rings.file(),
-            Io::Plain(plain) => plain.file(),
-        };
-        // SAFETY: not dropped, so the descriptor stays the driver's.
-        let theirs = unsafe { OwnedFd::from_raw_fd(file.as_raw_fd()) };
-        let mut theirs = std::mem::ManuallyDrop::new(theirs);
-        rustix::io::dup2(with, &mut theirs).unwrap();
-    }
-
     #[test]
     fn after_a_failed_flush_no_flush_succeeds_although_the_kernel_forgets() {
         let machine = Machine::live().unwrap();
         let pools = WorkerPools::new(&machine);
         let wq = Workqueue::builder("file-test").build(&pools).unwrap();
-        let dir = tempfile::tempdir().unwrap();
         for io in [IoPath::Auto, IoPath::Threads] {
-            let path = dir.path().join(format!("{io:?}"));
-            let options = FileOptions::new(&path).size(1 << 20).io(io);
-            let driver = Arc::new(FileDriver::open(options, &wq).unwrap());
+            let options = FileOptions::new("a test").io(io);
+            let open = |file: std::fs::File| {
+                let store = Store::new(file, None);
+                FileDriver::new(store, Geometry::new(1 << 20), false, &options, &wq).unwrap()
+            };
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(1 << 20).unwrap();
+            // A pipe can't be synced: the one failure that can be had without a broken disk.
+            let (_other_end, pipe) = std::io::pipe().unwrap();
+            let driver = Arc::new(open(std::os::fd::OwnedFd::from(pipe).into()));
+            let queue = Queue::builder(&machine, driver.clone()).build(&wq);
+            let first = queue.flush().unwrap_err();
+            let told = driver.store().synced(Ok(())).unwrap_err();
+            assert_eq!(told.kind(), first.kind(), "{io:?}: it is remembered");
+            queue.drain();
+
+            let driver = Arc::new(open(file));
             let queue = Queue::builder(&machine, driver.clone()).build(&wq);
             queue.write_at(0, vec![7; 512]).unwrap();
             queue.flush().unwrap();
-            // A pipe can't be synced: the one failure that can be had without a broken disk.
-            let (pipe, _other_end) = std::io::pipe().unwrap();
-            swap(&driver, &pipe);
-            let first = queue.flush().unwrap_err();
-            swap(&driver, &File::options().read(true).write(true).open(&path).unwrap());
-            let second = queue.flush().unwrap_err();
-            assert_eq!(second.kind(), first.kind(), "{io:?}");
+            driver.store().synced(Err(first.clone())).unwrap_err();
+            assert_eq!(queue.flush().unwrap_err().kind(), first.kind(), "{io:?}: and told again");
             // Reads and writes go on: it is for the client to decide what to save where.
             queue.write_at(512, vec![8; 512]).unwrap();
             assert_eq!(queue.read_at(0, 512).unwrap(), vec![7; 512]);

@@ -1,226 +1,18 @@
-//! Opening and creating the file of a file device: options, checks, locking, and errors that say
-//! what to do.
+//! Opening and creating the file of a file device: checks, locking, and the way past the cache.
 
-use std::fmt;
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Instant;
 
 use corewise_workqueue::Workqueue;
 use rustix::fs::FlockOperation;
 
-use super::FileDriver;
+use super::options::{Direct, FileOptions, LOCK_LOOK, OpenError, OpenErrorKind};
+use super::store::Store;
+use super::{FileDriver, direct};
 use crate::device::Geometry;
-use crate::policy::DEFAULT_DEPTH;
-
-/// Which way a file device shall do its I/O.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum IoPath {
-    /// io_uring, or workers where it is refused.
-    #[default]
-    Auto,
-    /// io_uring, or an error where it is refused.
-    Uring,
-    /// `pread` and `pwrite` on workers.
-    Threads,
-}
-
-/// Which way a file device does its I/O.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PathInUse {
-    /// io_uring.
-    Uring,
-    /// `pread` and `pwrite` on workers.
-    Threads,
-}
-
-impl fmt::Display for PathInUse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            PathInUse::Uring => "io_uring",
-            PathInUse::Threads => "pread/pwrite",
-        })
-    }
-}
-
-/// How to open a file device.
-#[derive(Clone, Debug)]
-#[must_use]
-pub struct FileOptions {
-    pub(super) path: PathBuf,
-    pub(super) size: Option<u64>,
-    pub(super) block_size: u32,
-    pub(super) read_only: bool,
-    pub(super) io: IoPath,
-    pub(super) queues: usize,
-    pub(super) depth: u32,
-    pub(super) lock_wait: Duration,
-}
-
-/// How long an open waits for a lock that somebody else has, unless told otherwise.
-const LOCK_WAIT: Duration = Duration::from_secs(2);
-/// How often it looks meanwhile: there is no way to wait for a `flock` with a deadline.
-const LOCK_LOOK: Duration = Duration::from_millis(5);
-
-impl FileOptions {
-    /// An existing file (or block device), as large as it is, with blocks of 512 bytes, one
-    /// hardware queue, and [`IoPath::Auto`].
-    pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self {
-            path: path.into(),
-            size: None,
-            block_size: 512,
-            read_only: false,
-            io: IoPath::Auto,
-            queues: 1,
-            depth: DEFAULT_DEPTH,
-            lock_wait: LOCK_WAIT,
-        }
-    }
-
-    /// The size in bytes, a multiple of the block size. A file that doesn't exist or is empty is
-    /// created with it (sparse); one that exists keeps its content and must have it already.
-    pub fn size(mut self, bytes: u64) -> Self {
-        self.size = Some(bytes);
-        self
-    }
-
-    /// The block size in bytes: a power of two, at least 512.
-    pub fn block_size(mut self, bytes: u32) -> Self {
-        self.block_size = bytes;
-        self
-    }
-
-    /// Opens for reading only; such opens share the file among each other. Creates nothing.
-    pub fn read_only(mut self, yes: bool) -> Self {
-        self.read_only = yes;
-        self
-    }
-
-    /// Which way to do I/O.
-    pub fn io(mut self, io: IoPath) -> Self {
-        self.io = io;
-        self
-    }
-
-    /// Rings, that is hardware queues, where io_uring is used; each has a thread that sleeps until
-    /// something completes.
-    pub fn queues(mut self, n: usize) -> Self {
-        self.queues = n.max(1);
-        self
-    }
-
-    /// How long to wait for the file's lock while somebody else has it; 2 seconds unless set.
-    ///
-    /// A server that was killed may keep its lock for a moment: until what it had in flight in the
-    /// kernel has ended. That is as it should be, for those writes must not land behind the next
-    /// server's back; so the next one waits for them.
-    pub fn lock_wait(mut self, at_most: Duration) -> Self {
-        self.lock_wait = at_most;
-        self
-    }
-
-    /// Requests in flight for each hardware queue, 1 to 4096.
-    pub fn depth(mut self, depth: u32) -> Self {
-        self.depth = depth.clamp(1, 4096);
-        self
-    }
-}
-
-/// Why a file device can't be opened: the path, and the [`OpenErrorKind`].
-#[derive(Debug)]
-pub struct OpenError {
-    path: PathBuf,
-    kind: OpenErrorKind,
-}
-
-/// What was wrong.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum OpenErrorKind {
-    /// The file doesn't exist, and no size was given to create it with (or it is read-only).
-    NotFound,
-    /// It is neither a regular file nor a block device.
-    NotAFile,
-    /// Somebody else has it locked, another server or another device of this one, and kept it for
-    /// longer than [`FileOptions::lock_wait`].
-    InUse,
-    /// The file has another size than it should; nothing was changed.
-    SizeDiffers {
-        /// Its size in bytes.
-        found: u64,
-        /// The size that was asked for.
-        asked: u64,
-    },
-    /// The size, asked for or found, is zero or no multiple of the block size.
-    BadSize {
-        /// The size in bytes.
-        size: u64,
-        /// The block size in bytes.
-        block_size: u32,
-    },
-    /// The block size is no power of two, or less than 512.
-    BadBlockSize(u32),
-    /// This step failed.
-    Io {
-        /// What was being done.
-        step: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
-}
-
-impl OpenError {
-    /// The path that was to be opened.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// What was wrong.
-    pub fn kind(&self) -> &OpenErrorKind {
-        &self.kind
-    }
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.path.display())?;
-        match &self.kind {
-            OpenErrorKind::NotFound => {
-                f.write_str("there is no such file; give a size to have it created")
-            }
-            OpenErrorKind::NotAFile => f.write_str("neither a regular file nor a block device"),
-            OpenErrorKind::InUse => {
-                f.write_str("in use: another process, or another device of this one, has it locked")
-            }
-            OpenErrorKind::SizeDiffers { found, asked } => write!(
-                f,
-                "it has {found} bytes, not {asked}; leave the size out to take it as it is, or \
-                 change the file's size yourself"
-            ),
-            OpenErrorKind::BadSize { size, block_size } => write!(
-                f,
-                "a size of {size} bytes: it has to be a multiple of the block size, {block_size}, \
-                 and not zero"
-            ),
-            OpenErrorKind::BadBlockSize(size) => {
-                write!(f, "a block size of {size} bytes: it has to be a power of two, at least 512")
-            }
-            OpenErrorKind::Io { step, source } => write!(f, "{step}: {source}"),
-        }
-    }
-}
-
-impl std::error::Error for OpenError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.kind {
-            OpenErrorKind::Io { source, .. } => Some(source),
-            _ => None,
-        }
-    }
-}
 
 fn step(step: &'static str) -> impl FnOnce(io::Error) -> OpenErrorKind {
     move |source| OpenErrorKind::Io { step, source }
@@ -282,7 +74,18 @@ fn try_open(
         read_only: options.read_only,
         ..Geometry::new(size)
     };
-    FileDriver::new(file, geometry, *created, options, wq).map_err(step("setting up io_uring"))
+    let align = direct::choose(options.direct, direct::found(&file), block_size)?;
+    let align = match align.map(|align| direct::go(&file).map(|()| align)).transpose() {
+        Ok(align) => align,
+        // It is one thing to say so, and another to do it.
+        Err(error) if options.direct == Direct::Auto => {
+            tracing::info!(path = %options.path.display(), %error, "no way past the page cache");
+            None
+        }
+        Err(error) => return Err(step("going past the page cache")(error)),
+    };
+    let store = Store::new(file, align);
+    FileDriver::new(store, geometry, *created, options, wq).map_err(step("setting up io_uring"))
 }
 
 fn check_type(kind: FileType) -> Result<(), OpenErrorKind> {

@@ -1,0 +1,398 @@
+//! The file of a device, and what can be done with it by calls that block.
+
+use std::fs::File;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+
+use corewise_sync::atomic::{AtomicU32, Ordering};
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::direct::Alignment;
+use crate::error::{IoError, IoErrorKind, errno};
+use crate::request::{AlignedBuf, Op, Request};
+
+/// Bytes that are copied at once where memory doesn't fit, or that are zeroed at once.
+const PIECE: usize = 64 << 10;
+
+#[repr(align(4096))]
+struct Zeroes([u8; PIECE]);
+
+/// Zeroes to write where the file system can't zero a range; aligned for any file system.
+static ZEROES: Zeroes = Zeroes([0; PIECE]);
+
+/// A file, how to reach it, and whether what it holds can be trusted.
+pub(super) struct Store {
+    file: File,
+    align: Option<Alignment>,
+    doubt: Doubt,
+}
+
+/// Whether a sync of the file has ever failed.
+///
+/// The kernel tells of a failed write-back once for each open file, takes the pages for clean, and
+/// lets the next `fdatasync` succeed although the bytes never reached the disk. So the failure is
+/// remembered here, and from then on no flush succeeds any more: whoever asks again must not be told
+/// that the data is safe.
+#[derive(Default)]
+struct Doubt {
+    /// A: error number of the first sync that failed; 0 while none has. Set before that sync's
+    /// request completes, so whoever was told of the failure flushes in vain. Release and Acquire.
+    errno: AtomicU32,
+}
+
+impl Store {
+    /// `align` says that the file goes past the cache, and what that asks for.
+    pub(super) fn new(file: File, align: Option<Alignment>) -> Self {
+        Self { file, align, doubt: Doubt::default() }
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(super) fn align(&self) -> Option<Alignment> {
+        self.align
+    }
+
+    /// Does a request, from byte `done` on where it is a write. (A read's progress is in the request.)
+    /// Blocks.
+    pub(super) fn perform(&self, rq: &mut Request, done: u64) -> Result<(), IoError> {
+        let fua = rq.flags().fua;
+        let sync_if_fua = |()| if fua { self.sync() } else { Ok(()) };
+        match rq.op() {
+            Op::Read => self.read(rq),
+            Op::Write => self.write_rest(rq, done),
+            Op::Flush => self.sync(),
+            Op::Discard => self.discard(rq.offset(), rq.len()).and_then(sync_if_fua),
+            Op::WriteZeroes => {
+                self.write_zeroes(rq.offset(), rq.len(), rq.flags().no_unmap).and_then(sync_if_fua)
+            }
+        }
+    }
+
+    /// How a flush that ended like this is to be answered.
+    pub(super) fn synced(&self, result: Result<(), IoError>) -> Result<(), IoError> {
+        match (result, self.doubt.errno.load(Ordering::Acquire)) {
+            (Ok(()), 0) => Ok(()),
+            (Ok(()), errno) => {
+                let kind = IoError::from_errno(errno.cast_signed()).kind();
+                let why = "an earlier flush failed, so data from before it may be lost; open the \
+                           device again once its content is checked";
+                Err(IoError::with(kind, why))
+            }
+            (Err(error), _) => {
+                self.doubt.failed(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// How a durable write that failed is to be answered. Either the bytes couldn't be written, which
+    /// harms nobody else, or they were and the sync failed, which is the last that anybody hears of it.
+    /// The kernel doesn't say which; writing some of the same bytes without the sync does. Blocks.
+    pub(super) fn failed_fua(&self, rq: &Request, error: IoError) -> Result<(), IoError> {
+        let len = usize::try_from(rq.len()).unwrap_or(PIECE).min(PIECE);
+        let mut some = self.aligned(len, AlignedBuf::zeroed);
+        let n = rq.copy_to(&mut some);
+        self.write_some(rq.offset(), &some[..n], ReadWriteFlags::empty())?;
+        self.synced(Err(error))
+    }
+
+    fn aligned(&self, len: usize, new: impl Fn(usize, usize) -> AlignedBuf) -> AlignedBuf {
+        new(len, self.align.map_or(1, |align| align.memory.max(align.offset) as usize))
+    }
+
+    fn fits(&self, at: u64, address: usize, len: usize) -> bool {
+        self.align.is_none_or(|align| align.fits(at, address, len))
+    }
+
+    /// The last place at or before `at` where a transfer may begin.
+    fn start_of(&self, at: u64) -> u64 {
+        at - at % u64::from(self.align.map_or(1, |align| align.offset))
+    }
+
+    fn read(&self, rq: &mut Request) -> Result<(), IoError> {
+        let end = rq.offset() + rq.len();
+        let mut bounce = None;
+        loop {
+            let at = rq.offset() + rq.filled();
+            let Some(room) = rq.rooms().next() else { return Ok(()) };
+            if self.fits(at, room.as_ptr().addr(), room.len()) {
+                let n = self.read_some(room, at)?;
+                // SAFETY: the kernel has filled the first `n` bytes of the room.
+                unsafe { rq.advance(n as u64) };
+                if n == 0 {
+                    return Err(ended(at));
+                }
+                continue;
+            }
+            let bounce = bounce.get_or_insert_with(|| self.aligned(PIECE, AlignedBuf::new));
+            let from = self.start_of(at);
+            let want = usize::try_from(end - from).unwrap_or(PIECE).min(PIECE);
+            bounce.clear();
+            let n = self.read_some(&mut bounce.spare_capacity_mut()[..want], from)?;
+            // SAFETY: the kernel has filled the first `n` bytes.
+            unsafe { bounce.set_len(n) };
+            match bounce.get((at - from) as usize..) {
+                None | Some([]) => return Err(ended(at)),
+                Some(got) => rq.put(got),
+            };
+        }
+    }
+
+    fn read_some(&self, room: &mut [MaybeUninit<u8>], at: u64) -> Result<usize, IoError> {
+        retry(|| rustix::io::pread(&self.file, &mut *room, at).map(|(filled, _)| filled.len()))
+    }
+
+    fn write_rest(&self, rq: &Request, done: u64) -> Result<(), IoError> {
+        if !rq.flags().fua {
+            return self.write_chunks(rq, done, ReadWriteFlags::empty());
+        }
+        self.write_chunks(rq, done, ReadWriteFlags::DSYNC)
+            .or_else(|error| self.failed_fua(rq, error))
+    }
+
+    fn write_chunks(&self, rq: &Request, done: u64, flags: ReadWriteFlags) -> Result<(), IoError> {
+        // What is written twice is the same twice.
+        let done = self.start_of(done);
+        let rest = || {
+            rq.chunks().scan(done as usize, |skip, chunk| {
+                let here = (*skip).min(chunk.len());
+                *skip -= here;
+                Some(&chunk[here..])
+            })
+        };
+        let mut at = rq.offset() + done;
+        let fit = |at, chunk: &[u8]| {
+            let fits = self.fits(at, chunk.as_ptr().addr(), chunk.len());
+            fits.then_some(at + chunk.len() as u64)
+        };
+        if rest().try_fold(at, fit).is_some() {
+            for chunk in rest() {
+                self.write(at, chunk, flags)?;
+                at += chunk.len() as u64;
+            }
+            return Ok(());
+        }
+        let mut bounce = self.aligned(PIECE, AlignedBuf::new);
+        for mut chunk in rest() {
+            while !chunk.is_empty() {
+                if bounce.len() == PIECE {
+                    self.write(at, &bounce, flags)?;
+                    at += PIECE as u64;
+                    bounce.clear();
+                }
+                let (now, later) = chunk.split_at(chunk.len().min(PIECE - bounce.len()));
+                bounce.extend_from_slice(now);
+                chunk = later;
+            }
+        }
+        self.write(at, &bounce, flags)
+    }
+
+    fn write(&self, mut at: u64, mut data: &[u8], flags: ReadWriteFlags) -> Result<(), IoError> {
+        while !data.is_empty() {
+            let n = self.write_some(at, data, flags)?;
+            at += n as u64;
+            data = &data[n..];
+        }
+        Ok(())
+    }
+
+    /// Writes one byte at least, and no more than leaves a good place to go on from.
+    fn write_some(&self, at: u64, data: &[u8], flags: ReadWriteFlags) -> Result<usize, IoError> {
+        let write = || rustix::io::pwritev2(&self.file, &[IoSlice::new(data)], at, flags);
+        let n = retry(write)?;
+        match self.start_of(n as u64) as usize {
+            0 => Err(IoError::with(IoErrorKind::Io(errno::EIO), "the file takes no more bytes")),
+            n => Ok(n),
+        }
+    }
+
+    fn sync(&self) -> Result<(), IoError> {
+        self.synced(retry(|| rustix::fs::fdatasync(&self.file)))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        match self.fallocate(PUNCH, offset, len)? {
+            // A discard is advice. A file system that can't follow it has lost nothing.
+            Fallocate::Done | Fallocate::CannotDo => Ok(()),
+        }
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, no_unmap: bool) -> Result<(), IoError> {
+        let modes: &[FallocateFlags] = if no_unmap { &[ZERO] } else { &[PUNCH, ZERO] };
+        for &mode in modes {
+            if let Fallocate::Done = self.fallocate(mode, offset, len)? {
+                return Ok(());
+            }
+        }
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let n = (end - at).min(PIECE as u64);
+            self.write(at, &ZEROES.0[..n as usize], ReadWriteFlags::empty())?;
+            at += n;
+        }
+        Ok(())
+    }
+
+    fn fallocate(&self, mode: FallocateFlags, offset: u64, len: u64) -> Result<Fallocate, IoError> {
+        loop {
+            match rustix::fs::fallocate(&self.file, mode, offset, len) {
+                Ok(()) => return Ok(Fallocate::Done),
+                Err(Errno::INTR) => {}
+                // NODEV and INVAL: what some file systems and block devices say for the same.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV | Errno::INVAL) => {
+                    return Ok(Fallocate::CannotDo);
+                }
+                Err(error) => return Err(IoError::from_errno(error.raw_os_error())),
+            }
+        }
+    }
+}
+
+impl Doubt {
+    fn failed(&self, error: &IoError) {
+        let errno = error.errno().cast_unsigned();
+        let (new, old) = (Ordering::AcqRel, Ordering::Acquire);
+        if self.errno.compare_exchange(0, errno, new, old).is_ok() {
+            tracing::error!(%error, "data could not be made durable: every flush fails from now on");
+        }
+    }
+}
+
+/// The mode of `fallocate` that frees a range.
+pub(super) const PUNCH: FallocateFlags =
+    FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
+/// The mode of `fallocate` that zeroes a range and keeps it allocated.
+pub(super) const ZERO: FallocateFlags = FallocateFlags::ZERO_RANGE.union(FallocateFlags::KEEP_SIZE);
+
+enum Fallocate {
+    Done,
+    CannotDo,
+}
+
+/// Somebody has made the file shorter behind our back.
+fn ended(at: u64) -> IoError {
+    IoError::with(
+        IoErrorKind::Io(errno::EIO),
+        format!("the file ends at or before byte {at}: it was truncated while in use"),
+    )
+}
+
+fn retry<T>(mut f: impl FnMut() -> rustix::io::Result<T>) -> Result<T, IoError> {
+    loop {
+        match f() {
+            Ok(value) => return Ok(value),
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(error) => return Err(IoError::from_errno(error.raw_os_error())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Seek};
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+    use crate::request::Buffer;
+
+    fn store(align: Option<Alignment>) -> Store {
+        Store::new(tempfile::tempfile().unwrap(), align)
+    }
+
+    /// What a file system without a cache would ask for; the temporary file doesn't mind.
+    const ALIGN: Option<Alignment> = Some(Alignment { memory: 512, offset: 512 });
+
+    #[test]
+    fn zeroes_are_written_where_the_file_system_cannot_zero_a_range() {
+        // The loop itself, with a length that is no multiple of the block of zeroes.
+        let mut store = store(None);
+        let len = 3 * PIECE as u64 - 512;
+        store.write(0, &vec![7; len as usize + 512], ReadWriteFlags::empty()).unwrap();
+        store.write_zeroes(0, len, true).unwrap();
+        let mut all = Vec::new();
+        store.file.rewind().unwrap();
+        store.file.read_to_end(&mut all).unwrap();
+        assert!(all[..len as usize].iter().all(|&b| b == 0));
+        assert!(all[len as usize..].iter().all(|&b| b == 7));
+    }
+
+    #[test]
+    fn a_write_is_carried_on_from_where_it_stopped() {
+        for (align, done, from) in [(None, 512, 512), (ALIGN, 512, 512), (ALIGN, 700, 512)] {
+            for cut in [1, 511, 512, 513, 1023] {
+                let store = store(align);
+                store.file.set_len(1024).unwrap();
+                let pieces: Vec<Buffer> = vec![vec![9; cut].into(), vec![9; 1024 - cut].into()];
+                let mut rq = Request::write_vectored(0, pieces);
+                store.perform(&mut rq, done).unwrap();
+                let mut data = vec![1; 1024];
+                store.file.read_exact_at(&mut data, 0).unwrap();
+                assert!(data[..from].iter().all(|&b| b == 0), "{align:?} {done} {cut}");
+                assert!(data[from..].iter().all(|&b| b == 9), "{align:?} {done} {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_in_memory_that_does_not_fit_arrive_in_their_order() {
+        // More than is copied at once, in pieces that fit neither memory nor each other.
+        let len = 3 * PIECE + 1024;
+        let bytes: Vec<u8> = (0..len).map(|i| (i / 7) as u8).collect();
+        let cuts = [0, 1, 512, 513, 70_000, 70_001, len];
+        let pieces = || cuts.windows(2).map(|cut| cut[0]..cut[1]);
+        let store = store(ALIGN);
+        let written = pieces().map(|piece| bytes[piece].to_vec().into()).collect();
+        store.perform(&mut Request::write_vectored(512, written), 0).unwrap();
+        let mut data = vec![0; len];
+        store.file.read_exact_at(&mut data, 512).unwrap();
+        assert!(data == bytes);
+        let buffers = pieces().map(|piece| (bytes::BytesMut::new().into(), piece.len()));
+        let (tell, told) = std::sync::mpsc::channel();
+        let mut rq = Request::read_vectored(512, buffers.collect::<Vec<(Buffer, usize)>>())
+            .on_complete(move |done| tell.send(done).unwrap());
+        store.perform(&mut rq, 0).unwrap();
+        rq.complete(Ok(()));
+        let done = told.recv().unwrap();
+        done.result.unwrap();
+        let read: Vec<u8> =
+            done.payload.buffers().iter().flat_map(|b| b.as_slice().to_vec()).collect();
+        assert!(read == bytes);
+    }
+
+    #[test]
+    fn a_read_beyond_the_end_of_a_truncated_file_is_an_error_not_zeroes() {
+        for align in [None, ALIGN] {
+            let store = store(align);
+            store.file.set_len(512).unwrap();
+            let error = store.perform(&mut Request::read(0, 1024), 0).unwrap_err();
+            assert_eq!(error.kind(), IoErrorKind::Io(errno::EIO));
+            assert!(error.to_string().contains("truncated"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_durable_write_whose_sync_failed_leaves_no_flush_that_succeeds() {
+        let store = store(None);
+        store.sync().unwrap();
+        // What the kernel says where the bytes are written and the sync fails.
+        let error = IoError::from_errno(errno::EIO);
+        let rq = Request::write(0, vec![1; 512]);
+        assert_eq!(store.failed_fua(&rq, error.clone()), Err(error));
+        let error = store.sync().unwrap_err();
+        assert_eq!(error.kind(), IoErrorKind::Io(errno::EIO));
+        assert!(error.to_string().contains("earlier flush"), "{error}");
+    }
+
+    #[test]
+    fn a_durable_write_that_could_not_write_puts_no_flush_in_doubt() {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let store = Store::new(full, None);
+        let error = store.perform(&mut Request::write(0, vec![1; 512]).fua(), 0).unwrap_err();
+        assert_eq!(error.kind(), IoErrorKind::NoSpace);
+        store.synced(Ok(())).unwrap();
+    }
+}

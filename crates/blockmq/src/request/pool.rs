@@ -1,0 +1,152 @@
+//! Buffer pools: many buffers in one piece of memory, which a device can get to know beforehand.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use corewise_topology::current_cpu;
+
+use super::buffer::AlignedBuf;
+use crate::tags::TagSet;
+
+/// So many aligned buffers in one piece of memory. Clones are the same pool; the memory is freed when the
+/// last of them and the last buffer are gone.
+///
+/// A device that is told of the pool beforehand (`FileOptions::buffers`) needn't look up and pin the memory
+/// for each request.
+#[derive(Clone)]
+pub struct BufferPool {
+    region: Arc<Region>,
+}
+
+pub(super) struct Region {
+    base: NonNull<u8>,
+    layout: Layout,
+    /// Bytes from one buffer to the next.
+    stride: usize,
+    capacity: usize,
+    /// Which buffers somebody has.
+    taken: TagSet,
+}
+
+// SAFETY: it owns its memory, and each piece of it is reached only by who has its tag.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl BufferPool {
+    /// Room for `buffers` buffers (at least 1) of `capacity` bytes each (at least 1), at multiples of
+    /// `align`.
+    ///
+    /// # Panics
+    /// Where `align` is no power of two, or the whole is more than half of the address space.
+    pub fn new(buffers: u32, capacity: usize, align: usize) -> Self {
+        const SANE: &str = "an alignment is a power of two, and a pool fits the address space";
+        let (buffers, capacity) = (buffers.max(1), capacity.max(1));
+        let stride = capacity.checked_next_multiple_of(align).expect(SANE);
+        let bytes = stride.checked_mul(buffers as usize).expect(SANE);
+        let layout = Layout::from_size_align(bytes, align).expect(SANE);
+        // SAFETY: the layout isn't empty.
+        let base = unsafe { alloc_zeroed(layout) };
+        let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
+        let taken = TagSet::new(buffers, available_parallelism().map_or(1, |n| n.get()));
+        Self { region: Arc::new(Region { base, layout, stride, capacity, taken }) }
+    }
+
+    /// An empty buffer, which goes back to the pool when it is dropped; `None` where all are taken. Never
+    /// blocks.
+    pub fn get(&self) -> Option<AlignedBuf> {
+        let tag = self.region.taken.try_get(here())?;
+        Some(AlignedBuf::of(Arc::clone(&self.region), tag))
+    }
+
+    /// How many buffers there are.
+    pub fn buffers(&self) -> u32 {
+        self.region.taken.depth()
+    }
+
+    /// How many bytes each of them has room for.
+    pub fn capacity(&self) -> usize {
+        self.region.capacity
+    }
+
+    /// Where all of it lies.
+    pub(crate) fn whole(&self) -> (NonNull<u8>, usize) {
+        (self.region.base, self.region.layout.size())
+    }
+}
+
+/// The CPU that this runs on, which spreads callers over the tags.
+fn here() -> usize {
+    current_cpu().unwrap_or(0) as usize
+}
+
+impl Region {
+    /// The memory of a buffer: that of who has its tag.
+    pub(super) fn place(&self, tag: u32) -> NonNull<u8> {
+        // SAFETY: tags are below the number of buffers, so this lies inside.
+        unsafe { self.base.add(tag as usize * self.stride) }
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub(super) fn align(&self) -> usize {
+        self.layout.align()
+    }
+
+    pub(super) fn put(&self, tag: u32) {
+        self.taken.put(here(), tag);
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and freed once; each buffer holds the region.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+    }
+}
+
+impl fmt::Debug for BufferPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufferPool")
+            .field("buffers", &self.buffers())
+            .field("capacity", &self.capacity())
+            .field("taken", &self.region.taken.in_use())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_of_a_pool_lie_apart_and_come_back() {
+        let pool = BufferPool::new(3, 700, 512);
+        let mut all: Vec<AlignedBuf> = std::iter::from_fn(|| pool.get()).collect();
+        assert_eq!(all.len(), 3);
+        for (n, buffer) in all.iter_mut().enumerate() {
+            assert!(buffer.as_ptr().addr().is_multiple_of(512) && buffer.capacity() == 700);
+            buffer.extend_from_slice(&[n as u8; 700]);
+        }
+        assert!(all.iter().enumerate().all(|(n, b)| b.iter().all(|&byte| byte == n as u8)));
+        let (base, len) = pool.whole();
+        assert!(all.iter().all(|b| {
+            let at = b.as_ptr().addr() - base.addr().get();
+            at + 700 <= len
+        }));
+        drop(all.pop());
+        assert!(pool.get().unwrap().is_empty(), "it comes back empty");
+    }
+
+    #[test]
+    fn a_buffer_keeps_the_memory_of_its_pool() {
+        let mut buffer = BufferPool::new(1, 16, 16).get().unwrap();
+        buffer.extend_from_slice(b"here");
+        assert_eq!(&buffer[..], b"here");
+    }
+}
