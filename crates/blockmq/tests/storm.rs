@@ -42,8 +42,9 @@ impl Shaky {
             let (tx, rx) = mpsc::channel::<Started>();
             let blocks = Arc::clone(&blocks);
             threads.push(std::thread::spawn(move || {
-                for rq in rx {
-                    serve(&blocks, rq);
+                for (n, rq) in rx.into_iter().enumerate() {
+                    // Now and then a path to the device is lost.
+                    if n % 701 == 700 { rq.requeue() } else { serve(&blocks, rq) }
                 }
             }));
             Mutex::new(tx)
@@ -95,7 +96,12 @@ impl Driver for Shaky {
         let dispatched = match Rng::new(call).below(1000) {
             // Out of resources: also where nothing is in flight.
             0 => Dispatch::Busy(rq),
-            1..200 => {
+            1 => Dispatch::NoResource(rq),
+            2 => {
+                rq.requeue();
+                Dispatch::Started
+            }
+            3..200 => {
                 serve(&self.blocks, rq);
                 Dispatch::Started
             }
@@ -244,7 +250,8 @@ fn storm(tags: Option<TagSet>) {
     let builder = Queue::builder(&rig.machine, Arc::new(driver));
     let queue = match &tags {
         Some(tags) => builder.tags(tags).build(&rig.wq),
-        None => builder.build(&rig.wq),
+        // A timeout that never comes: each completion claims its request from the timer all the same.
+        None => builder.timeout(Some(60 * STALL)).build(&rig.wq),
     };
     let left = Arc::new(Countdown::new(LANES as usize));
     let tally = Arc::new(Tally::default());
@@ -310,7 +317,7 @@ fn storm(tags: Option<TagSet>) {
     let sum = |f: fn(&corewise_blockmq::HctxStats) -> u64| stats.iter().map(f).sum::<u64>();
     assert_eq!(tally.completed.load(Ordering::Relaxed), total / LANES * LANES);
     assert_eq!((sum(|s| s.in_flight), queue.inside()), (0, 0));
-    assert_eq!(sum(|s| s.dispatched), sum(|s| s.completed));
+    assert_eq!(sum(|s| s.dispatched), sum(|s| s.completed) + sum(|s| s.requeues));
     // It really happened.
     assert!(sum(|s| s.refused) > 0 && sum(|s| s.after_unquiesce) > 0, "{stats:#?}");
     assert!(sum(|s| s.busy) > 0 && sum(|s| s.tag_waits) > 0, "{stats:#?}");
