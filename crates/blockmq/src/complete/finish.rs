@@ -41,14 +41,13 @@ impl Pending {
         if let Some(Verdict::Requeue) = self.verdict {
             return self.go_back();
         }
-        let placement = self.core.placement.as_ref().map(NonNull::from);
-        match placement {
-            Some(placement) => {
-                let submitter = self.core.layout.map.cpus()[self.slot];
-                // SAFETY: it lies in the core, which the box keeps alive until `end` gives the box away; it
-                // touches nothing of it behind that.
-                unsafe { placement.as_ref() }.end(submitter, self);
-            }
+        // Cloned before it is sent: behind that the request may be gone, and all that it kept alive.
+        let lane = self.core.placement.as_ref().and_then(|placement| {
+            let submitter = self.core.layout.map.cpus()[self.slot];
+            placement.lane_for(submitter).map(Arc::clone)
+        });
+        match lane {
+            Some(lane) => lane.send(self),
             None => self.complete(),
         }
     }

@@ -54,7 +54,7 @@ struct Inner {
 }
 
 /// The list of one CPU.
-struct Lane {
+pub(super) struct Lane {
     cpu: u32,
     /// Its last-level cache, where that is known.
     llc: Option<u32>,
@@ -140,7 +140,7 @@ impl fmt::Debug for Completer {
 
 impl Lane {
     /// Push, and Call where the list was empty.
-    fn send(self: Arc<Self>, pending: Box<Pending>) {
+    pub(super) fn send(self: Arc<Self>, pending: Box<Pending>) {
         self.sent.fetch_add(1, Ordering::Relaxed);
         if !self.list.push(pending) {
             // Whoever made it non-empty has called, or is about to.
@@ -175,12 +175,8 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// The request's result is known: it ends, here or there.
-    pub(crate) fn end(&self, submitter: u32, pending: Box<Pending>) {
-        // The clone outlives the push, behind which the request, and with it all that it keeps alive, may be gone.
-        match self.completer.lane_for(self.affinity, submitter, current_cpu()).map(Arc::clone) {
-            Some(lane) => lane.send(pending),
-            None => pending.complete(),
-        }
+    /// The list on which a request of `submitter` ends that is completed here; `None`: it ends here.
+    pub(super) fn lane_for(&self, submitter: u32) -> Option<&Arc<Lane>> {
+        self.completer.lane_for(self.affinity, submitter, current_cpu())
     }
 }
