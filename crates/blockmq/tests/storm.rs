@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use common::{Rig, Rng, STALL};
 use corewise_blockmq::{
-    Deadline, Dispatch, Driver, Geometry, HwQueues, IoScheduler, Op, Queue, Request, Started,
-    TagSet,
+    Deadline, Dispatch, Driver, Geometry, HwQueues, IoError, IoErrorKind, IoScheduler, Op, Queue,
+    Request, Started, TagSet,
 };
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::{Countdown, Mutex};
@@ -22,9 +22,13 @@ use corewise_topology::Machine;
 const CPUS: u64 = 8;
 const LANES: u64 = 48;
 const BLOCK: usize = 512;
+/// Blocks of each lane: more than the disk takes at once.
+const BLOCKS: u64 = 4;
+/// Blocks that the disk takes at once.
+const AT_ONCE: u64 = 3;
 
-/// A disk of one number for each block, with a few tags, that is busy now and then and completes on threads of its
-/// own.
+/// A disk of one number for each block, with a few tags, that is busy now and then, completes on threads of its own,
+/// can't make a write durable by itself, and fails some of those that are several merged ones: alone they succeed.
 struct Shaky {
     blocks: Arc<[AtomicU64]>,
     to: [Mutex<mpsc::Sender<Started>>; 2],
@@ -36,7 +40,7 @@ struct Shaky {
 
 impl Shaky {
     fn new() -> (Self, Vec<std::thread::JoinHandle<()>>) {
-        let blocks: Arc<[AtomicU64]> = (0..LANES).map(|_| AtomicU64::new(0)).collect();
+        let blocks: Arc<[AtomicU64]> = (0..LANES * BLOCKS).map(|_| AtomicU64::new(0)).collect();
         let mut threads = Vec::new();
         let to = std::array::from_fn(|_| {
             let (tx, rx) = mpsc::channel::<Started>();
@@ -58,6 +62,11 @@ impl Shaky {
 fn serve(blocks: &[AtomicU64], mut rq: Started) {
     let first = rq.offset() as usize / BLOCK;
     let n = rq.len() as usize / BLOCK;
+    assert!(n as u64 <= AT_ONCE && (rq.op() == Op::Read || !rq.flags().fua));
+    // Each request has one buffer, so that who has several has been merged.
+    if rq.segments().count() > 1 && blocks[first].load(Ordering::Relaxed).is_multiple_of(3) {
+        return rq.complete(Err(IoError::new(IoErrorKind::Io(5))));
+    }
     match rq.op() {
         Op::Write => {
             let bytes: Vec<u8> = rq.chunks().flatten().copied().collect();
@@ -82,7 +91,11 @@ impl Driver for Shaky {
         "shaky"
     }
     fn geometry(&self) -> Geometry {
-        Geometry::new(LANES * BLOCK as u64)
+        Geometry {
+            max_transfer: AT_ONCE as u32 * BLOCK as u32,
+            can_fua: false,
+            ..Geometry::new(LANES * BLOCKS * BLOCK as u64)
+        }
     }
     fn hw_queues(&self) -> usize {
         CPUS as usize
@@ -115,9 +128,9 @@ impl Driver for Shaky {
     }
 }
 
-/// A chain of requests to one block: each completion starts the next one.
+/// A chain of requests to some blocks: each completion starts the next one.
 struct Lane {
-    block: u64,
+    lane: u64,
     queue: Arc<Queue>,
     each: u64,
     /// A: the number of the request that is to complete next.
@@ -134,29 +147,38 @@ struct Tally {
     bad: AtomicU64,
 }
 
-/// Starts request `i` of a lane: writes its number, or reads the one that was written before.
+/// Starts request `i` of a lane: writes its number to some of the lane's blocks, now and then durably, or reads
+/// those that were written before, or flushes.
 fn step(lane: &Arc<Lane>, i: u64) {
     if i == lane.each {
         lane.left.done();
         return;
     }
-    let offset = lane.block * BLOCK as u64;
-    let rq = if i.is_multiple_of(2) {
-        let mut data = vec![0; BLOCK];
-        data[..8].copy_from_slice(&i.to_le_bytes());
-        Request::write(offset, data)
+    let writes = i.is_multiple_of(2);
+    let mut rng = Rng::new((i / 2) ^ (lane.lane << 40));
+    let first = rng.below(BLOCKS);
+    let n = 1 + rng.below(BLOCKS - first) as usize;
+    let offset = (lane.lane * BLOCKS + first) * BLOCK as u64;
+    let rq = if writes {
+        let mut data = vec![0; n * BLOCK];
+        for block in data.chunks_mut(BLOCK) {
+            block[..8].copy_from_slice(&i.to_le_bytes());
+        }
+        let rq = Request::write(offset, data);
+        if i.is_multiple_of(16) { rq.fua() } else { rq }
+    } else if i % 32 == 31 {
+        Request::flush()
     } else {
-        Request::read(offset, BLOCK)
+        Request::read(offset, n * BLOCK)
     };
     let this = Arc::clone(lane);
-    let cpu = Rng::new(i ^ lane.block << 32).below(CPUS) as u32;
+    let cpu = Rng::new(i ^ lane.lane << 32).below(CPUS) as u32;
     lane.queue.submit_on(
         cpu,
         rq.on_complete(move |done| {
             let once = this.next.compare_exchange(i, i + 1, Ordering::SeqCst, Ordering::SeqCst);
             let good = match done.into_data() {
-                Ok(data) if !i.is_multiple_of(2) => data[..8] == (i - 1).to_le_bytes(),
-                Ok(_) => true,
+                Ok(data) => data.chunks(BLOCK).all(|block| block[..8] == (i - 1).to_le_bytes()),
                 Err(_) => false,
             };
             if once.is_err() || !good {
@@ -283,9 +305,9 @@ fn storm(tags: Option<TagSet>) {
                 }
             });
         }
-        for block in 0..LANES {
+        for lane in 0..LANES {
             let lane = Lane {
-                block,
+                lane,
                 queue: Arc::clone(&queue),
                 each: total / LANES,
                 next: AtomicU64::new(0),
@@ -321,6 +343,7 @@ fn storm(tags: Option<TagSet>) {
     // It really happened.
     assert!(sum(|s| s.refused) > 0 && sum(|s| s.after_unquiesce) > 0, "{stats:#?}");
     assert!(sum(|s| s.busy) > 0 && sum(|s| s.tag_waits) > 0, "{stats:#?}");
+    assert!(sum(|s| s.merged) > 0, "{stats:#?}");
     drop(queue);
     assert!(tags.is_none_or(|tags| tags.in_use() == 0), "a tag was lost");
     for thread in threads {

@@ -76,8 +76,8 @@ impl Pending {
 
     /// Finishes a request that isn't over with this, or more than one.
     fn complete_each(mut self: Box<Self>, freed: Freed, result: Result<(), IoError>) {
-        let (core, hctx, slot) = (Arc::clone(&self.core), self.hctx, self.slot);
-        let mut run = freed == Freed::Restart;
+        let (core, slot) = (Arc::clone(&self.core), self.slot);
+        let mut run = (freed == Freed::Restart).then_some(self.hctx);
         let merged = self.rq().is_merged();
         let others = self.rq_mut().unmerge();
         for mut pending in iter::once(self).chain(others) {
@@ -86,13 +86,19 @@ impl Pending {
                     // Which of them it was is found out by asking for each alone.
                     pending.rq_mut().stay_alone();
                     pending.rq_mut().start_over();
-                    core.push(pending);
-                    run = true;
+                    // Not all need to have come by the same hardware queue: one that lost its CPUs may have
+                    // handed some on.
+                    let Some(theirs) = core.push(pending) else { continue };
+                    if let Some(hctx) = run.replace(theirs)
+                        && hctx != theirs
+                    {
+                        core.hctx(hctx).visit(&core, slot, true);
+                    }
                 }
                 result => pending.end(result.clone()),
             }
         }
-        if run {
+        if let Some(hctx) = run {
             core.hctx(hctx).visit(&core, slot, true);
         }
     }
