@@ -108,12 +108,40 @@ impl<F: AsymmetricPolicy> RunGate<F> {
     /// sees the request.
     #[inline]
     pub fn must_run(&self, wants: impl Fn() -> bool) -> bool {
-        if self.is_open() && wants() {
-            return true;
-        }
+        self.must_run_by(&Fenced::<F>::new(), wants)
+    }
+
+    /// As [`RunGate::must_run`], with another second look.
+    #[inline]
+    pub fn must_run_by(&self, recheck: &impl Recheck, wants: impl Fn() -> bool) -> bool {
+        let look = || self.is_open() && wants();
+        look() || recheck.again(look)
+    }
+}
+
+/// How a "no" of the first look at a [`RunGate`] is made final. The queue's own is [`Fenced`]; others are for
+/// comparing with: what Linux had before took a lock around its second look, and on PREEMPT_RT slept in it.
+pub trait Recheck {
+    /// The second look: `look` tells whether the gate is open and something is pending, as the first one did.
+    /// One that doesn't order it behind what the caller has stored strands requests.
+    fn again(&self, look: impl Fn() -> bool) -> bool;
+}
+
+/// RefuseFence, and then the second look.
+pub struct Fenced<F: AsymmetricPolicy = Asymmetric>(PhantomData<F>);
+
+impl<F: AsymmetricPolicy> Fenced<F> {
+    pub(crate) fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<F: AsymmetricPolicy> Recheck for Fenced<F> {
+    #[inline]
+    fn again(&self, look: impl Fn() -> bool) -> bool {
         // RefuseFence, pairs with OpenFence.
         F::light();
-        self.is_open() && wants()
+        look()
     }
 }
 
@@ -173,6 +201,27 @@ mod tests {
         gate.quiesce();
         assert!(!gate.must_run(|| true));
         assert_eq!(FENCES.with(std::cell::Cell::get), 2);
+    }
+
+    #[test]
+    fn the_second_look_is_taken_only_where_the_first_said_no() {
+        use std::cell::Cell;
+        struct Counted(Cell<u32>);
+        impl Recheck for Counted {
+            fn again(&self, look: impl Fn() -> bool) -> bool {
+                self.0.set(self.0.get() + 1);
+                look()
+            }
+        }
+        let (gate, counted) = (RunGate::<Asymmetric>::new(), Counted(Cell::new(0)));
+        assert!(gate.must_run_by(&counted, || true));
+        assert_eq!(counted.0.get(), 0);
+        let looks = Cell::new(0);
+        let second = || looks.replace(looks.get() + 1) == 1;
+        assert!(gate.must_run_by(&counted, second), "what came meanwhile is found");
+        assert_eq!((counted.0.get(), looks.get()), (1, 2));
+        gate.quiesce();
+        assert!(!gate.must_run_by(&counted, || true));
     }
 
     #[test]

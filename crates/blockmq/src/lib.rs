@@ -155,13 +155,13 @@ pub mod protocol {
     pub use crate::cache::{Cache, Taken};
     pub use crate::ctx::{CtxMap, SoftwareQueues};
     pub use crate::flusher::Flusher;
-    pub use crate::gate::{RunGate, Unquiesced};
+    pub use crate::gate::{Fenced, Recheck, RunGate, Unquiesced};
     pub use crate::grace::Grace;
     pub use crate::hotplug::Activity;
     pub use crate::map::{CpuMap, CpuPlace};
     pub use crate::regions::{Age, Entered, Regions};
     pub use crate::run_state::{Claim, End, RunNumber, RunState};
-    pub use crate::runner::{Pass, Ran, Source, run};
+    pub use crate::runner::{Pass, Ran, Source, run, run_by};
     pub use crate::tags::{Freed, TagBatch, TagUser, TagWaiter};
     pub use crate::timeout::{Release, TagState, Watch};
     pub use crate::usage::{Unfrozen, Usage};

@@ -6,7 +6,7 @@
 
 use corewise_sync::fence::AsymmetricPolicy;
 
-use crate::gate::RunGate;
+use crate::gate::{Fenced, Recheck, RunGate};
 use crate::grace::Grace;
 use crate::run_state::{Claim, End, RunState};
 
@@ -72,7 +72,21 @@ pub fn run<F: AsymmetricPolicy, S: Source>(
     published: bool,
     budget: u32,
 ) -> Ran {
-    if !gate.must_run(|| published || source.has_pending()) {
+    run_by(gate, state, grace, source, published, budget, &Fenced::<F>::new())
+}
+
+/// As [`run`], with another second look where the first says that there is no need.
+#[inline]
+pub fn run_by<F: AsymmetricPolicy, S: Source>(
+    gate: &RunGate<F>,
+    state: &RunState<F>,
+    grace: &Grace,
+    source: &S,
+    published: bool,
+    budget: u32,
+    recheck: &impl Recheck,
+) -> Ran {
+    if !gate.must_run_by(recheck, || published || source.has_pending()) {
         return Ran::Refused;
     }
     match state.claim() {

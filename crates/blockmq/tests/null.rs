@@ -41,6 +41,19 @@ fn requests_complete_on_the_threads_of_their_tags_and_all_threads_have_some() {
 }
 
 #[test]
+fn threads_that_take_turns_get_so_many_requests_in_a_row_whatever_their_tags() {
+    let rig = Rig::live();
+    let options = NullOptions::new(1 << 20).completion_threads(3).in_turn(4).hw_queues(1);
+    let queue = rig.queue(Null::with(options).unwrap());
+    // One at a time: all have the same tag.
+    let who: Vec<String> = (0..24).map(|_| reads(&queue, 1).remove(0).1).collect();
+    for (n, who) in who.iter().enumerate() {
+        assert_eq!(*who, format!("cw-null/{}", n / 4 % 3));
+    }
+    queue.drain();
+}
+
+#[test]
 fn what_is_late_on_one_thread_comes_in_the_order_in_which_it_was_asked() {
     let rig = Rig::live();
     let latency = Duration::from_micros(200);

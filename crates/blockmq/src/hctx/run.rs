@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::fence::Asymmetric;
 use corewise_topology::current_cpu;
 use corewise_workqueue::{Work, Workqueue};
 
 use super::Hctx;
 use super::dispatch::Feed;
+use crate::gate::{Fenced, Recheck};
 use crate::hotplug::policy::slot_for_run;
 use crate::policy::{BUDGET_VISITOR, BUDGET_WORKER, BUSY_PAUSE};
 use crate::queue::Core;
@@ -34,11 +36,23 @@ impl Hctx {
     /// Runs the queue on this thread, if there is need and nobody else does. `published`: the
     /// caller knows that something is pending. Never blocks, any context.
     pub(crate) fn visit(&self, core: &Core, slot: usize, published: bool) {
+        self.visit_by(core, slot, published, &Fenced::<Asymmetric>::new());
+    }
+
+    /// As [`Hctx::visit`], with another second look where the first says that there is no need.
+    #[inline]
+    pub(crate) fn visit_by(
+        &self,
+        core: &Core,
+        slot: usize,
+        published: bool,
+        recheck: &impl Recheck,
+    ) {
         match &self.background {
             // What may block runs where blocking is allowed.
             Background::Workers { .. } if core.may_block => self.run_async(core),
             Background::Workers { .. } => {
-                let ran = self.run(core, published, BUDGET_VISITOR);
+                let ran = self.run_by(core, published, BUDGET_VISITOR, recheck);
                 self.account(core, slot, ran);
             }
             Background::ByHand { wanted } => wanted.store(true, Ordering::Release),
@@ -122,8 +136,13 @@ impl Hctx {
     }
 
     fn run(&self, core: &Core, published: bool, budget: u32) -> Ran {
+        self.run_by(core, published, budget, &Fenced::<Asymmetric>::new())
+    }
+
+    fn run_by(&self, core: &Core, published: bool, budget: u32, recheck: &impl Recheck) -> Ran {
         let feed = Feed { core, hctx: self };
-        let ran = runner::run(&core.gate, &self.state, &self.grace, &feed, published, budget);
+        let ran =
+            runner::run_by(&core.gate, &self.state, &self.grace, &feed, published, budget, recheck);
         if ran != Ran::Joined {
             self.decline_tag(core);
         }

@@ -15,6 +15,7 @@ use corewise_topology::{Machine, Subscription};
 
 use crate::device::{BlockDevice, Geometry};
 use crate::driver::Driver;
+use crate::gate::Recheck;
 use crate::plug;
 use crate::request::{Op, Request};
 use crate::runner::Ran;
@@ -128,6 +129,16 @@ impl Queue {
     /// If there is no such hardware queue.
     pub fn run(&self, hctx: usize) {
         self.core.hctx(hctx).visit(&self.core, self.core.here(), false);
+    }
+
+    /// As [`Queue::run`], with another [second look](Recheck) where the first one says that there is no need.
+    /// For measuring what that costs, and what a lock there would: never for a queue that may be quiesced,
+    /// unless the second look is as good as the queue's own.
+    ///
+    /// # Panics
+    /// If there is no such hardware queue.
+    pub fn run_by(&self, hctx: usize, recheck: &impl Recheck) {
+        self.core.hctx(hctx).visit_by(&self.core, self.core.here(), false, recheck);
     }
 
     /// Has every hardware queue run by workers after `delay`, if something is pending then. Where such a run is to
