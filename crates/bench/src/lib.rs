@@ -9,6 +9,7 @@
 //! * [`calls`]: cross-CPU calls against an eventfd, and against waiters that hold their core.
 //! * [`probe`]: devices that burn and wait in their probes, and where those run.
 //! * [`shutdown`]: webs of devices that are shut down, against the plain loop and the old design.
+//! * [`blockmq`]: the block layer: what its runs cost where nothing is pending, how long holds take.
 //! * [`process`]: a run in a process of its own, [`words`]: what it is told, [`mod@line`]: what it prints, [`meter`]: what it costs,
 //!   [`rounds`]: many of them.
 //! * [`counting`]: an allocator that counts.
@@ -20,6 +21,7 @@
 //! moments of a machine, and say little about each other.
 
 pub mod advice;
+pub mod blockmq;
 pub mod calls;
 pub mod counting;
 pub mod line;

@@ -60,6 +60,7 @@ pub fn unit(metric: &str) -> Option<&'static str> {
 
 /// Every metric and its unit, in the order in which tables show them.
 pub const METRICS: &[(&str, &str)] = &[
+    ("bytes_per_second", "bytes/s"),
     ("items_per_second", "items/s"),
     ("call_p50", "ns"),
     ("call_p90", "ns"),
@@ -98,6 +99,14 @@ pub const METRICS: &[(&str, &str)] = &[
     ("bound", "ns"),
     ("overhead_per_device", "ns"),
     ("cpus", "count"),
+    ("wait_p50", "ns"),
+    ("wait_p99", "ns"),
+    ("wait_p999", "ns"),
+    ("wait_max", "ns"),
+    ("waiting", "count"),
+    ("resume_p50", "ns"),
+    ("resume_p99", "ns"),
+    ("overhead_ns_per_request", "ns"),
 ];
 
 #[cfg(test)]

@@ -178,9 +178,17 @@ impl Better {
             {
                 Some(Better::Lower)
             }
-            _ if ["items", "storm", "inside", "kernel_test", "oversubscribed", "iops"]
-                .iter()
-                .any(|word| name.contains(word)) =>
+            _ if [
+                "items",
+                "storm",
+                "inside",
+                "kernel_test",
+                "oversubscribed",
+                "iops",
+                "seqread",
+            ]
+            .iter()
+            .any(|word| name.contains(word)) =>
             {
                 Some(Better::Higher)
             }

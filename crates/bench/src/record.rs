@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::line::unit;
 use crate::stats::{PairedRatio, Summary};
 
 /// One metric of one variant in one case. `corewise bench` and `bench-peers` print arrays of these.
@@ -50,9 +51,10 @@ impl Record {
         }
     }
 
-    /// A headline: a ratio of pairs of runs of the same call.
+    /// A headline: a ratio of pairs of runs of the same call, or a metric by its [own name](unit).
     pub fn headline(bench: &str, metric: &str, ratio: &PairedRatio) -> Record {
-        Record::new(bench, "headline", "corewise", metric, "ratio", ratio.summary)
+        let unit = unit(metric).unwrap_or("ratio");
+        Record::new(bench, "headline", "corewise", metric, unit, ratio.summary)
     }
 }
 

@@ -106,12 +106,15 @@ Benchmarks:
               against the old ways that place each probe twice, all on the node's first CPU or not
   shutdown    how long webs of up to 50000 devices take to shut down, and a published machine, against
               the plain loop, and the old design of a worker for each device that blocks
+  blockmq     sequential reads that eight threads complete, each of which runs its queue where
+              nothing is pending: with a fence, against the old lock there that sleeps; how long a
+              quiesce and a freeze take under load
 
 Every run is a process of its own. The runs of a round follow each other in random order, the first
 round doesn't count, and ratios are made of pairs of one round. docs/benchmarks.md says what each
 workload does. All workloads with all rounds take an hour, half of it for shutdown. Leave the
-machine alone meanwhile. As root, calls gives its threads real-time priorities; else a core is a
-lock that stands for it.
+machine alone meanwhile. As root, calls and blockmq give their threads real-time priorities; else in
+calls a core is a lock that stands for it.
 
 Examples:
   corewise bench --quick
@@ -122,6 +125,7 @@ Examples:
   corewise bench calls --torture 1min
   corewise bench probe --workload devices/3
   corewise bench shutdown --workload azure --workload flat/5000
+  corewise bench blockmq --workload seqread
   corewise bench workqueue --json > bench.json
   corewise bench workqueue --report bench.html
 
@@ -300,7 +304,7 @@ pub(crate) struct Dump {
 /// `corewise bench`.
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
-    /// Which benchmarks to run: workqueue, calls, probe, shutdown [default: all there are]
+    /// Which benchmarks to run: workqueue, calls, probe, shutdown, blockmq [default: all there are]
     #[arg(value_parser = benchmark)]
     pub(crate) names: Vec<Benchmark>,
     /// Print the records as one JSON array
@@ -353,11 +357,18 @@ pub(crate) enum Benchmark {
     Probe,
     /// `corewise bench shutdown`.
     Shutdown,
+    /// `corewise bench blockmq`.
+    Blockmq,
 }
 
 impl Benchmark {
-    pub(crate) const ALL: [Benchmark; 4] =
-        [Benchmark::Workqueue, Benchmark::Calls, Benchmark::Probe, Benchmark::Shutdown];
+    pub(crate) const ALL: [Benchmark; 5] = [
+        Benchmark::Workqueue,
+        Benchmark::Calls,
+        Benchmark::Probe,
+        Benchmark::Shutdown,
+        Benchmark::Blockmq,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -365,6 +376,7 @@ impl Benchmark {
             Benchmark::Calls => "calls",
             Benchmark::Probe => "probe",
             Benchmark::Shutdown => "shutdown",
+            Benchmark::Blockmq => "blockmq",
         }
     }
 }
@@ -393,6 +405,7 @@ fn workload(text: &str) -> Result<String, String> {
         bench::calls::cases(),
         bench::probe::cases(),
         bench::shutdown::cases(),
+        bench::blockmq::cases(),
     ];
     let all = all.concat();
     if all.iter().any(|case| names::matches(text, case)) {

@@ -248,12 +248,37 @@ fn the_records_of_probes_end_with_the_headlines_and_no_time_is_below_its_bound()
 }
 
 #[test]
+fn the_records_of_the_block_layer_end_with_the_headlines_and_each_variant_has_read() {
+    let folder = Folder::new();
+    let args = ["bench", "blockmq", "--quick", "--json", "--rounds", "1"];
+    let workloads = ["--workload", "seqread/8/1000/ordinary", "--workload", "quiesce"];
+    let ran = folder.corewise(args.iter().chain(&workloads)).ok();
+    let records: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
+    let last: Vec<&Value> = records[records.len() - 2..].iter().collect();
+    for (record, metric) in last.iter().zip(["seqread_vs_before", "seqread_vs_unchecked"]) {
+        assert_eq!((&record["case"], &record["metric"]), (&"headline".into(), &metric.into()));
+        assert_eq!(record["unit"], "ratio");
+    }
+    for variant in ["corewise", "before", "mutex", "unchecked"] {
+        let found = records.iter().find(|record| {
+            record["case"] == "seqread/8/1000/ordinary"
+                && record["variant"] == variant
+                && record["metric"] == "bytes_per_second"
+        });
+        assert!(found.unwrap()["median"].as_f64().unwrap() > 0.0, "{variant}");
+    }
+    let has = |metric: &str| records.iter().any(|record| record["metric"] == metric);
+    assert!(has("allocations_per_item") && has("resume_p50") && has("waiting"), "{ran}");
+    assert_eq!(ran.stderr, "", "{ran}");
+}
+
+#[test]
 fn what_is_not_there_is_said_with_what_there_is() {
     let folder = Folder::new();
     let usage = |args: &[&str], said: &[&str]| {
         folder.corewise([&["bench"], args].concat()).code(2).complains(said);
     };
-    usage(&["disks"], &["'disks'", "there are: workqueue, calls, probe, shutdown"]);
+    usage(&["disks"], &["'disks'", "there are: workqueue, calls, probe, shutdown, blockmq"]);
     usage(&["workqeue"], &["did you mean 'workqueue'?"]);
     usage(&["--workload", "strom"], &["did you mean 'storm'?"]);
     usage(&["--workload", "disks"], &["kernel_test, storm"]);

@@ -68,6 +68,17 @@ pub(super) fn workload(name: &str) -> Option<&'static str> {
         "overhead" => {
             "Devices whose probes do nothing: all that a device costs beside its own probe."
         }
+        "seqread" => {
+            "Sequential reads of a null device, completed by some threads at a fixed cost each. Every \
+             completion runs its hardware queue, where nothing is pending, so that it looks twice. \
+             Before: the second look under a mutex of the queue that inherits priorities, as a spinlock \
+             does on PREEMPT_RT. Mutex: under a plain one. Spin: under a spinlock, as without PREEMPT_RT. \
+             Unchecked: no second look at all."
+        }
+        "quiesce" => {
+            "How long it takes until no request is being dispatched, and until they are again."
+        }
+        "freeze" => "How long it takes until no request is inside, and until they are again.",
         "sync" => "Three synchronous devices: a control, nothing is to be gained.",
         "no_node" => "Three devices without a node: a control, nothing is to be gained.",
         "idle" => "What is burnt while there is nothing to do.",
@@ -79,6 +90,10 @@ pub(super) fn workload(name: &str) -> Option<&'static str> {
 pub(super) fn metric(stem: &str) -> String {
     let words = match stem {
         "items_per_second" => "Throughput",
+        "bytes_per_second" => "Throughput in bytes",
+        "wait" => "Time in a run of the hardware queue",
+        "waiting" => "Threads in a run of the hardware queue",
+        "resume" => "Time until the next request completes",
         "call" => "Time of the queueing call",
         "wakeups_per_1000" => "Wake-ups per 1000 calls",
         "read" => "Time of a read",

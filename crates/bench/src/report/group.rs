@@ -86,7 +86,9 @@ impl Block<'_> {
             "threads" | "peak_rss" | "voluntary_switches" | "allocations_per_item" => true,
             "cpu_seconds" => has("cpu_per_item"),
             // The rate is fixed, or follows from the latency.
-            "items_per_second" => has("short") || (has("latency") && !has("call")),
+            "items_per_second" => {
+                has("bytes_per_second") || has("short") || (has("latency") && !has("call"))
+            }
             _ => false,
         };
         !told && figure.records().count() > 1
@@ -227,7 +229,7 @@ pub(super) fn label(source: Source, record: &Record, place: Option<Place>) -> St
 
 fn kind(record: &Record) -> Kind {
     match record.variant.as_str() {
-        "before" | "futex" | "eventfd" | "idle" => Kind::Yardstick,
+        "before" | "futex" | "eventfd" | "idle" | "mutex" | "spin" | "unchecked" => Kind::Yardstick,
         variant if variant.starts_with("corewise") => Kind::Corewise,
         _ => Kind::Peer,
     }

@@ -2,6 +2,7 @@
 //!
 //! Every run is a process of its own: this program, started again with `--run` and the run's words.
 
+pub(crate) mod blockmq;
 pub(crate) mod calls;
 mod facts;
 mod page;
@@ -74,6 +75,7 @@ pub(crate) fn run(args: &args::Bench, bars: &Bars) -> Result<(), Failure> {
             "calls" => one::<corewise_bench::calls::job::Job>(words)?,
             "probe" => one::<corewise_bench::probe::job::Job>(words)?,
             "shutdown" => one::<corewise_bench::shutdown::job::Job>(words)?,
+            "blockmq" => one::<corewise_bench::blockmq::job::Job>(words)?,
             other => return Err(Failure::new(format!("no benchmark '{other}' here"))),
         };
         return Ok(writeln!(std::io::stdout(), "{line}")?);
@@ -184,6 +186,10 @@ fn plan<'a>(which: Benchmark, machine: &'a Machine, args: &'a args::Bench) -> Op
             let cells = shutdown::cells(args);
             of(which, args, cells, corewise_bench::shutdown::suite::headlines, none)
         }
+        Benchmark::Blockmq => {
+            let cells = blockmq::cells(args);
+            of(which, args, cells, corewise_bench::blockmq::suite::headlines, none)
+        }
     }
 }
 
@@ -227,6 +233,7 @@ fn text(measured: &Measured, machine: &Machine, width: usize) -> String {
         Benchmark::Calls => (calls::words, calls::TEXT),
         Benchmark::Probe => (probe::words, probe::TEXT),
         Benchmark::Shutdown => (shutdown::words, shutdown::TEXT),
+        Benchmark::Blockmq => (blockmq::words, blockmq::TEXT),
     };
     let mut text = format!("{}\n", styled(TITLE, format!("{} on {cpus}, {counted}", said.title)));
     text.push_str(&table::tables(&measured.series, said.note, width));

@@ -1,6 +1,7 @@
 //! The tables: a case each, a row for each scope and variant, medians with their spread.
 
 use corewise_bench::advice::{LEAST_ROUNDS, Series};
+use corewise_bench::line::unit;
 use corewise_bench::names::CaseName;
 use corewise_bench::report::show;
 use corewise_bench::stats::{PairedRatio, Summary};
@@ -10,6 +11,7 @@ use crate::screen::{FAINT, TITLE, styled};
 /// The metrics and their column heads, the most telling first: what doesn't fit is left out from the
 /// end.
 const COLUMNS: &[(&str, &str)] = &[
+    ("bytes_per_second", "read"),
     ("items_per_second", "items"),
     ("cost_mean", "mean cost"),
     ("overhead_per_device", "overhead"),
@@ -22,6 +24,10 @@ const COLUMNS: &[(&str, &str)] = &[
     ("read_p50", "read p50"),
     ("replace_p50", "replace p50"),
     ("wakeups_per_1000", "wake-ups per 1000"),
+    ("waiting", "waiting"),
+    ("wait_max", "longest wait"),
+    ("wait_p50", "wait p50"),
+    ("wait_p99", "wait p99"),
     ("short_p50", "short p50"),
     ("short_p99", "short p99"),
     ("call_p50", "call p50"),
@@ -33,6 +39,8 @@ const COLUMNS: &[(&str, &str)] = &[
     ("allocations_per_item", "allocations"),
     ("call_p95", "call p95"),
     ("latency_p99", "latency p99"),
+    ("resume_p50", "resumed p50"),
+    ("resume_p99", "resumed p99"),
     ("makespan_p99", "time p99"),
     ("short_p999", "short p99.9"),
     ("latency_p999", "latency p99.9"),
@@ -74,13 +82,15 @@ pub(super) fn headlines(
     let mut text = String::new();
     for (name, ratio) in headlines {
         let what = words(name);
+        let unit = unit(name).unwrap_or("ratio");
         let noise = match ratio.summary.runs < LEAST_ROUNDS {
+            _ if unit != "ratio" => "no ratio",
             true => "too few rounds to tell from noise",
             false if ratio.is_beyond_noise() => "beyond the noise",
             false => "within the noise",
         };
         let [median, low, high] =
-            [ratio.summary.median, ratio.low, ratio.high].map(|value| show(value, "ratio"));
+            [ratio.summary.median, ratio.low, ratio.high].map(|value| show(value, unit));
         let sentence = format!("{what}: {median} ({low} to {high}), {noise}");
         text.push_str(&wrapped(&sentence, width));
     }

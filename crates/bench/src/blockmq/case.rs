@@ -1,0 +1,182 @@
+//! The cases: a workload with what is varied of it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::calls::priority;
+use crate::words::NoSuchCase;
+
+/// How a queue is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// No dispatch; what the driver has isn't waited for.
+    Quiesce,
+    /// Nobody inside.
+    Freeze,
+}
+
+impl Hold {
+    /// Both.
+    pub const ALL: [Hold; 2] = [Hold::Quiesce, Hold::Freeze];
+
+    fn name(self) -> &'static str {
+        match self {
+            Hold::Quiesce => "quiesce",
+            Hold::Freeze => "freeze",
+        }
+    }
+}
+
+/// How threads are scheduled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// As [`Class::Fifo`], on a machine that has something urgent to do, as one with such a kernel has: on each
+    /// CPU a task of a higher priority runs for 20 µs each millisecond.
+    Urgent,
+    /// By a real-time priority (SCHED_FIFO), as interrupt threads are.
+    Fifo,
+    /// As any others: where no real-time priority may be had, and to compare.
+    Ordinary,
+}
+
+impl Class {
+    /// All of them, in the order in which headlines take them.
+    pub const ALL: [Class; 3] = [Class::Urgent, Class::Ordinary, Class::Fifo];
+
+    /// The best one that this process may use.
+    pub fn best() -> Class {
+        if priority::may_be_real_time() { Class::Urgent } else { Class::Ordinary }
+    }
+
+    /// Whether completion threads have a real-time priority.
+    pub fn is_real_time(self) -> bool {
+        self != Class::Ordinary
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Class::Urgent => "urgent",
+            Class::Fifo => "fifo",
+            Class::Ordinary => "ordinary",
+        }
+    }
+}
+
+/// A workload with its parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Case {
+    /// The published regression: sequential reads that so many threads complete, each of which then
+    /// runs the hardware queue, where nothing is pending.
+    SeqRead {
+        /// Completion threads.
+        threads: u16,
+        /// What completing a request costs, in nanoseconds of CPU time.
+        cost_ns: u32,
+        /// How the completion threads are scheduled.
+        class: Class,
+    },
+    /// How long a hold takes.
+    Hold {
+        /// Of which kind.
+        hold: Hold,
+        /// While requests come and go; else the queue is idle.
+        load: bool,
+    },
+}
+
+/// Completion threads: those of the published machine first.
+const THREADS: [u16; 5] = [8, 1, 2, 4, 16];
+/// What a request costs: the one that is taken where nothing else is said first.
+const COSTS: [u32; 4] = [1_000, 500, 2_000, 5_000];
+
+impl Case {
+    /// The published one, as far as it is known: eight threads.
+    pub const fn published(class: Class) -> Case {
+        Case::SeqRead { threads: THREADS[0], cost_ns: COSTS[0], class }
+    }
+
+    /// Every case where threads may be scheduled so, the published one first.
+    pub fn all(best: Class) -> Vec<Case> {
+        let seqread = |threads, cost_ns| Case::SeqRead { threads, cost_ns, class: best };
+        let mut all = vec![Case::published(best)];
+        all.extend(THREADS[1..].iter().map(|threads| seqread(*threads, COSTS[0])));
+        all.extend(COSTS[1..].iter().map(|cost| seqread(THREADS[0], *cost)));
+        let others = Class::ALL.into_iter().filter(|class| *class != best);
+        all.extend(others.filter(|_| best.is_real_time()).map(Case::published));
+        for hold in Hold::ALL {
+            all.extend([false, true].map(|load| Case::Hold { hold, load }));
+        }
+        all
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Case::SeqRead { threads, cost_ns, class } => {
+                write!(f, "seqread/{threads}/{cost_ns}/{}", class.name())
+            }
+            Case::Hold { hold, load } => {
+                write!(f, "{}/{}", hold.name(), if *load { "load" } else { "idle" })
+            }
+        }
+    }
+}
+
+impl FromStr for Case {
+    type Err = NoSuchCase;
+
+    fn from_str(text: &str) -> Result<Case, NoSuchCase> {
+        let find = || {
+            let (first, rest) = text.split_once('/')?;
+            if let Some(hold) = Hold::ALL.into_iter().find(|hold| hold.name() == first) {
+                let load = ["idle", "load"].iter().position(|word| *word == rest)? == 1;
+                return Some(Case::Hold { hold, load });
+            }
+            let mut rest = rest.split('/');
+            if first != "seqread" {
+                return None;
+            }
+            let (threads, cost_ns) = (rest.next()?.parse().ok()?, rest.next()?.parse().ok()?);
+            let class = rest.next()?;
+            let class = Class::ALL.into_iter().find(|known| known.name() == class)?;
+            (threads > 0 && rest.next().is_none()).then_some(Case::SeqRead {
+                threads,
+                cost_ns,
+                class,
+            })
+        };
+        find().ok_or_else(|| NoSuchCase(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_has_a_name_of_its_own_and_is_found_by_it() {
+        for best in Class::ALL {
+            let all = Case::all(best);
+            assert_eq!(all[0], Case::published(best));
+            for (n, case) in all.iter().enumerate() {
+                assert_eq!(case.to_string().parse(), Ok(*case));
+                assert!(!all[..n].contains(case));
+            }
+        }
+        assert_eq!(Case::published(Class::Fifo).to_string(), "seqread/8/1000/fifo");
+        for wrong in [
+            "",
+            "seqread",
+            "seqread/8",
+            "seqread/8/1000",
+            "seqread/0/1000/fifo",
+            "seqread/8/1000/fifo/x",
+            "quiesce",
+            "freeze/x",
+            "hold/idle",
+        ] {
+            assert_eq!(wrong.parse::<Case>(), Err(NoSuchCase(wrong.to_owned())));
+        }
+    }
+}

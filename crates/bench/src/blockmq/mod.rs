@@ -1,0 +1,55 @@
+//! Workloads for the block layer, and what they are run on.
+//!
+//! As with [`workqueue`](crate::workqueue): a *case* ([`case`]) is a workload with what is varied
+//! of it, a *run* is one case on one runtime in a process of its own, asked for in the words
+//! `key=value` of a [`job`] and answered with one [`mod@crate::line`].
+//!
+//! 1. [`setup`]: a null device and its queue; [`stream`]: sequential reads; [`run`]: one run.
+//! 2. [`seqread`]: what runs cost where nothing is pending; [`recheck`]: its variants, of which one
+//!    has a [`pi_mutex`].
+//! 3. [`hold`]: how long a quiesce and a freeze take.
+//! 4. [`suite`]: what `corewise bench blockmq` runs, and the headlines.
+//!
+//! # The words
+//!
+//! All numbers are whole and without a sign. A word that a case doesn't need is passed over.
+//!
+//! | word | means |
+//! |---|---|
+//! | `case` | which case |
+//! | `runtime` | on which runtime, of those that the program knows |
+//! | `items` | requests, or holds, of the measured pass |
+//! | `bytes` | bytes of a request |
+//! | `depth` | requests in flight, for each completion thread |
+//! | `gap_us` | microseconds before each hold, and in it |
+//! | `count` | 1: count allocations, and report `allocations_per_item` alone |
+//!
+//! # The cases
+//!
+//! **`seqread/THREADS/COST/CLASS`**: the published regression. A null device completes requests on
+//! THREADS threads of its own, at a cost of COST nanoseconds of CPU time each; the threads are pinned to
+//! the CPUs in turn, get 16 requests in a row in turn, and have a real-time priority (`fifo`) or not
+//! (`ordinary`); `urgent`: they have one, and on each CPU a task of a higher priority runs for 20 µs each
+//! millisecond. The queue has as many hardware queues. Each request's completion
+//! function runs its hardware queue, where nothing is pending, and submits the next of `items` sequential
+//! reads, through the whole layer. Runtimes: `corewise`; `before`, whose second look is taken under a mutex
+//! that inherits priorities, one for the queue; `mutex`, under a plain one, `spin`, under a spinlock; `unchecked`, which has no
+//! second look. `bytes_per_second`; `wait_*`: what one run of the hardware queue takes, and `waiting`: how
+//! many threads are in one on average, both from a pass of their own; `voluntary_switches`: per million
+//! reads.
+//!
+//! **`quiesce/idle`, `quiesce/load`, `freeze/idle`, `freeze/load`**: the queue is held and let go, `items`
+//! times; `load`: while reads are in flight on two completion threads of ordinary priority.
+//! `latency_*`: of the call that holds; `resume_*`: from the call that lets go until the first read after it
+//! has completed.
+
+pub mod case;
+pub mod hold;
+pub mod job;
+pub mod pi_mutex;
+pub mod recheck;
+pub mod run;
+pub mod seqread;
+pub mod setup;
+pub mod stream;
+pub mod suite;

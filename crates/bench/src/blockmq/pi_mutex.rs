@@ -1,0 +1,160 @@
+//! A mutex that inherits priorities: what a spinlock of the kernel is on PREEMPT_RT.
+//!
+//! `PTHREAD_PRIO_INHERIT`, that is `FUTEX_LOCK_PI`: the kernel's own `rt_mutex` stands behind it, with
+//! its queue by priority, its boost, its hand-over to the first waiter, and its short spin while the
+//! owner runs. It is the very code that `rtlock` has there.
+
+use std::io;
+use std::marker::PhantomData;
+
+use corewise_sync::cell::UnsafeCell;
+
+/// The mutex. It guards nothing but what is done meanwhile.
+pub struct PiMutex {
+    /// L: is the lock. Boxed: it must not move.
+    raw: Box<UnsafeCell<libc::pthread_mutex_t>>,
+}
+
+// SAFETY: the mutex is touched through the pthread functions only, which are made for many threads.
+unsafe impl Send for PiMutex {}
+// SAFETY: as above.
+unsafe impl Sync for PiMutex {}
+
+impl PiMutex {
+    /// A new one.
+    ///
+    /// # Errors
+    /// The system has no such mutexes.
+    pub fn new() -> io::Result<PiMutex> {
+        let check = |code: libc::c_int| match code {
+            0 => Ok(()),
+            code => Err(io::Error::from_raw_os_error(code)),
+        };
+        let raw = Box::new(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER));
+        let mut attributes = std::mem::MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
+        let attributes = attributes.as_mut_ptr();
+        // SAFETY: the pointer is to memory for attributes, which this call makes.
+        check(unsafe { libc::pthread_mutexattr_init(attributes) })?;
+        // SAFETY: the attributes were made above, and are used by nobody else.
+        let set =
+            unsafe { libc::pthread_mutexattr_setprotocol(attributes, libc::PTHREAD_PRIO_INHERIT) };
+        let init = |raw: *mut libc::pthread_mutex_t| {
+            // SAFETY: as above; the mutex is nobody's yet and stays where it is, since it is boxed.
+            unsafe { libc::pthread_mutex_init(raw, attributes) }
+        };
+        let made = check(set).and_then(|()| check(raw.with_mut(init)));
+        // SAFETY: made above, and used no more.
+        unsafe { libc::pthread_mutexattr_destroy(attributes) };
+        made.map(|()| PiMutex { raw })
+    }
+
+    /// Takes it; may sleep.
+    ///
+    /// # Panics
+    /// Where the system refuses: the thread has it already.
+    #[inline]
+    pub fn lock(&self) -> PiGuard<'_> {
+        // SAFETY: the mutex was made by `new`, and lives as long as `self`.
+        let code = self.raw.with_mut(|raw| unsafe { libc::pthread_mutex_lock(raw) });
+        assert!(code == 0, "the mutex can't be taken: {}", io::Error::from_raw_os_error(code));
+        PiGuard { mutex: self, stays: PhantomData }
+    }
+}
+
+impl Drop for PiMutex {
+    fn drop(&mut self) {
+        // SAFETY: nobody holds it, for a guard borrows it.
+        self.raw.with_mut(|raw| unsafe { libc::pthread_mutex_destroy(raw) });
+    }
+}
+
+impl std::fmt::Debug for PiMutex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PiMutex").finish_non_exhaustive()
+    }
+}
+
+/// Holds the mutex until it is dropped.
+#[derive(Debug)]
+pub struct PiGuard<'m> {
+    mutex: &'m PiMutex,
+    /// Only who took it may give it back.
+    stays: PhantomData<*const ()>,
+}
+
+impl Drop for PiGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: this thread took it, for a guard isn't Send.
+        self.mutex.raw.with_mut(|raw| unsafe { libc::pthread_mutex_unlock(raw) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use super::*;
+    use crate::calls::priority;
+
+    struct Shared {
+        mutex: PiMutex,
+        /// L: `mutex`.
+        number: UnsafeCell<u64>,
+    }
+    // SAFETY: the number is touched by the holder of the mutex only.
+    unsafe impl Sync for Shared {}
+
+    impl Shared {
+        fn add(&self) {
+            let _guard = self.mutex.lock();
+            // SAFETY: this thread has the mutex.
+            self.number.with_mut(|number| unsafe { *number += 1 });
+        }
+    }
+
+    #[test]
+    fn one_at_a_time_has_it() {
+        let shared = Shared { mutex: PiMutex::new().unwrap(), number: UnsafeCell::new(0) };
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..5_000).for_each(|_| shared.add()));
+            }
+        });
+        assert_eq!(shared.number.into_inner(), 20_000);
+    }
+
+    /// The one thing that makes it what a lock is on PREEMPT_RT.
+    #[test]
+    fn who_has_it_gets_the_priority_of_who_waits_for_it() {
+        if !priority::may_be_real_time() {
+            return;
+        }
+        let mutex = Arc::new(PiMutex::new().unwrap());
+        let (tell, told) = channel();
+        let ours = mutex.lock();
+        let theirs = Arc::clone(&mutex);
+        let waiter = thread::spawn(move || {
+            priority::real_time(7).unwrap();
+            tell.send(()).unwrap();
+            drop(theirs.lock());
+        });
+        told.recv().unwrap();
+        let priority = || -> i64 {
+            let id = rustix::thread::gettid().as_raw_nonzero();
+            let stat = std::fs::read_to_string(format!("/proc/self/task/{id}/stat")).unwrap();
+            // The name may hold blanks; the 18th field is the 16th behind it.
+            let (_, fields) = stat.rsplit_once(") ").unwrap();
+            fields.split(' ').nth(15).unwrap().parse().unwrap()
+        };
+        // Of a real-time priority p it is -1 - p.
+        while priority() != -8 {
+            thread::yield_now();
+        }
+        drop(ours);
+        waiter.join().unwrap();
+        assert!(priority() >= 0, "given back with the mutex");
+    }
+}

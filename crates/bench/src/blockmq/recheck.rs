@@ -1,0 +1,128 @@
+//! How a hardware queue is run, and what stands around the second look where the first found nothing to
+//! do: the variants of `seqread`.
+//!
+//! All but one are Linux's code at some time:
+//!
+//! ```text
+//! need_run = blk_mq_hw_queue_need_run(hctx);      // first look: no lock, no fence
+//! if (!need_run) {
+//!     spin_lock_irqsave(&q->queue_lock, flags);   // sleeps on PREEMPT_RT, and inherits priorities
+//!     need_run = blk_mq_hw_queue_need_run(hctx);  // second look
+//!     spin_unlock_irqrestore(&q->queue_lock, flags);
+//! }
+//! ```
+//!
+//! is 6bda857bcbb86; the mended one has a fence where the lock was. What comes before and behind is the
+//! same code for all: [`Queue::run_by`] is compiled once for each.
+
+use corewise_blockmq::Queue;
+use corewise_blockmq::protocol::Recheck;
+use corewise_sync::{Mutex, SpinLock};
+
+use crate::blockmq::pi_mutex::PiMutex;
+
+/// Runs hardware queues.
+pub trait Run: Send + Sync + 'static {
+    /// Runs one, if there is need.
+    fn run(&self, queue: &Queue, hctx: usize);
+}
+
+/// Corewise's own: a fence.
+#[derive(Debug, Default)]
+pub struct Fenced;
+
+impl Run for Fenced {
+    #[inline]
+    fn run(&self, queue: &Queue, hctx: usize) {
+        queue.run(hctx);
+    }
+}
+
+/// The second look under a lock of the queue.
+#[derive(Debug)]
+pub struct Under<L>(L);
+
+impl<L: Lock> Default for Under<L> {
+    fn default() -> Under<L> {
+        Under(L::make())
+    }
+}
+
+impl<L: Lock> Run for Under<L> {
+    #[inline]
+    fn run(&self, queue: &Queue, hctx: usize) {
+        queue.run_by(hctx, self);
+    }
+}
+
+impl<L: Lock> Recheck for Under<L> {
+    #[inline]
+    fn again(&self, look: impl Fn() -> bool) -> bool {
+        self.0.hold(look)
+    }
+}
+
+/// No second look: a request that races an unquiesce is stranded. It says what the second look costs.
+#[derive(Debug, Default)]
+pub struct Unchecked;
+
+impl Run for Unchecked {
+    #[inline]
+    fn run(&self, queue: &Queue, hctx: usize) {
+        queue.run_by(hctx, self);
+    }
+}
+
+impl Recheck for Unchecked {
+    #[inline]
+    fn again(&self, _: impl Fn() -> bool) -> bool {
+        false
+    }
+}
+
+/// A lock that guards nothing but the order.
+pub trait Lock: Send + Sync + 'static {
+    /// A free one.
+    fn make() -> Self;
+
+    /// Holds it for the time of a call.
+    fn hold<R>(&self, f: impl FnOnce() -> R) -> R;
+}
+
+impl Lock for Mutex<()> {
+    fn make() -> Self {
+        Mutex::new(())
+    }
+
+    #[inline]
+    fn hold<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _guard = self.lock();
+        f()
+    }
+}
+
+impl Lock for SpinLock<()> {
+    fn make() -> Self {
+        SpinLock::new(())
+    }
+
+    #[inline]
+    fn hold<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _guard = self.lock();
+        f()
+    }
+}
+
+impl Lock for PiMutex {
+    /// # Panics
+    /// Where the system has no such mutexes.
+    fn make() -> Self {
+        PiMutex::new().expect("Linux has mutexes that inherit priorities")
+    }
+
+    #[inline]
+    fn hold<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _guard = self.lock();
+        f()
+    }
+}

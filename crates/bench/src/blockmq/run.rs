@@ -1,0 +1,87 @@
+//! One run: a case on the runtime that the job names.
+
+use std::time::Duration;
+
+use crate::blockmq::case::Case;
+use crate::blockmq::job::Job;
+use crate::blockmq::{hold, seqread};
+use crate::error::BenchError;
+use crate::line::Line;
+use crate::meter::Allocations;
+
+/// Runs a job. `None`: the runtime is none that the case has.
+///
+/// # Errors
+/// The workload couldn't be run, or gave a wrong answer.
+pub fn run_own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Line>, BenchError> {
+    match job.case {
+        Case::SeqRead { threads, cost_ns, class } => {
+            let cost = Duration::from_nanos(cost_ns.into());
+            seqread::run(job, seqread::Threads { threads, cost, class }, allocations)
+        }
+        Case::Hold { hold, load } => match job.runtime.as_str() {
+            "corewise" => hold::run(job, hold, load).map(Some),
+            _ => Ok(None),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blockmq::case::{Class, Hold};
+    use crate::line::unit;
+    use crate::process::Job as _;
+    use crate::words::Effort;
+
+    fn check(case: Case, runtime: &str) -> Line {
+        let job = Job { items: 50, gap_us: 50, ..Job::new(case, runtime, Effort::Quick) };
+        let line = run_own(&job, None).unwrap().unwrap();
+        assert_eq!((line.case.as_str(), line.runtime.as_str()), (&*case.to_string(), runtime));
+        for (name, value) in &line.metrics {
+            assert!(unit(name).is_some() && value.is_finite(), "{name}");
+        }
+        line
+    }
+
+    #[test]
+    fn every_variant_reads_through_the_whole_layer() {
+        for class in Class::ALL
+            .into_iter()
+            .filter(|class| !class.is_real_time() || Class::best() == Class::Urgent)
+        {
+            for runtime in ["corewise", "before", "mutex", "spin", "unchecked"] {
+                let line = check(Case::SeqRead { threads: 3, cost_ns: 200, class }, runtime);
+                assert!(line.metrics["bytes_per_second"] > 0.0 && line.metrics["wait_max"] > 0.0);
+            }
+        }
+        let job = Job::new(Case::published(Class::Ordinary), "tokio", Effort::Quick);
+        assert_eq!(run_own(&job, None).unwrap(), None, "others' runtimes aren't ours");
+    }
+
+    #[test]
+    fn a_counting_run_reports_allocations_alone() {
+        fn none() -> u64 {
+            0
+        }
+        let case = Case::published(Class::Ordinary);
+        let job = Job { items: 50, ..Job::new(case, "corewise", Effort::Quick) }.counting();
+        let line = run_own(&job, Some(none)).unwrap().unwrap();
+        assert_eq!(
+            line.metrics.into_iter().collect::<Vec<_>>(),
+            [("allocations_per_item".to_owned(), 0.0)]
+        );
+    }
+
+    #[test]
+    fn holds_end_and_the_reads_go_on() {
+        for hold in Hold::ALL {
+            assert!(
+                !check(Case::Hold { hold, load: false }, "corewise")
+                    .metrics
+                    .contains_key("resume_p50")
+            );
+            assert!(check(Case::Hold { hold, load: true }, "corewise").metrics["resume_p50"] > 0.0);
+        }
+    }
+}

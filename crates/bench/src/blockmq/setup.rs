@@ -1,0 +1,159 @@
+//! The null device of a run, the queue in front of it, and the threads of both.
+
+use std::hint::spin_loop;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use corewise_blockmq::drivers::{Null, NullOptions};
+use corewise_blockmq::{HwQueues, Queue};
+use corewise_sync::Parker;
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_topology::{CpuSet, Machine};
+use corewise_workqueue::{WorkerPools, Workqueue};
+
+use crate::blockmq::case::Class;
+use crate::calls::priority;
+use crate::error::BenchError;
+use crate::meter::sleep_exactly;
+
+/// The priority of completion threads: that of the kernel's interrupt threads.
+const COMPLETION: u8 = 50;
+/// The priority of who starts the reads: it isn't kept from it by their completions.
+const STARTER: u8 = 60;
+/// Requests that one of them gets in a row: what the published driver does.
+const BATCH: usize = 16;
+/// Bytes of the device; what is read is never stored.
+const SIZE: u64 = 1 << 40;
+
+/// The priority of the urgent tasks, how often each runs, and for how long.
+const URGENT: (u8, Duration, Duration) = (80, Duration::from_millis(1), Duration::from_micros(20));
+
+/// A queue over a null device, and the workers that run it.
+pub struct Setup {
+    queue: Option<Arc<Queue>>,
+    pools: WorkerPools,
+    _urgent: Option<Urgent>,
+}
+
+impl Setup {
+    /// With so many completion threads, which are pinned to the CPUs in turn, as the vectors of a device are,
+    /// and as many hardware queues. Where there are fewer CPUs, the queue is made for a machine that has enough.
+    ///
+    /// # Errors
+    /// The queue or a thread couldn't be made.
+    pub fn new(
+        machine: &Machine,
+        threads: u16,
+        cost: Duration,
+        class: Class,
+    ) -> Result<Setup, BenchError> {
+        let cpus: Vec<u32> = machine.online().iter().collect();
+        let pinned = machine.clone();
+        let at_start = move |number: usize| {
+            let cpu = cpus[number % cpus.len()];
+            // Where it can't be pinned it goes where the system sends it.
+            let _ = pinned.pin_current_thread(&CpuSet::from_iter([cpu]));
+            if class.is_real_time() {
+                // Asked for only where it may be had.
+                let _ = priority::real_time(COMPLETION);
+            }
+        };
+        let options = NullOptions::new(SIZE)
+            .cost(cost)
+            .completion_threads(threads.into())
+            .in_turn(BATCH)
+            .hw_queues(threads.into())
+            .at_thread_start(at_start);
+        let device = Null::with(options).map_err(BenchError::Thread)?;
+        let larger = match machine.online().len() < threads.into() {
+            true => Some(Machine::synthetic(&format!("core:{threads} pu:1"))?),
+            false => None,
+        };
+        let (live, machine) = (machine, larger.as_ref().unwrap_or(machine));
+        let pools = WorkerPools::new(machine);
+        let wq = Workqueue::builder("blockmq").build(&pools)?;
+        let queue = Queue::builder(machine, Arc::new(device))
+            .hw_queues(HwQueues::Count(threads.into()))
+            .build(&wq);
+        let urgent = (class == Class::Urgent).then(|| Urgent::new(live)).transpose()?;
+        Ok(Setup { queue: Some(queue), pools, _urgent: urgent })
+    }
+
+    /// The queue.
+    pub fn queue(&self) -> &Arc<Queue> {
+        self.queue.as_ref().expect("only the drop takes it")
+    }
+}
+
+impl Drop for Setup {
+    fn drop(&mut self) {
+        if let Some(queue) = self.queue.take() {
+            queue.drain();
+        }
+        self.pools.shutdown();
+    }
+}
+
+/// Above completion threads, until it is dropped.
+pub struct Starter(bool);
+
+impl Starter {
+    /// The calling thread; where completion threads are ordinary, it stays so too.
+    pub fn new(class: Class) -> Starter {
+        Starter(class.is_real_time() && priority::real_time(STARTER).is_ok())
+    }
+}
+
+impl Drop for Starter {
+    fn drop(&mut self) {
+        if self.0 {
+            // None is known for which that fails.
+            let _ = priority::ordinary();
+        }
+    }
+}
+
+/// A task on each CPU that is more urgent than completion threads, until it is dropped: what preempts them.
+struct Urgent {
+    /// A: Relaxed; who doesn't see it yet does so a period later.
+    end: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Urgent {
+    fn new(machine: &Machine) -> Result<Urgent, BenchError> {
+        let mut urgent = Urgent { end: Arc::default(), threads: Vec::new() };
+        for cpu in machine.online().iter() {
+            let (machine, end) = (machine.clone(), Arc::clone(&urgent.end));
+            let body = move || {
+                let _ = machine.pin_current_thread(&CpuSet::from_iter([cpu]));
+                let (level, period, work) = URGENT;
+                let _ = priority::real_time(level);
+                sleep_exactly();
+                let (parker, mut next) = (Parker::new(), Instant::now());
+                while !end.load(Ordering::Relaxed) {
+                    let began = Instant::now();
+                    while began.elapsed() < work {
+                        spin_loop();
+                    }
+                    next += period;
+                    parker.park_timeout(next.saturating_duration_since(Instant::now()));
+                }
+            };
+            let thread = thread::Builder::new().name(format!("urgent/{cpu}")).spawn(body);
+            urgent.threads.push(thread.map_err(BenchError::Thread)?);
+        }
+        Ok(urgent)
+    }
+}
+
+impl Drop for Urgent {
+    fn drop(&mut self) {
+        self.end.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // One that panicked has disturbed nobody.
+            drop(thread.join());
+        }
+    }
+}

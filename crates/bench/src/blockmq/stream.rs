@@ -1,0 +1,158 @@
+//! Sequential reads: so many in flight, each of which is followed by the next where it completes.
+//!
+//! The completion function runs the hardware queue, and then submits the next read: all that happens, does so
+//! on the completion threads, and nothing waits for another thread to be woken.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::BytesMut;
+use corewise_blockmq::{BlockDevice, Completed, Queue, Request};
+use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use corewise_sync::{CachePadded, Countdown, Mutex};
+use corewise_topology::current_cpu;
+
+use crate::blockmq::recheck::Run;
+use crate::error::BenchError;
+use crate::meter::between;
+
+/// What is read, and how.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Reads in all; those in flight when they are used up are waited for.
+    pub reads: u64,
+    /// Bytes of each.
+    pub bytes: u32,
+    /// How many are in flight.
+    pub in_flight: u32,
+    /// Note how long each run of the hardware queue takes.
+    pub timed: bool,
+}
+
+/// A stream of reads.
+pub struct Stream<R> {
+    queue: Arc<Queue>,
+    run: R,
+    plan: Plan,
+    /// Bytes of the device.
+    size: u64,
+    /// The hardware queue of each CPU.
+    hctx_of: Box<[usize]>,
+    /// A: the number of the next read; Relaxed, it carries nothing but itself.
+    next: CachePadded<AtomicU64>,
+    /// Those in flight.
+    ended: Countdown,
+    /// A: a read failed; Relaxed, ordered by `ended`.
+    failed: AtomicBool,
+    /// L: is the lock; guards what was noted by those that ended.
+    noted: Mutex<Vec<u32>>,
+}
+
+/// One of those in flight. Its count of references is its own, so that a request that takes one
+/// writes no line that all write.
+struct Lane<R>(Arc<Stream<R>>);
+
+impl<R: Run> Stream<R> {
+    /// Begins to read. The caller's thread must not be kept from its CPU by completion threads before all
+    /// are in flight.
+    pub fn begin(queue: &Arc<Queue>, run: R, plan: Plan) -> Arc<Stream<R>> {
+        let mut hctx_of = Vec::new();
+        for hctx in 0..queue.hw_queues() {
+            for &cpu in queue.hctx_cpus(hctx) {
+                let cpu = cpu as usize;
+                hctx_of.resize(hctx_of.len().max(cpu + 1), 0);
+                hctx_of[cpu] = hctx;
+            }
+        }
+        let stream = Arc::new(Stream {
+            queue: Arc::clone(queue),
+            run,
+            plan,
+            size: queue.geometry().size,
+            hctx_of: hctx_of.into(),
+            next: CachePadded::new(AtomicU64::new(0)),
+            ended: Countdown::new(plan.in_flight as usize),
+            failed: AtomicBool::new(false),
+            noted: Mutex::new(Vec::new()),
+        });
+        // Room for its share, twice over.
+        let share = plan.reads / u64::from(plan.in_flight.max(1));
+        let room = if plan.timed { share as usize * 2 } else { 0 };
+        for _ in 0..plan.in_flight {
+            let lane = Arc::new(Lane(Arc::clone(&stream)));
+            lane.read(BytesMut::with_capacity(plan.bytes as usize), Vec::with_capacity(room));
+        }
+        stream
+    }
+
+    /// How many reads were begun, about.
+    pub fn begun(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// Begins no more of them.
+    pub fn end(&self) {
+        // More than any stream reads, and far from where a number overflows.
+        self.next.store(u64::MAX / 2, Ordering::Relaxed);
+    }
+
+    /// Waits until all have completed: how long each run of the hardware queue took, in nanoseconds, where
+    /// that was to be noted.
+    ///
+    /// # Errors
+    /// A read failed.
+    pub fn wait(&self) -> Result<Vec<u32>, BenchError> {
+        self.ended.wait();
+        match self.failed.load(Ordering::Relaxed) {
+            true => Err(BenchError::WrongAnswer),
+            false => Ok(std::mem::take(&mut *self.noted.lock())),
+        }
+    }
+
+    fn here(&self) -> usize {
+        let cpu = current_cpu().unwrap_or(0) as usize;
+        self.hctx_of.get(cpu).copied().unwrap_or(0)
+    }
+}
+
+impl<R: Run> Lane<R> {
+    /// The next read, or the end.
+    fn read(self: Arc<Self>, buffer: BytesMut, noted: Vec<u32>) {
+        let stream = &self.0;
+        let number = stream.next.fetch_add(1, Ordering::Relaxed);
+        if number >= stream.plan.reads {
+            return self.over(noted);
+        }
+        let bytes = u64::from(stream.plan.bytes);
+        let blocks = (stream.size / bytes).max(1);
+        let (hctx, lane) = (stream.here(), Arc::clone(&self));
+        let rq = Request::read_into(number % blocks * bytes, bytes as usize, buffer)
+            .on_complete(move |done| lane.completed(done, hctx, noted));
+        stream.queue.submit(rq);
+    }
+
+    /// Runs the hardware queue through which the read came, and goes on to the next.
+    fn completed(self: Arc<Self>, done: Completed, hctx: usize, mut noted: Vec<u32>) {
+        let stream = &self.0;
+        let began = stream.plan.timed.then(Instant::now);
+        stream.run.run(&stream.queue, hctx);
+        if let Some(began) = began {
+            noted.push(u32::try_from(between(began, Instant::now())).unwrap_or(u32::MAX));
+        }
+        match done.into_data() {
+            Ok(mut buffer) => {
+                buffer.clear();
+                self.read(buffer, noted);
+            }
+            Err(_) => {
+                stream.failed.store(true, Ordering::Relaxed);
+                self.over(noted);
+            }
+        }
+    }
+
+    fn over(self: Arc<Self>, noted: Vec<u32>) {
+        self.0.noted.lock().extend(noted);
+        self.0.ended.done();
+    }
+}
