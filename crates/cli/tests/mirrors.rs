@@ -143,8 +143,16 @@ fn a_part_that_is_well_again_comes_back_while_clients_write() {
     for n in 0..200u64 {
         client.write(n * 65536, &pattern(n, 8192), 0).unwrap();
     }
+    let disks = |folder: &Folder| {
+        let dump = folder.corewise(["dump", "--json"]).ok().stdout;
+        let dump: serde_json::Value = serde_json::from_str(&dump).unwrap();
+        let disks = dump["disks"].as_array().unwrap().clone();
+        disks.into_iter().find(|disk| disk["name"] == "m").unwrap()["condition"].clone()
+    };
     let ended = server.wait_line("the part is back", |line| line.contains("\"resynced\""));
     assert!(ended.contains("b2"), "{ended}");
+    assert_eq!(disks(&folder), "2 of 2 legs in sync");
+    folder.corewise(["dump"]).ok().says(&["  m: 2 of 2 legs in sync"]);
     client.write(15 * MIB as u64, &pattern(9, 4096), 0).unwrap();
     server.stop().ok().complains(&["its part 'b2' failed and is left out"]);
     let [a, b] = data(&folder);

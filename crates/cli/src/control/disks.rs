@@ -41,6 +41,8 @@ impl Disks {
 pub(crate) struct Disk {
     pub(crate) name: String,
     pub(crate) driver: String,
+    /// How it is, in words, where there is something to tell.
+    pub(crate) condition: Option<String>,
     pub(crate) size: u64,
     pub(crate) in_flight: u64,
     pub(crate) reads: OfOp,
@@ -117,6 +119,7 @@ impl From<&Queue> for Disk {
         Disk {
             name: queue.name().to_string(),
             driver: queue.driver().kind().to_string(),
+            condition: queue.driver().condition(),
             size: queue.geometry().size,
             in_flight: queue.inside(),
             reads: OfOp::from(&stats.reads),
@@ -232,6 +235,13 @@ pub(crate) fn text(disks: &[Disk], width: usize) -> String {
         }
         let line: String = line.trim_end().chars().take(width).collect();
         let _ = writeln!(out, "{line}");
+    }
+    for disk in disks {
+        if let Some(condition) = &disk.condition {
+            let line: String =
+                format!("  {}: {condition}", disk.name).chars().take(width).collect();
+            let _ = writeln!(out, "{line}");
+        }
     }
     out
 }
