@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use corewise_blockmq::protocol::{Activity, Tags};
+use corewise_blockmq::protocol::{Activity, TagUser};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, NoHeavy, NoLight};
 use corewise_sync::model::must_fail;
 
 struct Shared<F: AsymmetricPolicy> {
     activity: Activity<F>,
-    tags: Tags,
+    tags: TagUser,
     /// P: owned by who has a tag, and by who has waited until nobody has. Loom reports a race.
     driver: UnsafeCell<u32>,
 }
@@ -24,20 +24,20 @@ unsafe impl<F: AsymmetricPolicy> Send for Shared<F> {}
 fn a_cpu_leaves_a_runner<F: AsymmetricPolicy>() {
     let shared = Arc::new(Shared::<F> {
         activity: Activity::new(),
-        tags: Tags::new(1),
+        tags: TagUser::alone(1, 1),
         driver: UnsafeCell::new(0),
     });
     let runner = {
         let shared = Arc::clone(&shared);
         loom::thread::spawn(move || {
-            let tag = shared.tags.alloc().unwrap();
+            let mut tags = shared.tags.take(0, 1);
             let handed_on = shared.activity.is_inactive_behind_tag();
             if handed_on {
-                shared.tags.put_back(tag);
+                shared.tags.put_back(0, tags);
             } else {
                 // SAFETY: it has a tag and saw no mark; loom checks it.
                 shared.driver.with_mut(|n| unsafe { *n += 1 });
-                let _ = shared.tags.free(tag);
+                let _ = shared.tags.free(0, tags.pop().unwrap());
             }
             shared.activity.tag_freed();
         })

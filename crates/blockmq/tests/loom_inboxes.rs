@@ -27,7 +27,7 @@ fn loom_two_pushers_of_one_software_queue_lose_nothing() {
             Arc::new(Shared(CtxMap::new(1), SoftwareQueues::new(1), Mutex::new(VecDeque::new())));
         let push = |shared: &Shared| {
             shared.1.push(&shared.0, 0, Box::new(Item(Link::new())));
-            shared.1.collect(&shared.0, &mut shared.2.lock());
+            shared.1.collect(&shared.0, &mut *shared.2.lock());
         };
         let other = {
             let shared = Arc::clone(&shared);
