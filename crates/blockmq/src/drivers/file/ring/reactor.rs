@@ -24,6 +24,11 @@ use crate::request::{BufferPool, Op};
 const BELL: u64 = u64::MAX;
 /// `POLLIN`.
 const READABLE: u32 = 1;
+/// Completions that are taken, and entries that are submitted, together while there are more. A device that has
+/// completed all it had in one burst isn't left idle until the last one has been looked at; and of more than
+/// two the kernel holds all back until it has the last one (its plug). With 32 reads in flight 2 does better than
+/// 8, and 8 as all at once: 0.95, 0.88 and 0.88 of what fio reads (virtio disk, two CPUs, three runs each).
+const BURST: usize = 2;
 /// The device's file, in the ring's table.
 const FILE: types::Fixed = types::Fixed(0);
 
@@ -180,6 +185,12 @@ impl Inner {
             for Queued(rq) in port.inbox.take() {
                 self.start(rq, submitter, sq);
             }
+            if sq.len() >= BURST {
+                sq.sync();
+                // Where it is refused the call below tells.
+                let _ = submitter.submit();
+                sq.sync();
+            }
             if self.reap(cq) {
                 // What the completions brought goes along in the same call.
                 continue;
@@ -246,7 +257,7 @@ impl Inner {
     /// Takes what has completed out of the ring.
     fn take(&mut self, cq: &mut CompletionQueue<'_>) {
         cq.sync();
-        self.batch.extend(cq.by_ref().map(|e| (e.user_data(), e.result(), e.flags())));
+        self.batch.extend(cq.by_ref().take(BURST).map(|e| (e.user_data(), e.result(), e.flags())));
         cq.sync();
     }
 
