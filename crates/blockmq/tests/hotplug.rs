@@ -6,8 +6,8 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Held, Rig, block, submit};
-use corewise_blockmq::{BlockDevice, Dispatch, HwQueues, Queue};
+use common::{Held, Rig, block, submit, watched};
+use corewise_blockmq::{BlockDevice, Dispatch, HwQueues, IoError, IoErrorKind, Queue};
 use corewise_topology::{CpuSet, Machine};
 
 /// Four CPUs, two hardware queues: CPUs 0 and 1, and CPUs 2 and 3.
@@ -186,4 +186,27 @@ fn a_queue_that_is_dropped_no_longer_follows_its_machine() {
     drop(queue);
     rig.machine.set_online(3, false).unwrap();
     assert_eq!(Arc::strong_count(&requests), 1, "the driver went with the queue");
+}
+
+#[test]
+fn stepped_a_merged_request_that_fails_strands_nobody_who_came_by_a_queue_without_cpus() {
+    let driver = Held { merges: true, ..Held::with_queues(2) };
+    let (machine, queue) = two_of_two(&driver);
+    queue.quiesce();
+    let (ours, here) = watched(block(0));
+    let (theirs, there) = watched(block(1));
+    queue.submit_on(0, ours);
+    queue.submit_on(2, theirs);
+    machine.set_online(2, false).unwrap();
+    machine.set_online(3, false).unwrap();
+    queue.unquiesce();
+    // The one without CPUs hands its request on before the other one looks.
+    let _ran = queue.step(1);
+    settle(&queue);
+    assert_eq!(driver.held(), 1, "the two have become one");
+    driver.finish_one(Err(IoError::new(IoErrorKind::Io(5))));
+    settle(&queue);
+    assert_eq!(driver.held(), 2, "each is tried alone, also the one that is another queue's again");
+    driver.finish_all();
+    assert!([here, there].iter().all(|done| done.try_recv().unwrap().result.is_ok()));
 }

@@ -8,7 +8,8 @@ use std::sync::{Arc, mpsc};
 
 use common::{Held, Rig, block, submit};
 use corewise_blockmq::{
-    BlockDevice, Completed, Flags, Geometry, IoError, IoErrorKind, Op, Queue, Request,
+    BlockDevice, Completed, Deadline, Flags, Geometry, IoError, IoErrorKind, IoScheduler, Op,
+    Queue, Request,
 };
 
 const G: Geometry = Geometry::new(1 << 30);
@@ -162,6 +163,25 @@ fn stepped_requests_that_touch_become_one_and_each_is_told_its_own_end() {
     s.finish_one(Ok(()));
     assert!(ok(&done[3]));
     assert_eq!(s.queue.inside(), 0);
+}
+
+#[test]
+fn stepped_behind_the_deadline_scheduler_requests_merge_at_both_ends_and_over_a_gap_that_closes() {
+    let rig = Rig::synthetic("core:1 pu:1");
+    let held = Held { merges: true, ..Held::default() };
+    let queue = Queue::builder(&rig.machine, Arc::new(held.clone()))
+        .scheduler(IoScheduler::Deadline(Deadline::default()))
+        .build_by_hand();
+    let s = Stepped { _rig: rig, held, queue };
+    let done: Vec<_> = [5, 9, 6, 8, 30, 7].into_iter().map(|n| s.submit(block(n))).collect();
+    s.settle();
+    assert_eq!(s.seen(), [(Op::Discard, 5, 5), (Op::Discard, 30, 1)]);
+    s.finish_one(Err(IoError::new(IoErrorKind::Io(5))));
+    assert_eq!(s.held.held(), 6, "each of the five alone, and the other one");
+    while s.held.held() != 0 {
+        s.finish_one(Ok(()));
+    }
+    assert!(done.iter().all(ok));
 }
 
 #[test]

@@ -508,6 +508,11 @@ mod tests {
     }
 
     #[test]
+    fn a_request_fits_four_cache_lines_since_it_is_moved_into_its_box() {
+        assert!(size_of::<Request>() <= 256, "{}", size_of::<Request>());
+    }
+
+    #[test]
     fn a_dropped_request_completes_with_gone() {
         let (rq, done) = watched(Request::flush());
         drop(rq);
