@@ -82,12 +82,21 @@ pub enum Case {
         /// While requests come and go; else the queue is idle.
         load: bool,
     },
+    /// Tags are taken and given back.
+    Tags {
+        /// By so many threads.
+        submitters: u16,
+        /// So many tags.
+        depth: u32,
+    },
 }
 
 /// Completion threads: those of the published machine first.
 const THREADS: [u16; 5] = [8, 1, 2, 4, 16];
 /// What a request costs: the one that is taken where nothing else is said first.
 const COSTS: [u32; 4] = [1_000, 500, 2_000, 5_000];
+/// Submitters and tags: plenty of tags, then fewer than submitters.
+const TAGS: [(u16, u32); 7] = [(1, 128), (2, 128), (4, 128), (8, 128), (16, 128), (4, 2), (16, 4)];
 
 impl Case {
     /// The published one, as far as it is known: eight threads.
@@ -106,6 +115,7 @@ impl Case {
         for hold in Hold::ALL {
             all.extend([false, true].map(|load| Case::Hold { hold, load }));
         }
+        all.extend(TAGS.map(|(submitters, depth)| Case::Tags { submitters, depth }));
         all
     }
 }
@@ -119,6 +129,7 @@ impl fmt::Display for Case {
             Case::Hold { hold, load } => {
                 write!(f, "{}/{}", hold.name(), if *load { "load" } else { "idle" })
             }
+            Case::Tags { submitters, depth } => write!(f, "tags/{submitters}/{depth}"),
         }
     }
 }
@@ -132,6 +143,11 @@ impl FromStr for Case {
             if let Some(hold) = Hold::ALL.into_iter().find(|hold| hold.name() == first) {
                 let load = ["idle", "load"].iter().position(|word| *word == rest)? == 1;
                 return Some(Case::Hold { hold, load });
+            }
+            if first == "tags" {
+                let (submitters, depth) = rest.split_once('/')?;
+                let (submitters, depth) = (submitters.parse().ok()?, depth.parse().ok()?);
+                return (submitters > 0 && depth > 0).then_some(Case::Tags { submitters, depth });
             }
             let mut rest = rest.split('/');
             if first != "seqread" {
@@ -173,6 +189,8 @@ mod tests {
             "seqread/0/1000/fifo",
             "seqread/8/1000/fifo/x",
             "quiesce",
+            "tags/0/4",
+            "tags/4",
             "freeze/x",
             "hold/idle",
         ] {

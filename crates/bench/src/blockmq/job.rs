@@ -39,6 +39,8 @@ impl Job {
         let items = match case {
             Case::SeqRead { .. } => pick(200_000, 50_000),
             Case::Hold { .. } => pick(1_000, 200),
+            Case::Tags { submitters, depth } if depth < submitters.into() => pick(50_000, 20_000),
+            Case::Tags { .. } => pick(2_000_000, 500_000),
         };
         let runtime = runtime.to_owned();
         Job { case, runtime, items, bytes: BYTES, depth: DEPTH, gap_us: 1_000, count: false }

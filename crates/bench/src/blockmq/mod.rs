@@ -8,7 +8,8 @@
 //! 2. [`seqread`]: what runs cost where nothing is pending; [`recheck`]: its variants, of which one
 //!    has a [`pi_mutex`].
 //! 3. [`hold`]: how long a quiesce and a freeze take.
-//! 4. [`suite`]: what `corewise bench blockmq` runs, and the headlines.
+//! 4. [`tags`]: who takes tags and gives them back.
+//! 5. [`suite`]: what `corewise bench blockmq` runs, and the headlines.
 //!
 //! # The words
 //!
@@ -42,6 +43,11 @@
 //! times; `load`: while reads are in flight on two completion threads of ordinary priority.
 //! `latency_*`: of the call that holds; `resume_*`: from the call that lets go until the first read after it
 //! has completed.
+//!
+//! **`tags/SUBMITTERS/DEPTH`**: SUBMITTERS threads take `items` tags of DEPTH in all and give them back, each with
+//! four in hand, or as many as there are for each. Where there are fewer tags than threads, each keeps every fourth
+//! while others run. Runtimes: `corewise`, a set of tags; `mutex_list`, a list of free ones behind a mutex, on which
+//! who finds none sleeps. `latency_*`: of one take in 32.
 
 pub mod case;
 pub mod hold;
@@ -53,3 +59,4 @@ pub mod seqread;
 pub mod setup;
 pub mod stream;
 pub mod suite;
+pub mod tags;

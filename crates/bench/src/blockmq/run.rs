@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::blockmq::case::Case;
 use crate::blockmq::job::Job;
-use crate::blockmq::{hold, seqread};
+use crate::blockmq::{hold, seqread, tags};
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::Allocations;
@@ -23,6 +23,7 @@ pub fn run_own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Lin
             "corewise" => hold::run(job, hold, load).map(Some),
             _ => Ok(None),
         },
+        Case::Tags { submitters, depth } => tags::run(job, submitters, depth, allocations),
     }
 }
 
@@ -82,6 +83,16 @@ mod tests {
                     .contains_key("resume_p50")
             );
             assert!(check(Case::Hold { hold, load: true }, "corewise").metrics["resume_p50"] > 0.0);
+        }
+    }
+
+    #[test]
+    fn tags_come_back_where_there_are_plenty_and_where_there_are_few() {
+        for (submitters, depth) in [(1, 8), (3, 128), (4, 2)] {
+            for runtime in ["corewise", "mutex_list"] {
+                let line = check(Case::Tags { submitters, depth }, runtime);
+                assert!(line.metrics["items_per_second"] > 0.0);
+            }
         }
     }
 }

@@ -26,6 +26,7 @@ pub fn is_quick(case: Case, best: Class) -> bool {
     match case {
         Case::SeqRead { .. } => case == Case::published(best),
         Case::Hold { load, .. } => load,
+        Case::Tags { submitters, .. } => submitters == 4,
     }
 }
 
@@ -38,6 +39,7 @@ fn variants(case: Case) -> &'static [&'static str] {
     match case {
         Case::SeqRead { .. } => &["corewise", "before", "mutex", "spin", "unchecked"],
         Case::Hold { .. } => &["corewise"],
+        Case::Tags { .. } => &["corewise", "mutex_list"],
     }
 }
 

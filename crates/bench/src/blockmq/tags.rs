@@ -1,0 +1,154 @@
+//! Who takes tags and gives them back, as submitters grow: a [`TagSet`] against a free list behind a mutex.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use corewise_blockmq::TagSet;
+use corewise_sync::{Condvar, Mutex, thread};
+
+use crate::blockmq::job::Job;
+use crate::error::BenchError;
+use crate::line::Line;
+use crate::meter::{Allocations, Meter, between, percentiles};
+use crate::process::Job as _;
+use crate::start::together;
+
+/// Tags that a submitter has in flight at most.
+const IN_FLIGHT: u32 = 4;
+/// Where tags are short, a submitter lets others run before it goes on with one of so many.
+const YIELDS: usize = 4;
+/// One of so many takes is timed: the clock would cost more than a tag.
+const TIMED: usize = 32;
+
+/// A set of tags.
+trait Tags: Sync {
+    /// Takes one, and waits where there is none.
+    fn get(&self, cpu: usize) -> u32;
+    /// Gives one back.
+    fn put(&self, cpu: usize, tag: u32);
+}
+
+impl Tags for TagSet {
+    fn get(&self, cpu: usize) -> u32 {
+        TagSet::get(self, cpu)
+    }
+
+    fn put(&self, cpu: usize, tag: u32) {
+        TagSet::put(self, cpu, tag);
+    }
+}
+
+/// What one writes first: free tags on a stack, one lock, one condition variable.
+struct FreeList {
+    /// L: the lock; guards the free tags, and how many wait for one.
+    free: Mutex<(Vec<u32>, usize)>,
+    /// L: waited on with `free`.
+    freed: Condvar,
+}
+
+impl FreeList {
+    fn new(depth: u32) -> FreeList {
+        FreeList { free: Mutex::new(((0..depth).collect(), 0)), freed: Condvar::new() }
+    }
+}
+
+impl Tags for FreeList {
+    fn get(&self, _cpu: usize) -> u32 {
+        let mut free = self.free.lock();
+        loop {
+            if let Some(tag) = free.0.pop() {
+                return tag;
+            }
+            free.1 += 1;
+            free = self.freed.wait(free);
+            free.1 -= 1;
+        }
+    }
+
+    fn put(&self, _cpu: usize, tag: u32) {
+        let waiting = {
+            let mut free = self.free.lock();
+            free.0.push(tag);
+            free.1
+        };
+        // To tell nobody is a system call, too.
+        if waiting != 0 {
+            self.freed.notify_one();
+        }
+    }
+}
+
+/// Runs it: so many submitters on so many tags. `None`: no such runtime.
+///
+/// # Errors
+/// A thread couldn't be started, or panicked.
+pub fn run(
+    job: &Job,
+    submitters: u16,
+    depth: u32,
+    allocations: Option<Allocations>,
+) -> Result<Option<Line>, BenchError> {
+    let cpus = usize::from(submitters);
+    match job.runtime.as_str() {
+        "corewise" => measure(job, &TagSet::new(depth, cpus), cpus, depth, allocations).map(Some),
+        "mutex_list" => measure(job, &FreeList::new(depth), cpus, depth, allocations).map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn measure<T: Tags>(
+    job: &Job,
+    tags: &T,
+    submitters: usize,
+    depth: u32,
+    allocations: Option<Allocations>,
+) -> Result<Line, BenchError> {
+    let mut meter = Meter::new(job.count, allocations);
+    let each = job.items.div_ceil(submitters);
+    // Never so many that all wait for each other with some in hand.
+    let in_flight = (depth / submitters as u32).clamp(1, IN_FLIGHT);
+    let short = (depth as usize) < submitters;
+    let names: Vec<String> = (0..submitters).map(|n| format!("submitter{n}")).collect();
+    let mut waits: Vec<u64> = Vec::new();
+    meter.pass(each * submitters, || {
+        let all = together(&names, |cpu, start| {
+            let mut timed = Vec::with_capacity(each / TIMED + 1);
+            let mut held = VecDeque::with_capacity(in_flight as usize);
+            if !start.wait() {
+                return Ok(None);
+            }
+            let began = Instant::now();
+            for n in 0..each {
+                if held.len() == in_flight as usize
+                    && let Some(oldest) = held.pop_front()
+                {
+                    tags.put(cpu, oldest);
+                }
+                let taken = (n % TIMED == 0).then(Instant::now);
+                held.push_back(tags.get(cpu));
+                if let Some(before) = taken {
+                    timed.push(between(before, Instant::now()));
+                }
+                if short && n % YIELDS == 0 {
+                    thread::yield_now();
+                }
+            }
+            held.drain(..).for_each(|tag| tags.put(cpu, tag));
+            Ok(Some((began, Instant::now(), timed)))
+        })?;
+        let began = all.iter().map(|one| one.0).min();
+        let ended = all.iter().map(|one| one.1).max();
+        waits.extend(all.iter().flat_map(|one| &one.2));
+        Ok(match (began, ended) {
+            (Some(began), Some(ended)) => ended - began,
+            _ => Duration::ZERO,
+        })
+    })?;
+    let mut line = Line::new(&job.case(), &job.runtime);
+    meter.finish(&mut line);
+    if !job.count {
+        percentiles(&mut line, "latency", &mut waits, &[50.0, 99.0, 99.9]);
+        line.set("latency_max", waits.last().copied().unwrap_or(0) as f64);
+    }
+    Ok(line)
+}
