@@ -27,7 +27,8 @@ const READABLE: u32 = 1;
 /// Completions that are taken, and entries that are submitted, together while there are more. A device that has
 /// completed all it had in one burst isn't left idle until the last one has been looked at; and of more than
 /// two the kernel holds all back until it has the last one (its plug). With 32 reads in flight 2 does better than
-/// 8, and 8 as all at once: 0.95, 0.88 and 0.88 of what fio reads (virtio disk, two CPUs, three runs each).
+/// 8, and 8 as all at once: about 0.95, 0.88 and 0.88 of what fio reads (virtio disk, two busy
+/// CPUs, two or three runs each).
 const BURST: usize = 2;
 /// The device's file, in the ring's table.
 const FILE: types::Fixed = types::Fixed(0);
