@@ -3,7 +3,8 @@
 //! A [`BlockDevice`] takes [`Request`]s and completes each of them exactly once. A [`Queue`] is
 //! one: it puts per-CPU software queues and a few hardware queues in front of a [`Driver`]. The
 //! [`drivers`] are `null`, `memory`, `file` (io_uring, or plain reads and writes where that is
-//! refused), and `stripe` and `mirror`, which stand on other devices.
+//! refused), and those that stand on other devices: `stripe`, `mirror`, `partition`, and the injectors
+//! `delay` and `error`.
 //!
 //! ```
 //! use std::sync::Arc;
