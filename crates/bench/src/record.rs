@@ -51,7 +51,7 @@ impl Record {
         }
     }
 
-    /// A headline: a ratio of pairs of runs of the same call, or a metric by its [own name](unit).
+    /// A headline: a ratio of pairs of runs of the same call, or a metric by its [own name](unit()).
     pub fn headline(bench: &str, metric: &str, ratio: &PairedRatio) -> Record {
         let unit = unit(metric).unwrap_or("ratio");
         Record::new(bench, "headline", "corewise", metric, unit, ratio.summary)
