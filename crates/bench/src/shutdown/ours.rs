@@ -56,7 +56,7 @@ impl Driver for Fakes {
 /// Brings the devices up, and returns what shuts them down. What that returns is dropped afterwards.
 ///
 /// # Errors
-/// Those of [`bring_up`].
+/// The devices could not be brought up.
 pub fn prepare(
     machine: &Machine,
     pass: &Arc<Pass>,
