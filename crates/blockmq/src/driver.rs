@@ -9,8 +9,8 @@ use corewise_sync::inbox::{Link, Node};
 use std::time::Duration;
 
 use crate::complete::Verdict;
-use crate::device::Geometry;
 use crate::error::{IoError, IoErrorKind};
+use crate::geometry::Geometry;
 use crate::pending::Pending;
 use crate::policy::DEFAULT_DEPTH;
 use crate::request::Request;

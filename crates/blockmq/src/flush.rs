@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use corewise_sync::inbox::Batch;
 
-use crate::device::Geometry;
 use crate::error::{IoError, IoErrorKind};
+use crate::geometry::Geometry;
 use crate::pending::Pending;
 use crate::queue::Core;
 use crate::request::{Op, Request};

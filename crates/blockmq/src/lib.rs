@@ -92,6 +92,7 @@ mod depth;
 mod flush;
 mod flusher;
 mod gate;
+mod geometry;
 mod grace;
 #[cfg(not(loom))]
 mod hctx;
@@ -125,11 +126,12 @@ mod usage;
 #[cfg(not(loom))]
 pub use complete::{Completer, CompleterStats, RqAffinity};
 #[cfg(not(loom))]
-pub use device::{BlockDevice, BlockDeviceExt, Geometry};
+pub use device::{BlockDevice, BlockDeviceExt};
 #[cfg(not(loom))]
 pub use driver::{Dispatch, Driver, Started};
 #[cfg(not(loom))]
 pub use error::{IoError, IoErrorKind};
+pub use geometry::Geometry;
 pub use map::HwQueues;
 #[cfg(not(loom))]
 pub use plug::Plug;

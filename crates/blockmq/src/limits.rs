@@ -2,7 +2,7 @@
 //!
 //! The kernel's counterparts are `bio_split_rw_at`, `bio_split_discard` and `blk_rq_merge_ok`.
 
-use crate::device::Geometry;
+use crate::geometry::Geometry;
 use crate::request::{Op, Request};
 
 /// What a driver takes at most, as told by its [`Geometry`] and made sane: no limit is below one block.

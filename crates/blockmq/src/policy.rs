@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::device::Geometry;
 use crate::error::{IoError, IoErrorKind};
+use crate::geometry::Geometry;
 use crate::request::{Flags, Op};
 
 /// Requests started in one pass, between two looks at who else wants to run.

@@ -19,8 +19,9 @@ use corewise_workqueue::{Work, Workqueue};
 
 use super::below::pass_on;
 use super::chance;
-use crate::device::{BlockDevice, Geometry};
+use crate::device::BlockDevice;
 use crate::driver::{Dispatch, Driver, Started};
+use crate::geometry::Geometry;
 use crate::request::Op;
 
 /// How long requests wait before they are passed on.

@@ -9,9 +9,10 @@ use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::below::pass_on;
 use super::chance;
-use crate::device::{BlockDevice, Geometry};
+use crate::device::BlockDevice;
 use crate::driver::{Dispatch, Driver, Started};
 use crate::error::{IoError, errno};
+use crate::geometry::Geometry;
 use crate::request::{Op, Request};
 
 /// Which requests fail, and with what. As made, each one fails with `EIO`; every setting leaves

@@ -16,9 +16,9 @@ use std::ptr::NonNull;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::device::Geometry;
 use crate::driver::{Dispatch, Driver, Started};
 use crate::error::{IoError, IoErrorKind, errno};
+use crate::geometry::Geometry;
 use crate::request::{Op, Request};
 
 /// Bytes per atomic word.

@@ -24,8 +24,8 @@ use corewise_sync::thread::{Builder, JoinHandle, current};
 use corewise_sync::time::Stamp;
 use corewise_sync::{CachePadded, Parker, Unparker};
 
-use crate::device::Geometry;
 use crate::driver::{Dispatch, Driver, Queued, Started};
+use crate::geometry::Geometry;
 use crate::policy::DEFAULT_DEPTH;
 use crate::request::{Op, caught};
 

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::{StackError, below};
-use crate::device::{BlockDevice, Geometry};
+use crate::device::BlockDevice;
 use crate::driver::{Dispatch, Driver, Started};
+use crate::geometry::Geometry;
 use crate::request::{Op, Whole};
 
 /// A stripe. It has the size of its smallest child, in whole chunks, times the number of children.

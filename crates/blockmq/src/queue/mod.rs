@@ -13,9 +13,10 @@ use std::time::Duration;
 use corewise_sync::time::Stamp;
 use corewise_topology::{Machine, Subscription};
 
-use crate::device::{BlockDevice, Geometry};
+use crate::device::BlockDevice;
 use crate::driver::Driver;
 use crate::gate::Recheck;
+use crate::geometry::Geometry;
 use crate::plug;
 use crate::request::{Op, Request};
 use crate::runner::Ran;

@@ -17,8 +17,8 @@ use corewise_workqueue::Workqueue;
 pub use direct::Alignment;
 pub use options::{Direct, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse};
 
-use crate::device::Geometry;
 use crate::driver::{Dispatch, Driver, Started};
+use crate::geometry::Geometry;
 use ring::Rings;
 use store::Store;
 use threads::Plain;

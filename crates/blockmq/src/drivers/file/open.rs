@@ -12,7 +12,7 @@ use rustix::fs::FlockOperation;
 use super::options::{Direct, FileOptions, LOCK_LOOK, OpenError, OpenErrorKind};
 use super::store::Store;
 use super::{FileDriver, direct};
-use crate::device::Geometry;
+use crate::geometry::Geometry;
 
 fn step(step: &'static str) -> impl FnOnce(io::Error) -> OpenErrorKind {
     move |source| OpenErrorKind::Io { step, source }

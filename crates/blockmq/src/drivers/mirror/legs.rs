@@ -194,7 +194,7 @@ pub(super) fn each(mut legs: u32) -> impl Iterator<Item = usize> + Clone {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Geometry;
+    use crate::geometry::Geometry;
     use crate::request::Request;
 
     struct Nothing;

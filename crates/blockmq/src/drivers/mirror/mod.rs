@@ -18,9 +18,10 @@ use std::time::Duration;
 
 use super::stripe::combine;
 use super::{StackError, below};
-use crate::device::{BlockDevice, Geometry};
+use crate::device::BlockDevice;
 use crate::driver::{Dispatch, Driver, Started};
 use crate::error::IoError;
+use crate::geometry::Geometry;
 use crate::request::{Op, Whole};
 use keeper::Keeper;
 use legs::{Legs, MOST_LEGS, each};

@@ -10,7 +10,8 @@ use super::keeper::{Keeper, State};
 use super::legs::{Legs, all, each};
 use super::record::{Assembled, Head, Place, assemble};
 use super::{Inner, Mirror, MirrorOptions, StackError, check, policy};
-use crate::device::{BlockDevice, Geometry};
+use crate::device::BlockDevice;
+use crate::geometry::Geometry;
 use crate::regions::Regions;
 
 impl Mirror {

@@ -8,8 +8,9 @@ pub use table::{PartitionEntry, PartitionTable};
 
 use super::StackError;
 use super::below::pass_on;
-use crate::device::{BlockDevice, Geometry};
+use crate::device::BlockDevice;
 use crate::driver::{Dispatch, Driver, Started};
+use crate::geometry::Geometry;
 
 /// A part of a device. Its first byte is byte `start` there; what reaches beyond its end is refused
 /// by the queue in front of it, so nothing gets at its neighbours.

@@ -1,0 +1,71 @@
+//! What a device looks like: its size, limits and abilities, as plain numbers.
+
+/// What a device looks like and can do. Plain numbers; it doesn't change while the device lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Size in bytes, a multiple of `block_size`.
+    pub size: u64,
+    /// Smallest unit of a request, in bytes: offsets and lengths are multiples of it. A power of
+    /// two, at least 512.
+    pub block_size: u32,
+    /// The size in bytes at which (and to multiples of which) the device works best.
+    pub preferred: u32,
+    /// The block that the device changes at once, in bytes: `block_size` times a power of two. Requests are
+    /// cut at multiples of it where that is possible.
+    pub physical_block: u32,
+    /// Most bytes that one read or write may carry.
+    pub max_transfer: u32,
+    /// Most pieces of memory that one read or write may have.
+    pub max_segments: u32,
+    /// Most bytes of one piece of memory; a larger one counts as several.
+    pub max_segment_size: u32,
+    /// No read or write crosses a multiple of this many bytes (as the chunk of a stripe); 0: there is no
+    /// such boundary.
+    pub chunk: u32,
+    /// Most bytes that one discard may have.
+    pub max_discard: u64,
+    /// Most bytes that one write-zeroes may have.
+    pub max_write_zeroes: u64,
+    /// Address and length of each piece of memory at which the device works best: a power of two, 1 where it
+    /// doesn't care. Buffers that a [`Queue`](crate::Queue) allocates are aligned to it.
+    pub memory_alignment: u32,
+    /// Changes are refused.
+    pub read_only: bool,
+    /// There is something to flush. Where this is false, a flush succeeds and does nothing:
+    /// a completed write is as durable as it will ever be.
+    pub can_flush: bool,
+    /// A change can be made durable on its own (`fua`).
+    pub can_fua: bool,
+    /// Discards free space. Where this is false, a discard is refused as not supported.
+    pub can_discard: bool,
+    /// Ranges can be zeroed without sending zeroes. Where false, refused as not supported.
+    pub can_write_zeroes: bool,
+    /// Seeks cost time.
+    pub rotational: bool,
+}
+
+impl Geometry {
+    /// A writable device of `size` bytes with 512-byte blocks, 4 KiB preferred, transfers of up to
+    /// 32 MiB and no other limit, that can do everything.
+    pub const fn new(size: u64) -> Self {
+        Self {
+            size,
+            block_size: 512,
+            preferred: 4096,
+            physical_block: 512,
+            max_transfer: 32 << 20,
+            max_segments: u32::MAX,
+            max_segment_size: u32::MAX,
+            chunk: 0,
+            max_discard: u64::MAX,
+            max_write_zeroes: u64::MAX,
+            memory_alignment: 1,
+            read_only: false,
+            can_flush: true,
+            can_fua: true,
+            can_discard: true,
+            can_write_zeroes: true,
+            rotational: false,
+        }
+    }
+}
