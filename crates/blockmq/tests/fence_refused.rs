@@ -37,14 +37,24 @@ impl Driver for Noting {
     }
 }
 
+/// Requests that may be on their way at once. Without a limit what waits outside of a frozen queue grows while
+/// that is drained, and must be drained the next time: where pushing is quicker than dispatch, for ever.
+const ON_THEIR_WAY: u64 = 4096;
+
 /// Submits from two threads while a third freezes and quiesces; nothing is inside meanwhile, and nothing is
 /// lost.
 fn storm(queue: &Queue, driver: &Noting, rounds: usize, midway: impl Fn()) {
     let over = AtomicBool::new(false);
+    let sent_by_all = AtomicU64::new(0);
     let completed = Arc::new(AtomicU64::new(0));
     let submit = || {
         let mut sent = 0;
         while !over.load(Relaxed) {
+            if sent_by_all.load(Relaxed).saturating_sub(completed.load(Relaxed)) >= ON_THEIR_WAY {
+                std::thread::yield_now();
+                continue;
+            }
+            sent_by_all.fetch_add(1, Relaxed);
             let completed = Arc::clone(&completed);
             queue.submit(block(sent % 2048).on_complete(move |done| {
                 done.result.unwrap();
