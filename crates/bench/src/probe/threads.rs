@@ -30,8 +30,9 @@ impl Devices for Threads {
                 scope.spawn(probe)
             };
             let all: Vec<_> = devices.into_iter().map(probe).collect();
-            begin.wait();
+            // Before: they may all run ahead of this thread once they are let go.
             let began = Instant::now();
+            begin.wait();
             let done = all.into_iter().map(thread::ScopedJoinHandle::join);
             // Each is joined, also behind one that panicked.
             match done.fold(true, |well, one| well & one.is_ok()) {
