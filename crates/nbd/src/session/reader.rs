@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
-use corewise_blockmq::Request as DeviceRequest;
+use corewise_blockmq::{Plug, Request as DeviceRequest};
 use corewise_sync::Parker;
 
 use super::sink::Reply;
@@ -262,6 +262,8 @@ impl<'a> Reader<'a> {
             if self.cork.is_none() {
                 self.cork = self.session.path.cork();
             }
+            // For what stands on other devices: those get the batch's parts together, too.
+            let _plug = Plug::start();
             self.session.device.submit_batch(&mut self.batch.drain(..));
         }
         if let Some(right) = self.cork.take() {
