@@ -142,6 +142,7 @@ impl std::error::Error for IoError {}
 /// The few Linux error numbers that this crate produces or translates.
 pub(crate) mod errno {
     pub(crate) const EPERM: i32 = 1;
+    pub(crate) const ENOENT: i32 = 2;
     pub(crate) const EINTR: i32 = 4;
     pub(crate) const EIO: i32 = 5;
     pub(crate) const EAGAIN: i32 = 11;
@@ -154,6 +155,7 @@ pub(crate) mod errno {
     pub(crate) const EOPNOTSUPP: i32 = 95;
     pub(crate) const ESHUTDOWN: i32 = 108;
     pub(crate) const ETIMEDOUT: i32 = 110;
+    pub(crate) const EALREADY: i32 = 114;
     pub(crate) const EDQUOT: i32 = 122;
     pub(crate) const ECANCELED: i32 = 125;
 }

@@ -19,6 +19,7 @@ pub use options::{Direct, FileOptions, IoPath, OpenError, OpenErrorKind, PathInU
 
 use crate::driver::{Dispatch, Driver, Started};
 use crate::geometry::Geometry;
+use crate::timeout::{TimedOut, TimerReturn};
 use ring::Rings;
 use store::Store;
 use threads::Plain;
@@ -169,6 +170,17 @@ impl Driver for FileDriver {
         match &self.io {
             Io::Rings(rings) => rings.commit(hctx),
             Io::Plain(_) => {}
+        }
+    }
+
+    /// A ring's request is called off where the kernel can still do that: not where a disk has it.
+    fn timeout(&self, late: &TimedOut<'_>) -> TimerReturn {
+        match &self.io {
+            Io::Rings(rings) => rings.call_off(late),
+            Io::Plain(_) => {
+                tracing::warn!("{late}; a worker waits for the kernel");
+                TimerReturn::ResetTimer
+            }
         }
     }
 }

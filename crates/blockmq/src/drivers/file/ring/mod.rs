@@ -15,6 +15,12 @@
 //! The bell is the protocol of [`crate::bell`]; it wakes the thread through an `eventfd` that the ring
 //! polls. A ring at rest sleeps in the kernel.
 //!
+//! A request that is late ([`Driver::timeout`](crate::Driver::timeout)) is called off by the ring's thread too
+//! ([`cancel`]). What the kernel has not begun, or can interrupt, ends; what a disk has goes on.
+//!
+//! There is no [`Driver::poll`](crate::Driver::poll): the kernel does what is left of a completion when the ring's
+//! thread asks for it, so nobody else would find anything. Who polls a ring for his own requests has to own it.
+//!
 //! # Memory
 //! A request's memory stays where it is from its entry to its completion: the slot of its tag owns the
 //! request, which owns the buffers, and the kernel is done with all of them before the thread ends.
@@ -23,6 +29,7 @@
 //! aligned memory: what isn't goes through its slot's piece of a registered buffer, or through memory of its
 //! own where it is larger; that is one copy.
 
+mod cancel;
 mod memory;
 mod reactor;
 
@@ -42,6 +49,8 @@ use super::threads::Plain;
 use crate::bell::Bell;
 use crate::driver::{Dispatch, Queued, Started};
 use crate::request::BufferPool;
+use crate::timeout::{TimedOut, TimerReturn};
+use cancel::Ask;
 use reactor::Reactor;
 
 /// The rings of a file device.
@@ -54,6 +63,8 @@ pub(super) struct Rings {
 /// What a ring shows of itself to other threads.
 struct Port {
     inbox: Inbox<Queued>,
+    /// Late requests that are to be called off.
+    asks: Inbox<Box<Ask>>,
     bell: Bell,
     /// The wire of the bell.
     wire: OwnedFd,
@@ -110,6 +121,11 @@ impl Rings {
         Dispatch::Started
     }
 
+    /// Has the kernel stop a late request, if it can. Blocks.
+    pub(super) fn call_off(&self, late: &TimedOut<'_>) -> TimerReturn {
+        self.rings[late.hctx()].port.call_off(late)
+    }
+
     /// Called by the runner, behind what it queued.
     pub(super) fn commit(&self, hctx: usize) {
         let port = &self.rings[hctx].port;
@@ -120,9 +136,15 @@ impl Rings {
 }
 
 impl Port {
+    /// Whether nothing waits for the ring's thread.
+    fn is_empty(&self) -> bool {
+        self.inbox.is_empty() && self.asks.is_empty()
+    }
+
     fn new() -> io::Result<Self> {
         Ok(Self {
             inbox: Inbox::new(),
+            asks: Inbox::new(),
             bell: Bell::new(),
             wire: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             end: AtomicBool::new(false),

@@ -14,14 +14,17 @@ use io_uring::{
 use super::super::store::{PUNCH, ZERO};
 use super::super::threads::Plain;
 use super::Port;
+use super::cancel::Ask;
 use super::memory::{Buffers, Memory};
 use crate::driver::{Queued, Started};
-use crate::error::{IoError, errno};
+use crate::error::{IoError, IoErrorKind, errno};
 use crate::policy::BUSY_PAUSE;
 use crate::request::{BufferPool, Op};
 
 /// What the bell's completions are known by. Tags are 32 bits wide.
 const BELL: u64 = u64::MAX;
+/// What is added to a tag where its request is called off.
+const OFF: u64 = 1 << 32;
 /// `POLLIN`.
 const READABLE: u32 = 1;
 /// Completions that are taken, and entries that are submitted, together while there are more. A device that has
@@ -57,6 +60,10 @@ struct Inner {
 struct Slot {
     rq: Option<Started>,
     memory: Memory,
+    /// It is late, and the kernel was told to stop it.
+    off: bool,
+    /// Who has asked for that, until the kernel has answered.
+    ask: Option<Box<Ask>>,
 }
 
 impl Reactor {
@@ -186,6 +193,11 @@ impl Inner {
             for Queued(rq) in port.inbox.take() {
                 self.start(rq, submitter, sq);
             }
+            if !port.asks.is_empty() {
+                for ask in port.asks.take() {
+                    self.call_off(ask, submitter, sq);
+                }
+            }
             if sq.len() >= BURST {
                 sq.sync();
                 // Where it is refused the call below tells.
@@ -203,7 +215,7 @@ impl Inner {
                 self.listen(sq);
             }
             port.bell.doze();
-            let want = usize::from(port.inbox.is_empty());
+            let want = usize::from(port.is_empty());
             sq.sync();
             if (want != 0 || !sq.is_empty())
                 && let Err(error) = submitter.submit_and_wait(want)
@@ -237,21 +249,28 @@ impl Inner {
         let entry = entry.user_data(u64::from(tag));
         // SAFETY: the memory that the entry names belongs to the request or to the slot, which keep it until
         // the completion is taken; the file belongs to `plain`.
-        let mut pushed = unsafe { sq.push(&entry) }.is_ok();
-        if !pushed {
-            // Entries that the kernel didn't take when it was asked. Perhaps now.
-            sq.sync();
-            let _ = submitter.submit();
-            sq.sync();
-            // SAFETY: as above.
-            pushed = unsafe { sq.push(&entry) }.is_ok();
-        }
-        if pushed {
+        if unsafe { push(&entry, submitter, sq) } {
             slot.rq = Some(rq);
+            slot.off = false;
             self.in_flight += 1;
         } else {
             slot.memory.end();
             self.plain.start(rq, 0);
+        }
+    }
+
+    /// Has the kernel stop the request of a tag. Its tag is held until the ask is answered: so it is the one that
+    /// was meant, or it has completed.
+    fn call_off(&mut self, ask: Box<Ask>, submitter: &Submitter<'_>, sq: &mut SubmissionQueue<'_>) {
+        let tag = u64::from(ask.tag);
+        // Where the kernel doesn't have it, the ask is dropped: whoever asked learns that.
+        let Some(slot) = self.slots.get_mut(ask.tag as usize) else { return };
+        let entry = opcode::AsyncCancel::new(tag).build().user_data(OFF | tag);
+        // SAFETY: the entry names no memory.
+        if slot.rq.is_some() && unsafe { push(&entry, submitter, sq) } {
+            slot.off = true;
+            slot.ask = Some(ask);
+            self.in_flight += 1;
         }
     }
 
@@ -272,6 +291,14 @@ impl Inner {
                 self.deaf |= !cqueue::more(flags);
                 continue;
             }
+            if tag & OFF != 0 {
+                self.in_flight -= 1;
+                let slot = self.slots.get_mut((tag & !OFF) as usize);
+                if let Some(ask) = slot.and_then(|slot| slot.ask.take()) {
+                    ask.answered(result);
+                }
+                continue;
+            }
             match self.slots.get_mut(tag as usize).and_then(|slot| slot.rq.take()) {
                 Some(rq) => {
                     self.in_flight -= 1;
@@ -286,15 +313,20 @@ impl Inner {
 
     /// Completes a request that the kernel is done with, or has a worker carry it on.
     fn finish(&mut self, mut rq: Started, tag: usize, result: i32) {
-        let memory = &mut self.slots[tag].memory;
+        let Slot { memory, off, .. } = &mut self.slots[tag];
         if let (Op::Read, Ok(done)) = (rq.op(), usize::try_from(result)) {
             // SAFETY: the kernel says so.
             unsafe { memory.read(&mut rq, done) };
         }
         memory.end();
+        let off = mem::take(off);
         let store = self.plain.store();
         let Ok(done) = u64::try_from(result) else {
+            // A sync that was interrupted may have been told of an error that nobody is told of again.
+            let syncs = rq.op() == Op::Flush || rq.flags().fua;
             return match (rq.op(), -result) {
+                (_, errno::ECANCELED) if off => rq.complete(Err(called_off())),
+                (_, errno::EINTR) if off && !syncs => rq.complete(Err(called_off())),
                 // Interrupted, or called off: nothing was done that can't be done again.
                 (_, errno::EINTR | errno::EAGAIN | errno::ECANCELED | errno::EFAULT) => {
                     self.plain.start(rq, 0);
@@ -317,6 +349,31 @@ impl Inner {
             Op::Read | Op::Write | Op::Discard | Op::WriteZeroes => rq.complete(Ok(())),
         }
     }
+}
+
+fn called_off() -> IoError {
+    IoError::with(IoErrorKind::TimedOut, "it was called off")
+}
+
+/// Puts an entry into the ring, to be submitted with the next call; false where there is no room.
+///
+/// # Safety
+/// The memory and the files that it names stay where they are until it has completed.
+unsafe fn push(
+    entry: &squeue::Entry,
+    submitter: &Submitter<'_>,
+    sq: &mut SubmissionQueue<'_>,
+) -> bool {
+    // SAFETY: as the caller says.
+    if unsafe { sq.push(entry) }.is_ok() {
+        return true;
+    }
+    // Entries that the kernel didn't take when it was asked. Perhaps now.
+    sq.sync();
+    let _ = submitter.submit();
+    sq.sync();
+    // SAFETY: as above.
+    unsafe { sq.push(entry) }.is_ok()
 }
 
 /// The entry for a request, or `None` where plain I/O has to do it.
