@@ -7,7 +7,7 @@ use corewise::blockmq::Op;
 use corewise::blockmq::drivers::{Delays, Fault};
 
 use super::links;
-use super::problem::{At, Problem, Subject};
+use super::problem::{At, Problem, Subject, word};
 use super::raw::RawDevice;
 use super::{Driver, FileDriver, Io, Mirror};
 use crate::{suggest, units};
@@ -16,13 +16,14 @@ use crate::{suggest, units};
 const DRIVERS: [(&str, &[&str]); 8] = [
     ("delay", &["over", "read_delay", "write_delay", "flush_delay", "jitter", "seed"]),
     ("error", &["over", "fails", "from", "to", "after", "every", "times", "rate", "errno", "seed"]),
-    ("file", &["path", "create", "size", "block_size", "io", "read_only"]),
+    ("file", &["path", "create", "size", "block_size", "io", "direct", "read_only"]),
     ("memory", &["size", "block_size"]),
     ("mirror", &["over", "bitmap", "retry", "resync_least", "resync_most"]),
     ("null", &["size", "block_size"]),
     ("partition", &["over", "partition"]),
     ("stripe", &["over", "chunk"]),
 ];
+const IOS: [(&str, Io); 3] = [("auto", Io::Auto), ("uring", Io::Uring), ("threads", Io::Threads)];
 /// Operations as a manifest names them.
 const OPS: [Op; 5] = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
 /// Errors that disks are known for; any other goes by its number.
@@ -167,6 +168,7 @@ impl<'a> Asked<'a> {
             size: raw.size.clone(),
             block_size,
             io: self.io()?,
+            direct: raw.direct.as_ref().map(|at| at.value),
             read_only,
         }))
     }
@@ -344,18 +346,8 @@ impl<'a> Asked<'a> {
 
     fn io(&mut self) -> Option<Io> {
         let Some(at) = &self.raw.io else { return Some(Io::Auto) };
-        match at.value.as_str() {
-            "auto" => Some(Io::Auto),
-            "uring" => Some(Io::Uring),
-            "threads" => Some(Io::Threads),
-            other => {
-                let message = format!("unknown io '{other}'");
-                self.complain(|s| {
-                    Problem::new(at.place, s, message).help("one of: auto, uring, threads")
-                });
-                None
-            }
-        }
+        let found = word(at, "io", "one of", &IOS, &self.subject);
+        found.map_err(|problem| self.problems.push(problem)).ok()
     }
 
     fn op(&mut self, word: &At<String>) -> Option<Op> {

@@ -1,7 +1,7 @@
 //! The manifest of `corewise up`: what to bring up, what to export and where to listen.
 //!
 //! [`raw`] reads the text and looks nothing up; [`resolve`] decides what it means, with [`drivers`]
-//! for each device's own keys; [`links`] follows the names from device to device. All of it is pure: nothing here touches the file
+//! for each device's own keys and [`tuning`] for those of its queue; [`links`] follows the names from device to device. All of it is pure: nothing here touches the file
 //! system. The format is described in `docs/manifest.md`.
 
 mod drivers;
@@ -12,6 +12,7 @@ mod reader;
 mod resolve;
 #[cfg(test)]
 mod tests;
+mod tuning;
 
 use std::path::Path;
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ use corewise::device::HangPolicy;
 pub(crate) use drivers::driver_names;
 pub(crate) use problem::{At, Place, Problem, Subject};
 pub(crate) use resolve::{HANG_POLICIES, hang_policy, tcp_address};
+pub(crate) use tuning::Tuning;
 
 /// How long exports may go on answering what is in flight at shutdown, unless `drain` says else.
 pub(crate) const DEFAULT_DRAIN: Duration = Duration::from_secs(5);
@@ -77,6 +79,7 @@ pub(crate) struct Device {
     /// Where its table begins.
     pub(crate) place: Place,
     pub(crate) driver: Driver,
+    pub(crate) tuning: Tuning,
     /// Devices that must be up before this one and are shut down after it: the parts it is built
     /// over, then those named in `suppliers`. Each once.
     pub(crate) suppliers: Vec<String>,
@@ -144,6 +147,8 @@ pub(crate) struct FileDriver {
     pub(crate) size: Option<At<u64>>,
     pub(crate) block_size: u32,
     pub(crate) io: Io,
+    /// Whether to go past the page cache; `None`: as is best.
+    pub(crate) direct: Option<bool>,
     pub(crate) read_only: bool,
 }
 

@@ -77,6 +77,23 @@ impl Problem {
     }
 }
 
+/// What a word stands for; where it is none of those that are known, the problem, with `wanted` in front of them.
+pub(super) fn word<T: Copy>(
+    at: &At<String>,
+    key: &str,
+    wanted: &str,
+    known: &[(&str, T)],
+    subject: &Subject,
+) -> Result<T, Problem> {
+    let found = known.iter().find(|(word, _)| *word == at.value).map(|(_, value)| *value);
+    found.ok_or_else(|| {
+        let words: Vec<&str> = known.iter().map(|(word, _)| *word).collect();
+        let message = format!("unknown {key} '{}'", at.value);
+        Problem::new(at.place, subject.clone(), message)
+            .help(format!("{wanted}: {}", words.join(", ")))
+    })
+}
+
 struct DisplayProblem<'a> {
     problem: &'a Problem,
     file: &'a str,

@@ -47,12 +47,17 @@ pub(crate) struct RawDevice {
     pub(crate) path: Option<At<String>>,
     pub(crate) create: Option<At<bool>>,
     pub(crate) io: Option<At<String>>,
+    pub(crate) direct: Option<At<bool>>,
     pub(crate) over: Option<Vec<At<String>>>,
     pub(crate) chunk: Option<At<u64>>,
     pub(crate) suppliers: Option<Vec<At<String>>>,
     pub(crate) node: Option<At<u32>>,
     pub(crate) probe_timeout: Option<At<Duration>>,
     pub(crate) shutdown_timeout: Option<At<Duration>>,
+    pub(crate) hw_queues: Option<At<String>>,
+    pub(crate) scheduler: Option<At<String>>,
+    pub(crate) timeout: Option<At<Duration>>,
+    pub(crate) rq_affinity: Option<At<String>>,
     pub(crate) read_only: Option<At<bool>>,
     pub(crate) bitmap: Option<At<bool>>,
     pub(crate) retry: Option<At<Duration>>,
@@ -145,12 +150,17 @@ fn device(
         path: fields.string("path"),
         create: fields.boolean("create"),
         io: fields.string("io"),
+        direct: fields.boolean("direct"),
         over: fields.names("over", DEVICES),
         chunk: fields.size("chunk"),
         suppliers: fields.names("suppliers", DEVICES),
         node: fields.number("node"),
         probe_timeout: fields.duration("probe_timeout"),
         shutdown_timeout: fields.duration("shutdown_timeout"),
+        hw_queues: fields.string_or_number("hw_queues"),
+        scheduler: fields.string("scheduler"),
+        timeout: fields.duration("timeout"),
+        rq_affinity: fields.string("rq_affinity"),
         read_only: fields.boolean("read_only"),
         bitmap: fields.boolean("bitmap"),
         retry: fields.duration("retry"),
@@ -237,7 +247,12 @@ block_size = 4096
 path = "a.img"
 create = true
 io = "threads"
+direct = true
 node = 1
+hw_queues = 2
+scheduler = "none"
+timeout = "6s"
+rq_affinity = "cache"
 read_only = false
 suppliers = ["b"]
 probe_timeout = "3s"
@@ -261,10 +276,11 @@ shutdown_timeout = "5s"
         );
         assert_eq!(device.block_size.as_ref().unwrap().value, 4096);
         assert_eq!(device.suppliers.as_ref().unwrap()[0].value, "b");
-        assert_eq!(device.keys.len(), 12);
-        assert_eq!(manifest.exports[0].device.as_ref().unwrap().place.line, 24);
+        assert_eq!(device.keys.len(), 17);
+        assert_eq!(manifest.exports[0].device.as_ref().unwrap().place.line, 29);
         let seconds = |at: &Option<At<Duration>>| at.as_ref().map(|at| at.value.as_secs());
         assert_eq!(seconds(&device.probe_timeout), Some(3));
+        assert_eq!(seconds(&device.timeout), Some(6));
         assert_eq!(seconds(&device.shutdown_timeout), Some(4));
         assert_eq!(seconds(&manifest.exports[0].shutdown_timeout), Some(5));
         assert_eq!(seconds(&manifest.server.shutdown_timeout), Some(60));

@@ -9,6 +9,7 @@ use super::drivers::driver;
 use super::links::{self, Links};
 use super::problem::{At, Problem, Subject};
 use super::raw::{RawExport, RawManifest, RawServer};
+use super::tuning::tuning;
 use super::{DEFAULT_DRAIN, Device, Driver, Export, LeftOut, Manifest, Resolved, Server};
 use crate::suggest;
 
@@ -20,10 +21,11 @@ const LONGEST_SOCKET_PATH: usize = 107;
 /// Decides what `raw` means. `problems` are those that reading it found already.
 pub(super) fn resolve(raw: &RawManifest, mut problems: Vec<Problem>, base: &Path) -> Resolved {
     let mut links = Links::follow(raw, &mut problems);
-    let mut drivers = Vec::new();
+    let (mut drivers, mut tunings) = (Vec::new(), Vec::new());
     for (index, raw) in raw.devices.iter().enumerate() {
         let before = problems.len();
         drivers.push(driver(raw, base, &mut problems));
+        tunings.push(tuning(raw, &mut problems));
         if problems.len() > before {
             links.mark(index);
         }
@@ -43,7 +45,8 @@ pub(super) fn resolve(raw: &RawManifest, mut problems: Vec<Problem>, base: &Path
         });
     }
     let devices =
-        raw.devices.iter().zip(drivers).enumerate().filter_map(|(index, (raw, driver))| {
+        raw.devices.iter().zip(drivers).zip(tunings).enumerate().filter_map(|(index, device)| {
+            let ((raw, driver), tuning) = device;
             let (Some(name), Some(driver), false) = (&raw.name, driver, links.is_bad(index)) else {
                 return None;
             };
@@ -51,6 +54,7 @@ pub(super) fn resolve(raw: &RawManifest, mut problems: Vec<Problem>, base: &Path
                 name: name.value.clone(),
                 place: raw.place,
                 driver,
+                tuning,
                 suppliers: links.suppliers(index),
                 node: raw.node.as_ref().map(|node| node.value),
                 probe_timeout: raw.probe_timeout.as_ref().map(|at| at.value),

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use corewise::blockmq::{Deadline, HwQueues, IoScheduler, RqAffinity};
+
 use super::*;
 
 fn resolve(text: &str) -> Resolved {
@@ -46,7 +48,12 @@ create = true
 size = "8M"
 block_size = "4K"
 io = "threads"
+direct = false
 node = 1
+hw_queues = "cache_shard"
+scheduler = "deadline"
+timeout = "30s"
+rq_affinity = "cpu"
 [[device]]
 name = "b"
 driver = "file"
@@ -81,14 +88,57 @@ read_only = true
     let Driver::File(file) = &devices[0].driver else { panic!("{:?}", devices[0]) };
     assert_eq!(file.path.value, Path::new("/base/a.img"));
     assert_eq!((file.create, file.block_size, file.io), (true, 4096, Io::Threads));
-    assert_eq!(devices[0].node, Some(1));
+    assert_eq!((file.direct, devices[0].node), (Some(false), Some(1)));
+    let tuned = Tuning {
+        hw_queues: Some(HwQueues::PerShard),
+        scheduler: IoScheduler::Deadline(Deadline::default()),
+        timeout: Some(Duration::from_secs(30)),
+        rq_affinity: RqAffinity::Cpu,
+    };
+    assert_eq!(devices[0].tuning, tuned);
     let Driver::File(file) = &devices[1].driver else { panic!("{:?}", devices[1]) };
     assert_eq!(file.path.value, Path::new("/elsewhere/b.img"));
-    assert!(file.read_only && !file.create && file.size.is_none());
+    assert!(file.read_only && !file.create && file.size.is_none() && file.direct.is_none());
+    let plain = Tuning {
+        hw_queues: None,
+        scheduler: IoScheduler::None,
+        timeout: None,
+        rq_affinity: RqAffinity::Anywhere,
+    };
+    assert_eq!(devices[1].tuning, plain);
     // The parts first, then the others, each once.
     assert_eq!(devices[3].suppliers, ["a", "b", "log"]);
     assert_eq!(exports[0].name, "s");
     assert_eq!((exports[1].name.as_str(), exports[1].read_only), ("raw a", true));
+}
+
+#[test]
+fn what_a_queue_cannot_be_is_answered_with_what_it_can() {
+    let said = |line: &str| problem(&(memory("a") + line));
+    assert_eq!(
+        said("scheduler = \"bfq\"\n"),
+        "up.toml:5:13: device 'a': unknown scheduler 'bfq'\n  help: one of: none, deadline"
+    );
+    assert_eq!(
+        said("hw_queues = 0\n"),
+        "up.toml:5:13: device 'a': unknown hw_queues '0'\n  help: a number from 1, or one of: cpu, \
+         cache_shard, cache, numa"
+    );
+    assert!(said("hw_queues = -1\n").contains("unknown hw_queues '-1'"));
+    assert_eq!(
+        said("rq_affinity = \"2\"\n"),
+        "up.toml:5:15: device 'a': unknown rq_affinity '2'\n  help: one of: none, cache, cpu"
+    );
+    assert_eq!(
+        said("timeout = \"0s\"\n"),
+        "up.toml:5:11: device 'a': with a 'timeout' of 0 every request would be late\n  help: left \
+         out, a request takes as long as it takes"
+    );
+    assert!(said("timeout = 30\n").contains("'timeout' must be a duration such as \"5s\""));
+    assert!(said("direct = true\n").contains("driver 'memory' takes no 'direct'"));
+    let text = memory("a") + "hw_queues = 3\n";
+    let resolved = resolve(&text);
+    assert_eq!(resolved.manifest.devices[0].tuning.hw_queues, Some(HwQueues::Count(3)));
 }
 
 #[test]

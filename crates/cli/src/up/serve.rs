@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use corewise::blockmq::{Completer, RqAffinity};
 use corewise::device::{
     BringUp, BringUpOptions, DeviceInfo, DeviceManager, DeviceState, Event, Pending, PendingState,
     ProbeOutcome, ShutdownOptions,
 };
 use corewise::nbd::{self, Endpoint, Listener};
+use corewise::smp::{Smp, StartError};
 use corewise::sync::Mutex;
 use corewise::timeline::{Timeline, duration};
-use corewise::topology::Machine;
+use corewise::topology::{Machine, Subscription};
 use corewise::workqueue::{WorkerPools, Workqueue};
 
 use super::cleanup::Cleanup;
@@ -57,6 +59,22 @@ struct Running {
     disks: Arc<Disks>,
     notes: Arc<Notes>,
     known: Known,
+    _calls: Option<Calls>,
+}
+
+/// Call targets, by which requests end on other CPUs. They follow the machine's CPUs.
+struct Calls {
+    smp: Smp,
+    _follows: Subscription,
+}
+
+impl Calls {
+    fn start(machine: &Machine) -> Result<Calls, StartError> {
+        let smp = Smp::new(machine)?;
+        let follower = smp.clone();
+        let follows = machine.on_change(move |_| drop(follower.follow_machine()));
+        Ok(Calls { smp, _follows: follows })
+    }
 }
 
 /// What a shutdown came to.
@@ -142,9 +160,14 @@ impl Server {
         let cleanup = Arc::clone(&self.cleanup);
         let report = self.report;
         let disks = Arc::new(Disks::default());
+        let devices = &self.manifest.devices;
+        let calls = devices.iter().any(|d| d.tuning.rq_affinity != RqAffinity::Anywhere);
+        let calls = calls.then(|| Calls::start(&machine)).transpose();
+        let calls = calls.map_err(|error| failed("start call targets", &error))?;
         let house = House {
             machine,
             workqueue,
+            completer: calls.as_ref().map(|calls| Completer::new(&calls.smp)),
             cleanup,
             notes: Arc::clone(&notes),
             report,
@@ -161,7 +184,7 @@ impl Server {
             .map_err(|error| failed("register the drivers", &error))?;
         self.stop.manages(&manager);
         let known = Known::load(self.manifest.server.state.as_deref());
-        Ok(Running { manager, pools, server, shown, disks, notes, known })
+        Ok(Running { manager, pools, server, shown, disks, notes, known, _calls: calls })
     }
 
     /// Binds what can be bound. Without `--keep-going` that has to be all.

@@ -4,7 +4,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use corewise::blockmq::drivers::{
-    FileDriver, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse,
+    Direct, FileDriver, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse,
 };
 use corewise::blockmq::{Driver, Geometry};
 use corewise::device::ProbeError;
@@ -14,37 +14,46 @@ use crate::manifest::{self, Io};
 use crate::units;
 
 /// Opens the file of `device`, which is locked as long as the driver lives. A file that is made is
-/// removed again if the device does not come up.
+/// removed again if the device does not come up. It has a ring for each hardware queue.
 pub(super) fn open(
-    device: &str,
+    device: &manifest::Device,
     file: &manifest::FileDriver,
     house: &House,
 ) -> Result<FileDriver, ProbeError> {
+    let name = device.name.as_str();
     let path = &file.path.value;
     let failed = |why: String| ProbeError::failed(format!("cannot open {}: {why}", path.display()));
     refuse_what_is_no_disk(path).map_err(failed)?;
     let mut options = FileOptions::new(path)
         .block_size(file.block_size)
         .read_only(file.read_only)
+        .direct(match file.direct {
+            None => Direct::Auto,
+            Some(true) => Direct::Always,
+            Some(false) => Direct::Never,
+        })
         .io(match file.io {
             Io::Auto => IoPath::Auto,
             Io::Uring => IoPath::Uring,
             Io::Threads => IoPath::Threads,
         });
+    if let Some(how) = device.tuning.hw_queues {
+        options = options.queues(how.count_on(&house.machine));
+    }
     if let (true, Some(size)) = (file.create, &file.size) {
         options = options.size(size.value);
     }
     let driver =
         FileDriver::open(options, &house.workqueue).map_err(|error| failed(why(&error)))?;
     if driver.created() {
-        house.cleanup.new_file(device, path).map_err(|error| failed(error.to_string()))?;
+        house.cleanup.new_file(name, path).map_err(|error| failed(error.to_string()))?;
     }
     if let Some(asked) = &file.size {
         same_size(driver.geometry(), asked.value).map_err(failed)?;
     }
     if file.io == Io::Auto && driver.io_path_in_use() == PathInUse::Threads {
         house.notes.add(format!(
-            "device '{device}': io_uring is refused here; it uses pread and pwrite on threads \
+            "device '{name}': io_uring is refused here; it uses pread and pwrite on threads \
              (io = \"threads\" says that this is meant)"
         ));
     }
@@ -91,6 +100,14 @@ fn why(error: &OpenError) -> String {
         OpenErrorKind::BadSize { size, block_size } => {
             format!("its size, {size}, is not a multiple of its block size {block_size}")
         }
+        OpenErrorKind::NotDirect { needs: None, .. } => {
+            "direct = true, but its file system has no way past the page cache, or doesn't say so"
+                .to_string()
+        }
+        OpenErrorKind::NotDirect { needs: Some(needs), block_size } => format!(
+            "direct = true needs a block_size of at least {} here, and it is {block_size}",
+            needs.offset
+        ),
         OpenErrorKind::Io { step, source } => {
             use std::io::ErrorKind::NotFound;
             match source.kind() {

@@ -9,7 +9,7 @@ mod over_one;
 use std::sync::Arc;
 
 use corewise::blockmq::drivers::{Mirror, Stripe};
-use corewise::blockmq::{self, BlockDevice, BlockDeviceExt, Queue};
+use corewise::blockmq::{self, BlockDevice, BlockDeviceExt, Completer, Queue, RqAffinity};
 use corewise::device::{self, Bound, ProbeContext, ProbeError, ProbeType, ShutdownError};
 use corewise::sync::Mutex;
 use corewise::topology::Machine;
@@ -29,6 +29,8 @@ pub(crate) struct House {
     pub(crate) machine: Machine,
     /// Runs what the queues of volumes can't run on the spot.
     pub(crate) workqueue: Workqueue,
+    /// Where a volume asks for it.
+    pub(crate) completer: Option<Completer>,
     /// Knows the files that were made.
     pub(crate) cleanup: Arc<Cleanup>,
     pub(crate) notes: Arc<Notes>,
@@ -36,6 +38,28 @@ pub(crate) struct House {
     pub(crate) report: Report,
     /// Knows the queues of the volumes that are up.
     pub(crate) disks: Arc<Disks>,
+}
+
+impl House {
+    /// The queue of a volume, as its manifest wants it.
+    fn queue(&self, device: &manifest::Device, driver: Arc<dyn blockmq::Driver>) -> Arc<Queue> {
+        let asked = device.tuning;
+        let mut builder = Queue::builder(&self.machine, driver)
+            .name(device.name.as_str())
+            .scheduler(asked.scheduler);
+        if let Some(how) = asked.hw_queues {
+            builder = builder.hw_queues(how);
+        }
+        if let Some(after) = asked.timeout {
+            builder = builder.timeout(Some(after));
+        }
+        if let (Some(completer), true) =
+            (&self.completer, asked.rq_affinity != RqAffinity::Anywhere)
+        {
+            builder = builder.complete_with(completer, asked.rq_affinity);
+        }
+        builder.build(&self.workqueue)
+    }
 }
 
 /// What is no failure, and yet worth a word to the user.
@@ -86,7 +110,7 @@ impl device::Driver for VolumeDriver {
         let driver: Arc<dyn blockmq::Driver> = match &device.driver {
             manifest::Driver::Memory { size, block_size } => leaf::memory(*size, *block_size)?,
             manifest::Driver::Null { size, block_size } => leaf::null(*size, *block_size),
-            manifest::Driver::File(file) => Arc::new(file::open(&device.name, file, &self.house)?),
+            manifest::Driver::File(file) => Arc::new(file::open(device, file, &self.house)?),
             manifest::Driver::Stripe { over, chunk } => {
                 Arc::new(Stripe::new(parts(cx, over)?, *chunk).map_err(ProbeError::failed)?)
             }
@@ -105,9 +129,7 @@ impl device::Driver for VolumeDriver {
                 over_one::error(cx, over, fault, *seed)?
             }
         };
-        let queue = Queue::builder(&self.house.machine, driver)
-            .name(device.name.as_str())
-            .build(&self.house.workqueue);
+        let queue = self.house.queue(device, driver);
         self.house.disks.add(&queue);
         let keeps_data = matches!(device.driver, manifest::Driver::File(_));
         self.house.cleanup.came_up(&device.name);

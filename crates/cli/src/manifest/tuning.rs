@@ -1,0 +1,62 @@
+//! The keys that every volume takes for its queue, and what they may say.
+
+use std::time::Duration;
+
+use corewise::blockmq::{Deadline, HwQueues, IoScheduler, RqAffinity};
+
+use super::links;
+use super::problem::{Problem, word};
+use super::raw::RawDevice;
+
+/// How the queue of a volume is built.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Tuning {
+    /// `None`: as many as the driver likes.
+    pub(crate) hw_queues: Option<HwQueues>,
+    pub(crate) scheduler: IoScheduler,
+    /// How long a request may be in the driver; `None`: as long as it takes.
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) rq_affinity: RqAffinity,
+}
+
+/// Who shares a hardware queue: CPUs of one pod, by the names of the topology's scopes.
+const SHARES: [(&str, HwQueues); 4] = [
+    ("cpu", HwQueues::PerCpu),
+    ("cache_shard", HwQueues::PerShard),
+    ("cache", HwQueues::PerCache),
+    ("numa", HwQueues::PerNode),
+];
+const AFFINITIES: [(&str, RqAffinity); 3] =
+    [("none", RqAffinity::Anywhere), ("cache", RqAffinity::Cache), ("cpu", RqAffinity::Cpu)];
+
+/// What `raw` asks for; what is wrong with it is added to `problems`.
+pub(super) fn tuning(raw: &RawDevice, problems: &mut Vec<Problem>) -> Tuning {
+    let schedulers =
+        [("none", IoScheduler::None), ("deadline", IoScheduler::Deadline(Deadline::default()))];
+    let subject = links::subject(raw);
+    let mut told = |problem| problems.push(problem);
+    let hw_queues = raw.hw_queues.as_ref().and_then(|at| match at.value.parse() {
+        Ok(n) if n > 0 => Some(HwQueues::Count(n)),
+        _ => {
+            let wanted = "a number from 1, or one of";
+            word(at, "hw_queues", wanted, &SHARES, &subject).map_err(&mut told).ok()
+        }
+    });
+    let scheduler = raw.scheduler.as_ref().and_then(|at| {
+        word(at, "scheduler", "one of", &schedulers, &subject).map_err(&mut told).ok()
+    });
+    let rq_affinity = raw.rq_affinity.as_ref().and_then(|at| {
+        word(at, "rq_affinity", "one of", &AFFINITIES, &subject).map_err(&mut told).ok()
+    });
+    if let Some(at) = raw.timeout.as_ref().filter(|at| at.value.is_zero()) {
+        let message = "with a 'timeout' of 0 every request would be late";
+        let help = "left out, a request takes as long as it takes";
+        told(Problem::new(at.place, subject.clone(), message).help(help));
+    }
+    Tuning {
+        hw_queues,
+        scheduler: scheduler.unwrap_or_default(),
+        timeout: raw.timeout.as_ref().map(|at| at.value),
+        rq_affinity: rq_affinity.unwrap_or(RqAffinity::Anywhere),
+    }
+}
