@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use corewise_blockmq::drivers::OpenError;
 use corewise_device::Error as DeviceError;
 use corewise_smp::StartError;
 use corewise_topology::TopologyError;
@@ -19,6 +20,15 @@ pub enum BenchError {
     Smp(StartError),
     /// A device manager refused something.
     Device(DeviceError),
+    /// A file couldn't be opened as a device.
+    File(OpenError),
+    /// The system failed to do something else.
+    System {
+        /// What was being done.
+        step: &'static str,
+        /// What it said.
+        source: std::io::Error,
+    },
     /// The system gave no thread.
     Thread(std::io::Error),
     /// A thread of the workload panicked.
@@ -37,6 +47,12 @@ pub enum BenchError {
     },
 }
 
+impl BenchError {
+    pub(crate) fn system(step: &'static str, source: std::io::Error) -> BenchError {
+        BenchError::System { step, source }
+    }
+}
+
 impl fmt::Display for BenchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -44,6 +60,8 @@ impl fmt::Display for BenchError {
             BenchError::Workqueue(_) => f.write_str("the workload's queue can't be built"),
             BenchError::Smp(_) => f.write_str("the workload's call targets can't be started"),
             BenchError::Device(_) => f.write_str("the workload's devices can't be used as asked"),
+            BenchError::File(_) => f.write_str("the workload's file can't be a device"),
+            BenchError::System { step, .. } => write!(f, "{step} failed"),
             BenchError::Thread(_) => f.write_str("the system gives the workload no thread"),
             BenchError::Panicked => f.write_str("a thread of the workload panicked"),
             BenchError::WrongAnswer => f.write_str("a call was answered wrongly, or not at all"),
@@ -64,7 +82,8 @@ impl std::error::Error for BenchError {
             BenchError::Workqueue(error) => Some(error),
             BenchError::Smp(error) => Some(error),
             BenchError::Device(error) => Some(error),
-            BenchError::Thread(error) => Some(error),
+            BenchError::File(error) => Some(error),
+            BenchError::System { source: error, .. } | BenchError::Thread(error) => Some(error),
             BenchError::Panicked
             | BenchError::WrongAnswer
             | BenchError::WrongOrder { .. }

@@ -107,8 +107,9 @@ Benchmarks:
   shutdown    how long webs of up to 50000 devices take to shut down, and a published machine, against
               the plain loop, and the old design of a worker for each device that blocks
   blockmq     sequential reads that eight threads complete, each of which runs its queue where
-              nothing is pending: with a fence, against the old lock there that sleeps; how long a
-              quiesce and a freeze take under load
+              nothing is pending: with a fence, against the old lock there that sleeps; random reads
+              and writes on null, memory and a file in the folder for temporary files (TMPDIR), which
+              takes 1 GiB, against fio; how long a quiesce and a freeze take under load
 
 Every run is a process of its own. The runs of a round follow each other in random order, the first
 round doesn't count, and ratios are made of pairs of one round. docs/benchmarks.md says what each

@@ -273,6 +273,36 @@ fn the_records_of_the_block_layer_end_with_the_headlines_and_each_variant_has_re
 }
 
 #[test]
+fn random_requests_to_null_and_to_a_file_go_through_the_layer_and_through_fio() {
+    let folder = Folder::new();
+    let args = ["bench", "blockmq", "--quick", "--json", "--rounds", "1"];
+    let workloads = ["--workload", "null/randread/32", "--workload", "file/randread/32/1"];
+    let ran = folder.corewise(args.iter().chain(&workloads)).ok();
+    let records: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
+    let value = |case: &str, variant: &str, metric: &str| {
+        let found = records.iter().find(|record| {
+            record["case"] == case && record["variant"] == variant && record["metric"] == metric
+        });
+        found.and_then(|record| record["median"].as_f64())
+    };
+    let null = |metric| value("null/randread/32/1", "corewise", metric).expect(metric);
+    assert!(null("items_per_second") > 0.0 && null("latency_p99") > 0.0);
+    // A CPU that hadn't submitted before has its boxes to make, once.
+    let allocations = null("allocations_per_item");
+    assert!(allocations < 1e-3, "{allocations}");
+    let headline = |metric| value("headline", "corewise", metric);
+    assert_eq!(headline("overhead_ns_per_request"), Some(null("overhead_ns_per_request")));
+    assert_eq!(headline("allocations_per_item"), Some(allocations));
+    // There need be no fio here, and no way past the page cache.
+    let rate = |variant| value("file/randread/32/1", variant, "items_per_second");
+    let both = rate("corewise").is_some() && rate("fio").is_some();
+    for metric in ["file_iops_vs_fio", "file_p99_vs_fio"] {
+        assert_eq!(headline(metric).is_some(), both, "{metric}");
+    }
+    assert_eq!(ran.stderr, "", "{ran}");
+}
+
+#[test]
 fn what_is_not_there_is_said_with_what_there_is() {
     let folder = Folder::new();
     let usage = |args: &[&str], said: &[&str]| {

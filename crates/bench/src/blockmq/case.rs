@@ -62,6 +62,77 @@ impl Class {
     }
 }
 
+/// What is read and written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Device {
+    /// Nothing.
+    Null,
+    /// Memory.
+    Memory,
+    /// A file on a disk, past the page cache.
+    File,
+}
+
+impl Device {
+    /// All of them.
+    pub const ALL: [Device; 3] = [Device::Null, Device::Memory, Device::File];
+
+    fn name(self) -> &'static str {
+        match self {
+            Device::Null => "null",
+            Device::Memory => "memory",
+            Device::File => "file",
+        }
+    }
+}
+
+/// Reads or writes, of one block each, at random places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mix {
+    /// Reads.
+    RandRead,
+    /// Writes.
+    RandWrite,
+}
+
+impl Mix {
+    /// Both.
+    pub const ALL: [Mix; 2] = [Mix::RandRead, Mix::RandWrite];
+
+    /// As fio calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mix::RandRead => "randread",
+            Mix::RandWrite => "randwrite",
+        }
+    }
+}
+
+/// Random requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Load {
+    /// To what.
+    pub device: Device,
+    /// Of which kind.
+    pub mix: Mix,
+    /// In flight, for each job.
+    pub depth: u16,
+    /// Jobs, which begin on a CPU each, in turn.
+    pub jobs: u16,
+}
+
+impl Load {
+    /// The one of the headlines.
+    pub const fn headline(device: Device) -> Load {
+        Load { device, mix: Mix::RandRead, depth: 32, jobs: 1 }
+    }
+
+    /// How many requests are in flight in all.
+    pub fn in_flight(self) -> u32 {
+        u32::from(self.depth) * u32::from(self.jobs)
+    }
+}
+
 /// A workload with its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Case {
@@ -75,6 +146,8 @@ pub enum Case {
         /// How the completion threads are scheduled.
         class: Class,
     },
+    /// Random requests.
+    Io(Load),
     /// How long a hold takes.
     Hold {
         /// Of which kind.
@@ -95,6 +168,8 @@ pub enum Case {
 const THREADS: [u16; 5] = [8, 1, 2, 4, 16];
 /// What a request costs: the one that is taken where nothing else is said first.
 const COSTS: [u32; 4] = [1_000, 500, 2_000, 5_000];
+/// Requests in flight for each job, and jobs.
+const LOADS: [(u16, u16); 6] = [(1, 1), (32, 1), (128, 1), (1, 4), (32, 4), (128, 4)];
 /// Submitters and tags: plenty of tags, then fewer than submitters.
 const TAGS: [(u16, u32); 7] = [(1, 128), (2, 128), (4, 128), (8, 128), (16, 128), (4, 2), (16, 4)];
 
@@ -112,6 +187,11 @@ impl Case {
         all.extend(COSTS[1..].iter().map(|cost| seqread(THREADS[0], *cost)));
         let others = Class::ALL.into_iter().filter(|class| *class != best);
         all.extend(others.filter(|_| best.is_real_time()).map(Case::published));
+        for device in Device::ALL {
+            for mix in Mix::ALL {
+                all.extend(LOADS.map(|(depth, jobs)| Case::Io(Load { device, mix, depth, jobs })));
+            }
+        }
         for hold in Hold::ALL {
             all.extend([false, true].map(|load| Case::Hold { hold, load }));
         }
@@ -125,6 +205,9 @@ impl fmt::Display for Case {
         match self {
             Case::SeqRead { threads, cost_ns, class } => {
                 write!(f, "seqread/{threads}/{cost_ns}/{}", class.name())
+            }
+            Case::Io(Load { device, mix, depth, jobs }) => {
+                write!(f, "{}/{}/{depth}/{jobs}", device.name(), mix.name())
             }
             Case::Hold { hold, load } => {
                 write!(f, "{}/{}", hold.name(), if *load { "load" } else { "idle" })
@@ -150,6 +233,13 @@ impl FromStr for Case {
                 return (submitters > 0 && depth > 0).then_some(Case::Tags { submitters, depth });
             }
             let mut rest = rest.split('/');
+            if let Some(device) = Device::ALL.into_iter().find(|device| device.name() == first) {
+                let mix = rest.next()?;
+                let mix = Mix::ALL.into_iter().find(|known| known.name() == mix)?;
+                let (depth, jobs) = (rest.next()?.parse().ok()?, rest.next()?.parse().ok()?);
+                return (depth > 0 && jobs > 0 && rest.next().is_none())
+                    .then_some(Case::Io(Load { device, mix, depth, jobs }));
+            }
             if first != "seqread" {
                 return None;
             }
@@ -193,6 +283,10 @@ mod tests {
             "tags/4",
             "freeze/x",
             "hold/idle",
+            "file",
+            "file/randread/1",
+            "file/randread/0/1",
+            "file/read/1/1",
         ] {
             assert_eq!(wrong.parse::<Case>(), Err(NoSuchCase(wrong.to_owned())));
         }

@@ -1,6 +1,6 @@
 //! One run, as text: all that the program which runs it must know.
 
-use crate::blockmq::case::{Case, Class};
+use crate::blockmq::case::{Case, Class, Device, Load};
 use crate::blockmq::run;
 use crate::error::BenchError;
 use crate::line::Line;
@@ -8,7 +8,7 @@ use crate::meter::Allocations;
 use crate::process;
 use crate::words::{self, BadJob, Effort};
 
-/// Bytes of a sequential read.
+/// Bytes of a request.
 const BYTES: u32 = 4096;
 /// Reads in flight for each completion thread.
 const DEPTH: u32 = 4;
@@ -18,7 +18,7 @@ const DEPTH: u32 = 4;
 pub struct Job {
     /// Which case.
     pub case: Case,
-    /// On what: `corewise`, `before`, `mutex`, `spin`, `unchecked`.
+    /// On what: `corewise`, `before`, `mutex`, `spin`, `unchecked`, `fio`.
     pub runtime: String,
     /// Requests, or holds, of the measured pass.
     pub items: usize,
@@ -28,6 +28,8 @@ pub struct Job {
     pub depth: u32,
     /// Microseconds before each hold, and in it.
     pub gap_us: u32,
+    /// Milliseconds for which a load is kept up.
+    pub length_ms: u32,
     /// Count allocations, and report them alone.
     pub count: bool,
 }
@@ -38,12 +40,17 @@ impl Job {
         let pick = |full: usize, short: usize| if effort == Effort::Quick { short } else { full };
         let items = match case {
             Case::SeqRead { .. } => pick(200_000, 50_000),
+            // Where allocations are counted; else it takes as long as it is told.
+            Case::Io(Load { device: Device::File, .. }) => 20_000,
+            Case::Io(_) => 1_000_000,
             Case::Hold { .. } => pick(1_000, 200),
             Case::Tags { submitters, depth } if depth < submitters.into() => pick(50_000, 20_000),
             Case::Tags { .. } => pick(2_000_000, 500_000),
         };
+        let length_ms = if effort == Effort::Quick { 400 } else { 1_000 };
         let runtime = runtime.to_owned();
-        Job { case, runtime, items, bytes: BYTES, depth: DEPTH, gap_us: 1_000, count: false }
+        let (bytes, depth, gap_us) = (BYTES, DEPTH, 1_000);
+        Job { case, runtime, items, bytes, depth, gap_us, length_ms, count: false }
     }
 }
 
@@ -54,6 +61,7 @@ impl process::Job for Job {
             ("bytes", u64::from(self.bytes)),
             ("depth", u64::from(self.depth)),
             ("gap_us", u64::from(self.gap_us)),
+            ("length_ms", u64::from(self.length_ms)),
             ("count", u64::from(self.count)),
         ];
         words::write(&self.case, &self.runtime, numbers)
@@ -61,7 +69,8 @@ impl process::Job for Job {
 
     fn from_words<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> Result<Job, BadJob> {
         let none = Case::published(Class::Ordinary);
-        let mut job = Job { items: 1, depth: 1, gap_us: 0, ..Job::new(none, "", Effort::Full) };
+        let mut job =
+            Job { items: 1, depth: 1, gap_us: 0, length_ms: 0, ..Job::new(none, "", Effort::Full) };
         (job.case, job.runtime) = words::read(words, |key, value| {
             let small = || u32::try_from(value).ok();
             match key {
@@ -69,6 +78,7 @@ impl process::Job for Job {
                 "bytes" => job.bytes = small()?,
                 "depth" => job.depth = small()?,
                 "gap_us" => job.gap_us = small()?,
+                "length_ms" => job.length_ms = small()?,
                 "count" => job.count = value != 0,
                 _ => return None,
             }
@@ -96,7 +106,8 @@ impl process::Job for Job {
     }
 
     fn counting(self) -> Job {
-        Job { count: true, items: self.items.min(20_000), ..self }
+        let most = if matches!(self.case, Case::Io(_)) { usize::MAX } else { 20_000 };
+        Job { count: true, items: self.items.min(most), ..self }
     }
 
     fn run_own(&self, allocations: Option<Allocations>) -> Result<Option<Line>, BenchError> {

@@ -7,9 +7,10 @@
 //! 1. [`setup`]: a null device and its queue; [`stream`]: sequential reads; [`run`]: one run.
 //! 2. [`seqread`]: what runs cost where nothing is pending; [`recheck`]: its variants, of which one
 //!    has a [`pi_mutex`].
-//! 3. [`hold`]: how long a quiesce and a freeze take.
-//! 4. [`tags`]: who takes tags and gives them back.
-//! 5. [`suite`]: what `corewise bench blockmq` runs, and the headlines.
+//! 3. [`io`]: random reads and writes, on a [`disk`] for instance; [`fio`]: the same by fio.
+//! 4. [`hold`]: how long a quiesce and a freeze take.
+//! 5. [`tags`]: who takes tags and gives them back.
+//! 6. [`suite`]: what `corewise bench blockmq` runs, and the headlines.
 //!
 //! # The words
 //!
@@ -23,6 +24,7 @@
 //! | `bytes` | bytes of a request |
 //! | `depth` | requests in flight, for each completion thread |
 //! | `gap_us` | microseconds before each hold, and in it |
+//! | `length_ms` | milliseconds for which a load is kept up |
 //! | `count` | 1: count allocations, and report `allocations_per_item` alone |
 //!
 //! # The cases
@@ -39,6 +41,14 @@
 //! many threads are in one on average, both from a pass of their own; `voluntary_switches`: per million
 //! reads.
 //!
+//! **`DEVICE/MIX/DEPTH/JOBS`**: random reads (`randread`) or writes (`randwrite`) of `bytes` bytes on `null`,
+//! `memory` (256 MiB) or `file` (on a disk, past the page cache), DEPTH in flight for each of JOBS jobs, for
+//! `length_ms` milliseconds. `corewise`: each of those in flight is followed by the next where it completes; the
+//! file's driver knows the buffers beforehand. `fio`: with its engines `null`, `mmap` (a file in `/dev/shm`) and
+//! `io_uring` (the same file, registered, and registered buffers). `items_per_second`, and `latency_*`, of `null` and
+//! `memory` from a pass of its own with `corewise`; `overhead_ns_per_request` of `null` with one job: what a
+//! request costs on its way through the whole layer and back, with the memory left as it is.
+//!
 //! **`quiesce/idle`, `quiesce/load`, `freeze/idle`, `freeze/load`**: the queue is held and let go, `items`
 //! times; `load`: while reads are in flight on two completion threads of ordinary priority.
 //! `latency_*`: of the call that holds; `resume_*`: from the call that lets go until the first read after it
@@ -50,7 +60,10 @@
 //! who finds none sleeps. `latency_*`: of one take in 32.
 
 pub mod case;
+pub mod disk;
+pub mod fio;
 pub mod hold;
+pub mod io;
 pub mod job;
 pub mod pi_mutex;
 pub mod recheck;

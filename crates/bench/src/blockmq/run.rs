@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::blockmq::case::Case;
 use crate::blockmq::job::Job;
-use crate::blockmq::{hold, seqread, tags};
+use crate::blockmq::{fio, hold, io, seqread, tags};
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::Allocations;
@@ -19,6 +19,11 @@ pub fn run_own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Lin
             let cost = Duration::from_nanos(cost_ns.into());
             seqread::run(job, seqread::Threads { threads, cost, class }, allocations)
         }
+        Case::Io(load) => match job.runtime.as_str() {
+            "corewise" => io::run(job, load, allocations).map(Some),
+            "fio" => fio::run(job, load).map(Some),
+            _ => Ok(None),
+        },
         Case::Hold { hold, load } => match job.runtime.as_str() {
             "corewise" => hold::run(job, hold, load).map(Some),
             _ => Ok(None),
@@ -30,7 +35,8 @@ pub fn run_own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Lin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::blockmq::case::{Class, Hold};
+    use crate::blockmq::case::{Class, Device, Hold, Load, Mix};
+    use crate::blockmq::disk::Disk;
     use crate::line::unit;
     use crate::process::Job as _;
     use crate::words::Effort;
@@ -72,6 +78,37 @@ mod tests {
             line.metrics.into_iter().collect::<Vec<_>>(),
             [("allocations_per_item".to_owned(), 0.0)]
         );
+    }
+
+    #[test]
+    fn every_device_is_read_and_written_by_several_jobs_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = Disk::make(folder.path(), 4 << 20).unwrap();
+        for device in Device::ALL {
+            for mix in Mix::ALL {
+                let load = Load { device, mix, depth: 3, jobs: 2 };
+                let job = Job::new(Case::Io(load), "corewise", Effort::Quick);
+                let job = Job { length_ms: 20, ..job };
+                let line = io::run_on(&job, load, None, Some(&disk)).unwrap();
+                if let Some(why) = line.unsupported {
+                    assert!(device == Device::File && why.contains("page cache"), "{why}");
+                    continue;
+                }
+                assert!(line.metrics["items_per_second"] > 0.0, "{}", line.case);
+                assert!(line.metrics["latency_p50"] > 0.0, "{}", line.case);
+            }
+        }
+    }
+
+    #[test]
+    fn fio_runs_the_same_case_or_says_why_not() {
+        let load = Load { device: Device::Null, mix: Mix::RandWrite, depth: 2, jobs: 2 };
+        let job = Job::new(Case::Io(load), "fio", Effort::Quick);
+        let line = run_own(&Job { length_ms: 100, ..job }, None).unwrap().unwrap();
+        match line.unsupported {
+            Some(why) => assert!(why.contains("fio"), "{why}"),
+            None => assert!(line.metrics["items_per_second"] > 0.0),
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What `corewise bench blockmq` runs, and the headlines.
 
 use crate::advice::Series;
-use crate::blockmq::case::{Case, Class};
+use crate::blockmq::case::{Case, Class, Device, Load};
 use crate::blockmq::job::Job;
 use crate::rounds::{self, Cell, Headline, ratio, values};
 use crate::stats::PairedRatio;
@@ -25,6 +25,7 @@ pub fn cells(effort: Effort, best: Class, wanted: impl Fn(Case) -> bool) -> Vec<
 pub fn is_quick(case: Case, best: Class) -> bool {
     match case {
         Case::SeqRead { .. } => case == Case::published(best),
+        Case::Io(load) => load == Load::headline(load.device) && load.device != Device::Memory,
         Case::Hold { load, .. } => load,
         Case::Tags { submitters, .. } => submitters == 4,
     }
@@ -32,22 +33,27 @@ pub fn is_quick(case: Case, best: Class) -> bool {
 
 /// Whether allocations are worth counting.
 fn counts(case: Case, variant: &str) -> bool {
-    matches!(case, Case::SeqRead { .. }) && variant == "corewise"
+    matches!(case, Case::SeqRead { .. } | Case::Io(_)) && variant == "corewise"
 }
 
 fn variants(case: Case) -> &'static [&'static str] {
     match case {
         Case::SeqRead { .. } => &["corewise", "before", "mutex", "spin", "unchecked"],
+        Case::Io(_) => &["corewise", "fio"],
         Case::Hold { .. } => &["corewise"],
         Case::Tags { .. } => &["corewise", "mutex_list"],
     }
 }
 
-/// The headlines, those that were measured. In both more is better.
+/// The headlines, those that were measured.
 ///
 /// * `seqread_vs_before`: bytes per second that eight completion threads read, over those with a
 ///   mutex that inherits priorities around the second look.
 /// * `seqread_vs_unchecked`: the same over a queue that never looks again.
+/// * `file_iops_vs_fio`: random reads per second of a file, 32 in flight, over fio's.
+/// * `file_p99_vs_fio`: the 99th percentile of how long one takes, over fio's: less is better.
+/// * `overhead_ns_per_request`: what a request to a device that does nothing takes.
+/// * `allocations_per_item`: how often such a request allocates.
 pub fn headlines(series: &[Series], seed: u64) -> Vec<Headline> {
     let seqread = |variant| {
         let rate = |class, variant| {
@@ -59,9 +65,22 @@ pub fn headlines(series: &[Series], seed: u64) -> Vec<Headline> {
         };
         Class::ALL.into_iter().find_map(over)
     };
+    let io = |device, variant, metric| {
+        values(series, &Case::Io(Load::headline(device)).to_string(), variant, metric)
+    };
+    let vs_fio =
+        |metric| ratio(io(Device::File, "corewise", metric), io(Device::File, "fio", metric), seed);
+    let of_null = |metric| {
+        let values = io(Device::Null, "corewise", metric)?;
+        ratio(Some(values), Some(&vec![1.0; values.len()]), seed)
+    };
     rounds::measured([
         ("seqread_vs_before", seqread("before")),
         ("seqread_vs_unchecked", seqread("unchecked")),
+        ("file_iops_vs_fio", vs_fio("items_per_second")),
+        ("file_p99_vs_fio", vs_fio("latency_p99")),
+        ("overhead_ns_per_request", of_null("overhead_ns_per_request")),
+        ("allocations_per_item", of_null("allocations_per_item")),
     ])
 }
 
@@ -106,5 +125,34 @@ mod tests {
             assert_eq!((record.case.as_str(), record.unit.as_str()), (HEADLINE, "ratio"));
             assert_eq!(Better::of_headline(record), Some(Better::Higher), "{}", record.metric);
         }
+    }
+
+    #[test]
+    fn headlines_of_random_requests_are_over_fios_or_as_they_are() {
+        let of = Series::made_up;
+        let all = [
+            of("null/randread/32/1", "corewise", "overhead_ns_per_request", [250.0, 250.0]),
+            of("null/randread/32/1", "corewise", "allocations_per_item", [0.0, 0.0]),
+            of("file/randread/32/1", "corewise", "items_per_second", [90.0, 90.0]),
+            of("file/randread/32/1", "corewise", "latency_p99", [90.0, 90.0]),
+            of("file/randread/32/1", "fio", "items_per_second", [100.0, 100.0]),
+            of("file/randread/32/1", "fio", "latency_p99", [60.0, 60.0]),
+        ];
+        let found = headlines(&all, 1);
+        let records = &rounds::records("blockmq", &all, &found)[all.len()..];
+        let said: Vec<_> = records
+            .iter()
+            .map(|one| (&*one.metric, one.median, &*one.unit, Better::of_headline(one)))
+            .collect();
+        let (low, high) = (Some(Better::Lower), Some(Better::Higher));
+        assert_eq!(
+            said,
+            [
+                ("file_iops_vs_fio", 0.9, "ratio", high),
+                ("file_p99_vs_fio", 1.5, "ratio", low),
+                ("overhead_ns_per_request", 250.0, "ns", low),
+                ("allocations_per_item", 0.0, "count", low),
+            ]
+        );
     }
 }

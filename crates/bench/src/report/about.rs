@@ -75,6 +75,17 @@ pub(super) fn workload(name: &str) -> Option<&'static str> {
              does on PREEMPT_RT. Mutex: under a plain one. Spin: under a spinlock, as without PREEMPT_RT. \
              Unchecked: no second look at all."
         }
+        "null" => {
+            "Random requests of 4 KiB to a device that does nothing; so many in flight for each of some jobs: \
+             what the way there and back costs. Fio: its engine null."
+        }
+        "memory" => {
+            "Random requests of 4 KiB to a device in memory. Fio: its engine mmap, on a file in memory."
+        }
+        "file" => {
+            "Random requests of 4 KiB to a file on a disk, past the page cache. Fio: its engine io_uring on the \
+             same file. Both have the file and their buffers registered."
+        }
         "quiesce" => {
             "How long it takes until no request is being dispatched, and until they are again."
         }
@@ -103,6 +114,7 @@ pub(super) fn metric(stem: &str) -> String {
         "cost" => "Highest cost of a probe",
         "bound" => "What no design can beat",
         "overhead_per_device" => "Overhead for each device",
+        "overhead_ns_per_request" => "Overhead for each request",
         "cpus" => "CPUs on which probes ran",
         "calls_per_second" => "Calls per second",
         "latency" => "Latency",

@@ -11,7 +11,7 @@ use corewise_workqueue::WorkerPools;
 
 use crate::error::BenchError;
 use crate::shutdown::pass::Pass;
-use crate::shutdown::web::Device;
+use crate::shutdown::web::{Device, Web};
 
 /// A device that is up.
 #[derive(Debug)]
@@ -81,7 +81,15 @@ pub(crate) fn bring_up(
     let pools = WorkerPools::new(machine);
     let devices = DeviceManager::new(&pools)?;
     devices.register(Arc::new(Fakes { pass: Arc::clone(pass) }))?;
-    let web = pass.web();
+    let decls = decls(pass.web());
+    if !devices.bring_up(decls, &BringUpOptions::new())?.is_complete() {
+        return Err(BenchError::WrongAnswer);
+    }
+    Ok((devices, pools))
+}
+
+/// What is registered, in the order in which it is.
+pub(crate) fn decls(web: &Web) -> Vec<DeviceDecl> {
     let decl = |(number, device): (u32, &Device)| {
         let name = |need: u32| web.devices()[need as usize].name.clone();
         let decl = DeviceDecl::new(device.name.clone(), "fake");
@@ -94,10 +102,7 @@ pub(crate) fn bring_up(
     if web.inverted {
         decls.reverse();
     }
-    if !devices.bring_up(decls, &BringUpOptions::new())?.is_complete() {
-        return Err(BenchError::WrongAnswer);
-    }
-    Ok((devices, pools))
+    decls
 }
 
 /// What a program has left after a shutdown: worker threads, which end with this, and what is known

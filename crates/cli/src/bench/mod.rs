@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use corewise::topology::Machine;
 use corewise_bench::advice::{Advice, Series};
+use corewise_bench::blockmq::disk::DISK;
 use corewise_bench::counting::Counting;
 use corewise_bench::names;
 use corewise_bench::paired::Plan;
@@ -162,7 +163,7 @@ fn plan<'a>(which: Benchmark, machine: &'a Machine, args: &'a args::Bench) -> Op
             return None;
         }
         Some(Box::new(move |bars, budget| {
-            let series = run_cells(which, &groups, bars, args.rounds, budget)?;
+            let series = run_cells(which, args, &groups, bars, budget)?;
             let (headlines, advice) = (headlines(&series, SEED), advice(&series));
             Ok(Measured { which, series, headlines, advice })
         }))
@@ -196,15 +197,22 @@ fn plan<'a>(which: Benchmark, machine: &'a Machine, args: &'a args::Bench) -> Op
 /// All rounds of the cells; with a budget it is a quick call.
 fn run_cells(
     which: Benchmark,
+    args: &args::Bench,
     groups: &[Vec<Cell<impl Job>>],
     bars: &Bars,
-    rounds: Option<u16>,
     budget: Option<Duration>,
 ) -> Result<Vec<Series>, Failure> {
     let this = std::env::current_exe()
         .map_err(|error| Failure::new(format!("cannot find this program to start it: {error}")))?;
-    let program = Program::new(this).argument("bench").argument("--run").argument(which.name());
-    let rounds = usize::from(rounds.unwrap_or(match (budget, which) {
+    let mut program = Program::new(this).argument("bench").argument("--run").argument(which.name());
+    let disk = match which {
+        Benchmark::Blockmq => blockmq::disk(args, groups)?,
+        _ => None,
+    };
+    if let Some(disk) = &disk {
+        program.environment.push((DISK.into(), disk.path().into()));
+    }
+    let rounds = usize::from(args.rounds.unwrap_or(match (budget, which) {
         (Some(_), _) => 6,
         // One of them sleeps for minutes.
         (None, Benchmark::Shutdown) => 3,

@@ -15,6 +15,7 @@ const COLUMNS: &[(&str, &str)] = &[
     ("items_per_second", "items"),
     ("cost_mean", "mean cost"),
     ("overhead_per_device", "overhead"),
+    ("overhead_ns_per_request", "a request"),
     ("cost_max", "highest cost"),
     ("cpus", "CPUs"),
     ("held_p50", "held p50"),

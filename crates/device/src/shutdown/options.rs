@@ -6,8 +6,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most helpers at once, unless the options say otherwise.
-const MAX_HELPERS: usize = 32;
+/// The most helpers at once, unless the options say otherwise: with the caller and the workers that the
+/// pools hold ready, a shutdown keeps to 32 threads.
+const MAX_HELPERS: usize = 28;
 
 /// How long a callback may take before it is named, unless the options say otherwise.
 const DEVICE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,7 +35,7 @@ pub struct ShutdownOptions {
     /// The global switch: false runs every callback in the caller's thread, one by one.
     pub asynchronous: bool,
     /// The most helpers that may work beside the caller at once; 0 is as good as `asynchronous`
-    /// being false. 32 by default: a helper is only held by a callback that blocks, so that is how
+    /// being false. 28 by default: a helper is only held by a callback that blocks, so that is how
     /// many may block at once, of however many devices.
     pub max_helpers: usize,
     /// How long a callback may take before it is named, for devices that don't say so themselves.

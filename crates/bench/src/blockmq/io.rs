@@ -1,0 +1,360 @@
+//! Random reads and writes through the whole block layer: so many in flight, each of which is followed by the
+//! next where it completes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use corewise_blockmq::drivers::{
+    Direct, FileDriver, FileOptions, Memory, Null, NullOptions, OpenErrorKind,
+};
+use corewise_blockmq::{
+    AlignedBuf, BlockDevice, BlockDeviceExt, Buffer, BufferPool, Completed, Driver, Payload, Queue,
+    Request,
+};
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::thread::{Builder, JoinHandle};
+use corewise_sync::time::Stamp;
+use corewise_sync::{Countdown, Mutex, Parker};
+use corewise_topology::{CpuSet, Machine};
+use corewise_workqueue::{WorkerPools, Workqueue};
+
+use crate::blockmq::case::{Device, Load, Mix};
+use crate::blockmq::disk::Disk;
+use crate::blockmq::job::Job;
+use crate::error::BenchError;
+use crate::line::Line;
+use crate::meter::{Allocations, Meter, percentiles};
+use crate::process::Job as _;
+use crate::rng::Rng;
+use crate::start::Start;
+
+/// Bytes of the devices in memory.
+pub(super) const SIZE: u64 = 256 << 20;
+/// Samples that a job notes at most.
+const SAMPLES: usize = 1 << 20;
+/// So much shorter is the pass that warms up.
+pub(super) const WARM: u32 = 10;
+
+/// Runs a job on Corewise.
+///
+/// # Errors
+/// The workload couldn't be run, or a request failed.
+pub fn run(job: &Job, load: Load, allocations: Option<Allocations>) -> Result<Line, BenchError> {
+    let disk = (load.device == Device::File).then(Disk::find).transpose()?;
+    run_on(job, load, allocations, disk.as_ref())
+}
+
+/// The same, where a file is one on this disk.
+pub(super) fn run_on(
+    job: &Job,
+    load: Load,
+    allocations: Option<Allocations>,
+    disk: Option<&Disk>,
+) -> Result<Line, BenchError> {
+    let machine = Machine::live()?;
+    let mut meter = Meter::new(job.count, allocations);
+    let bench = match Bench::new(&machine, load, job.bytes, disk) {
+        Err(BenchError::File(error)) if matches!(error.kind(), OpenErrorKind::NotDirect { .. }) => {
+            return Ok(job.cannot(&error.to_string()));
+        }
+        other => other?,
+    };
+    let plan = Plan::new(job, load);
+    bench.ready(&machine, Plan { length: plan.length / WARM, ..plan })?.pass()?;
+    // The clock costs much where a request costs little: then it has a pass of its own. Where others are
+    // compared, who look at it all the time, it is looked at too.
+    let timed = load.device == Device::File && !job.count;
+    let ready = bench.ready(&machine, Plan { timed, ..plan })?;
+    let mut done = Done::default();
+    meter.pass(1, || {
+        done = ready.pass()?;
+        Ok(done.took)
+    })?;
+    let requests = done.requests.max(1) as f64;
+    if !job.count && !timed {
+        let plan = Plan { length: plan.length / 4, timed: true, ..plan };
+        done = bench.ready(&machine, plan)?.pass()?;
+    }
+    let mut line = Line::new(&job.case(), &job.runtime);
+    percentiles(&mut line, "latency", &mut done.noted, &[50.0, 99.0, 99.9]);
+    meter.finish(&mut line);
+    // The meter knows of one item, the pass: how many requests it had is known at its end only.
+    for per_item in ["cpu_per_item", "allocations_per_item", "voluntary_switches"] {
+        if let Some(value) = line.metrics.get_mut(per_item) {
+            *value /= requests;
+        }
+    }
+    if let Some(rate) = line.metrics.get_mut("items_per_second") {
+        *rate *= requests;
+        let took = 1e9 / *rate;
+        if load.device == Device::Null && load.jobs == 1 {
+            line.set("overhead_ns_per_request", took);
+        }
+    }
+    Ok(line)
+}
+
+/// A queue over the device, the workers that run it, and the memory of the requests.
+struct Bench {
+    queue: Option<Arc<Queue>>,
+    pools: WorkerPools,
+    buffers: BufferPool,
+}
+
+impl Bench {
+    fn new(
+        machine: &Machine,
+        load: Load,
+        bytes: u32,
+        disk: Option<&Disk>,
+    ) -> Result<Bench, BenchError> {
+        let pools = WorkerPools::new(machine);
+        let wq = Workqueue::builder("blockmq").build(&pools)?;
+        let buffers = BufferPool::new(load.in_flight(), bytes as usize, 4096);
+        let driver: Arc<dyn Driver> = match (load.device, disk) {
+            (Device::File, Some(disk)) => {
+                let queues = machine.online().len().min(load.jobs.into());
+                let options = FileOptions::new(disk.path())
+                    .direct(Direct::Always)
+                    .queues(queues)
+                    .depth(load.in_flight())
+                    .buffers(&buffers);
+                Arc::new(FileDriver::open(options, &wq).map_err(BenchError::File)?)
+            }
+            (Device::Memory, _) => Arc::new(
+                Memory::new(SIZE).map_err(|error| BenchError::system("mapping memory", error))?,
+            ),
+            _ => {
+                // SAFETY: all reads here go to a pool's memory, which begins as zeroes.
+                let options = unsafe { NullOptions::new(SIZE).leave_reads() };
+                Arc::new(Null::with(options).map_err(BenchError::Thread)?)
+            }
+        };
+        let queue = Queue::builder(machine, driver).build(&wq);
+        let bench = Bench { queue: Some(queue), pools, buffers };
+        if load.device == Device::Memory {
+            bench.fill()?;
+        }
+        Ok(bench)
+    }
+
+    fn queue(&self) -> &Arc<Queue> {
+        self.queue.as_ref().expect("only the drop takes it")
+    }
+
+    /// Has each page of memory there.
+    fn fill(&self) -> Result<(), BenchError> {
+        let piece = bytes::Bytes::from(vec![1; 1 << 20]);
+        for at in (0..SIZE).step_by(piece.len()) {
+            self.queue().write_at(at, piece.clone()).map_err(|_| BenchError::WrongAnswer)?;
+        }
+        Ok(())
+    }
+
+    /// Has everything there that a pass needs, so that the pass itself allocates nothing.
+    fn ready(&self, machine: &Machine, plan: Plan) -> Result<Ready, BenchError> {
+        let jobs = usize::from(plan.load.jobs);
+        let shared = Arc::new(Shared {
+            start: Start::new(jobs),
+            over: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            ended: Countdown::new(plan.load.in_flight() as usize),
+            done: Mutex::new(Done::default()),
+        });
+        let cpus: Vec<u32> = machine.online().iter().collect();
+        let starter = |job: usize| {
+            let seed = |lane| (job as u64) << 16 | lane;
+            let lane = |n| Box::new(self.lane(&shared, plan, seed(n)));
+            let lanes: Vec<Box<Lane>> = (0..plan.load.depth.into()).map(lane).collect();
+            let (machine, shared) = (machine.clone(), Arc::clone(&shared));
+            let cpu = CpuSet::from_iter([cpus[job % cpus.len()]]);
+            let body = move || {
+                // Where it can't be pinned it begins anywhere.
+                let _ = machine.pin_current_thread(&cpu);
+                if shared.start.wait() {
+                    lanes.into_iter().for_each(Lane::begin);
+                }
+            };
+            Builder::new().name(format!("job{job}")).spawn(body)
+        };
+        let starters = (0..jobs).map(starter).collect::<Result<_, _>>();
+        match starters {
+            Ok(starters) => Ok(Ready { shared, starters, plan }),
+            Err(error) => {
+                shared.start.abort();
+                Err(BenchError::Thread(error))
+            }
+        }
+    }
+
+    fn lane(&self, shared: &Arc<Shared>, plan: Plan, seed: u64) -> Lane {
+        let queue = self.queue();
+        let room = if plan.timed { SAMPLES / usize::from(plan.load.depth) } else { 0 };
+        let mut buffer = self.buffers.get().expect("there is one for each lane");
+        let mut rng = Rng::new(seed);
+        for _ in 0..plan.bytes / 8 {
+            buffer.extend_from_slice(&rng.next().to_ne_bytes());
+        }
+        Lane {
+            blocks: (queue.geometry().size / u64::from(plan.bytes)) as usize,
+            target: Arc::new(Target(Arc::clone(queue))),
+            shared: Arc::clone(shared),
+            plan,
+            rng,
+            requests: 0,
+            began: Stamp::default(),
+            noted: Vec::with_capacity(room),
+            buffer: Some(buffer),
+        }
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        if let Some(queue) = self.queue.take() {
+            queue.drain();
+        }
+        self.pools.shutdown();
+    }
+}
+
+/// A pass that may begin.
+struct Ready {
+    shared: Arc<Shared>,
+    starters: Vec<JoinHandle<()>>,
+    plan: Plan,
+}
+
+impl Ready {
+    fn pass(self) -> Result<Done, BenchError> {
+        let Ready { shared, starters, plan } = self;
+        shared.start.release();
+        let began = Instant::now();
+        if plan.requests == u64::MAX {
+            Parker::new().park_timeout(plan.length);
+            shared.over.store(true, Ordering::Relaxed);
+        }
+        if starters.into_iter().any(|starter| starter.join().is_err()) {
+            return Err(BenchError::Panicked);
+        }
+        shared.ended.wait();
+        let mut done = std::mem::take(&mut *shared.done.lock());
+        done.took = began.elapsed();
+        match shared.failed.load(Ordering::Relaxed) {
+            true => Err(BenchError::WrongAnswer),
+            false => Ok(done),
+        }
+    }
+}
+
+/// One pass.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    load: Load,
+    bytes: u32,
+    /// How many requests each lane makes at most.
+    requests: u64,
+    /// How long they are made, where there is no such limit.
+    length: Duration,
+    timed: bool,
+}
+
+impl Plan {
+    fn new(job: &Job, load: Load) -> Plan {
+        let items = job.items.div_ceil(load.in_flight() as usize) as u64;
+        let requests = if job.count { items } else { u64::MAX };
+        let length = Duration::from_millis(job.length_ms.into());
+        Plan { load, bytes: job.bytes, requests, length, timed: false }
+    }
+}
+
+/// What a pass has measured.
+#[derive(Default)]
+struct Done {
+    requests: u64,
+    took: Duration,
+    noted: Vec<u64>,
+}
+
+struct Shared {
+    start: Start,
+    /// A: no more requests are begun; Relaxed, a hint.
+    over: AtomicBool,
+    /// A: a request failed; Relaxed, ordered by `ended`.
+    failed: AtomicBool,
+    /// Lanes that go on.
+    ended: Countdown,
+    /// L: is the lock; guards what the lanes have done that ended.
+    done: Mutex<Done>,
+}
+
+/// A lane's own handle of the queue, so that taking a reference writes no line that all write.
+struct Target(Arc<Queue>);
+
+/// One of those in flight.
+struct Lane {
+    target: Arc<Target>,
+    shared: Arc<Shared>,
+    plan: Plan,
+    blocks: usize,
+    rng: Rng,
+    requests: u64,
+    began: Stamp,
+    noted: Vec<u32>,
+    /// Before the first request.
+    buffer: Option<AlignedBuf>,
+}
+
+impl Lane {
+    fn begin(mut self: Box<Lane>) {
+        if let Some(buffer) = self.buffer.take() {
+            self.next(buffer);
+        }
+    }
+
+    /// The next request, or the end.
+    fn next(mut self: Box<Lane>, mut buffer: AlignedBuf) {
+        if self.requests == self.plan.requests || self.shared.over.load(Ordering::Relaxed) {
+            // It goes back to the pool before anybody is told.
+            drop(buffer);
+            return self.end();
+        }
+        self.requests += 1;
+        let bytes = self.plan.bytes as usize;
+        let offset = (self.rng.below(self.blocks) * bytes) as u64;
+        if self.plan.timed {
+            self.began = Stamp::precise();
+        }
+        let rq = match self.plan.load.mix {
+            Mix::RandRead => {
+                buffer.clear();
+                Request::read_into(offset, bytes, buffer)
+            }
+            Mix::RandWrite => Request::write(offset, buffer),
+        };
+        let target = Arc::clone(&self.target);
+        target.0.submit(rq.on_complete(move |done| self.completed(done)));
+    }
+
+    fn completed(mut self: Box<Lane>, done: Completed) {
+        if self.plan.timed && self.noted.len() < self.noted.capacity() {
+            let took = Stamp::precise().since(self.began).as_nanos();
+            self.noted.push(u32::try_from(took).unwrap_or(u32::MAX));
+        }
+        match (done.result, done.payload) {
+            (Ok(()), Payload::One(Buffer::Aligned(buffer))) => self.next(buffer),
+            _ => {
+                self.shared.failed.store(true, Ordering::Relaxed);
+                self.end();
+            }
+        }
+    }
+
+    fn end(self) {
+        let mut done = self.shared.done.lock();
+        done.requests += self.requests;
+        done.noted.extend(self.noted.iter().map(|&ns| u64::from(ns)));
+        drop(done);
+        self.shared.ended.done();
+    }
+}
