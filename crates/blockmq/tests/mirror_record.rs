@@ -4,10 +4,10 @@
 
 mod common;
 
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::sync::Arc;
 
-use common::{Rig, Rng, STALL};
+use common::mirrors::{LEG, Legs, REGION, SIZE, Up};
+use common::{Rng, STALL};
 use corewise_blockmq::drivers::{
     Fault, Faulty, LegState, Memory, Mirror, MirrorEvent, MirrorOptions,
 };
@@ -16,101 +16,6 @@ use corewise_blockmq::{
     Request, Started, Whole,
 };
 use corewise_sync::Mutex;
-
-const REGION: u64 = 64 << 10;
-const SIZE: u64 = 16 * REGION;
-/// What is behind the data: the record.
-const LEG: u64 = SIZE + REGION;
-
-/// Legs that outlive the mirrors over them.
-struct Legs {
-    rig: Rig,
-    disks: Vec<Arc<dyn BlockDevice>>,
-}
-
-/// A mirror with its queue and its news.
-struct Up {
-    mirror: Arc<Mirror>,
-    queue: Arc<Queue>,
-    news: mpsc::Receiver<MirrorEvent>,
-}
-
-impl Legs {
-    fn new(n: usize) -> Self {
-        let rig = Rig::live();
-        let disk = |_| rig.queue(Memory::new(LEG).unwrap()) as Arc<dyn BlockDevice>;
-        let disks = (0..n).map(disk).collect();
-        Self { rig, disks }
-    }
-
-    fn try_open(&self, legs: Vec<Arc<dyn BlockDevice>>, retry: bool) -> Result<Up, String> {
-        let (tx, news) = mpsc::channel();
-        let tx = Mutex::new(tx);
-        let options = MirrorOptions {
-            region_shift: Some(REGION.trailing_zeros()),
-            clean_after: Duration::from_millis(1),
-            retry: retry.then_some(Duration::from_millis(1)),
-            observer: Some(Arc::new(move |event: &MirrorEvent| {
-                let _ = tx.lock().send(event.clone());
-            })),
-            ..MirrorOptions::default()
-        };
-        let mirror = Mirror::open(legs, options, &self.rig.wq).map_err(|e| e.to_string())?;
-        let mirror = Arc::new(mirror);
-        let queue = Queue::builder(&self.rig.machine, mirror.clone()).build(&self.rig.wq);
-        Ok(Up { mirror, queue, news })
-    }
-
-    fn open(&self) -> Up {
-        self.try_open(self.disks.clone(), false).unwrap()
-    }
-
-    /// The mirror is made, in sync and clean.
-    fn made(self) -> Self {
-        let up = self.open();
-        up.resynced();
-        up.close();
-        self
-    }
-
-    /// What the disks hold where data belongs.
-    fn data(&self, n: usize) -> Vec<u8> {
-        self.disks[n].read_at(0, SIZE as usize).unwrap().to_vec()
-    }
-
-    fn alike(&self) -> bool {
-        (1..self.disks.len()).all(|n| self.data(n) == self.data(0))
-    }
-}
-
-impl Up {
-    fn event(&self) -> MirrorEvent {
-        self.news.recv_timeout(STALL).unwrap()
-    }
-
-    /// Waits for the end of a resync: which legs it has completed, and how many bytes it took.
-    fn resynced(&self) -> (Vec<usize>, u64) {
-        loop {
-            if let MirrorEvent::ResyncEnded { legs, bytes } = self.event() {
-                return (legs, bytes);
-            }
-        }
-    }
-
-    fn states(&self) -> Vec<LegState> {
-        self.mirror.status().legs
-    }
-
-    fn fill(&self, region: u64, byte: u8) {
-        self.queue.write_at(region * REGION, vec![byte; 4096]).unwrap();
-    }
-
-    /// An orderly end.
-    fn close(self) {
-        self.queue.drain();
-        self.mirror.settle();
-    }
-}
 
 use LegState::{InSync, Out, Resyncing};
 
@@ -203,7 +108,7 @@ fn a_write_goes_to_no_leg_before_its_bit_is_on_all_and_its_neighbours_need_none(
         legs.rig.queue(noting) as Arc<dyn BlockDevice>
     };
     let options = MirrorOptions { clean_after: STALL, ..MirrorOptions::default() };
-    let legs_up = legs.disks.iter().map(noting).collect();
+    let legs_up: Vec<_> = legs.disks.iter().map(noting).collect();
     let queue = legs.rig.queue(Mirror::open(legs_up, options, &legs.rig.wq).unwrap());
     writes.lock().clear();
     queue.write_at(0, vec![1; 512]).unwrap();

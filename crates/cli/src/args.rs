@@ -25,6 +25,7 @@ Examples:
   corewise up disks.toml            serve those of a manifest
   corewise topo                     CPUs, caches, nodes and pods of this machine
   corewise dump                     what the pools and queues of a running up do
+  corewise mirror                   what the mirrors of a running up are at
   corewise timeline dmesg.txt       what a kernel log says of probes and shutdowns
   corewise bench workqueue --quick  which scope serves best on this machine
 
@@ -94,6 +95,21 @@ Examples:
   corewise dump --monitor --rounds 10 --json
 
 Exit codes: 0 success, 1 failure (no server, or several, or it doesn't answer), 2 wrong usage.";
+
+const MIRROR_EXAMPLES: &str = "\
+A part that failed, or that was missing when the mirror came up, is out: nothing is written there. Once \
+its disk is back it is taken back, and gets what was written meanwhile, and nothing else, while \
+clients go on. `retry` in the manifest has that tried by itself. The server is found as by \
+`corewise dump`.
+
+Examples:
+  corewise mirror
+  corewise mirror data --take-back
+  corewise mirror data --take-back=disk1 --wait
+  corewise mirror --json | jq '.disks[].mirror.parts'
+
+Exit codes: 0 success, 1 failure (no server, nothing to take back, or, with --wait, a part that is
+still out), 2 wrong usage.";
 
 const BENCH_EXAMPLES: &str = "\
 Benchmarks:
@@ -193,6 +209,9 @@ pub(crate) enum Command {
     /// Show the worker pools, queues and running work of a `corewise up`
     #[command(after_help = DUMP_EXAMPLES)]
     Dump(Dump),
+    /// Show the mirrors of a `corewise up`, and take parts back that failed or were missing
+    #[command(after_help = MIRROR_EXAMPLES)]
+    Mirror(Mirror),
     /// Say what a kernel log tells of probes and shutdowns, and what would be faster
     #[command(after_help = timeline::EXAMPLES)]
     Timeline(timeline::Args),
@@ -273,17 +292,49 @@ pub(crate) struct Up {
     pub(crate) no_control: bool,
 }
 
-/// `corewise dump`.
+/// Which server is asked.
 #[derive(Debug, Args)]
-pub(crate) struct Dump {
-    /// Only these queues; a '*' in a name stands for any letters
-    pub(crate) queues: Vec<String>,
+pub(crate) struct Which {
     /// Ask the `up` that has its control socket there
     #[arg(long, value_name = "PATH", conflicts_with = "pid")]
     pub(crate) control: Option<PathBuf>,
     /// Ask the `up` with this process id
     #[arg(long, value_name = "PID")]
     pub(crate) pid: Option<u32>,
+}
+
+/// `corewise mirror`.
+#[derive(Debug, Args)]
+pub(crate) struct Mirror {
+    /// The mirror's device; without it all are shown
+    pub(crate) name: Option<String>,
+    /// Try this part again, which failed or was missing, or all that are out
+    #[arg(
+        long,
+        value_name = "PART",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "",
+        requires = "name"
+    )]
+    pub(crate) take_back: Option<String>,
+    /// Wait until what was resynced is in sync, or out again
+    #[arg(long, requires = "name")]
+    pub(crate) wait: bool,
+    #[command(flatten)]
+    pub(crate) server: Which,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `corewise dump`.
+#[derive(Debug, Args)]
+pub(crate) struct Dump {
+    /// Only these queues; a '*' in a name stands for any letters
+    pub(crate) queues: Vec<String>,
+    #[command(flatten)]
+    pub(crate) server: Which,
     /// Print one JSON document; with --monitor one a round, each on its line
     #[arg(long)]
     pub(crate) json: bool,

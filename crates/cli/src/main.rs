@@ -8,12 +8,13 @@
 //! corewise up --for 5s --timeline up.svg
 //! corewise dump                    # the pools and queues of a running `up`
 //! corewise dump --monitor          # what they do, every second
+//! corewise mirror data --take-back  # a part of a mirror is well again
 //! corewise timeline dmesg.txt      # what a kernel log says of probes and shutdowns
 //! corewise bench workqueue --quick # which scope serves best on this machine
 //! ```
 //!
 //! In reading order: `args` defines every flag, `manifest` reads and checks what to bring up
-//! without touching anything, `up` does it and undoes it, `dump` asks a running one over its
+//! without touching anything, `up` does it and undoes it, `dump` and `mirror` ask a running one over its
 //! `control` socket, `topo` shows a machine, `timeline` what a kernel's log says of one, `bench` measures it; `exit` alone knows exit codes,
 //! `screen` how to write to a terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -25,6 +26,7 @@ mod dump;
 mod exit;
 mod log;
 mod manifest;
+mod mirror;
 mod screen;
 mod suggest;
 mod timeline;
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         args::Command::Topo(args) => topo::run(&args),
         args::Command::Up(args) => up::run(args, bars),
         args::Command::Dump(args) => dump::run(&args),
+        args::Command::Mirror(args) => mirror::run(&args),
         args::Command::Timeline(args) => timeline::run(&args),
         args::Command::Bench(args) => bench::run(&args, &bars),
     };

@@ -1,9 +1,11 @@
-//! What the drivers that stand on other devices have in common: handing a request on, and looking for completions.
+//! What the drivers that stand on other devices have in common: handing a request on, looking for
+//! completions, and what several of them can do together.
 
 use std::sync::Arc;
 
 use crate::device::BlockDevice;
 use crate::driver::Started;
+use crate::geometry::Geometry;
 use crate::request::Whole;
 
 /// Submits `rq` to `device`, at `offset` there; it completes as it does there, on that thread. Any
@@ -18,4 +20,31 @@ pub(super) fn poll<'a>(
     devices: impl IntoIterator<Item = &'a Arc<dyn BlockDevice>>,
 ) -> Option<usize> {
     devices.into_iter().filter_map(|device| device.poll()).reduce(|all, found| all + found)
+}
+
+/// What all these can do together: the strictest of each. `None` without any.
+pub(super) fn combine<'a>(
+    devices: impl IntoIterator<Item = &'a Arc<dyn BlockDevice>>,
+) -> Option<Geometry> {
+    devices.into_iter().map(|device| device.geometry()).reduce(|a, b| Geometry {
+        size: a.size.min(b.size),
+        block_size: a.block_size.max(b.block_size),
+        preferred: a.preferred.max(b.preferred),
+        physical_block: a.physical_block.max(b.physical_block),
+        max_transfer: a.max_transfer.min(b.max_transfer),
+        max_segments: a.max_segments.min(b.max_segments),
+        max_segment_size: a.max_segment_size.min(b.max_segment_size),
+        // Each child cuts at its own.
+        chunk: 0,
+        max_discard: a.max_discard.min(b.max_discard),
+        max_write_zeroes: a.max_write_zeroes.min(b.max_write_zeroes),
+        memory_alignment: a.memory_alignment.max(b.memory_alignment),
+        read_only: a.read_only || b.read_only,
+        can_flush: a.can_flush || b.can_flush,
+        // A child with nothing to flush is durable anyway and takes `fua` for nothing.
+        can_fua: (a.can_fua || !a.can_flush) && (b.can_fua || !b.can_flush),
+        can_discard: a.can_discard && b.can_discard,
+        can_write_zeroes: a.can_write_zeroes && b.can_write_zeroes,
+        rotational: a.rotational || b.rotational,
+    })
 }

@@ -18,12 +18,17 @@ pub use file::{
     Alignment, Direct, FileDriver, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse,
 };
 pub use memory::Memory;
-pub use mirror::{LegState, Mirror, MirrorEvent, MirrorObserver, MirrorOptions, MirrorStatus};
+pub use mirror::{
+    Degraded, FindLeg, LegState, Mirror, MirrorEvent, MirrorLeg, MirrorObserver, MirrorOptions,
+    MirrorStatus,
+};
 pub use null::{Null, NullOptions};
 pub use partition::{Partition, PartitionEntry, PartitionTable};
 pub use stripe::Stripe;
 
 use std::fmt;
+
+use crate::error::IoError;
 
 /// Why devices can't be put together into one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +37,12 @@ pub struct StackError(String);
 impl StackError {
     pub(crate) fn new(why: impl Into<String>) -> Self {
         Self(why.into())
+    }
+}
+
+impl From<IoError> for StackError {
+    fn from(error: IoError) -> Self {
+        Self::new(error.to_string())
     }
 }
 

@@ -26,7 +26,7 @@ impl Stripe {
     /// Where there are no children, `chunk` is no multiple of every child's block size, a child
     /// can't take a whole chunk in one transfer, or a child is smaller than one chunk.
     pub fn new(children: Vec<Arc<dyn BlockDevice>>, chunk: u32) -> Result<Self, StackError> {
-        let Some(all) = combine(&children) else {
+        let Some(all) = below::combine(&children) else {
             return Err(StackError::new("a stripe needs at least one child"));
         };
         if chunk == 0 || !chunk.is_multiple_of(all.block_size) {
@@ -61,31 +61,6 @@ impl Stripe {
     pub fn children(&self) -> &[Arc<dyn BlockDevice>] {
         &self.children
     }
-}
-
-/// What all children can do together: the strictest of each. `None` without children.
-pub(super) fn combine(children: &[Arc<dyn BlockDevice>]) -> Option<Geometry> {
-    children.iter().map(|child| child.geometry()).reduce(|a, b| Geometry {
-        size: a.size.min(b.size),
-        block_size: a.block_size.max(b.block_size),
-        preferred: a.preferred.max(b.preferred),
-        physical_block: a.physical_block.max(b.physical_block),
-        max_transfer: a.max_transfer.min(b.max_transfer),
-        max_segments: a.max_segments.min(b.max_segments),
-        max_segment_size: a.max_segment_size.min(b.max_segment_size),
-        // Each child cuts at its own.
-        chunk: 0,
-        max_discard: a.max_discard.min(b.max_discard),
-        max_write_zeroes: a.max_write_zeroes.min(b.max_write_zeroes),
-        memory_alignment: a.memory_alignment.max(b.memory_alignment),
-        read_only: a.read_only || b.read_only,
-        can_flush: a.can_flush || b.can_flush,
-        // A child with nothing to flush is durable anyway and takes `fua` for nothing.
-        can_fua: (a.can_fua || !a.can_flush) && (b.can_fua || !b.can_flush),
-        can_discard: a.can_discard && b.can_discard,
-        can_write_zeroes: a.can_write_zeroes && b.can_write_zeroes,
-        rotational: a.rotational || b.rotational,
-    })
 }
 
 /// Where bytes lie. Pure.

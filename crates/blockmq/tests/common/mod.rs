@@ -2,6 +2,9 @@
 //! told.
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
+#[cfg(not(loom))]
+pub mod mirrors;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use corewise::blockmq::drivers::Mirror;
 use corewise::blockmq::{BlockDevice, HctxStats, OpStats, Queue};
 use corewise::smp::Latencies;
 use corewise::sync::Mutex;
@@ -12,26 +13,70 @@ use corewise::timeline::duration;
 use corewise::topology::CpuSet;
 use serde::{Deserialize, Serialize};
 
+use super::mirrors::{MirrorOf, take_back};
+
 /// The disks that are up. It keeps none of them up.
 #[derive(Debug, Default)]
 pub(crate) struct Disks {
     /// L: is the lock; guards the disks, in the order in which they came up.
-    queues: Mutex<Vec<Weak<Queue>>>,
+    known: Mutex<Vec<Known>>,
 }
 
+struct Known {
+    queue: Weak<Queue>,
+    /// Where it is one; with the names of its parts.
+    mirror: Option<(Weak<Mirror>, Vec<String>)>,
+}
+
+impl std::fmt::Debug for Known {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Known").field("queue", &self.queue).finish_non_exhaustive()
+    }
+}
+
+/// A disk that is up, for as long as this is held.
+type Up = (Arc<Queue>, Option<(Arc<Mirror>, Vec<String>)>);
+
 impl Disks {
-    /// From any thread.
-    pub(crate) fn add(&self, queue: &Arc<Queue>) {
-        let mut queues = self.queues.lock();
-        queues.retain(|queue| queue.strong_count() != 0);
-        queues.push(Arc::downgrade(queue));
+    /// A disk came up, built over these. From any thread.
+    pub(crate) fn add(&self, queue: &Arc<Queue>, mirror: Option<&Arc<Mirror>>, over: &[String]) {
+        let mut known = self.known.lock();
+        known.retain(|disk| disk.queue.strong_count() != 0);
+        let mirror = mirror.map(|mirror| (Arc::downgrade(mirror), over.to_vec()));
+        known.push(Known { queue: Arc::downgrade(queue), mirror });
+    }
+
+    fn up(&self) -> Vec<Up> {
+        // Not dropped under the lock: the last handle of a queue may be ours, and dropping it may wait.
+        let up = |disk: &Known| {
+            let mirror = disk.mirror.as_ref();
+            let mirror = mirror.and_then(|(mirror, over)| Some((mirror.upgrade()?, over.clone())));
+            Some((disk.queue.upgrade()?, mirror))
+        };
+        self.known.lock().iter().filter_map(up).collect()
     }
 
     /// All of them now.
     pub(crate) fn all(&self) -> Vec<Disk> {
-        // Not under the lock: the last handle of a queue may be ours, and dropping it may wait.
-        let queues: Vec<_> = self.queues.lock().iter().filter_map(Weak::upgrade).collect();
-        queues.iter().map(|queue| Disk::from(&**queue)).collect()
+        self.up().iter().map(Disk::new).collect()
+    }
+
+    /// Those that are mirrors, now.
+    pub(crate) fn mirrors(&self) -> Vec<Disk> {
+        self.up().iter().filter(|(_, mirror)| mirror.is_some()).map(Disk::new).collect()
+    }
+
+    /// Has parts of a mirror tried again that are out: all, or this one. Who that is, or why nobody.
+    pub(crate) fn take_back(&self, disk: &str, part: Option<&str>) -> Result<Vec<String>, String> {
+        let up = self.up();
+        let Some((_, mirror)) = up.iter().find(|(queue, _)| queue.name() == disk) else {
+            let names: Vec<&str> = up.iter().map(|(queue, _)| queue.name()).collect();
+            return Err(format!("no disk is called '{disk}'; there are: {}", names.join(", ")));
+        };
+        match mirror {
+            Some((mirror, over)) => take_back(disk, mirror, over, part),
+            None => Err(format!("'{disk}' is no mirror")),
+        }
     }
 }
 
@@ -43,6 +88,9 @@ pub(crate) struct Disk {
     pub(crate) driver: String,
     /// How it is, in words, where there is something to tell.
     pub(crate) condition: Option<String>,
+    /// Of a mirror: its parts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mirror: Option<MirrorOf>,
     pub(crate) size: u64,
     pub(crate) in_flight: u64,
     pub(crate) reads: OfOp,
@@ -96,8 +144,8 @@ pub(crate) struct HwQueue {
     pub(crate) after_unquiesce: u64,
 }
 
-impl From<&Queue> for Disk {
-    fn from(queue: &Queue) -> Disk {
+impl Disk {
+    fn new((queue, mirror): &Up) -> Disk {
         // Each is true of its own moment.
         let (stats, hctxs) = (queue.disk_stats(), queue.stats());
         let hw_queue = |(hctx, stats): (usize, &HctxStats)| HwQueue {
@@ -120,6 +168,7 @@ impl From<&Queue> for Disk {
             name: queue.name().to_string(),
             driver: queue.driver().kind().to_string(),
             condition: queue.driver().condition(),
+            mirror: mirror.as_ref().map(|(mirror, over)| MirrorOf::new(mirror, over)),
             size: queue.geometry().size,
             in_flight: queue.inside(),
             reads: OfOp::from(&stats.reads),

@@ -2,11 +2,12 @@
 //! `docs/control.md` describes both for other programs.
 //!
 //! A line of JSON asks, a line of JSON answers, as often as the client likes. `up::control` has the
-//! end that answers, `dump` the one that asks.
+//! end that answers, `dump` and `mirror` those that ask.
 
 pub(crate) mod devices;
 pub(crate) mod disks;
 pub(crate) mod document;
+pub(crate) mod mirrors;
 pub(crate) mod place;
 
 use serde::{Deserialize, Serialize};
@@ -22,7 +23,7 @@ pub(crate) const LONGEST_QUESTION: usize = 4096;
 pub(crate) struct Question {
     /// [`VERSION`].
     pub(crate) corewise: u32,
-    /// `hello`, or `dump`.
+    /// `hello`, `dump`, `mirrors` or `take_back`.
     pub(crate) ask: String,
     /// For `dump`: the queues that are wanted, a `*` stands for any letters; none: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -30,6 +31,12 @@ pub(crate) struct Question {
     /// For `dump`: also as text of about so many columns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) text: Option<usize>,
+    /// For `take_back`: the mirror.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) disk: Option<String>,
+    /// For `take_back`: the part that is to come back; none: all that are out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) part: Option<String>,
 }
 
 /// Who answers. It stands at the beginning of each answer.
@@ -62,6 +69,8 @@ pub(crate) struct Answer {
     pub(crate) disks: Option<Vec<disks::Disk>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) text: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) taken_back: Option<Vec<String>>,
 }
 
 /// Whether `name` is what `pattern` says; a `*` in it stands for any letters.

@@ -1,6 +1,6 @@
 //! `corewise dump`: asks a running `corewise up` over its control socket what its worker pools do.
 
-mod client;
+pub(crate) mod client;
 mod monitor;
 
 use std::io::Write;
@@ -17,7 +17,7 @@ use client::Client;
 
 /// Asks, and shows the answer.
 pub(crate) fn run(args: &args::Dump) -> Result<(), Failure> {
-    let (path, name) = find(args)?;
+    let (path, name) = find(&args.server)?;
     let mut client = Client::connect(path, name)?;
     if let Some(interval) = args.monitor {
         return monitor::run(&mut client, args, interval);
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &args::Dump) -> Result<(), Failure> {
 }
 
 /// The socket of the server that is meant, and how messages call the server.
-fn find(args: &args::Dump) -> Result<(PathBuf, String), Failure> {
+pub(crate) fn find(args: &args::Which) -> Result<(PathBuf, String), Failure> {
     if let Some(path) = &args.control {
         return Ok((path.clone(), format!("the server at {}", path.display())));
     }

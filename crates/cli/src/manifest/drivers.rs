@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use corewise::blockmq::Op;
-use corewise::blockmq::drivers::{Delays, Fault};
+use corewise::blockmq::drivers::{Degraded, Delays, Fault};
 
 use super::links;
 use super::problem::{At, Problem, Subject, word};
@@ -18,7 +18,7 @@ const DRIVERS: [(&str, &[&str]); 8] = [
     ("error", &["over", "fails", "from", "to", "after", "every", "times", "rate", "errno", "seed"]),
     ("file", &["path", "create", "size", "block_size", "io", "direct", "read_only"]),
     ("memory", &["size", "block_size"]),
-    ("mirror", &["over", "bitmap", "retry", "resync_least", "resync_most"]),
+    ("mirror", &["over", "bitmap", "degraded", "retry", "resync_least", "resync_most"]),
     ("null", &["size", "block_size"]),
     ("partition", &["over", "partition"]),
     ("stripe", &["over", "chunk"]),
@@ -37,6 +37,9 @@ const ERRNOS: [(&str, i32); 8] = [
     ("ETIMEDOUT", 110),
     ("EREMOTEIO", 121),
 ];
+/// Which parts of a mirror may be missing.
+const DEGRADED: [(&str, Degraded); 3] =
+    [("never", Degraded::Never), ("known", Degraded::Known), ("always", Degraded::Always)];
 const DEFAULT_BLOCK_SIZE: u32 = 512;
 /// Large enough that most requests touch one part, small enough that a large one touches all.
 const DEFAULT_CHUNK: u32 = 64 << 10;
@@ -227,10 +230,13 @@ impl<'a> Asked<'a> {
         let raw = self.raw;
         let over = self.parts();
         let bitmap = raw.bitmap.as_ref().map(|at| at.value);
+        let degraded = self.degraded();
         let retry = raw.retry.as_ref().map(|at| (at.place, "retry"));
+        let start = raw.degraded.as_ref().map(|at| (at.place, "degraded"));
         let rates = [(&raw.resync_least, "resync_least"), (&raw.resync_most, "resync_most")];
         let rates = rates.into_iter().filter_map(|(at, key)| Some((at.as_ref()?.place, key)));
-        for (place, key) in retry.into_iter().chain(rates).filter(|_| bitmap == Some(false)) {
+        let keys = retry.into_iter().chain(start).chain(rates);
+        for (place, key) in keys.filter(|_| bitmap == Some(false)) {
             let message =
                 format!("'{key}' is for mirrors with a bitmap: without one nothing resyncs");
             self.complain(|s| Problem::new(place, s, message));
@@ -245,9 +251,16 @@ impl<'a> Asked<'a> {
             over: over?,
             bitmap,
             retry: raw.retry.as_ref().map(|at| at.value),
+            degraded: degraded?,
             resync_least: raw.resync_least.as_ref().map(|at| at.value),
             resync_most: raw.resync_most.as_ref().map(|at| at.value),
         }))
+    }
+
+    fn degraded(&mut self) -> Option<Degraded> {
+        let Some(at) = &self.raw.degraded else { return Some(Degraded::default()) };
+        let found = word(at, "degraded", "one of", &DEGRADED, &self.subject);
+        found.map_err(|problem| self.problems.push(problem)).ok()
     }
 
     fn partition(&mut self) -> Option<Driver> {

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use corewise::blockmq::drivers::{Delays, Fault};
+use corewise::blockmq::drivers::{Degraded, Delays, Fault};
 use corewise::device::HangPolicy;
 
 pub(crate) use drivers::driver_names;
@@ -42,6 +42,36 @@ impl Driver {
             Driver::Delay { .. } => "delay",
             Driver::Error { .. } => "error",
         }
+    }
+
+    /// The devices that it is built over, in order.
+    pub(crate) fn over(&self) -> &[String] {
+        match self {
+            Driver::Memory { .. } | Driver::Null { .. } | Driver::File(_) => &[],
+            Driver::Stripe { over, .. } => over,
+            Driver::Mirror(mirror) => &mirror.over,
+            Driver::Partition { over, .. }
+            | Driver::Delay { over, .. }
+            | Driver::Error { over, .. } => std::slice::from_ref(over),
+        }
+    }
+}
+
+impl Manifest {
+    /// The devices that are built over that one.
+    pub(crate) fn built_over<'a>(&'a self, part: &'a str) -> impl Iterator<Item = &'a Device> {
+        self.devices
+            .iter()
+            .filter(move |device| device.driver.over().iter().any(|over| over == part))
+    }
+
+    /// Whether the others come up without that one: a mirror that may begin without all of its parts is
+    /// built over it, in however many steps.
+    pub(crate) fn may_be_missing(&self, part: &str) -> bool {
+        self.built_over(part).any(|device| match &device.driver {
+            Driver::Mirror(mirror) if mirror.begins_degraded() => true,
+            _ => self.may_be_missing(&device.name),
+        })
     }
 }
 
@@ -132,9 +162,18 @@ pub(crate) struct Mirror {
     pub(crate) bitmap: Option<bool>,
     /// How long after it failed a part is tried again.
     pub(crate) retry: Option<Duration>,
+    /// Which parts may be missing when it comes up.
+    pub(crate) degraded: Degraded,
     /// Bytes a second of a resync.
     pub(crate) resync_least: Option<u64>,
     pub(crate) resync_most: Option<u64>,
+}
+
+impl Mirror {
+    /// Whether it may come up without one of its parts. Without a record it can't know what that lacks.
+    fn begins_degraded(&self) -> bool {
+        self.bitmap != Some(false) && self.degraded != Degraded::Never
+    }
 }
 
 /// A file, or a disk of this machine, as a device.

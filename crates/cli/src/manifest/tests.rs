@@ -459,6 +459,37 @@ fn a_mirror_says_how_it_resyncs() {
     assert_eq!((found.resync_least, found.resync_most), (Some(1 << 20), Some(8 << 20)));
     let off = problem(&mirror("bitmap = false\nretry = \"1s\"\n"));
     assert!(off.contains("'retry' is for mirrors with a bitmap"), "{off}");
+    let off = problem(&mirror("bitmap = false\ndegraded = \"known\"\n"));
+    assert!(off.contains("'degraded' is for mirrors with a bitmap"), "{off}");
+    let wrong = problem(&mirror("degraded = \"maybe\"\n"));
+    assert!(
+        wrong.contains("unknown degraded 'maybe'") && wrong.contains("never, known, always"),
+        "{wrong}"
+    );
     let wrong = problem(&mirror("resync_least = \"2M\"\nresync_most = \"1M\"\n"));
     assert!(wrong.contains("'resync_least' can't be more"), "{wrong}");
+}
+
+#[test]
+fn what_a_mirror_with_a_record_is_built_over_may_be_missing() {
+    let text = |keys: &str| {
+        let over = |name: &str, driver: &str, over: &str, keys: &str| {
+            format!(
+                "[[device]]\nname = \"{name}\"\ndriver = \"{driver}\"\nover = [{over}]\n{keys}\n"
+            )
+        };
+        ["a", "b", "c", "d"].map(memory).concat()
+            + &over("slow", "delay", "\"b\"", "read_delay = \"1ms\"")
+            + &over("m", "mirror", "\"a\", \"slow\"", keys)
+            + &over("s", "stripe", "\"c\", \"d\"", "")
+    };
+    let missing = |keys: &str| -> Vec<String> {
+        let resolved = resolve(&text(keys));
+        assert_eq!(resolved.problems, []);
+        let names = resolved.manifest.devices.iter().map(|device| device.name.clone());
+        names.filter(|name| resolved.manifest.may_be_missing(name)).collect()
+    };
+    assert_eq!(missing(""), ["a", "b", "slow"]);
+    assert_eq!(missing("degraded = \"always\""), ["a", "b", "slow"]);
+    assert!(missing("degraded = \"never\"").is_empty() && missing("bitmap = false").is_empty());
 }

@@ -1,7 +1,7 @@
 //! The end of the control socket that answers: one thread, for as long as the server runs.
 //!
 //! It is no part of the server's work and can't hold it up: it sleeps in `poll` until somebody asks,
-//! answers at most a hundred times a second, and reads pools only (`WorkerPools::dump`). Clients
+//! answers at most a hundred times a second, and waits for nothing that the server does. Clients
 //! can't hurt it: there are at most [`CLIENTS`] of them, a newcomer takes the place of the one that
 //! has been quiet for longest, a question has a longest length, and who doesn't take its answer
 //! isn't read from. Only this user, and root, are let in.
@@ -438,8 +438,17 @@ fn answer(about: &About, question: &[u8]) -> Result<Answer, String> {
     match question.ask.as_str() {
         "hello" => Ok(Answer::default()),
         "dump" => dump(about, &question),
-        other => Err(format!("'{other}' can't be asked; hello and dump can")),
+        "mirrors" => Ok(Answer { disks: Some(about.disks.mirrors()), ..Answer::default() }),
+        "take_back" => take_back(about, &question),
+        other => Err(format!("'{other}' can't be asked; hello, dump, mirrors and take_back can")),
     }
+}
+
+/// The only one that has something done; a worker of the volumes does it.
+fn take_back(about: &About, question: &Question) -> Result<Answer, String> {
+    let disk = question.disk.as_deref().ok_or("'take_back' needs a 'disk'")?;
+    let taken_back = about.disks.take_back(disk, question.part.as_deref())?;
+    Ok(Answer { taken_back: Some(taken_back), ..Answer::default() })
 }
 
 fn dump(about: &About, question: &Question) -> Result<Answer, String> {

@@ -118,6 +118,9 @@ impl Report {
             legs.iter().filter_map(|leg| parts.get(*leg)).map(String::as_str).collect()
         };
         let (what, parts, bytes, why) = match happened {
+            MirrorEvent::Missing { leg, why } => {
+                ("missing", names(&[*leg]), None, Some(why.clone()))
+            }
             MirrorEvent::Dropped { leg, error } => {
                 ("dropped", names(&[*leg]), None, Some(error.to_string()))
             }
@@ -130,9 +133,8 @@ impl Report {
         };
         if let Some(why) = &why {
             let parts = parts.join("', '");
-            screen::warning(format_args!(
-                "device '{device}': its part '{parts}' failed and is left out: {why}"
-            ));
+            let how = if what == "missing" { "is missing" } else { "failed and is left out" };
+            screen::warning(format_args!("device '{device}': its part '{parts}' {how}: {why}"));
         }
         if self.json {
             let rest = json!({

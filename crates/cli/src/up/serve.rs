@@ -1,12 +1,13 @@
 //! The life of a server: sockets, bring-up, clients, shutdown.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use corewise::blockmq::{Completer, RqAffinity};
 use corewise::device::{
-    BringUp, BringUpOptions, DeviceInfo, DeviceManager, DeviceState, Event, Pending, PendingState,
-    ProbeOutcome, ShutdownOptions,
+    BringUp, BringUpOptions, DeviceInfo, DeviceManager, DeviceReport, DeviceState, Event, Pending,
+    PendingState, ProbeOutcome, ShutdownOptions,
 };
 use corewise::nbd::{self, Endpoint, Listener};
 use corewise::smp::{Smp, StartError};
@@ -17,7 +18,7 @@ use corewise::workqueue::{WorkerPools, Workqueue};
 
 use super::cleanup::Cleanup;
 use super::control::{self, About, Control};
-use super::drivers::{ExportDriver, House, Notes, Shown, VolumeDriver};
+use super::drivers::{ExportDriver, House, Missing, Notes, Shown, VolumeDriver};
 use super::known::Known;
 use super::plan::{self, Plan};
 use super::progress::Progress;
@@ -57,6 +58,7 @@ struct Running {
     /// L: is the lock; guards the exports that are up.
     shown: Arc<Mutex<Vec<Shown>>>,
     disks: Arc<Disks>,
+    missing: Arc<Missing>,
     notes: Arc<Notes>,
     known: Known,
     _calls: Option<Calls>,
@@ -99,11 +101,12 @@ impl Server {
         let plan = Plan::new(&self.manifest);
         self.report.begin(&self.label, plan.decls.len());
         let up = self.bring_up(&running, &plan)?;
-        self.tell_failures(&up, &plan);
-        complete &= up.is_complete();
-        self.left_out.extend(not_up(&up, &plan));
+        let lacking = self.lacking(running.missing.take(), &up);
+        self.tell_failures(&up, &lacking, &plan);
+        complete &= up.is_complete() && lacking.is_empty();
+        self.left_out.extend(not_up(&up, &lacking, &plan));
         let interrupted = self.stop.came();
-        let nothing = up.bound().next().is_none();
+        let nothing = up.bound().all(|device| lacking.contains_key(&device.name));
         if interrupted.is_some() || nothing || !(complete || self.keep_going) {
             return self.give_up(running, &up.timeline, interrupted);
         }
@@ -164,6 +167,7 @@ impl Server {
         let calls = devices.iter().any(|d| d.tuning.rq_affinity != RqAffinity::Anywhere);
         let calls = calls.then(|| Calls::start(&machine)).transpose();
         let calls = calls.map_err(|error| failed("start call targets", &error))?;
+        let missing = Arc::new(Missing::new(&self.manifest));
         let house = House {
             machine,
             workqueue,
@@ -172,6 +176,7 @@ impl Server {
             notes: Arc::clone(&notes),
             report,
             disks: Arc::clone(&disks),
+            missing: Arc::clone(&missing),
         };
         let drain = self.manifest.server.drain;
         let exports = ExportDriver::new(Arc::clone(&server), drain, Arc::clone(&notes));
@@ -184,7 +189,7 @@ impl Server {
             .map_err(|error| failed("register the drivers", &error))?;
         self.stop.manages(&manager);
         let known = Known::load(self.manifest.server.state.as_deref());
-        Ok(Running { manager, pools, server, shown, disks, notes, known, _calls: calls })
+        Ok(Running { manager, pools, server, shown, disks, missing, notes, known, _calls: calls })
     }
 
     /// Binds what can be bound. Without `--keep-going` that has to be all.
@@ -285,13 +290,39 @@ impl Server {
         up.map_err(|error| Failure::new(error.to_string()))
     }
 
+    /// Of those that are missing, who is a failure: something that is built over it is not up.
+    fn lacking(&self, missing: Vec<(String, String)>, up: &BringUp) -> BTreeMap<String, String> {
+        let missing: BTreeMap<String, String> = missing.into_iter().collect();
+        let is_up = |name: &str| {
+            up.device(name).is_some_and(|device| device.outcome == ProbeOutcome::Bound)
+        };
+        let excused = |name: &str| {
+            let mut todo = vec![name];
+            while let Some(name) = todo.pop() {
+                for over in self.manifest.built_over(name) {
+                    match missing.contains_key(&over.name) {
+                        true => todo.push(&over.name),
+                        false if is_up(&over.name) => {}
+                        false => return false,
+                    }
+                }
+            }
+            true
+        };
+        let lacking = missing.iter().filter(|(name, _)| !excused(name));
+        lacking.map(|(name, why)| (name.clone(), why.clone())).collect()
+    }
+
     /// One message for each device that failed by itself.
-    fn tell_failures(&self, up: &BringUp, plan: &Plan) {
-        for device in up.not_bound() {
+    fn tell_failures(&self, up: &BringUp, lacking: &BTreeMap<String, String>, plan: &Plan) {
+        for device in &up.devices {
             let message = match &device.outcome {
                 ProbeOutcome::Failed(error) => error.to_string(),
                 ProbeOutcome::Rejected(fault) => fault.to_string(),
-                _ => continue,
+                _ => match lacking.get(&device.name) {
+                    Some(why) => why.clone(),
+                    None => continue,
+                },
             };
             match plan.origin(&device.name) {
                 Some((subject, place)) => {
@@ -442,8 +473,11 @@ impl Server {
 }
 
 /// What did not come up, and why.
-fn not_up(up: &BringUp, plan: &Plan) -> Vec<LeftOut> {
-    let devices = up.not_bound().map(|device| {
+fn not_up(up: &BringUp, lacking: &BTreeMap<String, String>, plan: &Plan) -> Vec<LeftOut> {
+    let is_out = |device: &&DeviceReport| {
+        device.outcome != ProbeOutcome::Bound || lacking.contains_key(&device.name)
+    };
+    let devices = up.devices.iter().filter(is_out).map(|device| {
         let subject = match plan.origin(&device.name) {
             Some((subject, _)) => subject.clone(),
             None => Subject::Device(Ok(device.name.clone())),

@@ -9,25 +9,40 @@ use corewise_sync::{Countdown, Mutex};
 use super::legs::{Legs, each};
 use super::record::{Head, Place};
 use crate::device::{BlockDevice, BlockDeviceExt};
+use crate::drivers::StackError;
 use crate::error::IoError;
 use crate::request::{Completed, Request};
 
-/// Where the record of each leg is.
+/// The records of all legs.
 pub(super) struct Disk {
-    places: Box<[Place]>,
+    /// The mirror's.
+    block_size: u32,
 }
 
 /// How a leg's part of something ended.
 pub(super) type Ended = Vec<(usize, Result<(), IoError>)>;
 
 impl Disk {
-    pub(super) fn new(places: Vec<Place>) -> Self {
-        Self { places: places.into() }
+    pub(super) fn new(block_size: u32) -> Self {
+        Self { block_size }
+    }
+
+    /// Where the record is on a leg of `size` bytes.
+    pub(super) fn place_on(&self, name: &str, size: u64) -> Result<Place, StackError> {
+        Place::on(size, self.block_size).ok_or_else(|| {
+            StackError::new(format!("'{name}' has {size} bytes: no room for a mirror's record"))
+        })
+    }
+
+    /// Where the record is on leg `n`, which is there.
+    fn place(&self, legs: &Legs, n: usize) -> Place {
+        let size = legs.device(n).geometry().size;
+        Place::on(size, self.block_size).expect("who has no room for a record is no leg")
     }
 
     /// The newest head on leg `n`, or `None` where there is none.
     pub(super) fn read_head(&self, legs: &Legs, n: usize) -> Result<Option<Head>, IoError> {
-        let place = self.places[n];
+        let place = self.place(legs, n);
         let mut newest: Option<Head> = None;
         for events in [0, 1] {
             let piece = legs.device(n).read_at(place.head(events), place.piece as usize)?;
@@ -41,8 +56,8 @@ impl Disk {
 
     /// Whether the place of the record on leg `n` holds nothing but zeroes.
     pub(super) fn is_vacant(&self, legs: &Legs, n: usize) -> Result<bool, IoError> {
-        let (start, device) = (self.places[n].start, legs.device(n));
-        let len = self.places[n].bits(2) - start;
+        let (place, device) = (self.place(legs, n), legs.device(n));
+        let (start, len) = (place.start, place.bits(2) - place.start);
         Ok(device.read_at(start, len as usize)?.iter().all(|&byte| byte == 0))
     }
 
@@ -53,7 +68,7 @@ impl Disk {
         n: usize,
         regions: usize,
     ) -> Result<Vec<u8>, IoError> {
-        let place = self.places[n];
+        let place = self.place(legs, n);
         let len = place.pieces(regions) * place.piece as usize;
         let mut bits = legs.device(n).read_at(place.bits(0), len)?.to_vec();
         bits.truncate(regions.div_ceil(8));
@@ -63,7 +78,7 @@ impl Disk {
     /// Writes a head to these legs, and makes it durable.
     pub(super) fn write_head(&self, legs: &Legs, which: u32, head: &Head) -> Ended {
         self.write_durably(legs, which, |n| {
-            let place = self.places[n];
+            let place = self.place(legs, n);
             let head = Head { leg: n as u32, ..head.clone() };
             vec![(place.head(head.events), head.encode(place.piece as usize))]
         })
@@ -79,7 +94,7 @@ impl Disk {
         changed: &[usize],
     ) -> Ended {
         self.write_durably(legs, which, |n| {
-            let place = self.places[n];
+            let place = self.place(legs, n);
             let size = place.piece as usize;
             let mut pieces: Vec<usize> = changed.iter().map(|region| region / 8 / size).collect();
             pieces.dedup();

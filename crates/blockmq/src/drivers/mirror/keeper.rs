@@ -7,14 +7,16 @@ use std::sync::{Arc, Weak};
 
 use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use corewise_sync::inbox::{HasLink, Inbox, Link};
+use corewise_sync::time::Stamp;
 use corewise_sync::{Mutex, SpinLock};
 use corewise_workqueue::{Work, Workqueue};
 
 use super::disk::{self, Disk};
 use super::legs::{Legs, each};
-use super::record::Head;
+use super::open::vacant;
+use super::record::{Follows, Head, apart};
 use super::resync::Cursor;
-use super::{Inner, MirrorEvent, MirrorOptions, list, policy};
+use super::{Inner, MirrorEvent, MirrorOptions, StackError, list, policy};
 use crate::driver::Started;
 use crate::error::{IoError, IoErrorKind};
 use crate::regions::{Age, Entered, Regions};
@@ -28,6 +30,8 @@ mod wish {
     pub(super) const SETTLE: u32 = 2;
     /// The resync has found no region that is stale.
     pub(super) const SYNCED: u32 = 4;
+    /// The timer of the next try has gone off.
+    pub(super) const RETRIED: u32 = 8;
 }
 
 pub(super) struct Keeper {
@@ -43,7 +47,9 @@ pub(super) struct Keeper {
     unrecorded: Inbox<Box<Parked<Held>>>,
     /// A: bits of `wish`; set with Release by who then kicks, taken with Acquire.
     wishes: AtomicU32,
-    /// A: legs that are to be tried again; as `wishes`.
+    /// A: legs that somebody wants back; as `wishes`, for the search.
+    asked: AtomicU32,
+    /// A: of those, legs whose device has been looked for; as `wishes`.
     wanted: AtomicU32,
     /// A: the end is near: the resync stops where it is. Relaxed: it looks between any two steps.
     pub(super) settling: AtomicBool,
@@ -60,6 +66,8 @@ pub(super) struct Keeper {
     work: Work,
     pub(super) resync: Work,
     clean: Work,
+    /// Looks for devices, which may take long: nobody waits for that.
+    search: Work,
     retry: Work,
 }
 
@@ -70,6 +78,9 @@ pub(super) struct State {
     pub(super) bits: Vec<u8>,
     /// Changes that wait, oldest first.
     line: VecDeque<Box<Parked<Started>>>,
+    /// When the first of `rounds` was, and how often bits were set since.
+    begun: Option<Stamp>,
+    rounds: u32,
     /// A leg that is used has no head, or an older one.
     unwritten: bool,
     /// The timers that run.
@@ -86,6 +97,8 @@ impl State {
             head,
             bits,
             line,
+            begun: None,
+            rounds: 0,
             unwritten: true,
             cleaning: false,
             retrying: false,
@@ -153,6 +166,7 @@ impl Keeper {
             waiting: Inbox::new(),
             unrecorded: Inbox::new(),
             wishes: AtomicU32::new(0),
+            asked: AtomicU32::new(0),
             wanted: AtomicU32::new(0),
             settling: AtomicBool::new(false),
             state: Mutex::new(state),
@@ -163,7 +177,11 @@ impl Keeper {
             work: work(|inner, keeper| inner.keep(keeper)),
             resync: work(|inner, keeper| inner.resync_step(keeper)),
             clean: work(|_, keeper| keeper.wish(wish::CLEAN)),
-            retry: work(|inner, keeper| keeper.take_back(inner.legs.out())),
+            search: work(|inner, keeper| inner.search(keeper)),
+            retry: work(|inner, keeper| {
+                inner.take_back(keeper, inner.legs.out());
+                keeper.wish(wish::RETRIED);
+            }),
         }
     }
 
@@ -211,11 +229,6 @@ impl Keeper {
         self.kick();
     }
 
-    pub(super) fn take_back(&self, legs: u32) {
-        self.wanted.fetch_or(legs, Ordering::Release);
-        self.kick();
-    }
-
     #[track_caller]
     pub(super) fn settle(&self) {
         self.settling.store(true, Ordering::Relaxed);
@@ -223,6 +236,8 @@ impl Keeper {
         let _ = self.resync.flush_delayed();
         self.clean.cancel();
         self.retry.cancel();
+        // From here on nobody comes back: the legs are about to close.
+        self.search.disable_sync();
         self.wish(wish::SETTLE);
         self.work.flush();
     }
@@ -250,6 +265,9 @@ impl Inner {
         let answer = |parked: Box<Parked<Held>>| (parked.rq, recorded.clone());
         todo.answer.extend(ended.into_iter().map(answer));
         self.admit(keeper, state, &mut todo);
+        if wishes & wish::RETRIED != 0 {
+            state.retrying = false;
+        }
         if wishes & wish::SYNCED != 0 {
             self.finish_resync(keeper, state);
         }
@@ -305,15 +323,22 @@ impl Inner {
         if lacking.is_empty() {
             return;
         }
+        let now = Stamp::precise();
+        if state.begun.is_none_or(|begun| now.since(begun) > keeper.options.clean_after) {
+            (state.begun, state.rounds) = (Some(now), 0);
+        }
         let is_set = |n: usize| state.bits[n / 8] & 1 << (n % 8) != 0;
         let ahead: Vec<usize> = lacking
             .iter()
-            .flat_map(|&n| policy::ahead(n, n > 0 && is_set(n - 1), keeper.regions.len()))
+            .flat_map(|&n| {
+                policy::with(n, n > 0 && is_set(n - 1), state.rounds, keeper.regions.len())
+            })
             .filter(|&n| !is_set(n))
             .collect();
         lacking.extend(ahead);
         lacking.sort_unstable();
         lacking.dedup();
+        state.rounds += 1;
         match self.set_bits(keeper, state, &lacking) {
             Ok(()) => {
                 self.enter(keeper, state, todo);
@@ -373,42 +398,84 @@ impl Inner {
         Err(error.unwrap_or_else(|| IoError::new(IoErrorKind::Gone)))
     }
 
+    /// Legs that are out are to be tried again. Any context.
+    pub(super) fn take_back(&self, keeper: &Keeper, legs: u32) {
+        self.legs.call(legs);
+        keeper.asked.fetch_or(legs, Ordering::Release);
+        // False: it is queued already, or the end is near.
+        let _ = keeper.queue.queue(&keeper.search);
+    }
+
+    /// Looks for the devices of legs that have none, and hands all that are wanted to the keeper.
+    fn search(&self, keeper: &Keeper) {
+        let asked = keeper.asked.swap(0, Ordering::Acquire);
+        for n in each(asked & self.legs.out()).filter(|&n| !self.legs.is_there(n)) {
+            if let Err(error) = self.find(keeper, n) {
+                self.legs.set_why(n, error.to_string());
+            }
+        }
+        keeper.wanted.fetch_or(asked, Ordering::Release);
+        keeper.kick();
+    }
+
+    fn find(&self, keeper: &Keeper, n: usize) -> Result<(), StackError> {
+        let Some(find) = &keeper.options.find else { return Ok(()) };
+        let found = caught(|| find(n)).unwrap_or_else(|| Err("looking for it panicked".to_owned()));
+        let device = found.map_err(StackError::new)?;
+        let (name, theirs) = (self.legs.name(n), device.geometry());
+        if let Some(why) = policy::misfit(&self.geometry, &theirs) {
+            return Err(StackError::new(format!("'{name}' can't be its part: {why}")));
+        }
+        let room = keeper.disk.place_on(name, theirs.size)?.start;
+        if room < self.geometry.size {
+            let size = self.geometry.size;
+            return Err(StackError::new(format!(
+                "'{name}' has room for {room} bytes, and the mirror has {size}"
+            )));
+        }
+        self.legs.put(n, device);
+        Ok(())
+    }
+
+    /// Whether leg `n`, which is out, may come back. If so, the bits say what it lacks.
+    fn may_return(&self, keeper: &Keeper, state: &mut State, n: usize) -> Result<(), StackError> {
+        if !self.legs.is_there(n) {
+            return Err(StackError::new(self.legs.why(n)));
+        }
+        let found = keeper.disk.read_head(&self.legs, n)?;
+        let known = |head: &Head| head.mirror == state.head.mirror && head.leg as usize == n;
+        match found.filter(known).map(|head| head.follows(&state.head)) {
+            Some(Follows::Yes) => return Ok(()),
+            Some(Follows::Apart) => return Err(apart(self.legs.name(n))),
+            Some(Follows::No) => {}
+            None => vacant(&keeper.disk, &self.legs, n)?,
+        }
+        // It isn't what it was: everything is to be copied.
+        let all: Vec<usize> = (0..keeper.regions.len()).collect();
+        Ok(self.set_bits(keeper, state, &all)?)
+    }
+
     /// Tries legs again that are out, and has them resynced.
     fn take_legs_back(&self, keeper: &Keeper, state: &mut State) {
         let wanted = keeper.wanted.swap(0, Ordering::Acquire);
-        if wanted != 0 {
-            state.retrying = false;
-        }
-        let wanted = wanted & self.legs.out();
         let mut back = 0;
-        for n in each(wanted) {
-            let known = match keeper.disk.read_head(&self.legs, n) {
-                Ok(Some(head)) => head.mirror == state.head.mirror && head.leg as usize == n,
-                Ok(None) => false,
-                Err(error) => {
-                    tracing::warn!(leg = n, %error, "a leg of a mirror still can't be read");
-                    continue;
-                }
-            };
-            if !known {
-                if !keeper.disk.is_vacant(&self.legs, n).unwrap_or(false) {
-                    tracing::error!(
-                        leg = n,
-                        "what came back as a leg of a mirror is something else"
-                    );
-                    continue;
-                }
-                // It isn't what it was: everything is to be copied.
-                let all: Vec<usize> = (0..keeper.regions.len()).collect();
-                if self.set_bits(keeper, state, &all).is_err() {
-                    continue;
+        for n in each(wanted & self.legs.out()) {
+            match self.may_return(keeper, state, n) {
+                Ok(()) => back |= 1 << n,
+                Err(why) => {
+                    tracing::warn!(leg = n, device = self.legs.name(n), %why, "a leg stays out");
+                    self.legs.set_why(n, why.to_string());
                 }
             }
-            back |= 1 << n;
         }
-        if back == 0 {
-            return;
+        if back != 0 {
+            self.resync_legs(keeper, state, back);
         }
+        self.legs.answered(wanted);
+    }
+
+    /// Lets changes go to these legs, and has them resynced.
+    fn resync_legs(&self, keeper: &Keeper, state: &mut State, back: u32) {
         // No step of the resync is in the middle: one that was could take a region for synced that these
         // legs have no copy of.
         let step = keeper.cursor.lock();

@@ -1,10 +1,11 @@
 //! The legs of a mirror: which ones are used, and for what.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use corewise_sync::CachePadded;
-use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use corewise_sync::{CachePadded, SpinLock};
 
+use super::StackError;
 use super::policy::{self, View};
 use crate::device::BlockDevice;
 
@@ -18,13 +19,50 @@ pub(super) struct Legs {
     /// changes are read-modify-writes, so two failing writes can't each drop the leg that the other
     /// one relies on.
     state: AtomicU64,
+    /// A: legs that are out, and that somebody wants back; Relaxed, for reports.
+    called: AtomicU32,
 }
 
-pub(super) struct Leg {
-    pub(super) device: Arc<dyn BlockDevice>,
-    rotational: bool,
+/// A leg, as a mirror is made of it.
+pub enum MirrorLeg {
+    /// A device.
+    Here(Arc<dyn BlockDevice>),
+    /// One that could not be had.
+    Missing {
+        /// What it is called.
+        name: String,
+        /// Why it isn't there.
+        why: String,
+    },
+}
+
+impl From<Arc<dyn BlockDevice>> for MirrorLeg {
+    fn from(device: Arc<dyn BlockDevice>) -> Self {
+        Self::Here(device)
+    }
+}
+
+struct Leg {
+    name: Box<str>,
+    /// Set once. A leg without a device is out.
+    there: OnceLock<There>,
+    /// L: is the lock, held for a moment; guards why the leg is out.
+    why: SpinLock<String>,
     load: CachePadded<Load>,
 }
+
+struct There {
+    device: Arc<dyn BlockDevice>,
+    rotational: bool,
+}
+
+impl There {
+    fn new(device: Arc<dyn BlockDevice>) -> Self {
+        Self { rotational: device.geometry().rotational, device }
+    }
+}
+
+const THERE: &str = "a leg without a device is out, and nothing goes there";
 
 /// What reads choose by, and the resync paces itself by. Relaxed throughout: a stale number costs balance
 /// only.
@@ -41,31 +79,86 @@ struct Load {
 }
 
 impl Legs {
-    /// All of them in sync.
-    pub(super) fn new(devices: Vec<Arc<dyn BlockDevice>>) -> Self {
-        let state = AtomicU64::new(u64::from(u32::MAX) >> (MOST_LEGS - devices.len()));
-        let leg = |device: Arc<dyn BlockDevice>| Leg {
-            rotational: device.geometry().rotational,
-            device,
-            load: CachePadded::new(Load::default()),
+    /// Those that are there are in sync.
+    pub(super) fn new(legs: Vec<MirrorLeg>) -> Result<Self, StackError> {
+        match legs.len() {
+            0 => return Err(StackError::new("a mirror needs at least one leg")),
+            1..=MOST_LEGS => {}
+            n => return Err(StackError::new(format!("a mirror of {n} legs: at most {MOST_LEGS}"))),
+        }
+        let leg = |leg: MirrorLeg| {
+            let (name, there, why) = match leg {
+                MirrorLeg::Here(device) => {
+                    (device.name().into(), OnceLock::from(There::new(device)), String::new())
+                }
+                MirrorLeg::Missing { name, why } => (name.into(), OnceLock::new(), why),
+            };
+            let (why, load) = (SpinLock::new(why), CachePadded::new(Load::default()));
+            Leg { name, there, why, load }
         };
-        Self { legs: devices.into_iter().map(leg).collect(), state }
+        let legs: Box<[Leg]> = legs.into_iter().map(leg).collect();
+        let here = legs.iter().enumerate().filter(|(_, leg)| leg.there.get().is_some());
+        let state = AtomicU64::new(here.fold(0, |here, (n, _)| here | 1 << n));
+        Ok(Self { legs, state, called: AtomicU32::new(0) })
     }
 
     pub(super) fn len(&self) -> usize {
         self.legs.len()
     }
 
-    pub(super) fn device(&self, n: usize) -> &Arc<dyn BlockDevice> {
-        &self.legs[n].device
+    fn there(&self, n: usize) -> &There {
+        self.legs[n].there.get().expect(THERE)
     }
 
+    /// The device of leg `n`, which is there.
+    pub(super) fn device(&self, n: usize) -> &Arc<dyn BlockDevice> {
+        &self.there(n).device
+    }
+
+    /// Those that are there.
     pub(super) fn devices(&self) -> impl Iterator<Item = &Arc<dyn BlockDevice>> {
-        self.legs.iter().map(|leg| &leg.device)
+        self.legs.iter().filter_map(|leg| Some(&leg.there.get()?.device))
+    }
+
+    /// Whether leg `n` has a device.
+    pub(super) fn is_there(&self, n: usize) -> bool {
+        self.legs[n].there.get().is_some()
+    }
+
+    /// The device of leg `n`, which had none. One caller at a time.
+    pub(super) fn put(&self, n: usize, device: Arc<dyn BlockDevice>) {
+        // False: it has one; its own is as good.
+        let _ = self.legs[n].there.set(There::new(device));
     }
 
     pub(super) fn name(&self, n: usize) -> &str {
-        self.legs[n].device.name()
+        &self.legs[n].name
+    }
+
+    /// Why leg `n`, which is out, is that.
+    pub(super) fn why(&self, n: usize) -> String {
+        self.legs[n].why.lock().clone()
+    }
+
+    /// Leg `n`, which is out, is that for this reason. Any context.
+    pub(super) fn set_why(&self, n: usize, why: String) {
+        let former = std::mem::replace(&mut *self.legs[n].why.lock(), why);
+        drop(former);
+    }
+
+    /// These legs, which are out, are wanted back.
+    pub(super) fn call(&self, legs: u32) {
+        self.called.fetch_or(legs, Ordering::Relaxed);
+    }
+
+    /// It is decided what becomes of these.
+    pub(super) fn answered(&self, legs: u32) {
+        self.called.fetch_and(!legs, Ordering::Relaxed);
+    }
+
+    /// Legs that are wanted back, and of which nothing is decided.
+    pub(super) fn called(&self) -> u32 {
+        self.called.load(Ordering::Relaxed)
     }
 
     fn state(&self) -> (u32, u32) {
@@ -135,10 +228,10 @@ impl Legs {
             return each(legs).next();
         }
         let view = |leg: usize| {
-            let Leg { rotational, load, .. } = &self.legs[leg];
+            let load = &self.legs[leg].load;
             let in_flight = load.in_flight.load(Ordering::Relaxed);
             let head = load.head.load(Ordering::Relaxed);
-            View { leg, in_flight, head, rotational: *rotational }
+            View { leg, in_flight, head, rotational: self.there(leg).rotational }
         };
         policy::choose(each(legs).map(view), offset)
     }
@@ -210,7 +303,20 @@ mod tests {
     }
 
     fn legs(n: usize) -> Legs {
-        Legs::new((0..n).map(|_| Arc::new(Nothing) as Arc<dyn BlockDevice>).collect())
+        Legs::new((0..n).map(|_| MirrorLeg::Here(Arc::new(Nothing))).collect()).unwrap()
+    }
+
+    #[test]
+    fn a_leg_without_a_device_is_out_until_it_has_one() {
+        let missing = MirrorLeg::Missing { name: "x".into(), why: "gone".into() };
+        let legs = Legs::new(vec![MirrorLeg::Here(Arc::new(Nothing)), missing]).unwrap();
+        assert_eq!((legs.in_sync(), legs.out(), legs.name(1)), (0b01, 0b10, "x"));
+        assert_eq!(
+            (legs.why(1).as_str(), legs.is_there(1), legs.devices().count()),
+            ("gone", false, 1)
+        );
+        legs.put(1, Arc::new(Nothing));
+        assert!(legs.is_there(1) && legs.out() == 0b10, "it lacks what was written meanwhile");
     }
 
     #[test]

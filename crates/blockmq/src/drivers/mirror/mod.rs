@@ -16,7 +16,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::stripe::combine;
+use corewise_sync::atomic::Ordering;
+
 use super::{StackError, below};
 use crate::device::BlockDevice;
 use crate::driver::{Dispatch, Driver, Started};
@@ -24,7 +25,9 @@ use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::request::{Op, Whole};
 use keeper::Keeper;
-use legs::{Legs, MOST_LEGS, each};
+pub use legs::MirrorLeg;
+use legs::{Legs, each};
+pub use record::Degraded;
 
 /// A mirror.
 ///
@@ -66,6 +69,12 @@ pub struct MirrorOptions {
     /// How long after it was dropped a leg is tried again, and so on; `None` (as it is unless said
     /// otherwise): only when [`Mirror::take_back`] asks for it.
     pub retry: Option<Duration>,
+    /// Which legs may be missing at the beginning; those that were out when the mirror was last up, unless said
+    /// otherwise.
+    pub degraded: Degraded,
+    /// Is asked for the device of a leg that was missing, by its number, when that is tried again; `None`: it
+    /// stays out. Called on a worker, which may block; requests go on meanwhile. A panic in it is caught.
+    pub find: Option<Arc<FindLeg>>,
     /// Size of the regions of a new mirror, as a power of two from 12 to 40; `None`, and where there would
     /// be more than 65 536 of them: by its size, 1 MiB up to 64 GiB.
     pub region_shift: Option<u32>,
@@ -81,6 +90,8 @@ impl Default for MirrorOptions {
             resync_most: 400 << 20,
             clean_after: Duration::from_secs(5),
             retry: None,
+            degraded: Degraded::default(),
+            find: None,
             region_shift: None,
             observer: None,
         }
@@ -94,6 +105,7 @@ impl fmt::Debug for MirrorOptions {
             .field("resync_most", &self.resync_most)
             .field("clean_after", &self.clean_after)
             .field("retry", &self.retry)
+            .field("degraded", &self.degraded)
             .field("region_shift", &self.region_shift)
             .finish_non_exhaustive()
     }
@@ -102,10 +114,20 @@ impl fmt::Debug for MirrorOptions {
 /// Who is told what happens to a mirror.
 pub type MirrorObserver = dyn Fn(&MirrorEvent) + Send + Sync;
 
+/// Who finds the device of a leg, or says why there is none.
+pub type FindLeg = dyn Fn(usize) -> Result<Arc<dyn BlockDevice>, String> + Send + Sync;
+
 /// Something that happened to a mirror.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MirrorEvent {
+    /// The mirror began without a leg.
+    Missing {
+        /// Which one.
+        leg: usize,
+        /// Why.
+        why: String,
+    },
     /// A leg failed and is out.
     Dropped {
         /// Which one.
@@ -136,6 +158,8 @@ pub struct MirrorStatus {
     pub legs: Vec<LegState>,
     /// Bytes that a resync has yet to look at; 0 where none is needed.
     pub to_resync: u64,
+    /// Bytes that it has looked at, or that the last one did.
+    pub resynced: u64,
     /// Bytes of regions that the record says may differ: what a crash now would have resynced.
     pub dirty: u64,
 }
@@ -144,11 +168,14 @@ impl fmt::Display for MirrorStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let with = |state: LegState| self.legs.iter().filter(|leg| **leg == state).count();
         write!(f, "{} of {} legs in sync", with(LegState::InSync), self.legs.len())?;
-        if with(LegState::Out) != 0 {
-            write!(f, ", {} out", with(LegState::Out))?;
+        let out = with(LegState::Out) + with(LegState::Returning);
+        if out != 0 {
+            write!(f, ", {out} out")?;
         }
         if self.to_resync != 0 {
-            write!(f, ", {} MiB to resync", self.to_resync.div_ceil(1 << 20))?;
+            let (left, done) = (self.to_resync, self.resynced);
+            let percent = u128::from(done) * 100 / (u128::from(done) + u128::from(left));
+            write!(f, ", {} MiB to resync ({percent} % done)", left.div_ceil(1 << 20))?;
         }
         Ok(())
     }
@@ -161,8 +188,10 @@ pub enum LegState {
     InSync,
     /// It gets what it lacks.
     Resyncing,
-    /// It failed; nothing goes there.
+    /// It failed, or is missing; nothing goes there.
     Out,
+    /// It is out, and being tried again.
+    Returning,
 }
 
 impl fmt::Display for LegState {
@@ -171,6 +200,7 @@ impl fmt::Display for LegState {
             LegState::InSync => "in sync",
             LegState::Resyncing => "resyncing",
             LegState::Out => "out",
+            LegState::Returning => "out, and being tried again",
         })
     }
 }
@@ -182,10 +212,10 @@ impl Mirror {
     /// # Errors
     /// Where there are no legs, or more than 32.
     pub fn new(legs: Vec<Arc<dyn BlockDevice>>) -> Result<Self, StackError> {
+        let legs = Legs::new(legs.into_iter().map(MirrorLeg::Here).collect())?;
         let all = check(&legs)?;
         let block = u64::from(all.block_size);
         let geometry = Geometry { size: all.size / block * block, ..all };
-        let legs = Legs::new(legs);
         Ok(Self { inner: Arc::new(Inner { legs, geometry, keeper: None }) })
     }
 
@@ -203,25 +233,42 @@ impl Mirror {
     pub fn status(&self) -> MirrorStatus {
         let legs = &self.inner.legs;
         let (in_sync, rebuilding) = (legs.in_sync(), legs.rebuilding());
+        let called = legs.called();
         let state = |n: usize| match (in_sync & 1 << n, rebuilding & 1 << n) {
+            (0, 0) if called & 1 << n != 0 => LegState::Returning,
             (0, 0) => LegState::Out,
             (0, _) => LegState::Resyncing,
             _ => LegState::InSync,
         };
-        let (to_resync, dirty) = self.inner.keeper.as_ref().map_or((0, 0), Keeper::amounts);
-        MirrorStatus { legs: (0..legs.len()).map(state).collect(), to_resync, dirty }
+        let keeper = self.inner.keeper.as_ref();
+        let (to_resync, dirty) = keeper.map_or((0, 0), Keeper::amounts);
+        let resynced = keeper.map_or(0, |keeper| keeper.resynced.load(Ordering::Relaxed));
+        MirrorStatus { legs: (0..legs.len()).map(state).collect(), to_resync, resynced, dirty }
     }
 
-    /// Asks for leg `n`, which was dropped, to be tried again: if it can be written to it is resynced, and
-    /// is in sync after that. False where there is no such leg, it isn't out, or the mirror has no
-    /// record. Any context; it happens on a worker.
+    /// Whether it keeps a record, so that legs can come back.
+    pub fn has_record(&self) -> bool {
+        self.inner.keeper.is_some()
+    }
+
+    /// Why leg `n` is out; `None` where there is no such leg, or it isn't. Any context.
+    pub fn why_out(&self, n: usize) -> Option<String> {
+        let legs = &self.inner.legs;
+        (n < legs.len() && legs.out() & 1 << n != 0).then(|| legs.why(n))
+    }
+
+    /// Asks for leg `n`, which was dropped or missing, to be tried again: if it can be had and written to it is
+    /// resynced, and is in sync after that; else [`why_out`](Mirror::why_out) says why it isn't. False where
+    /// there is no such leg, it isn't out, or the mirror has no record or has settled. Any context; it happens
+    /// on a worker.
     pub fn take_back(&self, n: usize) -> bool {
         let inner = &self.inner;
         let Some(keeper) = &inner.keeper else { return false };
-        if n >= inner.legs.len() || inner.legs.out() & 1 << n == 0 {
+        let settled = keeper.settling.load(Ordering::Relaxed);
+        if settled || n >= inner.legs.len() || inner.legs.out() & 1 << n == 0 {
             return false;
         }
-        keeper.take_back(1 << n);
+        inner.take_back(keeper, 1 << n);
         true
     }
 
@@ -236,14 +283,11 @@ impl Mirror {
     }
 }
 
-/// What the legs can do together.
-fn check(legs: &[Arc<dyn BlockDevice>]) -> Result<Geometry, StackError> {
-    let all = combine(legs).ok_or_else(|| StackError::new("a mirror needs at least one leg"))?;
-    if legs.len() > MOST_LEGS {
-        let n = legs.len();
-        return Err(StackError::new(format!("a mirror of {n} legs: at most {MOST_LEGS}")));
-    }
-    Ok(all)
+/// What the legs that are there can do together.
+fn check(legs: &Legs) -> Result<Geometry, StackError> {
+    below::combine(legs.devices()).ok_or_else(|| {
+        StackError::new(format!("'{}' is missing, and so are all others", legs.name(0)))
+    })
 }
 
 impl Inner {
@@ -252,6 +296,7 @@ impl Inner {
         if !self.legs.drop_leg(n) {
             return;
         }
+        self.legs.set_why(n, error.to_string());
         tracing::error!(
             leg = n, device = self.legs.name(n), %error,
             healthy_legs = self.legs.in_sync().count_ones(),

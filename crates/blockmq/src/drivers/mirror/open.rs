@@ -7,9 +7,9 @@ use corewise_workqueue::Workqueue;
 
 use super::disk::Disk;
 use super::keeper::{Keeper, State};
-use super::legs::{Legs, all, each};
-use super::record::{Assembled, Head, Place, assemble};
-use super::{Inner, Mirror, MirrorOptions, StackError, check, policy};
+use super::legs::{Legs, MirrorLeg, all, each};
+use super::record::{Assembled, Head, assemble};
+use super::{Inner, Mirror, MirrorEvent, MirrorOptions, StackError, check, policy};
 use crate::device::BlockDevice;
 use crate::geometry::Geometry;
 use crate::regions::Regions;
@@ -20,47 +20,48 @@ impl Mirror {
     /// what the first one has. A leg that was out is resynced, and so is what was being written when a
     /// crash came; nothing waits for that. Workers of `wq` do it. May block, as long as the legs do.
     ///
-    /// A leg that can't be read is out from the beginning.
+    /// A leg that is missing, or can't be read, is out from the beginning; [`MirrorOptions::degraded`] says
+    /// whether that may be.
     ///
     /// # Errors
-    /// Where there are no legs, or more than 32; where a leg is too small; where legs belong to different
-    /// mirrors, or are in another order than when it was made; where one without a record has something
-    /// else in its place; where none that has everything can be read, or the record can't be written.
+    /// Where there are no legs, or more than 32; where a leg is missing that may not be, or is too small; where
+    /// legs belong to different mirrors, are in another order than when it was made, or were used without each
+    /// other; where one without a record has something else in its place; where none that has everything can be
+    /// read, or the record can't be written.
     pub fn open(
-        legs: Vec<Arc<dyn BlockDevice>>,
+        legs: impl IntoIterator<Item = impl Into<MirrorLeg>>,
         options: MirrorOptions,
         wq: &Workqueue,
     ) -> Result<Self, StackError> {
+        let legs = Legs::new(legs.into_iter().map(Into::into).collect())?;
         let geometry = check(&legs)?;
-        let places = legs
-            .iter()
-            .map(|leg| {
-                let size = leg.geometry().size;
-                Place::on(size, geometry.block_size).ok_or_else(|| {
-                    StackError::new(format!(
-                        "'{}' has {size} bytes: no room for a mirror's record",
-                        leg.name()
-                    ))
-                })
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        let room = places.iter().map(|place| place.start).min().unwrap_or(0);
-        let (disk, legs) = (Disk::new(places), Legs::new(legs));
-        let found: Vec<_> = (0..legs.len())
-            .map(|n| {
-                disk.read_head(&legs, n)
-                    .inspect_err(|error| {
-                        tracing::error!(leg = legs.name(n), %error, "the record can't be read");
-                    })
-                    .ok()
-            })
-            .collect();
+        let disk = Disk::new(geometry.block_size);
+        let mut room = u64::MAX;
+        for device in legs.devices() {
+            room = room.min(disk.place_on(device.name(), device.geometry().size)?.start);
+        }
+        let head = |n: usize| {
+            if !legs.is_there(n) {
+                return None;
+            }
+            let read = disk.read_head(&legs, n);
+            read.inspect_err(|error| legs.set_why(n, error.to_string())).ok()
+        };
+        let found: Vec<_> = (0..legs.len()).map(head).collect();
         for n in (0..legs.len()).filter(|&n| matches!(found[n], Some(None))) {
             vacant(&disk, &legs, n)?;
         }
-        let assembled = assemble(&found, |n| legs.name(n).to_owned())?;
+        let name = |n: usize| legs.name(n).to_owned();
+        let assembled = assemble(&found, name)?;
+        assembled.may_start(options.degraded, name)?;
         let head = match &assembled.newest {
-            Some(head) => checked(head.clone(), room, &geometry)?,
+            Some(head) => {
+                let mut head = checked(head.clone(), room, &geometry)?;
+                if head.in_sync & assembled.missing != 0 {
+                    head.fork(chance());
+                }
+                head
+            }
             None => new_head(room, &options, legs.len()),
         };
         let regions = Regions::new(head.size, head.region_shift);
@@ -72,14 +73,14 @@ impl Mirror {
             let keeper = Keeper::new(disk, regions, options, state, wq, weak);
             Inner { legs, geometry, keeper: Some(keeper) }
         });
-        inner.start()?;
+        inner.start(assembled.missing)?;
         Ok(Self { inner })
     }
 }
 
 impl Inner {
     /// Writes the record anew, and begins what it asks for.
-    fn start(self: &Arc<Self>) -> Result<(), StackError> {
+    fn start(self: &Arc<Self>, missing: u32) -> Result<(), StackError> {
         let Some(keeper) = &self.keeper else { return Ok(()) };
         let failed =
             |error| StackError::new(format!("the record of the mirror can't be written: {error}"));
@@ -90,7 +91,17 @@ impl Inner {
             self.set_bits(keeper, &mut state, &dirty).map_err(failed)?;
         }
         self.record(keeper, &mut state).map_err(failed)?;
-        dirty.into_iter().for_each(|n| keeper.regions.mark_stale(n));
+        for leg in each(missing) {
+            let (device, why) = (self.legs.name(leg), self.legs.why(leg));
+            tracing::error!(leg, device, why, "a mirror begins without this leg");
+            keeper.note(MirrorEvent::Missing { leg, why });
+            // Has it told, and the next try due.
+            keeper.kick();
+        }
+        // One leg alone differs from nobody.
+        if self.legs.active().count_ones() > 1 {
+            dirty.into_iter().for_each(|n| keeper.regions.mark_stale(n));
+        }
         if keeper.regions.stale() != 0 {
             self.begin_resync(keeper, &mut state);
         } else if self.legs.rebuilding() != 0 {
@@ -109,15 +120,20 @@ fn new_head(size: u64, options: &MirrorOptions, legs: usize) -> Head {
     let region_shift = asked.unwrap_or_else(|| policy::region_shift(size));
     let mut mirror = [0; 16];
     for half in mirror.chunks_exact_mut(8) {
-        // As much chance as the standard library has: enough to tell two mirrors apart.
-        half.copy_from_slice(&RandomState::new().build_hasher().finish().to_le_bytes());
+        half.copy_from_slice(&chance().to_le_bytes());
     }
     let (legs, in_sync) = (legs as u32, all(legs));
-    Head { mirror, events: 0, size, region_shift, legs, leg: 0, in_sync }
+    let forks = Default::default();
+    Head { mirror, events: 0, size, region_shift, legs, leg: 0, in_sync, forks }
+}
+
+/// As much chance as the standard library has: enough to tell two mirrors apart.
+fn chance() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 /// Whoever has no record must have nothing of value where it belongs.
-fn vacant(disk: &Disk, legs: &Legs, n: usize) -> Result<(), StackError> {
+pub(super) fn vacant(disk: &Disk, legs: &Legs, n: usize) -> Result<(), StackError> {
     // What can't be read now fails when it is written.
     if disk.is_vacant(legs, n).unwrap_or(true) {
         return Ok(());

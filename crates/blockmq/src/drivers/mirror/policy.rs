@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use crate::geometry::Geometry;
+
 /// Most regions of a mirror: what 8 KiB of bits have room for.
 pub(super) const MOST_REGIONS: u64 = 65_536;
 /// Smallest region: a smaller one would have more writes wait for the record, and a resync of it takes a
@@ -10,6 +12,8 @@ pub(super) const MOST_REGIONS: u64 = 65_536;
 pub(super) const SMALLEST_REGION: u32 = 20;
 /// Regions that get their bits at once where writes follow each other.
 const AHEAD: usize = 8;
+/// Rounds of bits after which, within one time of cleaning, twice as many regions get theirs at once.
+const ROUNDS: u32 = 32;
 /// Reads of a leg that may fail before it is dropped, where the place can be written anew. As many as the
 /// kernel forgives within an hour.
 pub(super) const MOST_FORGIVEN: u64 = 20;
@@ -40,6 +44,22 @@ pub(super) fn choose(legs: impl Iterator<Item = View> + Clone, offset: u64) -> O
     legs.clone().find(follows).or_else(|| legs.min_by_key(nearest)).map(|leg| leg.leg)
 }
 
+/// Why a leg that comes late can't serve a mirror that others use already; `None`: it can. Its limits don't
+/// matter, its queue keeps them.
+pub(super) fn misfit(mirror: &Geometry, leg: &Geometry) -> Option<&'static str> {
+    let misfits = [
+        (leg.block_size > mirror.block_size, "its blocks are larger than the mirror's"),
+        (leg.read_only && !mirror.read_only, "it can only be read"),
+        (leg.can_flush && !mirror.can_flush, "it has to be flushed, and the mirror never is"),
+        (mirror.can_discard && !leg.can_discard, "it can't discard, and the mirror can"),
+        (
+            mirror.can_write_zeroes && !leg.can_write_zeroes,
+            "it can't write zeroes, and the mirror can",
+        ),
+    ];
+    misfits.into_iter().find_map(|(is_one, why)| is_one.then_some(why))
+}
+
 /// How long the resync waits after a step of `bytes` that took `took`: it keeps to `most` bytes a
 /// second, and to `least` while others have work for the legs.
 pub(super) fn pause(bytes: u64, took: Duration, busy: bool, least: u64, most: u64) -> Duration {
@@ -48,10 +68,15 @@ pub(super) fn pause(bytes: u64, took: Duration, busy: bool, least: u64, most: u6
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).saturating_sub(took)
 }
 
-/// The regions behind region `n` whose bits are set with its own: where the one in front has its bit,
-/// somebody writes in order, and would wait at each region.
-pub(super) fn ahead(n: usize, follows: bool, regions: usize) -> Range<usize> {
-    if follows { n + 1..(n + AHEAD).min(regions).max(n + 1) } else { n..n }
+/// The regions whose bits are set with that of region `n`. Where the one in front has its bit, somebody
+/// writes in order, and would wait at each region. Where bits were set in so many `rounds` lately,
+/// somebody writes all over the place: then the bits become coarse, twice as coarse each time, so
+/// that all of a device takes some hundreds of rounds.
+pub(super) fn with(n: usize, follows: bool, rounds: u32, regions: usize) -> Range<usize> {
+    let group = 1 << (rounds / ROUNDS).min(MOST_REGIONS.trailing_zeros());
+    let start = n / group * group;
+    let end = (start + group).max(if follows { n + AHEAD } else { 0 });
+    start..end.min(regions)
 }
 
 /// The size of a region, as a power of two.
@@ -97,11 +122,45 @@ mod tests {
     }
 
     #[test]
+    fn a_leg_that_comes_late_can_do_what_the_mirror_was_said_to_do() {
+        let mirror = Geometry { max_transfer: 4096, ..Geometry::new(1 << 20) };
+        assert_eq!(misfit(&mirror, &Geometry::new(1 << 30)), None);
+        let needy = [
+            Geometry { block_size: 4096, ..mirror },
+            Geometry { read_only: true, ..mirror },
+            Geometry { can_discard: false, ..mirror },
+            Geometry { can_write_zeroes: false, ..mirror },
+        ];
+        assert!(needy.iter().all(|leg| misfit(&mirror, leg).is_some()));
+        let never = Geometry { can_flush: false, ..mirror };
+        assert!(misfit(&never, &mirror).is_some() && misfit(&mirror, &never).is_none());
+    }
+
+    #[test]
     fn who_writes_in_order_gets_the_bits_of_what_comes() {
-        assert!(ahead(5, false, 100).is_empty());
-        assert_eq!(ahead(5, true, 100), 6..13);
-        assert_eq!(ahead(95, true, 100), 96..100);
-        assert!(ahead(99, true, 100).is_empty());
+        assert_eq!(with(5, false, 0, 100), 5..6);
+        assert_eq!(with(5, true, 0, 100), 5..13);
+        assert_eq!(with(95, true, 0, 100), 95..100);
+        assert_eq!(with(99, true, 0, 100), 99..100);
+    }
+
+    #[test]
+    fn who_writes_all_over_the_place_gets_coarser_and_coarser_bits() {
+        assert_eq!(with(5, false, ROUNDS - 1, 100), 5..6);
+        assert_eq!(with(5, false, ROUNDS, 100), 4..6);
+        assert_eq!(with(5, true, ROUNDS, 100), 4..13);
+        assert_eq!(with(70, false, 5 * ROUNDS, 100), 64..96);
+        assert_eq!(with(70, false, u32::MAX, 100), 0..100);
+        // How many rounds it takes where each write goes to another region.
+        let (regions, mut rounds) = (MOST_REGIONS as usize, 0);
+        let mut set = vec![false; regions];
+        for n in (0..regions).map(|n| n * 40_503 % regions) {
+            if !set[n] {
+                set[with(n, false, rounds, regions)].fill(true);
+                rounds += 1;
+            }
+        }
+        assert!(set.iter().all(|set| *set) && rounds < 700, "{rounds}");
     }
 
     #[test]

@@ -33,7 +33,21 @@ pub(super) struct Head {
     pub(super) leg: u32,
     /// A bit for each leg that has everything that was acknowledged.
     pub(super) in_sync: u32,
+    /// Where the mirror went on without legs that had everything, the last time first.
+    pub(super) forks: [Fork; FORKS],
 }
+
+/// The mirror went on without legs that had everything: they might do so too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Fork {
+    /// What it goes by since; 0: nothing, there was no fork.
+    pub(super) history: u64,
+    /// The events until then, which they have in common.
+    pub(super) events: u64,
+}
+
+/// Forks that a head has room for.
+const FORKS: usize = 4;
 
 impl Head {
     /// As bytes, in a piece of `piece` bytes.
@@ -47,10 +61,40 @@ impl Head {
         for word in [self.region_shift, self.legs, self.leg, self.in_sync] {
             bytes.extend(word.to_le_bytes());
         }
+        for fork in self.forks {
+            bytes.extend(fork.history.to_le_bytes());
+            bytes.extend(fork.events.to_le_bytes());
+        }
         bytes.resize(piece, 0);
         let sum = crc32(&bytes[..HEAD]);
         bytes[8..12].copy_from_slice(&sum.to_le_bytes());
         bytes
+    }
+
+    /// How a leg with this head, which the mirror with head `newest` does without, stands to that.
+    ///
+    /// The mirror has all that the leg has, if they are of one history, or the mirror left the leg's after
+    /// what this has seen.
+    pub(super) fn follows(&self, newest: &Head) -> Follows {
+        let history = self.forks[0].history;
+        let until = |n: usize| {
+            let former = newest.forks.get(n + 1).map(|fork| fork.history);
+            let left = newest.forks[n];
+            (left.history != 0 && former == Some(history)).then_some(left.events)
+        };
+        let behind = history == newest.forks[0].history
+            || (0..FORKS).find_map(until).is_some_and(|until| self.events <= until);
+        match (behind, self.in_sync & 1 << self.leg) {
+            (true, _) => Follows::Yes,
+            (false, 0) => Follows::No,
+            (false, _) => Follows::Apart,
+        }
+    }
+
+    /// The mirror goes on without legs that had everything. `chance`: differs from any other's.
+    pub(super) fn fork(&mut self, chance: u64) {
+        self.forks.rotate_right(1);
+        self.forks[0] = Fork { history: chance.max(1), events: self.events };
     }
 
     /// From a piece; `None` where that holds no whole head.
@@ -74,6 +118,10 @@ impl Head {
             legs: word(48),
             leg: word(52),
             in_sync: word(56),
+            forks: std::array::from_fn(|n| Fork {
+                history: long(60 + 16 * n),
+                events: long(68 + 16 * n),
+            }),
         })
     }
 }
@@ -121,8 +169,51 @@ pub(super) struct Assembled {
     pub(super) in_sync: u32,
     /// Legs with a record of this mirror that lack what the bits say.
     pub(super) behind: u32,
-    /// Legs without a record: they lack everything.
+    /// Legs without a record, or with one that says nothing about what they lack: they lack everything.
     pub(super) blank: u32,
+    /// Legs of which nothing is known.
+    pub(super) missing: u32,
+}
+
+impl Assembled {
+    /// Whether it may come to life without the legs that are missing.
+    pub(super) fn may_start(
+        &self,
+        policy: Degraded,
+        name: impl Fn(usize) -> String,
+    ) -> Result<(), StackError> {
+        let had = self.newest.as_ref().map_or(u32::MAX, |head| head.in_sync);
+        let (needed, why) = match policy {
+            Degraded::Never => (self.missing, "all parts have to be there"),
+            Degraded::Known => (
+                self.missing & had,
+                "it had everything when the mirror was last up (degraded = \"always\" has the mirror begin \
+                 all the same)",
+            ),
+            Degraded::Always => return Ok(()),
+        };
+        match needed {
+            0 => Ok(()),
+            _ => Err(StackError::new(format!(
+                "'{}' is missing, and {why}",
+                name(needed.trailing_zeros() as usize)
+            ))),
+        }
+    }
+}
+
+/// Which legs may be missing when a mirror comes to life. Whatever this says, one that has everything has to be
+/// there, and a mirror is made of all its legs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Degraded {
+    /// None.
+    Never,
+    /// Those that were out when it was last up: what was acknowledged is on the others. (`mdadm --assemble`.)
+    #[default]
+    Known,
+    /// Any. Where the missing one has the newest writes, they are missing too, and it is refused when it comes
+    /// back. (`mdadm --assemble --run`.)
+    Always,
 }
 
 /// Puts together what was found on each leg: a head, none, or (outer `None`) nothing could be read.
@@ -143,7 +234,7 @@ pub(super) fn assemble(
                 name(unread.trailing_zeros() as usize)
             )));
         }
-        return Ok(Assembled { newest: None, in_sync: blank, behind: 0, blank: 0 });
+        return Ok(Assembled { newest: None, in_sync: blank, behind: 0, blank: 0, missing: 0 });
     };
     for (n, head) in heads() {
         let same = |h: &Head| (h.mirror, h.size, h.region_shift, h.legs);
@@ -170,8 +261,38 @@ pub(super) fn assemble(
             "only '{lost}' has everything, and it has no record that can be read"
         )));
     }
+    let (mut behind, mut blank) = (recorded & !in_sync, blank);
+    for (n, head) in heads().filter(|(n, _)| recorded & !in_sync & 1 << n != 0) {
+        match head.follows(newest) {
+            Follows::Yes => {}
+            Follows::No => {
+                behind &= !(1 << n);
+                blank |= 1 << n;
+            }
+            Follows::Apart => return Err(apart(&name(n))),
+        }
+    }
     let newest = Some(newest.clone());
-    Ok(Assembled { newest, in_sync, behind: recorded & !in_sync, blank })
+    Ok(Assembled { newest, in_sync, behind, blank, missing: unread })
+}
+
+/// The legs of a mirror were used without each other.
+pub(super) fn apart(name: &str) -> StackError {
+    StackError::new(format!(
+        "'{name}' was used without the other legs, and they without it: nobody knows who is right. To have what \
+         is there overwritten by theirs, overwrite its last 256 KiB with zeroes"
+    ))
+}
+
+/// How the head of a leg that isn't in sync stands to the mirror's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Follows {
+    /// The leg lacks no more than the mirror's bits say.
+    Yes,
+    /// It was not in sync when those whom it followed were left behind: it may lack anything.
+    No,
+    /// It took writes that the mirror's legs know nothing of.
+    Apart,
 }
 
 /// CRC-32 as of Ethernet and zip; a head is short and rare, so bit by bit will do.
@@ -188,7 +309,15 @@ mod tests {
 
     fn head(leg: u32, events: u64, in_sync: u32) -> Head {
         let mirror = [7; 16];
-        Head { mirror, events, size: 1 << 30, region_shift: 20, legs: 2, leg, in_sync }
+        let forks = Default::default();
+        Head { mirror, events, size: 1 << 30, region_shift: 20, legs: 2, leg, in_sync, forks }
+    }
+
+    /// As `head`, of a mirror that went on alone after so many events.
+    fn forked(at: u64, history: u64, mut head: Head) -> Head {
+        let events = std::mem::replace(&mut head.events, at);
+        head.fork(history);
+        Head { events, ..head }
     }
 
     fn put_together(found: &[Option<Option<Head>>]) -> Result<Assembled, String> {
@@ -250,5 +379,52 @@ mod tests {
         assert!(error.contains("only 'leg1' has everything"), "{error}");
         let error = put_together(&[Some(None), None]).unwrap_err();
         assert!(error.contains("can't be read"), "{error}");
+    }
+
+    #[test]
+    fn legs_that_were_used_without_each_other_are_not_put_together() {
+        let alone = |leg: u32, events| forked(5, 70 + u64::from(leg), head(leg, events, 1 << leg));
+        let error = put_together(&[Some(Some(alone(0, 9))), Some(Some(alone(1, 6)))]).unwrap_err();
+        assert!(error.contains("'leg1' was used without"), "{error}");
+        // Leg 1 failed at the end; it went on alone later.
+        let failed = head(0, 8, 0b01);
+        let error = put_together(&[Some(Some(failed)), Some(Some(alone(1, 6)))]).unwrap_err();
+        assert!(error.contains("'leg1' was used without"), "{error}");
+    }
+
+    #[test]
+    fn a_leg_follows_where_the_mirror_went_on_after_what_it_has_seen() {
+        let newest = forked(5, 7, head(0, 9, 0b01));
+        assert_eq!(head(1, 5, 0b11).follows(&newest), Follows::Yes);
+        assert_eq!(head(1, 6, 0b11).follows(&newest), Follows::Apart);
+        assert_eq!(head(1, 6, 0b01).follows(&newest), Follows::No, "it was being resynced");
+        assert_eq!(forked(5, 7, head(1, 8, 0b11)).follows(&newest), Follows::Yes);
+        assert_eq!(forked(5, 8, head(1, 5, 0b10)).follows(&newest), Follows::Apart);
+        // Each history is known as far as there is room for forks, and who is forgotten isn't believed.
+        let mut often = newest;
+        for fork in 0..3 {
+            often.fork(100 + fork);
+        }
+        assert_eq!(forked(5, 7, head(1, 9, 0b11)).follows(&often), Follows::Yes);
+        assert_eq!(head(1, 5, 0b11).follows(&often), Follows::Apart);
+        assert_eq!(Head::decode(&often.encode(4096)), Some(often));
+    }
+
+    #[test]
+    fn who_may_be_missing_is_what_the_policy_says() {
+        let may = |found: &[Option<Option<Head>>], policy| {
+            let assembled = put_together(found).unwrap();
+            assembled.may_start(policy, |n| format!("leg{n}")).map_err(|error| error.to_string())
+        };
+        let known = [Some(Some(head(0, 5, 0b01))), None];
+        let news = [Some(Some(head(0, 5, 0b11))), None];
+        let whole = [Some(Some(head(0, 5, 0b11))), Some(Some(head(1, 5, 0b11)))];
+        for (found, ways) in [(&known, [false, true, true]), (&news, [false, false, true])] {
+            let policies = [Degraded::Never, Degraded::Known, Degraded::Always];
+            assert_eq!(policies.map(|policy| may(found, policy).is_ok()), ways);
+        }
+        assert!(may(&whole, Degraded::Never).is_ok());
+        let error = may(&news, Degraded::default()).unwrap_err();
+        assert!(error.starts_with("'leg1' is missing, and it had everything"), "{error}");
     }
 }

@@ -57,7 +57,7 @@ impl Driver for ExportDriver {
 
     fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
         let export = cx.config::<manifest::Export>()?;
-        let volume = cx.supplier::<Volume>(&export.device)?.device();
+        let volume = cx.supplier::<Volume>(&export.device)?.device()?;
         let geometry = volume.geometry();
         let description = export.description.clone().unwrap_or_default();
         let offer = Export::new(export.name.as_str(), volume)

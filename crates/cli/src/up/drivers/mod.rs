@@ -5,12 +5,13 @@ mod file;
 mod leaf;
 mod mirror;
 mod over_one;
+mod volume;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use corewise::blockmq::drivers::{Mirror, Stripe};
-use corewise::blockmq::{self, BlockDevice, BlockDeviceExt, Completer, Queue, RqAffinity};
-use corewise::device::{self, Bound, ProbeContext, ProbeError, ProbeType, ShutdownError};
+use corewise::blockmq::{self, Completer, Queue, RqAffinity};
+use corewise::device::{self, Bound, ProbeContext, ProbeError, ProbeType};
 use corewise::sync::Mutex;
 use corewise::topology::Machine;
 use corewise::workqueue::Workqueue;
@@ -18,10 +19,10 @@ use corewise::workqueue::Workqueue;
 use super::cleanup::Cleanup;
 use super::report::Report;
 use crate::control::disks::Disks;
-use crate::manifest;
-use over_one::Claims;
+use crate::manifest::{self, Manifest};
 
 pub(crate) use export::{EXPORT, ExportDriver, Shown};
+pub(crate) use volume::Volume;
 
 /// What all volumes are made with.
 #[derive(Clone)]
@@ -38,6 +39,37 @@ pub(crate) struct House {
     pub(crate) report: Report,
     /// Knows the queues of the volumes that are up.
     pub(crate) disks: Arc<Disks>,
+    /// Knows the volumes that could not be brought up and may be missing.
+    pub(crate) missing: Arc<Missing>,
+}
+
+/// Parts of mirrors, and what these are built over: they may be missing at the beginning.
+#[derive(Debug)]
+pub(crate) struct Missing {
+    may: BTreeSet<String>,
+    /// L: is the lock; guards who is missing, and why.
+    found: Mutex<Vec<(String, String)>>,
+}
+
+impl Missing {
+    pub(crate) fn new(manifest: &Manifest) -> Missing {
+        let names = manifest.devices.iter().map(|device| device.name.clone());
+        let may = names.filter(|name| manifest.may_be_missing(name)).collect();
+        Missing { may, found: Mutex::default() }
+    }
+
+    fn may(&self, device: &str) -> bool {
+        self.may.contains(device)
+    }
+
+    fn add(&self, device: &str, why: String) {
+        self.found.lock().push((device.to_string(), why));
+    }
+
+    /// Those that were missing, and why.
+    pub(crate) fn take(&self) -> Vec<(String, String)> {
+        std::mem::take(&mut *self.found.lock())
+    }
 }
 
 impl House {
@@ -106,76 +138,17 @@ impl device::Driver for VolumeDriver {
 
     fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
         let device = cx.config::<manifest::Device>()?;
-        let mut mirror = None;
-        let driver: Arc<dyn blockmq::Driver> = match &device.driver {
-            manifest::Driver::Memory { size, block_size } => leaf::memory(*size, *block_size)?,
-            manifest::Driver::Null { size, block_size } => leaf::null(*size, *block_size),
-            manifest::Driver::File(file) => Arc::new(file::open(device, file, &self.house)?),
-            manifest::Driver::Stripe { over, chunk } => {
-                Arc::new(Stripe::new(parts(cx, over)?, *chunk).map_err(ProbeError::failed)?)
+        let parts = device.driver.over().iter().map(|name| cx.supplier::<Volume>(name));
+        let volume =
+            Volume::new(self.house.clone(), device.clone(), parts.collect::<Result<_, _>>()?);
+        match volume.make() {
+            Ok(made) => volume.came(made),
+            Err(error) if self.house.missing.may(&device.name) => {
+                self.house.missing.add(&device.name, error.to_string());
+                *volume.why.lock() = error.to_string();
             }
-            manifest::Driver::Mirror(asked) => {
-                let made = self::mirror::open(&self.house, device, asked, parts(cx, &asked.over)?)?;
-                mirror = Some(Arc::clone(&made));
-                made
-            }
-            manifest::Driver::Partition { over, which } => {
-                over_one::partition(cx, &self.house, &device.name, over, &which.value)?
-            }
-            manifest::Driver::Delay { over, delays } => {
-                over_one::delay(cx, &self.house, over, *delays)?
-            }
-            manifest::Driver::Error { over, fault, seed } => {
-                over_one::error(cx, over, fault, *seed)?
-            }
-        };
-        let queue = self.house.queue(device, driver);
-        self.house.disks.add(&queue);
-        let keeps_data = matches!(device.driver, manifest::Driver::File(_));
-        self.house.cleanup.came_up(&device.name);
-        Ok(Arc::new(Volume { queue, keeps_data, mirror, claims: Claims::default() }))
-    }
-}
-
-/// The parts of a volume, in the order of the manifest.
-fn parts(cx: &ProbeContext<'_>, over: &[String]) -> Result<Vec<Arc<dyn BlockDevice>>, ProbeError> {
-    over.iter().map(|name| Ok(cx.supplier::<Volume>(name)?.device())).collect()
-}
-
-/// A volume that is up: what exports and stacked volumes use.
-pub(crate) struct Volume {
-    queue: Arc<Queue>,
-    /// What is written here ends here, and not in parts of their own.
-    keeps_data: bool,
-    mirror: Option<Arc<Mirror>>,
-    claims: Claims,
-}
-
-impl Volume {
-    pub(crate) fn device(&self) -> Arc<dyn BlockDevice> {
-        self.queue.clone()
-    }
-}
-
-impl Bound for Volume {
-    /// Whatever is still on its way (requests of clients whose connections were cut) ends first;
-    /// then everything becomes durable, where it is kept: a flush of a stripe would only be one of
-    /// its parts, and theirs comes next.
-    fn shutdown(&self) -> Result<(), ShutdownError> {
-        self.queue.drain();
-        if let Some(mirror) = &self.mirror {
-            mirror.settle();
+            Err(error) => return Err(error),
         }
-        if !self.keeps_data {
-            return Ok(());
-        }
-        self.queue.flush().map_err(|error| {
-            ShutdownError::new(format!("flush failed, recent writes may be lost: {error}"))
-        })
-    }
-
-    fn has_shutdown(&self) -> bool {
-        let geometry = self.queue.geometry();
-        geometry.can_flush && !geometry.read_only
+        Ok(Arc::new(volume))
     }
 }

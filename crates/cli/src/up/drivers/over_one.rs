@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use corewise::blockmq::Driver;
 use corewise::blockmq::drivers::{Delay, Delays, Fault, Faulty, Partition, PartitionTable};
-use corewise::device::{ProbeContext, ProbeError};
+use corewise::device::ProbeError;
 use corewise::sync::Mutex;
 
 use super::{House, Volume};
@@ -35,14 +35,12 @@ impl Claims {
 
 /// The partition `which` (a number, a name or a GUID) of the device `over`.
 pub(super) fn partition(
-    cx: &ProbeContext<'_>,
     house: &House,
     device: &str,
-    over: &str,
+    below: &Volume,
     which: &str,
 ) -> Result<Arc<dyn Driver>, ProbeError> {
-    let below = cx.supplier::<Volume>(over)?;
-    let disk = below.device();
+    let (over, disk) = (below.name(), below.device()?);
     let failed = |why: String| ProbeError::failed(format!("'{over}': {why}"));
     let table = PartitionTable::read(&*disk).map_err(|error| failed(error.to_string()))?;
     for damage in &table.damage {
@@ -71,24 +69,20 @@ pub(super) fn partition(
 
 /// A slow device.
 pub(super) fn delay(
-    cx: &ProbeContext<'_>,
     house: &House,
-    over: &str,
+    below: &Volume,
     delays: Delays,
 ) -> Result<Arc<dyn Driver>, ProbeError> {
-    let below = cx.supplier::<Volume>(over)?.device();
-    Ok(Arc::new(Delay::new(below, delays, &house.workqueue)))
+    Ok(Arc::new(Delay::new(below.device()?, delays, &house.workqueue)))
 }
 
 /// A device that fails as it is told.
 pub(super) fn error(
-    cx: &ProbeContext<'_>,
-    over: &str,
+    below: &Volume,
     fault: &Fault,
     seed: u64,
 ) -> Result<Arc<dyn Driver>, ProbeError> {
-    let below = cx.supplier::<Volume>(over)?.device();
-    Ok(Arc::new(Faulty::new(below, vec![fault.clone()], seed)))
+    Ok(Arc::new(Faulty::new(below.device()?, vec![fault.clone()], seed)))
 }
 
 #[cfg(test)]

@@ -1,0 +1,115 @@
+//! Mirrors with a record, over legs that outlive them.
+
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use corewise_blockmq::drivers::{LegState, Memory, Mirror, MirrorEvent, MirrorLeg, MirrorOptions};
+use corewise_blockmq::{BlockDevice, BlockDeviceExt, Queue};
+use corewise_sync::Mutex;
+
+use super::{Rig, STALL};
+
+pub const REGION: u64 = 64 << 10;
+pub const SIZE: u64 = 16 * REGION;
+/// What is behind the data: the record.
+pub const LEG: u64 = SIZE + REGION;
+
+/// Legs that outlive the mirrors over them.
+pub struct Legs {
+    pub rig: Rig,
+    pub disks: Vec<Arc<dyn BlockDevice>>,
+}
+
+/// A mirror with its queue and its news.
+pub struct Up {
+    pub mirror: Arc<Mirror>,
+    pub queue: Arc<Queue>,
+    pub news: mpsc::Receiver<MirrorEvent>,
+}
+
+impl Legs {
+    pub fn new(n: usize) -> Self {
+        let rig = Rig::live();
+        let disk = |_| rig.queue(Memory::new(LEG).unwrap()) as Arc<dyn BlockDevice>;
+        let disks = (0..n).map(disk).collect();
+        Self { rig, disks }
+    }
+
+    pub fn try_open(&self, legs: Vec<Arc<dyn BlockDevice>>, retry: bool) -> Result<Up, String> {
+        let retry = retry.then_some(Duration::from_millis(1));
+        let legs = legs.into_iter().map(MirrorLeg::Here).collect();
+        self.open_with(legs, |options| options.retry = retry)
+    }
+
+    pub fn open_with(
+        &self,
+        legs: Vec<MirrorLeg>,
+        change: impl FnOnce(&mut MirrorOptions),
+    ) -> Result<Up, String> {
+        let (tx, news) = mpsc::channel();
+        let tx = Mutex::new(tx);
+        let mut options = MirrorOptions {
+            region_shift: Some(REGION.trailing_zeros()),
+            clean_after: Duration::from_millis(1),
+            observer: Some(Arc::new(move |event: &MirrorEvent| {
+                let _ = tx.lock().send(event.clone());
+            })),
+            ..MirrorOptions::default()
+        };
+        change(&mut options);
+        let mirror = Mirror::open(legs, options, &self.rig.wq).map_err(|e| e.to_string())?;
+        let mirror = Arc::new(mirror);
+        let queue = Queue::builder(&self.rig.machine, mirror.clone()).build(&self.rig.wq);
+        Ok(Up { mirror, queue, news })
+    }
+
+    pub fn open(&self) -> Up {
+        self.try_open(self.disks.clone(), false).unwrap()
+    }
+
+    /// The mirror is made, in sync and clean.
+    pub fn made(self) -> Self {
+        let up = self.open();
+        up.resynced();
+        up.close();
+        self
+    }
+
+    /// What the disks hold where data belongs.
+    pub fn data(&self, n: usize) -> Vec<u8> {
+        self.disks[n].read_at(0, SIZE as usize).unwrap().to_vec()
+    }
+
+    pub fn alike(&self) -> bool {
+        (1..self.disks.len()).all(|n| self.data(n) == self.data(0))
+    }
+}
+
+impl Up {
+    pub fn event(&self) -> MirrorEvent {
+        self.news.recv_timeout(STALL).unwrap()
+    }
+
+    /// Waits for the end of a resync: which legs it has completed, and how many bytes it took.
+    pub fn resynced(&self) -> (Vec<usize>, u64) {
+        loop {
+            if let MirrorEvent::ResyncEnded { legs, bytes } = self.event() {
+                return (legs, bytes);
+            }
+        }
+    }
+
+    pub fn states(&self) -> Vec<LegState> {
+        self.mirror.status().legs
+    }
+
+    pub fn fill(&self, region: u64, byte: u8) {
+        self.queue.write_at(region * REGION, vec![byte; 4096]).unwrap();
+    }
+
+    /// An orderly end.
+    pub fn close(self) {
+        self.queue.drain();
+        self.mirror.settle();
+    }
+}

@@ -1,0 +1,143 @@
+//! Mirrors as JSON and as text, and what may be asked of one. The names of the JSON are the promise: `docs/control.md`
+//! explains each.
+
+use std::fmt::Write as _;
+
+use corewise::blockmq::drivers::{LegState, Mirror};
+use serde::{Deserialize, Serialize};
+
+/// What a mirror is made of, and what it is at.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct MirrorOf {
+    /// Whether it keeps a record, so that parts can come back.
+    pub(crate) bitmap: bool,
+    pub(crate) parts: Vec<Part>,
+    /// In bytes.
+    pub(crate) to_resync: u64,
+    pub(crate) resynced: u64,
+    pub(crate) dirty: u64,
+}
+
+/// A part of a mirror.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Part {
+    pub(crate) name: String,
+    pub(crate) state: State,
+    /// Why it is out.
+    pub(crate) why: Option<String>,
+}
+
+/// What a part is good for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum State {
+    InSync,
+    Resyncing,
+    /// It is out, and being tried again.
+    Returning,
+    #[default]
+    #[serde(other)]
+    Out,
+}
+
+impl State {
+    fn as_str(self) -> &'static str {
+        match self {
+            State::InSync => "in sync",
+            State::Resyncing => "resyncing",
+            State::Returning => "being tried again",
+            State::Out => "out",
+        }
+    }
+}
+
+impl MirrorOf {
+    /// `over`: the names of its parts.
+    pub(super) fn new(mirror: &Mirror, over: &[String]) -> MirrorOf {
+        let status = mirror.status();
+        let part = |(n, name): (usize, &String)| Part {
+            name: name.clone(),
+            state: match status.legs.get(n) {
+                Some(LegState::InSync) => State::InSync,
+                Some(LegState::Resyncing) => State::Resyncing,
+                Some(LegState::Returning) => State::Returning,
+                Some(LegState::Out) | None => State::Out,
+            },
+            why: mirror.why_out(n),
+        };
+        MirrorOf {
+            bitmap: mirror.has_record(),
+            parts: over.iter().enumerate().map(part).collect(),
+            to_resync: status.to_resync,
+            resynced: status.resynced,
+            dirty: status.dirty,
+        }
+    }
+
+    /// Whether a part is on its way back.
+    pub(crate) fn is_busy(&self) -> bool {
+        let busy = |part: &Part| matches!(part.state, State::Resyncing | State::Returning);
+        self.to_resync != 0 || self.parts.iter().any(busy)
+    }
+
+    /// A line a part.
+    pub(crate) fn text(&self) -> String {
+        let widest = self.parts.iter().map(|part| part.name.chars().count()).max().unwrap_or(0);
+        let mut out = String::new();
+        for part in &self.parts {
+            let (name, state) = (&part.name, part.state.as_str());
+            let why = part.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            let _ = writeln!(out, "  {name:<widest$}  {state}{why}");
+        }
+        out
+    }
+}
+
+/// Has parts of the mirror tried again that are out: all, or this one. Who that is, or why nobody.
+pub(super) fn take_back(
+    disk: &str,
+    mirror: &Mirror,
+    over: &[String],
+    part: Option<&str>,
+) -> Result<Vec<String>, String> {
+    if !mirror.has_record() {
+        return Err(format!("'{disk}' has no bitmap: it can't know what a part lacks"));
+    }
+    if let Some(part) = part.filter(|part| !over.iter().any(|name| name == part)) {
+        let parts = over.join(", ");
+        return Err(format!("'{part}' is no part of '{disk}', which has: {parts}"));
+    }
+    let wanted = over.iter().enumerate().filter(|(_, name)| part.is_none_or(|part| part == *name));
+    let back: Vec<String> =
+        wanted.filter(|(n, _)| mirror.take_back(*n)).map(|(_, name)| name.clone()).collect();
+    match (back.is_empty(), part) {
+        (false, _) => Ok(back),
+        (true, Some(part)) => Err(format!("'{part}' is not out of '{disk}'")),
+        (true, None) => Err(format!("no part of '{disk}' is out")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_told_with_its_state_and_why_it_is_out() {
+        let part = |name: &str, state, why: Option<&str>| Part {
+            name: name.to_string(),
+            state,
+            why: why.map(str::to_string),
+        };
+        let parts =
+            vec![part("a", State::InSync, None), part("long", State::Out, Some("no such file"))];
+        let mirror = MirrorOf { parts, ..MirrorOf::default() };
+        assert_eq!(mirror.text(), "  a     in sync\n  long  out: no such file\n");
+        assert!(!mirror.is_busy());
+        assert!(MirrorOf { to_resync: 1, ..mirror }.is_busy());
+        let json = serde_json::to_string(&State::InSync).unwrap();
+        assert_eq!(json, "\"in_sync\"");
+        assert_eq!(serde_json::from_str::<State>("\"burning\"").unwrap(), State::Out);
+    }
+}

@@ -1,0 +1,99 @@
+//! `corewise mirror`: what the mirrors of a running `corewise up` are at, and a part that is to come back.
+
+use std::io::Write;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::args;
+use crate::control::Question;
+use crate::control::disks::Disk;
+use crate::control::mirrors::{Part, State};
+use crate::dump::client::{Client, printable};
+use crate::dump::find;
+use crate::exit::Failure;
+use crate::screen::{TITLE, styled};
+
+/// Between two looks of who waits.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Asks, waits if that is wanted, and shows what is so then.
+pub(crate) fn run(args: &args::Mirror) -> Result<(), Failure> {
+    let (path, name) = find(&args.server)?;
+    let mut client = Client::connect(path, name)?;
+    let mut asked = Vec::new();
+    if let Some(part) = &args.take_back {
+        let question = Question {
+            ask: "take_back".to_string(),
+            disk: args.name.clone(),
+            part: Some(part.clone()).filter(|part| !part.is_empty()),
+            ..Question::dump()
+        };
+        let answer = client.ask(&question)?;
+        asked = serde_json::from_value(answer["taken_back"].clone()).unwrap_or_default();
+    }
+    let (answer, disks) = loop {
+        let (answer, disks) = look(&mut client, args.name.as_deref())?;
+        let busy = disks.iter().filter_map(|disk| disk.mirror.as_ref()).any(|m| m.is_busy());
+        if !(args.wait && busy) {
+            break (answer, disks);
+        }
+        std::thread::sleep(PAUSE);
+    };
+    show(&answer, &disks, args.json)?;
+    match still_out(&disks, &asked).filter(|_| args.wait) {
+        Some(Part { name, why, .. }) => {
+            let why = why.as_deref().unwrap_or("it failed again");
+            Err(Failure::new(format!("'{}' is still out: {}", printable(name), printable(why))))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The mirrors now, or the one that is wanted.
+fn look(client: &mut Client, name: Option<&str>) -> Result<(Value, Vec<Disk>), Failure> {
+    let mut answer = client.ask(&Question { ask: "mirrors".to_string(), ..Question::dump() })?;
+    if let (Some(name), Some(disks)) = (name, answer["disks"].as_array_mut()) {
+        let names: Vec<String> = disks.iter().map(|disk| disk["name"].to_string()).collect();
+        disks.retain(|disk| disk["name"] == name);
+        if disks.is_empty() {
+            let names = printable(&names.join(", "));
+            return Err(Failure::new(format!("no mirror is called '{name}'; there are: {names}")));
+        }
+    }
+    let disks = serde_json::from_value(answer["disks"].clone())
+        .map_err(|error| Failure::new(format!("the answer has no disks: {error}")))?;
+    Ok((answer, disks))
+}
+
+fn still_out<'a>(disks: &'a [Disk], asked: &[String]) -> Option<&'a Part> {
+    let parts = disks.iter().filter_map(|disk| disk.mirror.as_ref()).flat_map(|m| &m.parts);
+    let mut parts = parts.filter(|part| asked.contains(&part.name));
+    parts.find(|part| part.state == State::Out)
+}
+
+fn show(answer: &Value, disks: &[Disk], json: bool) -> Result<(), Failure> {
+    let mut out = anstream::stdout().lock();
+    if json {
+        let json = serde_json::to_string_pretty(answer)
+            .map_err(|error| Failure::new(format!("cannot write JSON: {error}")))?;
+        writeln!(out, "{json}")?;
+        return Ok(out.flush()?);
+    }
+    for disk in disks {
+        let condition = disk.condition.as_deref().unwrap_or_default();
+        let title = printable(&format!("{}: {condition}", disk.name));
+        writeln!(out, "{}", styled(TITLE, title))?;
+        for line in disk
+            .mirror
+            .iter()
+            .flat_map(|m| m.text().lines().map(str::to_string).collect::<Vec<_>>())
+        {
+            writeln!(out, "{}", printable(&line))?;
+        }
+    }
+    if disks.is_empty() {
+        writeln!(out, "there is no mirror")?;
+    }
+    Ok(out.flush()?)
+}

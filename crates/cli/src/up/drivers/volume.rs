@@ -1,0 +1,148 @@
+//! A volume: what exports and stacked volumes use. One that may be missing is there all the same, so that shutdown
+//! keeps its order, and can be made later.
+
+use std::sync::{Arc, OnceLock};
+
+use corewise::blockmq::drivers::{Mirror, Stripe};
+use corewise::blockmq::{BlockDevice, BlockDeviceExt, Driver, Queue};
+use corewise::device::{Bound, ProbeError, ShutdownError};
+use corewise::sync::Mutex;
+
+use super::over_one::Claims;
+use super::{House, file, leaf, mirror, over_one};
+use crate::manifest;
+
+/// A device of the manifest.
+pub(crate) struct Volume {
+    house: House,
+    device: manifest::Device,
+    /// What it is built over, in order.
+    parts: Vec<Arc<Volume>>,
+    /// What it is made of; empty while it is missing.
+    made: OnceLock<Made>,
+    /// L: is the lock, held while it is made, by who looks for it later.
+    making: Mutex<()>,
+    /// L: is the lock; guards why it is missing.
+    pub(super) why: Mutex<String>,
+    pub(super) claims: Claims,
+}
+
+/// What a volume is made of.
+pub(super) struct Made {
+    queue: Arc<Queue>,
+    mirror: Option<Arc<Mirror>>,
+}
+
+impl Volume {
+    /// One that is not made yet.
+    pub(super) fn new(house: House, device: manifest::Device, parts: Vec<Arc<Volume>>) -> Volume {
+        Volume {
+            house,
+            device,
+            parts,
+            made: OnceLock::new(),
+            making: Mutex::new(()),
+            why: Mutex::default(),
+            claims: Claims::default(),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.device.name
+    }
+
+    /// The device; an error while it is missing.
+    pub(crate) fn device(&self) -> Result<Arc<dyn BlockDevice>, ProbeError> {
+        match self.made.get() {
+            Some(made) => Ok(made.queue.clone()),
+            None => {
+                let (name, why) = (self.name(), self.why.lock().clone());
+                Err(ProbeError::failed(format!("'{name}' is missing: {why}")))
+            }
+        }
+    }
+
+    /// The device, which is looked for where it was missing; else why it still is. May block.
+    pub(super) fn appear(&self) -> Result<Arc<dyn BlockDevice>, String> {
+        let _alone = self.making.lock();
+        if self.made.get().is_none() {
+            for part in &self.parts {
+                // Whether it can be done without is up to the driver.
+                let _ = part.appear();
+            }
+            match self.make() {
+                Ok(made) => self.came(made),
+                Err(error) => *self.why.lock() = error.to_string(),
+            }
+        }
+        self.device().map_err(|_| self.why.lock().clone())
+    }
+
+    /// It is there from now on.
+    pub(super) fn came(&self, made: Made) {
+        self.house.disks.add(&made.queue, made.mirror.as_ref(), self.device.driver.over());
+        self.house.cleanup.came_up(self.name());
+        // False: it was there, and nobody but the caller makes one.
+        let _ = self.made.set(made);
+    }
+
+    /// Makes it. May block.
+    pub(super) fn make(&self) -> Result<Made, ProbeError> {
+        let (house, parts) = (&self.house, &self.parts);
+        let mut mirror = None;
+        let driver: Arc<dyn Driver> = match &self.device.driver {
+            manifest::Driver::Memory { size, block_size } => leaf::memory(*size, *block_size)?,
+            manifest::Driver::Null { size, block_size } => leaf::null(*size, *block_size),
+            manifest::Driver::File(file) => Arc::new(file::open(&self.device, file, house)?),
+            manifest::Driver::Stripe { chunk, .. } => {
+                let parts = parts.iter().map(|part| part.device()).collect::<Result<_, _>>()?;
+                Arc::new(Stripe::new(parts, *chunk).map_err(ProbeError::failed)?)
+            }
+            manifest::Driver::Mirror(asked) => {
+                let made = mirror::open(house, self.name(), asked, parts)?;
+                mirror = Some(Arc::clone(&made));
+                made
+            }
+            manifest::Driver::Partition { which, .. } => {
+                over_one::partition(house, self.name(), one(parts)?, &which.value)?
+            }
+            manifest::Driver::Delay { delays, .. } => over_one::delay(house, one(parts)?, *delays)?,
+            manifest::Driver::Error { fault, seed, .. } => {
+                over_one::error(one(parts)?, fault, *seed)?
+            }
+        };
+        Ok(Made { queue: house.queue(&self.device, driver), mirror })
+    }
+}
+
+/// The part of a driver that stands on one.
+fn one(parts: &[Arc<Volume>]) -> Result<&Volume, ProbeError> {
+    parts.first().map(|part| &**part).ok_or_else(|| ProbeError::failed("it stands on nothing"))
+}
+
+impl Bound for Volume {
+    /// Whatever is still on its way (requests of clients whose connections were cut) ends first;
+    /// then everything becomes durable, where it is kept: a flush of a stripe would only be one of
+    /// its parts, and theirs comes next.
+    fn shutdown(&self) -> Result<(), ShutdownError> {
+        let Some(made) = self.made.get() else { return Ok(()) };
+        made.queue.drain();
+        if let Some(mirror) = &made.mirror {
+            mirror.settle();
+        }
+        // What is written to the others ends in parts of their own.
+        if !matches!(self.device.driver, manifest::Driver::File(_)) {
+            return Ok(());
+        }
+        made.queue.flush().map_err(|error| {
+            ShutdownError::new(format!("flush failed, recent writes may be lost: {error}"))
+        })
+    }
+
+    fn has_shutdown(&self) -> bool {
+        self.made.get().is_none_or(|made| {
+            let geometry = made.queue.geometry();
+            geometry.can_flush && !geometry.read_only
+        })
+    }
+}
