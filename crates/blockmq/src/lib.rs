@@ -122,6 +122,7 @@ mod stats;
 mod tags;
 mod timeout;
 mod usage;
+mod wait_queue;
 
 #[cfg(not(loom))]
 pub use complete::{Completer, CompleterStats, RqAffinity};

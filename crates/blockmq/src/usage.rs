@@ -21,13 +21,14 @@
 //! freezer did is seen by who enters after the thaw: Thaw is a Release, and the look at the depth an Acquire.
 
 use std::marker::PhantomData;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy};
-use corewise_sync::{CachePadded, Condvar, Mutex};
 
 use crate::depth::{Depth, Lowered};
+use crate::wait_queue::WaitQueue;
 
 /// What a [`Usage::unfreeze`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,10 +48,8 @@ pub struct Usage<F: AsymmetricPolicy = Asymmetric> {
     counts: Box<[CachePadded<AtomicU64>]>,
     /// A: how many freezes are in force.
     depth: Depth,
-    /// L: is the lock; guards nothing but the sleep of those who wait for the counts.
-    lock: Mutex<()>,
-    /// L: waited on with `lock`.
-    left: Condvar,
+    /// Those who wait until nobody is inside.
+    left: WaitQueue,
     fence: PhantomData<F>,
 }
 
@@ -61,8 +60,7 @@ impl<F: AsymmetricPolicy> Usage<F> {
         Self {
             counts: (0..slots.max(1)).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
             depth: Depth::new(),
-            lock: Mutex::new(()),
-            left: Condvar::new(),
+            left: WaitQueue::new(),
             fence: PhantomData,
         }
     }
@@ -85,14 +83,8 @@ impl<F: AsymmetricPolicy> Usage<F> {
         debug_assert!(was != 0, "somebody left slot {slot} who had not entered there");
         F::light(); // ExitFence, pairs with FreezeFence
         if was == 1 && self.depth.get() != 0 {
-            self.tell();
+            self.left.tell();
         }
-    }
-
-    #[cold]
-    fn tell(&self) {
-        let _lock = self.lock.lock();
-        self.left.notify_all();
     }
 
     /// Lets nobody in from now on. Doesn't wait.
@@ -103,24 +95,12 @@ impl<F: AsymmetricPolicy> Usage<F> {
 
     /// Blocks until nobody is inside.
     pub fn wait_empty(&self) {
-        let mut lock = self.lock.lock();
-        while !self.is_empty() {
-            lock = self.left.wait(lock);
-        }
+        self.left.wait(|| self.is_empty().then_some(()));
     }
 
     /// As [`Usage::wait_empty`], for at most `timeout`: true where nobody is inside.
     pub fn wait_empty_timeout(&self, timeout: Duration) -> bool {
-        let Some(deadline) = Instant::now().checked_add(timeout) else {
-            self.wait_empty();
-            return true;
-        };
-        let mut lock = self.lock.lock();
-        while !self.is_empty() {
-            let Some(left) = deadline.checked_duration_since(Instant::now()) else { return false };
-            (lock, _) = self.left.wait_timeout(lock, left);
-        }
-        true
+        self.left.wait_timeout(timeout, || self.is_empty().then_some(())).is_some()
     }
 
     /// Undoes one freeze.

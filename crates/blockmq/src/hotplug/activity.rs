@@ -4,17 +4,16 @@ use std::marker::PhantomData;
 
 use corewise_sync::atomic::{AtomicBool, Ordering, fence};
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy};
-use corewise_sync::{Condvar, Mutex};
+
+use crate::wait_queue::WaitQueue;
 
 /// The mark of a hardware queue that lost its last CPU. `README.md` beside this file has the protocol.
 #[derive(Debug)]
 pub struct Activity<F: AsymmetricPolicy = Asymmetric> {
     /// A: it has no CPU. Stores are ordered by the fences named where they are.
     inactive: AtomicBool,
-    /// L: is the lock; guards nothing but the sleep of those who wait for the tags.
-    lock: Mutex<()>,
-    /// L: waited on with `lock`.
-    done: Condvar,
+    /// Those who wait for the tags.
+    done: WaitQueue,
     fence: PhantomData<F>,
 }
 
@@ -28,12 +27,7 @@ impl<F: AsymmetricPolicy> Activity<F> {
     /// It has a CPU.
     pub fn new() -> Self {
         F::prepare();
-        Self {
-            inactive: AtomicBool::new(false),
-            lock: Mutex::new(()),
-            done: Condvar::new(),
-            fence: PhantomData,
-        }
+        Self { inactive: AtomicBool::new(false), done: WaitQueue::new(), fence: PhantomData }
     }
 
     /// Its last CPU left. Never blocks; who needs to know that none of its requests is in the driver any more
@@ -70,35 +64,25 @@ impl<F: AsymmetricPolicy> Activity<F> {
     pub fn tag_freed(&self) {
         F::light(); // DoneFence, pairs with LeaveFence
         if self.is_inactive() {
-            self.tell();
+            self.done.tell();
         }
-    }
-
-    #[cold]
-    fn tell(&self) {
-        let _lock = self.lock.lock();
-        self.done.notify_all();
     }
 
     /// Blocks until `in_use` (how many tags are in use) says 0, or the hardware queue has a CPU again. True where
     /// nothing is in use: what completions did is visible then.
     pub fn wait(&self, in_use: impl Fn() -> u32) -> bool {
-        let mut lock = self.lock.lock();
-        loop {
+        self.done.wait(|| {
             if in_use() == 0 {
                 // Acquire: with the Release of each free.
                 fence(Ordering::Acquire);
-                return true;
+                return Some(true);
             }
-            if !self.is_inactive() {
-                return false;
-            }
-            lock = self.done.wait(lock);
-        }
+            (!self.is_inactive()).then_some(false)
+        })
     }
 
     /// Has those look again who wait, behind an [`Activity::activate`].
     pub fn give_up_waiting(&self) {
-        self.tell();
+        self.done.tell();
     }
 }

@@ -1,0 +1,60 @@
+//! Where threads sleep until something is so.
+
+use std::time::Duration;
+
+use corewise_sync::{Condvar, Mutex, time};
+
+/// Threads that sleep until what they look for is there: the kernel's wait queue, with its `wait_event` and
+/// `wake_up_all`.
+///
+/// They look under the lock, and who tells takes the lock after having made it so. So a look that finds nothing comes
+/// before that, and the looker is asleep when it is told.
+#[derive(Debug, Default)]
+pub(crate) struct WaitQueue {
+    /// L: is the lock; guards nothing but the sleep.
+    lock: Mutex<()>,
+    /// L: waited on with `lock`.
+    told: Condvar,
+}
+
+impl WaitQueue {
+    /// Nobody waits.
+    pub(crate) fn new() -> Self {
+        Self { lock: Mutex::new(()), told: Condvar::new() }
+    }
+
+    /// Blocks until `look` finds something. It is asked at once, and each time that somebody tells.
+    pub(crate) fn wait<R>(&self, mut look: impl FnMut() -> Option<R>) -> R {
+        let mut lock = self.lock.lock();
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            lock = self.told.wait(lock);
+        }
+    }
+
+    /// As [`WaitQueue::wait`], for at most `timeout`; it looks once at least.
+    pub(crate) fn wait_timeout<R>(
+        &self,
+        timeout: Duration,
+        mut look: impl FnMut() -> Option<R>,
+    ) -> Option<R> {
+        let Some(end) = time::now().checked_add(timeout) else { return Some(self.wait(look)) };
+        let mut lock = self.lock.lock();
+        loop {
+            if let Some(found) = look() {
+                return Some(found);
+            }
+            let left = end.checked_duration_since(time::now())?;
+            (lock, _) = self.told.wait_timeout(lock, left);
+        }
+    }
+
+    /// Has everybody look once more. Takes a short lock.
+    #[cold]
+    pub(crate) fn tell(&self) {
+        let _lock = self.lock.lock();
+        self.told.notify_all();
+    }
+}
