@@ -152,7 +152,7 @@ impl<F: AsymmetricPolicy> fmt::Debug for RunGate<F> {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
     }
 
     /// Counts the fences of its thread.
-    struct Counted;
+    pub(crate) struct Counted;
 
     corewise_sync::per_thread! {
         /// O: light fences of this thread.
@@ -191,16 +191,20 @@ mod tests {
         fn heavy() {}
     }
 
+    pub(crate) fn light_fences() -> u32 {
+        FENCES.with(std::cell::Cell::get)
+    }
+
     #[test]
     fn rule_4_a_yes_at_the_first_look_costs_no_fence_and_a_no_costs_one() {
         let gate = RunGate::<Counted>::new();
         assert!(gate.must_run(|| true));
-        assert_eq!(FENCES.with(std::cell::Cell::get), 0);
+        assert_eq!(light_fences(), 0);
         assert!(!gate.must_run(|| false));
-        assert_eq!(FENCES.with(std::cell::Cell::get), 1);
+        assert_eq!(light_fences(), 1);
         gate.quiesce();
         assert!(!gate.must_run(|| true));
-        assert_eq!(FENCES.with(std::cell::Cell::get), 2);
+        assert_eq!(light_fences(), 2);
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! enter                   freeze                      exit
-//! Count: count += 1       Freeze: depth += 1          Uncount: count -= 1
+//! Peek: depth > 0? park   Freeze: depth += 1          Uncount: count -= 1
+//! Count: count += 1
 //! EnterFence              FreezeFence                 ExitFence
 //! depth > 0?              all counts 0?               depth > 0?
 //!   yes: exit, park         no: sleep until told        yes: tell the sleeper
@@ -15,6 +16,10 @@
 //! the request sees no freeze. Without ExitFence the last request leaves without telling the
 //! sleeper. Requests come and go all the time and freezes are rare, so the pairs are asymmetric:
 //! EnterFence, ExitFence and ParkFence are light ones, FreezeFence and ThawFence heavy ones.
+//!
+//! Peek keeps those who come to a frozen queue from disturbing the freezer, by a count that it sees and by the wake-up
+//! that their exit would be. It needs no fence: where it finds the queue open the second look decides, and who is
+//! turned away looks once more behind ParkFence in any case.
 //!
 //! There is one of these in a queue, not in a hardware queue: a request is counted in before it is known to
 //! which hardware queue it goes, so that the map of those can be changed while the queue is frozen. What the
@@ -65,9 +70,13 @@ impl<F: AsymmetricPolicy> Usage<F> {
         }
     }
 
-    /// Enters through `slot`; false where the queue is frozen: the caller stays outside.
+    /// Enters through `slot`; false where the queue is frozen: the caller stays outside. Where it waits there it makes
+    /// sure, behind ParkFence, that it still is.
     #[must_use = "false means that the caller is not inside"]
     pub fn enter(&self, slot: usize) -> bool {
+        if self.is_frozen() {
+            return false; // Peek
+        }
         self.counts[slot].fetch_add(1, Ordering::AcqRel); // Count
         F::light(); // EnterFence, pairs with FreezeFence
         if self.depth.is_zero() {
@@ -144,6 +153,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::gate::tests::{Counted, light_fences};
 
     #[test]
     fn a_frozen_queue_lets_nobody_in_until_the_last_thaw() {
@@ -160,6 +170,14 @@ mod tests {
         assert_eq!(usage.unfreeze(), Unfrozen::Thawed);
         assert_eq!(usage.unfreeze(), Unfrozen::Underflow);
         assert!(usage.enter(0));
+    }
+
+    #[test]
+    fn who_comes_to_a_frozen_queue_is_not_counted_for_a_moment() {
+        let usage = Usage::<Counted>::new(1);
+        usage.start_freeze();
+        assert!(!usage.enter(0));
+        assert_eq!(light_fences(), 0, "no count, so no fence behind it");
     }
 
     #[test]
