@@ -165,7 +165,7 @@ pub mod protocol {
     pub use crate::map::{CpuMap, CpuPlace};
     pub use crate::regions::{Age, Entered, Regions};
     pub use crate::run_state::{Claim, End, RunNumber, RunState};
-    pub use crate::runner::{Pass, Ran, Source, run, run_by};
+    pub use crate::runner::{Pass, Ran, Source, run, run_by, run_claimed};
     pub use crate::tags::{Freed, TagBatch, TagUser, TagWaiter};
     pub use crate::timeout::{Release, TagState, Watch};
     pub use crate::usage::{Unfrozen, Usage};

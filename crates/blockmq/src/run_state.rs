@@ -99,6 +99,24 @@ impl<F: AsymmetricPolicy> RunState<F> {
         }
     }
 
+    /// Becomes the runner where there is none and the queue isn't stopped; else changes nothing, and may say so
+    /// for no reason. For who has published nothing yet, and does that where it gets a no.
+    #[inline]
+    pub fn try_claim(&self) -> bool {
+        let word = self.word.load(Ordering::Relaxed);
+        // Claim, as above.
+        word & (RUNNING | STOPPED) == 0
+            && self
+                .word
+                .compare_exchange_weak(
+                    word,
+                    (word | RUNNING) + RUN,
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                )
+                .is_ok()
+    }
+
     /// The runner has nothing more to do: ends, unless somebody came meanwhile.
     pub fn end(&self) -> End {
         let mut word = self.word.load(Ordering::Relaxed);
@@ -193,6 +211,18 @@ mod tests {
         assert_eq!(state.end(), End::Again);
         assert_eq!(state.end(), End::Ended { wake: false });
         assert_eq!(state.claim(), Claim::Runner);
+    }
+
+    #[test]
+    fn who_only_tries_to_claim_leaves_no_trace_where_it_cannot() {
+        let state = RunState::<Asymmetric>::new();
+        state.stop();
+        assert!(!state.try_claim());
+        assert_eq!(format!("{state:?}"), "{STOPPED}");
+        let _ = state.start();
+        assert!(state.try_claim());
+        assert!(!state.try_claim());
+        assert_eq!(state.end(), End::Ended { wake: false }, "nobody asked it to look again");
     }
 
     #[test]

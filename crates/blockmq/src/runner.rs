@@ -32,6 +32,12 @@ pub trait Source {
     /// between requests and leaves early where it says so. What it leaves is published for
     /// [`Source::has_pending`] when it returns.
     fn pass(&self, halted: &dyn Fn() -> bool) -> Pass;
+
+    /// No pass can be made now. What the runner has brought along and not published ([`run_claimed`]) is published
+    /// here; true where there was something.
+    fn put_down(&self) -> bool {
+        false
+    }
 }
 
 /// How a run went, and what the caller owes.
@@ -94,6 +100,19 @@ pub fn run_by<F: AsymmetricPolicy, S: Source>(
         Claim::Joined => return Ran::Joined,
         Claim::Stopped => return Ran::Refused,
     }
+    run_claimed(gate, state, grace, source, budget)
+}
+
+/// As [`run`], by who is the runner already. It may have brought something along that isn't published, which its
+/// first pass takes: `budget` is 1 at least.
+#[inline]
+pub fn run_claimed<F: AsymmetricPolicy, S: Source>(
+    gate: &RunGate<F>,
+    state: &RunState<F>,
+    grace: &Grace,
+    source: &S,
+    budget: u32,
+) -> Ran {
     let mut passes = 0;
     loop {
         // SectionFence. Towards a quiescer: pairs with CloseFence (we see the depth, or it sees
@@ -102,6 +121,10 @@ pub fn run_by<F: AsymmetricPolicy, S: Source>(
         F::light();
         let halted = || !gate.is_open() || state.is_stopped();
         let mut idle = halted();
+        if idle && source.put_down() {
+            // The look that counts comes behind the publication, and a fence.
+            continue;
+        }
         if !idle {
             if passes == budget {
                 if state.hand_over() {

@@ -1,11 +1,12 @@
 //! Models of the run protocol: gate, state word, grace period. `src/README.md` names the steps.
 #![cfg(loom)]
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use corewise_blockmq::protocol::{
-    Claim, End, Grace, Pass, Ran, RunGate, RunState, Source, Unquiesced, run,
+    Claim, End, Grace, Pass, Ran, RunGate, RunState, Source, Unquiesced, run, run_claimed,
 };
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, NoHeavy, NoLight};
@@ -51,6 +52,34 @@ impl<F: AsymmetricPolicy> Source for Hctx<F> {
     }
 }
 
+/// A runner that has brought an item along.
+struct Hand<'a, F: AsymmetricPolicy>(&'a Hctx<F>, Cell<bool>);
+
+impl<F: AsymmetricPolicy> Source for Hand<'_, F> {
+    fn has_pending(&self) -> bool {
+        self.0.has_pending()
+    }
+
+    fn pass(&self, halted: &dyn Fn() -> bool) -> Pass {
+        if self.1.take() {
+            // SAFETY: only the runner gets here; loom checks it.
+            self.0.dispatched.with_mut(|count| unsafe { *count += 1 });
+        }
+        self.0.pass(halted)
+    }
+
+    fn put_down(&self) -> bool {
+        let had = self.1.take();
+        if had {
+            self.0.inbox.push(Box::new(Item(Link::new())));
+        }
+        had
+    }
+}
+
+/// A way to submit.
+type Submit<F> = fn(&Hctx<F>);
+
 impl<F: AsymmetricPolicy> Hctx<F> {
     fn new() -> Arc<Self> {
         Arc::new(Self {
@@ -69,6 +98,16 @@ impl<F: AsymmetricPolicy> Hctx<F> {
     fn submit(&self) {
         self.inbox.push(Box::new(Item(Link::new())));
         let _ = self.run(true);
+    }
+
+    /// As `submit`, but claims before it publishes, which it then does only where it can't go on.
+    fn issue(&self) {
+        if self.gate.is_open() && self.state.try_claim() {
+            let feed = Hand(self, Cell::new(true));
+            let _ = run_claimed(&self.gate, &self.state, &self.grace, &feed, 8);
+        } else {
+            self.submit();
+        }
     }
 
     fn unquiesce(&self) {
@@ -103,12 +142,12 @@ fn must_fail(what: &str, f: impl Fn() + Send + Sync + 'static) {
     assert!(message.contains(what), "failed for another reason: {message}");
 }
 
-fn insert_races_unquiesce<F: AsymmetricPolicy>() {
+fn insert_races_unquiesce<F: AsymmetricPolicy>(submit: Submit<F>) {
     let hctx = Hctx::<F>::new();
     hctx.gate.quiesce();
     let submitter = {
         let hctx = Arc::clone(&hctx);
-        loom::thread::spawn(move || hctx.submit())
+        loom::thread::spawn(move || submit(&hctx))
     };
     hctx.unquiesce();
     submitter.join().unwrap();
@@ -117,13 +156,14 @@ fn insert_races_unquiesce<F: AsymmetricPolicy>() {
 
 #[test]
 fn loom_an_insert_that_races_an_unquiesce_is_never_stranded() {
-    model(insert_races_unquiesce::<Asymmetric>);
+    model(|| insert_races_unquiesce::<Asymmetric>(Hctx::submit));
+    model(|| insert_races_unquiesce::<Asymmetric>(Hctx::issue));
 }
 
 #[test]
 fn loom_without_the_fences_the_insert_is_stranded() {
-    must_fail("stranded", insert_races_unquiesce::<NoLight>);
-    must_fail("stranded", insert_races_unquiesce::<NoHeavy>);
+    must_fail("stranded", || insert_races_unquiesce::<NoLight>(Hctx::submit));
+    must_fail("stranded", || insert_races_unquiesce::<NoHeavy>(Hctx::submit));
 }
 
 #[test]
@@ -158,12 +198,12 @@ fn loom_rule_3_one_fence_in_the_run_is_enough_where_another_thread_inserted() {
     });
 }
 
-fn insert_races_start<F: AsymmetricPolicy>() {
+fn insert_races_start<F: AsymmetricPolicy>(submit: Submit<F>) {
     let hctx = Hctx::<F>::new();
     hctx.state.stop();
     let submitter = {
         let hctx = Arc::clone(&hctx);
-        loom::thread::spawn(move || hctx.submit())
+        loom::thread::spawn(move || submit(&hctx))
     };
     if hctx.state.start() && hctx.has_pending() {
         let _ = hctx.run(false);
@@ -174,34 +214,40 @@ fn insert_races_start<F: AsymmetricPolicy>() {
 
 #[test]
 fn loom_an_insert_that_races_the_start_of_a_stopped_queue_is_never_stranded() {
-    model(insert_races_start::<Asymmetric>);
+    model(|| insert_races_start::<Asymmetric>(Hctx::submit));
+    model(|| insert_races_start::<Asymmetric>(Hctx::issue));
 }
 
 #[test]
 fn loom_without_the_fences_the_insert_is_stranded_on_a_started_queue() {
-    must_fail("stranded", insert_races_start::<NoLight>);
-    must_fail("stranded", insert_races_start::<NoHeavy>);
+    must_fail("stranded", || insert_races_start::<NoLight>(Hctx::submit));
+    must_fail("stranded", || insert_races_start::<NoHeavy>(Hctx::submit));
 }
 
 #[test]
 fn loom_two_submitters_dispatch_one_at_a_time_and_lose_nothing() {
-    model(|| {
-        let hctx = Hctx::<Asymmetric>::new();
-        let other = {
-            let hctx = Arc::clone(&hctx);
-            loom::thread::spawn(move || hctx.submit())
-        };
-        hctx.submit();
-        other.join().unwrap();
-        assert_eq!(hctx.dispatched(), 2, "a RERUN was lost");
-    });
+    let two = |one: Submit<Asymmetric>, another: Submit<Asymmetric>| {
+        model(move || {
+            let hctx = Hctx::<Asymmetric>::new();
+            let other = {
+                let hctx = Arc::clone(&hctx);
+                loom::thread::spawn(move || another(&hctx))
+            };
+            one(&hctx);
+            other.join().unwrap();
+            assert_eq!(hctx.dispatched(), 2, "a RERUN was lost");
+        });
+    };
+    two(Hctx::submit, Hctx::submit);
+    two(Hctx::issue, Hctx::submit);
+    two(Hctx::issue, Hctx::issue);
 }
 
-fn quiescer_touches_what_the_runner_touches<F: AsymmetricPolicy>() {
+fn quiescer_touches_what_the_runner_touches<F: AsymmetricPolicy>(submit: Submit<F>) {
     let hctx = Hctx::<F>::new();
     let submitter = {
         let hctx = Arc::clone(&hctx);
-        loom::thread::spawn(move || hctx.submit())
+        loom::thread::spawn(move || submit(&hctx))
     };
     hctx.gate.quiesce();
     hctx.grace.wait(&hctx.state);
@@ -214,13 +260,22 @@ fn quiescer_touches_what_the_runner_touches<F: AsymmetricPolicy>() {
 
 #[test]
 fn loom_after_the_grace_period_no_dispatch_is_in_progress() {
-    model(quiescer_touches_what_the_runner_touches::<Asymmetric>);
+    model(|| quiescer_touches_what_the_runner_touches::<Asymmetric>(Hctx::submit));
+    model(|| quiescer_touches_what_the_runner_touches::<Asymmetric>(Hctx::issue));
 }
 
 #[test]
 fn loom_without_the_fences_a_dispatch_goes_on_behind_the_grace_period() {
-    must_fail("Causality violation", quiescer_touches_what_the_runner_touches::<NoLight>);
-    must_fail("Causality violation", quiescer_touches_what_the_runner_touches::<NoHeavy>);
+    for submit in [Hctx::submit, Hctx::issue] as [Submit<NoLight>; 2] {
+        must_fail("Causality violation", move || {
+            quiescer_touches_what_the_runner_touches::<NoLight>(submit);
+        });
+    }
+    for submit in [Hctx::submit, Hctx::issue] as [Submit<NoHeavy>; 2] {
+        must_fail("Causality violation", move || {
+            quiescer_touches_what_the_runner_touches::<NoHeavy>(submit);
+        });
+    }
 }
 
 #[test]
@@ -253,19 +308,28 @@ fn loom_a_wake_up_for_an_earlier_run_ends_no_grace_period() {
     });
 }
 
+fn quiesce_and_unquiesce_meet_a_submitter<F: AsymmetricPolicy>(submit: Submit<F>) {
+    let hctx = Hctx::<F>::new();
+    let submitter = {
+        let hctx = Arc::clone(&hctx);
+        loom::thread::spawn(move || submit(&hctx))
+    };
+    hctx.gate.quiesce();
+    hctx.unquiesce();
+    submitter.join().unwrap();
+    assert_eq!(hctx.dispatched(), 1, "stranded");
+}
+
 #[test]
 fn loom_a_quiesce_that_does_not_wait_strands_nothing_either() {
-    model(|| {
-        let hctx = Hctx::<Asymmetric>::new();
-        let submitter = {
-            let hctx = Arc::clone(&hctx);
-            loom::thread::spawn(move || hctx.submit())
-        };
-        hctx.gate.quiesce();
-        hctx.unquiesce();
-        submitter.join().unwrap();
-        assert_eq!(hctx.dispatched(), 1, "stranded");
-    });
+    model(|| quiesce_and_unquiesce_meet_a_submitter::<Asymmetric>(Hctx::submit));
+}
+
+#[test]
+fn loom_what_a_runner_brought_along_is_put_down_before_the_look_that_counts() {
+    model(|| quiesce_and_unquiesce_meet_a_submitter::<Asymmetric>(Hctx::issue));
+    must_fail("stranded", || quiesce_and_unquiesce_meet_a_submitter::<NoLight>(Hctx::issue));
+    must_fail("stranded", || quiesce_and_unquiesce_meet_a_submitter::<NoHeavy>(Hctx::issue));
 }
 
 #[test]

@@ -154,3 +154,52 @@ fn rule_13_who_asks_for_a_run_later_and_later_does_not_put_it_off() {
     result.result.unwrap();
     queue.drain();
 }
+
+#[test]
+fn rule_18_what_waits_goes_before_what_its_submitter_could_start_at_once() {
+    let rig = Rig::live();
+    let driver = Held::default();
+    let queue = rig.queue(driver.clone());
+    let first = Arc::new(AtomicU32::new(0));
+    let tries = Arc::clone(&first);
+    driver.instead(move |rq| {
+        tries.fetch_add(1, Ordering::Relaxed);
+        Dispatch::Busy(rq)
+    });
+    let one = submit(&*queue, block(1));
+    assert_ne!(first.load(Ordering::Relaxed), 0, "the submitter is the runner");
+    driver.keep();
+    let two = submit(&*queue, block(2));
+    while driver.held() != 2 {
+        std::thread::yield_now();
+    }
+    assert_eq!(driver.order(), [1, 2]);
+    driver.finish_all();
+    for done in [one, two] {
+        done.recv_timeout(STALL).unwrap().result.unwrap();
+    }
+}
+
+#[test]
+fn what_was_submitted_runs_though_the_iterator_of_its_batch_panics() {
+    let rig = Rig::live();
+    let driver = Held::default();
+    let queue = rig.queue(driver.clone());
+    let (rq, first) = watched(block(1));
+    let (held_back, second) = watched(block(2));
+    let mut batch = [rq, held_back].into_iter().chain(std::iter::from_fn(|| panic!("on purpose")));
+    let panicked =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| queue.submit_batch(&mut batch)));
+    assert!(panicked.is_err());
+    while driver.held() != 1 {
+        std::thread::yield_now();
+    }
+    driver.finish_all();
+    first.recv_timeout(STALL).unwrap().result.unwrap();
+    // It had not been taken in yet.
+    assert_eq!(
+        second.recv_timeout(STALL).unwrap().result.unwrap_err().kind(),
+        corewise_blockmq::IoErrorKind::Gone
+    );
+    queue.drain();
+}

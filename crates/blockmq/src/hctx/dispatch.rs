@@ -1,6 +1,7 @@
 //! Dispatch: the runner's pass over what is pending, which feeds the driver.
 
-use std::mem;
+use std::cell::Cell;
+use std::{iter, mem};
 
 use corewise_sync::atomic::Ordering;
 use corewise_sync::context::AtomicSection;
@@ -8,6 +9,7 @@ use corewise_sync::context::AtomicSection;
 use super::Hctx;
 use super::backlog::Backlog;
 use crate::driver::{Dispatch, Started};
+use crate::pending::Pending;
 use crate::policy::PASS_QUOTA;
 use crate::queue::Core;
 use crate::request::caught;
@@ -69,8 +71,16 @@ impl Hctx {
 
 /// A hardware queue and the queue that it belongs to: what the run protocol runs.
 pub(super) struct Feed<'a> {
-    pub(super) core: &'a Core,
-    pub(super) hctx: &'a Hctx,
+    core: &'a Core,
+    hctx: &'a Hctx,
+    /// O: what the runner has brought along, which lies in no software queue.
+    hand: Cell<Option<Box<Pending>>>,
+}
+
+impl<'a> Feed<'a> {
+    pub(super) fn new(core: &'a Core, hctx: &'a Hctx, hand: Option<Box<Pending>>) -> Self {
+        Self { core, hctx, hand: Cell::new(hand) }
+    }
 }
 
 impl Source for Feed<'_> {
@@ -79,12 +89,17 @@ impl Source for Feed<'_> {
     }
 
     fn pass(&self, halted: &dyn Fn() -> bool) -> Pass {
-        let Feed { core, hctx } = self;
+        let Feed { core, hctx, hand } = self;
         let mut started = 0;
         let pass = hctx.backlog.with_mut(|backlog| {
             // SAFETY: only the holder of RUNNING calls this, and it alone touches the backlog until it
             // ends. What is called below may come back here, but then finds RUNNING set.
             let backlog = unsafe { &mut *backlog };
+            if let Some(pending) = hand.take() {
+                // What came before goes before.
+                hctx.collect(core, backlog);
+                backlog.extend(iter::once(pending));
+            }
             let mut tags = TagBatch::default();
             let pass = hctx.start_some(core, backlog, halted, &mut started, &mut tags);
             // Not all were needed: the pass was halted, or the queue is dead.
@@ -101,9 +116,21 @@ impl Source for Feed<'_> {
         }
         pass
     }
+
+    fn put_down(&self) -> bool {
+        let Some(pending) = self.hand.take() else { return false };
+        self.core.enqueue(pending);
+        true
+    }
 }
 
 impl Hctx {
+    /// Moves what lies in the software queues to the backlog.
+    fn collect(&self, core: &Core, backlog: &mut Backlog) {
+        core.software.collect(&self.ctxs, backlog);
+        RunnerStats::add(&self.runner_stats.merged, backlog.take_merged());
+    }
+
     /// The driver couldn't take it: it goes back to the front, and the tags to whoever can use them.
     fn give_back(&self, rq: Started, backlog: &mut Backlog, tags: &mut TagBatch) {
         RunnerStats::add(&self.runner_stats.busy, 1);
@@ -136,8 +163,7 @@ impl Hctx {
             }
             // A scheduler sees what came meanwhile each time that there are tags for some more.
             if backlog.is_empty() || (fresh && backlog.chooses()) {
-                core.software.collect(&self.ctxs, backlog);
-                RunnerStats::add(&self.runner_stats.merged, backlog.take_merged());
+                self.collect(core, backlog);
                 fresh = false;
             }
             if backlog.is_empty() {

@@ -11,6 +11,7 @@ use super::Hctx;
 use super::dispatch::Feed;
 use crate::gate::{Fenced, Recheck};
 use crate::hotplug::policy::slot_for_run;
+use crate::pending::Pending;
 use crate::policy::{BUDGET_VISITOR, BUDGET_WORKER, BUSY_PAUSE};
 use crate::queue::Core;
 use crate::runner::{self, Ran};
@@ -56,6 +57,24 @@ impl Hctx {
                 self.account(core, slot, ran);
             }
             Background::ByHand { wanted } => wanted.store(true, Ordering::Release),
+        }
+    }
+
+    /// Has a request go to the driver that is inside and lies nowhere yet: by this thread, if nobody else runs the
+    /// queue, and then it needn't be published and collected. Never blocks, any context. (The kernel's
+    /// `blk_mq_try_issue_directly`; there it passes the scheduler, and here it passes only the software queue.)
+    pub(crate) fn issue(&self, core: &Core, pending: Box<Pending>) {
+        let slot = pending.slot;
+        let here = matches!(self.background, Background::Workers { .. }) && !core.may_block;
+        if here && core.gate.is_open() && self.state.try_claim() {
+            let feed = Feed::new(core, self, Some(pending));
+            let (state, grace) = (&self.state, &self.grace);
+            let ran = runner::run_claimed(&core.gate, state, grace, &feed, BUDGET_VISITOR);
+            self.decline_tag(core);
+            self.account(core, slot, ran);
+        } else {
+            core.enqueue(pending);
+            self.visit(core, slot, true);
         }
     }
 
@@ -140,7 +159,7 @@ impl Hctx {
     }
 
     fn run_by(&self, core: &Core, published: bool, budget: u32, recheck: &impl Recheck) -> Ran {
-        let feed = Feed { core, hctx: self };
+        let feed = Feed::new(core, self, None);
         let ran =
             runner::run_by(&core.gate, &self.state, &self.grace, &feed, published, budget, recheck);
         if ran != Ran::Joined {

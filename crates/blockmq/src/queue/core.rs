@@ -184,10 +184,12 @@ impl Core {
         self.layout.map.slot(current_cpu().unwrap_or(0))
     }
 
-    /// Checks a request and takes it in; the hardware queue to be run, and `None` where it completed at once or
-    /// waits.
-    pub(super) fn take_in(self: &Arc<Self>, slot: usize, rq: Request) -> Option<usize> {
-        self.insert(self.accept(slot, rq)?)
+    /// Checks a request, takes it in, and runs its hardware queue.
+    #[inline]
+    pub(super) fn submit(self: &Arc<Self>, slot: usize, rq: Request) {
+        if let Some(pending) = self.accept(slot, rq).and_then(|pending| self.get_in(pending)) {
+            self.send(pending);
+        }
     }
 
     /// Checks a request and puts it into a box; `None` where it completed at once.
@@ -213,18 +215,23 @@ impl Core {
     /// Takes requests in, and runs what is to be run once.
     pub(crate) fn submit_all(self: &Arc<Self>, batch: &mut dyn Iterator<Item = Request>) {
         let slot = self.here();
-        let mut owed = None;
-        for rq in batch {
-            let Some(hctx) = self.take_in(slot, rq) else { continue };
-            // Another one only where the queue was frozen and its map changed meanwhile.
-            if let Some(other) = owed.replace(hctx)
-                && other != hctx
-            {
-                self.hctx(other).visit(self, slot, true);
+        let mut owed = Owed { core: self, slot, hctx: None };
+        let mut next = batch.next();
+        while let Some(rq) = next {
+            // Before this one is inside: the iterator is the caller's.
+            next = batch.next();
+            let inside = self.accept(slot, rq).and_then(|pending| self.get_in(pending));
+            match inside.map(|pending| self.route(pending)) {
+                Some(Way::Straight(pending)) if next.is_none() => {
+                    if owed.hctx == Some(pending.hctx) {
+                        owed.hctx = None; // run with this one
+                    }
+                    self.hctx(pending.hctx).issue(self, pending);
+                }
+                Some(Way::Straight(pending)) => owed.owe(self.enqueue(pending)),
+                Some(Way::Around(Some(hctx))) => owed.owe(hctx),
+                Some(Way::Around(None)) | None => {}
             }
-        }
-        if let Some(hctx) = owed {
-            self.hctx(hctx).visit(self, slot, true);
         }
     }
 
@@ -240,14 +247,12 @@ impl Core {
         }
     }
 
-    /// Takes a request in, and says which hardware queue the caller then runs; `None` where it waits outside.
-    /// Lock-free.
-    pub(super) fn insert(&self, pending: Box<Pending>) -> Option<usize> {
+    /// Counts a request in; `None` where it waits outside. Lock-free.
+    pub(super) fn get_in(&self, pending: Box<Pending>) -> Option<Box<Pending>> {
         let mut pending = pending;
         loop {
-            let slot = pending.slot;
-            if self.usage.enter(slot) {
-                return self.push(pending);
+            if self.usage.enter(pending.slot) {
+                return Some(pending);
             }
             // Park, ParkFence (see `usage.rs`): either we see the thaw, or the thaw sees us.
             self.outside.push(pending);
@@ -258,20 +263,39 @@ impl Core {
             let mut outside = self.outside.take();
             pending = outside.next()?;
             for other in outside {
-                if let Some(hctx) = self.insert(other) {
+                if let Some(hctx) = self.get_in(other).and_then(|other| self.push(other)) {
                     self.hctx(hctx).run_async(self);
                 }
             }
         }
     }
 
-    /// Sends a request that is inside on its way, and says which hardware queue the caller then runs; `None`
-    /// where it waits for a flush that is under way. It is counted in, so the layout stays as it is.
-    pub(crate) fn push(&self, mut pending: Box<Pending>) -> Option<usize> {
+    /// Has a request that is inside go its way, to the driver if that may be.
+    #[inline]
+    pub(super) fn send(&self, pending: Box<Pending>) {
+        let slot = pending.slot;
+        match self.route(pending) {
+            Way::Straight(pending) => self.hctx(pending.hctx).issue(self, pending),
+            Way::Around(Some(hctx)) => self.hctx(hctx).visit(self, slot, true),
+            Way::Around(None) => {}
+        }
+    }
+
+    /// Puts a request that is inside on its way, and says which hardware queue the caller then runs; `None`
+    /// where it waits for a flush that is under way.
+    pub(crate) fn push(&self, pending: Box<Pending>) -> Option<usize> {
+        match self.route(pending) {
+            Way::Straight(pending) => Some(self.enqueue(pending)),
+            Way::Around(hctx) => hctx,
+        }
+    }
+
+    /// Finds the way of a request that is inside. It is counted in, so the layout stays as it is.
+    fn route(&self, mut pending: Box<Pending>) -> Way {
         let rq = pending.rq();
         let (op, len) = (rq.op(), rq.len());
         if op == Op::Flush && !pending.is_internal() {
-            return flush::add(pending);
+            return Way::Around(flush::add(pending));
         }
         if self.emulates_fua && rq.flags().fua {
             flush::prepare(&mut pending);
@@ -279,19 +303,23 @@ impl Core {
         if !self.limits.takes_at_once(op, len, pending.rq().entries())
             && self.limits.first_of(pending.rq()) != Some(len)
         {
-            return split::start(pending);
+            return Way::Around(split::start(pending));
         }
-        let slot = pending.slot;
-        let hctx = self.layout.hctx_of(slot);
-        pending.hctx = hctx;
+        pending.hctx = self.layout.hctx_of(pending.slot);
+        Way::Straight(pending)
+    }
+
+    /// Puts a request that goes straight into its software queue; its hardware queue, which the caller then runs.
+    pub(crate) fn enqueue(&self, pending: Box<Pending>) -> usize {
+        let (slot, hctx) = (pending.slot, pending.hctx);
         self.software.push(&self.hctx(hctx).ctxs, slot, pending);
-        Some(hctx)
+        hctx
     }
 
     /// Lets in who waits outside. The caller then runs all hardware queues.
     pub(super) fn let_in(&self) {
         for pending in self.outside.take() {
-            self.insert(pending);
+            self.get_in(pending).and_then(|pending| self.push(pending));
         }
     }
 
@@ -320,5 +348,39 @@ impl Core {
             self.visitor_stats.add(slot, &mut stats);
         }
         stats
+    }
+}
+
+/// Where a request goes that is inside.
+enum Way {
+    /// To the hardware queue that it names, as it is.
+    Straight(Box<Pending>),
+    /// In parts, or behind a flush. The caller runs this hardware queue, if there is one.
+    Around(Option<usize>),
+}
+
+/// The hardware queue that is to be run for a batch. It is run also where the iterator of a batch panics.
+struct Owed<'a> {
+    core: &'a Core,
+    slot: usize,
+    hctx: Option<usize>,
+}
+
+impl Owed<'_> {
+    /// It is to be run. Another one than before only where the queue was frozen and its map changed meanwhile.
+    fn owe(&mut self, hctx: usize) {
+        if let Some(other) = self.hctx.replace(hctx)
+            && other != hctx
+        {
+            self.core.hctx(other).visit(self.core, self.slot, true);
+        }
+    }
+}
+
+impl Drop for Owed<'_> {
+    fn drop(&mut self) {
+        if let Some(hctx) = self.hctx {
+            self.core.hctx(hctx).visit(self.core, self.slot, true);
+        }
     }
 }

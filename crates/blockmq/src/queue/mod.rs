@@ -95,10 +95,7 @@ impl Queue {
 
     /// As [`BlockDevice::submit`], as if called on `cpu`.
     pub fn submit_on(&self, cpu: u32, rq: Request) {
-        let slot = self.core.layout.map.slot(cpu);
-        if let Some(hctx) = self.core.take_in(slot, rq) {
-            self.core.hctx(hctx).visit(&self.core, slot, true);
-        }
+        self.core.submit(self.core.layout.map.slot(cpu), rq);
     }
 
     /// As [`BlockDevice::submit`], except that where the queue is frozen the request comes back, as it is, instead of
@@ -112,11 +109,7 @@ impl Queue {
             return Err(Box::new(rq));
         }
         match core.accept(slot, rq) {
-            Some(pending) => {
-                if let Some(hctx) = core.push(pending) {
-                    core.hctx(hctx).visit(core, slot, true);
-                }
-            }
+            Some(pending) => core.send(pending),
             None => core.usage.exit(slot),
         }
         Ok(())
@@ -185,10 +178,7 @@ impl BlockDevice for Queue {
         if plug::is_plugged() && rq.op() != Op::Flush {
             return plug::hold(&self.core, rq);
         }
-        let slot = self.core.here();
-        if let Some(hctx) = self.core.take_in(slot, rq) {
-            self.core.hctx(hctx).visit(&self.core, slot, true);
-        }
+        self.core.submit(self.core.here(), rq);
     }
 
     fn poll(&self) -> Option<usize> {
