@@ -75,11 +75,13 @@ pub(super) struct Feed<'a> {
     hctx: &'a Hctx,
     /// O: what the runner has brought along, which lies in no software queue.
     hand: Cell<Option<Box<Pending>>>,
+    /// O: it has made a pass.
+    ran: Cell<bool>,
 }
 
 impl<'a> Feed<'a> {
     pub(super) fn new(core: &'a Core, hctx: &'a Hctx, hand: Option<Box<Pending>>) -> Self {
-        Self { core, hctx, hand: Cell::new(hand) }
+        Self { core, hctx, hand: Cell::new(hand), ran: Cell::new(false) }
     }
 }
 
@@ -89,7 +91,9 @@ impl Source for Feed<'_> {
     }
 
     fn pass(&self, halted: &dyn Fn() -> bool) -> Pass {
-        let Feed { core, hctx, hand } = self;
+        let Feed { core, hctx, hand, ran } = self;
+        let stats = &hctx.runner_stats;
+        RunnerStats::add(if ran.replace(true) { &stats.reruns } else { &stats.runs }, 1);
         let mut started = 0;
         let pass = hctx.backlog.with_mut(|backlog| {
             // SAFETY: only the holder of RUNNING calls this, and it alone touches the backlog until it

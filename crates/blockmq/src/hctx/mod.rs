@@ -157,6 +157,8 @@ impl Hctx {
             timeouts: self.timeouts.load(Ordering::Relaxed),
             tag_waits: self.runner_stats.tag_waits.load(Ordering::Relaxed),
             busy: self.runner_stats.busy.load(Ordering::Relaxed),
+            runs: self.runner_stats.runs.load(Ordering::Relaxed),
+            reruns: self.runner_stats.reruns.load(Ordering::Relaxed),
             ..HctxStats::default()
         }
     }

@@ -185,15 +185,9 @@ impl Hctx {
         match ran {
             Ran::Refused => bump(&stats.refused),
             Ran::Joined => bump(&stats.joined),
-            Ran::Done { passes } | Ran::HandOver { passes } | Ran::Busy { passes } => {
-                bump(&stats.runs);
-                if passes > 1 {
-                    stats.reruns.fetch_add(u64::from(passes - 1), Ordering::Relaxed);
-                }
-            }
-        }
-        if let Ran::HandOver { .. } | Ran::Busy { .. } = ran {
-            bump(&stats.handed_over);
+            Ran::HandOver { .. } | Ran::Busy { .. } => bump(&stats.handed_over),
+            // The runner has counted it.
+            Ran::Done { .. } => {}
         }
     }
 

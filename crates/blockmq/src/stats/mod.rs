@@ -52,6 +52,10 @@ pub(crate) struct RunnerStats {
     pub(crate) tag_waits: AtomicU64,
     /// A: as `dispatched`.
     pub(crate) busy: AtomicU64,
+    /// A: as `dispatched`.
+    pub(crate) runs: AtomicU64,
+    /// A: as `dispatched`.
+    pub(crate) reruns: AtomicU64,
 }
 
 impl RunnerStats {
@@ -61,20 +65,16 @@ impl RunnerStats {
     }
 }
 
-/// Counters that each visitor writes, on a line of its CPU.
+/// Counters that each visitor writes who isn't the runner, on a line of its CPU.
 #[derive(Debug, Default)]
 pub(crate) struct VisitorStats {
     /// A: Relaxed counter, as all here.
-    pub(crate) runs: AtomicU64,
-    /// A: as `runs`.
-    pub(crate) reruns: AtomicU64,
-    /// A: as `runs`.
     pub(crate) refused: AtomicU64,
-    /// A: as `runs`.
+    /// A: as `refused`.
     pub(crate) joined: AtomicU64,
-    /// A: as `runs`.
+    /// A: as `refused`.
     pub(crate) handed_over: AtomicU64,
-    /// A: as `runs`.
+    /// A: as `refused`.
     pub(crate) after_unquiesce: AtomicU64,
 }
 
@@ -94,8 +94,6 @@ impl PerSlot {
     /// Adds a slot's counters to `into`.
     pub(crate) fn add(&self, slot: usize, into: &mut HctxStats) {
         let slot = self.of(slot);
-        into.runs += slot.runs.load(Ordering::Relaxed);
-        into.reruns += slot.reruns.load(Ordering::Relaxed);
         into.refused += slot.refused.load(Ordering::Relaxed);
         into.joined += slot.joined.load(Ordering::Relaxed);
         into.handed_over += slot.handed_over.load(Ordering::Relaxed);
