@@ -26,8 +26,12 @@ pub trait BlockDevice: Send + Sync {
     /// Size, block size and abilities.
     fn geometry(&self) -> Geometry;
 
-    /// Takes a request. Never blocks, and may be called in an atomic section: also from a
-    /// completion function. A request that is refused completes with the error.
+    /// Takes a request, and doesn't wait for its end. A request that is refused completes with the error.
+    ///
+    /// May be called in an atomic section, also from a completion function, and never blocks there. Elsewhere it may: a
+    /// [`Queue`](crate::Queue) that has [thousands](crate::QueueBuilder::nr_requests) of the thread's CPU has it wait
+    /// for room, since who submits without waiting for anything would else fill the memory. So who keeps a queue
+    /// quiesced, stopped or frozen submits no more than that to it.
     fn submit(&self, rq: Request);
 
     /// Looks for completions of what was submitted through the caller's CPU, and completes what it finds on this thread:

@@ -20,6 +20,9 @@ pub(crate) const BUSY_PAUSE: Duration = Duration::from_millis(3);
 pub(crate) const PLUG_REQUESTS: usize = 32;
 /// A request of so many bytes is worth a start of its own (`BLK_PLUG_FLUSH_SIZE`).
 pub(crate) const PLUG_BYTES: u64 = 128 << 10;
+/// Requests that are inside through each CPU before a thread that may block waits for room, where the builder doesn't
+/// say: the most that the kernel lets a hardware queue have (`BLK_MQ_MAX_DEPTH`).
+pub(crate) const NR_REQUESTS: u32 = 10_240;
 /// Tags of a hardware queue where the driver doesn't say: the kernel's `BLKDEV_DEFAULT_RQ`.
 pub(crate) const DEFAULT_DEPTH: u32 = 128;
 

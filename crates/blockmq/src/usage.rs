@@ -21,6 +21,27 @@
 //! that their exit would be. It needs no fence: where it finds the queue open the second look decides, and who is
 //! turned away looks once more behind ParkFence in any case.
 //!
+//! # Room
+//!
+//! Who submits without waiting for anything would fill the memory: a queue takes so many requests through each CPU, and
+//! lets so many wait outside, and then a thread that may block waits for room. (In the kernel it waits for a request,
+//! of which there are `nr_requests`, and outside of a frozen queue until that is thawed.) Who may not block goes on, and
+//! is bounded by what it is called for.
+//!
+//! ```text
+//! wait for room           exit, or let in from outside
+//! Full: full = true       Uncount
+//! FullFence (heavy)       ExitFence
+//! Look: still no room?    enough room again, and full? Clear it, and tell the sleepers
+//!   sleep until told
+//! ```
+//!
+//! The fence pair is that of the freeze. Enough room is a little more than for one ([`ROOM_BATCH`]), so that not every
+//! request wakes a sleeper. Who finds `full` set waits for as much: so sleepers aren't overtaken by whoever comes just
+//! when a request has ended, and who sleeps has seen the count above the mark by which it will come down.
+//!
+//! # One for a queue
+//!
 //! There is one of these in a queue, not in a hardware queue: a request is counted in before it is known to
 //! which hardware queue it goes, so that the map of those can be changed while the queue is frozen. What the
 //! freezer did is seen by who enters after the thaw: Thaw is a Release, and the look at the depth an Acquire.
@@ -29,7 +50,7 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use corewise_sync::CachePadded;
-use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy};
 
 use crate::depth::{Depth, Lowered};
@@ -47,7 +68,10 @@ pub enum Unfrozen {
     Underflow,
 }
 
-/// Per-CPU usage counts with a nested freeze.
+/// Those who wait for room through a slot are told when there is room for so many, or for half of all where that is less.
+const ROOM_BATCH: u64 = 64;
+
+/// Per-CPU usage counts with a nested freeze, and a bound.
 pub struct Usage<F: AsymmetricPolicy = Asymmetric> {
     /// A: requests inside, by the CPU slot through which they entered.
     counts: Box<[CachePadded<AtomicU64>]>,
@@ -55,17 +79,33 @@ pub struct Usage<F: AsymmetricPolicy = Asymmetric> {
     depth: Depth,
     /// Those who wait until nobody is inside.
     left: WaitQueue,
+    /// Requests that get in through each slot before somebody has to wait for room.
+    most: u64,
+    /// With so many there is enough room for those who wait; below `most`.
+    enough: u64,
+    /// A: requests that wait outside. Changes are AcqRel, as those of `counts`.
+    outside: AtomicU64,
+    /// A: somebody waits for room. Relaxed: the fences that are named where it is used order it.
+    full: AtomicBool,
+    /// Those who wait for room.
+    room: WaitQueue,
     fence: PhantomData<F>,
 }
 
 impl<F: AsymmetricPolicy> Usage<F> {
-    /// Nobody inside; `slots` counts (at least one).
-    pub fn new(slots: usize) -> Self {
+    /// Nobody inside; `slots` counts (at least one), and room for `most` (at least one) through each.
+    pub fn new(slots: usize, most: u32) -> Self {
         F::prepare();
+        let most = u64::from(most.max(1));
         Self {
             counts: (0..slots.max(1)).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
             depth: Depth::new(),
             left: WaitQueue::new(),
+            most,
+            enough: most - (most / 2).clamp(1, ROOM_BATCH),
+            outside: AtomicU64::new(0),
+            full: AtomicBool::new(false),
+            room: WaitQueue::new(),
             fence: PhantomData,
         }
     }
@@ -90,10 +130,65 @@ impl<F: AsymmetricPolicy> Usage<F> {
     pub fn exit(&self, slot: usize) {
         let was = self.counts[slot].fetch_sub(1, Ordering::AcqRel); // Uncount
         debug_assert!(was != 0, "somebody left slot {slot} who had not entered there");
-        F::light(); // ExitFence, pairs with FreezeFence
+        F::light(); // ExitFence, pairs with FreezeFence and FullFence
         if was == 1 && self.depth.get() != 0 {
             self.left.tell();
         }
+        if was == self.enough + 1 {
+            self.tell_of_room();
+        }
+    }
+
+    /// One more waits outside: the caller has been turned away, and puts it there now.
+    pub fn park(&self) {
+        self.outside.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One less waits outside.
+    pub fn unpark(&self) {
+        let was = self.outside.fetch_sub(1, Ordering::AcqRel);
+        F::light(); // ExitFence
+        if was <= self.most_outside() {
+            self.tell_of_room();
+        }
+    }
+
+    /// Has those look who wait for room, if there may be any.
+    #[inline]
+    fn tell_of_room(&self) {
+        if self.full.load(Ordering::Relaxed) && self.full.swap(false, Ordering::AcqRel) {
+            self.room.tell();
+        }
+    }
+
+    fn most_outside(&self) -> u64 {
+        self.most.saturating_mul(self.counts.len() as u64)
+    }
+
+    /// Not more than `bound` are inside through `slot`, and not too many outside.
+    fn is_below(&self, slot: usize, bound: u64) -> bool {
+        self.counts[slot].load(Ordering::Acquire) <= bound
+            && self.outside.load(Ordering::Acquire) < self.most_outside()
+    }
+
+    /// Whether one more may come through `slot` without waiting for room.
+    #[inline]
+    pub fn has_room(&self, slot: usize) -> bool {
+        !self.full.load(Ordering::Relaxed) && self.is_below(slot, self.most - 1)
+    }
+
+    /// Blocks until there is room for one more through `slot`. No promise: others may be quicker.
+    pub fn wait_for_room(&self, slot: usize) {
+        self.room.wait(|| {
+            let room = self.has_room(slot) || {
+                self.full.store(true, Ordering::Relaxed); // Full
+                F::heavy(); // FullFence, pairs with ExitFence
+                self.is_below(slot, self.enough)
+            };
+            room.then_some(())
+        });
+        // Who found it before being told tells the others.
+        self.tell_of_room();
     }
 
     /// Lets nobody in from now on. Doesn't wait.
@@ -157,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_frozen_queue_lets_nobody_in_until_the_last_thaw() {
-        let usage = Usage::<Asymmetric>::new(2);
+        let usage = Usage::<Asymmetric>::new(2, 8);
         assert!(usage.enter(1));
         usage.start_freeze();
         usage.start_freeze();
@@ -174,15 +269,47 @@ mod tests {
 
     #[test]
     fn who_comes_to_a_frozen_queue_is_not_counted_for_a_moment() {
-        let usage = Usage::<Counted>::new(1);
+        let usage = Usage::<Counted>::new(1, 8);
         usage.start_freeze();
         assert!(!usage.enter(0));
         assert_eq!(light_fences(), 0, "no count, so no fence behind it");
     }
 
     #[test]
+    fn there_is_room_for_so_many_through_each_slot_and_who_waits_waits_for_some_more() {
+        let usage = Arc::new(Usage::<Asymmetric>::new(2, 4));
+        for _ in 0..4 {
+            assert!(usage.has_room(0) && usage.enter(0));
+        }
+        assert!(!usage.has_room(0) && usage.has_room(1));
+        assert!(usage.enter(0), "who may not wait goes on");
+        let waiter = {
+            let usage = Arc::clone(&usage);
+            std::thread::spawn(move || usage.wait_for_room(0))
+        };
+        while usage.has_room(1) {
+            std::thread::yield_now();
+        }
+        (0..3).for_each(|_| usage.exit(0));
+        waiter.join().unwrap();
+        assert!(usage.has_room(0) && usage.has_room(1));
+    }
+
+    #[test]
+    fn there_is_room_outside_for_as_many_as_inside() {
+        let usage = Usage::<Asymmetric>::new(2, 1);
+        usage.start_freeze();
+        usage.park();
+        assert!(usage.has_room(0));
+        usage.park();
+        assert!(!usage.has_room(0));
+        usage.unpark();
+        usage.wait_for_room(0);
+    }
+
+    #[test]
     fn a_freezer_is_woken_by_the_last_one_to_leave() {
-        let usage = Arc::new(Usage::<Asymmetric>::new(1));
+        let usage = Arc::new(Usage::<Asymmetric>::new(1, 8));
         assert!(usage.enter(0));
         let freezer = {
             let usage = Arc::clone(&usage);

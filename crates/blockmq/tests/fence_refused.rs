@@ -37,9 +37,9 @@ impl Driver for Noting {
     }
 }
 
-/// Requests that may be on their way at once. Without a limit what waits outside of a frozen queue grows while
-/// that is drained, and must be drained the next time: where pushing is quicker than dispatch, for ever.
-const ON_THEIR_WAY: u64 = 4096;
+/// Room for so many requests through each CPU. Without a bound what waits outside of a frozen queue would grow while that
+/// is drained, and would have to be drained the next time: where pushing is quicker than dispatch, for ever.
+const ROOM: u32 = 1024;
 
 /// Submits from two threads while a third freezes and quiesces; nothing is inside meanwhile, and nothing is
 /// lost.
@@ -47,14 +47,12 @@ fn storm(queue: &Queue, driver: &Noting, rounds: usize, midway: impl Fn()) {
     let over = AtomicBool::new(false);
     let sent_by_all = AtomicU64::new(0);
     let completed = Arc::new(AtomicU64::new(0));
+    let most = AtomicU64::new(0);
     let submit = || {
         let mut sent = 0;
         while !over.load(Relaxed) {
-            if sent_by_all.load(Relaxed).saturating_sub(completed.load(Relaxed)) >= ON_THEIR_WAY {
-                std::thread::yield_now();
-                continue;
-            }
-            sent_by_all.fetch_add(1, Relaxed);
+            let before = sent_by_all.fetch_add(1, Relaxed);
+            most.fetch_max(before.saturating_sub(completed.load(Relaxed)), Relaxed);
             let completed = Arc::clone(&completed);
             queue.submit(block(sent % 2048).on_complete(move |done| {
                 done.result.unwrap();
@@ -87,13 +85,17 @@ fn storm(queue: &Queue, driver: &Noting, rounds: usize, midway: impl Fn()) {
     });
     queue.drain();
     assert_eq!(completed.load(Relaxed), sent, "lost");
+    // As many as there is room for inside, and outside, and of those that had been outside.
+    let room = 3 * u64::from(ROOM) * queue.hctx_cpus(0).len() as u64;
+    assert!(most.load(Relaxed) <= room + 4, "{} on their way, room for {room}", most.load(Relaxed));
 }
 
 #[test]
 fn freeze_and_quiesce_hold_with_membarrier_without_it_and_in_between() {
     let rig = Rig::live();
     let driver = Noting::default();
-    let queue = rig.queue(driver.clone());
+    let queue =
+        Queue::builder(&rig.machine, Arc::new(driver.clone())).nr_requests(ROOM).build(&rig.wq);
     let first = fence::prepare();
     storm(&queue, &driver, 2_000, || ());
     assert_eq!(fence::way(), Some(first));

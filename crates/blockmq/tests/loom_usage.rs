@@ -1,4 +1,4 @@
-//! Models of the freeze: enter, exit, and who waits outside. `src/usage.rs` names the steps.
+//! Models of the freeze: enter, exit, and who waits outside; and of who waits for room. `src/usage.rs` names the steps.
 #![cfg(loom)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,6 +8,7 @@ use corewise_blockmq::protocol::{Unfrozen, Usage};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, NoHeavy, NoLight};
 use corewise_sync::inbox::{HasLink, Inbox, Link};
+use corewise_sync::model::must_fail;
 
 struct Item(Link);
 
@@ -58,7 +59,7 @@ impl<F: AsymmetricPolicy> Shared<F> {
 
 fn a_request_meets_a_freeze<F: AsymmetricPolicy>() {
     let shared = Arc::new(Shared::<F> {
-        usage: Usage::new(1),
+        usage: Usage::new(1, 8),
         cell: UnsafeCell::new(0),
         outside: Inbox::new(),
     });
@@ -98,4 +99,61 @@ fn loom_without_the_fences_of_the_requests_the_freeze_fails() {
 fn loom_without_the_fences_of_the_freezer_the_freeze_fails() {
     let failed = catch_unwind(AssertUnwindSafe(|| model(a_request_meets_a_freeze::<NoHeavy>)));
     assert!(failed.is_err(), "without the heavy fences the model must fail");
+}
+
+/// Somebody waits for room, that of one request, while it is used.
+fn a_waiter_for_room_meets_the_exit<F: AsymmetricPolicy>() {
+    let usage = Arc::new(Usage::<F>::new(1, 1));
+    assert!(usage.enter(0));
+    let other = {
+        let usage = Arc::clone(&usage);
+        loom::thread::spawn(move || usage.exit(0))
+    };
+    usage.wait_for_room(0);
+    assert!(usage.enter(0));
+    other.join().unwrap();
+}
+
+/// As above, for the room outside of a frozen queue.
+fn a_waiter_for_room_meets_the_thaw<F: AsymmetricPolicy>() {
+    let usage = Arc::new(Usage::<F>::new(1, 1));
+    usage.park();
+    let other = {
+        let usage = Arc::clone(&usage);
+        loom::thread::spawn(move || usage.unpark())
+    };
+    usage.wait_for_room(0);
+    other.join().unwrap();
+}
+
+#[test]
+fn loom_who_waits_for_room_is_told_of_it() {
+    model(a_waiter_for_room_meets_the_exit::<Asymmetric>);
+    model(a_waiter_for_room_meets_the_thaw::<Asymmetric>);
+    // Two who wait, and one exit by which both go on: the first has room, and leaves.
+    model(|| {
+        let usage = Arc::new(Usage::<Asymmetric>::new(1, 1));
+        assert!(usage.enter(0));
+        let other = {
+            let usage = Arc::clone(&usage);
+            loom::thread::spawn(move || usage.wait_for_room(0))
+        };
+        usage.exit(0);
+        usage.wait_for_room(0);
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_without_the_fence_of_the_exit_a_waiter_for_room_sleeps_on() {
+    must_fail("loom_without_the_fence_of_the_exit_a_waiter_for_room_sleeps_on", || {
+        model(a_waiter_for_room_meets_the_exit::<NoLight>);
+    });
+}
+
+#[test]
+fn loom_without_the_fence_of_who_waits_for_room_it_sleeps_on() {
+    must_fail("loom_without_the_fence_of_who_waits_for_room_it_sleeps_on", || {
+        model(a_waiter_for_room_meets_the_exit::<NoHeavy>);
+    });
 }

@@ -13,6 +13,7 @@ use super::layout::Layout;
 use crate::complete::{Completer, Placement, RqAffinity};
 use crate::driver::Driver;
 use crate::map::{CpuMap, CpuPlace, HwQueues};
+use crate::policy::NR_REQUESTS;
 use crate::sched::IoScheduler;
 use crate::stats::IoStats;
 use crate::tags::TagSet;
@@ -25,6 +26,7 @@ pub struct QueueBuilder {
     name: Option<String>,
     hw_queues: Option<HwQueues>,
     depth: Option<u32>,
+    nr_requests: u32,
     tags: Option<TagSet>,
     scheduler: IoScheduler,
     iostats: IoStats,
@@ -41,6 +43,7 @@ impl QueueBuilder {
             name: None,
             hw_queues: None,
             depth: None,
+            nr_requests: NR_REQUESTS,
             tags: None,
             scheduler: IoScheduler::None,
             iostats: IoStats::default(),
@@ -66,6 +69,15 @@ impl QueueBuilder {
     /// driver's own depth.
     pub fn depth(mut self, depth: u32) -> Self {
         self.depth = Some(depth);
+        self
+    }
+
+    /// How many requests may be inside through each CPU, at least 1, before a thread that submits one more and may
+    /// block waits until there is room; else 10 240. As many may wait outside while the queue is frozen. Requests that
+    /// are submitted in atomic sections, as by completion functions, count and don't wait. (The kernel's `nr_requests`,
+    /// in sysfs; there nobody gets more.)
+    pub fn nr_requests(mut self, most: u32) -> Self {
+        self.nr_requests = most;
         self
     }
 
@@ -143,6 +155,7 @@ impl QueueBuilder {
             layout: Layout::new(map, &first),
             driver,
             depth,
+            nr_requests: self.nr_requests,
             tags: self.tags,
             scheduler: self.scheduler,
             live: !self.machine.is_synthetic(),

@@ -3,9 +3,9 @@
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::inbox::Inbox;
+use corewise_sync::{Mutex, context};
 use corewise_topology::current_cpu;
 use corewise_workqueue::Workqueue;
 
@@ -84,6 +84,7 @@ pub(super) struct Parts {
     pub(super) driver: Arc<dyn Driver>,
     pub(super) layout: Layout,
     pub(super) depth: u32,
+    pub(super) nr_requests: u32,
     pub(super) tags: Option<TagSet>,
     pub(super) scheduler: IoScheduler,
     pub(super) live: bool,
@@ -108,7 +109,7 @@ impl Core {
             flusher: Flusher::new(),
             driver: parts.driver,
             gate: RunGate::new(),
-            usage: Usage::new(slots),
+            usage: Usage::new(slots, parts.nr_requests),
             layout: parts.layout,
             software: SoftwareQueues::new(slots),
             cache: Cache::new(slots),
@@ -184,6 +185,22 @@ impl Core {
         self.layout.map.slot(current_cpu().unwrap_or(0))
     }
 
+    /// Has a thread that may block wait until there is room for a request through `slot`.
+    #[inline]
+    pub(super) fn make_room(&self, slot: usize) {
+        if !self.usage.has_room(slot) {
+            self.wait_for_room(slot);
+        }
+    }
+
+    /// By hand nobody else makes room.
+    #[cold]
+    fn wait_for_room(&self, slot: usize) {
+        if self.wq.is_some() && !context::in_atomic_section() {
+            context::blocking("a wait for room in a queue", || self.usage.wait_for_room(slot));
+        }
+    }
+
     /// Checks a request, takes it in, and runs its hardware queue.
     #[inline]
     pub(super) fn submit(self: &Arc<Self>, slot: usize, rq: Request) {
@@ -218,6 +235,11 @@ impl Core {
         let mut owed = Owed { core: self, slot, hctx: None };
         let mut next = batch.next();
         while let Some(rq) = next {
+            if !self.usage.has_room(slot) {
+                // Those before make it.
+                owed.pay();
+                self.wait_for_room(slot);
+            }
             // Before this one is inside: the iterator is the caller's.
             next = batch.next();
             let inside = self.accept(slot, rq).and_then(|pending| self.get_in(pending));
@@ -255,12 +277,13 @@ impl Core {
                 return Some(pending);
             }
             // Park, ParkFence (see `usage.rs`): either we see the thaw, or the thaw sees us.
+            self.usage.park();
             self.outside.push(pending);
             if self.usage.is_frozen_fenced() {
                 return None;
             }
             // Thawed meanwhile, and the thaw may have missed us: let in whoever is outside.
-            let mut outside = self.outside.take();
+            let mut outside = self.take_outside();
             pending = outside.next()?;
             for other in outside {
                 if let Some(hctx) = self.get_in(other).and_then(|other| self.push(other)) {
@@ -316,9 +339,13 @@ impl Core {
         hctx
     }
 
+    fn take_outside(&self) -> impl Iterator<Item = Box<Pending>> {
+        self.outside.take().inspect(|_| self.usage.unpark())
+    }
+
     /// Lets in who waits outside. The caller then runs all hardware queues.
     pub(super) fn let_in(&self) {
-        for pending in self.outside.take() {
+        for pending in self.take_outside() {
             self.get_in(pending).and_then(|pending| self.push(pending));
         }
     }
@@ -334,7 +361,7 @@ impl Core {
     pub(super) fn kill(&self) {
         self.dead.store(true, Ordering::Release);
         self.cache.close();
-        drop(self.outside.take());
+        self.take_outside().for_each(drop);
         self.gate.open_for_good();
         for hctx in self.hctxs() {
             let _was_stopped = hctx.state.start();
@@ -375,12 +402,17 @@ impl Owed<'_> {
             self.core.hctx(other).visit(self.core, self.slot, true);
         }
     }
+
+    /// Runs it now.
+    fn pay(&mut self) {
+        if let Some(hctx) = self.hctx.take() {
+            self.core.hctx(hctx).visit(self.core, self.slot, true);
+        }
+    }
 }
 
 impl Drop for Owed<'_> {
     fn drop(&mut self) {
-        if let Some(hctx) = self.hctx {
-            self.core.hctx(hctx).visit(self.core, self.slot, true);
-        }
+        self.pay();
     }
 }

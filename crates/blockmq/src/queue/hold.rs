@@ -109,7 +109,7 @@ impl Queue {
 
     /// Lets no request in until [`Queue::unfreeze`], nested, and waits until all that are in have
     /// completed and their completion functions have returned. Requests that are submitted
-    /// meanwhile wait outside; `submit` doesn't block.
+    /// meanwhile wait outside, and their submitters go on, as long as there is [room](crate::QueueBuilder::nr_requests).
     ///
     /// May block for as long as the driver needs. While the queue is quiesced with requests in it,
     /// that is until somebody unquiesces it.

@@ -95,17 +95,19 @@ impl Queue {
 
     /// As [`BlockDevice::submit`], as if called on `cpu`.
     pub fn submit_on(&self, cpu: u32, rq: Request) {
-        self.core.submit(self.core.layout.map.slot(cpu), rq);
+        let slot = self.core.layout.map.slot(cpu);
+        self.core.make_room(slot);
+        self.core.submit(slot, rq);
     }
 
     /// As [`BlockDevice::submit`], except that where the queue is frozen the request comes back, as it is, instead of
-    /// waiting outside. (The kernel's `REQ_NOWAIT`.)
+    /// waiting outside; and where it is full, instead of the caller's waiting for room. (The kernel's `REQ_NOWAIT`.)
     ///
     /// # Errors
-    /// The request, where somebody keeps the queue frozen.
+    /// The request, where somebody keeps the queue frozen, or it is [full](QueueBuilder::nr_requests).
     pub fn submit_nowait(&self, rq: Request) -> Result<(), Box<Request>> {
         let (core, slot) = (&self.core, self.core.here());
-        if !core.usage.enter(slot) {
+        if !core.usage.has_room(slot) || !core.usage.enter(slot) {
             return Err(Box::new(rq));
         }
         match core.accept(slot, rq) {
@@ -178,7 +180,9 @@ impl BlockDevice for Queue {
         if plug::is_plugged() && rq.op() != Op::Flush {
             return plug::hold(&self.core, rq);
         }
-        self.core.submit(self.core.here(), rq);
+        let slot = self.core.here();
+        self.core.make_room(slot);
+        self.core.submit(slot, rq);
     }
 
     fn poll(&self) -> Option<usize> {

@@ -1,0 +1,145 @@
+//! A queue has room for so many requests; who submits more waits for room, if it may.
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
+
+mod common;
+
+use std::sync::mpsc;
+use std::sync::{Arc, Weak};
+
+use common::{Held, Rig, STALL, block, watched};
+use corewise_blockmq::{BlockDevice, Dispatch, Plug, Queue};
+use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::context::AtomicSection;
+
+const ROOM: u32 = 4;
+
+/// One CPU, with room for four.
+fn small(rig: &Rig, driver: &Held) -> Arc<Queue> {
+    Queue::builder(&rig.machine, Arc::new(driver.clone())).nr_requests(ROOM).build(&rig.wq)
+}
+
+fn rig() -> Rig {
+    Rig::synthetic("l3:1 core:1 pu:1")
+}
+
+fn until(mut is: impl FnMut() -> bool) {
+    while !is() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_thread_that_submits_more_than_there_is_room_for_waits_until_there_is() {
+    let (rig, driver) = (rig(), Held::default());
+    let queue = small(&rig, &driver);
+    let (tx, done) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..50 {
+                let tx = tx.clone();
+                queue.submit(block(n).on_complete(move |done| tx.send(done).unwrap()));
+            }
+        });
+        until(|| queue.inside() == u64::from(ROOM));
+        let mut ended = 0;
+        while ended < 50 {
+            let inside = queue.inside();
+            assert!(inside <= u64::from(ROOM), "{inside} inside");
+            if driver.held() > 0 {
+                driver.finish_one(Ok(()));
+                done.recv_timeout(STALL).unwrap().result.unwrap();
+                ended += 1;
+            }
+            std::thread::yield_now();
+        }
+    });
+}
+
+#[test]
+fn in_an_atomic_section_nobody_waits_for_room() {
+    let (rig, driver) = (rig(), Held::default());
+    let queue = small(&rig, &driver);
+    {
+        let _section = AtomicSection::enter("test");
+        (0..10).for_each(|n| queue.submit(block(n)));
+    }
+    assert_eq!(queue.inside(), 10);
+    assert!(queue.submit_nowait(block(10)).is_err(), "it would have to wait");
+    driver.finish_all();
+    queue.submit_nowait(block(10)).unwrap();
+    driver.finish_all();
+}
+
+#[test]
+fn outside_of_a_frozen_queue_there_is_room_for_as_many_and_then_who_comes_waits_for_the_thaw() {
+    let (rig, driver) = (rig(), Held::default());
+    driver.instead(|rq| {
+        rq.complete(Ok(()));
+        Dispatch::Started
+    });
+    let queue = small(&rig, &driver);
+    let (tx, done) = mpsc::channel();
+    let sent = AtomicU64::new(0);
+    queue.freeze();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..50 {
+                let tx = tx.clone();
+                queue.submit(block(n).on_complete(move |done| tx.send(done).unwrap()));
+                sent.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        until(|| sent.load(Ordering::Relaxed) == u64::from(ROOM));
+        (0..1000).for_each(|_| std::thread::yield_now());
+        assert_eq!(sent.load(Ordering::Relaxed), u64::from(ROOM));
+        queue.unfreeze();
+        for _ in 0..50 {
+            done.recv_timeout(STALL).unwrap().result.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_batch_that_is_larger_than_the_room_makes_its_own() {
+    let (rig, driver) = (rig(), Held::default());
+    driver.instead(|rq| {
+        rq.complete(Ok(()));
+        Dispatch::Started
+    });
+    let queue = small(&rig, &driver);
+    let (tx, done) = mpsc::channel();
+    let other = Arc::clone(&queue);
+    let thread = std::thread::spawn(move || {
+        other.submit_batch(&mut (0..50).map(|n| {
+            let tx = tx.clone();
+            block(n).on_complete(move |done| tx.send(done).unwrap())
+        }));
+    });
+    for _ in 0..50 {
+        done.recv_timeout(STALL).unwrap().result.unwrap();
+    }
+    thread.join().unwrap();
+}
+
+#[test]
+fn who_waits_for_room_in_a_queue_that_goes_is_answered_once_the_driver_is_done() {
+    let (rig, driver) = (rig(), Held::default());
+    let queue = small(&rig, &driver);
+    let (requests, done): (Vec<_>, Vec<_>) = (0..20).map(|n| watched(block(n))).unzip();
+    let weak: Weak<Queue> = Arc::downgrade(&queue);
+    let thread = std::thread::spawn(move || {
+        let plug = Plug::start();
+        let queue = weak.upgrade().unwrap();
+        requests.into_iter().for_each(|rq| queue.submit(rq));
+        // From here on the plug alone holds them.
+        drop(queue);
+        drop(plug);
+    });
+    until(|| driver.held() == ROOM as usize);
+    drop(queue);
+    driver.finish_all();
+    let ended = done.into_iter().map(|done| done.recv_timeout(STALL).unwrap().result);
+    assert_eq!(ended.filter(Result::is_ok).count(), ROOM as usize);
+    thread.join().unwrap();
+}
