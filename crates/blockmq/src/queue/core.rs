@@ -135,7 +135,8 @@ impl Core {
 
     /// Tells the driver which CPUs go to which hardware queue. The driver's own code: nothing is held.
     pub(super) fn tell_mapped(&self) {
-        for hctx in 0..if self.live { self.layout.hw_queues() } else { 0 } {
+        let told = if self.live { self.layout.hw_queues() } else { 0 };
+        for hctx in 0..told {
             self.driver.mapped(hctx, self.layout.cpus_of(hctx));
         }
     }
