@@ -227,6 +227,34 @@ fn requests_of_threads_that_end_at_once_still_complete() {
 }
 
 #[test]
+fn a_ring_that_looks_before_it_sleeps_answers_as_any_other() {
+    let rig = Rig::live();
+    let dir = on_disk();
+    let path = dir.path().join("disk");
+    // Shorter than any request takes, and longer.
+    for at_most in [Duration::from_nanos(1), Duration::from_secs(3600)] {
+        let options = FileOptions::new(&path).size(1 << 20).busy_poll(at_most);
+        let queue = rig.queue(open(&rig, options).unwrap());
+        let (tx, rx) = mpsc::channel();
+        for n in 0..200 {
+            let (at, byte) = (n % 64 * 4096, n as u8);
+            queue.write_at(at, vec![byte; 4096]).unwrap();
+            // What comes while it looks is not left lying, though nobody rings.
+            for rq in [Request::flush(), Request::read(at, 4096), Request::read(at, 512)] {
+                let tx = tx.clone();
+                queue.submit(rq.on_complete(move |done| tx.send(done.into_data()).unwrap()));
+            }
+            for _ in 0..3 {
+                let data = rx.recv_timeout(STALL).unwrap().unwrap();
+                assert!(data.iter().all(|&b| b == byte));
+            }
+        }
+        // With nothing in flight it sleeps, and ends when it is told to.
+        queue.drain();
+    }
+}
+
+#[test]
 fn which_way_the_io_goes_is_told() {
     let rig = Rig::live();
     let dir = tempfile::tempdir().unwrap();

@@ -21,6 +21,10 @@
 //! There is no [`Driver::poll`](crate::Driver::poll): the kernel does what is left of a completion when the ring's
 //! thread asks for it, so nobody else would find anything. Who polls a ring for his own requests has to own it.
 //!
+//! A device may ask that the thread looks for completions for a while before it sleeps
+//! ([`busy_poll`](FileOptions::busy_poll)): the kernel says in the ring's flags when it has some to hand over
+//! (`TASKRUN_FLAG`), so that looking costs no system call. It is not asleep then, and nobody rings.
+//!
 //! # Memory
 //! A request's memory stays where it is from its entry to its completion: the slot of its tag owns the
 //! request, which owns the buffers, and the kernel is done with all of them before the thread ends.
@@ -48,7 +52,6 @@ use super::options::FileOptions;
 use super::threads::Plain;
 use crate::bell::Bell;
 use crate::driver::{Dispatch, Queued, Started};
-use crate::request::BufferPool;
 use crate::timeout::{TimedOut, TimerReturn};
 use cancel::Ask;
 use reactor::Reactor;
@@ -85,7 +88,7 @@ impl Rings {
     /// Where the kernel refuses: it is too old, or a policy forbids io_uring.
     pub(super) fn new(plain: &Plain, options: &FileOptions) -> io::Result<Self> {
         let rings = (0..options.queues)
-            .map(|i| Owned::spawn(i, plain.clone(), options.depth, options.buffers.clone()))
+            .map(|i| Owned::spawn(i, plain.clone(), options.clone()))
             .collect::<Result<_, _>>();
         Ok(Self {
             rings: rings?,
@@ -164,14 +167,14 @@ impl Port {
 }
 
 impl Owned {
-    fn spawn(i: usize, plain: Plain, depth: u32, pools: Vec<BufferPool>) -> io::Result<Self> {
+    fn spawn(i: usize, plain: Plain, options: FileOptions) -> io::Result<Self> {
         let port = Arc::new(CachePadded::new(Port::new()?));
         let theirs = Arc::clone(&port);
         let told = Arc::new((Completion::new(), Mutex::new(None)));
         let tell = Arc::clone(&told);
         // The ring belongs to the thread that makes it.
         let thread = Builder::new().name(format!("cw-ring/{i}")).spawn(move || {
-            let (made, reactor) = match Reactor::new(theirs, plain, depth, &pools) {
+            let (made, reactor) = match Reactor::new(theirs, plain, &options) {
                 Ok(reactor) => (Ok(Tid::current()), Some(reactor)),
                 Err(error) => (Err(error), None),
             };

@@ -4,13 +4,17 @@ use std::io;
 use std::mem;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use corewise_sync::atomic::Ordering;
+use corewise_sync::hint::spin_loop;
+use corewise_sync::time::Stamp;
 use corewise_sync::{CachePadded, Parker};
 use io_uring::{
     CompletionQueue, IoUring, Probe, SubmissionQueue, Submitter, cqueue, opcode, squeue, types,
 };
 
+use super::super::options::FileOptions;
 use super::super::store::{PUNCH, ZERO};
 use super::super::threads::Plain;
 use super::Port;
@@ -19,7 +23,7 @@ use super::memory::{Buffers, Memory};
 use crate::driver::{Queued, Started};
 use crate::error::{IoError, IoErrorKind, errno};
 use crate::policy::BUSY_PAUSE;
-use crate::request::{BufferPool, Op};
+use crate::request::Op;
 
 /// What the bell's completions are known by. Tags are 32 bits wide.
 const BELL: u64 = u64::MAX;
@@ -52,6 +56,8 @@ struct Inner {
     in_flight: usize,
     /// The kernel no longer polls the bell's wire.
     deaf: bool,
+    /// For how long it looks for completions before it sleeps.
+    busy_poll: Duration,
     batch: Vec<(u64, i32, u32)>,
 }
 
@@ -71,10 +77,10 @@ impl Reactor {
     pub(super) fn new(
         port: Arc<CachePadded<Port>>,
         plain: Plain,
-        depth: u32,
-        pools: &[BufferPool],
+        options: &FileOptions,
     ) -> io::Result<Self> {
-        let uring = build(depth)?;
+        let (depth, busy_poll) = (options.depth, options.busy_poll);
+        let uring = build(depth, !busy_poll.is_zero())?;
         let submitter = uring.submitter();
         let mut probe = Probe::new();
         submitter.register_probe(&mut probe)?;
@@ -95,11 +101,12 @@ impl Reactor {
             return Err(too_old());
         }
         submitter.register_files(&[plain.store().file().as_raw_fd()])?;
-        let mut buffers = Buffers::new(plain.store().align(), depth, pools);
+        let mut buffers = Buffers::new(plain.store().align(), depth, &options.buffers);
         buffers.register(&submitter);
         let slots = (0..depth).map(|_| Slot::default()).collect();
         let batch = Vec::with_capacity(depth as usize + 1);
-        let inner = Inner { port, plain, slots, buffers, in_flight: 0, deaf: true, batch };
+        let inner =
+            Inner { port, plain, slots, buffers, in_flight: 0, deaf: true, busy_poll, batch };
         let mut this = Self { uring, inner };
         this.try_bell()?;
         Ok(this)
@@ -141,16 +148,16 @@ impl Reactor {
     }
 }
 
-fn build(depth: u32) -> io::Result<IoUring> {
+/// `flagged`: the ring's flags are to say when the kernel has completions to hand over.
+fn build(depth: u32, flagged: bool) -> io::Result<IoUring> {
     // One more than there are tags, for the bell.
     let entries = (depth + 1).next_power_of_two();
-    let ours = IoUring::builder()
-        .dontfork()
-        .setup_submit_all()
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .build(entries);
-    match ours {
+    let mut ours = IoUring::builder();
+    ours.dontfork().setup_submit_all().setup_single_issuer().setup_defer_taskrun();
+    if flagged {
+        ours.setup_taskrun_flag();
+    }
+    match ours.build(entries) {
         // Before Linux 6.1: completions interrupt the thread, and all else is the same.
         Err(error) if error.raw_os_error() == Some(errno::EINVAL) => {
             IoUring::builder().dontfork().build(entries)
@@ -198,13 +205,14 @@ impl Inner {
                     self.call_off(ask, submitter, sq);
                 }
             }
-            if sq.len() >= BURST {
+            // Who looks before it sleeps has the kernel begin with all of them.
+            if sq.len() >= if self.busy_poll.is_zero() { BURST } else { 1 } {
                 sq.sync();
                 // Where it is refused the call below tells.
                 let _ = submitter.submit();
                 sq.sync();
             }
-            if self.reap(cq) {
+            if self.reap(cq) || self.look(submitter, sq, cq) {
                 // What the completions brought goes along in the same call.
                 continue;
             }
@@ -227,6 +235,33 @@ impl Inner {
                 Parker::new().park_timeout(BUSY_PAUSE);
             }
             port.bell.awake();
+        }
+    }
+
+    /// Looks for completions and requests for a while, where that was asked for; true where there are some.
+    fn look(
+        &self,
+        submitter: &Submitter<'_>,
+        sq: &SubmissionQueue<'_>,
+        cq: &mut CompletionQueue<'_>,
+    ) -> bool {
+        if self.busy_poll.is_zero() || self.in_flight == 0 {
+            return false;
+        }
+        let end = Stamp::precise().plus(self.busy_poll);
+        loop {
+            if sq.taskrun() {
+                // Has the kernel hand them over. Where it refuses, who goes to sleep tells.
+                return submitter.submit().is_ok();
+            }
+            cq.sync();
+            if !CompletionQueue::is_empty(cq) || !self.port.is_empty() {
+                return true;
+            }
+            if Stamp::precise() >= end {
+                return false;
+            }
+            spin_loop();
         }
     }
 
