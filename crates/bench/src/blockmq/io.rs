@@ -28,6 +28,10 @@ use crate::process::Job as _;
 use crate::rng::Rng;
 use crate::start::Start;
 
+/// The runtime whose rings look for completions before they sleep.
+pub(super) const POLLING: &str = "corewise-polling";
+/// For how long they do.
+const BUSY_POLL: Duration = Duration::from_micros(100);
 /// Bytes of the devices in memory.
 pub(super) const SIZE: u64 = 256 << 20;
 /// Samples that a job notes at most.
@@ -53,7 +57,7 @@ pub(super) fn run_on(
 ) -> Result<Line, BenchError> {
     let machine = Machine::live()?;
     let mut meter = Meter::new(job.count, allocations);
-    let bench = match Bench::new(&machine, load, job.bytes, disk) {
+    let bench = match Bench::new(&machine, job, load, disk) {
         Err(BenchError::File(error)) if matches!(error.kind(), OpenErrorKind::NotDirect { .. }) => {
             return Ok(job.cannot(&error.to_string()));
         }
@@ -104,13 +108,13 @@ struct Bench {
 impl Bench {
     fn new(
         machine: &Machine,
+        job: &Job,
         load: Load,
-        bytes: u32,
         disk: Option<&Disk>,
     ) -> Result<Bench, BenchError> {
         let pools = WorkerPools::new(machine);
         let wq = Workqueue::builder("blockmq").build(&pools)?;
-        let buffers = BufferPool::new(load.in_flight(), bytes as usize, 4096);
+        let buffers = BufferPool::new(load.in_flight(), job.bytes as usize, 4096);
         let driver: Arc<dyn Driver> = match (load.device, disk) {
             (Device::File, Some(disk)) => {
                 let queues = machine.online().len().min(load.jobs.into());
@@ -118,6 +122,7 @@ impl Bench {
                     .direct(Direct::Always)
                     .queues(queues)
                     .depth(load.in_flight())
+                    .busy_poll(if job.runtime == POLLING { BUSY_POLL } else { Duration::ZERO })
                     .buffers(&buffers);
                 Arc::new(FileDriver::open(options, &wq).map_err(BenchError::File)?)
             }

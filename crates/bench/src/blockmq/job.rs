@@ -18,7 +18,7 @@ const DEPTH: u32 = 4;
 pub struct Job {
     /// Which case.
     pub case: Case,
-    /// On what: `corewise`, `before`, `mutex`, `spin`, `unchecked`, `fio`.
+    /// On what: `corewise`, `before`, `mutex`, `spin`, `unchecked`, `corewise-polling`, `fio`.
     pub runtime: String,
     /// Requests, or holds, of the measured pass.
     pub items: usize,

@@ -44,7 +44,8 @@
 //! **`DEVICE/MIX/DEPTH/JOBS`**: random reads (`randread`) or writes (`randwrite`) of `bytes` bytes on `null`,
 //! `memory` (256 MiB) or `file` (on a disk, past the page cache), DEPTH in flight for each of JOBS jobs, for
 //! `length_ms` milliseconds. `corewise`: each of those in flight is followed by the next where it completes; the
-//! file's driver knows the buffers beforehand. `fio`: with its engines `null`, `mmap` (a file in `/dev/shm`) and
+//! file's driver knows the buffers beforehand; `corewise-polling`: its ring looks for completions for up to 100 µs before
+//! it sleeps. `fio`: with its engines `null`, `mmap` (a file in `/dev/shm`) and
 //! `io_uring` (the same file, registered, and registered buffers). `items_per_second`, and `latency_*`, of `null` and
 //! `memory` from a pass of its own with `corewise`; `overhead_ns_per_request` of `null` with one job: what a
 //! request costs on its way through the whole layer and back, with the memory left as it is.

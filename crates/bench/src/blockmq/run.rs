@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::blockmq::case::Case;
+use crate::blockmq::case::{Case, Device};
 use crate::blockmq::job::Job;
 use crate::blockmq::{fio, hold, io, seqread, tags};
 use crate::error::BenchError;
@@ -21,6 +21,7 @@ pub fn run_own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Lin
         }
         Case::Io(load) => match job.runtime.as_str() {
             "corewise" => io::run(job, load, allocations).map(Some),
+            io::POLLING if load.device == Device::File => io::run(job, load, allocations).map(Some),
             "fio" => fio::run(job, load).map(Some),
             _ => Ok(None),
         },
@@ -35,7 +36,7 @@ pub fn run_own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Lin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::blockmq::case::{Class, Device, Hold, Load, Mix};
+    use crate::blockmq::case::{Class, Hold, Load, Mix};
     use crate::blockmq::disk::Disk;
     use crate::line::unit;
     use crate::process::Job as _;

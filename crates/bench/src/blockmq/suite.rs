@@ -39,6 +39,7 @@ fn counts(case: Case, variant: &str) -> bool {
 fn variants(case: Case) -> &'static [&'static str] {
     match case {
         Case::SeqRead { .. } => &["corewise", "before", "mutex", "spin", "unchecked"],
+        Case::Io(Load { device: Device::File, .. }) => &["corewise", "corewise-polling", "fio"],
         Case::Io(_) => &["corewise", "fio"],
         Case::Hold { .. } => &["corewise"],
         Case::Tags { .. } => &["corewise", "mutex_list"],
