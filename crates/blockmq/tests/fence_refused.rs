@@ -41,6 +41,15 @@ impl Driver for Noting {
 /// is drained, and would have to be drained the next time: where pushing is quicker than dispatch, for ever.
 const ROOM: u32 = 1024;
 
+/// Ends the submitters, also where the freezer fails: they would fill the memory of a test whose message nobody sees.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// Submits from two threads while a third freezes and quiesces; nothing is inside meanwhile, and nothing is
 /// lost.
 fn storm(queue: &Queue, driver: &Noting, rounds: usize, midway: impl Fn()) {
@@ -67,6 +76,7 @@ fn storm(queue: &Queue, driver: &Noting, rounds: usize, midway: impl Fn()) {
     };
     let sent: u64 = std::thread::scope(|scope| {
         let submitters = [scope.spawn(submit), scope.spawn(submit)];
+        let ends = Over(&over);
         for round in 0..rounds {
             if round == rounds / 2 {
                 midway();
@@ -80,7 +90,7 @@ fn storm(queue: &Queue, driver: &Noting, rounds: usize, midway: impl Fn()) {
             assert_eq!(driver.inside.load(SeqCst), 0, "dispatched while quiesced");
             queue.unquiesce();
         }
-        over.store(true, Relaxed);
+        drop(ends);
         submitters.map(|submitter| submitter.join().unwrap()).iter().sum()
     });
     queue.drain();
