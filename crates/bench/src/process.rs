@@ -14,12 +14,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::Allocations;
-use crate::words::BadJob;
+use crate::words::{self, BadJob};
 
 /// What a program may be asked to run, in words that it understands.
 pub trait Job: Clone {
-    /// As words `key=value`.
-    fn to_words(&self) -> Vec<String>;
+    /// The name of its case, and who runs it.
+    fn asked(&self) -> (&dyn fmt::Display, &str);
+
+    /// Every number that the program which runs it must know, and its key.
+    fn numbers(&self) -> Vec<(&'static str, u64)>;
 
     /// Reads what [`to_words`](Job::to_words) writes. A key that is left out is 0, or none, or where that makes no
     /// sense 1; `case` and `runtime` must be there.
@@ -27,12 +30,6 @@ pub trait Job: Clone {
     /// # Errors
     /// Says which word isn't understood.
     fn from_words<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> Result<Self, BadJob>;
-
-    /// The name of its case.
-    fn case(&self) -> String;
-
-    /// Who runs it.
-    fn runtime(&self) -> &str;
 
     /// Whether its allocations are counted, and nothing else. By default they never are.
     fn is_counting(&self) -> bool {
@@ -52,15 +49,32 @@ pub trait Job: Clone {
     /// The workload couldn't be run.
     fn run_own(&self, allocations: Option<Allocations>) -> Result<Option<Line>, BenchError>;
 
+    /// As words `key=value`.
+    fn to_words(&self) -> Vec<String> {
+        let (case, runtime) = self.asked();
+        words::write(case, runtime, self.numbers())
+    }
+
+    /// Who runs it.
+    fn runtime(&self) -> &str {
+        self.asked().1
+    }
+
     /// Case and runtime, for a reader: `storm/boxed on tokio`.
     fn name(&self) -> String {
-        format!("{} on {}", self.case(), self.runtime())
+        let (case, runtime) = self.asked();
+        format!("{case} on {runtime}")
+    }
+
+    /// The line of its run, without metrics so far.
+    fn line(&self) -> Line {
+        let (case, runtime) = self.asked();
+        Line::new(&case.to_string(), runtime)
     }
 
     /// The line of a run that its runtime can't do.
     fn cannot(&self, why: &str) -> Line {
-        let line = Line::new(&self.case(), self.runtime());
-        Line { unsupported: Some(why.to_owned()), ..line }
+        Line { unsupported: Some(why.to_owned()), ..self.line() }
     }
 }
 

@@ -190,7 +190,7 @@ mod tests {
     }
 
     fn answer(job: &job::Job) -> Result<Line, ()> {
-        let mut line = Line::new(&job.case.to_string(), &job.runtime);
+        let mut line = job.line();
         if job.runtime == "b" {
             line.unsupported = Some("no".to_owned());
         } else if job.count {

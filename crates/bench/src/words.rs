@@ -45,7 +45,7 @@ impl std::error::Error for BadJob {}
 
 /// The words of a run.
 pub(crate) fn write<'n>(
-    case: &impl fmt::Display,
+    case: &dyn fmt::Display,
     runtime: &str,
     numbers: impl IntoIterator<Item = (&'n str, u64)>,
 ) -> Vec<String> {

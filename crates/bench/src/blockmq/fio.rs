@@ -57,7 +57,7 @@ pub fn run(job: &Job, load: Load) -> Result<Line, BenchError> {
         return Ok(job.cannot(String::from_utf8_lossy(&output.stderr).trim()));
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    let line = Line::new(&job.case(), &job.runtime);
+    let line = job.line();
     parse(&text, load.mix, line).ok_or(BenchError::WrongAnswer)
 }
 

@@ -61,7 +61,7 @@ pub fn run(job: &Job, hold: Hold, load: bool) -> Result<Line, BenchError> {
         stream.end();
         stream.wait()?;
     }
-    let mut line = Line::new(&job.case(), &job.runtime);
+    let mut line = job.line();
     percentiles(&mut line, "latency", &mut held, &[50.0, 99.0, 99.9]);
     line.set("latency_max", held.last().copied().unwrap_or(0) as f64);
     if load {

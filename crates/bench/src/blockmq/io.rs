@@ -79,7 +79,7 @@ pub(super) fn run_on(
         let plan = Plan { length: plan.length / 4, timed: true, ..plan };
         done = bench.ready(&machine, plan)?.pass()?;
     }
-    let mut line = Line::new(&job.case(), &job.runtime);
+    let mut line = job.line();
     percentiles(&mut line, "latency", &mut done.noted, &[50.0, 99.0, 99.9]);
     meter.finish(&mut line);
     // The meter knows of one item, the pass: how many requests it had is known at its end only.

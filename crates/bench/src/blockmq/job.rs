@@ -1,5 +1,7 @@
 //! One run, as text: all that the program which runs it must know.
 
+use std::fmt;
+
 use crate::blockmq::case::{Case, Class, Device, Load};
 use crate::blockmq::run;
 use crate::error::BenchError;
@@ -55,16 +57,19 @@ impl Job {
 }
 
 impl process::Job for Job {
-    fn to_words(&self) -> Vec<String> {
-        let numbers = [
+    fn asked(&self) -> (&dyn fmt::Display, &str) {
+        (&self.case, &self.runtime)
+    }
+
+    fn numbers(&self) -> Vec<(&'static str, u64)> {
+        vec![
             ("items", self.items as u64),
             ("bytes", u64::from(self.bytes)),
             ("depth", u64::from(self.depth)),
             ("gap_us", u64::from(self.gap_us)),
             ("length_ms", u64::from(self.length_ms)),
             ("count", u64::from(self.count)),
-        ];
-        words::write(&self.case, &self.runtime, numbers)
+        ]
     }
 
     fn from_words<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> Result<Job, BadJob> {
@@ -91,14 +96,6 @@ impl process::Job for Job {
             return Err(BadJob::needs("requests of whole blocks of 512 bytes"));
         }
         Ok(job)
-    }
-
-    fn case(&self) -> String {
-        self.case.to_string()
-    }
-
-    fn runtime(&self) -> &str {
-        &self.runtime
     }
 
     fn is_counting(&self) -> bool {

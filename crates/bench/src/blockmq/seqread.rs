@@ -78,7 +78,7 @@ fn measure<R: Run + Default>(
     };
     pass(Plan { reads: (items / WARM).max(1), ..plan })?;
     meter.pass(job.items, || Ok(pass(plan)?.0))?;
-    let mut line = Line::new(&job.case(), &job.runtime);
+    let mut line = job.line();
     if !job.count {
         // The clock costs as much as some of the variants: it has a pass of its own.
         let (took, noted) = pass(Plan { reads: (items / TIMED).max(1), timed: true, ..plan })?;

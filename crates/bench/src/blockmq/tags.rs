@@ -144,7 +144,7 @@ fn measure<T: Tags>(
             _ => Duration::ZERO,
         })
     })?;
-    let mut line = Line::new(&job.case(), &job.runtime);
+    let mut line = job.line();
     meter.finish(&mut line);
     if !job.count {
         percentiles(&mut line, "latency", &mut waits, &[50.0, 99.0, 99.9]);

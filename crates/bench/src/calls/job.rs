@@ -1,5 +1,7 @@
 //! One run: a case, a runtime, and every number that the program which runs it must know.
 
+use std::fmt;
+
 use corewise_topology::CpuSet;
 
 use crate::calls::case::{Case, Pace};
@@ -73,8 +75,12 @@ impl Job {
 }
 
 impl process::Job for Job {
-    fn to_words(&self) -> Vec<String> {
-        let numbers = [
+    fn asked(&self) -> (&dyn fmt::Display, &str) {
+        (&self.case, &self.runtime)
+    }
+
+    fn numbers(&self) -> Vec<(&'static str, u64)> {
+        vec![
             ("items", self.items as u64),
             ("gap_us", u64::from(self.gap_us)),
             ("client_cpu", u64::from(self.client_cpu)),
@@ -84,8 +90,7 @@ impl process::Job for Job {
             ("interval_ms", u64::from(self.interval_ms)),
             ("seed", self.seed),
             ("count", u64::from(self.count)),
-        ];
-        words::write(&self.case, &self.runtime, numbers)
+        ]
     }
 
     fn from_words<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> Result<Job, BadJob> {
@@ -111,14 +116,6 @@ impl process::Job for Job {
             return Err(BadJob::needs("a call"));
         }
         Ok(job)
-    }
-
-    fn case(&self) -> String {
-        self.case.to_string()
-    }
-
-    fn runtime(&self) -> &str {
-        &self.runtime
     }
 
     fn is_counting(&self) -> bool {

@@ -12,6 +12,7 @@ use crate::calls::job::Job;
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::Meter;
+use crate::process::Job as _;
 use crate::start::together;
 
 /// Calls of a burst.
@@ -38,7 +39,7 @@ pub fn run(
         Load::Waiters => waiters(job, machine, &smp, items),
     };
     pass(job.items.div_ceil(10))?;
-    let mut line = Line::new(&job.case.to_string(), &job.runtime);
+    let mut line = job.line();
     let before = wakeups();
     meter.pass(job.items, || pass(job.items))?;
     let woken = wakeups() - before;

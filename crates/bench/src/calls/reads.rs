@@ -16,6 +16,7 @@ use crate::calls::job::Job;
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::{between, percentiles, sleep_exactly};
+use crate::process::Job as _;
 
 /// What a run can be on: Corewise's cell, the one of the arc-swap crate, a lock.
 pub const READS: [&str; 3] = ["corewise", "arc_swap", "rwlock"];
@@ -98,7 +99,7 @@ pub fn run(job: &Job, machine: &Machine) -> Result<Option<Line>, BenchError> {
         let replaces = writer.join().unwrap_or(Err(BenchError::Panicked))?;
         Ok::<_, BenchError>((reads?, replaces))
     })?;
-    let mut line = Line::new(&job.case.to_string(), &job.runtime);
+    let mut line = job.line();
     let (mut reads, mut replaces) = (reads, replaces);
     percentiles(&mut line, "read", &mut reads, &[50.0, 99.0]);
     for metric in ["read_p50", "read_p99"] {

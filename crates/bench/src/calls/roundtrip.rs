@@ -11,6 +11,7 @@ use crate::calls::job::Job;
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::{Meter, between, percentiles, sleep_exactly};
+use crate::process::Job as _;
 
 /// What can have something done on another CPU, or on several.
 pub trait Caller {
@@ -31,7 +32,7 @@ pub fn run<C: Caller>(
     meter: &mut Meter,
     start: impl FnOnce() -> Result<C, BenchError> + Send,
 ) -> Result<Line, BenchError> {
-    let mut line = Line::new(&job.case.to_string(), &job.runtime);
+    let mut line = job.line();
     let over = AtomicBool::new(false);
     let mut samples = thread::scope(|scope| {
         if job.case == Case::RoundTrip(Pace::Busy) {

@@ -1,5 +1,6 @@
 //! One run: a case, a design, and every number that the program which runs it must know.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::error::BenchError;
@@ -49,15 +50,18 @@ impl Job {
 }
 
 impl process::Job for Job {
-    fn to_words(&self) -> Vec<String> {
+    fn asked(&self) -> (&dyn fmt::Display, &str) {
+        (&self.case, &self.runtime)
+    }
+
+    fn numbers(&self) -> Vec<(&'static str, u64)> {
         let whole = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let numbers = [
+        vec![
             ("pieces", u64::from(self.pattern.pieces)),
             ("burn_ns", whole(self.pattern.burn)),
             ("wait_ns", whole(self.pattern.wait)),
             ("passes", self.passes as u64),
-        ];
-        words::write(&self.case, &self.runtime, numbers)
+        ]
     }
 
     fn from_words<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> Result<Job, BadJob> {
@@ -76,14 +80,6 @@ impl process::Job for Job {
             return Err(BadJob::needs("a pass"));
         }
         Ok(Job { case, runtime, pattern, passes })
-    }
-
-    fn case(&self) -> String {
-        self.case.to_string()
-    }
-
-    fn runtime(&self) -> &str {
-        &self.runtime
     }
 
     fn run_own(&self, _allocations: Option<Allocations>) -> Result<Option<Line>, BenchError> {

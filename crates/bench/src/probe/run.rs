@@ -88,7 +88,7 @@ fn run(
     let of = |value: fn(&Pass) -> f64| {
         median(&passes.iter().map(value).collect::<Vec<_>>()).unwrap_or(0.0)
     };
-    let mut line = Line::new(&job.case.to_string(), &job.runtime);
+    let mut line = job.line();
     let makespan = of(|pass| pass.makespan);
     if let Case::Overhead(count) = job.case {
         line.set("overhead_per_device", makespan / count as f64);

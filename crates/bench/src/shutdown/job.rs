@@ -1,5 +1,7 @@
 //! One run, as text: all that the program which runs it must know.
 
+use std::fmt;
+
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::Allocations;
@@ -52,15 +54,18 @@ impl Job {
 }
 
 impl process::Job for Job {
-    fn to_words(&self) -> Vec<String> {
-        let numbers = [
+    fn asked(&self) -> (&dyn fmt::Display, &str) {
+        (&self.case, &self.runtime)
+    }
+
+    fn numbers(&self) -> Vec<(&'static str, u64)> {
+        vec![
             ("passes", self.passes as u64),
             ("quick_steps", u64::from(self.quick_steps)),
             ("shortest_ms", u64::from(self.shortest_ms)),
             ("longest_ms", u64::from(self.longest_ms)),
             ("seed", self.seed),
-        ];
-        words::write(&self.case, &self.runtime, numbers)
+        ]
     }
 
     fn from_words<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> Result<Job, BadJob> {
@@ -85,14 +90,6 @@ impl process::Job for Job {
             return Err(BadJob::needs("slow callbacks of a millisecond or more, the longest last"));
         }
         Ok(job)
-    }
-
-    fn case(&self) -> String {
-        self.case.to_string()
-    }
-
-    fn runtime(&self) -> &str {
-        &self.runtime
     }
 
     fn run_own(&self, _: Option<Allocations>) -> Result<Option<Line>, BenchError> {

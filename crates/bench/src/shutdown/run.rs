@@ -67,7 +67,7 @@ where
         drop(left);
         pass.check()?;
     }
-    let mut line = Line::new(&job.case(), &job.runtime);
+    let mut line = job.line();
     percentiles(&mut line, "makespan", &mut makespans, &[50.0]);
     let bound = web.bound();
     if !bound.is_zero() {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::Meter;
+use crate::process::Job as _;
 use crate::workqueue::job::Job;
 use crate::workqueue::runtime::Spawn;
 use crate::workqueue::tiny::{Countdown, Tiny};
@@ -31,7 +32,7 @@ pub fn run<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Line, 
         thread::sleep(Duration::from_millis(job.rest_ms));
         Ok(began.elapsed())
     })?;
-    let mut line = Line::new(&job.case.to_string(), &job.runtime);
+    let mut line = job.line();
     meter.finish_rest(&mut line);
     line.set("threads", meter.new_threads() as f64);
     Ok(line)

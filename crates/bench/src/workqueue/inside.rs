@@ -5,6 +5,7 @@ use std::time::Instant;
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::{Meter, between, percentiles};
+use crate::process::Job as _;
 use crate::workqueue::job::Job;
 use crate::workqueue::runtime::Spawn;
 use crate::workqueue::tiny::{Countdown, Tiny};
@@ -33,7 +34,7 @@ pub fn inside<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Lin
     for _ in 0..job.passes {
         meter.pass(job.items, || pass(job.items))?;
     }
-    let mut line = Line::new(&job.case.to_string(), &job.runtime);
+    let mut line = job.line();
     meter.finish(&mut line);
     Ok(line)
 }
@@ -65,7 +66,7 @@ pub fn fan<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Line, 
     for _ in 0..job.passes {
         meter.pass(job.items * TREE, || trees(job.items))?;
     }
-    let mut line = Line::new(&job.case.to_string(), &job.runtime);
+    let mut line = job.line();
     percentiles(&mut line, "makespan", &mut makespans, &[50.0, 90.0, 99.0]);
     meter.finish(&mut line);
     Ok(line)

@@ -1,6 +1,8 @@
 //! One run: a case, a runtime, and every number that the program which runs it must know.
 //! [`mod@crate::workqueue`] says what each means.
 
+use std::fmt;
+
 use corewise_topology::CpuSet;
 
 use crate::error::BenchError;
@@ -130,9 +132,13 @@ impl Job {
 }
 
 impl process::Job for Job {
-    fn to_words(&self) -> Vec<String> {
+    fn asked(&self) -> (&dyn fmt::Display, &str) {
+        (&self.case, &self.runtime)
+    }
+
+    fn numbers(&self) -> Vec<(&'static str, u64)> {
         let flag = u64::from;
-        let numbers = [
+        let mut numbers = vec![
             ("workers", self.workers as u64),
             ("producers", self.producers as u64),
             ("items", self.items as u64),
@@ -149,7 +155,8 @@ impl process::Job for Job {
         ];
         let cpus = [("client_cpu", self.client_cpu), ("worker_cpu", self.worker_cpu)];
         let cpus = cpus.into_iter().filter_map(|(key, cpu)| Some((key, u64::from(cpu?))));
-        words::write(&self.case, &self.runtime, numbers.into_iter().chain(cpus))
+        numbers.extend(cpus);
+        numbers
     }
 
     fn from_words<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> Result<Job, BadJob> {
@@ -184,14 +191,6 @@ impl process::Job for Job {
             return Err(BadJob::needs("a worker, a producer, an item and a pass"));
         }
         Ok(job)
-    }
-
-    fn case(&self) -> String {
-        self.case.to_string()
-    }
-
-    fn runtime(&self) -> &str {
-        &self.runtime
     }
 
     fn is_counting(&self) -> bool {

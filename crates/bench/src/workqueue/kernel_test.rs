@@ -18,6 +18,7 @@ use corewise_topology::{CpuSet, Machine};
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::{Meter, between, percentiles};
+use crate::process::Job as _;
 use crate::start::together;
 use crate::workqueue::job::Job;
 use crate::workqueue::runtime::{Signal, TakeBack};
@@ -60,7 +61,7 @@ fn run_with<R: Signal>(
     if cpus.is_empty() {
         return Err(BenchError::Nothing { what: "online CPUs" });
     }
-    let mut line = Line::new(&job.case.to_string(), &job.runtime);
+    let mut line = job.line();
     let names: Vec<String> = cpus.iter().map(|cpu| format!("bench/{cpu}")).collect();
     let items = job.items * cpus.len();
     let (mut calls, mut latencies) = (Vec::new(), Vec::new());

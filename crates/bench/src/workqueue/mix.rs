@@ -10,6 +10,7 @@ use corewise_sync::atomic::{AtomicU64, Ordering};
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::{Meter, between, percentiles, thread_cpu};
+use crate::process::Job as _;
 use crate::rng::Rng;
 use crate::workqueue::job::Job;
 use crate::workqueue::runtime::Spawn;
@@ -23,7 +24,7 @@ pub fn run<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Line, 
     if job.rate == 0 {
         return Err(BenchError::Nothing { what: "items per second" });
     }
-    let mut line = Line::new(&job.case.to_string(), &job.runtime);
+    let mut line = job.line();
     let plan = plan(job);
     let (first, rest) = plan.split_at(job.items.div_ceil(10));
     produce(job, runtime, first);

@@ -9,6 +9,7 @@ use corewise_topology::{CpuSet, Machine};
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::{Meter, between, percentiles, sleep_exactly};
+use crate::process::Job as _;
 use crate::workqueue::job::Job;
 use crate::workqueue::runtime::Signal;
 
@@ -22,7 +23,7 @@ pub fn run<R: Signal>(
     runtime: &R,
     meter: &mut Meter,
 ) -> Result<Line, BenchError> {
-    let mut line = Line::new(&job.case.to_string(), &job.runtime);
+    let mut line = job.line();
     // The client has a thread of its own, so that the pinning ends with it.
     let mut samples = thread::scope(|scope| {
         let client = thread::Builder::new().name("client".to_owned());

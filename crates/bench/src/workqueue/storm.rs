@@ -8,6 +8,7 @@ use corewise_sync::Mutex;
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::Meter;
+use crate::process::Job as _;
 use crate::start::together;
 use crate::workqueue::case::Case;
 use crate::workqueue::job::Job;
@@ -90,7 +91,7 @@ fn storm<R: Runtime, M: Send>(
     for _ in 0..job.passes {
         pass(job.items, Some(meter))?;
     }
-    let mut line = Line::new(&job.case.to_string(), &job.runtime);
+    let mut line = job.line();
     meter.finish(&mut line);
     Ok(line)
 }

@@ -27,6 +27,7 @@ use crate::calls::priority;
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::{percentiles, sleep_exactly};
+use crate::process::Job as _;
 use crate::rng::Rng;
 use crate::start::{Start, together};
 use core_hold::{Core, Ticker};
@@ -90,7 +91,7 @@ pub fn run(job: &Job, machine: &Machine, way: Way, waiter: Waiter) -> Result<Lin
             Found::Nothing => {}
         }
     }
-    let mut line = Line::new(&job.case.to_string(), &job.runtime);
+    let mut line = job.line();
     percentiles(&mut line, "held", &mut waits, &[50.0, 99.0]);
     if let Some(&longest) = waits.last() {
         line.set("held_max", longest as f64);
