@@ -95,9 +95,17 @@ impl Meter {
         items: usize,
         pass: impl FnOnce() -> Result<Duration, BenchError>,
     ) -> Result<(), BenchError> {
+        self.pass_of(|| Ok((items, pass()?)))
+    }
+
+    /// As [`Meter::pass`], where only the pass knows over how many items it was.
+    pub(crate) fn pass_of(
+        &mut self,
+        pass: impl FnOnce() -> Result<(usize, Duration), BenchError>,
+    ) -> Result<(), BenchError> {
         let allocated = self.allocations.map(|count| count());
         let before = Usage::now();
-        let took = pass()?;
+        let (items, took) = pass()?;
         let after = Usage::now();
         if let (Some(count), Some(before)) = (self.allocations, allocated) {
             self.allocated += count() - before;

@@ -125,7 +125,8 @@ Benchmarks:
   blockmq     sequential reads that eight threads complete, each of which runs its queue where
               nothing is pending: with a fence, against the old lock there that sleeps; random reads
               and writes on null, memory and a file in the folder for temporary files (TMPDIR), which
-              takes 1 GiB, against fio; how long a quiesce and a freeze take under load
+              takes 1 GiB, against fio; tags; how long a quiesce and a freeze take under load, of one
+              queue and of many
 
 Every run is a process of its own. The runs of a round follow each other in random order, the first
 round doesn't count, and ratios are made of pairs of one round. docs/benchmarks.md says what each

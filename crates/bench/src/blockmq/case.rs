@@ -30,22 +30,22 @@ impl Hold {
 /// How threads are scheduled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// As [`Class::Fifo`], on a machine that has something urgent to do, as one with such a kernel has: on each
-    /// CPU a task of a higher priority runs for 20 µs each millisecond.
-    Urgent,
-    /// By a real-time priority (SCHED_FIFO), as interrupt threads are.
+    /// By a real-time priority (SCHED_FIFO), as interrupt threads are. Before anything is measured, a task of a
+    /// higher priority runs on each CPU for 20 µs each millisecond, and interrupts them.
     Fifo,
+    /// As [`Class::Fifo`], without them.
+    Alone,
     /// As any others: where no real-time priority may be had, and to compare.
     Ordinary,
 }
 
 impl Class {
     /// All of them, in the order in which headlines take them.
-    pub const ALL: [Class; 3] = [Class::Urgent, Class::Ordinary, Class::Fifo];
+    pub const ALL: [Class; 3] = [Class::Fifo, Class::Ordinary, Class::Alone];
 
     /// The best one that this process may use.
     pub fn best() -> Class {
-        if priority::may_be_real_time() { Class::Urgent } else { Class::Ordinary }
+        if priority::may_be_real_time() { Class::Fifo } else { Class::Ordinary }
     }
 
     /// Whether completion threads have a real-time priority.
@@ -55,8 +55,8 @@ impl Class {
 
     fn name(self) -> &'static str {
         match self {
-            Class::Urgent => "urgent",
             Class::Fifo => "fifo",
+            Class::Alone => "alone",
             Class::Ordinary => "ordinary",
         }
     }
@@ -155,6 +155,11 @@ pub enum Case {
         /// While requests come and go; else the queue is idle.
         load: bool,
     },
+    /// How long it takes to quiesce many queues, one of which has requests that come and go.
+    QuiesceAll {
+        /// So many.
+        queues: u16,
+    },
     /// Tags are taken and given back.
     Tags {
         /// By so many threads.
@@ -170,6 +175,8 @@ const THREADS: [u16; 5] = [8, 1, 2, 4, 16];
 const COSTS: [u32; 4] = [1_000, 500, 2_000, 5_000];
 /// Requests in flight for each job, and jobs.
 const LOADS: [(u16, u16); 6] = [(1, 1), (32, 1), (128, 1), (1, 4), (32, 4), (128, 4)];
+/// Queues that are quiesced together: disks of one controller.
+const QUEUES: [u16; 3] = [4, 16, 64];
 /// Submitters and tags: plenty of tags, then fewer than submitters.
 const TAGS: [(u16, u32); 7] = [(1, 128), (2, 128), (4, 128), (8, 128), (16, 128), (4, 2), (16, 4)];
 
@@ -195,6 +202,7 @@ impl Case {
         for hold in Hold::ALL {
             all.extend([false, true].map(|load| Case::Hold { hold, load }));
         }
+        all.extend(QUEUES.map(|queues| Case::QuiesceAll { queues }));
         all.extend(TAGS.map(|(submitters, depth)| Case::Tags { submitters, depth }));
         all
     }
@@ -212,6 +220,7 @@ impl fmt::Display for Case {
             Case::Hold { hold, load } => {
                 write!(f, "{}/{}", hold.name(), if *load { "load" } else { "idle" })
             }
+            Case::QuiesceAll { queues } => write!(f, "quiesce_all/{queues}"),
             Case::Tags { submitters, depth } => write!(f, "tags/{submitters}/{depth}"),
         }
     }
@@ -221,35 +230,33 @@ impl FromStr for Case {
     type Err = NoSuchCase;
 
     fn from_str(text: &str) -> Result<Case, NoSuchCase> {
+        /// A number, and not 0.
+        fn count<N: FromStr + PartialEq + Default>(word: &str) -> Option<N> {
+            word.parse().ok().filter(|number| *number != N::default())
+        }
+        let words: Vec<&str> = text.split('/').collect();
         let find = || {
-            let (first, rest) = text.split_once('/')?;
-            if let Some(hold) = Hold::ALL.into_iter().find(|hold| hold.name() == first) {
-                let load = ["idle", "load"].iter().position(|word| *word == rest)? == 1;
-                return Some(Case::Hold { hold, load });
-            }
-            if first == "tags" {
-                let (submitters, depth) = rest.split_once('/')?;
-                let (submitters, depth) = (submitters.parse().ok()?, depth.parse().ok()?);
-                return (submitters > 0 && depth > 0).then_some(Case::Tags { submitters, depth });
-            }
-            let mut rest = rest.split('/');
-            if let Some(device) = Device::ALL.into_iter().find(|device| device.name() == first) {
-                let mix = rest.next()?;
-                let mix = Mix::ALL.into_iter().find(|known| known.name() == mix)?;
-                let (depth, jobs) = (rest.next()?.parse().ok()?, rest.next()?.parse().ok()?);
-                return (depth > 0 && jobs > 0 && rest.next().is_none())
-                    .then_some(Case::Io(Load { device, mix, depth, jobs }));
-            }
-            if first != "seqread" {
-                return None;
-            }
-            let (threads, cost_ns) = (rest.next()?.parse().ok()?, rest.next()?.parse().ok()?);
-            let class = rest.next()?;
-            let class = Class::ALL.into_iter().find(|known| known.name() == class)?;
-            (threads > 0 && rest.next().is_none()).then_some(Case::SeqRead {
-                threads,
-                cost_ns,
-                class,
+            Some(match words[..] {
+                ["seqread", threads, cost_ns, class] => Case::SeqRead {
+                    threads: count(threads)?,
+                    cost_ns: cost_ns.parse().ok()?,
+                    class: Class::ALL.into_iter().find(|known| known.name() == class)?,
+                },
+                ["quiesce_all", queues] => Case::QuiesceAll { queues: count(queues)? },
+                ["tags", submitters, depth] => {
+                    Case::Tags { submitters: count(submitters)?, depth: count(depth)? }
+                }
+                [device, mix, depth, jobs] => Case::Io(Load {
+                    device: Device::ALL.into_iter().find(|known| known.name() == device)?,
+                    mix: Mix::ALL.into_iter().find(|known| known.name() == mix)?,
+                    depth: count(depth)?,
+                    jobs: count(jobs)?,
+                }),
+                [hold, load] => Case::Hold {
+                    hold: Hold::ALL.into_iter().find(|known| known.name() == hold)?,
+                    load: ["idle", "load"].iter().position(|known| *known == load)? == 1,
+                },
+                _ => return None,
             })
         };
         find().ok_or_else(|| NoSuchCase(text.to_owned()))
@@ -287,6 +294,8 @@ mod tests {
             "file/randread/1",
             "file/randread/0/1",
             "file/read/1/1",
+            "quiesce_all",
+            "quiesce_all/0",
         ] {
             assert_eq!(wrong.parse::<Case>(), Err(NoSuchCase(wrong.to_owned())));
         }

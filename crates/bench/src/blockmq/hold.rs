@@ -1,13 +1,16 @@
-//! How long it takes to hold a queue, and until it goes on.
+//! How long it takes to hold a queue, or many, and until reads go on.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use corewise_sync::{Parker, thread};
+use corewise_blockmq::Queue;
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::{Mutex, Parker};
 use corewise_topology::Machine;
 
 use crate::blockmq::case::{Class, Hold};
 use crate::blockmq::job::Job;
-use crate::blockmq::recheck::Fenced;
+use crate::blockmq::recheck::Run;
 use crate::blockmq::setup::Setup;
 use crate::blockmq::stream::{Plan, Stream};
 use crate::error::BenchError;
@@ -18,43 +21,81 @@ use crate::process::Job as _;
 /// Completion threads of the device, and what a request costs them.
 const DEVICE: (u16, Duration) = (2, Duration::from_micros(1));
 
-/// Holds a queue so many times, while requests come and go or not.
+/// Holds a queue so many times, while reads come and go or not.
 ///
 /// # Errors
 /// The workload couldn't be run, or a read failed.
-pub fn run(job: &Job, hold: Hold, load: bool) -> Result<Line, BenchError> {
-    let machine = Machine::live()?;
-    sleep_exactly();
-    let (threads, cost) = DEVICE;
-    let setup = Setup::new(&machine, threads, cost, Class::Ordinary)?;
+pub fn one(job: &Job, hold: Hold, load: bool) -> Result<Line, BenchError> {
+    let setup = setup()?;
     let queue = setup.queue();
-    let in_flight = job.depth * u32::from(threads);
-    let plan = Plan { reads: u64::MAX / 4, bytes: job.bytes, in_flight, timed: false };
-    let stream = load.then(|| Stream::begin(queue, Fenced, plan));
+    let begin = || match hold {
+        Hold::Quiesce => queue.quiesce(),
+        Hold::Freeze => queue.freeze(),
+    };
+    let end = || {
+        let is_open = match hold {
+            Hold::Quiesce => queue.unquiesce(),
+            Hold::Freeze => queue.unfreeze(),
+        };
+        debug_assert!(is_open, "nobody else holds it");
+    };
+    repeat(job, &setup, load, begin, end)
+}
+
+/// Quiesces so many queues and lets them go, again and again, while reads come and go on the first of them: all
+/// with one fence and one wait, or one after the other. `None`: no such runtime.
+///
+/// # Errors
+/// The workload couldn't be run, or a read failed.
+pub fn many(job: &Job, queues: u16) -> Result<Option<Line>, BenchError> {
+    let quiesce: fn(&[&Queue]) = match job.runtime.as_str() {
+        "corewise" => Queue::quiesce_all,
+        "one_by_one" => |queues| queues.iter().for_each(|queue| queue.quiesce()),
+        _ => return Ok(None),
+    };
+    let setup = setup()?;
+    let others: Vec<Arc<Queue>> = (1..queues).map(|_| setup.idle_queue()).collect();
+    let all: Vec<&Queue> = std::iter::once(setup.queue()).chain(&others).map(Arc::as_ref).collect();
+    let end = || {
+        for queue in &all {
+            queue.unquiesce();
+        }
+    };
+    repeat(job, &setup, true, || quiesce(&all), end).map(Some)
+}
+
+fn setup() -> Result<Setup, BenchError> {
+    let (threads, cost) = DEVICE;
+    sleep_exactly();
+    Setup::new(&Machine::live()?, threads, cost, Class::Ordinary)
+}
+
+/// Begins a hold and ends it so many times; with a load, while there are reads of the queue.
+fn repeat(
+    job: &Job,
+    setup: &Setup,
+    load: bool,
+    begin: impl Fn(),
+    end: impl Fn(),
+) -> Result<Line, BenchError> {
+    let in_flight = job.depth * u32::from(DEVICE.0);
+    let plan = Plan { reads: u64::MAX / 4, bytes: job.bytes, in_flight, samples: 0 };
+    let first = Arc::new(First::default());
+    let stream = load.then(|| Stream::begin(setup.queue(), Arc::clone(&first), plan));
     let gap = || Parker::new().park_timeout(Duration::from_micros(job.gap_us.into()));
     let (mut held, mut resumed) = (Vec::new(), Vec::new());
     for _ in 0..job.items {
         gap();
         let began = Instant::now();
-        match hold {
-            Hold::Quiesce => queue.quiesce(),
-            Hold::Freeze => queue.freeze(),
-        }
+        begin();
         held.push(between(began, Instant::now()));
         // What the driver had is finished meanwhile.
         gap();
-        let before = stream.as_ref().map(|stream| stream.begun());
+        first.ask();
         let began = Instant::now();
-        match hold {
-            Hold::Quiesce => queue.unquiesce(),
-            Hold::Freeze => queue.unfreeze(),
-        };
-        if let (Some(stream), Some(before)) = (&stream, before) {
-            // A read that is begun comes behind one that was finished.
-            while stream.begun() == before {
-                thread::yield_now();
-            }
-            resumed.push(between(began, Instant::now()));
+        end();
+        if load {
+            resumed.push(between(began, first.wait(began)));
         }
     }
     if let Some(stream) = stream {
@@ -64,8 +105,47 @@ pub fn run(job: &Job, hold: Hold, load: bool) -> Result<Line, BenchError> {
     let mut line = job.line();
     percentiles(&mut line, "latency", &mut held, &[50.0, 99.0, 99.9]);
     line.set("latency_max", held.last().copied().unwrap_or(0) as f64);
-    if load {
-        percentiles(&mut line, "resume", &mut resumed, &[50.0, 99.0]);
-    }
+    percentiles(&mut line, "resume", &mut resumed, &[50.0, 99.0]);
     Ok(line)
+}
+
+/// Notes when the first read completes after it was asked to.
+#[derive(Debug, Default)]
+struct First {
+    /// A: whether it was asked and hasn't answered; Relaxed, since what is asked for comes through the queue that
+    /// is let go behind it.
+    asked: AtomicBool,
+    /// L: is the lock; guards when it was.
+    at: Mutex<Option<Instant>>,
+    told: Parker,
+}
+
+impl First {
+    fn ask(&self) {
+        self.asked.store(true, Ordering::Relaxed);
+    }
+
+    /// When it was. One that completed before `since` was not kept by the hold.
+    fn wait(&self, since: Instant) -> Instant {
+        loop {
+            // The lock is given back before anything waits.
+            let at = self.at.lock().take();
+            match at {
+                Some(at) if at >= since => return at,
+                Some(_) => self.ask(),
+                None => self.told.park(),
+            }
+        }
+    }
+}
+
+impl Run for Arc<First> {
+    #[inline]
+    fn run(&self, queue: &Queue, hctx: usize) {
+        queue.run(hctx);
+        if self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::Relaxed) {
+            *self.at.lock() = Some(Instant::now());
+            self.told.unpark();
+        }
+    }
 }

@@ -70,11 +70,10 @@ pub(super) fn run_on(
     let timed = load.device == Device::File && !job.count;
     let ready = bench.ready(&machine, Plan { timed, ..plan })?;
     let mut done = Done::default();
-    meter.pass(1, || {
+    meter.pass_of(|| {
         done = ready.pass()?;
-        Ok(done.took)
+        Ok((done.requests as usize, done.took))
     })?;
-    let requests = done.requests.max(1) as f64;
     if !job.count && !timed {
         let plan = Plan { length: plan.length / 4, timed: true, ..plan };
         done = bench.ready(&machine, plan)?.pass()?;
@@ -82,18 +81,11 @@ pub(super) fn run_on(
     let mut line = job.line();
     percentiles(&mut line, "latency", &mut done.noted, &[50.0, 99.0, 99.9]);
     meter.finish(&mut line);
-    // The meter knows of one item, the pass: how many requests it had is known at its end only.
-    for per_item in ["cpu_per_item", "allocations_per_item", "voluntary_switches"] {
-        if let Some(value) = line.metrics.get_mut(per_item) {
-            *value /= requests;
-        }
-    }
-    if let Some(rate) = line.metrics.get_mut("items_per_second") {
-        *rate *= requests;
-        let took = 1e9 / *rate;
-        if load.device == Device::Null && load.jobs == 1 {
-            line.set("overhead_ns_per_request", took);
-        }
+    if let Some(rate) = line.metrics.get("items_per_second").copied()
+        && load.device == Device::Null
+        && load.jobs == 1
+    {
+        line.set("overhead_ns_per_request", 1e9 / rate);
     }
     Ok(line)
 }

@@ -41,15 +41,19 @@ impl Job {
     pub fn new(case: Case, runtime: &str, effort: Effort) -> Job {
         let pick = |full: usize, short: usize| if effort == Effort::Quick { short } else { full };
         let items = match case {
-            Case::SeqRead { .. } => pick(200_000, 50_000),
             // Where allocations are counted; else it takes as long as it is told.
+            Case::SeqRead { .. } => 20_000,
             Case::Io(Load { device: Device::File, .. }) => 20_000,
             Case::Io(_) => 1_000_000,
-            Case::Hold { .. } => pick(1_000, 200),
+            Case::Hold { .. } | Case::QuiesceAll { .. } => pick(1_000, 200),
             Case::Tags { submitters, depth } if depth < submitters.into() => pick(50_000, 20_000),
             Case::Tags { .. } => pick(2_000_000, 500_000),
         };
-        let length_ms = if effort == Effort::Quick { 400 } else { 1_000 };
+        let length_ms = match (effort, case) {
+            (Effort::Quick, Case::SeqRead { .. }) => 200,
+            (Effort::Quick, _) => 400,
+            (Effort::Full, _) => 1_000,
+        };
         let runtime = runtime.to_owned();
         let (bytes, depth, gap_us) = (BYTES, DEPTH, 1_000);
         Job { case, runtime, items, bytes, depth, gap_us, length_ms, count: false }
@@ -103,8 +107,7 @@ impl process::Job for Job {
     }
 
     fn counting(self) -> Job {
-        let most = if matches!(self.case, Case::Io(_)) { usize::MAX } else { 20_000 };
-        Job { count: true, items: self.items.min(most), ..self }
+        Job { count: true, ..self }
     }
 
     fn run_own(&self, allocations: Option<Allocations>) -> Result<Option<Line>, BenchError> {

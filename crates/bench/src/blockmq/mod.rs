@@ -4,11 +4,11 @@
 //! of it, a *run* is one case on one runtime in a process of its own, asked for in the words
 //! `key=value` of a [`job`] and answered with one [`mod@crate::line`].
 //!
-//! 1. [`setup`]: a null device and its queue; [`stream`]: sequential reads; [`run`]: one run.
+//! 1. `setup`: a null device and its queue; [`stream`]: sequential reads; [`run`]: one run.
 //! 2. [`seqread`]: what runs cost where nothing is pending; [`recheck`]: its variants, of which one
 //!    has a [`pi_mutex`].
 //! 3. [`io`]: random reads and writes, on a [`disk`] for instance; [`fio`]: the same by fio.
-//! 4. [`hold`]: how long a quiesce and a freeze take.
+//! 4. [`hold`]: how long a quiesce and a freeze take, of one queue and of many.
 //! 5. [`tags`]: who takes tags and gives them back.
 //! 6. [`suite`]: what `corewise bench blockmq` runs, and the headlines.
 //!
@@ -30,15 +30,17 @@
 //! # The cases
 //!
 //! **`seqread/THREADS/COST/CLASS`**: the published regression. A null device completes requests on
-//! THREADS threads of its own, at a cost of COST nanoseconds of CPU time each; the threads are pinned to
-//! the CPUs in turn, get 16 requests in a row in turn, and have a real-time priority (`fifo`) or not
-//! (`ordinary`); `urgent`: they have one, and on each CPU a task of a higher priority runs for 20 µs each
-//! millisecond. The queue has as many hardware queues. Each request's completion
-//! function runs its hardware queue, where nothing is pending, and submits the next of `items` sequential
-//! reads, through the whole layer. Runtimes: `corewise`; `before`, whose second look is taken under a mutex
+//! THREADS threads of its own, at a cost of about COST nanoseconds of work each; the threads are pinned to
+//! the CPUs in turn, get 16 requests in a row in turn, and have a real-time priority (`fifo`, `alone`) or not
+//! (`ordinary`). The stream of reads runs for 200 ms, then for `length_ms` in which it is measured, then for half of
+//! that with a clock. With `fifo` a task of a higher priority runs on each CPU in the first 200 ms, for 20 µs each
+//! millisecond. The queue has THREADS hardware queues; nothing is merged, since the device doesn't ask for it, so
+//! each read is a request. Each request's completion
+//! function runs its hardware queue, where nothing is pending, and submits the next sequential
+//! read, through the whole layer. Runtimes: `corewise`; `before`, whose second look is taken under a mutex
 //! that inherits priorities, one for the queue; `mutex`, under a plain one, `spin`, under a spinlock; `unchecked`, which has no
 //! second look. `bytes_per_second`; `wait_*`: what one run of the hardware queue takes, and `waiting`: how
-//! many threads are in one on average, both from a pass of their own; `voluntary_switches`: per million
+//! many threads are in one on average, both with the clock; `voluntary_switches`: per million
 //! reads.
 //!
 //! **`DEVICE/MIX/DEPTH/JOBS`**: random reads (`randread`) or writes (`randwrite`) of `bytes` bytes on `null`,
@@ -55,6 +57,9 @@
 //! `latency_*`: of the call that holds; `resume_*`: from the call that lets go until the first read after it
 //! has completed.
 //!
+//! **`quiesce_all/QUEUES`**: so many queues are quiesced and let go; as `quiesce/load` in everything else, with the
+//! reads on one of them. Runtimes: `corewise`, all by one call; `one_by_one`.
+//!
 //! **`tags/SUBMITTERS/DEPTH`**: SUBMITTERS threads take `items` tags of DEPTH in all and give them back, each with
 //! four in hand, or as many as there are for each. Where there are fewer tags than threads, each keeps every fourth
 //! while others run. Runtimes: `corewise`, a set of tags; `mutex_list`, a list of free ones behind a mutex, on which
@@ -70,7 +75,7 @@ pub mod pi_mutex;
 pub mod recheck;
 pub mod run;
 pub mod seqread;
-pub mod setup;
+mod setup;
 pub mod stream;
 pub mod suite;
 pub mod tags;

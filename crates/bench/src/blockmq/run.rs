@@ -26,9 +26,10 @@ pub fn run_own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Lin
             _ => Ok(None),
         },
         Case::Hold { hold, load } => match job.runtime.as_str() {
-            "corewise" => hold::run(job, hold, load).map(Some),
+            "corewise" => hold::one(job, hold, load).map(Some),
             _ => Ok(None),
         },
+        Case::QuiesceAll { queues } => hold::many(job, queues),
         Case::Tags { submitters, depth } => tags::run(job, submitters, depth, allocations),
     }
 }
@@ -43,7 +44,8 @@ mod tests {
     use crate::words::Effort;
 
     fn check(case: Case, runtime: &str) -> Line {
-        let job = Job { items: 50, gap_us: 50, ..Job::new(case, runtime, Effort::Quick) };
+        let job = Job::new(case, runtime, Effort::Quick);
+        let job = Job { items: 50, gap_us: 50, length_ms: 20, ..job };
         let line = run_own(&job, None).unwrap().unwrap();
         assert_eq!((line.case.as_str(), line.runtime.as_str()), (&*case.to_string(), runtime));
         for (name, value) in &line.metrics {
@@ -54,14 +56,16 @@ mod tests {
 
     #[test]
     fn every_variant_reads_through_the_whole_layer() {
-        for class in Class::ALL
-            .into_iter()
-            .filter(|class| !class.is_real_time() || Class::best() == Class::Urgent)
-        {
-            for runtime in ["corewise", "before", "mutex", "spin", "unchecked"] {
-                let line = check(Case::SeqRead { threads: 3, cost_ns: 200, class }, runtime);
-                assert!(line.metrics["bytes_per_second"] > 0.0 && line.metrics["wait_max"] > 0.0);
-            }
+        let read = |class, runtime| {
+            let line = check(Case::SeqRead { threads: 3, cost_ns: 200, class }, runtime);
+            assert!(line.metrics["bytes_per_second"] > 0.0 && line.metrics["wait_max"] > 0.0);
+        };
+        for runtime in ["corewise", "before", "mutex", "spin", "unchecked"] {
+            read(Class::Ordinary, runtime);
+        }
+        if Class::best().is_real_time() {
+            read(Class::Fifo, "before");
+            read(Class::Alone, "corewise");
         }
         let job = Job::new(Case::published(Class::Ordinary), "tokio", Effort::Quick);
         assert_eq!(run_own(&job, None).unwrap(), None, "others' runtimes aren't ours");
@@ -121,6 +125,10 @@ mod tests {
                     .contains_key("resume_p50")
             );
             assert!(check(Case::Hold { hold, load: true }, "corewise").metrics["resume_p50"] > 0.0);
+        }
+        for runtime in ["corewise", "one_by_one"] {
+            let line = check(Case::QuiesceAll { queues: 3 }, runtime);
+            assert!(line.metrics["latency_p50"] > 0.0 && line.metrics["resume_p50"] > 0.0);
         }
     }
 

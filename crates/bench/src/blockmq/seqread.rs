@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use corewise_sync::{Mutex, SpinLock};
+use corewise_sync::{Mutex, Parker, SpinLock};
 use corewise_topology::Machine;
 
 use crate::blockmq::case::Class;
 use crate::blockmq::job::Job;
 use crate::blockmq::pi_mutex::PiMutex;
 use crate::blockmq::recheck::{Fenced, Run, Unchecked, Under};
-use crate::blockmq::setup::{Setup, Starter};
+use crate::blockmq::setup::{Setup, Starter, Urgent};
 use crate::blockmq::stream::{Plan, Stream};
 use crate::calls::priority;
 use crate::error::BenchError;
@@ -17,10 +17,11 @@ use crate::line::Line;
 use crate::meter::{Allocations, Meter, percentiles};
 use crate::process::Job as _;
 
-/// So many times fewer reads are there in passes that only warm up.
-const WARM: u64 = 10;
-/// So many times fewer reads are there in the pass in which the clock is read.
-const TIMED: u64 = 2;
+/// How long the stream runs before anything is measured: long enough for a thread to be interrupted while it has the
+/// lock, in nearly every run.
+const WARM: Duration = Duration::from_millis(200);
+/// How many runs of the hardware queue are noted at most, each four bytes.
+const SAMPLES: usize = 1 << 22;
 
 /// What is varied.
 #[derive(Debug, Clone, Copy)]
@@ -64,34 +65,51 @@ fn measure<R: Run + Default>(
     let mut meter = Meter::new(job.count, allocations);
     let setup = Setup::new(&machine, threads.threads, threads.cost, threads.class)?;
     let _starter = Starter::new(threads.class);
-    let items = job.items as u64;
-    let plan = Plan {
-        reads: items,
-        bytes: job.bytes,
-        in_flight: job.depth * u32::from(threads.threads),
-        timed: false,
-    };
-    let pass = |plan: Plan| {
-        let began = Instant::now();
-        let noted = Stream::begin(setup.queue(), R::default(), plan).wait()?;
-        Ok::<_, BenchError>((began.elapsed(), noted))
-    };
-    pass(Plan { reads: (items / WARM).max(1), ..plan })?;
-    meter.pass(job.items, || Ok(pass(plan)?.0))?;
-    let mut line = job.line();
-    if !job.count {
-        // The clock costs as much as some of the variants: it has a pass of its own.
-        let (took, noted) = pass(Plan { reads: (items / TIMED).max(1), timed: true, ..plan })?;
-        let mut waits: Vec<u64> = noted.into_iter().map(u64::from).collect();
-        let inside: u64 = waits.iter().sum();
-        percentiles(&mut line, "wait", &mut waits, &[50.0, 99.0, 99.9]);
-        line.set("wait_max", waits.last().copied().unwrap_or(0) as f64);
-        line.set("waiting", inside as f64 / 1e9 / took.as_secs_f64());
-        line.set("threads", meter.new_threads() as f64);
+    let in_flight = job.depth * u32::from(threads.threads);
+    let plan = Plan { reads: u64::MAX / 4, bytes: job.bytes, in_flight, samples: 0 };
+    let begin = |plan| Stream::begin(setup.queue(), R::default(), plan);
+    if job.count {
+        let pass = |reads: usize| {
+            let began = Instant::now();
+            begin(Plan { reads: reads as u64, ..plan }).wait()?;
+            Ok(began.elapsed())
+        };
+        // What is allocated once is allocated here.
+        pass(job.items)?;
+        meter.pass(job.items, || pass(job.items))?;
+        let mut line = job.line();
+        meter.finish(&mut line);
+        return Ok(line);
     }
+    let urgent = (threads.class == Class::Fifo).then(|| Urgent::new(&machine)).transpose()?;
+    let stream = begin(Plan { samples: SAMPLES / in_flight as usize, ..plan });
+    sleep(WARM);
+    drop(urgent);
+    let length = Duration::from_millis(job.length_ms.into());
+    meter.pass_of(|| {
+        let (before, began) = (stream.begun(), Instant::now());
+        sleep(length);
+        Ok(((stream.begun() - before) as usize, began.elapsed()))
+    })?;
+    let began = Instant::now();
+    stream.time();
+    sleep(length / 2);
+    stream.end();
+    let took = began.elapsed();
+    let mut waits: Vec<u64> = stream.wait()?.into_iter().map(u64::from).collect();
+    let inside: u64 = waits.iter().sum();
+    let mut line = job.line();
+    percentiles(&mut line, "wait", &mut waits, &[50.0, 99.0, 99.9]);
+    line.set("wait_max", waits.last().copied().unwrap_or(0) as f64);
+    line.set("waiting", inside as f64 / 1e9 / took.as_secs_f64());
+    line.set("threads", meter.new_threads() as f64);
     meter.finish(&mut line);
     if let Some(rate) = line.metrics.get("items_per_second").copied() {
         line.set("bytes_per_second", rate * f64::from(job.bytes));
     }
     Ok(line)
+}
+
+fn sleep(time: Duration) {
+    Parker::new().park_timeout(time);
 }

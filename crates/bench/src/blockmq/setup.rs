@@ -25,15 +25,22 @@ const STARTER: u8 = 60;
 const BATCH: usize = 16;
 /// Bytes of the device; what is read is never stored.
 const SIZE: u64 = 1 << 40;
+/// Steps of the device's work in a microsecond, about: a multiplication each, which needs the one before. By the
+/// clock instead, a request would be cheaper whose thread is preempted.
+const STEPS_PER_US: u128 = 900;
 
 /// The priority of the urgent tasks, how often each runs, and for how long.
 const URGENT: (u8, Duration, Duration) = (80, Duration::from_millis(1), Duration::from_micros(20));
 
 /// A queue over a null device, and the workers that run it.
-pub struct Setup {
+///
+/// Within this crate only: the device leaves the memory of reads as it is, and [`Stream`](super::stream::Stream)
+/// alone reads.
+pub(crate) struct Setup {
     queue: Option<Arc<Queue>>,
+    machine: Machine,
+    wq: Workqueue,
     pools: WorkerPools,
-    _urgent: Option<Urgent>,
 }
 
 impl Setup {
@@ -42,7 +49,7 @@ impl Setup {
     ///
     /// # Errors
     /// The queue or a thread couldn't be made.
-    pub fn new(
+    pub(crate) fn new(
         machine: &Machine,
         threads: u16,
         cost: Duration,
@@ -59,30 +66,35 @@ impl Setup {
                 let _ = priority::real_time(COMPLETION);
             }
         };
-        let options = NullOptions::new(SIZE)
-            .cost(cost)
+        let steps = cost.as_nanos() * STEPS_PER_US / 1_000;
+        // SAFETY: a stream reads into buffers that were zeroed, and nobody else reads.
+        let options = unsafe { NullOptions::new(SIZE).leave_reads() }
+            .work(u32::try_from(steps).unwrap_or(u32::MAX))
             .completion_threads(threads.into())
             .in_turn(BATCH)
             .hw_queues(threads.into())
             .at_thread_start(at_start);
         let device = Null::with(options).map_err(BenchError::Thread)?;
-        let larger = match machine.online().len() < threads.into() {
-            true => Some(Machine::synthetic(&format!("core:{threads} pu:1"))?),
-            false => None,
+        let machine = match machine.online().len() < threads.into() {
+            true => Machine::synthetic(&format!("core:{threads} pu:1"))?,
+            false => machine.clone(),
         };
-        let (live, machine) = (machine, larger.as_ref().unwrap_or(machine));
-        let pools = WorkerPools::new(machine);
+        let pools = WorkerPools::new(&machine);
         let wq = Workqueue::builder("blockmq").build(&pools)?;
-        let queue = Queue::builder(machine, Arc::new(device))
+        let queue = Queue::builder(&machine, Arc::new(device))
             .hw_queues(HwQueues::Count(threads.into()))
             .build(&wq);
-        let urgent = (class == Class::Urgent).then(|| Urgent::new(live)).transpose()?;
-        Ok(Setup { queue: Some(queue), pools, _urgent: urgent })
+        Ok(Setup { queue: Some(queue), machine, wq, pools })
     }
 
     /// The queue.
-    pub fn queue(&self) -> &Arc<Queue> {
+    pub(crate) fn queue(&self) -> &Arc<Queue> {
         self.queue.as_ref().expect("only the drop takes it")
+    }
+
+    /// One more, over a device of its own, from which nobody reads.
+    pub(crate) fn idle_queue(&self) -> Arc<Queue> {
+        Queue::builder(&self.machine, Arc::new(Null::new(SIZE))).build(&self.wq)
     }
 }
 
@@ -96,11 +108,11 @@ impl Drop for Setup {
 }
 
 /// Above completion threads, until it is dropped.
-pub struct Starter(bool);
+pub(crate) struct Starter(bool);
 
 impl Starter {
     /// The calling thread; where completion threads are ordinary, it stays so too.
-    pub fn new(class: Class) -> Starter {
+    pub(crate) fn new(class: Class) -> Starter {
         Starter(class.is_real_time() && priority::real_time(STARTER).is_ok())
     }
 }
@@ -115,14 +127,18 @@ impl Drop for Starter {
 }
 
 /// A task on each CPU that is more urgent than completion threads, until it is dropped: what preempts them.
-struct Urgent {
+pub(crate) struct Urgent {
     /// A: Relaxed; who doesn't see it yet does so a period later.
     end: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Urgent {
-    fn new(machine: &Machine) -> Result<Urgent, BenchError> {
+    /// Begins to disturb.
+    ///
+    /// # Errors
+    /// A thread couldn't be started.
+    pub(crate) fn new(machine: &Machine) -> Result<Urgent, BenchError> {
         let mut urgent = Urgent { end: Arc::default(), threads: Vec::new() };
         for cpu in machine.online().iter() {
             let (machine, end) = (machine.clone(), Arc::clone(&urgent.end));

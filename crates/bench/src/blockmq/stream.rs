@@ -6,8 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::BytesMut;
-use corewise_blockmq::{BlockDevice, Completed, Queue, Request};
+use corewise_blockmq::{AlignedBuf, BlockDevice, Buffer, Completed, Payload, Queue, Request};
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::{CachePadded, Countdown, Mutex};
 use corewise_topology::current_cpu;
@@ -25,8 +24,8 @@ pub struct Plan {
     pub bytes: u32,
     /// How many are in flight.
     pub in_flight: u32,
-    /// Note how long each run of the hardware queue takes.
-    pub timed: bool,
+    /// Of how many runs of the hardware queue may be noted how long they take, of each of those in flight.
+    pub samples: usize,
 }
 
 /// A stream of reads.
@@ -40,6 +39,8 @@ pub struct Stream<R> {
     hctx_of: Box<[usize]>,
     /// A: the number of the next read; Relaxed, it carries nothing but itself.
     next: CachePadded<AtomicU64>,
+    /// A: runs of the hardware queue are timed; Relaxed, who doesn't see it yet does so soon.
+    timed: AtomicBool,
     /// Those in flight.
     ended: Countdown,
     /// A: a read failed; Relaxed, ordered by `ended`.
@@ -71,23 +72,28 @@ impl<R: Run> Stream<R> {
             size: queue.geometry().size,
             hctx_of: hctx_of.into(),
             next: CachePadded::new(AtomicU64::new(0)),
+            timed: AtomicBool::new(false),
             ended: Countdown::new(plan.in_flight as usize),
             failed: AtomicBool::new(false),
             noted: Mutex::new(Vec::new()),
         });
-        // Room for its share, twice over.
-        let share = plan.reads / u64::from(plan.in_flight.max(1));
-        let room = if plan.timed { share as usize * 2 } else { 0 };
         for _ in 0..plan.in_flight {
             let lane = Arc::new(Lane(Arc::clone(&stream)));
-            lane.read(BytesMut::with_capacity(plan.bytes as usize), Vec::with_capacity(room));
+            // Zeroed, since the device leaves it as it is.
+            let buffer = AlignedBuf::zeroed(plan.bytes as usize, 1);
+            lane.read(buffer, Vec::with_capacity(plan.samples));
         }
         stream
     }
 
-    /// How many reads were begun, about.
+    /// How many reads were begun so far.
     pub fn begun(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
+    }
+
+    /// Notes from now on how long each run of the hardware queue takes. The clock costs as much as some of them.
+    pub fn time(&self) {
+        self.timed.store(true, Ordering::Relaxed);
     }
 
     /// Begins no more of them.
@@ -117,7 +123,7 @@ impl<R: Run> Stream<R> {
 
 impl<R: Run> Lane<R> {
     /// The next read, or the end.
-    fn read(self: Arc<Self>, buffer: BytesMut, noted: Vec<u32>) {
+    fn read(self: Arc<Self>, mut buffer: AlignedBuf, noted: Vec<u32>) {
         let stream = &self.0;
         let number = stream.next.fetch_add(1, Ordering::Relaxed);
         if number >= stream.plan.reads {
@@ -126,6 +132,7 @@ impl<R: Run> Lane<R> {
         let bytes = u64::from(stream.plan.bytes);
         let blocks = (stream.size / bytes).max(1);
         let (hctx, lane) = (stream.here(), Arc::clone(&self));
+        buffer.clear();
         let rq = Request::read_into(number % blocks * bytes, bytes as usize, buffer)
             .on_complete(move |done| lane.completed(done, hctx, noted));
         stream.queue.submit(rq);
@@ -134,17 +141,16 @@ impl<R: Run> Lane<R> {
     /// Runs the hardware queue through which the read came, and goes on to the next.
     fn completed(self: Arc<Self>, done: Completed, hctx: usize, mut noted: Vec<u32>) {
         let stream = &self.0;
-        let began = stream.plan.timed.then(Instant::now);
+        let began = stream.timed.load(Ordering::Relaxed).then(Instant::now);
         stream.run.run(&stream.queue, hctx);
-        if let Some(began) = began {
+        if let Some(began) = began
+            && noted.len() < noted.capacity()
+        {
             noted.push(u32::try_from(between(began, Instant::now())).unwrap_or(u32::MAX));
         }
-        match done.into_data() {
-            Ok(mut buffer) => {
-                buffer.clear();
-                self.read(buffer, noted);
-            }
-            Err(_) => {
+        match (done.result, done.payload) {
+            (Ok(()), Payload::One(Buffer::Aligned(buffer))) => self.read(buffer, noted),
+            _ => {
                 stream.failed.store(true, Ordering::Relaxed);
                 self.over(noted);
             }

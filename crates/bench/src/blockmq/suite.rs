@@ -27,6 +27,7 @@ pub fn is_quick(case: Case, best: Class) -> bool {
         Case::SeqRead { .. } => case == Case::published(best),
         Case::Io(load) => load == Load::headline(load.device) && load.device != Device::Memory,
         Case::Hold { load, .. } => load,
+        Case::QuiesceAll { queues } => queues == 16,
         Case::Tags { submitters, .. } => submitters == 4,
     }
 }
@@ -42,6 +43,7 @@ fn variants(case: Case) -> &'static [&'static str] {
         Case::Io(Load { device: Device::File, .. }) => &["corewise", "corewise-polling", "fio"],
         Case::Io(_) => &["corewise", "fio"],
         Case::Hold { .. } => &["corewise"],
+        Case::QuiesceAll { .. } => &["corewise", "one_by_one"],
         Case::Tags { .. } => &["corewise", "mutex_list"],
     }
 }
@@ -107,13 +109,13 @@ mod tests {
         let rate = |case: &str, variant, values| {
             Series::made_up(case, variant, "bytes_per_second", values)
         };
-        let (urgent, ordinary) = ("seqread/8/1000/urgent", "seqread/8/1000/ordinary");
+        let (fifo, ordinary) = ("seqread/8/1000/fifo", "seqread/8/1000/ordinary");
         let all = [
             rate(ordinary, "corewise", [100.0, 100.0]),
             rate(ordinary, "before", [50.0, 50.0]),
-            rate(urgent, "corewise", [100.0, 200.0]),
-            rate(urgent, "before", [20.0, 40.0]),
-            rate(urgent, "unchecked", [100.0, 200.0]),
+            rate(fifo, "corewise", [100.0, 200.0]),
+            rate(fifo, "before", [20.0, 40.0]),
+            rate(fifo, "unchecked", [100.0, 200.0]),
         ];
         let medians = |found: &[Headline]| -> Vec<_> {
             found.iter().map(|(name, of)| (*name, of.summary.median)).collect()

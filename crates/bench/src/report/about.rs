@@ -90,6 +90,15 @@ pub(super) fn workload(name: &str) -> Option<&'static str> {
             "How long it takes until no request is being dispatched, and until they are again."
         }
         "freeze" => "How long it takes until no request is inside, and until they are again.",
+        "quiesce_all" => {
+            "How long it takes until no request is being dispatched on any of many queues, one of which \
+             has requests. Corewise: by one call, with one fence and one wait. One by one: each has its \
+             own."
+        }
+        "tags" => {
+            "Threads take tags and give them back, each with a few in hand. Mutex list: a list of free \
+             tags behind a mutex, on which who finds none sleeps."
+        }
         "sync" => "Three synchronous devices: a control, nothing is to be gained.",
         "no_node" => "Three devices without a node: a control, nothing is to be gained.",
         "idle" => "What is burnt while there is nothing to do.",

@@ -229,7 +229,8 @@ pub(super) fn label(source: Source, record: &Record, place: Option<Place>) -> St
 
 fn kind(record: &Record) -> Kind {
     match record.variant.as_str() {
-        "before" | "futex" | "eventfd" | "idle" | "mutex" | "spin" | "unchecked" => Kind::Yardstick,
+        "before" | "futex" | "eventfd" | "idle" | "mutex" | "mutex_list" | "one_by_one"
+        | "spin" | "unchecked" => Kind::Yardstick,
         variant if variant.starts_with("corewise") => Kind::Corewise,
         _ => Kind::Peer,
     }

@@ -17,10 +17,11 @@ pub(super) const TEXT: Text = Text {
     headlines: "Pair by pair (95 % interval; more is better, where nothing else is said)",
     note: "Medians, and behind them half the span from the smallest run to the largest, in %. A \
            sequential read is called by its completion threads, the nanoseconds that a request costs \
-           them, and how they are scheduled: urgent and fifo only where the system permits it. Waiting: threads \
+           them, and how they are scheduled: fifo and alone only where the system permits it. Waiting: threads \
            that are in a run of their hardware queue, on average; longest wait: in one such run. \
-           Switches: per million reads. Random requests, of 4 KiB, are called by what they go to, how many are in \
-           flight for each job, and the jobs; fio has its engines null, mmap and io_uring. Resumed: from the end of a hold to the next read that \
+           Switches: per million reads. Random requests, of 4 KiB, are called by what they go to, how \
+           many are in flight for each job, and the jobs; fio has its engines null, mmap and io_uring. \
+           Latency of a hold: of the call that holds. Resumed: from its end to the next read that \
            completes.",
 };
 

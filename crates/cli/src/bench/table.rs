@@ -170,16 +170,18 @@ fn columns(workload: &str, series: &[&Series]) -> Vec<(&'static str, &'static st
     };
     let mut columns: Vec<_> =
         COLUMNS.iter().copied().filter(|(metric, _)| here(metric) && wanted(metric)).collect();
-    if pings {
-        columns.sort_by_key(|(metric, _)| match *metric {
-            "latency_p50" => 0,
-            "latency_p90" => 1,
-            "latency_p99" => 2,
-            "latency_p999" => 3,
-            "cpu_per_item" => 4,
-            _ => 5,
-        });
-    }
+    let first: &[&str] = match () {
+        () if pings => {
+            &["latency_p50", "latency_p90", "latency_p99", "latency_p999", "cpu_per_item"]
+        }
+        () if workload.starts_with("seqread") => {
+            &["bytes_per_second", "items_per_second", "voluntary_switches", "wait_max"]
+        }
+        () => &[],
+    };
+    columns.sort_by_key(|(metric, _)| {
+        first.iter().position(|one| one == metric).unwrap_or(first.len())
+    });
     columns
 }
 
