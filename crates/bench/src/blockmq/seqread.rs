@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use corewise_sync::{Mutex, Parker, SpinLock};
+use corewise_sync::{Mutex, SpinLock};
 use corewise_topology::Machine;
 
 use crate::blockmq::case::Class;
@@ -83,19 +83,13 @@ fn measure<R: Run + Default>(
     }
     let urgent = (threads.class == Class::Fifo).then(|| Urgent::new(&machine)).transpose()?;
     let stream = begin(Plan { samples: SAMPLES / in_flight as usize, ..plan });
-    sleep(WARM);
+    stream.watch(WARM);
     drop(urgent);
     let length = Duration::from_millis(job.length_ms.into());
-    meter.pass_of(|| {
-        let (before, began) = (stream.begun(), Instant::now());
-        sleep(length);
-        Ok(((stream.begun() - before) as usize, began.elapsed()))
-    })?;
-    let began = Instant::now();
+    meter.pass_of(|| Ok(stream.watch(length)))?;
     stream.time();
-    sleep(length / 2);
+    let (_, took) = stream.watch(length / 2);
     stream.end();
-    let took = began.elapsed();
     let mut waits: Vec<u64> = stream.wait()?.into_iter().map(u64::from).collect();
     let inside: u64 = waits.iter().sum();
     let mut line = job.line();
@@ -108,8 +102,4 @@ fn measure<R: Run + Default>(
         line.set("bytes_per_second", rate * f64::from(job.bytes));
     }
     Ok(line)
-}
-
-fn sleep(time: Duration) {
-    Parker::new().park_timeout(time);
 }

@@ -4,11 +4,11 @@
 //! on the completion threads, and nothing waits for another thread to be woken.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use corewise_blockmq::{AlignedBuf, BlockDevice, Buffer, Completed, Payload, Queue, Request};
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use corewise_sync::{CachePadded, Countdown, Mutex};
+use corewise_sync::{CachePadded, Countdown, Mutex, Parker};
 use corewise_topology::current_cpu;
 
 use crate::blockmq::recheck::Run;
@@ -86,9 +86,18 @@ impl<R: Run> Stream<R> {
         stream
     }
 
-    /// How many reads were begun so far.
-    pub fn begun(&self) -> u64 {
-        self.next.load(Ordering::Relaxed)
+    /// Sleeps for so long, and until some of those in flight have been completed that were begun meanwhile: how many
+    /// were begun, and in which time.
+    pub fn watch(&self, length: Duration) -> (usize, Duration) {
+        let begun = || self.next.load(Ordering::Relaxed);
+        let (before, began) = (begun(), Instant::now());
+        loop {
+            Parker::new().park_timeout(length);
+            let reads = begun() - before;
+            if reads > 2 * u64::from(self.plan.in_flight) || self.failed.load(Ordering::Relaxed) {
+                return (reads as usize, began.elapsed());
+            }
+        }
     }
 
     /// Notes from now on how long each run of the hardware queue takes. The clock costs as much as some of them.
