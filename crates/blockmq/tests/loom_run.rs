@@ -2,7 +2,6 @@
 #![cfg(loom)]
 
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use corewise_blockmq::protocol::{
@@ -11,6 +10,7 @@ use corewise_blockmq::protocol::{
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, NoHeavy, NoLight};
 use corewise_sync::inbox::{HasLink, Inbox, Link};
+use corewise_sync::model::{bounded, must_panic};
 
 struct Item(Link);
 
@@ -122,24 +122,13 @@ impl<F: AsymmetricPolicy> Hctx<F> {
     }
 }
 
+/// Three preemptions: store buffering needs one on each side.
 fn model(f: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    // Three preemptions: store buffering needs one on each side, and the full space of three
-    // threads is too large.
-    builder.preemption_bound = Some(3);
-    builder.check(f);
+    bounded(3, f);
 }
 
-/// The model has to fail, with the message of the assertion that it is about.
 fn must_fail(what: &str, f: impl Fn() + Send + Sync + 'static) {
-    let failed = catch_unwind(AssertUnwindSafe(|| model(f)));
-    let payload = failed.expect_err("without the fence the model must fail");
-    let message = payload
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| payload.downcast_ref::<&str>().copied())
-        .unwrap_or_default();
-    assert!(message.contains(what), "failed for another reason: {message}");
+    must_panic(what, || model(f));
 }
 
 fn insert_races_unquiesce<F: AsymmetricPolicy>(submit: Submit<F>) {

@@ -1,30 +1,20 @@
 //! Models of who waits for a tag: mark, look again, free. `src/tags/README.md` names the steps.
 #![cfg(loom)]
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use corewise_blockmq::TagSet;
 use corewise_blockmq::protocol::{Freed, TagUser, TagWaiter};
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use corewise_sync::model::{bounded, must_panic};
 
+/// Three preemptions: the races are of two steps against one.
 fn model(f: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    // Three preemptions: the races are of two steps against one.
-    builder.preemption_bound = Some(3);
-    builder.check(f);
+    bounded(3, f);
 }
 
-/// The model has to fail, with the message of the assertion that it is about.
 fn must_fail(what: &str, f: impl Fn() + Send + Sync + 'static) {
-    let failed = catch_unwind(AssertUnwindSafe(|| model(f)));
-    let payload = failed.expect_err("the model must fail");
-    let message = payload
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| payload.downcast_ref::<&str>().copied())
-        .unwrap_or_default();
-    assert!(message.contains(what), "failed for another reason: {message}");
+    must_panic(what, || model(f));
 }
 
 /// One tag, in use. The runner goes without; the completion frees. Somebody has to notice.
