@@ -53,6 +53,15 @@ pub enum Op {
 }
 
 impl Op {
+    /// All of them.
+    pub const ALL: [Op; 5] = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
+
+    /// Its place in [`Op::ALL`].
+    #[inline]
+    pub(crate) const fn index(self) -> usize {
+        self as usize
+    }
+
     /// True for operations that change the device's content.
     pub const fn is_change(self) -> bool {
         matches!(self, Op::Write | Op::Discard | Op::WriteZeroes)

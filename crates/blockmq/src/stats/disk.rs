@@ -88,31 +88,9 @@ impl DiskStats {
         }
     }
 
-    fn of_mut(&mut self, op: Op) -> &mut OpStats {
-        match op {
-            Op::Read => &mut self.reads,
-            Op::Write => &mut self.writes,
-            Op::Flush => &mut self.flushes,
-            Op::Discard => &mut self.discards,
-            Op::WriteZeroes => &mut self.write_zeroes,
-        }
-    }
-
     /// All operations, in the order of the fields.
     pub fn all(&self) -> [(Op, &OpStats); 5] {
-        OPS.map(|op| (op, self.of(op)))
-    }
-}
-
-const OPS: [Op; 5] = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
-
-fn index(op: Op) -> usize {
-    match op {
-        Op::Read => 0,
-        Op::Write => 1,
-        Op::Flush => 2,
-        Op::Discard => 3,
-        Op::WriteZeroes => 4,
+        Op::ALL.map(|op| (op, self.of(op)))
     }
 }
 
@@ -123,7 +101,8 @@ pub(crate) struct Counters {
 
 #[derive(Default)]
 struct Slot {
-    ops: [OfOp; OPS.len()],
+    /// By the operation's index.
+    ops: [OfOp; Op::ALL.len()],
     /// Made when there is something to count: a CPU that does nothing with a disk costs it nothing but this.
     in_driver: OnceLock<Box<Histogram>>,
 }
@@ -156,7 +135,7 @@ impl Counters {
         done: Option<u64>,
         latency: Option<(Duration, u32)>,
     ) {
-        let of_op = &self.slots[slot].ops[index(op)];
+        let of_op = &self.slots[slot].ops[op.index()];
         of_op.requests.fetch_add(1, Ordering::Relaxed);
         match done {
             Some(0) => {}
@@ -175,22 +154,32 @@ impl Counters {
 
     /// The sum over all CPUs.
     pub(crate) fn read(&self) -> DiskStats {
-        let mut stats = DiskStats::default();
-        for slot in &self.slots {
-            for op in OPS {
-                let (into, of_op) = (stats.of_mut(op), &slot.ops[index(op)]);
-                into.requests += of_op.requests.load(Ordering::Relaxed);
-                into.errors += of_op.errors.load(Ordering::Relaxed);
-                into.bytes += of_op.bytes.load(Ordering::Relaxed);
-                if let Some(latency) = of_op.latency.get() {
-                    into.latency.merge(&latency.read());
-                }
+        let of = |op: Op| {
+            let mut sum = OpStats::default();
+            for of_op in self.slots.iter().map(|slot| &slot.ops[op.index()]) {
+                sum.requests += of_op.requests.load(Ordering::Relaxed);
+                sum.errors += of_op.errors.load(Ordering::Relaxed);
+                sum.bytes += of_op.bytes.load(Ordering::Relaxed);
+                add(&mut sum.latency, &of_op.latency);
             }
-            if let Some(in_driver) = slot.in_driver.get() {
-                stats.in_driver.merge(&in_driver.read());
-            }
+            sum
+        };
+        let mut in_driver = Latencies::default();
+        self.slots.iter().for_each(|slot| add(&mut in_driver, &slot.in_driver));
+        DiskStats {
+            reads: of(Op::Read),
+            writes: of(Op::Write),
+            flushes: of(Op::Flush),
+            discards: of(Op::Discard),
+            write_zeroes: of(Op::WriteZeroes),
+            in_driver,
         }
-        stats
+    }
+}
+
+fn add(sum: &mut Latencies, times: &OnceLock<Box<Histogram>>) {
+    if let Some(times) = times.get() {
+        sum.merge(&times.read());
     }
 }
 

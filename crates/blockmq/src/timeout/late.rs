@@ -109,7 +109,7 @@ impl fmt::Display for TimedOut<'_> {
 pub(crate) struct TagSlot {
     pub(crate) state: TagState<Box<Pending>>,
     /// A: written before `state` says that the driver has the request, read while it is held. Relaxed: `state`
-    /// orders them.
+    /// orders them. The operation's index is in the low bits. (A length is below 2^61: devices are.)
     op_len: AtomicU64,
     /// A: as `op_len`.
     offset: AtomicU64,
@@ -117,13 +117,9 @@ pub(crate) struct TagSlot {
     since: AtomicU64,
 }
 
-/// Operations, as the low bits of `op_len`. (A length is below 2^61: devices are.)
-const OPS: [Op; 5] = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
-
 impl TagSlot {
     fn start(&self, rq: &Request, now: Stamp, after: Duration) {
-        let op = OPS.iter().position(|op| *op == rq.op()).unwrap_or(0) as u64;
-        self.op_len.store(rq.len() << 3 | op, Ordering::Relaxed);
+        self.op_len.store(rq.len() << 3 | rq.op().index() as u64, Ordering::Relaxed);
         self.offset.store(rq.offset(), Ordering::Relaxed);
         self.since.store(now.nanos(), Ordering::Relaxed);
         self.state.start(now.plus(after));
@@ -136,7 +132,7 @@ impl TagSlot {
             core,
             hctx,
             tag,
-            op: OPS.get((op_len & 7) as usize).copied().unwrap_or(Op::Read),
+            op: Op::ALL.get((op_len & 7) as usize).copied().unwrap_or(Op::Read),
             offset: self.offset.load(Ordering::Relaxed),
             len: op_len >> 3,
             waited: now.since(Stamp::from_nanos(self.since.load(Ordering::Relaxed))),

@@ -24,8 +24,6 @@ const DRIVERS: [(&str, &[&str]); 8] = [
     ("stripe", &["over", "chunk"]),
 ];
 const IOS: [(&str, Io); 3] = [("auto", Io::Auto), ("uring", Io::Uring), ("threads", Io::Threads)];
-/// Operations as a manifest names them.
-const OPS: [Op; 5] = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
 /// Errors that disks are known for; any other goes by its number.
 const ERRNOS: [(&str, i32); 8] = [
     ("EIO", 5),
@@ -364,10 +362,10 @@ impl<'a> Asked<'a> {
     }
 
     fn op(&mut self, word: &At<String>) -> Option<Op> {
-        let found = OPS.into_iter().find(|op| op.to_string() == word.value);
+        let found = Op::ALL.into_iter().find(|op| op.to_string() == word.value);
         if found.is_none() {
             let message = format!("unknown operation '{}'", word.value);
-            let known = OPS.map(|op| op.to_string()).join(", ");
+            let known = Op::ALL.map(|op| op.to_string()).join(", ");
             self.complain(|s| {
                 Problem::new(word.place, s, message).help(format!("one of: {known}"))
             });
