@@ -4,13 +4,13 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use common::{Held, Rig, STALL, block, submit, watched};
 use corewise_blockmq::drivers::Stripe;
 use corewise_blockmq::{
-    BlockDevice, BlockDeviceExt, Completer, Dispatch, Driver, Geometry, IoErrorKind, IoStats, Op,
-    Queue, Request, RqAffinity, Started,
+    BlockDevice, BlockDeviceExt, Completed, Completer, Dispatch, Driver, Geometry, IoErrorKind,
+    IoStats, Op, Queue, Request, RqAffinity, Started,
 };
 use corewise_smp::{CallTarget, Smp, Step};
 use corewise_sync::atomic::{AtomicUsize, Ordering};
@@ -45,6 +45,19 @@ impl Caches {
         (queue, completer)
     }
 
+    /// Submits requests from far away, which the driver completes here.
+    fn run_far(&self, queue: &Queue, driver: &Held, n: u64) -> Vec<mpsc::Receiver<Completed>> {
+        let submit = |n| {
+            let (rq, ended) = watched(block(n));
+            queue.submit_on(self.far, rq);
+            ended
+        };
+        let ended = (0..n).map(submit).collect();
+        queue.step(0);
+        driver.finish_all();
+        ended
+    }
+
     fn step(&mut self, cpu: u32) {
         let target = self.targets.iter_mut().find(|target| target.cpu() == cpu).unwrap();
         while let Step::Ran(_) = target.step() {}
@@ -57,15 +70,7 @@ fn rule_17_requests_end_at_their_submitter_by_one_call_for_all_that_gathers() {
     let driver = Held::default();
     let (queue, completer) = caches.queue(&driver, RqAffinity::Cache);
     let far = caches.far;
-    let ended: Vec<_> = (0..5)
-        .map(|n| {
-            let (rq, ended) = watched(block(n));
-            queue.submit_on(far, rq);
-            ended
-        })
-        .collect();
-    queue.step(0);
-    driver.finish_all();
+    let ended = caches.run_far(&queue, &driver, 5);
     assert!(ended.iter().all(|end| end.try_recv().is_err()), "they end over there");
     assert_eq!(queue.stats()[0].in_flight, 5, "and keep their tags until then");
     let stats = completer.stats();
@@ -74,13 +79,10 @@ fn rule_17_requests_end_at_their_submitter_by_one_call_for_all_that_gathers() {
     assert!(ended.iter().all(|end| end.try_recv().unwrap().result.is_ok()));
     assert_eq!(queue.inside(), 0);
     // The list is empty again: the next one calls again.
-    let next = watched(block(9));
-    queue.submit_on(far, next.0);
-    queue.step(0);
-    driver.finish_all();
+    let next = caches.run_far(&queue, &driver, 1);
     assert_eq!(completer.stats().calls, 2);
     caches.step(far);
-    next.1.try_recv().unwrap().result.unwrap();
+    next[0].try_recv().unwrap().result.unwrap();
 }
 
 #[test]
@@ -111,11 +113,8 @@ fn rule_17_the_list_of_a_cpu_that_has_left_is_drained_by_who_is_refused() {
     let leaving = caches.smp.cpu_offline(far);
     caches.step(far);
     assert!(leaving.is_complete());
-    let (rq, ended) = watched(block(1));
-    queue.submit_on(far, rq);
-    queue.step(0);
-    driver.finish_all();
-    ended.try_recv().unwrap().result.unwrap();
+    let ended = caches.run_far(&queue, &driver, 1);
+    ended[0].try_recv().unwrap().result.unwrap();
     assert_eq!(completer.stats().refused, 1);
 }
 
@@ -125,15 +124,7 @@ fn rule_17_the_list_of_a_cpu_that_died_with_the_call_is_drained_all_the_same() {
     let far = caches.far;
     let driver = Held::default();
     let (queue, _completer) = caches.queue(&driver, RqAffinity::Cache);
-    let ended: Vec<_> = (0..3)
-        .map(|n| {
-            let (rq, ended) = watched(block(n));
-            queue.submit_on(far, rq);
-            ended
-        })
-        .collect();
-    queue.step(0);
-    driver.finish_all();
+    let ended = caches.run_far(&queue, &driver, 3);
     caches.targets.retain(|target| target.cpu() != far);
     assert!(ended.iter().all(|end| end.try_recv().unwrap().result.is_ok()));
     assert_eq!(queue.inside(), 0);

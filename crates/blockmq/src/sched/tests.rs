@@ -56,6 +56,16 @@ fn drain(sched: &mut dyn Scheduler<Rq>, now: Stamp) -> Vec<u64> {
     std::iter::from_fn(|| sched.next(now)).map(|rq| rq.start).collect()
 }
 
+/// In which order six reads and six writes go that came together.
+fn order_of_six_and_six(tuning: Deadline) -> String {
+    let mut sched = deadline(tuning);
+    for n in 0..6 {
+        sched.insert(rq(true, 0, n * 10, 1), at(0));
+        sched.insert(rq(false, 0, 1000 + n * 10, 1), at(0));
+    }
+    drain(&mut *sched, at(0)).iter().map(|&at| if at < 1000 { 'r' } else { 'w' }).collect()
+}
+
 struct Random(u64);
 
 impl Random {
@@ -87,27 +97,13 @@ fn reads_go_by_offset_from_where_the_last_one_was() {
 #[test]
 fn reads_are_preferred_and_writes_are_passed_over_only_so_often() {
     let tuning = Deadline { fifo_batch: 1, writes_starved: 2, ..Deadline::default() };
-    let mut sched = deadline(tuning);
-    for n in 0..6 {
-        sched.insert(rq(true, 0, n * 10, 1), at(0));
-        sched.insert(rq(false, 0, 1000 + n * 10, 1), at(0));
-    }
-    let order: String =
-        drain(&mut *sched, at(0)).iter().map(|&at| if at < 1000 { 'r' } else { 'w' }).collect();
-    assert_eq!(order, "rrwrrwrrwwww");
+    assert_eq!(order_of_six_and_six(tuning), "rrwrrwrrwwww");
 }
 
 #[test]
 fn a_batch_is_of_one_direction_and_no_longer_than_allowed() {
     let tuning = Deadline { fifo_batch: 3, writes_starved: 1, ..Deadline::default() };
-    let mut sched = deadline(tuning);
-    for n in 0..6 {
-        sched.insert(rq(true, 0, n * 10, 1), at(0));
-        sched.insert(rq(false, 0, 1000 + n * 10, 1), at(0));
-    }
-    let order: String =
-        drain(&mut *sched, at(0)).iter().map(|&at| if at < 1000 { 'r' } else { 'w' }).collect();
-    assert_eq!(order, "rrrwwwrrrwww");
+    assert_eq!(order_of_six_and_six(tuning), "rrrwwwrrrwww");
 }
 
 #[test]
