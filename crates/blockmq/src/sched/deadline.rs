@@ -12,6 +12,11 @@
 //! Where it differs: each hardware queue has a scheduler of its own, which its runner alone touches, so that there is
 //! no lock; the kernel has one for the whole device, behind one lock. A device that gains by an order has one hardware
 //! queue. `writes_starved` is at least 1: the kernel takes 0, and then writes starve reads.
+//!
+//! What isn't there. `prio_aging_expire`: it lets a lower class of I/O priority go in the end, and requests have no
+//! classes here. `async_depth`: in the kernel a request holds a tag of the scheduler from its allocation on, so writers
+//! could take them all, and readers not even get in; here what waits for the scheduler holds no tag, and as many as
+//! come may wait.
 
 use std::time::Duration;
 
