@@ -112,6 +112,7 @@ fn a_disk_tells_what_it_has_done_and_how_long_that_took() {
     let dump = json(&folder.corewise(["dump", "--json"]).ok());
     let disks = dump["disks"].as_array().unwrap();
     let fast = disks.iter().find(|disk| disk["name"] == "fast").unwrap();
+    assert_eq!(fast["scheduler"], "none");
     assert_eq!((&fast["writes"]["requests"], &fast["writes"]["errors"]), (&8.into(), &0.into()));
     assert_eq!(fast["writes"]["bytes"], 8 << 20);
     let latency = &fast["writes"]["latency"];

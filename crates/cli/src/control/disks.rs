@@ -92,6 +92,8 @@ pub(crate) struct Disk {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mirror: Option<MirrorOf>,
     pub(crate) size: u64,
+    /// `none` or `deadline`.
+    pub(crate) scheduler: String,
     pub(crate) in_flight: u64,
     pub(crate) reads: OfOp,
     pub(crate) writes: OfOp,
@@ -130,6 +132,7 @@ pub(crate) struct Times {
 pub(crate) struct HwQueue {
     pub(crate) cpus: String,
     pub(crate) dispatched: u64,
+    pub(crate) merged: u64,
     pub(crate) completed: u64,
     pub(crate) in_flight: u64,
     pub(crate) tag_waits: u64,
@@ -151,6 +154,7 @@ impl Disk {
         let hw_queue = |(hctx, stats): (usize, &HctxStats)| HwQueue {
             cpus: queue.hctx_cpus(hctx).iter().copied().collect::<CpuSet>().to_string(),
             dispatched: stats.dispatched,
+            merged: stats.merged,
             completed: stats.completed,
             in_flight: stats.in_flight,
             tag_waits: stats.tag_waits,
@@ -170,6 +174,7 @@ impl Disk {
             condition: queue.driver().condition(),
             mirror: mirror.as_ref().map(|(mirror, over)| MirrorOf::new(mirror, over)),
             size: queue.geometry().size,
+            scheduler: queue.scheduler().name().to_string(),
             in_flight: queue.inside(),
             reads: OfOp::from(&stats.reads),
             writes: OfOp::from(&stats.writes),
@@ -285,10 +290,10 @@ pub(crate) fn text(disks: &[Disk], width: usize) -> String {
         let line: String = line.trim_end().chars().take(width).collect();
         let _ = writeln!(out, "{line}");
     }
-    for disk in disks {
-        if let Some(condition) = &disk.condition {
-            let line: String =
-                format!("  {}: {condition}", disk.name).chars().take(width).collect();
+    for Disk { name, condition, scheduler, .. } in disks {
+        let ordered = (scheduler == "deadline").then(|| format!("scheduler {scheduler}"));
+        for what in ordered.iter().chain(condition) {
+            let line: String = format!("  {name}: {what}").chars().take(width).collect();
             let _ = writeln!(out, "{line}");
         }
     }
@@ -314,7 +319,12 @@ mod tests {
             flushes: OfOp { requests: 1, errors: 1, ..OfOp::default() },
             ..Disk::default()
         };
-        let idle = Disk { name: "idle".to_string(), ..Disk::default() };
+        let idle = Disk {
+            name: "idle".to_string(),
+            scheduler: "deadline".to_string(),
+            condition: Some("resting".to_string()),
+            ..Disk::default()
+        };
         let text = text(&[busy, idle], 100);
         let lines: Vec<&str> = text.lines().skip(1).collect();
         assert_eq!(lines[0], "Disks");
@@ -322,6 +332,6 @@ mod tests {
         assert!(lines[2].contains("read") && lines[2].contains("100"), "{text}");
         assert!(lines[3].contains("flush") && !lines[3].contains("fast"), "{text}");
         assert!(lines[4].contains("idle") && lines[4].ends_with('-'), "{text}");
-        assert_eq!(lines.len(), 5);
+        assert_eq!(lines[5..], ["  idle: scheduler deadline", "  idle: resting"]);
     }
 }
