@@ -115,7 +115,7 @@ impl<const MARKS: bool> TagSet<MARKS> {
         let waiter = TagWaiter::thread();
         self.line_up(&waiter, cpu);
         loop {
-            if let Some(tag) = waiter.take() {
+            if let Some(tag) = waiter.take_soon() {
                 return tag;
             }
             let _told = context::blocking("a wait for a tag", || waiter.sleep(None));
@@ -133,7 +133,7 @@ impl<const MARKS: bool> TagSet<MARKS> {
         let waiter = TagWaiter::thread();
         self.line_up(&waiter, cpu);
         loop {
-            if let Some(tag) = waiter.take() {
+            if let Some(tag) = waiter.take_soon() {
                 return Some(tag);
             }
             let left = end.saturating_duration_since(time::now());

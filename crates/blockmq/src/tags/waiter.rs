@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::inbox::{HasLink, Link};
-use corewise_sync::{Parker, panics};
+use corewise_sync::{Parker, panics, thread};
 
 /// Not in line. Set by the owner, who takes what was granted.
 const IDLE: u64 = 0;
@@ -19,6 +19,9 @@ const GONE: u64 = 2;
 const GRANTED: u64 = 3;
 const STATE: u64 = 3;
 const TAG_SHIFT: u32 = 2;
+
+/// How often a thread that waits lets others run before it sleeps. (To models that would be the same step again.)
+const YIELDS: usize = if cfg!(any(loom, shuttle)) { 0 } else { 8 };
 
 /// How a waiter is told.
 enum Wake {
@@ -69,6 +72,18 @@ impl TagWaiter {
             .compare_exchange(state, IDLE, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
             .then_some((state >> TAG_SHIFT) as u32)
+    }
+
+    /// As [`TagWaiter::take`], by a thread that is about to sleep: it lets others run for about as long as that would
+    /// cost, since who has tags may give them back at once.
+    pub(super) fn take_soon(&self) -> Option<u32> {
+        for _ in 0..YIELDS {
+            if let Some(tag) = self.take() {
+                return Some(tag);
+            }
+            thread::yield_now();
+        }
+        self.take()
     }
 
     /// It has got a tag that nobody has taken, a moment ago.
