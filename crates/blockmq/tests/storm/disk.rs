@@ -1,0 +1,303 @@
+//! The storm's disk: it has few tags and narrow limits, is busy and out of resources now and then, loses paths,
+//! forgets requests until it is reminded by a timeout, completes on threads of its own, has a bad block for each lane,
+//! and notices what no disk may be asked.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use corewise_blockmq::{
+    Dispatch, Driver, Geometry, IoError, IoErrorKind, Op, Started, TimedOut, TimerReturn,
+};
+use corewise_sync::Mutex;
+use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::common::Rng;
+use crate::tally::Tally;
+
+pub const CPUS: u64 = 8;
+pub const LANES: u64 = 48;
+pub const BLOCK: usize = 512;
+/// Blocks of each lane: more than the disk takes at once.
+pub const BLOCKS: u64 = 8;
+/// The one of each lane that can be neither read nor changed.
+pub const BAD: u64 = 5;
+/// Tags of each hardware queue, or of all.
+pub const DEPTH: u32 = 3;
+/// Blocks that one read or write may have.
+const AT_ONCE: u64 = 3;
+/// Blocks that one discard or write-zeroes may have.
+const AT_ONCE_EMPTY: u64 = 2;
+/// Pieces of memory that one read or write may have, and so the buffers that a request is given at most: each of
+/// its blocks may lie in all of them.
+pub const PIECES: u32 = 3;
+/// No read or write crosses a multiple of this many blocks.
+const CHUNK: u64 = 4;
+
+/// What the disk does wrong, to show that the storm notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    None,
+    /// Loses one request.
+    Lose,
+    /// Does one write twice.
+    Double,
+}
+
+/// How it is built.
+#[derive(Clone, Copy, Debug)]
+pub struct Build {
+    /// It may forget requests: somebody reminds it.
+    pub forgets: bool,
+    /// Its dispatch may block.
+    pub may_block: bool,
+    pub fault: Fault,
+}
+
+/// What is on the disk: one number for each block, which the whole block is full of.
+struct Block {
+    /// A: what a read gives; Relaxed, as all here: whoever asks again has been told of the end.
+    now: AtomicU64,
+    /// A: what it was when the last flush came by.
+    durable: AtomicU64,
+    /// A: the largest number that was ever written: numbers grow, so who brings a smaller one comes twice.
+    newest: AtomicU64,
+}
+
+struct Inner {
+    blocks: Vec<Block>,
+    /// By hardware queue and tag: what the disk has. An entry is emptied before its request ends.
+    table: Vec<Mutex<Option<Started>>>,
+    /// A: dispatches so far; what is to be random hangs on it.
+    calls: AtomicU64,
+    /// A: the fault is still to be made.
+    faultless: AtomicBool,
+    tally: Arc<Tally>,
+    build: Build,
+}
+
+/// The driver.
+pub struct Disk {
+    inner: Arc<Inner>,
+    to: [Mutex<mpsc::Sender<(usize, u32)>>; 2],
+    /// A: threads inside `queue_request`, by hardware queue: never more than one.
+    inside: [AtomicU64; CPUS as usize],
+}
+
+/// What tests look at while the queue has the driver.
+pub struct Platter(Arc<Inner>);
+
+impl Platter {
+    /// What a block will be after a crash.
+    pub fn durable(&self, block: u64) -> u64 {
+        self.0.blocks[block as usize].durable.load(Ordering::Relaxed)
+    }
+}
+
+impl Disk {
+    /// A disk, what is on it, and its threads, which end when the driver is dropped.
+    pub fn new(build: Build, tally: &Arc<Tally>) -> (Self, Platter, Vec<JoinHandle<()>>) {
+        let zero = || AtomicU64::new(0);
+        let block = || Block { now: zero(), durable: zero(), newest: zero() };
+        let inner = Arc::new(Inner {
+            blocks: (0..LANES * BLOCKS).map(|_| block()).collect(),
+            table: (0..CPUS as u32 * DEPTH).map(|_| Mutex::new(None)).collect(),
+            calls: zero(),
+            faultless: AtomicBool::new(true),
+            tally: Arc::clone(tally),
+            build,
+        });
+        let mut threads = Vec::new();
+        let to = std::array::from_fn(|_| {
+            let (tx, rx) = mpsc::channel();
+            let inner = Arc::clone(&inner);
+            threads.push(std::thread::spawn(move || inner.complete_all(&rx)));
+            Mutex::new(tx)
+        });
+        let inside = std::array::from_fn(|_| zero());
+        (Self { inner: Arc::clone(&inner), to, inside }, Platter(inner), threads)
+    }
+}
+
+impl Inner {
+    fn entry(&self, hctx: usize, tag: u32) -> &Mutex<Option<Started>> {
+        &self.table[hctx * DEPTH as usize + tag as usize]
+    }
+
+    /// It makes its fault once, when it is warm.
+    fn is_time_for(&self, fault: Fault) -> bool {
+        self.build.fault == fault
+            && self.calls.load(Ordering::Relaxed) > 5000
+            && self.faultless.swap(false, Ordering::Relaxed)
+    }
+
+    fn put(&self, rq: Started) -> (usize, u32) {
+        let at = (rq.hctx(), rq.tag());
+        let before = self.entry(at.0, at.1).lock().replace(rq);
+        if let Some(before) = before {
+            self.tally.bad(format!("two requests have tag {at:?}; one is {before:?}"));
+        }
+        at
+    }
+
+    /// One of the disk's threads. Whom it finds need not be whom it was sent for: that one may have been taken for a
+    /// timeout, and another one have its tag.
+    fn complete_all(&self, sent: &mpsc::Receiver<(usize, u32)>) {
+        for (n, (hctx, tag)) in sent.iter().enumerate() {
+            let Some(rq) = self.entry(hctx, tag).lock().take() else { continue };
+            // Now and then a path to the device is lost.
+            if n % 701 == 700 { rq.requeue() } else { self.serve(rq) }
+        }
+    }
+
+    /// Does what is asked.
+    fn serve(&self, mut rq: Started) {
+        let first = rq.offset() / BLOCK as u64;
+        let n = rq.len() / BLOCK as u64;
+        let most = match rq.op() {
+            Op::Read | Op::Write => AT_ONCE,
+            _ => AT_ONCE_EMPTY,
+        };
+        let crosses = rq.op().has_bytes() && first / CHUNK != (first + n - 1) / CHUNK;
+        let pieces = rq.segments().count();
+        if n > most || crosses || pieces > PIECES as usize || rq.flags().fua {
+            self.tally.bad(format!("over the limits, in {pieces} pieces: {rq:?}"));
+        }
+        if (first..first + n).any(|block| block % BLOCKS == BAD) {
+            return rq.complete(Err(IoError::new(IoErrorKind::Io(5))));
+        }
+        let blocks = &self.blocks[first as usize..(first + n) as usize];
+        match rq.op() {
+            Op::Write => {
+                let bytes: Vec<u8> = rq.chunks().flatten().copied().collect();
+                self.write(blocks, &bytes);
+                if self.is_time_for(Fault::Double) {
+                    self.write(blocks, &bytes);
+                }
+            }
+            Op::Read => {
+                for block in blocks {
+                    rq.put(&block.now.load(Ordering::Relaxed).to_le_bytes().repeat(BLOCK / 8));
+                }
+            }
+            Op::WriteZeroes => {
+                blocks.iter().for_each(|block| block.now.store(0, Ordering::Relaxed))
+            }
+            Op::Flush => {
+                for block in &self.blocks {
+                    block.durable.store(block.now.load(Ordering::Relaxed), Ordering::Relaxed);
+                }
+            }
+            Op::Discard => {}
+        }
+        rq.complete(Ok(()));
+    }
+
+    fn write(&self, blocks: &[Block], bytes: &[u8]) {
+        for (block, data) in blocks.iter().zip(bytes.chunks(BLOCK)) {
+            let Some(number) = number_in(data) else {
+                self.tally.bad("a block was written in pieces that don't go together".into());
+                continue;
+            };
+            if block.newest.fetch_max(number, Ordering::Relaxed) >= number {
+                self.tally.bad(format!("write {number} came twice, or late"));
+            }
+            block.now.store(number, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The number that a block is full of.
+pub fn number_in(block: &[u8]) -> Option<u64> {
+    let (words, []) = block.as_chunks::<8>() else { return None };
+    let first = words.first()?;
+    words.iter().all(|word| word == first).then(|| u64::from_le_bytes(*first))
+}
+
+impl Driver for Disk {
+    fn kind(&self) -> &'static str {
+        "shaky"
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            max_transfer: AT_ONCE as u32 * BLOCK as u32,
+            max_segments: PIECES,
+            chunk: CHUNK as u32 * BLOCK as u32,
+            max_discard: AT_ONCE_EMPTY * BLOCK as u64,
+            max_write_zeroes: AT_ONCE_EMPTY * BLOCK as u64,
+            can_fua: false,
+            ..Geometry::new(LANES * BLOCKS * BLOCK as u64)
+        }
+    }
+
+    fn hw_queues(&self) -> usize {
+        CPUS as usize
+    }
+
+    fn depth(&self) -> u32 {
+        DEPTH
+    }
+
+    fn may_block(&self) -> bool {
+        self.inner.build.may_block
+    }
+
+    fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {
+        let inner = &self.inner;
+        if self.inside[hctx].fetch_add(1, Ordering::SeqCst) != 0 {
+            inner.tally.bad(format!("two runners at once in hardware queue {hctx}"));
+        }
+        let call = inner.calls.fetch_add(1, Ordering::Relaxed);
+        let dispatched = match Rng::new(call).below(4000) {
+            _ if inner.is_time_for(Fault::Lose) => {
+                std::mem::forget(rq);
+                Dispatch::Started
+            }
+            // Out of resources: also where nothing is in flight.
+            0..4 => Dispatch::Busy(rq),
+            4..8 => Dispatch::NoResource(rq),
+            8..12 => {
+                rq.requeue();
+                Dispatch::Started
+            }
+            12 if inner.build.forgets => {
+                let _nobody_is_sent = inner.put(rq);
+                Dispatch::Started
+            }
+            13..800 => {
+                inner.serve(rq);
+                Dispatch::Started
+            }
+            _ => {
+                let at = inner.put(rq);
+                assert!(self.to[call as usize % 2].lock().send(at).is_ok());
+                Dispatch::Started
+            }
+        };
+        self.inside[hctx].fetch_sub(1, Ordering::SeqCst);
+        dispatched
+    }
+
+    fn timeout(&self, late: &TimedOut<'_>) -> TimerReturn {
+        let inner = &self.inner;
+        let call = inner.calls.fetch_add(1, Ordering::Relaxed);
+        if call.is_multiple_of(4) {
+            return TimerReturn::ResetTimer;
+        }
+        let Some(rq) = inner.entry(late.hctx(), late.tag()).lock().take() else {
+            // A thread of the disk's has it, and completes it.
+            return TimerReturn::Done;
+        };
+        if (rq.op(), rq.offset(), rq.len()) != (late.op(), late.offset(), late.len()) {
+            inner.tally.bad(format!("{late} was another request: {rq:?}"));
+        }
+        // It completes, or goes back to its queue, while the timeout's handler holds it.
+        if call.is_multiple_of(3) {
+            rq.requeue()
+        } else {
+            inner.serve(rq)
+        }
+        TimerReturn::Done
+    }
+}

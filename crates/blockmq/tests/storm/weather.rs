@@ -1,0 +1,94 @@
+//! What is done to the storm's queues meanwhile.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_blockmq::{Deadline, HwQueues, IoScheduler, Queue, TagSet};
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_topology::Machine;
+
+use crate::common::Rng;
+use crate::disk::CPUS;
+
+/// Does one thing to one of the queues, or to all, and undoes it.
+pub fn disturb(queues: &[Arc<Queue>], machine: &Machine, rng: &mut Rng) {
+    let queue = &queues[rng.below(queues.len() as u64) as usize];
+    match rng.below(12) {
+        0 => {
+            queue.quiesce();
+            assert!(queue.is_quiesced());
+            queue.unquiesce();
+        }
+        1 => {
+            queue.quiesce_nowait();
+            queue.quiesce_nowait();
+            queue.unquiesce();
+            queue.run_all_async();
+            queue.unquiesce();
+        }
+        2 => {
+            queue.freeze();
+            assert_eq!(queue.stats().iter().map(|s| s.in_flight).sum::<u64>(), 0);
+            queue.unfreeze();
+        }
+        3 => {
+            if queue.freeze_timeout(Duration::ZERO) {
+                queue.unfreeze();
+            }
+        }
+        4 => {
+            // The order that cannot deadlock.
+            queue.quiesce_nowait();
+            queue.start_freeze();
+            queue.unquiesce();
+            queue.drain();
+            queue.unfreeze();
+        }
+        5 => {
+            let how = match rng.below(5) {
+                0 => HwQueues::PerCpu,
+                1 => HwQueues::PerShard,
+                2 => HwQueues::PerCache,
+                3 => HwQueues::PerNode,
+                _ => HwQueues::Count(1 + rng.below(CPUS) as usize),
+            };
+            assert!((1..=CPUS as usize).contains(&queue.update_hw_queues(how)));
+        }
+        6 | 7 => {
+            // The last one is refused.
+            let _ = machine.set_online(rng.below(CPUS) as u32, rng.below(2) == 0);
+            if rng.below(4) == 0 {
+                queue.wait_drained();
+            }
+        }
+        8 => {
+            let hctx = rng.below(queue.stats().len() as u64) as usize;
+            queue.stop(hctx);
+            queue.run(hctx);
+            queue.start(hctx);
+        }
+        9 => queue.set_scheduler(match rng.below(2) {
+            0 => IoScheduler::None,
+            _ => IoScheduler::Deadline(Deadline { fifo_batch: 2, ..Deadline::default() }),
+        }),
+        10 => {
+            let all: Vec<&Queue> = queues.iter().map(|queue| &**queue).collect();
+            Queue::quiesce_all(&all);
+            all.iter().for_each(|queue| _ = queue.unquiesce());
+        }
+        _ => queue.run_all_later(Duration::from_micros(rng.below(2000))),
+    }
+}
+
+/// Somebody else who wants tags of a set: number 0 waits for as long as it takes, others lose patience.
+pub fn want_tags(cpu: usize, tags: &TagSet, over: &AtomicBool) {
+    let mut rng = Rng::new(9);
+    while !over.load(Ordering::Relaxed) {
+        let timeout = Duration::from_micros(rng.below(200));
+        let tag = if cpu == 0 { Some(tags.get(cpu)) } else { tags.get_timeout(cpu, timeout) };
+        std::thread::yield_now();
+        if let Some(tag) = tag {
+            tags.put(cpu, tag);
+        }
+    }
+}
