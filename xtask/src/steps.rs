@@ -65,11 +65,15 @@ pub(crate) const ALL: &[Step] = &[
     step("loom", "the models of the lock-free protocols, in every interleaving", |run| {
         models(run, "loom", |_| {})
     }),
-    step("shuttle", "the workqueue's rules, in thousands of random schedules", |run| {
-        models(run, "shuttle", |command| {
-            command.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
-        })
-    }),
+    step(
+        "shuttle",
+        "the rules of workqueue and block layer, in thousands of random schedules",
+        |run| {
+            models(run, "shuttle", |command| {
+                command.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
+            })
+        },
+    ),
     step("release", "the release build works: `corewise up --for 5s`", release),
 ];
 

@@ -73,6 +73,8 @@
 #[cfg(not(loom))]
 mod complete;
 #[cfg(not(loom))]
+mod cpu;
+#[cfg(not(loom))]
 mod device;
 #[cfg(not(loom))]
 mod driver;

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::fence::Asymmetric;
-use corewise_topology::current_cpu;
 use corewise_workqueue::{Work, Workqueue};
 
 use super::Hctx;
 use super::dispatch::Feed;
+use crate::cpu::current_cpu;
 use crate::gate::{Fenced, Recheck};
 use crate::hotplug::policy::slot_for_run;
 use crate::pending::Pending;

@@ -6,12 +6,12 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::inbox::Inbox;
 use corewise_sync::{Mutex, context};
-use corewise_topology::current_cpu;
 use corewise_workqueue::Workqueue;
 
 use super::layout::Layout;
 use crate::cache::{Cache, Taken};
 use crate::complete::Placement;
+use crate::cpu::current_cpu;
 use crate::ctx::SoftwareQueues;
 use crate::driver::Driver;
 use crate::flush;

@@ -71,7 +71,7 @@ pub(crate) struct Cell {
     pub(crate) diagnosis: Diagnosis,
 }
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 const _: () = assert!(size_of::<Cell>() == 192, "three cache lines");
 
 // SAFETY: the fields that aren't atomic belong to one side at a time, or are only read, as they say.
