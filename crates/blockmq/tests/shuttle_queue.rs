@@ -164,7 +164,7 @@ fn client(queue: &Queue, first: u64, ended: &Arc<Ended>) {
 
 /// Does one thing to a queue, and undoes it.
 fn disturb(queue: &Queue, machine: &Machine) {
-    match choose(10) {
+    match choose(11) {
         0 => {
             queue.quiesce();
             queue.unquiesce();
@@ -176,7 +176,6 @@ fn disturb(queue: &Queue, machine: &Machine) {
         }
         2 => {
             queue.freeze();
-            assert_eq!(queue.stats().iter().map(|s| s.in_flight).sum::<u64>(), 0);
             queue.unfreeze();
         }
         3 => {
@@ -204,6 +203,9 @@ fn disturb(queue: &Queue, machine: &Machine) {
         8 => queue.set_scheduler(match choose(2) {
             0 => IoScheduler::None,
             _ => IoScheduler::Deadline(Deadline::default()),
+        }),
+        9 => queue.hold_still(|| {
+            assert_eq!(queue.stats().iter().map(|s| s.in_flight).sum::<u64>(), 0);
         }),
         _ => queue.run_all_later(Duration::from_millis(choose(3))),
     }
@@ -266,7 +268,7 @@ fn scenario() {
     ended.all.wait();
     queue.drain();
     assert!(ended.times.iter().all(|n| n.load(SeqCst) == 1), "doubled: {:?}", ended.times);
-    let stats = queue.stats();
+    let stats = queue.hold_still(|| queue.stats());
     assert_eq!((stats.iter().map(|s| s.in_flight).sum::<u64>(), queue.inside()), (0, 0));
     drop(queue);
     assert!(tags.is_none_or(|tags| tags.in_use() == 0), "a tag was lost");

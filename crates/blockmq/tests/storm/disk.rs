@@ -88,6 +88,11 @@ pub struct Disk {
 pub struct Platter(Arc<Inner>);
 
 impl Platter {
+    /// How many requests the disk has, and isn't just about to complete.
+    pub fn had(&self) -> usize {
+        self.0.table.iter().filter(|entry| entry.lock().is_some()).count()
+    }
+
     /// What a block will be after a crash.
     pub fn durable(&self, block: u64) -> u64 {
         self.0.blocks[block as usize].durable.load(Ordering::Relaxed)

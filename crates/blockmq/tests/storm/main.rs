@@ -150,17 +150,16 @@ impl Storm {
                 (builder.build(&rig.wq), Arc::new(platter))
             })
             .collect();
-        let queues: Vec<Arc<Queue>> = disks.iter().map(|(queue, _)| Arc::clone(queue)).collect();
         let left = Arc::new(Countdown::new(self.lanes as usize));
         let over = Arc::new(AtomicBool::new(false));
         for seed in 1..3 {
-            let (queues, machine) = (queues.clone(), rig.machine.clone());
+            let (disks, machine) = (disks.clone(), rig.machine.clone());
             let (over, tally) = (Arc::clone(&over), Arc::clone(&tally));
             let calm = self.lanes < LANES;
             threads.push(thread::spawn(move || {
                 let mut rng = Rng::new(seed);
                 while !over.load(Ordering::Relaxed) {
-                    weather::disturb(&queues, &machine, &mut rng);
+                    weather::disturb(&disks, &machine, &mut rng);
                     // A run that is forgotten would be made up for by the next thing that is done.
                     let before = tally.completed();
                     while calm && tally.completed() == before && !over.load(Ordering::Relaxed) {
@@ -190,10 +189,10 @@ impl Storm {
         let ended = self.ends(&left, &tally);
         over.store(true, Ordering::Relaxed);
         if !ended {
-            let stats: Vec<_> = queues.iter().map(|queue| (queue, queue.stats())).collect();
+            let stats: Vec<_> = disks.iter().map(|(queue, _)| (queue, queue.stats())).collect();
             let found = format!("after {}: {stats:#?}", tally.completed());
             // Somebody may wait for the lost one for ever: nobody waits for them.
-            std::mem::forget((rig, smp, queues, disks, threads));
+            std::mem::forget((rig, smp, disks, threads));
             return Outcome::Stalled(found);
         }
         // The disks' threads end with their disks.
@@ -203,7 +202,7 @@ impl Storm {
             rig.machine.set_online(cpu, true).unwrap();
         }
         let mut wrong = tally.wrong();
-        for queue in &queues {
+        for (queue, _) in &disks {
             queue.drain();
             self.add_up(queue, &mut wrong);
         }
@@ -212,7 +211,7 @@ impl Storm {
         assert_eq!(tally.completed(), sent);
         let stats = completer.stats();
         assert!(!self.end_there || (stats.sent > 0 && stats.calls <= stats.sent), "{stats:?}");
-        drop((queues, disks));
+        drop(disks);
         assert!(tags.is_none_or(|tags| tags.in_use() == 0), "a tag was lost");
         for thread in threads {
             thread.join().unwrap();
@@ -236,7 +235,8 @@ impl Storm {
 
     /// What a queue's counters say in the end.
     fn add_up(&self, queue: &Queue, wrong: &mut Vec<String>) {
-        let stats = queue.stats();
+        // No runner has a tag in hand.
+        let stats = queue.hold_still(|| queue.stats());
         let sum = |f: fn(&HctxStats) -> u64| stats.iter().map(f).sum::<u64>();
         if (sum(|s| s.in_flight), queue.inside()) != (0, 0)
             || sum(|s| s.dispatched) != sum(|s| s.completed) + sum(|s| s.requeues)

@@ -8,12 +8,12 @@ use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_topology::Machine;
 
 use crate::common::Rng;
-use crate::disk::CPUS;
+use crate::disk::{CPUS, Platter};
 
 /// Does one thing to one of the queues, or to all, and undoes it.
-pub fn disturb(queues: &[Arc<Queue>], machine: &Machine, rng: &mut Rng) {
-    let queue = &queues[rng.below(queues.len() as u64) as usize];
-    match rng.below(12) {
+pub fn disturb(disks: &[(Arc<Queue>, Arc<Platter>)], machine: &Machine, rng: &mut Rng) {
+    let (queue, platter) = &disks[rng.below(disks.len() as u64) as usize];
+    match rng.below(13) {
         0 => {
             queue.quiesce();
             assert!(queue.is_quiesced());
@@ -28,7 +28,7 @@ pub fn disturb(queues: &[Arc<Queue>], machine: &Machine, rng: &mut Rng) {
         }
         2 => {
             queue.freeze();
-            assert_eq!(queue.stats().iter().map(|s| s.in_flight).sum::<u64>(), 0);
+            assert_eq!(platter.had(), 0, "the driver of a frozen queue has requests");
             queue.unfreeze();
         }
         3 => {
@@ -72,10 +72,13 @@ pub fn disturb(queues: &[Arc<Queue>], machine: &Machine, rng: &mut Rng) {
             _ => IoScheduler::Deadline(Deadline { fifo_batch: 2, ..Deadline::default() }),
         }),
         10 => {
-            let all: Vec<&Queue> = queues.iter().map(|queue| &**queue).collect();
+            let all: Vec<&Queue> = disks.iter().map(|(queue, _)| &**queue).collect();
             Queue::quiesce_all(&all);
             all.iter().for_each(|queue| _ = queue.unquiesce());
         }
+        11 => queue.hold_still(|| {
+            assert_eq!(queue.stats().iter().map(|s| s.in_flight).sum::<u64>(), 0);
+        }),
         _ => queue.run_all_later(Duration::from_micros(rng.below(2000))),
     }
 }
