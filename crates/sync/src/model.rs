@@ -53,7 +53,10 @@ pub mod schedules {
         config.stack_size = 0x4_0000;
         config.failure_persistence = persist;
         config.silence_warnings = true;
-        Runner::new(scheduler, config).run(scenario);
+        Runner::new(scheduler, config).run(move || {
+            crate::time::begin();
+            scenario();
+        });
     }
 
     /// Any thread may go on at each step. A schedule that fails prints its seed.

@@ -78,9 +78,9 @@ impl Stamp {
 }
 
 #[cfg(shuttle)]
-pub(crate) use model::move_on;
-#[cfg(shuttle)]
 pub use model::now;
+#[cfg(shuttle)]
+pub(crate) use model::{begin, move_on};
 
 #[cfg(shuttle)]
 mod model {
@@ -106,6 +106,13 @@ mod model {
         let now = NOW.get().unwrap_or_else(Instant::now);
         NOW.set(Some(now));
         now
+    }
+
+    /// A schedule begins: its clock shows what every other's showed at first. (What rounds a time would else not do the
+    /// same again where the schedule is replayed.)
+    pub(crate) fn begin() {
+        NOW.set(None);
+        BEGAN.set(None);
     }
 
     /// Time passes, until `then`.
