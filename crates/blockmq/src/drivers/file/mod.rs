@@ -160,7 +160,7 @@ impl Driver for FileDriver {
         match &self.io {
             Io::Rings(rings) => rings.queue(hctx, rq),
             Io::Plain(plain) => {
-                plain.start(rq, 0);
+                plain.queue(rq);
                 Dispatch::Started
             }
         }

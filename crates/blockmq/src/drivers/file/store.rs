@@ -1,10 +1,11 @@
 //! The file of a device, and what can be done with it by calls that block.
 
 use std::fs::File;
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::slice;
 
-use corewise_sync::atomic::{AtomicU32, Ordering};
+use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -14,6 +15,8 @@ use crate::request::{AlignedBuf, Op, Request};
 
 /// Bytes that are copied at once where memory doesn't fit, or that are zeroed at once.
 const PIECE: usize = 64 << 10;
+/// A read of more is left to a worker, although it may be in the cache: copying it takes some time.
+const AT_ONCE: u64 = 64 << 10;
 
 #[repr(align(4096))]
 struct Zeroes([u8; PIECE]);
@@ -26,6 +29,8 @@ pub(super) struct Store {
     file: File,
     align: Option<Alignment>,
     doubt: Doubt,
+    /// A: whether the file system can be asked to read without waiting, until it has said no. Relaxed: a hint.
+    reads_now: AtomicBool,
 }
 
 /// Whether a sync of the file has ever failed.
@@ -44,7 +49,8 @@ struct Doubt {
 impl Store {
     /// `align` says that the file goes past the cache, and what that asks for.
     pub(super) fn new(file: File, align: Option<Alignment>) -> Self {
-        Self { file, align, doubt: Doubt::default() }
+        // Past the cache every read waits for the disk.
+        Self { file, align, doubt: Doubt::default(), reads_now: AtomicBool::new(align.is_none()) }
     }
 
     pub(super) fn file(&self) -> &File {
@@ -67,6 +73,31 @@ impl Store {
             Op::Discard => self.discard(rq.offset(), rq.len()).and_then(sync_if_fua),
             Op::WriteZeroes => {
                 self.write_zeroes(rq.offset(), rq.len(), rq.flags().no_unmap).and_then(sync_if_fua)
+            }
+        }
+    }
+
+    /// Reads what the host's cache has of a request, and says whether that was all. Never blocks.
+    pub(super) fn read_now(&self, rq: &mut Request) -> bool {
+        if rq.op() != Op::Read || rq.len() > AT_ONCE || !self.reads_now.load(Ordering::Relaxed) {
+            return false;
+        }
+        loop {
+            let at = rq.offset() + rq.filled();
+            let Some(room) = rq.rooms().next() else { return true };
+            // SAFETY: the memory is the room's, and the kernel only writes to it: that it isn't initialized
+            // is seen by nobody.
+            let room = unsafe { slice::from_raw_parts_mut(room.as_mut_ptr().cast(), room.len()) };
+            let room = &mut [IoSliceMut::new(room)];
+            match rustix::io::preadv2(&self.file, room, at, ReadWriteFlags::NOWAIT) {
+                // SAFETY: the kernel has filled so many bytes.
+                Ok(n) if n > 0 => unsafe { rq.advance(n as u64) },
+                Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
+                    self.reads_now.store(false, Ordering::Relaxed);
+                    return false;
+                }
+                // It isn't there, or a worker finds out what is wrong.
+                Ok(_) | Err(_) => return false,
             }
         }
     }
@@ -361,6 +392,30 @@ mod tests {
         let read: Vec<u8> =
             done.payload.buffers().iter().flat_map(|b| b.as_slice().to_vec()).collect();
         assert!(read == bytes);
+    }
+
+    #[test]
+    fn what_the_cache_has_is_read_without_a_worker_and_no_more_than_that() {
+        let store = store(None);
+        store.file.write_all_at(&[7; 2048], 0).unwrap();
+        let mut rq =
+            Request::read_vectored(512, [512, 512].map(|len| (bytes::BytesMut::new().into(), len)));
+        rq.prepare(1).unwrap();
+        if !store.read_now(&mut rq) {
+            assert!(!store.reads_now.load(Ordering::Relaxed), "the file system can't be asked");
+            return;
+        }
+        assert_eq!(rq.filled(), 1024);
+        // The file ends: what there is counts, and a worker finds out the rest.
+        let mut rq = Request::read(1024, 2048);
+        rq.prepare(1).unwrap();
+        assert!(!store.read_now(&mut rq));
+        assert_eq!(rq.filled(), 1024);
+        assert!(store.perform(&mut rq, 0).is_err());
+        let mut large = Request::read(0, AT_ONCE as usize + 512);
+        large.prepare(1).unwrap();
+        assert!(!store.read_now(&mut large) && large.filled() == 0);
+        assert!(!store.read_now(&mut Request::write(0, vec![1; 512])));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Plain file I/O on workers: the way where io_uring is refused, and the way out where a ring's
 //! answer isn't a plain yes (short, interrupted, not supported): here the request is carried on until it has
-//! succeeded or failed for good.
+//! succeeded or failed for good. What the host's cache has needs no worker: it is read on the spot.
 
 use std::sync::Arc;
 
@@ -25,6 +25,11 @@ impl Plain {
 
     pub(super) fn store(&self) -> &Store {
         &self.store
+    }
+
+    /// Does a request that needs no waiting, or has a worker do it.
+    pub(super) fn queue(&self, mut rq: Started) {
+        if self.store.read_now(&mut rq) { rq.complete(Ok(())) } else { self.start(rq, 0) }
     }
 
     /// Has a worker do the request, or its rest: the first `done` bytes of a write are written. (A
