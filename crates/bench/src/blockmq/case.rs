@@ -31,7 +31,7 @@ impl Hold {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// By a real-time priority (SCHED_FIFO), as interrupt threads are. Before anything is measured, a task of a
-    /// higher priority runs on each CPU for 20 µs each millisecond, and interrupts them.
+    /// higher priority runs on each CPU 20 of each 200 µs, and interrupts them.
     Fifo,
     /// As [`Class::Fifo`], without them.
     Alone,

@@ -33,8 +33,8 @@
 //! THREADS threads of its own, at a cost of about COST nanoseconds of work each; the threads are pinned to
 //! the CPUs in turn, get 16 requests in a row in turn, and have a real-time priority (`fifo`, `alone`) or not
 //! (`ordinary`). The stream of reads runs for 200 ms, then for `length_ms` in which it is measured, then for half of
-//! that with a clock. With `fifo` a task of a higher priority runs on each CPU in the first 200 ms, for 20 µs each
-//! millisecond. The queue has THREADS hardware queues; nothing is merged, since the device doesn't ask for it, so
+//! that with a clock. With `fifo` a task of a higher priority runs on each CPU in the first 200 ms, 20 of each
+//! 200 µs. The queue has THREADS hardware queues; nothing is merged, since the device doesn't ask for it, so
 //! each read is a request. Each request's completion
 //! function runs its hardware queue, where nothing is pending, and submits the next sequential
 //! read, through the whole layer. Runtimes: `corewise`; `before`, whose second look is taken under a mutex

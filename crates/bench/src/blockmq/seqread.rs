@@ -18,7 +18,7 @@ use crate::meter::{Allocations, Meter, percentiles};
 use crate::process::Job as _;
 
 /// How long the stream runs before anything is measured: long enough for a thread to be interrupted while it has the
-/// lock, in nearly every run.
+/// lock. In a run in which that happens to nobody no convoy begins, and `before` loses nothing.
 const WARM: Duration = Duration::from_millis(200);
 /// How many runs of the hardware queue are noted at most, each four bytes.
 const SAMPLES: usize = 1 << 22;

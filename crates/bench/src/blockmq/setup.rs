@@ -30,7 +30,8 @@ const SIZE: u64 = 1 << 40;
 const STEPS_PER_US: u128 = 900;
 
 /// The priority of the urgent tasks, how often each runs, and for how long.
-const URGENT: (u8, Duration, Duration) = (80, Duration::from_millis(1), Duration::from_micros(20));
+const URGENT: (u8, Duration, Duration) =
+    (80, Duration::from_micros(200), Duration::from_micros(20));
 
 /// A queue over a null device, and the workers that run it.
 ///
