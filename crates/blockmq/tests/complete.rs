@@ -376,10 +376,7 @@ fn a_disk_counts_what_ended_by_operation_and_how_long_it_took() {
 fn who_is_told_of_an_end_finds_it_counted() {
     let rig = Rig::live();
     let driver = Held::default();
-    driver.instead(|rq| {
-        rq.complete(Ok(()));
-        Dispatch::Started
-    });
+    driver.at_once();
     let queue = rig.queue(driver);
     for n in 1..=50 {
         queue.execute(block(n)).result.unwrap();

@@ -7,7 +7,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{Held, Rig, block, submit, watched};
-use corewise_blockmq::{BlockDevice, Dispatch, HwQueues, IoError, IoErrorKind, Queue};
+use corewise_blockmq::{BlockDevice, HwQueues, IoError, IoErrorKind, Queue};
 use corewise_topology::{CpuSet, Machine};
 
 /// Four CPUs, two hardware queues: CPUs 0 and 1, and CPUs 2 and 3.
@@ -175,10 +175,7 @@ fn stepped_an_update_keeps_the_marks_of_cpus_that_left() {
 fn a_queue_that_is_dropped_no_longer_follows_its_machine() {
     let rig = Rig::synthetic("l3:2 core:2 pu:1");
     let driver = Held::with_queues(2);
-    driver.instead(|rq| {
-        rq.complete(Ok(()));
-        Dispatch::Started
-    });
+    driver.at_once();
     let requests = Arc::clone(&driver.requests);
     let queue = rig.queue(driver);
     queue.submit(block(1));

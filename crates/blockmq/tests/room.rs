@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Weak};
 
 use common::{Held, Rig, STALL, block, watched};
-use corewise_blockmq::{BlockDevice, Dispatch, Plug, Queue};
+use corewise_blockmq::{BlockDevice, Plug, Queue};
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::context::AtomicSection;
 
@@ -74,10 +74,7 @@ fn in_an_atomic_section_nobody_waits_for_room() {
 #[test]
 fn outside_of_a_frozen_queue_there_is_room_for_as_many_and_then_who_comes_waits_for_the_thaw() {
     let (rig, driver) = (rig(), Held::default());
-    driver.instead(|rq| {
-        rq.complete(Ok(()));
-        Dispatch::Started
-    });
+    driver.at_once();
     let queue = small(&rig, &driver);
     let (tx, done) = mpsc::channel();
     let sent = AtomicU64::new(0);
@@ -103,10 +100,7 @@ fn outside_of_a_frozen_queue_there_is_room_for_as_many_and_then_who_comes_waits_
 #[test]
 fn a_batch_that_is_larger_than_the_room_makes_its_own() {
     let (rig, driver) = (rig(), Held::default());
-    driver.instead(|rq| {
-        rq.complete(Ok(()));
-        Dispatch::Started
-    });
+    driver.at_once();
     let queue = small(&rig, &driver);
     let (tx, done) = mpsc::channel();
     let other = Arc::clone(&queue);

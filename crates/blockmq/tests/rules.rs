@@ -83,10 +83,7 @@ fn stepped_rule_11_a_freeze_runs_what_is_inside_once_more() {
 #[test]
 fn stepped_rule_11_start_to_freeze_then_unquiesce_then_wait_cannot_deadlock() {
     let driver = Held::default();
-    driver.instead(|rq| {
-        rq.complete(Ok(()));
-        Dispatch::Started
-    });
+    driver.at_once();
     let queue = by_hand(&driver);
     queue.quiesce();
     let inside = submit(&*queue, block(1));

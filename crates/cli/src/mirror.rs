@@ -8,13 +8,14 @@ use serde_json::Value;
 use crate::args;
 use crate::control::Question;
 use crate::control::disks::Disk;
-use crate::control::mirrors::{Part, State};
+use crate::control::mirrors::{MirrorOf, Part, State};
 use crate::dump::client::{Client, printable};
 use crate::dump::find;
 use crate::exit::Failure;
 use crate::screen::{TITLE, styled};
 
-/// Between two looks of who waits.
+/// Between two looks of who waits: the server answers questions and tells of nothing by itself, so who waits asks again,
+/// as `dump --monitor` does.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Asks, waits if that is wanted, and shows what is so then.
@@ -84,12 +85,9 @@ fn show(answer: &Value, disks: &[Disk], json: bool) -> Result<(), Failure> {
         let condition = disk.condition.as_deref().unwrap_or_default();
         let title = printable(&format!("{}: {condition}", disk.name));
         writeln!(out, "{}", styled(TITLE, title))?;
-        for line in disk
-            .mirror
-            .iter()
-            .flat_map(|m| m.text().lines().map(str::to_string).collect::<Vec<_>>())
-        {
-            writeln!(out, "{}", printable(&line))?;
+        let text = disk.mirror.as_ref().map(MirrorOf::text).unwrap_or_default();
+        for line in text.lines() {
+            writeln!(out, "{}", printable(line))?;
         }
     }
     if disks.is_empty() {

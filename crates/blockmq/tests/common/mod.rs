@@ -112,6 +112,14 @@ impl Held {
         *self.verdict.lock() = Some(Box::new(f));
     }
 
+    /// Completes the next requests instead of keeping them.
+    pub fn at_once(&self) {
+        self.instead(|rq| {
+            rq.complete(Ok(()));
+            Dispatch::Started
+        });
+    }
+
     pub fn keep(&self) {
         *self.verdict.lock() = None;
     }
