@@ -126,6 +126,38 @@ fn a_callback_that_hangs_is_skipped_and_the_shutdown_returns_while_it_hangs() {
 }
 
 #[test]
+fn after_a_skip_the_pools_say_which_callback_holds_their_worker_and_end_without_it() {
+    let rig = Rig::new(MACHINE);
+    let (hangs, hung) = channel();
+    let (let_go, held) = channel::<()>();
+    let (hangs, hung, held) = (Mutex::new(hangs), Mutex::new(hung), Arc::new(Mutex::new(held)));
+    let waits = Arc::clone(&held);
+    let driver = TestDriver::new("test", &rig.log).shutdown(move |name| {
+        if name == "caller's" {
+            // So the caller has its hands full until a helper has come.
+            hung.lock().unwrap().recv().unwrap();
+        } else {
+            hangs.lock().unwrap().send(()).unwrap();
+            let _ = waits.lock().unwrap().recv(); // Also where the test is over.
+        }
+        Ok(())
+    });
+    rig.register(driver).unwrap();
+    let asynchronous = |name| is_async(decl(name, &[])).shutdown_timeout(SOON);
+    let decls = vec![asynchronous("one"), asynchronous("other"), decl("caller's", &[])];
+    rig.manager.bring_up(decls, &BringUpOptions::new()).unwrap();
+    let down = rig.manager.shutdown(&soon(HangPolicy::Skip)).unwrap();
+    assert!(down.remaining.iter().any(|left| left.skipped), "{down:?}");
+
+    let left = rig.pools.shutdown_timeout(SOON).expect_err("a skipped callback holds a worker");
+    let one = &left.running[0];
+    assert!(one.item.thread.is_some() && one.for_at_least >= SOON, "{left}");
+    assert!(one.item.function.starts_with("corewise_device::"), "{left}");
+    drop(let_go);
+    rig.pools.shutdown_timeout(Duration::from_secs(3600)).expect("it has returned");
+}
+
+#[test]
 fn giving_up_returns_with_all_else_shut_down_and_says_what_is_left() {
     for asynchronous in [true, false] {
         let up = Up::new(devices(asynchronous));

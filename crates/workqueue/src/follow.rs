@@ -6,17 +6,17 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use corewise_sync::{Mutex, thread};
 use corewise_topology::{Machine, Watch, pin_current_thread};
 use rustix::event::{self, EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
+
+use crate::beside::{Beside, Limit};
 
 /// The thread `cw-follow`, and how it is stopped.
 pub(crate) struct Follower {
     /// I: readable once the thread has to end.
     stop: OwnedFd,
-    /// L: is the lock; guards the thread, until somebody joins it.
-    thread: Mutex<Option<thread::JoinHandle<()>>>,
+    thread: Beside,
 }
 
 impl Follower {
@@ -31,8 +31,9 @@ impl Follower {
             );
         }
         let (machine, stopped) = (machine.clone(), stop.try_clone()?);
-        let thread = spawn(move || run(&machine, watch, &stopped, looked))?;
-        Ok(Follower { stop, thread: Mutex::new(Some(thread)) })
+        let run = move || run(&machine, watch, &stopped, looked);
+        let thread = Beside::spawn("cw-follow".into(), run)?;
+        Ok(Follower { stop, thread })
     }
 
     /// The thread ends with what it is at. Doesn't wait.
@@ -41,15 +42,11 @@ impl Follower {
         let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
     }
 
-    /// Stops it and waits for its end, unless it is the caller, or somebody else does already. May
+    /// Stops it and waits for its end, unless it is the caller; its name where the time is up first. May
     /// block, as long as a listener of the machine takes that is called on it.
-    pub(crate) fn join(&self) {
+    pub(crate) fn end(&self, limit: Limit) -> Result<(), String> {
         self.stop();
-        let thread = self.thread.lock().take();
-        if let Some(thread) = thread.filter(|t| t.thread().id() != thread::current().id()) {
-            // It calls listeners, and the machine catches their panics.
-            let _ = thread.join();
-        }
+        if self.thread.wait(limit) { Ok(()) } else { Err(self.thread.name().into()) }
     }
 }
 
@@ -97,15 +94,4 @@ fn wait(watch: &mut Watch, stop: &OwnedFd) -> io::Result<bool> {
             return Ok(true);
         }
     }
-}
-
-#[cfg(not(any(loom, shuttle)))]
-fn spawn(body: impl FnOnce() + Send + 'static) -> io::Result<thread::JoinHandle<()>> {
-    thread::Builder::new().name("cw-follow".into()).spawn(body)
-}
-
-/// A model has no kernel to listen to.
-#[cfg(any(loom, shuttle))]
-fn spawn(_body: impl FnOnce() + Send + 'static) -> io::Result<thread::JoinHandle<()>> {
-    Err(io::ErrorKind::Unsupported.into())
 }

@@ -41,6 +41,7 @@
 
 mod around;
 mod attributes;
+mod beside;
 mod block;
 mod builder;
 mod carried;
@@ -99,7 +100,9 @@ pub use builder::QueueBuilder;
 pub use dump::{Dump, LinkDump, PoolDump, QueueDump, RunningDump, ScopeDump, SlotDump, SlotPlace};
 pub use error::{BuildError, JoinError, PanicPayload};
 pub use idle::Idle;
-pub use pools::{DEFAULT_IDLE_TIMEOUT, DEFAULT_MAX_WORKERS, PoolsBuilder, WorkerPools};
+pub use pools::{
+    DEFAULT_IDLE_TIMEOUT, DEFAULT_MAX_WORKERS, PoolsBuilder, StillRunning, Unfinished, WorkerPools,
+};
 pub use queue::Workqueue;
 pub use scoped::{Scope, ScopedJoinHandle};
 pub use spawn::WorkerThread;

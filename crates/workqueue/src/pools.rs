@@ -1,5 +1,7 @@
 //! The handle that owns the worker pools of a machine.
 
+mod shutdown;
+
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Weak};
@@ -13,7 +15,6 @@ use corewise_topology::{
 
 use crate::attributes::{Class, PoolKey};
 use crate::cover::Covers;
-use crate::current;
 use crate::dump::Dump;
 use crate::error::BuildError;
 use crate::follow::Follower;
@@ -31,6 +32,8 @@ use crate::spawn::{Spawner, WorkerThread};
 use crate::stall::StallReport;
 use crate::stats::PoolReport;
 use crate::timekeeper::{Settings, Timekeeper};
+
+pub use shutdown::{StillRunning, Unfinished};
 
 /// Threads that one pool may have, blocked ones included.
 pub const DEFAULT_MAX_WORKERS: usize = 256;
@@ -322,54 +325,6 @@ impl WorkerPools {
     /// The machine's pods, as these pools are cut.
     pub fn pods(&self) -> &Pods {
         &self.inner.pods
-    }
-
-    /// Takes no more work, lets the workers run what is queued, and waits until all have left and
-    /// their threads have ended. A work item may call it: it doesn't wait for its own worker, nor
-    /// for one whose item is in here too, nor for the threads beside the pools (the timekeeper's, the
-    /// rescuers', `cw-follow`), which end by themselves then. Several threads may call it at once, and each of them
-    /// waits; the threads are then joined by one of them. Later queueing is refused: `queue`
-    /// returns false, and a spawned closure ends as cancelled; so do spawned futures that wait to be
-    /// woken, which are dropped by the calling thread. So does what was held back and is let
-    /// through only afterwards, by a thread that isn't done with cancelling the item before it:
-    /// nothing runs once this has returned, unless a work item called it. May block.
-    #[track_caller]
-    pub fn shutdown(&self) {
-        let groups = self.inner.close();
-        self.inner.keeper.cancel_all();
-        let follower = self.inner.follower.as_ref();
-        corewise_sync::context::blocking("WorkerPools::shutdown", || {
-            let own = groups.iter().find(|group| group.enter_join());
-            let wait = || {
-                while groups.iter().fold(false, |waited, g| g.wait_left(own.is_some()) | waited) {}
-            };
-            wait();
-            if let Some(own) = own {
-                own.exit_join();
-            }
-            let by_item = own.is_some() || current::with(|job| job.is_some());
-            if !by_item {
-                // Their last items may let held ones through, which are run.
-                self.queues().iter().filter_map(|q| q.rescuer.as_ref()).for_each(Rescuer::end);
-                // Seal, and look again: what had just got a worker ends before this returns.
-                groups.iter().for_each(|group| group.seal());
-                wait();
-            }
-            for group in &groups {
-                group.join_ending();
-            }
-            if by_item {
-                // One of them may be in here too, and wait for the worker that runs this item. They
-                // end by themselves.
-                self.queues().iter().filter_map(|q| q.rescuer.as_ref()).for_each(Rescuer::stop);
-                follower.into_iter().for_each(Follower::stop);
-                return;
-            }
-            self.inner.keeper.end();
-            if let Some(follower) = follower {
-                follower.join();
-            }
-        });
     }
 
     /// The state of each pool, in the order of scope and pod.

@@ -9,14 +9,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use corewise_sync::thread::{self, JoinHandle};
 use corewise_sync::{Mutex, Parker};
 
+use crate::beside::{Beside, Limit};
 use crate::inherit;
 use crate::link::Shared;
 use crate::pool::group::Group;
-use crate::pool::publication::Publication;
-use crate::spawn::spawn;
+use crate::pool::publication::{Label, Publication};
 
 /// How many items it runs for a pool before it turns to the next: the kernel's `RESCUER_BATCH`.
 const BATCH: usize = 16;
@@ -24,13 +23,14 @@ const BATCH: usize = 16;
 /// The rescuer of one queue. Its thread ends with the queue.
 pub(crate) struct Rescuer {
     desk: Arc<Desk>,
-    /// L: is the lock; guards the thread, until it was joined.
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Beside,
 }
 
 /// What the thread shares.
 struct Desk {
     parker: Parker,
+    /// What it runs.
+    shown: Publication,
     /// L: is the lock; guards the calls.
     calls: Mutex<Calls>,
 }
@@ -52,15 +52,16 @@ pub(crate) struct Call {
 impl Rescuer {
     /// Starts the thread; it sleeps until it is called.
     pub(crate) fn start(queue: &str, niceness: i32) -> io::Result<Rescuer> {
-        let desk = Arc::new(Desk { parker: Parker::new(), calls: Mutex::default() });
+        let (parker, shown) = (Parker::new(), Publication::new());
+        let desk = Arc::new(Desk { parker, shown, calls: Mutex::default() });
         let its = Arc::clone(&desk);
         let run = move || {
             inherit::run_anywhere(niceness);
             its.run();
         };
         // A thread's name must not hold a NUL; a queue's may.
-        let thread = spawn(format!("cw-r-{queue}").replace('\0', "?"), run)?;
-        Ok(Rescuer { desk, thread: Mutex::new(Some(thread)) })
+        let thread = Beside::spawn(format!("cw-r-{queue}").replace('\0', "?"), run)?;
+        Ok(Rescuer { desk, thread })
     }
 
     /// Calls the rescuer of a queue to a pool.
@@ -81,16 +82,20 @@ impl Rescuer {
     }
 
     /// Ends the thread once it has done what it was called for, and waits for it, unless it is the
-    /// calling one. May block.
-    pub(crate) fn end(&self) {
+    /// calling one; false where the time is up first. May block.
+    pub(crate) fn end(&self, limit: Limit) -> bool {
         self.stop();
-        let thread = self.thread.lock().take();
-        if let Some(handle) = thread
-            && handle.thread().id() != thread::current().id()
-        {
-            // It catches the panics of what it runs.
-            let _ = handle.join();
-        }
+        self.thread.wait(limit)
+    }
+
+    /// Its thread's name.
+    pub(crate) fn name(&self) -> &str {
+        self.thread.name()
+    }
+
+    /// What it runs (a moment ago).
+    pub(crate) fn runs(&self) -> Option<Label> {
+        Some(self.desk.shown.read()?.label)
     }
 
     /// The thread ends with what it was called for. Doesn't wait.
@@ -116,7 +121,7 @@ impl Desk {
             };
             match call {
                 Some(call) => {
-                    if call.turn() {
+                    if call.turn(&self.shown) {
                         self.calls.lock().waiting.push_back(call);
                     }
                 }
@@ -129,8 +134,7 @@ impl Desk {
 
 impl Call {
     /// Runs up to 16 items; true where the pool still needs it.
-    pub(crate) fn turn(&self) -> bool {
-        let shown = Publication::new();
+    pub(crate) fn turn(&self, shown: &Publication) -> bool {
         for _ in 0..BATCH {
             if !self.group.is_helpless(self.pool) {
                 return false;
@@ -139,7 +143,7 @@ impl Call {
                 return false;
             };
             let _placed = self.group.pools[self.pool].placement().enter();
-            let ran = running.run(&shown, None);
+            let ran = running.run(shown, None);
             (0..ran).for_each(|_| self.queue.rescued());
         }
         self.group.is_helpless(self.pool)

@@ -2,11 +2,12 @@
 
 use std::cell::RefCell;
 use std::sync::{Arc, Barrier, mpsc};
+use std::time::Duration;
 
 use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{Work, WorkerPools, Workqueue};
+use corewise_workqueue::{Doing, StallReport, Work, WorkerPools, Workqueue};
 
 fn pools(cpus: u32) -> WorkerPools {
     let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
@@ -121,4 +122,106 @@ fn dropping_the_last_handle_runs_what_is_queued_and_ends_the_workers() {
     gate.complete();
     over.recv().unwrap();
     assert_eq!(ran.load(Ordering::SeqCst), 10);
+}
+
+/// An item that runs until its gate is open, without saying that it waits.
+fn hangs(queue: &Workqueue) -> Arc<Completion> {
+    let (gate, runs) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    let (opens, says) = (Arc::clone(&gate), Arc::clone(&runs));
+    drop(queue.spawn(move || {
+        says.complete();
+        while !opens.is_complete() {
+            std::thread::yield_now();
+        }
+    }));
+    runs.wait();
+    gate
+}
+
+const SOON: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_secs(3600);
+
+#[test]
+fn shutdown_timeout_names_what_is_left_and_goes_on_when_it_has_returned() {
+    let pools = pools(2);
+    let queue = |name: &str| Workqueue::builder(name).ordered().build(&pools).expect("a queue");
+    let (told, untold) = (queue("told"), queue("untold"));
+    let opens = hangs(&untold);
+    let (gate, runs) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    let (waits, says) = (Arc::clone(&gate), Arc::clone(&runs));
+    drop(told.spawn(move || {
+        says.complete();
+        waits.wait();
+    }));
+    runs.wait();
+    while pools.report().iter().all(|pool| pool.blocked == 0) {
+        std::thread::yield_now();
+    }
+    let ran = Arc::new(AtomicUsize::new(0));
+    for queue in [&told, &told, &untold] {
+        let ran = Arc::clone(&ran);
+        drop(queue.spawn(move || ran.fetch_add(1, Ordering::SeqCst)));
+    }
+
+    let left = pools.shutdown_timeout(SOON).expect_err("two items hang");
+    assert!(left.waited >= SOON && left.waiting == 3 && left.threads.is_empty(), "{left:?}");
+    let mut queues: Vec<_> = left.running.iter().map(|left| left.item.queue.as_str()).collect();
+    queues.sort_unstable();
+    assert_eq!(queues, ["told", "untold"]);
+    for left in &left.running {
+        let item = &left.item;
+        assert!(item.function.contains("shutdown") && item.site.file() == file!(), "{left}");
+        assert!(item.thread.is_some() && left.for_at_least >= SOON, "{left}");
+        let doing = if item.queue == "told" { Doing::Blocked } else { Doing::Running };
+        assert_eq!(item.doing, doing);
+    }
+    assert!(left.to_string().contains("queued on 'untold' at"), "{left}");
+    assert!(!untold.queue(&Work::new(|| ())), "the pools stay closed");
+
+    gate.complete();
+    opens.complete();
+    pools.shutdown_timeout(LONG).expect("all return");
+    assert_eq!(ran.load(Ordering::SeqCst), 3, "what was queued has run");
+    pools.shutdown();
+}
+
+#[test]
+fn an_item_that_shuts_down_with_a_limit_is_not_among_what_is_left() {
+    let pools = pools(2);
+    let (hangs_in, ends_in) = (queue(&pools, AffinityScope::System), pools.clone());
+    let opens = hangs(&hangs_in);
+    let asks = Workqueue::builder("asks").build(&pools).expect("a queue");
+    let left = asks.spawn(move || ends_in.shutdown_timeout(SOON)).join().unwrap();
+    let left = left.expect_err("an item hangs");
+    let [one] = &left.running[..] else { panic!("one item is left: {left}") };
+    assert_eq!((one.item.queue.as_str(), left.waiting), ("test", 0));
+    opens.complete();
+    pools.shutdown_timeout(LONG).expect("all return");
+}
+
+#[test]
+fn shutdown_timeout_waits_no_longer_for_the_threads_beside_the_pools_and_names_them() {
+    let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").expect("a valid description");
+    let (open, stalled) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    let (waits, says) = (Arc::clone(&open), Arc::clone(&stalled));
+    let hangs_too = move |_: &StallReport| {
+        says.complete();
+        waits.wait();
+    };
+    let pools = WorkerPools::builder(&machine).stall_after(SOON).on_stall(hangs_too).build();
+    let queue = queue(&pools, AffinityScope::System);
+    let opens = hangs(&queue);
+    drop(queue.spawn(|| ()));
+    stalled.wait();
+    opens.complete();
+    // Until the workers have left, and nobody else is there.
+    let threads = loop {
+        let left = pools.shutdown_timeout(SOON).expect_err("a callback hangs");
+        if !left.threads.is_empty() {
+            break left.threads;
+        }
+    };
+    assert_eq!(threads, ["cw-time"]);
+    open.complete();
+    pools.shutdown_timeout(LONG).expect("it returns");
 }

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +35,11 @@ impl<S: Subscriber> Layer<S> for Capture {
 
 /// What was said about the queue, or the function, of this name.
 fn said(queue: &str) -> Vec<String> {
+    all().into_iter().filter(|event| event.contains(&format!("=\"{queue}\""))).collect()
+}
+
+/// What was said.
+fn all() -> Vec<String> {
     static CAPTURE: OnceLock<Capture> = OnceLock::new();
     let capture = CAPTURE.get_or_init(|| {
         let capture = Capture::default();
@@ -41,8 +47,7 @@ fn said(queue: &str) -> Vec<String> {
         tracing::subscriber::set_global_default(subscriber).expect("the only one");
         capture
     });
-    let all = capture.0.lock();
-    all.iter().filter(|event| event.contains(&format!("=\"{queue}\""))).cloned().collect()
+    capture.0.lock().clone()
 }
 
 fn queue(name: &str) -> Workqueue {
@@ -138,4 +143,28 @@ fn the_depth_of_disable_ends_at_65535_and_that_is_warned_about() {
     assert!(work.enable() && !work.is_disabled());
     work.enable();
     assert!(said(item)[1].contains("more often"), "{:?}", said(item));
+}
+
+#[test]
+fn a_shutdown_says_again_and_again_what_it_waits_for() {
+    all();
+    let machine = Machine::synthetic("numa:1 l3:1 core:2 pu:1").expect("valid");
+    let pools = WorkerPools::builder(&machine).stall_after(Duration::from_millis(1)).build();
+    let queue = Workqueue::builder("for ever").build(&pools).expect("a queue");
+    let open = Arc::new(AtomicBool::new(false));
+    let opens = Arc::clone(&open);
+    let hangs = queue.spawn(move || {
+        while !opens.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+    });
+    let down = std::thread::spawn(move || pools.shutdown());
+    let told = || all().iter().filter(|event| event.contains("queued on 'for ever'")).count();
+    while told() < 2 {
+        std::thread::yield_now();
+    }
+    assert!(all().iter().any(|event| event.starts_with("WARN") && event.contains("not shut down")));
+    open.store(true, Ordering::SeqCst);
+    hangs.join().unwrap();
+    down.join().unwrap();
 }

@@ -23,6 +23,10 @@ pub enum HangPolicy {
     /// It counts as done, as a failure: what it needs is shut down under it, and the report says
     /// what that was ([`ShutdownReport::past`](crate::ShutdownReport::past)). Its callback goes on, if it does. Once the whole
     /// shutdown is late there is nothing to go on for: then it is as `GiveUp`.
+    ///
+    /// An asynchronous callback that hangs holds a worker of the pools, after this or `GiveUp`, and
+    /// [`WorkerPools::shutdown`](corewise_workqueue::WorkerPools::shutdown) would wait for it:
+    /// [`shutdown_timeout`](corewise_workqueue::WorkerPools::shutdown_timeout) doesn't, and names it.
     Skip,
     /// The rest is left undone, as by an [abort](ShutdownOptions::abort).
     GiveUp,

@@ -2,10 +2,12 @@
 //! how somebody waits for that.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use corewise_sync::atomic::Ordering;
 use corewise_sync::fence::FencePolicy;
 use corewise_sync::thread::{self, JoinHandle, ThreadId};
+use corewise_sync::time;
 
 use super::group::{Group, Step};
 use super::worker::Worker;
@@ -19,6 +21,17 @@ pub(super) struct Member {
     pub(super) worker: Arc<Worker>,
     id: Option<ThreadId>,
     handle: Option<JoinHandle<()>>,
+}
+
+/// What came of waiting for workers to leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Waited {
+    /// They had left before.
+    Not,
+    /// They have left meanwhile.
+    Long,
+    /// The time was up first.
+    InVain,
 }
 
 impl Inner {
@@ -53,13 +66,17 @@ impl Inner {
 }
 
 impl<F: FencePolicy> Pool<F> {
-    /// Waits until no more than these workers are left; true where it had to wait.
-    fn wait_left(&self, others: impl Fn(&Inner) -> usize) -> bool {
-        let mut waited = false;
+    /// Waits until no more than these workers are left, or the time is up.
+    fn wait_left(&self, others: impl Fn(&Inner) -> usize, until: Option<Instant>) -> Waited {
+        let mut waited = Waited::Not;
         let mut inner = self.inner.lock();
         while inner.counts.total > others(&inner) {
-            waited = true;
-            inner = self.left.wait(inner);
+            waited = Waited::Long;
+            inner = match until.map(|until| until.saturating_duration_since(time::now())) {
+                None => self.left.wait(inner),
+                Some(Duration::ZERO) => return Waited::InVain,
+                Some(rest) => self.left.wait_timeout(inner, rest).0,
+            };
         }
         waited
     }
@@ -186,13 +203,17 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Waits until the workers have left, `by_worker` except those that wait for the same; true
-    /// where it had to wait. A worker that is still there may have started one in a pool that was
-    /// empty, so that only a round in which nobody waited says that all have left. May block.
-    pub(crate) fn wait_left(&self, by_worker: bool) -> bool {
-        let mut waited = false;
+    /// Waits until the workers have left, `by_worker` except those that wait for the same, or the time
+    /// is up. A worker that is still there may have started one in a pool that was empty, so that only a
+    /// round in which nobody waited says that all have left. May block.
+    pub(crate) fn wait_left(&self, by_worker: bool, until: Option<Instant>) -> Waited {
+        let others = |inner: &Inner| if by_worker { inner.joining } else { 0 };
+        let mut waited = Waited::Not;
         for pool in &self.pools {
-            waited |= pool.wait_left(|inner| if by_worker { inner.joining } else { 0 });
+            waited = waited.max(pool.wait_left(others, until));
+            if waited == Waited::InVain {
+                break;
+            }
         }
         waited
     }

@@ -2,6 +2,7 @@
 //! another may start. Either they said so (a blocking region, a CPU-intensive queue), or the
 //! timekeeper caught them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -198,6 +199,13 @@ impl<F: FencePolicy> Group<F> {
             refused: inner.refused,
             at_work: inner.workers.values().filter_map(|m| at_work(&m.worker)).collect(),
         })
+    }
+
+    /// For how long each worker of a pool has blocked that is in a blocking region, by number.
+    pub(crate) fn blocked_for(&self, index: usize) -> BTreeMap<u32, Duration> {
+        let inner = self.pools[index].inner.lock();
+        let workers = inner.workers.values().map(|member| &member.worker);
+        workers.filter_map(|worker| Some((worker.id, worker.blocks_for()?))).collect()
     }
 
     /// The workers of a pool that run something (a moment ago), and what.

@@ -8,7 +8,7 @@
 //! takes each pool's under its own.
 
 mod choice;
-mod ending;
+pub(crate) mod ending;
 pub(crate) mod excuse;
 mod follow;
 pub(crate) mod group;

@@ -10,6 +10,7 @@ use tracing::{Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 use super::PoolSpec;
+use super::ending::Waited;
 use super::group::{Group, Setup, Step};
 use super::pins::Pinning;
 use super::stepped::{Log, group, park, push};
@@ -64,7 +65,7 @@ fn stepped_a_worker_that_dies_at_work_is_replaced_and_its_excuses_go_with_it() {
     group.close();
     die(&group, &other);
     assert_eq!(group.pools[0].sizes().0, 0);
-    assert!(!group.wait_left(false), "nobody is waited for");
+    assert_eq!(group.wait_left(false, None), Waited::Not, "nobody is waited for");
 }
 
 /// Panics in each event.
@@ -102,5 +103,5 @@ fn a_thread_that_a_subscriber_s_panic_ends_is_no_worker_any_more() {
     assert_eq!(died.load(Ordering::SeqCst), 1);
     assert_eq!(group.pools[0].sizes(), (0, 0, 0, 0));
     group.close();
-    assert!(!group.wait_left(false), "nobody is waited for");
+    assert_eq!(group.wait_left(false, None), Waited::Not, "nobody is waited for");
 }

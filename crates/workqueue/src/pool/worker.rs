@@ -12,6 +12,7 @@ use corewise_sync::fence::FencePolicy;
 use corewise_sync::{CachePadded, Parker, hint, thread, time};
 use corewise_topology::AffinityScope;
 
+use super::excuse::Excuse;
 use super::group::{Group, Step};
 use super::here;
 use super::idler::Idler;
@@ -79,7 +80,9 @@ pub(crate) struct Worker {
     born: Instant,
     /// O: when it emptied the inbox of another CPU last, in nanoseconds; as `searching`.
     emptied: AtomicU64,
-    /// O: when its blocking region began, in nanoseconds; as `searching`.
+    /// A: when its blocking region began, in nanoseconds since `born`; 0 outside of one, and until it is
+    /// noted. Written by the worker; others read it under the pool's lock where `excuses` says that it is
+    /// in one: Relaxed.
     blocked: AtomicU64,
     /// What it has run and not counted out: nothing, while it is idle or runs anything else.
     pub(crate) carry: Carry<Link>,
@@ -188,12 +191,23 @@ impl Worker {
 
     /// Its blocking region begins.
     pub(super) fn blocks(&self) {
-        self.blocked.store(self.age(), Ordering::Relaxed);
+        self.blocked.store(self.age().max(1), Ordering::Relaxed);
     }
 
     /// How long its blocking region has been, at its end.
     pub(super) fn has_blocked(&self) -> Duration {
-        Duration::from_nanos(self.age().saturating_sub(self.blocked.load(Ordering::Relaxed)))
+        let since = self.blocked.load(Ordering::Relaxed);
+        // Before the excuse ends: whoever sees it never takes this time for that of the next region.
+        self.blocked.store(0, Ordering::Relaxed);
+        Duration::from_nanos(self.age().saturating_sub(since))
+    }
+
+    /// Under the pool's lock: for how long its blocking region has lasted, if it is in one and that is
+    /// known.
+    pub(super) fn blocks_for(&self) -> Option<Duration> {
+        let since = self.blocked.load(Ordering::Relaxed);
+        (self.is_excused(Excuse::Region) && since != 0)
+            .then(|| Duration::from_nanos(self.age().saturating_sub(since)))
     }
 
     /// Items that it has run one after the other. Asked by the worker itself, as all below.

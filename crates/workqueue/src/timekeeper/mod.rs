@@ -27,16 +27,15 @@ use std::time::{Duration, Instant};
 #[cfg(any(test, loom))]
 use corewise_sync::atomic::AtomicU64;
 use corewise_sync::atomic::{AtomicBool, Ordering};
-use corewise_sync::thread::JoinHandle;
-use corewise_sync::{Mutex, thread, time};
+use corewise_sync::{Mutex, time};
 
+use crate::beside::{Beside, Limit};
 use crate::error::{quietly, shielded};
 use crate::inherit;
 use crate::link::Shared;
 use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::rescuer::Rescuer;
-use crate::spawn::spawn;
 use crate::stall::StallReport;
 use alarm::Alarm;
 use delayed::Delayed;
@@ -131,9 +130,9 @@ enum Thread {
     /// The clock is driven by hand.
     #[cfg(any(test, loom))]
     ByHand,
-    Made(JoinHandle<()>),
-    /// It has to end, or has ended.
-    Over,
+    Made(Arc<Beside>),
+    /// It has to end, or has ended, if there was one.
+    Over(Option<Arc<Beside>>),
 }
 
 impl fmt::Debug for Timekeeper {
@@ -225,6 +224,11 @@ impl Timekeeper {
         state.queues.iter().find(|(known, _)| *known == id)?.1.upgrade()
     }
 
+    /// After how long what doesn't get on is reported, if ever.
+    pub(crate) fn stall_after(&self) -> Option<Duration> {
+        Some(self.settings.stall_after).filter(|after| !after.is_zero())
+    }
+
     /// The time since the pools were made.
     pub(crate) fn now(&self) -> Duration {
         self.clock.now()
@@ -272,15 +276,15 @@ impl Timekeeper {
                 inherit::wake_on_time();
                 its.run();
             };
-            match spawn("cw-time".into(), run) {
-                Ok(handle) => state.thread = Thread::Made(handle),
+            match Beside::spawn("cw-time".into(), run) {
+                Ok(thread) => state.thread = Thread::Made(Arc::new(thread)),
                 Err(error) => {
                     state.refused = Some(self.now());
                     return Err(error);
                 }
             }
         }
-        Ok(!matches!(state.thread, Thread::None | Thread::Over))
+        Ok(!matches!(state.thread, Thread::None | Thread::Over(_)))
     }
 
     /// The thread's body.
@@ -300,7 +304,7 @@ impl Timekeeper {
     fn is_over(&self) -> bool {
         let (over, closed) = {
             let state = self.state.lock();
-            (matches!(state.thread, Thread::Over), state.closed)
+            (matches!(state.thread, Thread::Over(_)), state.closed)
         };
         over || closed && !self.watch.lock().any_left()
     }
@@ -401,15 +405,23 @@ impl Timekeeper {
         self.alarm.ring();
     }
 
-    /// Ends the thread, and waits for it, unless it is the calling one. May block.
-    pub(crate) fn end(&self) {
-        let thread = std::mem::replace(&mut self.state.lock().thread, Thread::Over);
+    /// Ends the thread, and waits for it, unless it is the calling one; its name where the time is up
+    /// first. May block.
+    pub(crate) fn end(&self, limit: Limit) -> Result<(), String> {
+        let thread = {
+            let mut state = self.state.lock();
+            let thread = match std::mem::replace(&mut state.thread, Thread::Over(None)) {
+                Thread::Made(thread) => Some(thread),
+                Thread::Over(thread) => thread,
+                _ => None,
+            };
+            state.thread = Thread::Over(thread.clone());
+            thread
+        };
         self.alarm.ring();
-        if let Thread::Made(handle) = thread
-            && handle.thread().id() != thread::current().id()
-        {
-            // It catches panics; if it died of its own, that is logged there.
-            let _ = handle.join();
+        match thread {
+            Some(thread) if !thread.wait(limit) => Err(thread.name().into()),
+            _ => Ok(()),
         }
     }
 }

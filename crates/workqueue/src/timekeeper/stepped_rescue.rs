@@ -11,6 +11,7 @@ use corewise_topology::{AffinityScope, Machine};
 use super::{Settings, Timekeeper};
 use crate::builder::QueueBuilder;
 use crate::links::Place;
+use crate::pool::publication::Publication;
 use crate::pools::WorkerPools;
 use crate::queue::Workqueue;
 use crate::rescuer::Call;
@@ -129,9 +130,9 @@ fn rescuer_runs_16_items_a_turn() {
     let queue = stuck.queue("db");
     let call = stuck.call(&queue);
     let items: Vec<_> = (0..20).map(|_| queue.spawn(|| ())).collect();
-    assert!(call.turn(), "there is more");
+    assert!(call.turn(&Publication::new()), "there is more");
     assert_eq!(items.iter().filter(|item| item.is_finished()).count(), 16);
-    assert!(!call.turn());
+    assert!(!call.turn(&Publication::new()));
     assert!(items.iter().all(JoinHandle::is_finished));
     stuck.end();
 }
@@ -150,7 +151,7 @@ fn rescuer_stops_when_the_pool_has_a_worker_again() {
         }
     });
     let second = queue.spawn(|| std::thread::current().name().map(String::from));
-    assert!(!call.turn());
+    assert!(!call.turn(&Publication::new()));
     assert!(first.is_finished());
     second.join().expect("the worker has run it");
     assert_eq!(queue.stats().rescued, 1);

@@ -1,0 +1,257 @@
+//! The end of the pools: who is waited for, and what is named where that takes long.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use corewise_sync::{context, time};
+
+use super::WorkerPools;
+use crate::beside::Limit;
+use crate::current;
+use crate::error::quietly;
+use crate::pool::ending::Waited;
+use crate::pool::group::Group;
+use crate::rescuer::Rescuer;
+use crate::stall::ItemReport;
+
+/// The pools aren't shut down: this is what was left when the time was up. See
+/// [`WorkerPools::shutdown_timeout`]. [`Display`](fmt::Display) writes it as some lines of text.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Unfinished {
+    /// How long it was waited.
+    pub waited: Duration,
+    /// What runs, the longest first.
+    pub running: Vec<StillRunning>,
+    /// How many items wait for a worker, or for the one before them in an ordered or limited queue.
+    pub waiting: u64,
+    /// Threads beside the pools that haven't ended: the timekeeper's (`cw-time`), rescuers' (`cw-r-` and
+    /// the queue's name) with what they run, `cw-follow`.
+    pub threads: Vec<String>,
+}
+
+/// An item that hasn't ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StillRunning {
+    /// Its queue and function, and its thread.
+    pub item: ItemReport,
+    /// For how long it has been at it, as far as that is known: since its blocking region began, or at
+    /// least since the shutdown was asked for. Zero for one that began later and isn't in a region.
+    pub for_at_least: Duration,
+}
+
+impl fmt::Display for StillRunning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, for at least {:.1?}", self.item, self.for_at_least)
+    }
+}
+
+impl fmt::Display for Unfinished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Unfinished { waited, running, waiting, threads } = self;
+        let (running_items, n) = (running.len(), threads.len());
+        write!(
+            f,
+            "the worker pools are not shut down after {waited:.1?}: {running_items} items run, \
+             {waiting} wait, {n} other threads haven't ended; what runs has to return first"
+        )?;
+        running.iter().try_for_each(|item| write!(f, "\n  {item}"))?;
+        threads.iter().try_for_each(|thread| write!(f, "\n  {thread}"))
+    }
+}
+
+impl std::error::Error for Unfinished {}
+
+/// What ran when a shutdown was asked for: pool, worker, and which instance.
+type Before = HashMap<(usize, usize, u32), u64>;
+
+impl WorkerPools {
+    /// Takes no more work, lets the workers run what is queued, and waits until all have left and
+    /// their threads have ended. A work item may call it: it doesn't wait for its own worker, nor
+    /// for one whose item is in here too, nor for the threads beside the pools (the timekeeper's, the
+    /// rescuers', `cw-follow`), which end by themselves then. Several threads may call it at once, and each of them
+    /// waits; the threads are then joined by one of them. Later queueing is refused: `queue`
+    /// returns false, and a spawned closure ends as cancelled; so do spawned futures that wait to be
+    /// woken, which are dropped by the calling thread. So does what was held back and is let
+    /// through only afterwards, by a thread that isn't done with cancelling the item before it:
+    /// nothing runs once this has returned, unless a work item called it. May block.
+    ///
+    /// An item that never returns is waited for for ever, and so is what is queued behind it: what is
+    /// left is logged each time that [`stall_after`](super::PoolsBuilder::stall_after) has passed.
+    /// [`WorkerPools::shutdown_timeout`] has a limit.
+    #[track_caller]
+    pub fn shutdown(&self) {
+        // In a model no time passes.
+        let stall_after = self.inner.keeper.stall_after();
+        let patience = stall_after.filter(|_| cfg!(not(any(loom, shuttle))));
+        let began = time::now();
+        while let Err(left) = self.end(began, patience, true) {
+            quietly(|| tracing::warn!("{left}"));
+        }
+    }
+
+    /// As [`WorkerPools::shutdown`], for `timeout` at most. In time it returns as that does, but for
+    /// the destructors of thread-local values of workers that have left: those it doesn't wait for.
+    ///
+    /// Else the pools stay closed, their workers go on with what is queued and leave when they are
+    /// through, and either call may be made again. So a program may end although an item hangs: a
+    /// callback of a device, say, that a shutdown of devices has skipped. May block.
+    ///
+    /// # Errors
+    /// [`Unfinished`] names what is left when the time is up.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use corewise_topology::Machine;
+    /// # use corewise_workqueue::{WorkerPools, Workqueue};
+    /// # let pools = WorkerPools::new(&Machine::live()?);
+    /// # let queue = Workqueue::builder("backup").build(&pools)?;
+    /// drop(queue.spawn(|| println!("quick")));
+    /// if let Err(left) = pools.shutdown_timeout(Duration::from_secs(60)) {
+    ///     eprintln!("{left}");
+    ///     std::process::exit(1);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn shutdown_timeout(&self, timeout: Duration) -> Result<(), Unfinished> {
+        self.end(time::now(), Some(timeout), false)
+    }
+
+    /// Shuts down, for so long at most. `began`: when that was asked for first.
+    #[track_caller]
+    fn end(
+        &self,
+        began: Instant,
+        timeout: Option<Duration>,
+        joins: bool,
+    ) -> Result<(), Unfinished> {
+        let groups = self.inner.close();
+        self.inner.keeper.cancel_all();
+        let asked = time::now();
+        let until = timeout.and_then(|timeout| asked.checked_add(timeout));
+        let before = if until.is_some() { running(&groups) } else { Before::new() };
+        let limit = Limit { until, joins };
+        let ended = context::blocking("WorkerPools::shutdown", || self.end_all(&groups, limit));
+        ended.map_err(|threads| {
+            let now = time::now();
+            let (waited, seen) = (now.duration_since(began), now.duration_since(asked));
+            self.unfinished(&groups, &before, (waited, seen), threads)
+        })
+    }
+
+    /// Waits for all that has to end: `Err` with the threads beside the pools that haven't.
+    fn end_all(&self, groups: &[Arc<Group>], limit: Limit) -> Result<(), Vec<String>> {
+        let own = groups.iter().find(|group| group.enter_join());
+        // Whose workers leave may make one in another pool: until all have left at one look.
+        let wait = || {
+            loop {
+                let left = groups.iter().map(|group| group.wait_left(own.is_some(), limit.until));
+                match left.max() {
+                    Some(Waited::Long) => {}
+                    Some(Waited::InVain) => return Err(Vec::new()),
+                    Some(Waited::Not) | None => return Ok(()),
+                }
+            }
+        };
+        let left = wait();
+        if let Some(own) = own {
+            own.exit_join();
+        }
+        left?;
+        let queues = self.queues();
+        let rescuers = || queues.iter().filter_map(|queue| queue.rescuer.as_ref());
+        let by_item = own.is_some() || current::with(|job| job.is_some());
+        if !by_item {
+            // Their last items may let held ones through, which are run.
+            let late = rescuers().filter(|rescuer| !rescuer.end(limit)).map(of_rescuer);
+            let late: Vec<String> = late.collect();
+            if !late.is_empty() {
+                return Err(late);
+            }
+            // Seal, and look again: what had just got a worker ends before this returns.
+            groups.iter().for_each(|group| group.seal());
+            wait()?;
+        }
+        if limit.joins {
+            groups.iter().for_each(|group| group.join_ending());
+        }
+        let follower = self.inner.follower.as_ref();
+        if by_item {
+            // One of them may be in here too, and wait for the worker that runs this item. They
+            // end by themselves.
+            rescuers().for_each(Rescuer::stop);
+            follower.into_iter().for_each(|follower| follower.stop());
+            return Ok(());
+        }
+        let ends = [self.inner.keeper.end(limit), follower.map_or(Ok(()), |f| f.end(limit))];
+        let late: Vec<String> = ends.into_iter().filter_map(Result::err).collect();
+        if late.is_empty() { Ok(()) } else { Err(late) }
+    }
+
+    /// What is left after so long, in all and since what runs was looked at.
+    fn unfinished(
+        &self,
+        groups: &[Arc<Group>],
+        before: &Before,
+        (waited, seen): (Duration, Duration),
+        threads: Vec<String>,
+    ) -> Unfinished {
+        let queues = self.queues();
+        let name = |id| {
+            let queue = queues.iter().find(|queue| queue.id == id);
+            queue.map_or_else(String::new, |queue| queue.name.clone())
+        };
+        let own = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        let (mut running, mut here) = (Vec::new(), 0);
+        for (at, group) in groups.iter().enumerate() {
+            for pool in 0..group.pools.len() {
+                let blocked_for = group.blocked_for(pool);
+                for (worker, shown) in group.running(pool) {
+                    if worker.tid() == Some(own) {
+                        here = 1;
+                        continue;
+                    }
+                    let same = before.get(&(at, pool, worker.id)) == Some(&shown.instance);
+                    let seen = if same { seen } else { Duration::ZERO };
+                    let blocked = blocked_for.get(&worker.id).copied().unwrap_or_default();
+                    running.push(StillRunning {
+                        item: ItemReport::of(&worker, shown.label, name),
+                        for_at_least: seen.max(blocked),
+                    });
+                }
+            }
+        }
+        running.sort_by_key(|item| std::cmp::Reverse(item.for_at_least));
+        let open: u64 = queues.iter().map(|queue| queue.totals().in_flight).sum();
+        let by_rescuers = queues.iter().filter_map(|queue| queue.rescuer.as_ref()?.runs());
+        let waiting = open.saturating_sub((running.len() + here + by_rescuers.count()) as u64);
+        Unfinished { waited, running, waiting, threads }
+    }
+}
+
+/// What runs.
+fn running(groups: &[Arc<Group>]) -> Before {
+    let mut before = Before::new();
+    for (at, group) in groups.iter().enumerate() {
+        for pool in 0..group.pools.len() {
+            for (worker, shown) in group.running(pool) {
+                before.insert((at, pool, worker.id), shown.instance);
+            }
+        }
+    }
+    before
+}
+
+/// A rescuer that hasn't ended.
+fn of_rescuer(rescuer: &Rescuer) -> String {
+    match rescuer.runs() {
+        Some(label) => {
+            format!("{}, which runs {}, queued at {}", rescuer.name(), (label.name)(), label.site)
+        }
+        None => rescuer.name().into(),
+    }
+}
