@@ -6,6 +6,7 @@ mod programs;
 mod run;
 mod steps;
 mod tally;
+mod targets;
 mod workspace;
 
 use args::{Args, Task};

@@ -2,6 +2,7 @@
 
 use crate::programs;
 use crate::run::Run;
+use crate::targets;
 use crate::workspace;
 use std::process::Command;
 
@@ -41,6 +42,7 @@ pub(crate) const ALL: &[Step] = &[
             |_| {},
         )
     }),
+    step("targets", "the product compiles for musl, aarch64 and 32 bits", targets::check),
     step("doc", "the documentation builds without a warning", |run| {
         // Libraries: the program and the facade have one name, so their pages would collide.
         run.cargo(&["doc", "--locked", "--workspace", "--no-deps", "--lib"], |command| {

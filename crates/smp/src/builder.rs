@@ -8,6 +8,7 @@ use corewise_topology::Machine;
 
 #[cfg(not(loom))]
 use crate::error::StartError;
+#[cfg(not(loom))]
 use crate::policy;
 use crate::priority::Priority;
 use crate::smp::Smp;
@@ -49,9 +50,9 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn of(machine: &Machine) -> Settings {
+    pub(crate) fn new() -> Settings {
         Settings {
-            priority: policy::default_priority(machine.is_synthetic()),
+            priority: Priority::Plain,
             spin: Spin::default(),
             #[cfg(not(loom))]
             watchdog: Some(policy::STALL_AFTER),
@@ -64,7 +65,7 @@ impl Settings {
 impl Smp {
     /// Begins a handle that differs from what [`Smp::new`] makes.
     pub fn builder(machine: &Machine) -> SmpBuilder {
-        SmpBuilder { machine: machine.clone(), settings: Settings::of(machine) }
+        SmpBuilder { machine: machine.clone(), settings: Settings::new() }
     }
 
     /// Call targets without threads: whoever holds the [`CallTarget`]s steps them, or runs each in
@@ -78,9 +79,9 @@ impl Smp {
 #[cfg(not(loom))]
 impl Smp {
     /// Call targets with a thread each, for the machine's online CPUs. A thread is pinned to its
-    /// CPU (unless the machine is synthetic), runs at [raised priority](SmpBuilder::priority) where
-    /// the process may have it, parks while it has nothing to run, and lives for as long as its CPU
-    /// is online.
+    /// CPU (unless the machine is synthetic), parks while it has nothing to run, and lives for as long
+    /// as its CPU is online. It runs at the ordinary [priority](SmpBuilder::priority) unless the
+    /// builder was told otherwise.
     ///
     /// The threads are started here and not at the first call, so that a call never waits for a
     /// thread and can't fail for want of one: delivery is a push and at most one wake-up. CPUs
@@ -94,9 +95,9 @@ impl Smp {
 }
 
 impl SmpBuilder {
-    /// The priority of the targets' threads: by default that of the kernel's threaded interrupt
-    /// handlers, `SCHED_FIFO` 50; on a synthetic machine, whose CPUs are only names,
-    /// [`Priority::Plain`].
+    /// The priority of the targets' threads: by default [`Priority::Plain`]. With
+    /// [`Priority::OF_INTERRUPT_THREADS`] a call gets in ahead of ordinary work on a busy CPU; on a
+    /// synthetic machine, whose CPUs are only names, that would hold up the real ones.
     ///
     /// Where the process may not have it, the threads get the nearest that it may: a lower one of
     /// the same kind, then a niceness, then none. That is said once for each handle (`tracing`, at

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use corewise_sync::atomic::Ordering;
 use corewise_sync::{Completion, context};
 use corewise_topology::CpuSet;
 
@@ -207,7 +208,7 @@ impl Smp {
     }
 
     /// Makes the call targets match the machine's online mask, where its epoch has changed since
-    /// the last time. Call it after the mask changed, or have the machine call it; calls themselves
+    /// the last time, or a target found that the process had lost its CPU. Call it after the mask changed, or have the machine call it; calls themselves
     /// never look at the machine.
     ///
     /// ```
@@ -234,7 +235,8 @@ impl Smp {
         let now = || self.machine().read(|masks| (masks.epoch, masks.online.clone()));
         let (mut epoch, mut wanted) = now();
         followed.epoch = epoch;
-        if self.shared.control.lock().epoch == epoch {
+        let lost = || self.shared.targets.iter().any(|target| target.lost.load(Ordering::Relaxed));
+        if self.shared.control.lock().epoch == epoch && !lost() {
             return followed;
         }
         loop {

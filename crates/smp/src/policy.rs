@@ -3,8 +3,6 @@
 #[cfg(not(loom))]
 use std::time::Duration;
 
-use crate::priority::Priority;
-
 /// How a call reaches its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Delivery {
@@ -30,12 +28,6 @@ pub(crate) fn delivery(caller_is_target: bool, waited_for: bool) -> Delivery {
 /// One: so a call that somebody waits for is behind one such call at most, and the look costs a
 /// load.
 pub(crate) const PLAIN_CALLS_PER_STEP: usize = 1;
-
-/// The priority of the targets' threads where nobody says else. A synthetic machine's CPUs are only
-/// names: its threads, of which there may be many, are no reason to hold up the real ones.
-pub(crate) fn default_priority(synthetic: bool) -> Priority {
-    if synthetic { Priority::Plain } else { Priority::OF_INTERRUPT_THREADS }
-}
 
 /// One call in so many is timed to the nanosecond, and stands for the others in the histograms.
 ///
@@ -113,12 +105,6 @@ mod tests {
         assert_eq!(measured(LONG, SAMPLED), 1);
         assert_eq!(measured(LONG / 2, 0), 0);
         assert_eq!(measured(LONG / 2, SAMPLED), SAMPLED);
-    }
-
-    #[test]
-    fn only_a_live_machine_s_targets_are_raised() {
-        assert_eq!(default_priority(false), Priority::Fifo(50));
-        assert_eq!(default_priority(true), Priority::Plain);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! A call to a CPU is only as prompt as the target's thread there: on a core that is busy with
 //! ordinary work it has to get in first. The kernel's threaded interrupt handlers run at
-//! `SCHED_FIFO` 50 for the same reason, and so do these where the process may have it.
+//! `SCHED_FIFO` 50 for the same reason. A library doesn't take that by itself: a program asks for it.
 
 use std::fmt;
 #[cfg(not(loom))]
@@ -29,7 +29,8 @@ pub enum Priority {
 }
 
 impl Priority {
-    /// That of the kernel's threaded interrupt handlers: the default on a live machine.
+    /// That of the kernel's threaded interrupt handlers. Ask for it where calls have to be prompt on
+    /// CPUs that are busy with ordinary work, and every handler is short.
     pub const OF_INTERRUPT_THREADS: Priority = Priority::Fifo(50);
 
     /// The same, within the ranges that the system knows.
@@ -148,12 +149,13 @@ fn set_niceness(nice: i32) -> io::Result<()> {
 /// handlers alone.
 #[cfg(not(loom))]
 fn set_scheduler(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
-    let param = libc::sched_param { sched_priority: priority };
+    let policy = policy | libc::SCHED_RESET_ON_FORK;
+    // The system call itself: musl's function always fails, and its `sched_param` is another struct
+    // than the kernel's, which is one number.
     // SAFETY: 0 is the calling thread, and the pointer is to a local that lives throughout the call,
     // which only reads it.
-    let refused = unsafe {
-        libc::sched_setscheduler(0, policy | libc::SCHED_RESET_ON_FORK, &raw const param)
-    };
+    let refused =
+        unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
     if refused == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

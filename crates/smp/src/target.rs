@@ -10,10 +10,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::ThreadId;
 
+use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::context::AtomicSection;
 use corewise_sync::{CachePadded, Completion, Mutex, Parker, Unparker};
+use corewise_topology::{CpuSet, current_affinity, pin_current_thread};
 
 use crate::cells::{Class, Ended, Message, Queue, quietly};
+use crate::cpu::current_cpu;
 use crate::error::SkipReason;
 use crate::policy;
 #[cfg(not(loom))]
@@ -39,6 +42,8 @@ pub(crate) struct Target {
     /// `finish_close` are called under it, so that an event is never completed for a later
     /// closing.
     leaving: Mutex<Option<Arc<Completion>>>,
+    /// A: it was closed because the process lost the CPU. Relaxed: it orders nothing.
+    pub(crate) lost: AtomicBool,
     pub(crate) stats: Stats,
     /// L: is the lock; guards which thread runs it. Taken where one starts or ends, and by
     /// who looks from outside.
@@ -66,6 +71,7 @@ impl Target {
             unparker: parker.unparker(),
             runner: Mutex::new(None),
             leaving: Mutex::new(None),
+            lost: AtomicBool::new(false),
             stats: Stats::new(),
             #[cfg(not(loom))]
             seated: Mutex::new(None),
@@ -78,6 +84,7 @@ impl Target {
             seen: target.state.snapshot(),
             handlers: handlers.of_a_target(),
             spinner: Box::new(Spinner::new(spins)),
+            pinned: false,
         };
         (target, owner)
     }
@@ -139,6 +146,7 @@ impl Target {
 
     /// Opens the target for calls. The caller holds the handle's control lock.
     pub(crate) fn open(&self) -> Opened {
+        self.lost.store(false, Ordering::Relaxed);
         self.state.go_online()
     }
 
@@ -230,6 +238,8 @@ pub struct CallTarget {
     handlers: OneByOne,
     /// Boxed, since the owner side is moved about and given back in errors.
     spinner: Box<Spinner>,
+    /// The thread that runs it was pinned to the target's CPU.
+    pinned: bool,
 }
 
 impl CallTarget {
@@ -242,6 +252,12 @@ impl CallTarget {
     #[cfg(not(loom))]
     pub(crate) fn set_seated(&self, seated: Option<Seated>) {
         *self.target.seated.lock() = seated;
+    }
+
+    /// The calling thread runs it from now on, and is (or isn't) pinned to its CPU.
+    #[cfg(not(loom))]
+    pub(crate) fn set_pinned(&mut self, pinned: bool) {
+        self.pinned = pinned;
     }
 
     /// One bounded step: takes what is in the queue, runs every call taken that somebody waits for,
@@ -289,17 +305,18 @@ impl CallTarget {
             return if seen.is_stopped() { Step::Stopped } else { Step::Offline };
         }
         self.sort(batch);
-        let target = &*self.target;
         let mut ran = 0;
         while let Some(message) = self.urgent.pop_front() {
+            self.look_where_it_is();
             let _begun = self.handlers.begin();
-            target.run_one(message);
+            self.target.run_one(message);
             ran += 1;
         }
         for _ in 0..policy::PLAIN_CALLS_PER_STEP {
             let Some(message) = self.plain.pop_front() else { break };
+            self.look_where_it_is();
             let _begun = self.handlers.begin();
-            target.run_one(message);
+            self.target.run_one(message);
             ran += 1;
         }
         // What Take saw closing has got its last call by then.
@@ -327,6 +344,41 @@ impl CallTarget {
                 Class::Plain => self.plain.push_back(message),
             }
         }
+    }
+
+    /// Before each call: whether somebody has moved the thread to another CPU. A load, where all is well.
+    #[inline]
+    fn look_where_it_is(&self) {
+        let astray = self.pinned && current_cpu().is_some_and(|here| here != self.target.cpu);
+        if astray && !self.goes_back() {
+            self.lose_cpu();
+        }
+    }
+
+    /// Pins the thread to its CPU once more, if it may still use that one. A mask without it was set by
+    /// somebody who wants the process elsewhere: that is respected.
+    #[cold]
+    fn goes_back(&self) -> bool {
+        let cpu = self.target.cpu;
+        // A mask that can't be read forbids nothing; the system refuses what it doesn't allow.
+        let may = current_affinity().ok().flatten().is_none_or(|mask| mask.contains(cpu));
+        may && pin_current_thread(&CpuSet::from_iter([cpu])).is_ok() && current_cpu() == Some(cpu)
+    }
+
+    /// The process has lost the CPU: Close, and says so, where that wasn't done already. What was accepted
+    /// runs in this thread, as it would where the CPU leaves.
+    #[cold]
+    fn lose_cpu(&self) {
+        if self.target.lost.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        // The event is for who takes a CPU out and waits for that.
+        let _ = self.target.close(false);
+        tracing::warn!(
+            cpu = self.target.cpu,
+            "the process may no longer use this CPU: it is offline for calls from now on, and those that it \
+             had accepted run elsewhere; `Smp::follow_machine` or `Smp::cpu_online` takes it in again"
+        );
     }
 
     /// Step Die.

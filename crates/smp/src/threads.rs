@@ -103,15 +103,20 @@ fn main(
     report: &Report,
 ) -> CallTarget {
     let pinned = machine.pin_current_thread(&CpuSet::from_iter([owner.cpu()]));
-    // Raised last: before it is where it belongs it would hold up others.
-    let outcome = pinned.map(|_| priority::apply(priority)).map_err(|error| error.to_string());
+    let (pinned, outcome) = match pinned {
+        // Raised last: before it is where it belongs it would hold up others.
+        Ok(pinned) => (pinned, Ok(priority::apply(priority))),
+        Err(error) => (false, Err(error.to_string())),
+    };
     let granted = outcome.as_ref().ok().copied();
     let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
     owner.set_seated(granted.map(|granted| Seated { granted, thread }));
     *report.outcome.lock() = Some(outcome);
     report.told.complete();
     if granted.is_some() {
+        owner.set_pinned(pinned);
         owner.run();
+        owner.set_pinned(false);
         owner.set_seated(None);
     }
     owner

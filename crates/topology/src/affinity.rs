@@ -87,8 +87,11 @@ pub(crate) fn by_system_call() -> Option<u32> {
 }
 
 /// The CPUs that the calling thread may use. With CPUs of its mask that are offline at the moment
-/// where the kernel tells about them. `None` if nothing could be learnt.
-pub(crate) fn current_affinity() -> Result<Option<CpuSet>, TopologyError> {
+/// where the kernel tells about them. `None` if nothing could be learnt. Reads a file of `/proc`.
+///
+/// # Errors
+/// [`TopologyError::Content`] if the kernel's list of CPUs can't be read as one.
+pub fn current_affinity() -> Result<Option<CpuSet>, TopologyError> {
     // The status file has the whole mask. The system call leaves out offline CPUs, and fails on
     // machines with more CPUs than its buffer has bits.
     let path = Path::new("/proc/thread-self/status");

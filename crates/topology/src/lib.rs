@@ -58,7 +58,7 @@ mod refresh;
 mod watch;
 mod words;
 
-pub use affinity::{Tid, current_cpu, pin_current_thread, pin_thread};
+pub use affinity::{Tid, current_affinity, current_cpu, pin_current_thread, pin_thread};
 pub use change::{Change, Subscription};
 pub use cpuset::{CpuSet, Iter};
 pub use error::TopologyError;

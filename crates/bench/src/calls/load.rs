@@ -9,6 +9,7 @@ use corewise_topology::{CpuSet, Machine};
 
 use crate::calls::case::Load;
 use crate::calls::job::Job;
+use crate::calls::variants::targets;
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::Meter;
@@ -32,7 +33,7 @@ pub fn run(
     load: Load,
     meter: &mut Meter,
 ) -> Result<Line, BenchError> {
-    let smp = Smp::new(machine)?;
+    let smp = targets(machine)?;
     let wakeups = || smp.cpu_stats(job.server_cpu).map_or(0, |stats| stats.wakeups);
     let pass = |items: usize| match load {
         Load::Burst => bursts(job, machine, &smp, items),

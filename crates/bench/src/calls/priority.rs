@@ -22,9 +22,9 @@ pub fn ordinary() -> io::Result<()> {
 }
 
 fn schedule(policy: libc::c_int, level: libc::c_int) -> io::Result<()> {
-    let parameter = libc::sched_param { sched_priority: level };
-    // SAFETY: the pointer is to a parameter that lives through the call; 0 is the calling thread.
-    match unsafe { libc::sched_setscheduler(0, policy, &raw const parameter) } {
+    // The kernel's `sched_param` is one number; musl's function for it always fails.
+    // SAFETY: the pointer is to a local that lives through the call; 0 is the calling thread.
+    match unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const level) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

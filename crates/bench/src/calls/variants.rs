@@ -3,12 +3,23 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use corewise_smp::Smp;
+use corewise_smp::{Priority, Smp, StartError};
 use corewise_sync::Parker;
 use corewise_topology::{CpuSet, Machine};
 
 use crate::calls::roundtrip::Caller;
 use crate::error::BenchError;
+
+/// Call targets as they are measured: ahead of ordinary work, as the peers' threads that a broadcast
+/// or an interrupt is compared with; on a synthetic machine, whose threads share the real CPUs, plain.
+///
+/// # Errors
+/// Their threads couldn't be started or pinned.
+pub fn targets(machine: &Machine) -> Result<Smp, StartError> {
+    let priority =
+        if machine.is_synthetic() { Priority::Plain } else { Priority::OF_INTERRUPT_THREADS };
+    Smp::builder(machine).priority(priority).build()
+}
 
 /// Calls to one CPU, each waited for.
 #[derive(Debug)]
@@ -23,7 +34,7 @@ impl One {
     /// # Errors
     /// The call targets couldn't be started.
     pub fn new(machine: &Machine, cpu: u32) -> Result<One, BenchError> {
-        Ok(One { smp: Smp::new(machine)?, cpu })
+        Ok(One { smp: targets(machine)?, cpu })
     }
 }
 
@@ -77,7 +88,7 @@ impl Many {
     /// # Errors
     /// The call targets couldn't be started.
     pub fn new(machine: &Machine, cpus: CpuSet) -> Result<Many, BenchError> {
-        Ok(Many { smp: Smp::new(machine)?, cpus })
+        Ok(Many { smp: targets(machine)?, cpus })
     }
 }
 

@@ -10,7 +10,7 @@ use corewise::device::{
     PendingState, ProbeOutcome, ShutdownOptions,
 };
 use corewise::nbd::{self, Endpoint, Listener};
-use corewise::smp::{Smp, StartError};
+use corewise::smp::{Priority, Smp, StartError};
 use corewise::sync::Mutex;
 use corewise::timeline::{Timeline, duration};
 use corewise::topology::{Machine, Subscription};
@@ -72,7 +72,8 @@ struct Calls {
 
 impl Calls {
     fn start(machine: &Machine) -> Result<Calls, StartError> {
-        let smp = Smp::new(machine)?;
+        // Their handlers end requests, which is short: so they may run ahead of ordinary work.
+        let smp = Smp::builder(machine).priority(Priority::OF_INTERRUPT_THREADS).build()?;
         let follower = smp.clone();
         let follows = machine.on_change(move |_| drop(follower.follow_machine()));
         Ok(Calls { smp, _follows: follows })

@@ -24,6 +24,7 @@ use corewise_topology::{CpuSet, Machine};
 use crate::calls::case::Way;
 use crate::calls::job::Job;
 use crate::calls::priority;
+use crate::calls::variants::targets;
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::{percentiles, sleep_exactly};
@@ -66,7 +67,7 @@ enum Found {
 /// # Errors
 /// A thread couldn't be started, pinned, or given its priority.
 pub fn run(job: &Job, machine: &Machine, way: Way, waiter: Waiter) -> Result<Line, BenchError> {
-    let smp = Smp::new(machine)?;
+    let smp = targets(machine)?;
     let cpus: Vec<u32> = machine.online().iter().collect();
     let cores: Vec<Core> = cpus.iter().map(|_| Core::new(way)).collect();
     let length = Duration::from_millis(job.length_ms);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use corewise_smp::{CallError, Smp};
+use corewise_smp::CallError;
 use corewise_sync::atomic::Ordering;
 use corewise_sync::thread::{Builder, JoinHandle};
 use corewise_sync::time;
@@ -18,6 +18,7 @@ use super::plug::{self, Switch};
 use super::report::Phase;
 use super::world::{World, read};
 use crate::BenchError;
+use crate::calls::variants::targets;
 use crate::rng::Rng;
 
 /// Where it takes place.
@@ -40,7 +41,7 @@ pub(super) fn run(
 ) -> Result<Phase, BenchError> {
     let Setting { machine, leaves, switch } = setting;
     let homes: Vec<u32> = machine.online().iter().collect();
-    let smp = Smp::new(machine)?;
+    let smp = targets(machine)?;
     let world = Arc::new(World::new(smp, machine, leaves, homes.len(), plan.mistake));
 
     // Each thread sends as it ends, also where it panics: it drops its sender then.

@@ -1,0 +1,104 @@
+//! A process whose threads are narrowed from outside (`taskset --all-tasks`, a cpuset): a CPU that it may no longer
+//! use takes no more calls, and nothing that was accepted is lost.
+#![cfg(not(loom))]
+
+use std::sync::mpsc;
+
+use corewise_smp::{CallError, Smp};
+use corewise_topology::{CpuSet, Machine, Tid, current_cpu, pin_thread};
+
+/// Two CPUs that this process may use; none where it has only one.
+fn two_cpus(machine: &Machine) -> Option<(u32, u32)> {
+    let online = machine.online();
+    let mut cpus = online.iter();
+    Some((cpus.next()?, cpus.next()?))
+}
+
+/// Narrows the thread that runs a CPU's calls, as somebody outside would.
+fn narrow(smp: &Smp, cpu: u32, to: &[u32]) {
+    let thread = smp.call(cpu, Tid::current).expect("online").wait().expect("no panic");
+    pin_thread(thread, &to.iter().copied().collect()).expect("CPUs of this process");
+}
+
+#[test]
+fn a_cpu_that_was_taken_from_the_process_refuses_calls_once_its_target_has_seen_that() {
+    let machine = Machine::live().expect("Linux");
+    let Some((kept, lost)) = two_cpus(&machine) else { return };
+    let smp = Smp::new(&machine).expect("threads");
+    narrow(&smp, lost, &[kept]);
+    // It was accepted before anybody could know.
+    assert_eq!(smp.call(lost, || 7).expect("nobody knows yet").wait().expect("no panic"), 7);
+
+    let refused = smp.call(lost, || 8).expect_err("it is offline");
+    assert!(matches!(refused, CallError::NotOnline { cpu, .. } if cpu == lost), "{refused}");
+    assert_eq!(refused.into_inner()(), 8);
+    assert!(!smp.online().contains(lost));
+    let skipped = smp.call_all(|cpu| cpu).reach().skipped.len();
+    assert_eq!(skipped, 1, "a broadcast names the CPU that it skips");
+    let here = smp.call(kept, current_cpu).expect("online").wait().expect("no panic");
+    assert_eq!(here, Some(kept), "other CPUs go on");
+}
+
+#[test]
+fn calls_that_were_accepted_before_a_cpu_was_taken_all_run_in_its_target_s_thread() {
+    let machine = Machine::live().expect("Linux");
+    let Some((kept, lost)) = two_cpus(&machine) else { return };
+    let smp = Smp::new(&machine).expect("threads");
+    let mask = CpuSet::from_iter([kept]);
+    // The thread narrows itself while the calls behind it gather.
+    let (go, gone) = mpsc::channel::<()>();
+    let first = smp.call(lost, move || {
+        gone.recv().expect("the test sends");
+        pin_thread(Tid::current(), &mask).expect("a CPU of this process");
+        Tid::current()
+    });
+    let first = first.expect("online");
+    let behind: Vec<_> = (0..10).map(|_| smp.call(lost, Tid::current).expect("online")).collect();
+    let (ran, runs) = mpsc::channel();
+    smp.call_nowait(lost, move || ran.send(Tid::current()).expect("the test waits"))
+        .expect("online");
+    go.send(()).expect("it waits");
+    let thread = first.wait().expect("no panic");
+    for call in behind {
+        assert_eq!(call.wait().expect("it was accepted"), thread);
+    }
+    assert_eq!(runs.recv(), Ok(thread));
+    assert!(smp.call(lost, || ()).is_err(), "it is offline");
+}
+
+#[test]
+fn a_target_that_may_still_use_its_cpu_goes_back_there() {
+    let machine = Machine::live().expect("Linux");
+    let Some((other, own)) = two_cpus(&machine) else { return };
+    let smp = Smp::new(&machine).expect("threads");
+    // It is on the other CPU for certain, and may go back.
+    let (both, only) = (CpuSet::from_iter([other, own]), CpuSet::from_iter([other]));
+    let moved = smp.call(own, move || {
+        pin_thread(Tid::current(), &only).expect("a CPU of this process");
+        pin_thread(Tid::current(), &both).expect("CPUs of this process");
+        current_cpu()
+    });
+    assert!(moved.expect("online").wait().expect("no panic").is_some());
+    let found = smp.call(own, current_cpu).expect("online").wait().expect("no panic");
+    assert_eq!(found, Some(own));
+    assert!(smp.online().contains(own));
+}
+
+#[test]
+fn a_cpu_that_was_given_back_is_taken_in_again() {
+    let machine = Machine::live().expect("Linux");
+    let Some((kept, lost)) = two_cpus(&machine) else { return };
+    let smp = Smp::new(&machine).expect("threads");
+    for by_following in [false, true] {
+        narrow(&smp, lost, &[kept]);
+        smp.call(lost, || ()).expect("nobody knows yet").wait().expect("it was accepted");
+        assert!(!smp.online().contains(lost));
+        if by_following {
+            assert!(smp.follow_machine().joined.contains(lost));
+        } else {
+            smp.cpu_online(lost).expect("this process may use it");
+        }
+        let found = smp.call(lost, current_cpu).expect("online").wait().expect("no panic");
+        assert_eq!(found, Some(lost));
+    }
+}

@@ -1,0 +1,65 @@
+//! Other targets than the one that the tests run on: that the product compiles for them.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::run::Run;
+
+/// Each with the packages that are checked for it.
+const TARGETS: &[(&str, &[&str])] = &[
+    ("x86_64-unknown-linux-musl", &["corewise", "corewise-cli"]),
+    ("aarch64-unknown-linux-gnu", &["corewise", "corewise-cli"]),
+    // What stands on the block layer is left out: the crate `io-uring` knows 64 bits only.
+    ("i686-unknown-linux-gnu", &["corewise-timeline", "corewise-smp", "corewise-device"]),
+];
+
+/// Checks each target whose standard library is there, or can be had by rustup; the others count as
+/// skipped, and are named.
+///
+/// # Errors
+///
+/// The product doesn't compile for a target.
+pub(crate) fn check(run: &mut Run) -> Result<(), String> {
+    for (target, packages) in TARGETS {
+        if !has(target)
+            && run.command(Command::new("rustup").args(["target", "add", target])).is_err()
+        {
+            println!(
+                "{target}: skipped, as its standard library isn't here: `rustup target add {target}`"
+            );
+            run.count_skipped();
+            continue;
+        }
+        let mut args = vec!["check", "--locked", "--target", target];
+        for package in *packages {
+            args.extend(["-p", package]);
+        }
+        run.cargo(&args, |command| {
+            // Nothing of it is ever run.
+            command.env("CARGO_PROFILE_DEV_DEBUG", "0");
+        })?;
+        run.count_passed();
+    }
+    Ok(())
+}
+
+/// Whether the toolchain has that target's standard library.
+fn has(target: &str) -> bool {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let said = Command::new(rustc).args(["--print", "target-libdir", "--target", target]).output();
+    said.is_ok_and(|said| {
+        said.status.success() && Path::new(String::from_utf8_lossy(&said.stdout).trim()).is_dir()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_toolchain_has_the_target_that_it_was_made_for_and_no_invented_one() {
+        let own = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+        assert!(has(&own) || cfg!(not(target_env = "gnu")));
+        assert!(!has("corewise-no-such-target"));
+    }
+}
