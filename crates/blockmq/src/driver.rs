@@ -1,7 +1,7 @@
 //! What a driver is: the code behind a [`Queue`](crate::Queue) that starts requests.
 
 use std::fmt;
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 use std::ptr::NonNull;
 
 use corewise_sync::inbox::{Link, Node};
@@ -13,7 +13,7 @@ use crate::error::{IoError, IoErrorKind};
 use crate::geometry::Geometry;
 use crate::pending::Pending;
 use crate::policy::DEFAULT_DEPTH;
-use crate::request::Request;
+use crate::request::{Request, fills};
 use crate::timeout::{TimedOut, TimerReturn};
 
 /// A driver: it starts requests, and finishes each of them once.
@@ -124,8 +124,16 @@ pub enum Dispatch {
 
 /// A request inside a driver. It has a tag, unique within its hardware queue until it completes.
 ///
-/// Reach its fields through [`Request`]'s methods. Dropped without being completed, it completes
+/// Reach its fields through [`Request`]'s methods; the request itself stays the queue's. Dropped without being completed, it completes
 /// with [`IoErrorKind::Gone`]: also when a driver's thread dies of a panic.
+///
+/// Nobody puts another request in its place, since others may have been merged into it:
+///
+/// ```compile_fail,E0594
+/// fn exchange(mut started: corewise_blockmq::Started) {
+///     *started = corewise_blockmq::Request::flush();
+/// }
+/// ```
 pub struct Started {
     pending: Option<Box<Pending>>,
 }
@@ -172,6 +180,10 @@ impl Started {
         }
     }
 
+    pub(crate) fn rq_mut(&mut self) -> &mut Request {
+        self.pending.as_mut().expect(HELD).rq_mut()
+    }
+
     fn finish(&mut self, result: Result<(), IoError>) {
         if let Some(pending) = self.pending.take() {
             pending.returned(Verdict::Ended(result));
@@ -190,11 +202,7 @@ impl Deref for Started {
     }
 }
 
-impl DerefMut for Started {
-    fn deref_mut(&mut self) -> &mut Request {
-        self.pending.as_mut().expect(HELD).rq_mut()
-    }
-}
+fills!(Started);
 
 impl Drop for Started {
     fn drop(&mut self) {

@@ -58,6 +58,10 @@ impl Split {
         let first = self.core.limits.first(rq.op(), offset, left, pieces);
         let gone = self.core.is_dead();
         *next = first.filter(|&n| n != left && !gone).map(|n| at + n);
+        if let Some(len) = first.filter(|_| !gone) {
+            // In the lock, so that bytes are claimed in their order.
+            self.whole.claim(at, len);
+        }
         drop(next);
         if gone {
             self.whole.fail_rest(at, IoError::new(IoErrorKind::Gone));
@@ -69,7 +73,7 @@ impl Split {
             return None;
         };
         let split = Arc::clone(self);
-        let mut part = self.whole.unclaimed_part(at, len, move |done| split.ended(done));
+        let mut part = self.whole.claimed_part(at, len, move |done| split.ended(done));
         part.stay_alone();
         Some(part)
     }

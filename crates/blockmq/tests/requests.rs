@@ -241,6 +241,21 @@ fn a_read_into_a_buffer_without_room_is_invalid() {
 }
 
 #[test]
+fn a_read_of_more_bytes_than_can_be_counted_is_refused_and_gets_no_memory() {
+    let rig = Rig::live();
+    let queue = rig.queue(Memory::new(SIZE).unwrap());
+    let buffers = || [usize::MAX, 513].map(|len| (Buffer::from(BytesMut::new()), len));
+    let done = queue.execute(Request::read_vectored(0, buffers()));
+    assert_eq!(done.len, u64::MAX);
+    assert_eq!(done.result.unwrap_err().kind(), IoErrorKind::InvalidInput);
+    // Nor where no queue has looked at it.
+    let (mut rq, done) = watched(Request::read_vectored(0, buffers()));
+    assert_eq!(rq.put(&[1]), 0);
+    Whole::new(rq).part(0, 512, 0).complete(Ok(()));
+    assert_eq!(done.recv().unwrap().result.unwrap_err().kind(), IoErrorKind::InvalidInput);
+}
+
+#[test]
 fn a_whole_completes_with_its_last_part_and_tells_the_first_error_in_the_devices_terms() {
     let rig = Rig::live();
     let held = Held::default();

@@ -50,13 +50,14 @@ impl Memory {
         let words = self.words(rq.offset(), rq.len())?;
         match rq.op() {
             Op::Read => {
-                let mut at = 0;
+                let filled = rq.filled() as usize;
+                let mut at = filled;
                 for room in rq.rooms() {
                     load(words, at, room);
                     at += room.len();
                 }
                 // SAFETY: just written.
-                unsafe { rq.advance(at as u64) };
+                unsafe { rq.advance((at - filled) as u64) };
             }
             Op::Write => {
                 let mut at = 0;
@@ -114,7 +115,7 @@ impl Driver for Memory {
     }
 
     fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {
-        let result = self.perform(&mut rq);
+        let result = self.perform(rq.rq_mut());
         rq.complete(result);
         Dispatch::Started
     }

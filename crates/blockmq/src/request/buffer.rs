@@ -50,6 +50,8 @@ impl Buffer {
     /// an [`AlignedBuf`], which never moves). That is aligned as asked, a power of two, where nothing is in
     /// front. `None` where there is no such room.
     pub(crate) fn room(&mut self, len: usize, align: usize) -> Option<&mut [MaybeUninit<u8>]> {
+        let whole = self.len().checked_add(len)?.checked_add(align)?;
+        isize::try_from(whole).ok()?;
         let room = match self {
             Buffer::Bytes(_) => return None,
             Buffer::BytesMut(bytes) => {

@@ -5,6 +5,7 @@
 //! nobody ever waits for something that can't come.
 
 mod buffer;
+mod fill;
 mod inline_fn;
 mod merged;
 mod pool;
@@ -17,7 +18,7 @@ pub use segments::{Segment, Segments};
 pub use whole::{Held, PartDone, Whole};
 
 use std::fmt;
-use std::mem::{self, MaybeUninit};
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::BytesMut;
@@ -27,6 +28,7 @@ use corewise_sync::panics;
 
 use crate::error::{IoError, IoErrorKind, errno};
 use crate::pending::Pending;
+pub(crate) use fill::fills;
 use inline_fn::InlineFn;
 use segments::{Seg, Table};
 use whole::Part;
@@ -213,7 +215,9 @@ impl Request {
     pub fn read_vectored(offset: u64, buffers: impl IntoIterator<Item = (Buffer, usize)>) -> Self {
         let (buffers, segs): (Vec<_>, Vec<_>) =
             buffers.into_iter().map(|(buffer, len)| (buffer, Seg::dangling(len))).unzip();
-        let mut rq = Self::new(Op::Read, offset, segs.iter().map(|seg| seg.len as u64).sum());
+        // Lengths of which no memory has the sum are refused where the request is submitted.
+        let len = segs.iter().fold(0u64, |len, seg| len.saturating_add(seg.len as u64));
+        let mut rq = Self::new(Op::Read, offset, len);
         rq.payload = Payload::Many(buffers);
         rq.table = Table::Many(segs.into());
         rq.ready = false;
@@ -376,66 +380,6 @@ impl Request {
             at += n;
         }
         at
-    }
-
-    /// The memory of a read that is still to be filled, piece by piece in order; nothing for other
-    /// operations. Say with [`Request::advance`] what has been filled. Where no queue has seen the
-    /// request, its buffers get their room now.
-    pub fn rooms(&mut self) -> impl Iterator<Item = &mut [MaybeUninit<u8>]> {
-        // A buffer without room stays without, and the request fails by what isn't filled.
-        let has = self.op == Op::Read && self.prepare(1).is_ok();
-        let segments = has.then(|| self.segments());
-        segments.into_iter().flatten().map(|segment| {
-            // SAFETY: a read's segments lie in the room of its own buffers, which nobody touches before
-            // it is finished, or in a window of its whole's that no other part has; they don't overlap,
-            // and `self` is borrowed exclusively.
-            unsafe { std::slice::from_raw_parts_mut(segment.as_ptr().cast(), segment.len()) }
-        })
-    }
-
-    /// Copies `bytes` to where the next bytes of a read belong, and says how many of them fitted.
-    pub fn put(&mut self, bytes: &[u8]) -> usize {
-        let mut rest = bytes;
-        for room in self.rooms() {
-            let (now, later) = rest.split_at(rest.len().min(room.len()));
-            room[..now.len()].write_copy_of_slice(now);
-            rest = later;
-            if rest.is_empty() {
-                break;
-            }
-        }
-        let n = bytes.len() - rest.len();
-        // SAFETY: just written.
-        unsafe { self.advance(n as u64) };
-        n
-    }
-
-    /// Fills the next `n` bytes of a read with zeroes, and says how many there were.
-    pub fn put_zeroes(&mut self, n: u64) -> u64 {
-        let mut left = n;
-        for room in self.rooms() {
-            let here = left.min(room.len() as u64);
-            room[..here as usize].fill(MaybeUninit::new(0));
-            left -= here;
-        }
-        // SAFETY: just written.
-        unsafe { self.advance(n - left) };
-        n - left
-    }
-
-    /// Says that the next `n` bytes of a read have been filled, by whoever was given its
-    /// [segments](Request::segments).
-    ///
-    /// # Safety
-    /// They are initialized, and `n` is at most what is missing.
-    pub unsafe fn advance(&mut self, n: u64) {
-        debug_assert!(self.op == Op::Read && n <= self.len - self.filled);
-        self.filled += n;
-    }
-
-    /// Bytes that a read has filled so far.
-    pub fn filled(&self) -> u64 {
-        self.filled
     }
 
     /// Finishes the request: calls its completion function, now, on this thread, inside an atomic

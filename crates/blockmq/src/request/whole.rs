@@ -6,7 +6,7 @@
 //! `Arc`.
 
 use std::fmt;
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use corewise_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::inline_fn::InlineFn;
 use super::segments::{Seg, Table};
-use super::{End, Op, Request, caught};
+use super::{End, Op, Request, caught, fills};
 use crate::driver::Started;
 use crate::error::{IoError, IoErrorKind};
 use crate::pending::Pending;
@@ -53,9 +53,10 @@ pub(crate) struct Inner {
     /// A: where the next part of a read may begin: the windows of reads never overlap. Relaxed: a
     /// window's memory is reached by way of the part alone.
     claimed: AtomicU64,
-    /// A: bytes that parts of a read have filled. Relaxed: read by the last owner of the `Arc`, whose
-    /// count orders it.
-    filled: AtomicU64,
+    /// A: the first byte of a read that no part has filled: a part failed there, or none was made. A sum
+    /// of what was filled would say nothing about where. Relaxed: read by the last owner of the `Arc`,
+    /// whose count orders it.
+    hole: AtomicU64,
 }
 
 /// The request that is done in parts, back in the hands of who decides its end: see [`Whole::with`].
@@ -105,6 +106,14 @@ impl Held {
     pub(crate) fn queued(pending: Box<Pending>) -> Self {
         Held(Holder::Queued(Queued(Some(pending))))
     }
+
+    fn rq_mut(&mut self) -> &mut Request {
+        match &mut self.0 {
+            Holder::Request(rq) => rq,
+            Holder::Started(rq) => rq.rq_mut(),
+            Holder::Queued(rq) => rq.0.as_mut().expect(ENDED_LAST).rq_mut(),
+        }
+    }
 }
 
 /// Why the expectations below hold.
@@ -134,15 +143,7 @@ impl Deref for Held {
     }
 }
 
-impl DerefMut for Held {
-    fn deref_mut(&mut self) -> &mut Request {
-        match &mut self.0 {
-            Holder::Request(rq) => rq,
-            Holder::Started(rq) => rq,
-            Holder::Queued(rq) => rq.0.as_mut().expect(ENDED_LAST).rq_mut(),
-        }
-    }
-}
+fills!(Held);
 
 impl Whole {
     /// Makes a request to be done in parts: a [`Request`] or a [`Started`]. It allocates once.
@@ -153,6 +154,9 @@ impl Whole {
     /// As [`Whole::new`]; when all parts are gone, `last` decides how the request ends. It is called on
     /// the thread that drops the last part, perhaps in an atomic section: it must not block. It is handed
     /// what the request would have ended with. A panic in it is caught; the request then ends as gone.
+    ///
+    /// What a read has [filled](Request::filled) is then counted up to the first byte that no part has
+    /// filled, whatever parts behind that have: so `last` may fill the rest itself.
     pub fn with(
         rq: impl Into<Held>,
         last: impl FnOnce(Held, Result<(), IoError>) + Send + 'static,
@@ -162,8 +166,8 @@ impl Whole {
 
     fn make(mut rq: Held, then: Option<InlineFn<(Held, Result<(), IoError>)>>) -> Self {
         // A buffer without the room that the read wants gives parts without memory: they fail.
-        let error = rq.prepare(1).err().map(|error| ((rq.offset(), 0), error));
-        let flat = rq.is_merged().then(|| rq.segments().map(Seg::from).collect());
+        let error = rq.rq_mut().prepare(1).err().map(|error| ((rq.offset(), 0), error));
+        let flat = rq.is_merged().then(|| rq.segments_behind(0).map(Seg::from).collect());
         Self(Arc::new(Inner {
             held: Some(rq),
             flat,
@@ -171,7 +175,7 @@ impl Whole {
             error: SpinLock::new(error),
             made: AtomicU32::new(0),
             claimed: AtomicU64::new(0),
-            filled: AtomicU64::new(0),
+            hole: AtomicU64::new(u64::MAX),
         }))
     }
 
@@ -182,6 +186,8 @@ impl Whole {
 
     /// The part that does bytes `at` to `at + len` of the request, at byte `offset` of whatever device
     /// it is submitted to, with the same operation and flags. Where it fails, the request fails.
+    ///
+    /// Of a read that is [filled](Request::filled) partly the parts do the rest, or all of it once more.
     ///
     /// # Panics
     /// Where the part reaches beyond the request, or a read's part begins before the end of one that was
@@ -219,8 +225,8 @@ impl Whole {
         Inner::part(&self.0, self.0.window(0, true), len, offset, None)
     }
 
-    /// As [`Whole::part_with`], for who makes each window once by itself.
-    pub(crate) fn unclaimed_part(
+    /// As [`Whole::part_with`], for bytes that were claimed by [`Whole::claim`].
+    pub(crate) fn claimed_part(
         &self,
         at: u64,
         len: u64,
@@ -237,13 +243,24 @@ impl Whole {
         self.0.fail(u32::MAX, error);
     }
 
-    fn claim(&self, at: u64, len: u64) {
-        let rq = self.request();
+    /// Claims the bytes of a part.
+    ///
+    /// # Panics
+    /// As [`Whole::part`]; then nothing is claimed.
+    pub(crate) fn claim(&self, at: u64, len: u64) {
+        let (inner, rq) = (&self.0, self.request());
         let end = at.checked_add(len).filter(|&end| end <= rq.len());
         let end = end.expect("a part lies within its request");
-        if rq.op() == Op::Read {
-            let before = self.0.claimed.fetch_max(end, Ordering::Relaxed);
-            assert!(at >= before || len == 0, "the parts of a read are made in ascending order");
+        if rq.op() != Op::Read || len == 0 {
+            return;
+        }
+        let next = |claimed| (at >= claimed).then_some(end);
+        let claimed = inner.claimed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        let before = claimed.expect("the parts of a read are made in ascending order");
+        // Bytes that nobody is asked for, but for those that were filled before.
+        let unasked = before.max(rq.filled());
+        if unasked < at {
+            inner.hole.fetch_min(unasked, Ordering::Relaxed);
         }
     }
 }
@@ -296,6 +313,11 @@ impl Inner {
         part
     }
 
+    /// The part of this window has not filled all its bytes.
+    fn leave_hole(&self, window: Window) {
+        self.hole.fetch_min(window.at, Ordering::Relaxed);
+    }
+
     fn fail(&self, order: u32, error: IoError) {
         let place = (error.range().map_or(self.rq().offset(), |range| range.start), order);
         let mut first = self.error.lock();
@@ -312,7 +334,10 @@ impl Drop for Inner {
             Some((_, error)) => Err(error),
             None => Ok(()),
         };
-        rq.filled = self.filled.load(Ordering::Relaxed);
+        if rq.op() == Op::Read {
+            let asked = self.claimed.load(Ordering::Relaxed).max(rq.filled());
+            rq.rq_mut().filled = asked.min(self.hole.load(Ordering::Relaxed));
+        }
         let Some(then) = self.then.take() else { return rq.complete(result) };
         if caught(move || then.call((rq, result))).is_none() {
             tracing::error!("the function that ends a request which was done in parts panicked");
@@ -381,15 +406,17 @@ impl PartDone {
 
     /// Has the whole fail where this part failed.
     pub fn record(mut self) {
-        match self.result.take() {
-            Some(Err(error)) => self.whole.fail(self.window.order, error),
-            ok => self.result = ok, // counted in the drop
+        if let Some(Err(error)) = self.result.take() {
+            self.whole.leave_hole(self.window);
+            self.whole.fail(self.window.order, error);
         }
     }
 
     /// Has the whole fail with this error, whatever became of this part.
     pub fn fail(mut self, error: IoError) {
-        self.result = None;
+        if let Some(Err(_)) = self.result.take() {
+            self.whole.leave_hole(self.window);
+        }
         self.whole.fail(self.window.order, error);
     }
 
@@ -423,14 +450,14 @@ impl fmt::Debug for PartDone {
 impl Drop for PartDone {
     fn drop(&mut self) {
         match self.result.take() {
-            Some(Ok(())) => {
-                self.whole.filled.fetch_add(self.len, Ordering::Relaxed);
+            Some(Ok(())) | None => {}
+            Some(Err(error)) => {
+                self.whole.leave_hole(self.window);
+                // Who was to decide what the failure means didn't get there.
+                if std::thread::panicking() {
+                    self.whole.fail(self.window.order, error);
+                }
             }
-            // Who was to decide what the failure means didn't get there.
-            Some(Err(error)) if std::thread::panicking() => {
-                self.whole.fail(self.window.order, error)
-            }
-            Some(Err(_)) | None => {}
         }
     }
 }

@@ -5,6 +5,7 @@
 //! plain path also finishes what a ring left half done. Where the file system can, both go past the
 //! host's page cache ([`direct`]). [`options`] has the options and the errors.
 
+mod cached;
 mod direct;
 mod open;
 mod options;

@@ -1,14 +1,14 @@
 //! The file of a device, and what can be done with it by calls that block.
 
 use std::fs::File;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::slice;
 
 use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
+use super::cached;
 use super::direct::Alignment;
 use crate::error::{IoError, IoErrorKind, errno};
 use crate::request::{AlignedBuf, Op, Request};
@@ -85,12 +85,8 @@ impl Store {
         loop {
             let at = rq.offset() + rq.filled();
             let Some(room) = rq.rooms().next() else { return true };
-            // SAFETY: the memory is the room's, and the kernel only writes to it: that it isn't initialized
-            // is seen by nobody.
-            let room = unsafe { slice::from_raw_parts_mut(room.as_mut_ptr().cast(), room.len()) };
-            let room = &mut [IoSliceMut::new(room)];
-            match rustix::io::preadv2(&self.file, room, at, ReadWriteFlags::NOWAIT) {
-                // SAFETY: the kernel has filled so many bytes.
+            match cached::read(&self.file, room, at) {
+                // SAFETY: so many bytes of the room are initialized now.
                 Ok(n) if n > 0 => unsafe { rq.advance(n as u64) },
                 Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
                     self.reads_now.store(false, Ordering::Relaxed);

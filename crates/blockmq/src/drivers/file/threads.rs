@@ -29,7 +29,7 @@ impl Plain {
 
     /// Does a request that needs no waiting, or has a worker do it.
     pub(super) fn queue(&self, mut rq: Started) {
-        if self.store.read_now(&mut rq) { rq.complete(Ok(())) } else { self.start(rq, 0) }
+        if self.store.read_now(rq.rq_mut()) { rq.complete(Ok(())) } else { self.start(rq, 0) }
     }
 
     /// Has a worker do the request, or its rest: the first `done` bytes of a write are written. (A
@@ -39,7 +39,7 @@ impl Plain {
         let store = Arc::clone(&self.store);
         // Nobody waits for the handle: the request's completion tells.
         let _detached = self.wq.spawn(move || {
-            let result = context::blocking("file I/O", || store.perform(&mut rq, done));
+            let result = context::blocking("file I/O", || store.perform(rq.rq_mut(), done));
             rq.complete(result);
         });
     }

@@ -111,6 +111,9 @@ impl Memory {
         buffers: &Buffers,
         fd: types::Fixed,
     ) -> Option<squeue::Entry> {
+        if rq.filled() != 0 {
+            return None;
+        }
         self.pieces.clear();
         self.pieces.extend(rq.segments().map(|s| Piece { base: s.as_ptr(), len: s.len() }));
         if let Some(align) = buffers.align

@@ -36,6 +36,8 @@
 mod cancel;
 mod memory;
 mod reactor;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::os::fd::OwnedFd;

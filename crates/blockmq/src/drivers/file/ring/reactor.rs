@@ -276,8 +276,9 @@ impl Inner {
     /// Makes an entry of a request, to be submitted with the next call.
     fn start(&mut self, rq: Started, submitter: &Submitter<'_>, sq: &mut SubmissionQueue<'_>) {
         let tag = rq.tag();
-        let Some(slot) = self.slots.get_mut(tag as usize) else { return self.plain.start(rq, 0) };
-        debug_assert!(slot.rq.is_none(), "tag {tag} is in flight already");
+        // A queue never gives a tag out twice; but two queues may have the same driver.
+        let free = self.slots.get_mut(tag as usize).filter(|slot| slot.rq.is_none());
+        let Some(slot) = free else { return self.plain.start(rq, 0) };
         let Some(entry) = entry(&rq, &mut slot.memory, &self.buffers) else {
             return self.plain.start(rq, 0);
         };
@@ -351,7 +352,7 @@ impl Inner {
         let Slot { memory, off, .. } = &mut self.slots[tag];
         if let (Op::Read, Ok(done)) = (rq.op(), usize::try_from(result)) {
             // SAFETY: the kernel says so.
-            unsafe { memory.read(&mut rq, done) };
+            unsafe { memory.read(rq.rq_mut(), done) };
         }
         memory.end();
         let off = mem::take(off);

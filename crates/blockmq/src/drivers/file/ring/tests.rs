@@ -1,0 +1,78 @@
+//! Rings over a pipe: a read waits in the kernel until somebody writes, as of a disk that doesn't answer.
+
+use std::fs::File;
+use std::io::{PipeWriter, Write};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use corewise_topology::Machine;
+use corewise_workqueue::{WorkerPools, Workqueue};
+
+use crate::drivers::file::store::Store;
+use crate::drivers::{FileDriver, FileOptions, PathInUse};
+use crate::{BlockDevice, BlockDeviceExt, Geometry, IoErrorKind, Queue, Request};
+
+struct Rig {
+    machine: Machine,
+    pools: WorkerPools,
+    wq: Workqueue,
+    driver: Arc<FileDriver>,
+    other_end: PipeWriter,
+}
+
+/// `None` where there is no io_uring.
+fn over_a_pipe() -> Option<Rig> {
+    let machine = Machine::live().unwrap();
+    let pools = WorkerPools::new(&machine);
+    let wq = Workqueue::builder("file-test").build(&pools).unwrap();
+    let (pipe, other_end) = std::io::pipe().unwrap();
+    let store = Store::new(File::from(OwnedFd::from(pipe)), None);
+    let options = FileOptions::new("a test");
+    let driver = FileDriver::new(store, Geometry::new(1 << 20), false, &options, &wq).unwrap();
+    if driver.io_path_in_use() == PathInUse::Threads {
+        println!("skipped: no io_uring here");
+        pools.shutdown();
+        return None;
+    }
+    Some(Rig { machine, pools, wq, driver: Arc::new(driver), other_end })
+}
+
+#[test]
+fn a_late_request_that_the_kernel_can_stop_is_called_off_and_its_tag_serves_the_next() {
+    let Some(mut rig) = over_a_pipe() else { return };
+    let queue = Queue::builder(&rig.machine, rig.driver)
+        .depth(1)
+        .timeout(Some(Duration::from_millis(20)))
+        .build(&rig.wq);
+    for _ in 0..2 {
+        let error = queue.read_at(0, 512).unwrap_err();
+        assert_eq!(error.kind(), IoErrorKind::TimedOut, "{error}");
+    }
+    rig.other_end.write_all(&[7; 512]).unwrap();
+    assert_eq!(queue.read_at(0, 512).unwrap(), vec![7; 512], "nothing was taken in vain");
+    // A request is told of before it is counted out.
+    queue.drain();
+    assert_eq!((queue.inside(), queue.stats()[0].timeouts), (0, 2));
+    drop(queue);
+    rig.pools.shutdown();
+}
+
+#[test]
+fn a_request_whose_tag_the_kernel_has_already_leaves_that_ones_memory_alone() {
+    let Some(mut rig) = over_a_pipe() else { return };
+    // Each queue gives out tags of its own, and both have the same ring.
+    let queue = || Queue::builder(&rig.machine, rig.driver.clone()).depth(1).build(&rig.wq);
+    let (first, second) = (queue(), queue());
+    let (tx, done) = mpsc::channel();
+    first.submit(Request::read(0, 512).on_complete(move |done| tx.send(done).unwrap()));
+    // A worker reads it, which a pipe refuses.
+    let error = second.read_at(0, 512).unwrap_err();
+    assert_eq!(error.kind(), IoErrorKind::Io(libc::ESPIPE), "{error}");
+    assert!(done.try_recv().is_err(), "the kernel has the first one still");
+    rig.other_end.write_all(&[7; 512]).unwrap();
+    assert_eq!(done.recv().unwrap().into_data().unwrap(), vec![7; 512]);
+    first.drain();
+    drop((first, second));
+    rig.pools.shutdown();
+}

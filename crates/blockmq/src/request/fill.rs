@@ -1,0 +1,103 @@
+//! Filling a read: what a driver puts into the memory of a request.
+//!
+//! Bytes are filled from the first one on: how many is one number, and everything behind them is taken for
+//! uninitialized.
+
+use std::mem::MaybeUninit;
+
+use super::{Op, Request};
+
+impl Request {
+    /// The memory of a read that is still to be filled, piece by piece in order; nothing for other
+    /// operations. Say with [`Request::advance`] what has been filled. Where no queue has seen the
+    /// request, its buffers get their room now.
+    pub fn rooms(&mut self) -> impl Iterator<Item = &mut [MaybeUninit<u8>]> {
+        // A buffer without room stays without, and the request fails by what isn't filled.
+        let has = self.op == Op::Read && self.prepare(1).is_ok();
+        let segments = has.then(|| self.segments());
+        segments.into_iter().flatten().map(|segment| {
+            // SAFETY: a read's segments lie in the room of its own buffers, which nobody touches before
+            // it is finished, or in a window of its whole's that no other part has; they don't overlap,
+            // and `self` is borrowed exclusively.
+            unsafe { std::slice::from_raw_parts_mut(segment.as_ptr().cast(), segment.len()) }
+        })
+    }
+
+    /// Copies `bytes` to where the next bytes of a read belong, and says how many of them fitted.
+    pub fn put(&mut self, bytes: &[u8]) -> usize {
+        let mut rest = bytes;
+        for room in self.rooms() {
+            let (now, later) = rest.split_at(rest.len().min(room.len()));
+            room[..now.len()].write_copy_of_slice(now);
+            rest = later;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        let n = bytes.len() - rest.len();
+        // SAFETY: just written.
+        unsafe { self.advance(n as u64) };
+        n
+    }
+
+    /// Fills the next `n` bytes of a read with zeroes, and says how many there were.
+    pub fn put_zeroes(&mut self, n: u64) -> u64 {
+        let mut left = n;
+        for room in self.rooms() {
+            let here = left.min(room.len() as u64);
+            room[..here as usize].fill(MaybeUninit::new(0));
+            left -= here;
+        }
+        // SAFETY: just written.
+        unsafe { self.advance(n - left) };
+        n - left
+    }
+
+    /// Says that the next `n` bytes of a read have been filled, by whoever was given its
+    /// [segments](Request::segments).
+    ///
+    /// # Safety
+    /// They are initialized, and `n` is at most what is missing: 0 for other operations.
+    pub unsafe fn advance(&mut self, n: u64) {
+        debug_assert!(n == 0 || self.op == Op::Read && n <= self.len - self.filled);
+        self.filled += n;
+    }
+
+    /// Bytes that a read has filled so far, from its first one on.
+    pub fn filled(&self) -> u64 {
+        self.filled
+    }
+}
+
+/// Gives a handle of somebody else's request what fills a read. It must not give the request itself to be
+/// changed: whoever could put another one in its place would take along those that were merged into it.
+macro_rules! fills {
+    ($handle:ty) => {
+        impl $handle {
+            /// As [`Request::rooms`].
+            pub fn rooms(&mut self) -> impl Iterator<Item = &mut [std::mem::MaybeUninit<u8>]> {
+                self.rq_mut().rooms()
+            }
+
+            /// As [`Request::put`].
+            pub fn put(&mut self, bytes: &[u8]) -> usize {
+                self.rq_mut().put(bytes)
+            }
+
+            /// As [`Request::put_zeroes`].
+            pub fn put_zeroes(&mut self, n: u64) -> u64 {
+                self.rq_mut().put_zeroes(n)
+            }
+
+            /// As [`Request::advance`].
+            ///
+            /// # Safety
+            /// As there.
+            pub unsafe fn advance(&mut self, n: u64) {
+                // SAFETY: as the caller says.
+                unsafe { self.rq_mut().advance(n) };
+            }
+        }
+    };
+}
+pub(crate) use fills;
