@@ -1,4 +1,4 @@
-//! The CPUs that the process's cgroup leaves to it, of cgroup versions 1 and 2.
+//! The process's cgroups, of versions 1 and 2, and the CPUs that they leave to it.
 //!
 //! The kernel applies a cpuset to each thread's affinity mask, so this seldom adds anything. It
 //! does where the mask was read from somewhere that doesn't know the cpuset (some sandboxes).
@@ -11,17 +11,33 @@ use std::path::{Path, PathBuf};
 use crate::cpuset::CpuSet;
 use crate::sysfs;
 
+/// What a hierarchy of groups is looked at for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Controller {
+    Cpu,
+    Cpuset,
+}
+
+impl Controller {
+    const fn name(self) -> &'static str {
+        match self {
+            Controller::Cpu => "cpu",
+            Controller::Cpuset => "cpuset",
+        }
+    }
+}
+
 /// The effective cpuset of this process, if there is one to be found.
 pub(crate) fn cpuset() -> Option<CpuSet> {
     let (memberships, mounts) = tables()?;
     find(&memberships, &mounts)
 }
 
-/// The groups that decide about this process's cpuset: its own first, then those above it, as far
-/// as they can be seen.
-pub(crate) fn groups() -> Vec<PathBuf> {
+/// The groups that decide about this for this process: its own first, then those above it, as far as
+/// they can be seen.
+pub(crate) fn groups(of: Controller) -> Vec<PathBuf> {
     tables().map_or_else(Vec::new, |(memberships, mounts)| {
-        chains(&memberships, &mounts).into_iter().flatten().collect()
+        chains(&memberships, &mounts, of).into_iter().flatten().collect()
     })
 }
 
@@ -30,19 +46,19 @@ pub(crate) fn groups() -> Vec<PathBuf> {
 /// same.
 pub(crate) fn isolated() -> Option<CpuSet> {
     let (_, mounts) = tables()?;
-    let mut mounts = mounts.lines().filter_map(Mount::parse);
+    let mut mounts = mounts.lines().filter_map(|line| Mount::parse(line, Controller::Cpuset));
     let root = mounts.find(|mount| mount.version == 2 && mount.root == Path::new("/"))?;
     sysfs::text(&root.at.join("cpuset.cpus.isolated")).ok().flatten()?.parse().ok()
 }
 
 /// Which groups this process is in, and where the hierarchies are mounted.
-fn tables() -> Option<(String, String)> {
+pub(crate) fn tables() -> Option<(String, String)> {
     let read = |path: &str| sysfs::text(Path::new(path)).ok().flatten();
     Some((read("/proc/self/cgroup")?, read("/proc/self/mountinfo")?))
 }
 
 fn find(memberships: &str, mounts: &str) -> Option<CpuSet> {
-    chains(memberships, mounts).iter().find_map(|chain| {
+    chains(memberships, mounts, Controller::Cpuset).iter().find_map(|chain| {
         // The cpuset of the group or, where the controller isn't enabled for it, of the nearest
         // group above it for which it is: that one's CPUs are shared by all below it.
         chain.iter().find_map(|group| read_group(group))
@@ -50,12 +66,11 @@ fn find(memberships: &str, mounts: &str) -> Option<CpuSet> {
 }
 
 /// For each version of cgroups: the process's group, then those above it.
-fn chains(memberships: &str, mounts: &str) -> Vec<Vec<PathBuf>> {
-    let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
-    // Version 1 goes first: where the cpuset controller is mounted as version 1, version 2 lacks
-    // it.
+pub(crate) fn chains(memberships: &str, mounts: &str, of: Controller) -> Vec<Vec<PathBuf>> {
+    let mounts: Vec<Mount> = mounts.lines().filter_map(|line| Mount::parse(line, of)).collect();
+    // Version 1 goes first: where the controller is mounted as version 1, version 2 lacks it.
     let versions = [1, 2].into_iter().filter_map(|version| {
-        let group = memberships.lines().find_map(|line| membership(line, version))?;
+        let group = memberships.lines().find_map(|line| membership(line, version, of))?;
         let mount = mounts.iter().find(|mount| mount.version == version)?;
         Some(mount.upwards(group))
     });
@@ -63,17 +78,17 @@ fn chains(memberships: &str, mounts: &str) -> Vec<Vec<PathBuf>> {
 }
 
 /// The group's path in one line of `/proc/PID/cgroup`: `HIERARCHY:CONTROLLERS:PATH`.
-fn membership(line: &str, version: u32) -> Option<&str> {
+fn membership(line: &str, version: u32, of: Controller) -> Option<&str> {
     let mut parts = line.splitn(3, ':');
     let (hierarchy, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
     let wanted = match version {
-        1 => controllers.split(',').any(|controller| controller == "cpuset"),
+        1 => controllers.split(',').any(|controller| controller == of.name()),
         _ => hierarchy == "0" && controllers.is_empty(),
     };
     wanted.then_some(path)
 }
 
-/// A mounted hierarchy that has, or may have, the cpuset controller.
+/// A mounted hierarchy that has, or may have, a controller.
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
     version: u32,
@@ -84,7 +99,7 @@ struct Mount {
 
 impl Mount {
     /// One line of `/proc/PID/mountinfo`.
-    fn parse(line: &str) -> Option<Mount> {
+    fn parse(line: &str, of: Controller) -> Option<Mount> {
         let (mount, filesystem) = line.split_once(" - ")?;
         let mut fields = mount.split(' ').skip(3);
         let (root, at) = (fields.next()?, fields.next()?);
@@ -92,7 +107,7 @@ impl Mount {
         let (kind, _, options) = (fields.next()?, fields.next()?, fields.next()?);
         let version = match kind {
             "cgroup2" => 2,
-            "cgroup" if options.split(',').any(|option| option == "cpuset") => 1,
+            "cgroup" if options.split(',').any(|option| option == of.name()) => 1,
             _ => return None,
         };
         Some(Mount { version, root: unescape(root), at: unescape(at) })
@@ -192,6 +207,6 @@ mod tests {
     #[test]
     fn mount_points_with_spaces_are_unescaped() {
         let line = r"31 23 0:28 / /sys/my\040group rw - cgroup2 none rw";
-        assert_eq!(Mount::parse(line).unwrap().at, Path::new("/sys/my group"));
+        assert_eq!(Mount::parse(line, Controller::Cpuset).unwrap().at, Path::new("/sys/my group"));
     }
 }

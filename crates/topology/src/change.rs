@@ -45,6 +45,11 @@ impl fmt::Display for Change {
         if self.before.isolated != self.after.isolated {
             write!(f, ", isolated now '{}'", self.after.isolated)?;
         }
+        match (self.before.cpu_quota, self.after.cpu_quota) {
+            (before, after) if before == after => {}
+            (_, Some(quota)) => write!(f, ", CPU quota now {quota}")?,
+            (_, None) => write!(f, ", no CPU quota now")?,
+        }
         write!(f, "; usable now {}", self.after.online)
     }
 }

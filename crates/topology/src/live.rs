@@ -7,7 +7,7 @@ use crate::error::TopologyError;
 use crate::facts::{Key, RawCpu, RawMachine};
 use crate::refresh::Seen;
 use crate::topology::{Source, Topology};
-use crate::{affinity, cgroup, sysfs};
+use crate::{affinity, cgroup, quota, sysfs};
 
 const SYSTEM: &str = "/sys/devices/system";
 
@@ -39,7 +39,7 @@ pub(crate) fn state(topology: &Topology) -> Result<Seen, TopologyError> {
     let online = running.clone().unwrap_or_else(|| topology.online());
     let mask = affinity::process_affinity(&online.intersection(topology.allowed()));
     let allowed = allowed(&topology.cpu_set(), &online, mask, cgroup::cpuset());
-    Ok(Seen { running, allowed, isolated })
+    Ok(Seen { running, allowed, isolated, quota: Some(quota::quota()) })
 }
 
 /// What the process may use: its mask, less what its cpuset excludes. A cpuset lists online CPUs

@@ -12,6 +12,7 @@ use crate::change::{Change, Listeners, Subscription};
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
 use crate::pods::Pods;
+use crate::quota::{self, CpuQuota};
 use crate::topology::Topology;
 
 /// A machine: the facts about it ([`Topology`]), and the CPUs of it that may be used now, with an
@@ -62,6 +63,8 @@ pub(crate) struct Given {
     pub(crate) allowed: CpuSet,
     /// CPUs that are set apart from general work.
     pub(crate) isolated: CpuSet,
+    /// The CPU time that the process may use.
+    pub(crate) quota: Option<CpuQuota>,
 }
 
 /// The masks of a machine at one moment; see [`Machine::read`].
@@ -74,13 +77,16 @@ pub struct Masks {
     pub housekeeping: CpuSet,
     /// The online CPUs that are isolated: set apart from general work.
     pub isolated: CpuSet,
-    /// Changes whenever one of these sets does, always upwards. Starts at 1, so 0 is a good "never
+    /// The CPU time that the process may use, where that is limited.
+    pub cpu_quota: Option<CpuQuota>,
+    /// Changes whenever one of these does, always upwards. Starts at 1, so 0 is a good "never
     /// seen" value.
     pub epoch: u64,
 }
 
 impl Machine {
-    /// A machine with the CPUs that were online and allowed when the topology was made.
+    /// A machine with the CPUs that were online and allowed when the topology was made. For the one
+    /// that this process runs on, its CPU quota is read.
     ///
     /// Should none of the allowed CPUs be online, [`Machine::online`] is empty until one comes.
     pub fn new(topology: Topology) -> Machine {
@@ -88,6 +94,7 @@ impl Machine {
             running: topology.online(),
             allowed: topology.allowed().clone(),
             isolated: topology.isolated().clone(),
+            quota: if topology.is_live() { quota::quota() } else { None },
         };
         let state = State { masks: Masks::derive(&given, 1), given };
         Machine {
@@ -146,6 +153,17 @@ impl Machine {
     /// isolated.
     pub fn housekeeping(&self) -> CpuSet {
         self.state().masks.housekeeping.clone()
+    }
+
+    /// The CPU time that the process may use now, where that is limited: by `cpu.max` of its cgroup or
+    /// of one above (version 1: `cpu.cfs_quota_us`), the least of those that can be seen.
+    pub fn cpu_quota(&self) -> Option<CpuQuota> {
+        self.state().masks.cpu_quota
+    }
+
+    /// How many threads may compute at once now: see [`Masks::parallelism`].
+    pub fn parallelism(&self) -> usize {
+        self.state().masks.parallelism()
     }
 
     /// The number of the current state of the masks; see [`Masks::epoch`].
@@ -244,6 +262,20 @@ impl Machine {
         changed.is_ok_and(|(changed, _)| changed)
     }
 
+    /// Sets the CPU time that the process may use, as when somebody writes its cgroup's `cpu.max`; the
+    /// kernel isn't told. For synthetic machines and for tests: on the live machine it holds until the
+    /// next [`Machine::refresh`]. Waits for readers.
+    ///
+    /// Returns whether anything changed. Listeners are told ([`Machine::on_change`]).
+    pub fn set_cpu_quota(&self, quota: Option<CpuQuota>) -> bool {
+        let changed = self.change(|given| {
+            given.quota = quota;
+            CpuSet::new()
+        });
+        // It takes no CPU away, so it is never refused.
+        changed.is_ok_and(|(changed, _)| changed)
+    }
+
     /// Pins the calling thread to these CPUs, if they are really this process's machine.
     ///
     /// Returns whether it did: a thread of a synthetic machine is left where it is.
@@ -316,7 +348,15 @@ impl Masks {
         let isolated = online.intersection(&given.isolated);
         let rest = online.difference(&isolated);
         let housekeeping = if rest.is_empty() { online.clone() } else { rest };
-        Masks { online, housekeeping, isolated, epoch }
+        Masks { online, housekeeping, isolated, cpu_quota: given.quota, epoch }
+    }
+
+    /// How many threads may compute at once, for all that is known: as many as there are CPUs for
+    /// general work, or as the CPU quota is worth ([`CpuQuota::whole_cpus`]), whichever is less. At
+    /// least 1.
+    pub fn parallelism(&self) -> usize {
+        let quota = self.cpu_quota.map_or(usize::MAX, CpuQuota::whole_cpus);
+        self.housekeeping.len().min(quota).max(1)
     }
 }
 

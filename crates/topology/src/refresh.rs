@@ -7,6 +7,7 @@ use crate::change::Change;
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
 use crate::machine::Machine;
+use crate::quota::CpuQuota;
 use crate::topology::Source;
 use crate::{live, sysfs};
 
@@ -16,16 +17,17 @@ pub(crate) struct Seen {
     pub(crate) running: Option<CpuSet>,
     pub(crate) allowed: Option<CpuSet>,
     pub(crate) isolated: Option<CpuSet>,
+    pub(crate) quota: Option<Option<CpuQuota>>,
 }
 
 impl Machine {
-    /// Reads again which CPUs are online, isolated and allowed, and applies that as one change. Says
-    /// what changed for this process, if anything did. Listeners are told
-    /// ([`Machine::on_change`]).
+    /// Reads again which CPUs are online, isolated and allowed, and how much of their time is, and
+    /// applies that as one change. Says what changed for this process, if anything did. Listeners are
+    /// told ([`Machine::on_change`]).
     ///
     /// Of the live machine that is: `online` and `isolated` of sysfs (and the isolated partitions of
-    /// the cpuset controller, where its root can be seen); the process's cgroup cpuset; and the CPUs
-    /// that *some* thread of the process may use. (Not those of one thread: any may have been pinned
+    /// the cpuset controller, where its root can be seen); the cpuset and the CPU quota of the process's
+    /// cgroups; and the CPUs that *some* thread of the process may use. (Not those of one thread: any may have been pinned
     /// for its own reasons. `taskset --all-tasks` narrows all.) Of a saved sysfs tree: its `online`
     /// and `isolated`. A machine that was described in a line never changes by itself.
     ///
@@ -51,7 +53,7 @@ impl Machine {
     fn look(&self) -> Result<Seen, TopologyError> {
         let saved = |system: &Path| {
             let (running, isolated) = sysfs::state(system)?;
-            Ok(Seen { running, allowed: None, isolated })
+            Ok(Seen { running, isolated, ..Seen::default() })
         };
         match self.topology().source() {
             Source::Live => live::state(self.topology()),
@@ -73,6 +75,9 @@ impl Machine {
             }
             if let Some(isolated) = seen.isolated {
                 given.isolated = isolated.intersection(&all);
+            }
+            if let Some(quota) = seen.quota {
+                given.quota = quota;
             }
             CpuSet::new()
         });

@@ -1,5 +1,5 @@
-//! The kernel's word that CPUs came or went, or that a cpuset was written: a file descriptor to wait
-//! on.
+//! The kernel's word that CPUs came or went, or that a cpuset or CPU quota was written: a file
+//! descriptor to wait on.
 
 use std::fmt;
 use std::io;
@@ -12,7 +12,7 @@ use rustix::fs::inotify;
 use rustix::io::Errno;
 use rustix::net::{self, netlink};
 
-use crate::cgroup;
+use crate::cgroup::{self, Controller};
 use crate::error::TopologyError;
 
 /// Waits, without polling, for something that may have changed which CPUs this process may use.
@@ -39,12 +39,12 @@ use crate::error::TopologyError;
 /// # What it watches
 /// - The kernel's hotplug messages (netlink, `kobject_uevent`): CPUs that go offline, come online,
 ///   or are added or removed.
-/// - Writes to the cpuset files of the process's cgroup and of those above it (inotify).
+/// - Writes to the cpuset and CPU quota files of the process's cgroups and of those above (inotify).
 ///
 /// # What nobody can wait for
 /// The kernel announces neither `taskset`, nor that the process was moved to another cgroup (but
 /// where the old one is left empty), nor that a sibling group was made an isolated partition. It
-/// announces cpuset writes only to those that see the group through the same cgroup namespace: inside
+/// announces such writes only to those that see the group through the same cgroup namespace: inside
 /// of most containers that is not so, and then [`Watch::unwatched`] says it. For these,
 /// [`Machine::refresh`](crate::Machine::refresh) at an occasion of the program's own choice remains.
 ///
@@ -55,7 +55,7 @@ pub struct Watch {
     epoll: OwnedFd,
     /// I: hotplug messages.
     uevents: Option<OwnedFd>,
-    /// I: writes to cpusets.
+    /// I: writes to cpusets and CPU quotas.
     groups: Option<OwnedFd>,
     unwatched: Vec<Unwatched>,
 }
@@ -64,7 +64,7 @@ pub struct Watch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unwatched {
-    /// What isn't watched: `hotplug` or `cpuset`.
+    /// What isn't watched: `hotplug`, or `cpuset`, which stands for the CPU quota too.
     pub what: &'static str,
     /// Why not, or which part of it.
     pub why: String,
@@ -170,17 +170,20 @@ impl Watch {
     fn watch_groups(&self) -> Result<(), String> {
         // The effective set is what we read, but the kernel announces only writes, and those are to
         // the others. `cgroup.events` tells when the last process has left the group.
-        const FILES: [&str; 5] = [
+        const CPUSET: &[&str] = &[
             "cpuset.cpus",
             "cpuset.cpus.effective",
             "cpuset.effective_cpus",
             "cpuset.cpus.partition",
             "cgroup.events",
         ];
+        const QUOTA: &[&str] = &["cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"];
         let Some(inotify) = &self.groups else { return Ok(()) };
         let (mut watched, mut refused) = (false, None);
-        for group in cgroup::groups() {
-            for file in FILES {
+        let groups = |of, files| cgroup::groups(of).into_iter().map(move |group| (group, files));
+        let cpusets = groups(Controller::Cpuset, CPUSET);
+        for (group, files) in cpusets.chain(groups(Controller::Cpu, QUOTA)) {
+            for file in files {
                 match inotify::add_watch(inotify, group.join(file), inotify::WatchFlags::MODIFY) {
                     Ok(_) => watched = true,
                     Err(Errno::NOENT) => {}

@@ -4,12 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use corewise_topology::{CpuSet, Machine, Watch};
 
 #[path = "support/live.rs"]
 mod live;
-use live::{Cpuset, Offline};
+use live::{Cpuset, Group, Offline};
 
 /// Waits for the kernel's word, and looks, until the machine is as wanted.
 fn follow(machine: &Machine, watch: &mut Watch, wanted: impl Fn(&CpuSet) -> bool) {
@@ -60,7 +61,7 @@ fn a_cpuset_that_is_narrowed_narrows_the_live_machine_and_widens_it_again() {
         return live::skipped(NAME, &why);
     }
     match Cpuset::new("topology", &Machine::live().unwrap().online()) {
-        Ok(group) => live::run_child("child_follows_its_cpuset", &group),
+        Ok(group) => live::run_child("child_follows_its_cpuset", group),
         Err(why) => live::skipped(NAME, &why),
     }
 }
@@ -86,4 +87,39 @@ fn child_follows_its_cpuset() {
     })
     .join()
     .unwrap();
+}
+
+#[test]
+fn a_cpu_quota_that_is_written_is_followed_on_the_live_machine() {
+    const NAME: &str = "a CPU quota that is written";
+    let _alone = live::alone();
+    match Group::for_quota("quota") {
+        Ok(group) => live::run_child("child_follows_its_quota", &group),
+        Err(why) => live::skipped(NAME, &why),
+    }
+}
+
+#[test]
+#[ignore = "run by the test above, in a process of its own"]
+fn child_follows_its_quota() {
+    let Some(group) = live::enter_group() else { return };
+    let before = Machine::live().unwrap();
+    group.set_quota(Some(150));
+    let machine = Machine::live().unwrap();
+    assert_eq!(machine.cpu_quota().map(|quota| quota.cpus()), Some(1.5));
+    assert_eq!(machine.parallelism(), 1);
+    let mut watch = Watch::new().unwrap();
+    if !watch.unwatched().is_empty() {
+        before.refresh().unwrap();
+        assert_eq!(before.cpu_quota(), machine.cpu_quota());
+        return;
+    }
+    for millis in [None, Some(400), Some(50)] {
+        group.set_quota(millis);
+        let wanted = millis.map(Duration::from_millis);
+        while machine.cpu_quota().map(|quota| quota.time()) != wanted {
+            watch.wait().unwrap();
+            machine.refresh().unwrap();
+        }
+    }
 }

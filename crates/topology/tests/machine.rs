@@ -3,8 +3,9 @@
 
 use std::sync::{Mutex, mpsc};
 use std::thread;
+use std::time::Duration;
 
-use corewise_topology::{AffinityScope, CpuSet, Machine, Topology, TopologyError};
+use corewise_topology::{AffinityScope, CpuQuota, CpuSet, Machine, Topology, TopologyError};
 
 fn set(list: &str) -> CpuSet {
     list.parse().unwrap()
@@ -210,4 +211,24 @@ fn a_topology_without_a_usable_cpu_is_refused() {
     let topology = Topology::synthetic("core:4 pu:1").unwrap();
     let error = topology.with_allowed(&set("8-9")).unwrap_err().to_string();
     assert!(error.contains("8-9") && error.contains("0-3"), "{error}");
+}
+
+#[test]
+fn a_cpu_quota_is_part_of_the_masks_and_bounds_how_many_threads_compute_at_once() {
+    let machine = Machine::synthetic("core:4 pu:1").unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let _listening = machine.on_change(move |change| tell.send(change.to_string()).unwrap());
+    assert_eq!((machine.cpu_quota(), machine.parallelism()), (None, 4));
+    let quota = |millis| CpuQuota::new(Duration::from_millis(millis), Duration::from_millis(100));
+    for (millis, parallelism) in [(250, 2), (30, 1), (900, 4)] {
+        assert!(machine.set_cpu_quota(quota(millis)));
+        assert!(!machine.set_cpu_quota(quota(millis)), "as before");
+        assert_eq!(machine.masks().cpu_quota, quota(millis));
+        assert_eq!(machine.parallelism(), parallelism);
+    }
+    assert!(machine.set_cpu_quota(None) && machine.epoch() == 5);
+    let told: Vec<_> = told.try_iter().collect();
+    assert!(told[0].contains("CPU quota now 2.5 CPUs") && told[3].contains("no CPU quota now"));
+    machine.refresh().unwrap();
+    assert_eq!(machine.epoch(), 5, "a described machine has no cgroup");
 }

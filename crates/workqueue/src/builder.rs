@@ -19,7 +19,7 @@ use crate::queue::Workqueue;
 /// | [`strict`](Self::strict) | no: an idle pod takes work over from a saturated one |
 /// | [`cpus`](Self::cpus) | whatever the machine has for general work, now and later |
 /// | [`nice`](Self::nice) | 0 |
-/// | [`max_active`](Self::max_active) | 0: no limit of the queue's own; its pools run one item a CPU at once |
+/// | [`max_active`](Self::max_active) | 0: no limit of the queue's own; its pools run one item a CPU at once, or what the [CPU quota](crate::PoolsBuilder::concurrency) gives |
 /// | [`freezable`](Self::freezable) | no |
 /// | [`power_efficient`](Self::power_efficient) | no |
 /// | [`cpu_intensive`](Self::cpu_intensive) | no: items that turn out to be are found |

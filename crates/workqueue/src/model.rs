@@ -97,7 +97,7 @@ impl<F: FencePolicy> PoolModel<F> {
 impl<F: FencePolicy> PoolModel<F> {
     /// The machine has come to this epoch: so many CPUs of each pod can be used.
     pub fn follow(&self, epoch: u64, cpus: &[u32]) {
-        self.0.follow_to(epoch, |spec| Home {
+        self.0.follow_to(epoch, None, |spec| Home {
             cpus: CpuSet::full(cpus[spec.pod as usize]),
             away: false,
         });

@@ -160,6 +160,24 @@ pub(crate) fn base(pod: &CpuSet, home: &Home) -> usize {
     pod.len().min(home.cpus.len()).max(1)
 }
 
+/// How many workers of each pod may hold a core at once, where the pods together are to keep to a
+/// `limit`: a CPU quota, or what the user says. `pods`: how many each may have without ([`base`]).
+///
+/// Each gets its share by its CPUs: together just the limit, since what is rounded off one pod goes to
+/// another (work of a soft queue goes where there is room). Where that leaves a pod without any it gets
+/// one all the same.
+pub(crate) fn shares(limit: Option<usize>, pods: &[usize]) -> Vec<usize> {
+    let total: usize = pods.iter().sum();
+    let Some(limit) = limit.filter(|limit| *limit < total) else { return pods.to_vec() };
+    let mut before = 0;
+    let share = pods.iter().map(|pod| {
+        let from = before * limit / total;
+        before += pod;
+        (before * limit / total - from).max(1)
+    });
+    share.collect()
+}
+
 /// How long a worker spins that has reason to: about what it costs to wake two halted CPUs, that of
 /// who waits for its item and, from there, its own.
 const SPIN: Duration = Duration::from_micros(100);
@@ -375,6 +393,33 @@ mod tests {
         assert_eq!(base(&set("0-3"), &home("4-63")), 4);
         assert_eq!(base(&set("0-3"), &home("5")), 1);
         assert_eq!(base(&set("0-3"), &home("")), 1);
+    }
+
+    #[test]
+    fn pods_share_a_limit_by_their_cpus_and_each_has_at_least_one() {
+        for (limit, pods, wanted) in [
+            (None, &[4, 4][..], &[4, 4][..]),
+            (Some(8), &[4, 4], &[4, 4]),
+            (Some(99), &[4, 4], &[4, 4]),
+            (Some(1), &[2], &[1]),
+            (Some(3), &[8], &[3]),
+            (Some(2), &[4, 4, 4, 4], &[1, 1, 1, 1]),
+            (Some(6), &[4, 4, 4, 4], &[1, 2, 1, 2]),
+            (Some(8), &[4, 4, 4, 4], &[2, 2, 2, 2]),
+            (Some(5), &[1, 9], &[1, 5]),
+            (Some(3), &[1; 6], &[1; 6]),
+            (Some(0), &[2, 2], &[1, 1]),
+        ] {
+            assert_eq!(shares(limit, pods), wanted, "{limit:?} of {pods:?}");
+        }
+        let many: Vec<usize> = (0..200).map(|n| 1 + n * 7 % 13).collect();
+        let total: usize = many.iter().sum();
+        for limit in 0..=total {
+            let shares = shares(Some(limit), &many);
+            assert!(shares.iter().zip(&many).all(|(share, pod)| (1..=*pod).contains(share)));
+            let sum: usize = shares.iter().sum();
+            assert!((limit.max(many.len())..=limit + many.len()).contains(&sum), "{limit}: {sum}");
+        }
     }
 
     fn counts(total: usize, idle: usize, blocked: usize) -> Counts {

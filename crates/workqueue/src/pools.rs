@@ -58,6 +58,7 @@ impl std::panic::RefUnwindSafe for WorkerPools {}
 struct Inner {
     machine: Machine,
     pods: Pods,
+    concurrency: Option<usize>,
     max_workers: usize,
     idle: Idle,
     idle_timeout: Duration,
@@ -101,6 +102,7 @@ impl Queues {
 pub struct PoolsBuilder {
     machine: Machine,
     shard_size: u32,
+    concurrency: Option<usize>,
     max_workers: usize,
     idle: Idle,
     idle_timeout: Duration,
@@ -118,6 +120,19 @@ impl PoolsBuilder {
     /// [`DEFAULT_SHARD_SIZE`](corewise_topology::DEFAULT_SHARD_SIZE).
     pub fn shard_size(mut self, cores: u32) -> Self {
         self.shard_size = cores;
+        self
+    }
+
+    /// How many items the pools of a set of attributes run at once, of those that hold a core (what
+    /// blocks, or computes for long, isn't counted): divided among their pods by CPUs, with at least one
+    /// each, and at most one a CPU. 0 counts as 1.
+    ///
+    /// Default: as many as they have CPUs or, where the process has a CPU quota, as that is worth,
+    /// whichever is less; it follows the [`Machine`]. With more threads than that the quota would be used
+    /// up before its period is over, and whatever runs or is queued then waits for the next one. A
+    /// number of your own holds whatever the quota is: `usize::MAX` is all CPUs.
+    pub fn concurrency(mut self, items: usize) -> Self {
+        self.concurrency = Some(items);
         self
     }
 
@@ -243,6 +258,7 @@ impl PoolsBuilder {
             follower: if self.follow { follow_actively(&self.machine, pools) } else { None },
             machine: self.machine,
             pods,
+            concurrency: self.concurrency,
             max_workers: self.max_workers,
             idle: self.idle,
             idle_timeout: self.idle_timeout,
@@ -300,6 +316,7 @@ impl WorkerPools {
         PoolsBuilder {
             machine: machine.clone(),
             shard_size: DEFAULT_SHARD_SIZE,
+            concurrency: None,
             max_workers: DEFAULT_MAX_WORKERS,
             idle: Idle::default(),
             idle_timeout: DEFAULT_IDLE_TIMEOUT,
@@ -494,6 +511,7 @@ impl WorkerPools {
         let setup = Setup {
             scope: key.scope,
             soft: !key.strict,
+            concurrency: self.inner.concurrency,
             pinning: match self.inner.machine.is_synthetic() {
                 true => Pinning::Nowhere,
                 false if self.inner.own_cpus => Pinning::Cpu,

@@ -80,6 +80,9 @@ pub struct PoolReport {
     pub cpus: CpuSet,
     /// Whether these are not its pod's: none of those can be used now.
     pub away: bool,
+    /// How many of its workers may hold a core at once: its CPUs, or its share of what
+    /// [`concurrency`](crate::PoolsBuilder::concurrency) or the CPU quota gives.
+    pub concurrency: usize,
     /// Worker threads.
     pub workers: usize,
     /// Of those, parked.
@@ -118,6 +121,7 @@ impl PoolReport {
             node: pool.spec.node,
             cpus: pool.cpus(),
             away: pool.reading().away(),
+            concurrency: pool.concurrency(),
             workers,
             idle,
             blocked,

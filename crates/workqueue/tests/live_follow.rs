@@ -14,7 +14,7 @@ use corewise_workqueue::{WorkerPools, Workqueue};
 
 #[path = "../../topology/tests/support/live.rs"]
 mod live;
-use live::{Cpuset, Offline};
+use live::{Cpuset, Group, Offline};
 
 fn set(list: &str) -> CpuSet {
     list.parse().unwrap()
@@ -133,7 +133,7 @@ fn workers_follow_a_cpuset_that_is_narrowed() {
         return live::skipped(NAME, &why);
     }
     match Cpuset::new("workqueue", &Machine::live().unwrap().online()) {
-        Ok(group) => live::run_child("child_workers_follow_a_cpuset", &group),
+        Ok(group) => live::run_child("child_workers_follow_a_cpuset", group),
         Err(why) => live::skipped(NAME, &why),
     }
 }
@@ -172,4 +172,39 @@ fn child_workers_follow_a_cpuset() {
         std::thread::yield_now();
     }
     followed.pools.shutdown();
+}
+
+#[test]
+fn pools_follow_a_cpu_quota_that_is_written() {
+    const NAME: &str = "pools follow a CPU quota";
+    let _alone = live::alone();
+    if let Err(why) = live::spare_cpu() {
+        return live::skipped(NAME, &why);
+    }
+    match Group::for_quota("quota-of-pools") {
+        Ok(group) => live::run_child("child_pools_follow_a_quota", group),
+        Err(why) => live::skipped(NAME, &why),
+    }
+}
+
+#[test]
+#[ignore = "run by the test above, in a process of its own"]
+fn child_pools_follow_a_quota() {
+    let Some(group) = live::enter_group() else { return };
+    if !Watch::new().unwrap().unwatched().is_empty() {
+        return live::skipped("pools follow a CPU quota", "the kernel doesn't announce it here");
+    }
+    let machine = Machine::live().unwrap();
+    let pools = WorkerPools::builder(&machine).follow(true).build();
+    let queue = Workqueue::builder("test").scope(AffinityScope::System).build(&pools).unwrap();
+    let concurrency = || pools.report()[0].concurrency;
+    let all = concurrency();
+    for (millis, wanted) in [(Some(130), 1), (None, all), (Some(20), 1)] {
+        group.set_quota(millis);
+        while concurrency() != wanted {
+            std::thread::yield_now();
+        }
+    }
+    queue.spawn(|| ()).join().unwrap();
+    pools.shutdown();
 }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Document {
     pub(crate) cpus: String,
     pub(crate) housekeeping: String,
+    pub(crate) cpu_quota: Option<f64>,
     pub(crate) epoch: u64,
     pub(crate) scopes: Vec<Scope>,
     pub(crate) pools: Vec<Pool>,
@@ -239,6 +240,7 @@ impl From<&Dump> for Document {
         Document {
             cpus: dump.cpus.to_string(),
             housekeeping: dump.housekeeping.to_string(),
+            cpu_quota: dump.cpu_quota.map(|quota| quota.cpus()),
             epoch: dump.epoch,
             scopes: scopes.collect(),
             pools: pools.collect(),

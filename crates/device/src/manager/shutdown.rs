@@ -41,7 +41,7 @@ impl DeviceManager {
         let plan = ShutdownPlan {
             outline: outline.clone(),
             bound: snapshot.bound,
-            cpus: self.machine().housekeeping().len(),
+            cpus: self.machine().parallelism(),
             max_helpers: options.max_helpers,
             timeouts: Timeouts {
                 device: options.device_timeout,

@@ -54,7 +54,7 @@ impl Placer {
         // Its CPUs are by default the housekeeping ones, so that it shares its pools with others.
         let queue = Workqueue::builder("device").build(pools)?;
         let rotations = Mutex::new(Rotations::default());
-        let (nested, pace) = (AtomicUsize::new(0), Pace::new(pools.machine().housekeeping().len()));
+        let (nested, pace) = (AtomicUsize::new(0), Pace::new(pools.machine().parallelism()));
         Ok(Placer { pools: pools.clone(), queue, rotations, nested, pace })
     }
 

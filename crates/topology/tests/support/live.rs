@@ -72,69 +72,109 @@ impl Drop for Offline {
     }
 }
 
-/// A cgroup with a cpuset, removed with this value.
-pub(crate) struct Cpuset {
+/// A cgroup, removed with this value.
+pub(crate) struct Group {
+    root: PathBuf,
     dir: PathBuf,
 }
 
-impl Cpuset {
-    /// Makes one with these CPUs below the root of whichever version has the cpuset controller.
-    pub(crate) fn new(name: &str, cpus: &CpuSet) -> Result<Cpuset, Skip> {
+impl Group {
+    /// Makes one below the root of whichever version has the controller; `file` is one that version 1
+    /// has there.
+    fn new(name: &str, controller: &str, file: &str) -> Result<Group, Skip> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let root = mounts.lines().find_map(|line| {
             let (mount, kind) = line.split_once(" - ")?;
             let at = Path::new(mount.split(' ').nth(4)?);
-            let version_1 = kind.starts_with("cgroup ") && at.join("cpuset.mems").exists();
+            let version_1 = kind.starts_with("cgroup ") && at.join(file).exists();
             let enabled = || fs::read_to_string(at.join("cgroup.subtree_control")).ok();
             let version_2 = kind.starts_with("cgroup2 ")
-                && enabled().is_some_and(|on| on.split_whitespace().any(|c| c == "cpuset"));
+                && enabled().is_some_and(|on| on.split_whitespace().any(|c| c == controller));
             (version_1 || version_2).then(|| at.to_owned())
         });
         let Some(root) = root else {
-            return Err("the cpuset controller isn't enabled in any cgroup that is seen".into());
+            return Err(format!(
+                "the {controller} controller isn't enabled in any cgroup that is seen"
+            ));
         };
         let dir = root.join(format!("corewise-{name}-{}", std::process::id()));
         fs::create_dir(&dir).map_err(|e| format!("{} can't be made: {e}", dir.display()))?;
-        let group = Cpuset { dir };
-        let nodes = ["cpuset.effective_mems", "cpuset.mems.effective"]
-            .iter()
-            .find_map(|name| fs::read_to_string(root.join(name)).ok())
-            .unwrap_or_default();
-        group.set(cpus)?;
-        group.write("cpuset.mems", nodes.trim())?;
+        Ok(Group { root, dir })
+    }
+
+    /// One whose processes have no CPU quota yet.
+    pub(crate) fn for_quota(name: &str) -> Result<Group, Skip> {
+        let group = Group::new(name, "cpu", "cpu.cfs_quota_us")?;
+        set_quota(&group.dir, None).map_err(|e| format!("no CPU quota can be set: {e}"))?;
         Ok(group)
-    }
-
-    /// The group's folder, for [`enter`] in a child.
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
-    }
-
-    pub(crate) fn set(&self, cpus: &CpuSet) -> Result<(), Skip> {
-        self.write("cpuset.cpus", &cpus.to_string())
-    }
-
-    fn write(&self, name: &str, text: &str) -> Result<(), Skip> {
-        let path = self.dir.join(name);
-        fs::write(&path, text).map_err(|e| format!("{} can't be written: {e}", path.display()))
     }
 }
 
-impl Drop for Cpuset {
+impl Drop for Group {
     fn drop(&mut self) {
         // Whoever was in it has ended, and been waited for.
         fs::remove_dir(&self.dir).unwrap();
     }
 }
 
-const GROUP: &str = "COREWISE_TEST_CPUSET";
+/// Gives the processes of a group so many milliseconds of CPU time in each 100.
+fn set_quota(dir: &Path, millis: Option<u64>) -> io::Result<()> {
+    let micros = millis.map(|millis| (millis * 1000).to_string());
+    if dir.join("cpu.max").exists() {
+        let max = micros.as_deref().unwrap_or("max");
+        return fs::write(dir.join("cpu.max"), format!("{max} 100000"));
+    }
+    fs::write(dir.join("cpu.cfs_quota_us"), micros.as_deref().unwrap_or("-1"))
+}
+
+/// A cgroup with a cpuset, removed with this value.
+pub(crate) struct Cpuset {
+    group: Group,
+}
+
+impl Cpuset {
+    /// Makes one with these CPUs.
+    pub(crate) fn new(name: &str, cpus: &CpuSet) -> Result<Cpuset, Skip> {
+        let group = Cpuset { group: Group::new(name, "cpuset", "cpuset.mems")? };
+        let nodes = ["cpuset.effective_mems", "cpuset.mems.effective"]
+            .iter()
+            .find_map(|name| fs::read_to_string(group.group.root.join(name)).ok())
+            .unwrap_or_default();
+        group.set(cpus)?;
+        group.write("cpuset.mems", nodes.trim())?;
+        Ok(group)
+    }
+
+    fn set(&self, cpus: &CpuSet) -> Result<(), Skip> {
+        self.write("cpuset.cpus", &cpus.to_string())
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<(), Skip> {
+        let path = self.group.dir.join(name);
+        fs::write(&path, text).map_err(|e| format!("{} can't be written: {e}", path.display()))
+    }
+}
+
+impl AsRef<Group> for Cpuset {
+    fn as_ref(&self) -> &Group {
+        &self.group
+    }
+}
+
+impl AsRef<Group> for Group {
+    fn as_ref(&self) -> &Group {
+        self
+    }
+}
+
+const GROUP: &str = "COREWISE_TEST_CGROUP";
 
 /// Runs one ignored test of this binary in a process of its own, which finds the group by
-/// [`group_of_child`].
-pub(crate) fn run_child(test: &str, group: &Cpuset) {
+/// [`enter_group`].
+pub(crate) fn run_child(test: &str, group: impl AsRef<Group>) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--ignored", "--nocapture"])
-        .env(GROUP, group.dir())
+        .env(GROUP, &group.as_ref().dir)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
@@ -143,19 +183,24 @@ pub(crate) fn run_child(test: &str, group: &Cpuset) {
 }
 
 /// In the child: enters the group. `None` where the test wasn't started by [`run_child`].
-pub(crate) fn enter_group() -> Option<CpusetOfChild> {
+pub(crate) fn enter_group() -> Option<GroupOfChild> {
     let dir = PathBuf::from(std::env::var_os(GROUP)?);
     fs::write(dir.join("cgroup.procs"), std::process::id().to_string()).unwrap();
-    Some(CpusetOfChild { dir })
+    Some(GroupOfChild { dir })
 }
 
 /// The group that a child is in.
-pub(crate) struct CpusetOfChild {
+pub(crate) struct GroupOfChild {
     dir: PathBuf,
 }
 
-impl CpusetOfChild {
+impl GroupOfChild {
     pub(crate) fn set(&self, cpus: &str) {
         fs::write(self.dir.join("cpuset.cpus"), cpus).unwrap();
+    }
+
+    /// So many milliseconds of CPU time in each 100.
+    pub(crate) fn set_quota(&self, millis: Option<u64>) {
+        set_quota(&self.dir, millis).unwrap();
     }
 }

@@ -35,6 +35,7 @@ impl Dump {
         let mut dump = machine.read(|masks| Dump {
             cpus: masks.online.clone(),
             housekeeping: masks.housekeeping.clone(),
+            cpu_quota: masks.cpu_quota,
             epoch: masks.epoch,
             ..Dump::default()
         });

@@ -9,7 +9,7 @@ mod text;
 
 use std::time::Duration;
 
-use corewise_topology::{AffinityScope, CpuSet, Pod};
+use corewise_topology::{AffinityScope, CpuQuota, CpuSet, Pod};
 
 use crate::attributes::QueueKind;
 use crate::stats::{PoolReport, QueueStats};
@@ -23,7 +23,9 @@ pub struct Dump {
     pub cpus: CpuSet,
     /// Of those, the CPUs for general work.
     pub housekeeping: CpuSet,
-    /// Changes whenever one of these sets does.
+    /// The CPU time that the process may use, where that is limited.
+    pub cpu_quota: Option<CpuQuota>,
+    /// Changes whenever one of these does.
     pub epoch: u64,
     /// All scopes, from the finest to the coarsest.
     pub scopes: Vec<ScopeDump>,

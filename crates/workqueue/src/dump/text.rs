@@ -38,7 +38,9 @@ impl Dump {
     fn scopes(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
         writeln!(f, "Affinity scopes")?;
         let (cpus, general) = (&self.cpus, &self.housekeeping);
-        writeln!(f, "  usable CPUs {cpus}, for general work {general}, epoch {}", self.epoch)?;
+        write!(f, "  usable CPUs {cpus}, for general work {general}")?;
+        self.cpu_quota.map_or(Ok(()), |quota| write!(f, ", CPU quota {quota}"))?;
+        writeln!(f, ", epoch {}", self.epoch)?;
         for scope in &self.scopes {
             let default = if scope.default { " (default)" } else { "" };
             let plural = if scope.pods.len() == 1 { "pod" } else { "pods" };

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use corewise_sync::fence::FencePolicy;
-use corewise_topology::Masks;
+use corewise_topology::{CpuQuota, Masks};
 
 use super::group::Group;
 use super::pins::Refused;
@@ -26,11 +26,17 @@ impl<F: FencePolicy> Group<F> {
             (Class::Unbound, Some(cpus)) => Wants::These(cpus),
             (Class::Unbound, None) => Wants::Housekeeping,
         };
-        self.follow_to(masks.epoch, |spec| policy::home(&spec.cpus, wants, masks));
+        let limit = self.concurrency.or(masks.cpu_quota.map(CpuQuota::whole_cpus));
+        self.follow_to(masks.epoch, limit, |spec| policy::home(&spec.cpus, wants, masks));
     }
 
-    /// The same, to where `home` says.
-    pub(crate) fn follow_to(self: &Arc<Self>, epoch: u64, home: impl Fn(&PoolSpec) -> Home) {
+    /// The same, to where `home` says, with `limit` workers that hold a core in all.
+    pub(crate) fn follow_to(
+        self: &Arc<Self>,
+        epoch: u64,
+        limit: Option<usize>,
+        home: impl Fn(&PoolSpec) -> Home,
+    ) {
         let mut refused = Vec::new();
         let actions: Vec<Action> = {
             let mut followed = self.followed.lock();
@@ -38,8 +44,14 @@ impl<F: FencePolicy> Group<F> {
                 return;
             }
             *followed = epoch;
-            let pools = self.pools.iter().enumerate();
-            pools.map(|(index, pool)| self.rehome(index, home(&pool.spec), &mut refused)).collect()
+            let homes: Vec<Home> = self.pools.iter().map(|pool| home(&pool.spec)).collect();
+            let bases = self.pools.iter().zip(&homes);
+            let bases: Vec<_> =
+                bases.map(|(pool, home)| policy::base(&pool.spec.cpus, home)).collect();
+            let homes = homes.into_iter().zip(policy::shares(limit, &bases)).enumerate();
+            homes
+                .map(|(index, (home, base))| self.rehome(index, home, base, &mut refused))
+                .collect()
         };
         // With no lock held: a spawn handler is the user's, and so is a subscriber.
         for (index, action) in actions.into_iter().enumerate() {
@@ -56,9 +68,8 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Rehome: a transition like any other, but for the threads.
-    fn rehome(&self, index: usize, home: Home, refused: &mut Vec<Refused>) -> Action {
+    fn rehome(&self, index: usize, home: Home, base: usize, refused: &mut Vec<Refused>) -> Action {
         let pool = &self.pools[index];
-        let base = policy::base(&pool.spec.cpus, &home);
         refused.extend(pool.pins.set(home.cpus, home.away));
         let mut inner = pool.inner.lock();
         inner.counts.base = base;

@@ -46,6 +46,8 @@ pub(crate) enum Step {
 pub(crate) struct Setup {
     pub(crate) scope: AffinityScope,
     pub(crate) soft: bool,
+    /// How many workers may hold a core at once, whatever the machine's CPU quota.
+    pub(crate) concurrency: Option<usize>,
     pub(crate) pinning: Pinning,
     pub(crate) idle: Idle,
     pub(crate) idle_timeout: Duration,
@@ -62,6 +64,7 @@ impl Setup {
         Setup {
             scope,
             soft: true,
+            concurrency: None,
             pinning: Pinning::Nowhere,
             idle: Idle::Sleep,
             idle_timeout: Duration::ZERO,
@@ -84,6 +87,9 @@ pub(crate) struct Group<F: FencePolicy = FullFence> {
     pub(crate) class: Class,
     /// I: the CPUs that the queues asked for; `None`: those for general work.
     pub(super) cpus: Option<CpuSet>,
+    /// I: how many workers may hold a core at once, in all pools together; `None`: what the machine's CPU
+    /// quota gives.
+    pub(super) concurrency: Option<usize>,
     /// I: the niceness that was asked for.
     pub(crate) nice: i32,
     /// I: the niceness of the workers' threads.
@@ -117,7 +123,8 @@ impl<F: FencePolicy> Drop for Group<F> {
 
 impl<F: FencePolicy> Group<F> {
     pub(crate) fn new(setup: Setup, specs: Vec<PoolSpec>) -> Self {
-        let Setup { scope, soft, pinning, idle, idle_timeout, spawner, keeper, niceness } = setup;
+        let Setup { scope, soft, concurrency, pinning, idle, idle_timeout, .. } = setup;
+        let Setup { spawner, keeper, niceness, .. } = setup;
         let words = specs.len().div_ceil(64);
         let group = Group {
             pools: specs.into_iter().map(|spec| Pool::new(spec, pinning)).collect(),
@@ -125,6 +132,7 @@ impl<F: FencePolicy> Group<F> {
             scope,
             class: Class::Unbound,
             cpus: None,
+            concurrency,
             nice: 0,
             thread_nice: niceness,
             nice_refused: AtomicBool::new(false),

@@ -269,6 +269,11 @@ impl<F: FencePolicy> Pool<F> {
         inner.workers.values().map(|member| Arc::clone(&member.worker)).collect()
     }
 
+    /// How many of its workers may hold a core at once.
+    pub(crate) fn concurrency(&self) -> usize {
+        self.inner.lock().counts.base
+    }
+
     /// Threads, idle threads, blocked threads, and items not taken.
     pub(crate) fn sizes(&self) -> (usize, usize, usize, usize) {
         let waiting = self.stripes.iter().map(|stripe| stripe.lock().len()).sum();

@@ -12,7 +12,7 @@ use crate::policy::{self, Wants};
 /// The group's pods are those of `machine`, of so many CPUs each.
 fn follow(group: &Arc<Group>, machine: &Machine, pods: &[CpuSet]) {
     let masks = machine.masks();
-    group.follow_to(masks.epoch, |spec| {
+    group.follow_to(masks.epoch, None, |spec| {
         policy::home(&pods[spec.pod as usize], Wants::Housekeeping, &masks)
     });
 }
@@ -94,7 +94,7 @@ fn stepped_an_epoch_that_comes_late_changes_nothing() {
     let old = machine.masks();
     offline(&machine, [0]);
     follow(&group, &machine, &pods);
-    group.follow_to(old.epoch, |_| unreachable!("it is older than what was followed"));
+    group.follow_to(old.epoch, None, |_| unreachable!("it is older than what was followed"));
     assert_eq!(group.pools[0].cpus().to_string(), "1");
 }
 
