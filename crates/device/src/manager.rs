@@ -6,7 +6,7 @@ use crate::placement::Placer;
 use crate::probe::{Around, BringUp, BringUpOptions, Inside, Registry, State};
 use crate::record::Clock;
 use crate::registry::{
-    BatchOptions, Candidate, DeviceInfo, Devices, Drivers, Effects, Key, Pending, Registered,
+    BatchOptions, Candidate, DeviceInfo, Devices, Drivers, Effects, Instance, Pending, Registered,
 };
 use crate::{AsyncProbe, Cancel, DeviceDecl, Error, Graph, GraphError};
 use corewise_sync::{Condvar, Mutex, context};
@@ -148,7 +148,7 @@ impl DeviceManager {
             if users.is_empty() {
                 return Ok(());
             }
-            users.into_iter().for_each(|key| drop(self.registry.leave(key, false)));
+            users.into_iter().for_each(|device| drop(self.registry.leave(device, false)));
         }
     }
 
@@ -347,10 +347,11 @@ impl DeviceManager {
         Ok(Snapshot { graph, bound: state.devices.take_bound(), changes })
     }
 
-    /// The device of that name.
-    fn find(&self, name: &str) -> Result<Key, Error> {
-        let key = self.registry.state.lock().devices.find(name);
-        key.ok_or_else(|| Error::NoSuchDevice(name.to_string()))
+    /// The device of that name, as it is now.
+    fn find(&self, name: &str) -> Result<Instance, Error> {
+        let devices = &self.registry.state.lock().devices;
+        let key = devices.find(name).ok_or_else(|| Error::NoSuchDevice(name.to_string()))?;
+        Ok(devices.instance(key))
     }
 }
 

@@ -1,22 +1,12 @@
 //! Devices that come and go one by one: add, remove, unbind, bind, link, unlink.
 
 use super::DeviceManager;
-use crate::probe::{Inside, Registry};
+use crate::probe::{Inside, Walk};
 use crate::registry::{DeviceState, Linked, Unlinked};
 use crate::{DeviceDecl, Error, LinkKind, ShutdownError};
 use corewise_sync::context;
 use corewise_sync::thread::current;
 use std::sync::Arc;
-
-/// While it lives, somebody unbinds devices, and a shutdown waits.
-pub(super) struct Walk<'a>(&'a Registry);
-
-impl Drop for Walk<'_> {
-    fn drop(&mut self) {
-        self.0.state.lock().walks -= 1;
-        self.0.changed.notify_all();
-    }
-}
 
 impl DeviceManager {
     /// Adds one device, and probes it if it can be probed: a synchronous driver is called by this
@@ -196,8 +186,6 @@ impl DeviceManager {
         if state.devices.is_closed() {
             return Err(Error::ShuttingDown);
         }
-        state.walks += 1;
-        drop(state);
-        Ok(Walk(&self.registry))
+        Ok(Walk::begin(&self.registry, &mut state))
     }
 }

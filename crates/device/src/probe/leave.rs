@@ -1,17 +1,39 @@
 //! Drives the walks that unbind and remove devices: calls the callbacks, and waits for what runs.
 
 use super::inside::Inside;
-use super::run::Registry;
+use super::run::{Registry, State};
 use crate::driver::{Bound, ShutdownError, caught};
-use crate::registry::{Key, Leave, LeaveStep};
+use crate::registry::{Instance, Key, Leave, LeaveStep};
 use crate::{DeviceDecl, ShutdownDone};
 use corewise_sync::{Completion, Mutex, context};
 use std::sync::Arc;
 
+/// While it lives, somebody unbinds devices, and a shutdown waits.
+pub(crate) struct Walk<'a>(&'a Registry);
+
+impl Walk<'_> {
+    /// Under the same lock it was seen that no shutdown has begun, or that one waits for the caller anyway.
+    pub(crate) fn begin<'a>(registry: &'a Registry, state: &mut State) -> Walk<'a> {
+        state.walks += 1;
+        Walk(registry)
+    }
+}
+
+impl Drop for Walk<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().walks -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
 impl Registry {
     /// Unbinds a device, or removes it with its children; those who need it are unbound before.
     /// Blocks until all is done. Returns the errors of callbacks, by device.
-    pub(crate) fn leave(self: &Arc<Self>, root: Key, remove: bool) -> Vec<(String, ShutdownError)> {
+    pub(crate) fn leave(
+        self: &Arc<Self>,
+        root: Instance,
+        remove: bool,
+    ) -> Vec<(String, ShutdownError)> {
         let mut walk = Leave::new(root, remove);
         let mut failed = Vec::new();
         loop {
@@ -21,7 +43,7 @@ impl Registry {
                         tracing::warn!(device = decl.name, %error, "unbinding a device failed");
                         failed.push((decl.name.clone(), error));
                     }
-                    self.step(|state, _, fx| state.devices.unbound(key, fx));
+                    self.step(|state, now, fx| state.devices.unbound(key, now, fx));
                 }
                 LeaveStep::Wait => {
                     context::blocking("unbinding a device", || {
@@ -38,9 +60,17 @@ impl Registry {
         }
     }
 
-    /// Calls one device's callback, and waits for it.
+    /// Calls one device's callback, waits for it, and drops the object.
     fn unbind_one(&self, decl: &DeviceDecl, bound: Arc<dyn Bound>) -> Result<(), ShutdownError> {
-        let inside = Inside::enter(self);
+        let _inside = Inside::enter(self);
+        let result = self.call_unbind(decl, &bound);
+        if let Err(panic) = caught(|| drop(bound)) {
+            tracing::error!(device = decl.name, panic, "dropping a device's object panicked");
+        }
+        result
+    }
+
+    fn call_unbind(&self, decl: &DeviceDecl, bound: &Arc<dyn Bound>) -> Result<(), ShutdownError> {
         if !caught(|| bound.has_shutdown()).unwrap_or(true) {
             return Ok(());
         }
@@ -50,9 +80,9 @@ impl Registry {
             *its.1.lock() = Some(result);
             its.0.complete();
         });
-        let called =
-            caught(|| context::blocking("unbinding a device", || bound.start_unbind(done)));
-        drop(inside);
+        let called = caught(|| {
+            context::blocking("unbinding a device", || bound.clone().start_unbind(done));
+        });
         if let Err(message) = called {
             tracing::error!(device = decl.name, message, "a shutdown callback panicked");
             return Err(ShutdownError::new(format!("the callback panicked: {message}")));
@@ -69,7 +99,12 @@ impl Registry {
 
     /// A probe has failed: the children that it has registered go.
     pub(super) fn remove_children(self: &Arc<Self>, key: Key) {
-        let children = self.state.lock().devices.children_by_probe(key);
+        let (children, _walk) = self.step(|state, _, fx| {
+            let children = state.devices.failing(key, fx);
+            // Also where the probe was given up, and a shutdown waits for it no more.
+            let walk = (!children.is_empty()).then(|| Walk::begin(self, state));
+            (children, walk)
+        });
         for child in children {
             self.leave(child, true);
         }

@@ -6,5 +6,6 @@ mod report;
 mod run;
 
 pub(crate) use inside::{Around, Inside};
+pub(crate) use leave::Walk;
 pub use report::{BringUp, BringUpOptions, DeviceReport, ProbeOutcome};
 pub(crate) use run::{Registry, State};

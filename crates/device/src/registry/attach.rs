@@ -1,7 +1,7 @@
 //! What changes who may have a device: drivers that come and go, devices that are bound again, links
 //! that are added.
 
-use super::{Candidate, Devices, Effects, Key, Phase, Registered, Trash, Why};
+use super::{Candidate, Devices, Effects, Instance, Key, Phase, Registered, Trash, Why};
 use crate::graph::Surroundings;
 use crate::{DeviceDecl, Graph, GraphError, LinkKind};
 use corewise_timeline::EdgeKind;
@@ -101,7 +101,7 @@ impl Devices {
     }
 
     /// Revoke: a driver has gone. Returns the devices that it still has, which are to be unbound.
-    pub(crate) fn revoke(&mut self, driver: &Arc<Registered>, fx: &mut Effects) -> Vec<Key> {
+    pub(crate) fn revoke(&mut self, driver: &Arc<Registered>, fx: &mut Effects) -> Vec<Instance> {
         let mut users = Vec::new();
         for index in self.in_registration_order() {
             let slot = self.slot_mut(index);
@@ -110,7 +110,7 @@ impl Devices {
             if !idle && (has || matches!(slot.phase, Phase::Ready)) {
                 let its = |c: &Candidate| Arc::ptr_eq(&c.driver, driver);
                 if has || slot.candidates.iter().any(its) {
-                    users.push(self.key(index));
+                    users.push(self.instance(self.key(index)));
                 }
             } else if idle {
                 let (gone, kept) = std::mem::take(&mut slot.candidates)

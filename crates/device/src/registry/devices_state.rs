@@ -96,7 +96,7 @@ impl Devices {
     ) {
         let slot = self.slot_mut(index);
         slot.phase = Phase::Waiting;
-        if slot.unmet > 0 || slot.leaving {
+        if slot.unmet > 0 || slot.is_wanted_down() {
             fx.hopes |= slot.lenient && self.may_be_waived(index);
             return;
         }
@@ -216,7 +216,7 @@ impl Devices {
             self.settle(key.index, ProbeOutcome::Cancelled, now, fx);
             return None;
         }
-        if slot.unmet > 0 || slot.leaving {
+        if slot.unmet > 0 || slot.is_wanted_down() {
             // A supplier has left, or somebody wants this one to leave.
             self.recede(key.index, fx);
             return None;
@@ -240,6 +240,7 @@ impl Devices {
             attempt,
             overdue: false,
             given_up: false,
+            failing: false,
         });
         slot.cost.attempts += 1;
         let decl = slot.decl.clone()?;
@@ -378,7 +379,7 @@ impl Devices {
     ) {
         self.bound[index as usize] = Some(bound);
         self.changes += 1;
-        if self.slot(index).leaving {
+        if self.slot(index).is_wanted_down() {
             // Somebody waits to unbind it. Those who need it must not begin.
             self.conclude(index, ProbeOutcome::Bound, at, fx);
             self.slot_mut(index).phase = Phase::Leaving;

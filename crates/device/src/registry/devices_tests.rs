@@ -3,7 +3,7 @@
 
 use super::super::stepped::{Stepped, Thing, decl, driver};
 use super::*;
-use crate::registry::{Leave, LeaveStep, Linked, Unlinked};
+use crate::registry::{LeaveStep, Linked, Unlinked};
 use crate::{GraphError, LinkKind};
 
 fn candidate(name: &'static str, asynchronous: bool) -> Candidate {
@@ -16,22 +16,6 @@ fn added(decls: &[(&str, &[&str])]) -> Stepped {
         s.add(decl(name, needs), vec![candidate("d", false)]);
     }
     s
-}
-
-/// All that a walk calls back, in order.
-fn walk(s: &mut Stepped, root: &str, remove: bool) -> Vec<String> {
-    let mut walk = Leave::new(s.key(root), remove);
-    let mut order = Vec::new();
-    loop {
-        match s.step(|devices, now, fx| devices.leave_step(&mut walk, now, fx)) {
-            LeaveStep::Unbind { key, decl, .. } => {
-                order.push(decl.name.clone());
-                s.step(|devices, _, fx| devices.unbound(key, fx));
-            }
-            LeaveStep::Wait => panic!("it waits, after {order:?}"),
-            LeaveStep::Done => return order,
-        }
-    }
 }
 
 #[test]
@@ -206,7 +190,7 @@ fn unbinding_goes_from_the_outermost_consumer_inwards_and_they_wait_to_be_probed
         s.add(decl(name, &needs), vec![candidate("d", false)]);
         s.probe(name);
     }
-    assert_eq!(walk(&mut s, "disk", false), ["end", "b", "a", "disk"]);
+    assert_eq!(s.walk("disk", false), ["end", "b", "a", "disk"]);
     assert_eq!(
         (s.state("disk"), s.state("end"), s.state("other")),
         ("unbound", "waiting", "bound")
@@ -231,7 +215,7 @@ fn removing_takes_the_children_along_and_consumers_wait_for_the_name() {
     }
     s.add(decl("user", &["port1"]), vec![candidate("d", false)]);
     s.probe("user");
-    assert_eq!(walk(&mut s, "bus", true), ["user", "port1", "port0", "bus"]);
+    assert_eq!(s.walk("bus", true), ["user", "port1", "port0", "bus"]);
     assert_eq!(s.devices.len(), 1);
     assert_eq!(s.state("user"), "waiting");
     assert!(
@@ -254,14 +238,13 @@ fn a_walk_waits_for_a_probe_in_progress_and_what_that_brings_up_is_used_by_nobod
     let mut s = added(&[("disk", &[])]);
     s.begin("disk");
     s.add(decl("user", &["disk"]), vec![candidate("d", false)]);
-    let mut walk = Leave::new(s.key("disk"), true);
-    let step = |s: &mut Stepped, walk: &mut Leave| s.step(|d, now, fx| d.leave_step(walk, now, fx));
-    assert!(matches!(step(&mut s, &mut walk), LeaveStep::Wait));
+    let mut walk = s.leave("disk", true);
+    assert!(matches!(s.leave_step(&mut walk), LeaveStep::Wait));
     s.end("disk", true);
     assert!(s.late().is_none(), "its consumer isn't begun");
-    let LeaveStep::Unbind { key, .. } = step(&mut s, &mut walk) else { panic!("it is up") };
-    s.step(|devices, _, fx| devices.unbound(key, fx));
-    assert!(matches!(step(&mut s, &mut walk), LeaveStep::Done));
+    let LeaveStep::Unbind { key, .. } = s.leave_step(&mut walk) else { panic!("it is up") };
+    s.unbound(key);
+    assert!(matches!(s.leave_step(&mut walk), LeaveStep::Done));
     assert_eq!(s.devices.find("disk"), None);
     assert_eq!(s.state("user"), "waiting");
 }
@@ -273,17 +256,16 @@ fn two_walks_over_the_same_devices_share_the_work_and_neither_waits_for_the_othe
     s.probe("b");
     s.add(decl("c", &["a", "b"]), vec![candidate("d", false)]);
     s.probe("c");
-    let (mut one, mut two) = (Leave::new(s.key("a"), true), Leave::new(s.key("b"), true));
-    let step = |s: &mut Stepped, walk: &mut Leave| s.step(|d, now, fx| d.leave_step(walk, now, fx));
-    let LeaveStep::Unbind { key, decl, .. } = step(&mut s, &mut one) else { panic!("c is up") };
+    let (mut one, mut two) = (s.leave("a", true), s.leave("b", true));
+    let LeaveStep::Unbind { key, decl, .. } = s.leave_step(&mut one) else { panic!("c is up") };
     assert_eq!(decl.name, "c");
-    assert!(matches!(step(&mut s, &mut two), LeaveStep::Wait), "for the callback of c");
-    s.step(|devices, _, fx| devices.unbound(key, fx));
+    assert!(matches!(s.leave_step(&mut two), LeaveStep::Wait), "for the callback of c");
+    s.unbound(key);
     // The first walk is not heard of any more; the second one goes on.
-    let LeaveStep::Unbind { key, decl, .. } = step(&mut s, &mut two) else { panic!("b is up") };
+    let LeaveStep::Unbind { key, decl, .. } = s.leave_step(&mut two) else { panic!("b is up") };
     assert_eq!(decl.name, "b");
-    s.step(|devices, _, fx| devices.unbound(key, fx));
-    assert!(matches!(step(&mut s, &mut two), LeaveStep::Done));
+    s.unbound(key);
+    assert!(matches!(s.leave_step(&mut two), LeaveStep::Done));
 }
 
 #[test]
@@ -303,7 +285,7 @@ fn rule_1_2_12_a_synchronous_child_is_probed_inside_its_parents_probe_and_goes_w
     s.end("pf", true);
     assert_eq!(s.queue, ["async-vf"]);
     s.probe("async-vf");
-    assert_eq!(walk(&mut s, "pf", false), ["async-vf", "vf", "pf"]);
+    assert_eq!(s.walk("pf", false), ["async-vf", "vf", "pf"]);
     assert_eq!(s.devices.len(), 1, "the children are registered anew by the next probe");
 }
 
@@ -315,7 +297,7 @@ fn rule_1_2_12_children_of_a_probe_that_fails_go_before_it_has_failed() {
     s.probe("vf");
     let children = s.devices.children_by_probe(s.key("pf"));
     assert_eq!(children, [s.key("vf")]);
-    assert_eq!(walk(&mut s, "vf", true), ["vf"]);
+    assert_eq!(s.walk("vf", true), ["vf"]);
     s.end("pf", false);
     assert_eq!((s.devices.len(), s.state("pf")), (1, "failed"));
 }
@@ -330,7 +312,7 @@ fn a_late_link_between_devices_that_are_up_may_close_a_circle_which_holds_up_nob
     assert!(matches!(s.devices.link(a, b, LinkKind::Managed), Linked::Done));
     let graph = s.devices.graph();
     assert_eq!(graph.cycles().len(), 1);
-    assert_eq!(walk(&mut s, "a", false), ["b", "a"]);
+    assert_eq!(s.walk("a", false), ["b", "a"]);
     s.step(|devices, now, fx| devices.rebind(a, now, fx));
     s.probe("a");
     assert_eq!(s.late().as_deref(), Some("b"));
@@ -361,18 +343,14 @@ fn an_optional_supplier_is_waited_for_until_the_timeout_and_then_done_without() 
     s.probe("y");
     s.add(decl("gone", &[]), vec![candidate("d", false)]);
     s.probe("gone");
-    assert_eq!(
-        walk(&mut s, "gone", true),
-        ["y", "x", "gone"],
-        "who came up without it may use it now"
-    );
+    assert_eq!(s.walk("gone", true), ["y", "x", "gone"], "who came up without it may use it now");
 }
 
 #[test]
 fn a_key_of_a_device_that_has_gone_names_nobody() {
     let mut s = added(&[("a", &[])]);
     let old = s.key("a");
-    walk(&mut s, "a", true);
+    s.walk("a", true);
     s.add(decl("b", &[]), vec![candidate("d", false)]);
     assert_eq!(s.key("b").index, old.index);
     assert!(s.devices.state(old).is_none());
@@ -391,7 +369,7 @@ fn what_is_left_of_an_earlier_time_ends_no_later_probe() {
         };
         s.add(decl("x", &[]), vec![candidate("d", true)]);
         let earlier = s.devices.due(s.key("x").index);
-        walk(&mut s, "x", false);
+        s.walk("x", false);
         let key = s.key("x");
         s.step(|devices, now, fx| devices.rebind(key, now, fx));
         let later = s.devices.due(key.index);
@@ -419,7 +397,7 @@ fn a_link_that_is_taken_away_holds_up_nobody_any_more() {
     assert_eq!(s.late().as_deref(), Some("b"), "nothing is left that it waits for");
     s.probe("b");
     s.probe("a");
-    assert_eq!(walk(&mut s, "a", true), ["a"], "b stays");
+    assert_eq!(s.walk("a", true), ["a"], "b stays");
     assert_eq!(s.state("b"), "bound");
     s.add(DeviceDecl::new("child", "d").parent("b"), vec![candidate("d", false)]);
     assert_eq!(unlink(&mut s, "child", "b"), Unlinked::Parent);
@@ -439,7 +417,7 @@ fn a_link_for_sync_state_only_orders_nothing_until_it_is_made_a_managed_one() {
     s.probe("a");
     assert!(matches!(s.devices.link(b, a, LinkKind::Managed), Linked::Done));
     assert_eq!(s.devices.info("b").unwrap().sync_state_only, ["gone"]);
-    assert_eq!(walk(&mut s, "a", false), ["b", "a"]);
+    assert_eq!(s.walk("a", false), ["b", "a"]);
     let gone = s.step(|devices, now, fx| devices.unlink(b, "gone", now, fx));
     assert_eq!(gone, Unlinked::Was(LinkKind::SyncStateOnly));
 }

@@ -1,40 +1,41 @@
 //! Unbinding and removing: those who need a device go first, in the order of a shutdown.
 //!
 //! Whoever unbinds a device walks over all that need it, marks them so that nothing new begins to use
-//! them, and unbinds them from the outermost inwards. It waits only for what runs (a probe, another
-//! one's callback), never for another walk: README.md has the argument.
+//! them, and unbinds them from the outermost inwards. A walk trusts nothing that it saw under an earlier
+//! lock: a device is taken by who finds, under the same lock, that nobody uses it. It waits only for what
+//! runs (a probe, another one's callback), never for another walk: README.md has the argument.
 
-use super::{Devices, Effects, Key, Phase, Trash, Why};
+use super::{Devices, Effects, Instance, Key, Phase, Slot, Why};
 use crate::DeviceDecl;
 use crate::driver::Bound;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// One walk.
 pub(crate) struct Leave {
-    root: Key,
-    visited: HashSet<u32>,
-    /// Those of them that go for good.
-    going: HashSet<u32>,
+    /// It stays down when it is unbound, unless it is to be removed.
+    root: Instance,
+    /// Each one but the first needed the one before when it was put there. That may have changed since.
     stack: Vec<Frame>,
+    /// How many frames of the stack are a device's, for those who have any.
+    on_stack: HashMap<Key, u32>,
     /// Who was visited, and may be up again when all is done.
     passed: Vec<Key>,
 }
 
+#[derive(Clone, Copy)]
 struct Frame {
-    key: Key,
+    device: Instance,
     /// It goes for good, and not only its driver.
     remove: bool,
     /// Those before this place among its feeds were not looked at in this round.
     cursor: usize,
-    /// A round found nothing new.
-    complete: bool,
 }
 
 /// What to do next.
 pub(crate) enum LeaveStep {
-    /// Calls this device's callback, then says so with [`Devices::unbound`].
+    /// Calls this device's callback, drops its object, then says so with [`Devices::unbound`].
     Unbind { key: Key, decl: Arc<DeviceDecl>, bound: Arc<dyn Bound> },
     /// Waits until something changes.
     Wait,
@@ -44,15 +45,40 @@ pub(crate) enum LeaveStep {
 
 impl Leave {
     /// A walk from a device that is to be unbound, or removed with its children.
-    pub(crate) fn new(root: Key, remove: bool) -> Leave {
-        let frame = Frame { key: root, remove, cursor: usize::MAX, complete: false };
-        let visited = HashSet::from([root.index]);
-        let going = if remove { visited.clone() } else { HashSet::new() };
-        Leave { root, visited, going, stack: vec![frame], passed: vec![] }
+    pub(crate) fn new(root: Instance, remove: bool) -> Leave {
+        let (stack, on_stack) = (Vec::new(), HashMap::new());
+        let mut walk = Leave { root, stack, on_stack, passed: vec![] };
+        walk.push(root, remove);
+        walk
+    }
+
+    fn push(&mut self, device: Instance, remove: bool) {
+        self.stack.push(Frame { device, remove, cursor: usize::MAX });
+        *self.on_stack.entry(device.key).or_default() += 1;
+    }
+
+    fn pop(&mut self) {
+        let Some(frame) = self.stack.pop() else { return };
+        let frames = self.on_stack.entry(frame.device.key).or_default();
+        *frames -= 1;
+        if *frames == 0 {
+            self.on_stack.remove(&frame.device.key);
+        }
+    }
+
+    /// The latest frame of a device.
+    fn frame_of(&self, key: Key) -> Option<&Frame> {
+        self.on_stack.get(&key)?;
+        self.stack.iter().rev().find(|frame| frame.device.key == key)
     }
 }
 
 impl Devices {
+    /// The device as it is now, until it is unbound.
+    pub(crate) fn instance(&self, key: Key) -> Instance {
+        Instance { key, unbinds: self.live(key).map_or(0, |slot| slot.unbinds) }
+    }
+
     /// The children that a device has registered during its own probe.
     pub(crate) fn children_by_probe(&self, key: Key) -> Vec<Key> {
         // A shutdown has taken all objects: nothing is up, and nobody's callback is called any more.
@@ -60,6 +86,20 @@ impl Devices {
         let Some(slot) = slot else { return Vec::new() };
         let is_its = |&&i: &&u32| self.is_by_probe_of(i, key.index);
         slot.feeds.iter().rev().filter(is_its).map(|&i| self.key(i)).collect()
+    }
+
+    /// A probe has failed, and the children that it has registered go before that is taken in. Until then the
+    /// device is being probed, but its driver is through, and uses nothing that it needs: nobody waits for it
+    /// to let go. So two that failed, and need each other's children, don't wait for each other.
+    pub(crate) fn failing(&mut self, key: Key, fx: &mut Effects) -> Vec<Instance> {
+        let children = self.children_by_probe(key);
+        if !children.is_empty()
+            && let Phase::Probing(probing) = &mut self.slot_mut(key.index).phase
+        {
+            (probing.failing, probing.caller) = (true, None);
+            fx.wake = true;
+        }
+        children.into_iter().map(|child| self.instance(child)).collect()
     }
 
     fn is_by_probe_of(&self, index: u32, parent: u32) -> bool {
@@ -73,76 +113,56 @@ impl Devices {
         now: Duration,
         fx: &mut Effects,
     ) -> LeaveStep {
-        while let Some(frame) = walk.stack.last_mut() {
-            let (key, remove) = (frame.key, frame.remove);
-            let index = key.index;
-            if self.live(key).is_none() {
-                walk.stack.pop();
+        while let Some(&Frame { device, remove, .. }) = walk.stack.last() {
+            let (key, index) = (device.key, device.key.index);
+            // Where a shutdown has taken all objects, nothing is up.
+            let Some(slot) = self.live(key).filter(|_| !self.taken) else {
+                walk.pop();
                 continue;
+            };
+            let unbinds = slot.unbinds;
+            if unbinds != device.unbinds {
+                // What it was put there for has gone, by this walk or another one. Perhaps it is up again.
+                if !remove {
+                    walk.pop();
+                    walk.passed.push(key);
+                    continue;
+                }
+                if let Some(frame) = walk.stack.last_mut() {
+                    (frame.device.unbinds, frame.cursor) = (unbinds, usize::MAX);
+                }
             }
-            self.mark(index, fx);
+            let is_root = device == walk.root;
+            self.mark(index, remove, is_root, fx);
             // Outwards: whoever needs this one, the latest first.
-            let feeds = &self.slot(index).feeds;
-            let mut next = None;
-            let mut at = frame.cursor.min(feeds.len());
-            while at > 0 && next.is_none() {
-                at -= 1;
-                let feed = feeds[at];
-                let goes = remove && self.slot(feed).parent() == Some(index)
-                    || self.is_by_probe_of(feed, index);
-                // One that was passed may have come up again meanwhile, or may have to go for good.
-                let new = !walk.visited.contains(&feed) || self.is_up(feed);
-                let remove = goes && !walk.going.contains(&feed);
-                if remove || (new && self.slot(feed).is_live()) {
-                    next = Some((feed, goes));
-                }
-            }
-            frame.cursor = at;
-            if let Some((feed, remove)) = next {
-                frame.complete = false;
-                let key = self.key(feed);
-                walk.visited.insert(feed);
-                if remove {
-                    walk.going.insert(feed);
-                }
-                walk.stack.push(Frame { key, remove, cursor: usize::MAX, complete: false });
+            if let Some((feed, remove)) = self.next_outwards(walk) {
+                walk.push(self.instance(self.key(feed)), remove);
                 continue;
             }
-            if !frame.complete {
-                // Some may have come meanwhile.
-                (frame.complete, frame.cursor) = (true, usize::MAX);
-                continue;
-            }
+            // Nobody uses it, and nobody can begin to as long as this lock is held.
             if self.runs_at_or_behind(index) {
-                frame.complete = false;
-                frame.cursor = usize::MAX;
                 return LeaveStep::Wait;
             }
             if let Some(step) = self.take(index) {
                 return step;
             }
             // Inwards again.
-            walk.stack.pop();
+            walk.pop();
             self.slot_mut(index).leaving = false;
-            if remove || key == walk.root {
-                self.withdraw_from_batch(index, now, fx);
-            } else {
-                walk.passed.push(key);
-            }
             if remove {
-                // Its number may be somebody else's from now on.
-                walk.visited.remove(&index);
-                walk.going.remove(&index);
+                self.withdraw_from_batch(index, now, fx);
                 self.forget(index, fx);
                 fx.wake = true;
-            } else if key == walk.root && !matches!(self.slot(index).phase, Phase::Idle(_)) {
-                self.slot_mut(index).phase = Phase::Idle(Why::Unbound);
+                continue;
             }
+            if is_root {
+                self.stay_down(index, now, fx);
+            }
+            walk.passed.push(key);
         }
         // Who can do without what has left needn't wait for it.
         for key in std::mem::take(&mut walk.passed) {
-            let waits =
-                |slot: &super::Slot| matches!(slot.phase, Phase::Waiting) && slot.unmet == 0;
+            let waits = |slot: &Slot| matches!(slot.phase, Phase::Waiting) && slot.unmet == 0;
             if self.live(key).is_some_and(waits) {
                 self.attach(key.index, false, None, now, fx);
             }
@@ -150,35 +170,88 @@ impl Devices {
         LeaveStep::Done
     }
 
+    /// Who has to go before the device on top of the stack, and whether it goes for good. `None`: all feeds were
+    /// looked at, and there is nobody.
+    fn next_outwards(&self, walk: &mut Leave) -> Option<(u32, bool)> {
+        let &Frame { device, remove, cursor } = walk.stack.last()?;
+        let index = device.key.index;
+        let feeds = &self.slot(index).feeds;
+        let cursor = cursor.min(feeds.len());
+        let found = |&at: &usize| self.goes_before(walk, feeds[at], index, remove);
+        // Those that were looked at are so again: one may have come up since.
+        let at = (0..cursor).rev().chain((cursor..feeds.len()).rev()).find(found);
+        if let Some(frame) = walk.stack.last_mut() {
+            frame.cursor = at.unwrap_or(usize::MAX);
+        }
+        at.map(|at| (feeds[at], self.goes_along(feeds[at], index, remove)))
+    }
+
+    /// A child of what is removed, or unbound after it has registered that child, is removed too.
+    fn goes_along(&self, feed: u32, index: u32, remove: bool) -> bool {
+        remove && self.slot(feed).parent() == Some(index) || self.is_by_probe_of(feed, index)
+    }
+
+    fn goes_before(&self, walk: &Leave, feed: u32, index: u32, remove: bool) -> bool {
+        let uses = self.slot(feed).uses_what_it_needs();
+        let goes_along = self.goes_along(feed, index, remove);
+        match walk.frame_of(self.key(feed)) {
+            None => uses || goes_along,
+            // It has a frame below. Either the two need each other, and one of them has to be first; or links have
+            // changed since, and then it goes before this one all the same.
+            Some(frame) => goes_along && !frame.remove || uses && !self.uses(index, feed),
+        }
+    }
+
+    /// Whether `from` uses `to`, directly or through others that are up.
+    fn uses(&self, from: u32, to: u32) -> bool {
+        let mut seen: HashSet<u32> = HashSet::new();
+        let mut todo = vec![from];
+        while let Some(at) = todo.pop() {
+            for need in self.slot(at).needs.iter().filter_map(super::Link::device) {
+                if need == to {
+                    return true;
+                }
+                if self.slot(need).uses_what_it_needs() && seen.insert(need) {
+                    todo.push(need);
+                }
+            }
+        }
+        false
+    }
+
     /// Whether the walk still has to wait where it is.
     pub(crate) fn leave_must_wait(&self, walk: &Leave) -> bool {
-        let top = walk.stack.last().filter(|frame| self.live(frame.key).is_some());
-        top.is_some_and(|frame| self.runs_at_or_behind(frame.key.index))
+        let top = walk.stack.last().filter(|frame| self.live(frame.device.key).is_some());
+        top.is_some_and(|frame| self.runs_at_or_behind(frame.device.key.index))
     }
 
     /// Whether the device, or one that needs it, is in somebody's hands.
     fn runs_at_or_behind(&self, index: u32) -> bool {
-        let runs = |i: u32| {
-            let phase = &self.slot(i).phase;
-            matches!(phase, Phase::Ready | Phase::Probing(_) | Phase::Unbinding)
+        let runs = |slot: &Slot| matches!(slot.phase, Phase::Probing(_) | Phase::Unbinding);
+        let uses = |&feed: &u32| {
+            let slot = self.slot(feed);
+            runs(slot) && slot.uses_what_it_needs()
         };
-        runs(index) || self.slot(index).feeds.iter().any(|&feed| runs(feed))
+        runs(self.slot(index)) || self.slot(index).feeds.iter().any(uses)
     }
 
     /// Mark: nothing new begins to use the device, nor does it begin anything.
-    fn mark(&mut self, index: u32, fx: &mut Effects) {
-        match self.slot(index).phase {
+    fn mark(&mut self, index: u32, remove: bool, stays_down: bool, fx: &mut Effects) {
+        let slot = self.slot_mut(index);
+        slot.going |= remove;
+        slot.stays_down |= stays_down;
+        match slot.phase {
             Phase::Bound => {
-                self.slot_mut(index).phase = Phase::Leaving;
+                slot.phase = Phase::Leaving;
                 self.withdraw(index);
             }
             Phase::Ready => {
                 // Whoever was to probe it finds that it isn't ready any more.
+                slot.leaving = true;
                 self.leave_turn(index);
                 self.recede(index, fx);
-                self.slot_mut(index).leaving = true;
             }
-            Phase::Probing(_) => self.slot_mut(index).leaving = true,
+            Phase::Probing(_) => slot.leaving = true,
             _ => {}
         }
     }
@@ -188,24 +261,38 @@ impl Devices {
         if !matches!(self.slot(index).phase, Phase::Leaving) {
             return None;
         }
-        let (key, bound) = (self.key(index), self.bound[index as usize].clone()?);
         let decl = self.slot(index).decl.clone()?;
+        // Whoever calls the callback has the last one of our handles, so that the object is dropped before
+        // anything that it uses is unbound.
+        let bound = self.bound[index as usize].take()?;
+        self.changes += 1;
         self.slot_mut(index).phase = Phase::Unbinding;
-        Some(LeaveStep::Unbind { key, decl, bound })
+        Some(LeaveStep::Unbind { key: self.key(index), decl, bound })
     }
 
-    /// Unbound: the callback of a device that was taken is over. Its object is dropped, and it waits
-    /// for what it needs, as before its first probe.
-    pub(crate) fn unbound(&mut self, key: Key, fx: &mut Effects) {
+    /// Unbound: the callback of a device that was taken is over, and its object was dropped. It waits for
+    /// what it needs, as before its first probe; or stays as it is, where that was asked for.
+    pub(crate) fn unbound(&mut self, key: Key, now: Duration, fx: &mut Effects) {
         if self.live(key).is_none() {
             return;
         }
-        self.changes += 1;
         let slot = self.slot_mut(key.index);
-        slot.phase = Phase::Waiting;
-        fx.trash.extend(slot.driver.take().map(Trash::Driver));
-        fx.trash.extend(self.bound[key.index as usize].take().map(Trash::Object));
+        (slot.phase, slot.leaving, slot.unbinds) = (Phase::Waiting, false, slot.unbinds + 1);
+        fx.trash.extend(slot.driver.take().map(super::Trash::Driver));
         fx.wake = true;
+        if self.slot(key.index).stays_down {
+            self.stay_down(key.index, now, fx);
+        }
+    }
+
+    /// A device that somebody wants unbound is not up.
+    fn stay_down(&mut self, index: u32, now: Duration, fx: &mut Effects) {
+        self.withdraw_from_batch(index, now, fx);
+        let slot = self.slot_mut(index);
+        slot.stays_down = false;
+        if !matches!(slot.phase, Phase::Idle(_)) {
+            slot.phase = Phase::Idle(Why::Unbound);
+        }
     }
 }
 
@@ -216,14 +303,22 @@ impl Phase {
     }
 }
 
-impl super::Slot {
-    /// It is up, or may be before long.
-    fn is_live(&self) -> bool {
-        match self.phase {
-            Phase::Ready | Phase::Probing(_) | Phase::Bound | Phase::Leaving | Phase::Unbinding => {
-                true
-            }
+impl Slot {
+    /// It uses what it needs, or may before long.
+    fn uses_what_it_needs(&self) -> bool {
+        match &self.phase {
+            Phase::Ready | Phase::Bound | Phase::Leaving | Phase::Unbinding => true,
+            Phase::Probing(probing) => !probing.failing,
             Phase::Waiting | Phase::Deferred(_) | Phase::Idle(_) => false,
         }
     }
+
+    /// It must not begin: somebody waits to unbind it, or to remove it.
+    pub(super) fn is_wanted_down(&self) -> bool {
+        self.leaving || self.going
+    }
 }
+
+#[cfg(test)]
+#[path = "leave_tests.rs"]
+mod tests;

@@ -45,6 +45,13 @@ pub(crate) struct Key {
     generation: u32,
 }
 
+/// A device from one time that it was unbound to the next. A walk takes down that one, and no later one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Instance {
+    pub key: Key,
+    unbinds: u64,
+}
+
 /// A device that was made ready, and which time that was. Who was to probe it and never will must not
 /// end a later time's probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +128,12 @@ struct Slot {
     driver: Option<Arc<Registered>>,
     /// Somebody waits to unbind it: it doesn't begin, and isn't used when its probe is over.
     leaving: bool,
+    /// Somebody removes it: it doesn't begin any more.
+    going: bool,
+    /// Somebody wants it unbound: it is not probed again by itself.
+    stays_down: bool,
+    /// How often it was unbound.
+    unbinds: u64,
     /// Its parent has registered it during its own probe, and takes it along when it goes.
     by_probe: bool,
     /// Its place in the bring-up in progress.
@@ -166,6 +179,8 @@ struct Probing {
     overdue: bool,
     /// Its bring-up counts it as failed, and it goes on.
     given_up: bool,
+    /// Its driver is through and has failed; the children that it registered go first.
+    failing: bool,
 }
 
 /// Why a device is idle.

@@ -28,6 +28,10 @@ fn check(devices: &Devices, walks: usize) {
         });
         assert_eq!(slot.unmet as usize, unmet.count(), "unmet of {}", slot.name());
         active += usize::from(slot.is_in_progress());
+        if walks == 0 {
+            assert!(!matches!(slot.phase, Phase::Leaving | Phase::Unbinding), "{}", slot.name());
+            assert!(!slot.is_wanted_down() && !slot.stays_down, "{}", slot.name());
+        }
         if matches!(slot.phase, Phase::Waiting) && walks == 0 && !slot.candidates.is_empty() {
             assert!(slot.unmet > 0, "{} waits for nothing", slot.name());
         }
@@ -138,7 +142,8 @@ fn stepped_random_devices_come_and_go_and_all_counts_stay_right() {
                 }
                 3 if walks.len() < 3 => {
                     if let Some(key) = s.devices.find(&name) {
-                        walks.push((Leave::new(key, rng.below(2) == 0), None));
+                        let device = s.devices.instance(key);
+                        walks.push((Leave::new(device, rng.below(2) == 0), None));
                     }
                 }
                 4 => {
@@ -192,10 +197,10 @@ fn stepped_random_devices_come_and_go_and_all_counts_stay_right() {
 fn walk_on(s: &mut Stepped, walks: &mut Vec<(Leave, Option<Key>)>, at: usize) {
     let (walk, calling) = &mut walks[at];
     if let Some(key) = calling.take() {
-        s.step(|devices, _, fx| devices.unbound(key, fx));
+        s.unbound(key);
         return;
     }
-    match s.step(|devices, now, fx| devices.leave_step(walk, now, fx)) {
+    match s.leave_step(walk) {
         LeaveStep::Unbind { key, .. } => *calling = Some(key),
         LeaveStep::Wait => {}
         LeaveStep::Done => drop(walks.remove(at)),

@@ -197,6 +197,54 @@ impl Stepped {
         }
     }
 
+    /// A walk that begins now.
+    pub(super) fn leave(&self, root: &str, remove: bool) -> Leave {
+        Leave::new(self.devices.instance(self.key(root)), remove)
+    }
+
+    /// The next step of a walk. The rule: no callback begins while somebody uses the device, unless each of the two
+    /// needs the other.
+    pub(super) fn leave_step(&mut self, walk: &mut Leave) -> LeaveStep {
+        let step = self.step(|devices, now, fx| devices.leave_step(walk, now, fx));
+        if let LeaveStep::Unbind { key, decl, .. } = &step {
+            for &feed in &self.devices.slot(key.index).feeds {
+                let slot = self.devices.slot(feed);
+                let uses = match &slot.phase {
+                    Phase::Probing(probing) => !probing.failing,
+                    phase => matches!(phase, Phase::Bound | Phase::Leaving | Phase::Unbinding),
+                };
+                let circle = uses && self.devices.needs_indirectly(key.index, feed);
+                assert!(!uses || circle, "{} goes before its consumer {}", decl.name, slot.name());
+            }
+        }
+        step
+    }
+
+    pub(super) fn unbound(&mut self, key: Key) {
+        self.step(|devices, now, fx| devices.unbound(key, now, fx));
+    }
+
+    /// All that a walk calls back, in order.
+    pub(super) fn walk(&mut self, root: &str, remove: bool) -> Vec<String> {
+        let mut walk = self.leave(root, remove);
+        self.walk_on(&mut walk)
+    }
+
+    /// All that a walk still calls back, in order.
+    pub(super) fn walk_on(&mut self, walk: &mut Leave) -> Vec<String> {
+        let mut order = Vec::new();
+        loop {
+            match self.leave_step(walk) {
+                LeaveStep::Unbind { key, decl, .. } => {
+                    order.push(decl.name.clone());
+                    self.unbound(key);
+                }
+                LeaveStep::Wait => panic!("it waits, after {order:?}"),
+                LeaveStep::Done => return order,
+            }
+        }
+    }
+
     pub(super) fn outcome(&mut self, name: &str) -> &'static str {
         let of = |(n, _): &&(String, _)| n == name;
         self.finished.iter().find(of).map_or("open", |(_, outcome)| outcome)
