@@ -69,7 +69,7 @@ pub(crate) const ALL: &[Step] = &[
     }),
     step(
         "shuttle",
-        "the rules of workqueue and block layer, in thousands of random schedules",
+        "the rules of workqueue, devices and block layer, in thousands of random schedules",
         |run| {
             models(run, "shuttle", |command| {
                 command.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");

@@ -1,6 +1,7 @@
 //! What is noted while devices come up or go down, and how it becomes a timeline.
 
 use crate::{DeviceId, Graph};
+use corewise_sync::time;
 use corewise_timeline::{Outcome, Span, SpanId, SpanKind, Timeline};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,11 +12,11 @@ pub(crate) struct Clock(Instant);
 
 impl Clock {
     pub(crate) fn start() -> Clock {
-        Clock(Instant::now())
+        Clock(time::now())
     }
 
     pub(crate) fn now(&self) -> Duration {
-        self.0.elapsed()
+        time::now() - self.0
     }
 }
 

@@ -55,8 +55,12 @@ impl Watch {
     /// Starts the thread.
     ///
     /// # Errors
-    /// There is no timer or no thread to be had.
+    /// There is no timer or no thread to be had. There never is in shuttle's schedules, which can't see a thread
+    /// wait for the system: it would hold up all the others.
     pub(crate) fn start() -> io::Result<Watch> {
+        if cfg!(shuttle) {
+            return Err(Errno::NOTSUP.into());
+        }
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
         let shared =
             Arc::new(Shared { timer, state: Mutex::new(State { watched: None, quit: false }) });

@@ -60,17 +60,9 @@ impl Registry {
         }
     }
 
-    /// Calls one device's callback, waits for it, and drops the object.
+    /// Calls one device's callback, and waits for it.
     fn unbind_one(&self, decl: &DeviceDecl, bound: Arc<dyn Bound>) -> Result<(), ShutdownError> {
-        let _inside = Inside::enter(self);
-        let result = self.call_unbind(decl, &bound);
-        if let Err(panic) = caught(|| drop(bound)) {
-            tracing::error!(device = decl.name, panic, "dropping a device's object panicked");
-        }
-        result
-    }
-
-    fn call_unbind(&self, decl: &DeviceDecl, bound: &Arc<dyn Bound>) -> Result<(), ShutdownError> {
+        let inside = Inside::enter(self);
         if !caught(|| bound.has_shutdown()).unwrap_or(true) {
             return Ok(());
         }
@@ -80,9 +72,9 @@ impl Registry {
             *its.1.lock() = Some(result);
             its.0.complete();
         });
-        let called = caught(|| {
-            context::blocking("unbinding a device", || bound.clone().start_unbind(done));
-        });
+        let called =
+            caught(|| context::blocking("unbinding a device", || bound.start_unbind(done)));
+        drop(inside);
         if let Err(message) = called {
             tracing::error!(device = decl.name, message, "a shutdown callback panicked");
             return Err(ShutdownError::new(format!("the callback panicked: {message}")));

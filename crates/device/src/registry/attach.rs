@@ -155,10 +155,10 @@ impl Devices {
         // Whom nobody needs can't be on a circle.
         let needed = from == to || !self.slot(from).feeds.is_empty();
         let circle = needed && self.needs_indirectly(to, from);
-        let up = matches!(
-            self.slot(from).phase,
-            Phase::Bound | Phase::Probing(_) | Phase::Leaving | Phase::Unbinding
-        );
+        let up = match &self.slot(from).phase {
+            Phase::Probing(probing) => !probing.failing,
+            phase => matches!(phase, Phase::Bound | Phase::Leaving | Phase::Unbinding),
+        };
         if up && !self.is_up(to) {
             return Linked::SupplierNotUp;
         }

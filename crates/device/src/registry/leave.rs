@@ -5,7 +5,7 @@
 //! lock: a device is taken by who finds, under the same lock, that nobody uses it. It waits only for what
 //! runs (a probe, another one's callback), never for another walk: README.md has the argument.
 
-use super::{Devices, Effects, Instance, Key, Phase, Slot, Why};
+use super::{Devices, Effects, Instance, Key, Phase, Slot, Trash, Why};
 use crate::DeviceDecl;
 use crate::driver::Bound;
 use std::collections::{HashMap, HashSet};
@@ -35,7 +35,7 @@ struct Frame {
 
 /// What to do next.
 pub(crate) enum LeaveStep {
-    /// Calls this device's callback, drops its object, then says so with [`Devices::unbound`].
+    /// Calls this device's callback, then says so with [`Devices::unbound`].
     Unbind { key: Key, decl: Arc<DeviceDecl>, bound: Arc<dyn Bound> },
     /// Waits until something changes.
     Wait,
@@ -88,9 +88,9 @@ impl Devices {
         slot.feeds.iter().rev().filter(is_its).map(|&i| self.key(i)).collect()
     }
 
-    /// A probe has failed, and the children that it has registered go before that is taken in. Until then the
-    /// device is being probed, but its driver is through, and uses nothing that it needs: nobody waits for it
-    /// to let go. So two that failed, and need each other's children, don't wait for each other.
+    /// A probe has failed, and the children that it has registered go before that is taken in: until then the
+    /// device is being probed, and what it needs stays up for them. The thread that is to take it in walks over
+    /// them meanwhile, so a walk must not wait for it where it waits for that walk: [`Devices::is_in_circle`].
     pub(crate) fn failing(&mut self, key: Key, fx: &mut Effects) -> Vec<Instance> {
         let children = self.children_by_probe(key);
         if !children.is_empty()
@@ -195,11 +195,17 @@ impl Devices {
         let uses = self.slot(feed).uses_what_it_needs();
         let goes_along = self.goes_along(feed, index, remove);
         match walk.frame_of(self.key(feed)) {
-            None => uses || goes_along,
+            None => goes_along || uses && !self.is_in_circle(index, feed),
             // It has a frame below. Either the two need each other, and one of them has to be first; or links have
             // changed since, and then it goes before this one all the same.
             Some(frame) => goes_along && !frame.remove || uses && !self.uses(index, feed),
         }
+    }
+
+    /// A probe that has failed waits for the walk over its children, and one of them uses the device that
+    /// uses it: who waited for that probe might be the one it waits for.
+    fn is_in_circle(&self, index: u32, feed: u32) -> bool {
+        matches!(&self.slot(feed).phase, Phase::Probing(p) if p.failing) && self.uses(index, feed)
     }
 
     /// Whether `from` uses `to`, directly or through others that are up.
@@ -227,12 +233,9 @@ impl Devices {
 
     /// Whether the device, or one that needs it, is in somebody's hands.
     fn runs_at_or_behind(&self, index: u32) -> bool {
-        let runs = |slot: &Slot| matches!(slot.phase, Phase::Probing(_) | Phase::Unbinding);
-        let uses = |&feed: &u32| {
-            let slot = self.slot(feed);
-            runs(slot) && slot.uses_what_it_needs()
-        };
-        runs(self.slot(index)) || self.slot(index).feeds.iter().any(uses)
+        let runs = |i: u32| matches!(self.slot(i).phase, Phase::Probing(_) | Phase::Unbinding);
+        let mut feeds = self.slot(index).feeds.iter();
+        runs(index) || feeds.any(|&feed| runs(feed) && !self.is_in_circle(index, feed))
     }
 
     /// Mark: nothing new begins to use the device, nor does it begin anything.
@@ -262,23 +265,23 @@ impl Devices {
             return None;
         }
         let decl = self.slot(index).decl.clone()?;
-        // Whoever calls the callback has the last one of our handles, so that the object is dropped before
-        // anything that it uses is unbound.
-        let bound = self.bound[index as usize].take()?;
-        self.changes += 1;
+        let bound = self.bound[index as usize].clone()?;
         self.slot_mut(index).phase = Phase::Unbinding;
         Some(LeaveStep::Unbind { key: self.key(index), decl, bound })
     }
 
-    /// Unbound: the callback of a device that was taken is over, and its object was dropped. It waits for
-    /// what it needs, as before its first probe; or stays as it is, where that was asked for.
+    /// Unbound: the callback of a device that was taken is over. Its object is dropped, and it waits for what
+    /// it needs, as before its first probe; or stays down, where that was asked for.
     pub(crate) fn unbound(&mut self, key: Key, now: Duration, fx: &mut Effects) {
         if self.live(key).is_none() {
             return;
         }
+        self.changes += 1;
         let slot = self.slot_mut(key.index);
         (slot.phase, slot.leaving, slot.unbinds) = (Phase::Waiting, false, slot.unbinds + 1);
-        fx.trash.extend(slot.driver.take().map(super::Trash::Driver));
+        fx.trash.extend(slot.driver.take().map(Trash::Driver));
+        let object = self.bound.get_mut(key.index as usize).and_then(Option::take);
+        fx.trash.extend(object.map(Trash::Object));
         fx.wake = true;
         if self.slot(key.index).stays_down {
             self.stay_down(key.index, now, fx);
@@ -307,8 +310,9 @@ impl Slot {
     /// It uses what it needs, or may before long.
     fn uses_what_it_needs(&self) -> bool {
         match &self.phase {
-            Phase::Ready | Phase::Bound | Phase::Leaving | Phase::Unbinding => true,
-            Phase::Probing(probing) => !probing.failing,
+            Phase::Ready | Phase::Probing(_) | Phase::Bound | Phase::Leaving | Phase::Unbinding => {
+                true
+            }
             Phase::Waiting | Phase::Deferred(_) | Phase::Idle(_) => false,
         }
     }

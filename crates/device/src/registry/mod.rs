@@ -179,7 +179,7 @@ struct Probing {
     overdue: bool,
     /// Its bring-up counts it as failed, and it goes on.
     given_up: bool,
-    /// Its driver is through and has failed; the children that it registered go first.
+    /// Its driver is through and has failed; the children that it has registered go first.
     failing: bool,
 }
 

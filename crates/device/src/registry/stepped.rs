@@ -209,10 +209,10 @@ impl Stepped {
         if let LeaveStep::Unbind { key, decl, .. } = &step {
             for &feed in &self.devices.slot(key.index).feeds {
                 let slot = self.devices.slot(feed);
-                let uses = match &slot.phase {
-                    Phase::Probing(probing) => !probing.failing,
-                    phase => matches!(phase, Phase::Bound | Phase::Leaving | Phase::Unbinding),
-                };
+                let uses = matches!(
+                    slot.phase,
+                    Phase::Probing(_) | Phase::Bound | Phase::Leaving | Phase::Unbinding
+                );
                 let circle = uses && self.devices.needs_indirectly(key.index, feed);
                 assert!(!uses || circle, "{} goes before its consumer {}", decl.name, slot.name());
             }

@@ -1,0 +1,290 @@
+//! Devices and drivers that come and go by several threads at once, and a shutdown. The rules, in whatever order:
+//!
+//! * no callback begins while a consumer of the device is up, or is being brought up;
+//! * each object is shut down once, and before it is dropped;
+//! * when all is quiet, who is up has all that it needs, and who has all that it needs doesn't wait;
+//! * all of it ends.
+//!
+//! On real threads in `torture_comings.rs`, in shuttle's schedules in `shuttle_comings.rs`. What the rules are
+//! checked by are standard locks, which are no scheduling points.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
+
+use corewise_device::{
+    AsyncProbe, Bound, DeviceDecl, DeviceInfo, DeviceManager, DeviceState, Driver, LinkKind,
+    ProbeContext, ProbeError, ProbeType, ShutdownError, ShutdownOptions,
+};
+use corewise_sync::thread;
+use corewise_topology::Machine;
+use corewise_workqueue::WorkerPools;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
+
+/// Where a scenario's choices come from.
+pub(crate) trait Chance: Send + 'static {
+    /// A number below `n`.
+    fn below(&mut self, n: u64) -> u64;
+
+    /// Another source of them, for another thread.
+    fn another(&mut self) -> Self;
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Size {
+    pub(crate) devices: u64,
+    pub(crate) actors: u64,
+    /// Of each actor.
+    pub(crate) acts: u64,
+}
+
+/// What is known of each device's latest object: its number, and whether it was shut down.
+#[derive(Default)]
+struct Book {
+    objects: Mutex<HashMap<String, (u64, bool)>>,
+    numbers: AtomicU64,
+    broken: Mutex<Vec<String>>,
+    manager: OnceLock<Weak<DeviceManager>>,
+}
+
+impl Book {
+    fn broken(&self, rule: String) {
+        self.broken.lock().unwrap().push(rule);
+    }
+
+    fn manager(&self) -> Option<Arc<DeviceManager>> {
+        self.manager.get()?.upgrade()
+    }
+
+    /// A callback begins.
+    fn goes_down(&self, name: &str) {
+        let Some(manager) = self.manager() else { return };
+        let infos: HashMap<String, DeviceInfo> =
+            manager.devices().into_iter().map(|info| (info.name.clone(), info)).collect();
+        let Some(its) = infos.get(name) else {
+            return self.broken(format!("{name} is shut down, and doesn't exist"));
+        };
+        for feed in its.feeds.iter().filter_map(|feed| infos.get(feed)) {
+            let up = match its.state {
+                // By a walk.
+                DeviceState::Leaving => matches!(
+                    feed.state,
+                    DeviceState::Bound | DeviceState::Leaving | DeviceState::Probing
+                ),
+                // By the shutdown, during which nothing changes.
+                DeviceState::Unbound => {
+                    self.objects.lock().unwrap().get(&feed.name).is_some_and(|(_, down)| !down)
+                }
+                _ => true,
+            };
+            if up {
+                let (of, at, state) = (&feed.name, &its.state, &feed.state);
+                self.broken(format!(
+                    "{name} is shut down ({at}) before its consumer {of} ({state})"
+                ));
+            }
+        }
+    }
+}
+
+struct Unit<C: Chance> {
+    name: String,
+    number: u64,
+    downs: AtomicU64,
+    book: Arc<Book>,
+    chance: Arc<Mutex<C>>,
+}
+
+impl<C: Chance> Bound for Unit<C> {
+    fn shutdown(&self) -> Result<(), ShutdownError> {
+        self.book.goes_down(&self.name);
+        if self.downs.fetch_add(1, SeqCst) > 0 {
+            self.book.broken(format!("{} is shut down twice", self.name));
+        }
+        dawdle(&self.chance);
+        self.book.goes_down(&self.name);
+        if let Some((number, down)) = self.book.objects.lock().unwrap().get_mut(&self.name) {
+            *down |= *number == self.number;
+        }
+        Ok(())
+    }
+}
+
+impl<C: Chance> Drop for Unit<C> {
+    fn drop(&mut self) {
+        if self.downs.load(SeqCst) == 0 {
+            self.book.broken(format!("{} is dropped, and was not shut down", self.name));
+        }
+        dawdle(&self.chance);
+    }
+}
+
+/// Lets others go on.
+fn dawdle<C: Chance>(chance: &Mutex<C>) {
+    let times = chance.lock().unwrap().below(4);
+    (0..times).for_each(|_| thread::yield_now());
+}
+
+/// Has any device that it is asked for.
+struct Anything<C: Chance> {
+    name: &'static str,
+    probe_type: ProbeType,
+    book: Arc<Book>,
+    chance: Arc<Mutex<C>>,
+}
+
+impl<C: Chance> Driver for Anything<C> {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn compatible(&self) -> &[&str] {
+        &["anything"]
+    }
+
+    fn probe_type(&self) -> ProbeType {
+        self.probe_type
+    }
+
+    fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
+        let end = self.chance.lock().unwrap().below(16);
+        if end < 3 && !cx.name().contains('.') {
+            // A child of its own, which goes with it, and at once where this probe fails.
+            let child = DeviceDecl::compatible_with(format!("{}.c", cx.name()), ["anything"]);
+            if let Some(manager) = self.book.manager() {
+                let _ = manager.add(child.parent(cx.name()));
+            }
+        }
+        dawdle(&self.chance);
+        match end {
+            0 | 3 => return Err(ProbeError::failed("at random")),
+            4 => return Err(ProbeError::defer("at random")),
+            _ => {}
+        }
+        let number = self.book.numbers.fetch_add(1, SeqCst);
+        self.book.objects.lock().unwrap().insert(cx.name().to_string(), (number, false));
+        Ok(Arc::new(Unit {
+            name: cx.name().to_string(),
+            number,
+            downs: AtomicU64::new(0),
+            book: self.book.clone(),
+            chance: self.chance.clone(),
+        }))
+    }
+}
+
+/// A device that needs some of those before it, so that nobody needs itself.
+fn random_decl(n: u64, chance: &mut impl Chance) -> DeviceDecl {
+    let name = format!("d{n}");
+    let mut decl = match chance.below(3) {
+        0 => DeviceDecl::compatible_with(name, ["anything"]),
+        1 => DeviceDecl::new(name, "sync"),
+        _ => DeviceDecl::new(name, "async"),
+    };
+    if n > 0 {
+        for _ in 0..chance.below(3) {
+            decl = decl.supplier(format!("d{}", chance.below(n)));
+        }
+        if chance.below(4) == 0 {
+            decl = decl.parent(format!("d{}", chance.below(n)));
+        }
+    }
+    decl.async_shutdown(chance.below(2) == 0)
+}
+
+fn driver<C: Chance>(name: &'static str, book: &Arc<Book>, chance: &mut C) -> Arc<Anything<C>> {
+    let probe_type = match name {
+        "sync" => ProbeType::ForceSynchronous,
+        _ => ProbeType::PreferAsynchronous,
+    };
+    let chance = Arc::new(Mutex::new(chance.another()));
+    Arc::new(Anything { name, probe_type, book: book.clone(), chance })
+}
+
+/// One thing that somebody does. It may be refused, as somebody else has done another one.
+fn act(manager: &DeviceManager, book: &Arc<Book>, devices: u64, chance: &mut impl Chance) {
+    let n = chance.below(devices);
+    let mut name = format!("d{n}");
+    if chance.below(12) == 0 {
+        name += ".c";
+    }
+    match chance.below(16) {
+        0..=3 => drop(manager.bind(&name)),
+        4..=7 => drop(manager.unbind(&name)),
+        8 => drop(manager.remove(&name)),
+        9 | 10 => drop(manager.add(random_decl(n, chance))),
+        11 | 12 if n > 0 => {
+            drop(manager.link(&name, &format!("d{}", chance.below(n)), LinkKind::Managed));
+        }
+        13 if n > 0 => drop(manager.unlink(&name, &format!("d{}", chance.below(n)))),
+        14 => drop(manager.unregister(["sync", "async"][chance.below(2) as usize])),
+        _ => {
+            let driver = driver(["sync", "async"][chance.below(2) as usize], book, chance);
+            drop(manager.register(driver));
+        }
+    }
+}
+
+/// When nothing is in progress.
+fn check_quiet(manager: &DeviceManager, book: &Book) {
+    for info in manager.devices() {
+        let is_up = |need: &corewise_device::Need| need.state == Some(DeviceState::Bound);
+        let all_up = info.needs.iter().all(is_up);
+        let fine = match info.state {
+            DeviceState::Bound => all_up,
+            DeviceState::Waiting => !all_up,
+            DeviceState::Leaving | DeviceState::Queued | DeviceState::Probing => false,
+            _ => true,
+        };
+        if !fine {
+            book.broken(format!(
+                "in the end {} is {} with {:?}",
+                info.name, info.state, info.needs
+            ));
+        }
+    }
+}
+
+/// Runs it.
+///
+/// # Panics
+/// Where a rule is broken.
+pub(crate) fn scenario<C: Chance>(mut chance: C, size: Size) {
+    let pools = WorkerPools::builder(&Machine::synthetic("core:2 pu:1").unwrap()).build();
+    let manager = Arc::new(DeviceManager::new(&pools).unwrap());
+    manager.set_deferral_timeout(Duration::from_secs(1_000_000_000));
+    manager.set_async_probe(AsyncProbe::all());
+    let book = Arc::new(Book::default());
+    book.manager.set(Arc::downgrade(&manager)).unwrap();
+    for name in ["sync", "async"] {
+        manager.register(driver(name, &book, &mut chance)).unwrap();
+    }
+    for n in 0..size.devices {
+        drop(manager.add(random_decl(n, &mut chance)));
+    }
+    // Shuttle has no waits that end by themselves, and helpers of a shutdown have such ones.
+    let options = ShutdownOptions::new().asynchronous(!cfg!(shuttle));
+    let actors: Vec<_> = (0..size.actors)
+        .map(|_| {
+            let (manager, book, mut chance) = (manager.clone(), book.clone(), chance.another());
+            thread::spawn(move || {
+                (0..size.acts).for_each(|_| act(&manager, &book, size.devices, &mut chance));
+            })
+        })
+        .collect();
+    if chance.below(4) == 0 {
+        // While they act.
+        (0..chance.below(20)).for_each(|_| thread::yield_now());
+        manager.shutdown(&options).unwrap();
+        actors.into_iter().for_each(|actor| actor.join().unwrap());
+    } else {
+        actors.into_iter().for_each(|actor| actor.join().unwrap());
+        manager.wait_for_probes().unwrap();
+        check_quiet(&manager, &book);
+        manager.shutdown(&options).unwrap();
+    }
+    drop(manager);
+    pools.shutdown();
+    let broken = std::mem::take(&mut *book.broken.lock().unwrap());
+    assert!(broken.is_empty(), "{broken:#?}");
+}
