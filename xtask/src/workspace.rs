@@ -88,8 +88,8 @@ mod tests {
     }
 
     #[test]
-    fn workqueue_and_block_layer_have_their_random_schedules_run() {
+    fn workqueue_devices_and_block_layer_have_their_random_schedules_run() {
         let packages = packages_with_models(&root().unwrap(), "shuttle").unwrap();
-        assert_eq!(packages, ["corewise-blockmq", "corewise-workqueue"]);
+        assert_eq!(packages, ["corewise-blockmq", "corewise-device", "corewise-workqueue"]);
     }
 }
