@@ -11,24 +11,35 @@ use crate::seeds::Seed;
 /// # Panics
 /// Where a timeline contradicts itself, the pieces give another log, or a number of a line is none.
 pub fn kernel_log(data: &[u8]) {
-    let whole = read(data, data.len().max(1));
-    let pieces = read(data, 1 + usize::from(data.first().copied().unwrap_or(0)) % 13);
+    let whole = read(data, data.len().max(1)).finish_all();
+    let pieces = read(data, 1 + usize::from(data.first().copied().unwrap_or(0)) % 13).finish_all();
     assert_eq!(whole, pieces, "another log in pieces");
+    // What is decoded has lines of its own.
+    let decoded = |note: &String| note.contains("UTF-16") || note.contains("gzip");
+    let lines = match whole.iter().flat_map(|log| &log.notes).any(decoded) {
+        true => u64::MAX,
+        false => data.split(|b| *b == b'\n').count() as u64,
+    };
+    let last = read(data, 4096).finish();
+    assert!(last.boots.is_empty() || last.boots.len() == whole.len(), "boots that are no logs");
+    for (boot, log) in last.boots.iter().zip(&whole) {
+        let found = (boot.lines, boot.kernel.as_ref());
+        assert_eq!(found, (log.lines, log.kernel.as_ref()));
+    }
     for log in whole {
-        agrees(log, data);
+        agrees(log, data, lines);
     }
 }
 
-fn read(data: &[u8], piece: usize) -> Vec<KernelLog> {
+fn read(data: &[u8], piece: usize) -> Reader {
     let mut reader = Reader::every_boot();
     for piece in data.chunks(piece) {
         reader.feed(piece);
     }
-    reader.finish_all()
+    reader
 }
 
-fn agrees(mut log: KernelLog, data: &[u8]) {
-    let lines = data.split(|b| *b == b'\n').count() as u64;
+fn agrees(mut log: KernelLog, data: &[u8], lines: u64) {
     assert!(log.lines <= lines, "{} lines of {lines}", log.lines);
     assert!(log.suspicious.iter().all(|s| (1..=lines).contains(&s.line)));
     assert!(log.suspicious.len() as u64 <= log.suspicious_total);
@@ -113,6 +124,14 @@ regulatory.0: shutdown [   41.491726][ T8227] sd 0:0:0:0: shutdown
 [    0.100000] calling  a+0x0/0x10 @ 1
 ";
 
+fn gzip(text: &[u8]) -> Vec<u8> {
+    use std::io::Write;
+    let mut pack = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    // Writing into memory can't fail.
+    let _ = pack.write_all(text);
+    pack.finish().unwrap_or_default()
+}
+
 /// Seeds for this target.
 pub(crate) fn seeds() -> Vec<Seed> {
     let json = "{\"_TRANSPORT\":\"kernel\",\"_SOURCE_MONOTONIC_TIMESTAMP\":\"5140900\",\
@@ -146,7 +165,41 @@ pub(crate) fn seeds() -> Vec<Seed> {
                  /sys/devices/a/subsystem -> ../bus/pci\n\
                  /sys/devices/a/b/supplier:platform:c -> ../x/platform:c--pci:b\n\
                  /sys/devices/virtual/devlink/platform:c--pci:b/sync_state_only:1\n";
+    let export = "__CURSOR=s=1;i=2\n__MONOTONIC_TIMESTAMP=9\n_BOOT_ID=ab\n_TRANSPORT=kernel\n\
+                  _SOURCE_MONOTONIC_TIMESTAMP=5140900\nMESSAGE=probe of a returned 0 after 5 usecs\n\n\
+                  __CURSOR=s=1;i=3\n_BOOT_ID=cd\nMESSAGE\n\x0c\0\0\0\0\0\0\0probe of a\nx\n\
+                  SYSLOG_PID=1\nMESSAGE=nvme b: shutdown\n";
+    let carriers = "[    5.0] (0)[1:swapper/0]probe of a returned 0 after 5 usecs\n\
+                    [    5.1] [3: swapper/0: 1] probe of b returned 0 after 5 usecs\n\
+                    [    5.2][pid:1,cpu3,swapper/0]probe of c returned 0 after 5 usecs\n\
+                    01-01 00:00:05.140  0  0 I   : probe of d returned 0 after 5 usecs\n\
+                    - {\"lvl\": \"target\", \"msg\": \"\\e[0m[ 5.3] \\xe9 nvme e: shutdown\"}\n\
+                    [Nov23 00:06] nvme f: shutdown\n[13:21:03.123] nvme g: shutdown\n\
+                    &gt;\u{a0}[\u{a0}\u{a0}5.4]\tnvme\u{a0}h: shutdown\n[    5.5]\n\
+                    nvme i: shutdown\nContent-Transfer-Encoding: base64\n";
+    let shutdowns = "[  172.000000] nvme a: shutdown\n[  172.001000] reboot: Restarting system\n\
+                     [  745.000000] nvme a: shutdown\n[  745.001000] nvme b: shutdown\n\
+                     [  745.002000] nvme a: shutdown\n[  700.000000] nvme c: shutdown\n";
     vec![
+        ("journal-export", export.into()),
+        ("carriers", carriers.into()),
+        ("two-shutdowns", shutdowns.into()),
+        (
+            "utf-16",
+            "\u{feff}[ 5.0] nvme 𝄞: shutdown\r\n"
+                .encode_utf16()
+                .flat_map(u16::to_le_bytes)
+                .collect(),
+        ),
+        ("gzip", gzip(SHUTDOWN.as_bytes())),
+        ("gzip-twice", gzip(&gzip(SHUTDOWN.as_bytes()))),
+        ("gzip-damaged", {
+            let mut packed = gzip(BOOT.as_bytes());
+            let middle = packed.len() / 2;
+            packed[middle] ^= 0x10;
+            packed
+        }),
+        ("zstd", b"\x28\xb5\x2f\xfd\x04\x00abcdefgh".to_vec()),
         ("boot", BOOT.into()),
         ("shutdown", SHUTDOWN.into()),
         ("json", json.into()),

@@ -271,3 +271,39 @@ fn a_log_without_any_of_this_fails_and_says_how_to_get_one() {
     let ran = folder.corewise(["timeline", log, "-o", "x.png"]);
     assert_eq!(ran.code, Some(2), "{ran}");
 }
+
+#[test]
+fn a_log_that_is_not_read_is_named_and_one_that_is_none_is_not_sent_to_boot_again() {
+    let folder = Folder::new();
+    let refused = |name: &str, content: &str| {
+        let path = folder.write(name, content);
+        folder.corewise(["timeline", path.to_str().unwrap()]).fails().stderr
+    };
+    let journal = refused("system.journal", "LPKSHHRH\0\0\0\0");
+    assert!(journal.contains("it is a file of the journal itself, which is not read"), "{journal}");
+    assert!(journal.contains("journalctl --file"), "{journal}");
+    let mail = refused("mail", "Content-Transfer-Encoding: base64\n\nWyAgICAx\n");
+    assert!(mail.contains("the source of a mail") && mail.contains("save the mail"), "{mail}");
+    let other = refused("passwd", "root:x:0:0:root:/root:/bin/bash\n");
+    assert!(other.contains("nothing in it begins as a kernel's lines do"), "{other}");
+    assert!(!other.contains("initcall_debug"), "{other}");
+}
+
+#[test]
+fn several_boots_are_listed_and_each_can_be_shown() {
+    let folder = Folder::new();
+    let log = folder.write(
+        "two.txt",
+        "[  172.000000] nvme a: shutdown\n[  172.250000] reboot: Restarting system\n\
+         [  745.000000] nvme b: shutdown\n[  745.500000] reboot: Restarting system\n",
+    );
+    let log = log.to_str().unwrap();
+    let text = run(&folder, &[log]);
+    assert!(text.contains("makespan 500 ms"), "{text}");
+    assert!(text.contains("--boot 1: 2 lines from 1, 172.000 to 172.250 s, 1 shutdowns"), "{text}");
+    assert!(text.contains("--boot 2: 2 lines from 3, 745.000 to 745.500 s"), "{text}");
+    assert!(run(&folder, &[log, "--boot", "1"]).contains("makespan 250 ms"));
+    let boots = &document(&folder, &[log])["logs"][0]["kernel_log"]["boots"];
+    assert_eq!(boots[1]["first_line"], 3);
+    assert_eq!(boots[1]["to_ns"], 745_500_000_000_u64);
+}

@@ -104,8 +104,21 @@ fn kernel(log: &KernelLog) -> Value {
             .map(|(k, n)| (k.to_owned(), Value::from(n)))
             .collect()
     };
+    let maybe = |time: Option<std::time::Duration>| time.map(ns);
+    let boots: Vec<Value> = log
+        .boots
+        .iter()
+        .map(|b| {
+            json!({
+                "first_line": b.first_line, "lines": b.lines, "from_ns": maybe(b.from),
+                "to_ns": maybe(b.to), "initcalls": b.initcalls, "probes": b.probes,
+                "shutdowns": b.shutdowns, "kernel": b.kernel,
+            })
+        })
+        .collect();
     json!({
         "lines": log.lines,
+        "boots": boots,
         "kernel": log.kernel,
         "machine": log.machine,
         "command_line": log.command_line,

@@ -14,6 +14,9 @@ use crate::screen::{FAINT, TITLE, styled};
 /// So many lines that weren't understood are shown.
 const SUSPICIOUS: usize = 10;
 
+/// So many boots of a log are listed.
+const BOOTS: usize = 20;
+
 /// All of it, in lines of at most `width` columns.
 pub(super) fn text(
     args: &Args,
@@ -95,6 +98,30 @@ fn head(out: &mut String, log: &Log, width: usize) {
     }
     for note in &kernel.notes {
         wrapped(out, &format!("note: {note}"), width);
+    }
+    boots(out, kernel, width);
+}
+
+/// The boots of a log that holds several.
+fn boots(out: &mut String, kernel: &KernelLog, width: usize) {
+    let last = kernel.boots.len();
+    for (i, boot) in kernel.boots.iter().enumerate() {
+        // Of very many the last ones: one of them is shown.
+        if i + BOOTS < last {
+            continue;
+        }
+        let mut facts = vec![lines(boot.lines) + &format!(" from {}", boot.first_line)];
+        if let (Some(from), Some(to)) = (boot.from, boot.to) {
+            facts.push(format!("{:.3} to {:.3} s", from.as_secs_f64(), to.as_secs_f64()));
+        }
+        let counts = [
+            (boot.initcalls, "init calls"),
+            (boot.probes, "probes"),
+            (boot.shutdowns, "shutdowns"),
+        ];
+        facts.extend(counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")));
+        facts.extend(boot.kernel.clone());
+        wrapped(out, &format!("--boot {}: {}", i + 1, facts.join(", ")), width);
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use corewise::timeline::DeviceGraph;
-use corewise::timeline::kernel_log::{KernelLog, Reader};
+use corewise::timeline::kernel_log::{KernelLog, Prefix, Reader};
 use corewise::timeline::{SpanKind, Timeline, json};
 
 use super::args::{Args, Phase};
@@ -108,18 +108,40 @@ fn boot(reader: Reader, args: &Args, name: &str) -> Result<KernelLog, Failure> {
     }
 }
 
+/// Why there is nothing to tell, and how to get a log of which there is.
+fn nothing(log: &Log) -> Failure {
+    let Some(kernel) = &log.kernel else {
+        return Failure::new(format!("{}: there is no span in it", log.name));
+    };
+    if let Some(unread) = kernel.unread {
+        return Failure::new(format!("{}: it is {unread}, which is not read", log.name))
+            .help(unread.instead());
+    }
+    let lines = kernel.lines;
+    let failure = Failure::new(format!(
+        "{}: none of {lines} lines tells of a probe, an init function or a shutdown",
+        log.name
+    ));
+    // A prefix of the kernel's own, or a word of it: then it is one of its logs.
+    let kernels = kernel.kernel.is_some()
+        || kernel.prefixes.iter().any(|(prefix, _)| {
+            !matches!(prefix, Prefix::CrLf | Prefix::MailQuote | Prefix::Clock | Prefix::Bare)
+        });
+    failure.help(match kernels {
+        true => {
+            "boot the kernel with initcall_debug on its command line, and take 'dmesg' after it"
+        }
+        false => {
+            "nothing in it begins as a kernel's lines do: give what 'dmesg', 'journalctl -k -o \
+             short-monotonic' or a serial console wrote, as text or compressed with gzip"
+        }
+    })
+}
+
 /// Keeps what was asked for, and fails where that is nothing.
 fn chosen(mut log: Log, args: &Args) -> Result<Log, Failure> {
-    let nothing = log.timelines.iter().all(Timeline::is_empty);
-    if nothing {
-        let lines = log.kernel.as_ref().map_or(0, |kernel| kernel.lines);
-        return Err(Failure::new(format!(
-            "{}: none of {lines} lines tells of a probe, an init function or a shutdown",
-            log.name
-        ))
-        .help(
-            "boot the kernel with initcall_debug on its command line, and take 'dmesg' after it",
-        ));
+    if log.timelines.iter().all(Timeline::is_empty) {
+        return Err(nothing(&log));
     }
     let is_shutdown = |t: &Timeline| t.spans().iter().any(|s| s.kind == SpanKind::Shutdown);
     log.timelines.retain(|t| {

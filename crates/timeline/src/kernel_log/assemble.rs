@@ -41,6 +41,8 @@ pub(crate) fn conclude(mut facts: Facts) -> KernelLog {
         suspicious: facts.suspicious,
         suspicious_total: facts.suspicious_total,
         lines: facts.lines,
+        boots: Vec::new(),
+        unread: None,
         kernel: facts.kernel,
         command_line: facts.command_line,
         machine: facts.machine,

@@ -2,7 +2,7 @@
 
 use super::message::{Function, Message, Step, Took};
 use super::prefix::Stamp;
-use super::{Deferral, Form, KernelLog, Prefix, SuspiciousLine};
+use super::{BootSummary, Deferral, Form, KernelLog, Prefix, SuspiciousLine};
 use crate::graph::EdgeSource;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -10,6 +10,16 @@ use std::time::Duration;
 /// How many devices are remembered by the words of their drivers, at most: a log may be made of
 /// such lines, and a driver speaks while it probes, not hours before.
 const WORDS_KEPT: usize = 16 * 1024;
+
+/// What a line that is kept takes beyond its text, roughly.
+const LINE: usize = 256;
+
+/// What the lines of a log may take together. With what follows from them that is a gigabyte; the
+/// longest logs of real machines need a hundredth.
+const ROOM: usize = 192 << 20;
+
+/// How many threads are remembered in one init function at once.
+const AT_ONCE: usize = 1024;
 
 /// An init call whose end was seen.
 #[derive(Clone, Debug)]
@@ -88,16 +98,29 @@ pub(crate) struct Facts {
     /// The latest cost of a device's probe, which a line of its end may follow.
     costs: HashMap<String, usize>,
     linked: HashSet<(String, String)>,
+    bridged: HashSet<(String, u8, u8)>,
+    /// What was shut down, and which shutdown that is.
+    down: HashMap<String, usize>,
+    /// The machine was down.
+    over: bool,
     pub forms: HashMap<Form, u64>,
     pub prefixes: HashMap<Prefix, u64>,
     pub suspicious: Vec<SuspiciousLine>,
     pub suspicious_total: u64,
+    /// The number of the first line, and how many there are.
+    pub first_line: u64,
     pub lines: u64,
+    /// What the lines that were kept take, roughly, and what those of earlier boots do.
+    pub used: usize,
+    pub held: usize,
+    /// How many lines there was no room for.
+    pub left_out: u64,
     pub foreign: u64,
     pub wrapped: u64,
     pub cut: u64,
     pub coarse: u64,
     pub unstamped: u64,
+    pub first: Option<Stamp>,
     pub last: Option<Stamp>,
     pub kernel: Option<String>,
     pub command_line: Option<String>,
@@ -132,9 +155,58 @@ impl Facts {
         }
     }
 
-    /// Takes in one message. False when it was none of the forms.
+    pub(crate) fn count_line(&mut self, number: u64) {
+        if self.lines == 0 {
+            self.first_line = number;
+        }
+        self.lines += 1;
+    }
+
+    /// A line has this stamp.
+    pub(crate) fn see(&mut self, stamp: Option<Stamp>) {
+        if stamp.is_some() {
+            self.first = self.first.or(stamp);
+            self.last = stamp;
+        }
+    }
+
+    /// All of it, in short.
+    pub(crate) fn summary(&self) -> BootSummary {
+        let at = |stamp: Option<Stamp>| stamp.map(|s| Duration::from_nanos(s.ns));
+        BootSummary {
+            first_line: self.first_line,
+            lines: self.lines,
+            from: at(self.first),
+            to: at(self.last),
+            initcalls: self.initcalls.len(),
+            probes: self.probes.len(),
+            shutdowns: self.shutdowns.len(),
+            kernel: self.kernel.clone(),
+        }
+    }
+
+    /// Whether the machine was down before this message, which so is of another boot: a device is
+    /// shut down once, and nothing begins behind the last one.
+    pub(crate) fn over_before(&self, message: &Message<'_>) -> bool {
+        match *message {
+            Message::Shutdown { step: Step::AsyncEnd, .. } => false,
+            // The last one may be named again: its class, then its bus.
+            Message::Shutdown { head, .. } => {
+                let again =
+                    |at: usize| at + 1 < self.shutdowns.len() && !self.shutdowns[at].asynchronous;
+                self.over || self.down.get(head).is_some_and(|&at| again(at))
+            }
+            Message::InitcallStart { .. }
+            | Message::InitcallEnd { .. }
+            | Message::ProbeEnd { .. } => self.over,
+            _ => false,
+        }
+    }
+
+    /// Takes in one message, whose text has this length. False when it was none of the forms.
     pub(crate) fn add(
         &mut self,
+        length: usize,
         message: &Message<'_>,
         stamp: Option<Stamp>,
         thread: Option<u32>,
@@ -146,6 +218,14 @@ impl Facts {
             return false;
         };
         *self.forms.entry(form).or_default() += 1;
+        if !matches!(message, Message::Known(_) | Message::ShutdownTail) {
+            let used = self.used + LINE + length;
+            if used + self.held > ROOM {
+                self.left_out += 1;
+                return true;
+            }
+            self.used = used;
+        }
         match stamp {
             None => self.unstamped += 1,
             Some(s) if s.coarse => self.coarse += 1,
@@ -154,7 +234,10 @@ impl Facts {
         match *message {
             Message::InitcallStart { function, pid } => {
                 let key = (function.name.to_owned(), function.module.map(str::to_owned));
-                self.begun.entry(key).or_default().push((stamp, pid));
+                let calls = self.begun.entry(key).or_default();
+                if calls.len() < AT_ONCE {
+                    calls.push((stamp, pid));
+                }
             }
             Message::InitcallEnd { function, result, took } => {
                 self.initcall(function, result, took, stamp, thread);
@@ -209,8 +292,9 @@ impl Facts {
                 }
             }
             Message::Bridge { device, first, last } => {
-                if !self.bridges.iter().any(|b| b.0 == device && (b.1, b.2) == (first, last)) {
-                    self.bridges.push((device.to_owned(), first, last));
+                let bridge = (device.to_owned(), first, last);
+                if self.bridged.insert(bridge.clone()) {
+                    self.bridges.push(bridge);
                 }
             }
             Message::FixupStart { device, function, pid } => {
@@ -232,7 +316,10 @@ impl Facts {
                 }
             }
             Message::Shutdown { head, step } => self.shutdown(head, step, stamp, thread),
-            Message::ShutdownTail => self.end_shutdowns(stamp),
+            Message::ShutdownTail => {
+                self.end_shutdowns(stamp);
+                self.over |= !self.shutdowns.is_empty();
+            }
             Message::Version(version) => self.kernel = Some(version.to_owned()),
             Message::CommandLine(text) => self.command_line = Some(text.to_owned()),
             Message::Machine(name) => self.machine = Some(name.to_owned()),
@@ -331,9 +418,8 @@ impl Facts {
             // `shutdown_pre` of the same device: one shutdown, two lines.
             (Step::Shutdown, Some(_)) => return,
             (Step::AsyncEnd, _) => {
-                let ends =
-                    |s: &&mut Shutdown| s.asynchronous && s.ended.is_none() && s.head == head;
-                if let Some(shutdown) = self.shutdowns.iter_mut().rev().take(4096).find(ends) {
+                let begun = self.down.get(head).and_then(|&at| self.shutdowns.get_mut(at));
+                if let Some(shutdown) = begun.filter(|s| s.asynchronous && s.ended.is_none()) {
                     shutdown.ended = stamp;
                 }
                 return;
@@ -341,6 +427,7 @@ impl Facts {
             _ => {}
         }
         self.end_shutdowns(stamp);
+        self.down.insert(head.to_owned(), self.shutdowns.len());
         self.shutdowns.push(Shutdown {
             head: head.to_owned(),
             thread,
@@ -376,7 +463,8 @@ impl Facts {
     /// Some device speaks: what stands before its name is its driver, or its bus.
     fn hear(&mut self, head: &str) {
         let Some((driver, device)) = super::message::split_head(head) else { return };
-        if driver.contains(' ') || driver.ends_with([':', ']', ',']) || device.len() > 64 {
+        let long = driver.len().max(device.len()) > 64;
+        if long || driver.contains(' ') || driver.ends_with([':', ']', ',']) {
             return;
         }
         match self.words.get_mut(device) {

@@ -1,5 +1,6 @@
 //! Cuts a stream of bytes into lines, of bounded length.
 
+use super::plain::plain;
 use std::borrow::Cow;
 
 /// What of one line is kept. No kernel line is that long (`printk` cuts at 1024 bytes), and a line
@@ -10,8 +11,7 @@ pub(crate) const LONGEST: usize = 16 * 1024;
 pub(crate) struct Line<'a> {
     /// Its number; the first is 1.
     pub number: u64,
-    /// Its text, without what ends a line. Bytes that are not UTF-8 are replaced, and sequences
-    /// that colour a terminal are taken out.
+    /// Its [plain] text, without what ends a line.
     pub text: Cow<'a, str>,
     /// True when it ended in CR and LF, as on a serial console.
     pub crlf: bool,
@@ -75,27 +75,7 @@ fn line(number: u64, bytes: &[u8], cut: bool) -> Line<'_> {
     // A console that is written to twice adds a second CR; a dump of it may keep NULs.
     let end = bytes.iter().rposition(|&b| b != b'\r' && b != 0).map_or(0, |at| at + 1);
     let start = bytes[..end].iter().position(|&b| b != 0).unwrap_or(end);
-    let text = String::from_utf8_lossy(&bytes[start..end]);
-    let text = if text.contains('\x1b') { without_escapes(&text).into() } else { text };
-    Line { number, text, crlf, cut }
-}
-
-/// `text` without terminal control sequences: `dmesg` and `systemd` colour what they write.
-fn without_escapes(text: &str) -> String {
-    let mut kept = String::with_capacity(text.len());
-    let mut chars = text.chars();
-    while let Some(c) = chars.next() {
-        if c != '\x1b' {
-            kept.push(c);
-        } else if chars.as_str().starts_with('[') {
-            chars.next();
-            // A control sequence ends with a character of its final range.
-            chars.by_ref().find(|c| ('\x40'..='\x7e').contains(c));
-        } else {
-            chars.next();
-        }
-    }
-    kept
+    Line { number, text: plain(&bytes[start..end]), crlf, cut }
 }
 
 #[cfg(test)]
@@ -135,12 +115,5 @@ mod tests {
         let mut found = Vec::new();
         reader.feed(b"\nnext\n", &mut |l: Line<'_>| found.push((l.number, l.text.len(), l.cut)));
         assert_eq!(found, [(1, LONGEST, true), (2, 4, false)]);
-    }
-
-    #[test]
-    fn colours_are_taken_out() {
-        let found = lines(&[b"\x1b[32m[    0.000000] \x1b[0m\x1b[33mLinux\x1b[0m version\n"]);
-        assert_eq!(found[0].1, "[    0.000000] Linux version");
-        assert_eq!(lines(&[b"a\x1b"])[0].1, "a");
     }
 }

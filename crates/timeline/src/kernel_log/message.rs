@@ -415,7 +415,18 @@ fn shutdown(text: &str) -> Option<(&str, Step)> {
         "async_shutdown_end" => Step::AsyncEnd,
         _ => return None,
     };
-    (head.contains(' ') && !head.contains(": ")).then_some((head, step))
+    let fits = head.contains(' ') && !head.contains(": ") && !head.contains("  ");
+    (fits && !stamped(head)).then_some((head, step))
+}
+
+/// Whether a number, or something in brackets, stands before driver and device: a stamp that was not
+/// read. The names of drivers begin with digits too (`3c59x`), but are no numbers.
+fn stamped(head: &str) -> bool {
+    let number = |word: &str| {
+        word.starts_with('[') || word.bytes().all(|b| b.is_ascii_digit() || b":.,-".contains(&b))
+    };
+    split_head(head)
+        .is_some_and(|(driver, _)| driver.contains(' ') && driver.split(' ').any(number))
 }
 
 /// Driver and device, which a blank divides. Where there are several, the device is the last word:

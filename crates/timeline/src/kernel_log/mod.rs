@@ -41,14 +41,48 @@
 //! # Memory
 //!
 //! What is kept grows with the lines that were understood, not with the log: some 300 bytes each,
-//! and twice that at the end.
+//! and four times that at the end. It is bounded: beyond some 600 000 lines that are understood, which
+//! no machine prints, the others are counted, and a note says so. A compressed log that unpacks to
+//! far more than logs do is given up.
 //!
 //! [`Certainty::Inferred`]: crate::Certainty::Inferred
 //! [`Certainty::UpperBound`]: crate::Certainty::UpperBound
 //! [`nesting`]: crate::Span::nested_in
 
+macro_rules! named {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum $name {
+            $($(#[$variant_doc])* #[doc = concat!("`", $text, "`")] $variant,)*
+        }
+
+        impl $name {
+            /// All of them.
+            pub const ALL: [$name; [$($text),*].len()] = [$($name::$variant),*];
+
+            /// How it looks.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $($name::$variant => $text,)*
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
 mod assemble;
+mod clock;
 mod deferral;
+mod encoding;
+mod export;
 mod facts;
 mod lines;
 mod message;
@@ -57,11 +91,14 @@ mod message_tests;
 mod names;
 mod nesting;
 mod notes;
+mod plain;
 mod policy;
 mod prefix;
 mod reader;
 mod structured;
+mod tasks;
 
+pub use encoding::Unread;
 pub use reader::Reader;
 
 use crate::graph::{DeviceGraph, EdgeSource};
@@ -100,6 +137,11 @@ pub struct KernelLog {
     pub notes: Vec<String>,
     /// Lines in all, of this boot.
     pub lines: u64,
+    /// The boots that the log holds, where there are several, and one of them was asked for
+    /// ([`Reader::finish`]): the first [`BOOTS_KEPT`](KernelLog::BOOTS_KEPT) of them.
+    pub boots: Vec<BootSummary>,
+    /// The form that the log has, and that is not read: then there is nothing in all of this.
+    pub unread: Option<Unread>,
     /// The kernel's version.
     pub kernel: Option<String>,
     /// The kernel's command line.
@@ -111,6 +153,9 @@ pub struct KernelLog {
 impl KernelLog {
     /// How many suspicious lines are kept with their text.
     pub const SUSPICIOUS_KEPT: usize = 1000;
+
+    /// How many boots of a log are listed.
+    pub const BOOTS_KEPT: usize = 1000;
 
     /// Adds what somebody else knows of the graph: the edges that are new go into both timelines,
     /// the drivers to the devices that had none.
@@ -137,6 +182,28 @@ impl KernelLog {
     pub fn is_empty(&self) -> bool {
         self.boot.is_empty() && self.shutdown.is_empty()
     }
+}
+
+/// One of the boots that a log holds, in short.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BootSummary {
+    /// The number of its first line; the first of the log is 1.
+    pub first_line: u64,
+    /// How many lines it has.
+    pub lines: u64,
+    /// Its first stamp, by the log's clock.
+    pub from: Option<Duration>,
+    /// Its last one.
+    pub to: Option<Duration>,
+    /// Init calls that ended.
+    pub initcalls: usize,
+    /// Probes that ended.
+    pub probes: usize,
+    /// Devices that were shut down.
+    pub shutdowns: usize,
+    /// The kernel's version.
+    pub kernel: Option<String>,
 }
 
 /// One device's probes that were put off.
@@ -192,29 +259,6 @@ pub struct SuspiciousLine {
     pub text: String,
     /// Why it is suspicious.
     pub why: &'static str,
-}
-
-macro_rules! named {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[non_exhaustive]
-        pub enum $name {
-            $($(#[$variant_doc])* #[doc = concat!("`", $text, "`")] $variant,)*
-        }
-
-        impl $name {
-            /// All of them.
-            pub const ALL: [$name; [$($text),*].len()] = [$($name::$variant),*];
-
-            /// How it looks.
-            pub fn as_str(self) -> &'static str {
-                match self {
-                    $($name::$variant => $text,)*
-                }
-            }
-        }
-    };
 }
 
 named! {
@@ -290,6 +334,8 @@ named! {
         DmesgCtime = "[Wed Mar  4 13:21:03 2026]",
         /// `dmesg --reltime` or `--show-delta`: differences.
         DmesgDelta = "[  +0.000013]",
+        /// `dmesg -H`, where a minute begins: only the minute.
+        DmesgMinute = "[Nov23 00:06]",
         /// `dmesg --time-format iso`, `journalctl -o short-iso`.
         Iso = "2026-03-04T13:21:03,123456+00:00",
         /// `dmesg --json`.
@@ -302,6 +348,16 @@ named! {
         JournalMonotonic = "[    5.140900] host kernel:",
         /// `journalctl -o json`.
         JournalJson = "{\"MESSAGE\": \"",
+        /// `journalctl -o export`.
+        JournalExport = "MESSAGE=",
+        /// Android: the CPU, and the task that logs.
+        AndroidTask = "(0)[1:swapper/0]",
+        /// `adb logcat -b kernel`.
+        Logcat = "01-01 00:00:05.140 0 0 I :",
+        /// The logs of LAVA.
+        Lava = "- {\"lvl\": \"target\", \"msg\": \"",
+        /// What a terminal program, or `ts`, puts before each line.
+        Clock = "13:18:23.123",
         /// A stamp that lost its brackets.
         Bare = "172.609825",
         /// A mail's quotation.

@@ -23,7 +23,15 @@ pub(crate) fn notes(facts: &Facts, rules: &Rules, boot: &Boot, shutdown: &Timeli
     } else if events == 0 {
         note("the lines that are known name no device that began or ended anything".into());
     }
-    if facts.coarse > 0 {
+    let minutes = facts.prefixes.get(&Prefix::DmesgMinute).copied().unwrap_or_default();
+    if minutes > 0 {
+        note(
+            "where a minute begins, only the minute is known, as `dmesg -H` prints it: how long it is \
+             from the line before that is not (`dmesg` without `-H` has all times)"
+                .into(),
+        );
+    }
+    if facts.coarse > minutes {
         let who = if facts.prefixes.contains_key(&Prefix::Journal) {
             "the journal (`-o short-monotonic` has them)"
         } else {
@@ -130,6 +138,13 @@ pub(crate) fn notes(facts: &Facts, rules: &Rules, boot: &Boot, shutdown: &Timeli
     }
     if facts.foreign > 0 {
         note(format!("{} lines of other programs were passed over", facts.foreign));
+    }
+    if facts.left_out > 0 {
+        note(format!(
+            "{} lines were understood and not kept: there are more than any machine prints, and \
+             what is said here is of those before them",
+            facts.left_out
+        ));
     }
     if facts.cut > 0 {
         note(format!("{} lines were too long and were read in part", facts.cut));

@@ -1,6 +1,8 @@
 //! What stands before a kernel's message: stamps, log levels, callers, the names of a journal.
 
 use super::Prefix;
+use super::clock::Wall;
+use super::tasks::{logcat, task};
 
 /// When a line was logged, by the clock that its prefix shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,11 +28,10 @@ pub(crate) struct Stripped<'a> {
     pub text: &'a str,
 }
 
-/// Reads prefixes. It remembers what clocks on the wall don't say: which day it is.
+/// Reads prefixes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Prefixes {
-    day: Option<u64>,
-    days: u64,
+    wall: Wall,
     /// The last stamp of a `dmesg --reltime`, which prints differences.
     relative: u64,
 }
@@ -87,9 +88,18 @@ impl Prefixes {
             let (ns, coarse) = stamp;
             s.stamp = Some(Stamp { ns, wall: false, coarse });
             s.kinds.push(Prefix::Printk);
-        } else if let Some(stamp) = self.ctime(inside) {
+        } else if let Some(stamp) = self.wall.ctime(inside) {
             s.stamp = Some(stamp);
             s.kinds.push(Prefix::DmesgCtime);
+        } else if let Some(stamp) = self.wall.iso(inside).or_else(|| self.wall.time(inside)) {
+            s.stamp = Some(stamp);
+            s.kinds.push(Prefix::Clock);
+        } else if let Some(minutes) = self.wall.minute(inside) {
+            // Somewhere in this minute, as the first one was somewhere in its own.
+            let earliest = minutes.saturating_sub(1).saturating_mul(60_000_000_000);
+            self.relative = self.relative.max(earliest);
+            s.stamp = Some(Stamp { ns: self.relative, wall: false, coarse: true });
+            s.kinds.push(Prefix::DmesgMinute);
         } else if inside.starts_with('<') && s.stamp.is_none() {
             // `dmesg --show-delta` without stamps.
             let delta = inside.trim_matches(['<', '>', ' ']);
@@ -100,10 +110,11 @@ impl Prefixes {
         } else {
             return false;
         }
-        let (thread, rest) = caller(rest);
-        if let Some(thread) = thread {
-            s.thread = thread;
-            s.kinds.push(Prefix::CallerId);
+        let mut rest = rest;
+        if let Some(task) = task(rest) {
+            s.thread = task.thread;
+            s.kinds.push(task.kind);
+            rest = task.rest;
         }
         s.text = rest.strip_prefix(' ').unwrap_or(rest);
         // `journalctl -o short-monotonic` puts its host and program behind such a stamp.
@@ -112,15 +123,6 @@ impl Prefixes {
             s.kinds.push(Prefix::JournalMonotonic);
         }
         true
-    }
-
-    /// `Wed Mar  4 13:21:03 2026`, as `dmesg -T` writes it.
-    fn ctime(&mut self, inside: &str) -> Option<Stamp> {
-        let mut words = inside.split_ascii_whitespace();
-        let (_weekday, _month, day) = (words.next()?, words.next()?, words.next()?);
-        let time = words.next()?;
-        let _year = words.next().filter(|y| digits(y))?;
-        self.wall(day, time)
     }
 
     /// A prefix that begins with a digit: `/dev/kmsg`, an ISO date, or a stamp without brackets.
@@ -132,22 +134,24 @@ impl Prefixes {
             s.text = rest;
             return true;
         }
-        let Some(end) = s.text.find([' ', '\t']) else { return false };
+        let Some(end) = s.text.find(' ') else { return false };
         let (word, rest) = s.text.split_at(end);
-        if let Some((date, time)) = word.split_once('T') {
-            let day = date.rsplit('-').next().unwrap_or_default();
-            let time = time.split_once(['+', 'Z']).map_or(time, |(time, _)| time);
-            if date.split('-').count() != 3 || !date.split('-').all(digits) {
-                return false;
-            }
-            // `-05:00` behind the time.
-            let time = time.split_once('-').map_or(time, |(time, _)| time);
-            let Some(stamp) = self.wall(day, time) else { return false };
+        if let Some(stamp) = self.wall.iso(word) {
             s.stamp = Some(stamp);
             s.kinds.push(Prefix::Iso);
             s.text = rest.trim_start();
             program(s);
             return true;
+        }
+        if let Some(stamp) = self.wall.time(word) {
+            s.stamp = Some(stamp);
+            s.kinds.push(Prefix::Clock);
+            s.text = rest.trim_start();
+            program(s);
+            return true;
+        }
+        if word.matches('-').count() > 0 && word.split('-').all(digits) {
+            return self.date_and_time(s, word, rest.trim_start());
         }
         match (seconds(word), word.split_once('.')) {
             (Some((ns, coarse)), Some((_, fraction))) if fraction.len() >= 6 => {
@@ -159,6 +163,27 @@ impl Prefixes {
             }
             _ => false,
         }
+    }
+
+    /// `01-01 00:00:05.140 0 0 I : `, as `logcat` writes it, or a date with its year, and a time.
+    fn date_and_time<'a>(&mut self, s: &mut Stripped<'a>, date: &str, rest: &'a str) -> bool {
+        let (time, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+        let day = date.rsplit('-').next().unwrap_or_default();
+        let logcat = logcat(rest);
+        if date.len() != 10 && (date.len() != 5 || logcat.is_none()) {
+            return false;
+        }
+        let Some(stamp) = self.wall.date(day, time) else { return false };
+        s.stamp = Some(stamp);
+        if let Some((foreign, message)) = logcat {
+            (s.foreign, s.text) = (foreign, message);
+            s.kinds.push(Prefix::Logcat);
+            return true;
+        }
+        s.text = rest.trim_start();
+        s.kinds.push(Prefix::Clock);
+        program(s);
+        true
     }
 
     /// `mar 06 13:18:23 kepler kernel: `; the month is a word of any language.
@@ -173,7 +198,7 @@ impl Prefixes {
         // `Fri 2026-03-06 13:18:23 CET`, as with `-o short-full`.
         let full = day.len() == 10 && day.split('-').all(digits);
         let day = if full { &day[8..] } else { day };
-        let Some(stamp) = self.wall(day, time) else { return false };
+        let Some(stamp) = self.wall.date(day, time) else { return false };
         s.stamp = Some(stamp);
         s.kinds.push(Prefix::Journal);
         s.text = match (full, rest.split_once(' ')) {
@@ -182,29 +207,6 @@ impl Prefixes {
         };
         program(s);
         true
-    }
-
-    /// A stamp of a clock on the wall. Which month it is does not matter: a new day of the month
-    /// is the next day.
-    fn wall(&mut self, day: &str, time: &str) -> Option<Stamp> {
-        let day: u64 = day.parse().ok().filter(|d| (1..=31).contains(d))?;
-        let (hms, fraction) = time.split_once(['.', ',']).unwrap_or((time, ""));
-        let mut parts = hms.split(':');
-        let mut two = |most: u64| {
-            let part = parts.next().filter(|p| p.len() == 2 && digits(p))?;
-            part.parse::<u64>().ok().filter(|&n| n <= most)
-        };
-        let (hours, minutes, secs) = (two(23)?, two(59)?, two(60)?);
-        if parts.next().is_some() {
-            return None;
-        }
-        let fraction_ns = if fraction.is_empty() { 0 } else { fraction_ns(fraction)? };
-        if self.day.replace(day).is_some_and(|last| last != day) {
-            self.days += 1;
-        }
-        let s = ((self.days * 24 + hours) * 60 + minutes) * 60 + secs;
-        let ns = s.saturating_mul(1_000_000_000).saturating_add(fraction_ns);
-        Some(Stamp { ns, wall: true, coarse: fraction.is_empty() })
     }
 }
 
@@ -273,19 +275,6 @@ fn kmsg(text: &str) -> Option<(Stamp, Option<u32>, &str)> {
     Some((stamp, caller.and_then(|c| c.parse().ok()), rest))
 }
 
-/// `[ T8227]` or `[    C3]`: Some when there is one, with the thread if it is one.
-fn caller(text: &str) -> (Option<Option<u32>>, &str) {
-    let trimmed = text.trim_start_matches(' ');
-    let found = trimmed.strip_prefix('[').and_then(|t| t.split_once(']'));
-    let Some((inside, rest)) = found else { return (None, text) };
-    let inside = inside.trim_start();
-    match (inside.strip_prefix('T'), inside.strip_prefix('C')) {
-        (Some(id), _) if digits(id) => (Some(id.parse().ok()), rest),
-        (_, Some(id)) if digits(id) => (Some(None), rest),
-        _ => (None, text),
-    }
-}
-
 /// Seconds with a fraction, as nanoseconds; and whether the fraction was blanked out (`1125.***`).
 fn seconds(text: &str) -> Option<(u64, bool)> {
     let (whole, fraction) = text.trim_end().split_once('.')?;
@@ -300,7 +289,7 @@ fn seconds(text: &str) -> Option<(u64, bool)> {
 }
 
 /// The digits behind a decimal point of seconds, as nanoseconds.
-fn fraction_ns(digits_behind: &str) -> Option<u64> {
+pub(crate) fn fraction_ns(digits_behind: &str) -> Option<u64> {
     let digits_behind = digits_behind.get(..9).unwrap_or(digits_behind);
     if !digits(digits_behind) {
         return None;
@@ -309,7 +298,7 @@ fn fraction_ns(digits_behind: &str) -> Option<u64> {
     Some(digits_behind.parse::<u64>().ok()? * scale)
 }
 
-fn digits(text: &str) -> bool {
+pub(crate) fn digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
@@ -447,10 +436,10 @@ mod tests {
     }
 
     #[test]
-    fn mail_quotes_and_a_tab_instead_of_brackets() {
+    fn mail_quotes_and_a_blank_instead_of_brackets() {
         assert_eq!(with("> > [  172.609825] "), Some(172_609_825_000));
         assert_eq!(with(">> [  172.609825] "), Some(172_609_825_000));
-        assert_eq!(with("172.609825\t"), Some(172_609_825_000));
+        assert_eq!(with("172.609825      "), Some(172_609_825_000));
         assert_eq!(strip("> > [  172.609825] x").kinds, [Prefix::MailQuote, Prefix::Printk]);
     }
 
@@ -476,6 +465,57 @@ mod tests {
         assert_eq!(next("[  +1.000000] a"), 1_000_013_000);
         // With both, the stamp is there to be read.
         assert_eq!(next("[    7.000001 <    0.000013>] a"), 7_000_001_000);
+    }
+
+    #[test]
+    fn minutes_of_dmesg_h_go_forward_and_say_no_more_than_that() {
+        let mut prefixes = Prefixes::default();
+        let mut next = |line: &str| prefixes.strip(line).stamp.unwrap();
+        let (first, second) = (next("[Nov22 23:59] a"), next("[  +0.000013] a"));
+        assert_eq!((first.ns, first.coarse), (0, true));
+        assert_eq!((second.ns, second.coarse), (13_000, false));
+        // Between the two minutes lie some moments, or nearly two minutes.
+        let minute = next("[Nov23 00:00] a");
+        assert_eq!((minute.ns, minute.coarse), (13_000, true));
+        assert_eq!(next("[  +0.000001] a").ns, 14_000);
+        assert_eq!(next("[Nov 23 00:05] a").ns, 5 * 60_000_000_000);
+        for none in ["[Nov23] a", "[00:06 Nov23] a", "[23 00:06] a", "[Nov32 00:06] a"] {
+            assert_eq!(strip(none).stamp, None, "{none}");
+        }
+    }
+
+    #[test]
+    fn terminal_programs_and_ts_put_the_time_before_each_line() {
+        let exact = ((13 * 3600 + 21 * 60 + 3) * 1000 + 123) * 1_000_000;
+        for prefix in [
+            "[13:21:03.123] ",
+            "13:21:03.123 ",
+            "[2026-03-04 13:21:03.123] ",
+            "2026-03-04 13:21:03.123 ",
+            "[2026-03-04T13:21:03.123Z] ",
+        ] {
+            assert_eq!(with(prefix), Some(exact), "{prefix}");
+            let both = format!("{prefix}[    5.000001] x");
+            assert_eq!(strip(&both).stamp.unwrap().ns, 5_000_001_000, "{prefix}");
+        }
+        assert_eq!(with("Nov 23 00:06:27 [    5.000001] "), Some(5_000_001_000));
+        assert_eq!(with("0.000123 [    5.000001] "), Some(5_000_001_000));
+    }
+
+    #[test]
+    fn android_names_the_cpu_and_the_task_behind_the_stamp() {
+        for prefix in [
+            "[    5.000001] (0)[1:swapper/0]",
+            "<6>[    5.000001]  (0)[1:swapper/0]",
+            "[    5.000001] [3:      swapper/0:    1] ",
+            "[    5.000001 / 01-01 00:00:05.123][3: swapper/0: 1] ",
+            "01-01 00:00:05.000     0     0 I         : [    5.000001][ T1] ",
+        ] {
+            assert_eq!(with(prefix), Some(5_000_001_000), "{prefix}");
+            assert_eq!(strip(&format!("{prefix}x")).thread, Some(1), "{prefix}");
+        }
+        assert_eq!(with("01-01 00:00:05.123     0     0 I         : "), Some(5_123_000_000));
+        assert!(strip("01-01 00:00:05.123   512   530 D Zygote  : begin").foreign);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Logs that are JSON: `journalctl -o json` and `json-pretty`, and `dmesg --json`.
+//! Logs that are JSON: `journalctl -o json` and `json-pretty`, `dmesg --json`, and what LAVA writes,
+//! which is YAML with an object of JSON in each line.
 
 use super::Prefix;
 use super::prefix::Stamp;
@@ -15,6 +16,10 @@ pub(crate) struct Entry {
     pub kind: Prefix,
     /// Another program than the kernel wrote it.
     pub foreign: bool,
+    /// The name of the boot that it is of.
+    pub boot: Option<String>,
+    /// The message is what stood on a console, with its own prefixes.
+    pub console: bool,
 }
 
 /// The fields that matter, as both programs name them.
@@ -28,6 +33,8 @@ struct Fields {
     monotonic: Option<Text>,
     #[serde(rename = "_TRANSPORT")]
     transport: Option<Text>,
+    #[serde(rename = "_BOOT_ID")]
+    boot: Option<Text>,
     msg: Option<Text>,
     time: Option<Value>,
     caller: Option<Text>,
@@ -67,6 +74,8 @@ impl Fields {
                 thread: None,
                 kind: Prefix::JournalJson,
                 foreign: text(self.transport).is_some_and(|t| t != "kernel"),
+                boot: text(self.boot),
+                console: false,
             });
         }
         let message = text(self.msg)?;
@@ -84,6 +93,8 @@ impl Fields {
             thread: caller.and_then(|c| c.trim().strip_prefix('T')?.parse().ok()),
             kind: Prefix::DmesgJson,
             foreign: false,
+            boot: None,
+            console: false,
         })
     }
 }
@@ -91,10 +102,59 @@ impl Fields {
 /// Reads a line that is a whole object.
 pub(crate) fn line(text: &str) -> Option<Entry> {
     let text = text.trim().trim_end_matches(',');
+    if let Some(object) = text.strip_prefix("- {").map(|_| &text[2..]) {
+        return lava(object);
+    }
     if !text.starts_with('{') || !text.ends_with('}') {
         return None;
     }
     serde_json::from_str::<Fields>(text).ok()?.entry()
+}
+
+/// A line of LAVA's log. What the board said is its `target`.
+#[derive(Deserialize)]
+struct Lava {
+    lvl: String,
+    msg: Value,
+}
+
+fn lava(object: &str) -> Option<Entry> {
+    let read = |text: &str| serde_json::from_str::<Lava>(text).ok();
+    let Lava { lvl, msg } = read(object).or_else(|| read(&json_escapes(object)))?;
+    let message = match msg {
+        Value::String(text) => text,
+        _ => String::new(),
+    };
+    let foreign = !matches!(lvl.as_str(), "target" | "feedback");
+    let kind = Prefix::Lava;
+    Some(Entry { message, stamp: None, thread: None, kind, foreign, boot: None, console: true })
+}
+
+/// Writes those escapes of YAML that JSON lacks as JSON does.
+fn json_escapes(text: &str) -> String {
+    let mut json = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        let (before, escape) = rest.split_at(at);
+        json.push_str(before);
+        let letter = escape[1..].chars().next().unwrap_or('\\');
+        rest = &escape[1 + escape[1..].chars().next().map_or(0, char::len_utf8)..];
+        match letter {
+            'x' => json.push_str("\\u00"),
+            'e' => json.push_str("\\u001b"),
+            '0' => json.push_str("\\u0000"),
+            'a' => json.push_str("\\u0007"),
+            'v' => json.push_str("\\u000b"),
+            '_' => json.push('\u{a0}'),
+            'N' => json.push('\u{85}'),
+            'L' => json.push('\u{2028}'),
+            'P' => json.push('\u{2029}'),
+            ' ' => json.push(' '),
+            _ => json.extend(['\\', letter]),
+        }
+    }
+    json.push_str(rest);
+    json
 }
 
 /// Puts objects together that stand on several lines, a field on each.
@@ -171,6 +231,18 @@ mod tests {
         assert_eq!(line("{\"MESSAGE\":null}"), None);
         assert_eq!(line("{\"x\":1}"), None);
         assert_eq!(line("{ not json }"), None);
+    }
+
+    #[test]
+    fn lava_says_what_the_board_said_and_what_it_did_itself() {
+        let found = |text: &str| line(text).map(|e| (e.message, e.foreign, e.console));
+        let target = "- {\"dt\": \"2023-05-08T10:00:00.123456\", \"lvl\": \"target\", \"msg\": \"\\e[1m[    1.0] \\xe9\\\\x\\0\"}";
+        assert_eq!(found(target), Some(("\x1b[1m[    1.0] é\\x\0".into(), false, true)));
+        let own = "- {\"lvl\": \"results\", \"msg\": {\"case\": \"boot\"}}";
+        assert_eq!(found(own), Some((String::new(), true, true)));
+        for bad in ["- {", "- {}", "- {\"lvl\": \"target\"}", "- {\\", "- {\"\\"] {
+            assert_eq!(found(bad), None, "{bad}");
+        }
     }
 
     #[test]

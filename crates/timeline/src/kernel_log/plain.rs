@@ -1,0 +1,145 @@
+//! Undoes what mail, browsers and terminals did to the characters of a line.
+
+use std::borrow::Cow;
+
+/// The text of one line: UTF-8, where blanks are blanks and nothing is invisible.
+///
+/// Bytes that are no UTF-8 are replaced; a lone A0 is the non-breaking space of Latin-1. Every other
+/// blank of Unicode, and the tab, becomes a blank. What has no width (joiners, marks of direction, a
+/// byte order mark) and what colours a terminal is taken out, and entities of HTML are what they
+/// stand for.
+pub(crate) fn plain(bytes: &[u8]) -> Cow<'_, str> {
+    // Nearly all lines are of printable ASCII alone, without an entity.
+    if bytes.iter().all(|&b| (b' '..=b'~').contains(&b) && b != b'&') {
+        return String::from_utf8_lossy(bytes);
+    }
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        for byte in chunk.invalid() {
+            text.push(if *byte == 0xa0 { ' ' } else { char::REPLACEMENT_CHARACTER });
+        }
+    }
+    if text.contains('\x1b') {
+        text = without_escapes(&text);
+    }
+    if text.contains('&') {
+        text = without_entities(&text);
+    }
+    if text.contains(|c| blank(c) || invisible(c)) {
+        text = text
+            .chars()
+            .filter(|c| !invisible(*c))
+            .map(|c| if blank(c) { ' ' } else { c })
+            .collect();
+    }
+    text.into()
+}
+
+fn blank(c: char) -> bool {
+    c == '\t' || c != ' ' && !c.is_control() && c.is_whitespace()
+}
+
+/// Without width: soft hyphen, joiners, marks of direction, byte order mark.
+fn invisible(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}')
+        || matches!(c, '\u{2060}'..='\u{2064}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
+/// `text` without terminal control sequences: `dmesg` and `systemd` colour what they write.
+fn without_escapes(text: &str) -> String {
+    let mut kept = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        if c != '\x1b' {
+            kept.push(c);
+        } else if chars.as_str().starts_with('[') {
+            chars.next();
+            // A control sequence ends with a character of its final range.
+            chars.by_ref().find(|c| ('\x40'..='\x7e').contains(c));
+        } else {
+            chars.next();
+        }
+    }
+    kept
+}
+
+/// `text` with the few entities that programs write for a log's characters, and those by number.
+fn without_entities(text: &str) -> String {
+    let mut kept = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('&') {
+        kept.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        match entity(rest) {
+            Some((c, behind)) => {
+                kept.push(c);
+                rest = behind;
+            }
+            None => kept.push('&'),
+        }
+    }
+    kept.push_str(rest);
+    kept
+}
+
+fn entity(text: &str) -> Option<(char, &str)> {
+    let end = text.as_bytes().iter().take(8).position(|&b| b == b';')?;
+    let (name, rest) = (&text[..end], &text[end + 1..]);
+    let c = match name {
+        "lt" => '<',
+        "gt" => '>',
+        "amp" => '&',
+        "quot" => '"',
+        "apos" => '\'',
+        "nbsp" => ' ',
+        _ => {
+            let number = name.strip_prefix('#')?;
+            let number = match number.strip_prefix(['x', 'X']) {
+                Some(hex) => u32::from_str_radix(hex, 16),
+                None => number.parse(),
+            };
+            char::from_u32(number.ok()?)?
+        }
+    };
+    Some((c, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_blank_is_a_blank() {
+        for blank in ["\u{a0}", "\u{202f}", "\u{2007}", "\u{2003}", "\u{3000}", "\t", "&nbsp;"] {
+            let line = format!("[{blank}{blank}1.5]{blank}x");
+            assert_eq!(plain(line.as_bytes()), "[  1.5] x", "{blank:?}");
+        }
+        // Latin-1.
+        assert_eq!(plain(b"[\xa0 1.5]\xa0x \xff"), "[  1.5] x \u{fffd}");
+    }
+
+    #[test]
+    fn nothing_is_invisible() {
+        assert_eq!(plain("\u{feff}[ 1.5]\u{200b} x\u{ad}y\u{2060}".as_bytes()), "[ 1.5] xy");
+        assert_eq!(plain("Mär \u{200e}06".as_bytes()), "Mär 06");
+    }
+
+    #[test]
+    fn entities_are_what_they_stand_for() {
+        assert_eq!(
+            plain(b"&gt; &lt;6&gt;[ 1.5] &#39;a&#x26;b&quot;&amp;lt;"),
+            "> <6>[ 1.5] 'a&b\"&lt;"
+        );
+        for none in ["a & b", "&", "&&;", "&#;", "&#x110000;", "&notanentity;", "a &am"] {
+            assert_eq!(plain(none.as_bytes()), none);
+        }
+    }
+
+    #[test]
+    fn colours_are_taken_out() {
+        let coloured = b"\x1b[32m[    0.000000] \x1b[0m\x1b[33mLinux\x1b[0m version";
+        assert_eq!(plain(coloured), "[    0.000000] Linux version");
+        assert_eq!(plain(b"a\x1b"), "a");
+    }
+}
