@@ -87,6 +87,7 @@ mod table;
 mod take_back;
 mod tally;
 mod task;
+mod threads;
 mod ticket;
 mod timekeeper;
 mod waiting;
@@ -101,7 +102,8 @@ pub use dump::{Dump, LinkDump, PoolDump, QueueDump, RunningDump, ScopeDump, Slot
 pub use error::{BuildError, JoinError, PanicPayload};
 pub use idle::Idle;
 pub use pools::{
-    DEFAULT_IDLE_TIMEOUT, DEFAULT_MAX_WORKERS, PoolsBuilder, StillRunning, Unfinished, WorkerPools,
+    DEFAULT_IDLE_TIMEOUT, DEFAULT_MAX_THREADS, DEFAULT_MAX_WORKERS, PoolsBuilder, StillRunning,
+    Unfinished, WorkerPools,
 };
 pub use queue::Workqueue;
 pub use scoped::{Scope, ScopedJoinHandle};

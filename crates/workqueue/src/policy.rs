@@ -113,6 +113,16 @@ impl Counts {
     }
 }
 
+/// How many workers each pool may have beyond those that may hold a core, however many threads the
+/// others have: so that some items that wait for others of their pool never keep it from these.
+const SPARE_WORKERS: usize = 8;
+
+/// Whether one more thread may be made where there are so many, of `most`, for a pool that has so many
+/// `workers` with it, `base` of which may hold a core.
+pub(crate) fn may_have_thread(threads: usize, most: usize, workers: usize, base: usize) -> bool {
+    threads < most || workers <= base.saturating_add(SPARE_WORKERS)
+}
+
 /// Which of the machine's CPUs the pools of some queues are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wants<'a> {
@@ -506,6 +516,13 @@ mod tests {
         assert!(!searching(2, 0).hands_on(), "there is nobody");
         assert!(!searching(4, 1).hands_on(), "the other core is taken too");
         assert!(!counts(3, 1, 1).hands_on(), "nobody searches: as everywhere");
+    }
+
+    #[test]
+    fn a_pool_has_some_threads_whatever_the_others_have_and_more_where_there_is_room() {
+        assert!(may_have_thread(511, 512, 100, 4) && !may_have_thread(512, 512, 100, 4));
+        assert!(may_have_thread(900, 512, 12, 4) && !may_have_thread(900, 512, 13, 4));
+        assert!(may_have_thread(0, 0, 1, 1));
     }
 
     #[test]

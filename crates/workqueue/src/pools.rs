@@ -31,15 +31,21 @@ use crate::rescuer::Rescuer;
 use crate::spawn::{Spawner, WorkerThread};
 use crate::stall::StallReport;
 use crate::stats::PoolReport;
+use crate::threads::Threads;
 use crate::timekeeper::{Settings, Timekeeper};
 
 pub use shutdown::{StillRunning, Unfinished};
 
 /// Threads that one pool may have, blocked ones included.
 pub const DEFAULT_MAX_WORKERS: usize = 256;
-/// How long a worker that its pod doesn't need stays idle before it leaves: the kernel's five
-/// minutes.
-pub const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
+/// Threads that all pools may have together, beside some for each pool in any case: as many as tokio
+/// has for what blocks. More keep no disk busier; each costs some 30 KiB, and containers often may have
+/// a few thousand.
+pub const DEFAULT_MAX_THREADS: usize = 512;
+/// How long a worker that its pod doesn't need stays idle before it leaves. Whoever parked last is
+/// woken first, so that this is a worker which wasn't needed all that time, whatever the others did; one
+/// a CPU may stay. To make another one takes some 30 us.
+pub const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The worker pools of one machine. Queues with equal attributes share pools, as in the kernel.
 ///
@@ -60,6 +66,7 @@ struct Inner {
     pods: Pods,
     concurrency: Option<usize>,
     max_workers: usize,
+    threads: Arc<Threads>,
     idle: Idle,
     idle_timeout: Duration,
     spawner: Spawner,
@@ -104,6 +111,7 @@ pub struct PoolsBuilder {
     shard_size: u32,
     concurrency: Option<usize>,
     max_workers: usize,
+    max_threads: usize,
     idle: Idle,
     idle_timeout: Duration,
     spawner: Spawner,
@@ -140,6 +148,15 @@ impl PoolsBuilder {
     /// pod. Default [`DEFAULT_MAX_WORKERS`].
     pub fn max_workers(mut self, threads: usize) -> Self {
         self.max_workers = threads;
+        self
+    }
+
+    /// How many worker threads all pools may have together, those that block included. Whatever this
+    /// says, each pool may have eight more than may hold a core. At the limit, what waits for a thread
+    /// waits until an item that blocks is over; that is logged once, and asked for again each second.
+    /// Default [`DEFAULT_MAX_THREADS`].
+    pub fn max_threads(mut self, threads: usize) -> Self {
+        self.max_threads = threads;
         self
     }
 
@@ -260,6 +277,7 @@ impl PoolsBuilder {
             pods,
             concurrency: self.concurrency,
             max_workers: self.max_workers,
+            threads: Threads::new(self.max_threads),
             idle: self.idle,
             idle_timeout: self.idle_timeout,
             spawner: self.spawner,
@@ -318,6 +336,7 @@ impl WorkerPools {
             shard_size: DEFAULT_SHARD_SIZE,
             concurrency: None,
             max_workers: DEFAULT_MAX_WORKERS,
+            max_threads: DEFAULT_MAX_THREADS,
             idle: Idle::default(),
             idle_timeout: DEFAULT_IDLE_TIMEOUT,
             spawner: Spawner::default(),
@@ -334,9 +353,10 @@ impl WorkerPools {
         &self.inner.machine
     }
 
-    /// How many threads one pool may have: see [`PoolsBuilder::max_workers`].
+    /// How many threads one pool may have, where the others have none: see
+    /// [`PoolsBuilder::max_workers`] and [`PoolsBuilder::max_threads`].
     pub fn max_workers(&self) -> usize {
-        self.inner.max_workers
+        self.inner.max_workers.min(self.inner.threads.most())
     }
 
     /// The machine's pods, as these pools are cut.
@@ -520,6 +540,7 @@ impl WorkerPools {
             idle: self.inner.idle,
             idle_timeout: self.inner.idle_timeout,
             spawner: self.inner.spawner.clone(),
+            threads: Arc::clone(&self.inner.threads),
             keeper: Arc::clone(&self.inner.keeper),
             niceness: self.inner.niceness,
         };

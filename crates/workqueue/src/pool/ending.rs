@@ -13,12 +13,16 @@ use super::group::{Group, Step};
 use super::worker::Worker;
 use super::{Inner, Pool};
 use crate::error::quietly;
+use crate::threads::{Seat, Threads};
 
 /// What a pool knows of a worker and its thread. Either half of the latter may come first: the
 /// worker says who it is, and whoever made it brings the handle. One that is driven by hand has
 /// neither.
 pub(super) struct Member {
     pub(super) worker: Arc<Worker>,
+    /// Its place among the threads of all pools; `None` for one that is driven by hand, and until a
+    /// thread is made for it.
+    seat: Option<Seat>,
     id: Option<ThreadId>,
     handle: Option<JoinHandle<()>>,
 }
@@ -40,8 +44,19 @@ impl Inner {
         let id = self.next_worker;
         self.next_worker += 1;
         let worker = Arc::new(Worker::new(pool, id));
-        self.workers.insert(id, Member { worker: Arc::clone(&worker), id: None, handle: None });
+        self.workers
+            .insert(id, Member { worker: Arc::clone(&worker), seat: None, id: None, handle: None });
         worker
+    }
+
+    /// Whether the worker may have a thread.
+    pub(super) fn seat(&mut self, id: u32, threads: &Arc<Threads>) -> bool {
+        let seat = threads.seat(self.counts.total, self.counts.base);
+        let seated = seat.is_some();
+        if let Some(member) = self.workers.get_mut(&id) {
+            member.seat = seat;
+        }
+        seated
     }
 
     /// The thread was made. Its worker may have left already.

@@ -43,6 +43,10 @@ pub(crate) struct Look {
     pub(crate) refused: Option<Duration>,
     /// The workers that hold a core, and what they run.
     pub(crate) at_work: Vec<(Arc<Worker>, Shown)>,
+    /// Those that were found asleep, and aren't counted for that alone. Some may have woken up.
+    pub(crate) found_asleep: Vec<Arc<Worker>>,
+    /// How many workers may hold a core at once.
+    pub(crate) base: usize,
 }
 
 impl Worker {
@@ -193,11 +197,16 @@ impl<F: FencePolicy> Group<F> {
             let excused = worker.excuses.load(Ordering::Relaxed) != 0;
             (!excused).then(|| worker.shown.read()).flatten().map(|s| (Arc::clone(worker), s))
         };
+        let workers = || inner.workers.values().map(|member| &member.worker);
+        let found_asleep =
+            |worker: &Worker| worker.excuses.load(Ordering::Relaxed) == Excuse::Asleep as u32;
         Some(Look {
             taken: pool.stripes.taken(),
             helpless: inner.is_helpless(),
             refused: inner.refused,
-            at_work: inner.workers.values().filter_map(|m| at_work(&m.worker)).collect(),
+            at_work: workers().filter_map(at_work).collect(),
+            found_asleep: workers().filter(|worker| found_asleep(worker)).map(Arc::clone).collect(),
+            base: inner.counts.base,
         })
     }
 

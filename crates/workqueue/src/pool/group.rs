@@ -24,6 +24,7 @@ use crate::error::quietly;
 use crate::idle::Idle;
 use crate::item::{Queued, Running};
 use crate::spawn::Spawner;
+use crate::threads::Threads;
 #[cfg(any(test, loom))]
 use crate::timekeeper::Settings;
 use crate::timekeeper::Timekeeper;
@@ -52,6 +53,7 @@ pub(crate) struct Setup {
     pub(crate) idle: Idle,
     pub(crate) idle_timeout: Duration,
     pub(crate) spawner: Spawner,
+    pub(crate) threads: Arc<Threads>,
     pub(crate) keeper: Arc<Timekeeper>,
     /// What a niceness of 0 stands for: that of who made the pools.
     pub(crate) niceness: i32,
@@ -69,6 +71,7 @@ impl Setup {
             idle: Idle::Sleep,
             idle_timeout: Duration::ZERO,
             spawner: Spawner::default(),
+            threads: Threads::new(usize::MAX),
             keeper: Timekeeper::by_hand(Settings::default()),
             niceness: crate::inherit::niceness(),
         }
@@ -102,6 +105,8 @@ pub(crate) struct Group<F: FencePolicy = FullFence> {
     pub(crate) idle_timeout: Duration,
     /// I: makes the workers' threads.
     pub(super) spawner: Spawner,
+    /// I: how many threads there are in all pools.
+    threads: Arc<Threads>,
     /// I: looks after pools that have more work than they can take.
     pub(crate) keeper: Arc<Timekeeper>,
     /// A: a bit a pool: its word says `wake`. Set and cleared under that pool's lock; lets a push
@@ -124,7 +129,7 @@ impl<F: FencePolicy> Drop for Group<F> {
 impl<F: FencePolicy> Group<F> {
     pub(crate) fn new(setup: Setup, specs: Vec<PoolSpec>) -> Self {
         let Setup { scope, soft, concurrency, pinning, idle, idle_timeout, .. } = setup;
-        let Setup { spawner, keeper, niceness, .. } = setup;
+        let Setup { spawner, threads, keeper, niceness, .. } = setup;
         let words = specs.len().div_ceil(64);
         let group = Group {
             pools: specs.into_iter().map(|spec| Pool::new(spec, pinning)).collect(),
@@ -139,6 +144,7 @@ impl<F: FencePolicy> Group<F> {
             idle,
             idle_timeout,
             spawner,
+            threads,
             keeper,
             wakeable: (0..words).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
             sealed: AtomicBool::new(false),
@@ -556,12 +562,18 @@ impl<F: FencePolicy> Group<F> {
     /// Starts the thread of a worker that is counted already, as the searcher.
     fn make_worker(self: &Arc<Self>, index: usize) {
         let pool = &self.pools[index];
-        let worker = {
+        let (worker, seated) = {
             let mut inner = pool.inner.lock();
             inner.making += 1;
-            inner.enroll(index)
+            let worker = inner.enroll(index);
+            let seated = inner.seat(worker.id, &self.threads);
+            (worker, seated)
         };
         let id = worker.id;
+        if !seated {
+            pool.inner.lock().making -= 1;
+            return self.no_seat(index, id);
+        }
         if self.keeper.has_rescuers() {
             // It may take long, and meanwhile the rescuers are there.
             self.keeper.ask();
@@ -580,6 +592,22 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
+    /// There are enough threads: none for a worker that was counted as the searcher.
+    #[cold]
+    fn no_seat(self: &Arc<Self>, index: usize, id: u32) {
+        if self.threads.is_to_be_told() {
+            quietly(|| {
+                tracing::warn!(
+                    pod = self.pools[index].spec.pod,
+                    threads = self.threads.most(),
+                    "the worker pools have as many threads as they may: work waits until an item that \
+                     blocks is over; wait in futures instead, or raise PoolsBuilder::max_threads"
+                );
+            });
+        }
+        self.without(index, id);
+    }
+
     /// There is no thread for a worker that was counted as the searcher.
     pub(super) fn not_made(self: &Arc<Self>, index: usize, id: u32, error: &std::io::Error) {
         let pool = &self.pools[index];
@@ -591,6 +619,12 @@ impl<F: FencePolicy> Group<F> {
                 "no worker thread could be made; the workers there are go on"
             );
         });
+        self.without(index, id);
+    }
+
+    /// The pool goes on without a worker that was counted as the searcher, and asks again after a while.
+    fn without(self: &Arc<Self>, index: usize, id: u32) {
+        let pool = &self.pools[index];
         let mut inner = pool.inner.lock();
         inner.workers.remove(&id);
         inner.counts.total -= 1;
@@ -618,7 +652,10 @@ impl<F: FencePolicy> Group<F> {
                 inner.counts.total = 1;
                 inner.counts.searching = true;
                 self.publish(index, &inner);
-                inner.enroll(index)
+                let worker = inner.enroll(index);
+                let seated = inner.seat(worker.id, &self.threads);
+                debug_assert!(seated, "each pool may have its first one");
+                worker
             };
             let id = worker.id;
             let made = worker::start(self, worker);

@@ -36,6 +36,8 @@ pub(crate) struct Seen {
     last: Sample,
     /// When it was seen running without sleep first, and its CPU time then.
     since: (Duration, Option<Duration>),
+    /// When it was seen asleep first, of the looks in a row at which it was.
+    sleeps_since: Option<Duration>,
 }
 
 /// What a worker does with the core that it is counted for.
@@ -45,13 +47,15 @@ pub(crate) enum Verdict {
     Fine,
     /// It has computed for longer than the threshold without a pause.
     CpuIntensive,
-    /// It sleeps, and hasn't said so.
-    Blocks,
+    /// It sleeps, for so long at least, and hasn't said so.
+    Blocks(Duration),
 }
 
 impl Seen {
     pub(crate) fn first(sample: Sample) -> Seen {
-        Seen { last: sample, since: (sample.at, sample.thread.map(|t| t.ran)) }
+        let since = (sample.at, sample.thread.map(|t| t.ran));
+        let sleeps_since = sample.thread.filter(|t| t.asleep).map(|_| sample.at);
+        Seen { last: sample, since, sleeps_since }
     }
 
     /// The next look. A `threshold` of zero finds nothing.
@@ -68,9 +72,11 @@ impl Seen {
                 // Asleep at both ends and hardly running between: a lock that is held for an
                 // instant, or a short wait, isn't that.
                 if before.asleep && after.asleep && ran < elapsed / 2 {
-                    *self = Seen::first(now);
-                    return Verdict::Blocks;
+                    let since = self.sleeps_since.unwrap_or(last.at);
+                    *self = Seen { sleeps_since: Some(since), ..Seen::first(now) };
+                    return Verdict::Blocks(now.at.saturating_sub(since));
                 }
+                self.sleeps_since = after.asleep.then_some(now.at);
                 after.ran.saturating_sub(self.since.1.unwrap_or(before.ran))
             }
             // Nothing is known but that it is at it.
@@ -80,6 +86,31 @@ impl Seen {
         // may be a scheduler tick old.
         if computed >= threshold - threshold / 4 { Verdict::CpuIntensive } else { Verdict::Fine }
     }
+}
+
+/// Whether another worker may start in the place of one that has slept untold for so long, where so many
+/// of its pool have been found asleep before, and so many compute, of `base` that may. Those that were
+/// found asleep and have woken up compute too, beside their replacements: where the cores are all in use
+/// nothing is gained by one more.
+///
+/// But whoever has slept for a second gets its replacement in any case: it may wait for just that.
+pub(crate) fn replaces(slept: Duration, asleep: usize, computing: usize, base: usize) -> bool {
+    slept >= MOST_PATIENCE || computing < base && slept >= patience(asleep, base)
+}
+
+/// How long a worker must have slept before that, at most.
+const MOST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long a worker must have slept untold before another may start in its place, where so many of its
+/// pool have been found asleep already, and the pool may use `base` cores.
+///
+/// The first ones as soon as that is seen. Then ever longer: twice as long for each four, or each two a
+/// core. So where items are short and each sleeps a while (files that aren't in the cache), no more threads
+/// are made than there are sleeps of that length worth waiting out: some 16 on two CPUs where they take
+/// 1 ms, 28 for 10 ms, 40 for 100 ms.
+fn patience(asleep: usize, base: usize) -> Duration {
+    let doublings = u32::try_from(asleep / (2 * base).max(4)).unwrap_or(u32::MAX);
+    SOON.saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX)).min(MOST_PATIENCE)
 }
 
 /// What the workers were met doing in a look at all pools; the gravest counts.
@@ -247,7 +278,7 @@ mod tests {
     #[test]
     fn automatic_cpu_intensive_starts_again_after_a_sleep() {
         let mut seen = Seen::first(sample(0, 1, 100, true));
-        assert_eq!(seen.look(sample(10, 1, 101, true), ms(10)), Verdict::Blocks);
+        assert_eq!(seen.look(sample(10, 1, 101, true), ms(10)), Verdict::Blocks(ms(10)));
         assert_eq!(seen.look(sample(20, 1, 107, false), ms(10)), Verdict::Fine);
         assert_eq!(seen.look(sample(30, 1, 109, false), ms(10)), Verdict::CpuIntensive);
     }
@@ -273,7 +304,41 @@ mod tests {
     fn an_item_that_blocks_without_telling_is_one_that_sleeps_from_look_to_look() {
         let mut seen = Seen::first(sample(0, 1, 100, false));
         assert_eq!(seen.look(sample(10, 1, 102, true), ms(10)), Verdict::Fine, "just now");
-        assert_eq!(seen.look(sample(20, 1, 102, true), ms(10)), Verdict::Blocks);
+        assert_eq!(seen.look(sample(20, 1, 102, true), ms(10)), Verdict::Blocks(ms(10)));
+        assert_eq!(seen.look(sample(50, 1, 103, true), ms(10)), Verdict::Blocks(ms(40)));
+        assert_eq!(seen.look(sample(60, 1, 104, false), ms(10)), Verdict::Fine, "it is awake");
+        assert_eq!(seen.look(sample(70, 1, 104, true), ms(10)), Verdict::Fine);
+        assert_eq!(seen.look(sample(80, 1, 104, true), ms(10)), Verdict::Blocks(ms(10)), "anew");
+    }
+
+    /// How many threads of a pool sleep at once, where each sleeps for so long and there is always work.
+    fn settles(sleep: Duration, base: usize) -> usize {
+        (0..).find(|&asleep| patience(asleep, base) > sleep).unwrap()
+    }
+
+    #[test]
+    fn the_longer_sleeps_are_the_more_may_be_slept_at_once_and_no_more() {
+        let micros = Duration::from_micros;
+        for (sleep, base, threads) in [
+            (micros(50), 2, 0),
+            (micros(100), 2, 4),
+            (ms(1), 2, 16),
+            (ms(10), 2, 28),
+            (ms(100), 2, 40),
+            (ms(10), 1, 28),
+            (ms(10), 8, 112),
+        ] {
+            assert_eq!(settles(sleep, base), threads, "{sleep:?} on {base}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_replaced_while_the_cores_are_in_use_but_who_has_slept_for_long() {
+        assert!(replaces(ms(5), 3, 1, 2) && !replaces(ms(5), 3, 2, 2));
+        for (asleep, computing) in [(50, 2), (1_000, 0), (usize::MAX, 9)] {
+            assert!(!replaces(ms(999), asleep, computing, 2) || asleep == 50);
+            assert!(replaces(ms(1_000), asleep, computing, 2));
+        }
     }
 
     #[test]

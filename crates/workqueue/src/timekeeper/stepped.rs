@@ -28,6 +28,8 @@ struct Bench {
     keeper: Arc<Timekeeper>,
     /// L: is the lock; guards the figures that the worker's thread is said to have.
     thread: Arc<Mutex<Reading>>,
+    /// L: is the lock; guards which workers are awake, whatever that says.
+    awake: Arc<Mutex<Vec<u32>>>,
 }
 
 impl Bench {
@@ -42,15 +44,20 @@ impl Bench {
     /// As all others, but of so many CPUs.
     fn on(cpus: u32, settings: Settings, max: usize, spawner: Spawner) -> Bench {
         let thread = Arc::new(Mutex::new(Reading { ran: Duration::ZERO, asleep: false }));
-        let read = Arc::clone(&thread);
-        let keeper = Timekeeper::with_times(settings, Box::new(move |_| Some(*read.lock())));
+        let (read, awake) = (Arc::clone(&thread), Arc::<Mutex<Vec<u32>>>::default());
+        let wakes = Arc::clone(&awake);
+        let times = move |worker: &Worker| {
+            let Reading { ran, asleep } = *read.lock();
+            Some(Reading { ran, asleep: asleep && !wakes.lock().contains(&worker.id) })
+        };
+        let keeper = Timekeeper::with_times(settings, Box::new(times));
         let setup = Setup::by_hand(AffinityScope::Cpu);
         let setup = Setup { keeper: Arc::clone(&keeper), spawner, ..setup };
         let mut specs = PoolSpec::by_hand(1, cpus);
         specs[0].max = max;
         let group = Arc::new(Group::new(setup, specs));
         keeper.look_after(&group);
-        Bench { group, keeper, thread }
+        Bench { group, keeper, thread, awake }
     }
 
     fn push(&self, function: impl Fn() + Send + Sync + 'static) {
@@ -178,6 +185,51 @@ fn stepped_all_that_sleep_are_caught_at_one_look_and_of_those_that_compute_one()
             });
         });
     }
+}
+
+/// Two CPUs, and many workers, whose items sleep until so much time has passed. Item 3 lets so many of
+/// the first ones wake up. How many were caught.
+fn sleepers(time: Duration, wake_up: u32) -> u64 {
+    let bench = Bench::on(2, Settings::default(), 0, Spawner::default());
+    let workers: Arc<[_]> = (0..64).map(|_| bench.group.enlist(0)).collect();
+    workers[2..].iter().rev().for_each(|worker| bench.park(worker));
+    bench.thread.lock().asleep = true;
+    let left = Arc::new(Mutex::new(time));
+    for n in 0..64 {
+        let (its, workers, left) = (bench.clone(), Arc::clone(&workers), Arc::clone(&left));
+        bench.push(move || {
+            match n {
+                0 => assert_eq!(its.group.step(&workers[1]), Step::Again),
+                3 => its.awake.lock().extend(0..wake_up),
+                _ => {}
+            }
+            loop {
+                let rest = left.lock().checked_sub(MS / 10);
+                let Some(rest) = rest else { return };
+                *left.lock() = rest;
+                its.pass(MS / 10, Duration::ZERO);
+                // Whoever comes in place of one that sleeps sleeps as well.
+                if let Some(next) = workers.iter().find(|worker| worker.take_wake()) {
+                    assert_eq!(its.group.step(next), Step::Again);
+                }
+            }
+        });
+    }
+    assert_eq!(bench.group.step(&workers[0]), Step::Again);
+    bench.caught()
+}
+
+#[test]
+fn stepped_no_more_are_replaced_than_sleep_for_long_enough_to_be_worth_a_thread() {
+    let caught = [1, 10, 30].map(|ms| sleepers(ms * MS, 0));
+    assert!(caught.is_sorted() && caught[0] >= 4 && caught[2] <= 32, "{caught:?}");
+}
+
+#[test]
+fn stepped_while_those_that_slept_compute_again_none_is_replaced_but_who_sleeps_for_a_second() {
+    assert_eq!(sleepers(30 * MS, 2), 2);
+    assert_eq!(sleepers(1_200 * MS, 2), 4);
+    assert!(sleepers(30 * MS, 1) > 4, "a core is idle");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Settings;
 use super::cpu_time::{CpuTime, Reading};
 use super::hogs::Hogs;
-use super::policy::{Calls, Met, Pace, Progress, RETRY_AFTER, Sample, Seen, TICK, Verdict};
+use super::policy::{self, Calls, Met, Pace, Progress, RETRY_AFTER, Sample, Seen, TICK, Verdict};
 use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::pool::publication::Shown;
@@ -161,6 +161,8 @@ impl Looker<'_> {
         });
 
         let mut workers = HashMap::new();
+        let mut sleepers = Vec::new();
+        let mut computing = 0;
         for (worker, shown) in look.at_work {
             let thread = self.times.read(&worker);
             let sample = Sample { at: self.now, instance: shown.instance, thread };
@@ -173,23 +175,17 @@ impl Looker<'_> {
             };
             if thread.is_some_and(|thread| thread.asleep) && !cpu_intensive_after.is_zero() {
                 *self.met = Met::Sleeper.max(*self.met);
-            }
-            let why = match verdict {
-                Verdict::Fine => None,
-                Verdict::CpuIntensive => Some(Excuse::Intensive),
-                Verdict::Blocks => Some(Excuse::Asleep),
-            };
-            if let Some(why) = why
-                && self.group.excuse(&worker, shown.instance, why)
-            {
-                if why == Excuse::Asleep {
-                    *self.met = Met::Blocker;
-                }
-                let hits = self.hogs.caught((shown.label.name)(), shown.label.site, why);
-                self.found.push(Found::Caught { shown, why, hits });
+            } else {
+                computing += 1;
             }
             workers.insert(worker.id, seen);
+            match verdict {
+                Verdict::Fine => {}
+                Verdict::CpuIntensive => self.catch(&worker, shown, Excuse::Intensive),
+                Verdict::Blocks(time) => sleepers.push((time, worker, shown)),
+            }
         }
+        self.let_others_start(sleepers, computing, &look.found_asleep, look.base);
 
         if look.refused.is_some_and(|when| self.now.saturating_sub(when) >= RETRY_AFTER) {
             self.group.retry(pool);
@@ -203,6 +199,45 @@ impl Looker<'_> {
             self.found.push(Found::Stalled { group: Arc::clone(self.group), pool, since });
         }
         Some(Stuck { progress, workers })
+    }
+
+    /// These workers sleep untold, for so long each: others may start in their place where that is worth
+    /// a thread, beside those that `found_asleep` earlier.
+    fn let_others_start(
+        &mut self,
+        mut sleepers: Vec<(Duration, Arc<Worker>, Shown)>,
+        computing: usize,
+        found_asleep: &[Arc<Worker>],
+        base: usize,
+    ) {
+        let asleep = found_asleep.len();
+        sleepers.retain(|(slept, ..)| policy::replaces(*slept, asleep, computing, base));
+        if sleepers.is_empty() {
+            return;
+        }
+        let awake = found_asleep.iter().filter(|worker| {
+            // Where that can't be known it sleeps on, as it did.
+            self.times.read(worker).is_some_and(|thread| !thread.asleep)
+        });
+        let computing = computing + awake.count();
+        sleepers.sort_by_key(|(slept, ..)| std::cmp::Reverse(*slept));
+        for (more, (slept, worker, shown)) in sleepers.into_iter().enumerate() {
+            if policy::replaces(slept, asleep + more, computing, base) {
+                self.catch(&worker, shown, Excuse::Asleep);
+            }
+        }
+    }
+
+    /// A worker was found out: other work may start.
+    fn catch(&mut self, worker: &Arc<Worker>, shown: Shown, why: Excuse) {
+        if !self.group.excuse(worker, shown.instance, why) {
+            return;
+        }
+        if why == Excuse::Asleep {
+            *self.met = Met::Blocker;
+        }
+        let hits = self.hogs.caught((shown.label.name)(), shown.label.site, why);
+        self.found.push(Found::Caught { shown, why, hits });
     }
 }
 

@@ -1,0 +1,71 @@
+//! How many threads the pools have: in all, and after a while.
+#![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
+
+use std::sync::Arc;
+
+use corewise_sync::Completion;
+use corewise_topology::{AffinityScope, Machine};
+use corewise_workqueue::{JoinHandle, PoolReport, WorkerPools, Workqueue};
+
+fn machine() -> Machine {
+    Machine::synthetic("numa:1 l3:1 core:2 pu:1").unwrap()
+}
+
+fn queue(pools: &WorkerPools, scope: AffinityScope) -> Workqueue {
+    Workqueue::builder("blockers").scope(scope).build(pools).unwrap()
+}
+
+/// Items that block, as they say, until the gate is open.
+fn blockers(queue: &Workqueue, gate: &Arc<Completion>, items: usize) -> Vec<JoinHandle<()>> {
+    let item = |_| {
+        let gate = Arc::clone(gate);
+        queue.spawn(move || gate.wait())
+    };
+    (0..items).map(item).collect()
+}
+
+fn until(pools: &WorkerPools, pool: usize, is: impl Fn(&PoolReport) -> bool) {
+    while !is(&pools.report()[pool]) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn all_pools_together_have_no_more_threads_than_they_may_but_each_has_some() {
+    let pools = WorkerPools::builder(&machine()).max_threads(30).build();
+    assert_eq!(pools.max_workers(), 30);
+    let gate = Arc::new(Completion::new());
+    let one = queue(&pools, AffinityScope::Numa);
+    let mut items = blockers(&one, &gate, 100);
+    until(&pools, 0, |pool| pool.blocked >= 30);
+    assert_eq!(pools.report()[0].workers, 30);
+    // Two cores and eight more.
+    let other = queue(&pools, AffinityScope::System);
+    items.extend(blockers(&other, &gate, 100));
+    until(&pools, 1, |pool| pool.blocked >= 10);
+    assert_eq!((pools.report()[0].workers, pools.report()[1].workers), (30, 10));
+    gate.complete();
+    items.into_iter().for_each(|item| item.join().unwrap());
+    // Those that have left make room again.
+    drop((one, other));
+    let gate = Arc::new(Completion::new());
+    let items = blockers(&queue(&pools, AffinityScope::System), &gate, 30);
+    until(&pools, 1, |pool| pool.blocked >= 20);
+    gate.complete();
+    items.into_iter().for_each(|item| item.join().unwrap());
+}
+
+#[test]
+fn after_a_burst_of_blockers_the_workers_that_only_it_needed_leave_within_seconds() {
+    let pools = WorkerPools::new(&machine());
+    let (queue, gate) = (queue(&pools, AffinityScope::Numa), Arc::new(Completion::new()));
+    let items = blockers(&queue, &gate, 200);
+    until(&pools, 0, |pool| pool.blocked == 200);
+    gate.complete();
+    items.into_iter().for_each(|item| item.join().unwrap());
+    // What goes on meanwhile keeps its own workers, one a CPU, beside as many that stay in any case.
+    until(&pools, 0, |pool| {
+        queue.spawn(|| ()).join().unwrap();
+        pool.workers <= 4
+    });
+}
