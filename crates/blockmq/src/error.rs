@@ -103,6 +103,14 @@ impl IoError {
     }
 }
 
+/// What a request is told that needs a worker where there are none any more.
+#[cold]
+pub(crate) fn workers_gone() -> IoError {
+    let why =
+        "it needs a worker, and the worker pools were shut down; drain block queues before that";
+    IoError::with(IoErrorKind::Gone, why)
+}
+
 impl From<std::io::Error> for IoError {
     fn from(error: std::io::Error) -> Self {
         match error.raw_os_error() {

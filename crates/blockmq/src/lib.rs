@@ -67,8 +67,16 @@
 //!
 //! # What isn't promised
 //!
-//! Requests in flight aren't ordered, and overlapping ones may tear. Drain queues before you shut
-//! their workers down: what waits for a worker then waits for ever.
+//! Requests in flight aren't ordered, and overlapping ones may tear.
+//!
+//! # Workers
+//!
+//! A queue and its drivers use the queue [below](corewise_workqueue::Workqueue::below) the workqueue that they are given: so
+//! that workqueue may be drained, destroyed, frozen or full, also by items that wait for requests. Drain block queues
+//! before you shut their worker pools down. Where there are no workers any more, whoever submits or completes does what
+//! they would have done; what needs a thread that may block (a driver that [may](Driver::may_block), a file on
+//! threads, a mirror's record) completes with [`IoErrorKind::Gone`]; what a [`Delay`](drivers::Delay) holds goes on at
+//! once; and nobody looks for requests that are [late](QueueBuilder::timeout).
 
 #[cfg(not(loom))]
 mod complete;
@@ -90,6 +98,7 @@ mod request;
 mod bell;
 mod cache;
 mod depth;
+mod end;
 #[cfg(not(loom))]
 mod flush;
 mod flusher;
@@ -160,6 +169,7 @@ pub mod protocol {
     pub use crate::bell::Bell;
     pub use crate::cache::{Cache, Taken};
     pub use crate::ctx::{CtxMap, SoftwareQueues};
+    pub use crate::end::End as EndOfWorkers;
     pub use crate::flusher::Flusher;
     pub use crate::gate::{Fenced, Recheck, RunGate, Unquiesced};
     pub use crate::grace::Grace;

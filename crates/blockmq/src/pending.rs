@@ -8,7 +8,7 @@ use corewise_sync::inbox::{HasLink, Link};
 use corewise_sync::time::Stamp;
 
 use crate::complete::Verdict;
-use crate::error::{IoError, IoErrorKind};
+use crate::error::IoError;
 use crate::flush;
 use crate::hctx::Hctx;
 use crate::queue::Core;
@@ -164,7 +164,8 @@ impl Pending {
     pub(crate) fn abandon(mut self: Box<Self>) {
         let others = self.rq_mut().unmerge();
         for mut pending in iter::once(self).chain(others) {
-            pending.answer(Err(IoError::new(IoErrorKind::Gone)));
+            let gone = pending.core.gone();
+            pending.answer(Err(gone));
             pending.leave();
         }
     }

@@ -43,6 +43,7 @@ pub struct QueueBuilder {
     cpu_intensive: bool,
     rescuer: bool,
     timed: bool,
+    is_below: bool,
 }
 
 impl QueueBuilder {
@@ -60,6 +61,30 @@ impl QueueBuilder {
             cpu_intensive: false,
             rescuer: false,
             timed: false,
+            is_below: false,
+        }
+    }
+
+    pub(crate) fn without_rescuer(self) -> Self {
+        QueueBuilder { rescuer: false, ..self }
+    }
+
+    /// The queue below one with these attributes: see [`Workqueue::below`].
+    pub(crate) fn below(above: &Shared, attributes: Attributes) -> Self {
+        let per_cpu = above.kind.per_cpu();
+        let Attributes { scope, strict, cpus, nice, .. } = attributes;
+        QueueBuilder {
+            kinds: if per_cpu { vec![above.kind] } else { Vec::new() },
+            // A queue of its kind has these by itself, and takes no others.
+            scope: (!per_cpu).then_some(scope),
+            strict: (!per_cpu).then_some(strict),
+            cpus,
+            nice,
+            cpu_intensive: above.cpu_intensive,
+            rescuer: above.rescuer.is_some(),
+            timed: above.timed,
+            is_below: true,
+            ..QueueBuilder::new(format!("{}/below", above.name))
         }
     }
 
@@ -207,8 +232,8 @@ impl QueueBuilder {
                 return Err(BuildError::Threads { queue: self.name, reason: error.to_string() });
             }
         };
-        let Self { freezable, cpu_intensive, timed, .. } = self;
-        let traits = Traits { kind, freezable, cpu_intensive, timed, rescuer };
+        let Self { freezable, cpu_intensive, timed, is_below, .. } = self;
+        let traits = Traits { kind, freezable, cpu_intensive, timed, is_below, rescuer };
         let shared = Shared::new(self.name, pools, traits, counted_by);
         shared.set_max_active(attributes.max_active, attributes.cpus.as_ref());
         let links = Links::new(&shared, pools, &lease);

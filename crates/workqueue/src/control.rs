@@ -1,8 +1,8 @@
 //! What can be done to a queue as a whole while work flows: other attributes, another maximum,
 //! freezing, draining, the end.
 
-use corewise_sync::Mutex;
 use corewise_sync::atomic::{Ordering, fence};
+use corewise_sync::{Mutex, MutexGuard};
 use corewise_topology::CpuSet;
 
 use crate::attributes::{Attributes, PoolKey, QueueKind};
@@ -20,11 +20,22 @@ pub(crate) struct Control {
     pub(crate) attributes: Mutex<Attributes>,
     /// L: is the lock; guards how many drains are under way.
     drains: Mutex<usize>,
+    /// L: is the lock; guards the queue below, once there is one. Taken before that of `attributes`.
+    below: Mutex<Option<Workqueue>>,
 }
 
 impl Control {
+    /// The lock of the queue below.
+    pub(crate) fn below(&self) -> MutexGuard<'_, Option<Workqueue>> {
+        self.below.lock()
+    }
+
     pub(crate) fn new(attributes: Attributes) -> Self {
-        Control { attributes: Mutex::new(attributes), drains: Mutex::new(0) }
+        Control {
+            attributes: Mutex::new(attributes),
+            drains: Mutex::new(0),
+            below: Mutex::new(None),
+        }
     }
 }
 
@@ -77,6 +88,7 @@ impl Workqueue {
         drop(lease);
         shared.settle();
         shared.warn_of_cut(attributes.max_active);
+        self.tell_below();
         // The former pools may have been this queue's only.
         shared.pools.reap();
         Ok(())
@@ -116,7 +128,8 @@ impl Workqueue {
     ///
     /// Delayed items whose time hasn't come aren't waited for, and are refused if it comes
     /// meanwhile. May block; called from an item of the same queue it never returns. On a frozen
-    /// queue it waits for the thaw.
+    /// queue it waits for the thaw. It says nothing about the queue [`below`](Workqueue::below), on which block
+    /// devices run.
     #[track_caller]
     pub fn drain(&self) {
         let shared = self.shared();

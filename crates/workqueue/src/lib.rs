@@ -41,6 +41,7 @@
 
 mod around;
 mod attributes;
+mod below;
 mod beside;
 mod block;
 mod builder;
@@ -69,6 +70,7 @@ mod links;
 #[cfg(loom)]
 #[doc(hidden)]
 pub mod model;
+mod on_end;
 mod once;
 mod part;
 mod policy;
@@ -101,6 +103,7 @@ pub use builder::QueueBuilder;
 pub use dump::{Dump, LinkDump, PoolDump, QueueDump, RunningDump, ScopeDump, SlotDump, SlotPlace};
 pub use error::{BuildError, JoinError, PanicPayload};
 pub use idle::Idle;
+pub use on_end::EndNotice;
 pub use pools::{
     DEFAULT_IDLE_TIMEOUT, DEFAULT_MAX_THREADS, DEFAULT_MAX_WORKERS, PoolsBuilder, StillRunning,
     Unfinished, WorkerPools,

@@ -47,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) cpu_intensive: bool,
     /// I: whether it is counted how long its items run.
     pub(crate) timed: bool,
+    /// I: whether it is the queue below another one, which takes work also while it is drained.
+    pub(crate) is_below: bool,
     /// I: who runs its work where no worker can.
     pub(crate) rescuer: Option<Rescuer>,
     pub(crate) colours: Colours,
@@ -78,6 +80,7 @@ pub(crate) struct Traits {
     pub(crate) freezable: bool,
     pub(crate) cpu_intensive: bool,
     pub(crate) timed: bool,
+    pub(crate) is_below: bool,
     pub(crate) rescuer: Option<Rescuer>,
 }
 
@@ -86,7 +89,7 @@ impl Shared {
     pub(crate) fn new(
         name: String,
         pools: &WorkerPools,
-        Traits { kind, freezable, cpu_intensive, timed, rescuer }: Traits,
+        Traits { kind, freezable, cpu_intensive, timed, is_below, rescuer }: Traits,
         (counted_by, places): (CountedBy, usize),
     ) -> Arc<Shared> {
         Arc::new(Shared {
@@ -96,6 +99,7 @@ impl Shared {
             freezable,
             cpu_intensive,
             timed,
+            is_below,
             rescuer,
             colours: Colours::new(),
             limiter: Limiter::new(counted_by, places),

@@ -230,6 +230,7 @@ impl QueueModel {
             "model".into(),
             &WorkerPools::new(&machine),
             Traits {
+                is_below: false,
                 kind: QueueKind::Unbound,
                 freezable: false,
                 cpu_intensive: false,

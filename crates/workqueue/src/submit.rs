@@ -255,7 +255,7 @@ impl Shared {
         if gate.closed() {
             return true;
         }
-        let refuses = gate.draining() && !accepted && !self.runs_here();
+        let refuses = gate.draining() && !accepted && !self.is_below && !self.runs_here();
         if refuses {
             tracing::warn!(
                 queue = self.name,

@@ -1,4 +1,4 @@
-//! The futures of a queue that wait to be woken: whom the queue's end has to tell.
+//! The futures of a queue that wait to be woken, and who else is to be told of its end (`on_end.rs`).
 //!
 //! A future takes a seat when a poll first returns `Pending`, and keeps it until it ends: one that is
 //! ready at once never comes here. The end closes the list and tells everybody on it; who comes for a

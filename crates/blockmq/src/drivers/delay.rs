@@ -5,9 +5,13 @@
 //! work item alone owns the requests that wait, ordered by their time, and never runs twice at
 //! once: so there is no lock that a submitter could meet. It takes the inbox, passes on what is due and sets
 //! its own timer for the next one. A push that comes while it runs queues it once more.
+//!
+//! Where the workers are gone for good there is no timer: what waits is passed on at once, by whoever comes
+//! (`../end.rs`).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::mem;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -15,12 +19,13 @@ use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::inbox::{HasLink, Inbox, Link};
 use corewise_sync::time::Stamp;
-use corewise_workqueue::{Work, Workqueue};
+use corewise_workqueue::{EndNotice, Work, Workqueue};
 
 use super::below::pass_on;
 use super::chance;
 use crate::device::BlockDevice;
 use crate::driver::{Dispatch, Driver, Started};
+use crate::end::End;
 use crate::geometry::Geometry;
 use crate::request::Op;
 
@@ -59,11 +64,13 @@ impl Delays {
 
 /// A slow device over another one. Requests without a delay are passed on at once.
 ///
-/// A request never waits less than it should; how much more is up to the timers of the workqueue,
+/// A request never waits less than it should, unless the worker pools are shut down meanwhile; how much more is up to the timers of the workqueue,
 /// some tens of microseconds where a core is free. Requests that wait take a tag each, as in a slow
 /// disk: a deep queue needs a deep enough one here.
 pub struct Delay {
     line: Arc<Line>,
+    /// Has the line told of the end of the workers.
+    _notice: EndNotice,
 }
 
 struct Line {
@@ -74,10 +81,12 @@ struct Line {
     /// Those that came since the last look.
     fresh: Inbox<Box<Waiting>>,
     /// L: is the lock; guards those that wait. Only the work item takes it, so nobody ever waits
-    /// for it.
+    /// for it, as long as there are workers.
     waiting: Mutex<BinaryHeap<Reverse<Box<Waiting>>>>,
     queue: Workqueue,
     work: Work,
+    /// Whether there are workers.
+    end: End,
 }
 
 struct Waiting {
@@ -122,7 +131,7 @@ impl Ord for Waiting {
 }
 
 impl Delay {
-    /// Delays what goes to `below`; workers of `wq` pass it on.
+    /// Delays what goes to `below`; workers of the queue [below](Workqueue::below) `wq` pass it on.
     pub fn new(below: Arc<dyn BlockDevice>, delays: Delays, wq: &Workqueue) -> Self {
         let line = Arc::new_cyclic(|weak: &Weak<Line>| {
             let weak = weak.clone();
@@ -138,11 +147,19 @@ impl Delay {
                 count: AtomicU64::new(0),
                 fresh: Inbox::new(),
                 waiting: Mutex::new(BinaryHeap::new()),
-                queue: wq.clone(),
+                queue: wq.below(),
                 work,
+                end: End::new(),
             }
         });
-        Self { line }
+        let told = Arc::downgrade(&line);
+        let notice = line.queue.on_end(move || {
+            if let Some(line) = told.upgrade() {
+                line.end.come();
+                line.look_alone();
+            }
+        });
+        Self { line, _notice: notice }
     }
 }
 
@@ -164,8 +181,32 @@ impl Line {
             pass_on(&*self.below, first.rq, offset);
         }
         if let Some(next) = next {
-            // False where a push has queued it meanwhile: then it looks again at once.
-            let _ = self.queue.queue_delayed(&self.work, next);
+            // False where a push has queued it meanwhile: then it looks again at once. Or where there are no
+            // workers any more.
+            self.queue.queue_delayed(&self.work, next);
+            self.unless_alone();
+        }
+    }
+
+    /// Behind what was put in, and the attempt to have a worker look after it.
+    fn unless_alone(&self) {
+        if self.end.has_come() {
+            self.look_alone();
+        }
+    }
+
+    /// Passes on everything that waits: there is no timer any more.
+    #[cold]
+    fn look_alone(&self) {
+        let all = {
+            let mut waiting = self.waiting.lock();
+            waiting.extend(self.fresh.take().map(Reverse));
+            mem::take(&mut *waiting)
+        };
+        // In their order, the earliest first.
+        for Reverse(next) in all.into_sorted_vec().into_iter().rev() {
+            let offset = next.rq.offset();
+            pass_on(&*self.below, next.rq, offset);
         }
     }
 }
@@ -205,6 +246,7 @@ impl Driver for Delay {
             if line.fresh.push(Box::new(Waiting { link: Link::new(), due, n, rq })) {
                 // Whatever its timer says: this one may come first.
                 line.queue.mod_delayed(&line.work, Duration::ZERO);
+                line.unless_alone();
             }
         }
         Dispatch::Started

@@ -5,6 +5,7 @@
 //! when the driver is done with it, `Pending::end` frees the tag, calls the completion function and counts the
 //! request out (`complete/README.md`).
 
+pub(crate) mod alone;
 mod backlog;
 mod dispatch;
 mod run;
@@ -87,7 +88,7 @@ impl Hctx {
                         }
                     })
                 };
-                Background::Workers { wq: wq.clone(), work: work(), later: work() }
+                Background::Workers { wq: wq.clone(), work: work(), later: work(), core }
             }
             None => Background::ByHand { wanted: AtomicBool::new(false) },
         };

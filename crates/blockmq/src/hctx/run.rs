@@ -1,5 +1,6 @@
 //! Who runs a hardware queue: a visitor, a worker, or a test by hand.
 
+use std::sync::Weak;
 use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
@@ -7,6 +8,7 @@ use corewise_sync::fence::Asymmetric;
 use corewise_workqueue::{Work, Workqueue};
 
 use super::Hctx;
+use super::alone;
 use super::dispatch::Feed;
 use crate::cpu::current_cpu;
 use crate::gate::{Fenced, Recheck};
@@ -25,6 +27,7 @@ pub(super) enum Background {
         work: Work,
         /// The same, some time later. An item of its own, so that its timer keeps no other run waiting.
         later: Work,
+        core: Weak<Core>,
     },
     /// By a test that calls `step`; every other run only leaves its wish here.
     ByHand {
@@ -82,31 +85,46 @@ impl Hctx {
     pub(crate) fn run_async(&self, core: &Core) {
         match &self.background {
             Background::Workers { wq, work, .. } => {
-                // Here, if here is one of ours; else one of ours in turn; else anywhere. False means that it is
-                // queued already, and will run after this moment.
-                let layout = &core.layout;
-                let here = current_cpu().and_then(|cpu| layout.map.known(cpu));
-                if here.is_some_and(|slot| layout.hctx_of(slot) == self.index) {
-                    let _ = wq.queue(work);
-                    return;
-                }
-                let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-                let online = |slot| layout.is_online(slot);
-                let _ = match slot_for_run(layout.slots_of(self.index), online, turn) {
-                    Some(slot) => wq.queue_on(layout.map.cpus()[slot], work),
+                // Queue: false means that it is queued already, and will run after this moment; or that there are no
+                // workers any more.
+                match self.cpu_for_run(core) {
+                    Some(cpu) => wq.queue_on(cpu, work),
                     None => wq.queue(work),
                 };
+                self.unless_alone(core);
             }
             Background::ByHand { wanted } => wanted.store(true, Ordering::Release),
         }
     }
 
+    /// Where a worker is to run it: here (`None`), if here is one of ours; else one of ours in turn; else anywhere.
+    fn cpu_for_run(&self, core: &Core) -> Option<u32> {
+        let layout = &core.layout;
+        let here = current_cpu().and_then(|cpu| layout.map.known(cpu));
+        if here.is_some_and(|slot| layout.hctx_of(slot) == self.index) {
+            return None;
+        }
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let slot = slot_for_run(layout.slots_of(self.index), |slot| layout.is_online(slot), turn)?;
+        Some(layout.map.cpus()[slot])
+    }
+
+    /// Ask, behind Queue: where no worker comes any more, the queue is run here.
+    fn unless_alone(&self, core: &Core) {
+        if core.end.has_come()
+            && let Background::Workers { core, .. } = &self.background
+        {
+            alone::run(core, self.index);
+        }
+    }
+
     /// Has the queue run by a worker after `delay`, for whoever has just tried to run it: a run that is to come
     /// already comes then instead. (The kernel's `blk_mq_delay_run_hw_queue`.)
-    pub(crate) fn run_after(&self, delay: Duration) {
+    fn run_after(&self, core: &Core, delay: Duration) {
         match &self.background {
             Background::Workers { wq, later, .. } => {
-                let _ = wq.mod_delayed(later, delay);
+                wq.mod_delayed(later, delay);
+                self.unless_alone(core);
             }
             Background::ByHand { wanted } => wanted.store(true, Ordering::Release),
         }
@@ -115,10 +133,11 @@ impl Hctx {
     /// As [`Hctx::run_after`], for whoever asks this of many hardware queues: a run that is to come already comes
     /// when it was to. Else who asks again and again, perhaps for another hardware queue's sake, would put this one's
     /// off for ever. (The kernel's `blk_mq_delay_run_hw_queues`.)
-    pub(crate) fn run_later(&self, delay: Duration) {
+    pub(crate) fn run_later(&self, core: &Core, delay: Duration) {
         match &self.background {
             Background::Workers { wq, later, .. } => {
-                let _ = wq.queue_delayed(later, delay);
+                wq.queue_delayed(later, delay);
+                self.unless_alone(core);
             }
             Background::ByHand { wanted } => wanted.store(true, Ordering::Release),
         }
@@ -131,7 +150,7 @@ impl Hctx {
             Ran::HandOver { .. } => self.run_async(core),
             // Nobody will tell us, so we have to ask again, though not with a core of our own.
             // Whoever submits meanwhile asks too, and so does a completion.
-            Ran::Busy { .. } => self.run_after(BUSY_PAUSE),
+            Ran::Busy { .. } => self.run_after(core, BUSY_PAUSE),
             Ran::Refused | Ran::Joined | Ran::Done { .. } => {}
         }
     }
@@ -154,7 +173,7 @@ impl Hctx {
         let _ = self.run(core, true, u32::MAX);
     }
 
-    fn run(&self, core: &Core, published: bool, budget: u32) -> Ran {
+    pub(super) fn run(&self, core: &Core, published: bool, budget: u32) -> Ran {
         self.run_by(core, published, budget, &Fenced::<Asymmetric>::new())
     }
 

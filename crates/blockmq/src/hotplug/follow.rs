@@ -4,12 +4,14 @@ use corewise_sync::context;
 use corewise_topology::{CpuSet, Masks};
 
 use super::policy::heirs;
-use crate::hctx::{Backlog, Hctx};
+use crate::hctx::{Backlog, Hctx, alone};
 use crate::queue::{Core, Queue, refuse_in_atomic_section};
 
 impl Core {
     /// The masks of the machine. Older ones than those that it knows change nothing.
     pub(crate) fn follow(&self, masks: &Masks) {
+        // Without workers it is this thread that runs what is to be run: not under the lock.
+        let _later = alone::hold();
         let mut seen = self.layout.changing.lock();
         if masks.epoch >= *seen {
             *seen = masks.epoch;
@@ -97,6 +99,7 @@ impl Queue {
     /// its driver nothing more until one of its CPUs comes back. Doesn't wait for what the driver has: that is
     /// [`Queue::wait_drained`]. Takes a short lock.
     pub fn cpus_are(&self, online: &CpuSet) {
+        let _later = alone::hold();
         let _seen = self.core().layout.changing.lock();
         self.core().cpus_are(online);
     }

@@ -116,7 +116,7 @@ impl QueueBuilder {
         self
     }
 
-    /// Builds the queue; asynchronous runs go to `wq`. It follows the machine: see [`Queue::cpus_are`].
+    /// Builds the queue; asynchronous runs go to the queue [below](Workqueue::below) `wq`. It follows the machine: see [`Queue::cpus_are`].
     ///
     /// May block: it registers for the machine's changes, under locks that sleep. Inside an atomic section that is
     /// reported. (In the kernel a queue registers for CPU hotplug, under a lock that sleeps. A patch of 2024 did
@@ -159,7 +159,7 @@ impl QueueBuilder {
             tags: self.tags,
             scheduler: self.scheduler,
             live: !self.machine.is_synthetic(),
-            wq: wq.cloned(),
+            wq: wq.map(Workqueue::below),
             iostats: self.iostats,
             placement: self.placement,
             timeout,

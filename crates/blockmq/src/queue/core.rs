@@ -6,7 +6,7 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::inbox::Inbox;
 use corewise_sync::{Mutex, context};
-use corewise_workqueue::Workqueue;
+use corewise_workqueue::{EndNotice, Workqueue};
 
 use super::layout::Layout;
 use crate::cache::{Cache, Taken};
@@ -14,6 +14,8 @@ use crate::complete::Placement;
 use crate::cpu::current_cpu;
 use crate::ctx::SoftwareQueues;
 use crate::driver::Driver;
+use crate::end::End;
+use crate::error::{IoError, IoErrorKind, workers_gone};
 use crate::flush;
 use crate::flusher::Flusher;
 use crate::gate::RunGate;
@@ -64,6 +66,12 @@ pub(crate) struct Core {
     /// A: the queue is being dropped: what is inside and not in the driver completes as gone. Set once, Release;
     /// seen by each runner that claims a hardware queue, or looks again, after that.
     dead: AtomicBool,
+    /// A: what is pending needs a worker, and there is none any more: it completes as gone. As `dead`.
+    given_up: AtomicBool,
+    /// Whether there are workers.
+    pub(crate) end: End,
+    /// Has it told when they go.
+    notice: OnceLock<EndNotice>,
     /// The driver may block: it is run by workers only.
     pub(crate) may_block: bool,
     /// Tags of each hardware queue, where they don't share a set.
@@ -123,6 +131,9 @@ impl Core {
                 .timeout
                 .map(|after| Timeouts::new(after, Weak::clone(core), parts.wq.as_ref())),
             dead: AtomicBool::new(false),
+            given_up: AtomicBool::new(false),
+            end: End::new(),
+            notice: OnceLock::new(),
             depth: parts.depth,
             tags: parts.tags,
             scheduler: Mutex::new(parts.scheduler),
@@ -130,7 +141,36 @@ impl Core {
             wq: parts.wq,
         });
         core.make_hctxs(core.layout.hw_queues());
+        if let Some(wq) = &core.wq {
+            let told = Arc::downgrade(&core);
+            let notice = wq.on_end(move || {
+                if let Some(core) = Weak::upgrade(&told) {
+                    core.workers_are_gone();
+                }
+            });
+            core.notice.get_or_init(|| notice);
+        }
         core
+    }
+
+    /// The worker pools are shut down: who asked for a worker before may wait in vain.
+    fn workers_are_gone(&self) {
+        self.end.come();
+        // Look: each is run, by this thread.
+        self.hctxs().for_each(|hctx| hctx.run_async(self));
+    }
+
+    /// What is pending, or comes later, has nobody who could run it, and completes as gone.
+    pub(crate) fn give_up(&self) {
+        self.given_up.store(true, Ordering::Release);
+    }
+
+    /// What a request is told that completes as gone.
+    pub(crate) fn gone(&self) -> IoError {
+        if self.dead.load(Ordering::Acquire) {
+            return IoError::new(IoErrorKind::Gone);
+        }
+        workers_gone()
     }
 
     /// Tells the driver which CPUs go to which hardware queue. The driver's own code: nothing is held.
@@ -351,10 +391,10 @@ impl Core {
         }
     }
 
-    /// The queue is being dropped.
+    /// The queue is being dropped, or nobody can run it any more.
     #[inline]
     pub(crate) fn is_dead(&self) -> bool {
-        self.dead.load(Ordering::Acquire)
+        self.dead.load(Ordering::Acquire) || self.given_up.load(Ordering::Acquire)
     }
 
     /// The handle goes: what waits completes as gone, what the driver has is finished, and the boxes that come

@@ -141,7 +141,7 @@ impl Queue {
     /// come already it comes when it was to: who asks again and again doesn't put it off. Any context.
     pub fn run_all_later(&self, delay: Duration) {
         for hctx in self.core.hctxs() {
-            hctx.run_later(delay);
+            hctx.run_later(&self.core, delay);
         }
     }
 

@@ -59,7 +59,7 @@ enum Io {
 impl FileDriver {
     /// Opens or creates the file. Blocks: call it on a worker or a thread of your own.
     ///
-    /// Workers of `wq` do the plain I/O. A file that was created is removed again where a later
+    /// Workers of the queue [below](Workqueue::below) `wq` do the plain I/O. A file that was created is removed again where a later
     /// step fails.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl FileDriver {
         let align = store.align();
         let memory_alignment = align.map_or(1, |align| align.memory);
         let geometry = Geometry { memory_alignment, ..geometry };
-        let plain = Plain::new(store, wq.clone());
+        let plain = Plain::new(store, wq);
         let io = match options.io {
             IoPath::Threads => Io::Plain(plain),
             IoPath::Uring => Io::Rings(Rings::new(&plain, options)?),

@@ -9,7 +9,8 @@ use corewise_workqueue::Workqueue;
 
 use super::store::Store;
 use crate::driver::Started;
-use crate::error::IoError;
+use crate::error::{IoError, workers_gone};
+use crate::request::Request;
 
 /// A file, and the workers that do its I/O.
 #[derive(Clone)]
@@ -19,8 +20,8 @@ pub(super) struct Plain {
 }
 
 impl Plain {
-    pub(super) fn new(store: Store, wq: Workqueue) -> Self {
-        Self { store: Arc::new(store), wq }
+    pub(super) fn new(store: Store, wq: &Workqueue) -> Self {
+        Self { store: Arc::new(store), wq: wq.below() }
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -33,23 +34,42 @@ impl Plain {
     }
 
     /// Has a worker do the request, or its rest: the first `done` bytes of a write are written. (A
-    /// read's progress is in the request.) Where the workers are shut down, the request completes as
-    /// gone.
-    pub(super) fn start(&self, mut rq: Started, done: u64) {
-        let store = Arc::clone(&self.store);
-        // Nobody waits for the handle: the request's completion tells.
-        let _detached = self.wq.spawn(move || {
-            let result = context::blocking("file I/O", || store.perform(rq.rq_mut(), done));
-            rq.complete(result);
-        });
+    /// read's progress is in the request.)
+    pub(super) fn start(&self, rq: Started, done: u64) {
+        self.on_worker(rq, move |store, rq| store.perform(rq, done));
     }
 
     /// Has a worker find out why a write with `fua` failed in a ring.
     pub(super) fn failed_fua(&self, rq: Started, error: IoError) {
+        self.on_worker(rq, move |store, rq| store.failed_fua(rq, error));
+    }
+
+    /// Where there are no workers any more, the request completes as gone.
+    fn on_worker(
+        &self,
+        rq: Started,
+        work: impl FnOnce(&Store, &mut Request) -> Result<(), IoError> + Send + 'static,
+    ) {
         let store = Arc::clone(&self.store);
-        let _detached = self.wq.spawn(move || {
-            let result = context::blocking("file I/O", || store.failed_fua(&rq, error));
+        let mut waiting = Waiting(Some(rq));
+        let job = move || {
+            let Some(mut rq) = waiting.0.take() else { return };
+            let result = context::blocking("file I/O", || work(&store, rq.rq_mut()));
             rq.complete(result);
-        });
+        };
+        if let Err(refused) = self.wq.execute(job) {
+            drop(refused);
+        }
+    }
+}
+
+/// A request that waits for a worker. Dropped, it completes: no worker comes any more.
+struct Waiting(Option<Started>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(rq) = self.0.take() {
+            rq.complete(Err(workers_gone()));
+        }
     }
 }

@@ -173,7 +173,7 @@ impl Keeper {
             cursor: Mutex::new(Cursor::default()),
             resynced: AtomicU64::new(0),
             events: SpinLock::new(Vec::new()),
-            queue: wq.clone(),
+            queue: wq.below(),
             work: work(|inner, keeper| inner.keep(keeper)),
             resync: work(|inner, keeper| inner.resync_step(keeper)),
             clean: work(|_, keeper| keeper.wish(wish::CLEAN)),

@@ -1,0 +1,65 @@
+//! Whether the workers are gone for good, and who then does what they would have done.
+//!
+//! Who has something for a worker publishes it, queues a work item, and asks here behind that. Who ends the pools says so
+//! here, and then looks at what was published. So it doesn't matter whether the item was accepted, refused, or
+//! accepted and cancelled:
+//!
+//! ```text
+//! requester                              end of the pools
+//! Publish: the request lies there        Come: over = true
+//! AskFence (light)                       ComeFence (heavy)
+//! Ask: over? yes: does it itself         Look: does what lies there
+//! ```
+//!
+//! Without the fences both could read the old value: the request lies there, and no worker comes any more. Requests
+//! are many, and pools end once, so the requester's fence is the light one. Both may do it: what they do
+//! is done by one at a time, and finds nothing the second time. Checked by `tests/loom_end.rs`.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::fence::{Asymmetric, AsymmetricPolicy};
+
+/// Whether the workers are gone.
+pub struct End<F: AsymmetricPolicy = Asymmetric> {
+    /// A: they are. Set once. Relaxed: the fences order it.
+    over: AtomicBool,
+    fence: PhantomData<F>,
+}
+
+impl<F: AsymmetricPolicy> End<F> {
+    /// There are workers.
+    pub fn new() -> Self {
+        F::prepare();
+        Self { over: AtomicBool::new(false), fence: PhantomData }
+    }
+
+    /// Come: there are no workers from now on. The caller then does what was published for them.
+    pub fn come(&self) {
+        self.over.store(true, Ordering::Relaxed);
+        F::heavy(); // ComeFence, pairs with AskFence
+    }
+
+    /// Ask, for who has just published something for a worker. True: nobody else may do it. Any context.
+    #[inline]
+    #[must_use = "true obliges the caller to do what it has published"]
+    pub fn has_come(&self) -> bool {
+        F::light(); // AskFence, pairs with ComeFence
+        self.over.load(Ordering::Relaxed)
+    }
+}
+
+impl<F: AsymmetricPolicy> Default for End<F> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<F: AsymmetricPolicy> fmt::Debug for End<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("End")
+            .field("over", &self.over.load(Ordering::Relaxed))
+            .finish_non_exhaustive()
+    }
+}

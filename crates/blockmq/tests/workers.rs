@@ -1,0 +1,263 @@
+//! Block queues whose workqueue is drained, destroyed or full, and block queues without workers.
+#![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::Duration;
+
+use corewise_blockmq::drivers::{Delay, Delays, FileDriver, FileOptions, IoPath, Memory};
+use corewise_blockmq::{
+    BlockDevice, BlockDeviceExt, Completed, Dispatch, Driver, Geometry, IoError, IoErrorKind,
+    Queue, Request, Started, TimedOut, TimerReturn,
+};
+use corewise_sync::{Completion, Mutex};
+use corewise_workqueue::{QueueBuilder, Work, Workqueue};
+
+use common::{Rig, STALL, block, submit};
+
+const DELAY: Duration = Duration::from_millis(2);
+
+fn delay(rig: &Rig, delay: Duration) -> Arc<Queue> {
+    let delays = Delays { read: delay, write: delay, flush: delay, ..Delays::default() };
+    let below = rig.queue(Memory::new(1 << 20).unwrap());
+    rig.queue(Delay::new(below, delays, &rig.wq))
+}
+
+fn file(rig: &Rig, folder: &tempfile::TempDir) -> Arc<Queue> {
+    let options = FileOptions::new(folder.path().join("disk")).size(1 << 20).io(IoPath::Threads);
+    rig.queue(FileDriver::open(options, &rig.wq).unwrap())
+}
+
+/// Completes on the spot, and says that it may block.
+struct Slow;
+
+impl Driver for Slow {
+    fn kind(&self) -> &'static str {
+        "slow"
+    }
+    fn geometry(&self) -> Geometry {
+        Geometry::new(1 << 30)
+    }
+    fn may_block(&self) -> bool {
+        true
+    }
+    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+        rq.complete(Ok(()));
+        Dispatch::Started
+    }
+}
+
+/// Gives each request back so many times before it takes it.
+struct Busy(AtomicU64);
+
+impl Driver for Busy {
+    fn kind(&self) -> &'static str {
+        "busy"
+    }
+    fn geometry(&self) -> Geometry {
+        Geometry::new(1 << 30)
+    }
+    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+        if self.0.load(Ordering::SeqCst) != 0 {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+            return Dispatch::Busy(rq);
+        }
+        rq.complete(Ok(()));
+        Dispatch::Started
+    }
+}
+
+fn ended(done: &Receiver<Completed>) -> Completed {
+    done.recv_timeout(STALL).expect("a request is stranded")
+}
+
+fn kind_of(done: &Receiver<Completed>) -> Result<(), IoErrorKind> {
+    ended(done).result.map_err(|error| error.kind())
+}
+
+/// Calls `inside` while somebody drains the queue, which can't end before that has returned.
+fn during_drain(wq: &Workqueue, inside: impl FnOnce()) {
+    let (gate, begun) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    let (waits, says) = (Arc::clone(&gate), Arc::clone(&begun));
+    drop(wq.spawn(move || {
+        says.complete();
+        waits.wait();
+    }));
+    begun.wait();
+    thread::scope(|scope| {
+        scope.spawn(|| wq.drain());
+        while wq.queue(&Work::new(|| ())) {
+            thread::yield_now();
+        }
+        // Also where it panics.
+        let _end = Ends(gate);
+        inside();
+    });
+}
+
+struct Ends(Arc<Completion>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.complete();
+    }
+}
+
+#[test]
+fn who_drains_the_workqueue_strands_no_request_and_no_healthy_device_is_gone_meanwhile() {
+    let (rig, folder) = (Rig::live(), tempfile::tempdir().unwrap());
+    let busy = Busy(AtomicU64::new(5));
+    let all = [delay(&rig, DELAY), file(&rig, &folder), rig.queue(Slow), rig.queue(busy)];
+    let quiesced = rig.queue(Memory::new(1 << 20).unwrap());
+    quiesced.quiesce();
+    let waits = submit(&*quiesced, Request::write(0, vec![7; 512]));
+    during_drain(&rig.wq, || {
+        for queue in &all {
+            let done: Vec<_> =
+                (0..5).map(|n| submit(&**queue, Request::write(n * 512, vec![7; 512]))).collect();
+            done.iter().for_each(|done| assert_eq!(kind_of(done), Ok(()), "{}", queue.name()));
+        }
+        quiesced.unquiesce();
+        assert_eq!(kind_of(&waits), Ok(()));
+    });
+    // And no timer, or turn, was lost to it.
+    for queue in &all {
+        assert_eq!(kind_of(&submit(&**queue, Request::write(0, vec![7; 512]))), Ok(()));
+    }
+}
+
+#[test]
+fn what_was_waiting_when_the_drain_began_goes_on_too() {
+    let rig = Rig::live();
+    let queue = delay(&rig, DELAY);
+    // The timer is set before the drain, and fires in it.
+    let done = submit(&*queue, Request::read(0, 512));
+    during_drain(&rig.wq, || assert_eq!(kind_of(&done), Ok(())));
+}
+
+#[test]
+fn a_late_request_is_found_while_the_workqueue_is_drained() {
+    /// Ends what is late.
+    struct Late(Mutex<Vec<Started>>);
+    impl Driver for Late {
+        fn kind(&self) -> &'static str {
+            "late"
+        }
+        fn geometry(&self) -> Geometry {
+            Geometry::new(1 << 30)
+        }
+        fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+            self.0.lock().push(rq);
+            Dispatch::Started
+        }
+        fn timeout(&self, _late: &TimedOut<'_>) -> TimerReturn {
+            let found = self.0.lock().pop();
+            if let Some(rq) = found {
+                rq.complete(Err(IoError::new(IoErrorKind::TimedOut)));
+            }
+            TimerReturn::Done
+        }
+    }
+    let rig = Rig::live();
+    let driver = Arc::new(Late(Mutex::new(Vec::new())));
+    let builder = Queue::builder(&rig.machine, driver).timeout(Some(DELAY));
+    let queue = builder.build(&rig.wq);
+    during_drain(&rig.wq, || {
+        assert_eq!(kind_of(&submit(&*queue, block(1))), Err(IoErrorKind::TimedOut));
+    });
+}
+
+#[test]
+fn an_item_may_wait_for_a_request_also_where_it_is_all_that_its_queue_runs_at_once() {
+    let (rig, folder) = (Rig::live(), tempfile::tempdir().unwrap());
+    for set in [|q: QueueBuilder| q.ordered(), |q: QueueBuilder| q.max_active(1)] {
+        let wq = set(Workqueue::builder("narrow")).build(&rig.pools).unwrap();
+        let narrow = Rig { machine: rig.machine.clone(), pools: rig.pools.clone(), wq: wq.clone() };
+        let queues = [delay(&narrow, DELAY), file(&narrow, &folder)];
+        let (tx, rx) = mpsc::channel();
+        wq.execute(move || {
+            let results = queues.map(|queue| queue.write_at(0, vec![7; 512]));
+            tx.send(results).unwrap();
+        })
+        .unwrap_or_else(|_| panic!("refused"));
+        let results = rx.recv_timeout(STALL).expect("it waits for itself");
+        assert_eq!(results, [Ok(()), Ok(())]);
+        std::mem::forget(narrow); // its pools are the others'
+    }
+}
+
+#[test]
+fn a_destroyed_workqueue_takes_no_worker_from_its_block_devices() {
+    let (rig, folder) = (Rig::live(), tempfile::tempdir().unwrap());
+    let all = [delay(&rig, DELAY), file(&rig, &folder), rig.queue(Slow)];
+    let done = submit(&*all[0], Request::read(0, 512));
+    rig.wq.destroy();
+    assert_eq!(kind_of(&done), Ok(()));
+    for queue in &all {
+        assert_eq!(kind_of(&submit(&**queue, Request::write(0, vec![7; 512]))), Ok(()));
+    }
+}
+
+#[test]
+fn without_workers_requests_run_where_they_are_submitted_or_end_with_an_error_that_says_so() {
+    let (rig, folder) = (Rig::live(), tempfile::tempdir().unwrap());
+    let (memory, delay) = (rig.queue(Memory::new(1 << 20).unwrap()), delay(&rig, STALL * 60));
+    let (file, slow) = (file(&rig, &folder), rig.queue(Slow));
+    let busy = rig.queue(Busy(AtomicU64::new(5)));
+    memory.quiesce();
+    let held = submit(&*memory, Request::write(0, vec![7; 512]));
+    // Writes an hour from now, and it waits outside of a frozen queue.
+    let waits = submit(&*delay, Request::write(0, vec![7; 512]));
+    slow.start_freeze();
+    let outside = submit(&*slow, block(1));
+    rig.pools.shutdown();
+    assert_eq!(kind_of(&waits), Ok(()), "there is no timer that could tell when");
+    memory.unquiesce();
+    assert_eq!(kind_of(&held), Ok(()));
+    assert_eq!(delay.write_at(512, vec![7; 512]), Ok(()));
+    let gone = file.write_at(0, vec![7; 512]).unwrap_err();
+    assert_eq!(gone.kind(), IoErrorKind::Gone);
+    assert!(gone.to_string().contains("the worker pools were shut down"), "{gone}");
+    slow.unfreeze();
+    assert_eq!(kind_of(&outside), Err(IoErrorKind::Gone));
+    assert_eq!(kind_of(&submit(&*slow, block(1))), Err(IoErrorKind::Gone));
+    assert_eq!(kind_of(&submit(&*busy, block(1))), Err(IoErrorKind::Gone), "nobody asks it again");
+    let late = rig.queue(Slow);
+    let gone = ended(&submit(&*late, block(1))).result.unwrap_err();
+    assert!(gone.to_string().contains("the worker pools were shut down"), "{gone}");
+    for queue in [memory, delay, file, slow, busy, late] {
+        queue.run_all_later(Duration::ZERO);
+        queue.drain();
+        assert_eq!(queue.inside(), 0);
+    }
+}
+
+#[test]
+fn what_a_busy_driver_left_ends_with_the_pools() {
+    let rig = Rig::live();
+    let queue = rig.queue(Busy(AtomicU64::new(u64::MAX)));
+    let done: Vec<_> = (0..3).map(|n| submit(&*queue, block(n))).collect();
+    rig.pools.shutdown();
+    done.iter().for_each(|done| assert_eq!(kind_of(done), Err(IoErrorKind::Gone)));
+    queue.drain();
+}
+
+#[test]
+fn a_chain_through_many_queues_without_workers_needs_no_stack_for_each() {
+    fn next(queues: &Arc<Vec<Arc<Queue>>>, at: usize, end: mpsc::Sender<usize>) {
+        let Some(queue) = queues.get(at) else { return end.send(at).unwrap() };
+        let all = Arc::clone(queues);
+        queue.submit(block(1).on_complete(move |_| next(&all, at + 1, end)));
+    }
+    let rig = Rig::synthetic("numa:1 l3:1 core:1 pu:1");
+    let queues: Arc<Vec<_>> = Arc::new((0..800).map(|_| rig.queue(Slow)).collect());
+    rig.pools.shutdown();
+    let (tx, rx) = mpsc::channel();
+    let small = thread::Builder::new().stack_size(256 << 10);
+    small.spawn(move || next(&queues, 0, tx)).unwrap().join().unwrap();
+    assert_eq!(rx.recv_timeout(STALL), Ok(800));
+}
