@@ -13,7 +13,8 @@ impl Workqueue {
     /// has no `max_active`, and no freeze holds it. So this queue may be drained, destroyed, frozen, or full
     /// of items that wait: what they wait for goes on. It takes work until the pools are shut down, also while
     /// somebody drains it. Its name is this one's with `/below` behind. Where this queue has a rescuer, it has
-    /// one of its own. The queue below the queue below is itself.
+    /// one of its own. The queue below the queue below is itself, as that of
+    /// a queue that is the [`lowest`](QueueBuilder::lowest).
     ///
     /// May block the first time. After [`WorkerPools::shutdown`](crate::WorkerPools::shutdown) it is a queue that takes
     /// nothing, as this one.

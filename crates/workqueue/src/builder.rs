@@ -25,6 +25,7 @@ use crate::queue::Workqueue;
 /// | [`cpu_intensive`](Self::cpu_intensive) | no: items that turn out to be are found |
 /// | [`rescuer`](Self::rescuer) | no |
 /// | [`timed`](Self::timed) | no |
+/// | [`lowest`](Self::lowest) | no |
 ///
 /// A queue is unbound unless it is made [`ordered`](Self::ordered), [`bound`](Self::bound) or
 /// [`bottom_half`](Self::bottom_half). What doesn't go together is refused by
@@ -63,6 +64,15 @@ impl QueueBuilder {
             timed: false,
             is_below: false,
         }
+    }
+
+    /// For a queue that is made for a layer whose work others wait for, and for nothing else: it is its own queue
+    /// [`below`](Workqueue::below), and takes work also while it is drained. Not for use with
+    /// [`max_active`](Self::max_active), [`ordered`](Self::ordered) or [`freezable`](Self::freezable), which
+    /// would hold up what is waited for. Default: no.
+    pub fn lowest(mut self) -> Self {
+        self.is_below = true;
+        self
     }
 
     pub(crate) fn without_rescuer(self) -> Self {
@@ -256,6 +266,16 @@ impl QueueBuilder {
         }
         if self.power_efficient && kind == QueueKind::Bound && pools.is_power_efficient() {
             kind = QueueKind::Unbound;
+        }
+        if self.is_below {
+            let others = [
+                (self.max_active != 0, "max_active"),
+                (kind == QueueKind::Ordered, kind.name()),
+                (self.freezable, "freezable"),
+            ];
+            if let Some((_, with)) = others.into_iter().find(|(asked, _)| *asked) {
+                return conflict("lowest", with);
+            }
         }
         if self.max_active > 1 && kind == QueueKind::Ordered {
             return conflict("max_active", kind.name());

@@ -118,6 +118,22 @@ fn there_is_one_queue_below_of_the_same_kind_whose_attributes_follow() {
     assert_eq!(of(QueueBuilder::bound), QueueKind::Bound);
     assert_eq!(of(|q| q.bottom_half().high_priority()), QueueKind::BottomHalf);
     assert_eq!(of(|q| q.rescuer().timed(true)), QueueKind::Unbound);
+    let lowest = build(&pools, QueueBuilder::lowest);
+    assert_eq!((lowest.name(), lowest.below().name()), ("upper", "upper"));
+    pools.shutdown();
+}
+
+#[test]
+fn the_lowest_queue_is_refused_what_would_hold_it_up() {
+    let pools = pools();
+    for set in [
+        |q: QueueBuilder| q.max_active(1),
+        |q: QueueBuilder| q.ordered(),
+        |q: QueueBuilder| q.freezable(),
+    ] {
+        let error = set(Workqueue::builder("upper").lowest()).build(&pools).unwrap_err();
+        assert!(error.to_string().contains("lowest"), "{error}");
+    }
     pools.shutdown();
 }
 

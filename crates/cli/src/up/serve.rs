@@ -154,6 +154,8 @@ impl Server {
         let workqueue = Workqueue::builder("volumes")
             // Two clock readings an item are nothing beside its IO; `corewise dump` shows the sum.
             .timed(true)
+            // For block devices only.
+            .lowest()
             .build(&pools)
             .map_err(|error| failed("make a workqueue", &error))?;
         let manager =
