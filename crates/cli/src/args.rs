@@ -350,7 +350,7 @@ pub(crate) struct Dump {
     )]
     pub(crate) monitor: Option<Duration>,
     /// Stop after so many rounds
-    #[arg(long, value_name = "N", requires = "monitor")]
+    #[arg(long, value_name = "N", requires = "monitor", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) rounds: Option<u64>,
 }
 

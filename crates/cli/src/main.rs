@@ -33,15 +33,14 @@ mod timeline;
 mod topo;
 mod units;
 mod up;
+mod usage;
 mod whole_file;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    let cli = args::Cli::parse();
+    let cli = usage::parse();
     let bars = screen::Bars::default();
     log::start(cli.log.level(), bars.clone());
     let run = || match cli.command {

@@ -307,3 +307,27 @@ fn several_boots_are_listed_and_each_can_be_shown() {
     assert_eq!(boots[1]["first_line"], 3);
     assert_eq!(boots[1]["to_ns"], 745_500_000_000_u64);
 }
+
+#[test]
+fn a_process_that_is_killed_while_it_writes_leaves_no_file_behind() {
+    let folder = Folder::new();
+    let log = sample(SERIAL);
+    let old = folder.write("out/old.html", "old");
+    for name in ["new.html", "old.html"] {
+        // The signal comes with the write that makes the file larger than this.
+        let command = "ulimit -f 8; exec \"$0\" timeline \"$1\" -o \"$2\"";
+        let ran = std::process::Command::new("sh")
+            .args(["-c", command, env!("CARGO_BIN_EXE_corewise")])
+            .arg(&log)
+            .arg(folder.join("out").join(name))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ran), Some(libc::SIGXFSZ));
+        let left: Vec<_> =
+            folder.join("out").read_dir().unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, ["old.html"]);
+    }
+    assert_eq!(std::fs::read_to_string(old).unwrap(), "old");
+}

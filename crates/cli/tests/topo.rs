@@ -156,7 +156,7 @@ fn the_picture_of_any_machine_is_well_formed_and_written_in_one_piece() {
     let far = |n: u32| (n % 4 % 2, n % 4 / 2, n % 4 / 2, n % 4 / 2);
     let far = sysfs(&folder, &(0..8).map(far).collect::<Vec<_>>(), "0-6");
     for (from, cpus) in
-        [("live", None), ("synthetic:l3:1 core:512 pu:1", Some(512)), (&far, Some(8))]
+        [("live", None), ("synthetic:l3:1 core:512 pu:1", Some(512)), (&far, Some(7))]
     {
         for scope in ["cpu", "smt", "cache", "cache_shard", "numa", "system"] {
             let args = ["topo", "--from", from, "--svg", "t.svg", "--scope", scope];
@@ -251,4 +251,17 @@ fn help_has_examples_for_every_command() {
         folder.corewise([command, "--help"]).ok().says(&["Examples:", "corewise "]);
     }
     folder.corewise(["--version"]).ok().says(&[env!("CARGO_PKG_VERSION")]);
+}
+
+#[test]
+fn the_headline_counts_the_cpus_that_are_online_and_names_the_others() {
+    let folder = Folder::new();
+    let cpus: Vec<At> = (0..8).map(|cpu| (cpu / 2, 0, 0, 0)).collect();
+    let source = sysfs(&folder, &cpus, "0-4");
+    let text = folder.corewise(["topo", "--from", &source]).ok().stdout;
+    assert!(text.contains("\n  5 CPUs, 3 cores, 1 last-level cache"), "{text}");
+    assert!(text.contains("\n  offline: CPUs 5-7\n"), "{text}");
+    assert!(!text.contains("may use"), "{text}");
+    let picture = folder.corewise(["topo", "--from", &source, "--svg", "-"]).ok().stdout;
+    assert!(picture.contains("5 CPUs, 3 cores") && picture.contains("3 offline CPUs"), "{picture}");
 }

@@ -25,10 +25,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     for file in &args.output {
         file::check(file)?;
     }
-    if args.compare && args.logs.len() != 2 {
-        let message = format!("--compare takes two logs, not {}", args.logs.len());
-        return Err(Failure::new(message));
-    }
     let asked = Asked::of(args);
     let logs = source::read(args)?;
     let predicted = asked.predict(&logs)?;

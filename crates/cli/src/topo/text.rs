@@ -21,8 +21,9 @@ pub(super) fn render(report: &Report, width: usize) -> String {
 }
 
 fn summary(out: &mut String, report: &Report) -> std::fmt::Result {
+    let online = || report.cpus.iter().filter(|cpu| cpu.online);
     let distinct = |key: fn(&Cpu) -> Option<u32>| {
-        let mut seen: Vec<u32> = report.cpus.iter().filter_map(key).collect();
+        let mut seen: Vec<u32> = online().filter_map(key).collect();
         seen.sort_unstable();
         seen.dedup();
         seen.len()
@@ -31,14 +32,19 @@ fn summary(out: &mut String, report: &Report) -> std::fmt::Result {
         out,
         "{}\n  {}, {}, {}, {}, {}",
         styled(TITLE, &report.source),
-        count(report.cpus.len(), "CPU"),
+        count(online().count(), "CPU"),
         count(distinct(|cpu| cpu.core), "core"),
         count(distinct(|cpu| cpu.llc), "last-level cache"),
         count(distinct(|cpu| cpu.package), "package"),
         count(report.nodes.len(), "NUMA node"),
     )?;
-    let all: CpuSet = report.cpus.iter().map(|cpu| cpu.cpu).collect();
-    if report.allowed != all.to_string() {
+    let offline: CpuSet = report.cpus.iter().filter(|c| !c.online).map(|c| c.cpu).collect();
+    if !offline.is_empty() {
+        writeln!(out, "  offline: CPUs {offline}")?;
+    }
+    let all: CpuSet = online().map(|cpu| cpu.cpu).collect();
+    let allowed = report.allowed.parse::<CpuSet>().is_ok_and(|allowed| all.is_subset(&allowed));
+    if !allowed {
         writeln!(out, "  this process may use CPUs {}", report.allowed)?;
     }
     if !report.isolated.is_empty() {

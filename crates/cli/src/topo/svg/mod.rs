@@ -57,13 +57,18 @@ fn heading(topology: &Topology, pods: &Pods, scope: AffinityScope) -> (String, S
     let source = topology.source().to_string();
     let title = markup::printable(&source).into_owned();
     let count = super::count;
+    let (online, offline): (Vec<_>, Vec<_>) = topology.cpus().iter().partition(|cpu| cpu.online);
+    let cores: CpuSet = online.iter().filter_map(|cpu| cpu.core).collect();
     let mut said = vec![
-        count(topology.cpus().len(), "CPU"),
-        count(topology.core_count(), "core"),
+        count(online.len(), "CPU"),
+        count(cores.len(), "core"),
         count(topology.llcs().len(), "last-level cache"),
         count(topology.package_count(), "package"),
         count(topology.nodes().len(), "NUMA node"),
     ];
+    if !offline.is_empty() {
+        said.push(count(offline.len(), "offline CPU"));
+    }
     said.push(format!("{} of scope {scope}", count(pods.scope(scope).len(), "pod")));
     (title, said.join(", "))
 }

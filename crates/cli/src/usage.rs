@@ -1,0 +1,91 @@
+//! The command line as it was given: parsed, and checked where one flag alone doesn't tell.
+
+use std::ffi::OsString;
+
+use clap::error::ErrorKind;
+use clap::{Command, CommandFactory, Error, FromArgMatches};
+
+use crate::args::{self, Cli};
+
+/// Parses the process's own arguments. Where they are wrong, the process ends here, with 2.
+pub(crate) fn parse() -> Cli {
+    of(std::env::args_os()).unwrap_or_else(|error| error.exit())
+}
+
+fn of(given: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, Error> {
+    let mut command = command();
+    let cli = Cli::from_arg_matches(&command.try_get_matches_from_mut(given)?)?;
+    if let args::Command::Timeline(timeline) = &cli.command
+        && timeline.compare
+        && timeline.logs.len() != 2
+    {
+        let message = format!("--compare takes two logs, not {}", timeline.logs.len());
+        let mut sub = command.find_subcommand("timeline").cloned().unwrap_or_default();
+        return Err(sub.error(ErrorKind::WrongNumberOfValues, message));
+    }
+    Ok(cli)
+}
+
+/// What there is to say, where a number below zero is the value of its flag, and not a flag of its
+/// own: so it is told that this number can't be, and which can.
+fn command() -> Command {
+    const NUMBERS: [&str; 5] = ["DURATION", "INTERVAL", "N", "PID", "DEVICE=FACTOR"];
+    let numbers = |arg: clap::Arg| {
+        let names = arg.get_value_names().unwrap_or_default();
+        let number = names.iter().any(|name| NUMBERS.contains(&name.as_str()));
+        arg.allow_hyphen_values(number)
+    };
+    Cli::command().mut_subcommands(|sub| sub.mut_args(numbers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_below_zero_is_a_wrong_value_of_its_flag() {
+        let mut flags = 0;
+        for sub in command().get_subcommands() {
+            for arg in sub.get_arguments().filter(|arg| !arg.is_hide_set()) {
+                let names = arg.get_value_names().unwrap_or_default();
+                let number = ["DURATION", "INTERVAL", "N", "PID"];
+                let Some(long) = arg
+                    .get_long()
+                    .filter(|_| names.iter().any(|name| number.contains(&name.as_str())))
+                else {
+                    continue;
+                };
+                let mut given = vec!["corewise".to_owned(), sub.get_name().to_owned()];
+                match arg.is_require_equals_set() {
+                    true => given.push(format!("--{long}=-1")),
+                    false => given.extend([format!("--{long}"), "-1".to_owned()]),
+                }
+                if sub.get_name() == "timeline" {
+                    given.push("log".to_owned());
+                }
+                let error = of(&given).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::ValueValidation, "{given:?}: {error}");
+                assert!(error.to_string().contains(&format!("'-1' for '--{long}")), "{error}");
+                flags += 1;
+            }
+        }
+        assert!(flags >= 12, "{flags}");
+        let error = of(["corewise", "up", "--for", "-1s"]).unwrap_err().to_string();
+        assert!(error.contains("'-1s' is not a duration: write it like 500ms"), "{error}");
+    }
+
+    #[test]
+    fn a_comparison_of_one_log_is_wrong_usage() {
+        let compared = |logs: &[&str]| of([&["corewise", "timeline", "--compare"], logs].concat());
+        for logs in [&["a"][..], &["a", "b", "c"]] {
+            let error = compared(logs).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(
+                error.to_string().contains(&format!("two logs, not {}", logs.len())),
+                "{error}"
+            );
+            assert!(error.to_string().contains("Usage: corewise timeline"), "{error}");
+        }
+        assert!(compared(&["a", "b"]).is_ok());
+    }
+}
