@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use corewise::device::{
     Bound, BringUpOptions, DeviceDecl, DeviceManager, Driver, ProbeContext, ProbeDone, ProbeError,
-    ProbeType, ShutdownDone, ShutdownError, ShutdownOptions,
+    ShutdownDone, ShutdownError, ShutdownOptions,
 };
 use corewise::prelude::*;
 use corewise::timeline::Timeline;
@@ -70,10 +70,6 @@ struct Services {
 impl Driver for Services {
     fn name(&self) -> &str {
         "service"
-    }
-
-    fn probe_type(&self) -> ProbeType {
-        ProbeType::PreferAsynchronous
     }
 
     fn start_probe(&self, cx: &ProbeContext<'_>, done: ProbeDone) {
@@ -146,7 +142,7 @@ async fn serve(
 fn web() -> Vec<DeviceDecl> {
     let service = |kind: &str, n: usize, takes: u64| {
         let takes = Duration::from_millis(takes);
-        DeviceDecl::new(format!("{kind}{n}"), "service").config(takes).async_shutdown(true)
+        DeviceDecl::new(format!("{kind}{n}"), "service").config(takes)
     };
     let mut web = Vec::new();
     for n in 0..LISTENERS {

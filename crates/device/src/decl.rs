@@ -15,7 +15,7 @@ use std::time::Duration;
 /// ```
 /// use corewise_device::DeviceDecl;
 ///
-/// let disk = DeviceDecl::new("disk0", "file").node(Some(1)).async_shutdown(true);
+/// let disk = DeviceDecl::new("disk0", "file").node(Some(1));
 /// let volume = DeviceDecl::new("vol", "stripe").supplier("disk0").supplier("disk1");
 /// assert_eq!(volume.suppliers, ["disk0", "disk1"]);
 /// # let _ = disk;
@@ -47,7 +47,9 @@ pub struct DeviceDecl {
     pub sync_state_only: Vec<String>,
     /// The NUMA node near which to probe. `None` takes over the parent's, as in Linux.
     pub node: Option<u32>,
-    /// Opt-in: the shutdown callback may run on another thread, beside others.
+    /// The shutdown callback may run on another thread, beside those of devices that neither need this
+    /// one nor are needed by it. True by default; false: in the caller's thread, one by one with
+    /// all others that say so, in reverse order of registration.
     pub async_shutdown: bool,
     /// How long its shutdown may take before it is named as overdue. `None`: as long as
     /// the shutdown's options say.
@@ -68,7 +70,8 @@ pub struct DeviceDecl {
 }
 
 impl DeviceDecl {
-    /// A device with no parent, no supplier, no preferred node, and synchronous shutdown.
+    /// A device with no parent, no supplier, no preferred node, and a shutdown that may run beside
+    /// others.
     pub fn new(name: impl Into<String>, driver: impl Into<String>) -> DeviceDecl {
         DeviceDecl {
             name: name.into(),
@@ -80,7 +83,7 @@ impl DeviceDecl {
             optional_suppliers: Vec::new(),
             sync_state_only: Vec::new(),
             node: None,
-            async_shutdown: false,
+            async_shutdown: true,
             shutdown_timeout: None,
             shutdown_hint: None,
             probe_type: None,
@@ -168,10 +171,11 @@ impl DeviceDecl {
         self
     }
 
-    /// Opts the device in to (or out of) asynchronous shutdown.
+    /// Sets whether its shutdown may run beside others. False is for callbacks that must run in the
+    /// thread that shuts down, or one by one.
     #[must_use]
-    pub fn async_shutdown(mut self, opted_in: bool) -> DeviceDecl {
-        self.async_shutdown = opted_in;
+    pub fn async_shutdown(mut self, yes: bool) -> DeviceDecl {
+        self.async_shutdown = yes;
         self
     }
 
@@ -225,10 +229,13 @@ impl fmt::Debug for DeviceDecl {
     }
 }
 
-/// Whether a driver's probes may run beside others, as in Linux.
+/// Whether a driver's probes may run beside others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ProbeType {
-    /// Synchronous, unless [`AsyncProbe`] asks otherwise.
+    /// As [`AsyncProbe`] says. In a [bring-up](crate::BringUpOptions#structfield.async_probe) that is
+    /// asynchronous by default; for devices that are
+    /// [added](crate::DeviceManager::set_async_probe) one by one it is synchronous, so that who
+    /// adds one is told what became of it.
     #[default]
     Default,
     /// Asynchronous: queued near its node as soon as what it needs is bound.
@@ -250,12 +257,13 @@ pub enum LinkKind {
 /// Which drivers of [`ProbeType::Default`] are asked to probe asynchronously: the counterpart of
 /// the kernel's `driver_async_probe=`.
 ///
-/// A list of driver names; `*` inverts it, so that the names beside it are the synchronous ones.
+/// A list of driver names; `*` inverts it, so that the names beside it are the synchronous ones. An empty
+/// list, which is the default of this type, asks for none.
 ///
 /// ```
 /// use corewise_device::AsyncProbe;
 ///
-/// assert!(!AsyncProbe::default().asks_for("file"));
+/// assert!(!AsyncProbe::none().asks_for("file"));
 /// assert!("file,memory".parse::<AsyncProbe>().unwrap().asks_for("file"));
 /// let all_but_file = AsyncProbe::parse("*, file");
 /// assert!(all_but_file.asks_for("memory") && !all_but_file.asks_for("file"));
@@ -270,6 +278,11 @@ impl AsyncProbe {
     /// Every driver of the default type is asked; the same as `*`.
     pub fn all() -> AsyncProbe {
         AsyncProbe { names: Vec::new(), inverted: true }
+    }
+
+    /// No driver of the default type is asked: Linux's default.
+    pub fn none() -> AsyncProbe {
+        AsyncProbe::default()
     }
 
     /// Reads a comma-separated list. Blanks around names and empty entries don't count.
@@ -310,9 +323,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_asked_for_by_default_and_everything_by_all() {
+    fn nothing_is_asked_for_by_an_empty_list_and_everything_by_all() {
         assert!(!AsyncProbe::parse("").asks_for("nvme"));
-        assert_eq!(AsyncProbe::parse(" , "), AsyncProbe::default());
+        assert_eq!(AsyncProbe::parse(" , "), AsyncProbe::none());
         assert_eq!(AsyncProbe::parse("*"), AsyncProbe::all());
     }
 }

@@ -32,7 +32,8 @@ pub trait Driver: Send + Sync {
         }
     }
 
-    /// Whether probes may run beside others. Constant.
+    /// Whether probes may run beside others: in a bring-up they do, unless this says
+    /// [`ForceSynchronous`](ProbeType::ForceSynchronous). Constant.
     fn probe_type(&self) -> ProbeType {
         ProbeType::Default
     }
@@ -42,7 +43,7 @@ pub trait Driver: Send + Sync {
     /// Called once per device, after all that it needs is bound: on a pool worker near the device's
     /// node, or (a synchronous probe without a usable node) on the thread that called
     /// [`bring_up`](crate::DeviceManager::bring_up). Several probes of one driver run at once,
-    /// unless its type forbids it.
+    /// unless its [type](Driver::probe_type) forbids it.
     ///
     /// It may sleep: it runs inside a blocking region, so its worker's pool starts other work
     /// meanwhile. It must not wait for another device; whatever it needs is a declared supplier.
@@ -87,8 +88,9 @@ pub trait Bound: Any + Send + Sync {
     /// Flushes and closes, after everything that needs this device was shut down.
     ///
     /// Called at most once: on a pool worker or the caller of
-    /// [`shutdown`](crate::DeviceManager::shutdown) for a device that opted in to asynchronous
-    /// shutdown, else on that caller. It may block.
+    /// [`shutdown`](crate::DeviceManager::shutdown), beside those of devices that have nothing to do
+    /// with this one; on that caller alone where the declaration [says so](DeviceDecl::async_shutdown).
+    /// It may block.
     ///
     /// # Errors
     ///

@@ -2,8 +2,10 @@
 //!
 //! A program declares its devices ([`DeviceDecl`]): each has a driver, perhaps a parent, and
 //! suppliers that it needs. A [`DeviceManager`] brings them up in parallel, each as soon as what it
-//! needs is bound, near its NUMA node; and shuts them down in the order of their real dependencies,
-//! never slower than one by one. Both leave a [`Timeline`](corewise_timeline::Timeline).
+//! needs is bound, near its NUMA node; and shuts them down in parallel too, in the order of their real
+//! dependencies alone, never slower than one by one. Who needs them one by one says so: a driver by its
+//! [`ProbeType`], a device by [`async_shutdown(false)`](DeviceDecl::async_shutdown()), and all of them by
+//! [`AsyncProbe::none`] and [`ShutdownOptions::asynchronous`]. Both leave a [`Timeline`](corewise_timeline::Timeline).
 //!
 //! ```
 //! use corewise_device::{
@@ -45,7 +47,7 @@
 //! )?;
 //! assert!(up.is_complete());
 //! let down = devices.shutdown(&ShutdownOptions::new())?;
-//! assert_eq!(down.order().collect::<Vec<_>>(), ["mirror", "b", "a"]);
+//! assert_eq!(down.order().next(), Some("mirror")); // then the disks, side by side
 //! pools.shutdown();
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -61,7 +63,7 @@
 //!
 //! ```
 //! # use corewise_device::{
-//! #     Bound, BringUpOptions, DeviceDecl, DeviceManager, Driver, ProbeContext, ProbeDone, ProbeType,
+//! #     Bound, BringUpOptions, DeviceDecl, DeviceManager, Driver, ProbeContext, ProbeDone,
 //! #     ShutdownDone, ShutdownOptions,
 //! # };
 //! # use std::sync::Arc;
@@ -76,9 +78,6 @@
 //! impl Driver for Listeners {
 //!     fn name(&self) -> &str {
 //!         "listener"
-//!     }
-//!     fn probe_type(&self) -> ProbeType {
-//!         ProbeType::PreferAsynchronous
 //!     }
 //!     fn start_probe(&self, _cx: &ProbeContext<'_>, done: ProbeDone) {
 //!         spawn(move || done.finish(Ok(Arc::new(Listener)))); // listen, then say so
@@ -120,8 +119,11 @@
 //!   up when that does.
 //! * A shutdown callback is called at most once, after those of all children and consumers. A
 //!   device that never came up counts as done. Nothing can be added once a shutdown has begun.
+//! * Probes and callbacks of devices that don't need each other may run at the same time; what must not
+//!   is declared.
 //! * Panics of drivers and observers are caught; the device fails, and nothing else.
-//! * With fewer than two asynchronous callbacks a shutdown is the plain loop in reverse order.
+//! * A shutdown begins as the plain loop in reverse order, and stays that where callbacks are quick, or
+//!   fewer than two are asynchronous.
 //!
 //! The protocols and their proofs: `src/registry/README.md`, `src/deferred/README.md`,
 //! `src/counters/README.md`, `src/shutdown/README.md` and

@@ -153,7 +153,8 @@ impl DeviceManager {
     }
 
     /// Which drivers of the default probe type probe devices asynchronously that are added one by
-    /// one: the counterpart of the kernel's `driver_async_probe=`. A bring-up has its own list.
+    /// one: the counterpart of the kernel's `driver_async_probe=`. None by default: who adds a device
+    /// waits for it. A bring-up has [its own list](BringUpOptions::async_probe).
     pub fn set_async_probe(&self, asked: AsyncProbe) {
         self.registry.state.lock().asked = asked;
     }
@@ -167,13 +168,14 @@ impl DeviceManager {
         self.registry.state.lock().deferral_timeout = timeout;
     }
 
-    /// Brings devices up: each is probed as soon as its parent and suppliers are bound, near its
-    /// node. May be called again with further devices, which may need earlier ones.
+    /// Brings devices up, side by side: each is probed as soon as its parent and suppliers are bound,
+    /// near its node. May be called again with further devices, which may need earlier ones.
     ///
     /// Blocks until each device is settled: bound, failed, skipped, deferred, or cancelled.
-    /// Asynchronous probes run on pool workers; synchronous ones one after another, in registration
-    /// order, on a worker near their node or in the calling thread. Drivers must be registered
-    /// before.
+    /// Asynchronous probes, which is what they are unless the driver, the declaration or the
+    /// [options](BringUpOptions::async_probe) say otherwise, run on pool workers; synchronous ones one
+    /// after another, in registration order, on a worker near their node or in the calling thread.
+    /// Drivers must be registered before.
     ///
     /// A device whose driver asks to be called again ([`ProbeError::defer`](crate::ProbeError)) is
     /// tried again when all others of the first bring-up have been tried, and from then on after

@@ -189,14 +189,20 @@ fn synchronous_probes_run_in_order_inline_without_a_node_and_on_a_worker_near_th
 }
 
 #[test]
-fn the_default_probe_type_runs_in_the_caller_unless_asked_for() {
+fn the_default_probe_type_runs_on_a_worker_unless_its_list_leaves_it_out() {
     let rig = Rig::new(TWO_NODES).with(|d| d.probe_type(ProbeType::Default));
-    rig.manager.bring_up(vec![decl("a", &[])], &options()).unwrap();
-    let asked = options().async_probe(AsyncProbe::parse("test"));
-    rig.manager.bring_up(vec![decl("b", &[])], &asked).unwrap();
+    let lists = [
+        ("a", options()),
+        ("b", options().async_probe(AsyncProbe::parse("test"))),
+        ("c", options().async_probe(AsyncProbe::none())),
+        ("d", options().async_probe(AsyncProbe::parse("*,test"))),
+    ];
     let me = std::thread::current().id();
-    let thread = |name| rig.log.entries()[rig.log.place("probe begins", name).unwrap()].thread;
-    assert_eq!((thread("a") == me, thread("b") == me), (true, false));
+    let in_the_caller = lists.map(|(name, options)| {
+        rig.manager.bring_up(vec![decl(name, &[])], &options).unwrap();
+        rig.log.entries()[rig.log.place("probe begins", name).unwrap()].thread == me
+    });
+    assert_eq!(in_the_caller, [false, false, true, true]);
 }
 
 #[test]

@@ -260,7 +260,7 @@ fn bound_objects_that_panic_when_they_are_dropped_keep_no_other_one() {
     let rig = Rig::new(MACHINE);
     let dropped = Arc::new(Mutex::new(Vec::new()));
     rig.manager.register(Arc::new(Nasties(dropped.clone()))).unwrap();
-    let nasty = |name| DeviceDecl::new(name, "nasty");
+    let nasty = |name| DeviceDecl::new(name, "nasty").async_shutdown(false);
     bring_up(
         &rig,
         &[nasty("volume").supplier("disk"), nasty("disk").supplier("bus"), nasty("bus")],

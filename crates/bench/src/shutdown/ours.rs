@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use corewise_device::{
-    Bound, BringUpOptions, DeviceDecl, DeviceManager, Driver, ProbeContext, ProbeError,
+    Bound, BringUpOptions, DeviceDecl, DeviceManager, Driver, ProbeContext, ProbeError, ProbeType,
     ShutdownError, ShutdownOptions,
 };
 use corewise_topology::Machine;
@@ -46,6 +46,11 @@ struct Fakes {
 impl Driver for Fakes {
     fn name(&self) -> &str {
         "fake"
+    }
+
+    // In the caller's thread: the shutdown that is measured finds the pools as they were made.
+    fn probe_type(&self) -> ProbeType {
+        ProbeType::ForceSynchronous
     }
 
     fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {

@@ -55,7 +55,7 @@ impl Plan {
             let mut decl = device.suppliers.iter().fold(decl, DeviceDecl::supplier);
             decl.probe_timeout = device.probe_timeout;
             decl.shutdown_timeout = device.shutdown_timeout;
-            plan.decls.push(decl.async_shutdown(true).config(device.clone()));
+            plan.decls.push(decl.config(device.clone()));
         }
         for export in &manifest.exports {
             let name = export_name(&export.name);
@@ -63,7 +63,7 @@ impl Plan {
             plan.origins.insert(name.clone(), (subject, export.place));
             let mut decl = DeviceDecl::new(name, EXPORT).supplier(&export.device);
             decl.shutdown_timeout = export.shutdown_timeout;
-            plan.decls.push(decl.async_shutdown(true).config(export.clone()));
+            plan.decls.push(decl.config(export.clone()));
         }
         plan
     }

@@ -8,14 +8,15 @@ use corewise_timeline::{Outcome, SpanKind, Timeline};
 use std::fmt;
 use std::time::Duration;
 
-/// How to bring devices up. The default: stop at the first failure; drivers of the default probe
-/// type are synchronous, as in Linux.
-#[derive(Clone, Default)]
+/// How to bring devices up. The default: side by side, as far as they don't need each other; stop at the
+/// first failure.
+#[derive(Clone)]
 pub struct BringUpOptions {
     /// Go on when a device fails or its declaration is at fault: everything that doesn't need it
     /// comes up.
     pub keep_going: bool,
-    /// Which drivers of the default probe type are asked to probe asynchronously.
+    /// Which drivers of the default probe type are asked to probe asynchronously. All of them by
+    /// default; [`AsyncProbe::none`] probes one by one, as Linux does.
     pub async_probe: AsyncProbe,
     /// Throwing it stops the start of further probes. Probes that run are waited for.
     pub cancel: Cancel,
@@ -34,6 +35,20 @@ pub struct BringUpOptions {
     /// all, and so are then those who wait for it. A driver that holds the calling thread itself, a
     /// synchronous one that has not returned, is named too, but has to be waited for.
     pub on_hang: HangPolicy,
+}
+
+impl Default for BringUpOptions {
+    fn default() -> BringUpOptions {
+        BringUpOptions {
+            keep_going: false,
+            async_probe: AsyncProbe::all(),
+            cancel: Cancel::new(),
+            observer: None,
+            device_timeout: None,
+            timeout: None,
+            on_hang: HangPolicy::default(),
+        }
+    }
 }
 
 impl BringUpOptions {

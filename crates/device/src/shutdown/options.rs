@@ -32,8 +32,8 @@ pub enum HangPolicy {
     GiveUp,
 }
 
-/// How to shut devices down. The default honours the devices' opt-in to asynchronous shutdown, names
-/// callbacks that take longer than ten seconds, and waits for them.
+/// How to shut devices down. The default: side by side, as far as they don't need each other and their
+/// declarations allow it; callbacks that take longer than ten seconds are named, and waited for.
 #[derive(Clone)]
 pub struct ShutdownOptions {
     /// The global switch: false runs every callback in the caller's thread, one by one.

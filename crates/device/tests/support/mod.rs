@@ -176,9 +176,10 @@ impl Drop for Rig {
     }
 }
 
-/// A device of the driver "test" with suppliers.
+/// A device of the driver "test" with suppliers, whose shutdown is synchronous.
 pub(crate) fn decl(name: &str, suppliers: &[&str]) -> DeviceDecl {
-    suppliers.iter().fold(DeviceDecl::new(name, "test"), |d, s| d.supplier(*s))
+    let decl = DeviceDecl::new(name, "test").async_shutdown(false);
+    suppliers.iter().fold(decl, |d, s| d.supplier(*s))
 }
 
 /// xorshift64*: the same numbers everywhere.

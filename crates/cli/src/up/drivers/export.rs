@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise::device::{Bound, Driver, ProbeContext, ProbeError, ProbeType, ShutdownError};
+use corewise::device::{Bound, Driver, ProbeContext, ProbeError, ShutdownError};
 use corewise::nbd::{DrainReport, Export, FlushOutcome, Server};
 use corewise::sync::Mutex;
 
@@ -49,10 +49,6 @@ impl ExportDriver {
 impl Driver for ExportDriver {
     fn name(&self) -> &str {
         EXPORT
-    }
-
-    fn probe_type(&self) -> ProbeType {
-        ProbeType::PreferAsynchronous
     }
 
     fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {

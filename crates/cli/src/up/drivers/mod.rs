@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use corewise::blockmq::{self, Completer, Queue, RqAffinity};
-use corewise::device::{self, Bound, ProbeContext, ProbeError, ProbeType};
+use corewise::device::{self, Bound, ProbeContext, ProbeError};
 use corewise::sync::Mutex;
 use corewise::topology::Machine;
 use corewise::workqueue::Workqueue;
@@ -130,10 +130,6 @@ impl VolumeDriver {
 impl device::Driver for VolumeDriver {
     fn name(&self) -> &str {
         self.name
-    }
-
-    fn probe_type(&self) -> ProbeType {
-        ProbeType::PreferAsynchronous
     }
 
     fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
