@@ -259,14 +259,14 @@ impl Devices {
         self.want_late_worker(active, fx);
     }
 
-    /// Whether somebody waits for what the deferral timeout ends.
+    /// Whether somebody waits for what the deferral timeout ends. Nobody does once nothing is probed any more.
     pub(crate) fn hopes(&self) -> bool {
         let hopes = |slot: &super::Slot| match slot.phase {
             Phase::Deferred(_) => true,
             Phase::Waiting => slot.needs.iter().any(|link| link.optional && !link.waived),
             _ => false,
         };
-        !self.hopeless && self.slots.iter().any(hopes)
+        !self.hopeless && !self.closed && self.slots.iter().any(hopes)
     }
 
     /// Nothing is ready, being probed, or being tried again.

@@ -440,3 +440,13 @@ fn devices_that_are_awaited_at_the_end_of_a_long_chain_are_added_and_a_circle_is
     let [GraphError::Cycle { path }] = &faults[..] else { panic!("{faults:?}") };
     assert_eq!(path.len(), n + 1);
 }
+
+#[test]
+fn when_nothing_is_probed_any_more_nobody_waits_for_the_deferral_timeout() {
+    let mut s = added(&[("a", &[])]);
+    s.begin("a");
+    s.defer("a");
+    assert!(s.devices.hopes());
+    s.devices.close();
+    assert!(!s.devices.hopes(), "its timer would be set again and again");
+}
