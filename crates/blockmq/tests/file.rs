@@ -186,6 +186,56 @@ fn a_file_truncated_behind_our_back_gives_errors_not_zeroes() {
 }
 
 #[test]
+fn a_truncated_file_never_grows_by_what_is_written_and_no_flush_succeeds_from_then_on() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    for (i, io) in [IoPath::Auto, IoPath::Threads].into_iter().enumerate() {
+        let path = dir.path().join(format!("disk{i}"));
+        let queue = rig.queue(open(&rig, FileOptions::new(&path).size(16384).io(io)).unwrap());
+        queue.write_at(0, vec![7; 16384]).unwrap();
+        queue.flush().unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        let length = || fs::metadata(&path).unwrap().len();
+        file.set_len(4096).unwrap();
+        // Behind the end, across it, and with holes to be made.
+        for error in [
+            queue.write_at(8192, vec![8; 4096]).unwrap_err(),
+            queue.write_at(0, vec![8; 8192]).unwrap_err(),
+            queue.execute(Request::write(12288, vec![8; 4096]).fua()).result.unwrap_err(),
+            queue.write_zeroes(4096, 4096).unwrap_err(),
+            queue.discard(12288, 4096).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), IoErrorKind::Io(5), "{error}");
+            let text = error.to_string();
+            assert!(text.contains("4096 bytes, and had 16384: it was truncated"), "{text}");
+        }
+        assert_eq!(length(), 4096, "it grew");
+        // What is left is still there, and can be changed.
+        queue.write_at(512, vec![9; 512]).unwrap();
+        assert_eq!(queue.read_at(0, 512).unwrap(), vec![7; 512]);
+        assert!(queue.flush().unwrap_err().to_string().contains("truncated"));
+        // Its length comes back, the data doesn't.
+        file.set_len(16384).unwrap();
+        queue.write_at(8192, vec![8; 4096]).unwrap();
+        let error = queue.flush().unwrap_err().to_string();
+        assert!(error.contains("has its size again, and not what it held"), "{error}");
+    }
+}
+
+#[test]
+fn a_flush_finds_a_file_truncated_though_nothing_was_written_since() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    for (i, io) in [IoPath::Auto, IoPath::Threads].into_iter().enumerate() {
+        let path = dir.path().join(format!("disk{i}"));
+        let queue = rig.queue(open(&rig, FileOptions::new(&path).size(8192).io(io)).unwrap());
+        queue.write_at(0, vec![7; 8192]).unwrap();
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(512).unwrap();
+        assert!(queue.flush().unwrap_err().to_string().contains("truncated"));
+    }
+}
+
+#[test]
 fn requests_of_threads_that_end_at_once_still_complete() {
     // A ring cancels what its submitting thread left to be done in its name; such requests have to
     // be carried on. Flushes and cold writes are the ones that the kernel doesn't do on the

@@ -7,6 +7,7 @@
 
 mod cached;
 mod direct;
+mod length;
 mod open;
 mod options;
 mod ring;
@@ -38,6 +39,12 @@ use threads::Plain;
 /// before it in doubt, and the host doesn't say so twice: the next `fdatasync` would succeed. So every
 /// flush from then on fails with the same error, until the file is opened again. (Of two flushes that
 /// run at the same time when the disk fails, the host may tell only one.)
+///
+/// # A file that somebody makes shorter
+/// The driver never makes a file longer. Once it was truncated by somebody else, reads and changes of what is gone fail,
+/// each with an error that says so, and so does every flush until the file is opened again, also where it has its length
+/// back. Only a change that is under way at that very moment may still make it longer: then the next flush fails, unless
+/// the change ended where the device ends. (A block device has its size by itself.)
 ///
 /// # Locking
 /// The file is locked (`flock`, exclusively unless read-only) for as long as the driver lives, so

@@ -85,6 +85,7 @@ fn try_open(
         Err(error) => return Err(step("going past the page cache")(error)),
     };
     let store = Store::new(file, align);
+    let store = if kind.is_file() { store.of_length(size) } else { store };
     FileDriver::new(store, geometry, *created, options, wq).map_err(step("setting up io_uring"))
 }
 

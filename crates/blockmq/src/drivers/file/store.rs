@@ -10,6 +10,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::cached;
 use super::direct::Alignment;
+use super::length::Length;
 use crate::error::{IoError, IoErrorKind, errno};
 use crate::request::{AlignedBuf, Op, Request};
 
@@ -28,6 +29,8 @@ static ZEROES: Zeroes = Zeroes([0; PIECE]);
 pub(super) struct Store {
     file: File,
     align: Option<Alignment>,
+    /// Of a regular file: a block device has its own.
+    length: Option<Length>,
     doubt: Doubt,
     /// A: whether the file system can be asked to read without waiting, until it has said no. Relaxed: a hint.
     reads_now: AtomicBool,
@@ -50,7 +53,21 @@ impl Store {
     /// `align` says that the file goes past the cache, and what that asks for.
     pub(super) fn new(file: File, align: Option<Alignment>) -> Self {
         // Past the cache every read waits for the disk.
-        Self { file, align, doubt: Doubt::default(), reads_now: AtomicBool::new(align.is_none()) }
+        let reads_now = AtomicBool::new(align.is_none());
+        Self { file, align, length: None, doubt: Doubt::default(), reads_now }
+    }
+
+    /// It is a regular file, which has to stay this long.
+    pub(super) fn of_length(self, size: u64) -> Self {
+        Self { length: Some(Length::new(size)), ..self }
+    }
+
+    /// Whether a request may begin: a change that would make the file longer may not.
+    pub(super) fn admits(&self, rq: &Request) -> Result<(), IoError> {
+        match (rq.op(), &self.length) {
+            (Op::Read | Op::Flush, _) | (_, None) => Ok(()),
+            (_, Some(length)) => length.has_room(&self.file, rq.offset() + rq.len()),
+        }
     }
 
     pub(super) fn file(&self) -> &File {
@@ -64,6 +81,7 @@ impl Store {
     /// Does a request, from byte `done` on where it is a write. (A read's progress is in the request.)
     /// Blocks.
     pub(super) fn perform(&self, rq: &mut Request, done: u64) -> Result<(), IoError> {
+        self.admits(rq)?;
         let fua = rq.flags().fua;
         let sync_if_fua = |()| if fua { self.sync() } else { Ok(()) };
         match rq.op() {
@@ -100,7 +118,9 @@ impl Store {
 
     /// How a flush that ended like this is to be answered.
     pub(super) fn synced(&self, result: Result<(), IoError>) -> Result<(), IoError> {
-        match (result, self.doubt.errno.load(Ordering::Acquire)) {
+        // Behind the sync: what was written before is durable in what is left of the file only.
+        let whole = self.length.as_ref().map_or(Ok(()), |length| length.is_whole(&self.file));
+        match (result.and(whole), self.doubt.errno.load(Ordering::Acquire)) {
             (Ok(()), 0) => Ok(()),
             (Ok(()), errno) => {
                 let kind = IoError::from_errno(errno.cast_signed()).kind();

@@ -279,6 +279,9 @@ impl Inner {
         // A queue never gives a tag out twice; but two queues may have the same driver.
         let free = self.slots.get_mut(tag as usize).filter(|slot| slot.rq.is_none());
         let Some(slot) = free else { return self.plain.start(rq, 0) };
+        if let Err(error) = self.plain.store().admits(&rq) {
+            return rq.complete(Err(error));
+        }
         let Some(entry) = entry(&rq, &mut slot.memory, &self.buffers) else {
             return self.plain.start(rq, 0);
         };

@@ -1,0 +1,66 @@
+//! What becomes of a device whose file somebody else makes shorter.
+//!
+//! A write behind the end of a file makes it longer, and what lies between reads as zeroes: so the device would be
+//! whole again, and nobody would learn that its data is gone. There is no flag that forbids a write that. So the length
+//! is looked at before each change (a system call that only copies what the kernel has in memory), and behind each
+//! sync. What is sure then: a change that comes after the file was shortened, and doesn't lie in what is left, fails, and
+//! so does every flush from the first of either that finds it short; reads fail where the file has ended. What isn't: a
+//! change that is under way at that very moment may make the file longer. A flush finds that out, unless the change
+//! ended where the device ends.
+
+use std::fs::File;
+
+use corewise_sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::{IoError, IoErrorKind, errno};
+
+/// The length that a file has to have.
+pub(super) struct Length {
+    size: u64,
+    /// A: it was found shorter. Set once, before the request that found it completes; Release and Acquire.
+    short: AtomicBool,
+}
+
+impl Length {
+    pub(super) fn new(size: u64) -> Self {
+        Self { size, short: AtomicBool::new(false) }
+    }
+
+    /// Whether a change up to `end` lies in the file.
+    pub(super) fn has_room(&self, file: &File, end: u64) -> Result<(), IoError> {
+        let there = self.look(file)?;
+        if end <= there { Ok(()) } else { Err(self.truncated(there)) }
+    }
+
+    /// Whether everything that was written may still be there.
+    pub(super) fn is_whole(&self, file: &File) -> Result<(), IoError> {
+        let there = self.look(file)?;
+        if self.short.load(Ordering::Acquire) { Err(self.truncated(there)) } else { Ok(()) }
+    }
+
+    fn look(&self, file: &File) -> Result<u64, IoError> {
+        let stat = rustix::fs::fstat(file);
+        let stat = stat.map_err(|error| IoError::from_errno(error.raw_os_error()))?;
+        let there = u64::try_from(stat.st_size).unwrap_or(0);
+        if there < self.size && !self.short.swap(true, Ordering::AcqRel) {
+            let error = self.truncated(there);
+            tracing::error!(%error, "data is lost: every flush fails from now on");
+        }
+        Ok(there)
+    }
+
+    fn truncated(&self, there: u64) -> IoError {
+        let size = self.size;
+        let why = if there < size {
+            format!(
+                "the file has {there} bytes, and had {size}: it was truncated while in use; stop the server, give \
+                 it its size back (truncate -s {size}), and check or restore what it holds"
+            )
+        } else {
+            "the file was truncated while in use; it has its size again, and not what it held: stop the server, \
+             and check or restore that"
+                .to_owned()
+        };
+        IoError::with(IoErrorKind::Io(errno::EIO), why)
+    }
+}
