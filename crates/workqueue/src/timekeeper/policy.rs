@@ -93,13 +93,46 @@ impl Seen {
 /// found asleep and have woken up compute too, beside their replacements: where the cores are all in use
 /// nothing is gained by one more.
 ///
-/// But whoever has slept for a second gets its replacement in any case: it may wait for just that.
-pub(crate) fn replaces(slept: Duration, asleep: usize, computing: usize, base: usize) -> bool {
-    slept >= MOST_PATIENCE || computing < base && slept >= patience(asleep, base)
+/// Such sleeps wait for each other's ends: of a disk, say. Where `nothing_ended` in the pool for so long,
+/// they may wait for what can't start: then 100 ms of sleep are enough. And whoever has slept for a second
+/// gets its replacement in any case.
+pub(crate) fn replaces(
+    slept: Duration,
+    nothing_ended: Duration,
+    asleep: usize,
+    (computing, base): (usize, usize),
+) -> bool {
+    let patience = match slept.min(nothing_ended) >= NOTHING_ENDS {
+        true => NOTHING_ENDS,
+        false => patience(asleep, base),
+    };
+    slept >= MOST_PATIENCE || computing < base && slept >= patience
 }
 
-/// How long a worker must have slept before that, at most.
+/// How long a worker must have slept before that where nothing else gets on, and in any case.
+const NOTHING_ENDS: Duration = Duration::from_millis(100);
 const MOST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// When an item of a pool was seen to have ended last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ended {
+    items: u64,
+    at: Duration,
+}
+
+impl Ended {
+    pub(crate) fn first(now: Duration, items: u64) -> Ended {
+        Ended { items, at: now }
+    }
+
+    /// So many have ended by now: for how long none has.
+    pub(crate) fn look(&mut self, now: Duration, items: u64) -> Duration {
+        if items != self.items {
+            *self = Ended::first(now, items);
+        }
+        now.saturating_sub(self.at)
+    }
+}
 
 /// How long a worker must have slept untold before another may start in its place, where so many of its
 /// pool have been found asleep already, and the pool may use `base` cores.
@@ -334,11 +367,22 @@ mod tests {
 
     #[test]
     fn nobody_is_replaced_while_the_cores_are_in_use_but_who_has_slept_for_long() {
-        assert!(replaces(ms(5), 3, 1, 2) && !replaces(ms(5), 3, 2, 2));
+        let busy = ms(0);
+        assert!(replaces(ms(5), busy, 3, (1, 2)) && !replaces(ms(5), busy, 3, (2, 2)));
         for (asleep, computing) in [(50, 2), (1_000, 0), (usize::MAX, 9)] {
-            assert!(!replaces(ms(999), asleep, computing, 2) || asleep == 50);
-            assert!(replaces(ms(1_000), asleep, computing, 2));
+            assert!(!replaces(ms(999), busy, asleep, (computing, 2)));
+            assert!(replaces(ms(1_000), busy, asleep, (computing, 2)));
         }
+    }
+
+    #[test]
+    fn where_nothing_ends_who_sleeps_may_wait_for_what_cannot_start() {
+        let replaces = |slept, nothing| replaces(ms(slept), ms(nothing), 100, (0, 2));
+        assert!(replaces(100, 100) && replaces(500, 100));
+        assert!(!replaces(99, 500) && !replaces(500, 99));
+        let mut ended = Ended::first(ms(10), 7);
+        assert_eq!([20, 30].map(|at| ended.look(ms(at), 7)), [ms(10), ms(20)]);
+        assert_eq!([40, 50].map(|at| ended.look(ms(at), 8)), [ms(0), ms(10)]);
     }
 
     #[test]

@@ -8,7 +8,9 @@ use std::time::Duration;
 use super::Settings;
 use super::cpu_time::{CpuTime, Reading};
 use super::hogs::Hogs;
-use super::policy::{self, Calls, Met, Pace, Progress, RETRY_AFTER, Sample, Seen, TICK, Verdict};
+use super::policy::{
+    self, Calls, Ended, Met, Pace, Progress, RETRY_AFTER, Sample, Seen, TICK, Verdict,
+};
 use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::pool::publication::Shown;
@@ -41,6 +43,7 @@ struct Watched {
 /// A pool that has work and no worker for it.
 struct Stuck {
     progress: Progress,
+    ended: Ended,
     /// By number.
     workers: HashMap<u32, Seen>,
 }
@@ -155,10 +158,13 @@ impl Looker<'_> {
         let look = self.group.look(pool)?;
         *self.met = Met::Busy.max(*self.met);
         let Settings { cpu_intensive_after, stall_after, .. } = *self.settings;
-        let Stuck { mut progress, workers: mut seen } = before.unwrap_or_else(|| Stuck {
-            progress: Progress::first(self.now, look.taken),
-            workers: HashMap::new(),
-        });
+        let items = self.group.pools[pool].ran().0;
+        let Stuck { mut progress, mut ended, workers: mut seen } =
+            before.unwrap_or_else(|| Stuck {
+                progress: Progress::first(self.now, look.taken),
+                ended: Ended::first(self.now, items),
+                workers: HashMap::new(),
+            });
 
         let mut workers = HashMap::new();
         let mut sleepers = Vec::new();
@@ -185,7 +191,8 @@ impl Looker<'_> {
                 Verdict::Blocks(time) => sleepers.push((time, worker, shown)),
             }
         }
-        self.let_others_start(sleepers, computing, &look.found_asleep, look.base);
+        let nothing_ended = ended.look(self.now, items);
+        self.let_others_start(sleepers, nothing_ended, &look.found_asleep, (computing, look.base));
 
         if look.refused.is_some_and(|when| self.now.saturating_sub(when) >= RETRY_AFTER) {
             self.group.retry(pool);
@@ -198,20 +205,22 @@ impl Looker<'_> {
         if let Some(since) = stalled {
             self.found.push(Found::Stalled { group: Arc::clone(self.group), pool, since });
         }
-        Some(Stuck { progress, workers })
+        Some(Stuck { progress, ended, workers })
     }
 
     /// These workers sleep untold, for so long each: others may start in their place where that is worth
-    /// a thread, beside those that `found_asleep` earlier.
+    /// a thread, beside those that were `found_asleep` earlier, and so many that compute.
     fn let_others_start(
         &mut self,
         mut sleepers: Vec<(Duration, Arc<Worker>, Shown)>,
-        computing: usize,
+        nothing_ended: Duration,
         found_asleep: &[Arc<Worker>],
-        base: usize,
+        (computing, base): (usize, usize),
     ) {
-        let asleep = found_asleep.len();
-        sleepers.retain(|(slept, ..)| policy::replaces(*slept, asleep, computing, base));
+        let replaces = |slept, more, computing| {
+            policy::replaces(slept, nothing_ended, found_asleep.len() + more, (computing, base))
+        };
+        sleepers.retain(|(slept, ..)| replaces(*slept, 0, computing));
         if sleepers.is_empty() {
             return;
         }
@@ -222,7 +231,7 @@ impl Looker<'_> {
         let computing = computing + awake.count();
         sleepers.sort_by_key(|(slept, ..)| std::cmp::Reverse(*slept));
         for (more, (slept, worker, shown)) in sleepers.into_iter().enumerate() {
-            if policy::replaces(slept, asleep + more, computing, base) {
+            if replaces(slept, more, computing) {
                 self.catch(&worker, shown, Excuse::Asleep);
             }
         }
