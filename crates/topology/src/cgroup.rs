@@ -71,7 +71,10 @@ pub(crate) fn chains(memberships: &str, mounts: &str, of: Controller) -> Vec<Vec
     // Version 1 goes first: where the controller is mounted as version 1, version 2 lacks it.
     let versions = [1, 2].into_iter().filter_map(|version| {
         let group = memberships.lines().find_map(|line| membership(line, version, of))?;
-        let mount = mounts.iter().find(|mount| mount.version == version)?;
+        // One in which the group lies, where there are several: a container may see its host's too.
+        let mut mounts = mounts.iter().filter(|mount| mount.version == version);
+        let first = mounts.clone().next()?;
+        let mount = mounts.find(|mount| Path::new(group).starts_with(&mount.root)).unwrap_or(first);
         Some(mount.upwards(group))
     });
     versions.collect()
@@ -192,6 +195,16 @@ mod tests {
         check("0::/docker/1\n", &mounts, Some("5"));
         let mounts = mount_line("cgroup2", "/", dir.path(), "rw");
         check("0::/../outside\n", &mounts, Some("5"));
+    }
+
+    #[test]
+    fn of_several_mounts_the_one_in_which_the_group_lies_counts() {
+        let (host, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        write(host.path(), "cpuset.cpus.effective", "0-7\n");
+        write(own.path(), "cpuset.cpus.effective", "5\n");
+        let mounts = mount_line("cgroup2", "/..", host.path(), "rw")
+            + &mount_line("cgroup2", "/", own.path(), "rw");
+        check("0::/\n", &mounts, Some("5"));
     }
 
     #[test]

@@ -260,7 +260,8 @@ impl PoolsBuilder {
     /// told on that thread. [`WorkerPools::shutdown`] ends and joins it. Default: no; the pools follow
     /// their machine all the same, when somebody changes or refreshes it.
     ///
-    /// What the kernel doesn't announce is logged once; see [`Watch`](corewise_topology::Watch).
+    /// What the kernel doesn't announce is logged once; see [`Watch`](corewise_topology::Watch). That is so
+    /// in most containers. There the thread looks too while work has to wait for a core, each second.
     pub fn follow(mut self, follow: bool) -> Self {
         self.follow = follow;
         self
@@ -268,27 +269,31 @@ impl PoolsBuilder {
 
     /// Makes the handle. Starts no thread (the first queue of a set of attributes does), but the one
     /// of [`PoolsBuilder::follow`]. Where that is refused a warning is logged.
-    pub fn build(self) -> WorkerPools {
+    pub fn build(mut self) -> WorkerPools {
         let pods = self.machine.pods(self.shard_size);
-        let inner = Arc::new_cyclic(|pools: &Weak<Inner>| Inner {
-            _following: follow_passively(&self.machine, pools),
-            follower: if self.follow { follow_actively(&self.machine, pools) } else { None },
-            machine: self.machine,
-            pods,
-            concurrency: self.concurrency,
-            max_workers: self.max_workers,
-            threads: Threads::new(self.max_threads),
-            idle: self.idle,
-            idle_timeout: self.idle_timeout,
-            spawner: self.spawner,
-            keeper: self.keeper.unwrap_or_else(|| Timekeeper::new(self.time)),
-            groups: Mutex::new(Groups::default()),
-            covers: Arc::default(),
-            power_efficient: self.power_efficient,
-            own_cpus: self.own_cpus,
-            niceness: inherit::niceness(),
-            last_queue: AtomicU64::new(0),
-            queues: Mutex::new(Queues::default()),
+        let inner = Arc::new_cyclic(|pools: &Weak<Inner>| {
+            let follower = self.follow.then(|| follow_actively(&self.machine, pools)).flatten();
+            self.time.reminder = follower.as_ref().and_then(Follower::reminder).cloned();
+            Inner {
+                _following: follow_passively(&self.machine, pools),
+                follower,
+                machine: self.machine,
+                pods,
+                concurrency: self.concurrency,
+                max_workers: self.max_workers,
+                threads: Threads::new(self.max_threads),
+                idle: self.idle,
+                idle_timeout: self.idle_timeout,
+                spawner: self.spawner,
+                keeper: self.keeper.unwrap_or_else(|| Timekeeper::new(self.time)),
+                groups: Mutex::new(Groups::default()),
+                covers: Arc::default(),
+                power_efficient: self.power_efficient,
+                own_cpus: self.own_cpus,
+                niceness: inherit::niceness(),
+                last_queue: AtomicU64::new(0),
+                queues: Mutex::new(Queues::default()),
+            }
         });
         WorkerPools { inner }
     }

@@ -31,6 +31,7 @@ use corewise_sync::{Mutex, time};
 
 use crate::beside::{Beside, Limit};
 use crate::error::{quietly, shielded};
+use crate::follow::Reminder;
 use crate::inherit;
 use crate::link::Shared;
 use crate::pool::excuse::Excuse;
@@ -55,6 +56,8 @@ pub(crate) struct Settings {
     pub(crate) stall_after: Duration,
     pub(crate) cpu_intensive_after: Duration,
     pub(crate) on_stall: Option<Arc<OnStall>>,
+    /// Is reminded each second in which work has to wait: what the machine allows may have changed.
+    pub(crate) reminder: Option<Reminder>,
 }
 
 type OnStall = dyn Fn(&StallReport) + Send + Sync;
@@ -65,6 +68,7 @@ impl Default for Settings {
             stall_after: DEFAULT_STALL_AFTER,
             cpu_intensive_after: DEFAULT_CPU_INTENSIVE_AFTER,
             on_stall: None,
+            reminder: None,
         }
     }
 }

@@ -19,6 +19,9 @@ pub(crate) const MAYDAY_EVERY: Duration = Duration::from_millis(100);
 /// `CREATE_COOLDOWN`).
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// How often, while work waits, it is looked whether the machine has more CPUs by now, or fewer.
+pub(crate) const REMIND_EVERY: Duration = Duration::from_secs(1);
+
 /// A look at a worker that holds a core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sample {

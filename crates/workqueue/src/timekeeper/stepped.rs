@@ -10,6 +10,7 @@ use corewise_topology::AffinityScope;
 
 use super::cpu_time::Reading;
 use super::{Settings, Timekeeper};
+use crate::follow::Reminder;
 use crate::item::{Job, Queued};
 use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Setup, Step};
@@ -272,6 +273,7 @@ fn stepped_watchdog_names_the_stuck_items_and_where_they_were_queued() {
         stall_after: 100 * MS,
         on_stall: Some(Arc::new(on_stall)),
         cpu_intensive_after: Duration::ZERO,
+        ..Settings::default()
     };
     let bench = Bench::new(settings);
     let first = bench.group.enlist(0);
@@ -331,4 +333,23 @@ fn stepped_creation_failure_is_followed_by_a_retry_after_1_s() {
         bench.group.end_blocking(&me);
     });
     assert_eq!(bench.group.step(&first), Step::Again, "the work that waited is run at last");
+}
+
+#[test]
+fn stepped_while_work_waits_somebody_is_reminded_to_look_at_the_machine_each_second() {
+    let reminder = Reminder::new().expect("a descriptor");
+    let settings = Settings { reminder: Some(reminder.clone()), ..Settings::default() };
+    let bench = Bench::new(settings);
+    let first = bench.group.enlist(0);
+    bench.run(&first, move |bench| {
+        bench.pass(10 * MS, 10 * MS);
+        assert!(!reminder.take(), "nothing waits");
+        bench.push(|| ());
+        let mut times = 0;
+        for _ in 0..250 {
+            bench.pass(10 * MS, 10 * MS);
+            times += u32::from(reminder.take());
+        }
+        assert_eq!(times, 3);
+    });
 }

@@ -9,8 +9,9 @@ use super::Settings;
 use super::cpu_time::{CpuTime, Reading};
 use super::hogs::Hogs;
 use super::policy::{
-    self, Calls, Ended, Met, Pace, Progress, RETRY_AFTER, Sample, Seen, TICK, Verdict,
+    self, Calls, Ended, Met, Pace, Progress, REMIND_EVERY, RETRY_AFTER, Sample, Seen, TICK, Verdict,
 };
+use crate::follow::Reminder;
 use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::pool::publication::Shown;
@@ -26,6 +27,8 @@ pub(super) struct Watch {
     /// Not before this moment.
     next: Duration,
     pace: Pace,
+    /// Nobody is reminded of the machine before this moment.
+    remind: Duration,
     /// The last look found nothing.
     quiet: bool,
     /// A worker was found, since the alarm was raised, that blocks without saying so.
@@ -61,8 +64,8 @@ pub(super) enum Found {
 impl Watch {
     pub(super) fn new(times: ThreadTimes) -> Watch {
         let (groups, hogs) = (Vec::new(), Hogs::default());
-        let (next, pace) = (Duration::ZERO, Pace::NEW);
-        Watch { groups, next, pace, quiet: false, blockers: false, hogs, times }
+        let (next, pace, remind) = (Duration::ZERO, Pace::NEW, Duration::ZERO);
+        Watch { groups, next, pace, remind, quiet: false, blockers: false, hogs, times }
     }
 
     pub(super) fn add(&mut self, group: &Arc<Group>) {
@@ -113,6 +116,10 @@ impl Watch {
                     any = true;
                 }
             }
+        }
+        if any && now >= self.remind {
+            self.remind = now + REMIND_EVERY;
+            settings.reminder.iter().for_each(Reminder::remind);
         }
         // A storm of pushes meets a saturated pool at every other item: the alarm isn't lowered at
         // the first quiet look, or each of them would raise it again.
