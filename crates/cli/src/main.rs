@@ -21,6 +21,7 @@
 
 mod args;
 mod bench;
+mod columns;
 mod control;
 mod dump;
 mod exit;

@@ -6,6 +6,8 @@ use corewise::timeline::duration;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
+use crate::columns::Columns;
+
 /// A device. Times are seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -112,17 +114,11 @@ pub(crate) fn text(devices: &[Device], width: usize) -> String {
         let last = device.released_by.clone().unwrap_or_else(|| "-".to_string());
         [device.name.clone(), driver, device.state.clone(), node, cpu, probe, last]
     };
-    let rows: Vec<[String; 7]> =
-        std::iter::once(head.map(str::to_string)).chain(devices.iter().map(row)).collect();
-    let widest = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..head.len()).filter_map(widest).collect();
+    let rows = devices.iter().map(|device| row(device).to_vec()).collect();
+    let table = Columns { head: &head, keys: &[0], words: &[0, 1, 2, 3, 4, 5, 6], rows };
     let mut out = String::from("\nDevices\n");
-    for row in &rows {
-        let mut line = String::from(" ");
-        for (cell, width) in row.iter().zip(&widths) {
-            let _ = write!(line, " {cell:<width$} ");
-        }
-        let _ = writeln!(out, "{}", line.trim_end());
+    for line in table.lines(width) {
+        let _ = writeln!(out, "{line}");
     }
     for device in devices {
         let Some(why) = &device.waits else { continue };
@@ -148,7 +144,7 @@ mod tests {
         };
         let waits = Some("waits for its supplier \"a\"".to_string());
         let b = Device { waits, node: Some(1), deferrals: 2, ..device("b", "waiting") };
-        let text = text(&[device("a", "probing"), b], 40);
+        let text = text(&[device("a", "probing"), b], 120);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[1], "Devices");
         assert!(lines[3].starts_with("  a ") && lines[3].contains("probing"), "{text}");

@@ -14,6 +14,7 @@ use corewise::topology::CpuSet;
 use serde::{Deserialize, Serialize};
 
 use super::mirrors::{MirrorOf, take_back};
+use crate::columns::Columns;
 
 /// The disks that are up. It keeps none of them up.
 #[derive(Debug, Default)]
@@ -226,7 +227,7 @@ pub(crate) fn text(disks: &[Disk], width: usize) -> String {
         "p99",
         "longest",
     ];
-    let mut rows = vec![head.map(str::to_string)];
+    let mut rows = Vec::new();
     for disk in disks {
         let ops = [
             ("read", &disk.reads),
@@ -244,7 +245,7 @@ pub(crate) fn text(disks: &[Disk], width: usize) -> String {
                 time.map_or("-".to_string(), duration)
             };
             let OfOp { requests, errors, bytes, latency } = of_op;
-            rows.push([
+            rows.push(vec![
                 name,
                 driver,
                 in_flight,
@@ -260,34 +261,12 @@ pub(crate) fn text(disks: &[Disk], width: usize) -> String {
         }
         if !any {
             let [name, driver, in_flight] = left;
-            let none = || "-".to_string();
-            rows.push([
-                name,
-                driver,
-                in_flight,
-                none(),
-                none(),
-                none(),
-                none(),
-                none(),
-                none(),
-                none(),
-            ]);
+            rows.push([vec![name, driver, in_flight], vec!["-".to_string(); 7]].concat());
         }
     }
-    let widest = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..head.len()).filter_map(widest).collect();
+    let table = Columns { head: &head, keys: &[0, 3], words: &[0, 1, 3], rows };
     let mut out = String::from("\nDisks\n");
-    for row in &rows {
-        let mut line = String::from(" ");
-        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            // Words to the left, numbers to the right.
-            let _ = match column {
-                0 | 1 | 3 => write!(line, " {cell:<width$} "),
-                _ => write!(line, " {cell:>width$} "),
-            };
-        }
-        let line: String = line.trim_end().chars().take(width).collect();
+    for line in table.lines(width) {
         let _ = writeln!(out, "{line}");
     }
     for Disk { name, condition, scheduler, .. } in disks {
@@ -325,7 +304,11 @@ mod tests {
             condition: Some("resting".to_string()),
             ..Disk::default()
         };
-        let text = text(&[busy, idle], 100);
+        let disks = [busy, idle];
+        let narrow = text(&disks, 60);
+        assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
+        assert!(narrow.contains("p50") && narrow.contains("longest"), "{narrow}");
+        let text = text(&disks, 100);
         let lines: Vec<&str> = text.lines().skip(1).collect();
         assert_eq!(lines[0], "Disks");
         assert!(lines[2].contains("fast") && lines[2].contains("3.0"), "{text}");

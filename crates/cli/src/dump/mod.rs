@@ -6,6 +6,7 @@ mod monitor;
 use std::io::Write;
 use std::path::PathBuf;
 
+use corewise::timeline::markup;
 use serde_json::Value;
 
 use crate::args;
@@ -36,7 +37,9 @@ pub(crate) fn run(args: &args::Dump) -> Result<(), Failure> {
         let text = answer.get_mut("text").map(Value::take);
         let text = text.as_ref().and_then(Value::as_str).unwrap_or_default();
         let who = client::who(&answer);
-        writeln!(out, "{}", styled(TITLE, client::introduction(&who)))?;
+        for line in markup::wrap(&client::introduction(&who), screen::width(), 2) {
+            writeln!(out, "{}", styled(TITLE, line))?;
+        }
         for line in text.lines() {
             let line = client::printable(line);
             match line.chars().next() {

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::client::{Client, printable};
 use crate::args;
+use crate::columns::Columns;
 use crate::control::Question;
 use crate::control::document::{Document, Queue};
 use crate::exit::Failure;
@@ -79,18 +80,27 @@ fn table(document: &Document, width: usize) -> String {
     let rest: usize = COLUMNS.iter().map(|(_, width, _)| 2 + width).sum();
     let room = width.saturating_sub(rest).clamp(NAMES.0, NAMES.1);
     let names = longest.unwrap_or(0).clamp(NAMES.0, room);
-    let head = COLUMNS.iter().fold(" ".repeat(names), |mut line, (head, width, _)| {
-        line.push_str(&format!("  {head:>width$}"));
-        line
-    });
-    let mut out = format!("{}\n", styled(FAINT, head));
-    for queue in &document.queues {
+    // As wide in each round, whatever stands in it.
+    let wide = |text: &str, width: usize| format!("{text:>width$}");
+    let heads = COLUMNS.iter().map(|(head, width, _)| wide(head, *width));
+    let heads: Vec<String> = [" ".repeat(names)].into_iter().chain(heads).collect();
+    let row = |queue: &Queue| {
         let name = markup::fit(&printable(&queue.name), names);
-        out.push_str(&format!("{name:<names$}"));
-        for (_, width, cell) in COLUMNS {
-            out.push_str(&format!("  {:>width$}", cell(queue)));
+        let cells = COLUMNS.iter().map(|(_, width, cell)| wide(&cell(queue), *width));
+        [name].into_iter().chain(cells).collect()
+    };
+    let rows = document.queues.iter().map(row).collect();
+    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+    let mut out = String::new();
+    let mut head = true;
+    for line in (Columns { head: &heads, keys: &[0], words: &[0], rows }).lines(width + 2) {
+        // Nothing stands above these lines that they would be part of.
+        let line = line.strip_prefix("  ").unwrap_or_default();
+        match head {
+            true => out.push_str(&format!("{}\n", styled(FAINT, line))),
+            false => out.push_str(&format!("{line}\n")),
         }
-        out.push('\n');
+        head = line.is_empty();
     }
     out.push('\n');
     out

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use corewise::timeline::markup;
 use corewise::topology::{AffinityScope, CpuSet};
 
 use super::report::{Cpu, Report};
@@ -13,14 +14,14 @@ use crate::screen::{FAINT, TITLE, styled};
 pub(super) fn render(report: &Report, width: usize) -> String {
     let mut out = String::new();
     // Writing to a String can't fail.
-    let _ = summary(&mut out, report)
+    let _ = summary(&mut out, report, width)
         .and_then(|()| groups(&mut out, report))
         .and_then(|()| pods(&mut out, report, width))
         .and_then(|()| shards(&mut out, report, width));
     out
 }
 
-fn summary(out: &mut String, report: &Report) -> std::fmt::Result {
+fn summary(out: &mut String, report: &Report, width: usize) -> std::fmt::Result {
     let online = || report.cpus.iter().filter(|cpu| cpu.online);
     let distinct = |key: fn(&Cpu) -> Option<u32>| {
         let mut seen: Vec<u32> = online().filter_map(key).collect();
@@ -28,16 +29,17 @@ fn summary(out: &mut String, report: &Report) -> std::fmt::Result {
         seen.dedup();
         seen.len()
     };
-    writeln!(
-        out,
-        "{}\n  {}, {}, {}, {}, {}",
-        styled(TITLE, &report.source),
+    writeln!(out, "{}", styled(TITLE, &report.source))?;
+    let counts = [
         count(online().count(), "CPU"),
         count(distinct(|cpu| cpu.core), "core"),
         count(distinct(|cpu| cpu.llc), "last-level cache"),
         count(distinct(|cpu| cpu.package), "package"),
         count(report.nodes.len(), "NUMA node"),
-    )?;
+    ];
+    for line in markup::wrap(&counts.join(", "), width.saturating_sub(2), 0) {
+        writeln!(out, "  {line}")?;
+    }
     let offline: CpuSet = report.cpus.iter().filter(|c| !c.online).map(|c| c.cpu).collect();
     if !offline.is_empty() {
         writeln!(out, "  offline: CPUs {offline}")?;

@@ -1,7 +1,7 @@
 //! A dump as tables for people.
 //!
-//! Sections begin with a line that isn't indented. The tables fit 80 columns as long as names are
-//! short; long lists are wrapped, and cut where they would fill the screen.
+//! Sections begin with a line that isn't indented. Tables that are too wide go on below, beside the
+//! same names; long lists are wrapped, and cut where they would fill the screen.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,6 +17,9 @@ const DEFAULT_WIDTH: usize = 100;
 const LIST_LINES: usize = 4;
 /// So many rows of a list that may be as long as there are queues times pools.
 const ROWS: usize = 64;
+
+/// The room that words in a last column have at least.
+const LAST_WORDS: usize = 12;
 
 /// A longer name is cut in its middle.
 fn names(width: usize) -> usize {
@@ -182,7 +185,7 @@ impl Dump {
 
     /// Only where there are limits, or something is held back.
     fn slots(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
-        let mut table = Table::new(["queue", "counted for", "active/max", "held"]);
+        let mut table = Table::new(["queue", "counted for", "active/max", "held"]).keys(2);
         for queue in &self.queues {
             for slot in &queue.slots {
                 let place = match slot.place {
@@ -222,7 +225,7 @@ impl Dump {
             writeln!(f)?;
         }
         let mut table =
-            Table::new(["queue", "pool", "queued", "completed", "in flight", "overflowed"]);
+            Table::new(["queue", "pool", "queued", "completed", "in flight", "overflowed"]).keys(2);
         let mut links: Vec<(&QueueDump, &LinkDump)> = Vec::new();
         for queue in &self.queues {
             let used = queue.links.iter().filter(|link| link.stats.queued > 0);
@@ -337,14 +340,20 @@ fn fit(text: &str, width: usize) -> String {
 }
 
 /// Rows below a head. Numbers stand to the right, words to the left; the last column takes what is
-/// left of the width.
+/// left of the width. Where there is too little, the others go on below.
 struct Table<const N: usize> {
     rows: Vec<[String; N]>,
+    /// So many columns, the first ones, say which row it is: each part has them.
+    keys: usize,
 }
 
 impl<const N: usize> Table<N> {
     fn new(head: [&str; N]) -> Table<N> {
-        Table { rows: vec![head.map(str::to_string)] }
+        Table { rows: vec![head.map(str::to_string)], keys: 1 }
+    }
+
+    fn keys(self, keys: usize) -> Table<N> {
+        Table { keys, ..self }
     }
 
     fn is_empty(&self) -> bool {
@@ -366,21 +375,40 @@ impl<const N: usize> Table<N> {
         let numbers: [bool; N] = std::array::from_fn(|column| {
             self.rows[1..].iter().all(|row| is_number(&row[column], column + 1 == N))
         });
-        for row in &self.rows {
-            let mut line = String::new();
-            for (column, cell) in row.iter().enumerate() {
-                let room = widths[column] - chars(cell);
-                let (before, after) = if numbers[column] { (room, 0) } else { (0, room) };
-                line.push_str("  ");
-                line.extend(std::iter::repeat_n(' ', before));
-                if column + 1 == N {
-                    line.push_str(&fit(cell, width.saturating_sub(chars(&line))));
-                } else {
-                    line.push_str(cell);
-                    line.extend(std::iter::repeat_n(' ', after));
-                }
+        // Of a list of CPUs the beginning will do.
+        let mut least = widths;
+        least[N - 1] = match numbers[N - 1] {
+            true => widths[N - 1],
+            false => widths[N - 1].min(LAST_WORDS.max(chars(&self.rows[0][N - 1]))),
+        };
+        let keys: usize = least[..self.keys].iter().map(|width| 2 + width).sum();
+        let mut next = self.keys;
+        while next < N {
+            let (from, mut used) = (next, keys);
+            while next < N && (next == from || used + 2 + least[next] <= width) {
+                used += 2 + least[next];
+                next += 1;
             }
-            writeln!(f, "{}", line.trim_end())?;
+            if from > self.keys {
+                writeln!(f)?;
+            }
+            for row in &self.rows {
+                let mut line = String::new();
+                for column in (0..self.keys).chain(from..next) {
+                    let cell = &row[column];
+                    let room = widths[column] - chars(cell);
+                    let (before, after) = if numbers[column] { (room, 0) } else { (0, room) };
+                    line.push_str("  ");
+                    if column + 1 == N && !numbers[column] {
+                        line.push_str(&fit(cell, width.saturating_sub(chars(&line))));
+                    } else {
+                        line.extend(std::iter::repeat_n(' ', before));
+                        line.push_str(cell);
+                        line.extend(std::iter::repeat_n(' ', after));
+                    }
+                }
+                writeln!(f, "{}", line.trim_end())?;
+            }
         }
         Ok(())
     }
