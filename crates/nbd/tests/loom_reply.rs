@@ -5,8 +5,7 @@
 use std::sync::Arc;
 
 use corewise_nbd::reply::{
-    Patience, Posted, Ran, ReleaseBlindly, ReleaseChecked, ReleasePolicy, ReplyPath, Right, Sent,
-    Sink,
+    Patience, Posted, Ran, ReleaseBlindly, ReleaseChecked, ReleasePolicy, ReplyPath, Sent, Sink,
 };
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::inbox::{Batch, HasLink, Link};
@@ -53,7 +52,7 @@ fn path<R: ReleasePolicy>(full: usize) -> (Arc<ReplyPath<Counter, R>>, Arc<Atomi
 
 fn post<R: ReleasePolicy>(path: &ReplyPath<Counter, R>, value: usize) {
     if let Posted::YouSend(right) = path.post(Box::new(Node { link: Link::new(), value })) {
-        assert!(matches!(path.run(right, Patience::None, u32::MAX), Ran::Released));
+        assert!(matches!(right.run(Patience::None, u32::MAX), Ran::Released));
     }
 }
 
@@ -99,7 +98,7 @@ fn loom_a_corked_reader_sends_what_others_posted_meanwhile() {
         let cork = path.cork();
         post(&path, 10);
         if let Some(right) = cork {
-            assert!(matches!(path.run(right, Patience::None, u32::MAX), Ran::Released));
+            assert!(matches!(right.run(Patience::None, u32::MAX), Ran::Released));
         }
         other.join().unwrap();
         assert_eq!(sent.load(Ordering::Relaxed), 11);
@@ -115,7 +114,7 @@ fn loom_a_full_sink_is_handed_to_the_writer_and_nothing_is_lost() {
         let handed = Arc::new(AtomicBool::new(false));
         let give = |path: &ReplyPath<Counter>, value: usize, handed: &AtomicBool| {
             if let Posted::YouSend(right) = path.post(Box::new(Node { link: Link::new(), value }))
-                && let Ran::HandOver(right) = path.run(right, Patience::None, u32::MAX)
+                && let Ran::HandOver(right) = right.run(Patience::None, u32::MAX)
             {
                 right.give_up();
                 // Release: the writer sees the sink as it was left. A swap, as in the product: loom
@@ -133,8 +132,8 @@ fn loom_a_full_sink_is_handed_to_the_writer_and_nothing_is_lost() {
             if handed.swap(false, Ordering::Acquire) {
                 // SAFETY: the holder gave the right up before it set the flag, and the swap took
                 // the flag.
-                let right = unsafe { Right::taken_over() };
-                assert!(matches!(path.run(right, Patience::Unlimited, u32::MAX), Ran::Released));
+                let right = unsafe { path.take_over() };
+                assert!(matches!(right.run(Patience::Unlimited, u32::MAX), Ran::Released));
             }
         };
         write();

@@ -55,23 +55,51 @@ pub enum Sent {
     Full,
 }
 
-/// The flush right itself, as a value: who has it may touch the sink, and owes a
-/// [`ReplyPath::run`].
+/// The flush right of a path, as a value: who has it may touch the sink, and owes a [`Right::run`]. There is one
+/// at a time for each path, and it is for no other path.
 #[must_use = "replies are stuck until the right is run"]
-#[derive(Debug)]
-pub struct Right(());
+pub struct Right<'a, S: Sink, R: ReleasePolicy = ReleaseChecked> {
+    path: &'a ReplyPath<S, R>,
+}
 
-impl Right {
-    /// The right, on the thread that it was handed over to.
+impl<S: Sink, R: ReleasePolicy> fmt::Debug for Right<'_, S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Right").field(&self.path).finish()
+    }
+}
+
+impl<'a, S: Sink, R: ReleasePolicy> Right<'a, S, R> {
+    /// Sends what is in the inbox until nothing is left, then releases the right. After `rounds`
+    /// takes it hands the right over instead, so that a completion thread doesn't become the
+    /// sender of a busy connection for ever.
     ///
-    /// # Safety
-    /// Another thread gave up its `Right` of the same path for this one ([`Right::give_up`]), once,
-    /// and that happens-before this call.
-    pub unsafe fn taken_over() -> Right {
-        Right(())
+    /// Blocks only with [`Patience::Unlimited`].
+    pub fn run(mut self, patience: Patience, rounds: u32) -> Ran<'a, S, R> {
+        let path = self.path;
+        for _ in 0..rounds {
+            // BeginRound, then Take.
+            path.right.begin_round();
+            let batch = path.inbox.take();
+            if self.with_sink(|sink| sink.send(batch, patience)) == Sent::Full {
+                return Ran::HandOver(self);
+            }
+            // Release.
+            if R::release(&path.right) {
+                return Ran::Released;
+            }
+        }
+        Ran::HandOver(self)
     }
 
-    /// Gives the value up so that another thread can make it anew with [`Right::taken_over`]. The
+    /// Lets the holder at the sink, to set it up.
+    pub fn with_sink<T>(&mut self, f: impl FnOnce(&mut S) -> T) -> T {
+        // SAFETY: `self` is the one right of this path, and borrowed exclusively: it was made by a claim of
+        // the path's own word, or taken over from the holder that gave it up. So no other thread touches the
+        // sink until it is released or given up, and both consume it.
+        self.path.sink.with_mut(|sink| f(unsafe { &mut *sink }))
+    }
+
+    /// Gives the value up so that another thread can make it anew with [`ReplyPath::take_over`]. The
     /// word of the path stays held meanwhile.
     pub fn give_up(self) {}
 }
@@ -79,21 +107,21 @@ impl Right {
 /// What [`ReplyPath::post`] did.
 #[must_use = "whoever gets the right has to run it"]
 #[derive(Debug)]
-pub enum Posted {
+pub enum Posted<'a, S: Sink, R: ReleasePolicy = ReleaseChecked> {
     /// Somebody else sends it.
     Left,
     /// The caller got the right, and sends it: now, or at the end of its batch.
-    YouSend(Right),
+    YouSend(Right<'a, S, R>),
 }
 
-/// How [`ReplyPath::run`] ended.
+/// How [`Right::run`] ended.
 #[must_use = "a right that comes back has to be run by somebody who may block"]
 #[derive(Debug)]
-pub enum Ran {
+pub enum Ran<'a, S: Sink, R: ReleasePolicy = ReleaseChecked> {
     /// Everything was sent and the right was released.
     Released,
     /// The sink is full, or the caller has done its share: somebody who may block has to go on.
-    HandOver(Right),
+    HandOver(Right<'a, S, R>),
 }
 
 /// The inbox, the flush right and the sink of one connection.
@@ -130,52 +158,30 @@ impl<S: Sink, R: ReleasePolicy> ReplyPath<S, R> {
     }
 
     /// Posts a reply. Never blocks; any context.
-    pub fn post(&self, reply: S::Reply) -> Posted {
+    pub fn post(&self, reply: S::Reply) -> Posted<'_, S, R> {
         // Push. Only who finds the inbox empty has to see to the sending: between its push and its
         // Claim nobody can have taken the replies that were pushed behind it without taking
         // its own first.
         if self.inbox.push(reply) && self.right.claim() {
-            Posted::YouSend(Right(()))
+            Posted::YouSend(Right { path: self })
         } else {
             Posted::Left
         }
     }
 
     /// Takes the right without having posted, where it is free: replies that are posted from now on
-    /// wait for [`ReplyPath::run`], and leave together. The caller must not wait for anything
+    /// wait for [`Right::run`], and leave together. The caller must not wait for anything
     /// before it calls that.
-    pub fn cork(&self) -> Option<Right> {
-        self.right.try_claim().then_some(Right(()))
+    pub fn cork(&self) -> Option<Right<'_, S, R>> {
+        self.right.try_claim().then_some(Right { path: self })
     }
 
-    /// Sends what is in the inbox until nothing is left, then releases the right. After `rounds`
-    /// takes it hands the right over instead, so that a completion thread doesn't become the
-    /// sender of a busy connection for ever.
+    /// The right, on the thread that it was handed over to.
     ///
-    /// Blocks only with [`Patience::Unlimited`].
-    pub fn run(&self, right: Right, patience: Patience, rounds: u32) -> Ran {
-        for _ in 0..rounds {
-            // BeginRound, then Take.
-            self.right.begin_round();
-            let batch = self.inbox.take();
-            // SAFETY: `right` is the flush right of this path (each path has its own, and a `Right`
-            // comes from its word), so no other thread touches the sink until it is
-            // released or handed over.
-            let sent = self.sink.with_mut(|sink| unsafe { (*sink).send(batch, patience) });
-            if sent == Sent::Full {
-                return Ran::HandOver(right);
-            }
-            // Release.
-            if R::release(&self.right) {
-                return Ran::Released;
-            }
-        }
-        Ran::HandOver(right)
-    }
-
-    /// Lets the holder of the right at the sink, to set it up.
-    pub fn with_sink<T>(&self, _right: &mut Right, f: impl FnOnce(&mut S) -> T) -> T {
-        // SAFETY: as in `run`: the caller holds the right.
-        self.sink.with_mut(|sink| f(unsafe { &mut *sink }))
+    /// # Safety
+    /// Another thread gave up the right of this path for this one ([`Right::give_up`]), once,
+    /// and that happens-before this call.
+    pub unsafe fn take_over(&self) -> Right<'_, S, R> {
+        Right { path: self }
     }
 }

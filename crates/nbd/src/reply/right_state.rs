@@ -75,8 +75,22 @@ impl fmt::Debug for FlushRight {
     }
 }
 
-/// How the holder lets go of the right.
-pub trait ReleasePolicy: Send + Sync + 'static {
+/// How the holder lets go of the right. Those are all: one that lets go and says that it hasn't would let two
+/// threads at the sink.
+///
+/// ```compile_fail,E0277
+/// use corewise_nbd::reply::{FlushRight, ReleaseChecked, ReleasePolicy};
+///
+/// struct LetsGoAndDeniesIt;
+///
+/// impl ReleasePolicy for LetsGoAndDeniesIt {
+///     fn release(right: &FlushRight) -> bool {
+///         ReleaseChecked::release(right);
+///         false
+///     }
+/// }
+/// ```
+pub trait ReleasePolicy: sealed::Sealed + Send + Sync + 'static {
     /// Release: true where the right is free now.
     fn release(right: &FlushRight) -> bool;
 }
@@ -84,6 +98,13 @@ pub trait ReleasePolicy: Send + Sync + 'static {
 /// Lets go only where nothing was posted since the last take: what product code uses.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ReleaseChecked;
+
+mod sealed {
+    /// Keeps others from being made.
+    pub trait Sealed {}
+}
+
+impl sealed::Sealed for ReleaseChecked {}
 
 impl ReleasePolicy for ReleaseChecked {
     fn release(right: &FlushRight) -> bool {
@@ -95,6 +116,9 @@ impl ReleasePolicy for ReleaseChecked {
 #[cfg(loom)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ReleaseBlindly;
+
+#[cfg(loom)]
+impl sealed::Sealed for ReleaseBlindly {}
 
 #[cfg(loom)]
 impl ReleasePolicy for ReleaseBlindly {

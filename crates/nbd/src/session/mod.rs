@@ -130,8 +130,8 @@ impl Session {
     }
 
     /// Sends what was posted, without blocking; what can't be sent now goes to the writer thread.
-    fn send(self: &Arc<Self>, right: Right, rounds: u32) {
-        if let Ran::HandOver(right) = self.path.run(right, Patience::None, rounds) {
+    fn send(self: &Arc<Self>, right: Right<'_, SocketSink>, rounds: u32) {
+        if let Ran::HandOver(right) = right.run(Patience::None, rounds) {
             writer::hand_over(self, right);
         }
     }

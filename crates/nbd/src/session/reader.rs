@@ -10,7 +10,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use corewise_blockmq::{Plug, Request as DeviceRequest};
 use corewise_sync::Parker;
 
-use super::sink::Reply;
+use super::sink::{Reply, SocketSink};
 use super::{End, Session};
 use crate::policy::{Limits, Operation, Verdict, judge};
 use crate::reply::{Posted, Right};
@@ -31,7 +31,7 @@ pub(super) struct Reader<'a> {
     /// Understood and not yet submitted.
     batch: Vec<DeviceRequest>,
     /// The flush right, where a reply of our own got it: run with the batch.
-    cork: Option<Right>,
+    cork: Option<Right<'a, SocketSink>>,
     /// A refused write whose payload has to be read away before the answer.
     skipping: Option<Skip>,
     wrote: bool,

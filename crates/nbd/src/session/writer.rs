@@ -9,6 +9,7 @@ use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::{Parker, Unparker, thread};
 
 use super::Session;
+use super::sink::SocketSink;
 use crate::reply::{Patience, Ran, Right};
 
 /// Stack of a connection's threads in bytes: they call the device and little else.
@@ -41,8 +42,8 @@ impl Writer {
 
 /// Gives the flush right to the writer thread, and starts that where it doesn't exist. Never
 /// blocks.
-pub(super) fn hand_over(session: &Arc<Session>, mut right: Right) {
-    let parker = session.path.with_sink(&mut right, |sink| sink.writer_parker.take());
+pub(super) fn hand_over(session: &Arc<Session>, mut right: Right<'_, SocketSink>) {
+    let parker = right.with_sink(|sink| sink.writer_parker.take());
     right.give_up();
     // Release: the writer sees the sink as we leave it.
     session.writer.handed.swap(true, Ordering::Release);
@@ -60,11 +61,11 @@ pub(super) fn hand_over(session: &Arc<Session>, mut right: Right) {
         if session.writer.handed.swap(false, Ordering::Acquire) {
             // SAFETY: given up above, and the swap took it back; no writer thread exists that could
             // have taken it.
-            let mut right = unsafe { Right::taken_over() };
-            session.path.with_sink(&mut right, |sink| sink.give_up());
+            let mut right = unsafe { session.path.take_over() };
+            right.with_sink(|sink| sink.give_up());
             // A sink that gave up drops everything and is never full, so the rounds end with the
             // replies.
-            while let Ran::HandOver(again) = session.path.run(right, Patience::None, u32::MAX) {
+            while let Ran::HandOver(again) = right.run(Patience::None, u32::MAX) {
                 right = again;
             }
         }
@@ -78,9 +79,8 @@ fn run(session: &Session, parker: &Parker) {
         if session.writer.handed.swap(false, Ordering::Acquire) {
             // SAFETY: the holder gave the right up before it set the flag, and the swap took the
             // flag from everybody else.
-            let mut right = unsafe { Right::taken_over() };
-            while let Ran::HandOver(again) = session.path.run(right, Patience::Unlimited, u32::MAX)
-            {
+            let mut right = unsafe { session.path.take_over() };
+            while let Ran::HandOver(again) = right.run(Patience::Unlimited, u32::MAX) {
                 right = again;
             }
         } else if session.writer.over.load(Ordering::Acquire) {
