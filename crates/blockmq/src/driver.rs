@@ -166,7 +166,8 @@ impl Started {
 
     /// Finishes the request, on any thread. The tag is free **before** the completion function
     /// runs, so whatever the driver keeps by tag has to be cleared before this call. May run the
-    /// hardware queue, and so call [`Driver::queue_request`] on this thread.
+    /// hardware queue, and so call [`Driver::queue_request`] on this thread. Deep in other completions it
+    /// may end a moment later, as [`Request::complete`] says.
     pub fn complete(mut self, result: Result<(), IoError>) {
         self.finish(result);
     }

@@ -29,7 +29,7 @@ fn start(core: Arc<Core>, slot: usize, mut batch: Batch<Box<Pending>>) -> Option
     // Nobody may run a queue any more that is gone.
     while core.is_dead() {
         for pending in batch {
-            pending.flushed(Err(IoError::new(IoErrorKind::Gone)));
+            pending.end_now(Err(IoError::new(IoErrorKind::Gone)));
         }
         batch = core.flusher.end()?;
     }
@@ -40,7 +40,7 @@ fn start(core: Arc<Core>, slot: usize, mut batch: Batch<Box<Pending>>) -> Option
 
 fn ended(core: Arc<Core>, slot: usize, batch: Batch<Box<Pending>>, result: Result<(), IoError>) {
     for pending in batch {
-        pending.flushed(result.clone());
+        pending.end_now(result.clone());
     }
     if let Some(batch) = core.flusher.end()
         && let Some(hctx) = start(Arc::clone(&core), slot, batch)

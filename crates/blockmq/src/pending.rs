@@ -7,7 +7,7 @@ use std::sync::Arc;
 use corewise_sync::inbox::{HasLink, Link};
 use corewise_sync::time::Stamp;
 
-use crate::complete::Verdict;
+use crate::complete::{Verdict, nest};
 use crate::error::IoError;
 use crate::flush;
 use crate::hctx::Hctx;
@@ -142,31 +142,31 @@ impl Pending {
     }
 
     /// Ends a request that is inside and has no tag: at once, or when it is durable.
-    pub(crate) fn end(mut self: Box<Self>, result: Result<(), IoError>) {
+    pub(crate) fn end(self: Box<Self>, result: Result<(), IoError>) {
         if self.post_flush && result.is_ok() {
             let (core, slot) = (Arc::clone(&self.core), self.slot);
             if let Some(hctx) = flush::add(self) {
                 core.hctx(hctx).visit(&core, slot, true);
             }
         } else {
-            self.answer(result);
-            self.leave();
+            self.end_now(result);
         }
     }
 
-    /// Ends a request for which a flush was made.
-    pub(crate) fn flushed(mut self: Box<Self>, result: Result<(), IoError>) {
-        self.answer(result);
-        self.leave();
+    /// Ends a request that is inside, has no tag and needs no flush any more.
+    pub(crate) fn end_now(mut self: Box<Self>, result: Result<(), IoError>) {
+        nest::end(move || {
+            self.answer(result);
+            self.leave();
+        });
     }
 
     /// Finishes a request that is inside and that no driver has: its queue is gone.
     pub(crate) fn abandon(mut self: Box<Self>) {
         let others = self.rq_mut().unmerge();
-        for mut pending in iter::once(self).chain(others) {
+        for pending in iter::once(self).chain(others) {
             let gone = pending.core.gone();
-            pending.answer(Err(gone));
-            pending.leave();
+            pending.end_now(Err(gone));
         }
     }
 

@@ -23,6 +23,11 @@ pub(crate) const PLUG_BYTES: u64 = 128 << 10;
 /// Requests that are inside through each CPU before a thread that may block waits for room, where the builder doesn't
 /// say: the most that the kernel lets a hardware queue have (`BLK_MQ_MAX_DEPTH`).
 pub(crate) const NR_REQUESTS: u32 = 10_240;
+/// Ends of requests that nest on a thread at most, before the next one is put off: more than there are devices in a
+/// stack of them, and far from what fills a small thread's stack.
+pub(crate) const NESTED_ENDS: u32 = 16;
+/// Dispatches that nest on a thread at most, before a worker makes the next one.
+pub(crate) const NESTED_DISPATCHES: u32 = 64;
 /// Tags of a hardware queue where the driver doesn't say: the kernel's `BLKDEV_DEFAULT_RQ`.
 pub(crate) const DEFAULT_DEPTH: u32 = 128;
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use corewise_sync::time::Stamp;
 
+use super::nest;
 use crate::error::{IoError, IoErrorKind};
 use crate::pending::Pending;
 use crate::tags::Freed;
@@ -54,7 +55,11 @@ impl Pending {
 
     /// Finishes a request that the driver had, on the CPU where it is to end: its tag is free before its completion
     /// function runs.
-    pub(crate) fn complete(mut self: Box<Self>) {
+    pub(crate) fn complete(self: Box<Self>) {
+        nest::end(move || self.complete_now());
+    }
+
+    fn complete_now(mut self: Box<Self>) {
         let result = match self.verdict.take() {
             Some(Verdict::Ended(result)) => result,
             Some(Verdict::Requeue) | None => Err(IoError::new(IoErrorKind::Gone)),

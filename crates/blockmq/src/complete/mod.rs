@@ -4,6 +4,7 @@
 
 mod finish;
 mod lanes;
+pub(crate) mod nest;
 mod policy;
 pub(crate) mod poll;
 

@@ -10,6 +10,7 @@ use corewise_workqueue::{Work, Workqueue};
 use super::Hctx;
 use super::alone;
 use super::dispatch::Feed;
+use crate::complete::nest;
 use crate::cpu::current_cpu;
 use crate::gate::{Fenced, Recheck};
 use crate::hotplug::policy::slot_for_run;
@@ -53,8 +54,10 @@ impl Hctx {
         recheck: &impl Recheck,
     ) {
         match &self.background {
-            // What may block runs where blocking is allowed.
-            Background::Workers { .. } if core.may_block => self.run_async(core),
+            // What may block runs where blocking is allowed, and what is far down where there is stack.
+            Background::Workers { .. } if core.may_block || nest::is_far_down() => {
+                self.run_async(core);
+            }
             Background::Workers { .. } => {
                 let ran = self.run_by(core, published, BUDGET_VISITOR, recheck);
                 self.account(core, slot, ran);
@@ -69,10 +72,12 @@ impl Hctx {
     pub(crate) fn issue(&self, core: &Core, pending: Box<Pending>) {
         let slot = pending.slot;
         let here = matches!(self.background, Background::Workers { .. }) && !core.may_block;
-        if here && core.gate.is_open() && self.state.try_claim() {
+        if here && !nest::is_far_down() && core.gate.is_open() && self.state.try_claim() {
             let feed = Feed::new(core, self, Some(pending));
             let (state, grace) = (&self.state, &self.grace);
-            let ran = runner::run_claimed(&core.gate, state, grace, &feed, BUDGET_VISITOR);
+            let ran = nest::dispatch(|| {
+                runner::run_claimed(&core.gate, state, grace, &feed, BUDGET_VISITOR)
+            });
             self.decline_tag(core);
             self.account(core, slot, ran);
         } else {
@@ -179,8 +184,10 @@ impl Hctx {
 
     fn run_by(&self, core: &Core, published: bool, budget: u32, recheck: &impl Recheck) -> Ran {
         let feed = Feed::new(core, self, None);
-        let ran =
-            runner::run_by(&core.gate, &self.state, &self.grace, &feed, published, budget, recheck);
+        let (gate, state, grace) = (&core.gate, &self.state, &self.grace);
+        let ran = nest::dispatch(|| {
+            runner::run_by(gate, state, grace, &feed, published, budget, recheck)
+        });
         if ran != Ran::Joined {
             self.decline_tag(core);
         }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use corewise_sync::time::Stamp;
 use corewise_topology::{Machine, Subscription};
 
+use crate::complete::nest;
 use crate::device::BlockDevice;
 use crate::driver::Driver;
 use crate::gate::Recheck;
@@ -35,8 +36,8 @@ pub(crate) use hold::refuse_in_atomic_section;
 /// Requests that wait in a queue which is dropped complete with
 /// [`IoErrorKind::Gone`](crate::IoErrorKind::Gone); those that the driver has are finished first.
 ///
-/// Who drops a drained queue (see [`Queue::drain`]) can rely on the driver being dropped when that
-/// returns, if nobody else holds it: a file is closed and unlocked then.
+/// Who drops a drained queue (see [`Queue::drain`]) outside of drivers and completion functions can rely on
+/// the driver being dropped when that returns, if nobody else holds it: a file is closed and unlocked then.
 ///
 /// A queue follows its machine: a hardware queue that loses its last CPU finishes what its driver has and hands
 /// the rest on to another one (`src/hotplug/README.md`).
@@ -200,9 +201,9 @@ impl Drop for Queue {
         plug::let_go();
         self.core.kill();
         // With nothing inside, whoever still holds the core is about to let it go: a thread that has just
-        // counted its request out, or a worker that found nothing to do. (The caller itself can't be one of
-        // them: inside a completion function its request is still inside.)
-        if self.inside() == 0 {
+        // counted its request out, or a worker that found nothing to do. The caller itself may be one of them
+        // where it is in a dispatch or in the end of a request.
+        if self.inside() == 0 && !nest::is_inside() {
             while Arc::strong_count(&self.core) > 1 {
                 corewise_sync::thread::yield_now();
             }

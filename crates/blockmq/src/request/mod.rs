@@ -26,6 +26,7 @@ use corewise_sync::context::AtomicSection;
 use corewise_sync::list::List;
 use corewise_sync::panics;
 
+use crate::complete::nest;
 use crate::error::{IoError, IoErrorKind, errno};
 use crate::pending::Pending;
 pub(crate) use fill::fills;
@@ -388,8 +389,11 @@ impl Request {
     /// A read that claims success without having filled `len` bytes is turned into an I/O
     /// error: a client must never be sent bytes that nobody read. An error that says no range is taken
     /// to mean the whole request.
+    ///
+    /// In a completion function that was called in one that was called in one, and so on, it may be
+    /// called a moment later: on this thread too, before the outermost of them returns to its caller.
     pub fn complete(mut self, result: Result<(), IoError>) {
-        self.finish(result);
+        nest::end(move || self.finish(result));
     }
 
     /// As [`Request::complete`], in place; a second call does nothing.
@@ -434,7 +438,10 @@ impl Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        self.finish(Err(IoError::new(IoErrorKind::Gone)));
+        if !matches!(self.end, End::None) {
+            let this = Self::bare(self.op, self.flags, self.offset, self.own);
+            mem::replace(self, this).complete(Err(IoError::new(IoErrorKind::Gone)));
+        }
     }
 }
 

@@ -1,0 +1,157 @@
+//! How deep ends of requests, and dispatches, nest on a thread. A completion function may submit, what it submits may end on the
+//! spot, and so on; a drop may do the same. Beyond a bound the next end is put off until the thread is back in the
+//! outermost one, so that no chain of them needs a deep stack. (The kernel makes a list of what is submitted
+//! inside a submission, `bio_list`, and of what ends in an interrupt.)
+//!
+//! Dispatches nest too, without an end between, where devices stand on one another. Beyond a bound a worker makes
+//! the next one.
+//!
+//! Whoever is put off keeps its tag and stays inside its queue. It waits for nothing but this thread's way back,
+//! which doesn't block: completion functions run in atomic sections.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::mem::{self, ManuallyDrop};
+
+use corewise_sync::per_thread;
+
+use crate::policy::{NESTED_DISPATCHES, NESTED_ENDS};
+use crate::request::caught;
+
+type End = Box<dyn FnOnce()>;
+
+per_thread! {
+    /// O: how many ends the thread is in.
+    static DEPTH: Cell<u32> = Cell::new(0);
+    /// O: how many dispatches it is in.
+    static DISPATCHES: Cell<u32> = Cell::new(0);
+    /// O: what was put off. Never dropped, so that it is there while other variables of the thread are; it
+    /// owns nothing once the thread is out of all ends.
+    static LATER: ManuallyDrop<RefCell<VecDeque<End>>> = ManuallyDrop::new(RefCell::new(VecDeque::new()));
+}
+
+/// Ends a request: now, or, where the thread is deep in other ends, before the outermost of them is over.
+#[inline]
+pub(crate) fn end(end: impl FnOnce() + 'static) {
+    let depth = DEPTH.with(Cell::get);
+    if depth >= NESTED_ENDS {
+        return put_off(Box::new(end));
+    }
+    let _level = Level::enter(depth);
+    end();
+}
+
+#[cold]
+fn put_off(end: End) {
+    LATER.with(|later| later.borrow_mut().push_back(end));
+}
+
+/// Whether the thread is in so many dispatches that it should begin no other one.
+#[inline]
+pub(crate) fn is_far_down() -> bool {
+    DISPATCHES.with(Cell::get) >= NESTED_DISPATCHES
+}
+
+/// Whether the thread is in a dispatch or in the end of a request.
+pub(crate) fn is_inside() -> bool {
+    DEPTH.with(Cell::get) != 0 || DISPATCHES.with(Cell::get) != 0
+}
+
+/// Makes a dispatch, or looks whether one is to be made.
+#[inline]
+pub(crate) fn dispatch<R>(f: impl FnOnce() -> R) -> R {
+    struct Out(u32);
+    impl Drop for Out {
+        fn drop(&mut self) {
+            DISPATCHES.with(|inside| inside.set(self.0));
+        }
+    }
+    let before = DISPATCHES.with(Cell::get);
+    let _out = Out(before);
+    DISPATCHES.with(|inside| inside.set(before + 1));
+    f()
+}
+
+/// One end that the thread is in.
+struct Level {
+    /// How many it was in before.
+    outer: u32,
+}
+
+impl Level {
+    fn enter(outer: u32) -> Self {
+        DEPTH.with(|depth| depth.set(outer + 1));
+        Self { outer }
+    }
+}
+
+impl Drop for Level {
+    fn drop(&mut self) {
+        if self.outer == 0 {
+            // Still inside: what these put off comes behind them.
+            while let Some(end) = next() {
+                if caught(end).is_none() {
+                    tracing::error!("the end of a block request panicked");
+                }
+            }
+        }
+        DEPTH.with(|depth| depth.set(self.outer));
+    }
+}
+
+/// The next that was put off. Behind the last one the list gives its memory back.
+fn next() -> Option<End> {
+    LATER.with(|later| {
+        let mut later = later.borrow_mut();
+        let next = later.pop_front();
+        if next.is_none() {
+            drop(mem::take(&mut *later));
+        }
+        next
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+
+    fn chain(left: u32, deepest: Rc<Cell<u32>>, ended: Rc<Cell<u32>>) {
+        deepest.set(deepest.get().max(DEPTH.with(Cell::get)));
+        if left != 0 {
+            let (theirs, count) = (Rc::clone(&deepest), Rc::clone(&ended));
+            end(move || chain(left - 1, theirs, count));
+        }
+        ended.set(ended.get() + 1);
+    }
+
+    #[test]
+    fn a_chain_of_ends_is_over_with_the_outermost_and_never_deeper_than_the_bound() {
+        let (deepest, ended) = (Rc::default(), Rc::default());
+        chain(1000, Rc::clone(&deepest), Rc::clone(&ended));
+        assert_eq!((deepest.get(), ended.get()), (NESTED_ENDS, 1001));
+        assert_eq!(DEPTH.with(Cell::get), 0);
+        assert_eq!(LATER.with(|later| later.borrow().capacity()), 0);
+    }
+
+    #[test]
+    fn a_panic_leaves_the_depth_as_it_was_and_takes_nobody_along_who_was_put_off() {
+        let ended = Rc::new(Cell::new(0));
+        let theirs = Rc::clone(&ended);
+        let panicked = caught(|| {
+            end(move || {
+                for _ in 0..3 {
+                    let theirs = Rc::clone(&theirs);
+                    put_off(Box::new(move || {
+                        theirs.set(theirs.get() + 1);
+                        panic!("on purpose");
+                    }));
+                }
+                panic!("on purpose");
+            });
+        });
+        assert!(panicked.is_none());
+        assert_eq!((ended.get(), DEPTH.with(Cell::get)), (3, 0));
+    }
+}
