@@ -35,6 +35,7 @@ pub mod time;
 #[cfg(any(loom, shuttle))]
 pub mod model;
 
+mod clean;
 mod completion;
 mod facade;
 mod futex;
@@ -42,6 +43,7 @@ mod lock;
 mod parker;
 mod signal;
 
+pub use clean::CleanAt;
 pub use completion::{Completion, Countdown};
 pub use crossbeam_utils::CachePadded;
 pub use facade::{atomic, cell, hint, thread};

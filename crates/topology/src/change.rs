@@ -3,7 +3,7 @@
 //! Guard letters: `I:` immutable after construction; `L:` the field is a lock, and says what it
 //! guards. The protocol: `machine.md`, "How a change is told".
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -73,7 +73,7 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         if let Some(listeners) = self.listeners.upgrade() {
             // The closure is dropped outside of the lock: its destructors are the user's.
-            let gone = listeners.lock().forget(self.id);
+            let gone = listeners.lock().listeners.remove(&self.id);
             drop(gone);
         }
     }
@@ -95,8 +95,8 @@ pub(crate) struct Listeners {
 #[derive(Default)]
 struct Told {
     next: u64,
-    /// In the order in which they subscribed.
-    listeners: Vec<Listener>,
+    /// By number, and so in the order in which they subscribed.
+    listeners: BTreeMap<u64, Listener>,
     /// In the order in which they were made.
     waiting: VecDeque<Arc<Change>>,
     /// Some thread is telling, and will tell what is added meanwhile.
@@ -105,7 +105,6 @@ struct Told {
 
 #[derive(Clone)]
 struct Listener {
-    id: u64,
     /// The epoch when it subscribed: it isn't told of older changes that are still waiting.
     since: u64,
     call: Arc<Call>,
@@ -116,7 +115,7 @@ impl Listeners {
         let mut told = this.lock();
         let id = told.next;
         told.next += 1;
-        told.listeners.push(Listener { id, since, call });
+        told.listeners.insert(id, Listener { since, call });
         Subscription { listeners: Arc::downgrade(this), id }
     }
 
@@ -135,8 +134,9 @@ impl Listeners {
             told.telling = true;
         }
         while let Some((change, listeners)) = self.next() {
-            for listener in listeners {
-                if listener.since >= change.after.epoch || !self.lock().has(listener.id) {
+            for (id, listener) in listeners {
+                if listener.since >= change.after.epoch || !self.lock().listeners.contains_key(&id)
+                {
                     continue;
                 }
                 // With its drop: the subscription may have ended, and then the closure dies here.
@@ -153,7 +153,7 @@ impl Listeners {
 
     /// The next change and who is to be told; where there is none the turn ends, under the same
     /// lock: what is added after is told by its adder.
-    fn next(&self) -> Option<(Arc<Change>, Vec<Listener>)> {
+    fn next(&self) -> Option<(Arc<Change>, BTreeMap<u64, Listener>)> {
         let mut told = self.lock();
         let Some(change) = told.waiting.pop_front() else {
             told.telling = false;
@@ -165,16 +165,5 @@ impl Listeners {
     fn lock(&self) -> MutexGuard<'_, Told> {
         // Nothing that could panic runs under it.
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Told {
-    fn has(&self, id: u64) -> bool {
-        self.listeners.iter().any(|listener| listener.id == id)
-    }
-
-    fn forget(&mut self, id: u64) -> Option<Listener> {
-        let at = self.listeners.iter().position(|listener| listener.id == id)?;
-        Some(self.listeners.remove(at))
     }
 }

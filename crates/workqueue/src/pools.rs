@@ -7,8 +7,8 @@ use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::{CleanAt, Mutex};
 use corewise_topology::{
     AffinityScope, CpuSet, DEFAULT_SHARD_SIZE, Machine, Masks, Pods, Subscription,
 };
@@ -92,8 +92,9 @@ struct Inner {
 /// The queues that there are.
 #[derive(Default)]
 struct Queues {
-    /// By number. Those that are gone are taken out when the next one comes.
+    /// By number. Those that are gone are taken out now and then.
     all: Vec<Weak<Shared>>,
+    clean_at: CleanAt,
     frozen: bool,
     closed: bool,
 }
@@ -428,8 +429,9 @@ impl WorkerPools {
     /// Makes a queue known.
     pub(crate) fn register(&self, queue: &Arc<Shared>) {
         let mut queues = self.inner.queues.lock();
-        queues.all.retain(|queue| queue.strong_count() > 0);
-        queues.all.push(Arc::downgrade(queue));
+        let Queues { all, clean_at, .. } = &mut *queues;
+        clean_at.before_one_more(all, Vec::len, |all| all.retain(|one| one.strong_count() > 0));
+        all.push(Arc::downgrade(queue));
         self.inner.keeper.know(queue);
         if queues.frozen && queue.freezable {
             queue.set_frozen(true);

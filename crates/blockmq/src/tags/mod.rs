@@ -17,10 +17,10 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use corewise_sync::SpinLock;
 use corewise_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use corewise_sync::context;
 use corewise_sync::time::{self, Stamp};
+use corewise_sync::{CleanAt, SpinLock};
 
 pub use bitmap::TagBatch;
 use bitmap::{Bitmap, WAITING};
@@ -53,13 +53,20 @@ struct Inner<const MARKS: bool> {
 /// Those who share the set.
 struct Users {
     /// L: the lock; guards the list of those who joined, and changes of `active`.
-    joined: SpinLock<Vec<Weak<Share>>>,
+    joined: SpinLock<Joined>,
     /// A: how many of them are active. Relaxed: a share is about right.
     active: AtomicU32,
     /// A: what each may have. Relaxed, as `active`.
     share: AtomicU32,
     /// A: when it was last looked for idle ones, in nanoseconds; Relaxed.
     swept: AtomicU64,
+}
+
+/// Those who joined.
+#[derive(Default)]
+struct Joined {
+    all: Vec<Weak<Share>>,
+    clean_at: CleanAt,
 }
 
 /// What putting tags back told.
@@ -81,7 +88,7 @@ impl<const MARKS: bool> TagSet<MARKS> {
     pub fn with_marks(depth: u32, cpus: usize) -> Self {
         let bitmap = Bitmap::new(depth, cpus);
         let users = Users {
-            joined: SpinLock::new(Vec::new()),
+            joined: SpinLock::new(Joined::default()),
             active: AtomicU32::new(0),
             share: AtomicU32::new(bitmap.depth()),
             swept: AtomicU64::new(0),
@@ -196,8 +203,9 @@ impl TagSet {
     fn join(&self) -> Arc<Share> {
         let share = Arc::new(Share::new());
         let mut joined = self.0.users.joined.lock();
-        joined.retain(|one| one.strong_count() != 0);
-        joined.push(Arc::downgrade(&share));
+        let Joined { all, clean_at } = &mut *joined;
+        clean_at.before_one_more(all, Vec::len, |all| all.retain(|one| one.strong_count() != 0));
+        all.push(Arc::downgrade(&share));
         share
     }
 
@@ -239,7 +247,7 @@ impl TagSet {
     /// every 20 ms at most where somebody is kept to its share.
     pub fn sweep(&self) {
         let joined = self.0.users.joined.lock();
-        let idle = joined.iter().filter_map(Weak::upgrade).filter(|one| one.retire_if_idle());
+        let idle = joined.all.iter().filter_map(Weak::upgrade).filter(|one| one.retire_if_idle());
         let idle = idle.count() as u32;
         self.set_active(self.0.users.active.load(Ordering::Relaxed).saturating_sub(idle));
     }

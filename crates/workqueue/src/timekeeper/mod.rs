@@ -19,6 +19,7 @@ mod stepped_delayed;
 mod stepped_rescue;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Weak};
@@ -27,7 +28,7 @@ use std::time::{Duration, Instant};
 #[cfg(any(test, loom))]
 use corewise_sync::atomic::AtomicU64;
 use corewise_sync::atomic::{AtomicBool, Ordering};
-use corewise_sync::{Mutex, time};
+use corewise_sync::{CleanAt, Mutex, time};
 
 use crate::beside::{Beside, Limit};
 use crate::error::{quietly, shielded};
@@ -125,7 +126,8 @@ struct State {
     refused: Option<Duration>,
     timers: Heap<Delayed>,
     /// For their names in reports, and their counters.
-    queues: Vec<(u64, Weak<Shared>)>,
+    queues: BTreeMap<u64, Weak<Shared>>,
+    clean_at: CleanAt,
 }
 
 enum Thread {
@@ -196,7 +198,8 @@ impl Timekeeper {
             closed: false,
             refused: None,
             timers: Heap::default(),
-            queues: Vec::new(),
+            queues: BTreeMap::new(),
+            clean_at: CleanAt::new(),
         };
         Arc::new(Timekeeper {
             alarm: Alarm::new(),
@@ -217,15 +220,18 @@ impl Timekeeper {
     /// From here on this queue is known by its number.
     pub(crate) fn know(&self, queue: &Arc<Shared>) {
         let mut state = self.state.lock();
-        state.queues.retain(|(_, queue)| queue.strong_count() > 0);
-        state.queues.push((queue.id, Arc::downgrade(queue)));
+        let State { queues, clean_at, .. } = &mut *state;
+        let clean =
+            |all: &mut BTreeMap<_, Weak<Shared>>| all.retain(|_, one| one.strong_count() > 0);
+        clean_at.before_one_more(queues, BTreeMap::len, clean);
+        queues.insert(queue.id, Arc::downgrade(queue));
     }
 
     fn queue(&self, id: u64) -> Option<Arc<Shared>> {
         // No other is upgraded: it could be the last handle, which must not be dropped under the
         // lock.
         let state = self.state.lock();
-        state.queues.iter().find(|(known, _)| *known == id)?.1.upgrade()
+        state.queues.get(&id)?.upgrade()
     }
 
     /// After how long what doesn't get on is reported, if ever.
