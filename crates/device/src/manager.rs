@@ -267,6 +267,7 @@ impl DeviceManager {
             keep_going: options.keep_going,
             cancel: options.cancel.clone(),
             observed: options.observer.is_some(),
+            helps: context::is_observed(),
             device_timeout: options.device_timeout,
             timeout: options.timeout,
             on_hang: options.on_hang,

@@ -119,3 +119,50 @@ fn who_adds_one_device_is_told_what_became_of_it() {
     manager.shutdown(&ShutdownOptions::new()).unwrap();
     pools.shutdown();
 }
+#[test]
+fn bring_ups_nested_deeper_than_there_are_workers_end() {
+    let machine = Machine::synthetic("core:2 pu:1").unwrap();
+    let pools = WorkerPools::builder(&machine).max_workers(2).build();
+    let manager = DeviceManager::new(&pools).unwrap();
+    manager.register(Arc::new(Nesting { pools: pools.clone() })).unwrap();
+    let decls = ["a", "b"].map(|name| DeviceDecl::new(name, "nesting").config(12u32));
+    let up = manager.bring_up(decls.to_vec(), &BringUpOptions::new()).unwrap();
+    assert!(up.is_complete(), "{up:?}");
+    manager.shutdown(&ShutdownOptions::new()).unwrap();
+    pools.shutdown();
+}
+
+/// Brings up devices of a manager of its own inside each probe.
+struct Nesting {
+    pools: WorkerPools,
+}
+
+struct Inner(DeviceManager);
+
+impl Bound for Inner {
+    fn shutdown(&self) -> Result<(), ShutdownError> {
+        let down = self.0.shutdown(&ShutdownOptions::new()).map_err(ShutdownError::new)?;
+        if down.is_clean() { Ok(()) } else { Err(ShutdownError::new("one inside failed")) }
+    }
+}
+
+impl Driver for Nesting {
+    fn name(&self) -> &str {
+        "nesting"
+    }
+
+    fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
+        let inner = DeviceManager::new(&self.pools).map_err(ProbeError::failed)?;
+        let depth = *cx.config::<u32>()?;
+        if depth > 0 {
+            let driver = Nesting { pools: self.pools.clone() };
+            inner.register(Arc::new(driver)).map_err(ProbeError::failed)?;
+            let decl = DeviceDecl::new("inner", "nesting").config(depth - 1);
+            let up = inner.bring_up(vec![decl], &BringUpOptions::new());
+            if !up.map_err(ProbeError::failed)?.is_complete() {
+                return Err(ProbeError::failed("one inside failed"));
+            }
+        }
+        Ok(Arc::new(Inner(inner)))
+    }
+}

@@ -177,6 +177,11 @@ impl Registry {
             match step {
                 CallerStep::Run(due) => self.probe_placed(due),
                 CallerStep::Wait if idle => {
+                    let help = self.state.lock().devices.to_help_with();
+                    if let Some(due) = help {
+                        Ticket { registry: Some(self.clone()), due }.probe(None);
+                        continue;
+                    }
                     context::blocking("device bring-up", || {
                         let state = self.state.lock();
                         if !state.devices.caller_is_wanted() {

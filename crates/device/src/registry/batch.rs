@@ -48,6 +48,8 @@ pub(crate) struct BatchOptions {
     pub keep_going: bool,
     pub cancel: Cancel,
     pub observed: bool,
+    /// Its caller is a worker: it begins what is queued itself, where no other one has come.
+    pub helps: bool,
     /// How long a probe may take before it is named.
     pub device_timeout: Option<Duration>,
     /// How long all may take.
@@ -465,7 +467,28 @@ impl Devices {
         let front = front.map(|key| &self.slot(key.index).phase);
         let turn = front.is_some_and(|p| !matches!(p, Phase::Waiting) && !p.holds_turns());
         let only_these = batch.active == batch.ready_turns + batch.overdue;
-        batch.news && (turn || only_these || batch.late || batch.stopping())
+        let helps = batch.options.helps;
+        batch.news && (turn || only_these || helps || batch.late || batch.stopping())
+    }
+
+    /// Help: an asynchronous device that is queued, for a caller that would wait on a worker. Perhaps all others
+    /// wait like that, and nobody would come for it.
+    pub(crate) fn to_help_with(&self) -> Option<Due> {
+        let is_queued = |&index: &u32| {
+            let slot = self.slot(index);
+            matches!(slot.phase, Phase::Ready) && slot.candidates[slot.turn].asynchronous
+        };
+        let batch = self.batch.as_ref().filter(|b| b.options.helps && b.active > b.ready_turns)?;
+        let left = batch.keys.iter().zip(&batch.outcomes).filter(|(_, outcome)| outcome.is_none());
+        let mut left = left.filter_map(|(key, _)| key.map(|key| key.index));
+        left.find(is_queued).map(|index| self.due(index))
+    }
+
+    /// A device is queued, which a caller that helps may begin.
+    pub(super) fn news_for_helper(&mut self) {
+        if let Some(batch) = &mut self.batch {
+            batch.news |= batch.options.helps;
+        }
     }
 
     /// The caller of the bring-up has something to look at.

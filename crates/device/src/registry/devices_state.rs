@@ -129,6 +129,8 @@ impl Devices {
         let (due, slot) = (self.due(index), self.slot(index));
         if slot.candidates[slot.turn].asynchronous {
             fx.queue.push((due, slot.node));
+            // A caller that is a worker may have to take it.
+            self.news_for_helper();
         } else if slot.in_turn {
             // The caller of the bring-up takes it when it is its turn.
             if let Some(batch) = &mut self.batch {

@@ -75,6 +75,7 @@ impl Stepped {
             cancel: self.cancel.clone(),
             // The outcomes are told to the test.
             observed: true,
+            helps: false,
             device_timeout: None,
             timeout: None,
             on_hang: self.on_hang,
