@@ -227,13 +227,23 @@ fn act(manager: &DeviceManager, book: &Arc<Book>, devices: u64, chance: &mut imp
 
 /// When nothing is in progress.
 fn check_quiet(manager: &DeviceManager, book: &Book) {
-    for info in manager.devices() {
+    let in_progress =
+        |info: &DeviceInfo| matches!(info.state, DeviceState::Queued | DeviceState::Probing);
+    let infos = loop {
+        manager.wait_for_probes().unwrap();
+        let infos = manager.devices();
+        // In shuttle's schedules the deferral timeout may end at any moment: deferred ones are tried once more.
+        if !infos.iter().any(in_progress) {
+            break infos;
+        }
+    };
+    for info in infos {
         let is_up = |need: &corewise_device::Need| need.state == Some(DeviceState::Bound);
         let all_up = info.needs.iter().all(is_up);
         let fine = match info.state {
             DeviceState::Bound => all_up,
             DeviceState::Waiting => !all_up,
-            DeviceState::Leaving | DeviceState::Queued | DeviceState::Probing => false,
+            DeviceState::Leaving => false,
             _ => true,
         };
         if !fine {
@@ -279,7 +289,6 @@ pub(crate) fn scenario<C: Chance>(mut chance: C, size: Size) {
         actors.into_iter().for_each(|actor| actor.join().unwrap());
     } else {
         actors.into_iter().for_each(|actor| actor.join().unwrap());
-        manager.wait_for_probes().unwrap();
         check_quiet(&manager, &book);
         manager.shutdown(&options).unwrap();
     }
