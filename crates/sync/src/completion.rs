@@ -120,7 +120,9 @@ impl Completion {
         }
     }
 
-    fn spin(&self) -> bool {
+    /// Waits for about as long as a wake-up costs, without sleeping: true where it happened. For who is
+    /// about to wait in a way of his own.
+    pub fn spin(&self) -> bool {
         for _ in 0..SPINS {
             if self.is_complete() {
                 return true;

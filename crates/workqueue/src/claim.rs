@@ -13,10 +13,11 @@ use corewise_sync::thread;
 use crate::error::shielded;
 use crate::flushers;
 use crate::item::{Header, Job, Queued, Running};
+use crate::submit::push;
 use crate::table::{ItemRef, Lent};
 use crate::ticket::Ticket;
 use crate::work::Aside;
-use crate::work_state::Snapshot;
+use crate::work_state::{Seq, Snapshot};
 
 /// Where a pending instance lies. Changed only by who holds it, or under the lock of the container
 /// that it goes into or comes out of.
@@ -62,6 +63,15 @@ pub(crate) enum Refused {
 }
 
 impl Header {
+    /// Whether the pending instance lies in a pool, for anybody to take it (a moment ago).
+    pub(crate) fn may_be_taken_back(&self) -> bool {
+        let now = self.state.snapshot();
+        now.pending()
+            && !now.running()
+            && !now.claimed()
+            && matches!(self.place(now.seq()), Place::Pushed | Place::Listed)
+    }
+
     /// Whether the pending instance is held back (a moment ago).
     pub(crate) fn is_held(&self) -> bool {
         let now = self.state.snapshot();
@@ -100,21 +110,38 @@ impl Lent<'_> {
         }
     }
 
+    /// Shows the pending instance to `see`, where it lies in its pool or is held back. What `see` may do:
+    /// see [`Lent::claim_if`].
+    pub(crate) fn look<R>(self, see: impl FnOnce(&Job) -> R) -> Option<R> {
+        let placed = |seq| matches!(self.place(seq), Place::Pushed | Place::Listed | Place::Held);
+        let seq = self.peek(placed)?;
+        // SAFETY: as in `claim_if`.
+        let seen = placed(seq).then(|| see(unsafe { self.job() }));
+        // LookAway.
+        self.state.look_away();
+        seen
+    }
+
+    /// Peek, where the instance is pending, doesn't run, and its place is `placed`. The instance's number:
+    /// the place is to be looked at once more.
+    fn peek(self, placed: impl Fn(Seq) -> bool) -> Option<Seq> {
+        loop {
+            let now = self.state.snapshot();
+            if !now.pending() || now.running() || now.claimed() || !placed(now.seq()) {
+                return None;
+            }
+            if self.state.peek(now) {
+                return Some(now.seq());
+            }
+        }
+    }
+
     /// Claims the pending instance where it lies in its pool and `wanted` says so, for a waiter that
     /// would rather run it than wait. While `wanted` looks at it the instance may start, but not end. It
     /// is brief, takes no lock and calls no code of the user's: who ends the instance waits for it.
     pub(crate) fn claim_if(self, wanted: impl FnOnce(&Job) -> bool) -> Option<Claimed> {
         let in_pool = |seq| matches!(self.place(seq), Place::Pushed | Place::Listed);
-        // Peek.
-        let seq = loop {
-            let now = self.state.snapshot();
-            if !now.pending() || now.running() || now.claimed() || !in_pool(now.seq()) {
-                return None;
-            }
-            if self.state.peek(now) {
-                break now.seq();
-            }
-        };
+        let seq = self.peek(in_pool)?;
         // It may have been put elsewhere before Peek, but not after. SAFETY: it was placed, so the slot
         // is filled, and nobody writes it while we look.
         let taken = in_pool(seq) && wanted(unsafe { self.job() });
@@ -235,6 +262,15 @@ impl Claimed {
         queued.set_place(Place::Moving);
         queued.header().state.unclaim();
         queued
+    }
+
+    /// Lend: to its pool, past its queue's limit, where it was held back. The caller's thread runs an item
+    /// that has a place in the same slot, and doesn't use it before this instance is over.
+    pub(crate) fn let_through(self) {
+        if let Some(ticket) = self.job().ticket.as_ref() {
+            ticket.lend();
+        }
+        push(self.release());
     }
 
     /// Back into the list of the pool that it was queued on.

@@ -127,9 +127,11 @@ impl Workqueue {
     /// everything again. Where chains don't end it warns after 10 rounds, and after each 100.
     ///
     /// Delayed items whose time hasn't come aren't waited for, and are refused if it comes
-    /// meanwhile. May block; called from an item of the same queue it never returns. On a frozen
-    /// queue it waits for the thaw. It says nothing about the queue [`below`](Workqueue::below), on which block
-    /// devices run.
+    /// meanwhile. May block. On a frozen queue it waits for the thaw. It says nothing about the queue
+    /// [`below`](Workqueue::below), on which block devices run.
+    ///
+    /// # Panics
+    /// As [`Workqueue::flush`].
     #[track_caller]
     pub fn drain(&self) {
         let shared = self.shared();
@@ -154,6 +156,9 @@ impl Workqueue {
     /// Delayed items whose time hasn't come are cancelled, and those who wait for them are told (the
     /// kernel leaves them to the caller). So are spawned futures that wait to be woken: they are
     /// dropped by the calling thread. May block, as [`Workqueue::drain`].
+    ///
+    /// # Panics
+    /// As [`Workqueue::flush`].
     #[track_caller]
     pub fn destroy(&self) {
         let shared = self.shared();

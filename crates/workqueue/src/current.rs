@@ -15,7 +15,9 @@ per_thread! {
 /// The instance runs on this thread until the guard is dropped.
 #[inline]
 pub(crate) fn enter(running: &Running) -> Guard<'_> {
-    Guard { outer: CURRENT.with(|c| c.replace(running)), running: PhantomData }
+    let outer = CURRENT.with(|c| c.replace(running));
+    running.outer.set(outer);
+    Guard { outer, running: PhantomData }
 }
 
 /// Restores what ran before. Borrows its instance, and belongs to its thread (it holds a pointer, so it
@@ -40,4 +42,18 @@ pub(crate) fn with<R>(see: impl FnOnce(Option<&Running>) -> R) -> R {
     // SAFETY: where it isn't null, a guard on this thread borrows the instance, and is alive: it would
     // have put the former pointer back else. `see` runs inside that guard's frame, so it is outlived.
     see(unsafe { running.as_ref() })
+}
+
+/// Whether any instance is `wanted` of those that run on this thread's stack: the innermost, which is
+/// shown first, and those that wait for it further up.
+pub(crate) fn any(mut wanted: impl FnMut(&Running) -> bool) -> bool {
+    let mut next = CURRENT.try_with(Cell::get).unwrap_or(ptr::null());
+    // SAFETY: as in `with`; what an instance runs inside of outlives it.
+    while let Some(running) = unsafe { next.as_ref() } {
+        if wanted(running) {
+            return true;
+        }
+        next = running.outer.get();
+    }
+    false
 }

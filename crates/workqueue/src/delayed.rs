@@ -40,7 +40,8 @@ impl Workqueue {
     /// set anew, where it is queued, also elsewhere, it is taken out. A delay of zero: it is queued
     /// at once. True where it was pending; that instance then goes on as this one, and who flushes it
     /// waits for this one. False where it was idle, and also where it could not be queued, for the
-    /// reasons that [`Workqueue::queue_delayed`] has; [`Work::is_pending`] tells the two apart.
+    /// reasons that [`Workqueue::queue_delayed`] has: an instance that is pending elsewhere then stays
+    /// as it is. With a delay of zero a queue that is being drained refuses it too.
     ///
     /// Any context. It waits for no work, only, yielding, for others' short steps with the same item.
     #[track_caller]
@@ -84,6 +85,10 @@ impl Workqueue {
         delay: Duration,
         site: &'static Location<'static>,
     ) -> bool {
+        // What is pending elsewhere stays there where this queue won't have it.
+        if self.refuses(delay) {
+            return false;
+        }
         loop {
             if let Some(mut claimed) = work.lent().claim() {
                 claimed.with_job(|job| job.site = site);
@@ -97,7 +102,16 @@ impl Workqueue {
         }
     }
 
-    /// Puts a claimed instance into this queue, after a while.
+    /// Whether it takes nothing that comes after a while.
+    fn refuses(&self, delay: Duration) -> bool {
+        if delay.is_zero() {
+            return self.links().refuses_at_once(false);
+        }
+        self.is_closed() || !self.shared().pools.keeper().takes_timers()
+    }
+
+    /// Puts a claimed instance into this queue, after a while. Where that was closed just now, it is
+    /// cancelled, as all that was there.
     fn replace(&self, place: Place, work: &Work, delay: Duration, mut claimed: Claimed) {
         if delay.is_zero() {
             self.place(place, claimed);

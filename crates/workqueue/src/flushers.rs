@@ -21,29 +21,24 @@ pub(crate) struct Flushers {
 struct Waiting(Vec<(Seq, Arc<Completion>)>);
 
 impl Flushers {
-    /// Waits until the instance queued last has finished; true where there was one to wait for.
-    #[track_caller]
-    pub(crate) fn flush(&self, state: &WorkState) -> bool {
-        let event = {
-            let mut lock = self.waiting.lock();
-            let waiting = &mut lock.get_or_insert_default().0;
-            // Announce. Under the lock: an instance whose end comes after the announcement sees it,
-            // and takes this lock before it ends.
-            let now = state.announce_flusher();
-            if !now.pending() && !now.running() {
-                if waiting.is_empty() {
-                    state.clear_flushers();
-                }
-                return false;
+    /// The end of the instance queued last; `None` where there is none to wait for.
+    pub(crate) fn join(&self, state: &WorkState) -> Option<Arc<Completion>> {
+        let mut lock = self.waiting.lock();
+        let waiting = &mut lock.get_or_insert_default().0;
+        // Announce. Under the lock: an instance whose end comes after the announcement sees it, and
+        // takes this lock before it ends.
+        let now = state.announce_flusher();
+        if !now.pending() && !now.running() {
+            if waiting.is_empty() {
+                state.clear_flushers();
             }
-            let event = Arc::new(Completion::new());
-            // Where nothing is pending it is the instance that runs: whatever its number, it isn't the
-            // number of one that is pending when it ends.
-            waiting.push((now.seq(), Arc::clone(&event)));
-            event
-        };
-        event.wait();
-        true
+            return None;
+        }
+        let event = Arc::new(Completion::new());
+        // Where nothing is pending it is the instance that runs: whatever its number, it isn't the
+        // number of one that is pending when it ends.
+        waiting.push((now.seq(), Arc::clone(&event)));
+        Some(event)
     }
 
     /// Collect: the caller is about to end an instance. Takes out those who have nothing left to wait

@@ -5,6 +5,7 @@
 //! [`Claimed`] (taken back out of its container). See `work_state.md` for who may take it from whom.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::mem::{self, MaybeUninit};
 use std::panic::Location;
 use std::ptr::{self, NonNull};
@@ -383,12 +384,14 @@ pub(crate) struct Running {
     /// That of the item.
     pub(crate) table: &'static Table,
     pub(crate) job: Job,
+    /// The instance that waits for this one, further up the same stack; see [`current`](crate::current).
+    pub(crate) outer: Cell<*const Running>,
 }
 
 impl Running {
     #[inline]
     pub(crate) fn new(item: ItemRef, job: Job) -> Running {
-        Running { table: item.header().table, item, job }
+        Running { table: item.header().table, item, job, outer: Cell::new(ptr::null()) }
     }
 
     /// Whether it is this item that runs. One that is alone is nobody's to ask for, and its memory may be
@@ -473,7 +476,7 @@ impl Running {
         let job = Job { ticket: self.job.ticket.take(), site: self.job.site };
         // SAFETY: what is left is dropped.
         let item = unsafe { self.take_hold() };
-        let (mut running, mut ran) = (Running { item, table: self.table, job }, 1);
+        let (mut running, mut ran) = (Running::new(item, job), 1);
         loop {
             let (next, over) = running.finish(true, shown);
             // Before the end of this one, which may let others through: meanwhile nobody is to wait
@@ -528,7 +531,7 @@ impl Running {
     }
 
     fn finish(self, stays: bool, shown: &Publication) -> (Option<Claimed>, Over) {
-        let Running { item, table, job } = self;
+        let Running { item, table, job, .. } = self;
         let (Finished { again, last }, ended) = item.finish(stays);
         // From here on the item may be gone, unless the next instance is the caller's.
         flushers::wake(ended);

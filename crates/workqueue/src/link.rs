@@ -5,7 +5,7 @@
 //! Everything that queueing writes (the link's reference count, the tally) lies on lines that only
 //! this queue on this pod uses: no line is shared by all CPUs.
 
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::{Arc, Weak};
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
@@ -263,13 +263,22 @@ impl Link {
 
     /// What stands for it in that slot, among those that wait.
     pub(crate) fn line(&self) -> usize {
-        self.shared.limiter.line_of(std::ptr::from_ref(self) as usize)
+        self.shared.limiter.line_of(ptr::from_ref(self) as usize)
     }
 
     /// Whether no CPU of its pod can be used (a moment ago).
     #[inline]
     pub(crate) fn away(&self) -> bool {
         self.at.reading().away()
+    }
+
+    /// How many come before an item in its line, where it is held back.
+    pub(crate) fn before(&self, item: Lent<'_>) -> usize {
+        let before = self.slot.see_held(self.line(), |held| {
+            let first = held.iter().take_while(|held| !ptr::eq(*held, &*item));
+            first.filter(|held| !held.state.snapshot().claimed()).count()
+        });
+        before.unwrap_or(0)
     }
 
     /// Takes an item that the caller has claimed out of the list of those that the limiter holds

@@ -31,7 +31,7 @@ use crate::pool::worker::Worker;
 use crate::pools::WorkerPools;
 use crate::seat::{Entry, Kept, Seat, Tied, leave};
 use crate::submit::{Queueing, push};
-use crate::take_back::take_back_if;
+use crate::take_back::{Role, take_back_if};
 use crate::tally::Tally;
 pub use crate::tally::{Care, Careful};
 use crate::ticket::MaybeTicket;
@@ -302,7 +302,7 @@ pub fn look_and_leave(work: &Work) {
 
 /// Waits for an item, and runs it itself where it is still in its pool and `wanted`: [`Work::flush`].
 pub fn flush_or_run(work: &Work, wanted: bool) -> bool {
-    take_back_if(work.lent(), |_| wanted) || work.flush_only()
+    take_back_if(work.lent(), |_| wanted) || work.flush_only(Role::Waits)
 }
 
 fn pend(work: &Work) -> Option<Queued> {

@@ -7,9 +7,30 @@ use corewise_topology::{CpuSet, Masks};
 
 use crate::idle::Idle;
 
-/// How deep items that were taken back may be nested on one stack. A worker's has 2 MiB, so each has
-/// some 64 KiB. Whoever waits deeper blocks, and another worker starts with an empty stack.
+/// How deep items that were taken back may be nested on one stack, while there are workers to be had.
+/// Whoever waits deeper blocks, and another worker starts with an empty stack.
 const TAKE_BACK_DEPTH: u32 = 32;
+/// How much of a stack an item is to have at least that is taken back in need: where it is small, a
+/// quarter of it.
+const STACK_RESERVE: usize = 256 << 10;
+
+/// What is left of a thread's stack, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StackLeft {
+    pub(crate) left: usize,
+    /// Of so many.
+    pub(crate) size: usize,
+}
+
+impl StackLeft {
+    fn is_half(self) -> bool {
+        self.left >= self.size / 2
+    }
+
+    fn is_enough(self) -> bool {
+        self.left >= STACK_RESERVE.min(self.size / 4)
+    }
+}
 
 /// What the decision depends on whether a waiter runs the queued item that it waits for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -20,6 +41,10 @@ pub(crate) struct TakeBack {
     pub(crate) blocking: bool,
     /// So many items that were taken back are on its stack already.
     pub(crate) depth: u32,
+    /// What is left of that stack, where it matters and is known.
+    pub(crate) stack: Option<StackLeft>,
+    /// It would wait for a worker that can't come: see [`Counts::is_short`].
+    pub(crate) need: bool,
     /// It is a worker of the pool that the item lies in.
     pub(crate) own_pool: bool,
     /// It is on a CPU of that pool.
@@ -34,11 +59,23 @@ pub(crate) struct TakeBack {
 impl TakeBack {
     /// What can be said before it is known which item it is.
     pub(crate) fn waiter_may(&self) -> bool {
-        !self.atomic && !self.blocking && self.depth < TAKE_BACK_DEPTH
+        let shallow = self.depth < TAKE_BACK_DEPTH;
+        if self.need {
+            return !self.atomic && self.stack.map_or(shallow, StackLeft::is_enough);
+        }
+        !self.atomic && !self.blocking && shallow && self.stack.is_none_or(StackLeft::is_half)
     }
 
     pub(crate) fn allowed(&self) -> bool {
-        let placed = self.own_pool || self.near && !self.only_own;
+        let near = self.near || self.need;
+        let placed = self.own_pool || near && !self.only_own;
+        self.waiter_may() && placed && !self.bottom_half
+    }
+
+    /// Whether it runs one that is held back in its own place. Nobody else is to be woken for that, so
+    /// it needn't be near.
+    pub(crate) fn allowed_in_place(&self) -> bool {
+        let placed = self.own_pool || !self.only_own;
         self.waiter_may() && placed && !self.bottom_half
     }
 }
@@ -79,6 +116,12 @@ impl Counts {
     /// worker is an answer that is on its way: not saturated.
     pub(crate) fn saturated(&self) -> bool {
         !self.searching && !self.wake_on_push()
+    }
+
+    /// Whether a core is free, and no worker can come for it: who waits for an item of this pool had better
+    /// run it.
+    pub(crate) fn is_short(&self) -> bool {
+        self.saturated() && self.has_core()
     }
 
     /// Whether an active worker may take an item: not where the pod's cores are all taken by
@@ -453,7 +496,36 @@ mod tests {
             assert!(!TakeBack { bottom_half: true, ..may }.allowed());
             assert!(TakeBack { depth: TAKE_BACK_DEPTH - 1, ..may }.allowed());
             assert!(!TakeBack { depth: TAKE_BACK_DEPTH, ..may }.allowed(), "the stack has an end");
+            let stack = Some(StackLeft { left: (1 << 20) - 1, size: 2 << 20 });
+            assert!(!TakeBack { stack, ..may }.allowed(), "half of it is used");
         }
+    }
+
+    #[test]
+    fn a_waiter_for_whom_no_worker_can_come_runs_an_item_wherever_it_is_as_long_as_its_stack_lasts()
+    {
+        let need = TakeBack { need: true, depth: 1000, ..TakeBack::default() };
+        let stack = |left, size| TakeBack { stack: Some(StackLeft { left, size }), ..need };
+        let enough = stack(STACK_RESERVE, 2 << 20);
+        assert!(enough.allowed(), "it needn't be near");
+        assert!(TakeBack { blocking: true, ..enough }.allowed());
+        assert!(!stack(STACK_RESERVE - 1, 2 << 20).allowed());
+        assert!(stack(16 << 10, 64 << 10).allowed() && !stack((16 << 10) - 1, 64 << 10).allowed());
+        assert!(!need.allowed(), "a stack that isn't known has an end too");
+        assert!(TakeBack { depth: TAKE_BACK_DEPTH - 1, ..need }.allowed());
+        assert!(!TakeBack { only_own: true, ..enough }.allowed());
+        assert!(TakeBack { only_own: true, own_pool: true, ..enough }.allowed());
+        assert!(!TakeBack { atomic: true, ..enough }.allowed());
+        assert!(!TakeBack { bottom_half: true, ..enough }.allowed());
+    }
+
+    #[test]
+    fn a_pool_is_short_where_a_core_is_free_and_no_worker_can_come() {
+        assert!(counts(4, 0, 3).is_short());
+        assert!(!counts(4, 0, 2).is_short(), "both cores are taken");
+        assert!(!counts(4, 1, 3).is_short(), "one is idle");
+        assert!(!counts(3, 0, 3).is_short(), "one can be made");
+        assert!(!Counts { searching: true, ..counts(4, 0, 3) }.is_short(), "one is on its way");
     }
 
     #[test]

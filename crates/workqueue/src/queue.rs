@@ -140,11 +140,14 @@ impl Workqueue {
     }
 
     /// Waits for everything that was queued before the call, and not for what is queued later. May
-    /// block; on a worker the pool starts other work meanwhile. Called from an item of the same
-    /// queue it never returns: it waits for its own item. That is reported.
+    /// block; on a worker the pool starts other work meanwhile.
     ///
     /// An item that another thread is about to queue (its call hasn't returned, although the item
     /// is pending) may count as queued later; [`Work::flush`] waits for that one too.
+    ///
+    /// # Panics
+    /// Called from an item of the same queue, or from one that such an item waits for on the same stack: it
+    /// would wait for that item.
     #[track_caller]
     pub fn flush(&self) {
         waits::for_queue(&self.inner.shared, "Workqueue::flush");

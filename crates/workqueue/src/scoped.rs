@@ -30,11 +30,13 @@ use tracing::Span;
 
 use crate::around::Spawner;
 use crate::error::{JoinError, shielded};
+use crate::inside;
 use crate::item::Header;
 use crate::links::Place;
 use crate::queue::Workqueue;
 use crate::table::{Item, ItemRef, Lent, Runs, Table};
-use crate::take_back::take_back_part;
+use crate::take_back::{Role, take_back};
+use crate::waits;
 
 /// Where closures are spawned that may borrow; see [`Workqueue::scope`].
 pub struct Scope<'scope, 'env: 'scope> {
@@ -197,9 +199,10 @@ impl<T> ScopedJoinHandle<'_, T> {
     #[track_caller]
     pub fn join(self) -> Result<T, JoinError> {
         if !self.is_finished() {
-            take_back_part(lent(&self.task), self.shared.queue.shared());
+            waits::for_item(self.task.header(), "ScopedJoinHandle::join");
+            take_back(lent(&self.task), Role::Part);
+            inside::wait(lent(&self.task), self.task.done(), Role::Part);
         }
-        self.task.done().wait();
         self.task.run_returned(self.shared);
         self.task.take().expect("a handle is joined once")
     }
@@ -293,7 +296,7 @@ impl Shared {
             let Some(task) = self.spawned.lock().tasks.pop() else { break };
             if !task.is_over() {
                 let ran = panic::catch_unwind(AssertUnwindSafe(|| {
-                    take_back_part(lent(&task), self.queue.shared());
+                    take_back(lent(&task), Role::Part);
                 }));
                 ran.unwrap_or_else(|payload| self.panicked(payload));
             }
@@ -304,8 +307,27 @@ impl Shared {
         self.spawned.lock().tasks.append(&mut others);
     }
 
+    /// Waits for each of those that are known, in an item: where nobody can run one, it does so itself.
+    /// Never unwinds.
+    fn wait_inside(&self) {
+        let mut over = Vec::new();
+        loop {
+            // By itself: the guard is not to be held while the task runs.
+            let Some(task) = self.spawned.lock().tasks.pop() else { break };
+            let waited = panic::catch_unwind(AssertUnwindSafe(|| {
+                inside::wait(lent(&task), task.done(), Role::Part);
+            }));
+            waited.unwrap_or_else(|payload| self.panicked(payload));
+            over.push(task);
+        }
+        self.spawned.lock().tasks.append(&mut over);
+    }
+
     /// Waits until no member is left, then runs what the queue returned. Never unwinds.
     fn wait(&self) {
+        if inside::is_here() {
+            self.wait_inside();
+        }
         while !self.none_left.is_complete() {
             // The wait reports to a `tracing` subscriber where it is made in an atomic section, and
             // that may panic.
@@ -352,12 +374,12 @@ trait ScopedItem: Item {
     fn is_over(&self) -> bool;
     /// Runs it on the calling thread where the queue has returned it.
     fn run_returned(&self, shared: &Shared);
+    /// It is over, or was returned by the queue.
+    fn done(&self) -> &Completion;
 }
 
 /// The handle's view of a task.
 trait Outcome<T>: ScopedItem {
-    /// It is over, or was returned by the queue.
-    fn done(&self) -> &Completion;
     fn is_finished(&self) -> bool;
     /// The value, once.
     fn take(&self) -> Option<Result<T, JoinError>>;
@@ -495,6 +517,10 @@ where
             self.call(closure, shared);
         }
     }
+
+    fn done(&self) -> &Completion {
+        &self.done
+    }
 }
 
 impl<C, T> Outcome<T> for ScopedTask<C, T>
@@ -502,10 +528,6 @@ where
     C: FnOnce() -> T + Send,
     T: Send,
 {
-    fn done(&self) -> &Completion {
-        &self.done
-    }
-
     fn is_finished(&self) -> bool {
         matches!(self.slot.lock().stage, Stage::Value(_) | Stage::Gone)
     }

@@ -137,7 +137,7 @@ impl Links {
     /// Whether the queue doesn't take it: asked before anything is changed. All slots are closed, or
     /// drained, at once.
     #[inline]
-    fn refuses_at_once(&self, accepted: bool) -> bool {
+    pub(crate) fn refuses_at_once(&self, accepted: bool) -> bool {
         self.shared().refuses(self.glance(), accepted)
     }
 }

@@ -9,19 +9,22 @@
 //! it.
 
 use std::cell::Cell;
+use std::ptr;
 use std::sync::Arc;
 
 use corewise_sync::{context, per_thread};
 
-use crate::attributes::Class;
-use crate::claim::Claimed;
+use crate::attributes::{Class, QueueKind};
 use crate::cpu::current_cpu;
 use crate::current;
-use crate::item::{Job, Running};
-use crate::link::Shared;
+use crate::item::{Job, Queued, Running};
+use crate::limiter::slot::Slot;
 use crate::policy::TakeBack;
+use crate::pool::group::Group;
 use crate::pool::here;
+use crate::stack;
 use crate::table::Lent;
+use crate::ticket::Ticket;
 use crate::waits;
 
 per_thread! {
@@ -29,9 +32,51 @@ per_thread! {
     static DEPTH: Cell<u32> = Cell::new(0);
 }
 
+/// What an instance is to who waits for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Another item.
+    Waits,
+    /// A part of what runs here, a closure of its scope: order is nothing to it.
+    Part,
+    /// It was cancelled, and isn't to be run.
+    Ends,
+}
+
 /// Runs the pending instance of the item that the caller is about to wait for, if that is allowed.
 /// True where it ran: it is over now.
-pub(crate) fn take_back(item: Lent<'_>) -> bool {
+///
+/// # Panics
+/// Where the caller's item is of an ordered queue, and the instance can't start before that is over.
+#[track_caller]
+pub(crate) fn take_back(item: Lent<'_>, role: Role) -> bool {
+    role != Role::Ends && (listed(item) || in_place(item, role))
+}
+
+/// Where the pending instance lies, if the caller would run it while no worker can come for it.
+pub(crate) fn in_need(item: Lent<'_>, role: Role) -> Option<(Arc<Group>, usize)> {
+    let waiter = needy();
+    if role == Role::Ends || !waiter.waiter_may() {
+        return None;
+    }
+    let home = item.look(|job| {
+        let ticket = job.ticket.as_ref().filter(|ticket| at(waiter, ticket).allowed())?;
+        Some((Arc::clone(&ticket.link.group), ticket.link.pool))
+    });
+    home.flatten()
+}
+
+/// As [`take_back`], where no worker can come for the instance: [`in_need`] has said that the caller
+/// would run it. Then it doesn't matter how deep that is, as long as there is a stack, and where the
+/// caller is.
+pub(crate) fn take_back_in_need(item: Lent<'_>, role: Role) -> bool {
+    let Some((group, pool)) = in_need(item, role) else { return false };
+    let waiter = needy();
+    group.is_short(pool) && take_back_if(item, |job| allowed(waiter, job))
+}
+
+/// Where it lies in the list of its pool.
+fn listed(item: Lent<'_>) -> bool {
     let waiter = waiter();
     if !waiter.waiter_may() {
         return false;
@@ -50,34 +95,76 @@ pub(crate) fn take_back(item: Lent<'_>) -> bool {
     ran
 }
 
-/// As [`take_back`], for an item that is part of what the calling thread runs: a closure of its scope,
-/// on `queue`. That one may also be held back by the limit of the queue (or by a freeze), where what
-/// waits is an item of the same queue. It might hold the very place that the closure needs: so the
-/// closure runs in that place, which is the waiter's, and not used by it meanwhile.
-pub(crate) fn take_back_part(item: Lent<'_>, queue: &Arc<Shared>) -> bool {
-    if take_back(item) {
-        return true;
-    }
-    if !waiter().waiter_may() || !item.is_held() || !queue.runs_here() {
+/// Where an instance is held back, and an item on this stack has a place under the same limit (or is
+/// what a freeze lets come to its end): that one might have the very place that the instance needs, and
+/// doesn't use it while it waits. So the instance runs in that place: here, or where that isn't allowed on
+/// a worker of its pool, to which the place is lent. True where it ran: it is over now.
+///
+/// # Panics
+/// Where that would break the order of an ordered queue, and it is no part.
+#[track_caller]
+fn in_place(item: Lent<'_>, role: Role) -> bool {
+    if !item.is_held() {
         return false;
     }
-    match item.claim().and_then(Claimed::run) {
-        Some(running) => {
-            run(running);
-            true
-        }
-        None => false,
+    let waiter = waiter();
+    let found = item.look(|job| {
+        let ticket = job.ticket.as_ref().filter(|ticket| has_place_here(&ticket.link.slot))?;
+        let here = at(waiter, ticket).allowed_in_place();
+        let ordered = ticket.link.shared.kind == QueueKind::Ordered;
+        Some((here, ordered.then(|| job.label(item.table))))
+    });
+    let Some((here, ordered)) = found.flatten() else { return false };
+    if let Some(label) = ordered
+        && role != Role::Part
+    {
+        waits::for_order(item, label);
+    }
+    let Some(claimed) = item.claim() else { return false };
+    if !here {
+        claimed.let_through();
+        return false;
+    }
+    claimed.run().map(run).is_some()
+}
+
+/// Whether an item on this stack has a place in this slot.
+fn has_place_here(slot: &Slot<Queued>) -> bool {
+    let same = |other: &Ticket| ptr::eq(&*other.link.slot, slot);
+    current::any(|running| running.ticket().is_some_and(same))
+}
+
+/// A handle is polled as a future: says so where that is bound to hang, if it is blocked on.
+pub(crate) fn polled(item: Lent<'_>) {
+    let blocks = current::with(|running| running.is_some_and(|running| !running.table.polls));
+    if !blocks || !item.is_held() {
+        return;
+    }
+    let stuck = item.look(|job| {
+        let ticket = job.ticket.as_ref()?;
+        has_place_here(&ticket.link.slot).then(|| job.label(item.table))
+    });
+    if let Some(label) = stuck.flatten() {
+        waits::polled_inside(label);
     }
 }
 
 /// What is known without the item.
 fn waiter() -> TakeBack {
+    let depth = DEPTH.with(Cell::get);
     TakeBack {
         atomic: context::in_atomic_section(),
         blocking: context::is_blocking(),
-        depth: DEPTH.with(Cell::get),
+        depth,
+        // At the top it is what it is, as for a worker's next item.
+        stack: if depth > 0 { stack::left() } else { None },
         ..TakeBack::default()
     }
+}
+
+/// The same of one for whom no worker can come.
+fn needy() -> TakeBack {
+    TakeBack { need: true, stack: stack::left(), ..waiter() }
 }
 
 /// The part of it that a model checks. `wanted`: see [`Lent::claim_if`].
@@ -90,7 +177,11 @@ pub(crate) fn take_back_if(item: Lent<'_>, wanted: impl FnOnce(&Job) -> bool) ->
 }
 
 fn allowed(waiter: TakeBack, job: &Job) -> bool {
-    let Some(ticket) = job.ticket.as_ref() else { return false };
+    job.ticket.as_ref().is_some_and(|ticket| at(waiter, ticket).allowed())
+}
+
+/// What the ticket says beside.
+fn at(waiter: TakeBack, ticket: &Ticket) -> TakeBack {
     let (group, pool) = (&ticket.link.group, ticket.link.pool);
     TakeBack {
         own_pool: here::is_of(group, pool),
@@ -99,7 +190,6 @@ fn allowed(waiter: TakeBack, job: &Job) -> bool {
         bottom_half: group.class == Class::BottomHalf,
         ..waiter
     }
-    .allowed()
 }
 
 /// Runs a started instance on the waiter's stack, as a worker of its pool would.

@@ -15,12 +15,15 @@ use tracing::Span;
 
 use crate::around::Spawner;
 use crate::error::{JoinError, PanicPayload, shielded};
+use crate::inside;
 use crate::item::Header;
 use crate::table::{Item, ItemRef, Lent, Runs, Table, free, release_count};
-use crate::take_back::take_back;
+use crate::take_back::{Role, polled, take_back};
+use crate::waits;
 
 /// Waits for a spawned closure's value. Dropping it lets the closure run on, unobserved; its value is
-/// then dropped on the worker.
+/// then dropped on the worker, or here where the closure is over. A panic of the value's destructor is
+/// logged, and goes no further.
 ///
 /// It is a future too, and can be awaited in any runtime.
 #[must_use = "the value, or the panic, is in here; drop it on purpose to let the task run on alone"]
@@ -62,20 +65,28 @@ impl<T> JoinHandle<T> {
     /// Waits for the value. May block; on a worker the pool starts other work meanwhile. A closure
     /// that still waits for a worker is run by this call, on this thread, where the caller is on a
     /// CPU of its pod (of a strict queue, or one with a niceness: is a worker of its pool), isn't in
-    /// an atomic section or a blocking region, and hasn't 32 such calls on its stack.
+    /// an atomic section or a blocking region, and hasn't 32 such calls on its stack, or half of it used.
+    ///
+    /// In a work item it also goes on where it would use up what the closure needs. Where no worker can
+    /// come, since the pool has all that it may have and all of them wait, this call runs the closure
+    /// while there is a stack. Where the limit of its queue holds the closure back, and that queue's
+    /// own item is what waits, it runs in the place of that item.
     ///
     /// # Errors
     /// [`JoinError::Panicked`] with the panic, [`JoinError::Cancelled`] where it was
     /// [aborted](JoinHandle::abort), or the pools were shut down before it could run.
     ///
     /// # Panics
-    /// Where the handle was polled before and has given its value then.
+    /// Where the handle was polled before and has given its value then. In a work item, where the wait
+    /// would never end: for the item itself, or for a closure that an ordered queue starts only after
+    /// others which come after the item.
     #[track_caller]
     pub fn join(self) -> Result<T, JoinError> {
         if !self.is_finished() {
-            take_back(self.lent());
+            waits::for_item(self.task().header(), "JoinHandle::join");
+            take_back(self.lent(), Role::Waits);
+            inside::wait(self.lent(), self.task().done(), Role::Waits);
         }
-        self.task().done().wait();
         self.task().take().expect(TAKEN)
     }
 
@@ -100,8 +111,10 @@ impl<T> JoinHandle<T> {
 
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
+        // The value, where nobody took it, is dropped with the task: in the middle of a panic, maybe.
         // SAFETY: the function is the one of the task's type, and called once.
-        unsafe { (self.release)(self.task.cast()) }
+        let release = || unsafe { (self.release)(self.task.cast()) };
+        shielded("dropping a value that nobody took", release);
     }
 }
 
@@ -111,6 +124,9 @@ impl<T> Future for JoinHandle<T> {
     /// # Panics
     /// Where it is polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if !self.is_finished() {
+            polled(self.lent());
+        }
         self.task().done().poll_complete(cx).map(|()| self.task().take().expect(TAKEN))
     }
 }

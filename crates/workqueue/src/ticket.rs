@@ -67,6 +67,14 @@ impl Ticket {
         self.link.0.count();
     }
 
+    /// Lend: it gets a place in the limiter beyond the maximum, if it has none. As `count`, by its claimant.
+    pub(crate) fn lend(&self) {
+        if !self.link.0.counted() {
+            self.link.slot.lend();
+            self.count();
+        }
+    }
+
     /// The instance was never queued: the queue didn't take it.
     #[cold]
     pub(crate) fn withdraw(&self) {

@@ -3,23 +3,30 @@
 use std::panic::Location;
 
 use crate::current;
+use crate::error::quietly;
 use crate::item::{Header, Job, Running};
 use crate::link::Shared;
 use crate::pool::publication::Label;
-use crate::table::Table;
+use crate::table::{Lent, Table};
 
 /// Somebody is about to wait for everything in a queue: `what` is the call.
+///
+/// # Panics
+/// Where an item of that queue runs on this thread: it would wait for itself.
 #[track_caller]
 pub(crate) fn for_queue(queue: &Shared, what: &'static str) {
     let location = Location::caller();
+    current::any(|running| {
+        if running.ticket().is_some_and(|ticket| ticket.link.shared.id == queue.id) {
+            never_ends(running, what, location, "waits for its own queue, and with it for itself");
+        }
+        false
+    });
     current::with(|running| {
         let Some((own_item, ticket)) = running.and_then(|own| Some((own, own.ticket()?))) else {
             return;
         };
-        let own = &ticket.link.shared;
-        if own.id == queue.id {
-            report(own_item, what, location, "waits for its own queue, and with it for itself");
-        } else if own.rescuer.is_some() && queue.rescuer.is_none() {
+        if ticket.link.shared.rescuer.is_some() && queue.rescuer.is_none() {
             without_rescuer(own_item, what, location, queue);
         }
     });
@@ -80,24 +87,82 @@ impl UnsafeWait {
 }
 
 /// Somebody is about to wait for an item.
+///
+/// # Panics
+/// Where it runs on this thread: it would wait for itself.
 #[track_caller]
 pub(crate) fn for_item(item: &Header, what: &'static str) {
     let location = Location::caller();
-    current::with(|running| {
-        let Some(running) = running else { return };
+    current::any(|running| {
         if running.is(item) {
-            report(running, what, location, "waits for itself");
+            never_ends(running, what, location, "waits for itself");
         }
+        false
     });
 }
 
+/// An item of an ordered queue is about to wait for one that is held back there, maybe behind others.
+///
+/// # Panics
+/// Where it is behind others, which start only after the waiting item.
+#[track_caller]
+pub(crate) fn for_order(item: Lent<'_>, of: Label) {
+    let location = Location::caller();
+    current::any(|running| {
+        let Some(ticket) = running.ticket().filter(|ticket| ticket.link.shared.id == of.queue)
+        else {
+            return false;
+        };
+        let before = ticket.link.before(item);
+        if before > 0 {
+            let complaint = format!(
+                "waits for {}, queued at {}, which its ordered queue starts only after {before} \
+                 other(s), and those only when the waiting item is over: wait in the order of \
+                 queueing, or outside of the queue's items",
+                (of.name)(),
+                of.site,
+            );
+            never_ends(running, "a wait", location, &complaint);
+        }
+        true
+    });
+}
+
+/// Reports a wait that can't end, and ends it by a panic, which is the waiting item's.
 #[cold]
-fn report(running: &Running, what: &str, location: &Location<'_>, complaint: &str) {
-    tracing::error!(
-        target: "corewise_workqueue",
-        queue = running.job.queue_name(),
-        function = running.name(),
-        site = %running.job.site,
-        "a work item {complaint}: {what} at {location}; this never ends"
+fn never_ends(running: &Running, what: &str, location: &Location<'_>, complaint: &str) -> ! {
+    let (queue, function, site) = (running.job.queue_name(), running.name(), running.job.site);
+    quietly(|| {
+        tracing::error!(
+            target: "corewise_workqueue",
+            queue,
+            function,
+            site = %site,
+            "a work item {complaint}: {what} at {location}; this would never end"
+        );
+    });
+    panic!(
+        "work item {function} of queue '{queue}', queued at {site}, {complaint}: {what} at \
+         {location}; this would never end"
     );
+}
+
+/// A future is polled inside an item that is no future, and its closure can't start before that
+/// item is over.
+#[cold]
+pub(crate) fn polled_inside(instance: Label) {
+    current::with(|running| {
+        let Some(running) = running else { return };
+        tracing::error!(
+            target: "corewise_workqueue",
+            queue = running.job.queue_name(),
+            function = running.name(),
+            site = %running.job.site,
+            "a work item polls the JoinHandle of {}, queued at {}, which its queue's limit or order \
+             holds back until that item is over: if it blocks on the future it never ends; join the \
+             handle, or await it in spawn_future",
+            (instance.name)(),
+            instance.site,
+        );
+    });
 }

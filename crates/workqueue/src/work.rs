@@ -3,15 +3,17 @@
 use std::fmt;
 use std::mem;
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 
 use crate::claim::Claimed;
 use crate::flushers::Flushers;
+use crate::inside;
 use crate::item::{Header, Queued};
 use crate::table::{Item, ItemRef, Lent, Reusable, Runs, Table};
-use crate::take_back::take_back;
+use crate::take_back::{Role, take_back};
 use crate::timekeeper::delayed::Armed;
 use crate::waits;
 
@@ -145,11 +147,14 @@ impl Work {
     /// meanwhile. An item that still waits for a worker may be run by this call, as with
     /// [`JoinHandle::join`](crate::JoinHandle::join).
     ///
-    /// Called from the item's own function it never returns: it waits for itself. That is reported.
+    /// # Panics
+    /// Called from the item's own function, or from an item that this one waits for on the same stack: it
+    /// would wait for itself. Also, in an item of an ordered queue, for one that is queued there behind
+    /// others, which come after the waiting item.
     #[track_caller]
     pub fn flush(&self) -> bool {
         waits::for_item(self.header(), "Work::flush");
-        take_back(self.lent()) || self.flush_only()
+        take_back(self.lent(), Role::Waits) || self.flush_only(Role::Waits)
     }
 
     /// The item, for who claims an instance of it.
@@ -164,12 +169,6 @@ impl Work {
         debug_assert!(self.header().state.snapshot().pending());
         // SAFETY: the caller has made it pending, and queues it.
         unsafe { ItemRef::kept(self.item) }
-    }
-
-    #[track_caller]
-    fn wait(&self, what: &'static str) -> bool {
-        waits::for_item(self.header(), what);
-        self.flush_only()
     }
 }
 
@@ -187,13 +186,16 @@ impl Work {
     /// waits the item is disabled, so it ends also where the item queues itself. True where an
     /// instance was pending. May block; on a worker the pool starts other work meanwhile.
     ///
-    /// The item itself must not call it: it would wait for its own end, for ever. That is reported.
-    /// Neither may what the item waits for.
+    /// Neither may what the item waits for call it.
+    ///
+    /// # Panics
+    /// Called from the item itself: it would wait for its own end, for ever.
     #[track_caller]
     pub fn cancel_sync(&self) -> bool {
+        waits::for_item(self.header(), "Work::cancel_sync");
         let disabled = self.count_up();
         let was_pending = self.cancel();
-        self.wait("Work::cancel_sync");
+        self.flush_only(Role::Ends);
         if disabled {
             self.enable();
         }
@@ -214,8 +216,9 @@ impl Work {
     /// from the item itself.
     #[track_caller]
     pub fn disable_sync(&self) -> bool {
+        waits::for_item(self.header(), "Work::disable_sync");
         let was_pending = self.disable();
-        self.wait("Work::disable_sync");
+        self.flush_only(Role::Ends);
         was_pending
     }
 
@@ -264,13 +267,23 @@ impl Aside {
         let armed = self.timer.lock().take();
         armed?.disarm()
     }
+
+    /// The time until its timer fires, where one runs (a moment ago).
+    pub(crate) fn fires_in(&self) -> Option<Duration> {
+        // The lock of the timers comes before this one.
+        let armed = self.timer.lock().clone();
+        armed?.left()
+    }
 }
 
 impl Work {
     /// As [`Work::flush`], without a try to run it.
     #[track_caller]
-    pub(crate) fn flush_only(&self) -> bool {
-        self.aside().flushers.flush(&self.header().state)
+    pub(crate) fn flush_only(&self, role: Role) -> bool {
+        let over = self.aside().flushers.join(&self.header().state);
+        let waits = over.is_some();
+        over.into_iter().for_each(|over| inside::wait(self.lent(), &over, role));
+        waits
     }
 }
 

@@ -250,3 +250,47 @@ fn a_destructor_that_panics_keeps_no_other_timer_from_being_cancelled() {
     pools.shutdown();
     assert_eq!(ended.try_iter().count(), 3);
 }
+
+/// Panics when it is dropped.
+struct Bomb(Arc<AtomicUsize>);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        panic!("on purpose");
+    }
+}
+
+#[test]
+fn a_value_that_nobody_took_and_that_panics_when_it_is_dropped_harms_nobody() {
+    let pools = pools(1);
+    let queue = queue(&pools);
+    let dropped = Arc::<AtomicUsize>::default();
+    let spawn = |queue: &Workqueue| {
+        let bomb = Arc::clone(&dropped);
+        queue.spawn(move || Bomb(bomb))
+    };
+    let future = |queue: &Workqueue| {
+        let bomb = Arc::clone(&dropped);
+        queue.spawn_future(async move { Bomb(bomb) })
+    };
+    for handle in [spawn(&queue), future(&queue)] {
+        queue.flush();
+        assert!(handle.is_finished());
+        drop(handle);
+    }
+    // While another panic is under way: two would end the process.
+    for handle in [spawn(&queue), future(&queue)] {
+        queue.flush();
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _handle = handle;
+            panic!("another");
+        }));
+        assert_eq!(panicked.unwrap_err().downcast_ref(), Some(&"another"));
+    }
+    drop((spawn(&queue), future(&queue)));
+    queue.flush();
+    assert_eq!(dropped.load(Ordering::SeqCst), 6);
+    assert_eq!(queue.spawn(|| 7).join().unwrap(), 7);
+    assert_eq!(pools.report()[0].threads_made, 1, "the worker goes on");
+}

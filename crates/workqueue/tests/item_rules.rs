@@ -2,6 +2,7 @@
 //! each, on real threads. Their races are model-checked in `loom_work.rs` and `loom_claim.rs`.
 
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::{Completion, Mutex};
@@ -314,4 +315,42 @@ fn storms_of_queueing_cancelling_and_disabling_end_with_every_instance_over() {
     let over = ran.load(Ordering::SeqCst) + cancelled.load(Ordering::SeqCst);
     assert_eq!(over, accepted.load(Ordering::SeqCst));
     assert!(!work.is_pending() && !work.is_running() && !work.is_disabled());
+}
+
+#[test]
+fn a_queue_that_refuses_a_mod_delayed_leaves_the_item_where_it_is_pending() {
+    let pools = WorkerPools::new(&Machine::synthetic("core:1 pu:1").expect("valid"));
+    let build = || Workqueue::builder("test").build(&pools).expect("a queue");
+    let (home, destroyed, draining) = (build(), build(), build());
+    destroyed.destroy();
+    let runs = Arc::<AtomicUsize>::default();
+    let counted = Arc::clone(&runs);
+    let work = Work::new(move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+    });
+    let hour = Duration::from_secs(3600);
+    assert!(home.queue_delayed(&work, hour));
+    for delay in [Duration::ZERO, hour] {
+        assert!(!destroyed.mod_delayed(&work, delay));
+        assert!(work.is_pending(), "its timer runs");
+    }
+    // One that is drained takes a timer, but nothing at once.
+    let gate = Arc::new(Completion::new());
+    let waits = Arc::clone(&gate);
+    drop(draining.spawn(move || waits.wait()));
+    std::thread::scope(|scope| {
+        scope.spawn(|| draining.drain());
+        let probe = Work::new(|| ());
+        while draining.queue(&probe) {
+            probe.cancel();
+        }
+        assert!(!draining.mod_delayed(&work, Duration::ZERO));
+        gate.complete();
+    });
+    assert!(work.is_pending());
+    assert!(work.flush_delayed());
+    assert_eq!(runs.load(Ordering::SeqCst), 1, "where it was queued");
+    assert_eq!((home.stats().completed, home.stats().cancelled), (1, 0));
+    pools.shutdown();
+    assert!(!home.mod_delayed(&work, hour) && !work.is_pending());
 }

@@ -180,6 +180,18 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
         }
     }
 
+    /// Lend: a place beyond the maximum, to be [`put`](Slot::put) back, for an instance that the holder of
+    /// another place waits for.
+    pub(crate) fn lend(&self) {
+        // Relaxed: nobody gave this place up. Who looks for one meanwhile finds one less, as it has to.
+        self.active.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Shows `see` a link's held instances, under the lock; `None` where there are none.
+    pub(crate) fn see_held<R>(&self, link: usize, see: impl FnOnce(&T::List) -> R) -> Option<R> {
+        self.inner.lock().held.get(&link).map(see)
+    }
+
     /// Calls `f` with a link's held instances, under the lock: for who has claimed one of them.
     pub(crate) fn with_held<R>(&self, link: usize, f: impl FnOnce(&mut T::List) -> R) -> R {
         let mut inner = self.inner.lock();

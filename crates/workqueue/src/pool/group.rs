@@ -195,7 +195,7 @@ impl<F: FencePolicy> Group<F> {
     /// What Check has found: something was left in a pool, with a full fence between.
     #[inline(never)]
     fn see_to(self: &Arc<Self>, index: usize, reading: Reading) {
-        if reading.wake() || reading.closed() {
+        if reading.wake() || reading.closed() || reading.wanted() {
             self.push_slow(index);
         } else if reading.saturated() {
             self.no_room(index);
@@ -420,10 +420,10 @@ impl<F: FencePolicy> Group<F> {
                 me.take_wake();
                 Step::Again
             }
-            Action::NoRoom => {
+            action @ (Action::NoRoom | Action::Call(_)) => {
                 let surplus = inner.counts.surplus();
                 drop(inner);
-                self.no_room(me.pool);
+                self.perform(me.pool, action);
                 Step::Park { surplus }
             }
             // The pool isn't empty, so nothing is made or refused: I am on its idle list.
@@ -499,7 +499,10 @@ impl<F: FencePolicy> Group<F> {
         {
             return self.recruit(index, inner);
         }
-        if pending && reading.saturated() { Action::NoRoom } else { Action::None }
+        if !pending || !reading.saturated() {
+            return Action::None;
+        }
+        inner.call().map_or(Action::NoRoom, Action::Call)
     }
 
     /// Names a searcher: an idle worker, or one to be made. No fence and no re-check after: it
@@ -536,6 +539,10 @@ impl<F: FencePolicy> Group<F> {
             Action::Make => self.make_worker(index),
             Action::NoRoom => self.no_room(index),
             Action::Refuse => self.refuse(index),
+            Action::Call(waiter) => {
+                waiter.unpark();
+                self.no_room(index);
+            }
         }
     }
 

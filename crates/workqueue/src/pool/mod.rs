@@ -28,6 +28,7 @@ mod stepped_dying;
 #[cfg(all(test, not(loom)))]
 mod stepped_follow;
 mod stripe;
+pub(crate) mod wants;
 pub(crate) mod word;
 pub(crate) mod worker;
 
@@ -37,7 +38,7 @@ use std::time::Duration;
 
 use corewise_sync::context::Placement;
 use corewise_sync::fence::FencePolicy;
-use corewise_sync::{CachePadded, Condvar, Mutex, thread};
+use corewise_sync::{CachePadded, Condvar, Mutex, Unparker, thread};
 use corewise_topology::CpuSet;
 
 use crate::cpu::current_cpu;
@@ -47,6 +48,7 @@ use choice::Candidate;
 use pins::{Pinning, Pins};
 pub(crate) use stats::PoolStats;
 use stripe::Stripes;
+use wants::Wants;
 use word::{Reading, Rest, Word};
 use worker::Worker;
 
@@ -120,6 +122,8 @@ pub(super) struct Inner {
     joining: usize,
     /// The pod has no CPU that can be used.
     away: bool,
+    /// Those who wait for an item of this pool, and could run it.
+    wants: Wants,
 }
 
 /// What a change of the pool's state calls for, to be carried out after the lock is released.
@@ -134,6 +138,8 @@ pub(super) enum Action {
     NoRoom,
     /// The pool is closed and has no workers: cancel what is in it.
     Refuse,
+    /// No room, and no worker can come: wake one who waits for an item, to run that.
+    Call(Unparker),
 }
 
 impl<F: FencePolicy> Pool<F> {
@@ -155,6 +161,7 @@ impl<F: FencePolicy> Pool<F> {
                 ending: Vec::new(),
                 joining: 0,
                 away: false,
+                wants: Wants::default(),
             })),
             left: Condvar::new(),
             pins: Pins::new(spec.cpus.clone(), pinning),
@@ -332,6 +339,7 @@ impl Inner {
     /// What is to be published.
     fn reading(&self) -> Reading {
         let (closed, away, refused) = (self.closing, self.away, self.refused.is_some());
-        Reading::of(&self.counts(), Rest { closed, away, refused })
+        let wanted = !self.wants.is_empty();
+        Reading::of(&self.counts(), Rest { closed, away, refused, wanted })
     }
 }

@@ -19,6 +19,8 @@ const CLOSED: u32 = 1 << 3;
 const AWAY: u32 = 1 << 4;
 /// The system refused a thread, and hasn't been asked again.
 const REFUSED: u32 = 1 << 5;
+/// The pool is short of workers, and somebody who waits for an item can run that.
+const WANTED: u32 = 1 << 6;
 
 /// A decoded reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +35,7 @@ impl Reading {
             (rest.closed, CLOSED),
             (rest.away, AWAY),
             (rest.refused, REFUSED),
+            (rest.wanted && counts.is_short(), WANTED),
         ];
         Reading(bits.into_iter().fold(0, |all, (set, bit)| if set { all | bit } else { all }))
     }
@@ -52,6 +55,9 @@ impl Reading {
     pub(crate) fn away(self) -> bool {
         self.0 & AWAY != 0
     }
+    pub(crate) fn wanted(self) -> bool {
+        self.0 & WANTED != 0
+    }
     /// Whoever has pushed has to see to something.
     #[inline]
     pub(crate) fn concerns_pusher(self) -> bool {
@@ -70,6 +76,8 @@ pub(super) struct Rest {
     pub(super) closed: bool,
     pub(super) away: bool,
     pub(super) refused: bool,
+    /// Somebody waits for an item of this pool, and could run it.
+    pub(super) wanted: bool,
 }
 
 /// The word.

@@ -30,6 +30,7 @@ pub(crate) struct Delayed {
 
 /// What an item knows of its timer. It says nothing once that has fired, and then keeps nothing of the
 /// pools.
+#[derive(Clone)]
 pub(crate) struct Armed {
     keeper: Weak<Timekeeper>,
     handle: Handle,
@@ -41,6 +42,13 @@ impl Armed {
         let taken = self.keeper.upgrade()?.state.lock().timers.remove(self.handle);
         // The queue's handle, maybe the last, is dropped here, outside the lock.
         taken.map(|delayed| delayed.queued)
+    }
+
+    /// The time until it fires; `None` where it has.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        let keeper = self.keeper.upgrade()?;
+        let deadline = keeper.state.lock().timers.deadline(self.handle)?;
+        Some(deadline.saturating_sub(keeper.now()))
     }
 
     /// Fires it now, if it hasn't fired.
@@ -92,6 +100,15 @@ impl Popped {
 }
 
 impl Timekeeper {
+    /// Whether a timer could be set now: not where the pools are closed, or no thread can be made.
+    pub(crate) fn takes_timers(self: &Arc<Self>) -> bool {
+        let there = {
+            let mut state = self.state.lock();
+            if state.closed { Ok(false) } else { self.is_there(&mut state) }
+        };
+        there.unwrap_or_else(not_made)
+    }
+
     /// Sets a timer. Gives the instance back where the pools are closed, or no thread can be made.
     pub(crate) fn arm(
         self: &Arc<Self>,

@@ -69,10 +69,19 @@ impl<T> Heap<T> {
         Handle { slot, generation }
     }
 
+    /// When a timer fires; `None` where it has, or was taken out.
+    pub(crate) fn deadline(&self, handle: Handle) -> Option<Duration> {
+        self.entry(handle).map(|entry| entry.deadline)
+    }
+
+    fn entry(&self, handle: Handle) -> Option<&Entry<T>> {
+        let slot = self.slots.get(handle.slot)?;
+        slot.entry.as_ref().filter(|_| slot.generation == handle.generation)
+    }
+
     /// Takes a timer out; `None` where it has fired, or was taken out before.
     pub(crate) fn remove(&mut self, handle: Handle) -> Option<T> {
-        let slot = self.slots.get(handle.slot)?;
-        let entry = slot.entry.as_ref().filter(|_| slot.generation == handle.generation)?;
+        let entry = self.entry(handle)?;
         Some(self.take(entry.place))
     }
 

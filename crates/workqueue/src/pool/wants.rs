@@ -1,0 +1,125 @@
+//! Those who wait for an item of a pool and could run it themselves, if no worker can come for it.
+//!
+//! `README.md` beside this file has the steps (Want, Call).
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use corewise_sync::Unparker;
+use corewise_sync::fence::FencePolicy;
+
+use super::group::Group;
+use super::{Inner, Pool};
+use crate::item::Header;
+use crate::table::Lent;
+
+/// One that waits.
+struct Want {
+    id: u64,
+    /// What it waits for. It is there for as long as this is on the list.
+    item: NonNull<Header>,
+    unparker: Unparker,
+    /// It was called, and hasn't answered yet.
+    called: bool,
+}
+
+// SAFETY: a `Header` is shared.
+unsafe impl Send for Want {}
+
+/// The list, which the pool's lock guards.
+#[derive(Default)]
+pub(super) struct Wants {
+    wants: Vec<Want>,
+    last: u64,
+}
+
+impl Wants {
+    pub(super) fn is_empty(&self) -> bool {
+        self.wants.is_empty()
+    }
+
+    /// Call: one whose item lies in a list, unless one was called who hasn't answered.
+    fn call(&mut self) -> Option<Unparker> {
+        if self.wants.iter().any(|want| want.called) {
+            return None;
+        }
+        // SAFETY: it is on the list.
+        let found = |want: &&mut Want| unsafe { want.item.as_ref() }.may_be_taken_back();
+        let want = self.wants.iter_mut().find(found)?;
+        want.called = true;
+        Some(want.unparker.clone())
+    }
+}
+
+impl Inner {
+    /// Whom to wake, where work waits and no worker can come for it.
+    pub(super) fn call(&mut self) -> Option<Unparker> {
+        if self.wants.is_empty() || !self.counts().is_short() { None } else { self.wants.call() }
+    }
+}
+
+/// A place on the list of a pool, which is given up when it is dropped.
+pub(crate) struct Wanted<'a, F: FencePolicy> {
+    group: &'a Arc<Group<F>>,
+    pool: usize,
+    id: u64,
+    item: Lent<'a>,
+}
+
+impl<F: FencePolicy> Group<F> {
+    /// Want: the caller waits for `item`, whose ticket names this pool, and would run it. It is woken
+    /// where no worker can.
+    pub(crate) fn want<'a>(
+        self: &'a Arc<Self>,
+        pool: usize,
+        item: Lent<'a>,
+        unparker: Unparker,
+    ) -> Wanted<'a, F> {
+        let id = self.change_wants(pool, |wants| {
+            wants.last += 1;
+            let id = wants.last;
+            wants.wants.push(Want { id, item: item.pointer(), unparker, called: false });
+            id
+        });
+        Wanted { group: self, pool, id, item }
+    }
+
+    fn change_wants<R>(self: &Arc<Self>, index: usize, change: impl FnOnce(&mut Wants) -> R) -> R {
+        let pool: &Pool<F> = &self.pools[index];
+        let (result, action) = {
+            let mut inner = pool.inner.lock();
+            let result = change(&mut inner.wants);
+            (result, self.settle(index, &mut inner, false))
+        };
+        self.perform(index, action);
+        result
+    }
+
+    /// Whether a core of the pool is free and no worker can come for it (a moment ago).
+    pub(crate) fn is_short(&self, index: usize) -> bool {
+        self.pools[index].inner.lock().counts().is_short()
+    }
+}
+
+impl<F: FencePolicy> Wanted<'_, F> {
+    /// Whether the caller had better run the item now.
+    pub(crate) fn is_called_for(&self) -> bool {
+        self.item.may_be_taken_back() && self.group.is_short(self.pool)
+    }
+
+    /// The caller was woken, maybe because it was called, and goes on waiting: somebody else may be.
+    pub(crate) fn declines(&self) {
+        self.group.change_wants(self.pool, |wants| {
+            let own = wants.wants.iter_mut().find(|want| want.id == self.id);
+            own.into_iter().for_each(|want| want.called = false);
+        });
+    }
+}
+
+impl<F: FencePolicy> Drop for Wanted<'_, F> {
+    fn drop(&mut self) {
+        self.group.change_wants(self.pool, |wants| {
+            wants.wants.retain(|want| want.id != self.id);
+        });
+    }
+}

@@ -1,0 +1,148 @@
+//! Items that wait for items, deeper than there are workers: where no worker can come any more the waiters
+//! run what they wait for, as long as there is a stack.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_topology::{AffinityScope, Machine};
+use corewise_workqueue::{JoinHandle, QueueBuilder, Work, WorkerPools, Workqueue, block_in_place};
+
+/// Pools of at most so many workers each.
+fn pools(cpus: u32, max_workers: usize) -> WorkerPools {
+    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
+    let machine = machine.expect("a valid description");
+    WorkerPools::builder(&machine).max_workers(max_workers).build()
+}
+
+fn builder() -> QueueBuilder {
+    Workqueue::builder("test").scope(AffinityScope::System)
+}
+
+fn by_join(queue: &Workqueue, left: u32) -> u32 {
+    if left == 0 {
+        return 0;
+    }
+    let own = queue.clone();
+    queue.spawn(move || by_join(&own, left - 1)).join().expect("no panic") + 1
+}
+
+fn by_scope(queue: &Workqueue, left: u32) -> u32 {
+    let mut depth = 0;
+    if left > 0 {
+        queue.scope(|s| drop(s.spawn(|| depth = by_scope(queue, left - 1) + 1)));
+    }
+    depth
+}
+
+fn by_flush(queue: &Workqueue, left: u32) -> u32 {
+    if left == 0 {
+        return 0;
+    }
+    let depth = Arc::<AtomicUsize>::default();
+    let (own, says) = (queue.clone(), Arc::clone(&depth));
+    let work = Work::new(move || says.store(by_flush(&own, left - 1) as usize, Ordering::SeqCst));
+    assert!(queue.queue(&work));
+    work.flush();
+    depth.load(Ordering::SeqCst) as u32 + 1
+}
+
+fn by_told_block(queue: &Workqueue, left: u32) -> u32 {
+    if left == 0 {
+        return 0;
+    }
+    let own = queue.clone();
+    let inner = queue.spawn(move || by_told_block(&own, left - 1));
+    block_in_place(|| inner.join().expect("no panic")) + 1
+}
+
+/// Each is for the pod of the next CPU.
+fn by_turns(queue: &Workqueue, left: u32) -> u32 {
+    if left == 0 {
+        return 0;
+    }
+    let own = queue.clone();
+    queue.spawn_on(left % 2, move || by_turns(&own, left - 1)).join().expect("no panic") + 1
+}
+
+fn by_delay(queue: &Workqueue, left: u32) -> u32 {
+    if left == 0 {
+        return 0;
+    }
+    let depth = Arc::<AtomicUsize>::default();
+    let (own, says) = (queue.clone(), Arc::clone(&depth));
+    let work = Work::new(move || says.store(by_delay(&own, left - 1) as usize, Ordering::SeqCst));
+    assert!(queue.queue_delayed(&work, Duration::from_micros(100)));
+    work.flush();
+    depth.load(Ordering::SeqCst) as u32 + 1
+}
+
+type Chain = fn(&Workqueue, u32) -> u32;
+
+#[test]
+fn a_chain_of_waits_goes_on_when_every_worker_waits() {
+    let chains = [by_join as Chain, by_scope, by_flush, by_told_block, by_turns];
+    for max_workers in [1, 2, 3] {
+        for chain in chains {
+            for scope in [AffinityScope::System, AffinityScope::Cpu] {
+                let pools = pools(2, max_workers);
+                let queue = builder().scope(scope).build(&pools).expect("a queue");
+                let own = queue.clone();
+                assert_eq!(queue.spawn(move || chain(&own, 300)).join().unwrap(), 300);
+                queue.flush();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_chain_of_delayed_items_goes_on_when_every_worker_waits() {
+    let pools = pools(1, 2);
+    let queue = builder().build(&pools).expect("a queue");
+    let own = queue.clone();
+    assert_eq!(queue.spawn(move || by_delay(&own, 100)).join().unwrap(), 100);
+}
+
+/// As of directories: so many levels, on each of which some others end at once.
+fn walk(queue: &Workqueue, levels: u32, seen: &Arc<AtomicUsize>) {
+    seen.fetch_add(1, Ordering::SeqCst);
+    if levels == 0 {
+        return;
+    }
+    let below = |levels| {
+        let (own, seen) = (queue.clone(), Arc::clone(seen));
+        queue.spawn(move || walk(&own, levels, &seen))
+    };
+    let entries = [below(0), below(levels - 1), below(0)];
+    entries.into_iter().for_each(|entry| entry.join().expect("no panic"));
+}
+
+#[test]
+fn a_walk_deeper_than_there_are_workers_comes_to_its_end() {
+    for (cpus, max_workers) in [(1, 2), (2, 2), (2, 4), (4, 4), (2, 8)] {
+        for _ in 0..10 {
+            let pools = pools(cpus, max_workers);
+            let queue = builder().build(&pools).expect("a queue");
+            let (own, seen) = (queue.clone(), Arc::<AtomicUsize>::default());
+            let counts = Arc::clone(&seen);
+            queue.spawn(move || walk(&own, 300, &counts)).join().unwrap();
+            assert_eq!(seen.load(Ordering::SeqCst), 901);
+        }
+    }
+}
+
+#[test]
+fn items_that_wait_for_what_others_run_deep_in_their_stacks_come_to_their_end() {
+    let pools = pools(2, 3);
+    let queue = builder().build(&pools).expect("a queue");
+    let mut before = None::<JoinHandle<u32>>;
+    for _ in 0..200 {
+        let own = queue.clone();
+        before = Some(queue.spawn(move || {
+            let depth = by_join(&own, 40);
+            assert!(before.is_none_or(|before| before.join().unwrap() == depth));
+            depth
+        }));
+    }
+    assert_eq!(before.map(|last| last.join().unwrap()), Some(40));
+}
