@@ -72,6 +72,14 @@ impl Header {
             && matches!(self.place(now.seq()), Place::Pushed | Place::Listed)
     }
 
+    /// Whether the pending instance is in somebody's hands, or a timer has it (a moment ago).
+    pub(crate) fn is_on_its_way(&self) -> bool {
+        let now = self.state.snapshot();
+        let placed =
+            || matches!(self.place(now.seq()), Place::Pushed | Place::Listed | Place::Held);
+        now.pending() && !now.running() && (now.claimed() || !placed())
+    }
+
     /// Whether the pending instance is held back (a moment ago).
     pub(crate) fn is_held(&self) -> bool {
         let now = self.state.snapshot();

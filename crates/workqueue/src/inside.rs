@@ -4,16 +4,20 @@
 //! the limit of its queue. So it sees to it that what it waits for can go on, before it sleeps and when
 //! it is woken for that: the rules are those of `take_back.rs`, and `pool/README.md` says who wakes it
 //! (Want, Call). What nobody tells it, such as an item that moves to another queue meanwhile, it sees
-//! now and then.
+//! now and then; and where its wait can't end, that too (`stuck.rs`).
 
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use corewise_sync::{Completion, Parker, context};
 
 use crate::current;
+use crate::item::Running;
+use crate::stuck::Listed;
 use crate::table::Lent;
-use crate::take_back::{Role, in_need, take_back, take_back_in_need};
+use crate::take_back::{Role, in_need, lend, take_back, take_back_in_need};
+use crate::waits;
 use crate::work::Aside;
 
 /// How long a waiter sleeps before it looks around for the first time; then twice as long each time, up
@@ -31,7 +35,7 @@ pub(crate) fn is_here() -> bool {
 /// Waits for the event that the end of the item's instance completes. May block.
 ///
 /// # Panics
-/// As [`take_back`].
+/// As [`take_back`]; and where it is found that the wait can't end.
 #[track_caller]
 pub(crate) fn wait(item: Lent<'_>, over: &Completion, role: Role) {
     // In an atomic section nothing may be run: that wait is reported as it is.
@@ -41,21 +45,47 @@ pub(crate) fn wait(item: Lent<'_>, over: &Completion, role: Role) {
     if over.spin() {
         return;
     }
+    let keeper = current::with(|running| {
+        running.and_then(Running::ticket).map(|ticket| Arc::clone(&ticket.link.group.keeper))
+    });
+    let stall = keeper.as_ref().and_then(|keeper| keeper.stall_after());
+    let mut patience = stall.map_or(LOOK_AFTER, |stall| stall.min(LOOK_AFTER));
     let parker = Parker::new();
-    let mut patience = LOOK_AFTER;
+    let mut long = None;
     loop {
-        let timer = item.aside().and_then(Aside::fires_in);
-        let limit = timer.map_or(patience, |left| left.saturating_add(LATE).min(patience));
-        let slept = || sleep(item, over, role, &parker, limit);
+        // Until it is anywhere nobody can be told of it.
+        let soon = item.is_on_its_way().then(|| {
+            let timer = item.aside().and_then(Aside::fires_in);
+            timer.unwrap_or_default().saturating_add(LATE)
+        });
+        let limit = soon.map_or(patience, |soon| soon.min(patience));
+        let slept = || sleep(item, over, role, &parker, limit, long.as_ref());
         match context::blocking("a wait for a work item", slept) {
             Slept::Over => return,
-            Slept::Called => {}
-            Slept::Long if timer.is_none() => patience = (patience * 2).min(LOOK_AT_LEAST),
-            Slept::Long => {}
+            Slept::Called => {
+                if !take_back(item, role) {
+                    take_back_in_need(item, role);
+                }
+                continue;
+            }
+            Slept::Long { .. } if limit < patience => {}
+            Slept::Long { helps } => {
+                patience = (patience * 2).min(LOOK_AT_LEAST);
+                if let Some(keeper) = &keeper
+                    && long.is_none()
+                {
+                    let stays = role == Role::Part;
+                    long = Some(keeper.waits.add(item, helps, stays, parker.unparker()));
+                }
+            }
+            Slept::InVain => {
+                long = None;
+                if !lend(item) {
+                    waits::in_vain(item);
+                }
+            }
         }
-        if !take_back(item, role) {
-            take_back_in_need(item, role);
-        }
+        take_back(item, role);
     }
 }
 
@@ -66,16 +96,29 @@ enum Slept {
     /// It had better run that.
     Called,
     /// It has slept for as long as it wanted.
-    Long,
+    Long {
+        /// It would have run what it waited for.
+        helps: bool,
+    },
+    /// What it waits for can't end.
+    InVain,
 }
 
 /// The caller's pool takes it for blocked meanwhile.
-fn sleep(item: Lent<'_>, over: &Completion, role: Role, parker: &Parker, limit: Duration) -> Slept {
+fn sleep(
+    item: Lent<'_>,
+    over: &Completion,
+    role: Role,
+    parker: &Parker,
+    limit: Duration,
+    long: Option<&Listed<'_>>,
+) -> Slept {
     let waker = parker.waker();
     let mut cx = Context::from_waker(&waker);
     let home = in_need(item, role);
     // Want.
     let wanted = home.as_ref().map(|(group, pool)| group.want(*pool, item, parker.unparker()));
+    long.inspect(|long| long.look());
     loop {
         if over.poll_complete(&mut cx) == Poll::Ready(()) {
             return Slept::Over;
@@ -83,8 +126,11 @@ fn sleep(item: Lent<'_>, over: &Completion, role: Role, parker: &Parker, limit: 
         if wanted.as_ref().is_some_and(|wanted| wanted.is_called_for()) {
             return Slept::Called;
         }
+        if long.is_some_and(Listed::ends) {
+            return Slept::InVain;
+        }
         if !parker.park_timeout(limit) {
-            return Slept::Long;
+            return Slept::Long { helps: wanted.is_some() };
         }
         if let Some(wanted) = &wanted
             && !over.is_complete()

@@ -400,6 +400,11 @@ impl Running {
         !self.table.alone && ptr::eq(self.item.pointer().as_ptr(), item)
     }
 
+    /// Its header, where somebody may wait for it.
+    pub(crate) fn known(&self) -> Option<NonNull<Header>> {
+        (!self.table.alone).then(|| self.item.pointer())
+    }
+
     /// The call of the user's function, which is to come. Once.
     #[inline]
     pub(crate) fn uncalled(&self) -> Uncalled<'_> {

@@ -85,6 +85,7 @@ mod spawn;
 mod stack;
 mod stall;
 mod stats;
+mod stuck;
 mod submit;
 mod swap;
 mod table;

@@ -121,6 +121,16 @@ impl Shared {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// How many come before an item that is held back, of an ordered queue.
+    pub(crate) fn before(&self, item: Lent<'_>) -> usize {
+        let (slot, line) = (self.limiter.slot(0), self.limiter.line_of(0));
+        let before = slot.see_held(line, |held| {
+            let first = held.iter().take_while(|held| !ptr::eq(*held, &*item));
+            first.filter(|held| !held.state.snapshot().claimed()).count()
+        });
+        before.unwrap_or(0)
+    }
+
     /// Its rescuer was called.
     pub(crate) fn mayday(&self) {
         self.former.maydays.fetch_add(1, Ordering::Relaxed);
@@ -270,15 +280,6 @@ impl Link {
     #[inline]
     pub(crate) fn away(&self) -> bool {
         self.at.reading().away()
-    }
-
-    /// How many come before an item in its line, where it is held back.
-    pub(crate) fn before(&self, item: Lent<'_>) -> usize {
-        let before = self.slot.see_held(self.line(), |held| {
-            let first = held.iter().take_while(|held| !ptr::eq(*held, &*item));
-            first.filter(|held| !held.state.snapshot().claimed()).count()
-        });
-        before.unwrap_or(0)
     }
 
     /// Takes an item that the caller has claimed out of the list of those that the limiter holds

@@ -29,6 +29,7 @@ use corewise_sync::{Completion, Mutex, panics, thread};
 use tracing::Span;
 
 use crate::around::Spawner;
+use crate::claim::Claimed;
 use crate::error::{JoinError, shielded};
 use crate::inside;
 use crate::item::Header;
@@ -317,7 +318,11 @@ impl Shared {
             let waited = panic::catch_unwind(AssertUnwindSafe(|| {
                 inside::wait(lent(&task), task.done(), Role::Part);
             }));
-            waited.unwrap_or_else(|payload| self.panicked(payload));
+            if let Err(payload) = waited {
+                self.panicked(payload);
+                lent(&task).claim().into_iter().for_each(Claimed::cancel);
+                task.give_up();
+            }
             over.push(task);
         }
         self.spawned.lock().tasks.append(&mut over);
@@ -376,6 +381,8 @@ trait ScopedItem: Item {
     fn run_returned(&self, shared: &Shared);
     /// It is over, or was returned by the queue.
     fn done(&self) -> &Completion;
+    /// It can't be run: it is dropped, where the queue has returned it.
+    fn give_up(&self);
 }
 
 /// The handle's view of a task.
@@ -520,6 +527,17 @@ where
 
     fn done(&self) -> &Completion {
         &self.done
+    }
+
+    fn give_up(&self) {
+        let closure = {
+            let stage = &mut self.slot.lock().stage;
+            match stage {
+                Stage::Returned(_) => std::mem::replace(stage, Stage::Gone),
+                _ => return,
+            }
+        };
+        shielded("dropping a scoped closure that can't run", || drop(closure));
     }
 }
 

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use corewise_sync::{context, per_thread};
 
 use crate::attributes::{Class, QueueKind};
+use crate::claim::Claimed;
 use crate::cpu::current_cpu;
 use crate::current;
 use crate::item::{Job, Queued, Running};
@@ -66,13 +67,12 @@ pub(crate) fn in_need(item: Lent<'_>, role: Role) -> Option<(Arc<Group>, usize)>
     home.flatten()
 }
 
-/// As [`take_back`], where no worker can come for the instance: [`in_need`] has said that the caller
-/// would run it. Then it doesn't matter how deep that is, as long as there is a stack, and where the
-/// caller is.
+/// As [`take_back`], where no worker could come for the instance while the caller was blocked: then it
+/// doesn't matter how deep that is, as long as there is a stack, and where the caller is.
 pub(crate) fn take_back_in_need(item: Lent<'_>, role: Role) -> bool {
-    let Some((group, pool)) = in_need(item, role) else { return false };
     let waiter = needy();
-    group.is_short(pool) && take_back_if(item, |job| allowed(waiter, job))
+    let may = role != Role::Ends && waiter.waiter_may();
+    may && take_back_if(item, |job| allowed(waiter, job))
 }
 
 /// Where it lies in the list of its pool.
@@ -126,6 +126,20 @@ fn in_place(item: Lent<'_>, role: Role) -> bool {
         return false;
     }
     claimed.run().map(run).is_some()
+}
+
+/// Lets a held instance through, of which it was found that all who have its places wait, and for that
+/// wait: false where it isn't held, or where an order forbids it.
+pub(crate) fn lend(item: Lent<'_>) -> bool {
+    let shared = item.look(|job| {
+        let ticket = job.ticket.as_ref().filter(|_| item.is_held())?;
+        Some(Arc::clone(&ticket.link.shared))
+    });
+    let Some(queue) = shared.flatten() else { return false };
+    if queue.kind == QueueKind::Ordered && queue.before(item) > 0 {
+        return false;
+    }
+    item.claim().map(Claimed::let_through).is_some()
 }
 
 /// Whether an item on this stack has a place in this slot.

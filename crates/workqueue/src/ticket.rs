@@ -67,9 +67,14 @@ impl Ticket {
         self.link.0.count();
     }
 
+    /// Whether it has a place in the limiter.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.link.0.counted()
+    }
+
     /// Lend: it gets a place in the limiter beyond the maximum, if it has none. As `count`, by its claimant.
     pub(crate) fn lend(&self) {
-        if !self.link.0.counted() {
+        if !self.is_counted() {
             self.link.slot.lend();
             self.count();
         }

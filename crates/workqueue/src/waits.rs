@@ -113,7 +113,7 @@ pub(crate) fn for_order(item: Lent<'_>, of: Label) {
         else {
             return false;
         };
-        let before = ticket.link.before(item);
+        let before = ticket.link.shared.before(item);
         if before > 0 {
             let complaint = format!(
                 "waits for {}, queued at {}, which its ordered queue starts only after {before} \
@@ -126,6 +126,40 @@ pub(crate) fn for_order(item: Lent<'_>, of: Label) {
         }
         true
     });
+}
+
+/// The current item waits for one that can't come to its end: all who could help wait as well.
+///
+/// # Panics
+/// Always.
+#[cold]
+#[track_caller]
+pub(crate) fn in_vain(item: Lent<'_>) -> ! {
+    let location = Location::caller();
+    let seen = item.look(|job| {
+        let ticket = job.ticket.as_ref();
+        let most = ticket.map_or(0, |ticket| ticket.link.shared.pools.max_workers());
+        (job.site, job.queue_name().to_owned(), most, item.is_held())
+    });
+    let name = item.name();
+    let complaint = match seen {
+        Some((site, queue, _, true)) => format!(
+            "waits for {name}, queued on '{queue}' at {site}, which the queue's limit or order holds \
+             back for items that wait for this one: wait outside of the queue's items, or raise its \
+             max_active"
+        ),
+        Some((site, queue, most, false)) => format!(
+            "waits for {name}, queued on '{queue}' at {site}, for which no worker can come: all of its \
+             pool wait as well, for each other, there may be {most} (PoolsBuilder::max_workers), and \
+             what is left of the stacks of those who wait is too little to run it there: nest waits \
+             less deep, raise max_workers, or give the workers more stack (RUST_MIN_STACK)"
+        ),
+        None => format!("waits for {name}, which runs and waits for this one"),
+    };
+    current::with(|running| match running {
+        Some(running) => never_ends(running, "a wait", location, &complaint),
+        None => panic!("an item {complaint}: a wait at {location}"),
+    })
 }
 
 /// Reports a wait that can't end, and ends it by a panic, which is the waiting item's.

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use corewise_sync::fence::FencePolicy;
@@ -57,6 +57,19 @@ pub(crate) fn is_of<F: FencePolicy>(group: &Arc<Group<F>>, pool: usize) -> bool 
     // SAFETY: where it isn't null, the guard further up this stack borrows the worker.
     let worker = unsafe { worker.as_ref() };
     worker.is_some_and(|worker| worker.pool == pool) && own == Arc::as_ptr(group).cast()
+}
+
+/// What stands for a group of pools, to be compared.
+pub(crate) fn key<F: FencePolicy>(group: &Arc<Group<F>>) -> NonNull<()> {
+    NonNull::from(&**group).cast()
+}
+
+/// The pool whose worker the calling thread is, if it is one: its group, and its index in there.
+pub(crate) fn pool() -> Option<(NonNull<()>, usize)> {
+    let Here { worker, group } = here();
+    // SAFETY: as above.
+    let worker = unsafe { worker.as_ref() }?;
+    Some((NonNull::new(group.cast_mut())?, worker.pool))
 }
 
 /// Whether the calling thread is this worker's.

@@ -95,8 +95,16 @@ impl<F: FencePolicy> Group<F> {
         result
     }
 
+    /// Whether a pool has so many workers and no more, and none of them is at work, idle, or to be made
+    /// (a moment ago).
+    pub(crate) fn has_only(&self, index: usize, workers: usize) -> bool {
+        let inner = self.pools[index].inner.lock();
+        // Where the system refuses threads it is asked again.
+        inner.refused.is_none() && inner.counts.is_short() && inner.counts.total == workers
+    }
+
     /// Whether a core of the pool is free and no worker can come for it (a moment ago).
-    pub(crate) fn is_short(&self, index: usize) -> bool {
+    fn is_short(&self, index: usize) -> bool {
         self.pools[index].inner.lock().counts().is_short()
     }
 }

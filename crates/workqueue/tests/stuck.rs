@@ -1,0 +1,204 @@
+//! Items that wait for each other in a way that can't end: one of the waits ends with a panic that says
+//! why, or a limit lets one more through; nobody waits for ever.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use corewise_sync::Completion;
+use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_topology::{AffinityScope, Machine};
+use corewise_workqueue::{JoinError, JoinHandle, PoolsBuilder, Work, WorkerPools, Workqueue};
+
+fn pools(cpus: u32, max_workers: usize) -> PoolsBuilder {
+    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
+    let machine = machine.expect("a valid description");
+    // Long is what lasts so long.
+    WorkerPools::builder(&machine).max_workers(max_workers).stall_after(Duration::from_millis(20))
+}
+
+/// With workers whose stacks are small.
+fn small(max_workers: usize) -> WorkerPools {
+    let thread = |worker: corewise_workqueue::WorkerThread| {
+        thread::Builder::new().stack_size(256 << 10).spawn(|| worker.run()).map(drop)
+    };
+    pools(2, max_workers).spawn_handler(thread).build()
+}
+
+fn queue(pools: &WorkerPools) -> Workqueue {
+    Workqueue::builder("test").scope(AffinityScope::System).build(pools).expect("a queue")
+}
+
+fn by_join(queue: &Workqueue, left: u32) -> Result<u32, JoinError> {
+    if left == 0 {
+        return Ok(0);
+    }
+    let own = queue.clone();
+    queue.spawn(move || by_join(&own, left - 1)).join()?.map(|depth| depth + 1)
+}
+
+fn by_scope(queue: &Workqueue, left: u32) -> u32 {
+    let mut depth = 0;
+    if left > 0 {
+        queue.scope(|s| drop(s.spawn(|| depth = by_scope(queue, left - 1) + 1)));
+    }
+    depth
+}
+
+#[test]
+fn a_chain_that_no_stack_holds_ends_with_a_panic_that_says_so_and_the_pool_goes_on() {
+    for max_workers in [1, 2] {
+        let pools = small(max_workers);
+        let queue = queue(&pools);
+        let own = queue.clone();
+        let said = queue.spawn(move || by_join(&own, 400)).join().expect("it was told");
+        let error = said.expect_err("no stack holds so many");
+        let message = error.message().expect("it panicked");
+        assert!(message.contains("for which no worker can come"), "{message}");
+        assert!(message.contains(&format!("there may be {max_workers}")), "{message}");
+        assert!(message.contains("of queue 'test'") && message.contains("tests/stuck.rs"));
+        queue.flush();
+        assert_eq!(queue.spawn(|| 7).join().unwrap(), 7);
+        pools.shutdown();
+    }
+}
+
+#[test]
+fn a_scope_that_no_stack_holds_panics_and_nothing_that_it_lent_is_used_after() {
+    let pools = small(2);
+    let queue = queue(&pools);
+    let own = queue.clone();
+    let error = queue.spawn(move || by_scope(&own, 400)).join().expect_err("no stack holds it");
+    assert!(error.message().unwrap().contains("for which no worker can come"), "{error}");
+    assert_eq!(queue.spawn(|| 7).join().unwrap(), 7);
+    pools.shutdown();
+}
+
+#[test]
+fn items_that_wait_in_a_circle_are_found() {
+    let pools = pools(1, 8).build();
+    let queue = queue(&pools);
+    let (give, take): (Vec<_>, Vec<_>) =
+        (0..3).map(|_| mpsc::channel::<JoinHandle<Option<String>>>()).unzip();
+    let (says, said) = mpsc::channel();
+    // Each waits for the next one, and says what came of it.
+    let all = Arc::new(corewise_sync::Countdown::new(3));
+    let item = |take: mpsc::Receiver<JoinHandle<_>>| {
+        let (says, all) = (says.clone(), Arc::clone(&all));
+        queue.spawn(move || {
+            all.done();
+            all.wait();
+            let next = take.recv().expect("it is given");
+            let waited = catch_unwind(AssertUnwindSafe(|| drop(next.join())));
+            let message = waited.err().map(|payload| *payload.downcast::<String>().expect("text"));
+            says.send(message.clone()).expect("the test listens");
+            message
+        })
+    };
+    let mut items: Vec<_> = take.into_iter().map(item).collect();
+    items.rotate_left(1);
+    give.iter().zip(items).for_each(|(give, next)| give.send(next).expect("it waits for that"));
+    let messages: Vec<_> = (0..3).filter_map(|_| said.recv().expect("each ends")).collect();
+    assert_eq!(messages.len(), 1, "one of them was given up: {messages:?}");
+    assert!(messages[0].contains("which runs and waits for this one"), "{messages:?}");
+    queue.flush();
+    assert_eq!(queue.spawn(|| 7).join().unwrap(), 7);
+}
+
+#[test]
+fn a_circle_of_flushes_is_found() {
+    let pools = pools(1, 8).build();
+    let queue = queue(&pools);
+    let works: Arc<[std::sync::OnceLock<Work>; 2]> = Arc::default();
+    let (both, panics) =
+        (Arc::new(corewise_sync::Countdown::new(2)), Arc::<AtomicUsize>::default());
+    for own in 0..2 {
+        let (works, both, panics) = (Arc::clone(&works), Arc::clone(&both), Arc::clone(&panics));
+        let all = Arc::clone(&works);
+        works[own].get_or_init(|| {
+            Work::new(move || {
+                both.done();
+                both.wait();
+                let other = all[1 - own].get().expect("both were made");
+                let flushed = catch_unwind(AssertUnwindSafe(|| other.flush()));
+                panics.fetch_add(usize::from(flushed.is_err()), Ordering::SeqCst);
+            })
+        });
+    }
+    works.iter().for_each(|work| assert!(queue.queue(work.get().expect("just made"))));
+    queue.flush();
+    assert_eq!(panics.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn limited_queues_whose_items_wait_for_each_other_s_queue_let_one_more_through() {
+    let pools = pools(2, 8).build();
+    let build = || Workqueue::builder("limited").scope(AffinityScope::System);
+    let pairs = [
+        [build().max_active(1), build().max_active(1)],
+        [build().ordered(), build().ordered()],
+        [build().ordered(), Workqueue::builder("bound").bound().max_active(1)],
+    ];
+    for pair in pairs {
+        let queues = pair.map(|builder| builder.build(&pools).expect("a queue"));
+        let both = Arc::new(corewise_sync::Countdown::new(2));
+        let item = |own: &Workqueue, other: &Workqueue| {
+            let (other, both) = (other.clone(), Arc::clone(&both));
+            own.spawn_on(0, move || {
+                both.done();
+                both.wait();
+                other.spawn_on(0, || 4).join().unwrap()
+            })
+        };
+        let [one, two] = &queues;
+        let items = [item(one, two), item(two, one)];
+        assert_eq!(items.map(|item| item.join().unwrap()), [4, 4]);
+        for queue in &queues {
+            queue.flush();
+            assert_eq!((queue.active(), queue.held()), (0, 0), "each place was given back");
+        }
+    }
+}
+
+#[test]
+fn an_item_on_another_worker_may_wait_for_what_its_own_waiter_s_limit_holds_back() {
+    let pools = pools(2, 8).build();
+    let other = queue(&pools);
+    for limited in [
+        Workqueue::builder("bound").bound().max_active(1),
+        Workqueue::builder("ordered").scope(AffinityScope::Cpu).strict(true).ordered(),
+    ] {
+        let limited = limited.build(&pools).expect("a queue");
+        let (between, own) = (other.clone(), limited.clone());
+        let value = limited.spawn_on(0, move || {
+            let between = between.spawn(move || own.spawn_on(0, || 4).join().unwrap());
+            between.join().unwrap()
+        });
+        assert_eq!(value.join().unwrap(), 4);
+    }
+}
+
+#[test]
+fn who_waits_for_what_may_still_happen_is_left_alone() {
+    let pools = pools(1, 1).build();
+    let queue = queue(&pools);
+    let gate = Arc::new(Completion::new());
+    let (waits, own) = (Arc::clone(&gate), queue.clone());
+    let looked = Arc::<AtomicUsize>::default();
+    let counts = Arc::clone(&looked);
+    let item = queue.spawn(move || {
+        let timer = Work::new(|| ());
+        assert!(own.queue_delayed(&timer, Duration::from_millis(200)));
+        let inner = own.spawn(move || {
+            waits.wait();
+            counts.fetch_add(1, Ordering::SeqCst);
+        });
+        (timer.flush(), inner.join().is_ok())
+    });
+    // It looks around some times meanwhile.
+    assert!(!gate.wait_timeout(Duration::from_millis(300)));
+    gate.complete();
+    assert_eq!(item.join().unwrap(), (true, true));
+    assert_eq!(looked.load(Ordering::SeqCst), 1);
+}
