@@ -49,7 +49,8 @@ fn agrees(mut log: KernelLog, data: &[u8], lines: u64) {
     timeline(&log.boot);
     timeline(&log.shutdown);
     if let Some(split) = &log.deferred_probe {
-        assert!(split.rest <= split.total && log.boot.span(split.span).took() == split.total);
+        assert!(split.rest.least() <= split.total.most().expect("it has a place in time"));
+        assert_eq!(log.boot.span(split.span).took(), split.total);
     }
 
     let text = String::from_utf8_lossy(data);
@@ -81,8 +82,17 @@ fn timeline(t: &Timeline) {
     }
     assert!(t.edges().iter().all(|e| e.before != e.after));
     let path = t.critical_path();
-    assert!(path.length <= t.makespan() && path.length <= t.serial_sum().max(t.makespan()));
+    let all = t.finish().saturating_sub(t.origin());
+    assert!(path.length.least() <= all && t.makespan().least() <= all.max(longest(t)));
+    assert!(!t.unplaced().is_empty() || t.makespan().allows(all), "{:?} and {all:?}", t.makespan());
+    let slack = t.slack();
+    assert!(path.spans.iter().all(|id| slack[id.index()].least().is_zero()));
     assert!(t.max_parallelism() <= t.spans().len());
+}
+
+/// The least that what has no place in time took.
+fn longest(t: &Timeline) -> std::time::Duration {
+    t.unplaced().iter().map(|u| u.took.least()).max().unwrap_or_default()
 }
 
 const BOOT: &str = "\

@@ -185,7 +185,7 @@ async fn run(devices: Arc<DeviceManager>) -> Result<(), Box<dyn Error>> {
 
 fn say(what: &str, services: usize, timeline: &Timeline) {
     println!(
-        "{services} services {what} in {:.0?}; one by one it would be {:.0?}",
+        "{services} services {what} in {}; one by one it would be {}",
         timeline.makespan(),
         timeline.serial_sum()
     );

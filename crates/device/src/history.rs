@@ -125,7 +125,8 @@ impl History {
                 SpanKind::Shutdown => &mut known.shutdown_ns,
                 _ => continue,
             };
-            let took = u64::try_from(span.took().as_nanos()).unwrap_or(u64::MAX);
+            let Some(took) = span.took().known() else { continue };
+            let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
             *kept = Some(kept.map_or(took, |before| decayed_maximum(before, took)));
         }
         self.devices.retain(|_, known| known.unseen <= FORGET_AFTER);

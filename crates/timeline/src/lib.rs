@@ -13,6 +13,9 @@
 //! * [`Timeline::serial_sum`]: how long the same work would have taken one after another;
 //! * [`Timeline::critical_path`]: how short it could have been with any number of workers.
 //!
+//! Each of them is a [`Length`], which is no surer than what it was worked out of. What ran at a
+//! moment that nobody knows is [`Unplaced`] and takes part in none of them.
+//!
 //! # Renderers
 //!
 //! [`text::render`] for a terminal, [`svg::render`] for a picture, [`html::render`] for a page to
@@ -57,6 +60,7 @@ pub mod html;
 pub mod json;
 pub mod kernel_log;
 mod lanes;
+mod length;
 pub mod markup;
 mod model;
 mod path;
@@ -69,6 +73,7 @@ mod units;
 
 pub use graph::{DependencyError, DeviceGraph, EdgeSource, GraphEdge};
 pub use lanes::{Lane, LaneRow};
-pub use model::{Certainty, Edge, EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline};
+pub use length::Length;
+pub use model::{Certainty, Edge, EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline, Unplaced};
 pub use path::{CriticalPath, Summary};
 pub use units::duration;

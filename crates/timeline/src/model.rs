@@ -1,5 +1,6 @@
 //! The data model: a timeline of spans and the edges between them.
 
+use crate::length::Length;
 use std::time::Duration;
 
 /// What happened while a set of things with dependencies ran. Times count from the timeline's
@@ -7,17 +8,22 @@ use std::time::Duration;
 ///
 /// Spans keep the order in which they were pushed. It has no meaning, except that it breaks ties,
 /// so that equal timelines render equally.
+///
+/// A span has a place in time. What ran at a moment that nobody knows is [`Unplaced`]: it has a
+/// length and no start, so nothing that needs a start can be worked out of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
     name: String,
     spans: Vec<Span>,
     edges: Vec<Edge>,
+    unplaced: Vec<Unplaced>,
+    notes: Vec<String>,
 }
 
 impl Timeline {
     /// An empty timeline. `name` is the heading of what is rendered, such as `bring-up`.
     pub fn new(name: impl Into<String>) -> Timeline {
-        Timeline { name: name.into(), spans: Vec::new(), edges: Vec::new() }
+        Timeline { name: name.into(), ..Timeline::default() }
     }
 
     /// The same under another heading.
@@ -43,6 +49,16 @@ impl Timeline {
         SpanId(self.spans.len() - 1)
     }
 
+    /// Adds what ran at a moment that nobody knows.
+    pub fn push_unplaced(&mut self, unplaced: Unplaced) {
+        self.unplaced.push(unplaced);
+    }
+
+    /// Adds a sentence that whoever reads the numbers has to know. Every renderer shows it.
+    pub fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
+    }
+
     /// Says that `before` had to end before `after` could start. In a bring-up `before` is the
     /// parent or the supplier; in a shutdown it is the child or the consumer.
     ///
@@ -66,6 +82,16 @@ impl Timeline {
         &self.spans
     }
 
+    /// What ran at moments that nobody knows, in the order in which it was pushed.
+    pub fn unplaced(&self) -> &[Unplaced] {
+        &self.unplaced
+    }
+
+    /// What whoever reads the numbers has to know, a sentence each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
     /// Every edge, in the order in which they were pushed.
     pub fn edges(&self) -> &[Edge] {
         &self.edges
@@ -74,6 +100,17 @@ impl Timeline {
     /// Likewise, for a reader that learns more of them later. Times stay as they are put in.
     pub(crate) fn spans_mut(&mut self) -> &mut [Span] {
         &mut self.spans
+    }
+
+    /// Likewise.
+    pub(crate) fn unplaced_mut(&mut self) -> &mut [Unplaced] {
+        &mut self.unplaced
+    }
+
+    /// Whether the length of each span is known exactly, and there is nothing but spans: only then
+    /// are sums and chains exact.
+    pub fn is_exact(&self) -> bool {
+        self.unplaced.is_empty() && self.spans.iter().all(|span| span.took().is_exact())
     }
 
     /// One span.
@@ -97,18 +134,20 @@ impl Timeline {
 
     /// True when nothing was recorded.
     pub fn is_empty(&self) -> bool {
-        self.spans.is_empty()
+        self.spans.is_empty() && self.unplaced.is_empty()
     }
 
-    /// Only the spans that `keep` keeps, and the edges between those: as if nothing else had been
-    /// there. Who ran inside one that is left out ran inside the one around that.
+    /// Only what `keep` keeps, by its name and its driver, and the edges between those: as if nothing
+    /// else had been there. Who ran inside one that is left out ran inside the one around that.
     #[must_use]
-    pub fn filtered(&self, keep: impl Fn(&Span) -> bool) -> Timeline {
-        let mut t = Timeline::new(self.name.clone());
+    pub fn filtered(&self, keep: impl Fn(&str, Option<&str>) -> bool) -> Timeline {
+        let mut t = Timeline { notes: self.notes.clone(), ..Timeline::new(self.name.clone()) };
         let mut ids = vec![None; self.spans.len()];
-        for (id, span) in self.iter().filter(|(_, span)| keep(span)) {
+        for (id, span) in self.iter().filter(|(_, s)| keep(&s.name, s.driver.as_deref())) {
             ids[id.0] = Some(t.push(span.clone()));
         }
+        let unplaced = self.unplaced.iter().filter(|u| keep(&u.name, u.driver.as_deref()));
+        t.unplaced.extend(unplaced.cloned());
         for id in ids.iter().flatten() {
             let mut outer = t.spans[id.0].nested_in;
             // No chain of spans inside each other is longer than there are spans.
@@ -196,10 +235,13 @@ pub struct Span {
     pub no_callback: bool,
     /// The driver (or the kind of subsystem) that was run for it. None: not known.
     pub driver: Option<String>,
-    /// How well `start` is known.
+    /// How well `start` is known. Never [`Certainty::Assumed`]: that is for [`Unplaced`].
     pub start_certainty: Certainty,
     /// How well `end` is known.
     pub end_certainty: Certainty,
+    /// The least and the most that it can have taken, where start and end don't tell it better: a
+    /// kernel may print durations in whole ticks of its clock.
+    pub took_between: Option<(Duration, Duration)>,
     /// True when it ran beside whoever started it: an asynchronous probe or shutdown. False: it ran
     /// in its turn, or nobody knows.
     pub asynchronous: bool,
@@ -228,6 +270,7 @@ impl Span {
             driver: None,
             start_certainty: Certainty::Measured,
             end_certainty: Certainty::Measured,
+            took_between: None,
             asynchronous: false,
             nested_in: None,
         }
@@ -246,9 +289,58 @@ impl Span {
         self.start.saturating_sub(self.queued)
     }
 
-    /// How long it ran.
-    pub fn took(&self) -> Duration {
+    /// How long it ran, as well as that is known.
+    pub fn took(&self) -> Length {
+        match (self.end_certainty, self.took_between) {
+            (Certainty::Assumed, _) => Length::UNKNOWN,
+            (_, Some((least, most))) => Length::between(least, most).telling(self.drawn()),
+            (Certainty::UpperBound, None) => Length::at_most(self.drawn()),
+            (_, None) => Length::exact(self.drawn()),
+        }
+    }
+
+    /// How long its bar is. What it took may be less, or unknown: that is for [`Span::took`] to say.
+    pub(crate) fn drawn(&self) -> Duration {
         self.end.saturating_sub(self.start)
+    }
+}
+
+/// Something that ran nobody knows when: of a log whose stamps are missing, or too coarse to tell an
+/// order in time. All that is known of it is what the log itself says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unplaced {
+    /// What was run, as in [`Span::name`].
+    pub name: String,
+    /// What was done to it.
+    pub kind: SpanKind,
+    /// How long it ran.
+    pub took: Length,
+    /// The worker (thread) that ran it. Empty: not known.
+    pub worker: String,
+    /// The CPU on which it ran. None: not known.
+    pub cpu: Option<u32>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The driver that was run for it. None: not known.
+    pub driver: Option<String>,
+    /// True when it is known to have run beside whoever started it.
+    pub asynchronous: bool,
+}
+
+impl Unplaced {
+    /// Something that ended well, and ran on no known worker. Set the other fields afterwards.
+    pub fn new(name: impl Into<String>, kind: SpanKind, took: Length) -> Unplaced {
+        Unplaced {
+            name: name.into(),
+            kind,
+            took,
+            worker: String::new(),
+            cpu: None,
+            outcome: Outcome::Ok,
+            driver: None,
+            asynchronous: false,
+        }
     }
 }
 
@@ -264,8 +356,8 @@ pub enum Certainty {
     /// It was over by then at the latest, but may have been over earlier: the end of a shutdown, of
     /// which only the next line tells.
     UpperBound,
-    /// Nobody knows: the moment was chosen so that the span can be drawn. Its place among others
-    /// means nothing, though its duration may.
+    /// Nobody knows when that was: the end of a span that nothing follows. It is drawn where the
+    /// span starts.
     Assumed,
 }
 
@@ -457,12 +549,12 @@ mod tests {
         push(&mut t, "c", Some(SpanId(77)));
         t.push_edge(a, gone, EdgeKind::Parent);
         t.push_edge(a, b, EdgeKind::Supplier);
-        let kept = t.filtered(|span| span.name != "gone").named("y");
+        let kept = t.filtered(|name, _| name != "gone").named("y");
         assert_eq!((kept.name(), kept.spans().len(), kept.edges().len()), ("y", 3, 1));
         assert_eq!(kept.edges()[0].after, SpanId(1));
         let outer: Vec<_> = kept.spans().iter().map(|s| s.nested_in).collect();
         assert_eq!(outer, [None, Some(SpanId(0)), None]);
-        assert!(t.filtered(|_| false).is_empty());
+        assert!(t.filtered(|_, _| false).is_empty());
     }
 
     #[test]

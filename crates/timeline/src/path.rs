@@ -1,17 +1,19 @@
 //! The numbers of a timeline: makespan, serial sum, critical path, parallelism.
 
-use crate::analysis::Nesting;
-use crate::model::{Outcome, SpanId, Timeline};
+use crate::analysis::{Nesting, chain};
+use crate::length::Length;
+use crate::model::{Certainty, Outcome, SpanId, Timeline};
 use std::time::Duration;
 
-/// The chain of dependent spans that bounds a timeline from below; see
+/// The chain of spans that bounds a timeline from below; see
 /// [`Timeline::critical_path`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CriticalPath {
     /// The spans of the chain, first to last. Empty for an empty timeline.
     pub spans: Vec<SpanId>,
-    /// The sum of their run times.
-    pub length: Duration,
+    /// How long it takes, from the timeline's origin to its last one's end: what they ran, and what
+    /// passed before and between them that no worker could have shortened.
+    pub length: Length,
 }
 
 impl CriticalPath {
@@ -34,7 +36,7 @@ impl CriticalPath {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
-    /// Number of spans.
+    /// Number of spans, at known moments and at unknown ones.
     pub spans: usize,
     /// How many of them ended well.
     pub ok: usize,
@@ -49,13 +51,15 @@ pub struct Summary {
     /// How many had no callback.
     pub no_callback: usize,
     /// See [`Timeline::makespan`].
-    pub makespan: Duration,
+    pub makespan: Length,
     /// See [`Timeline::serial_sum`].
-    pub serial_sum: Duration,
+    pub serial_sum: Length,
     /// See [`Timeline::critical_path`].
-    pub critical_path: Duration,
+    pub critical_path: Length,
     /// See [`Timeline::max_parallelism`].
     pub max_parallelism: usize,
+    /// How many of them nobody knows the place in time of; see [`Unplaced`](crate::Unplaced).
+    pub unplaced: usize,
 }
 
 impl Timeline {
@@ -71,82 +75,61 @@ impl Timeline {
 
     /// The time from the first moment at which anything could have started to the end of the last
     /// span. Zero when empty.
-    pub fn makespan(&self) -> Duration {
-        self.finish().saturating_sub(self.origin())
+    pub fn makespan(&self) -> Length {
+        let longest = self.finish().saturating_sub(self.origin());
+        let surely = |s: &crate::Span| match s.end_certainty {
+            Certainty::UpperBound => s.start,
+            _ => s.end,
+        };
+        let over = self.spans().iter().map(surely).max().unwrap_or_default();
+        let shortest = over.saturating_sub(self.origin());
+        let ends = |s: &crate::Span| s.end_certainty != Certainty::Assumed;
+        match self.unplaced().is_empty() && self.spans().iter().all(ends) {
+            true => Length::between(shortest, longest),
+            // Each of them ran in that time, or it was longer.
+            false => {
+                let longest = self.unplaced().iter().map(|u| u.took.least()).max();
+                Length::at_least(shortest.max(longest.unwrap_or_default()))
+            }
+        }
     }
 
     /// The sum of all run times: what the same work takes one after another, provided that running
     /// in parallel made none of it slower or faster. What ran [inside](Nesting) another span counts
-    /// once, and what it ran longer than that one counts besides.
-    pub fn serial_sum(&self) -> Duration {
+    /// once, and what it ran longer than that one counts besides. What is
+    /// [unplaced](crate::Unplaced) may have run inside another one, or by itself.
+    pub fn serial_sum(&self) -> Length {
         let nesting = Nesting::of(self);
-        self.iter().map(|(id, _)| nesting.exclusive(id)).sum()
+        let placed: Length = self.iter().map(|(id, _)| nesting.exclusive(id)).sum();
+        self.unplaced().iter().map(|u| u.took.or_less()).fold(placed, |sum, took| sum + took)
     }
 
-    /// The chain of spans, each joined to the next by a recorded edge, whose run times add up to
-    /// most. Waiting between them does not count, so its length is what the makespan would have
-    /// been with a free worker for everything: no number of workers makes it shorter, only shorter
-    /// spans or fewer dependencies do. It is never longer than the makespan.
+    /// The chain of spans that no number of workers makes shorter: only shorter spans or fewer
+    /// dependencies do. It is the one that ends last if everything is asynchronous and there is a
+    /// worker for everything, so its length is what
+    /// [`WhatIf::all_async`](crate::analysis::WhatIf::all_async) predicts, none of its spans has any
+    /// [slack](Timeline::slack), and it is never longer than the makespan.
     ///
-    /// * Only edges that were [kept](Timeline::is_kept) count. Where spans overlap although an edge
-    ///   joins them (a probe inside its parent's probe), their times would count twice.
-    /// * Without edges it is the longest single span.
-    /// * Of equal chains the one whose last span ended later is taken, then the one pushed first;
-    ///   the same rule picks between equal predecessors.
+    /// * Edges that were [kept](Timeline::is_kept) join its spans, and what made one known to the
+    ///   other: the probe inside an init function, the next init function of a thread.
+    /// * It may begin with a span that waited for nothing known and was ready late: somebody whom
+    ///   the timeline doesn't show started it. That time counts.
+    /// * Of equal chains the one whose last span is longer is taken, then the one pushed first.
     ///
-    /// The method is the longest path in a directed acyclic graph, by dynamic programming in
-    /// topological order: linear in spans plus edges, without recursion.
+    /// Linear in spans plus edges but for a logarithm, without recursion.
     pub fn critical_path(&self) -> CriticalPath {
-        let n = self.spans().len();
-        let mut successors: Vec<Vec<usize>> = vec![Vec::new(); n];
-        let mut unfinished = vec![0usize; n];
-        for edge in self.edges().iter().filter(|e| self.is_kept(e)) {
-            successors[edge.before.0].push(edge.after.0);
-            unfinished[edge.after.0] += 1;
-        }
-
-        // `best` is the length of the longest chain that ends with the span, `via` its last step.
-        let mut best: Vec<Duration> = vec![Duration::ZERO; n];
-        let mut via: Vec<Option<usize>> = vec![None; n];
-        let mut done = vec![false; n];
-        let mut ready: Vec<usize> = (0..n).filter(|&i| unfinished[i] == 0).collect();
-        // Kept edges can only form a cycle among spans of no length at one instant, where the order
-        // adds nothing: then go on with the one that ended first.
-        let mut rest: Vec<usize> = (0..n).collect();
-        rest.sort_by_key(|&i| self.spans()[i].end);
-        let mut rest = rest.into_iter();
-        while let Some(i) = ready.pop().or_else(|| rest.find(|&i| !done[i])) {
-            if std::mem::replace(&mut done[i], true) {
-                continue;
-            }
-            best[i] += self.spans()[i].took();
-            for &s in &successors[i] {
-                let rank = |i: usize| (best[i], self.spans()[i].end, std::cmp::Reverse(i));
-                // Before a span is done, its `best` is that of its best predecessor.
-                if !done[s] && via[s].is_none_or(|p| rank(i) > rank(p)) {
-                    best[s] = best[i];
-                    via[s] = Some(i);
-                }
-                unfinished[s] -= 1;
-                if unfinished[s] == 0 {
-                    ready.push(s);
-                }
-            }
-        }
-
-        let rank = |&i: &usize| (best[i], self.spans()[i].end, std::cmp::Reverse(i));
-        let Some(last) = (0..n).max_by_key(rank) else { return CriticalPath::default() };
-        let mut spans: Vec<SpanId> =
-            std::iter::successors(Some(last), |&i| via[i]).map(SpanId).collect();
-        spans.reverse();
-        CriticalPath { spans, length: best[last] }
+        let (spans, length) = chain(self);
+        CriticalPath { spans, length }
     }
 
     /// All the numbers at once.
     pub fn summary(&self) -> Summary {
-        let count = |f: fn(&Outcome) -> bool| self.spans().iter().filter(|s| f(&s.outcome)).count();
+        let count = |f: fn(&Outcome) -> bool| {
+            let placed = self.spans().iter().map(|s| &s.outcome);
+            placed.chain(self.unplaced().iter().map(|u| &u.outcome)).filter(|o| f(o)).count()
+        };
         Summary {
-            spans: self.spans().len(),
+            spans: self.spans().len() + self.unplaced().len(),
             ok: count(Outcome::is_ok),
             failed: count(|o| matches!(o, Outcome::Failed(_))),
             skipped: count(|o| matches!(o, Outcome::Skipped(_))),
@@ -157,6 +140,7 @@ impl Timeline {
             serial_sum: self.serial_sum(),
             critical_path: self.critical_path().length,
             max_parallelism: self.max_parallelism(),
+            unplaced: self.unplaced().len(),
         }
     }
 }
@@ -170,11 +154,12 @@ mod tests {
         Duration::from_millis(n)
     }
 
-    /// Spans by (start, end) and edges by index.
+    /// Spans by (start, end) and edges by index; of a shutdown, so that nothing but edges says when
+    /// one can start.
     fn timeline(spans: &[(u64, u64)], edges: &[(usize, usize)]) -> Timeline {
         let mut t = Timeline::new("t");
         for (i, &(start, end)) in spans.iter().enumerate() {
-            t.push(Span::new(format!("s{i}"), SpanKind::Probe, ms(start), ms(end)));
+            t.push(Span::new(format!("s{i}"), SpanKind::Shutdown, ms(start), ms(end)));
         }
         for &(before, after) in edges {
             t.push_edge(SpanId(before), SpanId(after), EdgeKind::Parent);
@@ -222,7 +207,7 @@ mod tests {
     fn a_nested_span_is_not_counted_twice() {
         let t = timeline(&[(0, 10), (2, 9)], &[(0, 1)]);
         assert_eq!(t.critical_path().length, ms(10));
-        assert!(t.critical_path().length <= t.makespan());
+        assert_eq!(t.makespan(), ms(10));
     }
 
     #[test]
@@ -273,9 +258,30 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_chains_the_later_end_wins_then_the_first_pushed() {
-        assert_eq!(path(&timeline(&[(0, 5), (1, 6)], &[])), [1]);
-        assert_eq!(path(&timeline(&[(0, 5), (0, 5)], &[])), [0]);
+    fn of_equal_chains_the_longer_end_wins_then_the_first_pushed() {
+        assert_eq!(path(&timeline(&[(0, 2), (2, 6), (0, 6)], &[(0, 1)])), [2]);
+        assert_eq!(path(&timeline(&[(0, 5), (1, 6)], &[])), [0]);
+    }
+
+    #[test]
+    fn a_probe_that_was_ready_late_and_waited_for_nothing_known_is_the_path_by_its_end() {
+        let mut t = Timeline::new("boot");
+        t.push(Span::new("long", SpanKind::Probe, ms(0), ms(50)));
+        t.push(Span::new("late", SpanKind::Probe, ms(90), ms(91)));
+        assert_eq!(path(&t), [1]);
+        assert_eq!(t.critical_path().length, ms(91));
+        assert_eq!(t.slack()[0], ms(41));
+    }
+
+    #[test]
+    fn what_ran_inside_is_joined_to_what_ran_it() {
+        let mut t = Timeline::new("boot");
+        let call = t.push(Span::new("init", SpanKind::Initcall, ms(0), ms(10)));
+        let mut probe = Span::new("disk", SpanKind::Probe, ms(2), ms(9));
+        probe.nested_in = Some(call);
+        t.push(probe);
+        assert_eq!(path(&t), [0, 1]);
+        assert_eq!(t.critical_path().length, ms(9));
     }
 
     #[test]
@@ -302,7 +308,7 @@ mod tests {
             let longest = (0..n).map(|i| longest_from(&t, i)).max().unwrap();
             let found = t.critical_path();
             assert_eq!(found.length, longest, "spans {spans:?} edges {edges:?}");
-            assert_eq!(found.spans.iter().map(|&s| t.span(s).took()).sum::<Duration>(), longest);
+            assert_eq!(found.spans.iter().map(|&s| t.span(s).drawn()).sum::<Duration>(), longest);
             for pair in found.spans.windows(2) {
                 assert!(
                     t.edges().iter().any(|e| [e.before, e.after] == pair[..] && t.is_kept(e)),
@@ -315,7 +321,7 @@ mod tests {
     fn longest_from(t: &Timeline, i: usize) -> Duration {
         let rest = t.edges().iter().filter(|e| e.before.index() == i && t.is_kept(e));
         let rest = rest.map(|e| longest_from(t, e.after.index())).max().unwrap_or_default();
-        t.spans()[i].took() + rest
+        t.spans()[i].drawn() + rest
     }
 
     #[test]

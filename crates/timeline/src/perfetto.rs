@@ -4,7 +4,9 @@
 //! thread (and a further one where spans overlap that no thread can have run), each span a slice,
 //! each dependency that was kept an arrow, and how many ran at once a counter. What is known of a
 //! span beyond its times is in its arguments; those on the critical path have the category
-//! `critical`.
+//! `critical`. A slice that may have been over sooner has the sign of its time in its name, the
+//! category `not_exact`, and that time as `took`. What has no place in time can't be a slice: it
+//! stands in `otherData`, with the notes, and the label of the process says that it does.
 //!
 //! The format: "Trace Event Format", by the Chromium authors. Times are in microseconds since the
 //! timeline's zero, with three decimals.
@@ -27,7 +29,27 @@ pub fn render(timelines: &[&Timeline]) -> String {
         process(&mut out, t, i + 1, &mut flows);
     }
     let events = out.text.trim_end_matches(",\n");
-    format!("{{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n{events}\n]}}\n")
+    let others: Vec<Value> = timelines.iter().map(|t| other(t)).collect();
+    let others = json!({ "timelines": others });
+    format!(
+        "{{\"displayTimeUnit\": \"ms\", \"otherData\": {others}, \"traceEvents\": [\n{events}\n]}}\n"
+    )
+}
+
+/// What can't be a slice.
+fn other(t: &Timeline) -> Value {
+    let unplaced: Vec<Value> = t
+        .unplaced()
+        .iter()
+        .map(|u| {
+            json!({
+                "name": printable(&u.name), "kind": u.kind.as_str(), "took": u.took.to_string(),
+                "outcome": u.outcome.as_str(), "driver": u.driver.as_deref().map(printable),
+            })
+        })
+        .collect();
+    let notes: Vec<_> = t.notes().iter().map(|note| printable(note)).collect();
+    json!({ "name": printable(t.name()), "notes": notes, "without_a_place_in_time": unplaced })
 }
 
 struct Events {
@@ -67,6 +89,15 @@ fn process(out: &mut Events, t: &Timeline, pid: usize, flows: &mut u64) {
     let critical = path.marks(t);
     out.metadata(pid, 0, "process_name", "name", printable(t.name()).into());
     out.metadata(pid, 0, "process_sort_index", "sort_index", pid.into());
+    let mut labels: Vec<String> = t.notes().to_vec();
+    match t.unplaced().len() {
+        0 => {}
+        n => labels.push(format!("{n} have no place in time and are not drawn: see otherData")),
+    }
+    if !labels.is_empty() {
+        let labels = printable(&labels.join("; ")).into_owned();
+        out.metadata(pid, 0, "process_labels", "labels", labels.into());
+    }
     let mut tids = vec![0; t.spans().len()];
     let mut tid = 0;
     for lane in threads(t) {
@@ -82,15 +113,23 @@ fn process(out: &mut Events, t: &Timeline, pid: usize, flows: &mut u64) {
                 tids[id.index()] = tid;
                 let span = t.span(id);
                 let on_path = critical[id.index()];
-                let kind = span.kind.as_str();
+                let mut cat = span.kind.as_str().to_owned();
+                let mut name = printable(&span.name);
+                if on_path {
+                    cat += ",critical";
+                }
+                if !span.took().is_exact() {
+                    cat += ",not_exact";
+                    name = format!("{name} ({})", span.took()).into();
+                }
                 out.push(&Slice {
                     ph: "X",
                     pid,
                     tid,
-                    name: &printable(&span.name),
-                    cat: &if on_path { format!("{kind},critical") } else { kind.to_owned() },
+                    name: &name,
+                    cat: &cat,
                     ts: us(span.start),
-                    dur: us(span.took()),
+                    dur: us(span.drawn()),
                     args: arguments(t, span, on_path),
                 });
             }
@@ -158,6 +197,9 @@ fn arguments(t: &Timeline, span: &Span, critical: bool) -> Map<String, Value> {
     }
     if critical {
         say("on_critical_path", true.into());
+    }
+    if !span.took().is_exact() {
+        say("took", span.took().to_string().into());
     }
     let measured = crate::model::Certainty::Measured;
     for (key, how) in [("start", span.start_certainty), ("end", span.end_certainty)] {

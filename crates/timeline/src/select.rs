@@ -1,8 +1,8 @@
 //! Which spans a reader wants to see when there are too many for all of them.
 
+use crate::length::Length;
 use crate::model::{Outcome, Span, SpanId, SpanKind, Timeline};
 use crate::path::CriticalPath;
-use std::time::Duration;
 
 /// Up to so many spans that had no callback are shown one by one; more are folded into one line.
 pub(crate) const FOLD_ABOVE: usize = 4;
@@ -25,26 +25,33 @@ pub(crate) struct Rest {
     /// How many of them did not end well.
     pub(crate) not_ok: usize,
     /// The sum of their run times.
-    pub(crate) took: Duration,
+    pub(crate) took: Length,
     /// The longest of them.
-    pub(crate) longest: Duration,
+    pub(crate) longest: Length,
 }
 
 impl Rest {
-    fn add(&mut self, took: Duration, ok: bool) {
+    pub(crate) fn add(&mut self, took: Length, ok: bool) {
         self.count += 1;
         self.not_ok += usize::from(!ok);
-        self.took += took;
-        self.longest = self.longest.max(took);
+        self.took = self.took + took;
+        if took.told() > self.longest.told() || took.told().is_none() {
+            self.longest = took;
+        }
     }
 }
 
 /// Whether a span needs to be seen whatever it took: it failed, or never ran. What ran and found
 /// nothing to do, or is tried again, doesn't.
 pub(crate) fn is_urgent(span: &Span) -> bool {
-    match span.outcome {
+    needs_seeing(&span.outcome, span.took(), span.kind)
+}
+
+/// Likewise, of what may have no place in time.
+pub(crate) fn needs_seeing(outcome: &Outcome, took: Length, kind: SpanKind) -> bool {
+    match outcome {
         Outcome::Failed(_) | Outcome::Cancelled => true,
-        Outcome::Skipped(_) => span.took().is_zero() && span.kind != SpanKind::Initcall,
+        Outcome::Skipped(_) => took == Length::ZERO && kind != SpanKind::Initcall,
         _ => false,
     }
 }
@@ -66,7 +73,7 @@ pub(crate) fn select(t: &Timeline, path: &CriticalPath, rows: usize) -> Selectio
         }
     }
     if candidates.len() > rows {
-        let longest_first = |&id: &SpanId| (std::cmp::Reverse(t.span(id).took()), id);
+        let longest_first = |&id: &SpanId| (std::cmp::Reverse(t.span(id).drawn()), id);
         candidates.sort_by_key(longest_first);
         let mut not_ok_left = rows / 2;
         // Cached, as the key is counted down: it is asked for once, longest span first.
@@ -94,6 +101,7 @@ pub(crate) fn select(t: &Timeline, path: &CriticalPath, rows: usize) -> Selectio
 mod tests {
     use super::*;
     use crate::EdgeKind;
+    use std::time::Duration;
 
     const fn ms(n: u64) -> Duration {
         Duration::from_millis(n)

@@ -1,16 +1,18 @@
 //! A timeline as a picture: a self-contained SVG with a lane per worker.
 //!
 //! A bar is one span, coloured by its outcome; pointing at it shows everything that is known of
-//! it. The critical path has a dark outline and is joined by lines. Nothing is fetched from
+//! it. One that may have been over sooner is pale, with a dashed outline, and its label has its sign
+//! and its time. What has no place in time stands below in words, as do the notes. The critical path has a dark outline and is joined by lines. Nothing is fetched from
 //! elsewhere and nothing is scripted, so that the file can be mailed or put into a page.
 
 use crate::lanes::Lane;
 use crate::markup::{CHAR_WIDTH as CHAR, FONT, escape};
-use crate::model::{Certainty, Outcome, Span, SpanId, Timeline};
+use crate::model::{Certainty, Outcome, Span, SpanId, Timeline, Unplaced};
 use crate::path::CriticalPath;
-use crate::select::{FOLD_ABOVE, is_urgent};
+use crate::select::{FOLD_ABOVE, is_urgent, needs_seeing};
 use crate::text::{numbers, path_names};
 use crate::units::{duration, fit, how_sure, printable, wrap};
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -28,6 +30,8 @@ const LABEL_CHARS: usize = 36;
 const MIN_BAR: f64 = 2.0;
 /// So many messages of spans that did not end well stand below the chart.
 const MAX_MESSAGES: usize = 20;
+/// So many of those that have no place in time have a line.
+const MAX_UNPLACED: usize = 40;
 /// Characters in a line of text below the chart.
 const TEXT_CHARS: usize = 150;
 
@@ -41,6 +45,7 @@ const STYLE: &str = "\
 .skipped{fill:#e4e6ea;stroke:#8a93a1;stroke-dasharray:3 2}\
 .cancelled{fill:#f3cf7a;stroke:#a67c1a}\
 .deferred{fill:#e3d4f1;stroke:#8a63b5}\
+.maybe{fill-opacity:.35;stroke-dasharray:4 3}\
 .critical{stroke:#1b2a41;stroke-width:2}\
 .path{fill:none;stroke:#1b2a41;stroke-width:1.5;stroke-opacity:.6;stroke-dasharray:4 3}\
 .label{pointer-events:none}";
@@ -87,7 +92,12 @@ fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
 fn head(out: &mut String, t: &Timeline, name: &str) {
     let s = t.summary();
     line(out, format_args!("<text class=\"title\" x=\"{MARGIN}\" y=\"32\">{name}</text>"));
-    let said = if t.is_empty() { "nothing was recorded".to_owned() } else { numbers(&s) };
+    let said = match numbers(&s).into_iter().next() {
+        _ if t.is_empty() => "nothing was recorded".to_owned(),
+        Some(numbers) if s.unplaced < s.spans => numbers,
+        _ => "no order in time is known".to_owned(),
+    };
+    let said = escape(&said);
     line(out, format_args!("<text class=\"quiet\" x=\"{MARGIN}\" y=\"52\">{said}</text>"));
     let mut x = MARGIN;
     let mut entry = |class: &str, what: String| {
@@ -113,8 +123,14 @@ fn head(out: &mut String, t: &Timeline, name: &str) {
             entry(word, format!("{n} {word}"));
         }
     }
-    if s.spans > 0 {
+    if s.unplaced < s.spans {
         entry("ok critical", "on the critical path".into());
+    }
+    if t.spans().iter().any(|span| !span.took().is_exact()) {
+        entry(
+            "ok maybe",
+            "may have been over (≤ at most, ≥ at least, ~ about, ? not known)".into(),
+        );
     }
 }
 
@@ -124,9 +140,23 @@ fn below(t: &Timeline, path: &CriticalPath) -> Vec<String> {
     if t.is_empty() {
         return lines;
     }
-    lines.extend(wrap(&path_names(t, path), TEXT_CHARS, 4));
-    let mut said = t.spans().iter().filter(|s| is_urgent(s)).filter_map(|s| {
-        Some(format!("{}: {}: {}", s.outcome.as_str(), s.name, s.outcome.message()?))
+    for note in t.notes() {
+        lines.extend(wrap(&printable(&format!("note: {note}")), TEXT_CHARS, 4));
+    }
+    if !t.unplaced().is_empty() {
+        for line in numbers(&t.summary()).into_iter().rev().take(1) {
+            lines.extend(wrap(&format!("note: {line}"), TEXT_CHARS, 4));
+        }
+    }
+    if !path.spans.is_empty() {
+        lines.extend(wrap(&path_names(t, path), TEXT_CHARS, 4));
+    }
+    lines.extend(unplaced(t));
+    let placed = t.spans().iter().filter(|s| is_urgent(s)).map(|s| (&s.name, &s.outcome));
+    let others = t.unplaced().iter().filter(|u| needs_seeing(&u.outcome, u.took, u.kind));
+    let urgent = placed.chain(others.map(|u| (&u.name, &u.outcome)));
+    let mut said = urgent.filter_map(|(name, outcome)| {
+        Some(format!("{}: {name}: {}", outcome.as_str(), outcome.message()?))
     });
     for message in said.by_ref().take(MAX_MESSAGES) {
         lines.extend(wrap(&printable(&message), TEXT_CHARS, 4));
@@ -134,6 +164,26 @@ fn below(t: &Timeline, path: &CriticalPath) -> Vec<String> {
     match said.count() {
         0 => {}
         more => lines.push(format!("and {more} more; the bars' tooltips have their messages")),
+    }
+    lines
+}
+
+/// The longest of those that have no place in time, a line each: a bar would have one.
+fn unplaced(t: &Timeline) -> Vec<String> {
+    let mut all: Vec<&Unplaced> = t.unplaced().iter().collect();
+    if all.is_empty() {
+        return Vec::new();
+    }
+    all.sort_by_key(|u| Reverse(u.took.told()));
+    let mut lines = vec![format!("without a place in time: {}, the longest first", all.len())];
+    for u in all.iter().take(MAX_UNPLACED) {
+        let driver = u.driver.as_ref().map(|d| format!(" ({d})")).unwrap_or_default();
+        let (kind, outcome) = (u.kind.as_str(), u.outcome.as_str());
+        let line = format!("    {}  {}{driver}, {kind}, {outcome}", u.took, u.name);
+        lines.push(fit(&line, TEXT_CHARS));
+    }
+    if all.len() > MAX_UNPLACED {
+        lines.push(format!("    and {} shorter ones", all.len() - MAX_UNPLACED));
     }
     lines
 }
@@ -185,7 +235,7 @@ impl Scale {
     fn place(&self, span: &Span) -> Place {
         let x = self.x(span.start).min(self.right - MIN_BAR);
         let width = (self.x(span.end) - x).max(MIN_BAR);
-        let label_width = span.name.chars().count().min(LABEL_CHARS) as f64 * CHAR + 10.0;
+        let label_width = label(span).chars().count() as f64 * CHAR + 10.0;
         let label = if self.fold && span.no_callback && span.outcome.is_ok() {
             Label::None
         } else if label_width <= width {
@@ -204,13 +254,22 @@ impl Scale {
     /// seen may touch the next one.
     fn extent(&self, span: &Span) -> (u64, u64) {
         let p = self.place(span);
-        let label_width = span.name.chars().count().min(LABEL_CHARS) as f64 * CHAR + 10.0;
+        let label_width = label(span).chars().count() as f64 * CHAR + 10.0;
         let (from, to) = match p.label {
             Label::None | Label::Inside => (self.x(span.start), self.x(span.end)),
             Label::Right => (p.x, p.x + p.width + label_width),
             Label::Left => (p.x - label_width, p.x + p.width),
         };
         ((from.max(0.0) * 100.0) as u64, (to.max(0.0) * 100.0) as u64)
+    }
+}
+
+/// A span's name, and how long it took where its bar doesn't say that exactly.
+fn label(span: &Span) -> String {
+    let name = fit(&span.name, LABEL_CHARS);
+    match span.took() {
+        took if took.is_exact() => name,
+        took => format!("{name} {took}"),
     }
 }
 
@@ -228,7 +287,7 @@ impl<'a> Chart<'a> {
             left,
             right: WIDTH - MARGIN - 24.0,
             from: t.origin(),
-            length: t.makespan(),
+            length: t.finish().saturating_sub(t.origin()),
             label_each,
             fold,
         };
@@ -251,7 +310,7 @@ impl<'a> Chart<'a> {
     }
 
     fn draw(&self, out: &mut String) {
-        if self.t.is_empty() {
+        if self.t.spans().is_empty() {
             return;
         }
         let mut tops = Vec::new();
@@ -322,6 +381,7 @@ impl<'a> Chart<'a> {
         let place = self.scale.place(span);
         let class = span.outcome.as_str();
         let critical = if self.critical[id.index()] { " critical" } else { "" };
+        let maybe = if span.took().is_exact() { "" } else { " maybe" };
         let height = self.row_height - if self.row_height > 10.0 { 4.0 } else { 2.0 };
         let shape = match place.width {
             // The outline of a narrow bar would hide its colour.
@@ -332,7 +392,7 @@ impl<'a> Chart<'a> {
         line(
             out,
             format_args!(
-                "<rect class=\"{class}{critical}\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" \
+                "<rect class=\"{class}{maybe}{critical}\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" \
                  height=\"{height:.1}\"{shape}><title>{}</title></rect>",
                 place.x,
                 y + 2.0,
@@ -353,7 +413,7 @@ impl<'a> Chart<'a> {
             format_args!(
                 "<text class=\"label\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
                 y + self.row_height / 2.0 + 4.0,
-                escape(&fit(&span.name, LABEL_CHARS)),
+                escape(&label(span)),
             ),
         );
     }
@@ -415,11 +475,7 @@ fn tooltip(span: &Span, critical: bool) -> String {
         Outcome::Ok if span.no_callback => "nothing to call",
         _ => "took",
     };
-    lines.push(format!(
-        "waited {} for a worker, {ran} {}",
-        duration(span.waited()),
-        duration(span.took())
-    ));
+    lines.push(format!("waited {} for a worker, {ran} {}", duration(span.waited()), span.took()));
     if let Some(by) = &span.released_by {
         lines.push(format!("released by {by} at {}", duration(span.queued)));
     }

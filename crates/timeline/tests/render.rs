@@ -143,7 +143,7 @@ fn stamps_at_the_end_of_time_and_ids_of_nobody_break_nothing() {
     for (i, &a) in ids.iter().enumerate() {
         t.push_edge(a, ids[(i * 11) % ids.len()], EdgeKind::Supplier);
     }
-    for t in [&t, &t.filtered(|span| span.took() > ns(7))] {
+    for t in [&t, &t.filtered(|name, _| name != "0 0")] {
         text::render(t, 80);
         assert!(text::analysis(t, 5, 80).contains("what if"));
         assert_well_formed(&svg::render(t));

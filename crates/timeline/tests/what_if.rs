@@ -1,7 +1,7 @@
 //! What-ifs of random timelines keep to their bounds, with nests, init functions and dependencies.
 
 use corewise_timeline::analysis::WhatIf;
-use corewise_timeline::{EdgeKind, Span, SpanId, SpanKind, Timeline};
+use corewise_timeline::{EdgeKind, Length, Span, SpanId, SpanKind, Timeline};
 use std::time::Duration;
 
 /// A generator of its own, so that a failure can be repeated.
@@ -14,6 +14,10 @@ impl Random {
     }
 }
 
+fn known(length: Length) -> Duration {
+    length.known().expect("all that was recorded is exact")
+}
+
 /// Spans of some workers, some of them inside others, and edges between those that follow.
 fn timeline(random: &mut Random, boot: bool) -> Timeline {
     let mut t = Timeline::new("t");
@@ -24,7 +28,9 @@ fn timeline(random: &mut Random, boot: bool) -> Timeline {
         let start = 5 + random.below(200);
         let kind = match boot && random.below(3) == 0 {
             true => SpanKind::Initcall,
-            false => SpanKind::Probe,
+            // A loop calls what is shut down: nothing but the graph says when it can start.
+            false if boot => SpanKind::Probe,
+            false => SpanKind::Shutdown,
         };
         let span = Span::new(format!("s{i}"), kind, ns(start), ns(start + random.below(60)));
         ids.push(t.push(span.on(worker, None)));
@@ -47,8 +53,10 @@ fn predictions_keep_every_dependency_and_lie_between_their_bounds() {
         assert_eq!(any.work, t.serial_sum());
         for workers in 1..6 {
             let p = WhatIf::new().workers(workers).predict(&t);
-            assert!(p.makespan >= p.bound && p.makespan >= any.makespan);
-            assert!(p.makespan <= any.makespan + p.work / workers as u32, "Graham's bound");
+            let makespan = known(p.makespan);
+            assert!(makespan >= known(p.bound) && makespan >= known(any.makespan));
+            let most = known(any.makespan) + known(p.work) / workers as u32;
+            assert!(makespan <= most, "Graham's bound");
             assert!(p.timeline.max_parallelism() <= workers);
             for edge in t.edges().iter().filter(|e| t.is_kept(e) && e.before != e.after) {
                 // Of a cycle of spans without length one edge is broken.
@@ -82,9 +90,27 @@ fn what_gets_faster_never_makes_the_run_longer() {
     for round in 0..400 {
         let t = timeline(&mut random, round % 2 == 0);
         let which = t.iter().map(|(id, _)| id).nth(random.below(t.spans().len() as u64) as usize);
-        let faster = |what_if: WhatIf| what_if.scaled(which, 0.25).predict(&t).makespan;
-        assert!(faster(WhatIf::new()) <= t.makespan());
+        let faster = |what_if: WhatIf| known(what_if.scaled(which, 0.25).predict(&t).makespan);
+        assert!(faster(WhatIf::new()) <= known(t.makespan()));
         let all = WhatIf::new().all_async();
-        assert!(faster(all.clone()) <= all.predict(&t).makespan);
+        assert!(faster(all.clone()) <= known(all.predict(&t).makespan));
+    }
+}
+
+#[test]
+fn what_is_on_the_critical_path_has_nothing_to_spare_and_nothing_ends_after_it() {
+    let mut random = Random(0x5EED_0000_0000_0007);
+    for round in 0..400 {
+        let t = timeline(&mut random, round % 2 == 0);
+        let (path, slack) = (t.critical_path(), t.slack());
+        assert!(!path.spans.is_empty());
+        for id in &path.spans {
+            assert_eq!(slack[id.index()], Length::ZERO, "{round}: {}", t.span(*id).name);
+        }
+        let all = WhatIf::new().all_async().predict(&t);
+        assert_eq!((path.length, all.bound), (all.makespan, all.makespan));
+        assert!(known(path.length) <= known(t.makespan()));
+        let last = path.spans.last().map(|id| all.timeline.span(*id).end);
+        assert_eq!(last, all.makespan.known());
     }
 }

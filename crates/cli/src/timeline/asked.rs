@@ -48,6 +48,13 @@ impl Asked {
         for Faster { name, .. } in &self.faster {
             known(name, logs)?;
         }
+        let mut all = logs.iter().flat_map(|log| &log.timelines);
+        if all.all(|t| t.spans().is_empty()) {
+            let message = "nothing can be predicted without an order in time: the log has no stamps \
+                           below the second";
+            return Err(Failure::new(message)
+                .help("'dmesg' without -T has them, and 'journalctl -k -o short-monotonic'"));
+        }
         let each = |log: &Log| {
             let each = |(of, t): (usize, &Timeline)| {
                 let what_if = self.what_if(t)?;
@@ -61,6 +68,9 @@ impl Asked {
 
     /// For one timeline; `None` where nothing in it would be different.
     fn what_if(&self, t: &Timeline) -> Option<WhatIf> {
+        if t.spans().is_empty() {
+            return None;
+        }
         let mut what_if = WhatIf::new();
         if self.all_async {
             what_if = what_if.all_async();
@@ -69,7 +79,8 @@ impl Asked {
             what_if = what_if.workers(workers);
         }
         for Faster { name, factor } in &self.faster {
-            let meant = t.iter().filter(|(_, span)| super::names(name, span));
+            let meant =
+                t.iter().filter(|(_, span)| super::names(name, &span.name, span.driver.as_deref()));
             what_if = what_if.scaled(meant.map(|(id, _)| id), *factor);
         }
         (!what_if.is_empty()).then_some(what_if)
@@ -92,12 +103,17 @@ impl Asked {
 
 /// Fails where a name means nothing in any log.
 fn known(name: &str, logs: &[Log]) -> Result<(), Failure> {
-    let spans = || logs.iter().flat_map(|log| &log.timelines).flat_map(Timeline::spans);
-    if spans().any(|span| super::names(name, span)) {
+    let timelines = || logs.iter().flat_map(|log| &log.timelines);
+    let spans =
+        timelines().flat_map(Timeline::spans).map(|s| (s.name.as_str(), s.driver.as_deref()));
+    let others = timelines().flat_map(Timeline::unplaced);
+    let others = others.map(|u| (u.name.as_str(), u.driver.as_deref()));
+    let all: Vec<(&str, Option<&str>)> = spans.chain(others).collect();
+    if all.iter().any(|&(its, driver)| super::names(name, its, driver)) {
         return Ok(());
     }
     let failure = Failure::new(format!("no device, init function or driver is called '{name}'"));
-    let names = spans().flat_map(|span| [Some(span.name.as_str()), span.driver.as_deref()]);
+    let names = all.iter().flat_map(|&(name, driver)| [Some(name), driver]);
     Err(match suggest::closest(name, names.flatten()) {
         Some(meant) => failure.help(format!("did you mean '{meant}'?")),
         None => failure.help("a '*' stands for any letters"),

@@ -1,8 +1,8 @@
 //! What `corewise timeline --json` prints; docs/timeline.md describes it.
 
 use corewise::timeline::analysis::compare;
-use corewise::timeline::kernel_log::KernelLog;
-use corewise::timeline::{Timeline, json as render};
+use corewise::timeline::kernel_log::{Bound, KernelLog};
+use corewise::timeline::{Length, Timeline, json as render};
 use serde_json::{Value, json};
 
 use super::args::Args;
@@ -59,14 +59,21 @@ fn timeline<'p>(
 
 fn kernel(log: &KernelLog) -> Value {
     let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let told = |length: Length| length.most().and(length.told()).map(ns);
+    let bounds = |length: Length| json!({ "least_ns": ns(length.least()), "most_ns": length.most().map(ns) });
     let deferrals: Vec<Value> = log
         .deferrals
         .iter()
         .map(|d| {
+            let bound_ns = match d.bound {
+                Bound::At(at) => Some(ns(at)),
+                Bound::Never | Bound::Somewhen => None,
+            };
             json!({
                 "device": d.device, "driver": d.driver, "attempts": d.attempts,
-                "by_driver": d.by_driver, "first_ns": ns(d.first), "last_ns": ns(d.last),
-                "total_ns": ns(d.total), "bound_ns": d.bound.map(ns), "reasons": d.reasons,
+                "by_driver": d.by_driver, "first_ns": d.first.map(ns), "last_ns": d.last.map(ns),
+                "total_ns": told(d.total), "total": bounds(d.total),
+                "bound": d.bound != Bound::Never, "bound_ns": bound_ns, "reasons": d.reasons,
             })
         })
         .collect();
@@ -74,10 +81,15 @@ fn kernel(log: &KernelLog) -> Value {
         let shares: Vec<Value> = split
             .shares
             .iter()
-            .map(|(device, times, took)| json!({ "device": device, "times": times, "took_ns": ns(*took) }))
+            .map(|(device, times, took)| {
+                json!({
+                    "device": device, "times": times, "took_ns": told(*took), "took": bounds(*took),
+                })
+            })
             .collect();
         json!({
-            "span": split.span.index(), "total_ns": ns(split.total), "rest_ns": ns(split.rest),
+            "span": split.span.index(), "total_ns": told(split.total), "total": bounds(split.total),
+            "rest_ns": told(split.rest),
             "shares": shares,
         })
     });

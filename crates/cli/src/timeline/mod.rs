@@ -10,8 +10,6 @@ mod sysfs;
 
 use std::io::Write;
 
-use corewise::timeline::Span;
-
 pub(crate) use args::{Args, EXAMPLES};
 pub(crate) use file::TimelineFile;
 
@@ -44,10 +42,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// Whether a pattern of the command line means this span: by its name, or by its driver's.
-fn names(pattern: &str, span: &Span) -> bool {
-    matches(pattern, &span.name)
-        || span.driver.as_deref().is_some_and(|driver| matches(pattern, driver))
+/// Whether a pattern of the command line means what has this name and this driver.
+fn names(pattern: &str, name: &str, driver: Option<&str>) -> bool {
+    matches(pattern, name) || driver.is_some_and(|driver| matches(pattern, driver))
 }
 
 /// Writes all timelines and what was predicted of them into one file.

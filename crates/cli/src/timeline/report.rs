@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use corewise::timeline::analysis::compare;
-use corewise::timeline::kernel_log::{Deferral, KernelLog};
-use corewise::timeline::{Timeline, duration, markup, text};
+use corewise::timeline::kernel_log::{Bound, Deferral, KernelLog};
+use corewise::timeline::{Length, Timeline, markup, text};
 
 use super::args::Args;
 use super::asked::Predicted;
@@ -71,6 +71,9 @@ pub(super) fn facts(log: &Log) -> Vec<(String, String)> {
     );
     let suspicious = kernel.suspicious_total;
     say("not understood", (suspicious > 0).then(|| lines(suspicious)));
+    for note in &kernel.notes {
+        say("note", Some(note.clone()));
+    }
     facts
 }
 
@@ -79,9 +82,13 @@ fn head(out: &mut String, log: &Log, width: usize) {
     let mut facts = facts.iter();
     let name = facts.next().map_or("", |(_, name)| name.as_str());
     let _ = writeln!(out, "{}", styled(TITLE, markup::printable(name)));
-    for (name, value) in facts {
-        wrapped(out, &format!("{name}: {value}"), width);
-    }
+    let (notes, facts): (Vec<_>, Vec<_>) = facts.partition(|(name, _)| name == "note");
+    let said = |out: &mut String, facts: Vec<&(String, String)>| {
+        for (name, value) in facts {
+            wrapped(out, &format!("{name}: {value}"), width);
+        }
+    };
+    said(out, facts);
     let Some(kernel) = &log.kernel else { return };
     let counts = |pairs: Vec<(&str, u64)>| {
         let pairs: Vec<String> =
@@ -96,9 +103,7 @@ fn head(out: &mut String, log: &Log, width: usize) {
             wrapped(out, &format!("{name}: {counts}"), width);
         }
     }
-    for note in &kernel.notes {
-        wrapped(out, &format!("note: {note}"), width);
-    }
+    said(out, notes);
     boots(out, kernel, width);
 }
 
@@ -160,12 +165,10 @@ fn deferrals(out: &mut String, args: &Args, kernel: &KernelLog, width: usize) {
         return;
     }
     let attempts: usize = kernel.deferrals.iter().map(|d| d.attempts).sum();
-    let total = kernel.deferrals.iter().map(|d| d.total).sum();
+    let total: Length = kernel.deferrals.iter().map(|d| d.total).sum();
     let devices = kernel.deferrals.len();
-    let title = format!(
-        "Deferred probes: {attempts} tries of {devices} devices, {} for nothing",
-        duration(total)
-    );
+    let title =
+        format!("Deferred probes: {attempts} tries of {devices} devices, {total} for nothing",);
     let _ = writeln!(out, "\n{}", styled(TITLE, title));
     let stamp = |time: std::time::Duration| format!("{:.6}", time.as_secs_f64());
     let row = |cells: [&str; 7], [name, driver]: [usize; 2]| {
@@ -198,9 +201,13 @@ fn deferrals(out: &mut String, args: &Args, kernel: &KernelLog, width: usize) {
             &d.device,
             d.driver.as_deref().unwrap_or_default(),
             &d.attempts.to_string(),
-            &duration(d.total),
-            &stamp(d.first),
-            &d.bound.map_or("never".to_owned(), stamp),
+            &d.total.to_string(),
+            &d.first.map_or("?".to_owned(), stamp),
+            &match d.bound {
+                Bound::Never => "never".to_owned(),
+                Bound::At(at) => stamp(at),
+                Bound::Somewhen => "later".to_owned(),
+            },
             &d.reasons.join("; "),
         ];
         let _ = writeln!(out, "{}", row(cells, widths));
@@ -225,8 +232,8 @@ fn split_up(
         .iter()
         .take(args.top)
         .map(|(device, times, took)| match times {
-            1 => format!("{device} {}", duration(*took)),
-            n => format!("{device} {} ({n} times)", duration(*took)),
+            1 => format!("{device} {took}"),
+            n => format!("{device} {took} ({n} times)"),
         })
         .collect();
     let more = split.shares.len().saturating_sub(args.top);
@@ -235,9 +242,9 @@ fn split_up(
         out,
         &format!(
             "the init function that waits for them took {}: {}{more}; none of them ran for {}",
-            duration(split.total),
+            split.total,
             shares.join(", "),
-            duration(split.rest),
+            split.rest,
         ),
         width,
     );

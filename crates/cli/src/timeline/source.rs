@@ -143,7 +143,10 @@ fn chosen(mut log: Log, args: &Args) -> Result<Log, Failure> {
     if log.timelines.iter().all(Timeline::is_empty) {
         return Err(nothing(&log));
     }
-    let is_shutdown = |t: &Timeline| t.spans().iter().any(|s| s.kind == SpanKind::Shutdown);
+    let is_shutdown = |t: &Timeline| {
+        let placed = t.spans().iter().map(|s| s.kind);
+        placed.chain(t.unplaced().iter().map(|u| u.kind)).any(|kind| kind == SpanKind::Shutdown)
+    };
     log.timelines.retain(|t| {
         !t.is_empty()
             && match args.phase {
@@ -159,7 +162,9 @@ fn chosen(mut log: Log, args: &Args) -> Result<Log, Failure> {
     }
     if !args.only.is_empty() {
         for t in &mut log.timelines {
-            *t = t.filtered(|span| args.only.iter().any(|pattern| super::names(pattern, span)));
+            *t = t.filtered(|name, driver| {
+                args.only.iter().any(|pattern| super::names(pattern, name, driver))
+            });
         }
         log.timelines.retain(|t| !t.is_empty());
         if log.timelines.is_empty() {

@@ -135,7 +135,7 @@ impl Server {
         self.report.shutdown(&down);
         running.known.keep(&[&up.timeline, &down]);
         self.write_timelines(&[&up.timeline, &down], &mut complete);
-        let took = duration(down.makespan());
+        let took = down.makespan();
         match hangs {
             false => self.report.done(complete, &format!("all is down after {took}.")),
             true => self.report.done(false, &format!("given up after {took}.")),

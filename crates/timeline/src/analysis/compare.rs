@@ -1,6 +1,7 @@
 //! Two timelines side by side.
 
 use super::costs::Cost;
+use crate::length::Length;
 use crate::model::{SpanKind, Timeline};
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -24,17 +25,35 @@ pub struct Pair {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Side {
-    /// How many spans it had: more than one where a probe was tried again.
+    /// How often it ran: more than once where a probe was tried again.
     pub spans: usize,
-    /// How long they ran, what ran inside them apart.
-    pub own: Duration,
+    /// How long it ran, what ran inside it apart.
+    pub own: Length,
+    /// How long it ran.
+    pub took: Length,
+    what_ran_inside: bool,
+}
+
+impl Side {
+    /// The time that is compared; see [`Comparison::what_ran_inside`].
+    pub fn time(self) -> Length {
+        if self.what_ran_inside { self.took } else { self.own }
+    }
 }
 
 impl Pair {
-    /// Nanoseconds by which the second one is longer; what isn't there takes none.
-    pub fn change_ns(&self) -> i128 {
-        let ns = |side: Option<Side>| side.map_or(0, |s| s.own.as_nanos() as i128);
-        ns(self.b) - ns(self.a)
+    /// Nanoseconds by which the second one is longer; what isn't there takes none. `None` where it
+    /// isn't known how long one of them took.
+    pub fn change_ns(&self) -> Option<i128> {
+        let ns = |side: Option<Side>| {
+            Some(side.map_or(Some(Duration::ZERO), |s| s.time().told())?.as_nanos() as i128)
+        };
+        Some(ns(self.b)? - ns(self.a)?)
+    }
+
+    /// Whether both times are known exactly, and so the change.
+    pub fn is_exact(&self) -> bool {
+        [self.a, self.b].into_iter().flatten().all(|side| side.time().is_exact())
     }
 }
 
@@ -45,6 +64,10 @@ pub struct Comparison {
     /// Each that is in one of them, the greatest change first, whichever its direction; of equal
     /// ones in the order of the first timeline, then of the second.
     pub pairs: Vec<Pair>,
+    /// Whether the time of what ran inside others is counted with these as well: so it is where one
+    /// of the timelines has something [unplaced](crate::Unplaced), of which nobody knows what ran
+    /// inside it. Else each time is a device's own.
+    pub what_ran_inside: bool,
     /// How many are in the first one only.
     pub only_a: usize,
     /// How many are in the second one only.
@@ -55,10 +78,12 @@ pub struct Comparison {
 pub fn compare(a: &Timeline, b: &Timeline) -> Comparison {
     let mut pairs: Vec<Pair> = Vec::new();
     let mut at: HashMap<(SpanKind, String), usize> = HashMap::new();
-    let side = |cost: &Cost| Side { spans: cost.spans.len(), own: cost.own };
+    let what_ran_inside = [a, b].iter().any(|t| !t.unplaced().is_empty());
+    let side =
+        |cost: &Cost| Side { spans: cost.times, own: cost.own, took: cost.took, what_ran_inside };
     let first_came = |t: &Timeline| {
         let mut costs = t.costs();
-        costs.sort_by_key(|cost| cost.spans.first().copied());
+        costs.sort_by_key(|cost| cost.spans.first().map_or(usize::MAX, |id| id.index()));
         costs
     };
     for cost in first_came(a) {
@@ -75,8 +100,8 @@ pub fn compare(a: &Timeline, b: &Timeline) -> Comparison {
     }
     let only = |f: fn(&Pair) -> bool| pairs.iter().filter(|p| f(p)).count();
     let (only_a, only_b) = (only(|p| p.b.is_none()), only(|p| p.a.is_none()));
-    pairs.sort_by_key(|pair| Reverse(pair.change_ns().unsigned_abs()));
-    Comparison { pairs, only_a, only_b }
+    pairs.sort_by_key(|pair| Reverse(pair.change_ns().map_or(0, i128::unsigned_abs)));
+    Comparison { pairs, what_ran_inside, only_a, only_b }
 }
 
 #[cfg(test)]
@@ -98,10 +123,13 @@ mod tests {
         let a = timeline(&[("same", 0, 5), ("gone", 5, 7), ("slower", 7, 9), ("faster", 9, 29)]);
         let b = timeline(&[("new", 0, 3), ("same", 3, 8), ("faster", 8, 9), ("slower", 9, 20)]);
         let c = compare(&a, &b);
-        let told: Vec<_> =
-            c.pairs.iter().map(|p| (p.name.as_str(), p.change_ns() / 1_000_000)).collect();
+        let told: Vec<_> = c
+            .pairs
+            .iter()
+            .map(|p| (p.name.as_str(), p.change_ns().map(|ns| ns / 1_000_000)))
+            .collect();
         let changes = [("faster", -19), ("slower", 9), ("new", 3), ("gone", -2), ("same", 0)];
-        assert_eq!(told, changes);
+        assert_eq!(told, changes.map(|(name, change)| (name, Some(change))));
         assert_eq!((c.only_a, c.only_b), (1, 1));
     }
 
@@ -110,8 +138,9 @@ mod tests {
         let a = timeline(&[("d", 0, 1), ("d", 2, 4), ("d", 5, 9)]);
         let c = compare(&a, &timeline(&[("d", 0, 1)]));
         let ms = Duration::from_millis;
-        assert_eq!(c.pairs[0].a, Some(Side { spans: 3, own: ms(7) }));
-        assert_eq!(c.pairs[0].b, Some(Side { spans: 1, own: ms(1) }));
+        let told = |side: Option<Side>| side.map(|s| (s.spans, s.time().known()));
+        assert_eq!(told(c.pairs[0].a), Some((3, Some(ms(7)))));
+        assert_eq!(told(c.pairs[0].b), Some((1, Some(ms(1)))));
     }
 
     #[test]
@@ -120,5 +149,22 @@ mod tests {
         let ms = Duration::from_millis;
         a.push(Span::new("d", SpanKind::Shutdown, ms(1), ms(2)));
         assert_eq!(compare(&a, &Timeline::new("t")).pairs.len(), 2);
+    }
+
+    #[test]
+    fn where_it_is_not_known_what_ran_inside_what_the_whole_times_are_compared() {
+        let ms = Duration::from_millis;
+        let mut a = timeline(&[("outer", 0, 10)]);
+        a.push(Span::new("inner", SpanKind::Probe, ms(1), ms(9)).on("w", None));
+        let outer = compare(&a, &a).pairs[0].a.expect("it is in both");
+        assert_eq!(outer.time(), ms(2));
+        let mut b = Timeline::new("b");
+        for (name, took) in [("outer", Length::exact(ms(10))), ("inner", Length::UNKNOWN)] {
+            b.push_unplaced(crate::Unplaced::new(name, SpanKind::Probe, took));
+        }
+        let c = compare(&a, &b);
+        assert!(c.what_ran_inside);
+        let changes: Vec<_> = c.pairs.iter().map(|p| (p.name.as_str(), p.change_ns())).collect();
+        assert_eq!(changes, [("outer", Some(0)), ("inner", None)]);
     }
 }

@@ -50,7 +50,7 @@ impl Timeline {
         moments.sort_unstable();
 
         let mut found = Concurrency::default();
-        if self.is_empty() {
+        if self.spans().is_empty() {
             return found;
         }
         let mut depth = vec![0usize; lanes];

@@ -1,7 +1,8 @@
 //! What each device and each driver cost.
 
 use super::nesting::Nesting;
-use crate::model::{SpanId, SpanKind, Timeline};
+use crate::length::Length;
+use crate::model::{SpanId, SpanKind, Timeline, Unplaced};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,62 +15,94 @@ pub struct Cost {
     pub name: String,
     /// What was done.
     pub kind: SpanKind,
-    /// Its spans: more than one where a probe was tried again.
+    /// The driver, by the first of its spans.
+    pub driver: Option<String>,
+    /// Its spans.
     pub spans: Vec<SpanId>,
-    /// How long they ran, what ran inside them apart.
-    pub own: Duration,
-    /// How long they ran.
-    pub took: Duration,
+    /// How often it ran, at known moments and at unknown ones: more than once where a probe was
+    /// tried again.
+    pub times: usize,
+    /// How long it ran, what ran inside it apart.
+    pub own: Length,
+    /// How long it ran.
+    pub took: Length,
     /// The part of the whole timeline's own time, from 0 to 1.
     pub share: f64,
     /// How much longer it could have taken, or how much later have started, without the whole
-    /// taking longer, if everything were asynchronous. Of several spans the least.
-    pub slack: Duration,
+    /// taking longer, if everything were asynchronous. Of several spans the least; not known where
+    /// one of them is [unplaced](crate::Unplaced).
+    pub slack: Length,
 }
 
 impl Timeline {
     /// By how much each span could be later, or longer, without the end of it all being so, if
     /// everything were asynchronous and there were a worker for everything; by index. Zero on the
-    /// chain that bounds [`WhatIf::all_async`](super::WhatIf::all_async).
-    pub fn slack(&self) -> Vec<Duration> {
+    /// [critical path](Timeline::critical_path).
+    pub fn slack(&self) -> Vec<Length> {
         super::tasks::slack(self)
     }
 
-    /// What each device cost, the one with the most time of its own first; of equal ones the one
-    /// that came first.
+    /// What each device cost, the one with the most time of its own first (of a timeline without any
+    /// span that has a place in time: with the most time); of equal ones the one that came first.
     pub fn costs(&self) -> Vec<Cost> {
         let nesting = Nesting::of(self);
         let slack = self.slack();
         let mut by_name: HashMap<(SpanKind, &str), usize> = HashMap::new();
         let mut costs: Vec<Cost> = Vec::new();
-        let mut all = Duration::ZERO;
         for (id, span) in self.iter() {
             let at = *by_name.entry((span.kind, &span.name)).or_insert_with(|| {
-                costs.push(Cost {
-                    name: span.name.clone(),
-                    kind: span.kind,
-                    spans: Vec::new(),
-                    own: Duration::ZERO,
-                    took: Duration::ZERO,
-                    share: 0.0,
-                    slack: Duration::MAX,
-                });
+                costs.push(Cost::of(&span.name, span.kind, span.driver.as_deref()));
                 costs.len() - 1
             });
             let cost = &mut costs[at];
+            let slack = slack[id.index()];
+            if cost.times == 0 || slack.told() < cost.slack.told() {
+                cost.slack = slack;
+            }
             cost.spans.push(id);
-            cost.own += nesting.exclusive(id);
-            cost.took += span.took();
-            cost.slack = cost.slack.min(slack[id.index()]);
-            all += nesting.exclusive(id);
+            cost.times += 1;
+            cost.own = cost.own + nesting.exclusive(id);
+            cost.took = cost.took + span.took();
         }
+        for Unplaced { name, kind, driver, took, .. } in self.unplaced() {
+            let at = *by_name.entry((*kind, name)).or_insert_with(|| {
+                costs.push(Cost::of(name, *kind, driver.as_deref()));
+                costs.len() - 1
+            });
+            let cost = &mut costs[at];
+            cost.times += 1;
+            // All of it may have been what ran inside it.
+            cost.own = cost.own + took.or_less();
+            cost.took = cost.took + *took;
+            cost.slack = Length::UNKNOWN;
+        }
+        let by = |cost: &Cost| if self.spans().is_empty() { cost.took } else { cost.own };
+        let told = |cost: &Cost| by(cost).told().unwrap_or_default();
+        let all: Duration = costs.iter().map(told).sum();
         for cost in &mut costs {
+            let own = told(cost);
             if !all.is_zero() {
-                cost.share = cost.own.as_nanos() as f64 / all.as_nanos() as f64;
+                cost.share = own.as_nanos() as f64 / all.as_nanos() as f64;
             }
         }
-        costs.sort_by_key(|cost| Reverse(cost.own));
+        costs.sort_by_key(|cost| Reverse(told(cost)));
         costs
+    }
+}
+
+impl Cost {
+    fn of(name: &str, kind: SpanKind, driver: Option<&str>) -> Cost {
+        Cost {
+            name: name.to_owned(),
+            kind,
+            driver: driver.map(str::to_owned),
+            spans: Vec::new(),
+            times: 0,
+            own: Length::ZERO,
+            took: Length::ZERO,
+            share: 0.0,
+            slack: Length::UNKNOWN,
+        }
     }
 }
 
@@ -82,16 +115,17 @@ pub struct DriverCost {
     /// How many spans it had.
     pub spans: usize,
     /// How long they ran, what ran inside them apart.
-    pub own: Duration,
+    pub own: Length,
     /// The longest of them, by its own time.
     pub longest: SpanId,
     /// How long they would have taken if all else took no time and everything were asynchronous:
     /// the longest chain of them that the known graph has.
-    pub parallel: Duration,
+    pub parallel: Length,
 }
 
 impl Timeline {
-    /// What each driver cost, the one with the most time first, at most `most` of them. Each is a
+    /// What each driver cost, the one with the most time first, at most `most` of them; what has no
+    /// place in time is left out, as what ran inside it isn't known. Each is a
     /// prediction of its own, so a large number takes a while: spans times drivers.
     pub fn driver_costs(&self, most: usize) -> Vec<DriverCost> {
         let nesting = Nesting::of(self);
@@ -99,13 +133,15 @@ impl Timeline {
         for (id, span) in self.iter() {
             by_name.entry(span.driver.as_deref().unwrap_or_default()).or_default().push(id);
         }
-        let own = |ids: &[SpanId]| ids.iter().map(|&id| nesting.exclusive(id)).sum::<Duration>();
+        let own = |ids: &[SpanId]| ids.iter().map(|&id| nesting.exclusive(id)).sum::<Length>();
         let mut drivers: Vec<(&str, Vec<SpanId>)> = by_name.into_iter().collect();
-        drivers.sort_by_key(|(driver, ids)| (Reverse(own(ids)), *driver));
+        drivers.sort_by_key(|(driver, ids)| (Reverse(own(ids).told()), *driver));
         drivers.truncate(most);
         let cost = |(driver, ids): (&str, Vec<SpanId>)| {
-            let longest =
-                ids.iter().copied().max_by_key(|&id| (nesting.exclusive(id), Reverse(id)))?;
+            let longest = ids
+                .iter()
+                .copied()
+                .max_by_key(|&id| (nesting.exclusive(id).told(), Reverse(id)))?;
             Some(DriverCost {
                 driver: driver.to_owned(),
                 spans: ids.len(),
@@ -125,14 +161,14 @@ pub struct KindCost {
     /// How many there are.
     pub spans: usize,
     /// How long they ran, what ran inside them apart.
-    pub own: Duration,
+    pub own: Length,
     /// The longest chain of them that the known graph has: how long they would have taken if all
     /// else took no time and everything were asynchronous.
-    pub parallel: Duration,
+    pub parallel: Length,
 }
 
 impl Timeline {
-    /// What all spans of `kind` cost. In a boot, the probes alone.
+    /// What all spans of `kind` cost that have a place in time. In a boot, the probes alone.
     pub fn kind_cost(&self, kind: SpanKind) -> KindCost {
         let nesting = Nesting::of(self);
         let ids: Vec<SpanId> =
@@ -168,8 +204,9 @@ mod tests {
         push(&mut t, "disk", "", 4, 9);
         let costs = t.costs();
         let told: Vec<_> = costs.iter().map(|c| (c.name.as_str(), c.spans.len(), c.own)).collect();
-        assert_eq!(told, [("disk", 2, ms(8)), ("pci", 1, ms(2))]);
-        assert_eq!((costs[0].took, costs[1].took), (ms(8), ms(7)));
+        assert_eq!(told, [("disk", 2, ms(8).into()), ("pci", 1, ms(2).into())]);
+        assert_eq!(costs[0].took, ms(8));
+        assert_eq!(costs[1].took, ms(7));
         assert!((costs[0].share - 0.8).abs() < 1e-9);
     }
 
@@ -178,10 +215,15 @@ mod tests {
         let mut t = Timeline::new("t");
         let a = push(&mut t, "a", "", 0, 10);
         let b = push(&mut t, "b", "", 10, 15);
-        push(&mut t, "c", "", 15, 19);
+        // It waited for a worker only.
+        let mut c = Span::new("c", SpanKind::Probe, ms(15), ms(19)).on("w", None);
+        c.queued = ms(0);
+        let c = t.push(c);
         t.push_edge(a, b, EdgeKind::Supplier);
-        let slack: Vec<_> = t.costs().into_iter().map(|c| (c.name, c.slack)).collect();
-        assert_eq!(slack, [("a".into(), ms(0)), ("b".into(), ms(0)), ("c".into(), ms(11))]);
+        let slack: Vec<_> = t.costs().into_iter().map(|c| (c.name, c.slack.known())).collect();
+        let told = [("a", 0), ("b", 0), ("c", 11)].map(|(n, s)| (n.to_owned(), Some(ms(s))));
+        assert_eq!(slack, told);
+        assert!(!t.critical_path().contains(c));
     }
 
     #[test]
@@ -190,7 +232,7 @@ mod tests {
         t.push(Span::new("init", SpanKind::Initcall, ms(0), ms(30)).on("w", None));
         push(&mut t, "a", "", 5, 15);
         push(&mut t, "b", "", 15, 28);
-        let told = KindCost { spans: 2, own: ms(23), parallel: ms(13) };
+        let told = KindCost { spans: 2, own: ms(23).into(), parallel: ms(13).into() };
         assert_eq!(t.kind_cost(SpanKind::Probe), told);
         assert_eq!(t.kind_cost(SpanKind::Shutdown).spans, 0);
     }
@@ -208,9 +250,22 @@ mod tests {
         let drivers = t.driver_costs(9);
         let told: Vec<_> =
             drivers.iter().map(|d| (d.driver.as_str(), d.spans, d.own, d.parallel)).collect();
-        let nvme = ("nvme", 3, ms(27), ms(15));
-        assert_eq!(told, [nvme, ("pci", 1, ms(20), ms(20)), ("", 1, ms(1), ms(1))]);
+        let row = |driver, n, own, parallel| (driver, n, ms(own).into(), ms(parallel).into());
+        assert_eq!(told, [row("nvme", 3, 27, 15), row("pci", 1, 20, 20), row("", 1, 1, 1)]);
         assert_eq!(t.span(drivers[0].longest).name, "c");
         assert_eq!(t.driver_costs(1).len(), 1);
+    }
+
+    #[test]
+    fn what_has_no_place_in_time_costs_what_it_took_and_may_have_had_others_inside() {
+        let mut t = Timeline::new("t");
+        for (name, took) in [("a", 5), ("b", 9), ("a", 6)] {
+            t.push_unplaced(Unplaced::new(name, SpanKind::Probe, ms(took).into()));
+        }
+        let costs = t.costs();
+        assert_eq!((costs[0].name.as_str(), costs[0].times), ("a", 2));
+        assert_eq!(costs[0].took, ms(11));
+        assert_eq!((costs[0].own, costs[0].slack), (Length::at_most(ms(11)), Length::UNKNOWN));
+        assert!(t.driver_costs(9).is_empty());
     }
 }

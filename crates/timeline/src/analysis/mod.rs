@@ -40,4 +40,5 @@ pub use compare::{Comparison, Pair, Side, compare};
 pub use concurrency::Concurrency;
 pub use costs::{Cost, DriverCost, KindCost};
 pub use nesting::Nesting;
+pub(crate) use tasks::chain;
 pub use what_if::{Prediction, WhatIf};

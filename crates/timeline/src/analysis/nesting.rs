@@ -1,6 +1,8 @@
 //! Which span ran inside which other one, and what is left of a span without those inside it.
 
-use crate::model::{Span, SpanId, Timeline};
+use super::tasks::Taking;
+use crate::length::Length;
+use crate::model::{Span, SpanId, SpanKind, Timeline};
 use std::cmp::Reverse;
 use std::time::Duration;
 
@@ -14,7 +16,9 @@ const DEPTH: usize = 64;
 pub struct Nesting {
     /// By index; `None` is a span that ran inside no other one.
     parents: Vec<Option<SpanId>>,
-    exclusive: Vec<Duration>,
+    exclusive: Vec<Length>,
+    /// The same by how long the bars are.
+    drawn: Vec<Duration>,
 }
 
 impl Nesting {
@@ -43,19 +47,36 @@ impl Nesting {
             // One that overlaps stays open: those inside it may come yet.
             let outer = open.iter().rev().take(DEPTH);
             let inside = outer.into_iter().find(|&&outer| contains(t.span(outer), span));
+            // A kernel's init functions never run inside one another: their clocks disagree.
+            let inside = inside.filter(|&&outer| !are_initcalls(t.span(outer), span));
             parents[id.index()] = parents[id.index()].or(inside.copied());
             open.push(id);
         }
 
-        let mut exclusive: Vec<Duration> = t.spans().iter().map(Span::took).collect();
+        let mut drawn: Vec<Duration> = t.spans().iter().map(Span::drawn).collect();
+        let mut exclusive: Vec<Length> = t.spans().iter().map(Span::took).collect();
         for (id, span) in t.iter() {
             if let Some(parent) = parents[id.index()] {
-                let left = &mut exclusive[parent.index()];
-                let inside = span.end.min(t.span(parent).end).saturating_sub(span.start);
+                let around = t.span(parent);
+                let inside = span.end.min(around.end).saturating_sub(span.start);
+                let left = &mut drawn[parent.index()];
                 *left = left.saturating_sub(inside);
+                let took = span.took();
+                let inside = match took.is_exact() {
+                    true => Length::exact(inside),
+                    false => Length::between(took.least().min(inside), inside),
+                };
+                exclusive[parent.index()] = exclusive[parent.index()] - inside;
             }
         }
-        Nesting { parents, exclusive }
+        // What has no place in time may have run inside any of them, or have run what seems to be
+        // inside another.
+        if t.unplaced().iter().any(|u| u.kind != SpanKind::Shutdown) {
+            for (own, span) in exclusive.iter_mut().zip(t.spans()).filter(|(_, s)| hosts(s)) {
+                *own = span.took().or_less();
+            }
+        }
+        Nesting { parents, exclusive, drawn }
     }
 
     /// The span inside which `id` ran.
@@ -72,8 +93,18 @@ impl Nesting {
     /// # Panics
     ///
     /// When `id` came from a larger timeline.
-    pub fn exclusive(&self, id: SpanId) -> Duration {
+    pub fn exclusive(&self, id: SpanId) -> Length {
         self.exclusive[id.index()]
+    }
+
+    /// Likewise, but one number.
+    pub(super) fn own(&self, id: SpanId, taking: Taking) -> Duration {
+        let (own, drawn) = (self.exclusive[id.index()], self.drawn[id.index()]);
+        match taking {
+            Taking::Drawn => drawn,
+            Taking::Least => own.least().min(drawn),
+            Taking::Most => own.most().map_or(drawn, |most| most.max(drawn)),
+        }
     }
 
     /// The spans right inside each span, by index, in the order of their starts.
@@ -102,6 +133,15 @@ fn said(t: &Timeline, id: SpanId, span: &Span) -> Option<SpanId> {
     (comes_first && begins).then_some(outer)
 }
 
+/// Whether something may have run inside it.
+fn hosts(span: &Span) -> bool {
+    span.kind != SpanKind::Shutdown
+}
+
+fn are_initcalls(one: &Span, other: &Span) -> bool {
+    one.kind == SpanKind::Initcall && other.kind == SpanKind::Initcall
+}
+
 fn is_open(outer: &Span, span: &Span) -> bool {
     outer.worker == span.worker && span.start < outer.end
 }
@@ -115,7 +155,7 @@ fn contains(outer: &Span, span: &Span) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SpanKind;
+    use crate::Unplaced;
 
     /// Spans by worker, start and end, in milliseconds.
     fn nesting(spans: &[(&str, u64, u64)]) -> Vec<(Option<usize>, u64)> {
@@ -127,7 +167,8 @@ mod tests {
         let nesting = Nesting::of(&t);
         let of = |(id, _)| {
             let parent = nesting.parent(id).map(SpanId::index);
-            (parent, u64::try_from(nesting.exclusive(id).as_millis()).unwrap())
+            let own = nesting.exclusive(id).known().expect("each of them is exact");
+            (parent, u64::try_from(own.as_millis()).unwrap())
         };
         t.iter().map(of).collect()
     }
@@ -187,5 +228,22 @@ mod tests {
     #[test]
     fn of_equal_intervals_the_later_pushed_one_is_inside() {
         assert_eq!(nesting(&[("w", 5, 9), ("w", 5, 9)]), [(None, 0), (Some(0), 4)]);
+    }
+
+    #[test]
+    fn what_is_left_is_no_surer_than_what_is_taken_off() {
+        let ms = Duration::from_millis;
+        let mut t = Timeline::new("t");
+        let outer = t.push(Span::new("o", SpanKind::Initcall, ms(0), ms(10)).on("w", None));
+        let mut inner = Span::new("i", SpanKind::Probe, ms(1), ms(5)).on("w", None);
+        inner.took_between = Some((ms(0), ms(8)));
+        let inner = t.push(inner);
+        let nesting = Nesting::of(&t);
+        assert_eq!(nesting.exclusive(outer), Length::between(ms(6), ms(10)));
+        assert_eq!(nesting.own(outer, Taking::Drawn), ms(6));
+        assert_eq!(nesting.own(inner, Taking::Most), ms(8));
+        // Another one may have been inside as well, or may not.
+        t.push_unplaced(Unplaced::new("u", SpanKind::Probe, Length::exact(ms(3))));
+        assert_eq!(Nesting::of(&t).exclusive(outer), Length::at_most(ms(10)));
     }
 }

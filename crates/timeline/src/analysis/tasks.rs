@@ -1,9 +1,13 @@
 //! A timeline as tasks with links: what may start when, if nothing but the graph says so.
+//!
+//! What bounds the run ([`chain`]), what each span has to spare ([`slack`]) and what a prediction
+//! schedules anew are all worked out of this one graph.
 
 use super::nesting::Nesting;
 use super::order::Order;
 use super::schedule::schedule;
 use crate::json::ns;
+use crate::length::Length;
 use crate::model::{SpanId, SpanKind, Timeline};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -41,29 +45,63 @@ pub(super) struct Task {
     pub(super) rank: u64,
 }
 
+/// Which of the times that a span can have taken it is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taking {
+    /// The shortest.
+    Least,
+    /// That of its bar.
+    Drawn,
+    /// The longest, or that of its bar where there is no such bound.
+    Most,
+}
+
+/// What `find` finds of `t` with each length as it is drawn, as sure as the lengths are.
+pub(super) fn as_sure_as(t: &Timeline, find: impl Fn(Taking) -> u64) -> Length {
+    let drawn = Duration::from_nanos(find(Taking::Drawn));
+    if t.is_exact() {
+        return Length::exact(drawn);
+    }
+    // What is missing may hold up what is there, or have held it up for nothing.
+    match t.unplaced().is_empty() {
+        _ if drawn.is_zero() && t.spans().iter().any(|span| span.took().told().is_none()) => {
+            return Length::UNKNOWN;
+        }
+        true => {}
+        false => return Length::about(drawn),
+    }
+    let [least, most] = [Taking::Least, Taking::Most].map(&find);
+    let least = Duration::from_nanos(least).min(drawn);
+    let most = Duration::from_nanos(most).max(drawn);
+    match t.spans().iter().all(|span| span.took().most().is_some()) {
+        true => Length::between(least, most).telling(drawn),
+        false => Length::at_least(least).telling(drawn),
+    }
+}
+
 /// The tasks of a timeline where everything but an init function is asynchronous.
 ///
 /// * A dependency that was [kept](Timeline::is_kept) holds. One that wasn't held nobody up in this
 ///   run, so it won't in another.
 /// * What ran inside another one may start when that one has got as far as it had then.
 /// * Init functions stay in the order of their worker, with what passed between them.
-/// * In a timeline with init functions (a boot), what ran inside nothing and waited for nothing was
-///   started by somebody whom the log doesn't show, such as a program that loaded a module: it
-///   starts no sooner. Elsewhere it can start at once.
-pub(super) fn tasks(t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Vec<Task> {
-    let mut tasks = graph(t, factor);
-    boot_order(t, &mut tasks);
+/// * What ran inside nothing and waited for nothing known is ready no sooner than it was: a log
+///   doesn't show who started it, such as a program that loaded a module. A shutdown is different:
+///   a loop over a list called each of them, and none has to wait for that.
+pub(super) fn tasks(t: &Timeline, taking: Taking, factor: impl Fn(SpanId) -> f64) -> Vec<Task> {
+    let mut tasks = graph(t, taking, factor);
+    releases(t, &mut tasks);
     break_cycles(t, &mut tasks);
     tasks
 }
 
-/// The same, but for what init functions and the beginning of a boot ask for.
-fn graph(t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Vec<Task> {
+/// The same, but for the order of init functions, and without moments at which anything was ready.
+fn graph(t: &Timeline, taking: Taking, factor: impl Fn(SpanId) -> f64) -> Vec<Task> {
     let nesting = Nesting::of(t);
     let scaled = |id: SpanId, time: Duration| scale(ns(time), factor(id));
     let mut tasks: Vec<Task> = t
         .iter()
-        .map(|(id, _)| Task { work: scaled(id, nesting.exclusive(id)), ..Task::default() })
+        .map(|(id, _)| Task { work: scaled(id, nesting.own(id, taking)), ..Task::default() })
         .collect();
 
     for edge in t.edges().iter().filter(|e| t.is_kept(e) && e.before != e.after) {
@@ -87,7 +125,7 @@ fn join(tasks: &mut [Task], from: usize, to: usize, when: When, delay: u64) {
     tasks[to].waits_for += 1;
 }
 
-fn boot_order(t: &Timeline, tasks: &mut [Task]) {
+fn releases(t: &Timeline, tasks: &mut [Task]) {
     let nesting = Nesting::of(t);
     let origin = t.origin();
     let outermost = |id: SpanId| nesting.parent(id).is_none();
@@ -97,7 +135,6 @@ fn boot_order(t: &Timeline, tasks: &mut [Task]) {
         .map(|(id, _)| id)
         .collect();
     initcalls.sort_by_key(|&id| (t.span(id).start, t.span(id).end, id));
-    let is_boot = !initcalls.is_empty();
     let mut last: HashMap<&str, SpanId> = HashMap::new();
     for &id in &initcalls {
         let span = t.span(id);
@@ -108,12 +145,10 @@ fn boot_order(t: &Timeline, tasks: &mut [Task]) {
             join(tasks, before.index(), id.index(), When::End, ns(between));
         }
     }
-    if is_boot {
-        for (id, span) in t.iter().filter(|&(id, _)| outermost(id)) {
-            let task = &mut tasks[id.index()];
-            if task.waits_for == 0 {
-                task.release = ns(span.start.saturating_sub(origin));
-            }
+    for (id, span) in t.iter().filter(|&(id, s)| s.kind != SpanKind::Shutdown && outermost(id)) {
+        let task = &mut tasks[id.index()];
+        if task.waits_for == 0 {
+            task.release = ns(span.queued.saturating_sub(origin));
         }
     }
 }
@@ -145,27 +180,59 @@ fn break_cycles(t: &Timeline, tasks: &mut [Task]) {
 
 /// By how much each span could be later, or longer, without the end of it all being so, with a worker
 /// for everything that is ready.
-pub(super) fn slack(t: &Timeline) -> Vec<Duration> {
-    let tasks = tasks(t, |_| 1.0);
+pub(super) fn slack(t: &Timeline) -> Vec<Length> {
+    let of = |taking| {
+        let tasks = tasks(t, taking, |_| 1.0);
+        let placed = schedule(&tasks, None);
+        let end = placed.iter().map(|p| p.end).max().unwrap_or(0);
+        let left = tasks
+            .iter()
+            .zip(&placed)
+            .map(|(task, p)| end.saturating_sub(p.start.saturating_add(task.rank)));
+        left.map(Duration::from_nanos).collect::<Vec<_>>()
+    };
+    let drawn = of(Taking::Drawn);
+    if t.is_exact() {
+        return drawn.into_iter().map(Length::exact).collect();
+    }
+    // With other times another chain may be the longest: no bound follows.
+    let others = of(Taking::Least).into_iter().zip(of(Taking::Most));
+    let sure = |(drawn, (least, most)): (Duration, (Duration, Duration))| {
+        let same = drawn == least && drawn == most && !drawn.is_zero();
+        if same { Length::exact(drawn) } else { Length::about(drawn) }
+    };
+    drawn.into_iter().zip(others).map(sure).collect()
+}
+
+/// The chain that no number of workers makes shorter: those that end last if everything is
+/// asynchronous and there is a worker for everything, each with the one that held it up. None of
+/// them has anything to [spare](slack). With it, how long it takes from the timeline's origin.
+pub(crate) fn chain(t: &Timeline) -> (Vec<SpanId>, Length) {
+    let tasks = tasks(t, Taking::Drawn, |_| 1.0);
     let placed = schedule(&tasks, None);
-    let end = placed.iter().map(|p| p.end).max().unwrap_or(0);
-    let left = tasks
-        .iter()
-        .zip(&placed)
-        .map(|(task, p)| end.saturating_sub(p.start.saturating_add(task.rank)));
-    left.map(Duration::from_nanos).collect()
+    // Of several that end last the longest, then the one that was pushed first.
+    let rank = |&i: &usize| (placed[i].end, tasks[i].work, std::cmp::Reverse(i));
+    let last = (0..tasks.len()).max_by_key(rank);
+    let back = |&i: &usize| placed[i].released_by;
+    let mut spans: Vec<SpanId> = std::iter::successors(last, back).map(SpanId).collect();
+    spans.reverse();
+    let longest = |tasks: Vec<Task>| tasks.iter().map(|t| t.release.saturating_add(t.rank)).max();
+    let of = |taking| longest(self::tasks(t, taking, |_| 1.0)).unwrap_or(0);
+    (spans, as_sure_as(t, of))
 }
 
 /// How long the longest chain through `ids` is, if all else takes no time and nothing keeps anybody
 /// but the known graph.
-pub(super) fn chain_of(t: &Timeline, ids: &[SpanId]) -> Duration {
+pub(super) fn chain_of(t: &Timeline, ids: &[SpanId]) -> Length {
     let mut counts = vec![0.0; t.spans().len()];
     for id in ids {
         counts[id.index()] = 1.0;
     }
-    let mut tasks = graph(t, |id| counts[id.index()]);
-    break_cycles(t, &mut tasks);
-    Duration::from_nanos(tasks.iter().map(|task| task.rank).max().unwrap_or(0))
+    as_sure_as(t, |taking| {
+        let mut tasks = graph(t, taking, |id| counts[id.index()]);
+        break_cycles(t, &mut tasks);
+        tasks.iter().map(|task| task.rank).max().unwrap_or(0)
+    })
 }
 
 /// `ns` times `factor`; exact for a factor of 1.
@@ -190,7 +257,7 @@ mod tests {
         push(&mut t, SpanKind::Probe, "w", 0, 100);
         push(&mut t, SpanKind::Probe, "w", 10, 40);
         push(&mut t, SpanKind::Probe, "w", 60, 90);
-        let tasks = tasks(&t, |_| 1.0);
+        let tasks = tasks(&t, Taking::Drawn, |_| 1.0);
         let link = |to, delay| Link { to, when: When::Start, delay };
         assert_eq!(tasks[0].links, [link(1, 10), link(2, 30)]);
         assert_eq!(tasks.iter().map(|t| t.work).collect::<Vec<_>>(), [40, 30, 30]);
@@ -204,18 +271,24 @@ mod tests {
         push(&mut t, SpanKind::Initcall, "1", 12, 20);
         push(&mut t, SpanKind::Initcall, "7", 30, 31);
         push(&mut t, SpanKind::Probe, "", 40, 45);
-        let tasks = tasks(&t, |_| 1.0);
+        let tasks = tasks(&t, Taking::Drawn, |_| 1.0);
         assert_eq!(tasks[0].links, [Link { to: 1, when: When::End, delay: 2 }]);
         // From the beginning, which is the first one's start.
         assert_eq!(tasks.iter().map(|t| t.release).collect::<Vec<_>>(), [0, 0, 25, 35]);
     }
 
     #[test]
-    fn without_init_functions_what_waits_for_nobody_can_start_at_once() {
-        let mut t = Timeline::new("t");
-        push(&mut t, SpanKind::Shutdown, "w", 5, 10);
-        push(&mut t, SpanKind::Shutdown, "w", 10, 30);
-        assert!(tasks(&t, |_| 1.0).iter().all(|t| t.release == 0 && t.waits_for == 0));
+    fn in_a_shutdown_what_waits_for_nobody_can_start_at_once_and_elsewhere_when_it_was_ready() {
+        let of = |kind| {
+            let mut t = Timeline::new("t");
+            push(&mut t, kind, "w", 5, 10);
+            push(&mut t, kind, "w", 1000, 1030);
+            let tasks = tasks(&t, Taking::Drawn, |_| 1.0);
+            assert!(tasks.iter().all(|t| t.waits_for == 0));
+            tasks.iter().map(|t| t.release).collect::<Vec<_>>()
+        };
+        assert_eq!(of(SpanKind::Shutdown), [0, 0]);
+        assert_eq!(of(SpanKind::Probe), [0, 995]);
     }
 
     #[test]
@@ -226,7 +299,7 @@ mod tests {
         t.push_edge(a, b, EdgeKind::Supplier);
         t.push_edge(b, a, EdgeKind::Supplier);
         t.push_edge(a, a, EdgeKind::Supplier);
-        let tasks = tasks(&t, |_| 1.0);
+        let tasks = tasks(&t, Taking::Drawn, |_| 1.0);
         assert_eq!((tasks[0].waits_for, tasks[1].waits_for), (0, 1));
         assert_eq!((tasks[0].links.len(), tasks[1].links.len()), (1, 0));
     }

@@ -1,11 +1,10 @@
 //! What a run would have taken with other workers, without an order, or with a faster device.
 
-use super::nesting::Nesting;
 use super::replay::replay;
-use super::schedule::schedule;
-use super::tasks::tasks;
-use crate::json::ns;
-use crate::model::{SpanId, Timeline};
+use super::schedule::{Placed, schedule};
+use super::tasks::{Taking, as_sure_as, tasks};
+use crate::length::Length;
+use crate::model::{Span, SpanId, Timeline};
 use std::time::Duration;
 
 /// What is to be different. Nothing, to begin with: then the prediction is the run as it was.
@@ -62,9 +61,10 @@ impl WhatIf {
     pub fn usual_of(t: &Timeline) -> Vec<(String, Prediction)> {
         let mut all: Vec<(String, Prediction)> =
             WhatIf::usual().into_iter().map(|(name, what_if)| (name, what_if.predict(t))).collect();
-        let Some(best) = all.last().map(|(_, p)| p.makespan) else { return all };
+        let takes = |p: &Prediction| p.timeline.finish();
+        let Some(best) = all.last().map(|(_, p)| takes(p)) else { return all };
         // A thousandth is no difference that anybody could measure.
-        let enough = |p: &Prediction| p.makespan <= best + best / 1000;
+        let enough = |p: &Prediction| takes(p) <= best + best / 1000;
         let settled = all.iter().rposition(|(_, p)| !enough(p)).map_or(0, |i| i + 1);
         if settled + 1 < all.len() {
             all.truncate(settled + 1);
@@ -94,12 +94,14 @@ impl WhatIf {
     ///
     /// * dependencies that were [kept](Timeline::is_kept) in the run hold, others don't;
     /// * what ran inside another span starts when that one has got as far as it had then;
-    /// * init functions stay in the order of their worker, with what passed between them; in a
-    ///   timeline that has such, what ran outside them and waited for nothing starts no sooner than
-    ///   it did, as somebody started it whom the timeline doesn't show.
+    /// * init functions stay in the order of their worker, with what passed between them;
+    /// * what ran inside nothing and waited for nothing known is ready no sooner than it was, as
+    ///   somebody started it whom the timeline doesn't show; shutdowns excepted, which a loop calls.
     ///
-    /// A span takes what it took: that another one runs beside it makes it no slower. Linear in
-    /// spans plus edges, but for a logarithm.
+    /// A span takes what it took: that another one runs beside it makes it no slower. Where that is
+    /// known by bounds only, it is scheduled with each of them, and so are the results. What is
+    /// [unplaced](crate::Unplaced) takes part in nothing. Linear in spans plus edges, but for a
+    /// logarithm.
     ///
     /// # Panics
     ///
@@ -114,14 +116,18 @@ impl WhatIf {
     }
 
     fn scheduled(&self, t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Prediction {
-        let tasks = tasks(t, factor);
-        let placed = schedule(&tasks, self.workers);
-        let work = sum(tasks.iter().map(|task| task.work));
-        let longest = tasks.iter().map(|task| task.release.saturating_add(task.rank)).max();
-        let longest = longest.unwrap_or(0);
-        let evenly = self.workers.map_or(0, |n| work.div_ceil(n as u64));
+        let of = |taking| tasks(t, taking, &factor);
+        let work = |taking| sum(of(taking).iter().map(|task| task.work));
+        let bound = |taking| {
+            let tasks = of(taking);
+            let longest = tasks.iter().map(|task| task.release.saturating_add(task.rank)).max();
+            let work = sum(tasks.iter().map(|task| task.work));
+            let evenly = self.workers.map_or(0, |n| work.div_ceil(n as u64));
+            longest.unwrap_or(0).max(evenly)
+        };
+        let end = |placed: &[Placed]| placed.iter().map(|p| p.end).max().unwrap_or(0);
         let mut timeline = Timeline::new(t.name());
-        for ((_, span), place) in t.iter().zip(&placed) {
+        for ((_, span), place) in t.iter().zip(&schedule(&of(Taking::Drawn), self.workers)) {
             let mut span = span.clone();
             span.worker = format!("worker {}", place.worker);
             span.cpu = None;
@@ -129,9 +135,14 @@ impl WhatIf {
             span.start = Duration::from_nanos(place.start);
             span.end = Duration::from_nanos(place.end);
             span.released_by = place.released_by.map(|i| t.spans()[i].name.clone());
-            timeline.push(span);
+            timeline.push(predicted(span));
         }
-        finish(t, timeline, work, longest.max(evenly))
+        Prediction {
+            makespan: as_sure_as(t, |taking| end(&schedule(&of(taking), self.workers))),
+            work: as_sure_as(t, work),
+            bound: as_sure_as(t, bound),
+            timeline: finish(t, timeline),
+        }
     }
 }
 
@@ -149,24 +160,35 @@ fn repeated(t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Prediction {
         span.end = Duration::from_nanos(end);
         // What it waited for a worker isn't known to change.
         span.queued = span.start.saturating_sub(waited);
-        timeline.push(span);
+        timeline.push(predicted(span));
     }
-    let nesting = Nesting::of(&timeline);
-    let work = sum(timeline.iter().map(|(id, _)| ns(nesting.exclusive(id))));
-    let bound = ns(timeline.critical_path().length);
-    finish(t, timeline, work, bound)
+    let timeline = finish(t, timeline);
+    Prediction {
+        makespan: timeline.makespan(),
+        work: timeline.serial_sum(),
+        bound: timeline.critical_path().length,
+        timeline,
+    }
 }
 
-fn finish(t: &Timeline, mut timeline: Timeline, work: u64, bound: u64) -> Prediction {
+/// A span that was moved: what it takes is no surer than what it took.
+fn predicted(mut span: Span) -> Span {
+    if let Some((least, most)) = span.took_between {
+        let drawn = span.drawn();
+        span.took_between = Some((least.min(drawn), most.max(drawn)));
+    }
+    span
+}
+
+/// With the edges, and what is to be known of it.
+fn finish(t: &Timeline, mut timeline: Timeline) -> Timeline {
     for edge in t.edges() {
         timeline.push_edge(edge.before, edge.after, edge.kind);
     }
-    Prediction {
-        makespan: timeline.finish(),
-        work: Duration::from_nanos(work),
-        bound: Duration::from_nanos(bound),
-        timeline,
+    for note in t.notes() {
+        timeline.note(note);
     }
+    timeline
 }
 
 /// What a run would have been.
@@ -174,12 +196,12 @@ fn finish(t: &Timeline, mut timeline: Timeline, work: u64, bound: u64) -> Predic
 #[non_exhaustive]
 pub struct Prediction {
     /// How long it would have taken, from the run's [origin](Timeline::origin).
-    pub makespan: Duration,
+    pub makespan: Length,
     /// The time of all spans together, what ran inside others counted once.
-    pub work: Duration,
+    pub work: Length,
     /// No schedule of so many workers is shorter: the longest chain, or the work spread evenly.
     /// Where the run was only repeated, it is the longest chain, which that run needn't come near.
-    pub bound: Duration,
+    pub bound: Length,
     /// The run that was predicted. Its times count from the run's origin; spans and edges have the
     /// ids that they have there.
     pub timeline: Timeline,
@@ -204,18 +226,22 @@ mod tests {
         t
     }
 
+    fn told(p: &Prediction) -> [Duration; 3] {
+        [p.makespan, p.work, p.bound].map(|length| length.known().expect("each of them is exact"))
+    }
+
     #[test]
     fn with_nothing_different_it_is_the_run() {
         let t = serial();
         let p = WhatIf::new().predict(&t);
-        assert_eq!((p.makespan, p.work, p.bound), (t.makespan(), ms(55), ms(30)));
+        assert_eq!(told(&p), [ms(55), ms(55), ms(30)]);
         assert_eq!(p.timeline.span(SpanId(2)).start, ms(50));
     }
 
     #[test]
     fn all_asynchronous_takes_the_longest_chain() {
         let p = WhatIf::new().all_async().predict(&serial());
-        assert_eq!((p.makespan, p.bound, p.work), (ms(30), ms(30), ms(55)));
+        assert_eq!(told(&p), [ms(30), ms(55), ms(30)]);
         assert_eq!(p.timeline.edges_not_kept().count(), 0);
         assert_eq!(p.timeline.span(SpanId(2)).released_by.as_deref(), Some("b"));
         assert_eq!(p.timeline.lanes().len(), 2);
@@ -224,9 +250,9 @@ mod tests {
     #[test]
     fn one_worker_takes_the_sum_and_two_no_less_than_half() {
         let p = WhatIf::new().workers(1).predict(&serial());
-        assert_eq!((p.makespan, p.bound), (ms(55), ms(55)));
+        assert_eq!(told(&p), [ms(55), ms(55), ms(55)]);
         let p = WhatIf::new().workers(2).predict(&serial());
-        assert_eq!((p.makespan, p.bound), (ms(30), ms(30)));
+        assert_eq!(told(&p), [ms(30), ms(55), ms(30)]);
     }
 
     #[test]
@@ -266,7 +292,7 @@ mod tests {
         assert_eq!(names(&Timeline::new("t")), ["1 worker or more"]);
         let mut wide = Timeline::new("t");
         for i in 0..40 {
-            wide.push(Span::new("x", SpanKind::Probe, ms(i), ms(i + 10)));
+            wide.push(Span::new("x", SpanKind::Shutdown, ms(i), ms(i + 10)));
         }
         assert_eq!(names(&wide).len(), 7);
     }
@@ -277,5 +303,38 @@ mod tests {
         for what_if in [WhatIf::new(), WhatIf::new().all_async(), WhatIf::new().workers(3)] {
             assert_eq!(what_if.predict(&t).makespan, Duration::ZERO);
         }
+    }
+
+    #[test]
+    fn two_probes_a_second_apart_start_no_sooner_than_they_were_ready() {
+        let mut t = Timeline::new("boot");
+        let us = Duration::from_micros;
+        for start in [0, 1_000_000] {
+            t.push(Span::new("x", SpanKind::Probe, us(start), us(start + 5)));
+        }
+        for (name, p) in WhatIf::usual_of(&t) {
+            assert_eq!(p.makespan, t.makespan(), "{name}");
+            assert_eq!(p.bound, us(1_000_005), "{name}");
+        }
+        // What bounds it is what has nothing to spare.
+        let path = t.critical_path();
+        assert_eq!((path.spans, path.length), (vec![SpanId(1)], us(1_000_005).into()));
+        assert_eq!(t.slack(), [us(1_000_000).into(), Length::ZERO]);
+    }
+
+    #[test]
+    fn what_is_predicted_of_bounds_is_a_bound() {
+        let mut t = Timeline::new("shutdown");
+        for (name, start, end) in [("a", 10, 40), ("b", 40, 60)] {
+            let mut span = Span::new(name, SpanKind::Shutdown, ms(start), ms(end));
+            span.end_certainty = crate::Certainty::UpperBound;
+            t.push(span);
+        }
+        assert_eq!(t.makespan(), Length::between(ms(30), ms(50)));
+        let p = WhatIf::new().all_async().predict(&t);
+        assert_eq!((p.makespan, p.bound), (Length::at_most(ms(30)), Length::at_most(ms(30))));
+        assert_eq!(p.work, Length::at_most(ms(50)));
+        assert_eq!(t.critical_path().length, Length::at_most(ms(30)));
+        assert_eq!(t.makespan().times(p.makespan), "≥1.00x");
     }
 }

@@ -81,11 +81,17 @@ struct SpanView<'a> {
     /// Inside which span, by index.
     #[serde(skip_serializing_if = "Option::is_none")]
     p: Option<usize>,
-    /// Its own time, where that is less.
+    /// How long it took, in words, where that isn't exactly the length of its bar.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    h: Option<String>,
+    /// The number of its own time, to sort by, where that is less; and that time in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     w: Option<u64>,
-    /// Slack.
-    y: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    v: Option<String>,
+    /// Slack in words, where there is any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    y: Option<String>,
     /// Flags.
     f: u32,
     /// How sure start and end are, where one of them isn't measured.
@@ -119,8 +125,13 @@ fn view(t: &Timeline) -> TimelineView<'_> {
             c: place(span),
             b: span.released_by.as_deref().map(printable),
             p: nesting.parent(id).map(SpanId::index),
-            w: Some(ns(own)).filter(|_| own < span.took()),
-            y: ns(slack[id.index()]),
+            h: Some(span.took()).filter(|took| !took.is_exact()).map(|took| took.to_string()),
+            w: own.told().map(ns).filter(|_| own != span.took()),
+            v: Some(own.to_string()).filter(|_| own != span.took()),
+            y: slack[id.index()]
+                .told()
+                .filter(|s| !s.is_zero())
+                .map(|_| slack[id.index()].to_string()),
             f: flags(span, critical[id.index()]),
             u: certainty(span),
         });
@@ -130,7 +141,7 @@ fn view(t: &Timeline) -> TimelineView<'_> {
     TimelineView {
         name: printable(t.name()),
         origin: ns(origin),
-        length: ns(t.makespan()),
+        length: ns(t.finish().saturating_sub(origin)),
         spans,
         edges: kept.map(|edge| [edge.before.index(), edge.after.index()]).collect(),
         path: path.spans.iter().map(|id| id.index()).collect(),

@@ -26,6 +26,9 @@
     return value.toFixed(digits) + ' ' + unit;
   }
 
+  // How long a span took, with its sign where that isn't exact.
+  const took = s => s.h ?? time(s.e - s.s);
+
   // A moment, in the timeline's own time, as exact as a kernel's stamps.
   const stampOf = ns => ((ns + t.origin) / 1e9).toFixed(6) + ' s';
 
@@ -239,7 +242,13 @@
       pen.setLineDash([]);
     }
     pen.fillStyle = hits && hits.has(s.i) ? colours.found : colours[s.o];
-    pen.fillRect(x1, top, x2 - x1, tall);
+    if (s.h) {
+      // It may have been over: hatched, and not filled as what was measured is.
+      pen.globalAlpha *= .3;
+      pen.fillRect(x1, top, x2 - x1, tall);
+      pen.globalAlpha = faint ? .25 : 1;
+      hatch(x1, x2, top, tall, colours[s.o + '-edge']);
+    } else pen.fillRect(x1, top, x2 - x1, tall);
     const long = x2 - x1;
     if (long > 3 || marked) {
       const strong = s.f & CHAIN || s.i === chosen || s.i === hover;
@@ -263,6 +272,23 @@
     pen.globalAlpha = 1;
   }
 
+  function hatch(x1, x2, top, tall, colour) {
+    pen.save();
+    pen.beginPath();
+    pen.rect(x1, top, x2 - x1, tall);
+    pen.clip();
+    pen.strokeStyle = colour;
+    pen.lineWidth = 1;
+    pen.globalAlpha *= .5;
+    pen.beginPath();
+    for (let at = Math.floor(Math.max(x1, 0) / 6) * 6 - tall; at < Math.min(x2, wide); at += 6) {
+      pen.moveTo(at, top + tall);
+      pen.lineTo(at + tall, top);
+    }
+    pen.stroke();
+    pen.restore();
+  }
+
   function label(s, x1, x2, middle, next) {
     if (rowHeight < 14) return;
     const long = x2 - x1;
@@ -274,7 +300,7 @@
       if (text.length >= Math.min(8, s.n.length)) pen.fillText(text, x1 + 4, middle);
       return;
     }
-    const text = time(s.e - s.s), takes = pen.measureText(text).width;
+    const text = took(s), takes = pen.measureText(text).width;
     if (takes + 8 < long) {
       pen.fillStyle = inside;
       pen.fillText(text, x1 + 4, middle);
@@ -420,12 +446,12 @@
     lines.push(place);
     const soft = [s.f & START_SOFT ? 'start ' + s.u[0] : '', s.f & END_SOFT ? 'end ' + s.u[1] : ''].filter(Boolean);
     lines.push('from ' + stampOf(s.s) + ' to ' + stampOf(s.e) + (soft.length ? ' (' + soft.join(', ') + ')' : ''));
-    const own = s.w !== undefined ? ', ' + time(s.w) + ' of it by itself' : '';
-    lines.push((s.f & NO_CALLBACK ? 'nothing to call, ' : 'took ') + time(s.e - s.s) + own
+    const own = s.v !== undefined ? ', ' + s.v + ' of it by itself' : '';
+    lines.push((s.f & NO_CALLBACK ? 'nothing to call, ' : 'took ') + took(s) + own
       + (s.q < s.s ? ', waited ' + time(s.s - s.q) + ' for a worker' : ''));
     if (s.b) lines.push('released by ' + s.b + ' at ' + stampOf(s.q));
     if (s.p !== undefined) lines.push('ran inside ' + t.spans[s.p].n);
-    if (s.y > 0) lines.push(time(s.y) + ' to spare, were everything asynchronous');
+    if (s.y) lines.push(s.y + ' to spare, were everything asynchronous');
     return lines;
   }
 
@@ -493,9 +519,9 @@
     if (words) {
       const text = s => [s.n, s.d, s.o, s.m, s.k, t.lanes[s.l]].join(' ').toLowerCase();
       hits = new Set(t.spans.filter(s => text(s).includes(words)).map(s => s.i));
-      let sum = 0;
-      for (const i of hits) sum += t.spans[i].w ?? t.spans[i].e - t.spans[i].s;
-      found.textContent = hits.size + ' found' + (hits.size ? ', ' + time(sum) + ' in all' : '');
+      let sum = 0, sign = '';
+      for (const i of hits) { sum += t.spans[i].w ?? t.spans[i].e - t.spans[i].s; if (t.spans[i].h) sign = '~'; }
+      found.textContent = hits.size + ' found' + (hits.size ? ', ' + sign + time(sum) + ' in all' : '');
     }
     redraw();
   }

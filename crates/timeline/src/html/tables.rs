@@ -2,11 +2,12 @@
 
 use crate::analysis::{DriverCost, Prediction, WhatIf};
 use crate::markup::escape;
-use crate::model::{SpanId, SpanKind, Timeline};
+use crate::model::{SpanId, SpanKind, Timeline, Unplaced};
 use crate::path::CriticalPath;
-use crate::select::is_urgent;
-use crate::text::{numbers, probes_alone};
+use crate::select::{is_urgent, needs_seeing};
+use crate::text::{at_least, began_late, numbers, probes_alone};
 use crate::units::{duration, printable};
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 
 /// So many rows a table has.
@@ -15,6 +16,8 @@ const ROWS: usize = 10;
 const MESSAGES: usize = 50;
 /// So many names of a critical path.
 const PATH: usize = 40;
+/// So many rows of what has no place in time: there is no chart to find the others in.
+const UNPLACED: usize = 1000;
 
 const OUTCOMES: [&str; 5] = ["ok", "failed", "deferred", "skipped", "cancelled"];
 
@@ -25,18 +28,30 @@ pub(super) fn section(out: &mut String, t: &Timeline) {
         out.push_str("<p>nothing was recorded</p>\n</section>\n");
         return;
     }
-    let _ = writeln!(out, "<p>{}</p>", escape(&numbers(&t.summary())));
-    legend(out, t);
-    let path = t.critical_path();
-    critical_path(out, t, &path);
-    out.push_str("<div class=\"tables\">\n");
-    worst(out, t);
-    drivers(out, t);
-    predictions(out, t);
-    out.push_str("</div>\n");
-    if let Some(text) = probes_alone(t).filter(|_| is_boot(t)) {
-        let _ = writeln!(out, "<p>{text}</p>");
+    for line in numbers(&t.summary()) {
+        let _ = writeln!(out, "<p>{}</p>", escape(&line));
     }
+    if !t.notes().is_empty() {
+        out.push_str("<ul class=\"notes\">");
+        for note in t.notes() {
+            let _ = write!(out, "<li>{}</li>", name(note));
+        }
+        out.push_str("</ul>\n");
+    }
+    legend(out, t);
+    if !t.spans().is_empty() {
+        let path = t.critical_path();
+        critical_path(out, t, &path);
+        out.push_str("<div class=\"tables\">\n");
+        worst(out, t);
+        drivers(out, t);
+        predictions(out, t);
+        out.push_str("</div>\n");
+        if let Some(text) = probes_alone(t).filter(|_| is_boot(t)) {
+            let _ = writeln!(out, "<p>{text}</p>");
+        }
+    }
+    unplaced(out, t);
     messages(out, t);
     out.push_str("</section>\n");
 }
@@ -54,7 +69,9 @@ fn go(t: &Timeline, id: SpanId) -> String {
 fn legend(out: &mut String, t: &Timeline) {
     out.push_str("<div class=\"legend\">");
     for outcome in OUTCOMES {
-        let count = t.spans().iter().filter(|s| s.outcome.as_str() == outcome).count();
+        let outcomes = t.spans().iter().map(|s| &s.outcome);
+        let outcomes = outcomes.chain(t.unplaced().iter().map(|u| &u.outcome));
+        let count = outcomes.filter(|o| o.as_str() == outcome).count();
         if count > 0 {
             let _ = write!(
                 out,
@@ -63,25 +80,38 @@ fn legend(out: &mut String, t: &Timeline) {
             );
         }
     }
-    out.push_str(
-        "<span><i style=\"border:2px solid var(--path)\"></i>critical path</span>\
-         <span>a dotted line before a bar: waited for a worker</span>\
-         <span>a dotted end: over by then at the latest</span></div>\n",
-    );
+    if !t.spans().is_empty() {
+        out.push_str(
+            "<span><i style=\"border:2px solid var(--path)\"></i>critical path</span>\
+             <span>a dotted line before a bar: waited for a worker</span>",
+        );
+    }
+    if t.spans().iter().any(|span| !span.took().is_exact()) {
+        out.push_str(
+            "<span><i class=\"maybe\"></i>hatched: may have been over (≤ at most, ≥ at least, ~ about, \
+             ? not known)</span>",
+        );
+    }
+    out.push_str("</div>\n");
 }
 
 fn critical_path(out: &mut String, t: &Timeline, path: &CriticalPath) {
-    let _ = write!(out, "<h3>Critical path: {}</h3>\n<p>", duration(path.length));
+    let _ = write!(out, "<h3>Critical path: {}</h3>\n<p>", path.length);
+    let began = began_late(t, path);
+    if !began.is_zero() {
+        let began = duration(began);
+        let _ = write!(out, "<span class=\"quiet\">({began} before) → </span>");
+    }
     for (i, &id) in path.spans.iter().take(PATH).enumerate() {
         let arrow = if i == 0 { "" } else { " → " };
-        let took = duration(t.span(id).took());
+        let took = t.span(id).took();
         let _ = write!(out, "{arrow}{} <span class=\"quiet\">{took}</span>", go(t, id));
     }
     if path.spans.len() > PATH {
         let _ = write!(out, " … and {} more", path.spans.len() - PATH);
     }
     if t.edges().is_empty() {
-        out.push_str(" <span class=\"quiet\">(no dependency is known: the longest alone)</span>");
+        out.push_str(" <span class=\"quiet\">(no dependency is known)</span>");
     }
     out.push_str("</p>\n");
 }
@@ -110,15 +140,15 @@ fn worst(out: &mut String, t: &Timeline) {
         .take(ROWS)
         .filter_map(|cost| {
             let first = *cost.spans.first()?;
-            let driver = t.span(first).driver.as_deref().unwrap_or_default();
+            let driver = cost.driver.as_deref().unwrap_or_default();
             Some(vec![
                 go(t, first),
                 name(driver),
                 cost.kind.as_str().to_owned(),
-                cost.spans.len().to_string(),
-                duration(cost.own),
+                cost.times.to_string(),
+                cost.own.to_string(),
                 format!("{:.1} %", cost.share * 100.0),
-                duration(cost.slack),
+                cost.slack.to_string(),
             ])
         })
         .collect();
@@ -143,9 +173,9 @@ fn drivers(out: &mut String, t: &Timeline) {
         vec![
             driver,
             cost.spans.to_string(),
-            duration(cost.own),
+            cost.own.to_string(),
             go(t, cost.longest),
-            duration(cost.parallel),
+            cost.parallel.to_string(),
         ]
     };
     let rows: Vec<Vec<String>> = t.driver_costs(ROWS).iter().map(row).collect();
@@ -161,8 +191,8 @@ fn drivers(out: &mut String, t: &Timeline) {
 
 fn predictions(out: &mut String, t: &Timeline) {
     let row = |(name, p): (String, Prediction)| {
-        let faster = t.makespan().as_secs_f64() / p.makespan.as_secs_f64().max(1e-9);
-        vec![name, duration(p.makespan), format!("{faster:.2}x"), duration(p.bound)]
+        let faster = t.makespan().times(p.makespan);
+        vec![name, p.makespan.to_string(), faster, at_least(p.bound)]
     };
     let rows: Vec<Vec<String>> = WhatIf::usual_of(t).into_iter().map(row).collect();
     let columns =
@@ -175,17 +205,58 @@ fn is_boot(t: &Timeline) -> bool {
     t.spans().iter().any(|s| s.kind == SpanKind::Initcall)
 }
 
+/// What ran nobody knows when: a row each, the longest first, and a bar for its length alone.
+fn unplaced(out: &mut String, t: &Timeline) {
+    if t.unplaced().is_empty() {
+        return;
+    }
+    let mut all: Vec<&Unplaced> = t.unplaced().iter().collect();
+    all.sort_by_key(|u| Reverse(u.took.told()));
+    let longest = all.iter().filter_map(|u| u.took.told()).max().unwrap_or_default();
+    let row = |u: &&Unplaced| {
+        let part =
+            u.took.told().unwrap_or_default().as_secs_f64() / longest.as_secs_f64().max(1e-9);
+        let outcome = u.outcome.as_str();
+        vec![
+            name(&u.name),
+            name(u.driver.as_deref().unwrap_or_default()),
+            u.kind.as_str().to_owned(),
+            name(&u.worker),
+            u.took.to_string(),
+            format!("<i class=\"length\" style=\"width:{:.1}em\"></i>", part * 20.0),
+            if u.asynchronous { format!("{outcome}, asynchronous") } else { outcome.to_owned() },
+        ]
+    };
+    let rows: Vec<Vec<String>> = all.iter().take(UNPLACED).map(row).collect();
+    let columns = [
+        ("name", false),
+        ("driver", false),
+        ("kind", false),
+        ("worker", false),
+        ("took", true),
+        ("how long, not when", false),
+        ("outcome", false),
+    ];
+    let heading = format!("Without a place in time: {}, the longest first", all.len());
+    table(out, &heading, &columns, &rows);
+    if all.len() > UNPLACED {
+        let _ = writeln!(out, "<p>and {} shorter ones</p>", all.len() - UNPLACED);
+    }
+}
+
 fn messages(out: &mut String, t: &Timeline) {
-    let urgent = t.iter().filter(|(_, span)| is_urgent(span));
+    let placed = t.iter().filter(|(_, span)| is_urgent(span));
+    let placed = placed.map(|(id, span)| (go(t, id), &span.outcome));
+    let others = t.unplaced().iter().filter(|u| needs_seeing(&u.outcome, u.took, u.kind));
+    let others = others.map(|u| (name(&u.name), &u.outcome));
     let said: Vec<_> =
-        urgent.filter_map(|(id, span)| Some((id, span, span.outcome.message()?))).collect();
+        placed.chain(others).filter_map(|(who, o)| Some((who, o.as_str(), o.message()?))).collect();
     if said.is_empty() {
         return;
     }
     out.push_str("<h3>Messages</h3>\n<p>");
-    for (id, span, message) in said.iter().take(MESSAGES) {
-        let outcome = span.outcome.as_str();
-        let _ = writeln!(out, "{outcome}: {}: {}<br>", go(t, *id), name(message));
+    for (who, outcome, message) in said.iter().take(MESSAGES) {
+        let _ = writeln!(out, "{outcome}: {who}: {}<br>", name(message));
     }
     if said.len() > MESSAGES {
         let _ = write!(out, "and {} more: search for the outcome", said.len() - MESSAGES);

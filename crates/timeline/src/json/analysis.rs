@@ -1,6 +1,6 @@
 //! What a timeline tells beyond its spans, as JSON.
 
-use super::ns;
+use super::{Bounds, ns, told};
 use crate::analysis::{Comparison, Prediction, Side, WhatIf};
 use crate::model::Timeline;
 use serde::Serialize;
@@ -12,17 +12,29 @@ use serde_json::Value;
 /// {
 ///   "edges": 2, "edges_not_kept": 0,
 ///   "concurrency": { "mean": 1.2, "most": 2, "most_at_ns": 0, "time_at_ns": [0, 40, 10] },
-///   "costs": [ { "name": "disk", "kind": "probe", "driver": "file", "spans": [0], "own_ns": 30,
-///                "took_ns": 30, "share": 0.5, "slack_ns": 0 } ],
-///   "drivers": [ { "driver": "file", "spans": 1, "own_ns": 30, "longest": 0, "parallel_ns": 30 } ],
-///   "what_if": [ { "name": "2 workers", "makespan_ns": 30, "work_ns": 60, "bound_ns": 30 } ]
+///   "costs": [ { "name": "disk", "kind": "probe", "driver": "file", "spans": [0], "times": 1,
+///                "own_ns": 30, "own": { "least_ns": 30, "most_ns": 30 },
+///                "took_ns": 30, "took": { "least_ns": 30, "most_ns": 30 },
+///                "share": 0.5, "slack_ns": 0 } ],
+///   "drivers": [ { "driver": "file", "spans": 1, "longest": 0,
+///                  "own_ns": 30, "own": { "least_ns": 30, "most_ns": 30 },
+///                  "parallel_ns": 30, "parallel": { "least_ns": 30, "most_ns": 30 } } ],
+///   "what_if": [ { "name": "2 workers",
+///                  "makespan_ns": 30, "makespan": { "least_ns": 30, "most_ns": 30 },
+///                  "work_ns": 60, "work": { "least_ns": 60, "most_ns": 60 },
+///                  "bound_ns": 30, "bound": { "least_ns": 30, "most_ns": 30 } } ]
 /// }
 /// ```
+///
+/// Lengths are as in a [timeline](super); a slack that isn't exact is null. Where nothing has a place
+/// in time there are `costs` only, without shares and slack: `concurrency` is null, and the lists
+/// are empty.
 ///
 /// `costs` are the `top` worst devices, `drivers` the `top` worst drivers (an empty name: not
 /// known), `what_if` is all asynchronous with so many workers. Numbers of `spans` and `longest` are
 /// indexes into the timeline's spans; `time_at_ns[n]` is for how long n ran at once.
 pub fn analysis(t: &Timeline, top: usize) -> Value {
+    let placed = t.unplaced().is_empty() || !t.spans().is_empty();
     let c = t.concurrency();
     let costs = t.costs();
     let drivers = match t.spans().iter().any(|s| s.driver.is_some()) {
@@ -32,24 +44,27 @@ pub fn analysis(t: &Timeline, top: usize) -> Value {
     let view = AnalysisView {
         edges: t.edges().len(),
         edges_not_kept: t.edges_not_kept().count(),
-        concurrency: ConcurrencyView {
+        concurrency: placed.then(|| ConcurrencyView {
             mean: c.mean,
             most: c.most,
             most_at_ns: ns(c.most_at),
             time_at_ns: c.time_at.iter().map(|&time| ns(time)).collect(),
-        },
+        }),
         costs: costs
             .iter()
             .take(top)
             .map(|cost| CostView {
                 name: &cost.name,
                 kind: cost.kind.as_str(),
-                driver: cost.spans.first().and_then(|&id| t.span(id).driver.as_deref()),
+                driver: cost.driver.as_deref(),
                 spans: cost.spans.iter().map(|id| id.index()).collect(),
-                own_ns: ns(cost.own),
-                took_ns: ns(cost.took),
-                share: cost.share,
-                slack_ns: ns(cost.slack),
+                times: cost.times,
+                own_ns: told(cost.own),
+                own: cost.own.into(),
+                took_ns: told(cost.took),
+                took: cost.took.into(),
+                share: Some(cost.share).filter(|_| placed),
+                slack_ns: cost.slack.known().map(ns),
             })
             .collect(),
         drivers: drivers
@@ -57,40 +72,64 @@ pub fn analysis(t: &Timeline, top: usize) -> Value {
             .map(|cost| DriverView {
                 driver: &cost.driver,
                 spans: cost.spans,
-                own_ns: ns(cost.own),
                 longest: cost.longest.index(),
-                parallel_ns: ns(cost.parallel),
+                own_ns: told(cost.own),
+                own: cost.own.into(),
+                parallel_ns: told(cost.parallel),
+                parallel: cost.parallel.into(),
             })
             .collect(),
         what_if: WhatIf::usual()
             .into_iter()
+            .filter(|_| placed)
             .map(|(name, what_if)| prediction(&name, &what_if.predict(t)))
             .collect(),
     };
     value(&view)
 }
 
-/// A prediction's numbers: `name`, `makespan_ns`, `work_ns`, `bound_ns`.
+/// A prediction's numbers, as in an [`analysis`]: `name`, `makespan_ns`, `work_ns`, `bound_ns`, and
+/// the bounds of each. No schedule is shorter than the lower one of `bound`.
 pub fn prediction(name: &str, p: &Prediction) -> Value {
-    let (makespan_ns, work_ns, bound_ns) = (ns(p.makespan), ns(p.work), ns(p.bound));
-    value(&PredictionView { name, makespan_ns, work_ns, bound_ns })
+    value(&PredictionView {
+        name,
+        makespan_ns: told(p.makespan),
+        makespan: p.makespan.into(),
+        work_ns: told(p.work),
+        work: p.work.into(),
+        bound_ns: told(p.bound),
+        bound: p.bound.into(),
+    })
 }
 
 /// A comparison as one JSON object: `only_a`, `only_b`, and in `pairs`, the greatest change first,
-/// `name`, `kind`, `change_ns`, and for `a` and `b` `{ "spans": 1, "own_ns": 30 }` or null.
+/// `name`, `kind`, `change_ns` (null: not known), whether that is `exact`, and for `a` and `b` null or
+/// `spans`, `own_ns`, `own`, `took_ns` and `took` as in an [`analysis`]. The change is that of the own
+/// time, or where `what_ran_inside` is true of the whole: then nobody knows what ran inside what.
 pub fn comparison(c: &Comparison) -> Value {
-    let side =
-        |side: Option<Side>| side.map(|side| SideView { spans: side.spans, own_ns: ns(side.own) });
+    let side = |side: Option<Side>| {
+        side.map(|side| SideView {
+            spans: side.spans,
+            own_ns: told(side.own),
+            own: side.own.into(),
+            took_ns: told(side.took),
+            took: side.took.into(),
+        })
+    };
     value(&ComparisonView {
         only_a: c.only_a,
         only_b: c.only_b,
+        what_ran_inside: c.what_ran_inside,
         pairs: c
             .pairs
             .iter()
             .map(|pair| PairView {
                 name: &pair.name,
                 kind: pair.kind.as_str(),
-                change_ns: pair.change_ns().clamp(i64::MIN.into(), i64::MAX.into()) as i64,
+                change_ns: pair
+                    .change_ns()
+                    .map(|ns| ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64),
+                exact: pair.is_exact(),
                 a: side(pair.a),
                 b: side(pair.b),
             })
@@ -106,7 +145,7 @@ fn value(view: &impl Serialize) -> Value {
 struct AnalysisView<'a> {
     edges: usize,
     edges_not_kept: usize,
-    concurrency: ConcurrencyView,
+    concurrency: Option<ConcurrencyView>,
     costs: Vec<CostView<'a>>,
     drivers: Vec<DriverView<'a>>,
     what_if: Vec<Value>,
@@ -126,33 +165,42 @@ struct CostView<'a> {
     kind: &'static str,
     driver: Option<&'a str>,
     spans: Vec<usize>,
-    own_ns: u64,
-    took_ns: u64,
-    share: f64,
-    slack_ns: u64,
+    times: usize,
+    own_ns: Option<u64>,
+    own: Bounds,
+    took_ns: Option<u64>,
+    took: Bounds,
+    share: Option<f64>,
+    slack_ns: Option<u64>,
 }
 
 #[derive(Serialize)]
 struct DriverView<'a> {
     driver: &'a str,
     spans: usize,
-    own_ns: u64,
     longest: usize,
-    parallel_ns: u64,
+    own_ns: Option<u64>,
+    own: Bounds,
+    parallel_ns: Option<u64>,
+    parallel: Bounds,
 }
 
 #[derive(Serialize)]
 struct PredictionView<'a> {
     name: &'a str,
-    makespan_ns: u64,
-    work_ns: u64,
-    bound_ns: u64,
+    makespan_ns: Option<u64>,
+    makespan: Bounds,
+    work_ns: Option<u64>,
+    work: Bounds,
+    bound_ns: Option<u64>,
+    bound: Bounds,
 }
 
 #[derive(Serialize)]
 struct ComparisonView<'a> {
     only_a: usize,
     only_b: usize,
+    what_ran_inside: bool,
     pairs: Vec<PairView<'a>>,
 }
 
@@ -160,7 +208,8 @@ struct ComparisonView<'a> {
 struct PairView<'a> {
     name: &'a str,
     kind: &'static str,
-    change_ns: i64,
+    change_ns: Option<i64>,
+    exact: bool,
     a: Option<SideView>,
     b: Option<SideView>,
 }
@@ -168,7 +217,10 @@ struct PairView<'a> {
 #[derive(Serialize)]
 struct SideView {
     spans: usize,
-    own_ns: u64,
+    own_ns: Option<u64>,
+    own: Bounds,
+    took_ns: Option<u64>,
+    took: Bounds,
 }
 
 #[cfg(test)]
@@ -178,6 +230,10 @@ mod tests {
     use crate::{EdgeKind, Span, SpanKind};
     use serde_json::json;
     use std::time::Duration;
+
+    fn exact(ns: u64) -> Value {
+        json!({ "least_ns": ns, "most_ns": ns })
+    }
 
     #[test]
     fn every_number_of_the_analysis_is_there() {
@@ -195,22 +251,25 @@ mod tests {
         );
         assert_eq!(
             value["costs"],
-            json!([{ "name": "disk", "kind": "probe", "driver": "file", "spans": [0], "own_ns": 30,
-                     "took_ns": 30, "share": 0.75, "slack_ns": 0 }])
+            json!([{ "name": "disk", "kind": "probe", "driver": "file", "spans": [0], "times": 1,
+                     "own_ns": 30, "own": exact(30), "took_ns": 30, "took": exact(30),
+                     "share": 0.75, "slack_ns": 0 }])
         );
-        let driver =
-            json!({ "driver": "file", "spans": 1, "own_ns": 30, "longest": 0, "parallel_ns": 30 });
+        let driver = json!({ "driver": "file", "spans": 1, "longest": 0, "own_ns": 30,
+                             "own": exact(30), "parallel_ns": 30, "parallel": exact(30) });
         assert_eq!(value["drivers"], json!([driver]));
         assert_eq!((&value["edges"], &value["edges_not_kept"]), (&json!(1), &json!(0)));
         assert_eq!(
             value["what_if"][0],
-            json!({ "name": "1 worker", "makespan_ns": 40, "work_ns": 40, "bound_ns": 40 })
+            json!({ "name": "1 worker", "makespan_ns": 40, "makespan": exact(40), "work_ns": 40,
+                    "work": exact(40), "bound_ns": 40, "bound": exact(40) })
         );
         let two = comparison(&compare(&t, &Timeline::new("empty")));
         assert_eq!(
             two["pairs"][0],
-            json!({ "name": "disk", "kind": "probe", "change_ns": -30,
-                    "a": { "spans": 1, "own_ns": 30 }, "b": null })
+            json!({ "name": "disk", "kind": "probe", "change_ns": -30, "exact": true,
+                    "a": { "spans": 1, "own_ns": 30, "own": exact(30),
+                           "took_ns": 30, "took": exact(30) }, "b": null })
         );
         assert_eq!((&two["only_a"], &two["only_b"]), (&json!(2), &json!(0)));
     }

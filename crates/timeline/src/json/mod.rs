@@ -3,14 +3,20 @@
 //! ```json
 //! {
 //!   "name": "bring-up",
+//!   "notes": [],
 //!   "summary": { "spans": 2, "ok": 2, "failed": 0, "skipped": 0, "cancelled": 0, "deferred": 0,
-//!                "no_callback": 0, "makespan_ns": 50, "serial_sum_ns": 60, "critical_path_ns": 50,
+//!                "no_callback": 0, "unplaced": 0,
+//!                "makespan_ns": 50, "makespan": { "least_ns": 50, "most_ns": 50 },
+//!                "serial_sum_ns": 60, "serial_sum": { "least_ns": 60, "most_ns": 60 },
+//!                "critical_path_ns": 50, "critical_path": { "least_ns": 50, "most_ns": 50 },
 //!                "max_parallelism": 2 },
 //!   "spans": [ { "name": "disk", "kind": "probe", "worker": "worker 0", "cpu": 0, "node": null,
 //!                "queued_ns": 0, "start_ns": 0, "end_ns": 30, "outcome": "ok", "message": null,
 //!                "released_by": null, "no_callback": false, "critical": true, "driver": "file",
 //!                "asynchronous": false, "start_certainty": "measured",
-//!                "end_certainty": "measured", "nested_in": null } ],
+//!                "end_certainty": "measured", "took": { "least_ns": 30, "most_ns": 30 },
+//!                "nested_in": null } ],
+//!   "unplaced": [],
 //!   "edges": [ { "before": 0, "after": 1, "kind": "parent", "kept": true } ],
 //!   "critical_path": [0, 1]
 //! }
@@ -18,10 +24,16 @@
 //!
 //! Times are whole nanoseconds since the timeline's zero. `before`, `after`, `nested_in` and the
 //! numbers of `critical_path` are indexes into `spans`. Fields may be added; none changes its meaning.
+//!
+//! A length of time has its bounds beside it, of which `most_ns` is null where there is none: it was
+//! measured where they are one. Without an upper bound the length itself is null. What ran at moments
+//! that nobody knows stands in `unplaced`, with `name`, `kind`, `worker`, `cpu`, `outcome`, `message`,
+//! `driver`, `asynchronous`, `took_ns` and `took`.
 
 mod analysis;
 mod read;
 
+use crate::length::Length;
 use crate::model::Timeline;
 use serde::Serialize;
 use serde_json::Value;
@@ -50,6 +62,7 @@ fn view(t: &Timeline) -> TimelineView<'_> {
     let s = t.summary();
     TimelineView {
         name: t.name(),
+        notes: t.notes(),
         summary: SummaryView {
             spans: s.spans,
             ok: s.ok,
@@ -58,10 +71,15 @@ fn view(t: &Timeline) -> TimelineView<'_> {
             cancelled: s.cancelled,
             deferred: s.deferred,
             no_callback: s.no_callback,
-            makespan_ns: ns(s.makespan),
-            serial_sum_ns: ns(s.serial_sum),
-            critical_path_ns: ns(s.critical_path),
-            max_parallelism: s.max_parallelism,
+            unplaced: s.unplaced,
+            makespan_ns: told(s.makespan),
+            makespan: s.makespan.into(),
+            serial_sum_ns: told(s.serial_sum),
+            serial_sum: s.serial_sum.into(),
+            critical_path_ns: told(s.critical_path),
+            critical_path: s.critical_path.into(),
+            max_parallelism: Some(s.max_parallelism)
+                .filter(|_| s.unplaced < s.spans || s.spans == 0),
         },
         spans: t
             .iter()
@@ -83,7 +101,24 @@ fn view(t: &Timeline) -> TimelineView<'_> {
                 asynchronous: span.asynchronous,
                 start_certainty: span.start_certainty.as_str(),
                 end_certainty: span.end_certainty.as_str(),
+                took: span.took().into(),
                 nested_in: span.nested_in.map(|id| id.index()).filter(|&i| i < t.spans().len()),
+            })
+            .collect(),
+        unplaced: t
+            .unplaced()
+            .iter()
+            .map(|u| UnplacedView {
+                name: &u.name,
+                kind: u.kind.as_str(),
+                worker: Some(u.worker.as_str()).filter(|w| !w.is_empty()),
+                cpu: u.cpu,
+                outcome: u.outcome.as_str(),
+                message: u.outcome.message(),
+                driver: u.driver.as_deref(),
+                asynchronous: u.asynchronous,
+                took_ns: told(u.took),
+                took: u.took.into(),
             })
             .collect(),
         edges: t
@@ -105,11 +140,31 @@ pub(crate) fn ns(d: Duration) -> u64 {
     u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// The number of a length that has an upper bound: one that may be any longer is none.
+pub(crate) fn told(length: Length) -> Option<u64> {
+    length.most().and(length.told()).map(ns)
+}
+
+/// How well a length is known.
+#[derive(Clone, Copy, Serialize)]
+pub(crate) struct Bounds {
+    least_ns: u64,
+    most_ns: Option<u64>,
+}
+
+impl From<Length> for Bounds {
+    fn from(length: Length) -> Bounds {
+        Bounds { least_ns: ns(length.least()), most_ns: length.most().map(ns) }
+    }
+}
+
 #[derive(Serialize)]
 struct TimelineView<'a> {
     name: &'a str,
+    notes: &'a [String],
     summary: SummaryView,
     spans: Vec<SpanView<'a>>,
+    unplaced: Vec<UnplacedView<'a>>,
     edges: Vec<EdgeView>,
     critical_path: Vec<usize>,
 }
@@ -123,10 +178,14 @@ struct SummaryView {
     cancelled: usize,
     deferred: usize,
     no_callback: usize,
-    makespan_ns: u64,
-    serial_sum_ns: u64,
-    critical_path_ns: u64,
-    max_parallelism: usize,
+    unplaced: usize,
+    makespan_ns: Option<u64>,
+    makespan: Bounds,
+    serial_sum_ns: Option<u64>,
+    serial_sum: Bounds,
+    critical_path_ns: Option<u64>,
+    critical_path: Bounds,
+    max_parallelism: Option<usize>,
 }
 
 #[derive(Serialize)]
@@ -148,7 +207,22 @@ struct SpanView<'a> {
     asynchronous: bool,
     start_certainty: &'static str,
     end_certainty: &'static str,
+    took: Bounds,
     nested_in: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct UnplacedView<'a> {
+    name: &'a str,
+    kind: &'a str,
+    worker: Option<&'a str>,
+    cpu: Option<u32>,
+    outcome: &'a str,
+    message: Option<&'a str>,
+    driver: Option<&'a str>,
+    asynchronous: bool,
+    took_ns: Option<u64>,
+    took: Bounds,
 }
 
 #[derive(Serialize)]
@@ -161,7 +235,7 @@ struct EdgeView {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Certainty, EdgeKind, Outcome, Span, SpanKind, Timeline};
+    use crate::{Certainty, EdgeKind, Length, Outcome, Span, SpanKind, Timeline, Unplaced};
     use serde_json::{Value, json};
     use std::time::Duration;
 
@@ -184,6 +258,10 @@ mod tests {
         volume.nested_in = Some(disk);
         let volume = t.push(volume);
         t.push_edge(disk, volume, EdgeKind::Supplier);
+        let mut somewhen = Unplaced::new("somewhen", SpanKind::Probe, Length::exact(ns(7)));
+        somewhen.worker = "w1".into();
+        t.push_unplaced(somewhen);
+        t.note("order only");
 
         let text = super::render(&t);
         assert!(text.ends_with("}\n"));
@@ -192,24 +270,34 @@ mod tests {
             value,
             json!({
                 "name": "bring-up",
+                "notes": ["order only"],
                 "summary": {
-                    "spans": 2, "ok": 1, "failed": 1, "skipped": 0, "cancelled": 0, "deferred": 0,
-                    "no_callback": 1, "makespan_ns": 28, "serial_sum_ns": 25,
-                    "critical_path_ns": 25, "max_parallelism": 1
+                    "spans": 3, "ok": 2, "failed": 1, "skipped": 0, "cancelled": 0, "deferred": 0,
+                    "no_callback": 1, "unplaced": 1,
+                    // What has no place may have been the last, or after the last.
+                    "makespan_ns": null, "makespan": { "least_ns": 28, "most_ns": null },
+                    "serial_sum_ns": 32, "serial_sum": { "least_ns": 0, "most_ns": 32 },
+                    "critical_path_ns": null, "critical_path": { "least_ns": 0, "most_ns": null },
+                    "max_parallelism": 1
                 },
                 "spans": [
                     { "name": "disk \"0\"\n", "kind": "probe", "worker": "w0", "cpu": 3, "node": 1,
                       "queued_ns": 2, "start_ns": 5, "end_ns": 30, "outcome": "failed",
                       "message": "no such file", "released_by": null, "no_callback": false,
                       "critical": true, "driver": "file", "asynchronous": false,
-                      "start_certainty": "measured",
-                      "end_certainty": "measured", "nested_in": null },
+                      "start_certainty": "measured", "end_certainty": "measured",
+                      "took": { "least_ns": 25, "most_ns": 25 }, "nested_in": null },
                     { "name": "volume", "kind": "shutdown", "worker": null, "cpu": null,
                       "node": null, "queued_ns": 30, "start_ns": 30, "end_ns": 30, "outcome": "ok",
                       "message": null, "released_by": "disk", "no_callback": true,
                       "critical": false, "driver": null, "asynchronous": true,
-                      "start_certainty": "inferred",
-                      "end_certainty": "upper_bound", "nested_in": 0 }
+                      "start_certainty": "inferred", "end_certainty": "upper_bound",
+                      "took": { "least_ns": 0, "most_ns": 0 }, "nested_in": 0 }
+                ],
+                "unplaced": [
+                    { "name": "somewhen", "kind": "probe", "worker": "w1", "cpu": null,
+                      "outcome": "ok", "message": null, "driver": null, "asynchronous": false,
+                      "took_ns": 7, "took": { "least_ns": 7, "most_ns": 7 } }
                 ],
                 "edges": [ { "before": 0, "after": 1, "kind": "supplier", "kept": true } ],
                 "critical_path": [0]

@@ -1,6 +1,7 @@
 //! Reads back what [`render`](super::render) wrote.
 
-use crate::model::{Certainty, EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline};
+use crate::length::Length;
+use crate::model::{Certainty, EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline, Unplaced};
 use serde::Deserialize;
 use std::fmt;
 use std::time::Duration;
@@ -49,7 +50,11 @@ enum Views {
 #[derive(Deserialize)]
 struct TimelineView {
     name: String,
+    #[serde(default)]
+    notes: Vec<String>,
     spans: Vec<SpanView>,
+    #[serde(default)]
+    unplaced: Vec<UnplacedView>,
     edges: Vec<EdgeView>,
 }
 
@@ -73,7 +78,27 @@ struct SpanView {
     asynchronous: bool,
     start_certainty: Option<String>,
     end_certainty: Option<String>,
+    took: Option<Bounds>,
     nested_in: Option<usize>,
+}
+
+#[derive(Deserialize)]
+struct UnplacedView {
+    name: String,
+    kind: String,
+    worker: Option<String>,
+    cpu: Option<u32>,
+    outcome: String,
+    message: Option<String>,
+    driver: Option<String>,
+    asynchronous: bool,
+    took: Bounds,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+struct Bounds {
+    least_ns: u64,
+    most_ns: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -85,10 +110,28 @@ struct EdgeView {
 
 fn timeline(view: TimelineView) -> Result<Timeline, ReadError> {
     let mut t = Timeline::new(view.name);
-    for span in view.spans {
-        t.push(self::span(span)?);
+    for note in view.notes {
+        t.note(note);
     }
-    let known = t.spans().len();
+    let known = view.spans.len();
+    let mut ids: Vec<Option<SpanId>> = Vec::with_capacity(known);
+    for view in view.spans {
+        let span = self::span(view)?;
+        // Older versions gave a made-up place to what has none.
+        ids.push(match span.start_certainty {
+            Certainty::Assumed => {
+                t.push_unplaced(displaced(span));
+                None
+            }
+            _ => Some(t.push(span)),
+        });
+    }
+    for span in t.spans_mut() {
+        span.nested_in = span.nested_in.and_then(|outer| *ids.get(outer.index())?);
+    }
+    for view in view.unplaced {
+        t.push_unplaced(unplaced(view)?);
+    }
     for edge in view.edges {
         if edge.before >= known || edge.after >= known {
             let (before, after) = (edge.before, edge.after);
@@ -97,22 +140,53 @@ fn timeline(view: TimelineView) -> Result<Timeline, ReadError> {
         }
         let kind =
             word("edge", &edge.kind, &[EdgeKind::Parent, EdgeKind::Supplier], |k| k.as_str())?;
-        t.push_edge(SpanId(edge.before), SpanId(edge.after), kind);
+        if let (Some(before), Some(after)) = (ids[edge.before], ids[edge.after]) {
+            t.push_edge(before, after, kind);
+        }
     }
     Ok(t)
 }
 
-fn span(view: SpanView) -> Result<Span, ReadError> {
-    use Certainty::{Assumed, Inferred, Measured, UpperBound};
-    let kinds = [SpanKind::Probe, SpanKind::Shutdown, SpanKind::Initcall, SpanKind::Task];
-    let kind = word("kind", &view.kind, &kinds, |k| k.as_str())?;
+/// What a span without a known start is.
+fn displaced(span: Span) -> Unplaced {
+    let took = match span.drawn() {
+        // A shutdown whose end nobody knew was drawn so.
+        Duration::ZERO => Length::UNKNOWN,
+        took => Length::exact(took),
+    };
+    Unplaced {
+        worker: span.worker,
+        cpu: span.cpu,
+        outcome: span.outcome,
+        driver: span.driver,
+        asynchronous: span.asynchronous,
+        ..Unplaced::new(span.name, span.kind, took)
+    }
+}
+
+fn unplaced(view: UnplacedView) -> Result<Unplaced, ReadError> {
     let ns = Duration::from_nanos;
-    let mut span = Span::new(view.name, kind, ns(view.start_ns), ns(view.end_ns));
-    span.worker = view.worker.unwrap_or_default();
-    span.cpu = view.cpu;
-    span.node = view.node;
-    span.queued = ns(view.queued_ns);
-    let message = view.message.unwrap_or_default();
+    let took = match (ns(view.took.least_ns), view.took.most_ns.map(ns)) {
+        (least, Some(most)) => Length::between(least, most),
+        (least, None) => Length::at_least(least),
+    };
+    Ok(Unplaced {
+        worker: view.worker.unwrap_or_default(),
+        cpu: view.cpu,
+        outcome: outcome(&view.outcome, view.message)?,
+        driver: view.driver,
+        asynchronous: view.asynchronous,
+        ..Unplaced::new(view.name, kind(&view.kind)?, took)
+    })
+}
+
+fn kind(text: &str) -> Result<SpanKind, ReadError> {
+    let kinds = [SpanKind::Probe, SpanKind::Shutdown, SpanKind::Initcall, SpanKind::Task];
+    word("kind", text, &kinds, |k| k.as_str())
+}
+
+fn outcome(text: &str, message: Option<String>) -> Result<Outcome, ReadError> {
+    let message = message.unwrap_or_default();
     let outcomes = [
         Outcome::Ok,
         Outcome::Failed(message.clone()),
@@ -120,7 +194,18 @@ fn span(view: SpanView) -> Result<Span, ReadError> {
         Outcome::Cancelled,
         Outcome::Deferred(message),
     ];
-    span.outcome = word("outcome", &view.outcome, &outcomes, Outcome::as_str)?;
+    word("outcome", text, &outcomes, Outcome::as_str)
+}
+
+fn span(view: SpanView) -> Result<Span, ReadError> {
+    use Certainty::{Assumed, Inferred, Measured, UpperBound};
+    let ns = Duration::from_nanos;
+    let mut span = Span::new(view.name, kind(&view.kind)?, ns(view.start_ns), ns(view.end_ns));
+    span.worker = view.worker.unwrap_or_default();
+    span.cpu = view.cpu;
+    span.node = view.node;
+    span.queued = ns(view.queued_ns);
+    span.outcome = outcome(&view.outcome, view.message)?;
     span.released_by = view.released_by;
     span.no_callback = view.no_callback;
     span.driver = view.driver;
@@ -133,6 +218,11 @@ fn span(view: SpanView) -> Result<Span, ReadError> {
     };
     span.start_certainty = sure(view.start_certainty)?;
     span.end_certainty = sure(view.end_certainty)?;
+    if let Some(Bounds { least_ns: least, most_ns: Some(most) }) = view.took {
+        let told = span.took();
+        let other = (told.least(), told.most()) != (ns(least), Some(ns(most)));
+        span.took_between = other.then(|| (ns(least), ns(most)));
+    }
     span.nested_in = view.nested_in.map(SpanId);
     Ok(span)
 }
@@ -182,7 +272,37 @@ mod tests {
         }
         t.push_edge(SpanId(0), SpanId(1), EdgeKind::Parent);
         t.push_edge(SpanId(1), SpanId(2), EdgeKind::Supplier);
+        let mut ticks = Span::new("ticks", SpanKind::Initcall, ms(1), ms(5));
+        ticks.took_between = Some((ms(0), ms(8)));
+        t.push(ticks);
+        for took in [Length::UNKNOWN, Length::exact(ms(7)), Length::between(ms(3), ms(5))] {
+            let mut somewhen = Unplaced::new("somewhen", SpanKind::Probe, took);
+            somewhen.worker = "w".into();
+            somewhen.cpu = Some(3);
+            somewhen.outcome = Outcome::Deferred(message());
+            somewhen.driver = Some("file".into());
+            somewhen.asynchronous = true;
+            t.push_unplaced(somewhen);
+        }
+        t.note("order only");
         t
+    }
+
+    #[test]
+    fn what_an_older_version_drew_at_a_made_up_place_has_none() {
+        let text = r#"{"name": "x", "edges": [{"before": 0, "after": 1, "kind": "parent"}],
+            "spans": [
+            {"name": "a", "kind": "probe", "worker": null, "cpu": null, "node": null,
+             "queued_ns": 1, "start_ns": 1, "end_ns": 2, "outcome": "ok", "message": null,
+             "released_by": null, "start_certainty": "assumed", "end_certainty": "assumed"},
+            {"name": "b", "kind": "probe", "worker": null, "cpu": null, "node": null,
+             "queued_ns": 1, "start_ns": 1, "end_ns": 2, "outcome": "ok", "message": null,
+             "released_by": null, "nested_in": 0}]}"#;
+        let t = &read(text).expect("it is whole")[0];
+        let ns = Duration::from_nanos;
+        assert_eq!(t.unplaced(), [Unplaced::new("a", SpanKind::Probe, ns(1).into())]);
+        assert_eq!(t.spans(), [Span::new("b", SpanKind::Probe, ns(1), ns(2))]);
+        assert!(t.edges().is_empty());
     }
 
     #[test]
@@ -213,7 +333,7 @@ mod tests {
         for (text, says) in [
             ("", "EOF"),
             ("{}", "did not match"),
-            (&bad_edge, "span 9 of 5"),
+            (&bad_edge, "span 9 of 6"),
             (&bad_word, "no outcome is called 'lost'"),
         ] {
             let error = read(text).expect_err(says).to_string();

@@ -4,17 +4,21 @@ use super::deferral;
 use super::facts::{Facts, Initcall, Probe, Shutdown};
 use super::message::split_head;
 use super::nesting::{self, Item, Kind};
-use super::policy::Rules;
+use super::policy::{Rules, Told};
 use super::prefix::Stamp;
 use super::{Form, KernelLog, Prefix, Split, names};
 use crate::graph::{DeviceGraph, EdgeSource, GraphEdge};
-use crate::model::{Certainty, EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline};
+use crate::length::Length;
+use crate::model::{Certainty, EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline, Unplaced};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 /// Concludes from the facts of one boot.
 pub(crate) fn conclude(mut facts: Facts) -> KernelLog {
     let rules = Rules::of(&facts);
+    if rules.late {
+        facts.distrust_received();
+    }
     let mut drivers = drivers(&mut facts);
     let mut boot = boot(&facts, &rules, &drivers);
     for (device, driver) in registered(&boot.timeline) {
@@ -25,13 +29,14 @@ pub(crate) fn conclude(mut facts: Facts) -> KernelLog {
     join(&mut boot.timeline, &graph, false);
     join(&mut shutdown, &graph, true);
     set_drivers(&mut boot.timeline, &drivers);
+    let notes = super::notes::notes(&facts, &rules, &mut boot, &mut shutdown);
     let count = |counts: &HashMap<Form, u64>| {
         Form::ALL.iter().filter_map(|f| Some((*f, *counts.get(f)?))).collect()
     };
     KernelLog {
-        deferrals: deferral::group(&facts, &boot.timeline, &drivers),
+        deferrals: deferral::group(&facts, &rules, &drivers),
         deferred_probe: split(&boot.timeline),
-        notes: super::notes::notes(&facts, &rules, &boot, &shutdown),
+        notes,
         boot: boot.timeline,
         shutdown,
         drivers,
@@ -91,6 +96,8 @@ fn head<'a>(head: &'a str, known: &HashSet<&str>) -> Option<(&'a str, &'a str)> 
 pub(crate) struct Boot {
     pub timeline: Timeline,
     pub ambiguous: usize,
+    /// Init calls that printed less than what ran inside them took.
+    pub too_short: usize,
 }
 
 /// A span to be, with what nesting has to know. An init call's item begins with its first line.
@@ -100,11 +107,8 @@ struct Draft<'a> {
 }
 
 fn boot(facts: &Facts, rules: &Rules, drivers: &BTreeMap<String, String>) -> Boot {
-    let mut drafts: Vec<Draft<'_>> = Vec::new();
-    for (i, call) in facts.initcalls.iter().enumerate() {
-        let ticks = rules.ticks.is_some_and(|(until, _)| i < until);
-        drafts.push(initcall(call, ticks, rules.shifted));
-    }
+    let calls = facts.initcalls.iter().enumerate();
+    let mut all: Vec<Placed<'_>> = calls.map(|(i, call)| initcall(call, i, rules)).collect();
     let mut put_off: HashSet<&str> = HashSet::new();
     for probe in &facts.probes {
         let retry = put_off.contains(probe.device.as_str());
@@ -112,44 +116,64 @@ fn boot(facts: &Facts, rules: &Rules, drivers: &BTreeMap<String, String>) -> Boo
             put_off.insert(&probe.device);
         }
         let driver = probe.driver.as_deref().or(drivers.get(&probe.device).map(String::as_str));
-        drafts.push(self::probe(probe, driver, retry, rules));
+        all.push(self::probe(probe, driver, retry, rules));
     }
     for fixup in &facts.fixups {
-        let name = format!("{} ({})", fixup.function, fixup.device);
-        let mut span = placed(name, SpanKind::Task, None, fixup.ended, fixup.took.time);
-        span.driver = Some("PCI fixup".to_owned());
-        drafts.push(draft(span, Kind::Fixup, fixup.thread, &fixup.device, None));
+        let mut what = Unplaced::new(
+            format!("{} ({})", fixup.function, fixup.device),
+            SpanKind::Task,
+            Length::ZERO,
+        );
+        what.driver = Some("PCI fixup".to_owned());
+        let of = Of { kind: Kind::Fixup, thread: fixup.thread, name: &fixup.device, owner: None };
+        all.push(of.place(what, None, fixup.ended, Rules::fixup(fixup.took)));
+    }
+    let mut timeline = Timeline::new("boot");
+    let mut drafts: Vec<Draft<'_>> = Vec::new();
+    for one in all {
+        match one {
+            Placed::There(draft) => drafts.push(draft),
+            Placed::Nowhere(unplaced) => timeline.push_unplaced(unplaced),
+        }
     }
     drafts.sort_by_key(|d| (d.item.start, std::cmp::Reverse(d.item.end)));
 
-    // Where a moment was made up, time says nothing of what ran inside what.
-    let timed: Vec<usize> =
-        (0..drafts.len()).filter(|&i| drafts[i].span.end_certainty != Certainty::Assumed).collect();
-    let items: Vec<Item<'_>> = timed.iter().map(|&i| drafts[i].item.clone()).collect();
+    let items: Vec<Item<'_>> = drafts.iter().map(|d| d.item.clone()).collect();
     let places = nesting::decide(&items);
-    let mut ambiguous = 0;
-    let mut timeline = Timeline::new("boot");
-    let mut nested: Vec<Option<usize>> = vec![None; drafts.len()];
-    for (&i, place) in timed.iter().zip(&places) {
-        nested[i] = place.inside.map(|outer| timed[outer]);
-        drafts[i].span.asynchronous |= place.asynchronous;
+    let (mut ambiguous, mut too_short) = (0, 0);
+    for (draft, place) in drafts.iter_mut().zip(&places) {
+        draft.span.asynchronous |= place.asynchronous;
         ambiguous += usize::from(place.ambiguous);
     }
     // A printed duration can be too short: the clock is set while it runs. What an init call ran
     // tells.
-    for i in 0..drafts.len() {
-        if let Some(outer) = nested[i]
-            && drafts[i].span.start < drafts[outer].span.start
+    let mut least: HashMap<usize, Duration> = HashMap::new();
+    for (draft, place) in drafts.iter().zip(&places) {
+        if let Some(outer) = place.inside
+            && draft.span.start < drafts[outer].span.start
             && drafts[outer].item.kind == Kind::Initcall
         {
-            drafts[outer].span.start = Duration::from_nanos(drafts[outer].item.start);
-            drafts[outer].span.queued = drafts[outer].span.start;
+            let least = least.entry(outer).or_default();
+            *least = (*least).max(drafts[outer].span.end.saturating_sub(draft.span.start));
         }
+    }
+    for (outer, least) in least {
+        let Draft { span, item } = &mut drafts[outer];
+        if Duration::from_nanos(item.start) >= span.start {
+            continue;
+        }
+        // What a stamp and a printed duration are cut off by shows nothing.
+        too_short += usize::from(least > span.drawn() + Duration::from_micros(20));
+        span.start = Duration::from_nanos(item.start);
+        span.queued = span.start;
+        let (drawn, bounds) = (span.drawn(), span.took_between);
+        let least = bounds.map_or(least, |(before, _)| before.max(least));
+        span.took_between = Some((least.min(drawn), drawn));
     }
     // A span runs on the thread of the outermost one around it.
     let workers: Vec<String> = (0..drafts.len())
         .map(|i| {
-            let around = std::iter::successors(Some(i), |&i| nested[i]).take(64);
+            let around = std::iter::successors(Some(i), |&i| places[i].inside).take(64);
             around
                 .map(|i| &drafts[i].span.worker)
                 .find(|w| !w.is_empty())
@@ -157,32 +181,77 @@ fn boot(facts: &Facts, rules: &Rules, drivers: &BTreeMap<String, String>) -> Boo
                 .unwrap_or_default()
         })
         .collect();
-    for ((mut draft, worker), outer) in drafts.into_iter().zip(workers).zip(nested) {
+    for ((mut draft, worker), place) in drafts.into_iter().zip(workers).zip(places) {
         draft.span.worker = worker;
-        draft.span.nested_in = outer.map(SpanId);
+        draft.span.nested_in = place.inside.map(SpanId);
         timeline.push(draft.span);
     }
-    Boot { timeline, ambiguous }
+    Boot { timeline, ambiguous, too_short }
 }
 
-fn draft<'a>(
-    span: Span,
+/// Whether something has a place in time.
+enum Placed<'a> {
+    There(Draft<'a>),
+    Nowhere(Unplaced),
+}
+
+/// What nesting has to know of a span, but for its times.
+struct Of<'a> {
     kind: Kind,
     thread: Option<u32>,
     name: &'a str,
     owner: Option<&'a str>,
-) -> Draft<'a> {
-    let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
-    let (start, end) = (ns(span.start), ns(span.end));
-    let mut span = span;
-    if let Some(thread) = thread.filter(|_| span.worker.is_empty()) {
-        span.worker = format!("pid {thread}");
-    }
-    let asynchronous = span.asynchronous;
-    Draft { item: Item { kind, start, end, thread, name, owner, retry: false, asynchronous }, span }
 }
 
-fn initcall(call: &Initcall, ticks: bool, shifted: bool) -> Draft<'_> {
+impl<'a> Of<'a> {
+    /// Gives something that ended at its stamp its place in time. `begun` is the stamp of a line
+    /// before it began. Without an exact stamp of its end it has none.
+    fn place(
+        self,
+        what: Unplaced,
+        begun: Option<Stamp>,
+        ended: Option<Stamp>,
+        told: Told,
+    ) -> Placed<'a> {
+        let mut what = what;
+        if let Some(thread) = self.thread.filter(|_| what.worker.is_empty()) {
+            what.worker = format!("pid {thread}");
+        }
+        let at = |s: Stamp| Duration::from_nanos(s.ns);
+        // What may have taken any time has no known start.
+        let Some(end) = ended.filter(|end| !end.coarse && told.most.is_some()) else {
+            what.took = told.length();
+            return Placed::Nowhere(what);
+        };
+        let begun = begun.filter(|b| !b.coarse && b.ns <= end.ns).map(at);
+        let computed = at(end).saturating_sub(told.drawn);
+        let start = begun.map_or(computed, |begun| computed.max(begun));
+        let mut span = Span::new(what.name, what.kind, start, at(end));
+        if begun.is_none() {
+            span.start_certainty = Certainty::Inferred;
+        }
+        span.took_between = told.bounds();
+        span.worker = what.worker;
+        span.cpu = what.cpu;
+        span.outcome = what.outcome;
+        span.driver = what.driver;
+        span.asynchronous = what.asynchronous;
+        let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        let item = Item {
+            kind: self.kind,
+            start: ns(span.start),
+            end: ns(span.end),
+            thread: self.thread,
+            name: self.name,
+            owner: self.owner,
+            retry: false,
+            asynchronous: span.asynchronous,
+        };
+        Placed::There(Draft { span, item })
+    }
+}
+
+fn initcall<'a>(call: &'a Initcall, index: usize, rules: &Rules) -> Placed<'a> {
     let name = match &call.module {
         Some(module) => format!("{} [{module}]", call.function),
         None => call.function.clone(),
@@ -190,35 +259,47 @@ fn initcall(call: &Initcall, ticks: bool, shifted: bool) -> Draft<'_> {
     // The stamps of both lines are finer than a tick; else the printed time is better, since the
     // printing itself takes time on a slow console.
     let both = call.begun.zip(call.ended).filter(|(b, e)| !b.coarse && !e.coarse && b.ns <= e.ns);
-    let took = match both {
-        Some((begun, ended)) if ticks => Duration::from_nanos(ended.ns - begun.ns),
-        _ if shifted => call.took.time.saturating_add(call.took.time * 3 / 125),
-        _ => call.took.time,
-    };
-    let mut span = placed(name, SpanKind::Initcall, call.begun, call.ended, took);
-    span.driver.clone_from(&call.module);
-    span.outcome = match call.result {
+    let gap = both.map(|(begun, ended)| Duration::from_nanos(ended.ns - begun.ns));
+    let mut what = Unplaced::new(name, SpanKind::Initcall, Length::ZERO);
+    what.driver.clone_from(&call.module);
+    what.outcome = match call.result {
         -19 | -6 => Outcome::Skipped(error(call.result)),
         // Handlers of kernel parameters are init calls too, and return 1.
         result if result >= 0 => Outcome::Ok,
         result => Outcome::Failed(error(result)),
     };
-    let begun = both.map(|(begun, _)| begun.ns);
-    let mut draft =
-        draft(span, Kind::Initcall, call.thread, &call.function, call.module.as_deref());
-    draft.item.start = begun.map_or(draft.item.start, |begun| draft.item.start.min(begun));
-    draft
+    let of = Of {
+        kind: Kind::Initcall,
+        thread: call.thread,
+        name: &call.function,
+        owner: call.module.as_deref(),
+    };
+    let told = rules.initcall(index, call, gap);
+    let mut placed = of.place(what, call.begun, call.ended, told);
+    if let (Placed::There(draft), Some((begun, _))) = (&mut placed, both) {
+        draft.item.start = draft.item.start.min(begun.ns);
+    }
+    placed
 }
 
-fn probe<'a>(probe: &'a Probe, driver: Option<&'a str>, retry: bool, rules: &Rules) -> Draft<'a> {
-    let begun = probe.begun;
-    let mut span =
-        placed(probe.device.clone(), SpanKind::Probe, begun, probe.ended, probe.took.time);
-    span.driver = driver.map(str::to_owned);
-    span.cpu = probe.cpu;
-    span.worker = probe.worker.clone().unwrap_or_default();
-    span.asynchronous = probe.asynchronous;
-    span.outcome = match probe.result {
+fn probe<'a>(probe: &'a Probe, driver: Option<&'a str>, retry: bool, rules: &Rules) -> Placed<'a> {
+    let mut what = Unplaced::new(probe.device.clone(), SpanKind::Probe, Length::ZERO);
+    what.driver = driver.map(str::to_owned);
+    what.cpu = probe.cpu;
+    what.worker = probe.worker.clone().unwrap_or_default();
+    what.asynchronous = probe.asynchronous;
+    what.outcome = outcome(probe, rules);
+    let of = Of { kind: Kind::Probe, thread: probe.thread, name: &probe.device, owner: driver };
+    let mut placed = of.place(what, probe.begun, probe.ended, rules.probe(probe));
+    if let Placed::There(draft) = &mut placed {
+        draft.item.retry = retry;
+    }
+    placed
+}
+
+/// How a probe ended.
+pub(super) fn outcome(probe: &Probe, rules: &Rules) -> Outcome {
+    match probe.result {
         517 => Outcome::Deferred(why(probe, "the driver asked for it")),
         -517 => Outcome::Deferred(why(probe, "a supplier was not ready")),
         0 if rules.one_is_bound => Outcome::Skipped("not bound".to_owned()),
@@ -227,45 +308,11 @@ fn probe<'a>(probe: &'a Probe, driver: Option<&'a str>, retry: bool, rules: &Rul
         // Quiet in the kernel too: the driver does not want the device, and another one may.
         6 | 19 | -6 | -19 => Outcome::Skipped(error(-probe.result.abs())),
         result => Outcome::Failed(error(-result.saturating_abs())),
-    };
-    let mut draft = draft(span, Kind::Probe, probe.thread, &probe.device, driver);
-    draft.item.retry = retry;
-    draft
+    }
 }
 
 fn why(probe: &Probe, otherwise: &str) -> String {
     probe.reason.clone().unwrap_or_else(|| otherwise.to_owned())
-}
-
-/// A span that took `took` and ended at its stamp. `begun` is the stamp of a line before it began.
-fn placed(
-    name: String,
-    kind: SpanKind,
-    begun: Option<Stamp>,
-    ended: Option<Stamp>,
-    took: Duration,
-) -> Span {
-    let at = |s: Stamp| Duration::from_nanos(s.ns);
-    match ended {
-        Some(end) if !end.coarse => {
-            let begun = begun.filter(|b| !b.coarse && b.ns <= end.ns).map(at);
-            let computed = at(end).saturating_sub(took);
-            let start = begun.map_or(computed, |begun| computed.max(begun));
-            let mut span = Span::new(name, kind, start, at(end));
-            if begun.is_none() {
-                span.start_certainty = Certainty::Inferred;
-            }
-            span
-        }
-        // In whole seconds, or at no known time: only the duration means something.
-        end => {
-            let start = end.map_or(Duration::ZERO, at);
-            let mut span = Span::new(name, kind, start, start.saturating_add(took));
-            span.start_certainty = Certainty::Assumed;
-            span.end_certainty = Certainty::Assumed;
-            span
-        }
-    }
 }
 
 fn shutdown(shutdowns: &[Shutdown], drivers: &BTreeMap<String, String>) -> Timeline {
@@ -274,32 +321,30 @@ fn shutdown(shutdowns: &[Shutdown], drivers: &BTreeMap<String, String>) -> Timel
     for shutdown in shutdowns {
         let (driver, device) = head(&shutdown.head, &known).unwrap_or(("", shutdown.head.as_str()));
         let exact = |s: &Stamp| !s.coarse;
-        let begun = shutdown.begun.map(|s| Duration::from_nanos(s.ns));
-        let start = begun.unwrap_or_default();
-        let ended = shutdown.ended.filter(exact).map(|s| Duration::from_nanos(s.ns));
-        let known_start = shutdown.begun.as_ref().is_some_and(exact);
-        let end = ended.filter(|_| known_start).unwrap_or(start);
-        let mut span = Span::new(device, SpanKind::Shutdown, start, end);
+        let at = |s: Stamp| Duration::from_nanos(s.ns);
+        let mut what = Unplaced::new(device, SpanKind::Shutdown, Length::UNKNOWN);
         let bus = names::is_bus(driver);
-        span.driver = drivers
+        what.driver = drivers
             .get(device)
             .cloned()
             .or_else(|| (!bus && !driver.is_empty()).then(|| driver.to_owned()));
-        span.asynchronous = shutdown.asynchronous;
+        what.asynchronous = shutdown.asynchronous;
         // One thread shuts down what is not said to be asynchronous.
-        span.worker = match shutdown.thread {
+        what.worker = match shutdown.thread {
             Some(thread) => format!("pid {thread}"),
             None if shutdown.asynchronous => String::new(),
             None => "shutdown".to_owned(),
         };
-        if known_start && ended.is_some() {
-            span.end_certainty = Certainty::UpperBound;
-        } else {
-            span.end_certainty = Certainty::Assumed;
-        }
-        if !known_start {
-            span.start_certainty = Certainty::Assumed;
-        }
+        let Some(start) = shutdown.begun.filter(exact).map(at) else {
+            timeline.push_unplaced(what);
+            continue;
+        };
+        let end = shutdown.ended.filter(exact).map(at);
+        let mut span = Span::new(what.name, what.kind, start, end.unwrap_or(start));
+        span.driver = what.driver;
+        span.asynchronous = what.asynchronous;
+        span.worker = what.worker;
+        span.end_certainty = if end.is_some() { Certainty::UpperBound } else { Certainty::Assumed };
         timeline.push(span);
     }
     timeline
@@ -313,8 +358,11 @@ fn graph(facts: &Facts, boot: &Timeline, shutdown: &Timeline) -> DeviceGraph {
         let kind = if parent { EdgeKind::Parent } else { EdgeKind::Supplier };
         graph.add(supplier, consumer, kind, *source);
     }
-    let spans = boot.spans().iter().filter(|s| s.kind == SpanKind::Probe).chain(shutdown.spans());
-    let devices: HashSet<&str> = spans.map(|s| s.name.as_str()).collect();
+    let spans = boot.spans().iter().chain(shutdown.spans()).map(|s| (s.kind, s.name.as_str()));
+    let others = boot.unplaced().iter().chain(shutdown.unplaced());
+    let all = spans.chain(others.map(|u| (u.kind, u.name.as_str())));
+    let device = |kind: SpanKind| matches!(kind, SpanKind::Probe | SpanKind::Shutdown);
+    let devices: HashSet<&str> = all.filter(|(kind, _)| device(*kind)).map(|(_, n)| n).collect();
     let mut ordered: Vec<&str> = devices.iter().copied().collect();
     ordered.sort_unstable();
     // The innermost bridge is the one with the fewest buses behind it.
@@ -398,30 +446,45 @@ pub(crate) fn set_drivers(timeline: &mut Timeline, drivers: &BTreeMap<String, St
             span.driver = drivers.get(&span.name).cloned();
         }
     }
+    for u in timeline.unplaced_mut() {
+        if u.driver.is_none() && u.kind != SpanKind::Initcall {
+            u.driver = drivers.get(&u.name).cloned();
+        }
+    }
 }
 
 /// Where the time of the init call went that waits for the deferred probes.
 fn split(boot: &Timeline) -> Option<Split> {
     let waits = |s: &&Span| s.kind == SpanKind::Initcall && s.name == nesting::DEFERRED;
     let (span, call) = boot.iter().find(|(_, s)| waits(s))?;
-    let mut shares: HashMap<&str, (usize, Duration)> = HashMap::new();
+    let mut shares: HashMap<&str, (usize, Length)> = HashMap::new();
     let mut covered = Duration::ZERO;
     let mut until = call.start;
     let outermost = |s: &&Span| s.nested_in.is_none_or(|outer| outer == span);
     let probes = boot.spans().iter().filter(|s| s.kind == SpanKind::Probe).filter(outermost);
+    let mut exact = call.took().is_exact() && boot.unplaced().is_empty();
     // They come by start. A worker goes on with them when the call has stopped waiting.
     for inner in probes.filter(|s| s.start < call.end && s.end > call.start) {
         let (start, end) = (inner.start.max(call.start), inner.end.min(call.end));
-        let share = shares.entry(&inner.name).or_default();
+        let share = shares.entry(&inner.name).or_insert((0, Length::ZERO));
         share.0 += 1;
-        share.1 += end.saturating_sub(start);
+        let within = end.saturating_sub(start);
+        let took = inner.took();
+        share.1 = share.1
+            + match took.is_exact() {
+                true => Length::exact(within),
+                false => Length::between(took.least().min(within), within),
+            };
+        exact &= took.is_exact();
         covered += end.saturating_sub(start.max(until));
         until = until.max(end);
     }
     let mut shares: Vec<_> =
         shares.into_iter().map(|(name, (n, took))| (name.to_owned(), n, took)).collect();
-    shares.sort_by(|a, b| b.2.cmp(&a.2).then_with(|| a.0.cmp(&b.0)));
-    Some(Split { span, total: call.took(), shares, rest: call.took().saturating_sub(covered) })
+    shares.sort_by(|a, b| b.2.told().cmp(&a.2.told()).then_with(|| a.0.cmp(&b.0)));
+    let rest = call.drawn().saturating_sub(covered);
+    let rest = if exact { Length::exact(rest) } else { Length::about(rest) };
+    Some(Split { span, total: call.took(), shares, rest })
 }
 
 /// An error as the kernel's sources name it.

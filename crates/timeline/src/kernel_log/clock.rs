@@ -29,7 +29,7 @@ impl Wall {
             self.days += 1;
         }
         let ns = self.days.saturating_mul(DAY).saturating_add(ns);
-        Stamp { ns, wall: true, coarse }
+        Stamp { ns, wall: true, coarse, received: false }
     }
 
     /// `13:18:23.123` alone: where it goes back by hours, it is midnight.
@@ -39,7 +39,7 @@ impl Wall {
             self.days += 1;
         }
         let ns = self.days.saturating_mul(DAY).saturating_add(ns);
-        Some(Stamp { ns, wall: true, coarse })
+        Some(Stamp { ns, wall: true, coarse, received: false })
     }
 
     /// `Wed Mar  4 13:21:03 2026`, as `dmesg -T` writes it.

@@ -54,10 +54,11 @@ impl Export {
     fn end(&mut self) -> Taken {
         let Some(fields) = self.entry.take() else { return Taken::Part };
         let Some(message) = fields.message else { return Taken::Part };
+        let received = fields.source.is_none();
         let ns = fields.source.or(fields.monotonic).and_then(|us| us.checked_mul(1000));
         Taken::Entry(Entry {
             message,
-            stamp: ns.map(|ns| Stamp { ns, wall: false, coarse: false }),
+            stamp: ns.map(|ns| Stamp { ns, wall: false, coarse: false, received }),
             thread: None,
             kind: Prefix::JournalExport,
             foreign: fields.foreign,

@@ -31,6 +31,12 @@ pub(crate) struct Initcall {
     pub ended: Option<Stamp>,
     pub took: Took,
     pub result: i64,
+    /// Which of the lines that were understood its first one is, and its last one: the order of
+    /// lines, which is known without any stamp.
+    pub lines: (Option<u64>, u64),
+    /// Another one began meanwhile. Since 4.17 all threads' init calls share one clock, which that
+    /// one has set: what was printed is the time since then.
+    pub overtaken: bool,
 }
 
 /// A probe whose end was seen, or whose cost was printed.
@@ -47,6 +53,8 @@ pub(crate) struct Probe {
     pub worker: Option<String>,
     pub asynchronous: bool,
     pub reason: Option<String>,
+    /// Which of the lines that were understood its end is.
+    pub line: u64,
 }
 
 /// A PCI fixup that took time.
@@ -72,8 +80,8 @@ pub(crate) struct Shutdown {
     pub asynchronous: bool,
 }
 
-/// The stamp of an init call's first line, and its thread.
-type Begun = (Option<Stamp>, u32);
+/// The stamp of an init call's first line, its thread, and which of the lines it is.
+type Begun = (Option<Stamp>, u32, u64);
 
 /// Everything that was read of one boot.
 #[derive(Clone, Debug, Default)]
@@ -121,6 +129,12 @@ pub(crate) struct Facts {
     pub coarse: u64,
     pub unstamped: u64,
     pub first: Option<Stamp>,
+    /// How many stamps are of whoever received the line.
+    pub received: u64,
+    /// Lines that were understood.
+    understood: u64,
+    /// Which of them is the last that says that an init call begins.
+    latest_begun: u64,
     pub last: Option<Stamp>,
     pub kernel: Option<String>,
     pub command_line: Option<String>,
@@ -144,6 +158,17 @@ impl Facts {
         let open = self.begun.iter().filter(|(_, calls)| !calls.is_empty());
         let first = open.clone().map(|((name, _), _)| name.as_str()).min();
         (open.map(|(_, calls)| calls.len()).sum(), first)
+    }
+
+    /// The stamps are no order in time: each tells its second only.
+    pub(crate) fn distrust_received(&mut self) {
+        let calls = self.initcalls.iter_mut().flat_map(|c| [&mut c.begun, &mut c.ended]);
+        let probes = self.probes.iter_mut().flat_map(|p| [&mut p.begun, &mut p.ended]);
+        let shutdowns = self.shutdowns.iter_mut().flat_map(|s| [&mut s.begun, &mut s.ended]);
+        let fixups = self.fixups.iter_mut().map(|f| &mut f.ended);
+        for stamp in calls.chain(probes).chain(shutdowns).chain(fixups).flatten() {
+            stamp.coarse |= stamp.received;
+        }
     }
 
     /// Notes a line that looks like one of the forms.
@@ -226,9 +251,11 @@ impl Facts {
             }
             self.used = used;
         }
+        self.understood += 1;
         match stamp {
             None => self.unstamped += 1,
             Some(s) if s.coarse => self.coarse += 1,
+            Some(s) if s.received => self.received += 1,
             Some(_) => {}
         }
         match *message {
@@ -236,8 +263,9 @@ impl Facts {
                 let key = (function.name.to_owned(), function.module.map(str::to_owned));
                 let calls = self.begun.entry(key).or_default();
                 if calls.len() < AT_ONCE {
-                    calls.push((stamp, pid));
+                    calls.push((stamp, pid, self.understood));
                 }
+                self.latest_begun = self.understood;
             }
             Message::InitcallEnd { function, result, took } => {
                 self.initcall(function, result, took, stamp, thread);
@@ -260,6 +288,7 @@ impl Facts {
                     worker: Some(worker.to_owned()),
                     asynchronous: worker.starts_with("kworker/"),
                     reason: None,
+                    line: self.understood,
                 });
             }
             Message::ProbeStart { driver, device } => {
@@ -341,7 +370,7 @@ impl Facts {
         let calls = self.begun.get_mut(&key).filter(|calls| !calls.is_empty());
         let begun = calls.map(|calls| {
             // Where several threads are in one function, the thread that logs tells, else the time.
-            let by_thread = calls.iter().position(|(_, pid)| Some(*pid) == thread);
+            let by_thread = calls.iter().position(|(_, pid, _)| Some(*pid) == thread);
             let by_time = ended.map(|e| e.ns.saturating_sub(nanos(took.time)));
             let nearest = || {
                 let distance =
@@ -354,10 +383,23 @@ impl Facts {
         if self.begun.get(&key).is_some_and(Vec::is_empty) {
             self.begun.remove(&key);
         }
-        let (begun, pid) = begun.map_or((None, None), |(stamp, pid)| (stamp, Some(pid)));
+        let (begun, pid, first) =
+            begun.map_or((None, None, None), |(stamp, pid, line)| (stamp, Some(pid), Some(line)));
         let (function, module) = key;
         let thread = pid.or(thread);
-        self.initcalls.push(Initcall { function, module, thread, begun, ended, took, result });
+        let lines = (first, self.understood);
+        let overtaken = first.is_some_and(|first| first < self.latest_begun);
+        self.initcalls.push(Initcall {
+            function,
+            module,
+            thread,
+            begun,
+            ended,
+            took,
+            result,
+            lines,
+            overtaken,
+        });
     }
 
     fn probe(
@@ -389,6 +431,7 @@ impl Facts {
                 .get(device)
                 .filter(|_| deferred)
                 .and_then(|reasons| reasons.last().cloned()),
+            line: self.understood,
         };
         // The cost is printed inside the probe: one probe, two lines.
         let cost = self.costs.remove(device).filter(|&at| {

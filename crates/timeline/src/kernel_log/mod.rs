@@ -16,21 +16,25 @@
 //! reader.feed(b"50] initcall nvme_init+0x0/0xff0 [nvme] returned 0 after 100040 usecs\n");
 //! let log = reader.finish();
 //! assert_eq!(log.boot.spans().len(), 2);
-//! assert_eq!(log.boot.serial_sum().as_micros(), 100_040);
+//! assert_eq!(log.boot.serial_sum(), std::time::Duration::from_micros(100_040));
 //! ```
 //!
 //! # What a log says, and what it does not
 //!
 //! * **Init calls** have two lines, which are paired by function, module and, where the log names
 //!   it, thread. The duration is the printed one. While a kernel's clock still ticks, it prints
-//!   durations in whole ticks (0, 4000, 8000 µs); then the stamps of the two lines are used. Older
-//!   kernels print units of 1.024 µs; where the stamps show that, the durations are corrected.
+//!   durations in whole ticks (0, 4000, 8000 µs); then the stamps of the two lines bound them. Older
+//!   kernels print units of 1.024 µs: where one pair of lines or one probe inside shows that, the
+//!   durations are corrected; where nothing shows it either way, they are bounded by both.
 //! * **Probes** have one line, at their end. The start is computed ([`Certainty::Inferred`]); the
 //!   driver comes from other lines. A kernel prints a negative result when it did not get as far as
 //!   calling the driver, and a positive one when the driver itself said no: -517 and 517 are both
 //!   deferrals. Kernels before 5.14 print 1 for a device that was bound, and 0 for one that was not.
 //! * **What is nested in what** is found by time: a probe within the time of another one, or of an
 //!   init call, ran inside it, unless something says that they ran side by side ([`nesting`]).
+//! * **An order in time** needs stamps below the second that are the kernel's own. Without one
+//!   ([`Unplaced`](crate::Unplaced)) only what the lines themselves print is known. A journal's own
+//!   stamps tell when it got a line, and count only where init calls show that they keep up.
 //! * **Shutdowns** have one line, at their beginning. The end is the next one's beginning
 //!   ([`Certainty::UpperBound`]). A kernel that shuts down asynchronously makes that wrong, and the
 //!   log does not tell; notes say so.
@@ -102,6 +106,7 @@ pub use encoding::Unread;
 pub use reader::Reader;
 
 use crate::graph::{DeviceGraph, EdgeSource};
+use crate::length::Length;
 use crate::model::{SpanId, Timeline};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -133,7 +138,8 @@ pub struct KernelLog {
     pub forms: Vec<(Form, u64)>,
     /// How many lines had which prefix, in the order of [`Prefix`].
     pub prefixes: Vec<(Prefix, u64)>,
-    /// What a reader of the numbers has to know, a sentence each.
+    /// What has to be known of the log as such, a sentence each. What has to be known of the numbers
+    /// stands with them, in the [notes](Timeline::notes) of `boot` and `shutdown`.
     pub notes: Vec<String>,
     /// Lines in all, of this boot.
     pub lines: u64,
@@ -218,14 +224,14 @@ pub struct Deferral {
     /// How many of them the driver itself put off (517). The others (-517) did not get to it: the
     /// driver core knew that a supplier was missing.
     pub by_driver: usize,
-    /// When the first of them ended, by the log's clock.
-    pub first: Duration,
+    /// When the first of them ended, by the log's clock. None: nobody knows.
+    pub first: Option<Duration>,
     /// When the last of them ended.
-    pub last: Duration,
+    pub last: Option<Duration>,
     /// What they took together: time for nothing.
-    pub total: Duration,
-    /// When it was bound after all; None: not within this log.
-    pub bound: Option<Duration>,
+    pub total: Length,
+    /// Whether it was bound after all.
+    pub bound: Bound,
     /// What it waited for, as the log has it, each reason once and at most
     /// [`REASONS_KEPT`](Deferral::REASONS_KEPT) of them.
     pub reasons: Vec<String>,
@@ -236,18 +242,30 @@ impl Deferral {
     pub const REASONS_KEPT: usize = 16;
 }
 
+/// Whether a device that was put off was bound after all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bound {
+    /// Not within this log.
+    #[default]
+    Never,
+    /// At that moment of the log's clock.
+    At(Duration),
+    /// By a later line than the last try, but nobody knows when.
+    Somewhen,
+}
+
 /// Where the time of one span went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
     /// The span, of the boot.
     pub span: SpanId,
     /// How long it took.
-    pub total: Duration,
+    pub total: Length,
     /// What ran inside it, by device, the longest first: how often, and how long together. Where
     /// they ran side by side, these add up to more than the total.
-    pub shares: Vec<(String, usize, Duration)>,
+    pub shares: Vec<(String, usize, Length)>,
     /// The time in which none of them ran.
-    pub rest: Duration,
+    pub rest: Length,
 }
 
 /// A line that looks like one of the forms, and is none.

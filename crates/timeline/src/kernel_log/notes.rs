@@ -2,16 +2,23 @@
 
 use super::assemble::Boot;
 use super::facts::Facts;
-use super::policy::Rules;
+use super::policy::{Rules, Unit};
 use super::{Form, Prefix};
-use crate::model::{Certainty, Outcome, Span, SpanKind, Timeline};
+use crate::model::{Certainty, Outcome, SpanKind, Timeline};
 use crate::units::duration;
 
-pub(crate) fn notes(facts: &Facts, rules: &Rules, boot: &Boot, shutdown: &Timeline) -> Vec<String> {
+/// Adds to both timelines what has to be known of their numbers; gives what concerns the log as such.
+pub(crate) fn notes(
+    facts: &Facts,
+    rules: &Rules,
+    boot: &mut Boot,
+    shutdown: &mut Timeline,
+) -> Vec<String> {
+    of_both(facts, rules, [&mut boot.timeline, shutdown]);
+    of_boot(facts, rules, boot);
+    of_shutdown(shutdown);
     let mut notes = Vec::new();
     let mut note = |text: String| notes.push(text);
-    let spans = boot.timeline.spans();
-    let events = spans.len() + shutdown.spans().len();
     if facts.lines == 0 {
         note("the log is empty".into());
     } else if !facts.any() {
@@ -20,69 +27,8 @@ pub(crate) fn notes(facts: &Facts, rules: &Rules, boot: &Boot, shutdown: &Timeli
              `ignore_loglevel`, where the log is read from a console)"
                 .into(),
         );
-    } else if events == 0 {
+    } else if boot.timeline.is_empty() && shutdown.is_empty() {
         note("the lines that are known name no device that began or ended anything".into());
-    }
-    let minutes = facts.prefixes.get(&Prefix::DmesgMinute).copied().unwrap_or_default();
-    if minutes > 0 {
-        note(
-            "where a minute begins, only the minute is known, as `dmesg -H` prints it: how long it is \
-             from the line before that is not (`dmesg` without `-H` has all times)"
-                .into(),
-        );
-    }
-    if facts.coarse > minutes {
-        let who = if facts.prefixes.contains_key(&Prefix::Journal) {
-            "the journal (`-o short-monotonic` has them)"
-        } else {
-            "the log"
-        };
-        note(format!(
-            "{who} has no times below a second: order only; durations are the ones that were \
-             printed, shutdowns have none, and what ran beside what is not known"
-        ));
-    }
-    if events > 0 && facts.unstamped > 0 {
-        note(format!(
-            "{} lines without a stamp: their spans are drawn from zero, and only their durations \
-             mean something",
-            facts.unstamped
-        ));
-    }
-    if let Some((until, tick)) = rules.ticks {
-        let instead = match facts.coarse + facts.unstamped {
-            0 => "their times are taken from the stamps of their two lines",
-            _ => "what they took is not known better",
-        };
-        note(format!(
-            "the durations of the first init calls, {until} of them, are in whole ticks of {}: \
-             {instead}",
-            duration(tick)
-        ));
-        let during = until.checked_sub(1).and_then(|last| facts.initcalls[last].ended);
-        let probes = facts.probes.iter().filter(|p| match (p.ended, during) {
-            (Some(p), Some(d)) => p.ns <= d.ns,
-            _ => false,
-        });
-        match probes.count() {
-            0 => {}
-            n => {
-                note(format!("those of {n} probes that ended in that time are in whole ticks too"))
-            }
-        }
-    }
-    if rules.shifted {
-        note(
-            "this kernel prints the durations of init calls in units of 1.024 µs: they were \
-             corrected"
-                .into(),
-        );
-    }
-    if rules.one_is_bound {
-        note(
-            "this kernel prints 1 for a probe that bound its device and 0 for one that did not"
-                .into(),
-        );
     }
     match facts.unfinished() {
         (0, _) => {}
@@ -90,42 +36,6 @@ pub(crate) fn notes(facts: &Facts, rules: &Rules, boot: &Boot, shutdown: &Timeli
             "{n} init calls began and did not end within the log, the first of them {}",
             first.unwrap_or("unknown")
         )),
-    }
-    if boot.ambiguous > 0 {
-        note(format!(
-            "{} probes stand within the time of several init calls, and nothing tells which one \
-             ran them",
-            boot.ambiguous
-        ));
-    }
-    let skipped = |kind| {
-        let of = |s: &&Span| s.kind == kind && matches!(s.outcome, Outcome::Skipped(_));
-        spans.iter().filter(of).count()
-    };
-    match (skipped(SpanKind::Initcall), skipped(SpanKind::Probe)) {
-        (0, 0) => {}
-        (calls, probes) => note(format!(
-            "{calls} init calls and {probes} probes found no device that is theirs (ENODEV, \
-             ENXIO), which is no failure: they are called skipped"
-        )),
-    }
-    let probes = || spans.iter().filter(|s| s.kind == SpanKind::Probe);
-    let deferred = probes().filter(|s| matches!(s.outcome, Outcome::Deferred(_))).count();
-    if deferred > 0 {
-        note(format!("{deferred} of {} probes were put off and tried again", probes().count()));
-    }
-    if shutdown.spans().iter().any(|s| s.end_certainty == Certainty::UpperBound) {
-        note(
-            "a shutdown's line has no end: each device's time is the gap to the next line. If this \
-             kernel shuts devices down asynchronously, only the time in all is right"
-                .into(),
-        );
-    }
-    if shutdown.spans().last().is_some_and(|s| s.end_certainty == Certainty::Assumed)
-        && facts.coarse == 0
-        && facts.unstamped == 0
-    {
-        note("nothing follows the last shutdown, so how long it took is not known".into());
     }
     let resumed = facts.forms.get(&Form::PmStart).copied().unwrap_or_default();
     if resumed > 0 {
@@ -150,4 +60,147 @@ pub(crate) fn notes(facts: &Facts, rules: &Rules, boot: &Boot, shutdown: &Timeli
         note(format!("{} lines were too long and were read in part", facts.cut));
     }
     notes
+}
+
+/// Why there is no order in time.
+fn of_both(facts: &Facts, rules: &Rules, timelines: [&mut Timeline; 2]) {
+    let mut notes = Vec::new();
+    // `dmesg -H`, where a minute begins.
+    let minutes = facts.prefixes.get(&Prefix::DmesgMinute).copied().unwrap_or_default();
+    if minutes > 0 {
+        notes.push(
+            "where a minute begins, only the minute is known, as `dmesg -H` prints it: from there on \
+             order only (`dmesg` without `-H` has all times)"
+                .to_owned(),
+        );
+    }
+    if facts.coarse > 0 && minutes == 0 {
+        let has = |prefix| facts.prefixes.contains_key(&prefix);
+        let who = match () {
+            () if has(Prefix::Journal) => "the journal (`-o short-monotonic` has them)",
+            () if has(Prefix::DmesgCtime) => "the log (`dmesg` without `-T` has them)",
+            () => "the log",
+        };
+        notes.push(format!("{who} has no times below a second: order only"));
+    }
+    if rules.late {
+        notes.push(
+            "these times are of whoever got the lines, such as a journal, which can be long after \
+             the kernel wrote them (`-o short-monotonic` has the kernel's): order only"
+                .to_owned(),
+        );
+    }
+    if facts.unstamped > 0 {
+        notes.push(format!("{} lines have no stamp (`printk.time=1` gives them)", facts.unstamped));
+    }
+    for t in timelines {
+        let shutdown = t.unplaced().iter().any(|u| u.kind == SpanKind::Shutdown);
+        let n = t.unplaced().len();
+        if n == 0 {
+            continue;
+        }
+        for note in &notes {
+            t.note(note.clone());
+        }
+        t.note(match shutdown {
+            true => format!(
+                "{n} shutdowns have no known time: their lines say that they began, and no more"
+            ),
+            false => format!(
+                "of {n} init calls and probes only the durations are known that were printed"
+            ),
+        });
+    }
+}
+
+fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
+    let placed = boot.timeline.spans().iter().map(|s| (s.kind, &s.outcome));
+    let others = boot.timeline.unplaced().iter().map(|u| (u.kind, &u.outcome));
+    let all: Vec<(SpanKind, &Outcome)> = placed.chain(others).collect();
+    let count = |kind: SpanKind, f: fn(&Outcome) -> bool| {
+        all.iter().filter(|(k, outcome)| *k == kind && f(outcome)).count()
+    };
+    let skipped = |kind| count(kind, |o| matches!(o, Outcome::Skipped(_)));
+    let (calls, probes) = (skipped(SpanKind::Initcall), skipped(SpanKind::Probe));
+    let deferred = count(SpanKind::Probe, |o| matches!(o, Outcome::Deferred(_)));
+    let of_probes = count(SpanKind::Probe, |_| true);
+    let initcalls = count(SpanKind::Initcall, |_| true);
+    let mut note = |text: String| boot.timeline.note(text);
+    if let Some((until, tick)) = rules.ticks {
+        note(format!(
+            "the durations of the first init calls, {until} of them, are in whole ticks of {}: each \
+             is known no better than that, and where both of its lines have a stamp no longer than \
+             the time between them",
+            duration(tick)
+        ));
+        match facts.probes.iter().filter(|p| rules.ticks_probe(p)).count() {
+            0 => {}
+            n => {
+                note(format!("those of {n} probes that ended in that time are in whole ticks too"))
+            }
+        }
+    }
+    match rules.unit {
+        Unit::Micros => {}
+        Unit::Shifted => note(
+            "this kernel prints the durations of init calls in units of 1.024 µs: they were \
+             corrected"
+                .into(),
+        ),
+        Unit::Either if initcalls > 0 => note(
+            "whether this kernel prints the durations of init calls in µs or in units of 1.024 µs \
+             nothing shows: they may be 2.4 % longer"
+                .into(),
+        ),
+        Unit::Either => {}
+    }
+    let overtaken = facts.initcalls.iter().filter(|call| call.overtaken).count();
+    if overtaken > 0 {
+        note(format!(
+            "{overtaken} init calls took longer than they say: another one began meanwhile, and \
+             kernels since 4.17 count from there. Each took at least what it says, and at most the \
+             time between its lines"
+        ));
+    }
+    if boot.too_short > 0 {
+        note(format!(
+            "{} init calls printed less than what seems to have run inside them took: they are drawn \
+             from their first line on, and took no longer",
+            boot.too_short
+        ));
+    }
+    if rules.one_is_bound {
+        note(
+            "this kernel prints 1 for a probe that bound its device and 0 for one that did not"
+                .into(),
+        );
+    }
+    if boot.ambiguous > 0 {
+        note(format!(
+            "{} probes stand within the time of several init calls, and nothing tells which one \
+             ran them",
+            boot.ambiguous
+        ));
+    }
+    if calls + probes > 0 {
+        note(format!(
+            "{calls} init calls and {probes} probes found no device that is theirs (ENODEV, \
+             ENXIO), which is no failure: they are called skipped"
+        ));
+    }
+    if deferred > 0 {
+        note(format!("{deferred} of {of_probes} probes were put off and tried again"));
+    }
+}
+
+fn of_shutdown(shutdown: &mut Timeline) {
+    if shutdown.spans().iter().any(|s| s.end_certainty == Certainty::UpperBound) {
+        shutdown.note(
+            "a shutdown's line has no end: each device's time is at most the gap to the next line. \
+             If this kernel shuts devices down asynchronously, only the time in all is right",
+        );
+    }
+    if shutdown.spans().last().is_some_and(|s| s.end_certainty == Certainty::Assumed) {
+        shutdown.note("nothing follows the last shutdown, so how long it took is not known");
+    }
 }

@@ -1,7 +1,10 @@
-//! What a whole log says about how its kernel prints results and durations.
+//! What a whole log says about how its kernel prints results and durations, and how much its stamps
+//! say.
 
-use super::facts::{Facts, Initcall};
+use super::facts::{Facts, Initcall, Probe};
+use super::message::Took;
 use super::prefix::Stamp;
+use crate::length::Length;
 use std::time::Duration;
 
 /// What has to be known of the whole log before one line of it can be judged.
@@ -11,8 +14,25 @@ pub(crate) struct Rules {
     pub one_is_bound: bool,
     /// The first init calls, up to this one, have durations in whole ticks, of this length.
     pub ticks: Option<(usize, Duration)>,
-    /// The durations of init calls are nanoseconds shifted by ten, not microseconds.
-    pub shifted: bool,
+    /// The last line of those.
+    ticks_until: u64,
+    /// What the durations of init calls are counted in.
+    pub unit: Unit,
+    /// The stamps are of whoever received the lines, and nothing shows that they keep up with the
+    /// kernel.
+    pub late: bool,
+}
+
+/// What the durations of init calls are counted in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Microseconds, as they say.
+    #[default]
+    Micros,
+    /// Nanoseconds shifted by ten: 1.024 microseconds.
+    Shifted,
+    /// One of the two.
+    Either,
 }
 
 impl Rules {
@@ -23,8 +43,121 @@ impl Rules {
         let (ones, others) = (with(&|r| r == 1), with(&|r| r > 1));
         let one_is_bound = ones > others && ones >= with(&|r| r == 0).div_ceil(4).max(1);
         let ticks = ticks(&facts.initcalls);
-        let fine = &facts.initcalls[ticks.map_or(0, |(until, _)| until)..];
-        Rules { one_is_bound, ticks, shifted: shifted(fine) }
+        let until = ticks.map_or(0, |(until, _)| until);
+        let ticks_until = until.checked_sub(1).map_or(0, |last| facts.initcalls[last].lines.1);
+        let fine = &facts.initcalls[until..];
+        let unit = unit(fine, &facts.probes, facts.kernel.as_deref());
+        let late = facts.received > 0 && !keep_up(fine);
+        Rules { one_is_bound, ticks, ticks_until, unit, late }
+    }
+
+    /// How long an init call can have taken by what was printed, and what to draw. `gap` is the time
+    /// between its two lines.
+    pub(crate) fn initcall(&self, index: usize, call: &Initcall, gap: Option<Duration>) -> Told {
+        let Took { time, unit } = call.took;
+        let told = match self.ticks.filter(|&(until, _)| index < until) {
+            Some((_, tick)) => {
+                let most = time.saturating_add(tick);
+                // The stamps are finer than a tick; printing is in them.
+                Told { drawn: gap.map_or(time, |gap| gap.min(most)), ..Told::about(time, tick) }
+            }
+            None if unit > Duration::from_micros(1) => Told::cut_off(time, unit),
+            None if unit < Duration::from_micros(1) => Told::exact(time),
+            None => match self.unit {
+                Unit::Micros => Told::exact(time),
+                Unit::Shifted => Told::exact(shifted(time)),
+                Unit::Either => Told { drawn: time, least: time, most: Some(shifted(time)) },
+            },
+        };
+        match gap {
+            None if call.overtaken => Told { most: None, ..told },
+            None => told,
+            Some(gap) if call.overtaken && gap > time + time / 50 + Duration::from_micros(100) => {
+                Told { drawn: gap, most: Some(gap), ..told }
+            }
+            // So much no line takes to print: another one may have begun that isn't in the log.
+            Some(gap) if gap > time + time / 10 + PRINTING => Told { most: Some(gap), ..told },
+            Some(gap) => told.within(gap),
+        }
+    }
+
+    /// Likewise for a probe.
+    pub(crate) fn probe(&self, probe: &Probe) -> Told {
+        let Took { time, unit } = probe.took;
+        match self.ticks {
+            Some((_, tick)) if self.ticks_probe(probe) => Told::about(time, tick),
+            _ if unit > Duration::from_micros(1) => Told::cut_off(time, unit),
+            _ => Told::exact(time),
+        }
+    }
+
+    /// Whether a probe's duration is in whole ticks.
+    pub(crate) fn ticks_probe(&self, probe: &Probe) -> bool {
+        let whole = |tick: Duration| probe.took.time.as_nanos().is_multiple_of(tick.as_nanos());
+        probe.line <= self.ticks_until && self.ticks.is_some_and(|(_, tick)| whole(tick))
+    }
+
+    /// Likewise for a fixup of a PCI device: every kernel so far shifts its nanoseconds.
+    pub(crate) fn fixup(took: Took) -> Told {
+        Told { drawn: took.time, least: took.time, most: Some(shifted(took.time)) }
+    }
+}
+
+/// What it takes to print a line on a slow console.
+const PRINTING: Duration = Duration::from_millis(10);
+
+/// What a printed duration says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// What a bar is drawn by.
+    pub drawn: Duration,
+    pub least: Duration,
+    /// None: it may have been any longer.
+    pub most: Option<Duration>,
+}
+
+impl Told {
+    fn exact(time: Duration) -> Told {
+        Told { drawn: time, least: time, most: Some(time) }
+    }
+
+    fn about(time: Duration, by: Duration) -> Told {
+        let (least, most) = (time.saturating_sub(by), time.saturating_add(by));
+        Told { drawn: time, least, most: Some(most) }
+    }
+
+    /// The rest of a unit isn't printed.
+    fn cut_off(time: Duration, unit: Duration) -> Told {
+        Told { drawn: time, least: time, most: Some(time.saturating_add(unit)) }
+    }
+
+    /// It took no longer than that: it lies between two lines. Where it was printed longer than that,
+    /// two clocks disagree, and nobody knows which is right.
+    fn within(self, gap: Duration) -> Told {
+        // What a stamp and a duration are cut off by.
+        const ROUNDED: Duration = Duration::from_micros(3);
+        let Told { drawn, least, most } = self;
+        match least > gap.saturating_add(ROUNDED) {
+            true => Told { drawn: gap, least: gap, most },
+            false => {
+                let most = most.map_or(gap, |most| most.min(gap)).max(drawn).max(least);
+                Told { drawn, least, most: Some(most) }
+            }
+        }
+    }
+
+    /// How long it took.
+    pub(crate) fn length(self) -> Length {
+        match self.most {
+            Some(most) => Length::between(self.least, most).telling(self.drawn),
+            None => Length::at_least(self.least),
+        }
+    }
+
+    /// The bounds, where a bar doesn't say it all.
+    pub(crate) fn bounds(self) -> Option<(Duration, Duration)> {
+        let most = self.most.unwrap_or(self.drawn);
+        (self.least != most).then_some((self.least, most))
     }
 }
 
@@ -44,21 +177,93 @@ fn ticks(initcalls: &[Initcall]) -> Option<(usize, Duration)> {
     (until >= 3).then(|| (last + 1, Duration::from_micros(tick as u64)))
 }
 
-/// Whether a kernel prints `ns >> 10` and calls it microseconds, as older ones do: by the stamps,
-/// its long init calls take 2.4 % longer than it says.
-fn shifted(initcalls: &[Initcall]) -> bool {
-    let exact = |s: Option<Stamp>| s.filter(|s| !s.coarse && !s.wall).map(|s| s.ns);
-    let ratios = initcalls.iter().filter_map(|call| {
-        let (begun, ended) = (exact(call.begun)?, exact(call.ended)?);
-        let printed = call.took.time.as_secs_f64();
-        let fits = call.took.unit == Duration::from_micros(1) && printed >= 0.01 && begun < ended;
-        fits.then(|| (ended - begun) as f64 / 1e9 / printed)
-    });
-    // What printing took is in the stamps as well, so a few of them may lie above.
-    let (mut long, mut by) = (0, 0);
-    for ratio in ratios {
-        long += 1;
-        by += usize::from((1.0236..1.0250).contains(&ratio));
+fn shifted(time: Duration) -> Duration {
+    time.saturating_add(time * 3 / 125)
+}
+
+/// The time between the two lines of an init call.
+fn gap(call: &Initcall, counts: impl Fn(&Stamp) -> bool) -> Option<Duration> {
+    let both = call.begun.filter(&counts).zip(call.ended.filter(&counts));
+    let (begun, ended) = both.filter(|(begun, ended)| begun.ns <= ended.ns)?;
+    Some(Duration::from_nanos(ended.ns - begun.ns))
+}
+
+/// Older kernels (before about 5.18) print `ns >> 10` and call it microseconds: a call takes 2.4 %
+/// longer than they say. Two things show it, and either one will do:
+///
+/// * the time between the call's two lines, which is never shorter than the call;
+/// * a probe that was longer than the call in which it ran: probes are printed in microseconds.
+///
+/// What printing took is between the lines as well, so a longer gap shows nothing.
+fn unit(calls: &[Initcall], probes: &[Probe], kernel: Option<&str>) -> Unit {
+    let micros = Duration::from_micros;
+    let printed = |call: &Initcall| Some(call.took.time).filter(|_| call.took.unit == micros(1));
+    let (mut fits, mut against) = (0_u32, 0_u32);
+    for call in calls.iter().filter(|call| !call.overtaken) {
+        let gap = gap(call, |s| !s.coarse && !s.wall && !s.received);
+        let Some((gap, printed)) = gap.zip(printed(call)).filter(|(gap, p)| gap >= p) else {
+            continue;
+        };
+        let ratio = gap.as_secs_f64() / printed.as_secs_f64().max(1e-9);
+        if printed >= micros(1000) && ratio < 1.0236 {
+            against += 1;
+        } else if printed >= micros(5000) && (1.0236..1.0250).contains(&ratio) {
+            fits += 1;
+        }
     }
-    by >= 3 && by * 2 > long
+    let version = kernel.and_then(|v| v.split('.').next()?.parse::<u32>().ok());
+    if against == 0 && version.is_none_or(|major| major < 6) {
+        fits += longer_inside(calls, probes);
+    }
+    match version {
+        _ if fits > against => Unit::Shifted,
+        _ if against > 0 => Unit::Micros,
+        Some(6..) => Unit::Micros,
+        _ => Unit::Either,
+    }
+}
+
+/// How many probes were longer than the only init call that had begun when they ended, by no more
+/// than the two units differ; none, if as many were longer by more: those ran beside the calls, and
+/// so may the others have.
+fn longer_inside(calls: &[Initcall], probes: &[Probe]) -> u32 {
+    let micros = Duration::from_micros;
+    let (mut fits, mut beside) = (0_u32, 0_u32);
+    for probe in probes.iter().filter(|p| !p.asynchronous && p.took.unit <= micros(1)) {
+        // They come in the order of their last lines.
+        let next = calls.partition_point(|call| call.lines.1 < probe.line);
+        let around = calls[next..].iter().take(8);
+        let mut around = around.filter(|call| call.lines.0.is_none_or(|first| first < probe.line));
+        let (Some(call), None) = (around.next(), around.next()) else { continue };
+        let printed = call.took.time;
+        if call.overtaken
+            || call.took.unit != micros(1)
+            || printed < micros(2000)
+            || call.thread != probe.thread.or(call.thread)
+        {
+            continue;
+        }
+        let took = probe.took.time;
+        if took > shifted(printed + micros(1)) + micros(1) {
+            beside += 1;
+        } else if took > printed + printed / 2000 + micros(2) {
+            fits += 1;
+        }
+    }
+    if fits > beside { fits } else { 0 }
+}
+
+/// Whether the stamps of whoever received the lines keep up with the kernel, by its init calls: none
+/// took much longer than the time between its two lines, and one of a millisecond shows that.
+fn keep_up(calls: &[Initcall]) -> bool {
+    let mut shown = false;
+    for call in calls.iter().filter(|call| call.took.time >= Duration::from_millis(1)) {
+        let Some(gap) = gap(call, |s| s.received && !s.coarse) else { continue };
+        // A clock that is set meanwhile makes half of a time, but a line that lay somewhere none.
+        if gap < call.took.time / 4 {
+            return false;
+        }
+        shown |= gap >= call.took.time;
+    }
+    shown
 }

@@ -13,6 +13,9 @@ pub(crate) struct Stamp {
     pub wall: bool,
     /// True when only the second is known.
     pub coarse: bool,
+    /// True when it is of the clock of whoever received the line, such as a journal: not before the
+    /// kernel wrote it, and maybe long after.
+    pub received: bool,
 }
 
 /// Everything before the message, and the message.
@@ -34,6 +37,8 @@ pub(crate) struct Prefixes {
     wall: Wall,
     /// The last stamp of a `dmesg --reltime`, which prints differences.
     relative: u64,
+    /// A minute began among those: how long it is from what came before isn't known.
+    lost: bool,
 }
 
 impl Prefixes {
@@ -82,11 +87,12 @@ impl Prefixes {
         if let Some(rest_of_stamp) = inside.strip_prefix('+') {
             let Some((ns, false)) = seconds(rest_of_stamp) else { return false };
             self.relative = self.relative.saturating_add(ns);
-            s.stamp = Some(Stamp { ns: self.relative, wall: false, coarse: false });
+            s.stamp =
+                Some(Stamp { ns: self.relative, wall: false, coarse: self.lost, received: false });
             s.kinds.push(Prefix::DmesgDelta);
         } else if let Some(stamp) = inside.split([' ', '<']).next().and_then(seconds) {
             let (ns, coarse) = stamp;
-            s.stamp = Some(Stamp { ns, wall: false, coarse });
+            s.stamp = Some(Stamp { ns, wall: false, coarse, received: false });
             s.kinds.push(Prefix::Printk);
         } else if let Some(stamp) = self.wall.ctime(inside) {
             s.stamp = Some(stamp);
@@ -97,15 +103,17 @@ impl Prefixes {
         } else if let Some(minutes) = self.wall.minute(inside) {
             // Somewhere in this minute, as the first one was somewhere in its own.
             let earliest = minutes.saturating_sub(1).saturating_mul(60_000_000_000);
+            self.lost |= self.relative > 0;
             self.relative = self.relative.max(earliest);
-            s.stamp = Some(Stamp { ns: self.relative, wall: false, coarse: true });
+            s.stamp = Some(Stamp { ns: self.relative, wall: false, coarse: true, received: false });
             s.kinds.push(Prefix::DmesgMinute);
         } else if inside.starts_with('<') && s.stamp.is_none() {
             // `dmesg --show-delta` without stamps.
             let delta = inside.trim_matches(['<', '>', ' ']);
             let Some((ns, false)) = seconds(delta) else { return false };
             self.relative = self.relative.saturating_add(ns);
-            s.stamp = Some(Stamp { ns: self.relative, wall: false, coarse: false });
+            s.stamp =
+                Some(Stamp { ns: self.relative, wall: false, coarse: false, received: false });
             s.kinds.push(Prefix::DmesgDelta);
         } else {
             return false;
@@ -155,7 +163,7 @@ impl Prefixes {
         }
         match (seconds(word), word.split_once('.')) {
             (Some((ns, coarse)), Some((_, fraction))) if fraction.len() >= 6 => {
-                s.stamp = Some(Stamp { ns, wall: false, coarse });
+                s.stamp = Some(Stamp { ns, wall: false, coarse, received: false });
                 s.kinds.push(Prefix::Bare);
                 s.text = rest.trim_start();
                 program(s);
@@ -244,6 +252,9 @@ fn facility(s: &mut Stripped<'_>) -> bool {
 fn program(s: &mut Stripped<'_>) {
     if let Some(rest) = after_kernel(s.text) {
         s.text = rest;
+        if let Some(stamp) = &mut s.stamp {
+            stamp.received = stamp.wall;
+        }
         return;
     }
     let mut words = s.text.splitn(3, ' ');
@@ -271,7 +282,8 @@ fn kmsg(text: &str) -> Option<(Stamp, Option<u32>, &str)> {
         return None;
     }
     let caller = fields.find_map(|f| f.strip_prefix("caller=T"));
-    let stamp = Stamp { ns: micros.saturating_mul(1000), wall: false, coarse: false };
+    let stamp =
+        Stamp { ns: micros.saturating_mul(1000), wall: false, coarse: false, received: false };
     Some((stamp, caller.and_then(|c| c.parse().ok()), rest))
 }
 

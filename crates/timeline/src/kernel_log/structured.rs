@@ -65,12 +65,14 @@ impl Fields {
         let text = |t: Option<Text>| t.and_then(Text::text);
         if let Some(message) = text(self.message) {
             // The kernel's own stamp, else when the journal got it.
-            let micros = text(self.source).or(text(self.monotonic));
+            let source = text(self.source);
+            let received = source.is_none();
+            let micros = source.or(text(self.monotonic));
             let ns =
                 micros.and_then(|us| us.parse::<u64>().ok()).and_then(|us| us.checked_mul(1000));
             return Some(Entry {
                 message,
-                stamp: ns.map(|ns| Stamp { ns, wall: false, coarse: false }),
+                stamp: ns.map(|ns| Stamp { ns, wall: false, coarse: false, received }),
                 thread: None,
                 kind: Prefix::JournalJson,
                 foreign: text(self.transport).is_some_and(|t| t != "kernel"),
@@ -89,7 +91,7 @@ impl Fields {
         let caller = text(self.caller);
         Some(Entry {
             message,
-            stamp: ns.map(|ns| Stamp { ns, wall: false, coarse: false }),
+            stamp: ns.map(|ns| Stamp { ns, wall: false, coarse: false, received: false }),
             thread: caller.and_then(|c| c.trim().strip_prefix('T')?.parse().ok()),
             kind: Prefix::DmesgJson,
             foreign: false,

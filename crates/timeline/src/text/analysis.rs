@@ -2,19 +2,24 @@
 
 use super::{Lines, Noun};
 use crate::analysis::{Comparison, Pair, Prediction, Side, WhatIf};
-use crate::model::{Span, SpanKind, Timeline};
+use crate::length::Length;
+use crate::model::{SpanKind, Timeline};
 use crate::units::{duration, fit, printable};
 use std::time::Duration;
 
 /// What [`analysis`](crate::analysis) finds out of `t`: the `top` worst devices and drivers, how many
 /// ran at once, and what would be if everything were asynchronous. For a terminal of `width`
-/// columns, as [`render`](super::render) takes it; empty for an empty timeline.
+/// columns, as [`render`](super::render) takes it; empty for an empty timeline. Of one in which
+/// nothing has a place in time only the worst: the others need one.
 pub fn analysis(t: &Timeline, top: usize, width: usize) -> String {
     let mut out = Lines::new(width);
     if t.is_empty() {
         return out.text;
     }
     worst(&mut out, t, top);
+    if t.spans().is_empty() {
+        return out.text;
+    }
     drivers(&mut out, t, top);
     concurrency(&mut out, t);
     what_if(&mut out, t);
@@ -25,7 +30,7 @@ pub fn analysis(t: &Timeline, top: usize, width: usize) -> String {
 type Column = (&'static str, bool);
 
 /// Writes rows under headings. Where they are too wide, the widest text column is cut.
-fn table(out: &mut Lines, columns: &[Column], rows: &[Vec<String>]) {
+pub(super) fn table(out: &mut Lines, columns: &[Column], rows: &[Vec<String>]) {
     let mut widths: Vec<usize> = columns.iter().map(|(head, _)| head.chars().count()).collect();
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -56,46 +61,48 @@ fn table(out: &mut Lines, columns: &[Column], rows: &[Vec<String>]) {
 fn worst(out: &mut Lines, t: &Timeline, top: usize) {
     let costs = t.costs();
     let noun = Noun::of(t);
+    let placed = !t.spans().is_empty();
+    let by = if placed { "by time of their own:" } else { "by what they took, tries together:" };
+    if !placed {
+        // The rows above have it all, but for tries; and where nothing is known nothing is worst.
+        let tried = costs.iter().take(top).any(|cost| cost.times > 1);
+        if !tried || costs.iter().all(|cost| cost.took.told().is_none()) {
+            return;
+        }
+    }
     out.line("");
-    out.wrapped(&format!("the worst of {}, by time of their own:", noun.count(costs.len())), 2);
-    let tried = costs.iter().take(top).any(|cost| cost.spans.len() > 1);
+    out.wrapped(&format!("the worst of {}, {by}", noun.count(costs.len())), 2);
+    let tried = costs.iter().take(top).any(|cost| cost.times > 1);
     let rows: Vec<Vec<String>> = costs
         .iter()
         .take(top)
         .map(|cost| {
-            let first = cost.spans.first().map(|&id| t.span(id));
             let mut row = vec![
                 cost.name.clone(),
-                first.and_then(|s| s.driver.clone()).unwrap_or_default(),
+                cost.driver.clone().unwrap_or_default(),
                 cost.kind.as_str().to_owned(),
-                format!("{}{}", at_most(first), duration(cost.own)),
-                format!("{:.1} %", cost.share * 100.0),
-                duration(cost.slack),
             ];
+            if placed {
+                row.push(cost.own.to_string());
+                row.push(format!("{:.1} %", cost.share * 100.0));
+                row.push(cost.slack.to_string());
+            } else {
+                row.push(cost.took.to_string());
+            }
             if tried {
-                row.push(cost.spans.len().to_string());
+                row.push(cost.times.to_string());
             }
             row
         })
         .collect();
-    let mut columns = vec![
-        (noun.one, false),
-        ("driver", false),
-        ("kind", false),
-        ("took", true),
-        ("of all", true),
-        ("to spare", true),
-    ];
+    let mut columns = vec![(noun.one, false), ("driver", false), ("kind", false), ("took", true)];
+    if placed {
+        columns.extend([("of all", true), ("to spare", true)]);
+    }
     if tried {
         columns.push(("tries", true));
     }
     table(out, &columns, &rows);
-}
-
-/// The sign of a time that nobody measured the end of.
-pub(super) fn at_most(span: Option<&Span>) -> &'static str {
-    let upper = crate::model::Certainty::UpperBound;
-    if span.is_some_and(|s| s.end_certainty == upper) { "≤" } else { "" }
 }
 
 fn drivers(out: &mut Lines, t: &Timeline, top: usize) {
@@ -112,8 +119,8 @@ fn drivers(out: &mut Lines, t: &Timeline, top: usize) {
             vec![
                 named(&cost.driver),
                 cost.spans.to_string(),
-                duration(cost.own),
-                duration(cost.parallel),
+                cost.own.to_string(),
+                cost.parallel.to_string(),
                 t.span(cost.longest).name.clone(),
             ]
         })
@@ -138,7 +145,9 @@ fn concurrency(out: &mut Lines, t: &Timeline) {
         let time = c.time_at.get(n).copied().unwrap_or_default();
         100.0 * time.as_secs_f64() / all.as_secs_f64()
     };
-    let mut text = format!("at once: {:.2} in the mean, {} at most", c.mean, c.most);
+    let exact = t.spans().iter().all(|span| span.took().is_exact());
+    let were = if exact { "at once" } else { "at once, were each to take its longest" };
+    let mut text = format!("{were}: {:.2} in the mean, {} at most", c.mean, c.most);
     if c.most > 1 {
         let from = c.most_at.saturating_sub(t.origin());
         text += &format!(" ({} after the beginning)", duration(from));
@@ -158,11 +167,12 @@ fn what_if(out: &mut Lines, t: &Timeline) {
     match &predictions[..] {
         [(_, best)] => {
             let idle = t.concurrency().time_at.first().copied().unwrap_or_default();
-            let idle = 100.0 * idle.as_secs_f64() / t.makespan().as_secs_f64().max(1e-12);
+            let makespan = t.finish().saturating_sub(t.origin());
+            let idle = 100.0 * idle.as_secs_f64() / makespan.as_secs_f64().max(1e-12);
             let mut text = format!(
                 "what if everything were asynchronous: {} instead of {}, with any number of workers",
-                duration(best.makespan),
-                duration(t.makespan())
+                best.makespan,
+                t.makespan()
             );
             if is_boot {
                 text += &format!(
@@ -175,8 +185,12 @@ fn what_if(out: &mut Lines, t: &Timeline) {
         _ => {
             out.wrapped("what if everything were asynchronous, with so many workers:", 2);
             let row = |(name, p): &(String, Prediction)| {
-                let (takes, faster) = (duration(p.makespan), times(t.makespan(), p.makespan));
-                vec![name.clone(), takes, faster, duration(p.bound)]
+                vec![
+                    name.clone(),
+                    p.makespan.to_string(),
+                    t.makespan().times(p.makespan),
+                    at_least(p.bound),
+                ]
             };
             let rows: Vec<Vec<String>> = predictions.iter().map(row).collect();
             let columns = [("with", false), ("takes", true), ("faster", true), ("at least", true)];
@@ -199,10 +213,10 @@ fn what_if(out: &mut Lines, t: &Timeline) {
         )),
     }
     if is_boot {
-        notes.push(
-            "init functions keep their order; what nobody is known to have started starts no sooner"
-                .into(),
-        );
+        notes.push("init functions keep their order".into());
+    }
+    if t.spans().iter().any(|s| s.kind != SpanKind::Shutdown) {
+        notes.push("what nobody is known to have started starts no sooner".into());
     }
     for note in notes {
         out.wrapped(&format!("({note})"), 1);
@@ -215,18 +229,17 @@ pub(crate) fn probes_alone(t: &Timeline) -> Option<String> {
     (probes.spans > 1).then(|| {
         format!(
             "the {} probes alone: {} one by one, {} side by side",
-            probes.spans,
-            duration(probes.own),
-            duration(probes.parallel)
+            probes.spans, probes.own, probes.parallel
         )
     })
 }
 
-/// How many times as fast.
-fn times(before: Duration, after: Duration) -> String {
-    match after.as_secs_f64() {
-        0.0 => "-".into(),
-        after => format!("{:.2}x", before.as_secs_f64() / after),
+/// What no schedule is shorter than. A bound that was worked out of upper bounds is none.
+pub(crate) fn at_least(bound: Length) -> String {
+    match bound.known() {
+        Some(bound) => duration(bound),
+        None if bound.least().is_zero() => "-".into(),
+        None => duration(bound.least()),
     }
 }
 
@@ -238,12 +251,12 @@ pub fn prediction(t: &Timeline, what_if: &WhatIf, asked: &str, width: usize) -> 
     let mut text = format!(
         "predicted, {}: {} instead of {} ({})",
         printable(asked),
-        duration(p.makespan),
-        duration(t.makespan()),
-        times(t.makespan(), p.makespan),
+        p.makespan,
+        t.makespan(),
+        t.makespan().times(p.makespan),
     );
-    if what_if.schedules_anew() {
-        text += &format!("; no such schedule takes less than {}", duration(p.bound));
+    if what_if.schedules_anew() && p.bound.known().is_some() {
+        text += &format!("; no such schedule takes less than {}", p.bound);
     }
     out.wrapped(&text, 2);
     out.text
@@ -261,33 +274,48 @@ pub fn comparison(
     let mut out = Lines::new(width);
     let [a, b] = timelines;
     out.wrapped(&format!("{}: A is {}, B is {}", a.name(), names[0], names[1]), 2);
+    for (name, t) in [("A", a), ("B", b)] {
+        for note in t.notes() {
+            out.wrapped(&format!("  note on {name}: {}", printable(note)), 4);
+        }
+    }
+    if c.what_ran_inside {
+        let text = "without an order in time nobody knows what ran inside what: each time here is \
+                    that of a device with what ran inside it";
+        out.wrapped(&format!("  note: {text}"), 4);
+    }
     out.line("");
     let mut rows = Vec::new();
-    let (summary_a, summary_b) = (a.summary(), b.summary());
-    for (what, in_a, in_b) in [
-        ("makespan", summary_a.makespan, summary_b.makespan),
-        ("serial sum", summary_a.serial_sum, summary_b.serial_sum),
-        ("critical path", summary_a.critical_path, summary_b.critical_path),
-    ] {
-        let change = in_b.as_nanos() as i128 - in_a.as_nanos() as i128;
-        let (a, b) = (duration(in_a), duration(in_b));
-        rows.push(vec![what.into(), String::new(), a, b, signed(change), ratio(in_a, in_b)]);
+    if !c.what_ran_inside {
+        let (summary_a, summary_b) = (a.summary(), b.summary());
+        for (what, in_a, in_b) in [
+            ("makespan", summary_a.makespan, summary_b.makespan),
+            ("serial sum", summary_a.serial_sum, summary_b.serial_sum),
+            ("critical path", summary_a.critical_path, summary_b.critical_path),
+        ] {
+            let told = in_a.told().zip(in_b.told());
+            let change = told.map(|(a, b)| b.as_nanos() as i128 - a.as_nanos() as i128);
+            let exact = in_a.is_exact() && in_b.is_exact();
+            let (a, b) = (in_a.to_string(), in_b.to_string());
+            let row = [what.into(), String::new(), a, b, signed(change, exact), ratio(in_a, in_b)];
+            rows.push(row.to_vec());
+        }
     }
     let one = |side: Option<Side>| match side {
         None => "-".to_owned(),
-        Some(side) if side.spans > 1 => format!("{} ({})", duration(side.own), side.spans),
-        Some(side) => duration(side.own),
+        Some(side) if side.spans > 1 => format!("{} ({})", side.time(), side.spans),
+        Some(side) => side.time().to_string(),
     };
-    let differ = |pair: &&Pair| pair.change_ns() != 0 || pair.a.is_none() || pair.b.is_none();
-    let own = |side: Option<Side>| side.map_or(Duration::ZERO, |side| side.own);
+    let differ = |pair: &&Pair| pair.change_ns() != Some(0) || pair.a.is_none() || pair.b.is_none();
+    let took = |side: Option<Side>| side.map_or(Length::ZERO, Side::time);
     for pair in c.pairs.iter().filter(differ).take(top) {
         rows.push(vec![
             pair.name.clone(),
             pair.kind.as_str().into(),
             one(pair.a),
             one(pair.b),
-            signed(pair.change_ns()),
-            ratio(own(pair.a), own(pair.b)),
+            signed(pair.change_ns(), pair.is_exact()),
+            ratio(took(pair.a), took(pair.b)),
         ]);
     }
     let noun = Noun::of(a);
@@ -315,27 +343,28 @@ pub fn comparison(
     out.text
 }
 
-fn ratio(a: Duration, b: Duration) -> String {
-    match a.as_secs_f64() {
-        0.0 => "-".into(),
-        a => format!("{:.2}", b.as_secs_f64() / a),
-    }
+fn ratio(a: Length, b: Length) -> String {
+    let times = b.times(a);
+    times.strip_suffix('x').unwrap_or(&times).to_owned()
 }
 
-fn signed(ns: i128) -> String {
+/// A change; about, where one of the two isn't exact.
+fn signed(ns: Option<i128>, exact: bool) -> String {
+    let Some(ns) = ns else { return "?".into() };
     let length = Duration::from_nanos(u64::try_from(ns.unsigned_abs()).unwrap_or(u64::MAX));
+    let about = if exact { "" } else { "~" };
     match ns {
         0 => "0".into(),
-        1.. => format!("+{}", duration(length)),
-        _ => format!("-{}", duration(length)),
+        1.. => format!("{about}+{}", duration(length)),
+        _ => format!("{about}-{}", duration(length)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::EdgeKind;
     use crate::analysis::compare;
+    use crate::{EdgeKind, Span};
 
     const fn ms(n: u64) -> Duration {
         Duration::from_millis(n)

@@ -1,19 +1,21 @@
 //! A timeline as text for a terminal: a row per device with its bar, and the numbers below.
 //!
-//! A `*` marks the critical path, a `≤` a time whose end is only known to be no later. In a bar, `·` waits for a dependency, `░` waits for a worker,
-//! `█` runs, and `▏` runs for less than half a column.
+//! A `*` marks the critical path. A sign before a time says how sure it is, as in a
+//! [`Length`]'s text. In a bar, `·` waits for a dependency, `░` waits for a worker,
+//! `█` runs, `▒` may have run, and `▏` runs for less than half a column.
 
 mod analysis;
+mod unplaced;
 
+use crate::length::Length;
 use crate::model::{Outcome, Span, SpanId, SpanKind, Timeline};
 use crate::path::{CriticalPath, Summary};
-use crate::select::{Selection, is_urgent, select};
+use crate::select::{Rest, Selection, is_urgent, needs_seeing, select};
 use crate::units::{duration, fit, printable, wrap};
 use std::time::Duration;
 
-use analysis::at_most;
-pub(crate) use analysis::probes_alone;
 pub use analysis::{analysis, comparison, prediction};
+pub(crate) use analysis::{at_least, probes_alone};
 
 /// More spans than that are cut down to those that matter most.
 const MAX_ROWS: usize = 40;
@@ -31,7 +33,8 @@ const WIDTHS: std::ops::RangeInclusive<usize> = 60..=500;
 ///
 /// At most 40 spans get a row: those that did not end well, those on the critical path, then the
 /// longest; it is said how many were left out. More than four spans without a callback become one
-/// line.
+/// line. What has no place in time has rows of its own, without bars. The timeline's notes stand
+/// below the heading.
 pub fn render(t: &Timeline, width: usize) -> String {
     render_rows(t, width, MAX_ROWS)
 }
@@ -49,15 +52,28 @@ pub fn render_rows(t: &Timeline, width: usize, rows: usize) -> String {
     let path = t.critical_path();
     let selection = select(t, &path, rows);
     out.wrapped(&heading(t, &summary, &noun), 2);
+    for note in t.notes() {
+        out.wrapped(&format!("  note: {}", printable(note)), 4);
+    }
     out.line("");
     if !selection.shown.is_empty() {
         table(&mut out, t, &path, &selection, &noun);
     }
-    rest(&mut out, &selection, &noun);
-    out.line("");
-    out.wrapped(&numbers(&summary), 2);
-    out.wrapped(&path_names(t, &path), 2);
-    messages(&mut out, t, &selection);
+    rest(&mut out, &selection.folded, &selection.left_out, &noun);
+    if !t.spans().is_empty() {
+        out.line("");
+    }
+    let listed = unplaced::table(&mut out, t, rows, &noun);
+    for line in numbers(&summary) {
+        out.wrapped(&line, 2);
+    }
+    if !path.spans.is_empty() {
+        out.wrapped(&path_names(t, &path), 2);
+    }
+    let shown = selection.shown.iter().map(|&id| t.span(id));
+    let shown = shown.filter(|s| is_urgent(s)).map(|s| (s.name.as_str(), &s.outcome));
+    let listed = listed.iter().filter(|u| needs_seeing(&u.outcome, u.took, u.kind));
+    messages(&mut out, shown.chain(listed.map(|u| (u.name.as_str(), &u.outcome))));
     out.text
 }
 
@@ -92,7 +108,10 @@ struct Noun {
 
 impl Noun {
     fn of(t: &Timeline) -> Noun {
-        let all = |k: &[SpanKind]| t.spans().iter().all(|s| k.contains(&s.kind));
+        let all = |k: &[SpanKind]| {
+            let placed = t.spans().iter().map(|s| s.kind);
+            placed.chain(t.unplaced().iter().map(|u| u.kind)).all(|kind| k.contains(&kind))
+        };
         if all(&[SpanKind::Probe, SpanKind::Shutdown]) {
             Noun { one: "device", many: "devices" }
         } else if all(&[SpanKind::Initcall]) {
@@ -124,75 +143,106 @@ fn heading(t: &Timeline, s: &Summary, noun: &Noun) -> String {
     text
 }
 
-pub(crate) fn numbers(s: &Summary) -> String {
-    let mut serial = format!("serial sum {}", duration(s.serial_sum));
-    let times = s.serial_sum.as_secs_f64() / s.makespan.as_secs_f64().max(1e-12);
-    // Less than one isn't a loss: there were times in which nothing ran that was recorded.
-    if !s.makespan.is_zero() && times >= 0.995 {
-        serial += &format!(" ({times:.2}x)");
+/// The numbers that a heading has, a sentence each. None of them is told of what has no place in
+/// time: they need one.
+pub(crate) fn numbers(s: &Summary) -> Vec<String> {
+    let placed = s.spans - s.unplaced;
+    let mut lines = Vec::new();
+    if placed > 0 {
+        let mut serial = format!("serial sum {}", s.serial_sum);
+        if let (Some(sum), Some(makespan)) = (s.serial_sum.known(), s.makespan.known()) {
+            let times = sum.as_secs_f64() / makespan.as_secs_f64().max(1e-12);
+            // Less than one isn't a loss: there were times in which nothing ran that was recorded.
+            if !makespan.is_zero() && times >= 0.995 {
+                serial += &format!(" ({times:.2}x)");
+            }
+        }
+        let least = if s.unplaced > 0 { "at least" } else { "at most" };
+        lines.push(format!(
+            "makespan {}, {serial}, critical path {}, {least} {} at once",
+            s.makespan, s.critical_path, s.max_parallelism,
+        ));
     }
-    format!(
-        "makespan {}, {serial}, critical path {}, at most {} at once",
-        duration(s.makespan),
-        duration(s.critical_path),
-        s.max_parallelism,
-    )
+    match (s.unplaced, placed) {
+        (0, _) => {}
+        (_, 0) => lines.push(
+            "without an order in time nothing can be told of what they took together, of what ran \
+             at once or inside what, of the critical path, and of what would be faster"
+                .to_owned(),
+        ),
+        (n, _) => lines.push(format!(
+            "{n} of {} have no place in time: what is told of makespan, chains, what ran at once \
+             and what would be faster is told of the others",
+            s.spans
+        )),
+    }
+    lines
 }
 
+/// The names of a critical path; empty where there is none.
 pub(crate) fn path_names(t: &Timeline, path: &CriticalPath) -> String {
     let name = |&id: &SpanId| {
         let span = t.span(id);
-        format!("{} ({})", fit(&span.name, 40), duration(span.took()))
+        format!("{} ({})", fit(&span.name, 40), span.took())
     };
     let mut names: Vec<String> = path.spans.iter().map(name).collect();
+    if names.is_empty() {
+        return String::new();
+    }
     if names.len() > MAX_PATH_NAMES {
         let half = MAX_PATH_NAMES / 2;
         let left_out = names.len() - 2 * half;
         names.splice(half..half + left_out, [format!("({left_out} more)")]);
     }
-    format!("critical path: {}", names.join(" > "))
+    let began = began_late(t, path);
+    let late =
+        if began.is_zero() { String::new() } else { format!("({} before) > ", duration(began)) };
+    format!("critical path: {late}{}", names.join(" > "))
 }
 
-fn rest(out: &mut Lines, selection: &Selection, noun: &Noun) {
-    let folded = &selection.folded;
+/// When the first span of the path was ready, from the timeline's origin: who started it isn't known.
+pub(crate) fn began_late(t: &Timeline, path: &CriticalPath) -> Duration {
+    let first = path.spans.first().map(|&id| t.span(id));
+    match first.filter(|span| span.kind != SpanKind::Shutdown) {
+        Some(first) => first.queued.saturating_sub(t.origin()),
+        None => Duration::ZERO,
+    }
+}
+
+fn rest(out: &mut Lines, folded: &Rest, left: &Rest, noun: &Noun) {
     if folded.count > 0 {
         let who = noun.count(folded.count);
-        let took = duration(folded.took);
         out.wrapped(
-            &format!("+ {who} without a callback, completed on the spot ({took} in all)"),
+            &format!("+ {who} without a callback, completed on the spot ({} in all)", folded.took),
             4,
         );
     }
-    let left = &selection.left_out;
     if left.count > 0 {
         let not_ok = match left.not_ok {
             0 => String::new(),
             n => format!(", {n} of them not ok"),
         };
-        out.wrapped(
-            &format!(
-                "+ {} left out, none longer than {}{not_ok} ({} in all)",
-                noun.count(left.count),
-                duration(left.longest),
-                duration(left.took),
-            ),
-            4,
-        );
+        let longest = match left.longest.most() {
+            Some(most) => format!(", none longer than {}", duration(most)),
+            None => String::new(),
+        };
+        let all = match left.took.told() {
+            Some(_) => format!(" ({} in all)", left.took),
+            None => String::new(),
+        };
+        out.wrapped(&format!("+ {} left out{longest}{not_ok}{all}", noun.count(left.count)), 4);
     }
 }
 
-fn messages(out: &mut Lines, t: &Timeline, selection: &Selection) {
-    let mut said = 0;
-    for &id in &selection.shown {
-        let span = t.span(id);
-        let Some(message) = span.outcome.message().filter(|_| is_urgent(span)) else { continue };
-        if said == MAX_MESSAGES {
+fn messages<'a>(out: &mut Lines, shown: impl Iterator<Item = (&'a str, &'a Outcome)>) {
+    let said =
+        shown.filter_map(|(name, outcome)| Some((name, outcome.as_str(), outcome.message()?)));
+    for (i, (name, word, message)) in said.enumerate() {
+        if i == MAX_MESSAGES {
             out.line("and more messages; the JSON has them all");
             return;
         }
-        said += 1;
-        let word = span.outcome.as_str();
-        out.wrapped(&format!("{word}: {}: {}", printable(&span.name), printable(message)), 4);
+        out.wrapped(&format!("{word}: {}: {}", printable(name), printable(message)), 4);
     }
 }
 
@@ -266,7 +316,7 @@ fn in_full(ways: &[String]) -> &str {
 impl Row {
     fn of(span: &Span, critical: bool) -> Row {
         let cpu = span.cpu.map(|cpu| format!("cpu {cpu}"));
-        let ran = !span.took().is_zero()
+        let ran = span.took() != Length::ZERO
             || !matches!(span.outcome, Outcome::Skipped(_) | Outcome::Cancelled);
         let worker = Some(span.worker.clone()).filter(|worker| !worker.is_empty());
         let both =
@@ -277,11 +327,7 @@ impl Row {
             name: with_driver.into_iter().chain([span.name.clone()]).collect(),
             place: [both, worker, cpu].into_iter().flatten().collect(),
             waited: if span.waited().is_zero() { "-".into() } else { duration(span.waited()) },
-            took: if ran {
-                format!("{}{}", at_most(Some(span)), duration(span.took()))
-            } else {
-                "-".into()
-            },
+            took: if ran { span.took().to_string() } else { "-".into() },
             state: span.outcome.as_str(),
             released: span.released_by.clone().into_iter().collect(),
         }
@@ -337,7 +383,8 @@ fn table(out: &mut Lines, t: &Timeline, path: &CriticalPath, selection: &Selecti
         need[3] = 0;
     }
     let columns = Columns::plan(out.width, need, said(|row| row.waited != "-"));
-    let scale = Scale { from: t.origin(), length: t.makespan(), columns: columns.bar };
+    let length = t.finish().saturating_sub(t.origin());
+    let scale = Scale { from: t.origin(), length, columns: columns.bar };
 
     out.line(&header.text(&columns, &scale.axis()));
     let mut used = String::new();
@@ -351,6 +398,7 @@ fn table(out: &mut Lines, t: &Timeline, path: &CriticalPath, selection: &Selecti
         ('·', "waits for a dependency"),
         ('░', "waits for a worker"),
         ('█', "runs"),
+        ('▒', "may have run"),
     ];
     let seen = legend.iter().filter(|(mark, _)| *mark == '*' || used.contains(*mark));
     let legend: Vec<String> = seen.map(|(mark, what)| format!("{mark} {what}")).collect();
@@ -389,12 +437,15 @@ impl Scale {
         let blocked = if span.released_by.is_some() { '·' } else { ' ' };
         let short = self.at(span.end) - self.at(span.start) < 0.5;
         let end = if short { start + 1 } else { end };
+        // From there on it may have been over.
+        let sure = (self.at(span.start + span.took().least()).ceil() as usize).max(start);
         (0..end)
             .map(|i| match i {
                 _ if i < queued => blocked,
                 _ if i < start => '░',
                 _ if short => '▏',
-                _ => '█',
+                _ if i < sure => '█',
+                _ => '▒',
             })
             .collect()
     }
