@@ -6,7 +6,7 @@ mod common;
 
 use std::sync::{Arc, mpsc};
 
-use common::{Held, Rng};
+use common::{Held, Rng, watched};
 use corewise_blockmq::{
     AlignedBuf, Completed, Dispatch, IoError, IoErrorKind, Queue, Request, Started, Whole,
 };
@@ -180,6 +180,21 @@ fn the_bytes_of_a_write_are_there_when_its_parts_are_gone() {
     whole.part(0, 1024, 0).complete(Ok(()));
     drop(whole);
     assert_eq!(bytes.recv().unwrap(), 1024);
+}
+
+#[test]
+fn a_part_that_fails_fails_a_whole_that_reaches_beyond_all_offsets() {
+    for with_range in [false, true] {
+        let (rq, done) = watched(Request::discard(u64::MAX - 511, 1024));
+        let whole = Whole::new(rq);
+        let (first, last) = (whole.part(0, 512, 0), whole.part(512, 512, u64::MAX - 511));
+        drop(whole);
+        first.complete(Ok(()));
+        let error = IoError::new(IoErrorKind::Io(5));
+        let range = u64::MAX - 255..u64::MAX;
+        last.complete(Err(if with_range { error.at(range) } else { error }));
+        assert_eq!(done.recv().unwrap().result.unwrap_err().kind(), IoErrorKind::Io(5));
+    }
 }
 
 /// Any parts of a merged read, ended in any order and in any way, against a plain model: one flag for

@@ -365,13 +365,14 @@ impl Part {
         let rq = whole.rq();
         let result = result.map_err(|error| match error.range() {
             Some(range) if !window.spread && !rq.is_empty() => {
-                let first = rq.offset() + window.at;
-                let within = |at: u64| first + at.saturating_sub(offset).min(len);
+                // Saturating: a request that no queue has seen may reach beyond all offsets.
+                let first = rq.offset().saturating_add(window.at);
+                let within = |at: u64| first.saturating_add(at.saturating_sub(offset).min(len));
                 let range = within(range.start)..within(range.end);
                 error.at(range)
             }
             _ if rq.is_empty() => error,
-            _ => error.at(rq.offset()..rq.offset() + rq.len()),
+            _ => error.at(rq.offset()..rq.offset().saturating_add(rq.len())),
         });
         let done = PartDone { whole, window, len, result: Some(result) };
         match then {

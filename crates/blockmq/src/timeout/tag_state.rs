@@ -5,8 +5,8 @@
 
 use std::fmt;
 
+use corewise_sync::SpinLock;
 use corewise_sync::atomic::{AtomicU64, Ordering};
-use corewise_sync::cell::UnsafeCell;
 use corewise_sync::time::Stamp;
 
 /// The driver has the request.
@@ -33,18 +33,15 @@ pub enum Release {
 pub struct TagState<N> {
     /// A: the flags above and the deadline. IDLE is 0.
     word: AtomicU64,
-    /// P: HELD without LEFT: who completes the request. LEFT: the handler.
-    left: UnsafeCell<Option<N>>,
+    /// L: is the lock; guards what was left. Who sets LEFT has it, so that the handler that sees LEFT finds the
+    /// request behind it; and of two who would leave one, only the first does.
+    left: SpinLock<Option<N>>,
 }
-
-// SAFETY: `left` is written by the one who completes the request, before LEFT is set, and taken by the handler after
-// it has seen LEFT (Release and Acquire of `word`). It moves an N between threads, so N: Send.
-unsafe impl<N: Send> Sync for TagState<N> {}
 
 impl<N> TagState<N> {
     /// A tag that is free.
     pub fn new() -> Self {
-        Self { word: AtomicU64::new(0), left: UnsafeCell::new(None) }
+        Self { word: AtomicU64::new(0), left: SpinLock::new(None) }
     }
 
     /// Start: the driver is about to get the request. The caller has taken the tag.
@@ -62,13 +59,16 @@ impl<N> TagState<N> {
     }
 
     /// Finish: the driver is done with the request. Given back: the caller ends it. `None`: the handler holds it,
-    /// and ends it when it lets go. Either way the tag stays taken until the request ends.
+    /// and ends it when it lets go. Either way the tag stays taken until the request ends. Where another request was
+    /// left already (a tag that was given out twice), this one is given back too.
     #[must_use = "who gets the request back ends it"]
     pub fn finish(&self, node: N) -> Option<N> {
-        let mut node = node;
         let mut was = self.word.load(Ordering::Relaxed);
         loop {
-            debug_assert!(was & IN_FLIGHT != 0 && was & LEFT == 0, "completed twice: {was:x}");
+            debug_assert!(was & IN_FLIGHT != 0, "completed twice: {was:x}");
+            if was & LEFT != 0 {
+                return Some(node);
+            }
             if was & HELD == 0 {
                 // AcqRel: behind the handler that let go before us. To IDLE in the same step; that it is seen
                 // before the tag's next Start is for the tag to order, which is freed (Release) after this.
@@ -78,22 +78,17 @@ impl<N> TagState<N> {
                 }
                 continue;
             }
-            // Leave.
-            self.left.with_mut(|left| {
-                // SAFETY: the request is ours, and LEFT isn't set: the handler doesn't look here.
-                unsafe { *left = Some(node) };
-            });
-            // Release: the handler that sees LEFT takes what was left.
+            // Leave. In the lock, behind which the handler finds it.
+            let mut left = self.left.lock();
             let leave = was | LEFT;
             match self.word.compare_exchange(was, leave, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return None,
+                Ok(_) => {
+                    *left = Some(node);
+                    return None;
+                }
+                // The handler has just let go, without having seen it: it is still ours.
                 Err(now) => was = now,
             }
-            // The handler has just let go, without having seen it: it is still ours.
-            node = self.left.with_mut(|left| {
-                // SAFETY: as above, LEFT isn't set.
-                unsafe { (*left).take() }.expect("it was put there just now")
-            });
         }
     }
 
@@ -146,10 +141,7 @@ impl<N> TagState<N> {
             }
             // Only LEFT can have come.
         }
-        let node = self.left.with_mut(|left| {
-            // SAFETY: LEFT is set, and seen with Acquire: who completed it is done here.
-            unsafe { (*left).take() }
-        });
+        let node = self.left.lock().take();
         // IDLE; as in `finish`, the tag is freed after this.
         self.word.store(0, Ordering::Relaxed);
         node
@@ -205,6 +197,15 @@ mod tests {
             assert_eq!(tag.release(how), Some(7));
             assert_eq!(tag.deadline(), None);
         }
+    }
+
+    #[test]
+    fn of_two_who_complete_one_tag_the_second_keeps_what_it_has() {
+        let tag = TagState::new();
+        tag.start(EARLY);
+        assert!(tag.hold(LATE));
+        assert_eq!((tag.finish(7), tag.finish(8)), (None, Some(8)));
+        assert_eq!(tag.release(Release::Told), Some(7));
     }
 
     #[test]
