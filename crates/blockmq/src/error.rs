@@ -29,17 +29,48 @@ pub enum IoErrorKind {
 }
 
 /// Error of one request: its [`IoErrorKind`], and what was asked and found, in words.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct IoError {
     kind: IoErrorKind,
     /// Boxed, since errors with words are rare, and each request has room for one.
-    detail: Option<Box<Cow<'static, str>>>,
+    detail: Option<Box<Detail>>,
     /// Which bytes failed; empty where it isn't known.
     first: u64,
     end: u64,
 }
 
+#[derive(Clone, Debug, Default)]
+struct Detail {
+    words: Option<Cow<'static, str>>,
+    /// It is in the log.
+    logged: bool,
+}
+
+impl PartialEq for IoError {
+    fn eq(&self, other: &Self) -> bool {
+        let what = |error: &Self| (error.kind, error.first, error.end);
+        what(self) == what(other) && self.words() == other.words()
+    }
+}
+
+impl Eq for IoError {}
+
 impl IoError {
+    fn words(&self) -> Option<&str> {
+        self.detail.as_ref()?.words.as_deref()
+    }
+
+    /// Whether the device that it comes from has told of it, so that those on top needn't.
+    pub(crate) fn is_logged(&self) -> bool {
+        self.detail.as_ref().is_some_and(|detail| detail.logged)
+    }
+
+    /// Says that it is in the log, or left out there for once.
+    pub(crate) fn logged(mut self) -> Self {
+        self.detail.get_or_insert_default().logged = true;
+        self
+    }
+
     /// An error of this kind without further words.
     pub const fn new(kind: IoErrorKind) -> Self {
         Self { kind, detail: None, first: 0, end: 0 }
@@ -47,7 +78,8 @@ impl IoError {
 
     /// An error of this kind that says what was asked and what was found.
     pub fn with(kind: IoErrorKind, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { detail: Some(Box::new(detail.into())), ..Self::new(kind) }
+        let words = Some(detail.into());
+        Self { detail: Some(Box::new(Detail { words, logged: false })), ..Self::new(kind) }
     }
 
     /// Translates a system error: `ENOSPC`, `EROFS`, `EOPNOTSUPP` and their like get their own
@@ -135,8 +167,8 @@ impl fmt::Display for IoError {
             IoErrorKind::TimedOut => f.write_str("the device didn't answer in time")?,
             IoErrorKind::Gone => f.write_str("the device went away with the request unfinished")?,
         }
-        if let Some(detail) = &self.detail {
-            write!(f, ": {detail}")?;
+        if let Some(words) = self.words() {
+            write!(f, ": {words}")?;
         }
         match self.range() {
             Some(range) => write!(f, " (bytes {} to {})", range.start, range.end - 1),

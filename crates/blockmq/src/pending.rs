@@ -12,7 +12,7 @@ use crate::error::IoError;
 use crate::flush;
 use crate::hctx::Hctx;
 use crate::queue::Core;
-use crate::request::Request;
+use crate::request::{Request, caught};
 use crate::stats::weight;
 
 /// A request inside a queue. Boxes lie in the [cache](crate::cache) of their CPU between two requests, and keep
@@ -166,6 +166,8 @@ impl Pending {
         let others = self.rq_mut().unmerge();
         for pending in iter::once(self).chain(others) {
             let gone = pending.core.gone();
+            // Of a queue that is dropped that is no news.
+            let gone = if pending.core.is_dropped() { gone.logged() } else { gone };
             pending.end_now(Err(gone));
         }
     }
@@ -178,9 +180,30 @@ impl Pending {
     /// As `answer`, for who has just read the clock.
     pub(crate) fn answer_at(&mut self, result: Result<(), IoError>, now: Option<Stamp>) {
         self.count(result.is_ok(), now);
+        let result = result.map_err(|error| self.log(error));
         self.rq_mut().finish(result);
         // What it still owns goes now, not when the box is used again.
         self.rq = None;
+    }
+
+    /// Tells the log why it failed, unless the device below has, or there were too many.
+    #[cold]
+    fn log(&self, error: IoError) -> IoError {
+        if error.is_logged() {
+            return error;
+        }
+        if let Some(before) = self.core.errors.admit() {
+            let rq = self.rq();
+            // The subscriber is user code: a panic in there keeps no request from its end.
+            caught(|| {
+                tracing::warn!(
+                    device = %self.core.name, op = %rq.op(), offset = rq.offset(), len = rq.len(),
+                    errno = error.errno(), %error, left_out = (before != 0).then_some(before),
+                    "a request failed"
+                );
+            });
+        }
+        error.logged()
     }
 
     /// Counts it out, and puts the box back. Counting out ends the request's hold on the queue, so the box's

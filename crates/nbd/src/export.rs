@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use corewise_blockmq::BlockDevice;
+use corewise_sync::Throttle;
 
 use crate::error::Error;
 use crate::handshake::ExportOffer;
@@ -17,13 +18,41 @@ pub struct Export {
     description: String,
     device: Arc<dyn BlockDevice>,
     read_only: bool,
+    pub(crate) lines: Arc<Lines>,
+}
+
+/// Which of the messages about its clients go to the log: they come as fast as the clients like.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    pub(crate) export: String,
+    /// Errors of the device.
+    pub(crate) errors: Throttle,
+    /// What clients were refused, or cut for.
+    pub(crate) refusals: Throttle,
+}
+
+impl Lines {
+    fn new(export: String) -> Lines {
+        Lines { export, errors: Throttle::new(), refusals: Throttle::new() }
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        let left_out = self.errors.take_left_out();
+        if left_out != 0 {
+            tracing::warn!(export = self.export, left_out, "clients got more errors");
+        }
+    }
 }
 
 impl Export {
     /// An export of `device` under `name`. The device's own limits (size, read-only, abilities)
     /// apply.
     pub fn new(name: impl Into<String>, device: Arc<dyn BlockDevice>) -> Export {
-        Export { name: name.into(), description: String::new(), device, read_only: false }
+        let name = name.into();
+        let lines = Arc::new(Lines::new(name.clone()));
+        Export { name, description: String::new(), device, read_only: false, lines }
     }
 
     /// Sets a description for people, shown by clients that list the server.

@@ -8,7 +8,7 @@
 //!   code runs under the [loom](https://docs.rs/loom) model checker when built with `--cfg loom`,
 //!   and in the random schedules of [shuttle](https://docs.rs/shuttle) with `--cfg shuttle`. The
 //!   clock is there too ([`time`]).
-//! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`], [`Signal`], [`SpinLock`],
+//! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`], [`Signal`], [`SpinLock`], [`Throttle`],
 //!   [`inbox`], [`list`], [`epoch`].
 //! * **The execution context** ([`context`]): atomic sections, [`context::might_block`], blocking
 //!   regions and the placement token of the running task.
@@ -42,6 +42,7 @@ mod futex;
 mod lock;
 mod parker;
 mod signal;
+mod throttle;
 
 pub use clean::CleanAt;
 pub use completion::{Completion, Countdown};
@@ -51,3 +52,4 @@ pub use lock::{Condvar, Mutex, MutexGuard};
 pub use parker::{Parker, Unparker};
 pub use signal::Signal;
 pub use spin::{SpinLock, SpinLockGuard};
+pub use throttle::Throttle;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::inbox::Inbox;
-use corewise_sync::{Mutex, context};
+use corewise_sync::{Mutex, Throttle, context};
 use corewise_workqueue::{EndNotice, Workqueue};
 
 use super::layout::Layout;
@@ -68,6 +68,8 @@ pub(crate) struct Core {
     dead: AtomicBool,
     /// A: what is pending needs a worker, and there is none any more: it completes as gone. As `dead`.
     given_up: AtomicBool,
+    /// Which of its errors go to the log.
+    pub(crate) errors: Throttle,
     /// Whether there are workers.
     pub(crate) end: End,
     /// Has it told when they go.
@@ -132,6 +134,7 @@ impl Core {
                 .map(|after| Timeouts::new(after, Weak::clone(core), parts.wq.as_ref())),
             dead: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
+            errors: Throttle::new(),
             end: End::new(),
             notice: OnceLock::new(),
             depth: parts.depth,
@@ -167,7 +170,7 @@ impl Core {
 
     /// What a request is told that completes as gone.
     pub(crate) fn gone(&self) -> IoError {
-        if self.dead.load(Ordering::Acquire) {
+        if self.is_dropped() {
             return IoError::new(IoErrorKind::Gone);
         }
         workers_gone()
@@ -391,10 +394,15 @@ impl Core {
         }
     }
 
+    /// The queue is being dropped.
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
     /// The queue is being dropped, or nobody can run it any more.
     #[inline]
     pub(crate) fn is_dead(&self) -> bool {
-        self.dead.load(Ordering::Acquire) || self.given_up.load(Ordering::Acquire)
+        self.is_dropped() || self.given_up.load(Ordering::Acquire)
     }
 
     /// The handle goes: what waits completes as gone, what the driver has is finished, and the boxes that come
@@ -407,6 +415,10 @@ impl Core {
         for hctx in self.hctxs() {
             let _was_stopped = hctx.state.start();
             hctx.run_to_the_end(self);
+        }
+        let left_out = self.errors.take_left_out();
+        if left_out != 0 {
+            tracing::warn!(device = %self.name, left_out, "more requests failed");
         }
     }
 

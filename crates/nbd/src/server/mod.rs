@@ -304,10 +304,18 @@ impl Inner {
             };
         let limits = Limits::new(offer.summary, offer.block_sizes);
         tracing::debug!(client = connection.id, export = offer.name, "client attached");
-        let device = Arc::clone(export.device());
-        match Session::run(Arc::clone(connection), parker, device, limits, received) {
+        match Session::run(Arc::clone(connection), parker, &export, limits, received) {
             End::Violation(what) => {
-                tracing::warn!(client = connection.id, export = offer.name, what, "closed");
+                if let Some(before) = export.lines.refusals.admit() {
+                    let left_out = (before != 0).then_some(before);
+                    tracing::warn!(
+                        client = connection.id,
+                        export = offer.name,
+                        what,
+                        left_out,
+                        "closed"
+                    );
+                }
             }
             end => {
                 tracing::debug!(client = connection.id, export = offer.name, ?end, "client left")

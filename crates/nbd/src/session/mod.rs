@@ -27,6 +27,7 @@ use corewise_blockmq::{BlockDevice, Buffer, Completed, Payload, Request};
 use corewise_sync::Parker;
 
 use crate::connection::Connection;
+use crate::export::{Export, Lines};
 use crate::policy::Limits;
 use crate::reply::{Patience, Posted, Ran, ReplyPath, Right};
 use crate::wire::{ReplyError, SimpleReply};
@@ -58,6 +59,7 @@ pub(crate) enum End {
 pub(crate) struct Session {
     connection: Arc<Connection>,
     device: Arc<dyn BlockDevice>,
+    lines: Arc<Lines>,
     path: ReplyPath<SocketSink>,
     writer: Writer,
     /// Whether the device takes `fua`; where it has nothing to flush, every write is as durable as
@@ -71,16 +73,17 @@ impl Session {
     pub(crate) fn run(
         connection: Arc<Connection>,
         parker: &Parker,
-        device: Arc<dyn BlockDevice>,
+        export: &Export,
         limits: Limits,
         received: BytesMut,
     ) -> End {
         let (writer, writer_parker) = Writer::new();
         let session = Arc::new(Session {
             path: ReplyPath::new(SocketSink::new(Arc::clone(&connection), writer_parker)),
-            device_fua: device.geometry().can_fua,
+            device_fua: export.device().geometry().can_fua,
             connection,
-            device,
+            device: Arc::clone(export.device()),
+            lines: Arc::clone(&export.lines),
             writer,
         });
         let _stop = StopWriter(&session);
@@ -118,8 +121,12 @@ impl Session {
             (Ok(()), Payload::One(Buffer::BytesMut(message))) => Reply::message(message, bytes),
             (Ok(()), _) => Reply::head(SimpleReply::new(cookie, Ok(())), bytes),
             (Err(error), _) => {
-                tracing::debug!(client = self.connection.id, op = %done.op, offset = done.offset,
-                    len = done.len, %error, "a request failed");
+                if let Some(before) = self.lines.errors.admit() {
+                    tracing::warn!(client = self.connection.id, export = self.lines.export,
+                        device = self.device.name(), op = %done.op, offset = done.offset,
+                        len = done.len, errno = error.errno(), %error,
+                        left_out = (before != 0).then_some(before), "a client gets an error");
+                }
                 let error = ReplyError::from_errno(error.errno());
                 Reply::head(SimpleReply::new(cookie, Err(error)), bytes)
             }

@@ -137,7 +137,12 @@ impl<'a> Reader<'a> {
                     Ok(()) => {}
                     Err(end) => return Parsed::End(end),
                 },
-                Verdict::Refuse(error) => self.answer(&request, Err(error), cost),
+                Verdict::Refuse(error) => {
+                    if !draining {
+                        self.tell_refusal(&request, error);
+                    }
+                    self.answer(&request, Err(error), cost);
+                }
                 Verdict::Done | Verdict::Disconnect | Verdict::Hopeless => {
                     self.answer(&request, Ok(()), cost);
                 }
@@ -171,6 +176,16 @@ impl<'a> Reader<'a> {
             load.wait_for_room(self.parker, cost);
         }
         None
+    }
+
+    /// The client's mistake: no news for who runs the server, unless it asks.
+    fn tell_refusal(&self, request: &Request, error: ReplyError) {
+        let Session { connection, lines, .. } = &**self.session;
+        if let Some(before) = lines.refusals.admit() {
+            tracing::info!(client = connection.id, export = lines.export, command = ?request.command,
+                offset = request.offset, len = request.length, ?error,
+                left_out = (before != 0).then_some(before), "a client is refused a request");
+        }
     }
 
     /// Answers without the device, once the payload of the request is out of the way.
