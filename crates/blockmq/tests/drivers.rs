@@ -10,10 +10,11 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use common::mirrors::unrecorded;
 use common::{Held, Rig, Rng, STALL, submit};
 use corewise_blockmq::drivers::{
-    Delay, Delays, Fault, Faulty, FileDriver, FileOptions, IoPath, Memory, Mirror, Null,
-    StackError, Stripe,
+    Delay, Delays, Fault, Faulty, FileDriver, FileOptions, IoPath, Memory, Mirror, MirrorLeg,
+    MirrorOptions, Null, StackError, Stripe,
 };
 use corewise_blockmq::{
     BlockDevice, BlockDeviceExt, Completed, Driver, IoError, IoErrorKind, Op, Request,
@@ -235,7 +236,7 @@ fn stripes_agree_with_the_model_for_every_number_of_children_and_chunk() {
 fn a_mirror_agrees_with_the_model_and_its_legs_agree_with_each_other() {
     let rig = Rig::live();
     let legs: Vec<_> = (0..3).map(|_| memory(&rig, SIZE)).collect();
-    let model = check(&rig, Mirror::new(legs.clone()).unwrap(), 20);
+    let model = check(&rig, unrecorded(&rig, legs.clone()), 20);
     for leg in legs {
         model.check(0, &leg.read_at(0, SIZE as usize).unwrap());
     }
@@ -298,7 +299,7 @@ fn a_stripe_of_mirrors_over_files_agrees_with_the_model() {
                     rig.queue(file(&rig, &path, SIZE / 4, io)) as Arc<dyn BlockDevice>
                 })
                 .collect();
-            rig.queue(Mirror::new(legs).unwrap()) as Arc<dyn BlockDevice>
+            rig.queue(unrecorded(&rig, legs)) as Arc<dyn BlockDevice>
         })
         .collect();
     check(&rig, Stripe::new(mirrors, 4096).unwrap(), 30);
@@ -352,5 +353,6 @@ fn stacks_that_cannot_work_are_refused_with_the_reason() {
     assert!(message(Stripe::new(vec![memory(&rig, SIZE)], 1000)).contains("multiple of 512"));
     assert!(message(Stripe::new(vec![memory(&rig, SIZE)], 0)).contains("multiple of 512"));
     assert!(message(Stripe::new(vec![memory(&rig, 512)], 4096)).contains("less than one chunk"));
-    assert!(Mirror::new(Vec::new()).is_err());
+    let nobody: [MirrorLeg; 0] = [];
+    assert!(Mirror::open(nobody, MirrorOptions::default(), &rig.wq).is_err());
 }

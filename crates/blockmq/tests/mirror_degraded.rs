@@ -183,6 +183,71 @@ fn a_crash_in_the_middle_of_a_resync_leaves_no_more_to_copy_than_there_was() {
     assert!(legs.data(1)[14 * REGION as usize] == 14);
 }
 
+/// What is on a disk; and it is that again.
+fn copy(legs: &Legs, n: usize) -> Vec<u8> {
+    legs.disks[n].read_at(0, LEG as usize).unwrap().to_vec()
+}
+
+fn put_back(legs: &Legs, n: usize, copy: &[u8]) {
+    legs.disks[n].write_at(0, copy.to_vec()).unwrap();
+}
+
+#[test]
+fn a_copy_of_a_leg_from_before_the_last_start_is_not_taken_for_the_leg() {
+    let legs = Legs::new(2).made();
+    let before = copy(&legs, 1);
+    let up = legs.open();
+    up.fill(4, 4);
+    up.close();
+    put_back(&legs, 1, &before);
+    let error = legs.try_open(legs.disks.clone(), false).err().unwrap();
+    assert!(error.contains("is an older state of itself, and it had everything"), "{error}");
+    let parts = || legs.disks.iter().cloned().map(MirrorLeg::Here).collect();
+    let up = legs.open_with(parts(), |options| options.degraded = Degraded::Always).unwrap();
+    assert_eq!(up.states(), [InSync, Resyncing]);
+    assert_eq!(up.resynced(), (vec![1], SIZE));
+    up.close();
+    assert!(legs.alike() && legs.data(1)[4 * REGION as usize] == 4);
+}
+
+#[test]
+fn a_disk_that_was_replaced_lacks_more_than_the_bits_say_when_it_is_back() {
+    let legs = made_and_lost();
+    let first = copy(&legs, 1);
+    // Another one takes its place, and gets what that lacked: bits are taken away.
+    put_back(&legs, 1, &vec![0; LEG as usize]);
+    let up = legs.open();
+    assert_eq!(up.resynced(), (vec![1], SIZE));
+    up.fill(5, 5);
+    up.close();
+    // It fails too, and the first one comes back.
+    let slot = empty("");
+    let up = without(&legs, 1, &slot, Degraded::Always).unwrap();
+    up.fill(7, 7);
+    put_back(&legs, 1, &first);
+    *slot.lock() = Ok(legs.disks[1].clone());
+    assert!(up.mirror.take_back(1));
+    assert_eq!(up.resynced(), (vec![1], SIZE));
+    up.close();
+    assert!(legs.alike() && legs.data(1)[5 * REGION as usize] == 5);
+}
+
+#[test]
+fn a_leg_that_was_never_in_sync_is_not_begun_with_whatever_is_said() {
+    let legs = Legs::new(2);
+    let parts = || legs.disks.iter().cloned().map(MirrorLeg::Here).collect();
+    let up = legs.open_with(parts(), |options| options.resync_most = 1).unwrap();
+    drop(up);
+    for degraded in [Degraded::Known, Degraded::Always] {
+        let error = without(&legs, 0, &empty(""), degraded).err().unwrap();
+        assert!(
+            error.contains("no part that is there has everything: 'lost' is missing"),
+            "{error}"
+        );
+    }
+    without(&legs, 1, &empty(""), Degraded::Known).unwrap().close();
+}
+
 #[test]
 fn what_is_found_and_can_not_be_the_leg_stays_out() {
     let legs = made_and_lost();

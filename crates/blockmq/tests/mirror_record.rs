@@ -6,10 +6,10 @@ mod common;
 
 use std::sync::Arc;
 
-use common::mirrors::{LEG, Legs, REGION, SIZE, Up};
+use common::mirrors::{LEG, Legs, REGION, SIZE, Up, until_alike};
 use common::{Rng, STALL};
 use corewise_blockmq::drivers::{
-    Fault, Faulty, LegState, Memory, Mirror, MirrorEvent, MirrorOptions,
+    Degraded, Fault, Faulty, LegState, Memory, Mirror, MirrorEvent, MirrorLeg, MirrorOptions,
 };
 use corewise_blockmq::{
     BlockDevice, BlockDeviceExt, Dispatch, Driver, Geometry, IoError, IoErrorKind, Op, Queue,
@@ -27,10 +27,10 @@ fn a_new_mirror_has_what_its_first_leg_has_and_room_for_its_record() {
     }
     let up = legs.open();
     assert_eq!(up.queue.geometry().size, SIZE);
-    let began = MirrorEvent::ResyncBegan { legs: vec![], bytes: SIZE };
+    let began = MirrorEvent::ResyncBegan { legs: vec![1, 2], bytes: SIZE };
     assert_eq!(up.event(), began);
     assert!(up.queue.read_at(4096, 8192).unwrap().iter().all(|&b| b == 1), "also before that");
-    assert_eq!(up.resynced(), (vec![], SIZE));
+    assert_eq!(up.resynced(), (vec![1, 2], SIZE));
     assert!(legs.alike());
     assert_eq!(legs.data(2)[4096..12288], [1; 8192]);
 }
@@ -245,7 +245,7 @@ fn a_block_that_cannot_be_read_is_written_anew_from_another_leg() {
         assert!(up.queue.read_at(6 * REGION, 4096).unwrap().iter().all(|&b| b == 6));
     }
     assert!(up.queue.read_at(6 * REGION, 4096).unwrap().iter().all(|&b| b == 6));
-    assert_eq!(up.states(), [InSync, InSync]);
+    until_alike(&up.mirror);
     up.close();
     assert!(legs.alike());
 }
@@ -272,7 +272,10 @@ fn a_leg_that_is_new_gets_everything() {
     (0..16).for_each(|n| up.fill(n, n as u8));
     up.close();
     legs.disks[1] = legs.rig.queue(Memory::new(LEG).unwrap());
-    let up = legs.open();
+    let error = legs.try_open(legs.disks.clone(), false).err().unwrap();
+    assert!(error.contains("has no record, and it had everything"), "{error}");
+    let parts = || legs.disks.iter().cloned().map(MirrorLeg::Here).collect();
+    let up = legs.open_with(parts(), |options| options.degraded = Degraded::Always).unwrap();
     assert_eq!(up.states(), [InSync, Resyncing]);
     assert_eq!(up.resynced(), (vec![1], SIZE));
     assert_eq!(up.mirror.status().to_string(), "2 of 2 legs in sync");
@@ -286,7 +289,8 @@ fn a_crash_in_the_middle_of_a_resync_does_not_make_a_leg_look_good() {
     (0..16).for_each(|n| up.fill(n, n as u8));
     up.close();
     legs.disks[1] = legs.rig.queue(Memory::new(LEG).unwrap());
-    let options = MirrorOptions { resync_most: 1, resync_least: 1, ..MirrorOptions::default() };
+    let degraded = Degraded::Always;
+    let options = MirrorOptions { resync_most: 1, degraded, ..MirrorOptions::default() };
     let mirror = Arc::new(Mirror::open(legs.disks.clone(), options, &legs.rig.wq).unwrap());
     // One region, and then a pause that outlasts the test.
     while mirror.status().to_resync == SIZE {
@@ -379,9 +383,7 @@ fn legs_are_alike_and_right_whatever_fails_and_comes_back() {
             }
         }
         weak.iter().for_each(|w| w.arm(false));
-        while up.states() != [InSync; 3] {
-            let _ = up.event();
-        }
+        until_alike(&up.mirror);
         up.close();
         assert!(legs.data(0) == model, "seed {seed}");
         assert!(legs.alike(), "seed {seed}");

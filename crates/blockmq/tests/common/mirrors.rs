@@ -113,3 +113,18 @@ impl Up {
         self.mirror.settle();
     }
 }
+
+/// A mirror without a record, over legs that are alike once this returns.
+pub fn unrecorded(rig: &Rig, legs: Vec<Arc<dyn BlockDevice>>) -> Mirror {
+    let options = MirrorOptions { record: false, ..MirrorOptions::default() };
+    let mirror = Mirror::open(legs, options, &rig.wq).unwrap();
+    until_alike(&mirror);
+    mirror
+}
+
+/// Waits until all legs are in sync.
+pub fn until_alike(mirror: &Mirror) {
+    while mirror.status().legs.iter().any(|leg| *leg != LegState::InSync) {
+        std::thread::yield_now();
+    }
+}

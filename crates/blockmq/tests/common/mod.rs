@@ -4,6 +4,8 @@
 
 #[cfg(not(loom))]
 pub mod mirrors;
+#[cfg(not(loom))]
+pub mod platters;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, mpsc};

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct MirrorOf {
-    /// Whether it keeps a record, so that parts can come back.
+    /// Whether it keeps a record of which parts are in sync, and what the others lack.
     pub(crate) bitmap: bool,
     pub(crate) parts: Vec<Part>,
     /// In bytes.
@@ -42,13 +42,24 @@ pub(crate) enum State {
     Out,
 }
 
-impl State {
-    fn as_str(self) -> &'static str {
-        match self {
-            State::InSync => "in sync",
-            State::Resyncing => "resyncing",
-            State::Returning => "being tried again",
-            State::Out => "out",
+impl From<LegState> for State {
+    fn from(leg: LegState) -> State {
+        match leg {
+            LegState::InSync => State::InSync,
+            LegState::Resyncing => State::Resyncing,
+            LegState::Returning => State::Returning,
+            LegState::Out => State::Out,
+        }
+    }
+}
+
+impl From<State> for LegState {
+    fn from(state: State) -> LegState {
+        match state {
+            State::InSync => LegState::InSync,
+            State::Resyncing => LegState::Resyncing,
+            State::Returning => LegState::Returning,
+            State::Out => LegState::Out,
         }
     }
 }
@@ -59,12 +70,7 @@ impl MirrorOf {
         let status = mirror.status();
         let part = |(n, name): (usize, &String)| Part {
             name: name.clone(),
-            state: match status.legs.get(n) {
-                Some(LegState::InSync) => State::InSync,
-                Some(LegState::Resyncing) => State::Resyncing,
-                Some(LegState::Returning) => State::Returning,
-                Some(LegState::Out) | None => State::Out,
-            },
+            state: status.legs.get(n).copied().unwrap_or(LegState::Out).into(),
             why: mirror.why_out(n),
         };
         MirrorOf {
@@ -87,7 +93,8 @@ impl MirrorOf {
         let widest = self.parts.iter().map(|part| part.name.chars().count()).max().unwrap_or(0);
         let mut out = String::new();
         for part in &self.parts {
-            let (name, state) = (&part.name, part.state.as_str());
+            // The driver's own words.
+            let (name, state) = (&part.name, LegState::from(part.state));
             let why = part.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
             let _ = writeln!(out, "  {name:<widest$}  {state}{why}");
         }
@@ -102,9 +109,6 @@ pub(super) fn take_back(
     over: &[String],
     part: Option<&str>,
 ) -> Result<Vec<String>, String> {
-    if !mirror.has_record() {
-        return Err(format!("'{disk}' has no bitmap: it can't know what a part lacks"));
-    }
     if let Some(part) = part.filter(|part| !over.iter().any(|name| name == part)) {
         let parts = over.join(", ");
         return Err(format!("'{part}' is no part of '{disk}', which has: {parts}"));

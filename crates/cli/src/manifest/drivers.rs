@@ -229,15 +229,10 @@ impl<'a> Asked<'a> {
         let over = self.parts();
         let bitmap = raw.bitmap.as_ref().map(|at| at.value);
         let degraded = self.degraded();
-        let retry = raw.retry.as_ref().map(|at| (at.place, "retry"));
-        let start = raw.degraded.as_ref().map(|at| (at.place, "degraded"));
-        let rates = [(&raw.resync_least, "resync_least"), (&raw.resync_most, "resync_most")];
-        let rates = rates.into_iter().filter_map(|(at, key)| Some((at.as_ref()?.place, key)));
-        let keys = retry.into_iter().chain(start).chain(rates);
-        for (place, key) in keys.filter(|_| bitmap == Some(false)) {
+        if let (Some(false), Some(at)) = (bitmap, &raw.degraded) {
             let message =
-                format!("'{key}' is for mirrors with a bitmap: without one nothing resyncs");
-            self.complain(|s| Problem::new(place, s, message));
+                "'degraded' is for mirrors with a bitmap: without one all parts have to be there";
+            self.complain(|s| Problem::new(at.place, s, message));
         }
         if let (Some(least), Some(most)) = (&raw.resync_least, &raw.resync_most)
             && least.value > most.value

@@ -170,7 +170,7 @@ pub(crate) struct Mirror {
 }
 
 impl Mirror {
-    /// Whether it may come up without one of its parts. Without a record it can't know what that lacks.
+    /// Whether it may come up without one of its parts.
     fn begins_degraded(&self) -> bool {
         self.bitmap != Some(false) && self.degraded != Degraded::Never
     }

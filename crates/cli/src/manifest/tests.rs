@@ -457,8 +457,8 @@ fn a_mirror_says_how_it_resyncs() {
     let Driver::Mirror(found) = &resolved.manifest.devices[2].driver else { panic!("no mirror") };
     assert_eq!((found.bitmap, found.retry), (Some(true), Some(Duration::from_secs(9))));
     assert_eq!((found.resync_least, found.resync_most), (Some(1 << 20), Some(8 << 20)));
-    let off = problem(&mirror("bitmap = false\nretry = \"1s\"\n"));
-    assert!(off.contains("'retry' is for mirrors with a bitmap"), "{off}");
+    let off = "bitmap = false\nretry = \"1s\"\nresync_most = \"8M\"\n";
+    assert_eq!(resolve(&mirror(off)).problems, [], "its parts are copied each time");
     let off = problem(&mirror("bitmap = false\ndegraded = \"known\"\n"));
     assert!(off.contains("'degraded' is for mirrors with a bitmap"), "{off}");
     let wrong = problem(&mirror("degraded = \"maybe\"\n"));

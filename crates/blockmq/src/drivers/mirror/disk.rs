@@ -10,13 +10,15 @@ use super::legs::{Legs, each};
 use super::record::{Head, Place};
 use crate::device::{BlockDevice, BlockDeviceExt};
 use crate::drivers::StackError;
-use crate::error::IoError;
+use crate::error::{IoError, IoErrorKind};
 use crate::request::{Completed, Request};
 
 /// The records of all legs.
 pub(super) struct Disk {
     /// The mirror's.
     block_size: u32,
+    /// Whether there are any. Else what is written is taken for written, and nothing is ever found.
+    pub(super) is_kept: bool,
 }
 
 /// How a leg's part of something ended.
@@ -24,14 +26,23 @@ pub(super) type Ended = Vec<(usize, Result<(), IoError>)>;
 
 impl Disk {
     pub(super) fn new(block_size: u32) -> Self {
-        Self { block_size }
+        Self { block_size, is_kept: true }
     }
 
-    /// Where the record is on a leg of `size` bytes.
-    pub(super) fn place_on(&self, name: &str, size: u64) -> Result<Place, StackError> {
-        Place::on(size, self.block_size).ok_or_else(|| {
+    /// Of a mirror that writes nothing down.
+    pub(super) fn none(block_size: u32) -> Self {
+        Self { block_size, is_kept: false }
+    }
+
+    /// How many bytes of a leg of `size` are for data: what is in front of the record.
+    pub(super) fn room_on(&self, name: &str, size: u64) -> Result<u64, StackError> {
+        if !self.is_kept {
+            return Ok(size / u64::from(self.block_size) * u64::from(self.block_size));
+        }
+        let place = Place::on(size, self.block_size).ok_or_else(|| {
             StackError::new(format!("'{name}' has {size} bytes: no room for a mirror's record"))
-        })
+        })?;
+        Ok(place.start)
     }
 
     /// Where the record is on leg `n`, which is there.
@@ -42,6 +53,9 @@ impl Disk {
 
     /// The newest head on leg `n`, or `None` where there is none.
     pub(super) fn read_head(&self, legs: &Legs, n: usize) -> Result<Option<Head>, IoError> {
+        if !self.is_kept {
+            return Ok(None);
+        }
         let place = self.place(legs, n);
         let mut newest: Option<Head> = None;
         for events in [0, 1] {
@@ -56,6 +70,9 @@ impl Disk {
 
     /// Whether the place of the record on leg `n` holds nothing but zeroes.
     pub(super) fn is_vacant(&self, legs: &Legs, n: usize) -> Result<bool, IoError> {
+        if !self.is_kept {
+            return Ok(true);
+        }
         let (place, device) = (self.place(legs, n), legs.device(n));
         let (start, len) = (place.start, place.bits(2) - place.start);
         Ok(device.read_at(start, len as usize)?.iter().all(|&byte| byte == 0))
@@ -113,6 +130,9 @@ impl Disk {
         which: u32,
         pieces: impl Fn(usize) -> Vec<(u64, Vec<u8>)>,
     ) -> Ended {
+        if !self.is_kept {
+            return each(which).map(|n| (n, Ok(()))).collect();
+        }
         let requests = each(which).flat_map(|n| {
             let fua = |rq: Request| {
                 let geometry = legs.device(n).geometry();
@@ -130,6 +150,14 @@ impl Disk {
         let flushed = together(legs, unflushed.map(|n| (n, Request::flush())));
         written.into_iter().chain(flushed).collect()
     }
+}
+
+/// The legs on which all went well, and those on which something failed.
+pub(super) fn masks(ended: &Ended) -> (u32, u32) {
+    let of = |good: bool| {
+        ended.iter().filter(|(_, end)| end.is_ok() == good).fold(0, |legs, (n, _)| legs | 1 << n)
+    };
+    (of(true) & !of(false), of(false))
 }
 
 /// Makes what these legs have durable.
@@ -155,23 +183,31 @@ fn together(legs: &Legs, requests: impl Iterator<Item = (usize, Request)>) -> En
 }
 
 /// Copies a range from leg `from` to legs `to`, where those have something else. `Err`: it can't be
-/// read. `Ok`: who could not be written, and why.
+/// read. `Ok`: who could not be written, and why; where `read_only`, nobody is written.
 pub(super) fn copy(
     legs: &Legs,
     from: usize,
     to: u32,
-    offset: u64,
-    len: usize,
-) -> Result<Ended, IoError> {
+    (offset, len): (u64, usize),
+    read_only: bool,
+) -> Result<Vec<(usize, IoError)>, IoError> {
     let data = legs.device(from).read_at(offset, len)?.freeze();
     let mut failed = Vec::new();
     for n in each(to) {
         // Most of what a crash left open is alike, and reading spares what a write costs: sparse
         // files stay sparse, too.
         let alike = legs.device(n).read_at(offset, len).is_ok_and(|theirs| theirs[..] == data[..]);
-        let copied = Bytes::clone(&data);
-        if !alike && let Err(error) = legs.device(n).write_at(offset, copied) {
-            failed.push((n, Err(error)));
+        let written = match (alike, read_only) {
+            (true, _) => Ok(()),
+            (false, true) => Err(IoError::with(
+                IoErrorKind::ReadOnly,
+                format!("it is not as '{}', and the mirror is not to be written", legs.name(from)),
+            )
+            .at(offset..offset + len as u64)),
+            (false, false) => legs.device(n).write_at(offset, Bytes::clone(&data)),
+        };
+        if let Err(error) = written {
+            failed.push((n, error));
         }
     }
     Ok(failed)

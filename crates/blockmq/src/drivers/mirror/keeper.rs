@@ -12,11 +12,10 @@ use corewise_sync::{Mutex, SpinLock};
 use corewise_workqueue::{Work, Workqueue};
 
 use super::disk::{self, Disk};
-use super::legs::{Legs, each};
-use super::open::vacant;
-use super::record::{Follows, Head, apart};
+use super::legs::{Legs, all};
+use super::record::Head;
 use super::resync::Cursor;
-use super::{Inner, MirrorEvent, MirrorOptions, StackError, list, policy};
+use super::{Inner, MirrorEvent, MirrorOptions, list, policy};
 use crate::driver::Started;
 use crate::error::{IoError, IoErrorKind};
 use crate::regions::{Age, Entered, Regions};
@@ -48,9 +47,9 @@ pub(super) struct Keeper {
     /// A: bits of `wish`; set with Release by who then kicks, taken with Acquire.
     wishes: AtomicU32,
     /// A: legs that somebody wants back; as `wishes`, for the search.
-    asked: AtomicU32,
+    pub(super) asked: AtomicU32,
     /// A: of those, legs whose device has been looked for; as `wishes`.
-    wanted: AtomicU32,
+    pub(super) wanted: AtomicU32,
     /// A: the end is near: the resync stops where it is. Relaxed: it looks between any two steps.
     pub(super) settling: AtomicBool,
     /// L: is the lock; guards what only the work item touches, and who makes it before that.
@@ -67,7 +66,7 @@ pub(super) struct Keeper {
     pub(super) resync: Work,
     clean: Work,
     /// Looks for devices, which may take long: nobody waits for that.
-    search: Work,
+    pub(super) search: Work,
     retry: Work,
 }
 
@@ -82,7 +81,7 @@ pub(super) struct State {
     begun: Option<Stamp>,
     rounds: u32,
     /// A leg that is used has no head, or an older one.
-    unwritten: bool,
+    pub(super) unwritten: bool,
     /// The timers that run.
     cleaning: bool,
     retrying: bool,
@@ -151,10 +150,8 @@ impl Keeper {
         let work = |run: fn(&Arc<Inner>, &Keeper)| {
             let inner = inner.clone();
             Work::new(move || {
-                if let Some(inner) = inner.upgrade()
-                    && let Some(keeper) = &inner.keeper
-                {
-                    run(&inner, keeper);
+                if let Some(inner) = inner.upgrade() {
+                    run(&inner, &inner.keeper);
                 }
             })
         };
@@ -207,6 +204,11 @@ impl Keeper {
     pub(super) fn hold(&self, rq: Held) {
         self.unrecorded.push(Box::new(Parked { link: Link::new(), rq }));
         self.kick();
+    }
+
+    /// Whether there is a record.
+    pub(super) fn has_record(&self) -> bool {
+        self.disk.is_kept
     }
 
     /// Whether the record on disk calls a leg in sync that isn't.
@@ -292,24 +294,52 @@ impl Inner {
     /// Brings the heads on disk up to date, where they aren't.
     pub(super) fn record(&self, keeper: &Keeper, state: &mut State) -> Result<(), IoError> {
         loop {
-            let in_sync = self.legs.in_sync();
-            if !state.unwritten && keeper.recorded.load(Ordering::Relaxed) == in_sync {
+            let recorded = keeper.recorded.load(Ordering::Relaxed);
+            if !state.unwritten && recorded == self.legs.in_sync() {
                 return Ok(());
             }
-            state.head.events += 1;
-            state.head.in_sync = in_sync;
-            let ended = keeper.disk.write_head(&self.legs, self.legs.active(), &state.head);
-            self.drop_failed(&ended);
-            let good =
-                |(n, end): &(usize, Result<(), IoError>)| end.is_ok() && in_sync & 1 << n != 0;
-            if ended.iter().any(good) {
-                keeper.recorded.store(in_sync, Ordering::Release);
-                state.unwritten = false;
-                continue;
-            }
-            let error = ended.into_iter().find_map(|(_, end)| end.err());
+            self.write_heads(keeper, state, 0)?;
+        }
+    }
+
+    /// Writes a head to all legs that are used, and to those of `joining`, which are out; which of these have it.
+    pub(super) fn write_heads(
+        &self,
+        keeper: &Keeper,
+        state: &mut State,
+        joining: u32,
+    ) -> Result<u32, IoError> {
+        let in_sync = self.legs.in_sync();
+        let to = self.legs.active() | joining;
+        // This number is never used again: who knows where a head has come that could not be written?
+        state.head.events += 1;
+        let events = state.head.events;
+        let mut head = Head { in_sync, ..state.head.clone() };
+        if to == all(self.legs.len()) {
+            head.whole = events;
+        }
+        let ended = keeper.disk.write_head(&self.legs, to, &head);
+        let (good, bad) = disk::masks(&ended);
+        let (theirs, ours): (disk::Ended, disk::Ended) =
+            ended.into_iter().partition(|(n, _)| joining & 1 << n != 0);
+        for (n, error) in errors(theirs) {
+            self.tell_dropped(n, &error);
+        }
+        self.drop_failed(&ours);
+        if good & in_sync == 0 {
+            let error = errors(ours).next().map(|(_, error)| error);
             return Err(error.unwrap_or_else(|| IoError::new(IoErrorKind::Gone)));
         }
+        keeper.recorded.store(in_sync, Ordering::Release);
+        state.unwritten = false;
+        state.head.in_sync = in_sync;
+        if bad & in_sync == 0 {
+            state.head.common = events;
+        }
+        if good == to {
+            state.head.whole = head.whole;
+        }
+        Ok(good & joining)
     }
 
     /// Sends on the changes whose regions let them in, after it has set the bits that they lack.
@@ -387,108 +417,13 @@ impl Inner {
         let in_sync = self.legs.in_sync();
         let ended = keeper.disk.write_bits(&self.legs, self.legs.active(), &state.bits, regions);
         self.drop_failed(&ended);
-        // A leg is good where all its pieces are.
-        let failed = ended.iter().filter(|(_, end)| end.is_err()).fold(0, |f, (n, _)| f | 1 << n);
-        if in_sync & !failed != 0 {
+        if in_sync & disk::masks(&ended).0 != 0 {
             regions.iter().for_each(|&n| keeper.regions.mark(n));
             return Ok(());
         }
         state.bits = before;
-        let error = ended.into_iter().find_map(|(_, end)| end.err());
+        let error = errors(ended).next().map(|(_, error)| error);
         Err(error.unwrap_or_else(|| IoError::new(IoErrorKind::Gone)))
-    }
-
-    /// Legs that are out are to be tried again. Any context.
-    pub(super) fn take_back(&self, keeper: &Keeper, legs: u32) {
-        self.legs.call(legs);
-        keeper.asked.fetch_or(legs, Ordering::Release);
-        // False: it is queued already, or the end is near.
-        let _ = keeper.queue.queue(&keeper.search);
-    }
-
-    /// Looks for the devices of legs that have none, and hands all that are wanted to the keeper.
-    fn search(&self, keeper: &Keeper) {
-        let asked = keeper.asked.swap(0, Ordering::Acquire);
-        for n in each(asked & self.legs.out()).filter(|&n| !self.legs.is_there(n)) {
-            if let Err(error) = self.find(keeper, n) {
-                self.legs.set_why(n, error.to_string());
-            }
-        }
-        keeper.wanted.fetch_or(asked, Ordering::Release);
-        keeper.kick();
-    }
-
-    fn find(&self, keeper: &Keeper, n: usize) -> Result<(), StackError> {
-        let Some(find) = &keeper.options.find else { return Ok(()) };
-        let found = caught(|| find(n)).unwrap_or_else(|| Err("looking for it panicked".to_owned()));
-        let device = found.map_err(StackError::new)?;
-        let (name, theirs) = (self.legs.name(n), device.geometry());
-        if let Some(why) = policy::misfit(&self.geometry, &theirs) {
-            return Err(StackError::new(format!("'{name}' can't be its part: {why}")));
-        }
-        let room = keeper.disk.place_on(name, theirs.size)?.start;
-        if room < self.geometry.size {
-            let size = self.geometry.size;
-            return Err(StackError::new(format!(
-                "'{name}' has room for {room} bytes, and the mirror has {size}"
-            )));
-        }
-        self.legs.put(n, device);
-        Ok(())
-    }
-
-    /// Whether leg `n`, which is out, may come back. If so, the bits say what it lacks.
-    fn may_return(&self, keeper: &Keeper, state: &mut State, n: usize) -> Result<(), StackError> {
-        if !self.legs.is_there(n) {
-            return Err(StackError::new(self.legs.why(n)));
-        }
-        let found = keeper.disk.read_head(&self.legs, n)?;
-        let known = |head: &Head| head.mirror == state.head.mirror && head.leg as usize == n;
-        match found.filter(known).map(|head| head.follows(&state.head)) {
-            Some(Follows::Yes) => return Ok(()),
-            Some(Follows::Apart) => return Err(apart(self.legs.name(n))),
-            Some(Follows::No) => {}
-            None => vacant(&keeper.disk, &self.legs, n)?,
-        }
-        // It isn't what it was: everything is to be copied.
-        let all: Vec<usize> = (0..keeper.regions.len()).collect();
-        Ok(self.set_bits(keeper, state, &all)?)
-    }
-
-    /// Tries legs again that are out, and has them resynced.
-    fn take_legs_back(&self, keeper: &Keeper, state: &mut State) {
-        let wanted = keeper.wanted.swap(0, Ordering::Acquire);
-        let mut back = 0;
-        for n in each(wanted & self.legs.out()) {
-            match self.may_return(keeper, state, n) {
-                Ok(()) => back |= 1 << n,
-                Err(why) => {
-                    tracing::warn!(leg = n, device = self.legs.name(n), %why, "a leg stays out");
-                    self.legs.set_why(n, why.to_string());
-                }
-            }
-        }
-        if back != 0 {
-            self.resync_legs(keeper, state, back);
-        }
-        self.legs.answered(wanted);
-    }
-
-    /// Lets changes go to these legs, and has them resynced.
-    fn resync_legs(&self, keeper: &Keeper, state: &mut State, back: u32) {
-        // No step of the resync is in the middle: one that was could take a region for synced that these
-        // legs have no copy of.
-        let step = keeper.cursor.lock();
-        self.legs.rebuild(back);
-        // What was written while they were out has its bit: none is cleared meanwhile.
-        state.dirty().into_iter().for_each(|n| keeper.regions.mark_stale(n));
-        drop(step);
-        // All legs get the bits and the head: also those that have just come.
-        let dirty = state.dirty();
-        let ended = keeper.disk.write_bits(&self.legs, back, &state.bits, &dirty);
-        self.drop_failed(&ended);
-        state.unwritten = true;
-        self.begin_resync(keeper, state);
     }
 
     /// Says that a resync begins, and has it begin.
@@ -509,7 +444,11 @@ impl Inner {
         }
         let rebuilding = self.legs.rebuilding();
         // What was copied has to be as durable as the record's word that it is there.
-        self.drop_failed(&disk::flush(&self.legs, self.legs.active()));
+        let flushed = disk::flush(&self.legs, self.legs.active());
+        self.drop_failed(&flushed);
+        for (n, error) in errors(flushed).filter(|(n, _)| rebuilding & 1 << n != 0) {
+            self.drop_leg(n, &error);
+        }
         let done = self.legs.rebuilt(rebuilding);
         // Told at the next opportunity where it can't be now: until then they are only not trusted.
         let _ = self.record(keeper, state);
@@ -531,14 +470,16 @@ impl Inner {
         }
         let old: Vec<usize> = dirty.into_iter().filter(|&n| age(n) == Age::Old).collect();
         // After the look: a write that was seen to have ended there was seen to have dropped a leg. What is
-        // out needs the bits when it comes back.
-        if old.is_empty() || self.legs.out() != 0 {
+        // out needs the bits when it comes back. And each leg has to have a head that tells it from what it
+        // was before.
+        let is_whole = state.head.whole == state.head.events;
+        if old.is_empty() || self.legs.out() != 0 || !is_whole || !keeper.has_record() {
             return;
         }
         // What has been written is durable on all legs, or its bit stays.
         let flushed = disk::flush(&self.legs, self.legs.active());
         self.drop_failed(&flushed);
-        if self.legs.out() != 0 {
+        if disk::masks(&flushed).1 != 0 || self.legs.out() != 0 {
             return;
         }
         let clean: Vec<usize> = old.into_iter().filter(|&n| keeper.regions.clean(n)).collect();
@@ -552,7 +493,8 @@ impl Inner {
         if keeper.settling.load(Ordering::Relaxed) {
             return;
         }
-        if !state.cleaning && state.bits.iter().any(|byte| *byte != 0) && self.legs.out() == 0 {
+        let cleans = keeper.has_record() && !state.cleaning;
+        if cleans && state.bits.iter().any(|byte| *byte != 0) && self.legs.out() == 0 {
             state.cleaning = true;
             let _ = keeper.queue.queue_delayed(&keeper.clean, keeper.options.clean_after);
         }
@@ -572,4 +514,9 @@ impl Inner {
             }
         }
     }
+}
+
+/// Those of a round of requests that failed.
+pub(super) fn errors(ended: disk::Ended) -> impl Iterator<Item = (usize, IoError)> {
+    ended.into_iter().filter_map(|(n, end)| Some((n, end.err()?)))
 }

@@ -21,6 +21,8 @@ pub(super) struct Legs {
     state: AtomicU64,
     /// A: legs that are out, and that somebody wants back; Relaxed, for reports.
     called: AtomicU32,
+    /// I: legs that are never dropped: what fails there fails.
+    pinned: u32,
 }
 
 /// A leg, as a mirror is made of it.
@@ -79,7 +81,7 @@ struct Load {
 }
 
 impl Legs {
-    /// Those that are there are in sync.
+    /// Those that are there are in sync, until [`set`](Legs::set) says which ones are.
     pub(super) fn new(legs: Vec<MirrorLeg>) -> Result<Self, StackError> {
         match legs.len() {
             0 => return Err(StackError::new("a mirror needs at least one leg")),
@@ -99,7 +101,7 @@ impl Legs {
         let legs: Box<[Leg]> = legs.into_iter().map(leg).collect();
         let here = legs.iter().enumerate().filter(|(_, leg)| leg.there.get().is_some());
         let state = AtomicU64::new(here.fold(0, |here, (n, _)| here | 1 << n));
-        Ok(Self { legs, state, called: AtomicU32::new(0) })
+        Ok(Self { legs, state, called: AtomicU32::new(0), pinned: 0 })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -189,13 +191,40 @@ impl Legs {
         all(self.len()) & !self.active()
     }
 
+    /// These are never dropped. Before anybody else sees the mirror.
+    pub(super) fn pin(&mut self, legs: u32) {
+        self.pinned = legs;
+    }
+
     /// Before anybody else sees the mirror.
     pub(super) fn set(&self, in_sync: u32, rebuilding: u32) {
         self.state.store(u64::from(in_sync) | u64::from(rebuilding) << 32, Ordering::Release);
     }
 
-    /// Takes leg `n` out; false where it was out, or is the last one that has everything.
+    /// A change, or what the mirror does for itself, has succeeded on some legs and failed on others. `None`:
+    /// no leg in sync has it, or one that is pinned hasn't: it failed, and no leg is the worse for it. Else it
+    /// has succeeded, and those on which it failed are out: which ones those are.
+    ///
+    /// One step: a leg that comes in sync in the middle would make a change count of which the leg that
+    /// is copied from knows nothing.
+    pub(super) fn settle(&self, succeeded: u32, failed: u32) -> Option<u32> {
+        let may = |in_sync: u32| in_sync & succeeded != 0 && failed & self.pinned == 0;
+        if failed == 0 {
+            return may(self.in_sync()).then_some(0);
+        }
+        let after = |state: u64| {
+            let gone = u64::from(failed) | u64::from(failed) << 32;
+            may(state as u32).then_some(state & !gone)
+        };
+        let before = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, after).ok()?;
+        Some((before as u32 | (before >> 32) as u32) & failed)
+    }
+
+    /// Takes leg `n` out; false where it was out, is pinned, or is the last one that has everything.
     pub(super) fn drop_leg(&self, n: usize) -> bool {
+        if self.pinned & 1 << n != 0 {
+            return false;
+        }
         self.state
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
                 let left = state & !(1 << n | 1 << (32 + n));
@@ -329,6 +358,21 @@ mod tests {
         assert!(!legs.drop_leg(1), "leg 0 lacks something yet");
         assert_eq!((legs.in_sync(), legs.rebuilding(), legs.out()), (0b010, 0b001, 0b100));
         assert!(legs.drop_leg(0));
+    }
+
+    #[test]
+    fn a_change_counts_where_a_leg_in_sync_has_it_and_only_then_a_leg_is_dropped_for_it() {
+        let three = legs(3);
+        three.set(0b011, 0b100);
+        assert_eq!(three.settle(0b100, 0b011), None, "the source has failed");
+        assert_eq!(three.settle(0b111, 0), Some(0));
+        assert_eq!(three.settle(0b001, 0b110), Some(0b110));
+        assert_eq!((three.in_sync(), three.rebuilding()), (0b001, 0));
+        assert_eq!((three.settle(0b110, 0), three.settle(0b001, 0b110)), (None, Some(0)));
+        let mut pinned = legs(2);
+        pinned.pin(0b01);
+        assert_eq!((pinned.settle(0b10, 0b01), pinned.drop_leg(0)), (None, false));
+        assert_eq!(pinned.settle(0b01, 0b10), Some(0b10));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! `README.md` beside this file argues what a crash and a failed leg leave behind, and how the resync and
 //! writes keep out of each other's way.
 
+mod comeback;
 mod disk;
 mod keeper;
 mod legs;
@@ -31,19 +32,21 @@ pub use record::Degraded;
 
 /// A mirror.
 ///
-/// - A change or a flush goes to all healthy legs. It succeeds when it has succeeded on at least
-///   one leg that is still healthy, and a leg on which it failed is dropped: it is asked nothing more.
-/// - A read goes to the healthy leg with the fewest requests in flight; on disks that seek, to the one
-///   whose last read it continues. Where it fails, the other legs are asked in turn; a leg that failed
-///   where another one succeeded is dropped, or, with a record, written anew in that place, and dropped
-///   where that doesn't help, or after 20 times.
-/// - The last healthy leg is never dropped: its errors are told to the client.
+/// - A change or a flush goes to all legs that are in sync or being resynced. It succeeds when it has succeeded
+///   on at least one leg that is still in sync, and a leg on which it failed is dropped: it is asked nothing
+///   more.
+/// - A read goes to the leg in sync with the fewest requests in flight; on disks that seek, to the one
+///   whose last read it continues. Where it fails, the other legs in sync are asked in turn; a leg that failed
+///   where another one succeeded is written anew in that place, and dropped where that doesn't help, or
+///   after 20 times.
+/// - The last leg in sync is never dropped: its errors are told to the client.
 ///
 /// Dropping a leg is logged as an error; [`Mirror::status`] tells.
 ///
-/// [`Mirror::new`] makes one that writes nothing down: a dropped leg stays out, and after a crash with
-/// writes in flight the legs may differ. [`Mirror::open`] keeps a record on each leg: it knows which
-/// legs are to be trusted, takes legs back, and resyncs, also after a crash, only what may differ.
+/// A leg is in sync when it was copied from one that is. [`Mirror::open`] keeps a record on each leg: it knows
+/// which legs are in sync, takes legs back, and resyncs, also after a crash, only what may differ. Without a
+/// record ([`MirrorOptions::record`]) nobody could say later which leg was dropped: the first one, which
+/// the others are copied from at each start, is never dropped then, and a change that fails there fails.
 pub struct Mirror {
     inner: Arc<Inner>,
 }
@@ -51,13 +54,15 @@ pub struct Mirror {
 struct Inner {
     legs: Legs,
     geometry: Geometry,
-    /// Who keeps the record, where there is one.
-    keeper: Option<Keeper>,
+    /// Who keeps the record, and sees to resyncs.
+    keeper: Keeper,
 }
 
-/// How a mirror with a record behaves; see [`Mirror::open`].
+/// How a mirror behaves; see [`Mirror::open`].
 #[derive(Clone)]
 pub struct MirrorOptions {
+    /// Whether a record is kept on the legs, as it is unless said otherwise.
+    pub record: bool,
     /// Least bytes a second that a resync does while others have work for the legs; 10 MiB unless said
     /// otherwise.
     pub resync_least: u64,
@@ -86,6 +91,7 @@ pub struct MirrorOptions {
 impl Default for MirrorOptions {
     fn default() -> Self {
         Self {
+            record: true,
             resync_least: 10 << 20,
             resync_most: 400 << 20,
             clean_after: Duration::from_secs(5),
@@ -101,6 +107,7 @@ impl Default for MirrorOptions {
 impl fmt::Debug for MirrorOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MirrorOptions")
+            .field("record", &self.record)
             .field("resync_least", &self.resync_least)
             .field("resync_most", &self.resync_most)
             .field("clean_after", &self.clean_after)
@@ -186,7 +193,8 @@ impl fmt::Display for MirrorStatus {
 pub enum LegState {
     /// It has everything.
     InSync,
-    /// It gets what it lacks.
+    /// It gets what it lacks. After a crash: it has what was acknowledged, and is being made like the first
+    /// one in sync where they may differ.
     Resyncing,
     /// It failed, or is missing; nothing goes there.
     Out,
@@ -206,49 +214,32 @@ impl fmt::Display for LegState {
 }
 
 impl Mirror {
-    /// Mirrors over `legs`, all of them healthy and with the same content, without a record: it has the
-    /// size of its smallest leg.
-    ///
-    /// # Errors
-    /// Where there are no legs, or more than 32.
-    pub fn new(legs: Vec<Arc<dyn BlockDevice>>) -> Result<Self, StackError> {
-        let legs = Legs::new(legs.into_iter().map(MirrorLeg::Here).collect())?;
-        let all = check(&legs)?;
-        let block = u64::from(all.block_size);
-        let geometry = Geometry { size: all.size / block * block, ..all };
-        Ok(Self { inner: Arc::new(Inner { legs, geometry, keeper: None }) })
-    }
-
-    /// How many legs there are, healthy or not.
+    /// How many legs there are, in sync or not.
     pub fn legs(&self) -> usize {
         self.inner.legs.len()
     }
 
-    /// Whether leg `n` has everything; false where there is no such leg.
-    pub fn leg_is_healthy(&self, n: usize) -> bool {
-        n < self.inner.legs.len() && self.inner.legs.in_sync() & 1 << n != 0
-    }
-
     /// What it is at, a moment ago. Any context.
     pub fn status(&self) -> MirrorStatus {
-        let legs = &self.inner.legs;
+        let (legs, keeper) = (&self.inner.legs, &self.inner.keeper);
+        let (to_resync, dirty) = keeper.amounts();
         let (in_sync, rebuilding) = (legs.in_sync(), legs.rebuilding());
+        // Where legs in sync may differ, they are made like the first one.
+        let alike = if to_resync == 0 { in_sync } else { in_sync & in_sync.wrapping_neg() };
         let called = legs.called();
-        let state = |n: usize| match (in_sync & 1 << n, rebuilding & 1 << n) {
-            (0, 0) if called & 1 << n != 0 => LegState::Returning,
-            (0, 0) => LegState::Out,
-            (0, _) => LegState::Resyncing,
-            _ => LegState::InSync,
+        let state = |n: usize| match 1 << n {
+            bit if alike & bit != 0 => LegState::InSync,
+            bit if (in_sync | rebuilding) & bit != 0 => LegState::Resyncing,
+            bit if called & bit != 0 => LegState::Returning,
+            _ => LegState::Out,
         };
-        let keeper = self.inner.keeper.as_ref();
-        let (to_resync, dirty) = keeper.map_or((0, 0), Keeper::amounts);
-        let resynced = keeper.map_or(0, |keeper| keeper.resynced.load(Ordering::Relaxed));
+        let resynced = keeper.resynced.load(Ordering::Relaxed);
         MirrorStatus { legs: (0..legs.len()).map(state).collect(), to_resync, resynced, dirty }
     }
 
-    /// Whether it keeps a record, so that legs can come back.
+    /// Whether it keeps a record: which legs are in sync, and what the others lack.
     pub fn has_record(&self) -> bool {
-        self.inner.keeper.is_some()
+        self.inner.keeper.has_record()
     }
 
     /// Why leg `n` is out; `None` where there is no such leg, or it isn't. Any context.
@@ -259,11 +250,10 @@ impl Mirror {
 
     /// Asks for leg `n`, which was dropped or missing, to be tried again: if it can be had and written to it is
     /// resynced, and is in sync after that; else [`why_out`](Mirror::why_out) says why it isn't. False where
-    /// there is no such leg, it isn't out, or the mirror has no record or has settled. Any context; it happens
-    /// on a worker.
+    /// there is no such leg, it isn't out, or the mirror has settled. Any context; it happens on a worker.
     pub fn take_back(&self, n: usize) -> bool {
         let inner = &self.inner;
-        let Some(keeper) = &inner.keeper else { return false };
+        let keeper = &inner.keeper;
         let settled = keeper.settling.load(Ordering::Relaxed);
         if settled || n >= inner.legs.len() || inner.legs.out() & 1 << n == 0 {
             return false;
@@ -274,12 +264,10 @@ impl Mirror {
 
     /// Ends a resync where it is, and has the record say what is so: without writes in flight, that all
     /// legs are alike but for what is yet to be resynced. Call it when the queue over the mirror has been
-    /// drained, and before the legs close. It does nothing without a record. May block.
+    /// drained, and before the legs close. May block.
     #[track_caller]
     pub fn settle(&self) {
-        if let Some(keeper) = &self.inner.keeper {
-            keeper.settle();
-        }
+        self.inner.keeper.settle();
     }
 }
 
@@ -293,26 +281,34 @@ fn check(legs: &Legs) -> Result<Geometry, StackError> {
 impl Inner {
     /// Leg `n` failed: drops it, unless it is the last one that has everything. Any context.
     fn drop_leg(&self, n: usize, error: &IoError) {
-        if !self.legs.drop_leg(n) {
-            return;
-        }
-        self.legs.set_why(n, error.to_string());
-        tracing::error!(
-            leg = n, device = self.legs.name(n), %error,
-            healthy_legs = self.legs.in_sync().count_ones(),
-            "a leg of a mirror failed and is dropped"
-        );
-        if let Some(keeper) = &self.keeper {
-            keeper.note(MirrorEvent::Dropped { leg: n, error: error.clone() });
-            keeper.kick();
+        if self.legs.drop_leg(n) {
+            self.tell_dropped(n, error);
         }
     }
 
-    /// Those on which something failed.
+    /// Leg `n` was dropped.
+    fn tell_dropped(&self, n: usize, error: &IoError) {
+        self.legs.set_why(n, error.to_string());
+        tracing::error!(
+            leg = n, device = self.legs.name(n), %error,
+            in_sync = self.legs.in_sync().count_ones(),
+            "a leg of a mirror failed and is dropped"
+        );
+        self.keeper.note(MirrorEvent::Dropped { leg: n, error: error.clone() });
+        self.keeper.kick();
+    }
+
+    /// Drops those on which something failed that others could do.
     fn drop_failed(&self, ended: &disk::Ended) {
-        for (n, result) in ended {
-            if let Err(error) = result {
-                self.drop_leg(*n, error);
+        let (good, bad) = disk::masks(ended);
+        let Some(mut dropped) = self.legs.settle(good, bad) else { return };
+        for (n, end) in ended {
+            if let Err(error) = end
+                && dropped & 1 << n != 0
+            {
+                // Once, though several of its pieces may have failed.
+                dropped &= !(1 << n);
+                self.tell_dropped(*n, error);
             }
         }
     }

@@ -8,17 +8,22 @@ use corewise_workqueue::Workqueue;
 use super::disk::Disk;
 use super::keeper::{Keeper, State};
 use super::legs::{Legs, MirrorLeg, all, each};
-use super::record::{Assembled, Head, assemble};
+use super::record::{Assembled, Degraded, Head, SOURCE, assemble, is_theirs};
 use super::{Inner, Mirror, MirrorEvent, MirrorOptions, StackError, check, policy};
-use crate::device::BlockDevice;
 use crate::geometry::Geometry;
 use crate::regions::Regions;
 
 impl Mirror {
-    /// Mirrors over `legs` with a record at the end of each, which takes 64 KiB up to 128 KiB (more with
-    /// blocks above 16 KiB). Legs that have none are new: where all are, a mirror is made of them, with
-    /// what the first one has. A leg that was out is resynced, and so is what was being written when a
-    /// crash came; nothing waits for that. Workers of `wq` do it. May block, as long as the legs do.
+    /// Mirrors over `legs`.
+    ///
+    /// With a record ([`MirrorOptions::record`]) it lies at the end of each leg, and takes 64 KiB up to
+    /// 128 KiB (more with blocks above 16 KiB). Legs that have none are new. Where all are, a mirror is made of
+    /// them: it has what the first one has, and the others are in sync when they were copied from it. A leg
+    /// that was out is resynced, and so is what was being written when a crash came; nothing waits for that.
+    /// Workers of `wq` do it. May block, as long as the legs do.
+    ///
+    /// Without a record nothing is known of the legs: the first one is what the mirror has, and the others are
+    /// compared with it, and copied where they differ, each time.
     ///
     /// A leg that is missing, or can't be read, is out from the beginning; [`MirrorOptions::degraded`] says
     /// whether that may be.
@@ -27,37 +32,32 @@ impl Mirror {
     /// Where there are no legs, or more than 32; where a leg is missing that may not be, or is too small; where
     /// legs belong to different mirrors, are in another order than when it was made, or were used without each
     /// other; where one without a record has something else in its place; where none that has everything can be
-    /// read, or the record can't be written.
+    /// read, or the record can't be written. Without a record: where the first leg is missing, or the legs
+    /// have one all the same.
     pub fn open(
         legs: impl IntoIterator<Item = impl Into<MirrorLeg>>,
         options: MirrorOptions,
         wq: &Workqueue,
     ) -> Result<Self, StackError> {
-        let legs = Legs::new(legs.into_iter().map(Into::into).collect())?;
+        let mut legs = Legs::new(legs.into_iter().map(Into::into).collect())?;
         let geometry = check(&legs)?;
-        let disk = Disk::new(geometry.block_size);
+        let block = geometry.block_size;
+        let disk = if options.record { Disk::new(block) } else { Disk::none(block) };
         let mut room = u64::MAX;
         for device in legs.devices() {
-            room = room.min(disk.place_on(device.name(), device.geometry().size)?.start);
+            room = room.min(disk.room_on(device.name(), device.geometry().size)?);
         }
-        let head = |n: usize| {
-            if !legs.is_there(n) {
-                return None;
-            }
-            let read = disk.read_head(&legs, n);
-            read.inspect_err(|error| legs.set_why(n, error.to_string())).ok()
+        let assembled = match options.record {
+            true => from_record(&disk, &legs, options.degraded)?,
+            false => from_nothing(&legs, block, options.degraded)?,
         };
-        let found: Vec<_> = (0..legs.len()).map(head).collect();
-        for n in (0..legs.len()).filter(|&n| matches!(found[n], Some(None))) {
-            vacant(&disk, &legs, n)?;
+        if !options.record {
+            legs.pin(SOURCE);
         }
-        let name = |n: usize| legs.name(n).to_owned();
-        let assembled = assemble(&found, name)?;
-        assembled.may_start(options.degraded, name)?;
         let head = match &assembled.newest {
             Some(head) => {
                 let mut head = checked(head.clone(), room, &geometry)?;
-                if head.in_sync & assembled.missing != 0 {
+                if assembled.lost() != 0 {
                     head.fork(chance());
                 }
                 head
@@ -65,33 +65,82 @@ impl Mirror {
             None => new_head(room, &options, legs.len()),
         };
         let regions = Regions::new(head.size, head.region_shift);
-        legs.set(assembled.in_sync, assembled.behind | assembled.blank);
+        legs.set(assembled.in_sync, 0);
         let bits = bits(&disk, &legs, &assembled, regions.len())?;
         let geometry = Geometry { size: head.size, ..geometry };
         let inner = Arc::new_cyclic(|weak: &Weak<Inner>| {
             let state = State::new(head, bits);
             let keeper = Keeper::new(disk, regions, options, state, wq, weak);
-            Inner { legs, geometry, keeper: Some(keeper) }
+            Inner { legs, geometry, keeper }
         });
-        inner.start(assembled.missing)?;
+        inner.start(&assembled)?;
         Ok(Self { inner })
     }
 }
 
+/// What the legs' records say together, where the mirror may begin with it.
+fn from_record(disk: &Disk, legs: &Legs, degraded: Degraded) -> Result<Assembled, StackError> {
+    let found = heads(disk, legs);
+    for n in (0..legs.len()).filter(|&n| matches!(found[n], Some(None))) {
+        vacant(disk, legs, n)?;
+    }
+    let name = |n: usize| legs.name(n).to_owned();
+    let assembled = assemble(&found, name)?;
+    assembled.may_start(degraded, name)?;
+    Ok(assembled)
+}
+
+/// What is so without a record: the first leg has everything, as it did the last time, since it is never dropped.
+fn from_nothing(legs: &Legs, block: u32, degraded: Degraded) -> Result<Assembled, StackError> {
+    let found = heads(&Disk::new(block), legs);
+    if is_theirs(&found) {
+        return Err(StackError::new(format!(
+            "'{}' and the others keep the record of a mirror, which knows who has everything: without it that \
+             is lost. To lose it, overwrite their last 256 KiB with zeroes",
+            legs.name(0)
+        )));
+    }
+    let here = (0..legs.len()).filter(|&n| legs.is_there(n)).fold(0, |here, n| here | 1 << n);
+    let missing = all(legs.len()) & !here;
+    let needed = if degraded == Degraded::Never { missing } else { missing & SOURCE };
+    if let Some(n) = each(needed).next() {
+        let (name, why) = (legs.name(n), legs.why(n));
+        return Err(StackError::new(format!(
+            "'{name}' is missing ({why}), and without a record the mirror can't do without it"
+        )));
+    }
+    Ok(Assembled { in_sync: SOURCE, blank: here & !SOURCE, missing, ..Assembled::default() })
+}
+
+/// The newest head of each leg; `None` where nothing can be read.
+fn heads(disk: &Disk, legs: &Legs) -> Vec<Option<Option<Head>>> {
+    let head = |n: usize| {
+        if !legs.is_there(n) {
+            return None;
+        }
+        let read = disk.read_head(legs, n);
+        read.inspect_err(|error| legs.set_why(n, error.to_string())).ok()
+    };
+    (0..legs.len()).map(head).collect()
+}
+
 impl Inner {
     /// Writes the record anew, and begins what it asks for.
-    fn start(self: &Arc<Self>, missing: u32) -> Result<(), StackError> {
-        let Some(keeper) = &self.keeper else { return Ok(()) };
+    fn start(self: &Arc<Self>, assembled: &Assembled) -> Result<(), StackError> {
+        let keeper = &self.keeper;
         let failed =
             |error| StackError::new(format!("the record of the mirror can't be written: {error}"));
         let mut state = keeper.state.lock();
+        // A new mirror is one of its source alone before anything else is written to any leg.
+        if assembled.newest.is_none() {
+            self.record(keeper, &mut state).map_err(failed)?;
+        }
         let dirty = state.dirty();
         // The bits first: who has a head is taken to lack no more than they say.
         if !dirty.is_empty() {
             self.set_bits(keeper, &mut state, &dirty).map_err(failed)?;
         }
-        self.record(keeper, &mut state).map_err(failed)?;
-        for leg in each(missing) {
+        for leg in each(assembled.missing) {
             let (device, why) = (self.legs.name(leg), self.legs.why(leg));
             tracing::error!(leg, device, why, "a mirror begins without this leg");
             keeper.note(MirrorEvent::Missing { leg, why });
@@ -99,13 +148,17 @@ impl Inner {
             keeper.kick();
         }
         // One leg alone differs from nobody.
-        if self.legs.active().count_ones() > 1 {
+        if self.legs.in_sync().count_ones() > 1 {
             dirty.into_iter().for_each(|n| keeper.regions.mark_stale(n));
         }
-        if keeper.regions.stale() != 0 {
+        self.resync_legs(keeper, &mut state, assembled.behind | assembled.blank);
+        self.record(keeper, &mut state).map_err(failed)?;
+        // Once more: only then the record says that all legs in sync have a head of this start, and tells them from
+        // copies that were made before it.
+        state.unwritten = true;
+        self.record(keeper, &mut state).map_err(failed)?;
+        if keeper.regions.stale() != 0 && self.legs.rebuilding() == 0 {
             self.begin_resync(keeper, &mut state);
-        } else if self.legs.rebuilding() != 0 {
-            keeper.synced();
         }
         Ok(())
     }
@@ -122,9 +175,8 @@ fn new_head(size: u64, options: &MirrorOptions, legs: usize) -> Head {
     for half in mirror.chunks_exact_mut(8) {
         half.copy_from_slice(&chance().to_le_bytes());
     }
-    let (legs, in_sync) = (legs as u32, all(legs));
-    let forks = Default::default();
-    Head { mirror, events: 0, size, region_shift, legs, leg: 0, in_sync, forks }
+    let legs = legs as u32;
+    Head { mirror, size, region_shift, legs, in_sync: SOURCE, ..Head::default() }
 }
 
 /// As much chance as the standard library has: enough to tell two mirrors apart.

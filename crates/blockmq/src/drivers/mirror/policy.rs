@@ -17,6 +17,8 @@ const ROUNDS: u32 = 32;
 /// Reads of a leg that may fail before it is dropped, where the place can be written anew. As many as the
 /// kernel forgives within an hour.
 pub(super) const MOST_FORGIVEN: u64 = 20;
+/// How long after a try to make a region alike that failed the resync goes on: it may try there again.
+pub(super) const AGAIN: Duration = Duration::from_secs(5);
 /// Reads that follow each other stay on a disk that seeks while it has no more than so many others in
 /// flight than the least busy leg.
 const SEQUENTIAL_SLACK: u64 = 8;

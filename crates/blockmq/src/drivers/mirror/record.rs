@@ -9,29 +9,37 @@
 //! ```
 //!
 //! P is 4 KiB, or the leg's block size where that is larger; R is 64 KiB, or as much as that takes. A
-//! head is 128 bytes with a checksum, and the two are written in turn, so one of them is whole
+//! head is 256 bytes with a checksum, and the two are written in turn, so one of them is whole
 //! whatever a crash did to the other. Bits need no checksum: a bit is set before the write that it is
 //! about is sent, so what a torn piece says too little was never written.
 
+use super::legs::each;
 use crate::drivers::StackError;
 
-const MAGIC: &[u8; 8] = b"cw-mirr1";
-const HEAD: usize = 128;
+const MAGIC: &[u8; 8] = b"cw-mirr2";
+const HEAD: usize = 256;
 
 /// The first words of a record.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Head {
     /// Which mirror this is.
     pub(super) mirror: [u8; 16],
-    /// Grows with each change of what is written here.
+    /// Grows with each head that is written, also with one that failed.
     pub(super) events: u64,
+    /// The events of the last head before this one that all legs in sync have. A leg in sync has that one at
+    /// least: an older one is a disk that was replaced since, or a copy of one.
+    pub(super) common: u64,
+    /// The events of the last head that went to all legs of the mirror. Bits are taken away only after it, and
+    /// not while a leg is out: a leg that has this head or a later one lacks no more than the bits say.
+    pub(super) whole: u64,
     /// Bytes of the mirror.
     pub(super) size: u64,
     pub(super) region_shift: u32,
     pub(super) legs: u32,
     /// Which one of them this is.
     pub(super) leg: u32,
-    /// A bit for each leg that has everything that was acknowledged.
+    /// A bit for each leg that has everything that was acknowledged. A leg without one lacks what the bits say,
+    /// or everything, and nobody reads from it.
     pub(super) in_sync: u32,
     /// Where the mirror went on without legs that had everything, the last time first.
     pub(super) forks: [Fork; FORKS],
@@ -65,6 +73,8 @@ impl Head {
             bytes.extend(fork.history.to_le_bytes());
             bytes.extend(fork.events.to_le_bytes());
         }
+        bytes.extend(self.common.to_le_bytes());
+        bytes.extend(self.whole.to_le_bytes());
         bytes.resize(piece, 0);
         let sum = crc32(&bytes[..HEAD]);
         bytes[8..12].copy_from_slice(&sum.to_le_bytes());
@@ -77,18 +87,26 @@ impl Head {
     /// what this has seen.
     pub(super) fn follows(&self, newest: &Head) -> Follows {
         let history = self.forks[0].history;
-        let until = |n: usize| {
+        let left = |n: usize| {
             let former = newest.forks.get(n + 1).map(|fork| fork.history);
             let left = newest.forks[n];
             (left.history != 0 && former == Some(history)).then_some(left.events)
         };
-        let behind = history == newest.forks[0].history
-            || (0..FORKS).find_map(until).is_some_and(|until| self.events <= until);
+        let until = match history == newest.forks[0].history {
+            true => Some(newest.events),
+            false => (0..FORKS).find_map(left),
+        };
+        let behind = until.is_some_and(|until| self.events <= until);
         match (behind, self.in_sync & 1 << self.leg) {
-            (true, _) => Follows::Yes,
-            (false, 0) => Follows::No,
+            (true, _) if self.events >= newest.whole => Follows::Yes,
+            (true, _) | (false, 0) => Follows::No,
             (false, _) => Follows::Apart,
         }
+    }
+
+    /// Whether a leg with this head, which `newest` calls in sync, is the one that was meant.
+    fn is_up_to(&self, newest: &Head) -> bool {
+        self.forks[0].history == newest.forks[0].history && self.events >= newest.common
     }
 
     /// The mirror goes on without legs that had everything. `chance`: differs from any other's.
@@ -122,6 +140,8 @@ impl Head {
                 history: long(60 + 16 * n),
                 events: long(68 + 16 * n),
             }),
+            common: long(60 + 16 * FORKS),
+            whole: long(68 + 16 * FORKS),
         })
     }
 }
@@ -161,7 +181,7 @@ impl Place {
 }
 
 /// What the records of all legs say together.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Assembled {
     /// The newest head; `None` where no leg has one: a new mirror.
     pub(super) newest: Option<Head>,
@@ -169,41 +189,54 @@ pub(super) struct Assembled {
     pub(super) in_sync: u32,
     /// Legs with a record of this mirror that lack what the bits say.
     pub(super) behind: u32,
-    /// Legs without a record, or with one that says nothing about what they lack: they lack everything.
+    /// Legs without a record, or with one that is no word about what they lack: they lack everything.
     pub(super) blank: u32,
+    /// Of those, legs without a record.
+    pub(super) unwritten: u32,
     /// Legs of which nothing is known.
     pub(super) missing: u32,
 }
 
 impl Assembled {
-    /// Whether it may come to life without the legs that are missing.
+    /// Legs that had everything when the mirror was last up, and of which that isn't known any more.
+    pub(super) fn lost(&self) -> u32 {
+        self.newest.as_ref().map_or(0, |head| head.in_sync) & !self.in_sync
+    }
+
+    /// Whether it may come to life without the legs that are missing, and those that aren't what they were.
     pub(super) fn may_start(
         &self,
         policy: Degraded,
         name: impl Fn(usize) -> String,
     ) -> Result<(), StackError> {
-        let had = self.newest.as_ref().map_or(u32::MAX, |head| head.in_sync);
         let (needed, why) = match policy {
-            Degraded::Never => (self.missing, "all parts have to be there"),
-            Degraded::Known => (
-                self.missing & had,
+            Degraded::Never if self.missing != 0 => (self.missing, "all parts have to be there"),
+            Degraded::Never | Degraded::Known => (
+                self.lost(),
                 "it had everything when the mirror was last up (degraded = \"always\" has the mirror begin \
                  all the same)",
             ),
             Degraded::Always => return Ok(()),
         };
-        match needed {
-            0 => Ok(()),
-            _ => Err(StackError::new(format!(
-                "'{}' is missing, and {why}",
-                name(needed.trailing_zeros() as usize)
-            ))),
+        let Some(n) = each(needed).next() else { return Ok(()) };
+        Err(StackError::new(format!("'{}' {}, and {why}", name(n), self.fate(n))))
+    }
+
+    /// What became of leg `n`, which isn't in sync.
+    fn fate(&self, n: usize) -> &'static str {
+        if self.missing & 1 << n != 0 {
+            "is missing"
+        } else if self.unwritten & 1 << n != 0 {
+            "has no record"
+        } else {
+            "is an older state of itself"
         }
     }
 }
 
 /// Which legs may be missing when a mirror comes to life. Whatever this says, one that has everything has to be
-/// there, and a mirror is made of all its legs.
+/// there, and a mirror is made of all its legs. A leg that had everything, and is another disk now, or an older
+/// copy of itself, is as good as missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Degraded {
     /// None.
@@ -234,7 +267,10 @@ pub(super) fn assemble(
                 name(unread.trailing_zeros() as usize)
             )));
         }
-        return Ok(Assembled { newest: None, in_sync: blank, behind: 0, blank: 0, missing: 0 });
+        // A new mirror has what its first leg has; nothing is known of the others.
+        let (in_sync, blank) = (SOURCE, blank & !SOURCE);
+        let unwritten = blank;
+        return Ok(Assembled { newest: None, in_sync, behind: 0, blank, unwritten, missing: 0 });
     };
     for (n, head) in heads() {
         let same = |h: &Head| (h.mirror, h.size, h.region_shift, h.legs);
@@ -252,28 +288,46 @@ pub(super) fn assemble(
             )));
         }
     }
-    let recorded = heads().fold(0u32, |bits, (n, _)| bits | 1 << n);
-    let in_sync = newest.in_sync & recorded;
-    if in_sync == 0 {
-        let lost = (0..found.len()).find(|n| newest.in_sync & 1 << n != 0).map(name);
-        let lost = lost.unwrap_or_else(|| "none".to_owned());
-        return Err(StackError::new(format!(
-            "only '{lost}' has everything, and it has no record that can be read"
-        )));
-    }
-    let (mut behind, mut blank) = (recorded & !in_sync, blank);
-    for (n, head) in heads().filter(|(n, _)| recorded & !in_sync & 1 << n != 0) {
+    let mut all = Assembled {
+        newest: Some(newest.clone()),
+        in_sync: 0,
+        behind: 0,
+        blank,
+        unwritten: blank,
+        missing: unread,
+    };
+    for (n, head) in heads() {
+        if newest.in_sync & 1 << n != 0 && head.is_up_to(newest) {
+            all.in_sync |= 1 << n;
+            continue;
+        }
         match head.follows(newest) {
-            Follows::Yes => {}
-            Follows::No => {
-                behind &= !(1 << n);
-                blank |= 1 << n;
-            }
+            Follows::Yes => all.behind |= 1 << n,
+            Follows::No => all.blank |= 1 << n,
             Follows::Apart => return Err(apart(&name(n))),
         }
     }
-    let newest = Some(newest.clone());
-    Ok(Assembled { newest, in_sync, behind, blank, missing: unread })
+    if all.in_sync == 0 {
+        let lost: Vec<_> =
+            each(all.lost()).map(|n| format!("'{}' {}", name(n), all.fate(n))).collect();
+        return Err(StackError::new(format!(
+            "no part that is there has everything: {}; a part that was not in sync is never served",
+            lost.join(", ")
+        )));
+    }
+    Ok(all)
+}
+
+/// The leg that all others are copied from where nothing else is known: the first one.
+pub(super) const SOURCE: u32 = 1;
+
+/// Whether the legs hold the record of a mirror that is made of them. What a client of a mirror has written is
+/// the same on all of them, and says of all but one that it is another one.
+pub(super) fn is_theirs(found: &[Option<Option<Head>>]) -> bool {
+    let heads = || found.iter().enumerate().filter_map(|(n, f)| Some((n, f.as_ref()?.as_ref()?)));
+    let theirs =
+        |(n, head): (usize, &Head)| head.leg as usize == n && head.legs as usize == found.len();
+    heads().next().is_some() && heads().all(theirs)
 }
 
 /// The legs of a mirror were used without each other.
@@ -309,8 +363,9 @@ mod tests {
 
     fn head(leg: u32, events: u64, in_sync: u32) -> Head {
         let mirror = [7; 16];
-        let forks = Default::default();
-        Head { mirror, events, size: 1 << 30, region_shift: 20, legs: 2, leg, in_sync, forks }
+        let (size, common) = (1 << 30, events.saturating_sub(1));
+        let head = Head { mirror, events, size, common, ..Head::default() };
+        Head { region_shift: 20, legs: 2, leg, in_sync, ..head }
     }
 
     /// As `head`, of a mirror that went on alone after so many events.
@@ -326,7 +381,7 @@ mod tests {
 
     #[test]
     fn a_head_survives_its_bytes_and_any_damage_shows() {
-        let head = Head { size: u64::MAX - 5, ..head(1, 1 << 40, 3) };
+        let head = Head { size: u64::MAX - 5, whole: 1 << 41, ..forked(5, 7, head(1, 1 << 40, 3)) };
         let bytes = head.encode(4096);
         assert_eq!((bytes.len(), Head::decode(&bytes)), (4096, Some(head)));
         for at in 0..HEAD {
@@ -364,7 +419,7 @@ mod tests {
         let dead = put_together(&[None, Some(Some(head(1, 4, 0b11)))]).unwrap();
         assert_eq!((dead.in_sync, dead.behind, dead.blank), (0b10, 0, 0));
         let fresh = put_together(&[Some(None), Some(None)]).unwrap();
-        assert_eq!((fresh.newest, fresh.in_sync), (None, 0b11));
+        assert_eq!((fresh.newest, fresh.in_sync, fresh.blank), (None, 0b01, 0b10));
     }
 
     #[test]
@@ -376,7 +431,12 @@ mod tests {
             put_together(&[Some(Some(head(1, 5, 3))), Some(Some(head(0, 5, 3)))]).unwrap_err();
         assert!(error.contains("is part 2 of 2"), "{error}");
         let error = put_together(&[Some(Some(head(0, 5, 0b10))), None]).unwrap_err();
-        assert!(error.contains("only 'leg1' has everything"), "{error}");
+        assert!(
+            error.contains("no part that is there has everything: 'leg1' is missing"),
+            "{error}"
+        );
+        let error = put_together(&[Some(Some(head(0, 5, 0b10))), Some(None)]).unwrap_err();
+        assert!(error.contains("'leg1' has no record"), "{error}");
         let error = put_together(&[Some(None), None]).unwrap_err();
         assert!(error.contains("can't be read"), "{error}");
     }
@@ -411,6 +471,36 @@ mod tests {
     }
 
     #[test]
+    fn a_leg_is_what_its_own_head_says_and_not_what_the_others_say_of_its_place() {
+        // It was replaced, and the new one is in sync by now.
+        let newest = Head { whole: 7, ..head(0, 9, 0b11) };
+        let old =
+            put_together(&[Some(Some(newest.clone())), Some(Some(head(1, 5, 0b11)))]).unwrap();
+        assert_eq!((old.in_sync, old.behind, old.blank, old.lost()), (0b01, 0, 0b10, 0b10));
+        // The new one has failed since.
+        let newest = Head { in_sync: 0b01, ..newest };
+        assert_eq!(head(1, 6, 0b11).follows(&newest), Follows::No, "bits were taken away since");
+        assert_eq!(head(1, 7, 0b11).follows(&newest), Follows::Yes);
+        // Rounds that could be written nowhere leave a leg in sync as far behind as they were many.
+        let newest = Head { common: 5, ..head(0, 9, 0b11) };
+        let late = put_together(&[Some(Some(newest)), Some(Some(head(1, 5, 0b11)))]).unwrap();
+        assert_eq!((late.in_sync, late.lost()), (0b11, 0));
+        assert_eq!(
+            head(1, 10, 0b11).follows(&head(0, 9, 0b01)),
+            Follows::Apart,
+            "it went on alone"
+        );
+    }
+
+    #[test]
+    fn a_record_is_that_of_these_legs_where_each_says_so() {
+        let theirs = [Some(Some(head(0, 5, 0b01))), Some(Some(head(1, 5, 0b01)))];
+        assert!(is_theirs(&theirs) && is_theirs(&[None, theirs[1].clone()]));
+        let written = [theirs[1].clone(), theirs[1].clone()];
+        assert!(!is_theirs(&written) && !is_theirs(&[Some(None), None]));
+    }
+
+    #[test]
     fn who_may_be_missing_is_what_the_policy_says() {
         let may = |found: &[Option<Option<Head>>], policy| {
             let assembled = put_together(found).unwrap();
@@ -419,12 +509,18 @@ mod tests {
         let known = [Some(Some(head(0, 5, 0b01))), None];
         let news = [Some(Some(head(0, 5, 0b11))), None];
         let whole = [Some(Some(head(0, 5, 0b11))), Some(Some(head(1, 5, 0b11)))];
-        for (found, ways) in [(&known, [false, true, true]), (&news, [false, false, true])] {
+        let new = [Some(Some(head(0, 5, 0b11))), Some(None)];
+        let old = [Some(Some(head(0, 5, 0b11))), Some(Some(head(1, 3, 0b11)))];
+        let gone = [false, false, true];
+        let ways = [(&known, [false, true, true]), (&news, gone), (&new, gone), (&old, gone)];
+        for (found, ways) in ways {
             let policies = [Degraded::Never, Degraded::Known, Degraded::Always];
             assert_eq!(policies.map(|policy| may(found, policy).is_ok()), ways);
         }
         assert!(may(&whole, Degraded::Never).is_ok());
         let error = may(&news, Degraded::default()).unwrap_err();
         assert!(error.starts_with("'leg1' is missing, and it had everything"), "{error}");
+        let error = may(&old, Degraded::default()).unwrap_err();
+        assert!(error.starts_with("'leg1' is an older state of itself, and it had"), "{error}");
     }
 }

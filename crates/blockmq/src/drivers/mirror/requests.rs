@@ -24,10 +24,8 @@ impl Inner {
 
     /// The leg for a read that was tried on `tried` in vain.
     fn choose(&self, offset: u64, len: u64, tried: u32) -> Option<usize> {
-        let differ = self
-            .keeper
-            .as_ref()
-            .is_some_and(|keeper| keeper.regions.is_stale(keeper.regions.of(offset, len)));
+        let regions = &self.keeper.regions;
+        let differ = regions.is_stale(regions.of(offset, len));
         self.legs.choose(offset, tried, differ)
     }
 
@@ -63,9 +61,7 @@ impl Inner {
 
     /// Some legs could not read what another one could: they are written anew there, or dropped.
     fn read_elsewhere(&self, rq: &Request, failed: &[(usize, IoError)]) {
-        let Some(keeper) = &self.keeper else {
-            return failed.iter().for_each(|(n, error)| self.drop_leg(*n, error));
-        };
+        let keeper = &self.keeper;
         let regions = keeper.regions.of(rq.offset(), rq.len());
         if keeper.regions.is_stale(regions.clone()) {
             // The resync is on its way there, and sees for itself.
@@ -87,7 +83,7 @@ impl Inner {
 
     /// A change or a flush: it goes to the legs once its regions let it in.
     pub(super) fn change(self: &Arc<Self>, rq: Started) {
-        let Some(keeper) = &self.keeper else { return self.send(rq, 0..0) };
+        let keeper = &self.keeper;
         if rq.op() == Op::Flush {
             return self.send(rq, 0..0);
         }
@@ -137,27 +133,30 @@ impl Inner {
 
     /// How a change that ended like this on the legs is to be answered.
     fn judge(&self, op: Op, succeeded: u32, failed: &[(usize, IoError)]) -> Result<(), IoError> {
+        let mask = failed.iter().fold(0, |failed, (n, _)| failed | 1 << n);
         // A discard that failed leaves the leg as good as it was.
-        if succeeded & self.legs.in_sync() != 0 && op != Op::Discard {
-            for (n, error) in failed {
-                self.drop_leg(*n, error);
-            }
+        let settled = self.legs.settle(succeeded, if op == Op::Discard { 0 } else { mask });
+        let Some(dropped) = settled else {
+            let first = failed.iter().min_by_key(|(n, _)| *n).map(|(_, error)| error.clone());
+            return Err(first.unwrap_or_else(|| IoError::new(IoErrorKind::Gone)));
+        };
+        for (n, error) in failed.iter().filter(|(n, _)| dropped & 1 << n != 0) {
+            self.tell_dropped(*n, error);
         }
-        // Asked after the drops: a leg that took this write counts only while it is in sync, else
-        // the write would be acknowledged with no copy that anybody will ever read.
-        if succeeded & self.legs.in_sync() != 0 {
-            return Ok(());
-        }
-        let first = failed.iter().min_by_key(|(n, _)| *n).map(|(_, error)| error.clone());
-        Err(first.unwrap_or_else(|| IoError::new(IoErrorKind::Gone)))
+        Ok(())
     }
 
     /// Answers a change that has ended on all legs, at once or when the record lets it.
     fn answer(&self, rq: Held, result: Result<(), IoError>, regions: Range<usize>, failed: u32) {
-        let Some(keeper) = &self.keeper else { return rq.complete(result) };
-        // Legs that failed and are used all the same may have some of it.
-        let differ = failed & self.legs.active() != 0 && !regions.is_empty();
-        if differ {
+        let keeper = &self.keeper;
+        let active = self.legs.active();
+        // Legs that failed and are used all the same may have some of it; one alone differs from nobody.
+        let differ = failed & active != 0 && active.count_ones() > 1;
+        if differ && rq.op() == Op::Flush {
+            // Nobody knows which of the writes before are still to come, and where.
+            let dirty = (0..keeper.regions.len()).filter(|&n| keeper.regions.is_dirty(n));
+            dirty.for_each(|n| keeper.regions.mark_stale(n));
+        } else if differ {
             regions.clone().for_each(|n| keeper.regions.mark_stale(n));
         }
         if keeper.regions.exit(regions) || differ {

@@ -53,8 +53,8 @@ impl Inner {
             }
         };
         let (begun, since) = (self.legs.begun(), Stamp::precise());
-        let bytes = self.copy_region(keeper, region);
-        keeper.regions.unlock(region, true);
+        let (bytes, alike) = self.copy_region(keeper, region);
+        keeper.regions.unlock(region, alike);
         (cursor.at, cursor.held) = (region + 1, None);
         drop(cursor);
         keeper.resynced.fetch_add(bytes, Ordering::Relaxed);
@@ -63,55 +63,66 @@ impl Inner {
         let busy = self.legs.busy() || self.legs.begun() != begun;
         let options = &keeper.options;
         let took = Stamp::precise().since(since);
-        let pause = policy::pause(bytes, took, busy, options.resync_least, options.resync_most);
+        let mut pause = policy::pause(bytes, took, busy, options.resync_least, options.resync_most);
+        if !alike {
+            pause = pause.max(policy::AGAIN);
+        }
         // False: somebody has run us meanwhile, who knows of no pause; one step early is no harm.
         let _ = keeper.queue.queue_delayed(&keeper.resync, pause);
     }
 
-    /// Makes the legs alike in a region, as far as they can be read and written; how large it is.
-    fn copy_region(&self, keeper: &Keeper, region: usize) -> u64 {
+    /// Makes the legs alike in a region, as far as they can be read and written: how large it is, and whether
+    /// they are.
+    fn copy_region(&self, keeper: &Keeper, region: usize) -> (u64, bool) {
+        if self.legs.active().count_ones() == 1 {
+            // One alone differs from nobody, and nobody waits for that.
+            return (0, true);
+        }
         let size = keeper.regions.size();
         let first = region as u64 * size;
         let end = (first + size).min(self.geometry.size);
         let piece = PIECE.min(u64::from(self.geometry.max_transfer));
         let piece = (piece / u64::from(self.geometry.block_size)).max(1)
             * u64::from(self.geometry.block_size);
-        let mut at = first;
+        let (mut at, mut alike) = (first, true);
         while at < end {
             let len = piece.min(end - at);
-            self.copy_piece(at, len as usize);
+            alike &= self.copy_piece(at, len as usize);
             at += len;
         }
-        end - first
+        (end - first, alike)
     }
 
-    fn copy_piece(&self, at: u64, len: usize) {
+    /// False where legs are used on that could not be made alike: nobody may take this place for synced.
+    fn copy_piece(&self, at: u64, len: usize) -> bool {
         let mut unread: Vec<(usize, IoError)> = Vec::new();
         loop {
             let tried = unread.iter().fold(0, |tried, (n, _)| tried | 1 << n);
             let Some(from) = self.legs.choose(at, tried, true) else { break };
             let to = self.legs.active() & !(1 << from);
             if to == 0 {
-                return;
+                return true;
             }
-            match disk::copy(&self.legs, from, to, at, len) {
-                Ok(failed) => {
+            match disk::copy(&self.legs, from, to, (at, len), self.geometry.read_only) {
+                Ok(mut failed) => {
                     // They were written to: a disk puts that elsewhere, where it can be read.
-                    for (n, error) in &unread {
-                        if self.legs.device(*n).read_at(at, len).is_err() {
-                            self.drop_leg(*n, error);
-                        }
-                    }
-                    return self.drop_failed(&failed);
+                    unread.retain(|(n, _)| self.legs.device(*n).read_at(at, len).is_err());
+                    failed.append(&mut unread);
+                    failed.iter().for_each(|(n, error)| self.drop_leg(*n, error));
+                    // Who can't be dropped stays as it is.
+                    return failed.iter().all(|(n, _)| self.legs.active() & 1 << n == 0);
                 }
                 Err(error) => unread.push((from, error)),
             }
         }
-        // Nobody who has this can read it: those who lack it will never have everything.
-        let Some((_, error)) = unread.first() else { return };
+        // Nobody who has this can read it: those who lack it won't get it. Others may be as they are, or not.
+        let Some((from, error)) = unread.first() else { return false };
         tracing::error!(offset = at, len, %error, "no leg of a mirror can be read here");
+        let why = format!("'{}', which it is copied from, can't be read", self.legs.name(*from));
+        let error = IoError::with(error.kind(), why).at(at..at + len as u64);
         for n in each(self.legs.rebuilding()) {
-            self.drop_leg(n, error);
+            self.drop_leg(n, &error);
         }
+        self.legs.active().count_ones() == 1
     }
 }

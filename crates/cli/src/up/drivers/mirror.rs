@@ -19,17 +19,18 @@ pub(super) fn open(
     let legs: Vec<_> = parts.iter().map(|part| part.device()).collect();
     let here: Vec<_> = legs.iter().filter_map(|leg| leg.as_ref().ok()).cloned().collect();
     same_size(&here)?;
-    // What is only read can't differ, and can't be written down either.
+    // Where nothing can be written nothing can be written down either.
     let read_only = here.iter().any(|part| part.geometry().read_only);
     let lasts = here.iter().any(|part| part.geometry().can_flush);
-    if !asked.bitmap.unwrap_or(lasts && !read_only) {
-        let all = legs.into_iter().collect::<Result<_, _>>()?;
-        return Ok(Arc::new(Mirror::new(all).map_err(ProbeError::failed)?));
+    let record = asked.bitmap.unwrap_or(lasts && !read_only);
+    if let (false, Some(missing)) = (record, legs.iter().find_map(|leg| leg.as_ref().err())) {
+        return Err(missing.clone());
     }
     let usual = MirrorOptions::default();
     let (report, device, over) = (house.report, name.to_owned(), asked.over.clone());
     let (theirs, size) = (parts.to_vec(), here.first().map(|part| part.geometry().size));
     let options = MirrorOptions {
+        record,
         retry: asked.retry,
         degraded: asked.degraded,
         resync_least: asked.resync_least.unwrap_or(usual.resync_least),

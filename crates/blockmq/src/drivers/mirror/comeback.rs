@@ -1,0 +1,114 @@
+//! Legs of a mirror that are out, and come back: who looks for them, and what they lack.
+
+use corewise_sync::atomic::Ordering;
+
+use super::keeper::{Keeper, State, errors};
+use super::legs::each;
+use super::open::vacant;
+use super::record::{Follows, Head, apart};
+use super::{Inner, StackError, policy};
+use crate::request::caught;
+
+impl Inner {
+    /// Legs that are out are to be tried again. Any context.
+    pub(super) fn take_back(&self, keeper: &Keeper, legs: u32) {
+        self.legs.call(legs);
+        keeper.asked.fetch_or(legs, Ordering::Release);
+        // False: it is queued already, or the end is near.
+        let _ = keeper.queue.queue(&keeper.search);
+    }
+
+    /// Looks for the devices of legs that have none, and hands all that are wanted to the keeper.
+    pub(super) fn search(&self, keeper: &Keeper) {
+        let asked = keeper.asked.swap(0, Ordering::Acquire);
+        for n in each(asked & self.legs.out()).filter(|&n| !self.legs.is_there(n)) {
+            if let Err(error) = self.find(keeper, n) {
+                self.legs.set_why(n, error.to_string());
+            }
+        }
+        keeper.wanted.fetch_or(asked, Ordering::Release);
+        keeper.kick();
+    }
+
+    fn find(&self, keeper: &Keeper, n: usize) -> Result<(), StackError> {
+        let Some(find) = &keeper.options.find else { return Ok(()) };
+        let found = caught(|| find(n)).unwrap_or_else(|| Err("looking for it panicked".to_owned()));
+        let device = found.map_err(StackError::new)?;
+        let (name, theirs) = (self.legs.name(n), device.geometry());
+        if let Some(why) = policy::misfit(&self.geometry, &theirs) {
+            return Err(StackError::new(format!("'{name}' can't be its part: {why}")));
+        }
+        let room = keeper.disk.room_on(name, theirs.size)?;
+        if room < self.geometry.size {
+            let size = self.geometry.size;
+            return Err(StackError::new(format!(
+                "'{name}' has room for {room} bytes, and the mirror has {size}"
+            )));
+        }
+        self.legs.put(n, device);
+        Ok(())
+    }
+
+    /// Whether leg `n`, which is out, may come back. If so, the bits say what it lacks.
+    fn may_return(&self, keeper: &Keeper, state: &mut State, n: usize) -> Result<(), StackError> {
+        if !self.legs.is_there(n) {
+            return Err(StackError::new(self.legs.why(n)));
+        }
+        let found = keeper.disk.read_head(&self.legs, n)?;
+        let known = |head: &Head| head.mirror == state.head.mirror && head.leg as usize == n;
+        match found.filter(known).map(|head| head.follows(&state.head)) {
+            Some(Follows::Yes) => return Ok(()),
+            Some(Follows::Apart) => return Err(apart(self.legs.name(n))),
+            Some(Follows::No) => {}
+            None => vacant(&keeper.disk, &self.legs, n)?,
+        }
+        // It isn't what it was: everything is to be copied.
+        let regions: Vec<usize> = (0..keeper.regions.len()).collect();
+        Ok(self.set_bits(keeper, state, &regions)?)
+    }
+
+    /// Tries legs again that are out, and has them resynced.
+    pub(super) fn take_legs_back(&self, keeper: &Keeper, state: &mut State) {
+        let wanted = keeper.wanted.swap(0, Ordering::Acquire);
+        let mut back = 0;
+        for n in each(wanted & self.legs.out()) {
+            match self.may_return(keeper, state, n) {
+                Ok(()) => back |= 1 << n,
+                Err(why) => {
+                    tracing::warn!(leg = n, device = self.legs.name(n), %why, "a leg stays out");
+                    self.legs.set_why(n, why.to_string());
+                }
+            }
+        }
+        if back != 0 {
+            self.resync_legs(keeper, state, back);
+        }
+        self.legs.answered(wanted);
+    }
+
+    /// Lets changes go to these legs, which are out, and has them resynced: the bits say what they lack.
+    pub(super) fn resync_legs(&self, keeper: &Keeper, state: &mut State, back: u32) {
+        // Join: their own record calls them not in sync before anything else is written there.
+        let joined = match self.write_heads(keeper, state, back) {
+            Ok(joined) => joined,
+            Err(error) => return tracing::error!(%error, "legs stay out: no leg can be recorded"),
+        };
+        if joined == 0 {
+            return;
+        }
+        // No step of the resync is in the middle: one that was could take a region for synced that these
+        // legs have no copy of.
+        let step = keeper.cursor.lock();
+        self.legs.rebuild(joined);
+        // What was written while they were out has its bit: none is cleared meanwhile.
+        let dirty = state.dirty();
+        dirty.iter().for_each(|&n| keeper.regions.mark_stale(n));
+        drop(step);
+        // Their own bits count from the moment in which they are in sync.
+        let ended = keeper.disk.write_bits(&self.legs, joined, &state.bits, &dirty);
+        for (n, error) in errors(ended) {
+            self.drop_leg(n, &error);
+        }
+        self.begin_resync(keeper, state);
+    }
+}
