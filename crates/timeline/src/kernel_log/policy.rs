@@ -55,12 +55,9 @@ impl Rules {
     /// between its two lines.
     pub(crate) fn initcall(&self, index: usize, call: &Initcall, gap: Option<Duration>) -> Told {
         let Took { time, unit } = call.took;
-        let told = match self.ticks.filter(|&(until, _)| index < until) {
-            Some((_, tick)) => {
-                let most = time.saturating_add(tick);
-                // The stamps are finer than a tick; printing is in them.
-                Told { drawn: gap.map_or(time, |gap| gap.min(most)), ..Told::about(time, tick) }
-            }
+        let tick = self.ticks.filter(|&(until, _)| index < until).map(|(_, tick)| tick);
+        let told = match tick {
+            Some(tick) => Told::about(time, tick),
             None if unit > Duration::from_micros(1) => Told::cut_off(time, unit),
             None if unit < Duration::from_micros(1) => Told::exact(time),
             None => match self.unit {
@@ -70,6 +67,10 @@ impl Rules {
             },
         };
         match gap {
+            // The stamps are finer, and a tick is lost where interrupts are off; printing is in them.
+            Some(gap) if tick.is_some() => {
+                Told { drawn: gap, least: told.least.min(gap), most: Some(gap) }
+            }
             None if call.overtaken => Told { most: None, ..told },
             None => told,
             Some(gap) if call.overtaken && gap > time + time / 50 + Duration::from_micros(100) => {
