@@ -258,3 +258,19 @@ fn what_is_not_read_is_named() {
     assert_eq!(read(mail).unread, Some(Unread::MailSource));
     assert_eq!(read(&plain()).unread, None);
 }
+
+#[test]
+fn what_is_kept_is_bounded() {
+    let mut reader = Reader::new();
+    // Long lines fill the room soonest.
+    let name = "x".repeat(16_000);
+    for n in 0..7_000_u32 {
+        let line = format!("[    9.000000] platform {n}{name}: Linked as a consumer to a\n");
+        reader.feed(line.as_bytes());
+    }
+    let log = reader.finish();
+    let kept = log.graph.edges().len();
+    assert!((5_000..7_000).contains(&kept), "{kept}");
+    let said = format!("{} lines were understood and not kept", 7_000 - kept);
+    assert!(log.notes.iter().any(|note| note.starts_with(&said)), "{:?}", log.notes);
+}

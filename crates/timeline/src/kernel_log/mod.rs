@@ -45,7 +45,7 @@
 //! # Memory
 //!
 //! What is kept grows with the lines that were understood, not with the log: some 300 bytes each,
-//! and four times that at the end. It is bounded: beyond some 600 000 lines that are understood, which
+//! and four times that at the end. It is bounded: beyond some 300 000 lines that are understood, which
 //! no machine prints, the others are counted, and a note says so. A compressed log that unpacks to
 //! far more than logs do is given up.
 //!
