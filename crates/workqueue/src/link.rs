@@ -282,6 +282,13 @@ impl Link {
         self.at.reading().away()
     }
 
+    /// Whether its pod is for no work that may run anywhere (a moment ago).
+    #[inline]
+    pub(crate) fn away_or_aside(&self) -> bool {
+        let reading = self.at.reading();
+        reading.away() || reading.aside()
+    }
+
     /// Takes an item that the caller has claimed out of the list of those that the limiter holds
     /// back; `None` where it has left that.
     pub(crate) fn release(&self, item: Lent<'_>) -> Option<Queued> {

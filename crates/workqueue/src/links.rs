@@ -152,10 +152,17 @@ impl Links {
         taken_over.flatten().or_else(|| colours.enter(picked))
     }
 
-    /// Not where none of the pod's CPUs is for this work: it queues from isolated ones.
+    /// Not where none of the pod's CPUs is for this work: it queues from isolated ones, or the pod has no
+    /// share of a CPU quota.
     #[inline]
     fn is_for(&self, place: Place, entered: &Entered<'_>) -> bool {
-        self.bound || matches!(place, Place::Cpu(_)) || !entered.link().away()
+        let link = entered.link();
+        self.bound
+            || match place {
+                Place::Cpu(_) => true,
+                Place::Node(_) => !link.away(),
+                Place::Here | Place::From(_) => !link.away_or_aside(),
+            }
     }
 
     /// Where it isn't as it nearly always is. `near`: what was entered is not for this work.
@@ -243,35 +250,42 @@ impl Plan {
                 if several.contains(&here) {
                     return here;
                 }
-                self.in_turn(&on_node.next, several.len(), |n| several[n]).unwrap_or(here)
+                let has_cpus = |pool| !self.away(pool);
+                let found = self.in_turn(&on_node.next, several.len(), |n| several[n], has_cpus);
+                found.unwrap_or(here)
             }
         }
     }
 
     fn here(&self, bound: bool) -> usize {
         let own = current_cpu().and_then(|cpu| self.by_cpu.get(cpu as usize).copied().flatten());
-        let own = own.filter(|&pool| bound || !self.away(pool));
+        let own = own.filter(|&pool| bound || !self.away_or_aside(pool));
         own.unwrap_or_else(|| self.any())
     }
 
-    /// Each pool in turn whose pod has a CPU that can be used; each, where none has. The kernel's
-    /// `wq_select_unbound_cpu`.
+    /// Each pool in turn whose pod has a CPU that can be used, and a share; each, where none has. The
+    /// kernel's `wq_select_unbound_cpu`.
     fn any(&self) -> usize {
         let (rotor, pools) = (&self.rotor, self.cpus.len());
-        let found = self.in_turn(rotor, pools, |n| n);
+        let found = self.in_turn(rotor, pools, |n| n, |pool| !self.away_or_aside(pool));
         found.unwrap_or_else(|| rotor.load(Ordering::Relaxed) % pools)
     }
 
-    /// The next of so many pools whose pod has a CPU that can be used.
+    /// The next of so many pools that will do.
     fn in_turn(
         &self,
         rotor: &AtomicUsize,
         n: usize,
         pool: impl Fn(usize) -> usize,
+        will_do: impl Fn(usize) -> bool,
     ) -> Option<usize> {
-        (0..n)
-            .map(|_| pool(rotor.fetch_add(1, Ordering::Relaxed) % n))
-            .find(|&pool| !self.away(pool))
+        (0..n).map(|_| pool(rotor.fetch_add(1, Ordering::Relaxed) % n)).find(|&pool| will_do(pool))
+    }
+
+    /// Whether no CPU of a pool's pod can be used, or it has no share of what may run (a moment ago).
+    fn away_or_aside(&self, pool: usize) -> bool {
+        let reading = self.lease.group.pools[pool].reading();
+        reading.away() || reading.aside()
     }
 
     /// Whether no CPU of a pool's pod can be used (a moment ago).

@@ -216,17 +216,19 @@ pub(crate) fn base(pod: &CpuSet, home: &Home) -> usize {
 /// How many workers of each pod may hold a core at once, where the pods together are to keep to a
 /// `limit`: a CPU quota, or what the user says. `pods`: how many each may have without ([`base`]).
 ///
-/// Each gets its share by its CPUs: together just the limit, since what is rounded off one pod goes to
-/// another (work of a soft queue goes where there is room). Where that leaves a pod without any it gets
-/// one all the same.
+/// Each gets its share by its CPUs: together just the limit, and at least one, since what is rounded off
+/// one pod goes to another. A pod that gets none still runs what is for it alone, one item at a time; but
+/// work that may run anywhere is for the others.
 pub(crate) fn shares(limit: Option<usize>, pods: &[usize]) -> Vec<usize> {
     let total: usize = pods.iter().sum();
-    let Some(limit) = limit.filter(|limit| *limit < total) else { return pods.to_vec() };
+    let Some(limit) = limit.map(|limit| limit.max(1)).filter(|limit| *limit < total) else {
+        return pods.to_vec();
+    };
     let mut before = 0;
     let share = pods.iter().map(|pod| {
         let from = before * limit / total;
         before += pod;
-        (before * limit / total - from).max(1)
+        before * limit / total - from
     });
     share.collect()
 }
@@ -449,29 +451,28 @@ mod tests {
     }
 
     #[test]
-    fn pods_share_a_limit_by_their_cpus_and_each_has_at_least_one() {
+    fn pods_share_a_limit_by_their_cpus() {
         for (limit, pods, wanted) in [
             (None, &[4, 4][..], &[4, 4][..]),
             (Some(8), &[4, 4], &[4, 4]),
             (Some(99), &[4, 4], &[4, 4]),
             (Some(1), &[2], &[1]),
             (Some(3), &[8], &[3]),
-            (Some(2), &[4, 4, 4, 4], &[1, 1, 1, 1]),
+            (Some(2), &[4, 4, 4, 4], &[0, 1, 0, 1]),
             (Some(6), &[4, 4, 4, 4], &[1, 2, 1, 2]),
             (Some(8), &[4, 4, 4, 4], &[2, 2, 2, 2]),
-            (Some(5), &[1, 9], &[1, 5]),
-            (Some(3), &[1; 6], &[1; 6]),
-            (Some(0), &[2, 2], &[1, 1]),
+            (Some(5), &[1, 9], &[0, 5]),
+            (Some(3), &[1; 6], &[0, 1, 0, 1, 0, 1]),
+            (Some(0), &[2, 2], &[0, 1]),
         ] {
             assert_eq!(shares(limit, pods), wanted, "{limit:?} of {pods:?}");
         }
         let many: Vec<usize> = (0..200).map(|n| 1 + n * 7 % 13).collect();
         let total: usize = many.iter().sum();
-        for limit in 0..=total {
+        for limit in 1..=total {
             let shares = shares(Some(limit), &many);
-            assert!(shares.iter().zip(&many).all(|(share, pod)| (1..=*pod).contains(share)));
-            let sum: usize = shares.iter().sum();
-            assert!((limit.max(many.len())..=limit + many.len()).contains(&sum), "{limit}: {sum}");
+            assert!(shares.iter().zip(&many).all(|(share, pod)| share <= pod));
+            assert_eq!(shares.iter().sum::<usize>(), limit);
         }
     }
 

@@ -133,8 +133,9 @@ impl PoolsBuilder {
     }
 
     /// How many items the pools of a set of attributes run at once, of those that hold a core (what
-    /// blocks, or computes for long, isn't counted): divided among their pods by CPUs, with at least one
-    /// each, and at most one a CPU. 0 counts as 1.
+    /// blocks, or computes for long, isn't counted): divided among their pods by CPUs, at most one a CPU. A
+    /// pod that gets none runs only what is asked for by its CPUs or node, one item at a time, and so
+    /// does each pod of a strict queue. 0 counts as 1.
     ///
     /// Default: as many as they have CPUs or, where the process has a CPU quota, as that is worth,
     /// whichever is less; it follows the [`Machine`]. With more threads than that the quota would be used

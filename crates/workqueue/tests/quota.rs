@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use corewise_sync::context::Placement;
 use corewise_topology::{AffinityScope, CpuQuota, Machine};
 use corewise_workqueue::{JoinHandle, WorkerPools, Workqueue};
 
@@ -90,7 +91,49 @@ fn the_pods_of_a_scope_share_the_quota_by_their_cpus() {
     machine.set_online(7, false).unwrap();
     assert_eq!(concurrency(&pools), [3, 3], "six CPUs of seven");
     machine.set_cpu_quota(quota(100));
-    assert_eq!(concurrency(&pools), [1, 1], "one at least: a pod's work must go on");
+    assert_eq!(concurrency(&pools), [1, 1], "one at least: a pod's own work must go on");
+}
+
+/// Workers that aren't idle.
+fn at_work(pools: &WorkerPools) -> usize {
+    pools.report().iter().map(|pool| pool.workers - pool.idle).sum()
+}
+
+#[test]
+fn more_pods_than_the_quota_has_cpus_run_no_more_than_it_is_worth_but_what_is_for_one_of_them() {
+    let machine = Machine::synthetic("numa:2 l3:2 core:2 pu:1").unwrap();
+    machine.set_cpu_quota(quota(200));
+    let pools = WorkerPools::builder(&machine).cpu_intensive_after(Duration::ZERO).build();
+    let queue = queue(&pools, AffinityScope::Cache);
+    let busy = Busy::new(&queue, 12);
+    busy.until(2);
+    while at_work(&pools) != 2 {
+        assert!(busy.running.load(Ordering::SeqCst) <= 2);
+        std::thread::yield_now();
+    }
+    // The pods of these CPUs have no share. Not joined here: that would run it on this thread.
+    let (tell, told) = std::sync::mpsc::channel();
+    for pod in 0..4 {
+        let tell = tell.clone();
+        let own = move || tell.send(Placement::current().unwrap().pod).unwrap();
+        assert!(queue.execute_on(2 * pod, own).is_ok());
+    }
+    let mut ran = std::collections::HashSet::new();
+    while ran.len() < 2 {
+        assert!(busy.running.load(Ordering::SeqCst) <= 2, "no pod without a share helps");
+        ran.extend(told.try_recv());
+        std::thread::yield_now();
+    }
+    machine.set_cpu_quota(None);
+    busy.until(8);
+    busy.end();
+    assert_eq!(told.iter().take(2).count(), 2);
+    machine.set_cpu_quota(quota(100));
+    let last = Busy::new(&queue, 12);
+    last.until(1);
+    last.stop.store(true, Ordering::SeqCst);
+    pools.shutdown();
+    assert_eq!(last.running.load(Ordering::SeqCst), 12, "what is queued runs, wherever it lies");
 }
 
 #[test]

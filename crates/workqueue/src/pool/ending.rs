@@ -110,7 +110,8 @@ impl<F: FencePolicy> Group<F> {
         // Recheck: a push that came before the pool was closed, or raced with the closing, is run;
         // and so is what a saturated pod can't take, since nobody wakes a worker that has left.
         let last = inner.counts.total == 0 && pool.has_waiting();
-        if last || inner.closing && inner.counts.has_core() && self.others_need_help(me.pool) {
+        let helps = inner.closing && inner.counts.has_core() && !inner.aside;
+        if last || helps && self.others_need_help(me.pool) {
             inner.counts.total += 1;
             self.publish(me.pool, &inner);
             return Step::Again;

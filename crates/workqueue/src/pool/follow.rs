@@ -50,7 +50,7 @@ impl<F: FencePolicy> Group<F> {
                 bases.map(|(pool, home)| policy::base(&pool.spec.cpus, home)).collect();
             let homes = homes.into_iter().zip(policy::shares(limit, &bases)).enumerate();
             homes
-                .map(|(index, (home, base))| self.rehome(index, home, base, &mut refused))
+                .map(|(index, (home, share))| self.rehome(index, home, share, &mut refused))
                 .collect()
         };
         // With no lock held: a spawn handler is the user's, and so is a subscriber.
@@ -68,12 +68,14 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Rehome: a transition like any other, but for the threads.
-    fn rehome(&self, index: usize, home: Home, base: usize, refused: &mut Vec<Refused>) -> Action {
+    fn rehome(&self, index: usize, home: Home, share: usize, refused: &mut Vec<Refused>) -> Action {
         let pool = &self.pools[index];
         refused.extend(pool.pins.set(home.cpus, home.away));
         let mut inner = pool.inner.lock();
-        inner.counts.base = base;
+        inner.counts.base = share.max(1);
         inner.away = home.away;
+        // Strict work keeps to its pod, whatever that costs.
+        inner.aside = share == 0 && self.soft;
         self.settle(index, &mut inner, false)
     }
 }

@@ -151,7 +151,7 @@ impl<F: FencePolicy> Group<F> {
             followed: Mutex::new(0),
         };
         for (index, pool) in group.pools.iter().enumerate() {
-            group.mark_wakeable(index, pool.reading().wake());
+            group.mark_wakeable(index, pool.reading().may_help());
         }
         group
     }
@@ -256,19 +256,21 @@ impl<F: FencePolicy> Group<F> {
     pub(crate) fn works(self: &Arc<Self>, me: &Arc<Worker>) -> bool {
         let pool = &self.pools[me.pool];
         // Gate.
-        let shut = pool.reading().crowded() || me.has_item_excuses();
+        let reading = pool.reading();
+        let shut = reading.crowded() || me.has_item_excuses();
         // Of its own CPU: so it touches neither the pool's lock nor a line that others write, unless
         // something changes.
         if !shut && let Some(running) = &mut pool.start_at_home(me) {
             self.carries_out(me, running, false);
             return true;
         }
-        self.looks_further(me, shut)
+        self.looks_further(me, shut, reading.aside())
     }
 
-    /// The rest of a step: at the gate that is `shut`, or where there was nothing of the own CPU.
+    /// The rest of a step: at the gate that is `shut`, or where there was nothing of the own CPU. One of a
+    /// pod that stands `aside` takes no work of others.
     #[inline(never)]
-    fn looks_further(self: &Arc<Self>, me: &Arc<Worker>, shut: bool) -> bool {
+    fn looks_further(self: &Arc<Self>, me: &Arc<Worker>, shut: bool, aside: bool) -> bool {
         let pool = &self.pools[me.pool];
         if shut {
             // PutDown.
@@ -282,7 +284,7 @@ impl<F: FencePolicy> Group<F> {
             Some(running) => (Some(running), false),
             None => {
                 me.carry.stops();
-                (self.rob_others(me), true)
+                (if aside { None } else { self.rob_others(me) }, true)
             }
         };
         if let Some(running) = &mut running {
@@ -391,7 +393,7 @@ impl<F: FencePolicy> Group<F> {
     /// Whether the searcher has something to look at, here or in another pod (a moment ago).
     pub(super) fn calls_searcher(&self, index: usize) -> bool {
         let reading = self.pools[index].reading();
-        reading.closed() || reading.crowded() || self.others_need_help(index)
+        reading.closed() || reading.crowded() || !reading.aside() && self.others_need_help(index)
     }
 
     /// Nothing to take: onto the idle list, or out.
@@ -449,20 +451,20 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Publish: the counts; true where WAKE is set now and wasn't before. A change is a SeqCst
+    /// Publish: the counts; true where a worker may be woken for others now and might not before. A change is a SeqCst
     /// read-modify-write, and so a full fence before the SeqCst loads that follow; no change needs
     /// none (`README.md`).
     pub(super) fn publish(&self, index: usize, inner: &Inner) -> (Reading, bool) {
         let reading = inner.reading();
         let old = self.pools[index].word.publish(reading);
         if old != reading {
-            if old.wake() != reading.wake() {
-                self.mark_wakeable(index, reading.wake());
+            if old.may_help() != reading.may_help() {
+                self.mark_wakeable(index, reading.may_help());
             }
             // Pairs with the one in `push`.
             F::implied();
         }
-        (reading, reading.wake() && !old.wake())
+        (reading, reading.may_help() && !old.may_help())
     }
 
     fn mark_wakeable(&self, index: usize, wakeable: bool) {
@@ -551,7 +553,7 @@ impl<F: FencePolicy> Group<F> {
     fn overflow(self: &Arc<Self>, index: usize) {
         for &other in &self.pools[index].spec.near {
             let pool = &self.pools[other];
-            if !pool.reading().wake() {
+            if !pool.reading().may_help() {
                 continue;
             }
             let action = {

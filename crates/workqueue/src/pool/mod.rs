@@ -124,6 +124,8 @@ pub(super) struct Inner {
     away: bool,
     /// Those who wait for an item of this pool, and could run it.
     wants: Wants,
+    /// The pod has no share of what may run at once: it takes what is for it alone.
+    aside: bool,
 }
 
 /// What a change of the pool's state calls for, to be carried out after the lock is released.
@@ -162,6 +164,7 @@ impl<F: FencePolicy> Pool<F> {
                 joining: 0,
                 away: false,
                 wants: Wants::default(),
+                aside: false,
             })),
             left: Condvar::new(),
             pins: Pins::new(spec.cpus.clone(), pinning),
@@ -338,8 +341,8 @@ impl Inner {
 
     /// What is to be published.
     fn reading(&self) -> Reading {
-        let (closed, away, refused) = (self.closing, self.away, self.refused.is_some());
-        let wanted = !self.wants.is_empty();
-        Reading::of(&self.counts(), Rest { closed, away, refused, wanted })
+        let (closed, away, aside) = (self.closing, self.away, self.aside);
+        let (refused, wanted) = (self.refused.is_some(), !self.wants.is_empty());
+        Reading::of(&self.counts(), Rest { closed, away, aside, refused, wanted })
     }
 }

@@ -21,6 +21,8 @@ const AWAY: u32 = 1 << 4;
 const REFUSED: u32 = 1 << 5;
 /// The pool is short of workers, and somebody who waits for an item can run that.
 const WANTED: u32 = 1 << 6;
+/// The pod has no share of what may run at once: work that may run anywhere is for others.
+const ASIDE: u32 = 1 << 7;
 
 /// A decoded reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +36,7 @@ impl Reading {
             (!counts.may_take(), CROWDED),
             (rest.closed, CLOSED),
             (rest.away, AWAY),
+            (rest.aside, ASIDE),
             (rest.refused, REFUSED),
             (rest.wanted && counts.is_short(), WANTED),
         ];
@@ -58,6 +61,13 @@ impl Reading {
     pub(crate) fn wanted(self) -> bool {
         self.0 & WANTED != 0
     }
+    pub(crate) fn aside(self) -> bool {
+        self.0 & ASIDE != 0
+    }
+    /// A worker of it may be woken for the work of another pod.
+    pub(crate) fn may_help(self) -> bool {
+        self.wake() && !self.aside()
+    }
     /// Whoever has pushed has to see to something.
     #[inline]
     pub(crate) fn concerns_pusher(self) -> bool {
@@ -75,6 +85,7 @@ impl Reading {
 pub(super) struct Rest {
     pub(super) closed: bool,
     pub(super) away: bool,
+    pub(super) aside: bool,
     pub(super) refused: bool,
     /// Somebody waits for an item of this pool, and could run it.
     pub(super) wanted: bool,
