@@ -7,6 +7,7 @@ use std::panic::Location;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
+use corewise_sync::Parker;
 use corewise_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::fence::{FencePolicy, FullFence};
@@ -137,6 +138,30 @@ impl<F: FencePolicy> ModelWorker<F> {
                 Step::Exit => return,
             }
         }
+    }
+
+    /// Its item begins to block.
+    pub fn blocks(&self) {
+        self.group.begin_blocking(&self.worker);
+    }
+
+    /// Its item, which blocks, waits for `work`, and runs that when no other worker can come for it.
+    /// `hastily`: it only waits to be called, for models that have to fail.
+    pub fn wants(&self, pool: usize, work: &Work, hastily: bool) {
+        let parker = Parker::new();
+        if hastily {
+            self.group.want_hastily(pool, work.lent(), parker.unparker());
+            parker.park();
+        } else {
+            let wanted = self.group.want(pool, work.lent(), parker.unparker());
+            while !wanted.is_called_for() {
+                parker.park();
+                if !wanted.is_called_for() {
+                    wanted.declines();
+                }
+            }
+        }
+        take_back_if(work.lent(), |_| true);
     }
 
     /// One step; doesn't park.

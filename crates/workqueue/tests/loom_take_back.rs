@@ -144,3 +144,53 @@ fn loom_take_back_by_two_waiters_one_runs_it_and_both_go_on() {
         assert!(queue.is_empty(0) && !work.is_pending() && !work.is_running());
     });
 }
+
+/// Two workers, of one core, and no more are to be had. One waits for an item; the other, which could have
+/// come for it, begins to block.
+fn the_last_worker_blocks(hastily: bool) {
+    bounded(3).check(move || {
+        let queue = QueueModel::new(1, 1);
+        let (waits, last) = (queue.enlist(0), queue.enlist(0));
+        waits.blocks();
+        let (work, runs) = counting();
+        assert!(queue.queue(0, &work));
+        let waiter = {
+            let work = work.clone();
+            thread::spawn(move || waits.wants(0, &work, hastily))
+        };
+        last.blocks();
+        waiter.join().unwrap();
+        assert_eq!(runs.load(Ordering::Relaxed), 1, "by who waited for it");
+    });
+}
+
+#[test]
+fn loom_take_back_no_waiter_sleeps_where_the_last_worker_blocks() {
+    the_last_worker_blocks(false);
+}
+
+#[test]
+fn loom_take_back_where_who_wants_an_item_settles_nothing_fails() {
+    let name = "loom_take_back_where_who_wants_an_item_settles_nothing_fails";
+    let said = must_fail(name, || the_last_worker_blocks(true));
+    assert!(said.is_empty() || said.contains("deadlock"), "{said}");
+}
+
+/// The item comes when all workers block: what was held back, or had a timer.
+#[test]
+fn loom_take_back_no_push_is_left_to_workers_that_all_wait() {
+    bounded(3).check(|| {
+        let queue = QueueModel::new(1, 1);
+        let (waits, other) = (queue.enlist(0), queue.enlist(0));
+        waits.blocks();
+        other.blocks();
+        let (work, runs) = counting();
+        let waiter = {
+            let work = work.clone();
+            thread::spawn(move || waits.wants(0, &work, false))
+        };
+        assert!(queue.queue(0, &work));
+        waiter.join().unwrap();
+        assert_eq!(runs.load(Ordering::Relaxed), 1);
+    });
+}

@@ -84,6 +84,14 @@ impl<F: FencePolicy> Group<F> {
         Wanted { group: self, pool, id, item }
     }
 
+    /// A broken Want, for models that have to fail: it comes onto the list, and settles nothing.
+    #[cfg(loom)]
+    pub(crate) fn want_hastily(&self, pool: usize, item: Lent<'_>, unparker: Unparker) {
+        let (id, item) = (0, item.pointer());
+        let want = Want { id, item, unparker, called: false };
+        self.pools[pool].inner.lock().wants.wants.push(want);
+    }
+
     fn change_wants<R>(self: &Arc<Self>, index: usize, change: impl FnOnce(&mut Wants) -> R) -> R {
         let pool: &Pool<F> = &self.pools[index];
         let (result, action) = {
