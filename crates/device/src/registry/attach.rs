@@ -155,14 +155,15 @@ impl Devices {
         // Whom nobody needs can't be on a circle.
         let needed = from == to || !self.slot(from).feeds.is_empty();
         let circle = needed && self.needs_indirectly(to, from);
-        let up = match &self.slot(from).phase {
-            Phase::Probing(probing) => !probing.failing,
-            phase => matches!(phase, Phase::Bound | Phase::Leaving | Phase::Unbinding),
-        };
+        let phase = &self.slot(from).phase;
+        let up =
+            matches!(phase, Phase::Bound | Phase::Probing(_) | Phase::Leaving | Phase::Unbinding);
+        // No walk that waits for its end may come to be in a circle with it.
+        let failing = matches!(phase, Phase::Probing(probing) if probing.failing);
         if up && !self.is_up(to) {
             return Linked::SupplierNotUp;
         }
-        if circle && !up {
+        if circle && (!up || failing) {
             let mut path = vec![(0, self.slot(from).name().to_string())];
             if from != to {
                 path.push((0, self.slot(to).name().to_string()));

@@ -169,3 +169,19 @@ fn two_failed_probes_that_need_each_others_children_do_not_wait_for_each_other()
     s.end("q", false);
     assert_eq!([s.state("p"), s.state("q")], ["failed", "failed"]);
 }
+
+#[test]
+fn a_probe_that_has_failed_gets_no_supplier_that_leaves_and_no_circle() {
+    let mut s = up(&[("base", &[])]);
+    let sync = || vec![Candidate { driver: driver("d"), asynchronous: false, asked: false }];
+    s.add(decl("p", &[]), sync());
+    s.begin("p");
+    s.add(DeviceDecl::new("pc", "d").parent("p"), sync());
+    s.probe("pc");
+    let (p, pc, base) = (s.key("p"), s.key("pc"), s.key("base"));
+    s.step(|devices, _, fx| devices.failing(p, fx));
+    assert!(matches!(s.devices.link(p, pc, LinkKind::Managed), Linked::Circle(_)));
+    let mut walk = s.leave("base", false);
+    let _ = called(&mut s, &mut walk);
+    assert!(matches!(s.devices.link(p, base, LinkKind::Managed), Linked::SupplierNotUp));
+}
