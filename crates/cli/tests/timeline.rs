@@ -310,6 +310,40 @@ fn several_boots_are_listed_and_each_can_be_shown() {
 }
 
 #[test]
+fn a_file_that_is_read_is_never_written_over() {
+    let folder = Folder::new();
+    let text = std::fs::read_to_string(sample("probe-epyc-after.txt")).unwrap();
+    let log = folder.write("log.json", &text);
+    let other = folder.join("hard.json");
+    std::fs::hard_link(&log, &other).unwrap();
+    let soft = folder.join("soft.json");
+    std::os::unix::fs::symlink(&log, &soft).unwrap();
+    let deps = folder.write("deps.svg", "");
+    let names = [&log, &other, &soft, &deps].map(|path| path.to_str().unwrap());
+    let [log_name, hard, soft, deps_name] = names;
+    for (args, output) in [
+        (vec![log_name], log_name),
+        (vec![log_name], hard),
+        (vec![soft], log_name),
+        (vec![log_name], soft),
+        (vec![log_name, "--deps", deps_name], deps_name),
+    ] {
+        let ran = folder.corewise([&["timeline"], &args[..], &["-o", output]].concat()).fails();
+        assert!(ran.stderr.contains("it is the file that"), "{ran}");
+    }
+    let ran = std::process::Command::new(env!("CARGO_BIN_EXE_corewise"))
+        .args(["timeline", "-", "-o", log_name])
+        .stdin(std::fs::File::open(&log).unwrap())
+        .output()
+        .unwrap();
+    assert!(!ran.status.success());
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), text);
+    assert_eq!(std::fs::read_to_string(&deps).unwrap(), "");
+    let ran = folder.corewise(["timeline", log_name, "-o", ".svg"]);
+    assert_eq!(ran.code, Some(2), "{ran}");
+}
+
+#[test]
 fn a_process_that_is_killed_while_it_writes_leaves_no_file_behind() {
     let folder = Folder::new();
     let log = sample(SERIAL);

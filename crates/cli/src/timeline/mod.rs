@@ -22,6 +22,7 @@ use asked::{Asked, Predicted};
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     for file in &args.output {
         file::check(file)?;
+        source::spare(args, file)?;
     }
     let asked = Asked::of(args);
     let logs = source::read(args)?;

@@ -2,6 +2,8 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use corewise::timeline::DeviceGraph;
@@ -9,6 +11,7 @@ use corewise::timeline::kernel_log::{KernelLog, Prefix, Reader};
 use corewise::timeline::{SpanKind, Timeline, json};
 
 use super::args::{Args, Phase};
+use super::file::TimelineFile;
 use super::sysfs;
 use crate::exit::Failure;
 
@@ -27,6 +30,32 @@ pub(super) struct Log {
 pub(super) fn read(args: &Args) -> Result<Vec<Log>, Failure> {
     let graphs = graphs(args)?;
     args.logs.iter().map(|path| log(path, args, &graphs)).collect()
+}
+
+/// Fails where what is to be written would take the place of what is read: of a log there may be no
+/// other copy.
+pub(super) fn spare(args: &Args, output: &TimelineFile) -> Result<(), Failure> {
+    // There is none yet.
+    let Ok(there) = std::fs::metadata(&output.path) else { return Ok(()) };
+    for path in args.logs.iter().chain(&args.deps).chain(&args.sysfs) {
+        let read = match path == Path::new("-") {
+            true => std::io::stdin()
+                .as_fd()
+                .try_clone_to_owned()
+                .map(File::from)
+                .and_then(|stdin| stdin.metadata()),
+            false => std::fs::metadata(path),
+        };
+        let same = |read: std::fs::Metadata| (read.dev(), read.ino()) == (there.dev(), there.ino());
+        if read.is_ok_and(same) {
+            let (output, path) = (output.path.display(), path.display());
+            return Err(Failure::new(format!(
+                "cannot write the timeline '{output}': it is the file that '{path}' is read from"
+            ))
+            .help("give another name after --output: the file that is read stays as it is"));
+        }
+    }
+    Ok(())
 }
 
 fn graphs(args: &Args) -> Result<Vec<DeviceGraph>, Failure> {
