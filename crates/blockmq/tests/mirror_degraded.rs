@@ -211,6 +211,38 @@ fn a_copy_of_a_leg_from_before_the_last_start_is_not_taken_for_the_leg() {
 }
 
 #[test]
+fn parts_of_two_copies_of_a_mirror_that_were_both_used_are_not_put_together() {
+    let legs = Legs::new(2).made();
+    let before: Vec<_> = (0..2).map(|n| copy(&legs, n)).collect();
+    let used = |byte| {
+        (0..2).for_each(|n| put_back(&legs, n, &before[n]));
+        let up = legs.open();
+        up.fill(4, byte);
+        up.close();
+        (0..2).map(|n| copy(&legs, n)).collect::<Vec<_>>()
+    };
+    let (one, other) = (used(1), used(2));
+    put_back(&legs, 0, &one[0]);
+    let parts = || legs.disks.iter().cloned().map(MirrorLeg::Here).collect();
+    for degraded in [Degraded::Known, Degraded::Always] {
+        let error = legs.open_with(parts(), |options| options.degraded = degraded).err().unwrap();
+        assert!(error.contains("used without the other legs"), "{error}");
+    }
+    put_back(&legs, 0, &other[0]);
+    legs.open().close();
+}
+
+#[test]
+fn a_part_that_was_out_for_many_starts_gets_only_what_it_lacks() {
+    let legs = made_and_lost();
+    for _ in 0..20 {
+        without(&legs, 1, &empty(""), Degraded::Known).unwrap().close();
+    }
+    let up = legs.open();
+    assert_eq!(up.resynced(), (vec![1], REGION));
+}
+
+#[test]
 fn a_disk_that_was_replaced_lacks_more_than_the_bits_say_when_it_is_back() {
     let legs = made_and_lost();
     let first = copy(&legs, 1);
@@ -246,6 +278,50 @@ fn a_leg_that_was_never_in_sync_is_not_begun_with_whatever_is_said() {
         );
     }
     without(&legs, 1, &empty(""), Degraded::Known).unwrap().close();
+}
+
+#[test]
+fn a_mirror_without_a_record_takes_no_part_that_keeps_one() {
+    let made = Legs::new(3).made();
+    let blank: Device = made.rig.queue(Memory::new(LEG).unwrap());
+    let disk = |n: usize| made.disks[n].clone();
+    let open = |parts: Vec<MirrorLeg>| {
+        made.open_with(parts, |options| options.record = false).err().unwrap_or_default()
+    };
+    let (before, all) = (copy(&made, 0), "'{}' keeps the record of a mirror");
+    let ways = [
+        vec![disk(0), disk(1), disk(2)],
+        vec![disk(1), disk(0)],
+        vec![disk(0), disk(1)],
+        vec![blank.clone(), disk(0)],
+        vec![disk(0), blank.clone()],
+    ];
+    for parts in ways {
+        let first = parts.iter().find(|part| !Arc::ptr_eq(part, &blank)).unwrap();
+        let (name, parts) = (first.name().to_string(), parts.iter().cloned());
+        let error = open(parts.map(MirrorLeg::Here).collect());
+        assert!(error.contains(&all.replace("{}", &name)), "{error}");
+        assert!(error.contains(&format!("seek={} count={}", SIZE / 512, REGION / 512)), "{error}");
+    }
+    assert_eq!(copy(&made, 0), before, "left alone");
+
+    // Nor one that comes late.
+    let late = disk(0);
+    let parts = vec![MirrorLeg::Here(blank), missing()];
+    let up = made.open_with(parts, |options| {
+        options.record = false;
+        options.find = Some(Arc::new(move |_| Ok(late.clone())));
+    });
+    let up = up.unwrap();
+    assert!(up.mirror.take_back(1));
+    assert_eq!(decided(&up), Out);
+    let why = up.mirror.why_out(1).unwrap();
+    assert!(why.contains("keeps the record of a mirror"), "{why}");
+    assert_eq!(copy(&made, 0), before, "left alone");
+
+    // Once the record is gone it's a disk as any other.
+    disk(0).write_at(SIZE, vec![0; REGION as usize]).unwrap();
+    assert_eq!(open(vec![MirrorLeg::Here(disk(0))]), "");
 }
 
 #[test]

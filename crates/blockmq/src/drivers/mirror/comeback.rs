@@ -4,7 +4,7 @@ use corewise_sync::atomic::Ordering;
 
 use super::keeper::{Keeper, State, errors};
 use super::legs::each;
-use super::open::vacant;
+use super::open::{unrecorded, vacant};
 use super::record::{Follows, Head, apart};
 use super::{Inner, StackError, policy};
 use crate::request::caught;
@@ -44,6 +44,9 @@ impl Inner {
             return Err(StackError::new(format!(
                 "'{name}' has room for {room} bytes, and the mirror has {size}"
             )));
+        }
+        if !keeper.has_record() {
+            unrecorded(name, &*device)?;
         }
         self.legs.put(n, device);
         Ok(())

@@ -152,6 +152,22 @@ impl Disk {
     }
 }
 
+/// A head at the end of `device`, and where its record begins. The mirror may have had other legs beside it, with larger
+/// blocks, so that of each size is looked for.
+pub(super) fn find_head(device: &dyn BlockDevice) -> Result<Option<(u64, Head)>, IoError> {
+    let geometry = device.geometry();
+    let sizes = (12..=16).map(|shift| 1 << shift).filter(|size| *size >= geometry.block_size);
+    for place in sizes.filter_map(|size| Place::on(geometry.size, size)) {
+        for events in [0, 1] {
+            let piece = device.read_at(place.head(events), place.piece as usize)?;
+            if let Some(head) = Head::decode(&piece) {
+                return Ok(Some((place.start, head)));
+            }
+        }
+    }
+    Ok(None)
+}
+
 /// The legs on which all went well, and those on which something failed.
 pub(super) fn masks(ended: &Ended) -> (u32, u32) {
     let of = |good: bool| {

@@ -5,11 +5,12 @@ use std::sync::{Arc, Weak};
 
 use corewise_workqueue::Workqueue;
 
-use super::disk::Disk;
+use super::disk::{self, Disk};
 use super::keeper::{Keeper, State};
 use super::legs::{Legs, MirrorLeg, all, each};
-use super::record::{Assembled, Degraded, Head, SOURCE, assemble, is_theirs};
+use super::record::{Assembled, Degraded, Head, SOURCE, assemble};
 use super::{Inner, Mirror, MirrorEvent, MirrorOptions, StackError, check, policy};
+use crate::device::BlockDevice;
 use crate::geometry::Geometry;
 use crate::regions::Regions;
 
@@ -32,8 +33,8 @@ impl Mirror {
     /// Where there are no legs, or more than 32; where a leg is missing that may not be, or is too small; where
     /// legs belong to different mirrors, are in another order than when it was made, or were used without each
     /// other; where one without a record has something else in its place; where none that has everything can be
-    /// read, or the record can't be written. Without a record: where the first leg is missing, or the legs
-    /// have one all the same.
+    /// read, or the record can't be written. Without a record: where the first leg is missing, or one has a
+    /// record all the same, whatever mirror's that is.
     pub fn open(
         legs: impl IntoIterator<Item = impl Into<MirrorLeg>>,
         options: MirrorOptions,
@@ -49,7 +50,7 @@ impl Mirror {
         }
         let assembled = match options.record {
             true => from_record(&disk, &legs, options.degraded)?,
-            false => from_nothing(&legs, block, options.degraded)?,
+            false => from_nothing(&legs, options.degraded)?,
         };
         if !options.record {
             legs.pin(SOURCE);
@@ -57,9 +58,8 @@ impl Mirror {
         let head = match &assembled.newest {
             Some(head) => {
                 let mut head = checked(head.clone(), room, &geometry)?;
-                if assembled.lost() != 0 {
-                    head.fork(chance());
-                }
+                // Before anything that a client writes: who begins with a copy of these legs has another name.
+                head.fork(chance());
                 head
             }
             None => new_head(room, &options, legs.len()),
@@ -91,14 +91,9 @@ fn from_record(disk: &Disk, legs: &Legs, degraded: Degraded) -> Result<Assembled
 }
 
 /// What is so without a record: the first leg has everything, as it did the last time, since it is never dropped.
-fn from_nothing(legs: &Legs, block: u32, degraded: Degraded) -> Result<Assembled, StackError> {
-    let found = heads(&Disk::new(block), legs);
-    if is_theirs(&found) {
-        return Err(StackError::new(format!(
-            "'{}' and the others keep the record of a mirror, which knows who has everything: without it that \
-             is lost. To lose it, overwrite their last 256 KiB with zeroes",
-            legs.name(0)
-        )));
+fn from_nothing(legs: &Legs, degraded: Degraded) -> Result<Assembled, StackError> {
+    for n in (0..legs.len()).filter(|&n| legs.is_there(n)) {
+        unrecorded(legs.name(n), &**legs.device(n))?;
     }
     let here = (0..legs.len()).filter(|&n| legs.is_there(n)).fold(0, |here, n| here | 1 << n);
     let missing = all(legs.len()) & !here;
@@ -194,6 +189,25 @@ pub(super) fn vacant(disk: &Disk, legs: &Legs, n: usize) -> Result<(), StackErro
         "'{}' has something else at its end, where a mirror keeps its record: to lose that, overwrite \
          its last 256 KiB with zeroes",
         legs.name(n)
+    )))
+}
+
+/// A part of a mirror without a record is compared with the first one, and overwritten: it is part of no mirror that
+/// has one, of which it may be the only part that has everything, or one that lacks half of it.
+pub(super) fn unrecorded(name: &str, device: &dyn BlockDevice) -> Result<(), StackError> {
+    // What can't be read now is no record that anybody could go by.
+    let Ok(Some((start, head))) = disk::find_head(device) else { return Ok(()) };
+    let bytes = device.geometry().size - start;
+    Err(StackError::new(format!(
+        "'{name}' keeps the record of a mirror, as part {} of {}, and that knows which parts have everything: without \
+         it they would be overwritten. Open the mirror with its record (bitmap = true), its parts in their order. To \
+         give the record up, overwrite the last {} KiB of '{name}' with zeroes: dd if=/dev/zero of=PATH bs=512 \
+         seek={} count={} conv=notrunc",
+        u64::from(head.leg) + 1,
+        head.legs,
+        bytes.div_ceil(1024),
+        start / 512,
+        bytes / 512,
     )))
 }
 

@@ -9,15 +9,15 @@
 //! ```
 //!
 //! P is 4 KiB, or the leg's block size where that is larger; R is 64 KiB, or as much as that takes. A
-//! head is 256 bytes with a checksum, and the two are written in turn, so one of them is whole
+//! head is 2 KiB with a checksum, and the two are written in turn, so one of them is whole
 //! whatever a crash did to the other. Bits need no checksum: a bit is set before the write that it is
 //! about is sent, so what a torn piece says too little was never written.
 
 use super::legs::each;
 use crate::drivers::StackError;
 
-const MAGIC: &[u8; 8] = b"cw-mirr2";
-const HEAD: usize = 256;
+const MAGIC: &[u8; 8] = b"cw-mirr3";
+const HEAD: usize = 2048;
 
 /// The first words of a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,21 +41,24 @@ pub(super) struct Head {
     /// A bit for each leg that has everything that was acknowledged. A leg without one lacks what the bits say,
     /// or everything, and nobody reads from it.
     pub(super) in_sync: u32,
-    /// Where the mirror went on without legs that had everything, the last time first.
-    pub(super) forks: [Fork; FORKS],
+    /// Where the mirror began anew, the last time first; at most `FORKS`.
+    pub(super) forks: Vec<Fork>,
 }
 
-/// The mirror went on without legs that had everything: they might do so too.
+/// The mirror began, with what was there: a copy of it, or legs that were left out, might do so too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fork {
-    /// What it goes by since; 0: nothing, there was no fork.
+    /// What it goes by since; not 0, which is what a mirror goes by that never began anew.
     pub(super) history: u64,
     /// The events until then, which they have in common.
     pub(super) events: u64,
 }
 
-/// Forks that a head has room for.
-const FORKS: usize = 4;
+/// Forks that a head has room for: a leg that was away for more starts isn't known any more.
+const FORKS: usize = 120;
+/// Where they are in a head.
+const FORKED: usize = 60;
+const _: () = assert!(FORKED + 16 * FORKS + 16 <= HEAD);
 
 impl Head {
     /// As bytes, in a piece of `piece` bytes.
@@ -69,10 +72,11 @@ impl Head {
         for word in [self.region_shift, self.legs, self.leg, self.in_sync] {
             bytes.extend(word.to_le_bytes());
         }
-        for fork in self.forks {
+        for fork in &self.forks {
             bytes.extend(fork.history.to_le_bytes());
             bytes.extend(fork.events.to_le_bytes());
         }
+        bytes.resize(FORKED + 16 * FORKS, 0);
         bytes.extend(self.common.to_le_bytes());
         bytes.extend(self.whole.to_le_bytes());
         bytes.resize(piece, 0);
@@ -86,33 +90,40 @@ impl Head {
     /// The mirror has all that the leg has, if they are of one history, or the mirror left the leg's after
     /// what this has seen.
     pub(super) fn follows(&self, newest: &Head) -> Follows {
-        let history = self.forks[0].history;
-        let left = |n: usize| {
-            let former = newest.forks.get(n + 1).map(|fork| fork.history);
-            let left = newest.forks[n];
-            (left.history != 0 && former == Some(history)).then_some(left.events)
-        };
-        let until = match history == newest.forks[0].history {
-            true => Some(newest.events),
-            false => (0..FORKS).find_map(left),
-        };
-        let behind = until.is_some_and(|until| self.events <= until);
-        match (behind, self.in_sync & 1 << self.leg) {
+        match (self.is_seen_by(newest), self.in_sync & 1 << self.leg) {
             (true, _) if self.events >= newest.whole => Follows::Yes,
             (true, _) | (false, 0) => Follows::No,
             (false, _) => Follows::Apart,
         }
     }
 
-    /// Whether a leg with this head, which `newest` calls in sync, is the one that was meant.
-    fn is_up_to(&self, newest: &Head) -> bool {
-        self.forks[0].history == newest.forks[0].history && self.events >= newest.common
+    /// Whether the mirror with head `newest` came by this head on its way.
+    fn is_seen_by(&self, newest: &Head) -> bool {
+        let forks = &newest.forks;
+        if self.history() == newest.history() {
+            return self.events <= newest.events;
+        }
+        let first = (forks.len() < FORKS).then_some(0);
+        let left = |n: usize| forks.get(n + 1).map(|former| former.history).or(first);
+        forks
+            .iter()
+            .enumerate()
+            .any(|(n, fork)| left(n) == Some(self.history()) && self.events <= fork.events)
     }
 
-    /// The mirror goes on without legs that had everything. `chance`: differs from any other's.
+    fn history(&self) -> u64 {
+        self.forks.first().map_or(0, |fork| fork.history)
+    }
+
+    /// Whether a leg with this head, which `newest` calls in sync, is the one that was meant.
+    fn is_up_to(&self, newest: &Head) -> bool {
+        self.is_seen_by(newest) && self.events >= newest.common
+    }
+
+    /// The mirror begins. `chance`: differs from any other's.
     pub(super) fn fork(&mut self, chance: u64) {
-        self.forks.rotate_right(1);
-        self.forks[0] = Fork { history: chance.max(1), events: self.events };
+        self.forks.truncate(FORKS - 1);
+        self.forks.insert(0, Fork { history: chance.max(1), events: self.events });
     }
 
     /// From a piece; `None` where that holds no whole head.
@@ -128,6 +139,8 @@ impl Head {
         }
         let mut mirror = [0; 16];
         mirror.copy_from_slice(&head[12..28]);
+        let at = |n: usize| FORKED + 16 * n;
+        let fork = |n: usize| Fork { history: long(at(n)), events: long(at(n) + 8) };
         Some(Self {
             mirror,
             events: long(28),
@@ -136,12 +149,9 @@ impl Head {
             legs: word(48),
             leg: word(52),
             in_sync: word(56),
-            forks: std::array::from_fn(|n| Fork {
-                history: long(60 + 16 * n),
-                events: long(68 + 16 * n),
-            }),
-            common: long(60 + 16 * FORKS),
-            whole: long(68 + 16 * FORKS),
+            forks: (0..FORKS).map(fork).take_while(|fork| fork.history != 0).collect(),
+            common: long(FORKED + 16 * FORKS),
+            whole: long(FORKED + 16 * FORKS + 8),
         })
     }
 }
@@ -321,15 +331,6 @@ pub(super) fn assemble(
 /// The leg that all others are copied from where nothing else is known: the first one.
 pub(super) const SOURCE: u32 = 1;
 
-/// Whether the legs hold the record of a mirror that is made of them. What a client of a mirror has written is
-/// the same on all of them, and says of all but one that it is another one.
-pub(super) fn is_theirs(found: &[Option<Option<Head>>]) -> bool {
-    let heads = || found.iter().enumerate().filter_map(|(n, f)| Some((n, f.as_ref()?.as_ref()?)));
-    let theirs =
-        |(n, head): (usize, &Head)| head.leg as usize == n && head.legs as usize == found.len();
-    heads().next().is_some() && heads().all(theirs)
-}
-
 /// The legs of a mirror were used without each other.
 pub(super) fn apart(name: &str) -> StackError {
     StackError::new(format!(
@@ -462,7 +463,7 @@ mod tests {
         assert_eq!(forked(5, 8, head(1, 5, 0b10)).follows(&newest), Follows::Apart);
         // Each history is known as far as there is room for forks, and who is forgotten isn't believed.
         let mut often = newest;
-        for fork in 0..3 {
+        for fork in 1..FORKS as u64 {
             often.fork(100 + fork);
         }
         assert_eq!(forked(5, 7, head(1, 9, 0b11)).follows(&often), Follows::Yes);
@@ -490,14 +491,6 @@ mod tests {
             Follows::Apart,
             "it went on alone"
         );
-    }
-
-    #[test]
-    fn a_record_is_that_of_these_legs_where_each_says_so() {
-        let theirs = [Some(Some(head(0, 5, 0b01))), Some(Some(head(1, 5, 0b01)))];
-        assert!(is_theirs(&theirs) && is_theirs(&[None, theirs[1].clone()]));
-        let written = [theirs[1].clone(), theirs[1].clone()];
-        assert!(!is_theirs(&written) && !is_theirs(&[Some(None), None]));
     }
 
     #[test]
