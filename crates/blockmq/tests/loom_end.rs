@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use corewise_blockmq::protocol::EndOfWorkers;
+use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, NoHeavy, NoLight};
 use corewise_sync::inbox::{HasLink, Inbox, Link};
@@ -88,4 +89,32 @@ fn loom_without_the_fence_of_the_end_the_request_is_stranded() {
     let name = "loom_without_the_fence_of_the_end_the_request_is_stranded";
     let said = must_fail(name, || loom::model(|| a_request_meets_the_end::<NoHeavy>(false)));
     assert!(said.contains("stranded"), "{said}");
+}
+
+/// As a mirror's keeper: a round leaves what can't go on in a line, whose lock the end of the pools only tries.
+fn a_round_meets_the_end<F: AsymmetricPolicy>() {
+    let line = Arc::new(Mutex::new(0));
+    let (end, done) = (Arc::new(EndOfWorkers::<F>::new()), Arc::new(AtomicUsize::new(0)));
+    let look = |line: &Mutex<usize>, done: &AtomicUsize| {
+        let found = line.try_lock().map_or(0, |mut line| std::mem::take(&mut *line));
+        done.fetch_add(found, Ordering::Relaxed);
+    };
+    let round = {
+        let (line, end, done) = (Arc::clone(&line), Arc::clone(&end), Arc::clone(&done));
+        thread::spawn(move || {
+            *line.lock() += 1; // Unlock
+            if end.has_come() {
+                look(&line, &done);
+            }
+        })
+    };
+    end.come();
+    look(&line, &done);
+    round.join().unwrap();
+    assert_eq!(done.load(Ordering::Relaxed), 1, "stranded");
+}
+
+#[test]
+fn loom_who_is_left_in_a_line_at_the_end_of_the_workers_is_not_stranded() {
+    loom::model(a_round_meets_the_end::<Asymmetric>);
 }

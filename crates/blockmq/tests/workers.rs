@@ -9,15 +9,18 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-use corewise_blockmq::drivers::{Delay, Delays, FileDriver, FileOptions, IoPath, Memory};
+use corewise_blockmq::drivers::{
+    Delay, Delays, Fault, Faulty, FileDriver, FileOptions, IoPath, LegState, Memory, MirrorLeg,
+};
 use corewise_blockmq::{
-    BlockDevice, BlockDeviceExt, Completed, Dispatch, Driver, Geometry, IoError, IoErrorKind,
-    Queue, Request, Started, TimedOut, TimerReturn,
+    BlockDevice, BlockDeviceExt, Completed, Dispatch, Driver, Geometry, IoError, IoErrorKind, Op,
+    Queue, Request, Started, TimedOut, TimerReturn, Whole,
 };
 use corewise_sync::{Completion, Mutex};
 use corewise_workqueue::{QueueBuilder, Work, Workqueue};
 
-use common::{Rig, STALL, block, submit};
+use common::mirrors::{LEG, Legs, REGION, SIZE, Up, until_alike};
+use common::{Held, Rig, STALL, block, submit};
 
 const DELAY: Duration = Duration::from_millis(2);
 
@@ -260,4 +263,141 @@ fn a_chain_through_many_queues_without_workers_needs_no_stack_for_each() {
     let small = thread::Builder::new().stack_size(256 << 10);
     small.spawn(move || next(&queues, 0, tx)).unwrap().join().unwrap();
     assert_eq!(rx.recv_timeout(STALL), Ok(800));
+}
+
+/// A mirror of these, whose record keeps every bit that was set.
+fn mirrored(legs: &Legs, over: Vec<Arc<dyn BlockDevice>>) -> Up {
+    let over = over.into_iter().map(MirrorLeg::Here).collect();
+    legs.open_with(over, |options| options.clean_after = STALL).unwrap()
+}
+
+#[test]
+fn who_writes_to_a_mirror_while_the_pools_are_shut_down_waits_for_nobody() {
+    for _ in 0..20 {
+        let (rig, folder) = (Rig::live(), tempfile::tempdir().unwrap());
+        let options = FileOptions::new(folder.path().join("leg")).size(LEG).io(IoPath::Threads);
+        let file = rig.queue(FileDriver::open(options, &rig.wq).unwrap());
+        let delays = Delays { write: DELAY, ..Delays::default() };
+        let slow = Delay::new(rig.queue(Memory::new(LEG).unwrap()), delays, &rig.wq);
+        let legs = Legs { disks: vec![file, rig.queue(slow)], rig };
+        let up = legs.open();
+        let done: Vec<_> = thread::scope(|scope| {
+            let writer = |first: u64| {
+                let queue = &up.queue;
+                scope.spawn(move || {
+                    let write = |n| submit(&**queue, Request::write(n * REGION, vec![7; 512]));
+                    (first..SIZE / REGION).step_by(2).map(write).collect::<Vec<_>>()
+                })
+            };
+            let writers = [writer(0), writer(1)];
+            legs.rig.pools.shutdown();
+            writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
+        });
+        for done in done {
+            assert!(matches!(kind_of(&done), Ok(()) | Err(IoErrorKind::Gone)));
+        }
+        up.close();
+    }
+}
+
+#[test]
+fn a_change_that_waits_for_the_resync_of_a_mirror_ends_with_the_pools_also_in_the_middle_of_it() {
+    let legs = Legs::new(2).made();
+    let up = mirrored(&legs, legs.disks.clone());
+    up.fill(5, 5);
+    drop(up); // a crash: region 5 is to be resynced
+    let gate = Held { geometry: Some(Geometry::new(LEG)), ..Held::default() };
+    let (held, below) = (Arc::clone(&gate.requests), Arc::clone(&legs.disks[0]));
+    let (tx, begun) = mpsc::channel();
+    let most = AtomicU64::new(1);
+    gate.instead(move |rq| {
+        let (offset, len) = (rq.offset(), rq.len());
+        let is_it = rq.op() == Op::Read && offset == 5 * REGION;
+        if is_it && most.swap(0, Ordering::SeqCst) != 0 {
+            held.lock().push_back(rq);
+            tx.send(()).unwrap();
+        } else {
+            below.submit(Whole::new(rq).part(0, len, offset));
+        }
+        Dispatch::Started
+    });
+    let up = mirrored(&legs, vec![legs.rig.queue(gate.clone()), Arc::clone(&legs.disks[1])]);
+    begun.recv_timeout(STALL).unwrap();
+    let waits = submit(&*up.queue, Request::write(5 * REGION, vec![7; 512]));
+    // The keeper's round that lets this one in has found that the other one can't be.
+    up.fill(9, 9);
+    thread::scope(|scope| {
+        scope.spawn(|| legs.rig.pools.shutdown());
+        let gone = waits.recv_timeout(STALL);
+        gate.finish_all(); // a worker is there, and is waited for
+        let gone = gone.expect("stranded").result.unwrap_err();
+        assert_eq!(gone.kind(), IoErrorKind::Gone);
+        assert!(gone.to_string().contains("the worker pools were shut down"), "{gone}");
+    });
+}
+
+#[test]
+fn what_a_keeper_is_at_when_the_pools_end_is_finished_and_what_came_behind_it_ends() {
+    let legs = Legs::new(2).made();
+    let gate = Held { geometry: Some(Geometry::new(LEG)), ..Held::default() };
+    let (held, below) = (Arc::clone(&gate.requests), Arc::clone(&legs.disks[0]));
+    let armed = Arc::new(AtomicU64::new(0));
+    let holds = Arc::clone(&armed);
+    let (tx, begun) = mpsc::channel();
+    gate.instead(move |rq| {
+        let (offset, len) = (rq.offset(), rq.len());
+        if rq.op() == Op::Write && offset >= SIZE && holds.load(Ordering::SeqCst) != 0 {
+            held.lock().push_back(rq);
+            tx.send(()).unwrap();
+        } else {
+            below.submit(Whole::new(rq).part(0, len, offset));
+        }
+        Dispatch::Started
+    });
+    let up = mirrored(&legs, vec![legs.rig.queue(gate.clone()), Arc::clone(&legs.disks[1])]);
+    up.fill(0, 1); // the births of heads are over
+    armed.store(1, Ordering::SeqCst);
+    let first = submit(&*up.queue, Request::write(9 * REGION, vec![7; 512]));
+    begun.recv_timeout(STALL).unwrap();
+    armed.store(0, Ordering::SeqCst);
+    let behind = submit(&*up.queue, Request::write(5 * REGION, vec![7; 512]));
+    thread::scope(|scope| {
+        scope.spawn(|| legs.rig.pools.shutdown());
+        let gone = behind.recv_timeout(STALL);
+        gate.finish_all();
+        assert_eq!(gone.expect("stranded").result.unwrap_err().kind(), IoErrorKind::Gone);
+        assert_eq!(kind_of(&first), Ok(()));
+    });
+}
+
+#[test]
+fn a_mirror_without_workers_acknowledges_nothing_that_its_record_does_not_cover() {
+    let legs = Legs::new(2).made();
+    let weak = Arc::new(Faulty::new(legs.disks[1].clone(), vec![Fault::new().on(&[Op::Write])], 0));
+    weak.arm(false);
+    let leg = Queue::builder(&legs.rig.machine, weak.clone()).build(&legs.rig.wq);
+    let up = mirrored(&legs, vec![legs.disks[0].clone(), leg]);
+    up.fill(2, 2);
+    legs.rig.pools.shutdown();
+    let write = |region: u64, byte: u8| {
+        kind_of(&submit(&*up.queue, Request::write(region * REGION, vec![byte; 4096])))
+    };
+    let flush = || kind_of(&submit(&*up.queue, Request::flush()));
+    assert_eq!((write(2, 3), flush()), (Ok(()), Ok(())), "its bit is there, and all legs have it");
+    assert_eq!(write(9, 9), Err(IoErrorKind::Gone), "nobody can write its bit");
+    weak.arm(true);
+    assert_eq!(write(2, 4), Err(IoErrorKind::Gone), "nobody can write down who lacks it");
+    weak.arm(false);
+    assert_eq!((write(2, 5), flush()), (Err(IoErrorKind::Gone), Err(IoErrorKind::Gone)));
+    assert_eq!(up.states(), [LegState::InSync, LegState::Out]);
+    assert!(!up.mirror.take_back(1), "nobody would look for it");
+    assert_eq!(up.states(), [LegState::InSync, LegState::Out]);
+    assert!(up.queue.read_at(2 * REGION, 4096).unwrap().iter().all(|&byte| byte == 5));
+    up.close();
+    // What the record says now: both are in sync, and may differ there.
+    let again = Legs { rig: Rig::live(), disks: legs.disks.clone() };
+    let up = again.open();
+    until_alike(&up.mirror);
+    up.close();
+    assert!(again.alike() && again.data(0)[2 * REGION as usize] == 5);
 }

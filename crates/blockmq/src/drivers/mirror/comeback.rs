@@ -10,12 +10,18 @@ use super::{Inner, StackError, policy};
 use crate::request::caught;
 
 impl Inner {
-    /// Legs that are out are to be tried again. Any context.
-    pub(super) fn take_back(&self, keeper: &Keeper, legs: u32) {
+    /// Legs that are out are to be tried again; false where there are no workers who could. Any context.
+    pub(super) fn take_back(&self, keeper: &Keeper, legs: u32) -> bool {
         self.legs.call(legs);
         keeper.asked.fetch_or(legs, Ordering::Release);
         // False: it is queued already, or the end is near.
         let _ = keeper.queue.queue(&keeper.search);
+        // Ask.
+        let alone = keeper.end.has_come();
+        if alone {
+            self.legs.answered(legs);
+        }
+        !alone
     }
 
     /// Looks for the devices of legs that have none, and hands all that are wanted to the keeper.

@@ -17,6 +17,7 @@ use super::record::Head;
 use super::resync::Cursor;
 use super::{Inner, MirrorEvent, MirrorOptions, list, policy};
 use crate::driver::Started;
+use crate::end::End;
 use crate::error::{IoError, IoErrorKind};
 use crate::regions::{Age, Entered, Regions};
 use crate::request::{Held, caught};
@@ -41,9 +42,9 @@ pub(super) struct Keeper {
     /// acknowledges because of it.
     recorded: AtomicU32,
     /// Changes that may not go to the legs yet.
-    waiting: Inbox<Box<Parked<Started>>>,
+    pub(super) waiting: Inbox<Box<Parked<Started>>>,
     /// Changes that have ended and may not be acknowledged yet.
-    unrecorded: Inbox<Box<Parked<Held>>>,
+    pub(super) unrecorded: Inbox<Box<Parked<Held>>>,
     /// A: bits of `wish`; set with Release by who then kicks, taken with Acquire.
     wishes: AtomicU32,
     /// A: legs that somebody wants back; as `wishes`, for the search.
@@ -68,6 +69,8 @@ pub(super) struct Keeper {
     /// Looks for devices, which may take long: nobody waits for that.
     pub(super) search: Work,
     retry: Work,
+    /// Whether there are workers.
+    pub(super) end: End,
 }
 
 /// The keeper's own.
@@ -76,7 +79,7 @@ pub(super) struct State {
     /// A bit for each region, as it is on disk: set before a write goes there.
     pub(super) bits: Vec<u8>,
     /// Changes that wait, oldest first.
-    line: VecDeque<Box<Parked<Started>>>,
+    pub(super) line: VecDeque<Box<Parked<Started>>>,
     /// When the first of `rounds` was, and how often bits were set since.
     begun: Option<Stamp>,
     rounds: u32,
@@ -117,9 +120,9 @@ impl State {
 }
 
 /// A request that waits for the keeper.
-struct Parked<R> {
+pub(super) struct Parked<R> {
     link: Link,
-    rq: R,
+    pub(super) rq: R,
 }
 
 // SAFETY: `link` returns the one field of `self`, which no other value returns.
@@ -176,15 +179,17 @@ impl Keeper {
             clean: work(|_, keeper| keeper.wish(wish::CLEAN)),
             search: work(|inner, keeper| inner.search(keeper)),
             retry: work(|inner, keeper| {
-                inner.take_back(keeper, inner.legs.out());
+                let _ = inner.take_back(keeper, inner.legs.out());
                 keeper.wish(wish::RETRIED);
             }),
+            end: End::new(),
         }
     }
 
     /// Has the keeper make a round, which begins after this call. Never blocks; any context.
     pub(super) fn kick(&self) {
-        // False: it is queued already, and takes what was put in before this call.
+        // False: it is queued already, and takes what was put in before this call. Or there are no workers any
+        // more: whoever has put something in asks for that.
         let _ = self.queue.queue(&self.work);
     }
 
@@ -194,16 +199,18 @@ impl Keeper {
         let _ = self.queue.queue(&self.resync);
     }
 
-    /// A change has to wait until its regions let it in. Any context.
+    /// A change has to wait until its regions let it in. With no lock held; any context.
     pub(super) fn park(&self, rq: Started) {
         self.waiting.push(Box::new(Parked { link: Link::new(), rq }));
         self.kick();
+        self.unless_alone();
     }
 
-    /// A change that has succeeded has to wait until the record says who lacks it. Any context.
+    /// A change that has succeeded has to wait until the record says who lacks it. With no lock held; any context.
     pub(super) fn hold(&self, rq: Held) {
         self.unrecorded.push(Box::new(Parked { link: Link::new(), rq }));
         self.kick();
+        self.unless_alone();
     }
 
     /// Whether there is a record.
@@ -279,6 +286,8 @@ impl Inner {
         }
         self.set_timers(keeper, state);
         drop(guard);
+        // Behind the lock: who was left in the line has nobody else, where this was the last round.
+        keeper.unless_alone();
         for (rq, result) in todo.answer {
             rq.complete(result);
         }

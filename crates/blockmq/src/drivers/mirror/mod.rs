@@ -3,6 +3,7 @@
 //! `README.md` beside this file argues what a crash and a failed leg leave behind, and how the resync and
 //! writes keep out of each other's way.
 
+mod alone;
 mod comeback;
 mod disk;
 mod keeper;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::atomic::Ordering;
+use corewise_workqueue::EndNotice;
 
 use super::{StackError, below};
 use crate::device::BlockDevice;
@@ -49,6 +51,8 @@ pub use record::Degraded;
 /// the others are copied from at each start, is never dropped then, and a change that fails there fails.
 pub struct Mirror {
     inner: Arc<Inner>,
+    /// Has the keeper told of the end of the workers.
+    _notice: EndNotice,
 }
 
 struct Inner {
@@ -250,7 +254,7 @@ impl Mirror {
 
     /// Asks for leg `n`, which was dropped or missing, to be tried again: if it can be had and written to it is
     /// resynced, and is in sync after that; else [`why_out`](Mirror::why_out) says why it isn't. False where
-    /// there is no such leg, it isn't out, or the mirror has settled. Any context; it happens on a worker.
+    /// there is no such leg, it isn't out, the mirror has settled, or the worker pools were shut down. Any context; it happens on a worker.
     pub fn take_back(&self, n: usize) -> bool {
         let inner = &self.inner;
         let keeper = &inner.keeper;
@@ -258,13 +262,13 @@ impl Mirror {
         if settled || n >= inner.legs.len() || inner.legs.out() & 1 << n == 0 {
             return false;
         }
-        inner.take_back(keeper, 1 << n);
-        true
+        inner.take_back(keeper, 1 << n)
     }
 
     /// Ends a resync where it is, and has the record say what is so: without writes in flight, that all
     /// legs are alike but for what is yet to be resynced. Call it when the queue over the mirror has been
-    /// drained, and before the legs close. May block.
+    /// drained, before the legs close, and before the worker pools are shut down: after that the record stays as it
+    /// is. May block.
     #[track_caller]
     pub fn settle(&self) {
         self.inner.keeper.settle();

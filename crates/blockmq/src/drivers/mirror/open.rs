@@ -74,7 +74,13 @@ impl Mirror {
             Inner { legs, geometry, keeper }
         });
         inner.start(&assembled)?;
-        Ok(Self { inner })
+        let told = Arc::downgrade(&inner);
+        let notice = inner.keeper.queue.on_end(move || {
+            if let Some(inner) = told.upgrade() {
+                inner.workers_are_gone();
+            }
+        });
+        Ok(Self { inner, _notice: notice })
     }
 }
 
