@@ -1,10 +1,11 @@
 //! An export: a block device under a name.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use corewise_blockmq::BlockDevice;
-use corewise_sync::Throttle;
+use corewise_sync::{Throttle, panics};
 
 use crate::error::Error;
 use crate::handshake::ExportOffer;
@@ -31,6 +32,11 @@ pub(crate) struct Lines {
     pub(crate) refusals: Throttle,
 }
 
+/// Tells the log. The subscriber is user code: a panic in there keeps no client from its reply.
+pub(crate) fn tell(say: impl FnOnce()) {
+    catch_unwind(AssertUnwindSafe(say)).unwrap_or_else(panics::discard);
+}
+
 impl Lines {
     fn new(export: String) -> Lines {
         Lines { export, errors: Throttle::new(), refusals: Throttle::new() }
@@ -41,7 +47,7 @@ impl Drop for Lines {
     fn drop(&mut self) {
         let left_out = self.errors.take_left_out();
         if left_out != 0 {
-            tracing::warn!(export = self.export, left_out, "clients got more errors");
+            tell(|| tracing::warn!(export = self.export, left_out, "clients got more errors"));
         }
     }
 }

@@ -17,7 +17,7 @@ use corewise_sync::{Mutex, Parker, context, panics, thread};
 
 use crate::connection::Connection;
 use crate::error::Error;
-use crate::export::Export;
+use crate::export::{Export, tell};
 use crate::handshake::ExportOffer;
 use crate::load::Budget;
 use crate::negotiate::{NoAgreement, negotiate};
@@ -262,11 +262,13 @@ impl Inner {
     fn run(&self, connection: &Arc<Connection>, parker: &Parker) {
         let served = catch_unwind(AssertUnwindSafe(|| self.converse(connection, parker)));
         if let Err(panic) = served {
-            tracing::error!(
-                client = connection.id,
-                panic = panics::message(&*panic).unwrap_or("(not a text)"),
-                "serving a client panicked: its connection is closed"
-            );
+            tell(|| {
+                tracing::error!(
+                    client = connection.id,
+                    panic = panics::message(&*panic).unwrap_or("(not a text)"),
+                    "serving a client panicked: its connection is closed"
+                );
+            });
             connection.cut();
             panics::discard(panic);
         }
@@ -303,7 +305,7 @@ impl Inner {
                 }
             };
         let limits = Limits::new(offer.summary, offer.block_sizes);
-        tracing::debug!(client = connection.id, export = offer.name, "client attached");
+        tell(|| tracing::debug!(client = connection.id, export = offer.name, "client attached"));
         match Session::run(Arc::clone(connection), parker, &export, limits, received) {
             End::Violation(what) => {
                 if let Some(before) = export.lines.refusals.admit() {

@@ -27,7 +27,7 @@ use corewise_blockmq::{BlockDevice, Buffer, Completed, Payload, Request};
 use corewise_sync::Parker;
 
 use crate::connection::Connection;
-use crate::export::{Export, Lines};
+use crate::export::{Export, Lines, tell};
 use crate::policy::Limits;
 use crate::reply::{Patience, Posted, Ran, ReplyPath, Right};
 use crate::wire::{ReplyError, SimpleReply};
@@ -107,7 +107,9 @@ impl Session {
         let connection = Arc::clone(&self.connection);
         self.device.submit(Request::flush().on_complete(move |done| {
             if let Err(error) = done.result {
-                tracing::error!(client = connection.id, %error, "the flush of a drained connection failed");
+                tell(|| {
+                    tracing::error!(client = connection.id, %error, "the flush of a drained connection failed");
+                });
             }
             connection.settle(1, 0);
         }));
@@ -122,10 +124,12 @@ impl Session {
             (Ok(()), _) => Reply::head(SimpleReply::new(cookie, Ok(())), bytes),
             (Err(error), _) => {
                 if let Some(before) = self.lines.errors.admit() {
-                    tracing::warn!(client = self.connection.id, export = self.lines.export,
-                        device = self.device.name(), op = %done.op, offset = done.offset,
-                        len = done.len, errno = error.errno(), %error,
-                        left_out = (before != 0).then_some(before), "a client gets an error");
+                    tell(|| {
+                        tracing::warn!(client = self.connection.id, export = self.lines.export,
+                            device = self.device.name(), op = %done.op, offset = done.offset,
+                            len = done.len, errno = error.errno(), %error,
+                            left_out = (before != 0).then_some(before), "a client gets an error");
+                    });
                 }
                 let error = ReplyError::from_errno(error.errno());
                 Reply::head(SimpleReply::new(cookie, Err(error)), bytes)

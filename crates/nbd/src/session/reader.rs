@@ -12,6 +12,7 @@ use corewise_sync::Parker;
 
 use super::sink::{Reply, SocketSink};
 use super::{End, Session};
+use crate::export::tell;
 use crate::policy::{Limits, Operation, Verdict, judge};
 use crate::reply::{Posted, Right};
 use crate::wire::{REQUEST_LEN, ReplyError, Request, SIMPLE_REPLY_LEN, SimpleReply};
@@ -182,9 +183,11 @@ impl<'a> Reader<'a> {
     fn tell_refusal(&self, request: &Request, error: ReplyError) {
         let Session { connection, lines, .. } = &**self.session;
         if let Some(before) = lines.refusals.admit() {
-            tracing::info!(client = connection.id, export = lines.export, command = ?request.command,
-                offset = request.offset, len = request.length, ?error,
-                left_out = (before != 0).then_some(before), "a client is refused a request");
+            tell(|| {
+                tracing::info!(client = connection.id, export = lines.export, command = ?request.command,
+                    offset = request.offset, len = request.length, ?error,
+                    left_out = (before != 0).then_some(before), "a client is refused a request");
+            });
         }
     }
 

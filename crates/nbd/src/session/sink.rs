@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 use crate::connection::Connection;
+use crate::export::tell;
 use crate::reply::{Patience, Sent, Sink};
 use crate::wire::{SIMPLE_REPLY_LEN, SimpleReply};
 
@@ -151,8 +152,10 @@ impl Sink for SocketSink {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) if patience == Patience::None => return Sent::Full,
                 Err(error) => {
-                    tracing::debug!(client = self.connection.id, %error,
-                        "replies can't be sent: the client is gone");
+                    tell(|| {
+                        tracing::debug!(client = self.connection.id, %error,
+                            "replies can't be sent: the client is gone");
+                    });
                     self.give_up();
                 }
             }

@@ -10,6 +10,7 @@ use corewise_sync::{Parker, Unparker, thread};
 
 use super::Session;
 use super::sink::SocketSink;
+use crate::export::tell;
 use crate::reply::{Patience, Ran, Right};
 
 /// Stack of a connection's threads in bytes: they call the device and little else.
@@ -56,8 +57,10 @@ pub(super) fn hand_over(session: &Arc<Session>, mut right: Right<'_, SocketSink>
     let spawned =
         thread::Builder::new().name(name).stack_size(STACK).spawn(move || run(&theirs, &parker));
     if let Err(error) = spawned {
-        tracing::error!(client = session.connection.id, %error,
-            "no thread for the replies of a slow client: the connection is closed");
+        tell(|| {
+            tracing::error!(client = session.connection.id, %error,
+                "no thread for the replies of a slow client: the connection is closed");
+        });
         if session.writer.handed.swap(false, Ordering::Acquire) {
             // SAFETY: given up above, and the swap took it back; no writer thread exists that could
             // have taken it.
