@@ -70,8 +70,18 @@ impl Length {
 
     /// The same, with `time` as the number to write, if the bounds allow it.
     pub(crate) fn telling(self, time: Duration) -> Length {
-        let wide = self.least < time / 5 * 4;
+        let wide = self.least < time / 5 * 4 || time.is_zero();
         Length { told: if self.allows(time) && !wide { Some(time) } else { self.told }, ..self }
+    }
+
+    /// The same, and no longer than `whole`, of which it is a part.
+    pub(crate) fn within(self, whole: Length) -> Length {
+        let Some(bound) = whole.most.filter(|&most| self.most.is_none_or(|m| m > most)) else {
+            return self;
+        };
+        let least = self.least.min(bound);
+        let length = Length::between(least, bound);
+        self.told.map_or(length, |told| length.telling(told.min(bound)))
     }
 
     /// It took no less than that.

@@ -2,7 +2,7 @@
 
 use crate::analysis::{Nesting, chain};
 use crate::length::Length;
-use crate::model::{Certainty, Outcome, SpanId, Timeline};
+use crate::model::{Certainty, Outcome, Span, SpanId, Timeline};
 use std::time::Duration;
 
 /// The chain of spans that bounds a timeline from below; see
@@ -76,16 +76,17 @@ impl Timeline {
     /// The time from the first moment at which anything could have started to the end of the last
     /// span. Zero when empty.
     pub fn makespan(&self) -> Length {
-        let longest = self.finish().saturating_sub(self.origin());
-        let surely = |s: &crate::Span| match s.end_certainty {
-            Certainty::UpperBound => s.start,
-            _ => s.end,
+        let drawn = self.finish().saturating_sub(self.origin());
+        let over = |end: fn(&Span) -> Duration| self.spans().iter().map(end).max();
+        let began = |start: fn(&Span) -> Duration| self.spans().iter().map(start).min();
+        let between = |began: Option<Duration>, over: Option<Duration>| {
+            over.unwrap_or_default().saturating_sub(began.unwrap_or_default())
         };
-        let over = self.spans().iter().map(surely).max().unwrap_or_default();
-        let shortest = over.saturating_sub(self.origin());
-        let ends = |s: &crate::Span| s.end_certainty != Certainty::Assumed;
+        let shortest = between(began(|s| began_within(s).1), over(|s| over_within(s).0));
+        let longest = between(began(|s| began_within(s).0), over(|s| over_within(s).1));
+        let ends = |s: &Span| s.end_certainty != Certainty::Assumed;
         match self.unplaced().is_empty() && self.spans().iter().all(ends) {
-            true => Length::between(shortest, longest),
+            true => Length::between(shortest, longest).telling(drawn),
             // Each of them ran in that time, or it was longer.
             false => {
                 let longest = self.unplaced().iter().map(|u| u.took.least()).max();
@@ -119,7 +120,8 @@ impl Timeline {
     /// Linear in spans plus edges but for a logarithm, without recursion.
     pub fn critical_path(&self) -> CriticalPath {
         let (spans, length) = chain(self);
-        CriticalPath { spans, length }
+        // The bounds of a chain are sums of bounds, and those of the whole may be closer.
+        CriticalPath { spans, length: length.within(self.makespan()) }
     }
 
     /// All the numbers at once.
@@ -142,6 +144,30 @@ impl Timeline {
             max_parallelism: self.max_parallelism(),
             unplaced: self.unplaced().len(),
         }
+    }
+}
+
+/// The earliest and the latest moment at which a span could have started.
+fn began_within(s: &Span) -> (Duration, Duration) {
+    match s.took_between {
+        // It was computed as the end less what it took.
+        Some((least, most)) if s.start_certainty == Certainty::Inferred && s.queued == s.start => {
+            let (earliest, latest) = (s.end.saturating_sub(most), s.end.saturating_sub(least));
+            (earliest.min(s.start), latest.max(s.start))
+        }
+        _ => (s.queued, s.queued),
+    }
+}
+
+/// The earliest and the latest moment at which a span was over.
+fn over_within(s: &Span) -> (Duration, Duration) {
+    match (s.end_certainty, s.took_between) {
+        (Certainty::UpperBound, None) => (s.start, s.end),
+        (Certainty::UpperBound, Some((least, most))) => {
+            let over = |took| s.start.saturating_add(took);
+            (over(least).min(s.end), over(most).max(s.end))
+        }
+        _ => (s.end, s.end),
     }
 }
 

@@ -124,7 +124,13 @@ fn a_log_from_another_shell_or_a_compressed_one_is_the_same() {
     check(&log, "gzip");
     assert_eq!(log.notes[0], "the log is compressed with gzip");
     let cut = bytes(&packed[..packed.len() - 9]);
-    assert!(cut.notes[0].contains("cut off"), "{:?}", cut.notes);
+    assert!(cut.notes[0].contains("cut off") && cut.unread.is_none(), "{:?}", cut.notes);
+    // Nothing comes of these.
+    let mut damaged = packed[..300].to_vec();
+    damaged[10..].fill(0xff);
+    for bytes_of in [&packed[..2], &packed[..9], &packed[..14], &damaged] {
+        assert_eq!(bytes(bytes_of).unread, Some(Unread::Damaged), "{}", bytes_of.len());
+    }
 }
 
 #[test]

@@ -328,7 +328,7 @@ fn a_graph_from_elsewhere_joins_devices_across_those_without_spans() {
 }
 
 #[test]
-fn dynamic_debugging_gives_measured_starts_and_asynchronous_probes() {
+fn dynamic_debugging_gives_starts_and_asynchronous_probes() {
     let log = read(
         "[    1.000000] pci 0000:01:00.0: probing driver nvme asynchronously\n\
          [    1.000100] pci 0000:01:00.0: bus: 'pci': really_probe: probing driver nvme with device\n\
@@ -336,7 +336,8 @@ fn dynamic_debugging_gives_measured_starts_and_asynchronous_probes() {
          [    1.050010] nvme 0000:01:00.0: driver: 'nvme': driver_bound: bound to device\n",
     );
     let probe = &log.boot.spans()[0];
-    assert_eq!((probe.start, probe.start_certainty), (us(1_000_120), Certainty::Measured));
+    // Not where its line stands, but by what it took.
+    assert_eq!((probe.start, probe.start_certainty), (us(1_000_120), Certainty::Inferred));
     assert!(probe.asynchronous);
     assert_eq!(probe.driver.as_deref(), Some("nvme"));
 }
@@ -376,6 +377,48 @@ fn the_class_and_the_bus_shut_a_device_down_once() {
     );
     let spans: Vec<_> = log.shutdown.spans().iter().map(|s| (s.name.as_str(), s.took())).collect();
     assert_eq!(spans, [("tpm0", Length::at_most(us(20_000)))]);
+}
+
+#[test]
+fn a_start_is_measured_only_where_a_line_stands_at_it() {
+    for (printed, certainty) in [(49_880, Certainty::Inferred), (50_000, Certainty::Measured)] {
+        let log = read(&format!(
+            "[    1.000000] calling  a+0x0/0x10 @ 1\n\
+             [    1.050000] initcall a+0x0/0x10 returned 0 after {printed} usecs\n"
+        ));
+        assert_eq!(log.boot.spans()[0].start_certainty, certainty, "{printed}");
+    }
+}
+
+#[test]
+fn the_makespan_is_no_surer_than_its_spans() {
+    let log = read(
+        "[    0.500000] calling  a_init+0x0/0x10 @ 1\n\
+         [    0.504000] initcall a_init+0x0/0x10 returned 0 after 2000 usecs\n",
+    );
+    let s = log.boot.summary();
+    assert_eq!(s.makespan, log.boot.spans()[0].took());
+    assert_eq!(s.makespan.to_string(), "~2.00 ms");
+    // The chain is part of it.
+    let calls: Vec<_> = (1..4).map(|i| (i * 10_000, i * 10_000 + 10_000, 9100)).collect();
+    let s = shifted_log(&calls, "").boot.summary();
+    assert!(!s.makespan.is_exact() && s.critical_path.most() <= s.makespan.most(), "{s:?}");
+}
+
+#[test]
+fn a_shutdown_between_two_equal_stamps_took_up_to_their_resolution() {
+    let log = read(
+        "[    1.000000] nvme a: shutdown\n[    1.000000] nvme b: shutdown\n\
+         [    0.999000] nvme c: shutdown\n[    1.000500] reboot: Power down\n",
+    );
+    let spans = log.shutdown.spans();
+    let took: Vec<_> = spans.iter().map(|s| s.took().to_string()).collect();
+    assert_eq!(took, ["≤1.00 µs", "?", "≤1.50 ms"]);
+    assert_eq!(spans[1].end_certainty, Certainty::Assumed);
+    let notes = log.shutdown.notes();
+    assert!(notes.iter().any(|n| n.starts_with("stamps go back")), "{notes:?}");
+    assert!(!notes.iter().any(|n| n.contains("nothing follows")), "{notes:?}");
+    assert_eq!(log.shutdown.makespan().most(), None);
 }
 
 #[test]
@@ -462,32 +505,33 @@ fn a_tick_is_told_from_a_round_number() {
     assert!(!log.boot.notes().iter().any(|n| n.contains("whole ticks")), "{:?}", log.boot.notes());
 }
 
-/// Init calls by their first line's stamp, their last one's, and what was printed; then other lines.
+/// Other lines; then init calls by their first line's stamp, their last one's, and what was printed.
 fn shifted_log(calls: &[(u64, u64, u64)], others: &str) -> KernelLog {
-    let mut text = String::new();
+    let mut text = others.to_owned();
     for (i, (from, to, printed)) in calls.iter().enumerate() {
         writeln!(text, "[{}] calling  a{i}+0x0/0x10 @ 1", stamp(*from)).expect("into a text");
         let to = stamp(*to);
         writeln!(text, "[{to}] initcall a{i}+0x0/0x10 returned 0 after {printed} usecs")
             .expect("into a text");
     }
-    read(&(text + others))
+    read(&text)
 }
 
 #[test]
-fn one_pair_of_lines_shows_the_unit_of_durations() {
+fn one_pair_of_lines_shows_the_unit_of_durations_of_an_old_kernel() {
+    let old = "Linux version 5.10.0 (x)\n";
     // 102 777 µs, shifted: 100 368.
-    let log = shifted_log(&[(1_000_000, 1_102_780, 100_368)], "");
+    let log = shifted_log(&[(1_000_000, 1_102_780, 100_368)], old);
     assert!(shifted(&log), "{:?}", log.boot.notes());
     let took = log.boot.spans()[0].took().known();
     assert!(Some(us(102_770)) < took && took <= Some(us(102_780)), "{took:?}");
     // As long as it says.
-    let log = shifted_log(&[(1_000_000, 1_100_400, 100_368)], "");
+    let log = shifted_log(&[(1_000_000, 1_100_400, 100_368)], old);
     assert!(!shifted(&log) && log.boot.spans()[0].took() == us(100_368));
     assert!(log.boot.notes().is_empty(), "{:?}", log.boot.notes());
     // A slow console shows nothing, and neither does a short call.
     for (to, printed) in [(1_120_000, 100_368), (1_000_412, 400)] {
-        let log = shifted_log(&[(1_000_000, to, printed)], "");
+        let log = shifted_log(&[(1_000_000, to, printed)], old);
         let took = log.boot.spans()[0].took();
         assert!(took.allows(us(printed)) && took.allows(us(printed * 128 / 125)), "{took:?}");
         let notes = log.boot.notes();
@@ -495,8 +539,34 @@ fn one_pair_of_lines_shows_the_unit_of_durations() {
     }
     // One that fits among many that don't is chance.
     let many: Vec<_> = (1..5).map(|i| (i * 1_000_000, i * 1_000_000 + 50_131, 50_111)).collect();
-    let log = shifted_log(&[&many[..], &[(9_000_000, 9_102_780, 100_368)]].concat(), "");
+    let log = shifted_log(&[&many[..], &[(9_000_000, 9_102_780, 100_368)]].concat(), old);
     assert!(!shifted(&log));
+}
+
+#[test]
+fn a_gap_that_fits_by_chance_corrects_nothing() {
+    // The console took 200 µs for each line: 2.41 % of the first call.
+    let calls = [(500_000, 508_500, 8300), (510_000, 511_400, 1200)];
+    let log = shifted_log(&calls, "Linux version 6.12.0 (x)\n");
+    let took = |log: &KernelLog| [0, 1].map(|i| log.boot.spans()[i].took());
+    assert_eq!(took(&log), [8300, 1200].map(|n| Length::exact(us(n))));
+    assert!(log.boot.notes().is_empty(), "{:?}", log.boot.notes());
+    // Who knows, without a version.
+    for version in ["", "Linux version unknown (x)\n"] {
+        let log = shifted_log(&calls, version);
+        for (took, printed) in took(&log).into_iter().zip([8300, 1200]) {
+            assert!(!took.is_exact() && took.allows(us(printed)), "{took:?}");
+            assert!(took.allows(us(printed * 128 / 125)), "{took:?}");
+        }
+        assert!(!shifted(&log));
+    }
+    for (version, is) in [("5.17.15-x", true), ("5.18.0", false), ("5.18-rc1", false)] {
+        assert_eq!(shifted(&shifted_log(&calls, &format!("Linux version {version} (x)\n"))), is);
+    }
+    // One delay is no share of two calls, of which one takes thrice as long.
+    let one = (1_000_000, 1_102_780, 100_368);
+    assert!(!shifted(&shifted_log(&[one, (2_000_000, 2_102_780, 100_368)], "")));
+    assert!(shifted(&shifted_log(&[one, (2_000_000, 2_307_202, 300_000)], "")));
 }
 
 #[test]
@@ -504,17 +574,19 @@ fn a_probe_that_was_longer_than_its_init_call_shows_the_unit_of_durations() {
     let lines = "calling  nvme_init+0x0/0xff0 [nvme] @ 207\n\
                  probe of 0000:01:00.0 returned 0 after 102000 usecs\n\
                  initcall nvme_init+0x0/0xff0 [nvme] returned 0 after 100368 usecs\n";
-    let log = read(lines);
+    let old = "Linux version 5.10.0 (x)\n";
+    let log = read(&format!("{old}{lines}"));
     assert!(shifted(&log), "{:?}", log.boot.notes());
     let call = &log.boot.unplaced()[0];
     assert!(call.took.known() > Some(us(102_770)), "{:?}", call.took);
     // Without the first line too: an excerpt may begin anywhere.
     let (_, rest) = lines.split_once('\n').unwrap();
-    assert!(shifted(&read(rest)));
+    assert!(shifted(&read(&format!("{old}{rest}"))));
+    // By chance it ran beside the call; twice that is no chance.
+    assert!(!shifted(&read(lines)) && shifted(&read(&lines.replace("nvme", "a").repeat(2))));
     // A newer kernel has no such unit, and one that was longer by more ran beside the call.
     assert!(!shifted(&read(&format!("Linux version 6.12.0 (x)\n{lines}"))));
-    assert!(shifted(&read(&format!("Linux version 5.10.0 (x)\n{lines}"))));
-    assert!(!shifted(&read(&lines.replace("102000", "182000"))));
+    assert!(!shifted(&read(&format!("{old}{}", lines.replace("102000", "182000")))));
 }
 
 #[test]

@@ -227,7 +227,7 @@ impl<'a> Of<'a> {
         let computed = at(end).saturating_sub(told.drawn);
         let start = begun.map_or(computed, |begun| computed.max(begun));
         let mut span = Span::new(what.name, what.kind, start, at(end));
-        if begun.is_none() {
+        if begun != Some(span.start) {
             span.start_certainty = Certainty::Inferred;
         }
         span.took_between = told.bounds();
@@ -339,8 +339,12 @@ fn shutdown(shutdowns: &[Shutdown], drivers: &BTreeMap<String, String>) -> Timel
             timeline.push_unplaced(what);
             continue;
         };
-        let end = shutdown.ended.filter(exact).map(at);
+        // Where the clock was set back, the next line's stamp is no bound.
+        let end = shutdown.ended.filter(exact).map(at).filter(|&end| end >= start);
         let mut span = Span::new(what.name, what.kind, start, end.unwrap_or(start));
+        if end == Some(start) {
+            span.took_between = Some((Duration::ZERO, Duration::from_micros(1)));
+        }
         span.driver = what.driver;
         span.asynchronous = what.asynchronous;
         span.worker = what.worker;

@@ -29,6 +29,8 @@ named! {
         Lz4 = "compressed with lz4",
         /// A compressed file within a compressed file.
         Twice = "compressed twice",
+        /// Compressed with `gzip`, and cut or damaged, before anything that is known.
+        Damaged = "compressed with gzip, and cut off or damaged",
         /// An archive of several files.
         Archive = "an archive",
         /// What `journald` itself writes.
@@ -51,6 +53,7 @@ impl Unread {
             Unread::Bzip2 => "unpack it, as by 'bzip2 -dc FILE'",
             Unread::Lz4 => "unpack it, as by 'lz4 -dc FILE'",
             Unread::Twice => "unpack it once, as by 'gzip -dc FILE'",
+            Unread::Damaged => "get it again: 'gzip -t FILE' says whether a file is whole",
             Unread::Archive => "unpack it, and give the log that is in it",
             Unread::JournalFile => {
                 "have it written out: 'journalctl --file FILE -k -o short-monotonic'"
@@ -154,6 +157,12 @@ impl Decoder {
             Stage::Gzip(gzip) => gzip.inner.unread(),
             _ => self.unread,
         }
+    }
+
+    /// Likewise, where nothing that is known came of it.
+    pub(crate) fn unread_without_events(&self) -> Option<Unread> {
+        let Stage::Gzip(gzip) = &self.stage else { return None };
+        matches!(gzip.end, End::Cut | End::Damaged).then_some(Unread::Damaged)
     }
 
     /// What a reader has to know of how it was decoded, a sentence each.

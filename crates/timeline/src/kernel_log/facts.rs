@@ -14,9 +14,9 @@ const WORDS_KEPT: usize = 16 * 1024;
 /// What a line that is kept takes beyond its text, roughly.
 const LINE: usize = 256;
 
-/// What the lines of a log may take together. With what follows from them that is less than a
-/// gigabyte; the longest logs of real machines need a tenth.
-const ROOM: usize = 96 << 20;
+/// What the lines of a log may take together. With what follows from them, and what is written of
+/// it, that is less than a gigabyte; the longest logs of real machines need a tenth.
+const ROOM: usize = 80 << 20;
 
 /// How many threads are remembered in one init function at once.
 const AT_ONCE: usize = 1024;

@@ -1,7 +1,7 @@
 //! The sentences beside the numbers: what a log does not say, and what was concluded instead.
 
 use super::assemble::Boot;
-use super::facts::Facts;
+use super::facts::{Facts, Shutdown};
 use super::policy::{Rules, Unit};
 use super::{Form, Prefix};
 use crate::model::{Certainty, Outcome, SpanKind, Timeline};
@@ -16,7 +16,7 @@ pub(crate) fn notes(
 ) -> Vec<String> {
     of_both(facts, rules, [&mut boot.timeline, shutdown]);
     of_boot(facts, rules, boot);
-    of_shutdown(shutdown);
+    of_shutdown(facts, shutdown);
     let mut notes = Vec::new();
     let mut note = |text: String| notes.push(text);
     if facts.lines == 0 {
@@ -193,14 +193,25 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
     }
 }
 
-fn of_shutdown(shutdown: &mut Timeline) {
+fn of_shutdown(facts: &Facts, shutdown: &mut Timeline) {
     if shutdown.spans().iter().any(|s| s.end_certainty == Certainty::UpperBound) {
         shutdown.note(
             "a shutdown's line has no end: each device's time is at most the gap to the next line. \
              If this kernel shuts devices down asynchronously, only the time in all is right",
         );
     }
-    if shutdown.spans().last().is_some_and(|s| s.end_certainty == Certainty::Assumed) {
+    let back =
+        |s: &&Shutdown| s.begun.zip(s.ended).is_some_and(|(begun, ended)| ended.ns < begun.ns);
+    match facts.shutdowns.iter().filter(back).count() {
+        0 => {}
+        n => shutdown.note(format!(
+            "stamps go back {n} times: how long what was shut down there took is not known"
+        )),
+    }
+    let last = facts.shutdowns.last().filter(|s| s.ended.is_none());
+    if last.is_some()
+        && shutdown.spans().last().is_some_and(|s| s.end_certainty == Certainty::Assumed)
+    {
         shutdown.note("nothing follows the last shutdown, so how long it took is not known");
     }
 }

@@ -113,7 +113,8 @@ impl Reader {
             log.notes.insert(at, note);
             at += 1;
         });
-        log.unread = self.decoder.unread().or(self.state.unread);
+        let nothing = || self.decoder.unread_without_events().filter(|_| log.forms.is_empty());
+        log.unread = self.decoder.unread().or(self.state.unread).or_else(nothing);
         log
     }
 

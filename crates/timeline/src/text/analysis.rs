@@ -306,7 +306,8 @@ pub fn comparison(
         Some(side) if side.spans > 1 => format!("{} ({})", side.time(), side.spans),
         Some(side) => side.time().to_string(),
     };
-    let differ = |pair: &&Pair| pair.change_ns() != Some(0) || pair.a.is_none() || pair.b.is_none();
+    let times = |side: Option<Side>| side.map(|side| side.spans);
+    let differ = |pair: &&Pair| pair.change_ns() != Some(0) || times(pair.a) != times(pair.b);
     let took = |side: Option<Side>| side.map_or(Length::ZERO, Side::time);
     for pair in c.pairs.iter().filter(differ).take(top) {
         rows.push(vec![
@@ -329,11 +330,20 @@ pub fn comparison(
     ];
     table(&mut out, &columns, &rows);
     let both = c.pairs.len() - c.only_a - c.only_b;
+    let counted = if noun.one == "span" { Noun { one: "name", many: "names" } } else { noun };
+    // A try of a probe may be in one of them only, though its device is in both.
+    let more = |in_a: fn(&Side, &Side) -> bool| {
+        c.pairs.iter().filter(|p| p.a.zip(p.b).is_some_and(|(a, b)| in_a(&a, &b))).count()
+    };
+    let often = match (more(|a, b| a.spans > b.spans), more(|a, b| a.spans < b.spans)) {
+        (0, 0) => String::new(),
+        (a, b) => format!(", {a} ran more often in A and {b} in B"),
+    };
     out.line("");
     out.wrapped(
         &format!(
-            "{} in both, {} in A only, {} in B only; {} of them are shown",
-            noun.count(both),
+            "{} in both, {} in A only, {} in B only{often}; {} of them are shown",
+            counted.count(both),
             c.only_a,
             c.only_b,
             c.pairs.iter().filter(differ).take(top).count(),
@@ -419,6 +429,19 @@ mod tests {
                 assert!(line.chars().count() <= width, "{width}: {line:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_try_in_one_of_two_runs_is_counted() {
+        let mut a = timeline();
+        a.push(Span::new("00:04", SpanKind::Shutdown, ms(151), ms(151)).on("main", None));
+        a.push(Span::new("init", SpanKind::Initcall, ms(151), ms(152)));
+        let mut b = timeline();
+        b.push(Span::new("init", SpanKind::Initcall, ms(151), ms(152)));
+        let text = comparison([&a, &b], ["a", "b"], &compare(&a, &b), 10, 200);
+        let said =
+            "4 names in both, 0 in A only, 0 in B only, 1 ran more often in A and 0 in B; 1 of";
+        assert!(text.contains(said), "{text}");
     }
 
     #[test]
