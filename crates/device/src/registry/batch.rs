@@ -321,6 +321,8 @@ impl Devices {
     ) {
         if let Some(place) = self.slot(index).in_batch {
             self.note_at(place, outcome, at, fx);
+            // The caller passes over it from now on, and would never come for it.
+            self.leave_turn(index);
         }
     }
 
@@ -594,9 +596,12 @@ impl Devices {
         }
     }
 
-    /// A ready device doesn't wait for its turn any more.
+    /// A device doesn't wait for its turn any more, ready or not.
     pub(super) fn leave_turn(&mut self, index: u32) {
-        if std::mem::take(&mut self.slot_mut(index).in_turn)
+        let slot = self.slot_mut(index);
+        let was_ready = matches!(slot.phase, Phase::Ready);
+        if std::mem::take(&mut slot.in_turn)
+            && was_ready
             && let Some(batch) = &mut self.batch
         {
             batch.ready_turns -= 1;

@@ -296,3 +296,25 @@ fn stepped_after_giving_up_the_rest_is_cancelled_and_after_a_shutdown_nothing_co
     assert!(s.devices.is_quiet());
     assert_eq!(s.state("hung"), "cancelled");
 }
+
+#[test]
+fn stepped_a_skipped_synchronous_device_that_can_be_probed_after_all_has_somebody_to_probe_it() {
+    let decls = vec![decl("a", &[]), decl("s", &["a"]), decl("slow", &[])];
+    let mut s = Stepped::bring_up(decls, &["s"], true);
+    s.begin("slow");
+    s.begin("a");
+    s.end("a", false);
+    assert_eq!(s.outcome("s"), "skipped");
+    assert_eq!(s.caller(), "Wait", "slow still runs");
+    let a = s.key("a");
+    s.step(|devices, now, fx| devices.rebind(a, now, fx));
+    s.probe("a");
+    assert_eq!(s.late().as_deref(), Some("s"), "the caller of the bring-up is done with it");
+    s.end("slow", true);
+    s.probe("s");
+    assert_eq!(s.late(), None);
+    assert_eq!(s.caller(), "Done");
+    s.finish();
+    assert_eq!(s.state("s"), "bound");
+    assert!(s.devices.is_quiet(), "nobody waits for a probe that can't come");
+}
