@@ -37,6 +37,9 @@ fn check(devices: &Devices, walks: usize) {
         }
     }
     assert_eq!(devices.active, active);
+    for index in (0u32..).take(devices.slots.len()).filter(|&i| devices.slot(i).in_turn) {
+        assert!(devices.is_unsettled(index), "{} waits for no turn", devices.slot(index).name());
+    }
     if let Some(batch) = &devices.batch {
         let its = devices.slots.iter().filter(|s| s.in_batch.is_some());
         let active = its.clone().filter(|s| s.is_in_progress()).count();
@@ -228,12 +231,13 @@ fn stepped_random_bring_ups_end_and_everybody_has_an_outcome() {
         let keep_going = rng.below(4) > 0;
         s.again(decls, &sync, keep_going);
         let mut mine: Option<String> = None;
+        let mut walks: Vec<(Leave, Option<Key>)> = Vec::new();
         let mut steps = 0;
         loop {
             steps += 1;
             assert!(steps < 20_000, "seed {seed} comes to no end");
-            check(&s.devices, 0);
-            match rng.below(40) {
+            check(&s.devices, walks.len());
+            match rng.below(46) {
                 0 => s.cancel.cancel(),
                 1 => {
                     s.step(|devices, now, fx| {
@@ -253,6 +257,21 @@ fn stepped_random_bring_ups_end_and_everybody_has_an_outcome() {
                         }
                     }
                 }
+                40..=41 => {
+                    if let Some(key) = s.devices.find(&format!("d{}", rng.below(n))) {
+                        s.step(|devices, now, fx| devices.rebind(key, now, fx));
+                    }
+                }
+                42 if walks.len() < 2 && steps < 300 => {
+                    if let Some(key) = s.devices.find(&format!("d{}", rng.below(n))) {
+                        let device = s.devices.instance(key);
+                        walks.push((Leave::new(device, rng.below(2) == 0), None));
+                    }
+                }
+                43..=45 if !walks.is_empty() => {
+                    let at = rng.below(walks.len());
+                    walk_on(&mut s, &mut walks, at);
+                }
                 5..=20 if mine.is_none() => match s.caller().as_str() {
                     "Done" => break,
                     "Wait" => {}
@@ -271,11 +290,15 @@ fn stepped_random_bring_ups_end_and_everybody_has_an_outcome() {
         assert_eq!(finished.devices.len(), n);
         assert_eq!(finished.records.len(), n);
         for _ in 0..10_000 {
-            if !somebody(&mut s, &mut rng, true) {
+            if !walks.is_empty() {
+                let at = rng.below(walks.len());
+                walk_on(&mut s, &mut walks, at);
+            }
+            if !somebody(&mut s, &mut rng, true) && walks.is_empty() {
                 break;
             }
-            check(&s.devices, 0);
+            check(&s.devices, walks.len());
         }
-        assert!(s.devices.is_quiet(), "seed {seed}: somebody is left behind");
+        assert!(walks.is_empty() && s.devices.is_quiet(), "seed {seed}: somebody is left behind");
     }
 }
