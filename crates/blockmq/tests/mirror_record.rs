@@ -199,6 +199,35 @@ fn a_leg_is_tried_again_by_itself_where_that_is_asked_for() {
     assert!(legs.alike());
 }
 
+#[test]
+fn a_resync_whose_legs_were_all_dropped_is_not_told_to_have_ended() {
+    let legs = Legs::new(2);
+    let faults = vec![Fault::new().on(&[Op::Read]).range(4 * REGION..5 * REGION)];
+    let bad = Arc::new(Faulty::new(legs.disks[0].clone(), faults, 0));
+    let source: Arc<dyn BlockDevice> =
+        Queue::builder(&legs.rig.machine, bad.clone()).build(&legs.rig.wq);
+    let up = legs.try_open(vec![source, legs.disks[1].clone()], false).unwrap();
+    let dropped = |event: MirrorEvent| match event {
+        MirrorEvent::Dropped { leg, error } => Some((leg, error.to_string())),
+        _ => None,
+    };
+    let (leg, why) = loop {
+        if let Some(found) = dropped(up.event()) {
+            break found;
+        }
+    };
+    assert_eq!(leg, 1);
+    assert!(why.contains("which it is copied from, can't be read"), "{why}");
+    while up.mirror.status().to_resync != 0 {
+        std::thread::yield_now();
+    }
+    bad.arm(false);
+    assert!(up.mirror.take_back(1));
+    assert_eq!(up.resynced().0, [1], "the first end is one that has made something alike");
+    up.close();
+    assert!(legs.alike());
+}
+
 /// A disk with a block that can't be read until it is written.
 struct BadBlock {
     below: Arc<dyn BlockDevice>,
@@ -308,7 +337,7 @@ fn legs_that_do_not_belong_together_are_refused() {
     let (one, other) = (Legs::new(2).made(), Legs::new(2).made());
     let refused = |legs: Vec<Arc<dyn BlockDevice>>| one.try_open(legs, false).err().unwrap();
     let error = refused(vec![one.disks[0].clone(), other.disks[1].clone()]);
-    assert!(error.contains("belongs to another mirror"), "{error}");
+    assert!(error.contains("the parts belong to 2 mirrors"), "{error}");
     let error = refused(vec![one.disks[1].clone(), one.disks[0].clone()]);
     assert!(error.contains("is part 2 of 2 of this mirror"), "{error}");
     let tiny: Arc<dyn BlockDevice> = one.rig.queue(Memory::new(4096).unwrap());

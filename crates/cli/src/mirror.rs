@@ -44,7 +44,7 @@ pub(crate) fn run(args: &args::Mirror) -> Result<(), Failure> {
     show(&answer, &disks, args.json)?;
     match still_out(&disks, &asked).filter(|_| args.wait) {
         Some(Part { name, why, .. }) => {
-            let why = why.as_deref().unwrap_or("it failed again");
+            let why = why.as_deref().unwrap_or("it failed");
             Err(Failure::new(format!("'{}' is still out: {}", printable(name), printable(why))))
         }
         None => Ok(()),
@@ -67,9 +67,10 @@ fn look(client: &mut Client, name: Option<&str>) -> Result<(Value, Vec<Disk>), F
     Ok((answer, disks))
 }
 
+/// A part that was waited for, and is out: of those that were asked for, or, where none was, of all.
 fn still_out<'a>(disks: &'a [Disk], asked: &[String]) -> Option<&'a Part> {
     let parts = disks.iter().filter_map(|disk| disk.mirror.as_ref()).flat_map(|m| &m.parts);
-    let mut parts = parts.filter(|part| asked.contains(&part.name));
+    let mut parts = parts.filter(|part| asked.is_empty() || asked.contains(&part.name));
     parts.find(|part| part.state == State::Out)
 }
 

@@ -99,6 +99,8 @@ fn a_part_that_is_back_gets_what_was_written_meanwhile_and_nothing_else() {
     mirror(&folder, &[]).ok().says(&["m: 1 of 2 legs in sync, 1 out", "b  out: cannot open"]);
     let ran = mirror(&folder, &["m", "--take-back", "--wait"]).code(1);
     ran.says(&["b  out: cannot open"]).complains(&["'b' is still out: cannot open"]);
+    let ran = mirror(&folder, &["m", "--wait"]).code(1);
+    ran.says(&["b  out: cannot open"]).complains(&["'b' is still out: cannot open"]);
     mirror(&folder, &["m", "--take-back=a"]).code(1).complains(&["'a' is not out of 'm'"]);
     mirror(&folder, &["m", "--take-back=x"]).code(1).complains(&["'m', which has: a, b"]);
     mirror(&folder, &["a", "--take-back"]).code(1).complains(&["'a' is no mirror"]);

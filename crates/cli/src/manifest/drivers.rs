@@ -35,6 +35,8 @@ const ERRNOS: [(&str, i32); 8] = [
     ("ETIMEDOUT", 110),
     ("EREMOTEIO", 121),
 ];
+/// A shorter time would have a worker do nothing but try.
+const LEAST_RETRY: Duration = Duration::from_millis(100);
 /// Which parts of a mirror may be missing.
 const DEGRADED: [(&str, Degraded); 3] =
     [("never", Degraded::Never), ("known", Degraded::Known), ("always", Degraded::Always)];
@@ -239,6 +241,17 @@ impl<'a> Asked<'a> {
         {
             let message = "'resync_least' can't be more than 'resync_most'";
             self.complain(|s| Problem::new(least.place, s, message));
+        }
+        if let Some(at) = raw.retry.as_ref().filter(|at| at.value < LEAST_RETRY) {
+            let message = "'retry' is at least \"100ms\": each try reads the part's record";
+            self.complain(|s| Problem::new(at.place, s, message));
+        }
+        for (key, rate) in [("resync_least", &raw.resync_least), ("resync_most", &raw.resync_most)]
+        {
+            if let Some(at) = rate.as_ref().filter(|at| at.value == 0) {
+                let message = format!("'{key}' is at least 1 byte a second: with 0 no resync ends");
+                self.complain(|s| Problem::new(at.place, s, message));
+            }
         }
         Some(Driver::Mirror(Mirror {
             over: over?,

@@ -471,6 +471,28 @@ fn a_mirror_says_how_it_resyncs() {
 }
 
 #[test]
+fn a_mirror_that_would_only_retry_or_never_resync_is_refused() {
+    let mirror = |keys: &str| {
+        memory("a")
+            + &memory("c")
+            + "[[device]]\nname = \"m\"\ndriver = \"mirror\"\nover = [\"a\", \"c\"]\n"
+            + keys
+    };
+    let ways = [
+        ("retry = \"0s\"\n", "'retry' is at least \"100ms\""),
+        ("retry = \"99ms\"\n", "'retry' is at least \"100ms\""),
+        ("resync_least = \"0\"\n", "'resync_least' is at least 1 byte"),
+        ("resync_most = \"0\"\n", "'resync_most' is at least 1 byte"),
+    ];
+    for (keys, want) in ways {
+        let found = problem(&mirror(keys));
+        assert!(found.contains(want), "{keys}: {found}");
+    }
+    let least = "retry = \"100ms\"\nresync_least = 1\nresync_most = 1\n";
+    assert_eq!(resolve(&mirror(least)).problems, []);
+}
+
+#[test]
 fn what_a_mirror_with_a_record_is_built_over_may_be_missing() {
     let text = |keys: &str| {
         let over = |name: &str, driver: &str, over: &str, keys: &str| {

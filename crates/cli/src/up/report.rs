@@ -133,7 +133,7 @@ impl Report {
         };
         if let Some(why) = &why {
             let parts = parts.join("', '");
-            let how = if what == "missing" { "is missing" } else { "failed and is left out" };
+            let how = if what == "missing" { "is missing" } else { "is left out" };
             screen::warning(format_args!("device '{device}': its part '{parts}' {how}: {why}"));
         }
         if self.json {

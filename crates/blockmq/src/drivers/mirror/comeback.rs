@@ -84,7 +84,10 @@ impl Inner {
             match self.may_return(keeper, state, n) {
                 Ok(()) => back |= 1 << n,
                 Err(why) => {
-                    tracing::warn!(leg = n, device = self.legs.name(n), %why, "a leg stays out");
+                    if let Some(left_out) = self.legs.tell_stays(n) {
+                        let device = self.legs.name(n);
+                        tracing::warn!(leg = n, device, %why, left_out, "a leg stays out");
+                    }
                     self.legs.set_why(n, why.to_string());
                 }
             }

@@ -88,8 +88,8 @@ pub(super) struct State {
     /// The timers that run.
     cleaning: bool,
     retrying: bool,
-    /// A resync was told to have begun, and not to have ended.
-    resyncing: bool,
+    /// A resync was told to have begun, and not to have ended: for which legs; 0: for those in sync.
+    resyncing: Option<u32>,
 }
 
 impl State {
@@ -104,7 +104,7 @@ impl State {
             unwritten: true,
             cleaning: false,
             retrying: false,
-            resyncing: false,
+            resyncing: None,
         }
     }
 
@@ -437,12 +437,13 @@ impl Inner {
 
     /// Says that a resync begins, and has it begin.
     pub(super) fn begin_resync(&self, keeper: &Keeper, state: &mut State) {
-        let legs = list(self.legs.rebuilding());
+        let rebuilding = self.legs.rebuilding();
+        let legs = list(rebuilding);
         let bytes = keeper.amounts().0;
         tracing::info!(?legs, bytes, "a mirror resyncs");
         keeper.resynced.store(0, Ordering::Relaxed);
         keeper.note(MirrorEvent::ResyncBegan { legs, bytes });
-        state.resyncing = true;
+        state.resyncing = state.resyncing.filter(|legs| *legs == 0).or(Some(rebuilding));
         keeper.kick_resync();
     }
 
@@ -461,7 +462,9 @@ impl Inner {
         let done = self.legs.rebuilt(rebuilding);
         // Told at the next opportunity where it can't be now: until then they are only not trusted.
         let _ = self.record(keeper, state);
-        if std::mem::take(&mut state.resyncing) {
+        // Where all legs that it was for are out nothing has been made alike.
+        let ended = |legs: u32| legs == 0 || done != 0;
+        if state.resyncing.take().is_some_and(ended) {
             let (legs, bytes) = (list(done), keeper.resynced.load(Ordering::Relaxed));
             tracing::info!(?legs, bytes, "a mirror has resynced");
             keeper.note(MirrorEvent::ResyncEnded { legs, bytes });

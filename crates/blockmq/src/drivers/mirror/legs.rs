@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use corewise_sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use corewise_sync::{CachePadded, SpinLock};
+use corewise_sync::{CachePadded, SpinLock, Throttle};
 
 use super::StackError;
 use super::policy::{self, View};
@@ -51,6 +51,9 @@ struct Leg {
     /// L: is the lock, held for a moment; guards why the leg is out.
     why: SpinLock<String>,
     load: CachePadded<Load>,
+    /// How often the log has that it was dropped, and that it stays out: with `retry` that may go on for ever.
+    dropped: Throttle,
+    stays: Throttle,
 }
 
 struct There {
@@ -96,7 +99,8 @@ impl Legs {
                 MirrorLeg::Missing { name, why } => (name.into(), OnceLock::new(), why),
             };
             let (why, load) = (SpinLock::new(why), CachePadded::new(Load::default()));
-            Leg { name, there, why, load }
+            let (dropped, stays) = (Throttle::new(), Throttle::new());
+            Leg { name, there, why, load, dropped, stays }
         };
         let legs: Box<[Leg]> = legs.into_iter().map(leg).collect();
         let here = legs.iter().enumerate().filter(|(_, leg)| leg.there.get().is_some());
@@ -146,6 +150,16 @@ impl Legs {
     pub(super) fn set_why(&self, n: usize, why: String) {
         let former = std::mem::replace(&mut *self.legs[n].why.lock(), why);
         drop(former);
+    }
+
+    /// Whether the log is to have that leg `n` was dropped, and how often it hadn't. Any context.
+    pub(super) fn tell_dropped(&self, n: usize) -> Option<u64> {
+        self.legs[n].dropped.admit()
+    }
+
+    /// As [`tell_dropped`](Legs::tell_dropped), that it stays out.
+    pub(super) fn tell_stays(&self, n: usize) -> Option<u64> {
+        self.legs[n].stays.admit()
     }
 
     /// These legs, which are out, are wanted back.
@@ -333,6 +347,15 @@ mod tests {
 
     fn legs(n: usize) -> Legs {
         Legs::new((0..n).map(|_| MirrorLeg::Here(Arc::new(Nothing))).collect()).unwrap()
+    }
+
+    #[test]
+    fn a_leg_that_is_tried_again_and_again_is_told_some_times_and_then_counted() {
+        let missing = |n: u8| MirrorLeg::Missing { name: n.to_string(), why: String::new() };
+        let legs = Legs::new((0..2).map(missing).collect()).unwrap();
+        let told = (0..1000).filter(|_| legs.tell_stays(0).is_some()).count();
+        assert!((1..100).contains(&told), "{told}");
+        assert!(legs.tell_stays(1).is_some() && legs.tell_dropped(0).is_some(), "each its own");
     }
 
     #[test]

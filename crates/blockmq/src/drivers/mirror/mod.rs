@@ -139,7 +139,7 @@ pub enum MirrorEvent {
         /// Why.
         why: String,
     },
-    /// A leg failed and is out.
+    /// A leg is out: it failed, or what it lacks can't be read where it is copied from.
     Dropped {
         /// Which one.
         leg: usize,
@@ -153,7 +153,7 @@ pub enum MirrorEvent {
         /// In bytes.
         bytes: u64,
     },
-    /// A resync is over.
+    /// A resync is over; not told where it was for legs that all were dropped meanwhile.
     ResyncEnded {
         /// Legs that have everything from now on.
         legs: Vec<usize>,
@@ -293,11 +293,14 @@ impl Inner {
     /// Leg `n` was dropped.
     fn tell_dropped(&self, n: usize, error: &IoError) {
         self.legs.set_why(n, error.to_string());
-        tracing::error!(
-            leg = n, device = self.legs.name(n), %error,
-            in_sync = self.legs.in_sync().count_ones(),
-            "a leg of a mirror failed and is dropped"
-        );
+        if let Some(left_out) = self.legs.tell_dropped(n) {
+            // Not that it failed: it may be that nothing can be copied to it.
+            tracing::error!(
+                leg = n, device = self.legs.name(n), %error, left_out,
+                in_sync = self.legs.in_sync().count_ones(),
+                "a leg of a mirror is dropped"
+            );
+        }
         self.keeper.note(MirrorEvent::Dropped { leg: n, error: error.clone() });
         self.keeper.kick();
     }

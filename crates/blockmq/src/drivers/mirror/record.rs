@@ -282,11 +282,24 @@ pub(super) fn assemble(
         let unwritten = blank;
         return Ok(Assembled { newest: None, in_sync, behind: 0, blank, unwritten, missing: 0 });
     };
+    let mut mirrors: Vec<(&Head, Vec<String>)> = Vec::new();
     for (n, head) in heads() {
         let same = |h: &Head| (h.mirror, h.size, h.region_shift, h.legs);
-        if same(head) != same(newest) {
-            return Err(StackError::new(format!("'{}' belongs to another mirror", name(n))));
+        let part = format!("'{}'", name(n));
+        match mirrors.iter_mut().find(|(first, _)| same(first) == same(head)) {
+            Some((_, parts)) => parts.push(part),
+            None => mirrors.push((head, vec![part])),
         }
+    }
+    if mirrors.len() > 1 {
+        let parts: Vec<String> = mirrors.iter().map(|(_, parts)| parts.join(", ")).collect();
+        return Err(StackError::new(format!(
+            "the parts belong to {} mirrors: {}",
+            mirrors.len(),
+            parts.join(" to one, ") + " to another"
+        )));
+    }
+    for (n, head) in heads() {
         if head.leg as usize != n || head.legs as usize != found.len() {
             return Err(StackError::new(format!(
                 "'{}' is part {} of {} of this mirror, and is given as part {} of {}",
@@ -425,9 +438,12 @@ mod tests {
 
     #[test]
     fn what_does_not_belong_together_is_refused() {
-        let other = Head { mirror: [8; 16], ..head(1, 9, 3) };
-        let error = put_together(&[Some(Some(head(0, 5, 3))), Some(Some(other))]).unwrap_err();
-        assert!(error.contains("belongs to another mirror"), "{error}");
+        let three = |n| Head { legs: 3, ..head(n, 5, 7) };
+        let other = Head { mirror: [8; 16], ..head(2, 9, 3) };
+        let found = [Some(Some(three(0))), Some(Some(three(1))), Some(Some(other))];
+        let error = put_together(&found).unwrap_err();
+        let want = "the parts belong to 2 mirrors: 'leg0', 'leg1' to one, 'leg2' to another";
+        assert_eq!(error, want);
         let error =
             put_together(&[Some(Some(head(1, 5, 3))), Some(Some(head(0, 5, 3)))]).unwrap_err();
         assert!(error.contains("is part 2 of 2"), "{error}");
