@@ -18,6 +18,8 @@ pub struct Timeline {
     edges: Vec<Edge>,
     unplaced: Vec<Unplaced>,
     notes: Vec<String>,
+    /// What a log's stamps are cut off to, where that shows.
+    resolution: Duration,
 }
 
 impl Timeline {
@@ -102,6 +104,16 @@ impl Timeline {
         &mut self.spans
     }
 
+    /// By how much two moments may be further apart than they seem, or nearer.
+    pub(crate) fn resolution(&self) -> Duration {
+        self.resolution
+    }
+
+    /// Says that.
+    pub(crate) fn set_resolution(&mut self, resolution: Duration) {
+        self.resolution = resolution;
+    }
+
     /// Likewise.
     pub(crate) fn unplaced_mut(&mut self) -> &mut [Unplaced] {
         &mut self.unplaced
@@ -142,6 +154,7 @@ impl Timeline {
     #[must_use]
     pub fn filtered(&self, keep: impl Fn(&str, Option<&str>) -> bool) -> Timeline {
         let mut t = Timeline { notes: self.notes.clone(), ..Timeline::new(self.name.clone()) };
+        t.resolution = self.resolution;
         let mut ids = vec![None; self.spans.len()];
         for (id, span) in self.iter().filter(|(_, s)| keep(&s.name, s.driver.as_deref())) {
             ids[id.0] = Some(t.push(span.clone()));

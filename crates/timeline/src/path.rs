@@ -84,6 +84,8 @@ impl Timeline {
         };
         let shortest = between(began(|s| began_within(s).1), over(|s| over_within(s).0));
         let longest = between(began(|s| began_within(s).0), over(|s| over_within(s).1));
+        let shortest = shortest.saturating_sub(self.resolution());
+        let longest = longest.saturating_add(self.resolution());
         let ends = |s: &Span| s.end_certainty != Certainty::Assumed;
         match self.unplaced().is_empty() && self.spans().iter().all(ends) {
             true => Length::between(shortest, longest).telling(drawn),

@@ -422,6 +422,31 @@ fn a_shutdown_between_two_equal_stamps_took_up_to_their_resolution() {
 }
 
 #[test]
+fn stamps_of_milliseconds_bound_by_a_millisecond_and_decide_nothing_within_one() {
+    let lines = [
+        ("500", "calling  a_init+0x0/0x10 @ 1"),
+        ("502", "probe of devA returned 0 after 500 usecs"),
+        ("502", "initcall a_init+0x0/0x10 returned 0 after 1190 usecs"),
+        ("502", "probe of devB returned 0 after 100 usecs"),
+    ];
+    for before in ["[    0.{}] ", "01-01 00:00:00.{}  root     0     0 I         : "] {
+        let text = lines.map(|(at, line)| before.replace("{}", at) + line + "\n").concat();
+        let log = read(&text);
+        assert_eq!(log.boot.spans().len(), 3);
+        assert!(log.boot.spans().iter().all(|s| s.nested_in.is_none() && !s.asynchronous));
+        let makespan = log.boot.makespan();
+        assert!(makespan.allows(us(2190)) && !makespan.is_exact(), "{makespan:?}");
+        assert!(log.boot.notes().iter().any(|n| n.contains("cut off to 1.00 ms")));
+    }
+    let log = read(
+        "[   10.000] nvme a: shutdown\n[   10.001] nvme b: shutdown\n\
+                    [   10.001] nvme c: shutdown\n[   10.003] reboot: Restarting system\n",
+    );
+    let took: Vec<_> = log.shutdown.spans().iter().map(|s| s.took().most()).collect();
+    assert_eq!(took, [2000, 1000, 3000].map(|n| Some(us(n))));
+}
+
+#[test]
 fn what_no_line_says_is_said() {
     let log = read("hello\nworld\n");
     assert!(log.is_empty());

@@ -5,7 +5,7 @@ use super::facts::{Facts, Initcall, Probe, Shutdown};
 use super::message::split_head;
 use super::nesting::{self, Item, Kind};
 use super::policy::{Rules, Told};
-use super::prefix::Stamp;
+use super::prefix::{MICRO, Stamp};
 use super::{Form, KernelLog, Prefix, Split, names};
 use crate::graph::{DeviceGraph, EdgeSource, GraphEdge};
 use crate::length::Length;
@@ -139,6 +139,7 @@ fn boot(facts: &Facts, rules: &Rules, drivers: &BTreeMap<String, String>) -> Boo
     drafts.sort_by_key(|d| (d.item.start, std::cmp::Reverse(d.item.end)));
 
     let items: Vec<Item<'_>> = drafts.iter().map(|d| d.item.clone()).collect();
+    let coarsest = Duration::from_nanos(items.iter().map(|i| i.unit).max().unwrap_or(0));
     let places = nesting::decide(&items);
     let (mut ambiguous, mut too_short) = (0, 0);
     for (draft, place) in drafts.iter_mut().zip(&places) {
@@ -186,6 +187,7 @@ fn boot(facts: &Facts, rules: &Rules, drivers: &BTreeMap<String, String>) -> Boo
         draft.span.nested_in = place.inside.map(SpanId);
         timeline.push(draft.span);
     }
+    timeline.set_resolution(coarsest);
     Boot { timeline, ambiguous, too_short }
 }
 
@@ -231,6 +233,9 @@ impl<'a> Of<'a> {
             span.start_certainty = Certainty::Inferred;
         }
         span.took_between = told.bounds();
+        if span.drawn() != told.drawn && end.unit > MICRO {
+            span.took_between = told.most.map(|most| (told.least, most));
+        }
         span.worker = what.worker;
         span.cpu = what.cpu;
         span.outcome = what.outcome;
@@ -246,9 +251,15 @@ impl<'a> Of<'a> {
             owner: self.owner,
             retry: false,
             asynchronous: span.asynchronous,
+            unit: ns(cut_off(end.unit)),
         };
         Placed::There(Draft { span, item })
     }
+}
+
+/// By how much a time between two stamps may be longer than they say, where that shows.
+fn cut_off(unit: u64) -> Duration {
+    Duration::from_nanos(if unit > MICRO { unit } else { 0 })
 }
 
 fn initcall<'a>(call: &'a Initcall, index: usize, rules: &Rules) -> Placed<'a> {
@@ -259,7 +270,7 @@ fn initcall<'a>(call: &'a Initcall, index: usize, rules: &Rules) -> Placed<'a> {
     // The stamps of both lines are finer than a tick; else the printed time is better, since the
     // printing itself takes time on a slow console.
     let both = call.begun.zip(call.ended).filter(|(b, e)| !b.coarse && !e.coarse && b.ns <= e.ns);
-    let gap = both.map(|(begun, ended)| Duration::from_nanos(ended.ns - begun.ns));
+    let gap = both.map(|(b, e)| Duration::from_nanos(e.ns - b.ns) + cut_off(b.unit.max(e.unit)));
     let mut what = Unplaced::new(name, SpanKind::Initcall, Length::ZERO);
     what.driver.clone_from(&call.module);
     what.outcome = match call.result {
@@ -340,10 +351,13 @@ fn shutdown(shutdowns: &[Shutdown], drivers: &BTreeMap<String, String>) -> Timel
             continue;
         };
         // Where the clock was set back, the next line's stamp is no bound.
-        let end = shutdown.ended.filter(exact).map(at).filter(|&end| end >= start);
+        let next = shutdown.ended.filter(exact);
+        let unit = cut_off(next.map_or(MICRO, |next| next.unit));
+        let end = next.map(at).filter(|&end| end >= start);
         let mut span = Span::new(what.name, what.kind, start, end.unwrap_or(start));
-        if end == Some(start) {
-            span.took_between = Some((Duration::ZERO, Duration::from_micros(1)));
+        if end.is_some_and(|end| end == start || !unit.is_zero()) {
+            let most = span.drawn() + unit.max(Duration::from_nanos(MICRO));
+            span.took_between = Some((Duration::ZERO, most));
         }
         span.driver = what.driver;
         span.asynchronous = what.asynchronous;

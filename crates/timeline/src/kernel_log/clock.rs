@@ -1,6 +1,6 @@
 //! Clocks on the wall: what the programs that save logs write of the time of day.
 
-use super::prefix::{Stamp, digits, fraction_ns};
+use super::prefix::{Stamp, digits, fraction_ns, unit};
 
 const MINUTE: u64 = 60 * 1_000_000_000;
 const DAY: u64 = 24 * 60 * MINUTE;
@@ -21,7 +21,7 @@ impl Wall {
     pub(crate) fn date(&mut self, day: &str, time: &str) -> Option<Stamp> {
         let day: u64 = day.parse().ok().filter(|d| (1..=31).contains(d))?;
         let (ns, coarse) = time_of_day(time)?;
-        Some(self.on(day, ns, coarse))
+        Some(Stamp { unit: unit(time), ..self.on(day, ns, coarse) })
     }
 
     fn on(&mut self, day: u64, ns: u64, coarse: bool) -> Stamp {
@@ -29,7 +29,7 @@ impl Wall {
             self.days += 1;
         }
         let ns = self.days.saturating_mul(DAY).saturating_add(ns);
-        Stamp { ns, wall: true, coarse, received: false }
+        Stamp { ns, wall: true, coarse, received: false, unit: unit("") }
     }
 
     /// `13:18:23.123` alone: where it goes back by hours, it is midnight.
@@ -39,7 +39,7 @@ impl Wall {
             self.days += 1;
         }
         let ns = self.days.saturating_mul(DAY).saturating_add(ns);
-        Some(Stamp { ns, wall: true, coarse, received: false })
+        Some(Stamp { ns, wall: true, coarse, received: false, unit: unit(time) })
     }
 
     /// `Wed Mar  4 13:21:03 2026`, as `dmesg -T` writes it.

@@ -35,6 +35,9 @@ pub(crate) struct Item<'a> {
     pub retry: bool,
     /// Said to be asynchronous.
     pub asynchronous: bool,
+    /// What the stamps are cut off to, where that is more than the tolerance: within it the order
+    /// isn't known.
+    pub unit: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +75,9 @@ fn begins_within(outer: &Item<'_>, inner: &Item<'_>) -> bool {
 }
 
 fn holds(outer: &Item<'_>, inner: &Item<'_>) -> bool {
-    begins_within(outer, inner) && inner.end <= outer.end
+    begins_within(outer, inner)
+        && inner.end.saturating_add(inner.unit) <= outer.end
+        && (inner.unit == 0 || outer.start.saturating_add(inner.unit) <= inner.start)
 }
 
 /// Keeps of `active` what is not over at `now`.
@@ -118,7 +123,8 @@ fn within_calls(items: &[Item<'_>], places: &mut [Place]) -> Vec<Option<usize>> 
         let around: Vec<usize> = open.iter().copied().filter(|&a| holds(&items[a], item)).collect();
         if around.is_empty() && item.kind == Kind::Probe && !places[i].ambiguous && !item.retry {
             // It began in an init call, or in some, and ended later.
-            places[i].asynchronous = active.iter().any(begun);
+            let left = |a: &usize| items[*a].end.saturating_add(item.unit) <= item.end;
+            places[i].asynchronous = active.iter().any(|a| begun(a) && left(a));
         }
         if let [call] = around[..] {
             calls[i] = Some(call);
@@ -186,7 +192,7 @@ fn apart(a: usize, b: usize, calls: &[Option<usize>], places: &mut [Place]) {
 
 /// True when `item` seems to begin before `before` ends only because its start is not exact.
 fn begins_late(before: &Item<'_>, item: &Item<'_>) -> bool {
-    before.end - item.start < 20_000.min((item.end - item.start) / 2)
+    before.end - item.start < 20_000.min((item.end - item.start) / 2).max(item.unit)
 }
 
 fn root(groups: &mut [usize], mut i: usize) -> usize {
@@ -287,6 +293,7 @@ mod tests {
             owner,
             retry: false,
             asynchronous: false,
+            unit: 0,
         };
         spans.iter().map(item).collect()
     }

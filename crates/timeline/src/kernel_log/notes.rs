@@ -63,7 +63,7 @@ pub(crate) fn notes(
 }
 
 /// Why there is no order in time.
-fn of_both(facts: &Facts, rules: &Rules, timelines: [&mut Timeline; 2]) {
+fn of_both(facts: &Facts, rules: &Rules, mut timelines: [&mut Timeline; 2]) {
     let mut notes = Vec::new();
     // `dmesg -H`, where a minute begins.
     let minutes = facts.prefixes.get(&Prefix::DmesgMinute).copied().unwrap_or_default();
@@ -82,6 +82,14 @@ fn of_both(facts: &Facts, rules: &Rules, timelines: [&mut Timeline; 2]) {
             () => "the log",
         };
         notes.push(format!("{who} has no times below a second: order only"));
+    }
+    let cut = timelines.iter().map(|t| t.resolution()).max().filter(|cut| !cut.is_zero());
+    if let Some(cut) = cut {
+        let text = format!(
+            "the stamps are cut off to {}: what is less apart has no known order, and is inside nothing",
+            duration(cut)
+        );
+        timelines.iter_mut().for_each(|t| t.note(text.clone()));
     }
     if rules.late {
         notes.push(

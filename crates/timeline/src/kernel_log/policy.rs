@@ -3,7 +3,7 @@
 
 use super::facts::{Facts, Initcall, Probe};
 use super::message::Took;
-use super::prefix::Stamp;
+use super::prefix::{MICRO, Stamp};
 use crate::length::Length;
 use std::time::Duration;
 
@@ -209,7 +209,7 @@ fn unit(calls: &[Initcall], probes: &[Probe], kernel: Option<&str>) -> Unit {
     let (mut fits, mut against) = (0_u32, 0_u32);
     let (mut shortest, mut longest) = (Duration::MAX, Duration::ZERO);
     for call in calls.iter().filter(|call| !call.overtaken) {
-        let gap = gap(call, |s| !s.coarse && !s.wall && !s.received);
+        let gap = gap(call, |s| !s.coarse && !s.wall && !s.received && s.unit <= MICRO);
         let Some((gap, printed)) = gap.zip(printed(call)).filter(|(gap, p)| gap >= p) else {
             continue;
         };

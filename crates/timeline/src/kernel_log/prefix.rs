@@ -16,7 +16,12 @@ pub(crate) struct Stamp {
     /// True when it is of the clock of whoever received the line, such as a journal: not before the
     /// kernel wrote it, and maybe long after.
     pub received: bool,
+    /// What it was cut off to, in nanoseconds: the digits of its fraction tell.
+    pub unit: u64,
 }
+
+/// What the kernel's own stamps are cut off to.
+pub(crate) const MICRO: u64 = 1000;
 
 /// Everything before the message, and the message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,12 +92,18 @@ impl Prefixes {
         if let Some(rest_of_stamp) = inside.strip_prefix('+') {
             let Some((ns, false)) = seconds(rest_of_stamp) else { return false };
             self.relative = self.relative.saturating_add(ns);
-            s.stamp =
-                Some(Stamp { ns: self.relative, wall: false, coarse: self.lost, received: false });
+            s.stamp = Some(Stamp {
+                ns: self.relative,
+                wall: false,
+                coarse: self.lost,
+                received: false,
+                unit: MICRO,
+            });
             s.kinds.push(Prefix::DmesgDelta);
         } else if let Some(stamp) = inside.split([' ', '<']).next().and_then(seconds) {
             let (ns, coarse) = stamp;
-            s.stamp = Some(Stamp { ns, wall: false, coarse, received: false });
+            let unit = unit(inside.split([' ', '<']).next().unwrap_or_default());
+            s.stamp = Some(Stamp { ns, wall: false, coarse, received: false, unit });
             s.kinds.push(Prefix::Printk);
         } else if let Some(stamp) = self.wall.ctime(inside) {
             s.stamp = Some(stamp);
@@ -105,15 +116,26 @@ impl Prefixes {
             let earliest = minutes.saturating_sub(1).saturating_mul(60_000_000_000);
             self.lost |= self.relative > 0;
             self.relative = self.relative.max(earliest);
-            s.stamp = Some(Stamp { ns: self.relative, wall: false, coarse: true, received: false });
+            s.stamp = Some(Stamp {
+                ns: self.relative,
+                wall: false,
+                coarse: true,
+                received: false,
+                unit: MICRO,
+            });
             s.kinds.push(Prefix::DmesgMinute);
         } else if inside.starts_with('<') && s.stamp.is_none() {
             // `dmesg --show-delta` without stamps.
             let delta = inside.trim_matches(['<', '>', ' ']);
             let Some((ns, false)) = seconds(delta) else { return false };
             self.relative = self.relative.saturating_add(ns);
-            s.stamp =
-                Some(Stamp { ns: self.relative, wall: false, coarse: false, received: false });
+            s.stamp = Some(Stamp {
+                ns: self.relative,
+                wall: false,
+                coarse: false,
+                received: false,
+                unit: MICRO,
+            });
             s.kinds.push(Prefix::DmesgDelta);
         } else {
             return false;
@@ -163,7 +185,7 @@ impl Prefixes {
         }
         match (seconds(word), word.split_once('.')) {
             (Some((ns, coarse)), Some((_, fraction))) if fraction.len() >= 6 => {
-                s.stamp = Some(Stamp { ns, wall: false, coarse, received: false });
+                s.stamp = Some(Stamp { ns, wall: false, coarse, received: false, unit: MICRO });
                 s.kinds.push(Prefix::Bare);
                 s.text = rest.trim_start();
                 program(s);
@@ -282,8 +304,13 @@ fn kmsg(text: &str) -> Option<(Stamp, Option<u32>, &str)> {
         return None;
     }
     let caller = fields.find_map(|f| f.strip_prefix("caller=T"));
-    let stamp =
-        Stamp { ns: micros.saturating_mul(1000), wall: false, coarse: false, received: false };
+    let stamp = Stamp {
+        ns: micros.saturating_mul(1000),
+        wall: false,
+        coarse: false,
+        received: false,
+        unit: MICRO,
+    };
     Some((stamp, caller.and_then(|c| c.parse().ok()), rest))
 }
 
@@ -298,6 +325,13 @@ fn seconds(text: &str) -> Option<(u64, bool)> {
         return Some((ns, true));
     }
     Some((ns.checked_add(fraction_ns(fraction)?)?, false))
+}
+
+/// What a time with these digits behind its point was cut off to.
+pub(crate) fn unit(text: &str) -> u64 {
+    let fraction = text.split_once(['.', ',']).map_or("", |(_, fraction)| fraction);
+    let digits = fraction.bytes().take_while(u8::is_ascii_digit).count().min(9);
+    10u64.pow(9 - digits as u32)
 }
 
 /// The digits behind a decimal point of seconds, as nanoseconds.
