@@ -1,7 +1,7 @@
 //! Steps bring-ups by hand: no threads, no clock, every interleaving chosen here.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
-use super::super::stepped::{Stepped, decl};
+use super::super::stepped::{Stepped, decl, driver};
 use super::*;
 use crate::{DeviceDecl, HangPolicy, LinkKind};
 
@@ -317,4 +317,23 @@ fn stepped_a_skipped_synchronous_device_that_can_be_probed_after_all_has_somebod
     s.finish();
     assert_eq!(s.state("s"), "bound");
     assert!(s.devices.is_quiet(), "nobody waits for a probe that can't come");
+}
+
+#[test]
+fn stepped_a_device_whose_synchronous_driver_goes_during_the_bring_up_is_queued_and_waits_for_no_turn()
+ {
+    let mut s = Stepped::bring_up(vec![decl("a", &[]), decl("s", &["a"])], &["s"], true);
+    let key = s.key("s");
+    let other = Candidate { driver: driver("other"), asynchronous: true, asked: false };
+    s.step(|devices, now, fx| devices.offer(key, other, now, fx));
+    let former = s.devices.slot(key.index).candidates[0].driver.clone();
+    let users = s.step(|devices, _, fx| devices.revoke(&former, fx));
+    assert_eq!(users, [s.devices.instance(s.key("a"))], "the other one has lost it already");
+    s.probe("a");
+    assert_eq!(s.queue, ["s"]);
+    assert_eq!(s.caller(), "Wait", "a worker has it");
+    s.probe("s");
+    assert_eq!(s.caller(), "Done");
+    s.finish();
+    assert!(s.devices.is_quiet());
 }

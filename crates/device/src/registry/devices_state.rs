@@ -129,6 +129,10 @@ impl Devices {
         let (due, slot) = (self.due(index), self.slot(index));
         if slot.candidates[slot.turn].asynchronous {
             fx.queue.push((due, slot.node));
+            // Its synchronous driver may have gone since the bring-up began.
+            if std::mem::take(&mut self.slot_mut(index).in_turn) {
+                self.news();
+            }
             // A caller that is a worker may have to take it.
             self.news_for_helper();
         } else if slot.in_turn {
