@@ -15,7 +15,7 @@ const WORDS_KEPT: usize = 16 * 1024;
 const LINE: usize = 256;
 
 /// What the lines of a log may take together. With what follows from them, and what is written of
-/// it, that is less than a gigabyte; the longest logs of real machines need a tenth.
+/// it, that is about a gigabyte at most; the longest logs of real machines need a tenth.
 const ROOM: usize = 80 << 20;
 
 /// How many threads are remembered in one init function at once.
