@@ -497,3 +497,20 @@ fn what_was_flushed_survives_a_killed_process_and_so_does_the_right_to_open_the_
     assert!(queue.read_at(0, 64 << 10).unwrap().iter().all(|&b| b == 1));
     assert!(queue.read_at(64 << 10, 4096).unwrap().iter().all(|&b| b == 2));
 }
+
+#[test]
+fn what_a_read_has_found_missing_is_not_forgotten_when_the_file_has_its_length_again() {
+    let rig = Rig::live();
+    let dir = tempfile::tempdir().unwrap();
+    for (i, io) in [IoPath::Auto, IoPath::Threads].into_iter().enumerate() {
+        let path = dir.path().join(format!("disk{i}"));
+        let queue = rig.queue(open(&rig, FileOptions::new(&path).size(8192).io(io)).unwrap());
+        queue.write_at(0, vec![7; 8192]).unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(512).unwrap();
+        assert!(queue.read_at(4096, 512).unwrap_err().to_string().contains("truncated"));
+        file.set_len(8192).unwrap();
+        let error = queue.flush().unwrap_err().to_string();
+        assert!(error.contains("truncated") && error.contains("has its size again"), "{error}");
+    }
+}

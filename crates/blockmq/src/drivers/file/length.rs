@@ -4,8 +4,8 @@
 //! whole again, and nobody would learn that its data is gone. There is no flag that forbids a write that. So the length
 //! is looked at before each change (a system call that only copies what the kernel has in memory), and behind each
 //! sync. What is sure then: a change that comes after the file was shortened, and doesn't lie in what is left, fails, and
-//! so does every flush from the first of either that finds it short; reads fail where the file has ended. What isn't: a
-//! change that is under way at that very moment may make the file longer. A flush finds that out, unless the change
+//! so does every flush from the first of them that finds it short; reads fail where the file has ended, and count as
+//! such a find, whatever length the file has by then. What isn't: a change that is under way at that very moment may make the file longer. A flush finds that out, unless the change
 //! ended where the device ends.
 
 use std::fs::File;
@@ -26,27 +26,40 @@ impl Length {
         Self { size, short: AtomicBool::new(false) }
     }
 
+    /// A read found the file's end at or before byte `at`. It has been short then, whatever it is now.
+    pub(super) fn ended(&self, file: &File, name: &str, at: u64) -> IoError {
+        let there = self.look(file, name).unwrap_or(at);
+        self.is_short(name, there.min(at));
+        self.truncated(there.min(at))
+    }
+
     /// Whether a change up to `end` lies in the file.
-    pub(super) fn has_room(&self, file: &File, end: u64) -> Result<(), IoError> {
-        let there = self.look(file)?;
+    pub(super) fn has_room(&self, file: &File, name: &str, end: u64) -> Result<(), IoError> {
+        let there = self.look(file, name)?;
         if end <= there { Ok(()) } else { Err(self.truncated(there)) }
     }
 
     /// Whether everything that was written may still be there.
-    pub(super) fn is_whole(&self, file: &File) -> Result<(), IoError> {
-        let there = self.look(file)?;
+    pub(super) fn is_whole(&self, file: &File, name: &str) -> Result<(), IoError> {
+        let there = self.look(file, name)?;
         if self.short.load(Ordering::Acquire) { Err(self.truncated(there)) } else { Ok(()) }
     }
 
-    fn look(&self, file: &File) -> Result<u64, IoError> {
+    fn look(&self, file: &File, name: &str) -> Result<u64, IoError> {
         let stat = rustix::fs::fstat(file);
         let stat = stat.map_err(|error| IoError::from_errno(error.raw_os_error()))?;
         let there = u64::try_from(stat.st_size).unwrap_or(0);
-        if there < self.size && !self.short.swap(true, Ordering::AcqRel) {
-            let error = self.truncated(there);
-            tracing::error!(%error, "data is lost: every flush fails from now on");
+        if there < self.size {
+            self.is_short(name, there);
         }
         Ok(there)
+    }
+
+    fn is_short(&self, name: &str, there: u64) {
+        if !self.short.swap(true, Ordering::AcqRel) {
+            let error = self.truncated(there);
+            tracing::error!(file = name, %error, "data is lost: every flush fails from now on");
+        }
     }
 
     fn truncated(&self, there: u64) -> IoError {

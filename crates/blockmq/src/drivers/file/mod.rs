@@ -234,7 +234,7 @@ mod tests {
         for io in [IoPath::Auto, IoPath::Threads] {
             let options = FileOptions::new("a test").io(io);
             let open = |file: std::fs::File| {
-                let store = Store::new(file, None);
+                let store = Store::new(file, "a test", None);
                 FileDriver::new(store, Geometry::new(1 << 20), false, &options, &wq).unwrap()
             };
             let file = tempfile::tempfile().unwrap();

@@ -84,7 +84,7 @@ fn try_open(
         }
         Err(error) => return Err(step("going past the page cache")(error)),
     };
-    let store = Store::new(file, align);
+    let store = Store::new(file, &options.path.display().to_string(), align);
     let store = if kind.is_file() { store.of_length(size) } else { store };
     FileDriver::new(store, geometry, *created, options, wq).map_err(step("setting up io_uring"))
 }

@@ -28,6 +28,8 @@ static ZEROES: Zeroes = Zeroes([0; PIECE]);
 /// A file, how to reach it, and whether what it holds can be trusted.
 pub(super) struct Store {
     file: File,
+    /// For people.
+    name: String,
     align: Option<Alignment>,
     /// Of a regular file: a block device has its own.
     length: Option<Length>,
@@ -50,11 +52,12 @@ struct Doubt {
 }
 
 impl Store {
-    /// `align` says that the file goes past the cache, and what that asks for.
-    pub(super) fn new(file: File, align: Option<Alignment>) -> Self {
+    /// `name` is what people call the file. `align` says that it goes past the cache, and what that asks for.
+    pub(super) fn new(file: File, name: &str, align: Option<Alignment>) -> Self {
         // Past the cache every read waits for the disk.
         let reads_now = AtomicBool::new(align.is_none());
-        Self { file, align, length: None, doubt: Doubt::default(), reads_now }
+        let name = name.to_owned();
+        Self { file, name, align, length: None, doubt: Doubt::default(), reads_now }
     }
 
     /// It is a regular file, which has to stay this long.
@@ -66,7 +69,7 @@ impl Store {
     pub(super) fn admits(&self, rq: &Request) -> Result<(), IoError> {
         match (rq.op(), &self.length) {
             (Op::Read | Op::Flush, _) | (_, None) => Ok(()),
-            (_, Some(length)) => length.has_room(&self.file, rq.offset() + rq.len()),
+            (_, Some(length)) => length.has_room(&self.file, &self.name, rq.offset() + rq.len()),
         }
     }
 
@@ -119,7 +122,8 @@ impl Store {
     /// How a flush that ended like this is to be answered.
     pub(super) fn synced(&self, result: Result<(), IoError>) -> Result<(), IoError> {
         // Behind the sync: what was written before is durable in what is left of the file only.
-        let whole = self.length.as_ref().map_or(Ok(()), |length| length.is_whole(&self.file));
+        let whole =
+            self.length.as_ref().map_or(Ok(()), |length| length.is_whole(&self.file, &self.name));
         match (result.and(whole), self.doubt.errno.load(Ordering::Acquire)) {
             (Ok(()), 0) => Ok(()),
             (Ok(()), errno) => {
@@ -129,7 +133,7 @@ impl Store {
                 Err(IoError::with(kind, why))
             }
             (Err(error), _) => {
-                self.doubt.failed(&error);
+                self.doubt.failed(&self.name, &error);
                 Err(error)
             }
         }
@@ -170,7 +174,7 @@ impl Store {
                 // SAFETY: the kernel has filled the first `n` bytes of the room.
                 unsafe { rq.advance(n as u64) };
                 if n == 0 {
-                    return Err(ended(at));
+                    return Err(self.ended(at));
                 }
                 continue;
             }
@@ -182,9 +186,22 @@ impl Store {
             // SAFETY: the kernel has filled the first `n` bytes.
             unsafe { bounce.set_len(n) };
             match bounce.get((at - from) as usize..) {
-                None | Some([]) => return Err(ended(at)),
+                None | Some([]) => return Err(self.ended(at)),
                 Some(got) => rq.put(got),
             };
+        }
+    }
+
+    /// Somebody has made the file shorter behind our back.
+    fn ended(&self, at: u64) -> IoError {
+        match &self.length {
+            Some(length) => length.ended(&self.file, &self.name, at),
+            None => {
+                let why = format!(
+                    "the device ends at or before byte {at}: it was made smaller while in use"
+                );
+                IoError::with(IoErrorKind::Io(errno::EIO), why)
+            }
         }
     }
 
@@ -300,11 +317,11 @@ impl Store {
 }
 
 impl Doubt {
-    fn failed(&self, error: &IoError) {
+    fn failed(&self, name: &str, error: &IoError) {
         let errno = error.errno().cast_unsigned();
         let (new, old) = (Ordering::AcqRel, Ordering::Acquire);
         if self.errno.compare_exchange(0, errno, new, old).is_ok() {
-            tracing::error!(%error, "data could not be made durable: every flush fails from now on");
+            tracing::error!(file = name, %error, "data could not be made durable: every flush fails from now on");
         }
     }
 }
@@ -318,14 +335,6 @@ pub(super) const ZERO: FallocateFlags = FallocateFlags::ZERO_RANGE.union(Falloca
 enum Fallocate {
     Done,
     CannotDo,
-}
-
-/// Somebody has made the file shorter behind our back.
-fn ended(at: u64) -> IoError {
-    IoError::with(
-        IoErrorKind::Io(errno::EIO),
-        format!("the file ends at or before byte {at}: it was truncated while in use"),
-    )
 }
 
 fn retry<T>(mut f: impl FnMut() -> rustix::io::Result<T>) -> Result<T, IoError> {
@@ -347,7 +356,7 @@ mod tests {
     use crate::request::Buffer;
 
     fn store(align: Option<Alignment>) -> Store {
-        Store::new(tempfile::tempfile().unwrap(), align)
+        Store::new(tempfile::tempfile().unwrap(), "a test", align)
     }
 
     /// What a file system without a cache would ask for; the temporary file doesn't mind.
@@ -461,7 +470,7 @@ mod tests {
     #[test]
     fn a_durable_write_that_could_not_write_puts_no_flush_in_doubt() {
         let full = File::options().write(true).open("/dev/full").unwrap();
-        let store = Store::new(full, None);
+        let store = Store::new(full, "a test", None);
         let error = store.perform(&mut Request::write(0, vec![1; 512]).fua(), 0).unwrap_err();
         assert_eq!(error.kind(), IoErrorKind::NoSpace);
         store.synced(Ok(())).unwrap();
