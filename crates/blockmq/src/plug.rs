@@ -21,7 +21,7 @@ per_thread! {
     /// O: how many plugs the thread has.
     static DEPTH: Cell<u32> = Cell::new(0);
     /// O: what is held back.
-    static HELD: RefCell<Vec<(Weak<Core>, Request)>> = RefCell::new(Vec::new());
+    static HELD: RefCell<Held> = RefCell::new(Vec::new());
 }
 
 /// Holds back what this thread submits to [queues](crate::Queue), until it is dropped.
@@ -101,27 +101,45 @@ pub(crate) fn hold(core: &Arc<Core>, rq: Request) {
     }
 }
 
-/// Lets go what this thread holds back, if it does: sends it to its queues: each queue's in their order, with one run.
+/// Lets go what this thread holds back, if it does: sends it to its queues, each queue's in their order, with one
+/// run.
+///
+/// One queue after the other, and the others' stay where they are until then: a queue may have to be waited for,
+/// since it has no room, and what makes room there may be among them. The hook that stands for them lets them go
+/// before that wait.
 pub(crate) fn let_go() {
-    let mut held = HELD.with(|held| mem::take(&mut *held.borrow_mut()));
-    if held.is_empty() {
-        return;
-    }
-    context::before_blocking(None);
-    while let Some((core, _)) = held.first() {
-        let core = Weak::clone(core);
-        let here = held.extract_if(.., |(theirs, _)| Weak::ptr_eq(&core, theirs));
+    // What is held back meanwhile is for the next time: ends that submit again would keep this going.
+    let mut left = HELD.with(|held| held.borrow().len());
+    while left > 0
+        && let Some((core, mut here)) = next_queue()
+    {
+        left -= left.min(here.len());
         match core.upgrade() {
-            Some(core) => core.submit_all(&mut here.map(|(_, rq)| rq)),
+            Some(core) => core.submit_all(&mut here.drain(..).map(|(_, rq)| rq)),
             // Dropped, they complete as gone.
-            None => drop(here.collect::<Vec<_>>()),
+            None => here.clear(),
         }
+        // Its room is used again.
+        HELD.with(|held| {
+            let mut held = held.borrow_mut();
+            if held.capacity() == 0 {
+                *held = here;
+            }
+        });
     }
-    // Its room is used again.
-    HELD.with(|place| {
-        let mut place = place.borrow_mut();
-        if place.capacity() == 0 {
-            *place = held;
-        }
-    });
+}
+
+type Held = Vec<(Weak<Core>, Request)>;
+
+/// Takes what is held back for the queue that was held back for first.
+fn next_queue() -> Option<(Weak<Core>, Held)> {
+    let (next, others) = HELD.with(|held| {
+        let mut held = held.borrow_mut();
+        let core = Weak::clone(&held.first()?.0);
+        let mut here = mem::take(&mut *held);
+        held.extend(here.extract_if(.., |(theirs, _)| !Weak::ptr_eq(&core, theirs)));
+        Some(((core, here), !held.is_empty()))
+    })?;
+    context::before_blocking(others.then_some(let_go));
+    Some(next)
 }

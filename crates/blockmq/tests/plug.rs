@@ -5,9 +5,11 @@
 mod common;
 
 use common::{Held, Rig, STALL, block, submit};
-use corewise_blockmq::drivers::Memory;
-use corewise_blockmq::{BlockDeviceExt, IoErrorKind, Op, Plug, Request};
-use corewise_sync::context;
+use std::sync::Arc;
+
+use corewise_blockmq::drivers::{Memory, Partition};
+use corewise_blockmq::{BlockDevice, BlockDeviceExt, IoErrorKind, Op, Plug, Queue, Request};
+use corewise_sync::{Completion, context};
 
 fn merging() -> Held {
     Held { merges: true, ..Held::default() }
@@ -101,4 +103,39 @@ fn a_queue_that_goes_under_a_plug_is_not_waited_for_and_what_is_held_back_is_tol
     go.send(()).unwrap();
     assert_eq!(told(there).result.unwrap_err().kind(), IoErrorKind::Gone);
     thread.join().unwrap();
+}
+
+#[test]
+fn what_is_held_back_while_a_thread_lets_go_is_let_go_too_before_it_blocks() {
+    let rig = Rig::live();
+    let low = rig.queue(Memory::new(1 << 20).unwrap());
+    let up = rig.queue(Partition::new(low.clone(), 0, 1 << 19).unwrap());
+    let _plug = Plug::start();
+    // The part that the partition sends on is held back in its turn.
+    up.write_at(0, vec![7; 512]).unwrap();
+    assert_eq!(up.read_at(0, 512).unwrap(), vec![7; 512]);
+    // And what an end submits.
+    let (done, next) = (Arc::new(Completion::new()), low.clone());
+    let over = Arc::clone(&done);
+    low.submit(Request::read(0, 512).on_complete(move |_| {
+        next.submit(Request::read(512, 512).on_complete(move |_| over.complete()));
+    }));
+    done.wait();
+}
+
+#[test]
+fn a_thread_that_waits_for_room_holds_back_nothing_that_would_make_room() {
+    let rig = Rig::live();
+    let low = rig.queue(Memory::new(1 << 20).unwrap());
+    let partition = Partition::new(low, 0, 1 << 19).unwrap();
+    let up = Queue::builder(&rig.machine, Arc::new(partition)).nr_requests(4).build(&rig.wq);
+    let plug = Plug::start();
+    let mut done = vec![submit(&*up, Request::read(0, 512))];
+    for n in 1..20 {
+        let (rq, told) = common::watched(Request::read(n * 1024, 512));
+        up.submit_batch(&mut [rq].into_iter());
+        done.push(told);
+    }
+    drop(plug);
+    assert!(done.into_iter().all(|done| done.recv_timeout(STALL).unwrap().result.is_ok()));
 }

@@ -234,7 +234,8 @@ pub fn is_observed() -> bool {
 }
 
 /// Has `f` called once, on this thread, when it next enters a blocking region; `None` takes that back. For
-/// what the thread has put off and others may wait for, as the kernel's plug. There is one such function.
+/// what the thread has put off and others may wait for, as the kernel's plug. There is one such function. Where `f`
+/// asks for another call, that is made too before the thread blocks.
 pub fn before_blocking(f: Option<fn()>) {
     BEFORE.with(|before| before.set(f));
 }
@@ -245,7 +246,8 @@ struct Region {
 
 impl Region {
     fn enter() -> Region {
-        if let Some(before) = BEFORE.with(Cell::take) {
+        // What it does may put off more.
+        while let Some(before) = BEFORE.with(Cell::take) {
             before();
         }
         let depth = BLOCKING.with(|d| d.replace(d.get() + 1));

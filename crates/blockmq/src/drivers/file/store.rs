@@ -446,7 +446,7 @@ mod tests {
     #[test]
     fn a_read_beyond_the_end_of_a_truncated_file_is_an_error_not_zeroes() {
         for align in [None, ALIGN] {
-            let store = store(align);
+            let store = store(align).of_length(1024);
             store.file.set_len(512).unwrap();
             let error = store.perform(&mut Request::read(0, 1024), 0).unwrap_err();
             assert_eq!(error.kind(), IoErrorKind::Io(errno::EIO));
