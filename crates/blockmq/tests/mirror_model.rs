@@ -122,6 +122,8 @@ struct Case {
     copies: Vec<Option<Platter>>,
     /// One that is again what it was once, and has not met the others since.
     old: Option<usize>,
+    /// The last start was killed.
+    begun: bool,
     /// The mirror was closed when these were called in sync, and they were left alone since.
     sure: Option<Vec<bool>>,
     log: Vec<String>,
@@ -146,7 +148,8 @@ impl Case {
         let away = Arc::new(Mutex::new(vec![false; n]));
         let (copies, log) = (vec![None; n], Vec::new());
         let (rig, versions, sure) = (Rig::live(), 10_000, None);
-        Self { rng, rig, record, disks, away, promises, versions, copies, old: None, sure, log }
+        let (old, begun) = (None, false);
+        Self { rng, rig, record, disks, away, promises, versions, copies, old, begun, sure, log }
     }
 
     #[track_caller]
@@ -238,8 +241,8 @@ impl Case {
     /// Starts it as an operator does, who says that a part can be done without only where he knows it.
     fn start(&mut self, life: &Life) -> Option<Up> {
         let record = self.record;
-        if self.old.is_some() {
-            // Alone it would be believed: it was a mirror once.
+        // An old copy alone would be believed: it was a mirror once.
+        if self.old.is_some() || std::mem::take(&mut self.begun) {
             self.away.lock().fill(false);
         }
         for _ in 0..3 {
@@ -257,8 +260,12 @@ impl Case {
                     (self.sure, self.old) = (None, None);
                     return Some(up);
                 }
-                // No client has written anything: he knows what he knew.
-                Err(_) if life.is_over() => return None,
+                // No client has written anything: he knows what he knew. But a start has a name of its own, and
+                // some parts may have it: beginning without them next would be a start that they know nothing of.
+                Err(_) if life.is_over() => {
+                    self.begun = true;
+                    return None;
+                }
                 Err(error) => {
                     self.log.push(format!("refused: {error}"));
                     if let Some(old) = self.old.filter(|_| error.contains("used without the other"))

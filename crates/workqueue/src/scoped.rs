@@ -29,7 +29,6 @@ use corewise_sync::{Completion, Mutex, panics, thread};
 use tracing::Span;
 
 use crate::around::Spawner;
-use crate::claim::Claimed;
 use crate::error::{JoinError, shielded};
 use crate::inside;
 use crate::item::Header;
@@ -320,7 +319,16 @@ impl Shared {
             }));
             if let Err(payload) = waited {
                 self.panicked(payload);
-                lent(&task).claim().into_iter().for_each(Claimed::cancel);
+                match lent(&task).claim() {
+                    Some(claimed) => claimed.cancel(),
+                    // It has begun meanwhile, and borrows from here: it is waited for again, and seen to be.
+                    None if !task.done().is_complete() => {
+                        self.spawned.lock().tasks.push(task);
+                        thread::yield_now();
+                        continue;
+                    }
+                    None => {}
+                }
                 task.give_up();
             }
             over.push(task);

@@ -327,7 +327,13 @@ impl Inner {
         if to == all(self.legs.len()) {
             head.whole = events;
         }
-        let ended = keeper.disk.write_head(&self.legs, to, &head);
+        // Those that knew come first: a leg that calls itself in sync, and that the others don't, looks as if it had
+        // been used without them where the mirror begins without it next.
+        let new = in_sync & !state.head.in_sync & to;
+        let mut ended = keeper.disk.write_head(&self.legs, to & !new, &head);
+        if new != 0 {
+            ended.extend(keeper.disk.write_head(&self.legs, new, &head));
+        }
         let (good, bad) = disk::masks(&ended);
         let (theirs, ours): (disk::Ended, disk::Ended) =
             ended.into_iter().partition(|(n, _)| joining & 1 << n != 0);
