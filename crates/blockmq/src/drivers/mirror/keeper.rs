@@ -12,7 +12,7 @@ use corewise_sync::{Mutex, SpinLock};
 use corewise_workqueue::{Work, Workqueue};
 
 use super::disk::{self, Disk};
-use super::legs::{Legs, all};
+use super::legs::{Legs, all, each};
 use super::record::Head;
 use super::resync::Cursor;
 use super::{Inner, MirrorEvent, MirrorOptions, list, policy};
@@ -327,13 +327,7 @@ impl Inner {
         if to == all(self.legs.len()) {
             head.whole = events;
         }
-        // Those that knew come first: a leg that calls itself in sync, and that the others don't, looks as if it had
-        // been used without them where the mirror begins without it next.
-        let new = in_sync & !state.head.in_sync & to;
-        let mut ended = keeper.disk.write_head(&self.legs, to & !new, &head);
-        if new != 0 {
-            ended.extend(keeper.disk.write_head(&self.legs, new, &head));
-        }
+        let ended = keeper.disk.write_head(&self.legs, to, &head);
         let (good, bad) = disk::masks(&ended);
         let (theirs, ours): (disk::Ended, disk::Ended) =
             ended.into_iter().partition(|(n, _)| joining & 1 << n != 0);
@@ -465,6 +459,11 @@ impl Inner {
         for (n, error) in errors(flushed).filter(|(n, _)| rebuilding & 1 << n != 0) {
             self.drop_leg(n, &error);
         }
+        if let Err(error) = self.announce(keeper, state) {
+            for n in each(self.legs.rebuilding()) {
+                self.drop_leg(n, &error);
+            }
+        }
         let done = self.legs.rebuilt(rebuilding);
         // Told at the next opportunity where it can't be now: until then they are only not trusted.
         let _ = self.record(keeper, state);
@@ -475,6 +474,30 @@ impl Inner {
             tracing::info!(?legs, bytes, "a mirror has resynced");
             keeper.note(MirrorEvent::ResyncEnded { legs, bytes });
         }
+    }
+
+    /// Promote: the legs in sync say first, durably, that those are too which have been resynced. Changes may count
+    /// there from then on, and the others be dropped for failing them: a leg that doesn't know of that would be
+    /// believed alone.
+    fn announce(&self, keeper: &Keeper, state: &mut State) -> Result<(), IoError> {
+        let new = self.legs.rebuilding();
+        if new == 0 || !keeper.has_record() {
+            return Ok(());
+        }
+        let knew = self.legs.in_sync();
+        state.head.events += 1;
+        let head = Head { in_sync: knew | new, ..state.head.clone() };
+        // A number is left out: the new legs' next head isn't written over the only one that they have.
+        state.head.events += 1;
+        state.unwritten = true;
+        let ended = keeper.disk.write_head(&self.legs, knew, &head);
+        let good = disk::masks(&ended).0;
+        self.drop_failed(&ended);
+        if self.legs.in_sync() & !good == 0 {
+            return Ok(());
+        }
+        let error = errors(ended).next().map(|(_, error)| error);
+        Err(error.unwrap_or_else(|| IoError::new(IoErrorKind::Gone)))
     }
 
     /// Takes the bits of regions away that nobody has written to lately.
