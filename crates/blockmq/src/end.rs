@@ -1,6 +1,6 @@
 //! Whether the workers are gone for good, and who then does what they would have done.
 //!
-//! Who has something for a worker publishes it, queues a work item, and asks here behind that. Who ends the pools says so
+//! A thread that has something for a worker publishes it, queues a work item, and asks here behind that. Who ends the pools says so
 //! here, and then looks at what was published. So it doesn't matter whether the item was accepted, refused, or
 //! accepted and cancelled:
 //!

@@ -62,7 +62,7 @@ fn merged(n: u64, driver: impl Fn(Started) + Send + Sync + 'static) -> Vec<Compl
     all
 }
 
-/// Whoever is told of success has the device's bytes; says to how many requests that happened.
+/// A request that is told of success has the device's bytes; says to how many requests that happened.
 fn good(all: Vec<Completed>) -> usize {
     let mut good = 0;
     for done in all {

@@ -208,8 +208,8 @@ impl Smp {
     }
 
     /// Makes the call targets match the machine's online mask, where its epoch has changed since
-    /// the last time, or a target found that the process had lost its CPU. Call it after the mask changed, or have the machine call it; calls themselves
-    /// never look at the machine.
+    /// the last time, or a target found that the process had lost its CPU. Call it after the mask
+    /// changed, or have the machine call it; calls themselves never look at the machine.
     ///
     /// ```
     /// # let machine = corewise_topology::Machine::synthetic("core:4 pu:1")?;

@@ -374,11 +374,14 @@ impl CallTarget {
         }
         // The event is for who takes a CPU out and waits for that.
         let _ = self.target.close(false);
-        tracing::warn!(
-            cpu = self.target.cpu,
-            "the process may no longer use this CPU: it is offline for calls from now on, and those that it \
-             had accepted run elsewhere; `Smp::follow_machine` or `Smp::cpu_online` takes it in again"
-        );
+        // A subscriber is user code: its panic mustn't end the target's thread.
+        quietly(|| {
+            tracing::warn!(
+                cpu = self.target.cpu,
+                "the process may no longer use this CPU: it is offline for calls from now on, and those that it \
+                 had accepted run elsewhere; `Smp::follow_machine` or `Smp::cpu_online` takes it in again"
+            );
+        });
     }
 
     /// Step Die.

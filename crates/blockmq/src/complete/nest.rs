@@ -6,7 +6,7 @@
 //! Dispatches nest too, without an end between, where devices stand on one another. Beyond a bound a worker makes
 //! the next one.
 //!
-//! Whoever is put off keeps its tag and stays inside its queue. It waits for nothing but this thread's way back,
+//! A request that is put off keeps its tag and stays inside its queue. It waits for nothing but this thread's way back,
 //! which doesn't block: completion functions run in atomic sections.
 
 use std::cell::{Cell, RefCell};

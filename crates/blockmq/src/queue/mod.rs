@@ -36,7 +36,7 @@ pub(crate) use hold::refuse_in_atomic_section;
 /// Requests that wait in a queue which is dropped complete with
 /// [`IoErrorKind::Gone`](crate::IoErrorKind::Gone); those that the driver has are finished first.
 ///
-/// Who drops a drained queue (see [`Queue::drain`]) outside of drivers and completion functions can rely on
+/// A caller that drops a drained queue (see [`Queue::drain`]) outside of drivers and completion functions can rely on
 /// the driver being dropped when that returns, if nobody else holds it: a file is closed and unlocked then.
 ///
 /// A queue follows its machine: a hardware queue that loses its last CPU finishes what its driver has and hands

@@ -454,7 +454,7 @@ impl Drop for PartDone {
             Some(Ok(())) | None => {}
             Some(Err(error)) => {
                 self.whole.leave_hole(self.window);
-                // Who was to decide what the failure means didn't get there.
+                // The function that decides what the failure means wasn't reached.
                 if std::thread::panicking() {
                     self.whole.fail(self.window.order, error);
                 }

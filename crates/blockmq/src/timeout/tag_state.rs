@@ -33,7 +33,7 @@ pub enum Release {
 pub struct TagState<N> {
     /// A: the flags above and the deadline. IDLE is 0.
     word: AtomicU64,
-    /// L: is the lock; guards what was left. Who sets LEFT has it, so that the handler that sees LEFT finds the
+    /// L: is the lock; guards what was left. The side that sets LEFT has it, so that the handler that sees LEFT finds the
     /// request behind it; and of two who would leave one, only the first does.
     left: SpinLock<Option<N>>,
 }

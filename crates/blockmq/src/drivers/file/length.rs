@@ -5,8 +5,8 @@
 //! is looked at before each change (a system call that only copies what the kernel has in memory), and behind each
 //! sync. What is sure then: a change that comes after the file was shortened, and doesn't lie in what is left, fails, and
 //! so does every flush from the first of them that finds it short; reads fail where the file has ended, and count as
-//! such a find, whatever length the file has by then. What isn't: a change that is under way at that very moment may make the file longer. A flush finds that out, unless the change
-//! ended where the device ends.
+//! such a find, whatever length the file has by then. What isn't: a change that is under way at that very moment
+//! may make the file longer. A flush finds that out, unless the change ended where the device ends.
 
 use std::fs::File;
 

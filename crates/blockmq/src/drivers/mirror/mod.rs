@@ -58,7 +58,7 @@ pub struct Mirror {
 struct Inner {
     legs: Legs,
     geometry: Geometry,
-    /// Who keeps the record, and sees to resyncs.
+    /// The keeper of the record, which also sees to resyncs.
     keeper: Keeper,
 }
 

@@ -109,7 +109,7 @@ impl Inner {
                     unread.retain(|(n, _)| self.legs.device(*n).read_at(at, len).is_err());
                     failed.append(&mut unread);
                     failed.iter().for_each(|(n, error)| self.drop_leg(*n, error));
-                    // Who can't be dropped stays as it is.
+                    // A leg that can't be dropped stays as it is.
                     return failed.iter().all(|(n, _)| self.legs.active() & 1 << n == 0);
                 }
                 Err(error) => unread.push((from, error)),
