@@ -14,7 +14,7 @@ use corewise_sync::{Completion, Parker, context};
 
 use crate::current;
 use crate::item::Running;
-use crate::stuck::Listed;
+use crate::stuck::{Listed, long_waits};
 use crate::table::Lent;
 use crate::take_back::{Role, in_need, lend, take_back, take_back_in_need};
 use crate::waits;
@@ -59,7 +59,8 @@ pub(crate) fn wait(item: Lent<'_>, over: &Completion, role: Role) {
             timer.unwrap_or_default().saturating_add(LATE)
         });
         let limit = soon.map_or(patience, |soon| soon.min(patience));
-        let slept = || sleep(item, over, role, &parker, limit, long.as_ref());
+        let unknown = soon.is_some();
+        let slept = || sleep(item, over, role, &parker, (limit, unknown), long.as_ref());
         match context::blocking("a wait for a work item", slept) {
             Slept::Over => return,
             Slept::Called => {
@@ -71,11 +72,9 @@ pub(crate) fn wait(item: Lent<'_>, over: &Completion, role: Role) {
             Slept::Long { .. } if limit < patience => {}
             Slept::Long { helps } => {
                 patience = (patience * 2).min(LOOK_AT_LEAST);
-                if let Some(keeper) = &keeper
-                    && long.is_none()
-                {
+                if keeper.is_some() && long.is_none() {
                     let stays = role == Role::Part;
-                    long = Some(keeper.waits.add(item, helps, stays, parker.unparker()));
+                    long = Some(long_waits().add(item, helps, stays, parker.unparker()));
                 }
             }
             Slept::InVain => {
@@ -104,13 +103,14 @@ enum Slept {
     InVain,
 }
 
-/// The caller's pool takes it for blocked meanwhile.
+/// The caller's pool takes it for blocked meanwhile. `unknown`: what it waits for is on its way, so that
+/// nobody knows yet whether it would run that.
 fn sleep(
     item: Lent<'_>,
     over: &Completion,
     role: Role,
     parker: &Parker,
-    limit: Duration,
+    (limit, unknown): (Duration, bool),
     long: Option<&Listed<'_>>,
 ) -> Slept {
     let waker = parker.waker();
@@ -118,7 +118,8 @@ fn sleep(
     let home = in_need(item, role);
     // Want.
     let wanted = home.as_ref().map(|(group, pool)| group.want(*pool, item, parker.unparker()));
-    long.inspect(|long| long.look());
+    let helps = wanted.is_some() || unknown;
+    long.inspect(|long| long.look(helps));
     loop {
         if over.poll_complete(&mut cx) == Poll::Ready(()) {
             return Slept::Over;
@@ -130,7 +131,7 @@ fn sleep(
             return Slept::InVain;
         }
         if !parker.park_timeout(limit) {
-            return Slept::Long { helps: wanted.is_some() };
+            return Slept::Long { helps };
         }
         if let Some(wanted) = &wanted
             && !over.is_complete()

@@ -67,9 +67,13 @@ impl TakeBack {
     }
 
     pub(crate) fn allowed(&self) -> bool {
+        self.waiter_may() && self.placed()
+    }
+
+    /// Whether it is where the item may run.
+    pub(crate) fn placed(&self) -> bool {
         let near = self.near || self.need;
-        let placed = self.own_pool || near && !self.only_own;
-        self.waiter_may() && placed && !self.bottom_half
+        (self.own_pool || near && !self.only_own) && !self.bottom_half
     }
 
     /// Whether it runs one that is held back in its own place. Nobody else is to be woken for that, so

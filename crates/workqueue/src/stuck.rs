@@ -13,12 +13,23 @@
 //! Whoever isn't on the list may go on, for all that is known: so nobody is taken for stuck who isn't. All
 //! who are stuck have what keeps them so on the list, so nothing of it changes meanwhile; and the last of
 //! them to come onto it sees the others.
+//!
+//! The list is the process's, not that of some pools: a circle may go through several [`WorkerPools`].
+//! A look takes time that grows with what is on the list, and no more. One thread looks at a time, for
+//! all who have asked until then.
+//!
+//! Of those that wait on one stack, one inside the other, only the innermost says what runs there: the
+//! others go on after it, and nothing is counted twice.
+//!
+//! [`WorkerPools`]: crate::WorkerPools
 
+use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
+use std::thread::{self, ThreadId};
 
-use corewise_sync::{Mutex, Unparker};
+use corewise_sync::{Mutex, MutexGuard, Unparker, context};
 
 use crate::current;
 use crate::item::{Header, Queued};
@@ -28,23 +39,34 @@ use crate::pool::group::Group;
 use crate::pool::here;
 use crate::table::Lent;
 
-/// The waits that have lasted for long, of all pools that belong together.
+/// The waits that have lasted for long.
 #[derive(Default)]
 pub(crate) struct LongWaits {
     /// L: is the lock; guards the list. Locks of pools and limiters are taken under it.
     list: Mutex<List>,
+    /// L: is the lock; guards whose turn it is to look.
+    turn: Mutex<Turn>,
 }
 
 #[derive(Default)]
 struct List {
-    waits: Vec<Wait>,
+    /// By their numbers, which grow.
+    waits: BTreeMap<u64, Wait>,
     last: u64,
+}
+
+#[derive(Default)]
+struct Turn {
+    /// Somebody looks.
+    looking: bool,
+    /// Somebody has asked for a look that hasn't begun.
+    asked: bool,
 }
 
 /// One that waits. What it points to is there for as long as it is on the list.
 struct Wait {
-    id: u64,
     item: NonNull<Header>,
+    thread: ThreadId,
     /// What runs on its stack.
     inside: Vec<NonNull<Header>>,
     /// The places under limits that this has.
@@ -77,16 +99,32 @@ enum Next {
 
 /// A place on the list, which is given up when it is dropped.
 pub(crate) struct Listed<'a> {
-    waits: &'a LongWaits,
+    waits: &'static LongWaits,
     id: u64,
     /// What is waited for.
     item: PhantomData<Lent<'a>>,
 }
 
+/// The list of the process.
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) fn long_waits() -> &'static LongWaits {
+    static LONG: LongWaits = LongWaits {
+        list: Mutex::new(List { waits: BTreeMap::new(), last: 0 }),
+        turn: Mutex::new(Turn { looking: false, asked: false }),
+    };
+    &LONG
+}
+
+/// A model has no time, so that no wait in it is long; and nothing in it outlives an execution.
+#[cfg(any(loom, shuttle))]
+pub(crate) fn long_waits() -> &'static LongWaits {
+    Box::leak(Box::default())
+}
+
 impl LongWaits {
     /// The calling item has waited for `item` for long. `helps`: it would run it, if no worker can come.
     pub(crate) fn add<'a>(
-        &'a self,
+        &'static self,
         item: Lent<'a>,
         helps: bool,
         stays: bool,
@@ -99,12 +137,9 @@ impl LongWaits {
             places.extend(ticket.map(|ticket| NonNull::from(&*ticket.link.slot)));
             false
         });
-        let mut list = self.list.lock();
-        list.last += 1;
-        let id = list.last;
-        list.waits.push(Wait {
-            id,
+        let wait = Wait {
             item: item.pointer(),
+            thread: thread::current().id(),
             inside,
             places,
             worker: here::pool(),
@@ -112,41 +147,74 @@ impl LongWaits {
             stays,
             unparker,
             ends: false,
-        });
+        };
+        let mut list = self.lock();
+        list.last += 1;
+        let id = list.last;
+        list.waits.insert(id, wait);
         Listed { waits: self, id, item: PhantomData }
     }
-}
 
-impl Listed<'_> {
-    /// Whether the caller was given up: its wait can't end.
-    pub(crate) fn ends(&self) -> bool {
-        let list = self.waits.list.lock();
-        list.waits.iter().any(|wait| wait.id == self.id && wait.ends)
+    /// Somebody may look meanwhile: then the caller's pool is told that it sleeps.
+    fn lock(&self) -> MutexGuard<'_, List> {
+        let free = self.list.try_lock();
+        free.unwrap_or_else(|| context::blocking("a look at long waits", || self.list.lock()))
     }
 
-    /// Looks whether the caller is stuck. If so one of those who are is woken, to be given up: the caller
-    /// maybe.
-    pub(crate) fn look(&self) {
+    /// Looks once. `own`: who is given up sooner than others.
+    fn look(&self, own: u64) {
         let woken = {
             // Before the lock, so that it is dropped after: with the last handles of queues and pools.
             let nexts: Vec<Next>;
-            let mut list = self.waits.list.lock();
-            nexts = list.waits.iter().map(Wait::next).collect();
-            let stuck = list.stuck(&nexts);
-            let own = stuck.iter().copied().find(|at| list.waits[*at].id == self.id);
-            let given_up = own.and_then(|own| list.to_give_up(own, &stuck, &nexts));
-            given_up.map(|at| {
-                list.waits[at].ends = true;
-                list.waits[at].unparker.clone()
+            let mut list = self.list.lock();
+            nexts = list.waits.values().map(Wait::next).collect();
+            let given_up = Look::new(&list, &nexts).to_give_up(own);
+            given_up.and_then(|id| list.waits.get_mut(&id)).map(|wait| {
+                wait.ends = true;
+                wait.unparker.clone()
             })
         };
         woken.into_iter().for_each(|unparker| unparker.unpark());
     }
 }
 
+impl Listed<'_> {
+    /// Whether the caller was given up: its wait can't end.
+    pub(crate) fn ends(&self) -> bool {
+        self.waits.list.lock().waits.get(&self.id).is_some_and(|wait| wait.ends)
+    }
+
+    /// Sees to it that somebody looks who is stuck: the caller, or who is at it now. One of those who are
+    /// is woken then, to be given up: the caller maybe. `helps`: as it is now.
+    pub(crate) fn look(&self, helps: bool) {
+        let own = self.waits.list.lock().waits.get_mut(&self.id).map(|own| own.helps = helps);
+        debug_assert!(own.is_some(), "it is on the list");
+        {
+            let mut turn = self.waits.turn.lock();
+            turn.asked = true;
+            if turn.looking {
+                return;
+            }
+            turn.looking = true;
+        }
+        while self.waits.turn.lock().goes_on() {
+            self.waits.look(self.id);
+        }
+    }
+}
+
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
-        self.waits.list.lock().waits.retain(|wait| wait.id != self.id);
+        let own = self.waits.lock().waits.remove(&self.id);
+        drop(own);
+    }
+}
+
+impl Turn {
+    /// Whether who looks has to look again.
+    fn goes_on(&mut self) -> bool {
+        self.looking = std::mem::take(&mut self.asked);
+        self.looking
     }
 }
 
@@ -171,83 +239,152 @@ impl Wait {
         });
         next.unwrap_or(Next::Something)
     }
+
+    /// Others who need one of these can't go on for as long as this one can't.
+    fn keeps(&self) -> impl Iterator<Item = Need> {
+        let items = self.inside.iter().copied().map(Need::Item);
+        let places = self.places.iter().copied().map(Need::Place);
+        items.chain(places).chain(self.worker.map(|(group, pool)| Need::Pool(group, pool)))
+    }
 }
 
-impl List {
-    /// By their places on the list.
-    fn stuck(&self, nexts: &[Next]) -> Vec<usize> {
-        let mut stuck: Vec<usize> = (0..self.waits.len()).collect();
-        loop {
-            let before = stuck.len();
-            let stays = |at: &usize| self.is_stuck(*at, &nexts[*at], &stuck);
-            stuck = stuck.iter().copied().filter(stays).collect();
-            if stuck.len() == before {
-                return stuck;
+/// What one that waits needs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Need {
+    /// The end of it.
+    Item(NonNull<Header>),
+    /// A worker of this pool.
+    Pool(NonNull<()>, usize),
+    /// A place in this slot.
+    Place(NonNull<Slot<Queued>>),
+}
+
+/// Who keeps a need from being met.
+struct Unmet {
+    /// It isn't met while so many are stuck who keep it. `None`: it may always be.
+    all: Option<usize>,
+    /// So many are.
+    stuck: usize,
+    /// One of them.
+    by: Option<usize>,
+    /// Who needs it, by their places in the look.
+    waits: Vec<usize>,
+}
+
+impl Unmet {
+    fn lasts(&self) -> bool {
+        self.all.is_some_and(|all| self.stuck >= all)
+    }
+}
+
+/// Who is stuck, found by following from those who aren't to those who wait for them.
+struct Look<'a> {
+    waits: Vec<(u64, &'a Wait)>,
+    nexts: &'a [Next],
+    needs: HashMap<Need, Unmet>,
+    /// By their places in the look.
+    stuck: Vec<bool>,
+}
+
+impl<'a> Look<'a> {
+    fn new(list: &'a List, nexts: &'a [Next]) -> Self {
+        let waits: Vec<_> = list.waits.iter().map(|(id, wait)| (*id, wait)).collect();
+        // The last one of each thread.
+        let innermost: HashMap<ThreadId, usize> =
+            waits.iter().enumerate().map(|(at, (_, wait))| (wait.thread, at)).collect();
+        let (needs, mut go_on) = needs(&waits, nexts);
+        let stuck = vec![true; waits.len()];
+        let mut look = Look { waits, nexts, needs, stuck };
+        for at in innermost.values().copied() {
+            for need in look.waits[at].1.keeps() {
+                if let Some(unmet) = look.needs.get_mut(&need) {
+                    unmet.stuck += 1;
+                    unmet.by = Some(at);
+                }
             }
         }
-    }
-
-    /// Whether that follows where `others` are.
-    fn is_stuck(&self, at: usize, next: &Next, others: &[usize]) -> bool {
-        match next {
-            Next::Something => false,
-            Next::Runner => self.runner(at, others).is_some(),
-            Next::Worker(group, pool) => {
-                !self.waits[at].helps && self.has_no_worker(group, *pool, others)
+        let met = look.needs.values().filter(|unmet| !unmet.lasts());
+        go_on.extend(met.flat_map(|unmet| &unmet.waits));
+        while let Some(at) = go_on.pop() {
+            let (_, wait) = look.waits[at];
+            if !std::mem::replace(&mut look.stuck[at], false) || innermost[&wait.thread] != at {
+                continue;
             }
-            Next::Place { slot, .. } => {
-                // SAFETY: it is a part of the queue, which is kept.
-                let slot = unsafe { slot.as_ref() };
-                let places = others.iter().flat_map(|other| &self.waits[*other].places);
-                let theirs = places.filter(|place| ptr::eq(place.as_ptr(), slot)).count();
-                !slot.gate().frozen() && slot.sizes().0 == theirs
+            for need in wait.keeps() {
+                let Some(unmet) = look.needs.get_mut(&need) else { continue };
+                let lasted = unmet.lasts();
+                unmet.stuck -= 1;
+                if lasted && !unmet.lasts() {
+                    go_on.extend(&unmet.waits);
+                }
             }
         }
+        look
     }
 
-    /// Which of them runs what this one waits for.
-    fn runner(&self, at: usize, of: &[usize]) -> Option<usize> {
-        let item = self.waits[at].item;
-        of.iter().copied().find(|other| self.waits[*other].inside.contains(&item))
+    /// Which of those who are stuck runs what this one waits for.
+    fn runner(&self, at: usize) -> Option<usize> {
+        let unmet = self.needs.get(&Need::Item(self.waits[at].1.item))?;
+        unmet.by.filter(|by| self.stuck[*by])
     }
 
-    /// Whether no worker comes for what lies in a pool, where these are stuck.
-    fn has_no_worker(&self, group: &Arc<Group>, pool: usize, stuck: &[usize]) -> bool {
-        let key = here::key(group);
-        let theirs = |pool| {
-            let workers = stuck.iter().filter_map(|at| self.waits[*at].worker);
-            workers.filter(|worker| *worker == (key, pool)).count()
-        };
-        let stuck = |pool: usize| group.has_only(pool, theirs(pool));
-        if group.soft { (0..group.pools.len()).all(stuck) } else { stuck(pool) }
-    }
-
-    /// Which of those who are stuck: one that nobody of the others could help, else one of a circle.
-    fn to_give_up(&self, own: usize, stuck: &[usize], nexts: &[Next]) -> Option<usize> {
-        let may = |at: usize| !self.waits[at].stays || !matches!(nexts[at], Next::Runner);
-        if stuck.iter().any(|at| self.waits[*at].ends) {
+    /// Who is stuck, and given up: one that nobody of the others could help, else one of a circle;
+    /// `own` sooner than others.
+    fn to_give_up(&self, own: u64) -> Option<u64> {
+        let stuck = || (0..self.waits.len()).filter(|at| self.stuck[*at]);
+        if stuck().any(|at| self.waits[at].1.ends) {
             // It is about to.
             return None;
         }
-        let waits_in_vain = |at: &usize| self.runner(*at, stuck).is_none();
-        let found = |at: &&usize| may(**at) && waits_in_vain(at);
-        if waits_in_vain(&own) && may(own) {
-            return Some(own);
-        }
-        if let Some(at) = stuck.iter().find(found) {
-            return Some(*at);
+        let own = stuck().find(|at| self.waits[*at].0 == own);
+        let first = own.or_else(|| stuck().next())?;
+        let may = |at: usize| !self.waits[at].1.stays || !matches!(self.nexts[at], Next::Runner);
+        let found =
+            own.into_iter().chain(stuck()).find(|at| may(*at) && self.runner(*at).is_none());
+        if let Some(at) = found {
+            return Some(self.waits[at].0);
         }
         // From one to the next, for so long that all that remains is a circle; then once around.
-        let mut at = own;
-        for _ in stuck {
-            at = self.runner(at, stuck)?;
+        let mut at = first;
+        for _ in stuck() {
+            at = self.runner(at)?;
         }
-        for _ in stuck {
+        for _ in stuck() {
             if may(at) {
-                return Some(at);
+                return Some(self.waits[at].0);
             }
-            at = self.runner(at, stuck)?;
+            at = self.runner(at)?;
         }
         None
     }
+}
+
+/// What they need, and who of them will go on, for all that is known.
+fn needs(waits: &[(u64, &Wait)], nexts: &[Next]) -> (HashMap<Need, Unmet>, Vec<usize>) {
+    let mut needs = HashMap::<Need, Unmet>::new();
+    let mut go_on = Vec::new();
+    for (at, ((_, wait), next)) in waits.iter().zip(nexts).enumerate() {
+        let mut add = |need, all: &dyn Fn() -> Option<usize>| {
+            let unmet = needs.entry(need);
+            let new = || Unmet { all: all(), stuck: 0, by: None, waits: Vec::new() };
+            unmet.or_insert_with(new).waits.push(at);
+        };
+        match next {
+            Next::Something => go_on.push(at),
+            Next::Runner => add(Need::Item(wait.item), &|| Some(1)),
+            Next::Worker(..) if wait.helps => go_on.push(at),
+            Next::Worker(group, pool) => {
+                let pools = if group.soft { 0..group.pools.len() } else { *pool..*pool + 1 };
+                for pool in pools {
+                    add(Need::Pool(here::key(group), pool), &|| group.all_it_has(pool));
+                }
+            }
+            Next::Place { slot, .. } => add(Need::Place(*slot), &|| {
+                // SAFETY: it is a part of the queue, which is kept.
+                let slot = unsafe { slot.as_ref() };
+                (!slot.gate().frozen()).then(|| slot.sizes().0)
+            }),
+        }
+    }
+    (needs, go_on)
 }

@@ -67,6 +67,11 @@ pub(crate) fn in_need(item: Lent<'_>, role: Role) -> Option<(Arc<Group>, usize)>
     home.flatten()
 }
 
+/// Whether the caller is where an instance may run for which no worker can come.
+pub(crate) fn is_placed(ticket: &Ticket) -> bool {
+    at(needy(), ticket).placed()
+}
+
 /// As [`take_back`], where no worker could come for the instance while the caller was blocked: then it
 /// doesn't matter how deep that is, as long as there is a stack, and where the caller is.
 pub(crate) fn take_back_in_need(item: Lent<'_>, role: Role) -> bool {

@@ -8,6 +8,7 @@ use crate::item::{Header, Job, Running};
 use crate::link::Shared;
 use crate::pool::publication::Label;
 use crate::table::{Lent, Table};
+use crate::take_back::is_placed;
 
 /// Somebody is about to wait for everything in a queue: `what` is the call.
 ///
@@ -139,21 +140,35 @@ pub(crate) fn in_vain(item: Lent<'_>) -> ! {
     let seen = item.look(|job| {
         let ticket = job.ticket.as_ref();
         let most = ticket.map_or(0, |ticket| ticket.link.shared.pools.max_workers());
-        (job.site, job.queue_name().to_owned(), most, item.is_held())
+        let placed = ticket.is_none_or(is_placed);
+        (job.site, job.queue_name().to_owned(), most, placed, item.is_held())
     });
     let name = item.name();
     let complaint = match seen {
-        Some((site, queue, _, true)) => format!(
+        Some((site, queue, .., true)) => format!(
             "waits for {name}, queued on '{queue}' at {site}, which the queue's limit or order holds \
              back for items that wait for this one: wait outside of the queue's items, or raise its \
              max_active"
         ),
-        Some((site, queue, most, false)) => format!(
-            "waits for {name}, queued on '{queue}' at {site}, for which no worker can come: all of its \
-             pool wait as well, for each other, there may be {most} (PoolsBuilder::max_workers), and \
-             what is left of the stacks of those who wait is too little to run it there: nest waits \
-             less deep, raise max_workers, or give the workers more stack (RUST_MIN_STACK)"
-        ),
+        Some((site, queue, most, placed, false)) => {
+            let (cause, remedy) = match placed {
+                true => (
+                    "what is left of this stack is too little to run it here",
+                    "raise max_workers, or give the workers more stack (RUST_MIN_STACK)",
+                ),
+                false => (
+                    "it may not run here, since its queue is bound, strict, a bottom half's, or of \
+                     another niceness, and this is no worker of its pool",
+                    "raise max_workers, or wait for it in items of its own queue and CPU (more stack \
+                     does not help)",
+                ),
+            };
+            format!(
+                "waits for {name}, queued on '{queue}' at {site}, for which no worker can come: all \
+                 of its pool wait as well, for each other, and there may be {most} \
+                 (PoolsBuilder::max_workers); and {cause}: nest waits less deep, {remedy}"
+            )
+        }
         None => format!("waits for {name}, which runs and waits for this one"),
     };
     current::with(|running| match running {

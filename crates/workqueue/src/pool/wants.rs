@@ -103,12 +103,13 @@ impl<F: FencePolicy> Group<F> {
         result
     }
 
-    /// Whether a pool has so many workers and no more, and none of them is at work, idle, or to be made
-    /// (a moment ago).
-    pub(crate) fn has_only(&self, index: usize, workers: usize) -> bool {
+    /// How many workers a pool has, where no more can be made and none of them is at work or idle (a
+    /// moment ago).
+    pub(crate) fn all_it_has(&self, index: usize) -> Option<usize> {
         let inner = self.pools[index].inner.lock();
         // Where the system refuses threads it is asked again.
-        inner.refused.is_none() && inner.counts.is_short() && inner.counts.total == workers
+        let short = inner.refused.is_none() && inner.counts.is_short();
+        short.then_some(inner.counts.total)
     }
 
     /// Whether a core of the pool is free and no worker can come for it (a moment ago).

@@ -45,7 +45,11 @@ pub struct StillRunning {
 
 impl fmt::Display for StillRunning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, for at least {:.1?}", self.item, self.for_at_least)
+        self.item.fmt(f)?;
+        match self.for_at_least {
+            Duration::ZERO => Ok(()),
+            time => write!(f, ", for at least {time:.1?}"),
+        }
     }
 }
 

@@ -39,7 +39,6 @@ use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::rescuer::Rescuer;
 use crate::stall::StallReport;
-use crate::stuck::LongWaits;
 use alarm::Alarm;
 use delayed::Delayed;
 use heap::Heap;
@@ -109,8 +108,6 @@ pub(crate) struct Timekeeper {
     /// I: real, or driven by hand; then there is no thread either.
     clock: Clock,
     settings: Settings,
-    /// The items that have waited for long.
-    pub(crate) waits: LongWaits,
     /// A: whether any queue has, or had, a rescuer.
     calls: AtomicBool,
     /// L: is the lock; guards what is remembered between looks at the pools.
@@ -208,7 +205,6 @@ impl Timekeeper {
             alarm: Alarm::new(),
             clock,
             settings,
-            waits: LongWaits::default(),
             calls: AtomicBool::new(false),
             niceness: inherit::niceness(),
             watch: Mutex::new(Watch::new(ThreadTimes::default())),
