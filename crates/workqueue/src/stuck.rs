@@ -161,6 +161,21 @@ impl LongWaits {
         free.unwrap_or_else(|| context::blocking("a look at long waits", || self.list.lock()))
     }
 
+    /// A look begins after this: the caller's, or that of somebody who is at it now.
+    fn ask(&self, own: u64) {
+        {
+            let mut turn = self.turn.lock();
+            turn.asked = true;
+            if turn.looking {
+                return;
+            }
+            turn.looking = true;
+        }
+        while self.turn.lock().goes_on() {
+            self.look(own);
+        }
+    }
+
     /// Looks once. `own`: who is given up sooner than others.
     fn look(&self, own: u64) {
         let woken = {
@@ -189,24 +204,17 @@ impl Listed<'_> {
     pub(crate) fn look(&self, helps: bool) {
         let own = self.waits.list.lock().waits.get_mut(&self.id).map(|own| own.helps = helps);
         debug_assert!(own.is_some(), "it is on the list");
-        {
-            let mut turn = self.waits.turn.lock();
-            turn.asked = true;
-            if turn.looking {
-                return;
-            }
-            turn.looking = true;
-        }
-        while self.waits.turn.lock().goes_on() {
-            self.waits.look(self.id);
-        }
+        self.waits.ask(self.id);
     }
 }
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
         let own = self.waits.lock().waits.remove(&self.id);
-        drop(own);
+        if own.is_some_and(|own| own.ends) {
+            // Nobody else was given up meanwhile, whoever asked.
+            self.waits.ask(self.id);
+        }
     }
 }
 
@@ -284,18 +292,19 @@ struct Look<'a> {
     needs: HashMap<Need, Unmet>,
     /// By their places in the look.
     stuck: Vec<bool>,
+    /// The last one of each thread: that one sleeps.
+    innermost: HashMap<ThreadId, usize>,
 }
 
 impl<'a> Look<'a> {
     fn new(list: &'a List, nexts: &'a [Next]) -> Self {
         let waits: Vec<_> = list.waits.iter().map(|(id, wait)| (*id, wait)).collect();
-        // The last one of each thread.
         let innermost: HashMap<ThreadId, usize> =
             waits.iter().enumerate().map(|(at, (_, wait))| (wait.thread, at)).collect();
         let (needs, mut go_on) = needs(&waits, nexts);
         let stuck = vec![true; waits.len()];
-        let mut look = Look { waits, nexts, needs, stuck };
-        for at in innermost.values().copied() {
+        let mut look = Look { waits, nexts, needs, stuck, innermost };
+        for at in look.innermost.values().copied() {
             for need in look.waits[at].1.keeps() {
                 if let Some(unmet) = look.needs.get_mut(&need) {
                     unmet.stuck += 1;
@@ -307,7 +316,7 @@ impl<'a> Look<'a> {
         go_on.extend(met.flat_map(|unmet| &unmet.waits));
         while let Some(at) = go_on.pop() {
             let (_, wait) = look.waits[at];
-            if !std::mem::replace(&mut look.stuck[at], false) || innermost[&wait.thread] != at {
+            if !std::mem::replace(&mut look.stuck[at], false) || !look.sleeps(at) {
                 continue;
             }
             for need in wait.keeps() {
@@ -320,6 +329,10 @@ impl<'a> Look<'a> {
             }
         }
         look
+    }
+
+    fn sleeps(&self, at: usize) -> bool {
+        self.innermost[&self.waits[at].1.thread] == at
     }
 
     /// Which of those who are stuck runs what this one waits for.
@@ -338,7 +351,10 @@ impl<'a> Look<'a> {
         }
         let own = stuck().find(|at| self.waits[*at].0 == own);
         let first = own.or_else(|| stuck().next())?;
-        let may = |at: usize| !self.waits[at].1.stays || !matches!(self.nexts[at], Next::Runner);
+        let may = |at: usize| {
+            let stays = self.waits[at].1.stays && matches!(self.nexts[at], Next::Runner);
+            self.sleeps(at) && !stays
+        };
         let found =
             own.into_iter().chain(stuck()).find(|at| may(*at) && self.runner(*at).is_none());
         if let Some(at) = found {

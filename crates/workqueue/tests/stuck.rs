@@ -76,15 +76,62 @@ fn a_scope_that_no_stack_holds_panics_and_nothing_that_it_lent_is_used_after() {
 }
 
 #[test]
+fn who_is_stuck_is_found_also_where_all_of_many_workers_wait() {
+    let pools = pools(2, 256).build();
+    let queue = queue(&pools);
+    let own = queue.clone();
+    let error = queue.spawn(move || by_join(&own, 40_000)).join().expect("it was told");
+    let error = error.expect_err("no stacks of so few hold so many");
+    let message = error.message().expect("it panicked");
+    assert!(
+        message.contains("there may be 256") && message.contains("RUST_MIN_STACK"),
+        "{message}"
+    );
+    assert_eq!(queue.spawn(|| 7).join().unwrap(), 7);
+    pools.shutdown();
+}
+
+#[test]
+fn a_wait_for_what_may_only_run_elsewhere_is_not_blamed_on_the_stack() {
+    let pools = pools(2, 1).build();
+    let bound = Workqueue::builder("bound").bound().build(&pools).expect("a queue");
+    let (there, back) = (bound.clone(), bound.clone());
+    let item = bound.spawn_on(0, move || {
+        let other = there.spawn_on(1, move || back.spawn_on(0, || 4).join().unwrap());
+        other.join()
+    });
+    let error = item.join().expect("it was told").expect_err("CPU 0 has no worker for it");
+    let message = error.message().expect("it panicked");
+    assert!(message.contains("it may not run here"), "{message}");
+    assert!(!message.contains("RUST_MIN_STACK"), "{message}");
+    assert_eq!(bound.spawn_on(0, || 7).join().unwrap(), 7);
+    pools.shutdown();
+}
+
+#[test]
 fn items_that_wait_in_a_circle_are_found() {
     let pools = pools(1, 8).build();
     let queue = queue(&pools);
+    a_circle_is_found(&[queue.clone(), queue.clone(), queue]);
+}
+
+#[test]
+fn a_circle_through_several_worker_pools_is_found() {
+    let all = [(); 2].map(|()| pools(1, 8).build());
+    let [one, other] = &all;
+    a_circle_is_found(&[queue(one), queue(other), queue(other), queue(one)]);
+    all.iter().for_each(WorkerPools::shutdown);
+}
+
+/// Of items of these queues.
+fn a_circle_is_found(queues: &[Workqueue]) {
+    let n = queues.len();
     let (give, take): (Vec<_>, Vec<_>) =
-        (0..3).map(|_| mpsc::channel::<JoinHandle<Option<String>>>()).unzip();
+        (0..n).map(|_| mpsc::channel::<JoinHandle<Option<String>>>()).unzip();
     let (says, said) = mpsc::channel();
     // Each waits for the next one, and says what came of it.
-    let all = Arc::new(corewise_sync::Countdown::new(3));
-    let item = |take: mpsc::Receiver<JoinHandle<_>>| {
+    let all = Arc::new(corewise_sync::Countdown::new(n));
+    let item = |(queue, take): (&Workqueue, mpsc::Receiver<JoinHandle<_>>)| {
         let (says, all) = (says.clone(), Arc::clone(&all));
         queue.spawn(move || {
             all.done();
@@ -96,14 +143,16 @@ fn items_that_wait_in_a_circle_are_found() {
             message
         })
     };
-    let mut items: Vec<_> = take.into_iter().map(item).collect();
+    let mut items: Vec<_> = queues.iter().zip(take).map(item).collect();
     items.rotate_left(1);
     give.iter().zip(items).for_each(|(give, next)| give.send(next).expect("it waits for that"));
-    let messages: Vec<_> = (0..3).filter_map(|_| said.recv().expect("each ends")).collect();
+    let messages: Vec<_> = (0..n).filter_map(|_| said.recv().expect("each ends")).collect();
     assert_eq!(messages.len(), 1, "one of them was given up: {messages:?}");
     assert!(messages[0].contains("which runs and waits for this one"), "{messages:?}");
-    queue.flush();
-    assert_eq!(queue.spawn(|| 7).join().unwrap(), 7);
+    for queue in queues {
+        queue.flush();
+        assert_eq!(queue.spawn(|| 7).join().unwrap(), 7);
+    }
 }
 
 #[test]

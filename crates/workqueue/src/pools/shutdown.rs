@@ -259,3 +259,18 @@ fn of_rescuer(rescuer: &Rescuer) -> String {
         None => rescuer.name().into(),
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::stall::Doing;
+
+    #[test]
+    fn what_was_just_seen_to_run_is_shown_without_a_time() {
+        let (site, queue) = (std::panic::Location::caller(), String::from("q"));
+        let item = ItemReport { queue, function: "f", site, thread: None, doing: Doing::Running };
+        let at_least = |for_at_least| StillRunning { item: item.clone(), for_at_least }.to_string();
+        assert_eq!(at_least(Duration::ZERO), item.to_string());
+        assert!(at_least(Duration::from_secs(2)).ends_with("runs, for at least 2.0s"));
+    }
+}
