@@ -76,22 +76,6 @@ fn a_scope_that_no_stack_holds_panics_and_nothing_that_it_lent_is_used_after() {
 }
 
 #[test]
-fn who_is_stuck_is_found_also_where_all_of_many_workers_wait() {
-    let pools = pools(2, 256).build();
-    let queue = queue(&pools);
-    let own = queue.clone();
-    let error = queue.spawn(move || by_join(&own, 40_000)).join().expect("it was told");
-    let error = error.expect_err("no stacks of so few hold so many");
-    let message = error.message().expect("it panicked");
-    assert!(
-        message.contains("there may be 256") && message.contains("RUST_MIN_STACK"),
-        "{message}"
-    );
-    assert_eq!(queue.spawn(|| 7).join().unwrap(), 7);
-    pools.shutdown();
-}
-
-#[test]
 fn a_wait_for_what_may_only_run_elsewhere_is_not_blamed_on_the_stack() {
     let pools = pools(2, 1).build();
     let bound = Workqueue::builder("bound").bound().build(&pools).expect("a queue");
