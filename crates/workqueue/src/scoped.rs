@@ -383,7 +383,7 @@ fn lent<I: Item + ?Sized>(task: &Arc<I>) -> Lent<'_> {
 
 /// The scope's view of a task.
 trait ScopedItem: Item {
-    /// Whether nothing of it is left to run.
+    /// Whether it has run to its end, or never will.
     fn is_over(&self) -> bool;
     /// Runs it on the calling thread where the queue has returned it.
     fn run_returned(&self, shared: &Shared);
@@ -523,7 +523,8 @@ where
     T: Send,
 {
     fn is_over(&self) -> bool {
-        matches!(self.slot.lock().stage, Stage::Running | Stage::Value(_) | Stage::Gone)
+        // Not where it runs: the scope waits for it, and is seen to.
+        self.done.is_complete() && !matches!(self.slot.lock().stage, Stage::Returned(_))
     }
 
     fn run_returned(&self, shared: &Shared) {

@@ -76,6 +76,39 @@ fn a_scope_that_no_stack_holds_panics_and_nothing_that_it_lent_is_used_after() {
 }
 
 #[test]
+fn a_scope_whose_part_runs_elsewhere_and_waits_for_it_is_found() {
+    let pools = pools(1, 8).build();
+    let queue = queue(&pools);
+    let (give, take) = mpsc::channel::<JoinHandle<()>>();
+    let own = queue.clone();
+    let item = queue.spawn(move || {
+        let begun = &Completion::new();
+        own.scope(|s| {
+            let part = s.spawn(move || {
+                begun.complete();
+                drop(take.recv().expect("it is given").join());
+            });
+            drop(part);
+            begun.wait();
+        });
+    });
+    let (says, said) = mpsc::channel();
+    // One of the two is given up.
+    let waits = queue.spawn(move || {
+        let waited = catch_unwind(AssertUnwindSafe(|| item.join()));
+        let message = match waited {
+            Ok(ended) => ended.err().and_then(|error| error.message().map(String::from)),
+            Err(payload) => payload.downcast::<String>().ok().map(|text| *text),
+        };
+        says.send(message).expect("the test listens");
+    });
+    give.send(waits).expect("it waits for that");
+    let message = said.recv().expect("it ends").expect("one of them panicked");
+    assert!(message.contains("which runs and waits for this one"), "{message}");
+    assert_eq!(queue.spawn(|| 7).join().unwrap(), 7);
+}
+
+#[test]
 fn a_wait_for_what_may_only_run_elsewhere_is_not_blamed_on_the_stack() {
     let pools = pools(2, 1).build();
     let bound = Workqueue::builder("bound").bound().build(&pools).expect("a queue");
