@@ -81,8 +81,6 @@
 #[cfg(not(loom))]
 mod complete;
 #[cfg(not(loom))]
-mod cpu;
-#[cfg(not(loom))]
 mod device;
 #[cfg(not(loom))]
 mod driver;

@@ -1,6 +1,7 @@
 //! What is noted while devices come up or go down, and how it becomes a timeline.
 
 use crate::{DeviceId, Graph};
+use corewise_sync::sys::current_cpu;
 use corewise_sync::time;
 use corewise_timeline::{Outcome, Span, SpanId, SpanKind, Timeline};
 use std::sync::Arc;
@@ -33,7 +34,7 @@ impl Site {
     pub(crate) fn here(machine: &corewise_topology::Machine, placed: Option<u32>) -> Site {
         let thread = corewise_sync::thread::current();
         let worker = Arc::from(thread.name().unwrap_or("a thread without a name"));
-        let cpu = if machine.is_synthetic() { placed } else { corewise_topology::current_cpu() };
+        let cpu = if machine.is_synthetic() { placed } else { current_cpu() };
         Site { worker, cpu }
     }
 }

@@ -9,13 +9,8 @@
 //! nothing is called while it is held but the setting of the timer.
 
 use corewise_sync::Mutex;
+use corewise_sync::sys::Timer;
 use corewise_sync::thread::{Builder, JoinHandle, current};
-use rustix::fd::OwnedFd;
-use rustix::io::Errno;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
-};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -38,7 +33,7 @@ pub(crate) struct Watch {
 
 struct Shared {
     /// I: the timer.
-    timer: OwnedFd,
+    timer: Timer,
     /// L: is the lock; guards who is looked at. The timer is set under it.
     state: Mutex<State>,
 }
@@ -58,10 +53,7 @@ impl Watch {
     /// There is no timer or no thread to be had. There never is in shuttle's schedules, which can't see a thread
     /// wait for the system: it would hold up all the others.
     pub(crate) fn start() -> io::Result<Watch> {
-        if cfg!(shuttle) {
-            return Err(Errno::NOTSUP.into());
-        }
-        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
+        let timer = Timer::new()?;
         let shared =
             Arc::new(Shared { timer, state: Mutex::new(State { watched: None, quit: false }) });
         let its = shared.clone();
@@ -73,7 +65,7 @@ impl Watch {
     /// `None` where the timer can't be set.
     pub(crate) fn watch(&self, watched: Arc<dyn Watched>, after: Duration) -> Option<Watching<'_>> {
         let mut state = self.shared.state.lock();
-        self.shared.set(after).ok()?;
+        self.shared.timer.set(after).ok()?;
         state.watched = Some(watched);
         Some(Watching(&self.shared))
     }
@@ -94,12 +86,9 @@ impl Shared {
     /// The thread's body.
     fn run(&self) {
         loop {
-            match rustix::io::read(&self.timer, &mut [0; 8]) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => {
-                    tracing::error!(%error, "the timer of the device watch can't be read");
-                    return;
-                }
+            if let Err(error) = self.timer.wait() {
+                tracing::error!(%error, "the timer of the device watch can't be read");
+                return;
             }
             let watched = {
                 let state = self.state.lock();
@@ -117,20 +106,11 @@ impl Shared {
             });
             let state = self.state.lock();
             if let (Some(next), true) = (next, state.watched.is_some())
-                && let Err(error) = self.set(next)
+                && let Err(error) = self.timer.set(next)
             {
                 tracing::error!(%error, "the timer of the device watch can't be set");
             }
         }
-    }
-
-    /// Sets the timer to go off once.
-    fn set(&self, after: Duration) -> io::Result<()> {
-        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let after = Timespec::try_from(after).map_err(io::Error::other)?;
-        let once = Itimerspec { it_interval: zero, it_value: after };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once)?;
-        Ok(())
     }
 }
 
@@ -139,7 +119,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
         state.quit = true;
-        let set = self.shared.set(Duration::from_nanos(1));
+        let set = self.shared.timer.set(Duration::from_nanos(1));
         drop(state);
         let Some(thread) = self.thread.take() else { return };
         // The last handle of a manager may go with what was looked at, on this very thread. And
@@ -208,7 +188,7 @@ mod tests {
         let last = Arc::new(Last(Mutex::new(None), Mutex::new(tell)));
         let mut state = shared.state.lock();
         state.watched = Some(last.clone());
-        shared.set(Duration::from_micros(10)).expect("the timer is set");
+        shared.timer.set(Duration::from_micros(10)).expect("the timer is set");
         *last.0.lock() = Some(watch);
         drop(state);
         assert!(told.recv().is_ok());

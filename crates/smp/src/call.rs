@@ -6,8 +6,9 @@ use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use corewise_sync::sys::current_cpu;
+
 use crate::cells::Waiting;
-use crate::cpu::current_cpu;
 use crate::error::CallFailed;
 use crate::watch;
 

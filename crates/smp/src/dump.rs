@@ -141,7 +141,7 @@ impl CpuDump {
             cpu: target.cpu,
             state: CpuState::of(target.state().snapshot()),
             priority: seat.map(|seat| seat.granted),
-            thread: seat.map(|seat| seat.thread),
+            thread: seat.map(|seat| seat.thread.number()),
             running: target.stats.running().map(RunningCall::of),
             stats: target.stats.snapshot(target.cpu),
             delivery: target.stats.delivery(),

@@ -61,7 +61,6 @@ mod builder;
 mod call;
 mod cells;
 mod control;
-mod cpu;
 #[cfg(not(loom))]
 mod dump;
 mod error;

@@ -5,9 +5,8 @@ use std::iter::Sum;
 
 use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::sys::current_cpu;
 use corewise_topology::Machine;
-
-use crate::cpu::current_cpu;
 
 /// One value for each CPU of a machine, each on cache lines of its own: what threads on different CPUs
 /// write doesn't meet.

@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 
 #[cfg(not(loom))]
-use rustix::process::{self, Resource};
+use corewise_sync::sys::{self, Limits, Policy};
 
 /// How the threads of the call targets are scheduled. See
 /// [`SmpBuilder::priority`](crate::SmpBuilder::priority).
@@ -51,16 +51,6 @@ impl fmt::Display for Priority {
             Priority::Plain => f.write_str("plain"),
         }
     }
-}
-
-/// What the process may have without the capability to have everything, by `getrlimit`.
-#[cfg(not(loom))]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Limits {
-    /// `RLIMIT_RTPRIO`: the highest priority of `SCHED_FIFO`; 0 is none.
-    pub(crate) fifo: u64,
-    /// `RLIMIT_NICE`: the lowest niceness is 20 less this.
-    pub(crate) nice: u64,
 }
 
 /// What to ask the system for, one after the other, until it grants one: what is wanted, then what
@@ -105,13 +95,7 @@ pub(crate) fn how_to_permit(wanted: Priority) -> String {
 /// Gives the calling thread the wanted priority, or the nearest that the system grants: which.
 #[cfg(not(loom))]
 pub(crate) fn apply(wanted: Priority) -> Priority {
-    if cfg!(miri) {
-        // It doesn't know the system calls.
-        return Priority::Plain;
-    }
-    let limit = |resource| process::getrlimit(resource).current.unwrap_or(u64::MAX);
-    let limits = Limits { fifo: limit(Resource::Rtprio), nice: limit(Resource::Nice) };
-    let granted = attempts(wanted, limits).find(|&attempt| match set(attempt) {
+    let granted = attempts(wanted, sys::limits()).find(|&attempt| match set(attempt) {
         Ok(()) => true,
         Err(error) => {
             tracing::debug!(priority = %attempt, %error, "a priority for a call target was refused");
@@ -124,39 +108,16 @@ pub(crate) fn apply(wanted: Priority) -> Priority {
 #[cfg(not(loom))]
 fn set(priority: Priority) -> io::Result<()> {
     match priority {
-        Priority::Fifo(n) => set_scheduler(libc::SCHED_FIFO, n.into()),
+        Priority::Fifo(n) => sys::set_policy(Policy::Fifo(n)),
         Priority::Nice(n) => {
-            set_scheduler(libc::SCHED_OTHER, 0)?;
-            set_niceness(n)
+            sys::set_policy(Policy::Ordinary)?;
+            sys::set_niceness(n)
         }
         Priority::Plain => {
             // One that inherited a higher niceness and may not lower it is plain enough.
-            set_scheduler(libc::SCHED_OTHER, 0).and_then(|()| set_niceness(0))
+            sys::set_policy(Policy::Ordinary).and_then(|()| sys::set_niceness(0))
         }
     }
-}
-
-/// On Linux each thread has a niceness of its own.
-#[cfg(not(loom))]
-fn set_niceness(nice: i32) -> io::Result<()> {
-    if process::getpriority_process(None) == Ok(nice) {
-        return Ok(());
-    }
-    Ok(process::setpriority_process(Some(rustix::thread::gettid()), nice)?)
-}
-
-/// Whatever a handler starts (a thread, a process) doesn't inherit what is raised here: that is for
-/// handlers alone.
-#[cfg(not(loom))]
-fn set_scheduler(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
-    let policy = policy | libc::SCHED_RESET_ON_FORK;
-    // The system call itself: musl's function always fails, and its `sched_param` is another struct
-    // than the kernel's, which is one number.
-    // SAFETY: 0 is the calling thread, and the pointer is to a local that lives throughout the call,
-    // which only reads it.
-    let refused =
-        unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
-    if refused == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(all(test, not(loom)))]

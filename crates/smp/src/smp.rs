@@ -5,6 +5,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::sys::current_cpu;
 use corewise_sync::{Mutex, context};
 use corewise_topology::{CpuSet, Machine};
 
@@ -12,7 +13,6 @@ use crate::builder::Settings;
 use crate::call::Call;
 use crate::cells::{self, Casting, Message, Pools, Sending};
 use crate::control::{Control, Leaving};
-use crate::cpu::current_cpu;
 use crate::error::{CallError, SkipReason};
 use crate::many::{ManyCall, Reach, Skipped};
 use crate::policy::{self, Delivery};

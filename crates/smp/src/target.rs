@@ -8,15 +8,15 @@ use std::fmt;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread::ThreadId;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::context::AtomicSection;
+use corewise_sync::sys::current_cpu;
+use corewise_sync::thread::{self, ThreadId};
 use corewise_sync::{CachePadded, Completion, Mutex, Parker, Unparker};
 use corewise_topology::{CpuSet, current_affinity, pin_current_thread};
 
 use crate::cells::{Class, Ended, Message, Queue, quietly};
-use crate::cpu::current_cpu;
 use crate::error::SkipReason;
 use crate::policy;
 #[cfg(not(loom))]
@@ -57,8 +57,7 @@ pub(crate) struct Target {
 pub(crate) struct Seated {
     /// The priority that it got.
     pub(crate) granted: Priority,
-    /// The kernel's number of it.
-    pub(crate) thread: u32,
+    pub(crate) thread: corewise_sync::sys::Tid,
 }
 
 impl Target {
@@ -141,7 +140,7 @@ impl Target {
     /// Whether the calling thread is running this target's handlers just now.
     pub(crate) fn is_run_by_this_thread(&self) -> bool {
         corewise_sync::context::in_atomic_section()
-            && *self.runner.lock() == Some(std::thread::current().id())
+            && *self.runner.lock() == Some(thread::current().id())
     }
 
     /// Opens the target for calls. The caller holds the handle's control lock.
@@ -424,7 +423,7 @@ struct Runner<'a> {
 
 impl<'a> Runner<'a> {
     fn enter(target: &'a Target) -> Self {
-        let outer = target.runner.lock().replace(std::thread::current().id());
+        let outer = target.runner.lock().replace(thread::current().id());
         Runner { target, outer }
     }
 }

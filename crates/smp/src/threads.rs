@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use corewise_sync::sys::Tid;
 use corewise_sync::thread::{Builder, JoinHandle};
 use corewise_sync::{Completion, Mutex};
 use corewise_topology::{CpuSet, Machine};
@@ -109,7 +110,7 @@ fn main(
         Err(error) => (false, Err(error.to_string())),
     };
     let granted = outcome.as_ref().ok().copied();
-    let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+    let thread = Tid::current();
     owner.set_seated(granted.map(|granted| Seated { granted, thread }));
     *report.outcome.lock() = Some(outcome);
     report.told.complete();

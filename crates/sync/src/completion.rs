@@ -28,7 +28,7 @@ const WAITERS: u32 = 2;
 
 /// How often a waiter looks before it parks. A wake-up costs some microseconds, and a look some
 /// nanoseconds: about one wake-up's worth.
-const SPINS: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 128 };
+const SPINS: u32 = if hint::IN_MODEL { 1 } else { 128 };
 
 /// A one-shot event that threads and futures can wait for. Share it in an `Arc`.
 ///
@@ -195,7 +195,7 @@ impl Completion {
 /// Wakes one waiter. Its waker may be a user's and panic: those after it are to be woken as well,
 /// and the completer has nothing to do with it.
 pub(crate) fn wake(waker: Waker) {
-    if cfg!(any(loom, shuttle)) {
+    if hint::IN_MODEL {
         // There a panic is the model's verdict.
         return waker.wake();
     }

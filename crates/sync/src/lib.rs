@@ -7,7 +7,7 @@
 //!   Product code takes its primitives from here, never from `std::sync::atomic`, so that the same
 //!   code runs under the [loom](https://docs.rs/loom) model checker when built with `--cfg loom`,
 //!   and in the random schedules of [shuttle](https://docs.rs/shuttle) with `--cfg shuttle`. The
-//!   clock is there too ([`time`]).
+//!   clock is there too ([`time`]), and the system ([`sys`]). One folder of `facade/` is one backend.
 //! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`], [`Signal`], [`SpinLock`], [`Throttle`],
 //!   [`inbox`], [`list`], [`epoch`].
 //! * **The execution context** ([`context`]): atomic sections, [`context::might_block`], blocking
@@ -30,6 +30,7 @@ pub mod inbox;
 pub mod list;
 pub mod panics;
 pub mod spin;
+pub mod sys;
 pub mod time;
 
 #[cfg(any(loom, shuttle))]
@@ -38,7 +39,6 @@ pub mod model;
 mod clean;
 mod completion;
 mod facade;
-mod futex;
 mod lock;
 mod parker;
 mod signal;

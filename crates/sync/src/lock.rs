@@ -3,13 +3,9 @@
 //! A panic in user code never spreads through a lock: Corewise catches panics where user code is
 //! called, and never calls user code while it holds one of its own locks.
 
-#[cfg(loom)]
-use loom::sync as imp;
-#[cfg(shuttle)]
-use shuttle::sync as imp;
-#[cfg(not(any(loom, shuttle)))]
-use std::sync as imp;
 use std::time::Duration;
+
+use crate::facade::backend::{constructor, lock as imp};
 
 pub use imp::MutexGuard;
 
@@ -19,16 +15,11 @@ pub use imp::MutexGuard;
 pub struct Mutex<T: ?Sized>(imp::Mutex<T>);
 
 impl<T> Mutex<T> {
-    /// A new, unlocked mutex.
-    #[cfg(not(loom))]
-    pub const fn new(value: T) -> Self {
-        Mutex(imp::Mutex::new(value))
-    }
-
-    /// A new, unlocked mutex.
-    #[cfg(loom)]
-    pub fn new(value: T) -> Self {
-        Mutex(imp::Mutex::new(value))
+    constructor! {
+        /// A new, unlocked mutex.
+        pub fn new(value: T) -> Self {
+            Mutex(imp::Mutex::new(value))
+        }
     }
 
     /// Gives the value back.
@@ -61,7 +52,6 @@ impl<T: ?Sized> Mutex<T> {
     }
 
     /// The value, without locking: `&mut` proves that nobody else can hold the lock.
-    #[cfg(not(loom))]
     pub fn get_mut(&mut self) -> &mut T {
         match self.0.get_mut() {
             Ok(value) => value,
@@ -75,16 +65,11 @@ impl<T: ?Sized> Mutex<T> {
 pub struct Condvar(imp::Condvar);
 
 impl Condvar {
-    /// A new condition variable.
-    #[cfg(not(loom))]
-    pub const fn new() -> Self {
-        Condvar(imp::Condvar::new())
-    }
-
-    /// A new condition variable.
-    #[cfg(loom)]
-    pub fn new() -> Self {
-        Condvar(imp::Condvar::new())
+    constructor! {
+        /// A new condition variable.
+        pub fn new() -> Self {
+            Condvar(imp::Condvar::new())
+        }
     }
 
     /// Gives the lock up, sleeps, takes it again. May wake without a notification: re-check.

@@ -54,7 +54,7 @@ pub mod schedules {
         config.failure_persistence = persist;
         config.silence_warnings = true;
         Runner::new(scheduler, config).run(move || {
-            crate::time::begin();
+            crate::facade::backend::clock::begin();
             scenario();
         });
     }

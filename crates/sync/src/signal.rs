@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use crate::atomic::Ordering;
 use crate::cell::UnsafeCell;
 use crate::completion::wake;
-use crate::futex::Futex;
+use crate::facade::backend::FutexWord as Futex;
 use crate::{context, hint, panics, time};
 
 const SLEEPING: u32 = 1;
@@ -308,7 +308,7 @@ impl Signal {
 
 /// A waker's drop is user code, and keeps no waiter from leaving.
 fn drop_quietly(waker: Option<Waker>) {
-    if cfg!(any(loom, shuttle)) {
+    if hint::IN_MODEL {
         // There a panic is the model's verdict.
         return drop(waker);
     }

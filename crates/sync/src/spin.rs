@@ -3,38 +3,20 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-#[cfg(not(any(loom, shuttle)))]
 use std::time::Duration;
 
 use crate::atomic::{AtomicBool, Ordering};
 use crate::cell::UnsafeCell;
-#[cfg(not(any(loom, shuttle)))]
 use crate::hint;
 use crate::thread;
 
-/// What product code takes: [`Spin`]. Models take the facade's mutex instead: to spin costs them many
-/// more schedules, and shows nothing about who uses the lock.
-#[cfg(not(any(loom, shuttle)))]
-pub type SpinLock<T> = Spin<T>;
-/// As [`SpinLock`].
-#[cfg(not(any(loom, shuttle)))]
-pub type SpinLockGuard<'a, T> = SpinGuard<'a, T>;
-
-/// In a model: the mutex.
-#[cfg(any(loom, shuttle))]
-pub type SpinLock<T> = crate::Mutex<T>;
-/// In a model: the mutex' guard.
-#[cfg(any(loom, shuttle))]
-pub type SpinLockGuard<'a, T> = crate::MutexGuard<'a, T>;
+pub use crate::facade::backend::{SpinLock, SpinLockGuard};
 
 /// How often a waiter looks before it first yields: some microseconds.
-#[cfg(not(any(loom, shuttle)))]
 const LOOKS: u32 = 64;
 /// How often it looks, and then yields, before it first sleeps.
-#[cfg(not(any(loom, shuttle)))]
 const YIELDED: u32 = LOOKS + 16;
 /// How long it sleeps from then on, each time.
-#[cfg(not(any(loom, shuttle)))]
 const SLEEP: Duration = Duration::from_micros(50);
 
 /// A mutual-exclusion lock that spins.
@@ -161,14 +143,12 @@ impl<T: fmt::Debug> fmt::Debug for SpinGuard<'_, T> {
 /// since it may have a lower priority too. In a model it yields.
 #[cold]
 fn outwait(tries: u32) {
-    #[cfg(not(any(loom, shuttle)))]
     match tries {
-        ..LOOKS => return hint::spin_loop(),
-        YIELDED.. => return std::thread::sleep(SLEEP),
-        _ => {}
+        _ if hint::IN_MODEL => thread::yield_now(),
+        ..LOOKS => hint::spin_loop(),
+        YIELDED.. => thread::sleep(SLEEP),
+        _ => thread::yield_now(),
     }
-    let _ = tries;
-    thread::yield_now();
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

@@ -142,7 +142,7 @@ fn loom_epoch_two_who_wait_for_one_section_both_go_on() {
         let writers = [epochs.clone(), epochs.clone()]
             .map(|epochs| thread::spawn(move || epochs.synchronize()));
         drop(section);
-        writers.map(|writer| writer.join().unwrap());
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
     });
 }
 

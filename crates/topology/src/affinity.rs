@@ -5,7 +5,8 @@
 use std::io;
 use std::path::Path;
 
-use rustix::thread;
+use corewise_sync::sys::{self, Mask};
+pub use corewise_sync::sys::{Tid, current_cpu};
 
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
@@ -24,17 +25,6 @@ pub fn pin_current_thread(cpus: &CpuSet) -> Result<(), TopologyError> {
     pin(None, cpus)
 }
 
-/// A thread of this process, by the kernel's number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Tid(rustix::process::Pid);
-
-impl Tid {
-    /// The calling thread.
-    pub fn current() -> Tid {
-        Tid(thread::gettid())
-    }
-}
-
 /// As [`pin_current_thread`], for another thread. It is moved at once, also where it runs or
 /// sleeps.
 ///
@@ -45,45 +35,23 @@ impl Tid {
 /// # Errors
 /// As [`pin_current_thread`].
 pub fn pin_thread(thread: Tid, cpus: &CpuSet) -> Result<(), TopologyError> {
-    pin(Some(thread.0), cpus)
+    pin(Some(thread), cpus)
 }
 
-fn pin(whom: Option<rustix::process::Pid>, cpus: &CpuSet) -> Result<(), TopologyError> {
+fn pin(whom: Option<Tid>, cpus: &CpuSet) -> Result<(), TopologyError> {
     let wrong = |error| TopologyError::Pin { cpus: cpus.clone(), error };
     let invalid = |reason| wrong(io::Error::new(io::ErrorKind::InvalidInput, reason));
     if cpus.is_empty() {
         return Err(invalid("the set is empty"));
     }
-    let mut set = thread::CpuSet::new();
+    let mut mask = Mask::none();
     for cpu in cpus {
-        if cpu as usize >= thread::CpuSet::MAX_CPU {
+        if cpu >= Mask::CPUS {
             return Err(invalid("threads can be pinned to CPUs 0-1023 only"));
         }
-        set.set(cpu as usize);
+        mask.add(cpu);
     }
-    thread::sched_setaffinity(whom, &set).map_err(|errno| wrong(errno.into()))
-}
-
-/// The CPU that the calling thread is on at this moment; it may have moved before the caller looks.
-/// `None` where the system doesn't tell. Never blocks. A load of the thread's own memory where the
-/// C library has the kernel keep it there (glibc since 2.35), else a call.
-#[inline]
-pub fn current_cpu() -> Option<u32> {
-    #[cfg(all(
-        target_os = "linux",
-        target_env = "gnu",
-        target_pointer_width = "64",
-        any(target_arch = "x86_64", target_arch = "aarch64"),
-        not(miri)
-    ))]
-    if let Some(cpu) = crate::rseq::current_cpu() {
-        return Some(cpu);
-    }
-    by_system_call()
-}
-
-pub(crate) fn by_system_call() -> Option<u32> {
-    u32::try_from(thread::sched_getcpu()).ok()
+    sys::set_affinity(whom, &mask).map_err(wrong)
 }
 
 /// The CPUs that the calling thread may use. With CPUs of its mask that are offline at the moment
@@ -95,12 +63,12 @@ pub fn current_affinity() -> Result<Option<CpuSet>, TopologyError> {
     // The status file has the whole mask. The system call leaves out offline CPUs, and fails on
     // machines with more CPUs than its buffer has bits.
     let path = Path::new("/proc/thread-self/status");
-    if let Some(mask) = mask_in(path)? {
+    if sys::KERNEL_THREADS
+        && let Some(mask) = mask_in(path)?
+    {
         return Ok(Some(mask));
     }
-    let Ok(set) = thread::sched_getaffinity(None) else { return Ok(None) };
-    let cpus = (0..thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu));
-    Ok(Some(cpus.map(|cpu| cpu as u32).collect()))
+    Ok(sys::affinity().map(|mask| mask.iter().collect()))
 }
 
 /// The CPUs that some thread of this process may use, with offline ones where the kernel tells

@@ -34,14 +34,6 @@ mod topology;
 mod affinity;
 mod cgroup;
 mod live;
-#[cfg(all(
-    target_os = "linux",
-    target_env = "gnu",
-    target_pointer_width = "64",
-    any(target_arch = "x86_64", target_arch = "aarch64"),
-    not(miri)
-))]
-mod rseq;
 mod sysfs;
 
 mod synthetic;

@@ -5,9 +5,9 @@
 //! item is spawned and one when it runs; the check reads two thread-locals before and after.
 
 use std::panic::{self, AssertUnwindSafe};
-use std::thread;
 
 use corewise_sync::context::{Leak, Standing};
+use corewise_sync::thread;
 use tracing::{Level, Span};
 
 use crate::current;

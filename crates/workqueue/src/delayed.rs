@@ -3,8 +3,9 @@
 use std::panic::Location;
 use std::time::Duration;
 
+use corewise_sync::sys::current_cpu;
+
 use crate::claim::{self, Claimed};
-use crate::cpu::current_cpu;
 use crate::item::{Job, Queued};
 use crate::links::Place;
 use crate::queue::Workqueue;

@@ -13,11 +13,11 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
 use corewise_sync::cell::UnsafeCell;
+use corewise_sync::sys::current_cpu;
 use corewise_sync::{Completion, Mutex};
 use tracing::Span;
 
 use crate::around::Spawner;
-use crate::cpu::current_cpu;
 use crate::current;
 use crate::error::{JoinError, shielded};
 use crate::future_state::{FutureState, Paused};

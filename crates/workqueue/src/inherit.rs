@@ -1,28 +1,9 @@
 //! What a thread inherits from the one that makes it, and should not keep: any thread may have to make
 //! a worker, one of high priority too, or one that is pinned to another pod.
 
-use std::io;
-
+use corewise_sync::sys;
+pub(crate) use corewise_sync::sys::{niceness, set_niceness};
 use corewise_topology::{CpuSet, pin_current_thread};
-
-/// The niceness of the calling thread; 0 where the system doesn't say.
-pub(crate) fn niceness() -> i32 {
-    if cfg!(miri) {
-        // It doesn't know the system call.
-        return 0;
-    }
-    // On Linux a thread has its own, and 0 stands for the calling one.
-    rustix::process::getpriority_process(None).unwrap_or(0)
-}
-
-/// Gives the calling thread a niceness.
-pub(crate) fn set_niceness(nice: i32) -> io::Result<()> {
-    if nice == niceness() {
-        return Ok(());
-    }
-    let me = rustix::thread::gettid();
-    Ok(rustix::process::setpriority_process(Some(me), nice)?)
-}
 
 /// For threads that belong to no pool: this niceness, and any CPU that the process may use.
 pub(crate) fn run_anywhere(nice: i32) {
@@ -38,12 +19,7 @@ pub(crate) fn run_anywhere(nice: i32) {
 /// Has the calling thread woken on time. By default the kernel waits up to 50 us longer, to wake
 /// several at once.
 pub(crate) fn wake_on_time() {
-    if cfg!(miri) {
-        // As above.
-        return;
-    }
-    let slack = std::num::NonZero::new(1);
-    if let Err(error) = rustix::thread::set_current_timer_slack(slack) {
+    if let Err(error) = sys::wake_on_time() {
         tracing::debug!(%error, "timers may be up to 50 us late");
     }
 }

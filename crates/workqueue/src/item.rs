@@ -10,8 +10,6 @@ use std::mem::{self, MaybeUninit};
 use std::panic::Location;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::thread;
-use std::time::Instant;
 
 use crate::around;
 use crate::carry::Carry;
@@ -28,6 +26,7 @@ use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::inbox::{Link as Hook, Node};
+use corewise_sync::{thread, time};
 use tracing::Span;
 
 /// What an instance carries along, beside its hold on the item.
@@ -516,10 +515,10 @@ impl Running {
     /// Counts how long that takes.
     #[cold]
     fn run_timed(&self) -> thread::Result<()> {
-        let began = Instant::now();
+        let began = time::now();
         let ran = around::run(self);
         if let Some(ticket) = self.ticket() {
-            ticket.took(began.elapsed());
+            ticket.took(time::now().duration_since(began));
         }
         ran
     }

@@ -51,7 +51,6 @@ mod claim;
 mod colours;
 mod control;
 mod cover;
-mod cpu;
 mod current;
 mod delayed;
 mod dump;

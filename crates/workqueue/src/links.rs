@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::sys::current_cpu;
 use corewise_topology::Topology;
 
-use crate::cpu::current_cpu;
 use crate::groups::Lease;
 use crate::item::Queued;
 use crate::limiter::slot::{Gate, Slot};

@@ -134,20 +134,11 @@ impl fmt::Debug for Spawner {
     }
 }
 
-#[cfg(not(loom))]
 pub(crate) fn spawn(
     name: String,
     body: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     corewise_sync::thread::Builder::new().name(name).spawn(body)
-}
-
-#[cfg(loom)]
-pub(crate) fn spawn(
-    _name: String,
-    body: impl FnOnce() + Send + 'static,
-) -> io::Result<JoinHandle<()>> {
-    Ok(corewise_sync::thread::spawn(body))
 }
 
 #[cfg(all(test, not(loom)))]

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use corewise_sync::per_thread;
+use corewise_sync::{per_thread, sys};
 
 use crate::policy::StackLeft;
 
@@ -19,7 +19,7 @@ per_thread! {
 pub(crate) fn left() -> Option<StackLeft> {
     let known = BOUNDS.try_with(|known| {
         if known.get().is_none() {
-            known.set(Some(bounds()));
+            known.set(Some(sys::stack()));
         }
         known.get().flatten()
     });
@@ -27,31 +27,6 @@ pub(crate) fn left() -> Option<StackLeft> {
     let here = 0_u8;
     let left = (&raw const here).addr().checked_sub(lowest)?;
     (left <= size).then_some(StackLeft { left, size })
-}
-
-/// A model's threads have stacks of the model checker's, and an interpreter's have none.
-#[cfg(any(loom, shuttle, miri))]
-fn bounds() -> Bounds {
-    None
-}
-
-#[cfg(not(any(loom, shuttle, miri)))]
-fn bounds() -> Bounds {
-    use std::mem::MaybeUninit;
-    use std::ptr;
-
-    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
-    // SAFETY: the calling thread is one, and the attributes are room for its.
-    if unsafe { libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) } != 0 {
-        return None;
-    }
-    let (mut lowest, mut size) = (ptr::null_mut(), 0);
-    // SAFETY: the call above has filled them; both results have room.
-    let told =
-        unsafe { libc::pthread_attr_getstack(attributes.as_ptr(), &mut lowest, &mut size) } == 0;
-    // SAFETY: they were filled, and aren't used again.
-    unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
-    told.then_some((lowest.addr(), size))
 }
 
 #[cfg(all(test, not(any(loom, shuttle, miri))))]

@@ -27,8 +27,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::thread::{self, ThreadId};
 
+use corewise_sync::thread::{self, ThreadId};
 use corewise_sync::{Mutex, MutexGuard, Unparker, context};
 
 use crate::current;

@@ -12,11 +12,11 @@ use std::cell::Cell;
 use std::ptr;
 use std::sync::Arc;
 
+use corewise_sync::sys::current_cpu;
 use corewise_sync::{context, per_thread};
 
 use crate::attributes::{Class, QueueKind};
 use crate::claim::Claimed;
-use crate::cpu::current_cpu;
 use crate::current;
 use crate::item::{Job, Queued, Running};
 use crate::limiter::slot::Slot;

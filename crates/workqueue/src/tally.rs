@@ -4,13 +4,13 @@
 //! ends an instance writes another line than who queues. Both counts only grow. The steps have the
 //! names of `colours.rs`.
 
-use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::{CachePadded, hint};
 
 /// How many colours: enough that flushes from many threads don't queue up behind one another, and as
 /// many as fit on the lines. Fewer under loom, which has a limit on atomics, and under shuttle, so
 /// that they run out.
-pub(crate) const COLOURS: usize = if cfg!(any(loom, shuttle)) { 3 } else { 14 };
+pub(crate) const COLOURS: usize = if hint::IN_MODEL { 3 } else { 14 };
 
 /// A flush waits for this pair of counts: who would make them equal tells it.
 const WATCHED: u64 = 1;

@@ -7,10 +7,10 @@ use corewise_smp::Smp;
 use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::inbox::Inbox;
+use corewise_sync::sys::current_cpu;
 
 use super::policy::{Case, End, RqAffinity, end_of};
 use super::poll;
-use crate::cpu::current_cpu;
 use crate::pending::Pending;
 
 /// Has requests end on the CPU that submitted them, or near it: a list for each CPU, and one call to it for all

@@ -13,13 +13,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::hint::black_box;
 use std::io;
-use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::hint::spin_loop;
 use corewise_sync::inbox::Inbox;
+use corewise_sync::sys::wake_on_time;
 use corewise_sync::thread::{Builder, JoinHandle, current};
 use corewise_sync::time::Stamp;
 use corewise_sync::{CachePadded, Parker, Unparker};
@@ -280,7 +280,7 @@ impl Owned {
             }
             if !options.latency.is_zero() {
                 // The system may wake a sleeper 50 us late unless asked not to; if it refuses, it does.
-                let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+                let _ = wake_on_time();
             }
             theirs.run(&parker, &options);
         })?;

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::fence::Asymmetric;
+use corewise_sync::sys::current_cpu;
 use corewise_workqueue::{Work, Workqueue};
 
 use super::Hctx;
 use super::alone;
 use super::dispatch::Feed;
 use crate::complete::nest;
-use crate::cpu::current_cpu;
 use crate::gate::{Fenced, Recheck};
 use crate::hotplug::policy::slot_for_run;
 use crate::pending::Pending;

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::inbox::Inbox;
+use corewise_sync::sys::current_cpu;
 use corewise_sync::{Mutex, Throttle, context};
 use corewise_workqueue::{EndNotice, Workqueue};
 
 use super::layout::Layout;
 use crate::cache::{Cache, Taken};
 use crate::complete::Placement;
-use crate::cpu::current_cpu;
 use crate::ctx::SoftwareQueues;
 use crate::driver::Driver;
 use crate::end::End;

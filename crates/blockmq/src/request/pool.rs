@@ -4,9 +4,8 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::thread::available_parallelism;
 
-use corewise_topology::current_cpu;
+use corewise_sync::sys::{cpus, current_cpu};
 
 use super::buffer::AlignedBuf;
 use crate::tags::TagSet;
@@ -51,7 +50,7 @@ impl BufferPool {
         // SAFETY: the layout isn't empty.
         let base = unsafe { alloc_zeroed(layout) };
         let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
-        let taken = TagSet::new(buffers, available_parallelism().map_or(1, |n| n.get()));
+        let taken = TagSet::new(buffers, cpus());
         Self { region: Arc::new(Region { base, layout, stride, capacity, taken }) }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::inbox::{HasLink, Link};
-use corewise_sync::{Parker, panics, thread};
+use corewise_sync::{Parker, hint, panics, thread};
 
 /// Not in line. Set by the owner, who takes what was granted.
 const IDLE: u64 = 0;
@@ -21,7 +21,7 @@ const STATE: u64 = 3;
 const TAG_SHIFT: u32 = 2;
 
 /// How often a thread that waits lets others run before it sleeps. (To models that would be the same step again.)
-const YIELDS: usize = if cfg!(any(loom, shuttle)) { 0 } else { 8 };
+const YIELDS: usize = if hint::IN_MODEL { 0 } else { 8 };
 
 /// How a waiter is told.
 enum Wake {

@@ -9,6 +9,7 @@ use crate::counters::{Release, Settled};
 use crate::driver::Bound;
 use crate::record::Site;
 use crate::takeover::WalkNote;
+use corewise_sync::sys::Tid;
 use corewise_timeline::Outcome;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ pub(super) const BATCH: usize = 32;
 
 impl ShutdownState {
     /// The loop is asked to begin. False where the counting has begun already.
-    pub(crate) fn loop_begins(&self, site: &Site, thread: Option<i32>) -> bool {
+    pub(crate) fn loop_begins(&self, site: &Site, thread: Option<Tid>) -> bool {
         let mut st = self.state.lock();
         st.loop_site = Some(site.clone());
         st.loop_thread = thread;
@@ -111,7 +112,7 @@ impl ShutdownState {
         &self,
         now: Duration,
         pace: &mut Pace,
-        blocked: impl FnOnce(Option<i32>) -> bool,
+        blocked: impl FnOnce(Option<Tid>) -> bool,
     ) -> Look {
         let st = self.state.lock();
         if !self.is_counted() && st.loop_site.is_none() {

@@ -14,6 +14,7 @@ use crate::placement::Placer;
 use crate::record::{Clock, Site};
 use crate::shutdown_done::{Answer, Call, Ends, Failure, ShutdownDone};
 use crate::watch::{Watch, Watched};
+use corewise_sync::sys::{RunState, Tid, current_cpu, run_state};
 use corewise_sync::thread::Builder;
 use corewise_sync::{Mutex, context};
 use corewise_timeline::Outcome;
@@ -88,7 +89,7 @@ impl ShutdownRun {
     fn walk(self: &Arc<Self>) -> Through {
         let calls = &self.state.outline().calls;
         let mut site = Site::here(self.placer.machine(), None);
-        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        let thread = Tid::current();
         if !self.state.loop_begins(&site, Some(thread)) {
             return Through::Counts(None);
         }
@@ -252,7 +253,7 @@ impl ShutdownRun {
         };
         // It may have been moved since the last time.
         if site.cpu.is_some() && !self.placer.machine().is_synthetic() {
-            site.cpu = corewise_topology::current_cpu();
+            site.cpu = current_cpu();
         }
         answer.map(|outcome| self.ended(device, outcome, site.cpu))
     }
@@ -353,13 +354,8 @@ impl Watched for ShutdownRun {
 
 /// Whether a thread of this process sleeps just now. Where the system doesn't say so, it does: a
 /// callback that takes long blocks, as a rule.
-fn is_blocked(thread: Option<i32>) -> bool {
-    let state = thread.and_then(|thread| {
-        let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
-        // "pid (name) state ...", and the name may have blanks and brackets.
-        text.get(text.rfind(')')? + 1..)?.trim_start().chars().next()
-    });
-    state != Some('R')
+fn is_blocked(thread: Option<Tid>) -> bool {
+    thread.and_then(run_state) != Some(RunState::Ready)
 }
 
 /// A helper that was asked for. Should the pools drop it unused, the caller is told to do without.

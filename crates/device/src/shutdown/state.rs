@@ -14,6 +14,7 @@ use crate::driver::Bound;
 use crate::record::Site;
 use crate::takeover::Walk;
 use crate::{Cancel, DeviceId, Graph};
+use corewise_sync::sys::Tid;
 use corewise_sync::{Condvar, Mutex};
 use corewise_timeline::Outcome;
 use std::collections::BTreeMap;
@@ -54,7 +55,7 @@ pub(super) struct State {
     /// Where the loop runs, once it was asked to begin.
     pub(super) loop_site: Option<Site>,
     /// The system's number of its thread.
-    pub(super) loop_thread: Option<i32>,
+    pub(super) loop_thread: Option<Tid>,
     /// It left before its end.
     pub(super) loop_left: bool,
     /// It waits for a callback that has returned.

@@ -5,10 +5,10 @@ mod policy;
 use std::panic::Location;
 
 use corewise_sync::context;
+use corewise_sync::sys::current_cpu;
 use corewise_topology::CpuSet;
 
 use crate::call::Call;
-use crate::cpu::current_cpu;
 use crate::error::CallError;
 use crate::smp::Smp;
 use policy::{Place, Rank};

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ptr;
 use std::time::Duration;
 
+use corewise_sync::sys::{RunState, Tid, run_state};
 use corewise_sync::time::Stamp;
 
 use super::Watch;
@@ -154,13 +155,10 @@ pub(super) fn progress(cell: &Cell, call: &Outstanding, running: Option<Shown>) 
 }
 
 /// What the kernel says of a thread of this process; `None` where it says nothing.
-fn thread_state(thread: u32) -> Option<ThreadState> {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
-    // The name stands in parentheses before, and may hold anything.
-    let (_, state) = stat.rsplit_once(") ")?;
-    match state.chars().next()? {
-        'R' => Some(ThreadState::Ready),
-        'T' | 't' => Some(ThreadState::Stopped),
-        _ => Some(ThreadState::Asleep),
-    }
+fn thread_state(thread: Tid) -> Option<ThreadState> {
+    Some(match run_state(thread)? {
+        RunState::Ready => ThreadState::Ready,
+        RunState::Stopped => ThreadState::Stopped,
+        RunState::Asleep => ThreadState::Asleep,
+    })
 }

@@ -19,7 +19,7 @@ const GUEST: u32 = 1 << 31;
 /// How often a grace period looks at those who read before it sleeps: sections are short. Not in models:
 /// loom takes each such look for a yield, after which no old value is read any more, and would hide what the
 /// fences are for.
-const LOOKS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 256 };
+const LOOKS: u32 = if hint::IN_MODEL { 0 } else { 256 };
 
 /// Where one thread at a time says that it reads. On cache lines of its own.
 #[repr(align(128))]

@@ -16,13 +16,14 @@
 
 mod asymmetric;
 
+#[allow(unused_imports, unreachable_pub, reason = "only loom has any")]
+pub use crate::facade::backend::weakened::*;
 pub use asymmetric::{
     Asymmetric, AsymmetricPolicy, Way, heavy, light, prepare, prepare_soon, refuse_membarrier, way,
 };
-#[cfg(loom)]
-pub use asymmetric::{NoHeavy, NoLight};
 
 use crate::atomic::{self, Ordering};
+use crate::facade::backend::SEQ_CST_IS_WEAK;
 
 /// How a protocol issues the fence between its publish and its check.
 pub trait FencePolicy: Send + Sync + 'static {
@@ -49,18 +50,8 @@ impl FencePolicy for FullFence {
 
     #[inline]
     fn implied() {
-        #[cfg(loom)]
-        atomic::fence(Ordering::SeqCst);
+        if SEQ_CST_IS_WEAK {
+            atomic::fence(Ordering::SeqCst);
+        }
     }
-}
-
-/// No fence at all: only for models that have to fail.
-#[cfg(loom)]
-#[derive(Debug, Clone, Copy, Default)]
-pub struct NoFence;
-
-#[cfg(loom)]
-impl FencePolicy for NoFence {
-    fn full() {}
-    fn implied() {}
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::atomic::Ordering;
+use corewise_sync::sys::{CpuTime, Tid};
 use corewise_topology::{AffinityScope, Machine, Pods};
 
 use super::{Dump, LinkDump, PoolDump, QueueDump, RunningDump, ScopeDump, SlotDump, SlotPlace};
@@ -18,7 +19,6 @@ use crate::pool::group::Group;
 use crate::pool::worker::Worker;
 use crate::seat::Seat;
 use crate::stats::{PoolReport, QueueStats};
-use crate::timekeeper::cpu_time::CpuTime;
 
 /// Where a pool is in the dump: by its group's address and its place in the group.
 type PoolIds = HashMap<(usize, usize), usize>;
@@ -100,7 +100,7 @@ impl Dump {
 /// What the worker's thread has spent on CPUs. One that ended just now has nothing here: it has added
 /// its time to the pool's.
 fn time_of(worker: &Worker) -> Duration {
-    let time = worker.tid().and_then(|tid| CpuTime::of(tid).ok());
+    let time = worker.tid().and_then(|tid| CpuTime::of(Tid::from_number(tid)).ok());
     time.and_then(|time| time.read()).map_or(Duration::ZERO, |reading| reading.ran)
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::context::AtomicSection;
 use corewise_sync::fence::{FencePolicy, FullFence};
+use corewise_sync::sys::current_cpu;
 use corewise_sync::{CachePadded, Mutex, thread};
 use corewise_topology::{AffinityScope, CpuSet};
 
@@ -19,7 +20,6 @@ use super::word::Reading;
 use super::worker::{self, Worker};
 use super::{Action, Inner, Pool, PoolSpec, PoolStats};
 use crate::attributes::{Class, PoolKey};
-use crate::cpu::current_cpu;
 use crate::error::quietly;
 use crate::idle::Idle;
 use crate::item::{Queued, Running};

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use corewise_sync::fence::FencePolicy;
+use corewise_sync::sys::current_cpu;
 use corewise_sync::{hint, thread, time};
 
 use super::group::{Group, Step};
 use super::worker::Worker;
-use crate::cpu::current_cpu;
 use crate::idle::Idle;
 use crate::policy::{Habit, IdleEnd, Shares, is_quick, made_way_well};
 
@@ -48,7 +48,7 @@ pub(super) struct Idler {
 impl Idler {
     pub(super) fn new(idle: Idle) -> Idler {
         // In a model there is no time to spin for.
-        let idle = if cfg!(any(loom, shuttle, miri)) { Idle::Sleep } else { idle };
+        let idle = if hint::IN_MODEL || cfg!(miri) { Idle::Sleep } else { idle };
         Idler {
             idle,
             habit: Habit::NEW,
@@ -168,7 +168,7 @@ impl Idler {
                 return false;
             }
             thread::yield_now();
-            self.alone = looked.elapsed() <= ALONE;
+            self.alone = time::now().duration_since(looked) <= ALONE;
             if work() || calls() {
                 return true;
             }

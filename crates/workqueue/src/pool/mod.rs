@@ -38,10 +38,10 @@ use std::time::Duration;
 
 use corewise_sync::context::Placement;
 use corewise_sync::fence::FencePolicy;
+use corewise_sync::sys::current_cpu;
 use corewise_sync::{CachePadded, Condvar, Mutex, Unparker, thread};
 use corewise_topology::CpuSet;
 
-use crate::cpu::current_cpu;
 use crate::item::Running;
 use crate::policy::Counts;
 use choice::Candidate;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use corewise_topology::{CpuSet, Tid, TopologyError, pin_thread};
+use corewise_sync::sys::Tid;
+use corewise_topology::{CpuSet, TopologyError, pin_thread};
 
 use crate::error::quietly;
 

@@ -3,6 +3,7 @@
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::fence::FencePolicy;
+use corewise_sync::sys;
 
 use super::Pool;
 use super::worker::Worker;
@@ -66,11 +67,11 @@ impl PoolStats {
     pub(super) fn worker_leaves(&self, worker: &Worker) {
         let (items, taken_over) = worker.ran.read();
         self.former.count(items, taken_over);
-        // One that is driven by hand has no thread of its own; Miri doesn't know that clock.
-        if worker.tid().is_some() && !cfg!(miri) {
-            let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-            let nanoseconds = i128::from(spent.tv_sec) * 1_000_000_000 + i128::from(spent.tv_nsec);
-            Self::count(&self.former_cpu_ns, u64::try_from(nanoseconds).unwrap_or(0));
+        // One that is driven by hand has no thread of its own.
+        if worker.tid().is_some()
+            && let Some(spent) = sys::own_cpu_time()
+        {
+            Self::count(&self.former_cpu_ns, u64::try_from(spent.as_nanos()).unwrap_or(0));
         }
     }
 }

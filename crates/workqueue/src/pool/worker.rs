@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use corewise_sync::context::{self, BlockingObserver, ObserverGuard};
 use corewise_sync::fence::FencePolicy;
+use corewise_sync::sys::{Tid, current_cpu};
 use corewise_sync::{CachePadded, Parker, hint, thread, time};
 use corewise_topology::AffinityScope;
 
@@ -20,7 +21,6 @@ use super::pins::OwnCpu;
 use super::publication::Publication;
 use super::stats::Ran;
 use crate::carry::Carry;
-use crate::cpu::current_cpu;
 use crate::error::shielded;
 use crate::inherit;
 use crate::link::Link;
@@ -398,8 +398,7 @@ pub(super) fn start<F: FencePolicy>(
     let cpu = current_cpu();
     let name = format!("cw-{}{}:{id}{high}", short(group.scope), group.pools[pool].spec.pod);
     let run = move || {
-        let tid = rustix::thread::gettid().as_raw_nonzero().get();
-        worker.tid.store(tid.unsigned_abs(), Ordering::Relaxed);
+        worker.tid.store(Tid::current().number(), Ordering::Relaxed);
         its.pools[pool].inner.lock().arrived(id);
         let alive = Alive { worker: &worker, group: &its };
         // Work leaves a saturated pod by being taken over, not by its thread moving, so workers of
@@ -428,7 +427,7 @@ pub(super) struct Alive<'a, F: FencePolicy> {
 impl<F: FencePolicy> Drop for Alive<'_, F> {
     fn drop(&mut self) {
         // In a model the panic is a finding, and the scheduler may be gone.
-        if cfg!(not(any(loom, shuttle))) {
+        if !hint::IN_MODEL {
             shielded("taking a dead worker out of its pool", || {
                 self.worker.carry.stops();
                 self.group.died(self.worker);

@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use corewise_sync::{context, time};
+use corewise_sync::sys::Tid;
+use corewise_sync::{context, hint, time};
 
 use super::WorkerPools;
 use crate::beside::Limit;
@@ -90,7 +91,7 @@ impl WorkerPools {
     pub fn shutdown(&self) {
         // In a model no time passes.
         let stall_after = self.inner.keeper.stall_after();
-        let patience = stall_after.filter(|_| cfg!(not(any(loom, shuttle))));
+        let patience = stall_after.filter(|_| !hint::IN_MODEL);
         let began = time::now();
         while let Err(left) = self.end(began, patience, true) {
             quietly(|| tracing::warn!("{left}"));
@@ -209,7 +210,7 @@ impl WorkerPools {
             let queue = queues.iter().find(|queue| queue.id == id);
             queue.map_or_else(String::new, |queue| queue.name.clone())
         };
-        let own = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        let own = Tid::current().number();
         let (mut running, mut here) = (Vec::new(), 0);
         for (at, group) in groups.iter().enumerate() {
             for pool in 0..group.pools.len() {

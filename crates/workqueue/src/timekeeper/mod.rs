@@ -5,8 +5,6 @@
 //! and a subscriber of `tracing` is the user's.
 
 pub(crate) mod alarm;
-#[cfg_attr(shuttle, path = "cpu_time_by_chance.rs")]
-pub(crate) mod cpu_time;
 pub(crate) mod delayed;
 mod heap;
 mod hogs;

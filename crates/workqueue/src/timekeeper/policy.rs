@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::cpu_time::Reading;
+use corewise_sync::sys::Reading;
 
 /// The longest time between two looks at a pool that has more work than it can take: the kernel's
 /// threshold for CPU-intensive items.

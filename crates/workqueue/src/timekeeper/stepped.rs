@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::Mutex;
+use corewise_sync::sys::Reading;
 use corewise_topology::AffinityScope;
 
-use super::cpu_time::Reading;
 use super::{Settings, Timekeeper};
 use crate::follow::Reminder;
 use crate::item::{Job, Queued};

@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use corewise_sync::sys::{CpuTime, Reading, Tid};
+
 use super::Settings;
-use super::cpu_time::{CpuTime, Reading};
 use super::hogs::Hogs;
 use super::policy::{
     self, Calls, Ended, Met, Pace, Progress, REMIND_EVERY, RETRY_AFTER, Sample, Seen, TICK, Verdict,
@@ -286,7 +287,7 @@ impl ThreadTimes {
             return Some(reading);
         }
         // Not looked at yet; or the number has been given to another thread.
-        let time = CpuTime::of(tid).ok()?;
+        let time = CpuTime::of(Tid::from_number(tid)).ok()?;
         let reading = time.read();
         self.open.insert(tid, time);
         reading

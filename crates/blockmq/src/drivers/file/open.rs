@@ -4,8 +4,8 @@ use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use std::time::Instant;
 
+use corewise_sync::{thread, time};
 use corewise_workqueue::Workqueue;
 use rustix::fs::FlockOperation;
 
@@ -127,17 +127,17 @@ fn lock(file: &File, options: &FileOptions) -> Result<(), OpenErrorKind> {
     } else {
         FlockOperation::NonBlockingLockExclusive
     };
-    let start = Instant::now();
+    let start = time::now();
     loop {
         match rustix::fs::flock(file, how) {
             Ok(()) => return Ok(()),
             Err(rustix::io::Errno::INTR) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
-                let waited = start.elapsed();
+                let waited = time::now().duration_since(start);
                 if waited >= options.lock_wait {
                     return Err(OpenErrorKind::InUse);
                 }
-                std::thread::sleep(LOCK_LOOK.min(options.lock_wait - waited));
+                thread::sleep(LOCK_LOOK.min(options.lock_wait - waited));
             }
             Err(error) => return Err(step("locking it")(error.into())),
         }

@@ -45,9 +45,10 @@ use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::inbox::Inbox;
+use corewise_sync::sys::Tid;
 use corewise_sync::thread::{Builder, JoinHandle, current};
 use corewise_sync::{CachePadded, Completion, Mutex};
-use corewise_topology::{Tid, pin_thread};
+use corewise_topology::pin_thread;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::options::FileOptions;

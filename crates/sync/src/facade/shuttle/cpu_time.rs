@@ -1,18 +1,12 @@
-//! In place of `cpu_time.rs` in shuttle's schedules: its threads are all one thread of the system,
-//! so what they have run, and whether they sleep, is chance's word.
+//! How much a thread has run: shuttle's are all one thread of the system, so what they have run, and
+//! whether they sleep, is chance's word.
 
 use std::cell::Cell;
 use std::io;
 use std::time::Duration;
 
-use corewise_sync::model::choose;
-
-/// See `cpu_time.rs`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Reading {
-    pub(crate) ran: Duration,
-    pub(crate) asleep: bool,
-}
+use crate::model::choose;
+use crate::sys::Reading;
 
 /// The figures of one thread.
 #[derive(Debug)]

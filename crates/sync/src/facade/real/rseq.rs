@@ -91,18 +91,19 @@ fn thread_pointer() -> *const u8 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::system;
     use super::*;
-    use crate::affinity::{by_system_call, pin_current_thread};
-    use crate::{CpuSet, affinity};
+    use crate::sys::{Mask, set_affinity};
 
     #[test]
     fn the_area_says_what_the_system_says() {
-        let allowed = affinity::current_affinity().unwrap().expect("Linux says it");
-        for cpu in &allowed {
-            let pinned: CpuSet = [cpu].into_iter().collect();
+        for cpu in system::affinity().expect("Linux says it").iter() {
+            let mut alone = Mask::none();
+            alone.add(cpu);
             let seen = std::thread::spawn(move || {
                 // One that went offline meanwhile can't be had.
-                pin_current_thread(&pinned).ok().map(|()| (current_cpu(), by_system_call()))
+                let pinned = set_affinity(None, &alone).ok();
+                pinned.map(|()| (current_cpu(), system::current_cpu_by_call()))
             });
             if let Some((area, system)) = seen.join().unwrap() {
                 assert_eq!(system, Some(cpu));
@@ -122,7 +123,7 @@ mod tests {
         std::thread::spawn(|| {
             CPU.with(|place| place.set(&raw const NONE));
             assert_eq!(current_cpu(), None);
-            assert!(affinity::current_cpu().is_some());
+            assert!(system::current_cpu().is_some());
         })
         .join()
         .unwrap();

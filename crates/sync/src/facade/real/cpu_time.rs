@@ -1,21 +1,11 @@
 //! How much a thread has run, and whether it sleeps: read from `/proc`, by another thread.
-//!
-//! User space has no scheduler hook that says when a worker sleeps. The kernel's own figures,
-//! looked at now and then, are the next best.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-/// What the scheduler says of a thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Reading {
-    /// Time on a CPU so far. It may be a scheduler tick behind while the thread runs.
-    pub(crate) ran: Duration,
-    /// Whether it sleeps at this moment; one that waits for a CPU doesn't.
-    pub(crate) asleep: bool,
-}
+use crate::sys::Reading;
 
 /// The figures of one thread of this process. Keeps two files open.
 #[derive(Debug)]
@@ -67,7 +57,7 @@ fn parse_schedstat(line: &str) -> Option<Duration> {
     line.split_ascii_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
     use std::sync::mpsc;

@@ -1,0 +1,66 @@
+//! One import path for all that a backend may replace: atomics, cells, locks, threads, the clock and
+//! the system.
+//!
+//! Three backends: `real` (the standard library and Linux), and the model checkers `loom` and
+//! `shuttle`, chosen by `--cfg loom` and `--cfg shuttle`. To add one: a folder here, a line at
+//! `mod backend` below, and its name among `check-cfg` in the workspace's `Cargo.toml`. The crates above
+//! are compiled unchanged for each of them, so each exports:
+//!
+//! * `atomic`: `AtomicBool`, `AtomicPtr`, `AtomicU8` to `AtomicU64`, `AtomicUsize`, `fence`;
+//! * `UnsafeCell` with `new`, `with`, `with_mut`, `into_inner`;
+//! * `lock`: `Mutex`, `MutexGuard`, `Condvar` as in `std::sync`, poison and all;
+//! * `thread`: `Builder`, `JoinHandle`, `Thread`, `ThreadId`, `current`, `spawn`, `yield_now`, `sleep`;
+//! * the macros `thread_local!`, `per_thread!` over it, and `constructor!` (a `const fn`, where its constructors are);
+//! * `spin_loop`, and the constants `IN_MODEL` and `SEQ_CST_IS_WEAK`, which are explained below;
+//! * `clock`: `now`, `precise`, `coarse`;
+//! * `system`: see [`crate::sys`], which documents each function;
+//! * how threads wait and order themselves: `FutexWord`, `ParkerToken`, `SpinLock`, `SpinLockGuard`, and
+//!   `pair`, the asymmetric fences. The folder `word` has them over `system::futex` and
+//!   `system::barrier`, for a backend whose threads can sleep on a word; `model` over its own `lock`, for
+//!   one that can't. A backend takes one of the two with a `mod` line;
+//! * `weakened`: fences that aren't there, for models that have to fail; empty but in loom.
+//!
+//! A backend stands below all other crates of Corewise, topology included: its machine, if it has one, is
+//! told to it as plain numbers.
+
+#[cfg_attr(loom, path = "loom/mod.rs")]
+#[cfg_attr(shuttle, path = "shuttle/mod.rs")]
+#[cfg_attr(not(any(loom, shuttle)), path = "real/mod.rs")]
+pub(crate) mod backend;
+
+/// Atomic types, [`Ordering`](std::sync::atomic::Ordering) and fences: the standard library's, or the
+/// backend's. Shuttle takes every ordering for `SeqCst`: what depends on a weaker one is for loom to
+/// check.
+pub mod atomic {
+    pub use super::backend::atomic::{
+        AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, fence,
+    };
+    pub use std::sync::atomic::{Ordering, compiler_fence};
+}
+
+/// An `UnsafeCell` with loom's closure-scoped access, so that loom sees each access begin and end.
+pub mod cell {
+    pub use super::backend::UnsafeCell;
+}
+
+/// Threads: the standard library's, or the backend's.
+pub mod thread {
+    pub use super::backend::thread::{
+        Builder, JoinHandle, Thread, ThreadId, current, sleep, spawn, yield_now,
+    };
+    pub use std::thread::Result;
+
+    /// For `per_thread!`.
+    #[doc(hidden)]
+    pub use super::backend::thread_local;
+}
+
+/// Spin hints: the standard library's, or the backend's (a model checker's yield to the model).
+pub mod hint {
+    pub use super::backend::spin_loop;
+
+    /// Whether a model checker schedules the threads. There a thread that looks again and again, or gives up
+    /// after some time, only costs schedules and shows nothing; and a panic is the model's verdict,
+    /// which nobody may catch.
+    pub const IN_MODEL: bool = super::backend::IN_MODEL;
+}

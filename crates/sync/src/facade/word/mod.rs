@@ -1,0 +1,15 @@
+//! How threads wait and order themselves where they can sleep on a word, and the system has a barrier for
+//! all of them.
+
+mod futex;
+pub(crate) mod pair;
+mod parker;
+
+pub(crate) use futex::FutexWord;
+pub(crate) use parker::ParkerToken;
+
+/// What product code takes: [`Spin`](crate::spin::Spin). Models take the facade's mutex instead: to spin costs
+/// them many more schedules, and shows nothing about who uses the lock.
+pub type SpinLock<T> = crate::spin::Spin<T>;
+/// As [`SpinLock`].
+pub type SpinLockGuard<'a, T> = crate::spin::SpinGuard<'a, T>;

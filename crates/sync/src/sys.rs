@@ -1,0 +1,263 @@
+//! The system, as far as it knows threads and CPUs: who the calling thread is, where it runs, what it may use.
+//!
+//! Product code asks here and nowhere else, so that a backend of the [facade](crate) can stand in for
+//! the system. Files, sockets and rings of the kernel are no part of it. A model checker's threads
+//! are on no CPU that means anything, have no priority, and take what they are told for done.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use crate::facade::backend::system;
+
+/// A thread of this process, by the system's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tid(u32);
+
+impl Tid {
+    /// The calling thread.
+    pub fn current() -> Tid {
+        Tid(system::tid())
+    }
+
+    /// The thread with a number that [`Tid::number`] gave.
+    pub fn from_number(number: u32) -> Tid {
+        Tid(number)
+    }
+
+    /// Its number: never 0, never above `i32::MAX`.
+    pub fn number(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Tid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A set of CPUs below [`Mask::CPUS`], as the system takes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mask([u64; Mask::CPUS as usize / 64]);
+
+impl Mask {
+    /// A mask has room for CPUs below this.
+    pub const CPUS: u32 = 1024;
+
+    /// No CPU.
+    pub const fn none() -> Mask {
+        Mask([0; Mask::CPUS as usize / 64])
+    }
+
+    /// Puts a CPU in.
+    ///
+    /// # Panics
+    /// Where there is no room for it.
+    pub fn add(&mut self, cpu: u32) {
+        self.0[cpu as usize / 64] |= 1 << (cpu % 64);
+    }
+
+    /// Whether a CPU is in.
+    pub fn has(&self, cpu: u32) -> bool {
+        self.0.get(cpu as usize / 64).is_some_and(|word| word >> (cpu % 64) & 1 == 1)
+    }
+
+    /// The CPUs that are in, the lowest first.
+    pub fn iter(&self) -> impl Iterator<Item = u32> {
+        (0..Mask::CPUS).filter(|&cpu| self.has(cpu))
+    }
+}
+
+/// Whether threads are the kernel's, so that `/proc` knows them.
+pub const KERNEL_THREADS: bool = system::KERNEL_THREADS;
+
+/// The CPU that the calling thread is on at this moment; it may have moved before the caller looks.
+/// `None` where the system doesn't tell. Never blocks. A load of the thread's own memory where the
+/// C library has the kernel keep it there (glibc since 2.35), else a call.
+///
+/// Under shuttle it is chance's word, and may be no CPU of a small machine: where the one thread under all of
+/// its threads is would change from replay to replay.
+#[inline]
+pub fn current_cpu() -> Option<u32> {
+    system::current_cpu()
+}
+
+/// How many CPUs the process may use, its quota taken into account; at least 1.
+pub fn cpus() -> usize {
+    system::cpus()
+}
+
+/// The CPUs that the calling thread may use and that are online; `None` where the system doesn't tell,
+/// as on one with more CPUs than a mask has room for.
+pub fn affinity() -> Option<Mask> {
+    system::affinity()
+}
+
+/// Makes a thread (`None`: the calling one) run on these CPUs only. Threads that it starts later inherit
+/// that.
+///
+/// # Errors
+/// The system refuses: none of the CPUs may be used, or there is no such thread.
+pub fn set_affinity(thread: Option<Tid>, mask: &Mask) -> io::Result<()> {
+    system::set_affinity(thread, mask)
+}
+
+/// How the system schedules a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// `SCHED_FIFO` at this priority: 1 to 99.
+    Fifo(u8),
+    /// The ordinary scheduler.
+    Ordinary,
+}
+
+/// Has the calling thread scheduled like this. What it starts (a thread, a process) doesn't inherit a raised
+/// priority.
+///
+/// # Errors
+/// The system refuses, as it does without the right to it.
+pub fn set_policy(policy: Policy) -> io::Result<()> {
+    system::set_policy(policy)
+}
+
+/// What the process may have without the capability to have everything, by `getrlimit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// `RLIMIT_RTPRIO`: the highest priority of `SCHED_FIFO`; 0 is none.
+    pub fifo: u64,
+    /// `RLIMIT_NICE`: the lowest niceness is 20 less this.
+    pub nice: u64,
+}
+
+/// The limits of this process.
+pub fn limits() -> Limits {
+    system::limits()
+}
+
+/// The niceness of the calling thread, -20 to 19; 0 where the system doesn't say.
+pub fn niceness() -> i32 {
+    system::niceness()
+}
+
+/// Gives the calling thread a niceness, -20 to 19.
+///
+/// # Errors
+/// The system refuses, as it does to make a thread more urgent without the right to it.
+pub fn set_niceness(nice: i32) -> io::Result<()> {
+    if niceness() == nice {
+        return Ok(());
+    }
+    system::set_niceness(nice)
+}
+
+/// Has the calling thread woken on time. By default the kernel waits up to 50 us longer, to wake
+/// several at once.
+///
+/// # Errors
+/// The system refuses: it goes on waking late.
+pub fn wake_on_time() -> io::Result<()> {
+    system::wake_on_time()
+}
+
+/// The lowest address of the calling thread's stack, and how many bytes it has; `None` where nobody knows.
+/// Asks the system.
+pub fn stack() -> Option<(usize, usize)> {
+    system::stack()
+}
+
+/// Time that the calling thread has been on a CPU; `None` where the system doesn't say.
+pub fn own_cpu_time() -> Option<Duration> {
+    system::own_cpu_time()
+}
+
+/// A timer of the system: to set it wakes nobody, and is a system call of a few hundred nanoseconds. There is none in
+/// a model, whose checker can't see a thread wait for the system: it would hold up all the others.
+#[derive(Debug)]
+pub struct Timer(system::Timer);
+
+impl Timer {
+    /// One that isn't set.
+    ///
+    /// # Errors
+    /// The system has none to give.
+    pub fn new() -> io::Result<Timer> {
+        system::Timer::new().map(Timer)
+    }
+
+    /// Sets it to go off once, `after` from now; in place of what was set before. Zero: never.
+    ///
+    /// # Errors
+    /// The system can't count that far.
+    pub fn set(&self, after: Duration) -> io::Result<()> {
+        self.0.set(after)
+    }
+
+    /// Sleeps until it has gone off since the last time, or without a reason.
+    ///
+    /// # Errors
+    /// The system refuses: it will do so again.
+    pub fn wait(&self) -> io::Result<()> {
+        self.0.wait()
+    }
+}
+
+/// What a thread does at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunState {
+    /// It runs, or waits for a CPU.
+    Ready,
+    /// It waits for something else.
+    Asleep,
+    /// A debugger or a signal holds it.
+    Stopped,
+}
+
+/// What a thread of this process does; `None` where the system says nothing, as of one that has ended.
+/// Reads a file of `/proc`.
+pub fn run_state(thread: Tid) -> Option<RunState> {
+    system::run_state(thread)
+}
+
+/// What the scheduler says of a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading {
+    /// Time on a CPU so far. It may be a scheduler tick behind while the thread runs.
+    pub ran: Duration,
+    /// Whether it sleeps at this moment; one that waits for a CPU doesn't.
+    pub asleep: bool,
+}
+
+/// How much a thread has run, and whether it sleeps: for another thread. User space has no scheduler hook that
+/// says when a worker sleeps; the kernel's own figures, looked at now and then, are the next best.
+/// Keeps two files open.
+#[derive(Debug)]
+pub struct CpuTime(system::CpuTime);
+
+impl CpuTime {
+    /// For a thread of this process.
+    ///
+    /// # Errors
+    /// The thread has ended, or its files can't be opened.
+    pub fn of(thread: Tid) -> io::Result<CpuTime> {
+        system::CpuTime::of(thread.number()).map(CpuTime)
+    }
+
+    /// Now. `None` where the thread has ended, or what stands there makes no sense.
+    pub fn read(&self) -> Option<Reading> {
+        self.0.read()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_holds_what_was_put_in_and_nothing_beyond_its_end() {
+        let mut mask = Mask::none();
+        [0, 63, 64, 1023].into_iter().for_each(|cpu| mask.add(cpu));
+        assert_eq!(mask.iter().collect::<Vec<_>>(), [0, 63, 64, 1023]);
+        assert!(mask.has(64) && !mask.has(1) && !mask.has(1024) && !mask.has(u32::MAX));
+    }
+}
