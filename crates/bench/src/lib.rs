@@ -10,6 +10,7 @@
 //! * [`probe`]: devices that burn and wait in their probes, and where those run.
 //! * [`shutdown`]: webs of devices that are shut down, against the plain loop and the old design.
 //! * [`blockmq`]: the block layer: what its runs cost where nothing is pending, how long holds take.
+//! * [`machine`]: what this machine costs, by itself, in nanoseconds.
 //! * [`process`]: a run in a process of its own, [`words`]: what it is told, [`mod@line`]: what it prints, [`meter`]: what it costs,
 //!   [`rounds`]: many of them.
 //! * [`counting`]: an allocator that counts.
@@ -25,6 +26,7 @@ pub mod blockmq;
 pub mod calls;
 pub mod counting;
 pub mod line;
+pub mod machine;
 pub mod meter;
 pub mod names;
 pub mod paired;

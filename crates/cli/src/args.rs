@@ -7,7 +7,7 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use corewise::device::HangPolicy;
-use corewise::topology::{AffinityScope, DEFAULT_SHARD_SIZE};
+use corewise::topology::{AffinityScope, CpuSet, DEFAULT_SHARD_SIZE, TopologyError};
 use corewise_bench::names;
 
 use crate::timeline::{self, TimelineFile};
@@ -146,8 +146,23 @@ Examples:
   corewise bench blockmq --workload seqread
   corewise bench workqueue --json > bench.json
   corewise bench workqueue --report bench.html
+  corewise bench machine --out costs.toml
 
 Exit codes: 0 success, 1 failure (or a check of the torture), 2 wrong usage.";
+
+const MACHINE_EXAMPLES: &str = "\
+Every thread is pinned to one CPU, with ordinary priority. A figure is a median; a tenth of the
+samples lies below p10, a tenth above p90. It takes less than a minute, and no privileges. Leave the
+machine alone meanwhile: the file says what else ran. docs/machine.md explains each key, how it is
+measured, and what it can't tell.
+
+Examples:
+  corewise bench machine
+  corewise bench machine --out costs.toml --svg costs.svg
+  corewise bench machine --quick --cpus 0-7
+  corewise bench machine --json | jq '.distance.cache.list_ns.p50'
+
+Exit codes: 0 success, 1 failure, 2 wrong usage.";
 
 fn up_help() -> String {
     [UP_BEFORE, UP_MANIFEST, UP_AFTER].concat()
@@ -356,7 +371,10 @@ pub(crate) struct Dump {
 
 /// `corewise bench`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Bench {
+    #[command(subcommand)]
+    pub(crate) other: Option<BenchOther>,
     /// Which benchmarks to run: workqueue, calls, probe, shutdown, blockmq [default: all there are]
     #[arg(value_parser = benchmark)]
     pub(crate) names: Vec<Benchmark>,
@@ -397,6 +415,34 @@ pub(crate) struct Bench {
     /// Do one run, and print its line: how this program starts itself
     #[arg(long, value_name = "WORD", num_args = 1.., hide = true, exclusive = true)]
     pub(crate) run: Vec<String>,
+}
+
+/// What `corewise bench` measures beside its benchmarks.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchOther {
+    /// Measure what this machine costs: lines from CPU to CPU, wake-ups, switches, calls, the allocator
+    #[command(after_help = MACHINE_EXAMPLES)]
+    Machine(BenchMachine),
+}
+
+/// `corewise bench machine`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchMachine {
+    /// Write the costs into FILE, as TOML; '-' is stdout, without the tables
+    #[arg(long, value_name = "FILE.toml")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print the costs as one JSON document, with the keys of the file
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Draw the line transfers by pair of CPUs into FILE as a picture
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) svg: Option<PathBuf>,
+    /// Be done in ten seconds: fewer samples of each
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Only these CPUs, as a list such as 0-3,8 [default: all that this process may use]
+    #[arg(long, value_name = "LIST", value_parser = cpus)]
+    pub(crate) cpus: Option<CpuSet>,
 }
 
 /// A benchmark.
@@ -445,6 +491,14 @@ fn benchmark(text: &str) -> Result<Benchmark, String> {
         Some(meant) => format!("did you mean '{meant}'?"),
         None => format!("this version has no such benchmark; there are: {all}"),
     })
+}
+
+fn cpus(text: &str) -> Result<CpuSet, String> {
+    let cpus: CpuSet = text.parse().map_err(|error: TopologyError| error.to_string())?;
+    match cpus.is_empty() {
+        true => Err("write a list such as 0-3,8".to_owned()),
+        false => Ok(cpus),
+    }
 }
 
 fn hang_policy() -> impl TypedValueParser<Value = HangPolicy> {

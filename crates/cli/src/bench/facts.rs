@@ -7,18 +7,27 @@ use corewise::topology::Topology;
 /// Name and value of each, for the head of a report.
 pub(super) fn gather(topology: &Topology) -> Vec<(String, String)> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let arguments: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     let facts = [
         ("Machine", machine(&read("/proc/cpuinfo"), &read("/proc/meminfo"), topology)),
         ("Kernel", format!("Linux {}", read("/proc/sys/kernel/osrelease").trim())),
         ("Governor", governor(&read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"))),
-        ("Commit", commit(env!("COREWISE_COMMIT"))),
-        ("Date", date(now)),
+        ("Commit", this_commit()),
+        ("Date", now()),
         ("Command", command(&arguments)),
     ];
     facts.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+/// The commit that this program was built from.
+pub(super) fn this_commit() -> String {
+    commit(env!("COREWISE_COMMIT"))
+}
+
+/// The moment, in UTC.
+pub(super) fn now() -> String {
+    date(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
 
 fn machine(cpuinfo: &str, meminfo: &str, topology: &Topology) -> String {

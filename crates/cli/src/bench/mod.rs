@@ -5,6 +5,7 @@
 pub(crate) mod blockmq;
 pub(crate) mod calls;
 mod facts;
+mod machine;
 mod page;
 pub(crate) mod probe;
 mod progress;
@@ -80,6 +81,9 @@ pub(crate) fn run(args: &args::Bench, bars: &Bars) -> Result<(), Failure> {
             other => return Err(Failure::new(format!("no benchmark '{other}' here"))),
         };
         return Ok(writeln!(std::io::stdout(), "{line}")?);
+    }
+    if let Some(args::BenchOther::Machine(args)) = &args.other {
+        return machine::run(args, bars);
     }
     if let Some(duration) = args.torture {
         return calls::torture(args, duration);

@@ -1,0 +1,158 @@
+//! Which CPUs and pairs are measured, and how far apart two CPUs are.
+
+use std::collections::BTreeMap;
+
+use corewise_costs::Distance;
+use corewise_topology::{CpuSet, Topology};
+
+/// Of more CPUs a sample is measured: all pairs of 64 are 2016.
+pub const MOST_CPUS: usize = 64;
+
+/// How far apart two CPUs are: the narrowest affinity scope that holds both. What isn't known of a
+/// CPU it shares with nobody. CPUs that the topology doesn't have are as far apart as can be.
+pub fn distance(topology: &Topology, a: u32, b: u32) -> Distance {
+    if a == b {
+        return Distance::Same;
+    }
+    let (Some(a), Some(b)) = (topology.cpu(a), topology.cpu(b)) else { return Distance::System };
+    let same = |a: Option<u32>, b: Option<u32>| a.is_some() && a == b;
+    if same(a.core, b.core) {
+        Distance::Smt
+    } else if same(a.llc, b.llc) {
+        Distance::Cache
+    } else if same(a.node, b.node) {
+        Distance::Numa
+    } else {
+        Distance::System
+    }
+}
+
+/// At most so many of these CPUs, in an order in which neighbours stand beside each other: by node,
+/// last-level cache, core. Where there are more, an equal part of each last-level cache, the siblings
+/// of its first core among them, so that each distance occurs that there is.
+pub fn choose(topology: &Topology, cpus: &CpuSet, most: usize) -> Vec<u32> {
+    let mut all: Vec<_> = cpus.iter().filter_map(|cpu| topology.cpu(cpu)).collect();
+    all.sort_by_key(|cpu| (cpu.node, cpu.package, cpu.llc, cpu.core, cpu.cpu));
+    if all.len() <= most {
+        return all.iter().map(|cpu| cpu.cpu).collect();
+    }
+    let caches: Vec<_> = all.chunk_by(|a, b| (a.node, a.llc) == (b.node, b.llc)).collect();
+    // Two of a cache at least, or no distance within a cache would be seen.
+    let of_each = (most / caches.len()).max(2);
+    let caches = spread(&caches, (most / of_each).max(1));
+    let mut chosen = Vec::new();
+    for cache in caches {
+        let cores: Vec<_> = cache.chunk_by(|a, b| a.core.is_some() && a.core == b.core).collect();
+        let siblings = cores.iter().position(|core| core.len() > 1).unwrap_or(0);
+        let mut firsts: Vec<u32> = cores.iter().map(|core| core[0].cpu).collect();
+        let mut of_cache: Vec<u32> = cores[siblings].iter().take(2).map(|cpu| cpu.cpu).collect();
+        firsts.retain(|cpu| !of_cache.contains(cpu));
+        let room = of_each.saturating_sub(of_cache.len());
+        of_cache.extend(spread(&firsts, room));
+        // What is left of a small cache's part are further siblings.
+        let rest: Vec<u32> =
+            cache.iter().map(|cpu| cpu.cpu).filter(|cpu| !of_cache.contains(cpu)).collect();
+        let room = of_each.saturating_sub(of_cache.len());
+        of_cache.extend(spread(&rest, room));
+        chosen.extend(cache.iter().map(|cpu| cpu.cpu).filter(|cpu| of_cache.contains(cpu)));
+    }
+    chosen
+}
+
+/// At most `most` of them, evenly spread, in their order, the first among them.
+pub(super) fn spread<T: Copy>(all: &[T], most: usize) -> Vec<T> {
+    let count = all.len().min(most);
+    (0..count).map(|at| all[at * all.len() / count]).collect()
+}
+
+/// The pairs of the CPUs that were chosen, by distance.
+#[derive(Debug)]
+pub(super) struct Pairs {
+    cpus: Vec<u32>,
+    by_distance: BTreeMap<Distance, Vec<(u32, u32)>>,
+}
+
+impl Pairs {
+    pub(super) fn new(topology: &Topology, cpus: &[u32]) -> Pairs {
+        let mut by_distance: BTreeMap<Distance, Vec<(u32, u32)>> = BTreeMap::new();
+        for (at, &a) in cpus.iter().enumerate() {
+            for &b in &cpus[at + 1..] {
+                by_distance.entry(distance(topology, a, b)).or_default().push((a, b));
+            }
+        }
+        Pairs { cpus: cpus.to_vec(), by_distance }
+    }
+
+    /// Which there are, from near to far.
+    pub(super) fn distances(&self) -> Vec<Distance> {
+        self.by_distance.keys().copied().collect()
+    }
+
+    /// All of one distance.
+    pub(super) fn of(&self, distance: Distance) -> &[(u32, u32)] {
+        self.by_distance.get(&distance).map_or(&[], Vec::as_slice)
+    }
+
+    /// All there are.
+    pub(super) fn all(&self) -> Vec<(u32, u32)> {
+        self.by_distance.values().flatten().copied().collect()
+    }
+
+    /// A CPU beside these two.
+    pub(super) fn third(&self, (a, b): (u32, u32)) -> Option<u32> {
+        self.cpus.iter().copied().find(|cpu| *cpu != a && *cpu != b)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_cpus_are_as_far_apart_as_the_narrowest_scope_that_holds_both() {
+        let topology = Topology::synthetic("numa:2 l3:2 core:2 pu:2").unwrap();
+        for (other, expected) in [
+            (0, Distance::Same),
+            (1, Distance::Smt),
+            (2, Distance::Cache),
+            (4, Distance::Numa),
+            (8, Distance::System),
+            (99, Distance::System),
+        ] {
+            assert_eq!(distance(&topology, 0, other), expected, "{other}");
+            assert_eq!(distance(&topology, other, 0), expected, "{other}");
+        }
+    }
+
+    #[test]
+    fn of_many_cpus_a_sample_has_each_distance_that_there_is() {
+        for spec in [
+            "core:1 pu:1",
+            "l3:1 core:16 pu:1",
+            "l3:1 core:72 pu:1",
+            "l3:1 core:72 pu:2",
+            "numa:2 l3:1 core:36 pu:2",
+            "numa:2 l3:8 core:8 pu:2",
+            "package:2 numa:4 l3:16 core:2 pu:2",
+        ] {
+            let topology = Topology::synthetic(spec).unwrap();
+            let all: Vec<u32> = topology.cpu_set().iter().collect();
+            let chosen = choose(&topology, &topology.cpu_set(), MOST_CPUS);
+            assert!(chosen.len() <= MOST_CPUS, "{spec}: {}", chosen.len());
+            assert!(chosen.len() >= all.len().min(MOST_CPUS / 2), "{spec}: {}", chosen.len());
+            let mut once = chosen.clone();
+            once.sort_unstable();
+            once.dedup();
+            assert_eq!(once.len(), chosen.len(), "{spec}");
+            let of = |cpus: &[u32]| Pairs::new(&topology, cpus).distances();
+            assert_eq!(of(&chosen), of(&all), "{spec}");
+        }
+    }
+
+    #[test]
+    fn a_spread_has_the_first_and_no_more_than_there_are() {
+        assert_eq!(spread(&[1, 2, 3, 4, 5, 6], 3), [1, 3, 5]);
+        assert_eq!(spread(&[1, 2], 3), [1, 2]);
+        assert_eq!(spread(&[1, 2], 0), [0; 0]);
+    }
+}

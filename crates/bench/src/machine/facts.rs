@@ -1,0 +1,170 @@
+//! What the kernel tells of the machine.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use corewise_costs::Machine;
+use corewise_topology::{CpuSet, Topology};
+
+use crate::words::Effort;
+
+use super::Plan;
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+/// The value of the first line `name : value`.
+fn field(text: &str, name: &str) -> String {
+    let is_it = |line: &&str| line.split(':').next().is_some_and(|key| key.trim() == name);
+    let line = text.lines().find(is_it).and_then(|line| line.split_once(':'));
+    line.map_or_else(String::new, |(_, value)| value.trim().to_owned())
+}
+
+/// The machine of these CPUs.
+pub(super) fn machine(topology: &Topology, cpus: &[u32], plan: &Plan, took: Duration) -> Machine {
+    let known: Vec<_> = cpus.iter().filter_map(|cpu| topology.cpu(*cpu)).collect();
+    let count = |key: fn(&corewise_topology::Cpu) -> Option<u32>| {
+        let mut numbers: Vec<u32> = known.iter().filter_map(|cpu| key(cpu)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        u32::try_from(numbers.len()).unwrap_or(u32::MAX)
+    };
+    let mut threads: BTreeMap<u32, u32> = BTreeMap::new();
+    for core in known.iter().filter_map(|cpu| cpu.core) {
+        *threads.entry(core).or_default() += 1;
+    }
+    let cpuinfo = read("/proc/cpuinfo");
+    let first = cpus.first().copied().unwrap_or(0);
+    Machine {
+        cpu_model: field(&cpuinfo, "model name"),
+        architecture: std::env::consts::ARCH.to_owned(),
+        cpus: cpus.iter().copied().collect::<CpuSet>().to_string(),
+        cpu_count: u32::try_from(cpus.len()).unwrap_or(u32::MAX),
+        cores: count(|cpu| cpu.core),
+        threads_per_core: threads.values().copied().max().unwrap_or(1),
+        last_level_caches: count(|cpu| cpu.llc),
+        last_level_cache_bytes: last_level_cache_bytes(first),
+        nodes: count(|cpu| cpu.node),
+        packages: count(|cpu| cpu.package),
+        kernel: format!("Linux {}", read("/proc/sys/kernel/osrelease")),
+        hypervisor: hypervisor(&cpuinfo),
+        clock_source: read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        idle_driver: read("/sys/devices/system/cpu/cpuidle/current_driver"),
+        governor: read(&format!("/sys/devices/system/cpu/cpu{first}/cpufreq/scaling_governor")),
+        libc: libc_version(),
+        date: plan.date.clone(),
+        commit: plan.commit.clone(),
+        effort: match plan.effort {
+            Effort::Full => "full".to_owned(),
+            Effort::Quick => "quick".to_owned(),
+        },
+        took_seconds: (took.as_secs_f64() * 10.0).round() / 10.0,
+    }
+}
+
+/// Bytes of the highest cache of a CPU; 0 where the system doesn't tell.
+pub(super) fn last_level_cache_bytes(cpu: u32) -> u64 {
+    let folder = format!("/sys/devices/system/cpu/cpu{cpu}/cache");
+    let caches = (0..8).map(|index| format!("{folder}/index{index}"));
+    let caches = caches.filter_map(|cache| {
+        let level: u32 = read(&format!("{cache}/level")).parse().ok()?;
+        Some((level, size(&read(&format!("{cache}/size")))?))
+    });
+    caches.max_by_key(|(level, _)| *level).map_or(0, |(_, bytes)| bytes)
+}
+
+/// Bytes of `32768K`.
+fn size(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match &text[digits.len()..] {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        _ => return None,
+    };
+    Some(digits.parse::<u64>().ok()? << shift)
+}
+
+/// Bytes of memory that may be taken without pressing others.
+pub(super) fn available_bytes() -> u64 {
+    let text = field(&read("/proc/meminfo"), "MemAvailable");
+    let kib = text.strip_suffix("kB").and_then(|text| text.trim().parse::<u64>().ok());
+    kib.map_or(0, |kib| kib << 10)
+}
+
+/// Empty on bare metal.
+fn hypervisor(cpuinfo: &str) -> String {
+    let xen = read("/sys/hypervisor/type");
+    if !xen.is_empty() {
+        return xen;
+    }
+    let is_guest = field(cpuinfo, "flags").split(' ').any(|flag| flag == "hypervisor");
+    let system = || {
+        let [vendor, product] =
+            ["sys_vendor", "product_name"].map(|name| read(&format!("/sys/class/dmi/id/{name}")));
+        format!("{vendor} {product}").trim().to_owned()
+    };
+    match is_guest {
+        false => String::new(),
+        true => match (signature(), system()) {
+            (signature, system) if signature.is_empty() && system.is_empty() => {
+                "unnamed".to_owned()
+            }
+            (signature, system) if signature.is_empty() => system,
+            (signature, _) => signature,
+        },
+    }
+}
+
+/// As a hypervisor names itself to its guests.
+#[cfg(target_arch = "x86_64")]
+fn signature() -> String {
+    let leaf = std::arch::x86_64::__cpuid(0x4000_0000);
+    let bytes: Vec<u8> =
+        [leaf.ebx, leaf.ecx, leaf.edx].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let text = String::from_utf8_lossy(&bytes);
+    let text = text.trim_end_matches('\0').trim();
+    match text {
+        "KVMKVMKVM" => "KVM".to_owned(),
+        "Microsoft Hv" => "Hyper-V".to_owned(),
+        "VMwareVMware" => "VMware".to_owned(),
+        "XenVMMXenVMM" => "Xen".to_owned(),
+        text if text.chars().all(|c| c.is_ascii_graphic() || c == ' ') => text.to_owned(),
+        _ => String::new(),
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn signature() -> String {
+    String::new()
+}
+
+#[cfg(target_env = "gnu")]
+fn libc_version() -> String {
+    // SAFETY: it takes nothing, and gives a text that ends in a 0 and lives as long as the program.
+    let version = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
+    format!("glibc {}", version.to_string_lossy())
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn libc_version() -> String {
+    if cfg!(target_env = "musl") { "musl".to_owned() } else { String::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_are_read_as_the_kernel_writes_them() {
+        assert_eq!(field("processor\t: 0\nmodel name\t: Fast: One\n", "model name"), "Fast: One");
+        assert_eq!(field("x", "x"), "");
+        assert_eq!(size("32768K"), Some(32 << 20));
+        assert_eq!(
+            (size("1M"), size("512"), size(""), size("3X")),
+            (Some(1 << 20), Some(512), None, None)
+        );
+    }
+}

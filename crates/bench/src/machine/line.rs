@@ -1,0 +1,199 @@
+//! What one CPU does with lines that nobody else touches, with a line that all read, and with memory.
+
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use corewise_costs::{Figure, Line};
+
+use crate::error::BenchError;
+
+use super::facts;
+use super::lab::{Apart, Lab, figure, join};
+
+/// Of each figure.
+const EACH: Duration = Duration::from_millis(250);
+/// Lines of the ring that stays in the first-level cache: half of the smallest one there is.
+const RING: usize = 128;
+/// CPUs that read a line at once.
+const READERS: usize = 8;
+/// Loads of a batch from memory.
+const LOADS: usize = 500;
+/// Memory that is walked through, at most: of a quick call, of a full one.
+const MOST_BYTES: [u64; 2] = [128 << 20, 1 << 30];
+/// And at least.
+const LEAST_BYTES: u64 = 32 << 20;
+
+pub(super) fn measure(lab: &Lab<'_>, cpu: u32, cpus: &[u32]) -> Result<Line, BenchError> {
+    let own = Apart(AtomicU64::new(0));
+    let word = &own.0;
+    let ring = Ring::new(RING, |step| (step + 1) % RING);
+    Ok(Line {
+        load_hit_ns: lab
+            .repeat_on(cpu, EACH, |count| ring.walk(0, rounds(count, 16)))
+            .map(|figure| per(figure, 16))?,
+        load_shared_hit_ns: shared(lab, cpu, cpus)?,
+        load_memory_ns: memory(lab, cpu)?,
+        store_ns: lab
+            .repeat_on(cpu, EACH, |count| {
+                for number in 0..u64::from(count) {
+                    for part in 0..16 {
+                        word.store(number + part, Ordering::Relaxed);
+                    }
+                }
+            })
+            .map(|figure| per(figure, 16))?,
+        locked_ns: lab.repeat_on(cpu, EACH, |count| {
+            for _ in 0..count {
+                word.fetch_add(1, Ordering::AcqRel);
+            }
+        })?,
+        fence_ns: lab.repeat_on(cpu, EACH, |count| {
+            for number in 0..u64::from(count) {
+                word.store(number, Ordering::Relaxed);
+                fence(Ordering::SeqCst);
+            }
+        })?,
+    })
+}
+
+/// An operation of a batch is so many.
+fn rounds(count: u32, of: usize) -> usize {
+    count as usize * of
+}
+
+/// Of one of so many that are an operation.
+fn per(figure: Figure, parts: u32) -> Figure {
+    let part = |value: f64| (value / f64::from(parts) * 1000.0).round() / 1000.0;
+    Figure {
+        p10: part(figure.p10),
+        p50: part(figure.p50),
+        p90: part(figure.p90),
+        p99: figure.p99.map(part),
+    }
+}
+
+/// Lines that lead to one another in a circle.
+#[derive(Debug)]
+struct Ring {
+    lines: Vec<RingLine>,
+}
+
+/// As far apart as two lines that are fetched together.
+#[derive(Debug)]
+#[repr(align(128))]
+struct RingLine {
+    /// A: the next line; written while the ring is made, by one thread.
+    next: AtomicPtr<RingLine>,
+}
+
+impl Ring {
+    /// Of `count` lines; after the line of step `n` comes that of number `after(n)`.
+    fn new(count: usize, after: impl Fn(usize) -> usize) -> Ring {
+        let line = || RingLine { next: AtomicPtr::new(ptr::null_mut()) };
+        let ring = Ring { lines: (0..count).map(|_| line()).collect() };
+        ring.link(after);
+        ring
+    }
+
+    fn link(&self, after: impl Fn(usize) -> usize) {
+        for (at, line) in self.lines.iter().enumerate() {
+            let next = ptr::from_ref(&self.lines[after(at)]);
+            line.next.store(next.cast_mut(), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes so many steps from the line of this number.
+    fn walk(&self, from: usize, steps: usize) {
+        let mut at = ptr::from_ref(&self.lines[from]);
+        for _ in 0..steps {
+            // SAFETY: each line's pointer was set by `link` to one of `self.lines`, which live as
+            // long as the borrow, are never moved, and to which there is no mutable reference.
+            at = unsafe { &*at }.next.load(Ordering::Relaxed).cast_const();
+        }
+        std::hint::black_box(at);
+    }
+}
+
+/// All read the same lines, nobody writes.
+fn shared(lab: &Lab<'_>, cpu: u32, cpus: &[u32]) -> Result<Figure, BenchError> {
+    let ring = Ring::new(RING, |step| (step + 1) % RING);
+    let over = Apart(AtomicBool::new(false));
+    let samples = thread::scope(|scope| {
+        let others = cpus.iter().filter(|other| **other != cpu).take(READERS - 1);
+        let others: Vec<_> = others
+            .map(|&other| {
+                lab.start(scope, other, || {
+                    while !over.0.load(Ordering::Relaxed) {
+                        ring.walk(0, 16 * RING);
+                    }
+                })
+            })
+            .collect();
+        let samples = lab.on(cpu, || lab.repeat(EACH, |count| ring.walk(0, rounds(count, 16))));
+        over.0.store(true, Ordering::Relaxed);
+        for other in others {
+            join(other?)?;
+        }
+        samples
+    })?;
+    figure(&samples).map(|figure| per(figure, 16))
+}
+
+/// A walk through more memory than the last-level cache holds.
+fn memory(lab: &Lab<'_>, cpu: u32) -> Result<Figure, BenchError> {
+    let most = MOST_BYTES[usize::from(!lab.is_quick())].min(facts::available_bytes() / 4);
+    let bytes = (4 * facts::last_level_cache_bytes(cpu)).clamp(LEAST_BYTES, most.max(LEAST_BYTES));
+    let count = (bytes / size_of::<RingLine>() as u64).next_power_of_two() / 2;
+    let count = usize::try_from(count).unwrap_or(1 << 20);
+    let samples = lab.on(cpu, || {
+        let ring = Ring::new(count, |at| scattered(at, count));
+        let end = Instant::now() + lab.budget(2 * EACH);
+        let mut samples = Vec::new();
+        let mut from = 0;
+        while samples.len() < 50 || Instant::now() < end {
+            // What one walk has read, another one doesn't meet: each begins far from the others.
+            from = (from + count / 7 + 1) % count;
+            let before = Instant::now();
+            ring.walk(from, LOADS);
+            samples.push(lab.since(before) / LOADS as f64);
+        }
+        samples
+    })?;
+    figure(&samples)
+}
+
+/// The number after `at`, in a circle through all numbers below `count`, a power of two: a linear
+/// congruential generator of full period (Hull and Dobell: an odd addend, a factor of 4n + 1), seen
+/// through numbers whose bits are in reverse, so that neighbours in the circle share no page.
+fn scattered(at: usize, count: usize) -> usize {
+    let bits = count.trailing_zeros();
+    if bits == 0 {
+        return 0;
+    }
+    let reverse = |number: usize| number.reverse_bits() >> (usize::BITS - bits);
+    let mask = count - 1;
+    let next = reverse(at)
+        .wrapping_mul(0x5851_f42d_4c95_7f2d_u64 as usize)
+        .wrapping_add(0x1405_7b7e_f767_814f_u64 as usize);
+    reverse(next & mask)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scattered_circle_has_each_number_once() {
+        for count in [1, 2, 4, 64, 1 << 12] {
+            let mut seen = vec![false; count];
+            let mut at = 0;
+            for _ in 0..count {
+                assert!(!std::mem::replace(&mut seen[at], true), "{at} of {count} twice");
+                at = scattered(at, count);
+            }
+            assert_eq!(at, 0, "it is a circle");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Calls into the system that do nothing, threads that do nothing, and the hint of a spin loop.
+
+use std::hint::{black_box, spin_loop};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use corewise_costs::{Calls, Figure};
+use rustix::thread::futex;
+
+use crate::error::BenchError;
+
+use super::lab::{Apart, Lab, figure, join};
+
+/// Of each figure.
+const EACH: Duration = Duration::from_millis(200);
+/// `membarrier(2)`: commands of the kernel's interface.
+const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
+const PRIVATE_EXPEDITED: i32 = 1 << 3;
+
+pub(super) fn calls(lab: &Lab<'_>, cpu: u32, cpus: &[u32]) -> Result<Calls, BenchError> {
+    let nobody = Apart(AtomicU32::new(0));
+    let word = &nobody.0;
+    let each = |op: &(dyn Fn() + Sync)| {
+        lab.repeat_on(cpu, EACH, |count| {
+            for _ in 0..count {
+                op();
+            }
+        })
+    };
+    let others: Vec<u32> = cpus.iter().copied().filter(|other| *other != cpu).collect();
+    let has_membarrier = membarrier(REGISTER_PRIVATE_EXPEDITED);
+    let beside = |others: &[u32]| match has_membarrier {
+        true => membarrier_beside(lab, cpu, others).map(Some),
+        false => Ok(None),
+    };
+    Ok(Calls {
+        bare_ns: each(&|| {
+            black_box(rustix::process::getppid());
+        })?,
+        futex_wake_none_ns: each(&|| {
+            let _ = black_box(futex::wake(word, futex::Flags::PRIVATE, 1));
+        })?,
+        yield_ns: each(&rustix::thread::sched_yield)?,
+        clock_ns: each(&|| {
+            black_box(Instant::now());
+        })?,
+        getcpu_ns: each(&|| {
+            // SAFETY: it takes nothing, and gives a number.
+            black_box(unsafe { libc::sched_getcpu() });
+        })?,
+        membarrier_alone_ns: beside(&[])?,
+        membarrier_one_ns: if others.is_empty() { None } else { beside(&others[..1])? },
+        membarrier_all_ns: if others.is_empty() { None } else { beside(&others)? },
+    })
+}
+
+/// Whether the system did it.
+fn membarrier(command: i32) -> bool {
+    // SAFETY: it takes numbers only.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+/// While threads of this process run on the other CPUs.
+fn membarrier_beside(lab: &Lab<'_>, cpu: u32, others: &[u32]) -> Result<Figure, BenchError> {
+    let over = Apart(AtomicBool::new(false));
+    let samples = thread::scope(|scope| {
+        let run = || {
+            while !over.0.load(Ordering::Relaxed) {
+                spin_loop();
+            }
+        };
+        let threads: Vec<_> = others.iter().map(|&other| lab.start(scope, other, run)).collect();
+        let samples = lab.on(cpu, || {
+            lab.repeat(EACH, |count| {
+                for _ in 0..count {
+                    black_box(membarrier(PRIVATE_EXPEDITED));
+                }
+            })
+        });
+        over.0.store(true, Ordering::Relaxed);
+        for thread in threads {
+            join(thread?)?;
+        }
+        samples
+    })?;
+    figure(&samples)
+}
+
+/// A thread from its start until it has been joined.
+pub(super) fn spawn_join(lab: &Lab<'_>, cpu: u32) -> Result<Figure, BenchError> {
+    // It stays on the CPU of who starts it: it inherits that.
+    let samples = lab.on(cpu, || {
+        let end = Instant::now() + lab.budget(EACH);
+        let mut samples = Vec::new();
+        while samples.len() < 20 || Instant::now() < end {
+            let before = Instant::now();
+            let Ok(thread) = thread::Builder::new().spawn(|| {}) else { break };
+            // It can't have panicked.
+            drop(thread.join());
+            samples.push(lab.since(before));
+        }
+        samples
+    })?;
+    figure(&samples)
+}
+
+pub(super) fn spin_hint(lab: &Lab<'_>, cpu: u32) -> Result<Figure, BenchError> {
+    lab.repeat_on(cpu, EACH, |count| {
+        for _ in 0..count {
+            spin_loop();
+        }
+    })
+}

@@ -1,0 +1,207 @@
+//! The tables, and the transfers by pair of CPUs as a picture made of text.
+
+use std::fmt::Write;
+
+use corewise_bench::report::show;
+use corewise_costs::{Costs, Distance, Figure, Matrix, Target};
+
+use crate::bench::table::wrapped;
+use crate::columns::Columns;
+use crate::screen::{FAINT, TITLE, styled};
+
+/// All of it, in lines of at most `width` columns as far as words allow.
+pub(super) fn render(costs: &Costs, width: usize) -> String {
+    let mut text = head(costs, width);
+    for (title, rows) in tables(costs) {
+        if rows.is_empty() {
+            continue;
+        }
+        let _ = write!(text, "\n{}\n", styled(TITLE, title));
+        let all = ["", "median", "p10", "p90", "p99"];
+        let has_tail = rows.iter().any(|(_, figure)| figure.p99.is_some());
+        let head = if has_tail { &all[..] } else { &all[..4] };
+        let rows = rows.into_iter().map(|(what, figure)| row(what, figure, head.len())).collect();
+        let columns = Columns { head, keys: &[0], words: &[0], rows };
+        for (number, line) in columns.lines(width).iter().enumerate() {
+            let _ = match number {
+                0 => writeln!(text, "{}", styled(FAINT, line)),
+                _ => writeln!(text, "{line}"),
+            };
+        }
+    }
+    if let Some(matrix) = costs.matrix.as_ref().filter(|matrix| matrix.cpus.len() > 1) {
+        text.push_str(&map(matrix, width));
+    }
+    text
+}
+
+fn head(costs: &Costs, width: usize) -> String {
+    let mut text = format!("{}\n", styled(TITLE, "What this machine costs"));
+    if let Some(machine) = &costs.machine {
+        let mut words = vec![machine.cpu_model.clone(), format!("CPUs {}", machine.cpus)];
+        words.push(machine.kernel.clone());
+        if !machine.hypervisor.is_empty() {
+            words.push(format!("a guest of {}", machine.hypervisor));
+        }
+        words.push(format!("measured in {} s", machine.took_seconds));
+        text.push_str(&wrapped(&words.join(", "), width));
+    }
+    if let Some(noise) = costs.noise.as_ref().filter(|noise| !noise.quiet) {
+        let said = format!("The machine wasn't quiet: {}. Figures may be too high.", noise.said);
+        text.push_str(&wrapped(&said, width));
+    }
+    text
+}
+
+fn row(what: String, figure: Figure, columns: usize) -> Vec<String> {
+    let shown = |value: f64| show(value, "ns");
+    let tail = figure.p99.map(shown).unwrap_or_default();
+    let mut cells = vec![what, shown(figure.p50), shown(figure.p10), shown(figure.p90), tail];
+    cells.truncate(columns);
+    cells
+}
+
+type Rows = Vec<(String, Figure)>;
+
+fn tables(costs: &Costs) -> Vec<(&'static str, Rows)> {
+    let named = |rows: &[(&str, Figure)]| -> Rows {
+        rows.iter().map(|(what, figure)| ((*what).to_owned(), *figure)).collect()
+    };
+    let line = &costs.line;
+    let mut lines = named(&[
+        ("load, first-level cache", line.load_hit_ns),
+        ("load, line that all read", line.load_shared_hit_ns),
+        ("load, memory", line.load_memory_ns),
+        ("store", line.store_ns),
+        ("atomic operation", line.locked_ns),
+        ("full fence", line.fence_ns),
+    ]);
+    for one in &costs.contended {
+        if one.cpus > 1 {
+            lines.push((format!("atomic addition, {} CPUs at once", one.cpus), one.each_ns));
+        }
+    }
+    let mut between = Rows::new();
+    for (distance, transfer) in &costs.distance {
+        let words = distance.words();
+        between.push((format!("{words}: one way, stores"), transfer.one_way_ns));
+        between.push((format!("{words}: one way, atomic operations"), transfer.locked_ns));
+        between.push((format!("{words}: a written line of a list"), transfer.list_ns));
+        between.push((format!("{words}: of an array"), transfer.array_ns));
+        between.extend(
+            transfer
+                .list_read_ns
+                .map(|read| (format!("{words}: of a list, read by a third"), read)),
+        );
+    }
+    let call = &costs.call;
+    let mut system = named(&[
+        ("a call that does nothing", call.bare_ns),
+        ("futex wake, nobody sleeps", call.futex_wake_none_ns),
+        ("sched_yield", call.yield_ns),
+        ("clock", call.clock_ns),
+        ("getcpu", call.getcpu_ns),
+    ]);
+    for (what, figure) in [
+        ("membarrier, alone", call.membarrier_alone_ns),
+        ("membarrier, one other CPU runs", call.membarrier_one_ns),
+        ("membarrier, all CPUs run", call.membarrier_all_ns),
+    ] {
+        system.extend(figure.map(|figure| (what.to_owned(), figure)));
+    }
+    let threads = named(&[
+        ("switch by sched_yield", costs.switch.yield_ns),
+        ("switch by wake and sleep", costs.switch.block_ns),
+        ("slice of two that compute", costs.scheduler.slice_ns),
+        ("thread, start and join", costs.thread.spawn_join_ns),
+        ("spin-loop hint", costs.thread.spin_hint_ns),
+    ]);
+    let wakes = |of: fn(&corewise_costs::Wake) -> Figure| {
+        costs.wake.iter().map(|wake| (woken(wake), of(wake))).collect::<Rows>()
+    };
+    let mut allocator = Rows::new();
+    for one in &costs.allocator {
+        let bytes = one.bytes;
+        let mut add = |what: &str, figure: Option<Figure>| {
+            allocator.extend(figure.map(|figure| (format!("{bytes} bytes: {what}"), figure)));
+        };
+        add("malloc", Some(one.malloc_ns));
+        add("free", Some(one.free_ns));
+        add("free by another thread", one.free_elsewhere_ns);
+        add("malloc, another thread frees", one.malloc_after_elsewhere_ns);
+        add("malloc and free of one", Some(one.pair_ns));
+        add("malloc and free, all CPUs", Some(one.pair_all_ns));
+    }
+    vec![
+        ("Lines of one CPU, and one that many write", lines),
+        ("Lines from CPU to CPU", between),
+        ("Calls into the system", system),
+        ("Threads of one CPU", threads),
+        ("Wake-ups: until the woken thread runs", wakes(|wake| wake.latency_ns)),
+        ("Wake-ups: the call", wakes(|wake| wake.call_ns)),
+        ("Allocator", allocator),
+    ]
+}
+
+fn woken(wake: &corewise_costs::Wake) -> String {
+    let place = match (wake.distance, wake.target) {
+        (Distance::Same, Target::Idle) => "the same CPU, who wakes gives way",
+        (Distance::Same, Target::Busy) => "the same CPU, who wakes computes on",
+        (distance, Target::Idle) => distance.words(),
+        (Distance::Smt, Target::Busy) => "an SMT sibling that computes",
+        (Distance::Cache, Target::Busy) => "the same last-level cache, a CPU that computes",
+        (Distance::Numa, Target::Busy) => "another last-level cache, a CPU that computes",
+        (Distance::System, Target::Busy) => "another NUMA node, a CPU that computes",
+    };
+    format!("{place}; slept {}", show(wake.slept_us, "us"))
+}
+
+/// From cheap to dear.
+const SHADES: [char; 5] = ['·', '░', '▒', '▓', '█'];
+
+/// The one-way transfers as a map: with numbers where they fit.
+fn map(matrix: &Matrix, width: usize) -> String {
+    let mut text = format!(
+        "\n{}\n",
+        styled(TITLE, "One way of a modified line, in nanoseconds, from row to column")
+    );
+    let size = matrix.cpus.len();
+    let (least, most) = range(&[&matrix.one_way_ns]);
+    let shade = |value: f64| {
+        let place = if most > least { (value - least) / (most - least) } else { 0.0 };
+        SHADES[((place * SHADES.len() as f64) as usize).min(SHADES.len() - 1)]
+    };
+    let cell = [6, 2, 1].into_iter().find(|cell| 7 + cell * size <= width).unwrap_or(1);
+    if cell == 6 {
+        let heads: String = matrix.cpus.iter().map(|cpu| format!("{cpu:>6}")).collect();
+        let _ = writeln!(text, "{}", styled(FAINT, format!("  CPU  {heads}").trim_end()));
+    }
+    for (row, cpu) in matrix.one_way_ns.iter().zip(&matrix.cpus) {
+        let mut line = format!("  {cpu:>4} ");
+        for (value, other) in row.iter().zip(&matrix.cpus) {
+            let _ = match (cell, cpu == other) {
+                (6, true) => write!(line, "{:>6}", "-"),
+                (6, false) => write!(line, "{value:>5.0}{}", shade(*value)),
+                (_, true) => write!(line, "{:cell$}", ""),
+                (_, false) => write!(line, "{}", shade(*value).to_string().repeat(cell)),
+            };
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    let step = (most - least) / SHADES.len() as f64;
+    let legend = SHADES.iter().enumerate().map(|(number, shade)| {
+        let low = least + step * number as f64;
+        format!("{shade} from {low:.0}")
+    });
+    let legend = format!("  {}, to {most:.0} ns", legend.collect::<Vec<_>>().join("  "));
+    let _ = writeln!(text, "{}", styled(FAINT, legend));
+    text
+}
+
+/// The least and the most of pairs.
+pub(super) fn range(maps: &[&[Vec<f64>]]) -> (f64, f64) {
+    let values = maps.iter().copied().flatten().flatten().copied().filter(|value| *value > 0.0);
+    let (least, most) =
+        values.fold((f64::MAX, 0.0f64), |(low, high), value| (low.min(value), high.max(value)));
+    if most > 0.0 { (least, most) } else { (0.0, 0.0) }
+}
