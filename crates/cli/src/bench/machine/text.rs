@@ -188,6 +188,10 @@ fn map(matrix: &Matrix, width: usize) -> String {
         }
         let _ = writeln!(text, "{}", line.trim_end());
     }
+    if most <= least {
+        // A pair alone has nothing to be compared with.
+        return text;
+    }
     let step = (most - least) / SHADES.len() as f64;
     let legend = SHADES.iter().enumerate().map(|(number, shade)| {
         let low = least + step * number as f64;
