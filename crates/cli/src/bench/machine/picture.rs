@@ -14,7 +14,9 @@ const AXIS: usize = 32;
 const GAP: usize = 40;
 /// Two maps side by side are at most so wide.
 const SIDE_BY_SIDE: usize = 1400;
-const LEAST_WIDTH: usize = 560;
+const LEAST_WIDTH: usize = 640;
+/// A map's title needs so much.
+const LEAST_MAP: usize = 220;
 /// Steps of the scale.
 const STEPS: usize = 24;
 
@@ -45,7 +47,7 @@ pub(super) fn render(costs: &Costs) -> String {
         25..=40 => 24,
         _ => 14,
     };
-    let map = AXIS + size * cell;
+    let map = (AXIS + size * cell).max(LEAST_MAP);
     let beside = 2 * map + GAP + 2 * MARGIN <= SIDE_BY_SIDE;
     let width = (if beside { 2 * map + GAP } else { map } + 2 * MARGIN).max(LEAST_WIDTH);
     let columns = (width - 2 * MARGIN) * 10 / 72;

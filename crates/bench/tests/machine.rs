@@ -1,0 +1,145 @@
+//! `machine::measure`: what it gives has all that a file must have, of whatever CPUs there are.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use corewise_bench::machine::{Plan, Step, measure};
+use corewise_bench::words::Effort;
+use corewise_costs::{Costs, Distance, Figure, Matrix, Target};
+use corewise_topology::{CpuSet, Machine, Topology};
+
+fn quick(machine: &Machine, cpus: Option<CpuSet>) -> Costs {
+    let plan =
+        Plan { cpus, effort: Effort::Quick, date: "today".to_owned(), commit: "none".to_owned() };
+    let mut steps = Vec::new();
+    let costs = measure(machine, &plan, |step| steps.push(step.done)).unwrap();
+    assert!(steps.len() > 5 && steps.is_sorted(), "{steps:?}");
+    assert!(steps.iter().all(|done| *done < Step::ALL), "{steps:?}");
+    costs
+}
+
+fn figures(costs: &Costs) -> Vec<Figure> {
+    let (line, call) = (&costs.line, &costs.call);
+    let mut all = vec![
+        line.load_hit_ns,
+        line.load_shared_hit_ns,
+        line.load_memory_ns,
+        line.store_ns,
+        line.locked_ns,
+        line.fence_ns,
+        call.bare_ns,
+        call.futex_wake_none_ns,
+        call.yield_ns,
+        call.clock_ns,
+        call.getcpu_ns,
+        costs.switch.yield_ns,
+        costs.switch.block_ns,
+        costs.scheduler.slice_ns,
+        costs.thread.spawn_join_ns,
+        costs.thread.spin_hint_ns,
+    ];
+    for one in costs.distance.values() {
+        all.extend([one.one_way_ns, one.locked_ns, one.list_ns, one.array_ns]);
+        all.extend(one.list_read_ns);
+    }
+    all.extend(costs.contended.iter().map(|one| one.each_ns));
+    all.extend(costs.wake.iter().flat_map(|one| [one.call_ns, one.latency_ns]));
+    for one in &costs.allocator {
+        all.extend([one.malloc_ns, one.free_ns, one.pair_ns, one.pair_all_ns]);
+        all.extend(one.free_elsewhere_ns.into_iter().chain(one.malloc_after_elsewhere_ns));
+    }
+    all
+}
+
+/// No time is asserted: an order of magnitude that no machine is outside of, however busy it is.
+fn is_plausible(costs: &Costs) {
+    for figure in figures(costs) {
+        let Figure { p10, p50, p90, p99 } = figure;
+        assert!(0.0 <= p10 && p10 <= p50 && p50 <= p90 && 0.0 < p90, "{figure:?}");
+        assert!(p99.is_none_or(|p99| p90 <= p99 && p99 < 1e12), "{figure:?}");
+    }
+    assert_eq!(Costs::read(&costs.write()).as_ref(), Ok(costs), "what was measured is a file");
+}
+
+/// Each pair, and nothing on the diagonal.
+fn has_all_pairs(matrix: &Matrix, cpus: &[u32]) {
+    let mut measured = matrix.cpus.clone();
+    measured.sort_unstable();
+    assert_eq!(measured, cpus);
+    for rows in [&matrix.one_way_ns, &matrix.locked_ns] {
+        assert_eq!(rows.len(), cpus.len());
+        for (from, row) in rows.iter().enumerate() {
+            assert_eq!(row.len(), cpus.len());
+            for (to, value) in row.iter().enumerate() {
+                assert_eq!(*value > 0.0, from != to, "{from} to {to}: {value}");
+                assert_eq!(*value, rows[to][from], "both ways are one round trip");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_matrix_has_all_pairs_of_the_cpus_that_may_be_used() {
+    let machine = Machine::live().unwrap();
+    let costs = quick(&machine, None);
+    is_plausible(&costs);
+    let cpus: Vec<u32> = machine.online().iter().collect();
+    if cpus.len() <= 64 {
+        has_all_pairs(costs.matrix.as_ref().unwrap(), &cpus);
+    }
+    let described = costs.machine.as_ref().unwrap();
+    assert_eq!((described.cpu_count as usize, &*described.commit), (cpus.len(), "none"));
+    assert_eq!(described.cpus, machine.online().to_string());
+    assert_eq!(described.effort, "quick");
+    let noise = costs.noise.as_ref().unwrap();
+    assert_eq!(noise.quiet, noise.said.is_empty(), "{noise:?}");
+}
+
+#[test]
+fn one_cpu_has_no_distances_and_all_else() {
+    let machine = Machine::live().unwrap();
+    let last = machine.online().last().unwrap();
+    let costs = quick(&machine, Some(CpuSet::from_iter([last])));
+    is_plausible(&costs);
+    has_all_pairs(costs.matrix.as_ref().unwrap(), &[last]);
+    assert!(costs.distance.is_empty());
+    assert_eq!(costs.contended.iter().map(|one| one.cpus).collect::<Vec<_>>(), [1]);
+    assert!(costs.wake.iter().all(|wake| wake.distance == Distance::Same));
+    assert!(costs.call.membarrier_one_ns.is_none());
+    assert!(costs.allocator.iter().all(|one| one.free_elsewhere_ns.is_none()));
+}
+
+/// On a described machine threads aren't pinned: the figures mean nothing, but all are there.
+#[test]
+fn each_distance_of_a_larger_machine_is_measured() {
+    let topology = Topology::synthetic("numa:2 l3:2 core:1 pu:2").unwrap();
+    let machine = Machine::new(topology.with_allowed(&"0-3,6".parse().unwrap()).unwrap());
+    let costs = quick(&machine, None);
+    is_plausible(&costs);
+    has_all_pairs(costs.matrix.as_ref().unwrap(), &[0, 1, 2, 3, 6]);
+    let distances: Vec<Distance> = costs.distance.keys().copied().collect();
+    assert_eq!(distances, [Distance::Smt, Distance::Numa, Distance::System]);
+    let pairs = |distance| costs.distance[&distance].pairs;
+    assert_eq!(distances.iter().copied().map(pairs).collect::<Vec<_>>(), [2, 4, 4]);
+    assert!(costs.distance.values().all(|one| one.list_read_ns.is_some()), "there is a third CPU");
+    assert_eq!(costs.contended.iter().map(|one| one.cpus).collect::<Vec<_>>(), [1, 2, 4, 5]);
+    let woken = |distance, target| {
+        costs.wake.iter().filter(|one| (one.distance, one.target) == (distance, target)).count()
+    };
+    for distance in distances {
+        assert!(woken(distance, Target::Idle) >= 3, "{distance}");
+        assert_eq!(woken(distance, Target::Busy), 2, "{distance}");
+    }
+    assert_eq!(woken(Distance::Same, Target::Busy), 2);
+}
+
+#[test]
+fn cpus_that_may_not_be_used_are_refused() {
+    let machine = Machine::live().unwrap();
+    let plan = Plan {
+        cpus: Some(CpuSet::from_iter([4095])),
+        effort: Effort::Quick,
+        date: String::new(),
+        commit: String::new(),
+    };
+    let error = measure(&machine, &plan, |_| {}).unwrap_err().to_string();
+    assert!(error.contains("no CPU that may be used"), "{error}");
+}

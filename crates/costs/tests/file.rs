@@ -1,0 +1,160 @@
+//! The file: what is written is read again, and what is wrong is told with its key.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use corewise_costs::{
+    Costs, CostsError, Distance, EXAMPLE, Figure, Machine, Matrix, Noise, Target,
+};
+
+fn example() -> Costs {
+    Costs::read(EXAMPLE).unwrap()
+}
+
+/// With everything that a file can have.
+fn full() -> Costs {
+    let mut costs = example();
+    costs.machine = Some(Machine {
+        cpu_model: "A \"quoted\" CPU\t#1 \\".to_owned(),
+        cpus: "0-1".to_owned(),
+        cpu_count: 2,
+        took_seconds: 12.5,
+        ..Machine::default()
+    });
+    costs.noise = Some(Noise { said: "busy".to_owned(), steal_percent: 1.5, ..Noise::default() });
+    costs.line.load_memory_ns = Figure { p10: 90.0, p50: 100.125, p90: 300.0, p99: Some(4e6) };
+    let mut far = costs.distance[&Distance::Cache].clone();
+    far.list_read_ns = Some(Figure::exactly(77.0));
+    for distance in [Distance::Smt, Distance::Numa, Distance::System] {
+        costs.distance.insert(distance, far.clone());
+    }
+    costs.call.membarrier_alone_ns = Some(Figure::exactly(90.0));
+    costs.matrix = Some(Matrix {
+        cpus: vec![0, 5],
+        one_way_ns: vec![vec![0.0, 64.5], vec![63.0, 0.0]],
+        locked_ns: vec![vec![0.0, 70.0], vec![71.0, 0.0]],
+    });
+    costs
+}
+
+#[test]
+fn what_is_written_is_read_again() {
+    let one_cpu = Costs {
+        distance: Default::default(),
+        contended: Vec::new(),
+        wake: Vec::new(),
+        allocator: Vec::new(),
+        ..example()
+    };
+    for costs in [example(), full(), one_cpu] {
+        let text = costs.write();
+        assert_eq!(Costs::read(&text).as_ref(), Ok(&costs), "{text}");
+        assert_eq!(Costs::read(&text).unwrap().write(), text, "the same bytes each time");
+    }
+}
+
+#[test]
+fn a_file_is_for_people_sections_in_order_a_figure_or_a_row_on_a_line() {
+    let text = full().write();
+    let sections: Vec<&str> = text.lines().filter(|line| line.starts_with('[')).collect();
+    let expected = [
+        "[machine]",
+        "[noise]",
+        "[line]",
+        "[distance.cache]",
+        "[distance.numa]",
+        "[distance.smt]",
+        "[distance.system]",
+        "[[contended]]",
+        "[call]",
+        "[switch]",
+        "[scheduler]",
+        "[[wake]]",
+        "[[wake]]",
+        "[[allocator]]",
+        "[thread]",
+        "[matrix]",
+    ];
+    assert_eq!(sections, expected, "{text}");
+    for line in [
+        "load_memory_ns = { p10 = 90.0, p50 = 100.125, p90 = 300.0, p99 = 4000000.0 }",
+        "one_way_ns = [",
+        "  [63.0, 0.0],",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+}
+
+/// The example with one text in place of another one.
+fn changed(from: &str, to: &str) -> Result<Costs, CostsError> {
+    assert!(EXAMPLE.contains(from), "{from}");
+    Costs::read(&EXAMPLE.replacen(from, to, 1))
+}
+
+#[test]
+fn an_error_says_which_key_is_wrong_and_where() {
+    for (from, to, says) in [
+        ("fence_ns = 7\n", "", &["line 3", "[line]", "missing field `fence_ns`"][..]),
+        ("fence_ns", "fense_ns", &["unknown field `fense_ns`", "fence_ns", "line 9"]),
+        ("fence_ns = 7", "fence_ns = -7", &["fence_ns = -7", "-7 is no cost", "from 0 up"]),
+        ("fence_ns = 7", "fence_ns = nan", &["fence_ns = nan", "no cost"]),
+        (
+            "fence_ns = 7",
+            "fence_ns = \"7\"",
+            &["fence_ns", "a number from 0 up, or { p10, p50, p90 }"],
+        ),
+        ("fence_ns = 7", "fence_ns = { p10 = 1 }", &["fence_ns", "missing field `p50`"]),
+        ("fence_ns = 7", "fence_ns = { p50 = 1, p95 = 2 }", &["unknown field `p95`"]),
+        ("{ p10 = 60, p50", "{ p10 = 66, p50", &["one_way_ns", "don't rise"]),
+        ("[distance.cache]", "[distance.cash]", &["unknown variant `cash`", "numa"]),
+        ("[distance.cache]", "[distance.same]", &["distance.same", "see [line]"]),
+        ("target = \"idle\"", "target = \"lazy\"", &["unknown variant `lazy`", "busy"]),
+        ("[call]", "[calls]", &["unknown field `calls`", "`call`"]),
+        ("cpus = 2", "cpus = 0", &["contended.cpus", "write 1 or more"]),
+        ("slept_us = 20", "slept_us = -20", &["wake.slept_us"]),
+        ("version = 1", "version = 2\nnew = true", &["version = 2", "reads version 1"]),
+        ("version = 1\n", "", &["missing field `version`"]),
+        ("version = 1", "version = ", &["line 1"]),
+    ] {
+        let error = changed(from, to).expect_err(to).to_string();
+        for said in says {
+            assert!(error.contains(said), "{to}: no {said:?} in:\n{error}");
+        }
+    }
+    let matrix =
+        "\n[matrix]\ncpus = [0, 1]\none_way_ns = [[0, 1], [1]]\nlocked_ns = [[0, 1], [1, 0]]\n";
+    let error = Costs::read(&format!("{EXAMPLE}{matrix}")).unwrap_err().to_string();
+    assert!(error.contains("matrix.one_way_ns") && error.contains("2 rows of 2"), "{error}");
+    let matrix = matrix.replace("[1]]", "[-1, 0]]");
+    let error = Costs::read(&format!("{EXAMPLE}{matrix}")).unwrap_err().to_string();
+    assert!(error.contains("matrix.one_way_ns") && error.contains("from 0 up"), "{error}");
+}
+
+#[test]
+fn what_a_file_leaves_out_is_answered_from_the_nearest_that_it_has() {
+    let mut costs = full();
+    let list = |costs: &Costs, distance| costs.transfer(distance).map(|one| one.list_ns.p50);
+    costs.distance.remove(&Distance::System);
+    assert_eq!(list(&costs, Distance::System), list(&costs, Distance::Numa));
+    costs.distance.remove(&Distance::Smt);
+    assert_eq!(list(&costs, Distance::Smt), Some(35.0), "nothing is nearer: the nearest");
+    costs.distance.clear();
+    assert_eq!(list(&costs, Distance::Cache), None);
+
+    let mut four = costs.contended[0].clone();
+    four.cpus = 4;
+    costs.contended.push(four);
+    let cpus = |wanted| costs.contended(wanted).map(|one| one.cpus);
+    assert_eq!([1, 2, 3, 4, 99].map(cpus), [2, 2, 4, 4, 4].map(Some));
+
+    let bytes = |wanted| costs.allocator(wanted).map(|one| one.bytes);
+    assert_eq!([1, 64, 65].map(bytes), [64, 64, 64].map(Some));
+
+    let mut long = costs.wake[0].clone();
+    long.slept_us = 1000.0;
+    costs.wake.push(long);
+    let slept = |us| costs.wake(Distance::System, Target::Idle, us).map(|one| one.slept_us);
+    assert_eq!(
+        [0.0, 20.0, 100.0, 200.0, 1e6].map(slept),
+        [20.0, 20.0, 20.0, 1000.0, 1000.0].map(Some)
+    );
+    assert_eq!(costs.wake(Distance::Same, Target::Idle, 20.0), None, "another thing altogether");
+}
