@@ -371,7 +371,7 @@ pub(crate) struct Dump {
 
 /// `corewise bench`.
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
+#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub(crate) struct Bench {
     #[command(subcommand)]
     pub(crate) other: Option<BenchOther>,
@@ -485,7 +485,8 @@ fn benchmark(text: &str) -> Result<Benchmark, String> {
     if let Some(found) = found {
         return Ok(found);
     }
-    let names = Benchmark::ALL.map(Benchmark::name);
+    // A command of its own, which other words may stand before.
+    let names = [&Benchmark::ALL.map(Benchmark::name)[..], &["machine"]].concat();
     let all = names.join(", ");
     Err(match suggest::closest(text, names) {
         Some(meant) => format!("did you mean '{meant}'?"),
@@ -619,6 +620,7 @@ mod tests {
     fn benchmarks_and_workloads_are_known_or_guessed_at() {
         assert!(benchmark("workqueue").is_ok());
         assert_eq!(benchmark("workqeue"), Err("did you mean 'workqueue'?".to_string()));
+        assert_eq!(benchmark("machin"), Err("did you mean 'machine'?".to_string()));
         assert!(benchmark("nbd").unwrap_err().contains("there are: workqueue, calls"));
         assert!(workload("held_span").is_ok() && workload("broadcast/4").is_ok());
         assert!(workload("storm").is_ok() && workload("storm/boxed").is_ok());

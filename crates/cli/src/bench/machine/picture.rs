@@ -223,3 +223,53 @@ impl Scale {
         y + 14
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use corewise_costs::{EXAMPLE, Noise};
+
+    use super::*;
+
+    /// A machine whose CPUs are the dearer to each other the farther they are.
+    fn costs(size: u32) -> Costs {
+        let cpus: Vec<u32> = (0..size).collect();
+        let row = |a: u32| cpus.iter().map(|&b| f64::from(a.abs_diff(b)) * 4.0).collect();
+        let rows: Vec<Vec<f64>> = cpus.iter().map(|&a| row(a)).collect();
+        let mut costs = Costs::read(EXAMPLE).unwrap();
+        costs.noise = Some(Noise { said: "<others> & more".to_owned(), ..Noise::default() });
+        costs.matrix = Some(Matrix { cpus, one_way_ns: rows.clone(), locked_ns: rows });
+        costs
+    }
+
+    #[test]
+    fn each_pair_has_a_cell_in_each_map_inside_of_the_picture() {
+        for size in [1u32, 2, 16, 24, 25, 40, 41, 64] {
+            let picture = render(&costs(size));
+            let cells = (size * (size - 1) * 2) as usize;
+            assert_eq!(picture.matches("<g><title>CPU ").count(), cells, "{size}");
+            let side = |name: &str| -> f64 {
+                let from = picture.split(&format!(" {name}=\"")).nth(1).unwrap();
+                from.split('"').next().unwrap().parse().unwrap()
+            };
+            let (width, height) = (side("width"), side("height"));
+            for (name, end) in [("x", width), ("y", height)] {
+                let sought = format!(" {name}=\"");
+                let places = picture.split(&sought).skip(1);
+                let places = places.map(|rest| rest.split('"').next().unwrap().parse().unwrap());
+                let most = places.fold(0.0, f64::max);
+                assert!(most < end, "{size}: {name} {most} of {end}");
+            }
+            assert_eq!(picture.contains("There is one CPU"), size == 1);
+            assert!(picture.contains("&lt;others&gt; &amp; more") && !picture.contains("<others>"));
+        }
+    }
+
+    #[test]
+    fn the_cheapest_pair_is_light_and_the_dearest_dark() {
+        let scale = Scale { least: 20.0, most: 400.0 };
+        assert_eq!(scale.colour(20.0), ("#fff7ec".to_owned(), false));
+        assert_eq!(scale.colour(400.0), ("#7f0000".to_owned(), true));
+        let one = Scale { least: 64.0, most: 64.0 };
+        assert!(!one.colour(64.0).1, "nothing to compare with");
+    }
+}

@@ -171,19 +171,26 @@ fn map(matrix: &Matrix, width: usize) -> String {
         let place = if most > least { (value - least) / (most - least) } else { 0.0 };
         SHADES[((place * SHADES.len() as f64) as usize).min(SHADES.len() - 1)]
     };
-    let cell = [6, 2, 1].into_iter().find(|cell| 7 + cell * size <= width).unwrap_or(1);
-    if cell == 6 {
-        let heads: String = matrix.cpus.iter().map(|cpu| format!("{cpu:>6}")).collect();
+    // Room for four digits, or for three.
+    let digits = if most < 999.5 { 3 } else { 4 };
+    let wide = digits + 1;
+    let with_numbers = wide + 1;
+    let cell = [with_numbers, 2, 1].into_iter().find(|cell| 7 + cell * size <= width).unwrap_or(1);
+    let has_numbers = cell == with_numbers;
+    if has_numbers {
+        let heads: String = matrix.cpus.iter().map(|cpu| format!("{cpu:>wide$} ")).collect();
         let _ = writeln!(text, "{}", styled(FAINT, format!("  CPU  {heads}").trim_end()));
     }
     for (row, cpu) in matrix.one_way_ns.iter().zip(&matrix.cpus) {
         let mut line = format!("  {cpu:>4} ");
         for (value, other) in row.iter().zip(&matrix.cpus) {
-            let _ = match (cell, cpu == other) {
-                (6, true) => write!(line, "{:>6}", "-"),
-                (6, false) => write!(line, "{value:>5.0}{}", shade(*value)),
-                (_, true) => write!(line, "{:cell$}", ""),
-                (_, false) => write!(line, "{}", shade(*value).to_string().repeat(cell)),
+            let _ = match (has_numbers, cpu == other) {
+                (true, true) => write!(line, "{:>wide$} ", "-"),
+                (true, false) => {
+                    write!(line, "{value:>wide$.0}{}", shade(*value))
+                }
+                (false, true) => write!(line, "{:cell$}", ""),
+                (false, false) => write!(line, "{}", shade(*value).to_string().repeat(cell)),
             };
         }
         let _ = writeln!(text, "{}", line.trim_end());
@@ -208,4 +215,53 @@ pub(super) fn range(maps: &[&[Vec<f64>]]) -> (f64, f64) {
     let (least, most) =
         values.fold((f64::MAX, 0.0f64), |(low, high), value| (low.min(value), high.max(value)));
     if most > 0.0 { (least, most) } else { (0.0, 0.0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use corewise_costs::EXAMPLE;
+
+    use super::*;
+
+    fn plain(text: &str) -> String {
+        anstream::adapter::strip_str(text).to_string()
+    }
+
+    fn matrix(size: u32) -> Matrix {
+        let cpus: Vec<u32> = (0..size).map(|cpu| cpu * 3).collect();
+        let row = |a: u32| cpus.iter().map(|&b| f64::from(a.abs_diff(b)) + 20.0).collect();
+        let rows: Vec<Vec<f64>> = cpus.iter().map(|&a| row(a)).collect();
+        Matrix { cpus, one_way_ns: rows.clone(), locked_ns: rows }
+    }
+
+    #[test]
+    fn every_figure_of_a_file_is_in_the_tables() {
+        let mut costs = Costs::read(EXAMPLE).unwrap();
+        costs.line.fence_ns = Figure { p10: 6.0, p50: 7.5, p90: 9.0, p99: None };
+        let text = plain(&render(&costs, 100));
+        for part in [
+            "the same last-level cache: of an array",
+            "atomic addition, 2 CPUs at once",
+            "the same last-level cache, a CPU that computes; slept 20.0 µs",
+            "64 bytes: free by another thread",
+        ] {
+            assert!(text.contains(part), "no {part:?} in:\n{text}");
+        }
+        let fence = text.lines().find(|line| line.contains("full fence")).unwrap();
+        let words: Vec<&str> = fence.split_whitespace().collect();
+        assert_eq!(words.join(" "), "full fence 7.50 ns 6.00 ns 9.00 ns");
+        assert!(!text.contains("membarrier") && !text.contains("One way of a"), "{text}");
+    }
+
+    #[test]
+    fn a_map_has_numbers_or_shades_and_fits_up_to_64_cpus() {
+        for (size, numbers) in [(2, true), (16, true), (18, true), (19, false), (64, false)] {
+            let text = plain(&map(&matrix(size), 100));
+            let rows: Vec<&str> = text.lines().skip(2).collect();
+            assert!(text.lines().all(|line| line.chars().count() <= 100), "{size}:\n{text}");
+            assert_eq!(rows[0].starts_with("  CPU"), numbers, "{size}:\n{text}");
+            let shaded = |row: &&&str| row.contains(['·', '█']);
+            assert!(rows.iter().filter(shaded).count() >= size as usize, "{size}:\n{text}");
+        }
+    }
 }
