@@ -37,5 +37,5 @@ pub use costs::{
 pub use error::CostsError;
 pub use figure::Figure;
 
-/// The shortest file that can be read: a machine with two CPUs, in round numbers.
+/// A file written by hand: a machine with two CPUs, in round numbers.
 pub const EXAMPLE: &str = include_str!("example.toml");
