@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+/// A number and its noun: `1 pod`, `2 pods`.
+pub(crate) fn count(n: u64, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
 /// Bytes from `512`, `4K`, `64M`, `64MiB`, `1G` or `2T`. Each letter is a power of 1024.
 ///
 /// `64MB` is refused: half of the readers would take it for 64,000,000.

@@ -1,5 +1,5 @@
-//! Files that are written in one piece: whoever looks finds the old one or the new one, and nobody
-//! finds a part of it, not even where the process is killed on the way.
+//! Files that are written in one piece: a reader finds the old one or the new one, and never a
+//! part of it, not even where the process is killed on the way.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -255,7 +255,7 @@ fn a_log_without_any_of_this_fails_and_says_how_to_get_one() {
     let folder = Folder::new();
     let log = folder.write("empty.txt", "[    0.000000] Linux version 6.12\nhello\n");
     let ran = folder.corewise(["timeline", log.to_str().unwrap()]).fails();
-    assert!(ran.stderr.contains("none of 2 lines tells of a probe"), "{ran}");
+    assert!(ran.stderr.contains("none of its 2 lines tells of a probe"), "{ran}");
     assert!(ran.stderr.contains("initcall_debug"), "{ran}");
 
     let ran = folder.corewise(["timeline", "missing.txt"]).fails();
@@ -301,7 +301,7 @@ fn several_boots_are_listed_and_each_can_be_shown() {
     let log = log.to_str().unwrap();
     let text = run(&folder, &[log]);
     assert!(text.contains("makespan ≤500 ms"), "{text}");
-    assert!(text.contains("--boot 1: 2 lines from 1, 172.000 to 172.250 s, 1 shutdowns"), "{text}");
+    assert!(text.contains("--boot 1: 2 lines from 1, 172.000 to 172.250 s, 1 shutdown"), "{text}");
     assert!(text.contains("--boot 2: 2 lines from 3, 745.000 to 745.500 s"), "{text}");
     assert!(run(&folder, &[log, "--boot", "1"]).contains("makespan ≤250 ms"));
     let boots = &document(&folder, &[log])["logs"][0]["kernel_log"]["boots"];

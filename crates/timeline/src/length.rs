@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(gap - exact, Length::ZERO);
         assert_eq!(exact - unknown, Length::at_most(ms(10)));
         assert_eq!([exact, gap, gap].into_iter().sum::<Length>().most(), Some(ms(18)));
-        // Whatever the parts were, the whole allows their sum.
+        // The whole allows each sum that the parts allow.
         for a in 0..=10 {
             assert!((exact + gap).allows(ms(10 + a)) == (a <= 4));
         }

@@ -13,7 +13,7 @@
 //! * [`Timeline::serial_sum`]: how long the same work would have taken one after another;
 //! * [`Timeline::critical_path`]: how short it could have been with any number of workers.
 //!
-//! Each of them is a [`Length`], which is no surer than what it was worked out of. What ran at a
+//! Each of them is a [`Length`], which is no surer than what it was worked out of. A run at a
 //! moment that nobody knows is [`Unplaced`] and takes part in none of them.
 //!
 //! # Renderers

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Spans keep the order in which they were pushed. It has no meaning, except that it breaks ties,
 /// so that equal timelines render equally.
 ///
-/// A span has a place in time. What ran at a moment that nobody knows is [`Unplaced`]: it has a
+/// A span has a place in time. A run at a moment that nobody knows is [`Unplaced`]: it has a
 /// length and no start, so nothing that needs a start can be worked out of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
@@ -56,7 +56,7 @@ impl Timeline {
         self.unplaced.push(unplaced);
     }
 
-    /// Adds a sentence that whoever reads the numbers has to know. Every renderer shows it.
+    /// Adds a sentence that a reader of the numbers has to know. Every renderer shows it.
     pub fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
@@ -89,7 +89,7 @@ impl Timeline {
         &self.unplaced
     }
 
-    /// What whoever reads the numbers has to know, a sentence each.
+    /// What a reader of the numbers has to know, a sentence each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -104,8 +104,9 @@ impl Timeline {
         &mut self.spans
     }
 
-    /// By how much two moments may be further apart than they seem, or nearer.
-    pub(crate) fn resolution(&self) -> Duration {
+    /// By how much two moments may be further apart than they seem, or nearer: what a log's stamps are
+    /// cut off to, where that is more than the kernel's microsecond. Else zero.
+    pub fn resolution(&self) -> Duration {
         self.resolution
     }
 
@@ -119,10 +120,12 @@ impl Timeline {
         &mut self.unplaced
     }
 
-    /// Whether the length of each span is known exactly, and there is nothing but spans: only then
-    /// are sums and chains exact.
+    /// Whether the length of each span is known exactly, stamps tell any two moments apart, and there
+    /// is nothing but spans: only then are sums and chains exact.
     pub fn is_exact(&self) -> bool {
-        self.unplaced.is_empty() && self.spans.iter().all(|span| span.took().is_exact())
+        self.unplaced.is_empty()
+            && self.resolution.is_zero()
+            && self.spans.iter().all(|span| span.took().is_exact())
     }
 
     /// One span.
@@ -150,7 +153,7 @@ impl Timeline {
     }
 
     /// Only what `keep` keeps, by its name and its driver, and the edges between those: as if nothing
-    /// else had been there. Who ran inside one that is left out ran inside the one around that.
+    /// else had been there. A span inside one that is left out is then inside the one around that.
     #[must_use]
     pub fn filtered(&self, keep: impl Fn(&str, Option<&str>) -> bool) -> Timeline {
         let mut t = Timeline { notes: self.notes.clone(), ..Timeline::new(self.name.clone()) };
@@ -312,7 +315,7 @@ impl Span {
         }
     }
 
-    /// How long its bar is. What it took may be less, or unknown: that is for [`Span::took`] to say.
+    /// How long its bar is. It may have taken less, or nobody knows: [`Span::took`] says so.
     pub(crate) fn drawn(&self) -> Duration {
         self.end.saturating_sub(self.start)
     }

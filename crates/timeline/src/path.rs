@@ -3,6 +3,7 @@
 use crate::analysis::{Nesting, chain};
 use crate::length::Length;
 use crate::model::{Certainty, Outcome, Span, SpanId, Timeline};
+use std::ops::Add;
 use std::time::Duration;
 
 /// The chain of spans that bounds a timeline from below; see
@@ -60,6 +61,8 @@ pub struct Summary {
     pub max_parallelism: usize,
     /// How many of them nobody knows the place in time of; see [`Unplaced`](crate::Unplaced).
     pub unplaced: usize,
+    /// See [`Timeline::resolution`]. Where it isn't zero, how many ran at once is known roughly.
+    pub resolution: Duration,
 }
 
 impl Timeline {
@@ -98,13 +101,12 @@ impl Timeline {
     }
 
     /// The sum of all run times: what the same work takes one after another, provided that running
-    /// in parallel made none of it slower or faster. What ran [inside](Nesting) another span counts
-    /// once, and what it ran longer than that one counts besides. What is
-    /// [unplaced](crate::Unplaced) may have run inside another one, or by itself.
+    /// in parallel made none of it slower or faster. A span [inside](Nesting) another one counts
+    /// once, and the time that it ran longer than that one counts besides. An
+    /// [unplaced](crate::Unplaced) one may have run inside another one, or by itself.
     pub fn serial_sum(&self) -> Length {
         let nesting = Nesting::of(self);
-        let placed: Length = self.iter().map(|(id, _)| nesting.exclusive(id)).sum();
-        self.unplaced().iter().map(|u| u.took.or_less()).fold(placed, |sum, took| sum + took)
+        self.unplaced().iter().map(|u| u.took.or_less()).fold(nesting.sum(), Add::add)
     }
 
     /// The chain of spans that no number of workers makes shorter: only shorter spans or fewer
@@ -123,7 +125,11 @@ impl Timeline {
     pub fn critical_path(&self) -> CriticalPath {
         let (spans, length) = chain(self);
         // The bounds of a chain are sums of bounds, and those of the whole may be closer.
-        CriticalPath { spans, length: length.within(self.makespan()) }
+        let bounded = self.resolution().is_zero();
+        CriticalPath {
+            spans,
+            length: if bounded { length.within(self.makespan()) } else { length },
+        }
     }
 
     /// All the numbers at once.
@@ -145,6 +151,7 @@ impl Timeline {
             critical_path: self.critical_path().length,
             max_parallelism: self.max_parallelism(),
             unplaced: self.unplaced().len(),
+            resolution: self.resolution(),
         }
     }
 }

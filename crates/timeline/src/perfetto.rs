@@ -5,7 +5,7 @@
 //! each dependency that was kept an arrow, and how many ran at once a counter. What is known of a
 //! span beyond its times is in its arguments; those on the critical path have the category
 //! `critical`. A slice that may have been over sooner has the sign of its time in its name, the
-//! category `not_exact`, and that time as `took`. What has no place in time can't be a slice: it
+//! category `not_exact`, and that time as `took`. A run without a place in time can't be a slice: it
 //! stands in `otherData`, with the notes, and the label of the process says that it does.
 //!
 //! The format: "Trace Event Format", by the Chromium authors. Times are in microseconds since the

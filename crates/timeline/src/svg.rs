@@ -2,8 +2,9 @@
 //!
 //! A bar is one span, coloured by its outcome; pointing at it shows everything that is known of
 //! it. One that may have been over sooner is pale, with a dashed outline, and its label has its sign
-//! and its time. What has no place in time stands below in words, as do the notes. The critical path has a dark outline and is joined by lines. Nothing is fetched from
-//! elsewhere and nothing is scripted, so that the file can be mailed or put into a page.
+//! and its time. Runs without a place in time stand below in words, as do the notes. The critical path
+//! has a dark outline and is joined by lines. Nothing is fetched from elsewhere and nothing is
+//! scripted, so that the file can be mailed or put into a page.
 
 use crate::lanes::Lane;
 use crate::markup::{CHAR_WIDTH as CHAR, FONT, escape};
@@ -11,7 +12,7 @@ use crate::model::{Certainty, Outcome, Span, SpanId, Timeline, Unplaced};
 use crate::path::CriticalPath;
 use crate::select::{FOLD_ABOVE, is_urgent, needs_seeing};
 use crate::text::{numbers, path_names};
-use crate::units::{duration, fit, how_sure, printable, wrap};
+use crate::units::{count, duration, fit, how_sure, printable, wrap};
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -183,7 +184,7 @@ fn unplaced(t: &Timeline) -> Vec<String> {
         lines.push(fit(&line, TEXT_CHARS));
     }
     if all.len() > MAX_UNPLACED {
-        lines.push(format!("    and {} shorter ones", all.len() - MAX_UNPLACED));
+        lines.push(format!("    and {}", count(all.len() - MAX_UNPLACED, "shorter one")));
     }
     lines
 }

@@ -22,6 +22,16 @@ pub fn duration(d: Duration) -> String {
     }
 }
 
+/// A number and its noun: `1 probe`, `2 probes`. Of two nouns each has its own number.
+pub(crate) fn count(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
+/// The word of a verb that goes with `n` things.
+pub(crate) fn verb(n: usize, one: &'static str, many: &'static str) -> &'static str {
+    if n == 1 { one } else { many }
+}
+
 /// How sure a moment is, for people.
 pub(crate) fn how_sure(how: Certainty) -> &'static str {
     match how {

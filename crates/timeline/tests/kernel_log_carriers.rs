@@ -230,7 +230,7 @@ fn one_shutdown_stays_one() {
                 system sleep state S5\n[    9.007000] reboot: Power down\n";
     let log = read(text);
     assert_eq!((log.shutdown.spans().len(), log.boots.len()), (4, 0));
-    // What a boot says of rebooting ends nothing.
+    // A boot's own words of rebooting end nothing.
     let log = read(&plain().replace(
         "] calling",
         "] reboot: Dell board detected. Selecting ACPI-method for reboots.\n[    2.000000] calling",

@@ -32,10 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let mut out = anstream::stdout().lock();
     if args.json {
-        let document = document::document(args, &logs, &predicted);
-        let json = serde_json::to_string_pretty(&document)
-            .map_err(|error| Failure::new(format!("cannot write JSON: {error}")))?;
-        writeln!(out, "{json}")?;
+        document::write(&mut out, args, &logs, &predicted)?;
     } else {
         let text = report::text(args, &logs, &predicted, screen::all_columns());
         write!(out, "{text}")?;

@@ -10,6 +10,7 @@ use super::args::Args;
 use super::asked::Predicted;
 use super::source::Log;
 use crate::screen::{FAINT, TITLE, styled};
+use crate::units::count;
 
 /// So many lines that weren't understood are shown.
 const SUSPICIOUS: usize = 10;
@@ -119,12 +120,10 @@ fn boots(out: &mut String, kernel: &KernelLog, width: usize) {
         if let (Some(from), Some(to)) = (boot.from, boot.to) {
             facts.push(format!("{:.3} to {:.3} s", from.as_secs_f64(), to.as_secs_f64()));
         }
-        let counts = [
-            (boot.initcalls, "init calls"),
-            (boot.probes, "probes"),
-            (boot.shutdowns, "shutdowns"),
-        ];
-        facts.extend(counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")));
+        let counts =
+            [(boot.initcalls, "init call"), (boot.probes, "probe"), (boot.shutdowns, "shutdown")];
+        let counts = counts.iter().filter(|(n, _)| *n > 0);
+        facts.extend(counts.map(|&(n, what)| count(n as u64, what)));
         facts.extend(boot.kernel.clone());
         wrapped(out, &format!("--boot {}: {}", i + 1, facts.join(", ")), width);
     }
@@ -138,7 +137,7 @@ fn wrapped(out: &mut String, text: &str, width: usize) {
 }
 
 fn lines(n: u64) -> String {
-    if n == 1 { "1 line".to_owned() } else { format!("{n} lines") }
+    count(n, "line")
 }
 
 /// Bars with the title in bold.
@@ -167,8 +166,9 @@ fn deferrals(out: &mut String, args: &Args, kernel: &KernelLog, width: usize) {
     let attempts: usize = kernel.deferrals.iter().map(|d| d.attempts).sum();
     let total: Length = kernel.deferrals.iter().map(|d| d.total).sum();
     let devices = kernel.deferrals.len();
-    let title =
-        format!("Deferred probes: {attempts} tries of {devices} devices, {total} for nothing",);
+    let tries = if attempts == 1 { "1 try".to_owned() } else { format!("{attempts} tries") };
+    let of = count(devices as u64, "device");
+    let title = format!("Deferred probes: {tries} of {of}, {total} for nothing");
     let _ = writeln!(out, "\n{}", styled(TITLE, title));
     let stamp = |time: std::time::Duration| format!("{:.6}", time.as_secs_f64());
     let row = |cells: [&str; 7], [name, driver]: [usize; 2]| {
@@ -213,7 +213,9 @@ fn deferrals(out: &mut String, args: &Args, kernel: &KernelLog, width: usize) {
         let _ = writeln!(out, "{}", row(cells, widths));
     }
     if devices > args.top {
-        let _ = writeln!(out, "  and {} more devices; --top shows them", devices - args.top);
+        let more = count((devices - args.top) as u64, "more device");
+        let them = if devices - args.top == 1 { "it" } else { "them" };
+        let _ = writeln!(out, "  and {more}; --top shows {them}");
     }
     if let Some(split) = &kernel.deferred_probe {
         split_up(out, args, split, width);
@@ -237,7 +239,10 @@ fn split_up(
         })
         .collect();
     let more = split.shares.len().saturating_sub(args.top);
-    let more = if more > 0 { format!(", {more} more devices") } else { String::new() };
+    let more = match more {
+        0 => String::new(),
+        n => format!(", {}", count(n as u64, "more device")),
+    };
     wrapped(
         out,
         &format!(
@@ -255,7 +260,7 @@ fn suspicious(out: &mut String, kernel: &KernelLog, width: usize) {
         return;
     }
     let title = format!(
-        "Not understood: {} that look like a form that is read, but aren't",
+        "Not understood: {} like a form that is read, but of none",
         lines(kernel.suspicious_total)
     );
     let _ = writeln!(out, "\n{}", styled(TITLE, title));
@@ -264,8 +269,8 @@ fn suspicious(out: &mut String, kernel: &KernelLog, width: usize) {
     }
     let shown = kernel.suspicious.len().min(SUSPICIOUS) as u64;
     if kernel.suspicious_total > shown {
-        let more = lines(kernel.suspicious_total - shown);
-        let _ = writeln!(out, "  and {more} more; --json has the first thousand");
+        let more = count(kernel.suspicious_total - shown, "more line");
+        let _ = writeln!(out, "  and {more}; --json has the first thousand");
     }
 }
 

@@ -14,6 +14,7 @@ use super::args::{Args, Phase};
 use super::file::TimelineFile;
 use super::sysfs;
 use crate::exit::Failure;
+use crate::units::count;
 
 /// What was read from one file.
 #[derive(Debug)]
@@ -132,7 +133,8 @@ fn boot(reader: Reader, args: &Args, name: &str) -> Result<KernelLog, Failure> {
     match usize::try_from(wanted - 1).ok().filter(|&i| i < there) {
         Some(i) => Ok(boots.swap_remove(i)),
         None => Err(Failure::new(format!(
-            "{name} has no boot {wanted}: of {there} it has something to tell"
+            "{name} has no boot {wanted}: it tells of {}",
+            count(there as u64, "boot")
         ))),
     }
 }
@@ -146,11 +148,12 @@ fn nothing(log: &Log) -> Failure {
         return Failure::new(format!("{}: it is {unread}, which is not read", log.name))
             .help(unread.instead());
     }
-    let lines = kernel.lines;
-    let failure = Failure::new(format!(
-        "{}: none of {lines} lines tells of a probe, an init function or a shutdown",
-        log.name
-    ));
+    let lines = match kernel.lines {
+        0 => "it is empty".to_owned(),
+        1 => "its only line doesn't tell of a probe, an init function or a shutdown".to_owned(),
+        n => format!("none of its {n} lines tells of a probe, an init function or a shutdown"),
+    };
+    let failure = Failure::new(format!("{}: {lines}", log.name));
     // A prefix of the kernel's own, or a word of it: then it is one of its logs.
     let kernels = kernel.kernel.is_some()
         || kernel.prefixes.iter().any(|(prefix, _)| {

@@ -12,7 +12,7 @@ use corewise::topology::{AffinityScope, CpuSet, Pods, Topology};
 
 use crate::args::{self, Source};
 use crate::exit::Failure;
-use crate::{screen, whole_file};
+use crate::{screen, units, whole_file};
 use report::Report;
 
 /// Reads the machine and prints it.
@@ -73,7 +73,7 @@ fn alike<'c>(caches: impl Iterator<Item = (u32, u32, &'c [u32])>) -> Vec<(CpuSet
 }
 
 fn count(n: usize, noun: &str) -> String {
-    if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
+    units::count(n as u64, noun)
 }
 
 fn read(source: &Source) -> Result<Topology, Failure> {

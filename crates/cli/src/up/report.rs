@@ -1,6 +1,6 @@
 //! What `up` says on stdout: text for people, or one JSON object a line for programs.
 //!
-//! A server doesn't stop since nobody listens: what can't be written is dropped.
+//! A server doesn't stop since nobody listens: lines that can't be written are dropped.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

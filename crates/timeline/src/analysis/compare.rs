@@ -42,7 +42,7 @@ impl Side {
 }
 
 impl Pair {
-    /// Nanoseconds by which the second one is longer; what isn't there takes none. `None` where it
+    /// Nanoseconds by which the second one is longer; a device that isn't there takes none. `None` where it
     /// isn't known how long one of them took.
     pub fn change_ns(&self) -> Option<i128> {
         let ns = |side: Option<Side>| {

@@ -10,6 +10,9 @@ use std::time::Duration;
 /// overlap in part would take for ever.
 const DEPTH: usize = 64;
 
+/// So many that may be around a span are looked at, for the same reason.
+const AT_ONCE: usize = 512;
+
 /// For each span of a timeline, the span inside which it ran: the probe of a controller inside the
 /// init function that registered its driver, the probe of a child inside its parent's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +22,8 @@ pub struct Nesting {
     exclusive: Vec<Length>,
     /// The same by how long the bars are.
     drawn: Vec<Duration>,
+    /// How long all of them ran, with what is inside another one counted once.
+    sum: Length,
 }
 
 impl Nesting {
@@ -69,14 +74,16 @@ impl Nesting {
                 exclusive[parent.index()] = exclusive[parent.index()] - inside;
             }
         }
-        // What has no place in time may have run inside any of them, or have run what seems to be
-        // inside another.
+        let all: Length = exclusive.iter().copied().sum();
+        let mut sum = all - perhaps(t, &parents, &mut exclusive);
+        // A span without a place in time may have run inside any of them, or around them.
         if t.unplaced().iter().any(|u| u.kind != SpanKind::Shutdown) {
             for (own, span) in exclusive.iter_mut().zip(t.spans()).filter(|(_, s)| hosts(s)) {
                 *own = span.took().or_less();
             }
+            sum = exclusive.iter().copied().sum();
         }
-        Nesting { parents, exclusive, drawn }
+        Nesting { parents, exclusive, drawn, sum }
     }
 
     /// The span inside which `id` ran.
@@ -86,6 +93,11 @@ impl Nesting {
     /// When `id` came from a larger timeline.
     pub fn parent(&self, id: SpanId) -> Option<SpanId> {
         self.parents[id.index()]
+    }
+
+    /// How long all of them ran; a span inside another one counts once.
+    pub(crate) fn sum(&self) -> Length {
+        self.sum
     }
 
     /// How long `id` ran without what ran inside it.
@@ -120,6 +132,66 @@ impl Nesting {
         }
         children
     }
+}
+
+/// Stamps that are cut off leave open whether a span near the ends of another one ran inside it. Widens
+/// the own times of both to what can be, and gives the time of those that may so have been counted
+/// twice.
+fn perhaps(t: &Timeline, parents: &[Option<SpanId>], exclusive: &mut [Length]) -> Length {
+    let unit = t.resolution();
+    let mut twice = Length::ZERO;
+    if unit.is_zero() {
+        return twice;
+    }
+    let can = |kinds: [SpanKind; 2]| {
+        let of_kind = t.iter().filter(move |(_, s)| kinds.contains(&s.kind));
+        let mut ids: Vec<SpanId> = of_kind.map(|(id, _)| id).collect();
+        ids.sort_by_key(|&id| (t.span(id).start, id));
+        ids
+    };
+    // Each is inside itself.
+    let inside = |id: SpanId, outer: SpanId| {
+        let around = |id: &SpanId| parents[id.index()];
+        std::iter::successors(Some(id), around).take(DEPTH).any(|id| id == outer)
+    };
+    let mut hosts = can([SpanKind::Initcall, SpanKind::Probe]).into_iter().peekable();
+    let mut open: Vec<SpanId> = Vec::new();
+    for id in can([SpanKind::Probe, SpanKind::Task]) {
+        let span = t.span(id);
+        while let Some(host) = hosts.next_if(|&host| t.span(host).start < span.start + unit) {
+            open.push(host);
+        }
+        open.retain(|&host| t.span(host).end + unit > span.start);
+        if open.len() > AT_ONCE {
+            open.drain(..open.len() - AT_ONCE);
+        }
+        let around = |host: &SpanId| {
+            let outer = t.span(*host);
+            let may = span.end < outer.end + unit
+                && outer.took().most().is_none_or(|most| span.took().least() <= most);
+            let threads = [&outer.worker, &span.worker];
+            let apart = threads[0] != threads[1] && threads.iter().all(|w| !w.is_empty());
+            let related = inside(*host, id) || inside(id, *host);
+            may && !apart && !related
+        };
+        let took = span.took().or_less();
+        let mut found = false;
+        for host in open.iter().copied().filter(|host| around(host)) {
+            let own = &mut exclusive[host.index()];
+            *own = *own - took;
+            found = true;
+        }
+        if !found {
+            continue;
+        }
+        // Several that ran side by side inside one parent take more than it: then that gains nothing.
+        twice = twice + took;
+        if let Some(parent) = parents[id.index()] {
+            let own = &mut exclusive[parent.index()];
+            *own = (*own + took).within(t.span(parent).took());
+        }
+    }
+    twice
 }
 
 /// What a span says of itself, where that can be: the other one is there, and had begun by then.

@@ -1,7 +1,7 @@
 //! A timeline as tasks with links: what may start when, if nothing but the graph says so.
 //!
-//! What bounds the run ([`chain`]), what each span has to spare ([`slack`]) and what a prediction
-//! schedules anew are all worked out of this one graph.
+//! This one graph tells what bounds the run ([`chain`]) and what each span has to spare ([`slack`]), and
+//! predictions schedule it anew.
 
 use super::nesting::Nesting;
 use super::order::Order;
@@ -62,8 +62,9 @@ pub(super) fn as_sure_as(t: &Timeline, find: impl Fn(Taking) -> u64) -> Length {
     if t.is_exact() {
         return Length::exact(drawn);
     }
-    // What is missing may hold up what is there, or have held it up for nothing.
-    match t.unplaced().is_empty() {
+    // A span that is missing may hold up others, or have held them up for nothing. Stamps that are cut
+    // off leave the graph itself open: which edges were kept, and what ran inside what.
+    match t.unplaced().is_empty() && t.resolution().is_zero() {
         _ if drawn.is_zero() && t.spans().iter().any(|span| span.took().told().is_none()) => {
             return Length::UNKNOWN;
         }
@@ -198,7 +199,8 @@ pub(super) fn slack(t: &Timeline) -> Vec<Length> {
     // With other times another chain may be the longest: no bound follows.
     let others = of(Taking::Least).into_iter().zip(of(Taking::Most));
     let sure = |(drawn, (least, most)): (Duration, (Duration, Duration))| {
-        let same = drawn == least && drawn == most && !drawn.is_zero();
+        let known = t.resolution().is_zero() && !drawn.is_zero();
+        let same = known && drawn == least && drawn == most;
         if same { Length::exact(drawn) } else { Length::about(drawn) }
     };
     drawn.into_iter().zip(others).map(sure).collect()

@@ -99,8 +99,8 @@ impl WhatIf {
     ///   somebody started it whom the timeline doesn't show; shutdowns excepted, which a loop calls.
     ///
     /// A span takes what it took: that another one runs beside it makes it no slower. Where that is
-    /// known by bounds only, it is scheduled with each of them, and so are the results. What is
-    /// [unplaced](crate::Unplaced) takes part in nothing. Linear in spans plus edges, but for a
+    /// known by bounds only, it is scheduled with each of them, and so are the results.
+    /// [Unplaced](crate::Unplaced) ones take part in nothing. Linear in spans plus edges, but for a
     /// logarithm.
     ///
     /// # Panics
@@ -171,7 +171,7 @@ fn repeated(t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Prediction {
     }
 }
 
-/// A span that was moved: what it takes is no surer than what it took.
+/// A span that was moved: its time is no surer than before.
 fn predicted(mut span: Span) -> Span {
     if let Some((least, most)) = span.took_between {
         let drawn = span.drawn();
@@ -182,6 +182,7 @@ fn predicted(mut span: Span) -> Span {
 
 /// With the edges, and what is to be known of it.
 fn finish(t: &Timeline, mut timeline: Timeline) -> Timeline {
+    timeline.set_resolution(t.resolution());
     for edge in t.edges() {
         timeline.push_edge(edge.before, edge.after, edge.kind);
     }
@@ -316,7 +317,7 @@ mod tests {
             assert_eq!(p.makespan, t.makespan(), "{name}");
             assert_eq!(p.bound, us(1_000_005), "{name}");
         }
-        // What bounds it is what has nothing to spare.
+        // The span that bounds it has nothing to spare.
         let path = t.critical_path();
         assert_eq!((path.spans, path.length), (vec![SpanId(1)], us(1_000_005).into()));
         assert_eq!(t.slack(), [us(1_000_000).into(), Length::ZERO]);

@@ -6,7 +6,7 @@ use crate::model::{SpanId, SpanKind, Timeline, Unplaced};
 use crate::path::CriticalPath;
 use crate::select::{is_urgent, needs_seeing};
 use crate::text::{at_least, began_late, numbers, probes_alone};
-use crate::units::{duration, printable};
+use crate::units::{count, duration, printable};
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 
@@ -205,7 +205,7 @@ fn is_boot(t: &Timeline) -> bool {
     t.spans().iter().any(|s| s.kind == SpanKind::Initcall)
 }
 
-/// What ran nobody knows when: a row each, the longest first, and a bar for its length alone.
+/// Runs at unknown moments: a row each, the longest first, and a bar for its length alone.
 fn unplaced(out: &mut String, t: &Timeline) {
     if t.unplaced().is_empty() {
         return;
@@ -240,7 +240,7 @@ fn unplaced(out: &mut String, t: &Timeline) {
     let heading = format!("Without a place in time: {}, the longest first", all.len());
     table(out, &heading, &columns, &rows);
     if all.len() > UNPLACED {
-        let _ = writeln!(out, "<p>and {} shorter ones</p>", all.len() - UNPLACED);
+        let _ = writeln!(out, "<p>and {}</p>", count(all.len() - UNPLACED, "shorter one"));
     }
 }
 

@@ -4,6 +4,7 @@
 //! {
 //!   "name": "bring-up",
 //!   "notes": [],
+//!   "resolution_ns": 0,
 //!   "summary": { "spans": 2, "ok": 2, "failed": 0, "skipped": 0, "cancelled": 0, "deferred": 0,
 //!                "no_callback": 0, "unplaced": 0,
 //!                "makespan_ns": 50, "makespan": { "least_ns": 50, "most_ns": 50 },
@@ -26,26 +27,31 @@
 //! numbers of `critical_path` are indexes into `spans`. Fields may be added; none changes its meaning.
 //!
 //! A length of time has its bounds beside it, of which `most_ns` is null where there is none: it was
-//! measured where they are one. Without an upper bound the length itself is null. What ran at moments
-//! that nobody knows stands in `unplaced`, with `name`, `kind`, `worker`, `cpu`, `outcome`, `message`,
-//! `driver`, `asynchronous`, `took_ns` and `took`.
+//! measured where they are one. Without an upper bound the length itself is null. Runs at moments
+//! that nobody knows stand in `unplaced`, with `name`, `kind`, `worker`, `cpu`, `outcome`, `message`,
+//! `driver`, `asynchronous`, `took_ns` and `took`. Where `resolution_ns` isn't 0, stamps are cut off to
+//! that, and moments and `max_parallelism` are known no better.
 
 mod analysis;
 mod read;
 
 use crate::length::Length;
 use crate::model::Timeline;
-use serde::Serialize;
-use serde_json::Value;
+use serde::{Serialize, Serializer};
 use std::time::Duration;
 
 pub use analysis::{analysis, comparison, prediction};
 pub use read::{ReadError, read};
 
-/// The whole timeline as a value, to put into something larger.
-pub fn value(t: &Timeline) -> Value {
-    serde_json::to_value(view(t))
-        .expect("the view has string keys and nothing that JSON could refuse")
+/// The whole timeline, to put into something larger. It is looked at when it is written: a tree of
+/// values would take many times the room of the timeline.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'t>(pub &'t Timeline);
+
+impl Serialize for View<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        view(self.0).serialize(to)
+    }
 }
 
 /// Renders the whole timeline as one JSON object, indented, with a newline at its end.
@@ -63,6 +69,7 @@ fn view(t: &Timeline) -> TimelineView<'_> {
     TimelineView {
         name: t.name(),
         notes: t.notes(),
+        resolution_ns: ns(t.resolution()),
         summary: SummaryView {
             spans: s.spans,
             ok: s.ok,
@@ -162,6 +169,7 @@ impl From<Length> for Bounds {
 struct TimelineView<'a> {
     name: &'a str,
     notes: &'a [String],
+    resolution_ns: u64,
     summary: SummaryView,
     spans: Vec<SpanView<'a>>,
     unplaced: Vec<UnplacedView<'a>>,
@@ -271,10 +279,11 @@ mod tests {
             json!({
                 "name": "bring-up",
                 "notes": ["order only"],
+                "resolution_ns": 0,
                 "summary": {
                     "spans": 3, "ok": 2, "failed": 1, "skipped": 0, "cancelled": 0, "deferred": 0,
                     "no_callback": 1, "unplaced": 1,
-                    // What has no place may have been the last, or after the last.
+                    // One without a place may have been the last, or after the last.
                     "makespan_ns": null, "makespan": { "least_ns": 28, "most_ns": null },
                     "serial_sum_ns": 32, "serial_sum": { "least_ns": 0, "most_ns": 32 },
                     "critical_path_ns": null, "critical_path": { "least_ns": 0, "most_ns": null },

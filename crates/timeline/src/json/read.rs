@@ -52,6 +52,8 @@ struct TimelineView {
     name: String,
     #[serde(default)]
     notes: Vec<String>,
+    #[serde(default)]
+    resolution_ns: u64,
     spans: Vec<SpanView>,
     #[serde(default)]
     unplaced: Vec<UnplacedView>,
@@ -110,6 +112,7 @@ struct EdgeView {
 
 fn timeline(view: TimelineView) -> Result<Timeline, ReadError> {
     let mut t = Timeline::new(view.name);
+    t.set_resolution(Duration::from_nanos(view.resolution_ns));
     for note in view.notes {
         t.note(note);
     }

@@ -163,7 +163,7 @@ fn boot(facts: &Facts, rules: &Rules, drivers: &BTreeMap<String, String>) -> Boo
         if Duration::from_nanos(item.start) >= span.start {
             continue;
         }
-        // What a stamp and a printed duration are cut off by shows nothing.
+        // Less than the cut-off part of a stamp and a printed duration shows nothing.
         too_short += usize::from(least > span.drawn() + Duration::from_micros(20));
         span.start = Duration::from_nanos(item.start);
         span.queued = span.start;
@@ -220,7 +220,7 @@ impl<'a> Of<'a> {
             what.worker = format!("pid {thread}");
         }
         let at = |s: Stamp| Duration::from_nanos(s.ns);
-        // What may have taken any time has no known start.
+        // Without a longest time there is no known start.
         let Some(end) = ended.filter(|end| !end.coarse && told.most.is_some()) else {
             what.took = told.length();
             return Placed::Nowhere(what);
@@ -365,6 +365,8 @@ fn shutdown(shutdowns: &[Shutdown], drivers: &BTreeMap<String, String>) -> Timel
         span.end_certainty = if end.is_some() { Certainty::UpperBound } else { Certainty::Assumed };
         timeline.push(span);
     }
+    let units = shutdowns.iter().flat_map(|s| [s.begun, s.ended]).flatten().filter(|s| !s.coarse);
+    timeline.set_resolution(units.map(|s| cut_off(s.unit)).max().unwrap_or_default());
     timeline
 }
 
@@ -481,6 +483,8 @@ fn split(boot: &Timeline) -> Option<Split> {
     let outermost = |s: &&Span| s.nested_in.is_none_or(|outer| outer == span);
     let probes = boot.spans().iter().filter(|s| s.kind == SpanKind::Probe).filter(outermost);
     let mut exact = call.took().is_exact() && boot.unplaced().is_empty();
+    let unit = boot.resolution();
+    exact &= unit.is_zero();
     // They come by start. A worker goes on with them when the call has stopped waiting.
     for inner in probes.filter(|s| s.start < call.end && s.end > call.start) {
         let (start, end) = (inner.start.max(call.start), inner.end.min(call.end));
@@ -489,9 +493,12 @@ fn split(boot: &Timeline) -> Option<Split> {
         let within = end.saturating_sub(start);
         let took = inner.took();
         share.1 = share.1
-            + match took.is_exact() {
+            + match took.is_exact() && (unit.is_zero() || took == within) {
                 true => Length::exact(within),
-                false => Length::between(took.least().min(within), within),
+                false => {
+                    let least = took.least().min(within.saturating_sub(unit));
+                    Length::between(least, within.saturating_add(unit)).within(took)
+                }
             };
         exact &= took.is_exact();
         covered += end.saturating_sub(start.max(until));

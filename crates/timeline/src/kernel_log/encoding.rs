@@ -177,12 +177,12 @@ impl Decoder {
                         "the log is compressed with gzip, and cut off: it ends after {written} bytes"
                     ),
                     End::Damaged => format!(
-                        "the log is compressed with gzip, and damaged: what follows {written} bytes \
-                         is not known"
+                        "the log is compressed with gzip, and damaged: after {written} bytes nothing \
+                         is known"
                     ),
                     End::Bomb => format!(
                         "the log is compressed with gzip, and unpacks to more than {MOST_TIMES} \
-                         times its size: what follows {written} bytes was not read"
+                         times its size: after {written} bytes nothing was read"
                     ),
                 });
                 gzip.inner.notes(each);
@@ -436,7 +436,7 @@ mod tests {
         let middle = damaged.len() / 2;
         damaged[middle..middle + 64].fill(0xff);
         let whole = decoded(&damaged, usize::MAX);
-        assert!(whole.2[0].contains("damaged: what follows"), "{:?}", whole.2);
+        assert!(whole.2[0].contains("damaged: after"), "{:?}", whole.2);
         assert!(!whole.0.is_empty() && text.as_bytes().starts_with(&whole.0[..1000]));
         assert_eq!(whole, decoded(&damaged, 1));
     }

@@ -7,7 +7,7 @@ use super::structured::{Entry, Taken};
 /// Puts the fields of entries together.
 ///
 /// A value that holds a line's end or a control character stands on lines of its own, behind its
-/// length. What the kernel says is none of those; they are passed over.
+/// length. The kernel writes none of those; they are passed over.
 #[derive(Debug, Default)]
 pub(crate) struct Export {
     entry: Option<Fields>,

@@ -35,7 +35,7 @@ pub(crate) struct Initcall {
     /// lines, which is known without any stamp.
     pub lines: (Option<u64>, u64),
     /// Another one began meanwhile. Since 4.17 all threads' init calls share one clock, which that
-    /// one has set: what was printed is the time since then.
+    /// one has set: the printed time is counted from there.
     pub overtaken: bool,
 }
 

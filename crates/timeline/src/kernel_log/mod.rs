@@ -138,8 +138,8 @@ pub struct KernelLog {
     pub forms: Vec<(Form, u64)>,
     /// How many lines had which prefix, in the order of [`Prefix`].
     pub prefixes: Vec<(Prefix, u64)>,
-    /// What has to be known of the log as such, a sentence each. What has to be known of the numbers
-    /// stands with them, in the [notes](Timeline::notes) of `boot` and `shutdown`.
+    /// Notes on the log as such, a sentence each. Those on the numbers stand with them, in the
+    /// [notes](Timeline::notes) of `boot` and `shutdown`.
     pub notes: Vec<String>,
     /// Lines in all, of this boot.
     pub lines: u64,

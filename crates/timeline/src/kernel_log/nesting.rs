@@ -54,6 +54,8 @@ pub(crate) struct Place {
     pub asynchronous: bool,
     /// It stands within the time of several init calls, and nothing tells which one ran it.
     pub ambiguous: bool,
+    /// Stamps that are cut off leave open whether an init call ran it.
+    unsure: bool,
 }
 
 /// Decides for all spans, which must come by start, and of equal starts the longer first.
@@ -78,6 +80,13 @@ fn holds(outer: &Item<'_>, inner: &Item<'_>) -> bool {
     begins_within(outer, inner)
         && inner.end.saturating_add(inner.unit) <= outer.end
         && (inner.unit == 0 || outer.start.saturating_add(inner.unit) <= inner.start)
+}
+
+/// Whether stamps that are cut off leave it open.
+fn may_hold(outer: &Item<'_>, inner: &Item<'_>) -> bool {
+    outer.start < inner.start.saturating_add(inner.unit)
+        && inner.end < outer.end.saturating_add(inner.unit)
+        && inner.unit > 0
 }
 
 /// Keeps of `active` what is not over at `now`.
@@ -123,8 +132,14 @@ fn within_calls(items: &[Item<'_>], places: &mut [Place]) -> Vec<Option<usize>> 
         let around: Vec<usize> = open.iter().copied().filter(|&a| holds(&items[a], item)).collect();
         if around.is_empty() && item.kind == Kind::Probe && !places[i].ambiguous && !item.retry {
             // It began in an init call, or in some, and ended later.
-            let left = |a: &usize| items[*a].end.saturating_add(item.unit) <= item.end;
-            places[i].asynchronous = active.iter().any(|a| begun(a) && left(a));
+            let left = |a: &usize| {
+                let over = items[*a].end;
+                item.start.saturating_add(item.unit) <= over
+                    && over.saturating_add(item.unit) <= item.end
+            };
+            places[i].unsure = active.iter().any(|&a| may_hold(&items[a], item));
+            places[i].asynchronous =
+                !places[i].unsure && active.iter().any(|a| begun(a) && left(a));
         }
         if let [call] = around[..] {
             calls[i] = Some(call);
@@ -158,7 +173,11 @@ fn groups(items: &[Item<'_>], calls: &[Option<usize>], places: &mut [Place]) -> 
     for (i, item) in items.iter().enumerate().filter(|(_, item)| item.kind == Kind::Probe) {
         retire(&mut active, items, item.start);
         for &a in &active {
-            let crosses = items[a].end < item.end && !begins_late(&items[a], item);
+            let before = |one: u64, other: u64| one.saturating_add(item.unit) <= other;
+            let crosses = items[a].end < item.end
+                && before(items[a].start, item.start)
+                && before(items[a].end, item.end)
+                && !begins_late(&items[a], item);
             // Two init calls on two threads explain an overlap.
             let explained = calls[a].is_some() && calls[i].is_some() && calls[a] != calls[i];
             if !crosses || explained {
@@ -178,15 +197,14 @@ fn groups(items: &[Item<'_>], calls: &[Option<usize>], places: &mut [Place]) -> 
 
 /// Of two that ran at once, on two threads, marks the one that is not known to be in its turn.
 fn apart(a: usize, b: usize, calls: &[Option<usize>], places: &mut [Place]) {
-    match (calls[a], calls[b], places[a].asynchronous, places[b].asynchronous) {
-        // One of them is known to be beside the rest: that will do.
-        (_, _, true, _) | (_, _, _, true) => {}
-        (Some(_), None, ..) => places[b].asynchronous = true,
-        (None, Some(_), ..) => places[a].asynchronous = true,
-        _ => {
-            places[a].asynchronous = true;
-            places[b].asynchronous = true;
-        }
+    // One of them is known to be beside the rest: that will do.
+    if places[a].asynchronous || places[b].asynchronous {
+        return;
+    }
+    let within = [a, b].map(|i| calls[i].is_some() || places[i].unsure);
+    let both = within[0] == within[1];
+    for (i, other) in [(a, within[1]), (b, within[0])] {
+        places[i].asynchronous |= !places[i].unsure && (both || other);
     }
 }
 

@@ -5,7 +5,7 @@ use super::facts::{Facts, Shutdown};
 use super::policy::{Rules, Unit};
 use super::{Form, Prefix};
 use crate::model::{Certainty, Outcome, SpanKind, Timeline};
-use crate::units::duration;
+use crate::units::{count, duration, verb};
 
 /// Adds to both timelines what has to be known of their numbers; gives what concerns the log as such.
 pub(crate) fn notes(
@@ -30,8 +30,14 @@ pub(crate) fn notes(
     } else if boot.timeline.is_empty() && shutdown.is_empty() {
         note("the lines that are known name no device that began or ended anything".into());
     }
+    // Where lines weren't kept, ends are among them.
     match facts.unfinished() {
+        _ if facts.left_out > 0 => {}
         (0, _) => {}
+        (1, name) => note(format!(
+            "1 init call began and did not end within the log: {}",
+            name.unwrap_or("unknown")
+        )),
         (n, first) => note(format!(
             "{n} init calls began and did not end within the log, the first of them {}",
             first.unwrap_or("unknown")
@@ -40,26 +46,41 @@ pub(crate) fn notes(
     let resumed = facts.forms.get(&Form::PmStart).copied().unwrap_or_default();
     if resumed > 0 {
         note(format!(
-            "{resumed} callbacks of suspend and resume gave their parents; they have no timeline"
+            "{} of suspend and resume {} shown in no timeline; only parents are taken from there",
+            count(many(resumed), "callback"),
+            verb(many(resumed), "is", "are")
         ));
     }
     if facts.wrapped > 0 {
-        note(format!("{} messages were put together from two lines", facts.wrapped));
+        let n = many(facts.wrapped);
+        let were = verb(n, "was", "were");
+        note(format!("{} {were} put together from two lines", count(n, "message")));
     }
     if facts.foreign > 0 {
-        note(format!("{} lines of other programs were passed over", facts.foreign));
+        let n = many(facts.foreign);
+        let were = verb(n, "was", "were");
+        note(format!("{} of other programs {were} passed over", count(n, "line")));
     }
     if facts.left_out > 0 {
         note(format!(
-            "{} lines were understood and not kept: there are more than any machine prints, and \
-             what is said here is of those before them",
-            facts.left_out
+            "{} understood and not kept: there are more than any machine prints, and all numbers here \
+             are those of the lines before",
+            were(facts.left_out)
         ));
     }
     if facts.cut > 0 {
-        note(format!("{} lines were too long and were read in part", facts.cut));
+        note(format!("{} too long and read in part", were(facts.cut)));
     }
     notes
+}
+
+fn many(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
+
+/// So many lines were something.
+fn were(n: u64) -> String {
+    format!("{} {}", count(many(n), "line"), verb(many(n), "was", "were"))
 }
 
 /// Why there is no order in time.
@@ -86,7 +107,8 @@ fn of_both(facts: &Facts, rules: &Rules, mut timelines: [&mut Timeline; 2]) {
     let cut = timelines.iter().map(|t| t.resolution()).max().filter(|cut| !cut.is_zero());
     if let Some(cut) = cut {
         let text = format!(
-            "the stamps are cut off to {}: what is less apart has no known order, and is inside nothing",
+            "the stamps are cut off to {}: moments that are less apart have no known order, so own times, \
+             sums and chains are known within bounds",
             duration(cut)
         );
         timelines.iter_mut().for_each(|t| t.note(text.clone()));
@@ -99,7 +121,10 @@ fn of_both(facts: &Facts, rules: &Rules, mut timelines: [&mut Timeline; 2]) {
         );
     }
     if facts.unstamped > 0 {
-        notes.push(format!("{} lines have no stamp (`printk.time=1` gives them)", facts.unstamped));
+        let n = many(facts.unstamped);
+        let have = verb(n, "has", "have");
+        let lines = count(n, "line");
+        notes.push(format!("{lines} {have} no stamp (`printk.time=1` gives them)"));
     }
     for t in timelines {
         let shutdown = t.unplaced().iter().any(|u| u.kind == SpanKind::Shutdown);
@@ -112,11 +137,19 @@ fn of_both(facts: &Facts, rules: &Rules, mut timelines: [&mut Timeline; 2]) {
         }
         t.note(match shutdown {
             true => format!(
-                "{n} shutdowns have no known time: their lines say that they began, and no more"
+                "{} {} no known time: {} that {} began, and no more",
+                count(n, "shutdown"),
+                verb(n, "has", "have"),
+                verb(n, "its line says", "their lines say"),
+                verb(n, "it", "they")
             ),
-            false => format!(
-                "of {n} init calls and probes only the durations are known that were printed"
-            ),
+            false => {
+                let calls = t.unplaced().iter().filter(|u| u.kind == SpanKind::Initcall).count();
+                let kinds = [(calls, "init call"), (n - calls, "probe")];
+                let kinds = kinds.iter().filter(|(n, _)| *n > 0).map(|&(n, what)| count(n, what));
+                let kinds = kinds.collect::<Vec<_>>().join(" and ");
+                format!("of {kinds} only the durations are known that were printed")
+            }
         });
     }
 }
@@ -125,24 +158,25 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
     let placed = boot.timeline.spans().iter().map(|s| (s.kind, &s.outcome));
     let others = boot.timeline.unplaced().iter().map(|u| (u.kind, &u.outcome));
     let all: Vec<(SpanKind, &Outcome)> = placed.chain(others).collect();
-    let count = |kind: SpanKind, f: fn(&Outcome) -> bool| {
+    let all_of = |kind: SpanKind, f: fn(&Outcome) -> bool| {
         all.iter().filter(|(k, outcome)| *k == kind && f(outcome)).count()
     };
-    let skipped = |kind| count(kind, |o| matches!(o, Outcome::Skipped(_)));
+    let skipped = |kind| all_of(kind, |o| matches!(o, Outcome::Skipped(_)));
     let (calls, probes) = (skipped(SpanKind::Initcall), skipped(SpanKind::Probe));
-    let deferred = count(SpanKind::Probe, |o| matches!(o, Outcome::Deferred(_)));
-    let of_probes = count(SpanKind::Probe, |_| true);
-    let initcalls = count(SpanKind::Initcall, |_| true);
+    let deferred = all_of(SpanKind::Probe, |o| matches!(o, Outcome::Deferred(_)));
+    let of_probes = all_of(SpanKind::Probe, |_| true);
+    let initcalls = all_of(SpanKind::Initcall, |_| true);
     let mut note = |text: String| boot.timeline.note(text);
     if let Some((until, tick)) = rules.ticks {
         note(format!(
-            "the durations of the first init calls, {until} of them, are in whole ticks of {}: each \
-             is known no better than that, and where both of its lines have a stamp no longer than \
-             the time between them",
+            "the durations of the first {} are in whole ticks of {}: each is known no better than \
+             that, and where both of its lines have a stamp no longer than the time between them",
+            count(until, "init call"),
             duration(tick)
         ));
         match facts.probes.iter().filter(|p| rules.ticks_probe(p)).count() {
             0 => {}
+            1 => note("that of 1 probe that ended in that time is in whole ticks too".into()),
             n => {
                 note(format!("those of {n} probes that ended in that time are in whole ticks too"))
             }
@@ -165,16 +199,18 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
     let overtaken = facts.initcalls.iter().filter(|call| call.overtaken).count();
     if overtaken > 0 {
         note(format!(
-            "{overtaken} init calls took longer than they say: another one began meanwhile, and \
-             kernels since 4.17 count from there. Each took at least what it says, and at most the \
-             time between its lines"
+            "{} took longer than {}: another one began meanwhile, and kernels since 4.17 count from \
+             there. The printed duration is the least, and the time between the two lines the most",
+            count(overtaken, "init call"),
+            verb(overtaken, "it says", "they say")
         ));
     }
     if boot.too_short > 0 {
         note(format!(
-            "{} init calls printed less than what seems to have run inside them took: they are drawn \
-             from their first line on, and took no longer",
-            boot.too_short
+            "{} printed less than the probes took that seem to have run inside: {} drawn from the \
+             first line on, and took no longer",
+            count(boot.too_short, "init call"),
+            verb(boot.too_short, "it is", "they are")
         ));
     }
     if rules.one_is_bound {
@@ -185,19 +221,23 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
     }
     if boot.ambiguous > 0 {
         note(format!(
-            "{} probes stand within the time of several init calls, and nothing tells which one \
-             ran them",
-            boot.ambiguous
+            "{} {} within the time of several init calls, and nothing tells which one ran {}",
+            count(boot.ambiguous, "probe"),
+            verb(boot.ambiguous, "stands", "stand"),
+            verb(boot.ambiguous, "it", "them")
         ));
     }
     if calls + probes > 0 {
         note(format!(
-            "{calls} init calls and {probes} probes found no device that is theirs (ENODEV, \
-             ENXIO), which is no failure: they are called skipped"
+            "{} and {} found no device that is theirs (ENODEV, ENXIO), which is no failure: they are \
+             called skipped",
+            count(calls, "init call"),
+            count(probes, "probe")
         ));
     }
     if deferred > 0 {
-        note(format!("{deferred} of {of_probes} probes were put off and tried again"));
+        let (probes, were) = (count(of_probes, "probe"), verb(deferred, "was", "were"));
+        note(format!("{deferred} of {probes} {were} put off, to be tried again"));
     }
 }
 
@@ -213,7 +253,8 @@ fn of_shutdown(facts: &Facts, shutdown: &mut Timeline) {
     match facts.shutdowns.iter().filter(back).count() {
         0 => {}
         n => shutdown.note(format!(
-            "stamps go back {n} times: how long what was shut down there took is not known"
+            "stamps go back {}: how long those shutdowns took is not known",
+            count(n, "time")
         )),
     }
     let last = facts.shutdowns.last().filter(|s| s.ended.is_none());

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 /// The text of one line: UTF-8, where blanks are blanks and nothing is invisible.
 ///
 /// Bytes that are no UTF-8 are replaced; a lone A0 is the non-breaking space of Latin-1. Every other
-/// blank of Unicode, and the tab, becomes a blank. What has no width (joiners, marks of direction, a
-/// byte order mark) and what colours a terminal is taken out, and entities of HTML are what they
+/// blank of Unicode, and the tab, becomes a blank. Characters without width (joiners, marks of direction, a
+/// byte order mark) and colours of a terminal are taken out, and entities of HTML are what they
 /// stand for.
 pub(crate) fn plain(bytes: &[u8]) -> Cow<'_, str> {
     // Nearly all lines are of printable ASCII alone, without an entity.

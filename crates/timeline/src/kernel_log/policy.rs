@@ -135,7 +135,7 @@ impl Told {
     /// It took no longer than that: it lies between two lines. Where it was printed longer than that,
     /// two clocks disagree, and nobody knows which is right.
     fn within(self, gap: Duration) -> Told {
-        // What a stamp and a duration are cut off by.
+        // The part by which a stamp and a duration are cut off.
         const ROUNDED: Duration = Duration::from_micros(3);
         let Told { drawn, least, most } = self;
         match least > gap.saturating_add(ROUNDED) {
@@ -195,7 +195,7 @@ fn gap(call: &Initcall, counts: impl Fn(&Stamp) -> bool) -> Option<Duration> {
 /// * the time between the call's two lines, which is never shorter than the call;
 /// * a probe that was longer than the call in which it ran: probes are printed in microseconds.
 ///
-/// What printing took is between the lines as well, so a longer gap shows nothing, and a gap that is
+/// The time of printing is between the lines as well, so a longer gap shows nothing, and a gap that is
 /// as much longer by chance seems to show it. So a version line of a kernel that prints microseconds
 /// settles it, one of an older kernel needs one witness, and a log without any needs two that no one
 /// delay explains.

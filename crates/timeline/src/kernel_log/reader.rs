@@ -75,7 +75,7 @@ impl Reader {
         Reader { state: State { keep_all: true, ..State::default() }, ..Reader::default() }
     }
 
-    /// Takes the next bytes of the log; lines may be cut anywhere. What `gzip` compressed is
+    /// Takes the next bytes of the log; lines may be cut anywhere. Output of `gzip` is
     /// unpacked, and UTF-16 is decoded.
     pub fn feed(&mut self, bytes: &[u8]) {
         let Reader { decoder, lines, state } = self;

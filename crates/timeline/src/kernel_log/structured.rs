@@ -119,7 +119,7 @@ pub(crate) fn line(text: &str) -> Option<Entry> {
     serde_json::from_str::<Fields>(text).ok()?.entry()
 }
 
-/// A line of LAVA's log. What the board said is its `target`.
+/// A line of LAVA's log. The board's own words have the level `target`.
 #[derive(Deserialize)]
 struct Lava {
     lvl: String,

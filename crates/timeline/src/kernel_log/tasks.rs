@@ -88,7 +88,7 @@ pub(crate) fn logcat(text: &str) -> Option<(bool, &str)> {
     if !digits(process) || !digits(thread) || !matches!(level, "V" | "D" | "I" | "W" | "E" | "F") {
         return None;
     }
-    // The kernel is process 0, and what follows its empty tag is its message. `logcat` takes a
+    // The kernel is process 0, and its message follows its empty tag. `logcat` takes a
     // driver and its device for the tag: then that belongs to the message.
     let message = match rest.split_once(": ") {
         Some((tag, message)) if matches!(tag.trim_end(), "" | "kernel") => message,

@@ -4,7 +4,7 @@ use super::{Lines, Noun};
 use crate::analysis::{Comparison, Pair, Prediction, Side, WhatIf};
 use crate::length::Length;
 use crate::model::{SpanKind, Timeline};
-use crate::units::{duration, fit, printable};
+use crate::units::{duration, fit, printable, verb};
 use std::time::Duration;
 
 /// What [`analysis`](crate::analysis) finds out of `t`: the `top` worst devices and drivers, how many
@@ -146,7 +146,11 @@ fn concurrency(out: &mut Lines, t: &Timeline) {
         100.0 * time.as_secs_f64() / all.as_secs_f64()
     };
     let exact = t.spans().iter().all(|span| span.took().is_exact());
-    let were = if exact { "at once" } else { "at once, were each to take its longest" };
+    let were = match exact {
+        _ if !t.resolution().is_zero() => "at once, as far as the stamps tell",
+        true => "at once",
+        false => "at once, were each to take its longest",
+    };
     let mut text = format!("{were}: {:.2} in the mean, {} at most", c.mean, c.most);
     if c.most > 1 {
         let from = c.most_at.saturating_sub(t.origin());
@@ -208,8 +212,11 @@ fn what_if(out: &mut Lines, t: &Timeline) {
         ),
         (_, 0) => {}
         (all, not) => notes.push(format!(
-            "{not} of {all} dependencies were not kept in this run (they are nested, or broken \
-             cycles), so they count for nothing"
+            "{not} of {} {} not kept in this run ({}), and so {} for nothing",
+            if all == 1 { "1 dependency".to_owned() } else { format!("{all} dependencies") },
+            verb(not, "was", "were"),
+            verb(not, "it is nested, or broke a cycle", "they are nested, or broke cycles"),
+            verb(not, "counts", "count")
         )),
     }
     if is_boot {
@@ -339,14 +346,15 @@ pub fn comparison(
         (0, 0) => String::new(),
         (a, b) => format!(", {a} ran more often in A and {b} in B"),
     };
+    let shown = c.pairs.iter().filter(differ).take(top).count();
     out.line("");
     out.wrapped(
         &format!(
-            "{} in both, {} in A only, {} in B only{often}; {} of them are shown",
+            "{} in both, {} in A only, {} in B only{often}; {shown} of them {} shown",
             counted.count(both),
             c.only_a,
             c.only_b,
-            c.pairs.iter().filter(differ).take(top).count(),
+            verb(shown, "is", "are"),
         ),
         2,
     );
@@ -455,7 +463,7 @@ mod tests {
         for line in [
             "makespan 151 ms 155 ms +4.00 ms 1.03",
             "new shutdown - 4.00 ms +4.00 ms -",
-            "3 devices in both, 0 in A only, 1 in B only; 1 of them are shown",
+            "3 devices in both, 0 in A only, 1 in B only; 1 of them is shown",
         ] {
             assert!(told.iter().any(|told| told == line), "{line}\n{text}");
         }

@@ -11,7 +11,7 @@ use crate::length::Length;
 use crate::model::{Outcome, Span, SpanId, SpanKind, Timeline};
 use crate::path::{CriticalPath, Summary};
 use crate::select::{Rest, Selection, is_urgent, needs_seeing, select};
-use crate::units::{duration, fit, printable, wrap};
+use crate::units::{duration, fit, printable, verb, wrap};
 use std::time::Duration;
 
 pub use analysis::{analysis, comparison, prediction};
@@ -33,7 +33,7 @@ const WIDTHS: std::ops::RangeInclusive<usize> = 60..=500;
 ///
 /// At most 40 spans get a row: those that did not end well, those on the critical path, then the
 /// longest; it is said how many were left out. More than four spans without a callback become one
-/// line. What has no place in time has rows of its own, without bars. The timeline's notes stand
+/// line. Runs without a place in time have rows of their own, without bars. The timeline's notes stand
 /// below the heading.
 pub fn render(t: &Timeline, width: usize) -> String {
     render_rows(t, width, MAX_ROWS)
@@ -157,7 +157,11 @@ pub(crate) fn numbers(s: &Summary) -> Vec<String> {
                 serial += &format!(" ({times:.2}x)");
             }
         }
-        let least = if s.unplaced > 0 { "at least" } else { "at most" };
+        let least = match s.unplaced {
+            _ if !s.resolution.is_zero() => "about",
+            0 => "at most",
+            _ => "at least",
+        };
         lines.push(format!(
             "makespan {}, {serial}, critical path {}, {least} {} at once",
             s.makespan, s.critical_path, s.max_parallelism,
@@ -171,9 +175,10 @@ pub(crate) fn numbers(s: &Summary) -> Vec<String> {
                 .to_owned(),
         ),
         (n, _) => lines.push(format!(
-            "{n} of {} have no place in time: what is told of makespan, chains, what ran at once \
-             and what would be faster is told of the others",
-            s.spans
+            "{n} of {} {} no place in time: makespan, chains, the number at once and predictions \
+             are those of the others",
+            s.spans,
+            verb(n, "has", "have")
         )),
     }
     lines

@@ -9,6 +9,7 @@ use corewise::sync::Mutex;
 
 use super::{Notes, Volume};
 use crate::manifest;
+use crate::units::count;
 
 /// The name of this driver among devices.
 pub(crate) const EXPORT: &str = "export";
@@ -116,8 +117,4 @@ fn flushed(report: &DrainReport) -> Result<(), ShutdownError> {
         }
     }
     Ok(())
-}
-
-fn count(n: u64, noun: &str) -> String {
-    if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
 }
