@@ -1,6 +1,7 @@
 //! What the kernel tells of the machine.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use corewise_costs::Machine;
@@ -87,11 +88,33 @@ fn size(text: &str) -> Option<u64> {
     Some(digits.parse::<u64>().ok()? << shift)
 }
 
-/// Bytes of memory that may be taken without pressing others.
+/// Bytes of memory that may be taken without pressing others: what is available, and no more than the
+/// process's cgroups allow.
 pub(super) fn available_bytes() -> u64 {
     let text = field(&read("/proc/meminfo"), "MemAvailable");
     let kib = text.strip_suffix("kB").and_then(|text| text.trim().parse::<u64>().ok());
-    kib.map_or(0, |kib| kib << 10)
+    let available = kib.map_or(0, |kib| kib << 10);
+    // A limit is a number, or the word "max".
+    let limits = limit_files(&read("/proc/self/cgroup"));
+    limits.iter().filter_map(|file| read(file).parse().ok()).fold(available, u64::min)
+}
+
+/// The files that may limit the memory of a process with these cgroups: of each of them and of all
+/// above, and of the root, which in a container is its own.
+fn limit_files(cgroups: &str) -> Vec<String> {
+    let mut files = Vec::new();
+    for line in cgroups.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let (root, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            _ => continue,
+        };
+        let groups = Path::new(path.trim_start_matches('/')).ancestors();
+        files.extend(groups.map(|group| Path::new(root).join(group).join(file)));
+    }
+    files.into_iter().map(|file| file.display().to_string()).collect()
 }
 
 /// Empty on bare metal.
@@ -156,6 +179,21 @@ fn libc_version() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_limited_by_each_cgroup_up_to_the_root() {
+        let both = "9:name=systemd:/\n4:memory:/a/b\n3:cpuset:/\n0::/c\n";
+        let expected = [
+            "/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/a/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            "/sys/fs/cgroup/c/memory.max",
+            "/sys/fs/cgroup/memory.max",
+        ];
+        assert_eq!(limit_files(both), expected);
+        assert!(limit_files("").is_empty());
+        assert!(available_bytes() > 0, "this one runs somewhere");
+    }
 
     #[test]
     fn facts_are_read_as_the_kernel_writes_them() {

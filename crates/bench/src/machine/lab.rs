@@ -73,11 +73,6 @@ impl<'m> Lab<'m> {
         super::budget(self.effort, full)
     }
 
-    /// Whether there is little time.
-    pub(super) fn is_quick(&self) -> bool {
-        self.effort == Effort::Quick
-    }
-
     /// Nanoseconds since the lab was made.
     pub(super) fn now(&self) -> u64 {
         u64::try_from(self.base.elapsed().as_nanos()).unwrap_or(u64::MAX)

@@ -20,8 +20,8 @@ const RING: usize = 128;
 const READERS: usize = 8;
 /// Loads of a batch from memory.
 const LOADS: usize = 500;
-/// Memory that is walked through, at most: of a quick call, of a full one.
-const MOST_BYTES: [u64; 2] = [128 << 20, 1 << 30];
+/// Memory that is walked through, at most.
+const MOST_BYTES: u64 = 1 << 30;
 /// And at least.
 const LEAST_BYTES: u64 = 32 << 20;
 
@@ -31,7 +31,9 @@ pub(super) fn measure(lab: &Lab<'_>, cpu: u32, cpus: &[u32]) -> Result<Line, Ben
     let ring = Ring::new(RING, |step| (step + 1) % RING);
     Ok(Line {
         load_hit_ns: lab
-            .repeat_on(cpu, EACH, |count| ring.walk(0, rounds(count, 16)))
+            .repeat_on(cpu, EACH, |count| {
+                ring.walk(0, rounds(count, 16));
+            })
             .map(|figure| per(figure, 16))?,
         load_shared_hit_ns: shared(lab, cpu, cpus)?,
         load_memory_ns: memory(lab, cpu)?,
@@ -80,16 +82,15 @@ struct Ring {
     lines: Vec<RingLine>,
 }
 
-/// As far apart as two lines that are fetched together.
 #[derive(Debug)]
-#[repr(align(128))]
+#[repr(align(64))]
 struct RingLine {
     /// A: the next line; written while the ring is made, by one thread.
     next: AtomicPtr<RingLine>,
 }
 
 impl Ring {
-    /// Of `count` lines; after the line of step `n` comes that of number `after(n)`.
+    /// Of `count` lines; after line `n` comes line `after(n)`, all of them from line 0.
     fn new(count: usize, after: impl Fn(usize) -> usize) -> Ring {
         let line = || RingLine { next: AtomicPtr::new(ptr::null_mut()) };
         let ring = Ring { lines: (0..count).map(|_| line()).collect() };
@@ -97,22 +98,26 @@ impl Ring {
         ring
     }
 
+    /// In the order of the circle: what is walked through first was written first.
     fn link(&self, after: impl Fn(usize) -> usize) {
-        for (at, line) in self.lines.iter().enumerate() {
-            let next = ptr::from_ref(&self.lines[after(at)]);
-            line.next.store(next.cast_mut(), Ordering::Relaxed);
+        let mut at = 0;
+        for _ in 0..self.lines.len() {
+            let following = after(at);
+            let next = ptr::from_ref(&self.lines[following]);
+            self.lines[at].next.store(next.cast_mut(), Ordering::Relaxed);
+            at = following;
         }
     }
 
-    /// Takes so many steps from the line of this number.
-    fn walk(&self, from: usize, steps: usize) {
+    /// Takes so many steps from the line of this number; gives the number where they end.
+    fn walk(&self, from: usize, steps: usize) -> usize {
         let mut at = ptr::from_ref(&self.lines[from]);
         for _ in 0..steps {
             // SAFETY: each line's pointer was set by `link` to one of `self.lines`, which live as
             // long as the borrow, are never moved, and to which there is no mutable reference.
             at = unsafe { &*at }.next.load(Ordering::Relaxed).cast_const();
         }
-        std::hint::black_box(at);
+        (std::hint::black_box(at).addr() - self.lines.as_ptr().addr()) / size_of::<RingLine>()
     }
 }
 
@@ -131,7 +136,11 @@ fn shared(lab: &Lab<'_>, cpu: u32, cpus: &[u32]) -> Result<Figure, BenchError> {
                 })
             })
             .collect();
-        let samples = lab.on(cpu, || lab.repeat(EACH, |count| ring.walk(0, rounds(count, 16))));
+        let samples = lab.on(cpu, || {
+            lab.repeat(EACH, |count| {
+                ring.walk(0, rounds(count, 16));
+            })
+        });
         over.0.store(true, Ordering::Relaxed);
         for other in others {
             join(other?)?;
@@ -143,20 +152,17 @@ fn shared(lab: &Lab<'_>, cpu: u32, cpus: &[u32]) -> Result<Figure, BenchError> {
 
 /// A walk through more memory than the last-level cache holds.
 fn memory(lab: &Lab<'_>, cpu: u32) -> Result<Figure, BenchError> {
-    let most = MOST_BYTES[usize::from(!lab.is_quick())].min(facts::available_bytes() / 4);
-    let bytes = (4 * facts::last_level_cache_bytes(cpu)).clamp(LEAST_BYTES, most.max(LEAST_BYTES));
-    let count = (bytes / size_of::<RingLine>() as u64).next_power_of_two() / 2;
-    let count = usize::try_from(count).unwrap_or(1 << 20);
+    let most = MOST_BYTES.min(facts::available_bytes() / 4).max(LEAST_BYTES);
+    let bytes = (4 * facts::last_level_cache_bytes(cpu)).clamp(LEAST_BYTES, most);
+    let count = 1 << (bytes / size_of::<RingLine>() as u64).ilog2();
     let samples = lab.on(cpu, || {
         let ring = Ring::new(count, |at| scattered(at, count));
         let end = Instant::now() + lab.budget(2 * EACH);
         let mut samples = Vec::new();
-        let mut from = 0;
+        let mut at = 0;
         while samples.len() < 50 || Instant::now() < end {
-            // What one walk has read, another one doesn't meet: each begins far from the others.
-            from = (from + count / 7 + 1) % count;
             let before = Instant::now();
-            ring.walk(from, LOADS);
+            at = ring.walk(at, LOADS);
             samples.push(lab.since(before) / LOADS as f64);
         }
         samples

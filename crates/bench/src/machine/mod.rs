@@ -112,7 +112,7 @@ pub fn measure(
     step(73, "wake-ups");
     let wake = wake::measure(&lab, first, &pairs)?;
 
-    let noise = noise.end(&lab);
+    let noise = noise.end(&lab, machine, all.len());
     let took = began.elapsed();
     Ok(Costs {
         version: VERSION,

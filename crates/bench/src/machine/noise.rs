@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use corewise_costs::Noise as Record;
+use corewise_topology::Machine;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::lab::Lab;
@@ -34,7 +35,8 @@ impl Noise {
         Noise { before: ticks(&stat()), own: own() }
     }
 
-    pub(super) fn end(self, lab: &Lab<'_>) -> Record {
+    /// `cpus` of them were measured.
+    pub(super) fn end(self, lab: &Lab<'_>, machine: &Machine, cpus: usize) -> Record {
         let after = ticks(&stat());
         let own = own().saturating_sub(self.own).as_secs_f64() * ticks_per_second();
         let mut record = Record {
@@ -51,6 +53,9 @@ impl Noise {
                 record.steal_percent = round(steal / all * 100.0);
             }
             _ => said.push("the system doesn't tell what else ran".to_owned()),
+        }
+        if let Some(quota) = machine.cpu_quota().filter(|quota| quota.cpus() < cpus as f64) {
+            said.push(format!("the process may use {} CPUs' time of {cpus}", round(quota.cpus())));
         }
         if record.others_percent > OTHERS_PERCENT {
             said.push(format!(
