@@ -158,3 +158,20 @@ fn what_a_file_leaves_out_is_answered_from_the_nearest_that_it_has() {
     );
     assert_eq!(costs.wake(Distance::Same, Target::Idle, 20.0), None, "another thing altogether");
 }
+
+#[test]
+fn the_files_that_are_kept_can_be_read() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results");
+    let mut read = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if name.starts_with("costs-") && name.ends_with(".toml") {
+            let costs = Costs::read(&std::fs::read_to_string(&path).unwrap());
+            let costs = costs.unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert!(costs.transfer(Distance::Cache).is_some(), "{name}");
+            read += 1;
+        }
+    }
+    assert!(read >= 2, "only {read} files in {folder}");
+}

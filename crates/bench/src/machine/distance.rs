@@ -37,8 +37,8 @@ pub fn choose(topology: &Topology, cpus: &CpuSet, most: usize) -> Vec<u32> {
         return all.iter().map(|cpu| cpu.cpu).collect();
     }
     let caches: Vec<_> = all.chunk_by(|a, b| (a.node, a.llc) == (b.node, b.llc)).collect();
-    // Two of a cache at least, or no distance within a cache would be seen.
-    let of_each = (most / caches.len()).max(2);
+    // Three of a cache at least: two siblings, and another core.
+    let of_each = (most / caches.len()).max(3);
     let caches = spread(&caches, (most / of_each).max(1));
     let mut chosen = Vec::new();
     for cache in caches {

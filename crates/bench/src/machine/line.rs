@@ -25,10 +25,12 @@ const MOST_BYTES: u64 = 1 << 30;
 /// And at least.
 const LEAST_BYTES: u64 = 32 << 20;
 
+const NO_MEMORY: BenchError = BenchError::Nothing { what: "memory" };
+
 pub(super) fn measure(lab: &Lab<'_>, cpu: u32, cpus: &[u32]) -> Result<Line, BenchError> {
     let own = Apart(AtomicU64::new(0));
     let word = &own.0;
-    let ring = Ring::new(RING, |step| (step + 1) % RING);
+    let ring = Ring::new(RING, |step| (step + 1) % RING).ok_or(NO_MEMORY)?;
     Ok(Line {
         load_hit_ns: lab
             .repeat_on(cpu, EACH, |count| {
@@ -91,11 +93,15 @@ struct RingLine {
 
 impl Ring {
     /// Of `count` lines; after line `n` comes line `after(n)`, all of them from line 0.
-    fn new(count: usize, after: impl Fn(usize) -> usize) -> Ring {
+    /// `None` where the process gets no memory for them.
+    fn new(count: usize, after: impl Fn(usize) -> usize) -> Option<Ring> {
         let line = || RingLine { next: AtomicPtr::new(ptr::null_mut()) };
-        let ring = Ring { lines: (0..count).map(|_| line()).collect() };
+        let mut lines = Vec::new();
+        lines.try_reserve_exact(count).ok()?;
+        lines.extend((0..count).map(|_| line()));
+        let ring = Ring { lines };
         ring.link(after);
-        ring
+        Some(ring)
     }
 
     /// In the order of the circle: what is walked through first was written first.
@@ -123,7 +129,7 @@ impl Ring {
 
 /// All read the same lines, nobody writes.
 fn shared(lab: &Lab<'_>, cpu: u32, cpus: &[u32]) -> Result<Figure, BenchError> {
-    let ring = Ring::new(RING, |step| (step + 1) % RING);
+    let ring = Ring::new(RING, |step| (step + 1) % RING).ok_or(NO_MEMORY)?;
     let over = Apart(AtomicBool::new(false));
     let samples = thread::scope(|scope| {
         let others = cpus.iter().filter(|other| **other != cpu).take(READERS - 1);
@@ -154,9 +160,12 @@ fn shared(lab: &Lab<'_>, cpu: u32, cpus: &[u32]) -> Result<Figure, BenchError> {
 fn memory(lab: &Lab<'_>, cpu: u32) -> Result<Figure, BenchError> {
     let most = MOST_BYTES.min(facts::available_bytes() / 4).max(LEAST_BYTES);
     let bytes = (4 * facts::last_level_cache_bytes(cpu)).clamp(LEAST_BYTES, most);
-    let count = 1 << (bytes / size_of::<RingLine>() as u64).ilog2();
+    let largest = (bytes / size_of::<RingLine>() as u64).ilog2();
+    let least = (LEAST_BYTES / size_of::<RingLine>() as u64).ilog2();
     let samples = lab.on(cpu, || {
-        let ring = Ring::new(count, |at| scattered(at, count));
+        // A process may get less than the system has.
+        let mut counts = (least..=largest).rev().map(|power| 1 << power);
+        let ring = counts.find_map(|count| Ring::new(count, |at| scattered(at, count)))?;
         let end = Instant::now() + lab.budget(2 * EACH);
         let mut samples = Vec::new();
         let mut at = 0;
@@ -165,9 +174,9 @@ fn memory(lab: &Lab<'_>, cpu: u32) -> Result<Figure, BenchError> {
             at = ring.walk(at, LOADS);
             samples.push(lab.since(before) / LOADS as f64);
         }
-        samples
+        Some(samples)
     })?;
-    figure(&samples)
+    figure(&samples.ok_or(NO_MEMORY)?)
 }
 
 /// The number after `at`, in a circle through all numbers below `count`, a power of two: a linear
