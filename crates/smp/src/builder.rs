@@ -1,20 +1,16 @@
 //! How call targets are made: their priority, and the watch over waits.
 
 use std::fmt;
-#[cfg(not(loom))]
 use std::{sync::Arc, time::Duration};
 
 use corewise_topology::Machine;
 
-#[cfg(not(loom))]
 use crate::error::StartError;
-#[cfg(not(loom))]
 use crate::policy;
 use crate::priority::Priority;
 use crate::smp::Smp;
 use crate::spin::Spin;
 use crate::target::CallTarget;
-#[cfg(not(loom))]
 use crate::watch::{OnStall, StallReport};
 
 /// What call targets are made with; [`Smp::builder`] begins one.
@@ -43,9 +39,7 @@ pub(crate) struct Settings {
     /// Who may spin.
     pub(crate) spin: Spin,
     /// Waits that take longer are reported.
-    #[cfg(not(loom))]
     pub(crate) watchdog: Option<Duration>,
-    #[cfg(not(loom))]
     pub(crate) on_stall: Option<Arc<OnStall>>,
 }
 
@@ -54,9 +48,7 @@ impl Settings {
         Settings {
             priority: Priority::Plain,
             spin: Spin::default(),
-            #[cfg(not(loom))]
             watchdog: Some(policy::STALL_AFTER),
-            #[cfg(not(loom))]
             on_stall: None,
         }
     }
@@ -76,7 +68,6 @@ impl Smp {
     }
 }
 
-#[cfg(not(loom))]
 impl Smp {
     /// Call targets with a thread each, for the machine's online CPUs. A thread is pinned to its
     /// CPU (unless the machine is synthetic), parks while it has nothing to run, and lives for as long
@@ -122,7 +113,6 @@ impl SmpBuilder {
     /// to [`on_stall`](SmpBuilder::on_stall). It is made again after twice that time, four times, and
     /// so on. Nothing polls for it: a thread's own sleep has a timeout; futures have one thread that
     /// sleeps while none waits.
-    #[cfg(not(loom))]
     pub fn watchdog(mut self, limit: Option<Duration>) -> Self {
         self.settings.watchdog = limit;
         self
@@ -131,7 +121,6 @@ impl SmpBuilder {
     /// What is called with the report of each wait that takes long, beside the log. It runs on the
     /// thread that waits, before it waits on; where a future waits, on the watching thread. A panic of
     /// it is ignored. It is dropped by whoever lets go of the handle and its calls last.
-    #[cfg(not(loom))]
     pub fn on_stall(mut self, callback: impl Fn(&StallReport) + Send + Sync + 'static) -> Self {
         self.settings.on_stall = Some(Arc::new(callback));
         self
@@ -141,7 +130,6 @@ impl SmpBuilder {
     ///
     /// # Errors
     /// Those of [`Smp::new`].
-    #[cfg(not(loom))]
     pub fn build(self) -> Result<Smp, StartError> {
         Smp::start(&self.machine, self.settings)
     }

@@ -14,7 +14,6 @@ use crate::error::{StartError, StartErrorKind};
 use crate::priority::Priority;
 use crate::smp::{Shared, Smp};
 use crate::target_state::Opened;
-#[cfg(not(loom))]
 use crate::{builder::Settings, target::CallTarget, threads};
 
 /// Who runs the targets. Guarded by `Shared::control`.
@@ -30,29 +29,22 @@ enum Seat {
     /// Whoever got the `CallTarget`.
     Stepped,
     /// Nobody: the CPU is offline.
-    #[cfg(not(loom))]
     Vacant(CallTarget),
     /// A thread of ours. It ends when the CPU has left, and gives the owner side back.
-    #[cfg(not(loom))]
     Thread(threads::Thread),
 }
 
 /// Threads to be joined after the lock was released.
 pub(crate) struct Threads {
-    #[cfg(not(loom))]
     threads: Vec<threads::Thread>,
 }
 
 impl Threads {
     pub(crate) fn is_empty(&self) -> bool {
-        #[cfg(not(loom))]
-        return self.threads.is_empty();
-        #[cfg(loom)]
-        return true;
+        self.threads.is_empty()
     }
 
     pub(crate) fn join(self) {
-        #[cfg(not(loom))]
         for thread in self.threads {
             drop(thread.join());
         }
@@ -65,10 +57,7 @@ impl Control {
     }
 
     pub(crate) fn take_threads(&mut self) -> Threads {
-        #[cfg(loom)]
-        self.seats.clear();
         Threads {
-            #[cfg(not(loom))]
             threads: self
                 .seats
                 .drain(..)
@@ -279,19 +268,6 @@ impl Smp {
     }
 }
 
-#[cfg(loom)]
-impl Control {
-    fn seat_thread(
-        &mut self,
-        _position: usize,
-        _cpu: u32,
-        _shared: &Shared,
-    ) -> Result<Option<Priority>, StartError> {
-        Ok(None)
-    }
-}
-
-#[cfg(not(loom))]
 impl Control {
     /// Has a thread of ours run the target, unless it is stepped by somebody else. The CPU is
     /// offline. The priority that the thread got is for [`Shared::granted`], without the lock.
@@ -328,7 +304,6 @@ impl Control {
     }
 }
 
-#[cfg(not(loom))]
 impl Smp {
     /// [`Smp::new`](crate::Smp::new), with settings.
     pub(crate) fn start(

@@ -216,7 +216,6 @@ pub struct StartError {
 }
 
 #[derive(Debug)]
-#[cfg_attr(loom, allow(dead_code))]
 pub(crate) enum StartErrorKind {
     UnknownCpu,
     ShuttingDown,

@@ -61,15 +61,16 @@ mod builder;
 mod call;
 mod cells;
 mod control;
-#[cfg(not(loom))]
 mod dump;
 mod error;
 mod many;
+#[cfg(loom)]
+#[doc(hidden)]
+pub mod model;
 mod percpu;
 mod policy;
 mod priority;
 mod run;
-#[cfg_attr(loom, allow(dead_code, reason = "the models time nothing"))]
 mod running;
 mod slot;
 mod smp;
@@ -78,16 +79,13 @@ mod stats;
 mod synchronize;
 mod target;
 mod target_state;
-#[cfg(not(loom))]
 mod threads;
 mod watch;
 
 pub use builder::SmpBuilder;
 pub use call::Call;
 pub use control::{Followed, Leaving};
-#[cfg(not(loom))]
 pub use corewise_sync::time::Latencies;
-#[cfg(not(loom))]
 pub use dump::{CpuDump, CpuState, Dump, OutstandingCall, RunningCall};
 pub use error::{CallError, CallFailed, PanicPayload, RunError, SkipReason, StartError};
 pub use many::{ManyAnswers, ManyCall, Reach, Skipped, Values, ValuesIter};
@@ -98,14 +96,4 @@ pub use spin::Spin;
 pub use stats::CallStats;
 pub use target::{CallTarget, Step};
 
-/// For the crate's own models.
-#[cfg(loom)]
-#[doc(hidden)]
-pub mod model {
-    pub use crate::cells::FreeList;
-}
-#[cfg(loom)]
-#[doc(hidden)]
-pub use watch::Alert;
-#[cfg(not(loom))]
 pub use watch::{Missing, Progress, StallReport, ThreadState, Waiter};

@@ -1,6 +1,5 @@
 //! Decisions of the call targets, as functions of plain values.
 
-#[cfg(not(loom))]
 use std::time::Duration;
 
 /// How a call reaches its target.
@@ -33,14 +32,12 @@ pub(crate) const PLAIN_CALLS_PER_STEP: usize = 1;
 ///
 /// A precise clock takes 25 to 50 ns to read, three times a call: as much as a call between two cores
 /// that both spin. One in 16 is below 5 ns a call.
-#[cfg(not(loom))]
 pub(crate) const SAMPLED: u32 = 16;
 
 /// How many calls a call stands for in the histograms.
 ///
 /// One that finds its target asleep costs a wake-up anyhow, so it is timed and stands for itself. Of the
 /// others it is every sixteenth use of a cell.
-#[cfg(not(loom))]
 pub(crate) fn weight(target_sleeps: bool, use_of_cell: u32) -> u32 {
     if target_sleeps {
         1
@@ -52,23 +49,19 @@ pub(crate) fn weight(target_sleeps: bool, use_of_cell: u32) -> u32 {
 }
 
 /// What took so long is counted whether it was sampled or not: some ticks of the coarse clock.
-#[cfg(not(loom))]
 const LONG: Duration = Duration::from_millis(32);
 
 /// How often a time is counted, of a call of this weight. So the rare long ones are all there, and each
 /// counts once.
-#[cfg(not(loom))]
 pub(crate) fn measured(took: Duration, weight: u32) -> u32 {
     if took >= LONG { 1 } else { weight }
 }
 
 /// A wait that takes longer than this is reported, where nobody says else: as the kernel's.
-#[cfg(not(loom))]
 pub(crate) const STALL_AFTER: Duration = Duration::from_secs(5);
 
 /// After how long a thread that waits looks for the first time whether its target sleeps: whoever was to wake it
 /// may have been preempted before it did. So long that hardly any wait gets there.
-#[cfg(not(loom))]
 pub(crate) fn first_look(limit: Option<Duration>) -> Duration {
     const FIRST_LOOK: Duration = Duration::from_millis(10);
     limit.map_or(FIRST_LOOK, |limit| limit.min(FIRST_LOOK))
@@ -76,7 +69,6 @@ pub(crate) fn first_look(limit: Option<Duration>) -> Duration {
 
 /// After how long a wait is reported that has been `told` of so often: at the limit, at twice that, at four
 /// times that.
-#[cfg(not(loom))]
 pub(crate) fn next_report(limit: Duration, told: u32) -> Duration {
     // A limit of nothing would have no end of reports.
     let limit = limit.max(Duration::from_millis(1));

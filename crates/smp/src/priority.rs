@@ -5,10 +5,8 @@
 //! `SCHED_FIFO` 50 for the same reason. A library doesn't take that by itself: a program asks for it.
 
 use std::fmt;
-#[cfg(not(loom))]
 use std::io;
 
-#[cfg(not(loom))]
 use corewise_sync::sys::{self, Limits, Policy};
 
 /// How the threads of the call targets are scheduled. See
@@ -55,7 +53,6 @@ impl fmt::Display for Priority {
 
 /// What to ask the system for, one after the other, until it grants one: what is wanted, then what
 /// comes nearest within the limits. Ends with [`Priority::Plain`], which is always had.
-#[cfg(not(loom))]
 pub(crate) fn attempts(wanted: Priority, limits: Limits) -> impl Iterator<Item = Priority> {
     let wanted = wanted.in_range();
     let mut list = [None; 5];
@@ -93,7 +90,6 @@ pub(crate) fn how_to_permit(wanted: Priority) -> String {
 }
 
 /// Gives the calling thread the wanted priority, or the nearest that the system grants: which.
-#[cfg(not(loom))]
 pub(crate) fn apply(wanted: Priority) -> Priority {
     let granted = attempts(wanted, sys::limits()).find(|&attempt| match set(attempt) {
         Ok(()) => true,
@@ -105,7 +101,6 @@ pub(crate) fn apply(wanted: Priority) -> Priority {
     granted.unwrap_or(Priority::Plain)
 }
 
-#[cfg(not(loom))]
 fn set(priority: Priority) -> io::Result<()> {
     match priority {
         Priority::Fifo(n) => sys::set_policy(Policy::Fifo(n)),

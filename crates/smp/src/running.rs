@@ -6,7 +6,8 @@
 use std::panic::Location;
 use std::ptr;
 
-use corewise_sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use corewise_sync::atomic::Ordering;
+use corewise_sync::atomic::aside::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence};
 use corewise_sync::hint;
 use corewise_sync::time::Stamp;
 

@@ -21,7 +21,6 @@ use crate::spin;
 use crate::stats::CallStats;
 use crate::synchronize::Handlers;
 use crate::target::{CallTarget, Target};
-#[cfg(not(loom))]
 use crate::watch::Watch;
 
 /// The call targets of a machine's CPUs. Clone it freely; when the last clone is dropped the
@@ -44,15 +43,10 @@ pub(crate) struct Shared {
     /// I: position in `targets` by CPU number.
     index: Box<[Option<u32>]>,
     /// The calls' cells, one pool per CPU that calls.
-    #[cfg(not(loom))]
     pub(crate) pools: Arc<Pools>,
-    #[cfg(loom)]
-    pub(crate) pools: Pools,
     /// I: who looks after waits that take long.
-    #[cfg(not(loom))]
     pub(crate) watch: Arc<Watch>,
     /// Those that are being run.
-    #[cfg_attr(loom, allow(dead_code))]
     pub(crate) handlers: Handlers,
     /// I: what the handle was built with.
     pub(crate) settings: Settings,
@@ -75,7 +69,6 @@ impl Shared {
 
     /// A target's thread got this priority: if it isn't what was wanted, says so, the first time.
     /// Not under a lock of ours: a subscriber is user code.
-    #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn granted(&self, granted: Priority) {
         let wanted = self.settings.priority;
         if granted == wanted || self.refusal_told.swap(true, Ordering::Relaxed) {
@@ -104,9 +97,6 @@ impl Smp {
         }
         let control = Control::stepped(targets.len(), machine.epoch());
         let targets: Box<[Arc<Target>]> = targets.into();
-        #[cfg(loom)]
-        let pools = Pools::new(cpus.len());
-        #[cfg(not(loom))]
         let pools = Arc::new_cyclic(|pools| {
             let (limit, on_stall) = (settings.watchdog, settings.on_stall.clone());
             Pools::watched(
@@ -119,7 +109,6 @@ impl Smp {
             machine: machine.clone(),
             targets,
             index: index.into(),
-            #[cfg(not(loom))]
             watch: Arc::clone(pools.watch()),
             pools,
             handlers,
@@ -485,7 +474,6 @@ impl Drop for Shared {
             context::blocking("Smp::drop", || threads.join());
         }
         // Until then somebody may wait.
-        #[cfg(not(loom))]
         self.watch.stop();
     }
 }
@@ -493,22 +481,5 @@ impl Drop for Shared {
 impl fmt::Debug for Smp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Smp").field("targets", &self.shared.targets).finish_non_exhaustive()
-    }
-}
-
-#[cfg(loom)]
-impl Smp {
-    /// [`Smp::call`], where the look at the target is no part of the push: wrong, for the model that has to fail.
-    #[doc(hidden)]
-    pub fn call_unguarded<F, R>(&self, cpu: u32, f: F) -> Option<Call<R>>
-    where
-        F: FnOnce() -> R + Send + 'static,
-        R: Send + 'static,
-    {
-        let target = self.shared.target(cpu)?;
-        let site = Location::caller();
-        let (message, waiting) = cells::call(&self.shared.pools, 0, site, cpu, f);
-        target.deliver_unguarded(message).ok()?;
-        Some(Call::sent(cpu, waiting))
     }
 }

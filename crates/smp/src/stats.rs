@@ -1,22 +1,16 @@
 //! What each CPU's call target has done: counters, and how long delivery and handlers took.
 //!
 //! Only the target writes them (but for the wake-ups, which are the callers'), so it needs no locked
-//! operation. In the models nothing is counted or timed: it decides nothing, and would multiply the
-//! interleavings.
+//! operation. It decides nothing.
 
-#[cfg(not(loom))]
 use std::time::Duration;
 
-#[cfg(not(loom))]
 use corewise_sync::CachePadded;
-#[cfg(not(loom))]
-use corewise_sync::atomic::{AtomicU64, Ordering};
-#[cfg(not(loom))]
+use corewise_sync::atomic::Ordering;
+use corewise_sync::atomic::aside::AtomicU64;
 use corewise_sync::time::{Histogram, Latencies, Stamp};
 
-#[cfg(not(loom))]
 use crate::policy;
-#[cfg(not(loom))]
 use crate::running::{Label, Running, Shown};
 
 /// A snapshot of one CPU's counters, since its target was made. They survive offline and online.
@@ -38,7 +32,6 @@ pub struct CallStats {
     pub panics: u64,
 }
 
-#[cfg(not(loom))]
 pub(crate) struct Stats {
     own: CachePadded<Own>,
     /// A: pushes that woke; the callers'. Relaxed: it orders nothing.
@@ -46,7 +39,6 @@ pub(crate) struct Stats {
 }
 
 /// What the target writes, on cache lines of its own.
-#[cfg(not(loom))]
 struct Own {
     running: Running,
     calls: Counter,
@@ -57,7 +49,6 @@ struct Own {
     handlers: Histogram,
 }
 
-#[cfg(not(loom))]
 impl Stats {
     pub(crate) fn new() -> Self {
         let own = Own {
@@ -140,7 +131,6 @@ impl Stats {
     }
 }
 
-#[cfg(not(loom))]
 #[inline]
 fn count(histogram: &Histogram, took: Duration, weight: u32) {
     let weight = policy::measured(took, weight);
@@ -150,14 +140,12 @@ fn count(histogram: &Histogram, took: Duration, weight: u32) {
 }
 
 /// A call whose time is counted is timed well, the others in passing.
-#[cfg(not(loom))]
 #[inline]
 fn read_clock(weight: u32) -> Stamp {
     if weight > 0 { Stamp::precise() } else { Stamp::coarse() }
 }
 
 /// A call that runs.
-#[cfg(not(loom))]
 #[must_use = "the call ends"]
 pub(crate) struct Timing {
     since: Stamp,
@@ -172,14 +160,10 @@ pub(crate) struct Timing {
 pub(crate) struct Queued(u64);
 
 /// A future awaits it.
-#[cfg(not(loom))]
 const AWAITED: u64 = 1 << WEIGHT_BITS;
-#[cfg(not(loom))]
 const WEIGHT_BITS: u32 = 5;
 /// The nanoseconds are above. They last for nine years after the system's start.
-#[cfg(not(loom))]
 const SHIFT: u32 = WEIGHT_BITS + 1;
-#[cfg(not(loom))]
 const _: () = assert!(policy::SAMPLED < 1 << WEIGHT_BITS);
 
 impl Queued {
@@ -187,7 +171,6 @@ impl Queued {
     pub(crate) const NOT: Queued = Queued(0);
 }
 
-#[cfg(not(loom))]
 impl Queued {
     /// Now. A weight of 0: it is timed in passing, and counts only where that shows that it took long.
     #[inline]
@@ -231,14 +214,12 @@ impl Queued {
 }
 
 /// One counter, which its owner alone adds to. Relaxed: it orders nothing.
-#[cfg(not(loom))]
 #[derive(Default)]
 struct Counter {
     /// A: written by the owner alone.
     value: AtomicU64,
 }
 
-#[cfg(not(loom))]
 impl Counter {
     fn add_one(&self) {
         self.value.store(self.get() + 1, Ordering::Relaxed);
@@ -246,35 +227,6 @@ impl Counter {
 
     fn get(&self) -> u64 {
         self.value.load(Ordering::Relaxed)
-    }
-}
-
-#[cfg(loom)]
-pub(crate) use model::Stats;
-
-#[cfg(loom)]
-mod model {
-    use super::{CallStats, Queued};
-    use crate::running::Label;
-
-    pub(crate) struct Stats;
-    pub(crate) struct Timing;
-
-    impl Stats {
-        pub(crate) fn new() -> Self {
-            Stats
-        }
-        pub(crate) fn snapshot(&self, cpu: u32) -> CallStats {
-            CallStats { cpu, ..CallStats::default() }
-        }
-        pub(crate) fn woke(&self) {}
-        pub(crate) fn took_batch(&self) {}
-        pub(crate) fn inline(&self) {}
-        pub(crate) fn panicked(&self) {}
-        pub(crate) fn begin(&self, _: Label, _: Queued) -> Timing {
-            Timing
-        }
-        pub(crate) fn end(&self, _: Timing) {}
     }
 }
 

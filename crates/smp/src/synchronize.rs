@@ -3,41 +3,30 @@
 //! A handler is a reading section of the handle's epochs, opened by who runs its CPU's target: two plain stores.
 //! (Models of calls do without: epochs have models of their own.)
 
-#[cfg(not(loom))]
-use corewise_sync::context;
-#[cfg(not(loom))]
 use corewise_sync::epoch::{Epochs, Reader, Section};
+use corewise_sync::{context, hint};
 
-#[cfg(not(loom))]
 use crate::smp::Smp;
 
 /// The handlers of all targets of a handle.
 #[derive(Default)]
 pub(crate) struct Handlers {
-    #[cfg(not(loom))]
     epochs: Epochs,
 }
 
 /// Those of one target, one after the other.
 pub(crate) struct OneByOne {
-    #[cfg(not(loom))]
     reader: Reader,
 }
 
 /// A handler that is being run, until dropped.
 pub(crate) struct Begun<'a> {
-    #[cfg(not(loom))]
-    _section: Section<'a>,
-    #[cfg(loom)]
-    _of: &'a OneByOne,
+    _section: Option<Section<'a>>,
 }
 
 impl Handlers {
     pub(crate) fn of_a_target(&self) -> OneByOne {
-        OneByOne {
-            #[cfg(not(loom))]
-            reader: self.epochs.reader(),
-        }
+        OneByOne { reader: self.epochs.reader() }
     }
 }
 
@@ -45,16 +34,10 @@ impl OneByOne {
     /// Whoever steps the target is about to run a handler.
     #[inline]
     pub(crate) fn begin(&self) -> Begun<'_> {
-        Begun {
-            #[cfg(not(loom))]
-            _section: self.reader.enter(),
-            #[cfg(loom)]
-            _of: self,
-        }
+        Begun { _section: (!hint::EVERY_SCHEDULE).then(|| self.reader.enter()) }
     }
 }
 
-#[cfg(not(loom))]
 impl Smp {
     /// Returns when every function that was running on a call target when this was called has ended: each CPU
     /// has passed a point at which it ran none. What those functions wrote is visible after; functions

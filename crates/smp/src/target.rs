@@ -19,7 +19,6 @@ use corewise_topology::{CpuSet, current_affinity, pin_current_thread};
 use crate::cells::{Class, Ended, Message, Queue, quietly};
 use crate::error::SkipReason;
 use crate::policy;
-#[cfg(not(loom))]
 use crate::priority::Priority;
 use crate::spin::Spinner;
 use crate::stats::Stats;
@@ -47,12 +46,10 @@ pub(crate) struct Target {
     pub(crate) stats: Stats,
     /// L: is the lock; guards which thread runs it. Taken where one starts or ends, and by
     /// who looks from outside.
-    #[cfg(not(loom))]
     seated: Mutex<Option<Seated>>,
 }
 
 /// A thread of ours that runs a target.
-#[cfg(not(loom))]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seated {
     /// The priority that it got.
@@ -72,7 +69,6 @@ impl Target {
             leaving: Mutex::new(None),
             lost: AtomicBool::new(false),
             stats: Stats::new(),
-            #[cfg(not(loom))]
             seated: Mutex::new(None),
         });
         let owner = CallTarget {
@@ -89,14 +85,12 @@ impl Target {
     }
 
     /// The thread of ours that runs it.
-    #[cfg(not(loom))]
     pub(crate) fn seated(&self) -> Option<Seated> {
         *self.seated.lock()
     }
 
     /// Wakes the target, though nothing is new: whoever was to do so may have been preempted before it did, and
     /// nobody who pushes meanwhile knows.
-    #[cfg(not(loom))]
     pub(crate) fn wake_again(&self) {
         self.unparker.unpark_anyway();
     }
@@ -114,7 +108,7 @@ impl Target {
     }
 
     #[inline]
-    fn wake(&self, wake: Wake) {
+    pub(crate) fn wake(&self, wake: Wake) {
         if wake == Wake::Owner {
             self.stats.woke();
             self.unparker.unpark();
@@ -225,8 +219,8 @@ pub enum Step {
 /// Dropping it takes the CPU out for good: calls that were accepted and not run fail with
 /// [`CallFailed::NotOnline`](crate::CallFailed::NotOnline), and later ones are refused.
 pub struct CallTarget {
-    target: Arc<Target>,
-    parker: Parker,
+    pub(crate) target: Arc<Target>,
+    pub(crate) parker: Parker,
     /// Taken, and somebody waits.
     urgent: Queue,
     /// Taken, and nobody waits.
@@ -248,13 +242,11 @@ impl CallTarget {
     }
 
     /// This thread of ours runs it from now on; or none does.
-    #[cfg(not(loom))]
     pub(crate) fn set_seated(&self, seated: Option<Seated>) {
         *self.target.seated.lock() = seated;
     }
 
     /// The calling thread runs it from now on, and is (or isn't) pinned to its CPU.
-    #[cfg(not(loom))]
     pub(crate) fn set_pinned(&mut self, pinned: bool) {
         self.pinned = pinned;
     }
@@ -297,7 +289,7 @@ impl CallTarget {
         }
     }
 
-    fn step_as_runner(&mut self) -> Step {
+    pub(crate) fn step_as_runner(&mut self) -> Step {
         let (batch, seen) = self.target.state.take();
         self.seen = seen;
         if seen.is_offline() {
@@ -416,13 +408,13 @@ impl fmt::Debug for CallTarget {
 }
 
 /// Says that this thread runs the target's handlers, until dropped.
-struct Runner<'a> {
+pub(crate) struct Runner<'a> {
     target: &'a Target,
     outer: Option<ThreadId>,
 }
 
 impl<'a> Runner<'a> {
-    fn enter(target: &'a Target) -> Self {
+    pub(crate) fn enter(target: &'a Target) -> Self {
         let outer = target.runner.lock().replace(thread::current().id());
         Runner { target, outer }
     }
@@ -431,33 +423,5 @@ impl<'a> Runner<'a> {
 impl Drop for Runner<'_> {
     fn drop(&mut self) {
         *self.target.runner.lock() = self.outer;
-    }
-}
-
-/// The pieces that the models need one by one.
-#[cfg(loom)]
-impl Target {
-    /// What would be wrong: a look at the state that keeps nobody from declaring the target dead
-    /// before the push. For the model that has to fail.
-    pub(crate) fn deliver_unguarded(&self, message: Message) -> Result<(), (SkipReason, Message)> {
-        self.wake(self.state.push_unguarded(message)?);
-        Ok(())
-    }
-}
-
-#[cfg(loom)]
-impl CallTarget {
-    /// [`CallTarget::run`] without Announce: wrong, for the model that has to fail.
-    #[doc(hidden)]
-    pub fn run_unannounced(&mut self) {
-        let target = Arc::clone(&self.target);
-        let _runner = Runner::enter(&target);
-        loop {
-            match self.step_as_runner() {
-                Step::Ran(_) => {}
-                Step::Idle | Step::Offline => self.parker.park(),
-                Step::Left | Step::Stopped => return,
-            }
-        }
     }
 }

@@ -30,7 +30,7 @@ const ONLINE: usize = 1 << 0;
 const CLOSING: usize = 1 << 1;
 const STOPPED: usize = 1 << 2;
 const ABANDONED: usize = 1 << 3;
-const PARKED: usize = 1 << 4;
+pub(crate) const PARKED: usize = 1 << 4;
 const FLAGS: usize = 31;
 
 const _: () = assert!(std::mem::align_of::<Cell>() > FLAGS);
@@ -255,7 +255,7 @@ impl TargetState {
     }
 
     #[inline]
-    fn exchange(
+    pub(crate) fn exchange(
         &self,
         now: Snapshot,
         next: *mut Cell,
@@ -265,27 +265,6 @@ impl TargetState {
         match self.word.compare_exchange(now.0, next, success, failure) {
             Ok(_) => Ok(()),
             Err(found) => Err(Snapshot(found)),
-        }
-    }
-
-    /// What would be wrong: the look at the state that decided is not part of the push. For the model that
-    /// has to fail.
-    #[cfg(loom)]
-    pub(crate) fn push_unguarded(&self, message: Message) -> Result<Wake, (SkipReason, Message)> {
-        if let Some(reason) = self.hint_refusal() {
-            return Err((reason, message));
-        }
-        let cell = message.into_cell();
-        let mut now = self.snapshot();
-        loop {
-            // SAFETY: nobody else has it before the exchange below.
-            unsafe { cell.as_ref().set_next(now.newest()) };
-            let next = cell.as_ptr().map_addr(|cell| cell | now.flags() & !PARKED);
-            match self.exchange(now, next, Ordering::Release, Ordering::Relaxed) {
-                Ok(()) if now.is_parked() => return Ok(Wake::Owner),
-                Ok(()) => return Ok(Wake::Nobody),
-                Err(found) => now = found,
-            }
         }
     }
 }
@@ -298,11 +277,11 @@ impl Drop for TargetState {
 }
 
 impl Snapshot {
-    fn flags(self) -> usize {
+    pub(crate) fn flags(self) -> usize {
         self.0.addr() & FLAGS
     }
 
-    fn newest(self) -> *mut Cell {
+    pub(crate) fn newest(self) -> *mut Cell {
         self.0.map_addr(|word| word & !FLAGS)
     }
 

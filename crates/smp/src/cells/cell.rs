@@ -10,23 +10,17 @@ use std::mem::{MaybeUninit, align_of, size_of};
 use std::panic::Location;
 use std::ptr::{self, NonNull};
 
-use corewise_sync::Signal;
-#[cfg(not(loom))]
-use corewise_sync::atomic::AtomicPtr;
+use corewise_sync::atomic::aside::AtomicPtr;
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::cell::UnsafeCell;
+use corewise_sync::{Signal, hint};
 
 use super::diagnosis::Diagnosis;
-#[cfg(not(loom))]
 use super::diagnosis::{Outstanding, Phase};
 use super::kinds::Kind;
-#[cfg(not(loom))]
 use super::pool::Pool;
-#[cfg(not(loom))]
 use crate::spin::Patience;
-#[cfg(not(loom))]
 use crate::watch::Watch;
-#[cfg(not(loom))]
 use std::sync::Arc;
 
 /// Room for a function of 64 bytes and more, or for the answer of one: a value of 64 bytes, or why there is
@@ -51,28 +45,20 @@ pub(crate) struct Cell {
     /// P: the caller's until the message is sent; the message's until it completes; then of who comes last.
     storage: UnsafeCell<Storage>,
     /// A: of a share, the head of its call; else null. Written as `kind`, and read by who looks from outside.
-    #[cfg(not(loom))]
     head: AtomicPtr<Cell>,
-    /// P: as `kind`: in the models nobody looks from outside.
-    #[cfg(loom)]
-    head: UnsafeCell<*mut Cell>,
     /// P: the caller's while it sends, then as `storage`: of a head, the last share; of a share, the one
     /// before it.
     chain: UnsafeCell<*mut Cell>,
     /// I: where it goes back to.
-    #[cfg(not(loom))]
     pool: Option<NonNull<Pool>>,
     /// I: its number there.
-    #[cfg(not(loom))]
     index: u32,
     /// A: the link of the free list, while it is in it.
-    #[cfg(not(loom))]
     next_free: AtomicU32,
     pub(crate) diagnosis: Diagnosis,
 }
 
-#[cfg(not(any(loom, shuttle)))]
-const _: () = assert!(size_of::<Cell>() == 192, "three cache lines");
+const _: () = assert!(size_of::<Cell>() == 192 || hint::IN_MODEL, "three cache lines");
 
 // SAFETY: the fields that aren't atomic belong to one side at a time, or are only read, as they say.
 unsafe impl Sync for Cell {}
@@ -80,7 +66,6 @@ unsafe impl Sync for Cell {}
 unsafe impl Send for Cell {}
 
 impl Cell {
-    #[cfg(not(loom))]
     pub(super) fn new(pool: Option<NonNull<Pool>>, index: u32) -> Cell {
         Cell {
             next: UnsafeCell::new(ptr::null_mut()),
@@ -97,18 +82,9 @@ impl Cell {
         }
     }
 
-    #[cfg(loom)]
-    pub(super) fn new() -> Cell {
-        Cell {
-            next: UnsafeCell::new(ptr::null_mut()),
-            kind: UnsafeCell::new(&Kind::NONE),
-            signal: Signal::new(),
-            left: AtomicU32::new(0),
-            storage: UnsafeCell::new(Storage(MaybeUninit::uninit())),
-            head: UnsafeCell::new(ptr::null_mut()),
-            chain: UnsafeCell::new(ptr::null_mut()),
-            diagnosis: Diagnosis::new(),
-        }
+    /// One without a pool, in a box of its own.
+    pub(super) fn alone() -> NonNull<Cell> {
+        NonNull::from(Box::leak(Box::new(Cell::new(None, 0))))
     }
 
     /// The CPU that the caller was on, where that is known.
@@ -121,18 +97,15 @@ impl Cell {
         &self.signal
     }
 
-    #[cfg(not(loom))]
     pub(super) fn index(&self) -> u32 {
         self.index
     }
 
-    #[cfg(not(loom))]
     pub(super) fn next_free(&self) -> u32 {
         // Relaxed: the head of the free list orders.
         self.next_free.load(Ordering::Relaxed)
     }
 
-    #[cfg(not(loom))]
     pub(super) fn set_next_free(&self, next: u32) {
         self.next_free.store(next, Ordering::Relaxed);
     }
@@ -157,7 +130,6 @@ impl Cell {
         }
         // Relaxed: the push orders.
         self.left.store(left, Ordering::Relaxed);
-        #[cfg(not(loom))]
         self.head.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
@@ -191,11 +163,7 @@ impl Cell {
     /// The cell is a share, and was linked, which comes before.
     pub(super) unsafe fn head(&self) -> NonNull<Cell> {
         // Relaxed: the push orders.
-        #[cfg(not(loom))]
         let head = self.head.load(Ordering::Relaxed);
-        // SAFETY: not written again before it is put back.
-        #[cfg(loom)]
-        let head = self.head.with(|p| unsafe { *p });
         // SAFETY: not null, for it was linked.
         unsafe { NonNull::new_unchecked(head) }
     }
@@ -203,11 +171,7 @@ impl Cell {
     /// # Safety
     /// The caller has not sent the cell.
     pub(super) unsafe fn set_head(&self, head: NonNull<Cell>) {
-        #[cfg(not(loom))]
         self.head.store(head.as_ptr(), Ordering::Relaxed);
-        // SAFETY: nobody else reaches it.
-        #[cfg(loom)]
-        self.head.with_mut(|p| unsafe { *p = head.as_ptr() });
     }
 
     /// # Safety
@@ -273,40 +237,28 @@ impl Cell {
         })
     }
 
-    /// Gives it back to its pool.
+    /// Gives it back to its pool, or frees it where it has none.
     ///
     /// # Safety
     /// The caller has it alone and its storage is empty.
-    #[cfg(not(loom))]
     #[inline]
     pub(super) unsafe fn put_back(this: NonNull<Cell>) {
         // SAFETY: it is the caller's until it is in the free list.
-        let pool = unsafe {
-            let cell = this.as_ref();
-            cell.diagnosis.clear();
-            cell.signal.reset();
-            cell.pool
+        let cell = unsafe { this.as_ref() };
+        let Some(pool) = cell.pool else {
+            // SAFETY: `alone` made a box of it, and the caller has it alone.
+            return drop(unsafe { Box::from_raw(this.as_ptr()) });
         };
-        if let Some(pool) = pool {
-            // SAFETY: it was had from there, and nobody uses it any more.
-            unsafe { Pool::put(pool, this) };
+        cell.diagnosis.clear();
+        // SAFETY: nobody uses the cell any more. It was had from this pool.
+        unsafe {
+            cell.signal.reset();
+            Pool::put(pool, this);
         }
-    }
-
-    /// In the models there is no pool: they would have to look at its orders too, which have a model of
-    /// their own.
-    ///
-    /// # Safety
-    /// The caller has it alone and its storage is empty.
-    #[cfg(loom)]
-    pub(super) unsafe fn put_back(this: NonNull<Cell>) {
-        // SAFETY: `Pools::get` made a box of it, and the caller has it alone.
-        drop(unsafe { Box::from_raw(this.as_ptr()) });
     }
 }
 
 /// For who looks from outside: any thread, at any time, while the pools are there.
-#[cfg(not(loom))]
 impl Cell {
     /// The watch over the handle's calls; `None` of a cell without a pool.
     #[inline]

@@ -11,19 +11,15 @@
 
 use std::panic::Location;
 
-#[cfg(not(loom))]
-use corewise_sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
-#[cfg(loom)]
-use corewise_sync::cell::UnsafeCell;
+use corewise_sync::atomic::Ordering;
+use corewise_sync::atomic::aside::{AtomicPtr, AtomicU32, AtomicU64, fence};
 
 use super::kinds::Kind;
-#[cfg(not(loom))]
 use crate::policy;
 use crate::stats::Queued;
 
 /// How far a call has come, as far as its target has said. That it runs is said by the target, and that it
 /// has ended by the cell's own state.
-#[cfg(not(loom))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// In its target's queue, not seen yet: or taken and run at once.
@@ -35,19 +31,13 @@ pub(crate) enum Phase {
 }
 
 // The word `of`: target, source and phase. A CPU's number has 13 bits (`CpuSet::MAX_CPU`).
-#[cfg(not(loom))]
 const SOURCE_SHIFT: u32 = 13;
-#[cfg(not(loom))]
 const CPU: u32 = (1 << SOURCE_SHIFT) - 1;
-#[cfg(not(loom))]
 const TAKEN: u32 = 1 << 30;
-#[cfg(not(loom))]
 const HEAD: u32 = 1 << 31;
-#[cfg(not(loom))]
 const _: () = assert!(corewise_topology::CpuSet::MAX_CPU <= CPU);
 
 /// See the head of the file.
-#[cfg(not(loom))]
 pub(crate) struct Diagnosis {
     /// A: counts up when the cell is had and when it is put back: odd while it is out.
     life: AtomicU32,
@@ -63,7 +53,6 @@ pub(crate) struct Diagnosis {
 }
 
 /// What was read of a call that is under way.
-#[cfg(not(loom))]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outstanding {
     pub(crate) target: u32,
@@ -78,7 +67,6 @@ pub(crate) struct Outstanding {
     pub(crate) life: u32,
 }
 
-#[cfg(not(loom))]
 impl Diagnosis {
     pub(super) fn new() -> Self {
         Diagnosis {
@@ -203,50 +191,6 @@ impl Diagnosis {
         let (name, urgent) = ((kind.name)(), kind.is_urgent());
         Some(Outstanding { target, source, name, urgent, site, queued, phase, life })
     }
-}
-
-/// In the models nobody looks from outside.
-#[cfg(loom)]
-pub(crate) struct Diagnosis {
-    /// P: written by the caller before it is sent, then only read.
-    target: UnsafeCell<u32>,
-}
-
-#[cfg(loom)]
-impl Diagnosis {
-    pub(super) fn new() -> Self {
-        Diagnosis { target: UnsafeCell::new(0) }
-    }
-
-    pub(super) fn target(&self) -> u32 {
-        // SAFETY: nobody writes it any more.
-        self.target.with(|p| unsafe { *p })
-    }
-
-    pub(super) fn begin(
-        &self,
-        _kind: &'static Kind,
-        _source: u32,
-        target: u32,
-        _site: &'static Location<'static>,
-    ) {
-        // SAFETY: only for who has just had the cell.
-        self.target.with_mut(|p| unsafe { *p = target });
-    }
-
-    pub(super) fn origin(&self) -> (&'static Location<'static>, Option<u32>) {
-        (Location::caller(), None)
-    }
-
-    pub(crate) fn stamp(&self, _wakes: bool) {}
-
-    pub(crate) fn forsaken(&self) {}
-
-    pub(super) fn queued(&self) -> Queued {
-        Queued::NOT
-    }
-
-    pub(crate) fn taken(&self) {}
 }
 
 #[cfg(all(test, not(loom)))]

@@ -8,7 +8,7 @@
 //! Cells are never unmapped while the list is open, so a pop may read the link of a cell that somebody
 //! else has just taken; the exchange then fails. `tests/loom_free_list.rs`.
 
-#![cfg_attr(not(loom), allow(unreachable_pub, reason = "only the models reach it"))]
+#![allow(unreachable_pub, reason = "only the models reach it")]
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
 
@@ -88,7 +88,6 @@ impl<const STEP: u32> FreeList<STEP> {
     }
 
     /// Closes it, for good: how many cells are in it.
-    #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn close(&self, next: impl Fn(u32) -> u32) -> u32 {
         let (_, mut first) = unpack(self.head.swap(pack(0, CLOSED), Ordering::AcqRel));
         let mut free = 0;

@@ -32,7 +32,6 @@ pub(crate) enum Ended {
 /// How a cell's message is run and failed, and what is left in it when it is dropped.
 pub(crate) struct Kind {
     pub(super) class: Class,
-    #[cfg_attr(loom, allow(dead_code, reason = "for who looks from outside"))]
     pub(super) role: Role,
     pub(crate) name: fn() -> &'static str,
     /// Runs the function, keeps its answer, and tells the handle; or puts the cell back where there is none. Never
@@ -67,12 +66,10 @@ impl Kind {
         fail: |_| (),
     };
 
-    #[cfg(not(loom))]
     pub(super) fn is_head(&self) -> bool {
         self.role == Role::Head
     }
 
-    #[cfg(not(loom))]
     pub(super) fn is_urgent(&self) -> bool {
         self.class == Class::Urgent
     }

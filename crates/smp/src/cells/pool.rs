@@ -7,9 +7,8 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use corewise_sync::CachePadded;
-use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use corewise_sync::{CachePadded, Mutex, hint};
 
 use super::cell::Cell;
 use super::free_list::{Closed, FreeList};
@@ -41,6 +40,10 @@ impl Pools {
     /// A free cell of the source CPU's pool. Lock-free, but where the pool has to grow.
     #[inline]
     pub(crate) fn get(&self, source: u32) -> NonNull<Cell> {
+        if hint::EVERY_SCHEDULE {
+            // The free list has a model of its own.
+            return Cell::alone();
+        }
         let pool = self.pools[source as usize % self.pools.len()];
         // SAFETY: it lives until `drop` lets it go.
         unsafe { Pool::get(pool) }
@@ -109,7 +112,7 @@ impl Pool {
             watch,
             patience: CachePadded::new(Patience::new(spin)),
             free: CachePadded::new(FreeList::new()),
-            chunks: [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS],
+            chunks: std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())),
             grow: Mutex::new(0),
             out: AtomicU64::new(0),
         }
@@ -235,11 +238,12 @@ impl Pool {
         let pool = unsafe { Box::from_raw(this.as_ptr()) };
         for (chunk, cells) in pool.chunks.iter().enumerate() {
             let cells = cells.load(Ordering::Relaxed);
-            if !cells.is_null() {
-                let all = std::ptr::slice_from_raw_parts_mut(cells, (FIRST as usize) << chunk);
-                // SAFETY: `get_new` made it with this length.
-                drop(unsafe { Box::from_raw(all) });
+            if cells.is_null() {
+                return;
             }
+            let all = std::ptr::slice_from_raw_parts_mut(cells, (FIRST as usize) << chunk);
+            // SAFETY: `get_new` made it with this length.
+            drop(unsafe { Box::from_raw(all) });
         }
     }
 }

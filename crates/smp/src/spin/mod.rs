@@ -1,12 +1,9 @@
 //! How targets and waiters spin before they sleep, and learn whether that pays. The decisions are in
 //! `policy.rs`.
 
-#[cfg_attr(loom, allow(dead_code))]
 pub(crate) mod policy;
-#[cfg(not(loom))]
 mod waiter;
 
-#[cfg(not(loom))]
 pub(crate) use waiter::Patience;
 
 /// Who may spin for a moment before it sleeps. [`SmpBuilder::spin`](crate::SmpBuilder::spin)
@@ -30,23 +27,17 @@ pub enum Spin {
     Habit,
 }
 
-#[cfg(not(loom))]
 use corewise_sync::hint;
-#[cfg(not(loom))]
 use corewise_sync::time::Stamp;
 
-#[cfg(not(loom))]
 use policy::{SPIN, SpinHabit};
 
 /// How often a target that spins looks before it reads the clock.
-#[cfg(not(loom))]
 const LOOKS: u32 = 32;
 /// How often a target that finds something at once finds it before it reads the clock.
-#[cfg(not(loom))]
 const FINDS: u32 = 16;
 
 /// A target's side of it. Where it never spins, it reads no clock either.
-#[cfg(not(loom))]
 pub(crate) struct Spinner {
     spins: bool,
     habit: SpinHabit,
@@ -56,7 +47,6 @@ pub(crate) struct Spinner {
     found: u32,
 }
 
-#[cfg(not(loom))]
 impl Spinner {
     pub(crate) fn new(spins: bool) -> Self {
         Spinner { spins, habit: SpinHabit::new(), asleep: None, found: 0 }
@@ -119,25 +109,4 @@ impl Spinner {
             self.habit.woken(until.since(since), from_here(), until);
         }
     }
-}
-
-/// In the models nobody spins: that is a look more, which the step after it makes anyhow.
-#[cfg(loom)]
-pub(crate) struct Spinner;
-
-#[cfg(loom)]
-impl Spinner {
-    pub(crate) fn new(_spins: bool) -> Self {
-        Spinner
-    }
-
-    pub(crate) fn spin(&mut self, _there_is: impl Fn() -> bool) -> bool {
-        false
-    }
-
-    pub(crate) fn sleeps(&mut self) {}
-
-    pub(crate) fn wakes(&mut self) {}
-
-    pub(crate) fn has_work(&mut self, _from_here: impl FnOnce() -> bool) {}
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use corewise_sync::hint;
 use corewise_sync::time::Stamp;
 
 use super::Spin;
@@ -10,7 +11,7 @@ use super::Spin;
 /// that from answering.
 pub(crate) fn brief_looks(spin: Spin, on_target: bool) -> u32 {
     match spin {
-        _ if cfg!(loom) => 1,
+        _ if hint::EVERY_SCHEDULE => 1,
         _ if on_target => 0,
         Spin::Never => 0,
         Spin::Brief | Spin::Habit => BRIEF_LOOKS,

@@ -55,7 +55,6 @@ impl<F: FencePolicy> Alert<F> {
     }
 
     /// Nobody could be called: the next one tries again.
-    #[cfg_attr(loom, allow(dead_code))]
     pub(super) fn give_up(&self) {
         self.state.store(REST, Ordering::Relaxed);
     }

@@ -1,24 +1,17 @@
 //! The watchdog: who waits too long for a call is told why. See `README.md` beside this file.
 
-#[cfg_attr(not(loom), allow(unreachable_pub, reason = "only the models see it"))]
-mod alert;
-#[cfg(not(loom))]
+#[allow(unreachable_pub, reason = "the models reach it")]
+pub(crate) mod alert;
 mod look;
-#[cfg(not(loom))]
 mod stall;
 
 use std::task::{Context, Poll};
 
 use crate::cells::Cell;
-#[cfg(not(loom))]
 use crate::policy;
 use crate::spin::{self, Spin};
 
-#[cfg(loom)]
-pub use alert::Alert;
-#[cfg(not(loom))]
 pub use stall::{Missing, Progress, StallReport, ThreadState, Waiter};
-#[cfg(not(loom))]
 pub(crate) use watching::{OnStall, Watch};
 
 /// Waits for a call, as [`Signal::wait`](corewise_sync::Signal::wait) does, and reports where that takes
@@ -29,7 +22,6 @@ pub(crate) use watching::{OnStall, Watch};
 #[inline]
 #[track_caller]
 pub(crate) unsafe fn wait(cell: &Cell, on_target: bool) {
-    #[cfg(not(loom))]
     if let Some((watch, patience)) = cell.watch().zip(cell.patience()) {
         let mut sleeps = None;
         let spin = || {
@@ -62,7 +54,6 @@ pub(crate) unsafe fn wait(cell: &Cell, on_target: bool) {
 pub(crate) unsafe fn poll(cell: &Cell, cx: &mut Context<'_>) -> Poll<()> {
     // SAFETY: the caller's promise.
     let poll = unsafe { cell.signal().poll_complete(cx) };
-    #[cfg(not(loom))]
     if poll.is_pending()
         && let Some(watch) = cell.watch()
         && watch.limit().is_some()
@@ -72,7 +63,6 @@ pub(crate) unsafe fn poll(cell: &Cell, cx: &mut Context<'_>) -> Poll<()> {
     poll
 }
 
-#[cfg(not(loom))]
 mod watching {
     use std::collections::VecDeque;
     use std::panic::{AssertUnwindSafe, catch_unwind};

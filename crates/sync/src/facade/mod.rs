@@ -7,11 +7,12 @@
 //! are compiled unchanged for each of them, so each exports:
 //!
 //! * `atomic`: `AtomicBool`, `AtomicPtr`, `AtomicU8` to `AtomicU64`, `AtomicUsize`, `fence`;
+//! * `aside`: the same, for what decides nothing; where that would multiply schedules, std's;
 //! * `UnsafeCell` with `new`, `with`, `with_mut`, `into_inner`;
 //! * `lock`: `Mutex`, `MutexGuard`, `Condvar` as in `std::sync`, poison and all;
 //! * `thread`: `Builder`, `JoinHandle`, `Thread`, `ThreadId`, `current`, `spawn`, `yield_now`, `sleep`;
 //! * the macros `thread_local!`, `per_thread!` over it, and `constructor!` (a `const fn`, where its constructors are);
-//! * `spin_loop`, and the constants `IN_MODEL` and `SEQ_CST_IS_WEAK`, which are explained below;
+//! * `spin_loop`, and the constants `IN_MODEL`, `EVERY_SCHEDULE` (explained below) and `SEQ_CST_IS_WEAK`;
 //! * `clock`: `now`, `precise`, `coarse`;
 //! * `system`: see [`crate::sys`], which documents each function;
 //! * how threads wait and order themselves: `FutexWord`, `ParkerToken`, `SpinLock`, `SpinLockGuard`, and
@@ -36,6 +37,14 @@ pub mod atomic {
         AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, fence,
     };
     pub use std::sync::atomic::{Ordering, compiler_fence};
+
+    /// The same, for what decides nothing: counters, marks for who looks from outside, experience. Where every
+    /// schedule is looked at they are no part of it: they would multiply the schedules, and show nothing.
+    pub mod aside {
+        pub use super::super::backend::aside::{
+            AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence,
+        };
+    }
 }
 
 /// An `UnsafeCell` with loom's closure-scoped access, so that loom sees each access begin and end.
@@ -63,4 +72,8 @@ pub mod hint {
     /// after some time, only costs schedules and shows nothing; and a panic is the model's verdict,
     /// which nobody may catch.
     pub const IN_MODEL: bool = super::backend::IN_MODEL;
+
+    /// Whether a model checker looks at every schedule, not at some. There each part has a model of its own, and
+    /// a model of the whole leaves such parts out: they would multiply each other's schedules.
+    pub const EVERY_SCHEDULE: bool = super::backend::EVERY_SCHEDULE;
 }

@@ -5,10 +5,8 @@
 //! code that compares deadlines sees what it would see on a machine whose threads are arbitrarily
 //! slow, and a seed replays it exactly.
 
-#[cfg(not(loom))]
 mod histogram;
 
-#[cfg(not(loom))]
 pub use histogram::{Histogram, Latencies};
 
 use crate::facade::backend::clock;

@@ -12,9 +12,12 @@ pub(crate) use ::loom::sync::atomic;
 pub use ::loom::thread_local;
 pub(crate) use model::{FutexWord, ParkerToken, pair};
 pub use model::{SpinLock, SpinLockGuard};
+pub(crate) use std::sync::atomic as aside;
 
 /// See [`hint::IN_MODEL`](crate::hint::IN_MODEL).
 pub(crate) const IN_MODEL: bool = true;
+/// See [`hint::EVERY_SCHEDULE`](crate::hint::EVERY_SCHEDULE).
+pub(crate) const EVERY_SCHEDULE: bool = true;
 /// Loom takes `SeqCst` accesses for weaker ones than they are.
 pub(crate) const SEQ_CST_IS_WEAK: bool = true;
 

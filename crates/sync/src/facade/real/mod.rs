@@ -18,6 +18,7 @@ pub use cell::UnsafeCell;
 pub use std::hint::spin_loop;
 pub(crate) use std::sync as lock;
 pub(crate) use std::sync::atomic;
+pub(crate) use std::sync::atomic as aside;
 pub(crate) use std::thread;
 pub use std::thread_local;
 pub(crate) use word::{FutexWord, ParkerToken, pair};
@@ -25,6 +26,8 @@ pub use word::{SpinLock, SpinLockGuard};
 
 /// See [`hint::IN_MODEL`](crate::hint::IN_MODEL).
 pub(crate) const IN_MODEL: bool = false;
+/// See [`hint::EVERY_SCHEDULE`](crate::hint::EVERY_SCHEDULE).
+pub(crate) const EVERY_SCHEDULE: bool = false;
 /// Whether `SeqCst` accesses are taken for weaker ones than they are.
 pub(crate) const SEQ_CST_IS_WEAK: bool = false;
 

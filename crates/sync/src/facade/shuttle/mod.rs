@@ -10,6 +10,7 @@ pub(crate) mod system;
 pub use ::shuttle::hint::spin_loop;
 pub(crate) use ::shuttle::sync as lock;
 pub(crate) use ::shuttle::sync::atomic;
+pub(crate) use ::shuttle::sync::atomic as aside;
 pub(crate) use ::shuttle::thread;
 pub use ::shuttle::thread_local;
 pub use cell::UnsafeCell;
@@ -18,6 +19,8 @@ pub use model::{SpinLock, SpinLockGuard};
 
 /// See [`hint::IN_MODEL`](crate::hint::IN_MODEL).
 pub(crate) const IN_MODEL: bool = true;
+/// See [`hint::EVERY_SCHEDULE`](crate::hint::EVERY_SCHEDULE).
+pub(crate) const EVERY_SCHEDULE: bool = false;
 /// Whether `SeqCst` accesses are taken for weaker ones than they are.
 pub(crate) const SEQ_CST_IS_WEAK: bool = false;
 
