@@ -1,6 +1,7 @@
 //! The house rules that can be checked by reading the sources. Each rule is a function from a file
 //! to findings, and has tests that prove that it can fail.
 
+mod backends;
 mod files;
 mod guards;
 mod lexer;
