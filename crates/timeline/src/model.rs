@@ -120,12 +120,11 @@ impl Timeline {
         &mut self.unplaced
     }
 
-    /// Whether the length of each span is known exactly, stamps tell any two moments apart, and there
-    /// is nothing but spans: only then are sums and chains exact.
+    /// Whether the length of each span is known exactly and what ran inside what too, stamps tell any
+    /// two moments apart, and there is nothing but spans: only then are sums and chains exact.
     pub fn is_exact(&self) -> bool {
-        self.unplaced.is_empty()
-            && self.resolution.is_zero()
-            && self.spans.iter().all(|span| span.took().is_exact())
+        let known = |span: &Span| span.took().is_exact() && !span.may_be_nested;
+        self.unplaced.is_empty() && self.resolution.is_zero() && self.spans.iter().all(known)
     }
 
     /// One span.
@@ -265,6 +264,9 @@ pub struct Span {
     /// device, the init function that registered the driver. Its time holds this one's. None: it
     /// stood by itself, or nobody knows. An id that the timeline does not have counts as none.
     pub nested_in: Option<SpanId>,
+    /// True when it stands within the time of several spans, and nothing tells which of them ran it, or
+    /// whether any did. Their own times, and all sums, are bounds then.
+    pub may_be_nested: bool,
 }
 
 impl Span {
@@ -289,6 +291,7 @@ impl Span {
             took_between: None,
             asynchronous: false,
             nested_in: None,
+            may_be_nested: false,
         }
     }
 

@@ -641,36 +641,3 @@ fn an_init_call_during_which_another_began_took_longer_than_it_says() {
     assert_eq!(took("ip_set_init").least(), us(15));
     assert!(took("ip_set_init").most().is_some());
 }
-
-#[test]
-fn one_of_something_is_told_in_the_singular() {
-    let long = "x".repeat(17 << 10);
-    let lines = [
-        "[    1.000000] calling  a_init+0x0/0x10 @ 1",
-        "[    1.000100] calling  b_init+0x0/0x10 @ 2",
-        "[    1.200000] initcall b_init+0x0/0x10 returned 0 after 100 usecs",
-        "[    1.200100] probe of early returned -19 after 5",
-        " usecs",
-        "[    1.300000] initcall a_init+0x0/0x10 returned -19 after 100 usecs",
-        "[    1.300100] calling  open_init+0x0/0x10 @ 1",
-        "[    1.400000] probe of dev returned -517 after 5 usecs",
-        "probe of unstamped returned 0 after 7 usecs",
-        "[    1.400100] platform foo: PM: calling platform_pm_resume @ 1, parent: platform",
-        &format!("[    1.400200] {long}"),
-        "Mar 04 10:00:01 host systemd[1]: hello",
-        "[    2.000000] nvme 0000:01:00.0: shutdown",
-        "[    1.900000] nvme 0000:02:00.0: shutdown",
-        "nvme 0000:03:00.0: shutdown",
-    ];
-    let log = read(&lines.join("\n"));
-    let told = [&log.notes[..], log.boot.notes(), log.shutdown.notes()].concat();
-    let one = |text: &str, what: &str| {
-        text.match_indices(what).any(|(at, _)| !text[..at].ends_with(|c: char| c.is_ascii_digit()))
-    };
-    for what in ["line", "message", "init call", "probe", "shutdown", "callback", "time"] {
-        let many = format!("1 {what}s");
-        assert!(!told.iter().any(|note| one(note, &many)), "{many}: {told:#?}");
-        let single = told.iter().filter(|note| one(note, &format!("1 {what}"))).count();
-        assert!(single > 0, "{what}: {told:#?}");
-    }
-}

@@ -134,15 +134,18 @@ impl Nesting {
     }
 }
 
-/// Stamps that are cut off leave open whether a span near the ends of another one ran inside it. Widens
-/// the own times of both to what can be, and gives the time of those that may so have been counted
-/// twice.
+/// Stamps that are cut off leave open whether a span near the ends of another one ran inside it, and
+/// where several were running nothing tells it of a [few](Span::may_be_nested). Widens the own times of
+/// both to what can be, and gives the time of those that may so have been counted twice.
 fn perhaps(t: &Timeline, parents: &[Option<SpanId>], exclusive: &mut [Length]) -> Length {
     let unit = t.resolution();
     let mut twice = Length::ZERO;
-    if unit.is_zero() {
+    let open_to = |span: &Span| !unit.is_zero() || span.may_be_nested;
+    if !t.spans().iter().any(open_to) {
         return twice;
     }
+    // A computed start is late by what printing took.
+    let late = unit.max(Duration::from_micros(20));
     let can = |kinds: [SpanKind; 2]| {
         let of_kind = t.iter().filter(move |(_, s)| kinds.contains(&s.kind));
         let mut ids: Vec<SpanId> = of_kind.map(|(id, _)| id).collect();
@@ -158,7 +161,10 @@ fn perhaps(t: &Timeline, parents: &[Option<SpanId>], exclusive: &mut [Length]) -
     let mut open: Vec<SpanId> = Vec::new();
     for id in can([SpanKind::Probe, SpanKind::Task]) {
         let span = t.span(id);
-        while let Some(host) = hosts.next_if(|&host| t.span(host).start < span.start + unit) {
+        if !open_to(span) {
+            continue;
+        }
+        while let Some(host) = hosts.next_if(|&host| t.span(host).start < span.start + late) {
             open.push(host);
         }
         open.retain(|&host| t.span(host).end + unit > span.start);
@@ -167,7 +173,7 @@ fn perhaps(t: &Timeline, parents: &[Option<SpanId>], exclusive: &mut [Length]) -
         }
         let around = |host: &SpanId| {
             let outer = t.span(*host);
-            let may = span.end < outer.end + unit
+            let may = (span.end < outer.end + unit || span.end <= outer.end)
                 && outer.took().most().is_none_or(|most| span.took().least() <= most);
             let threads = [&outer.worker, &span.worker];
             let apart = threads[0] != threads[1] && threads.iter().all(|w| !w.is_empty());

@@ -397,7 +397,7 @@
     for (const i of t.path) small.fillRect(across(t.spans[i].s), base + 1, Math.max(1, across(t.spans[i].e) - across(t.spans[i].s)), 3);
     small.font = '11px system-ui, sans-serif';
     small.fillStyle = colours.text;
-    small.fillText(fit(small, 'at most ' + t.most + ' at once', left() - 10), 6, 13);
+    small.fillText(fit(small, 'at most ' + t.most + ' bars at once', left() - 10), 6, 13);
     small.fillStyle = colours.text;
     small.globalAlpha = .12;
     small.fillRect(left(), 0, Math.max(0, across(from) - left()), height);

@@ -11,7 +11,7 @@ use serde_json::Value;
 /// ```json
 /// {
 ///   "edges": 2, "edges_not_kept": 0,
-///   "concurrency": { "mean": 1.2, "most": 2, "most_at_ns": 0, "time_at_ns": [0, 40, 10] },
+///   "concurrency": { "exact": true, "mean": 1.2, "most": 2, "most_at_ns": 0, "time_at_ns": [0, 40, 10] },
 ///   "costs": [ { "name": "disk", "kind": "probe", "driver": "file", "spans": [0], "times": 1,
 ///                "own_ns": 30, "own": { "least_ns": 30, "most_ns": 30 },
 ///                "took_ns": 30, "took": { "least_ns": 30, "most_ns": 30 },
@@ -32,7 +32,8 @@ use serde_json::Value;
 ///
 /// `costs` are the `top` worst devices, `drivers` the `top` worst drivers (an empty name: not
 /// known), `what_if` is all asynchronous with so many workers. Numbers of `spans` and `longest` are
-/// indexes into the timeline's spans; `time_at_ns[n]` is for how long n ran at once.
+/// indexes into the timeline's spans; `time_at_ns[n]` is for how long n ran at once, were each to take
+/// as long as its bar (where that is how it was: `exact`).
 pub fn analysis(t: &Timeline, top: usize) -> Value {
     let placed = t.unplaced().is_empty() || !t.spans().is_empty();
     let c = t.concurrency();
@@ -45,6 +46,7 @@ pub fn analysis(t: &Timeline, top: usize) -> Value {
         edges: t.edges().len(),
         edges_not_kept: t.edges_not_kept().count(),
         concurrency: placed.then(|| ConcurrencyView {
+            exact: t.is_exact(),
             mean: c.mean,
             most: c.most,
             most_at_ns: ns(c.most_at),
@@ -153,6 +155,7 @@ struct AnalysisView<'a> {
 
 #[derive(Serialize)]
 struct ConcurrencyView {
+    exact: bool,
     mean: f64,
     most: usize,
     most_at_ns: u64,
@@ -247,7 +250,7 @@ mod tests {
         let value = analysis(&t, 1);
         assert_eq!(
             value["concurrency"],
-            json!({ "mean": 1.0, "most": 1, "most_at_ns": 0, "time_at_ns": [0, 40] })
+            json!({ "exact": true, "mean": 1.0, "most": 1, "most_at_ns": 0, "time_at_ns": [0, 40] })
         );
         assert_eq!(
             value["costs"],

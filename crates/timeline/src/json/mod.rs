@@ -16,7 +16,7 @@
 //!                "released_by": null, "no_callback": false, "critical": true, "driver": "file",
 //!                "asynchronous": false, "start_certainty": "measured",
 //!                "end_certainty": "measured", "took": { "least_ns": 30, "most_ns": 30 },
-//!                "nested_in": null } ],
+//!                "nested_in": null, "may_be_nested": false } ],
 //!   "unplaced": [],
 //!   "edges": [ { "before": 0, "after": 1, "kind": "parent", "kept": true } ],
 //!   "critical_path": [0, 1]
@@ -110,6 +110,7 @@ fn view(t: &Timeline) -> TimelineView<'_> {
                 end_certainty: span.end_certainty.as_str(),
                 took: span.took().into(),
                 nested_in: span.nested_in.map(|id| id.index()).filter(|&i| i < t.spans().len()),
+                may_be_nested: span.may_be_nested,
             })
             .collect(),
         unplaced: t
@@ -217,6 +218,7 @@ struct SpanView<'a> {
     end_certainty: &'static str,
     took: Bounds,
     nested_in: Option<usize>,
+    may_be_nested: bool,
 }
 
 #[derive(Serialize)]
@@ -295,13 +297,15 @@ mod tests {
                       "message": "no such file", "released_by": null, "no_callback": false,
                       "critical": true, "driver": "file", "asynchronous": false,
                       "start_certainty": "measured", "end_certainty": "measured",
-                      "took": { "least_ns": 25, "most_ns": 25 }, "nested_in": null },
+                      "took": { "least_ns": 25, "most_ns": 25 }, "nested_in": null,
+                      "may_be_nested": false },
                     { "name": "volume", "kind": "shutdown", "worker": null, "cpu": null,
                       "node": null, "queued_ns": 30, "start_ns": 30, "end_ns": 30, "outcome": "ok",
                       "message": null, "released_by": "disk", "no_callback": true,
                       "critical": false, "driver": null, "asynchronous": true,
                       "start_certainty": "inferred", "end_certainty": "upper_bound",
-                      "took": { "least_ns": 0, "most_ns": 0 }, "nested_in": 0 }
+                      "took": { "least_ns": 0, "most_ns": 0 }, "nested_in": 0,
+                      "may_be_nested": false }
                 ],
                 "unplaced": [
                     { "name": "somewhen", "kind": "probe", "worker": "w1", "cpu": null,

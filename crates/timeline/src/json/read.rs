@@ -82,6 +82,8 @@ struct SpanView {
     end_certainty: Option<String>,
     took: Option<Bounds>,
     nested_in: Option<usize>,
+    #[serde(default)]
+    may_be_nested: bool,
 }
 
 #[derive(Deserialize)]
@@ -227,6 +229,7 @@ fn span(view: SpanView) -> Result<Span, ReadError> {
         span.took_between = other.then(|| (ns(least), ns(most)));
     }
     span.nested_in = view.nested_in.map(SpanId);
+    span.may_be_nested = view.may_be_nested;
     Ok(span)
 }
 

@@ -144,6 +144,7 @@ fn boot(facts: &Facts, rules: &Rules, drivers: &BTreeMap<String, String>) -> Boo
     let (mut ambiguous, mut too_short) = (0, 0);
     for (draft, place) in drafts.iter_mut().zip(&places) {
         draft.span.asynchronous |= place.asynchronous;
+        draft.span.may_be_nested = place.ambiguous;
         ambiguous += usize::from(place.ambiguous);
     }
     // A printed duration can be too short: the clock is set while it runs. What an init call ran

@@ -18,6 +18,9 @@ const LINE: usize = 256;
 /// it, that is about a gigabyte at most; the longest logs of real machines need a tenth.
 const ROOM: usize = 80 << 20;
 
+/// Stamps of two CPUs may stand the wrong way round, but not by so many nanoseconds.
+const BACK: u64 = 10_000_000;
+
 /// How many threads are remembered in one init function at once.
 const AT_ONCE: usize = 1024;
 
@@ -128,6 +131,8 @@ pub(crate) struct Facts {
     pub cut: u64,
     pub coarse: u64,
     pub unstamped: u64,
+    /// How often the clock went back before the shutdown.
+    pub back: usize,
     pub first: Option<Stamp>,
     /// How many stamps are of whoever received the line.
     pub received: u64,
@@ -189,7 +194,11 @@ impl Facts {
 
     /// A line has this stamp.
     pub(crate) fn see(&mut self, stamp: Option<Stamp>) {
-        if stamp.is_some() {
+        if let Some(now) = stamp {
+            let back = |last: Stamp| !last.coarse && now.ns.saturating_add(BACK) < last.ns;
+            self.back += usize::from(
+                self.shutdowns.is_empty() && !now.coarse && self.last.is_some_and(back),
+            );
             self.first = self.first.or(stamp);
             self.last = stamp;
         }

@@ -167,6 +167,13 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
     let of_probes = all_of(SpanKind::Probe, |_| true);
     let initcalls = all_of(SpanKind::Initcall, |_| true);
     let mut note = |text: String| boot.timeline.note(text);
+    if facts.back > 0 {
+        note(format!(
+            "stamps go back {}: two moments on different sides of that have no known order, though they \
+             are drawn as if they had",
+            count(facts.back, "time")
+        ));
+    }
     if let Some((until, tick)) = rules.ticks {
         note(format!(
             "the durations of the first {} are in whole ticks of {}: each is known no better than \
@@ -228,11 +235,12 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
         ));
     }
     if calls + probes > 0 {
+        let kinds = [(calls, "init call"), (probes, "probe")];
+        let kinds = kinds.iter().filter(|(n, _)| *n > 0).map(|&(n, what)| count(n, what));
         note(format!(
-            "{} and {} found no device that is theirs (ENODEV, ENXIO), which is no failure: they are \
-             called skipped",
-            count(calls, "init call"),
-            count(probes, "probe")
+            "{} found no device that is {} (ENODEV, ENXIO), which is no failure: called skipped here",
+            kinds.collect::<Vec<_>>().join(" and "),
+            verb(calls + probes, "its own", "theirs")
         ));
     }
     if deferred > 0 {

@@ -57,6 +57,14 @@ fn without_escapes(text: &str) -> String {
             chars.next();
             // A control sequence ends with a character of its final range.
             chars.by_ref().find(|c| ('\x40'..='\x7e').contains(c));
+        } else if let Some(title) = chars.as_str().strip_prefix(']') {
+            // A terminal's title; without an end it is none.
+            let ends =
+                ["\x07", "\x1b\\"].into_iter().filter_map(|end| Some((title.find(end)?, end)));
+            chars = match ends.min() {
+                Some((at, end)) => title[at + end.len()..].chars(),
+                None => title.chars(),
+            };
         } else {
             chars.next();
         }
@@ -141,5 +149,14 @@ mod tests {
         let coloured = b"\x1b[32m[    0.000000] \x1b[0m\x1b[33mLinux\x1b[0m version";
         assert_eq!(plain(coloured), "[    0.000000] Linux version");
         assert_eq!(plain(b"a\x1b"), "a");
+    }
+
+    #[test]
+    fn titles_of_terminals_are_taken_out() {
+        assert_eq!(
+            plain(b"\x1b]0;title\x07nvme x\x1b]2;other\x1b\\: shutdown"),
+            "nvme x: shutdown"
+        );
+        assert_eq!(plain(b"a\x1b]b"), "ab");
     }
 }

@@ -128,7 +128,8 @@ struct Lava {
 
 fn lava(object: &str) -> Option<Entry> {
     let read = |text: &str| serde_json::from_str::<Lava>(text).ok();
-    let Lava { lvl, msg } = read(object).or_else(|| read(&json_escapes(object)))?;
+    let json = read(object).or_else(|| read(&json_escapes(object)));
+    let Lava { lvl, msg } = json.or_else(|| flow(object))?;
     let message = match msg {
         Value::String(text) => text,
         _ => String::new(),
@@ -136,6 +137,19 @@ fn lava(object: &str) -> Option<Entry> {
     let foreign = !matches!(lvl.as_str(), "target" | "feedback");
     let kind = Prefix::Lava;
     Some(Entry { message, stamp: None, thread: None, kind, foreign, boot: None, console: true })
+}
+
+/// `{dt: '…', lvl: target, msg: '…'}`, as older versions wrote it: the message is last.
+fn flow(object: &str) -> Option<Lava> {
+    let inside = object.strip_prefix('{')?.trim_end().strip_suffix('}')?;
+    let (before, msg) = inside.split_once("msg: ").or_else(|| inside.split_once("msg': "))?;
+    let (_, lvl) = before.split_once("lvl")?;
+    let lvl = lvl.split(',').next()?.trim_matches(['\'', '"', ':', ' ']).to_owned();
+    let text = match msg.strip_prefix('\'') {
+        Some(quoted) => quoted.strip_suffix('\'')?.replace("''", "'"),
+        None => msg.to_owned(),
+    };
+    Some(Lava { lvl, msg: Value::String(text) })
 }
 
 /// Writes those escapes of YAML that JSON lacks as JSON does.
@@ -246,6 +260,13 @@ mod tests {
         let found = |text: &str| line(text).map(|e| (e.message, e.foreign, e.console));
         let target = "- {\"dt\": \"2023-05-08T10:00:00.123456\", \"lvl\": \"target\", \"msg\": \"\\e[1m[    1.0] \\xe9\\\\x\\0\"}";
         assert_eq!(found(target), Some(("\x1b[1m[    1.0] é\\x\0".into(), false, true)));
+        for flow in [
+            "- {dt: '2018-05-08T10:00:00', lvl: target, msg: '[    1.0] it''s'}",
+            "- {'dt': '2018-05-08T10:00:00', 'lvl': 'target', 'msg': '[    1.0] it''s'}",
+            "- {lvl: target, msg: [    1.0] it's}",
+        ] {
+            assert_eq!(found(flow), Some(("[    1.0] it's".into(), false, true)), "{flow}");
+        }
         let own = "- {\"lvl\": \"results\", \"msg\": {\"case\": \"boot\"}}";
         assert_eq!(found(own), Some((String::new(), true, true)));
         for bad in ["- {", "- {}", "- {\"lvl\": \"target\"}", "- {\\", "- {\"\\"] {

@@ -372,7 +372,7 @@ fn signed(ns: Option<i128>, exact: bool) -> String {
     let length = Duration::from_nanos(u64::try_from(ns.unsigned_abs()).unwrap_or(u64::MAX));
     let about = if exact { "" } else { "~" };
     match ns {
-        0 => "0".into(),
+        0 => format!("{about}0"),
         1.. => format!("{about}+{}", duration(length)),
         _ => format!("{about}-{}", duration(length)),
     }
