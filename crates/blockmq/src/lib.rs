@@ -106,6 +106,7 @@ mod grace;
 #[cfg(not(loom))]
 mod hctx;
 mod hotplug;
+mod leg_states;
 mod run_state;
 mod runner;
 
@@ -172,6 +173,7 @@ pub mod protocol {
     pub use crate::gate::{Fenced, Recheck, RunGate, Unquiesced};
     pub use crate::grace::Grace;
     pub use crate::hotplug::Activity;
+    pub use crate::leg_states::LegStates;
     pub use crate::map::{CpuMap, CpuPlace};
     pub use crate::regions::{Age, Entered, Regions};
     pub use crate::run_state::{Claim, End, RunNumber, RunState};

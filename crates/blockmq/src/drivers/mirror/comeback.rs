@@ -6,7 +6,7 @@ use super::keeper::{Keeper, State, errors};
 use super::legs::each;
 use super::open::{unrecorded, vacant};
 use super::record::{Follows, Head, apart};
-use super::{Inner, StackError, policy};
+use super::{Inner, StackError, disk, policy};
 use crate::request::caught;
 
 impl Inner {
@@ -63,12 +63,17 @@ impl Inner {
         if !self.legs.is_there(n) {
             return Err(StackError::new(self.legs.why(n)));
         }
+        // A process that was killed may have left its head in its cache.
+        for (_, end) in disk::flush(&self.legs, 1 << n) {
+            end?;
+        }
         let found = keeper.disk.read_head(&self.legs, n)?;
         let known = |head: &Head| head.mirror == state.head.mirror && head.leg as usize == n;
-        match found.filter(known).map(|head| head.follows(&state.head)) {
-            Some(Follows::Yes) => return Ok(()),
-            Some(Follows::Apart) => return Err(apart(self.legs.name(n))),
-            Some(Follows::No) => {}
+        match found.filter(known).map(|head| (head.follows(&state.head), head.events)) {
+            Some((Follows::Yes, _)) => return Ok(()),
+            Some((Follows::Apart, _)) => return Err(apart(self.legs.name(n))),
+            // Its own heads may have higher numbers than ours, and the highest one is the newest.
+            Some((Follows::No, events)) => state.head.events = state.head.events.max(events),
             None => vacant(&keeper.disk, &self.legs, n)?,
         }
         // It isn't what it was: everything is to be copied.
@@ -111,7 +116,7 @@ impl Inner {
         // No step of the resync is in the middle: one that was could take a region for synced that these
         // legs have no copy of.
         let step = keeper.cursor.lock();
-        self.legs.rebuild(joined);
+        self.legs.states.rebuild(joined);
         // What was written while they were out has its bit: none is cleared meanwhile.
         let dirty = state.dirty();
         dirty.iter().for_each(|&n| keeper.regions.mark_stale(n));

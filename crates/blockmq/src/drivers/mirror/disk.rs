@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{Countdown, Mutex};
 
 use super::legs::{Legs, each};
@@ -19,19 +20,21 @@ pub(super) struct Disk {
     block_size: u32,
     /// Whether there are any. Else what is written is taken for written, and nothing is ever found.
     pub(super) is_kept: bool,
+    /// A: for each leg the slot of its newest head, or `NO_HEAD`; the next one goes to the other one, which may come to
+    /// nothing. Relaxed: the keeper's, and before that of who opens the mirror.
+    slots: Box<[AtomicUsize]>,
 }
+
+/// No slot: a leg has no head.
+const NO_HEAD: usize = 2;
 
 /// How a leg's part of something ended.
 pub(super) type Ended = Vec<(usize, Result<(), IoError>)>;
 
 impl Disk {
-    pub(super) fn new(block_size: u32) -> Self {
-        Self { block_size, is_kept: true }
-    }
-
-    /// Of a mirror that writes nothing down.
-    pub(super) fn none(block_size: u32) -> Self {
-        Self { block_size, is_kept: false }
+    /// Of so many legs; where not `is_kept`, nothing is written down.
+    pub(super) fn new(block_size: u32, legs: usize, is_kept: bool) -> Self {
+        Self { block_size, is_kept, slots: (0..legs).map(|_| AtomicUsize::new(NO_HEAD)).collect() }
     }
 
     /// How many bytes of a leg of `size` are for data: what is in front of the record.
@@ -58,24 +61,30 @@ impl Disk {
         }
         let place = self.place(legs, n);
         let mut newest: Option<Head> = None;
-        for events in [0, 1] {
-            let piece = legs.device(n).read_at(place.head(events), place.piece as usize)?;
+        self.slots[n].store(NO_HEAD, Ordering::Relaxed);
+        for slot in [0, 1] {
+            let piece = legs.device(n).read_at(place.head(slot), place.piece as usize)?;
             let head = Head::decode(&piece);
             if newest.as_ref().map(|h| h.events) < head.as_ref().map(|h| h.events) {
                 newest = head;
+                self.slots[n].store(slot, Ordering::Relaxed);
             }
         }
         Ok(newest)
     }
 
-    /// Whether the place of the record on leg `n` holds nothing but zeroes.
+    /// Whether the place of the record on leg `n`, all that a mirror ever writes there, holds nothing but zeroes, and perhaps
+    /// half of a first head.
     pub(super) fn is_vacant(&self, legs: &Legs, n: usize) -> Result<bool, IoError> {
         if !self.is_kept {
             return Ok(true);
         }
         let (place, device) = (self.place(legs, n), legs.device(n));
         let (start, len) = (place.start, place.bits(2) - place.start);
-        Ok(device.read_at(start, len as usize)?.iter().all(|&byte| byte == 0))
+        let found = device.read_at(start, len as usize)?;
+        let (first, rest) = found.split_at(place.piece as usize);
+        let is_zero = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0);
+        Ok(is_zero(rest) && (is_zero(first) || Head::is_half_written(first)))
     }
 
     /// The bits on leg `n`.
@@ -92,13 +101,26 @@ impl Disk {
         Ok(bits)
     }
 
-    /// Writes a head to these legs, and makes it durable.
+    /// Writes a head to these legs, and makes it durable. Where that fails, the head may be there, or half of it: the
+    /// one before it stays, and the next one takes its place.
     pub(super) fn write_head(&self, legs: &Legs, which: u32, head: &Head) -> Ended {
-        self.write_durably(legs, which, |n| {
+        let slot = |n: usize| self.slots[n].load(Ordering::Relaxed);
+        let next = |n: usize| if slot(n) == 0 { 1 } else { 0 };
+        let first = each(which).filter(|&n| slot(n) == NO_HEAD).fold(0, |legs, n| legs | 1 << n);
+        // A block of its own, which is written as a whole: half of the head shows then for what it is.
+        let mut ended = self.write_durably(legs, first, |n| {
+            let block = legs.device(n).geometry().block_size as usize;
+            vec![(self.place(legs, n).head(0), Head::beginning(block))]
+        });
+        let (_, bad) = masks(&ended);
+        ended.retain(|(n, _)| bad & 1 << n != 0);
+        ended.extend(self.write_durably(legs, which & !bad, |n| {
             let place = self.place(legs, n);
             let head = Head { leg: n as u32, ..head.clone() };
-            vec![(place.head(head.events), head.encode(place.piece as usize))]
-        })
+            vec![(place.head(next(n)), head.encode(place.piece as usize))]
+        }));
+        each(masks(&ended).0).for_each(|n| self.slots[n].store(next(n), Ordering::Relaxed));
+        ended
     }
 
     /// Writes the bits of these regions, and with them others of the same pieces, to these legs, and makes
@@ -158,8 +180,8 @@ pub(super) fn find_head(device: &dyn BlockDevice) -> Result<Option<(u64, Head)>,
     let geometry = device.geometry();
     let sizes = (12..=16).map(|shift| 1 << shift).filter(|size| *size >= geometry.block_size);
     for place in sizes.filter_map(|size| Place::on(geometry.size, size)) {
-        for events in [0, 1] {
-            let piece = device.read_at(place.head(events), place.piece as usize)?;
+        for slot in [0, 1] {
+            let piece = device.read_at(place.head(slot), place.piece as usize)?;
             if let Some(head) = Head::decode(&piece) {
                 return Ok(Some((place.start, head)));
             }

@@ -12,7 +12,7 @@ use corewise_sync::{Mutex, SpinLock};
 use corewise_workqueue::{Work, Workqueue};
 
 use super::disk::{self, Disk};
-use super::legs::{Legs, all, each};
+use super::legs::{all, each};
 use super::record::Head;
 use super::resync::Cursor;
 use super::{Inner, MirrorEvent, MirrorOptions, list, policy};
@@ -23,24 +23,21 @@ use crate::regions::{Age, Entered, Regions};
 use crate::request::{Held, caught};
 
 /// What the keeper is asked for by a bit.
-mod wish {
+pub(super) mod wish {
     /// The time for a look at regions that may be clean has come.
-    pub(super) const CLEAN: u32 = 1;
+    pub(in super::super) const CLEAN: u32 = 1;
     /// As CLEAN, whatever the time; there will be no other.
-    pub(super) const SETTLE: u32 = 2;
+    pub(in super::super) const SETTLE: u32 = 2;
     /// The resync has found no region that is stale.
-    pub(super) const SYNCED: u32 = 4;
+    pub(in super::super) const SYNCED: u32 = 4;
     /// The timer of the next try has gone off.
-    pub(super) const RETRIED: u32 = 8;
+    pub(in super::super) const RETRIED: u32 = 8;
 }
 
 pub(super) struct Keeper {
     pub(super) disk: Disk,
     pub(super) regions: Regions,
     pub(super) options: MirrorOptions,
-    /// A: the legs that the record on disk calls in sync. Release once that is durable; Acquire by who
-    /// acknowledges because of it.
-    recorded: AtomicU32,
     /// Changes that may not go to the legs yet.
     pub(super) waiting: Inbox<Box<Parked<Started>>>,
     /// Changes that have ended and may not be acknowledged yet.
@@ -108,6 +105,15 @@ impl State {
         }
     }
 
+    /// The head that is to be written next, and that is not known to be on disk.
+    fn next_head(&mut self, in_sync: u32) -> Head {
+        // This number is never used again: who knows where a head has come that could not be written?
+        self.head.events += 1;
+        self.head.in_sync = in_sync;
+        self.unwritten = true;
+        self.head.clone()
+    }
+
     /// The regions whose bit is set.
     pub(super) fn dirty(&self) -> Vec<usize> {
         let bytes = self.bits.iter().enumerate().filter(|(_, byte)| **byte != 0);
@@ -162,7 +168,6 @@ impl Keeper {
             disk,
             regions,
             options,
-            recorded: AtomicU32::new(0),
             waiting: Inbox::new(),
             unrecorded: Inbox::new(),
             wishes: AtomicU32::new(0),
@@ -218,11 +223,6 @@ impl Keeper {
         self.disk.is_kept
     }
 
-    /// Whether the record on disk calls a leg in sync that isn't.
-    pub(super) fn record_is_behind(&self, legs: &Legs) -> bool {
-        self.recorded.load(Ordering::Acquire) & !legs.in_sync() != 0
-    }
-
     /// The observer is to be told.
     pub(super) fn note(&self, event: MirrorEvent) {
         self.events.lock().push(event);
@@ -233,7 +233,7 @@ impl Keeper {
         self.wish(wish::SYNCED);
     }
 
-    fn wish(&self, wish: u32) {
+    pub(super) fn wish(&self, wish: u32) {
         self.wishes.fetch_or(wish, Ordering::Release);
         self.kick();
     }
@@ -261,7 +261,7 @@ impl Keeper {
 
 impl Inner {
     /// One round of the keeper.
-    fn keep(self: &Arc<Self>, keeper: &Keeper) {
+    pub(super) fn keep(self: &Arc<Self>, keeper: &Keeper) {
         let mut todo = Todo::default();
         let mut guard = keeper.state.lock();
         let state = &mut *guard;
@@ -303,8 +303,7 @@ impl Inner {
     /// Brings the heads on disk up to date, where they aren't.
     pub(super) fn record(&self, keeper: &Keeper, state: &mut State) -> Result<(), IoError> {
         loop {
-            let recorded = keeper.recorded.load(Ordering::Relaxed);
-            if !state.unwritten && recorded == self.legs.in_sync() {
+            if !state.unwritten && self.legs.states.is_recorded() {
                 return Ok(());
             }
             self.write_heads(keeper, state, 0)?;
@@ -318,12 +317,10 @@ impl Inner {
         state: &mut State,
         joining: u32,
     ) -> Result<u32, IoError> {
-        let in_sync = self.legs.in_sync();
-        let to = self.legs.active() | joining;
-        // This number is never used again: who knows where a head has come that could not be written?
-        state.head.events += 1;
-        let events = state.head.events;
-        let mut head = Head { in_sync, ..state.head.clone() };
+        let in_sync = self.legs.states.in_sync();
+        let to = self.legs.states.active() | joining;
+        let mut head = state.next_head(in_sync);
+        let events = head.events;
         if to == all(self.legs.len()) {
             head.whole = events;
         }
@@ -339,9 +336,8 @@ impl Inner {
             let error = errors(ours).next().map(|(_, error)| error);
             return Err(error.unwrap_or_else(|| IoError::new(IoErrorKind::Gone)));
         }
-        keeper.recorded.store(in_sync, Ordering::Release);
+        self.legs.states.recorded(in_sync);
         state.unwritten = false;
-        state.head.in_sync = in_sync;
         if bad & in_sync == 0 {
             state.head.common = events;
         }
@@ -423,21 +419,28 @@ impl Inner {
     ) -> Result<(), IoError> {
         let before = state.bits.clone();
         regions.iter().for_each(|&n| state.bits[n / 8] |= 1 << (n % 8));
-        let in_sync = self.legs.in_sync();
-        let ended = keeper.disk.write_bits(&self.legs, self.legs.active(), &state.bits, regions);
-        self.drop_failed(&ended);
-        if in_sync & disk::masks(&ended).0 != 0 {
-            regions.iter().for_each(|&n| keeper.regions.mark(n));
-            return Ok(());
+        loop {
+            let states = &self.legs.states;
+            let in_sync = states.in_sync();
+            let ended = keeper.disk.write_bits(&self.legs, states.active(), &state.bits, regions);
+            self.drop_failed(&ended);
+            let (good, _) = disk::masks(&ended);
+            if states.in_sync() & !good == 0 {
+                regions.iter().for_each(|&n| keeper.regions.mark(n));
+                return Ok(());
+            }
+            if in_sync & good == 0 {
+                state.bits = before;
+                let error = errors(ended).next().map(|(_, error)| error);
+                return Err(error.unwrap_or_else(|| IoError::new(IoErrorKind::Gone)));
+            }
+            // A leg that has them was dropped meanwhile, and those that are left haven't.
         }
-        state.bits = before;
-        let error = errors(ended).next().map(|(_, error)| error);
-        Err(error.unwrap_or_else(|| IoError::new(IoErrorKind::Gone)))
     }
 
     /// Says that a resync begins, and has it begin.
     pub(super) fn begin_resync(&self, keeper: &Keeper, state: &mut State) {
-        let rebuilding = self.legs.rebuilding();
+        let rebuilding = self.legs.states.rebuilding();
         let legs = list(rebuilding);
         let bytes = keeper.amounts().0;
         tracing::info!(?legs, bytes, "a mirror resyncs");
@@ -452,19 +455,19 @@ impl Inner {
         if keeper.regions.stale() != 0 {
             return keeper.kick_resync();
         }
-        let rebuilding = self.legs.rebuilding();
+        let rebuilding = self.legs.states.rebuilding();
         // What was copied has to be as durable as the record's word that it is there.
-        let flushed = disk::flush(&self.legs, self.legs.active());
+        let flushed = disk::flush(&self.legs, self.legs.states.active());
         self.drop_failed(&flushed);
         for (n, error) in errors(flushed).filter(|(n, _)| rebuilding & 1 << n != 0) {
             self.drop_leg(n, &error);
         }
         if let Err(error) = self.announce(keeper, state) {
-            for n in each(self.legs.rebuilding()) {
+            for n in each(self.legs.states.rebuilding()) {
                 self.drop_leg(n, &error);
             }
         }
-        let done = self.legs.rebuilt(rebuilding);
+        let done = self.legs.states.promote(rebuilding);
         // Told at the next opportunity where it can't be now: until then they are only not trusted.
         let _ = self.record(keeper, state);
         // Where all legs that it was for are out nothing has been made alike.
@@ -480,20 +483,17 @@ impl Inner {
     /// there from then on, and the others be dropped for failing them: a leg that doesn't know of that would be
     /// believed alone.
     fn announce(&self, keeper: &Keeper, state: &mut State) -> Result<(), IoError> {
-        let new = self.legs.rebuilding();
-        if new == 0 || !keeper.has_record() {
+        // Before the head is sent: it may be on disk from then on, also where it fails.
+        let new = self.legs.states.claim();
+        if new == 0 {
             return Ok(());
         }
-        let knew = self.legs.in_sync();
-        state.head.events += 1;
-        let head = Head { in_sync: knew | new, ..state.head.clone() };
-        // A number is left out: the new legs' next head isn't written over the only one that they have.
-        state.head.events += 1;
-        state.unwritten = true;
+        let knew = self.legs.states.in_sync();
+        let head = state.next_head(knew | new);
         let ended = keeper.disk.write_head(&self.legs, knew, &head);
         let good = disk::masks(&ended).0;
         self.drop_failed(&ended);
-        if self.legs.in_sync() & !good == 0 {
+        if self.legs.states.in_sync() & !good == 0 {
             return Ok(());
         }
         let error = errors(ended).next().map(|(_, error)| error);
@@ -518,14 +518,14 @@ impl Inner {
             return;
         }
         // What has been written is durable on all legs, or its bit stays.
-        let flushed = disk::flush(&self.legs, self.legs.active());
+        let flushed = disk::flush(&self.legs, self.legs.states.active());
         self.drop_failed(&flushed);
         if disk::masks(&flushed).1 != 0 || self.legs.out() != 0 {
             return;
         }
         let clean: Vec<usize> = old.into_iter().filter(|&n| keeper.regions.clean(n)).collect();
         clean.iter().for_each(|&n| state.bits[n / 8] &= !(1 << (n % 8)));
-        let active = self.legs.active();
+        let active = self.legs.states.active();
         let ended = keeper.disk.write_bits(&self.legs, active, &state.bits, &clean);
         self.drop_failed(&ended);
     }

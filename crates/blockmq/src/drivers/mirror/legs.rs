@@ -8,6 +8,7 @@ use corewise_sync::{CachePadded, SpinLock, Throttle};
 use super::StackError;
 use super::policy::{self, View};
 use crate::device::BlockDevice;
+use crate::leg_states::LegStates;
 
 /// Most legs of a mirror: a bit each in half a word.
 pub(super) const MOST_LEGS: usize = 32;
@@ -15,14 +16,9 @@ pub(super) const MOST_LEGS: usize = 32;
 /// The devices, and the state of each.
 pub(super) struct Legs {
     legs: Box<[Leg]>,
-    /// A: bit n is set while leg n is in sync, bit 32 + n while it is being resynced; never both. All
-    /// changes are read-modify-writes, so two failing writes can't each drop the leg that the other
-    /// one relies on.
-    state: AtomicU64,
+    pub(super) states: LegStates,
     /// A: legs that are out, and that somebody wants back; Relaxed, for reports.
     called: AtomicU32,
-    /// I: legs that are never dropped: what fails there fails.
-    pinned: u32,
 }
 
 /// A leg, as a mirror is made of it.
@@ -84,7 +80,7 @@ struct Load {
 }
 
 impl Legs {
-    /// Those that are there are in sync, until [`set`](Legs::set) says which ones are.
+    /// Those that are there are in sync, until [`set`](LegStates::set) says which ones are.
     pub(super) fn new(legs: Vec<MirrorLeg>) -> Result<Self, StackError> {
         match legs.len() {
             0 => return Err(StackError::new("a mirror needs at least one leg")),
@@ -104,8 +100,8 @@ impl Legs {
         };
         let legs: Box<[Leg]> = legs.into_iter().map(leg).collect();
         let here = legs.iter().enumerate().filter(|(_, leg)| leg.there.get().is_some());
-        let state = AtomicU64::new(here.fold(0, |here, (n, _)| here | 1 << n));
-        Ok(Self { legs, state, called: AtomicU32::new(0), pinned: 0 })
+        let states = LegStates::new(here.fold(0, |here, (n, _)| here | 1 << n));
+        Ok(Self { legs, states, called: AtomicU32::new(0) })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -177,96 +173,15 @@ impl Legs {
         self.called.load(Ordering::Relaxed)
     }
 
-    fn state(&self) -> (u32, u32) {
-        // Acquire: pairs with the changes, so that who sees a leg dropped or taken back sees what was
-        // done before.
-        let state = self.state.load(Ordering::Acquire);
-        (state as u32, (state >> 32) as u32)
-    }
-
-    /// Legs that have everything.
-    pub(super) fn in_sync(&self) -> u32 {
-        self.state().0
-    }
-
-    /// Legs that are being resynced.
-    pub(super) fn rebuilding(&self) -> u32 {
-        self.state().1
-    }
-
-    /// Legs that changes go to.
-    pub(super) fn active(&self) -> u32 {
-        let (in_sync, rebuilding) = self.state();
-        in_sync | rebuilding
-    }
-
     /// Legs that nothing goes to.
     pub(super) fn out(&self) -> u32 {
-        all(self.len()) & !self.active()
-    }
-
-    /// These are never dropped. Before anybody else sees the mirror.
-    pub(super) fn pin(&mut self, legs: u32) {
-        self.pinned = legs;
-    }
-
-    /// Before anybody else sees the mirror.
-    pub(super) fn set(&self, in_sync: u32, rebuilding: u32) {
-        self.state.store(u64::from(in_sync) | u64::from(rebuilding) << 32, Ordering::Release);
-    }
-
-    /// A change, or what the mirror does for itself, has succeeded on some legs and failed on others. `None`:
-    /// no leg in sync has it, or one that is pinned hasn't: it failed, and no leg is the worse for it. Else it
-    /// has succeeded, and those on which it failed are out: which ones those are.
-    ///
-    /// One step: a leg that comes in sync in the middle would make a change count of which the leg that
-    /// is copied from knows nothing.
-    pub(super) fn settle(&self, succeeded: u32, failed: u32) -> Option<u32> {
-        let may = |in_sync: u32| in_sync & succeeded != 0 && failed & self.pinned == 0;
-        if failed == 0 {
-            return may(self.in_sync()).then_some(0);
-        }
-        let after = |state: u64| {
-            let gone = u64::from(failed) | u64::from(failed) << 32;
-            may(state as u32).then_some(state & !gone)
-        };
-        let before = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, after).ok()?;
-        Some((before as u32 | (before >> 32) as u32) & failed)
-    }
-
-    /// Takes leg `n` out; false where it was out, is pinned, or is the last one that has everything.
-    pub(super) fn drop_leg(&self, n: usize) -> bool {
-        if self.pinned & 1 << n != 0 {
-            return false;
-        }
-        self.state
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
-                let left = state & !(1 << n | 1 << (32 + n));
-                (left as u32 != 0 && left != state).then_some(left)
-            })
-            .is_ok()
-    }
-
-    /// Lets changes go to these legs, which were out.
-    pub(super) fn rebuild(&self, legs: u32) {
-        self.state.fetch_or(u64::from(legs) << 32, Ordering::AcqRel);
-    }
-
-    /// Those of `legs` that are still being resynced have everything now; which ones those are.
-    pub(super) fn rebuilt(&self, legs: u32) -> u32 {
-        let before = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
-            let done = (state >> 32) as u32 & legs;
-            Some((state | u64::from(done)) & !(u64::from(done) << 32))
-        });
-        match before {
-            Ok(state) | Err(state) => (state >> 32) as u32 & legs,
-        }
+        all(self.len()) & !self.states.active()
     }
 
     /// The leg for a read at `offset` that was tried on `tried` in vain. `source`: where the legs may
     /// differ there, all are to read the same one.
     pub(super) fn choose(&self, offset: u64, tried: u32, source: bool) -> Option<usize> {
-        let legs = self.in_sync() & !tried;
+        let legs = self.states.in_sync() & !tried;
         if source {
             return each(legs).next();
         }
@@ -362,49 +277,13 @@ mod tests {
     fn a_leg_without_a_device_is_out_until_it_has_one() {
         let missing = MirrorLeg::Missing { name: "x".into(), why: "gone".into() };
         let legs = Legs::new(vec![MirrorLeg::Here(Arc::new(Nothing)), missing]).unwrap();
-        assert_eq!((legs.in_sync(), legs.out(), legs.name(1)), (0b01, 0b10, "x"));
+        assert_eq!((legs.states.in_sync(), legs.out(), legs.name(1)), (0b01, 0b10, "x"));
         assert_eq!(
             (legs.why(1).as_str(), legs.is_there(1), legs.devices().count()),
             ("gone", false, 1)
         );
         legs.put(1, Arc::new(Nothing));
         assert!(legs.is_there(1) && legs.out() == 0b10, "it lacks what was written meanwhile");
-    }
-
-    #[test]
-    fn the_last_leg_that_has_everything_is_never_dropped() {
-        let legs = legs(3);
-        assert!(legs.drop_leg(0));
-        assert!(!legs.drop_leg(0), "it was out");
-        legs.rebuild(1);
-        assert!(legs.drop_leg(2));
-        assert!(!legs.drop_leg(1), "leg 0 lacks something yet");
-        assert_eq!((legs.in_sync(), legs.rebuilding(), legs.out()), (0b010, 0b001, 0b100));
-        assert!(legs.drop_leg(0));
-    }
-
-    #[test]
-    fn a_change_counts_where_a_leg_in_sync_has_it_and_only_then_a_leg_is_dropped_for_it() {
-        let three = legs(3);
-        three.set(0b011, 0b100);
-        assert_eq!(three.settle(0b100, 0b011), None, "the source has failed");
-        assert_eq!(three.settle(0b111, 0), Some(0));
-        assert_eq!(three.settle(0b001, 0b110), Some(0b110));
-        assert_eq!((three.in_sync(), three.rebuilding()), (0b001, 0));
-        assert_eq!((three.settle(0b110, 0), three.settle(0b001, 0b110)), (None, Some(0)));
-        let mut pinned = legs(2);
-        pinned.pin(0b01);
-        assert_eq!((pinned.settle(0b10, 0b01), pinned.drop_leg(0)), (None, false));
-        assert_eq!(pinned.settle(0b01, 0b10), Some(0b10));
-    }
-
-    #[test]
-    fn only_a_leg_that_did_not_fail_meanwhile_is_in_sync_after_its_resync() {
-        let legs = legs(3);
-        legs.set(0b001, 0b110);
-        assert!(legs.drop_leg(2));
-        assert_eq!(legs.rebuilt(0b110), 0b010);
-        assert_eq!((legs.in_sync(), legs.rebuilding(), legs.out()), (0b011, 0, 0b100));
     }
 
     #[test]

@@ -5,6 +5,8 @@
 
 mod alone;
 mod comeback;
+#[cfg(test)]
+mod crashes;
 mod disk;
 mod keeper;
 mod legs;
@@ -227,7 +229,7 @@ impl Mirror {
     pub fn status(&self) -> MirrorStatus {
         let (legs, keeper) = (&self.inner.legs, &self.inner.keeper);
         let (to_resync, dirty) = keeper.amounts();
-        let (in_sync, rebuilding) = (legs.in_sync(), legs.rebuilding());
+        let (in_sync, rebuilding) = (legs.states.in_sync(), legs.states.rebuilding());
         // Where legs in sync may differ, they are made like the first one.
         let alike = if to_resync == 0 { in_sync } else { in_sync & in_sync.wrapping_neg() };
         let called = legs.called();
@@ -285,7 +287,7 @@ fn check(legs: &Legs) -> Result<Geometry, StackError> {
 impl Inner {
     /// Leg `n` failed: drops it, unless it is the last one that has everything. Any context.
     fn drop_leg(&self, n: usize, error: &IoError) {
-        if self.legs.drop_leg(n) {
+        if self.legs.states.drop_leg(n) {
             self.tell_dropped(n, error);
         }
     }
@@ -297,7 +299,7 @@ impl Inner {
             // Not that it failed: it may be that nothing can be copied to it.
             tracing::error!(
                 leg = n, device = self.legs.name(n), %error, left_out,
-                in_sync = self.legs.in_sync().count_ones(),
+                in_sync = self.legs.states.in_sync().count_ones(),
                 "a leg of a mirror is dropped"
             );
         }
@@ -308,7 +310,7 @@ impl Inner {
     /// Drops those on which something failed that others could do.
     fn drop_failed(&self, ended: &disk::Ended) {
         let (good, bad) = disk::masks(ended);
-        let Some(mut dropped) = self.legs.settle(good, bad) else { return };
+        let Some(mut dropped) = self.legs.states.settle(good, bad) else { return };
         for (n, end) in ended {
             if let Err(error) = end
                 && dropped & 1 << n != 0

@@ -40,10 +40,28 @@ impl Mirror {
         options: MirrorOptions,
         wq: &Workqueue,
     ) -> Result<Self, StackError> {
-        let mut legs = Legs::new(legs.into_iter().map(Into::into).collect())?;
+        let legs = Legs::new(legs.into_iter().map(Into::into).collect())?;
+        let inner = Inner::open(legs, options, wq)?;
+        let told = Arc::downgrade(&inner);
+        let notice = inner.keeper.queue.on_end(move || {
+            if let Some(inner) = told.upgrade() {
+                inner.workers_are_gone();
+            }
+        });
+        Ok(Self { inner, _notice: notice })
+    }
+}
+
+impl Inner {
+    /// A mirror that nobody has told of the end of the workers yet.
+    pub(super) fn open(
+        mut legs: Legs,
+        options: MirrorOptions,
+        wq: &Workqueue,
+    ) -> Result<Arc<Self>, StackError> {
         let geometry = check(&legs)?;
         let block = geometry.block_size;
-        let disk = if options.record { Disk::new(block) } else { Disk::none(block) };
+        let disk = Disk::new(block, legs.len(), options.record);
         let mut room = u64::MAX;
         for device in legs.devices() {
             room = room.min(disk.room_on(device.name(), device.geometry().size)?);
@@ -53,19 +71,20 @@ impl Mirror {
             false => from_nothing(&legs, options.degraded)?,
         };
         if !options.record {
-            legs.pin(SOURCE);
+            legs.states.pin(SOURCE);
         }
         let head = match &assembled.newest {
             Some(head) => {
                 let mut head = checked(head.clone(), room, &geometry)?;
                 // Before anything that a client writes: who begins with a copy of these legs has another name.
                 head.fork(chance());
+                head.events = assembled.events;
                 head
             }
             None => new_head(room, &options, legs.len()),
         };
         let regions = Regions::new(head.size, head.region_shift);
-        legs.set(assembled.in_sync, 0);
+        legs.states.set(assembled.in_sync);
         let bits = bits(&disk, &legs, &assembled, regions.len())?;
         let geometry = Geometry { size: head.size, ..geometry };
         let inner = Arc::new_cyclic(|weak: &Weak<Inner>| {
@@ -74,13 +93,7 @@ impl Mirror {
             Inner { legs, geometry, keeper }
         });
         inner.start(&assembled)?;
-        let told = Arc::downgrade(&inner);
-        let notice = inner.keeper.queue.on_end(move || {
-            if let Some(inner) = told.upgrade() {
-                inner.workers_are_gone();
-            }
-        });
-        Ok(Self { inner, _notice: notice })
+        Ok(inner)
     }
 }
 
@@ -132,6 +145,9 @@ impl Inner {
         let failed =
             |error| StackError::new(format!("the record of the mirror can't be written: {error}"));
         let mut state = keeper.state.lock();
+        // A process that was killed may have left this in the disks' caches: it has to stay before anything is built on it.
+        let here = assembled.in_sync | assembled.behind | assembled.blank;
+        self.drop_failed(&disk::flush(&self.legs, here));
         // A new mirror is one of its source alone before anything else is written to any leg.
         if assembled.newest.is_none() {
             self.record(keeper, &mut state).map_err(failed)?;
@@ -149,7 +165,7 @@ impl Inner {
             keeper.kick();
         }
         // One leg alone differs from nobody.
-        if self.legs.in_sync().count_ones() > 1 {
+        if self.legs.states.in_sync().count_ones() > 1 {
             dirty.into_iter().for_each(|n| keeper.regions.mark_stale(n));
         }
         self.resync_legs(keeper, &mut state, assembled.behind | assembled.blank);
@@ -158,7 +174,7 @@ impl Inner {
         // copies that were made before it.
         state.unwritten = true;
         self.record(keeper, &mut state).map_err(failed)?;
-        if keeper.regions.stale() != 0 && self.legs.rebuilding() == 0 {
+        if keeper.regions.stale() != 0 && self.legs.states.rebuilding() == 0 {
             self.begin_resync(keeper, &mut state);
         }
         Ok(())
@@ -252,7 +268,7 @@ fn bits(
         match disk.read_bits(legs, n, regions) {
             // A crash may have come between the writes to two legs.
             Ok(theirs) => bits.iter_mut().zip(theirs).for_each(|(bit, theirs)| *bit |= theirs),
-            Err(error) if legs.drop_leg(n) => {
+            Err(error) if legs.states.drop_leg(n) => {
                 tracing::error!(leg = legs.name(n), %error, "the record can't be read");
             }
             Err(error) => {

@@ -3,14 +3,14 @@
 //!
 //! ```text
 //! 0                       data, as large as the smallest leg allows
-//! leg_size / R * R - R    head, for even events    (one piece)
-//!                  + P    head, for odd events     (one piece)
+//! leg_size / R * R - R    a head                   (one piece)
+//!                  + P    another head             (one piece)
 //!                  + 2 P  bits: one for each region
 //! ```
 //!
 //! P is 4 KiB, or the leg's block size where that is larger; R is 64 KiB, or as much as that takes. A
-//! head is 2 KiB with a checksum, and the two are written in turn, so one of them is whole
-//! whatever a crash did to the other. Bits need no checksum: a bit is set before the write that it is
+//! head is 2 KiB with a checksum, and none is written over the newest one of its leg, so that one is whole
+//! whatever became of the other. Bits need no checksum: a bit is set before the write that it is
 //! about is sent, so what a torn piece says too little was never written.
 
 use super::legs::each;
@@ -83,6 +83,18 @@ impl Head {
         let sum = crc32(&bytes[..HEAD]);
         bytes[8..12].copy_from_slice(&sum.to_le_bytes());
         bytes
+    }
+
+    /// How every head begins, in a block of `len` bytes.
+    pub(super) fn beginning(len: usize) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.resize(len, 0);
+        bytes
+    }
+
+    /// Whether a piece holds a head that was not written to its end.
+    pub(super) fn is_half_written(piece: &[u8]) -> bool {
+        piece.starts_with(MAGIC) && Self::decode(piece).is_none()
     }
 
     /// How a leg with this head, which the mirror with head `newest` does without, stands to that.
@@ -174,9 +186,9 @@ impl Place {
         Some(Self { start, piece }).filter(|place| place.start > 0)
     }
 
-    /// Where a head with so many events is written.
-    pub(super) fn head(&self, events: u64) -> u64 {
-        self.start + events % 2 * self.piece
+    /// Where a head is: in slot 0 or 1.
+    pub(super) fn head(&self, slot: usize) -> u64 {
+        self.start + slot as u64 * self.piece
     }
 
     /// Where piece `n` of the bits is.
@@ -195,6 +207,8 @@ impl Place {
 pub(super) struct Assembled {
     /// The newest head; `None` where no leg has one: a new mirror.
     pub(super) newest: Option<Head>,
+    /// The events of any head, at most: those of a leg that has to be copied may be more than the newest one's.
+    pub(super) events: u64,
     /// Legs that have everything.
     pub(super) in_sync: u32,
     /// Legs with a record of this mirror that lack what the bits say.
@@ -270,7 +284,14 @@ pub(super) fn assemble(
     let unread = bits(&|f| f.is_none());
     let blank = bits(&|f| matches!(f, Some(None)));
     let heads = || found.iter().enumerate().filter_map(|(n, f)| Some((n, f.as_ref()?.as_ref()?)));
-    let Some((_, newest)) = heads().max_by_key(|(_, head)| head.events) else {
+    // The newest one; but who was being resynced has no word against who was in sync, and went on.
+    let goes_on = |newest: &Head| {
+        heads().all(|(n, head)| head.is_seen_by(newest) || head.in_sync & 1 << n == 0)
+    };
+    let newest = |fits: &dyn Fn(&Head) -> bool| {
+        heads().map(|(_, head)| head).filter(|head| fits(head)).max_by_key(|head| head.events)
+    };
+    let Some(newest) = newest(&goes_on).or_else(|| newest(&|_| true)) else {
         if unread != 0 {
             return Err(StackError::new(format!(
                 "no leg has a record of this mirror, and '{}' can't be read: is it the one that has?",
@@ -280,7 +301,7 @@ pub(super) fn assemble(
         // A new mirror has what its first leg has; nothing is known of the others.
         let (in_sync, blank) = (SOURCE, blank & !SOURCE);
         let unwritten = blank;
-        return Ok(Assembled { newest: None, in_sync, behind: 0, blank, unwritten, missing: 0 });
+        return Ok(Assembled { in_sync, blank, unwritten, ..Assembled::default() });
     };
     let mut mirrors: Vec<(&Head, Vec<String>)> = Vec::new();
     for (n, head) in heads() {
@@ -313,11 +334,11 @@ pub(super) fn assemble(
     }
     let mut all = Assembled {
         newest: Some(newest.clone()),
-        in_sync: 0,
-        behind: 0,
+        events: heads().map(|(_, head)| head.events).max().unwrap_or(0),
         blank,
         unwritten: blank,
         missing: unread,
+        ..Assembled::default()
     };
     for (n, head) in heads() {
         if newest.in_sync & 1 << n != 0 && head.is_up_to(newest) {
@@ -363,13 +384,26 @@ pub(super) enum Follows {
     Apart,
 }
 
-/// CRC-32 as of Ethernet and zip; a head is short and rare, so bit by bit will do.
+/// CRC-32 as of Ethernet and zip.
 fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0u32, |crc, byte| {
-        (0..8)
-            .fold(crc ^ u32::from(*byte), |c, _| (c >> 1) ^ (0xEDB8_8320 & (c & 1).wrapping_neg()))
-    })
+    !bytes.iter().fold(!0u32, |crc, byte| (crc >> 8) ^ CRC[usize::from(crc as u8 ^ byte)])
 }
+
+/// What a byte makes of it.
+const CRC: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut n = 0;
+    while n < 256 {
+        let (mut crc, mut bits) = (n as u32, 0);
+        while bits < 8 {
+            crc = (crc >> 1) ^ (0xEDB8_8320 & (crc & 1).wrapping_neg());
+            bits += 1;
+        }
+        table[n] = crc;
+        n += 1;
+    }
+    table
+};
 
 #[cfg(test)]
 mod tests {
@@ -414,7 +448,7 @@ mod tests {
             let end = place.bits(place.pieces(65_536));
             assert!(place.start > 0 && end <= size, "{place:?}");
             assert_eq!(place.start % u64::from(block), 0);
-            assert_ne!(place.head(4), place.head(5));
+            assert_ne!(place.head(0), place.head(1));
         }
         assert_eq!((Place::on(64 << 10, 512), Place::on(0, 512)), (None, None));
     }
@@ -434,6 +468,17 @@ mod tests {
         assert_eq!((dead.in_sync, dead.behind, dead.blank), (0b10, 0, 0));
         let fresh = put_together(&[Some(None), Some(None)]).unwrap();
         assert_eq!((fresh.newest, fresh.in_sync, fresh.blank), (None, 0b01, 0b10));
+    }
+
+    #[test]
+    fn a_leg_that_was_being_resynced_has_no_word_against_one_that_went_on_in_sync() {
+        // Leg 0 failed the head that leg 1 got, and began anew without it.
+        for events in [6, 9] {
+            let found = [forked(5, 7, head(0, 7, 0b01)), head(1, events, 0b01)];
+            let all = put_together(&found.map(|head| Some(Some(head)))).unwrap();
+            assert_eq!((all.in_sync, all.blank, all.events), (0b01, 0b10, events.max(7)));
+            assert_eq!(all.newest.unwrap().events, 7);
+        }
     }
 
     #[test]

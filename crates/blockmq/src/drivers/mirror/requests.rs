@@ -103,7 +103,7 @@ impl Inner {
     pub(super) fn send(self: &Arc<Self>, rq: Started, regions: Range<usize>) {
         // After the entry: who is taken back from here on gets this region by the resync, which waits
         // until it is left.
-        let active = self.legs.active();
+        let active = self.legs.states.active();
         let (op, offset, len) = (rq.op(), rq.offset(), rq.len());
         let ends =
             Arc::new(Ends { succeeded: AtomicU64::new(0), failed: SpinLock::new(Vec::new()) });
@@ -135,7 +135,7 @@ impl Inner {
     fn judge(&self, op: Op, succeeded: u32, failed: &[(usize, IoError)]) -> Result<(), IoError> {
         let mask = failed.iter().fold(0, |failed, (n, _)| failed | 1 << n);
         // A discard that failed leaves the leg as good as it was.
-        let settled = self.legs.settle(succeeded, if op == Op::Discard { 0 } else { mask });
+        let settled = self.legs.states.settle(succeeded, if op == Op::Discard { 0 } else { mask });
         let Some(dropped) = settled else {
             let first = failed.iter().min_by_key(|(n, _)| *n).map(|(_, error)| error.clone());
             return Err(first.unwrap_or_else(|| IoError::new(IoErrorKind::Gone)));
@@ -149,7 +149,7 @@ impl Inner {
     /// Answers a change that has ended on all legs, at once or when the record lets it.
     fn answer(&self, rq: Held, result: Result<(), IoError>, regions: Range<usize>, failed: u32) {
         let keeper = &self.keeper;
-        let active = self.legs.active();
+        let active = self.legs.states.active();
         // Legs that failed and are used all the same may have some of it; one alone differs from nobody.
         let differ = failed & active != 0 && active.count_ones() > 1;
         if differ && rq.op() == Op::Flush {
@@ -163,7 +163,7 @@ impl Inner {
             keeper.kick_resync();
         }
         // A leg that lacks this write must not look good to whoever reads the record after a crash.
-        if result.is_ok() && keeper.record_is_behind(&self.legs) {
+        if result.is_ok() && self.legs.states.is_behind() {
             keeper.hold(rq);
         } else {
             rq.complete(result);

@@ -74,7 +74,7 @@ impl Inner {
     /// Makes the legs alike in a region, as far as they can be read and written: how large it is, and whether
     /// they are.
     fn copy_region(&self, keeper: &Keeper, region: usize) -> (u64, bool) {
-        if self.legs.active().count_ones() == 1 {
+        if self.legs.states.active().count_ones() == 1 {
             // One alone differs from nobody, and nobody waits for that.
             return (0, true);
         }
@@ -99,7 +99,7 @@ impl Inner {
         loop {
             let tried = unread.iter().fold(0, |tried, (n, _)| tried | 1 << n);
             let Some(from) = self.legs.choose(at, tried, true) else { break };
-            let to = self.legs.active() & !(1 << from);
+            let to = self.legs.states.active() & !(1 << from);
             if to == 0 {
                 return true;
             }
@@ -110,7 +110,7 @@ impl Inner {
                     failed.append(&mut unread);
                     failed.iter().for_each(|(n, error)| self.drop_leg(*n, error));
                     // A leg that can't be dropped stays as it is.
-                    return failed.iter().all(|(n, _)| self.legs.active() & 1 << n == 0);
+                    return failed.iter().all(|(n, _)| self.legs.states.active() & 1 << n == 0);
                 }
                 Err(error) => unread.push((from, error)),
             }
@@ -120,9 +120,9 @@ impl Inner {
         tracing::error!(offset = at, len, %error, "no leg of a mirror can be read here");
         let why = format!("'{}', which it is copied from, can't be read", self.legs.name(*from));
         let error = IoError::with(error.kind(), why).at(at..at + len as u64);
-        for n in each(self.legs.rebuilding()) {
+        for n in each(self.legs.states.rebuilding()) {
             self.drop_leg(n, &error);
         }
-        self.legs.active().count_ones() == 1
+        self.legs.states.active().count_ones() == 1
     }
 }
