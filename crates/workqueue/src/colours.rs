@@ -27,6 +27,7 @@
 //! order, that model fails.
 
 use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
@@ -38,6 +39,31 @@ use crate::seat::{Owned, Seat, Tied};
 #[cfg(any(test, loom))]
 use crate::tally::Tally;
 use crate::tally::{COLOURS, Care, Careful, Found};
+
+/// The colours that a flush waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Awaited {
+    /// A bit each.
+    mask: u32,
+    /// Any of them is enough.
+    pub(crate) any: bool,
+}
+
+impl Awaited {
+    pub(crate) fn has(self, colour: u8) -> bool {
+        self.mask & (1 << colour) != 0
+    }
+
+    pub(crate) fn colours(self) -> impl Iterator<Item = u8> {
+        (0..COLOURS as u8).filter(move |colour| self.has(*colour))
+    }
+}
+
+impl Waiter {
+    fn awaited(&self) -> Awaited {
+        Awaited { mask: self.mask, any: self.any }
+    }
+}
 
 #[derive(Debug)]
 struct Waiter {
@@ -113,8 +139,14 @@ impl<C: Care, L: Tied> Colours<C, L> {
     }
 
     /// Waits for every instance that was queued before the call. May block.
-    #[track_caller]
+    #[cfg(any(test, loom))]
     pub(crate) fn flush(&self) {
+        self.flush_by(|event| event.wait());
+    }
+
+    /// The same; `wait` waits for an event.
+    #[track_caller]
+    pub(crate) fn flush_by(&self, mut wait: impl FnMut(&Completion)) {
         loop {
             let (event, last) = {
                 let mut members = self.members.lock();
@@ -138,11 +170,26 @@ impl<C: Care, L: Tied> Colours<C, L> {
                 members.flushes.waiters.push(waiter);
                 (event, last)
             };
-            event.wait();
+            wait(&event);
             if last {
                 return;
             }
         }
+    }
+
+    /// What the flushes under way wait for (a moment ago), by their events.
+    pub(crate) fn awaited(&self) -> Vec<(NonNull<Completion>, Awaited)> {
+        let members = self.members.lock();
+        let waiters = members.flushes.waiters.iter();
+        waiters.map(|waiter| (NonNull::from(&*waiter.event), waiter.awaited())).collect()
+    }
+
+    /// What the flush with this event waits for (a moment ago); `None` where it is over.
+    pub(crate) fn awaited_by(&self, event: &Completion) -> Option<Awaited> {
+        let members = self.members.lock();
+        let mut waiters = members.flushes.waiters.iter();
+        let own = waiters.find(|waiter| ptr::eq(&*waiter.event, event))?;
+        Some(own.awaited())
     }
 
     fn free_colour(busy: u32, current: u32) -> Option<u32> {
@@ -209,8 +256,6 @@ pub(crate) fn complete_all(events: Vec<Arc<Completion>>) {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::ptr::NonNull;
-
     use super::*;
 
     type Alone = Colours<Careful, ()>;

@@ -1,12 +1,16 @@
 //! What can be done to a queue as a whole while work flows: other attributes, another maximum,
 //! freezing, draining, the end.
 
+use std::mem;
+use std::panic::Location;
+
 use corewise_sync::atomic::{Ordering, fence};
 use corewise_sync::{Mutex, MutexGuard};
 use corewise_topology::CpuSet;
 
 use crate::attributes::{Attributes, PoolKey, QueueKind};
 use crate::error::BuildError;
+use crate::inside;
 use crate::limiter::policy::{MAX_ACTIVE_LIMIT, UNLIMITED, effective};
 use crate::link::{Limit, Shared};
 use crate::queue::Workqueue;
@@ -136,17 +140,16 @@ impl Workqueue {
     pub fn drain(&self) {
         let shared = self.shared();
         waits::for_queue(shared, "Workqueue::drain");
-        {
-            let mut drains = self.control().drains.lock();
-            *drains += 1;
-            shared.limiter.slots().for_each(|slot| slot.set_draining(true));
-        }
+        let _draining = self.begin_drain();
         self.drain_rounds();
+    }
+
+    /// Only what its own items queue is accepted until what this gives is dropped.
+    fn begin_drain(&self) -> Draining<'_> {
         let mut drains = self.control().drains.lock();
-        *drains -= 1;
-        if *drains == 0 {
-            shared.limiter.slots().for_each(|slot| slot.set_draining(false));
-        }
+        *drains += 1;
+        self.shared().limiter.slots().for_each(|slot| slot.set_draining(true));
+        Draining(self)
     }
 
     /// Drains the queue, and accepts nothing from then on: `queue` returns false, a spawned closure
@@ -163,13 +166,10 @@ impl Workqueue {
     pub fn destroy(&self) {
         let shared = self.shared();
         waits::for_queue(shared, "Workqueue::destroy");
-        {
-            // Never taken back: it goes from draining to closed.
-            let mut drains = self.control().drains.lock();
-            *drains += 1;
-            shared.limiter.slots().for_each(|slot| slot.set_draining(true));
-        }
+        let draining = self.begin_drain();
         self.drain_rounds();
+        // It goes from draining to closed.
+        mem::forget(draining);
         shared.close();
         // After it was closed: who sets a timer looks at that afterwards.
         shared.pools.keeper().cancel_of(shared.id);
@@ -201,7 +201,7 @@ impl Workqueue {
         let shared = self.shared();
         let mut rounds = 0_u32;
         loop {
-            shared.colours.flush();
+            shared.flush();
             if shared.is_empty() {
                 return;
             }
@@ -217,7 +217,27 @@ impl Workqueue {
     }
 }
 
+/// A drain that is under way: also where the wait is given up it ends.
+struct Draining<'a>(&'a Workqueue);
+
+impl Drop for Draining<'_> {
+    fn drop(&mut self) {
+        let mut drains = self.0.control().drains.lock();
+        *drains -= 1;
+        if *drains == 0 {
+            self.0.shared().limiter.slots().for_each(|slot| slot.set_draining(false));
+        }
+    }
+}
+
 impl Shared {
+    /// Waits for all that was queued before the call. May block.
+    #[track_caller]
+    pub(crate) fn flush(&self) {
+        let location = Location::caller();
+        self.colours.flush_by(|event| inside::wait_for_queue(self, event, location));
+    }
+
     /// Nothing is queued and nothing runs: true of one moment during the call, where nothing is
     /// queued from outside.
     fn is_empty(&self) -> bool {

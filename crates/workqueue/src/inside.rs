@@ -6,6 +6,7 @@
 //! (Want, Call). What nobody tells it, such as an item that moves to another queue meanwhile, it sees
 //! now and then; and where its wait can't end, that too (`stuck.rs`).
 
+use std::panic::Location;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -14,14 +15,19 @@ use corewise_sync::{Completion, Parker, context};
 
 use crate::current;
 use crate::item::Running;
+use crate::link::Shared;
 use crate::stuck::{Listed, long_waits};
 use crate::table::Lent;
-use crate::take_back::{Role, in_need, lend, take_back, take_back_in_need};
+use crate::take_back::{
+    Role, homes, in_need, is_called_for, lend, run_awaited, take_back, take_back_in_need,
+};
 use crate::waits;
 use crate::work::Aside;
 
-/// How long a waiter sleeps before it looks around for the first time; then twice as long each time, up
-/// to the most.
+/// How long a waiter sleeps before others see it wait.
+const LIST_AFTER: Duration = Duration::from_millis(10);
+/// How long a waiter sleeps then before it looks around for the first time; then twice as long each time,
+/// up to the most. Not where its item is held back: others may come to wait for that limit again and again.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 const LOOK_AT_LEAST: Duration = Duration::from_secs(64);
 /// A timer may fire so much late.
@@ -45,13 +51,10 @@ pub(crate) fn wait(item: Lent<'_>, over: &Completion, role: Role) {
     if over.spin() {
         return;
     }
-    let keeper = current::with(|running| {
-        running.and_then(Running::ticket).map(|ticket| Arc::clone(&ticket.link.group.keeper))
-    });
-    let stall = keeper.as_ref().and_then(|keeper| keeper.stall_after());
-    let mut patience = stall.map_or(LOOK_AFTER, |stall| stall.min(LOOK_AFTER));
+    let look_after = look_after();
+    let mut patience = look_after.unwrap_or(LOOK_AFTER).min(LIST_AFTER);
     let parker = Parker::new();
-    let mut long = None;
+    let mut long = Long::default();
     loop {
         // Until it is anywhere nobody can be told of it.
         let soon = item.is_on_its_way().then(|| {
@@ -60,7 +63,7 @@ pub(crate) fn wait(item: Lent<'_>, over: &Completion, role: Role) {
         });
         let limit = soon.map_or(patience, |soon| soon.min(patience));
         let unknown = soon.is_some();
-        let slept = || sleep(item, over, role, &parker, (limit, unknown), long.as_ref());
+        let slept = || sleep(item, over, role, &parker, (limit, unknown), &long);
         match context::blocking("a wait for a work item", slept) {
             Slept::Over => return,
             Slept::Called => {
@@ -71,20 +74,100 @@ pub(crate) fn wait(item: Lent<'_>, over: &Completion, role: Role) {
             }
             Slept::Long { .. } if limit < patience => {}
             Slept::Long { helps } => {
-                patience = (patience * 2).min(LOOK_AT_LEAST);
-                if keeper.is_some() && long.is_none() {
-                    let stays = role == Role::Part;
-                    long = Some(long_waits().add(item, helps, stays, parker.unparker()));
-                }
+                let Some(look_after) = look_after else { continue };
+                long.looks = long.listed.is_some() || item.is_held();
+                let soonest = if item.is_held() { patience } else { look_after };
+                patience = (patience * 2).clamp(soonest, LOOK_AT_LEAST);
+                long.listed.get_or_insert_with(|| {
+                    let does = (helps, role == Role::Part);
+                    long_waits().add(item, over, does, parker.unparker())
+                });
             }
             Slept::InVain => {
-                long = None;
+                long = Long::default();
                 if !lend(item) {
                     waits::in_vain(item);
                 }
             }
         }
         take_back(item, role);
+    }
+}
+
+/// Waits for the event of a flush of the queue. Where no worker can come for what it waits for, the caller
+/// runs that, as a rescuer would, as far as there is a stack. May block.
+///
+/// Nobody calls it for that: it looks when it begins to block, since it may be the last one who does, and
+/// later each time that it has waited for as long again.
+///
+/// # Panics
+/// Where it is found that the wait can't end. `location` is told as its place.
+pub(crate) fn wait_for_queue(queue: &Shared, over: &Completion, location: &Location<'_>) {
+    if !is_here() || context::in_atomic_section() {
+        return over.wait();
+    }
+    if over.spin() {
+        return;
+    }
+    let look_after = look_after();
+    let mut patience = LATE;
+    let parker = Parker::new();
+    let mut long = Long::default();
+    loop {
+        let slept = || sleep_beside(queue, over, &parker, patience, &long);
+        match context::blocking("a wait for a workqueue", slept) {
+            Slept::Over => return,
+            Slept::Called => {
+                // Who is on the list sleeps.
+                long = Long::default();
+                run_awaited(queue, over);
+                patience = LATE;
+            }
+            Slept::Long { .. } => {
+                patience = (patience * 2).min(LOOK_AT_LEAST);
+                let Some(look_after) = look_after else { continue };
+                long.looks = patience > look_after;
+                if long.listed.is_none() && (long.looks || patience > LIST_AFTER) {
+                    let helps = homes(queue);
+                    let waker = parker.unparker();
+                    long.listed = Some(long_waits().add_flush(queue, over, &helps, waker));
+                }
+            }
+            Slept::InVain => {
+                long = Long::default();
+                if !run_awaited(queue, over) {
+                    waits::flush_in_vain(queue, location);
+                }
+            }
+        }
+    }
+}
+
+/// After how long a wait of the current item looks around; `None` where no pools know of that.
+fn look_after() -> Option<Duration> {
+    let keeper = current::with(|running| {
+        let ticket = running.and_then(Running::ticket)?;
+        Some(Arc::clone(&ticket.link.group.keeper))
+    });
+    let stall = keeper?.stall_after();
+    Some(stall.map_or(LOOK_AFTER, |stall| stall.min(LOOK_AFTER)))
+}
+
+/// A wait that lasts for long.
+#[derive(Default)]
+struct Long<'a> {
+    listed: Option<Listed<'a>>,
+    /// It looks around before it sleeps.
+    looks: bool,
+}
+
+impl Long<'_> {
+    fn look(&self) {
+        self.listed.iter().filter(|_| self.looks).for_each(Listed::look);
+    }
+
+    fn ends(&self) -> bool {
+        self.listed.as_ref().is_some_and(Listed::ends)
     }
 }
 
@@ -111,7 +194,7 @@ fn sleep(
     role: Role,
     parker: &Parker,
     (limit, unknown): (Duration, bool),
-    long: Option<&Listed<'_>>,
+    long: &Long<'_>,
 ) -> Slept {
     let waker = parker.waker();
     let mut cx = Context::from_waker(&waker);
@@ -119,7 +202,8 @@ fn sleep(
     // Want.
     let wanted = home.as_ref().map(|(group, pool)| group.want(*pool, item, parker.unparker()));
     let helps = wanted.is_some() || unknown;
-    long.inspect(|long| long.look(helps));
+    long.listed.iter().for_each(|listed| listed.helps(helps));
+    long.look();
     loop {
         if over.poll_complete(&mut cx) == Poll::Ready(()) {
             return Slept::Over;
@@ -127,7 +211,7 @@ fn sleep(
         if wanted.as_ref().is_some_and(|wanted| wanted.is_called_for()) {
             return Slept::Called;
         }
-        if long.is_some_and(Listed::ends) {
+        if long.ends() {
             return Slept::InVain;
         }
         if !parker.park_timeout(limit) {
@@ -138,6 +222,33 @@ fn sleep(
             && !wanted.is_called_for()
         {
             wanted.declines();
+        }
+    }
+}
+
+/// The same of one who flushes a queue.
+fn sleep_beside(
+    queue: &Shared,
+    over: &Completion,
+    parker: &Parker,
+    limit: Duration,
+    long: &Long<'_>,
+) -> Slept {
+    let waker = parker.waker();
+    let mut cx = Context::from_waker(&waker);
+    long.look();
+    loop {
+        if over.poll_complete(&mut cx) == Poll::Ready(()) {
+            return Slept::Over;
+        }
+        if is_called_for(queue, over) {
+            return Slept::Called;
+        }
+        if long.ends() {
+            return Slept::InVain;
+        }
+        if !parker.park_timeout(limit) {
+            return Slept::Long { helps: false };
         }
     }
 }

@@ -5,6 +5,7 @@
 //! Everything that queueing writes (the link's reference count, the tally) lies on lines that only
 //! this queue on this pod uses: no line is shared by all CPUs.
 
+use std::collections::HashSet;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Weak};
 
@@ -19,7 +20,7 @@ use crate::claim::Place;
 use crate::colours::Colours;
 use crate::cover::Covers;
 use crate::groups::Lease;
-use crate::item::Queued;
+use crate::item::{Header, Queued};
 use crate::limiter::policy::UNLIMITED;
 use crate::limiter::slot::Slot;
 use crate::limiter::{CountedBy, Limiter};
@@ -31,6 +32,7 @@ use crate::pools::WorkerPools;
 use crate::rescuer::Rescuer;
 use crate::seat::{Seat, Tied};
 use crate::table::Lent;
+use crate::ticket::Ticket;
 use crate::waiting::{Waiting, Waits};
 
 /// What all links of a queue have in common, former links included.
@@ -287,6 +289,15 @@ impl Link {
     pub(crate) fn away_or_aside(&self) -> bool {
         let reading = self.at.reading();
         reading.away() || reading.aside()
+    }
+
+    /// The colours of what the limiter holds back here.
+    pub(crate) fn colours_held(&self) -> HashSet<u8> {
+        // SAFETY: each is in the list, whose lock is held: its slot is filled, and a claimant writes it
+        // only when the item is out of there.
+        let colour = |held: &Header| unsafe { held.job() }.ticket.as_ref().map(Ticket::colour);
+        let seen = self.slot.see_held(self.line(), |held| held.iter().filter_map(colour).collect());
+        seen.unwrap_or_default()
     }
 
     /// Takes an item that the caller has claimed out of the list of those that the limiter holds

@@ -147,11 +147,12 @@ impl Workqueue {
     ///
     /// # Panics
     /// Called from an item of the same queue, or from one that such an item waits for on the same stack: it
-    /// would wait for that item.
+    /// would wait for that item. In an item, where it is found that it would never end: what is flushed
+    /// waits for that item, or no worker can come for it and this stack can't hold it.
     #[track_caller]
     pub fn flush(&self) {
         waits::for_queue(&self.inner.shared, "Workqueue::flush");
-        self.inner.shared.colours.flush();
+        self.inner.shared.flush();
     }
 
     /// What the queue has done so far.

@@ -23,14 +23,18 @@
 //!
 //! [`WorkerPools`]: crate::WorkerPools
 
-use std::collections::{BTreeMap, HashMap};
+mod flushed;
+mod look;
+
+use std::collections::{BTreeMap, HashSet};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use corewise_sync::thread::{self, ThreadId};
-use corewise_sync::{Mutex, MutexGuard, Unparker, context};
+use corewise_sync::{Completion, Mutex, MutexGuard, Unparker, context};
 
+use crate::colours::Awaited;
 use crate::current;
 use crate::item::{Header, Queued};
 use crate::limiter::slot::Slot;
@@ -38,6 +42,9 @@ use crate::link::Shared;
 use crate::pool::group::Group;
 use crate::pool::here;
 use crate::table::Lent;
+use crate::ticket::Ticket;
+use flushed::{Colour, Flushed};
+use look::Look;
 
 /// The waits that have lasted for long.
 #[derive(Default)]
@@ -65,36 +72,53 @@ struct Turn {
 
 /// One that waits. What it points to is there for as long as it is on the list.
 struct Wait {
-    item: NonNull<Header>,
+    target: Target,
+    /// Its event.
+    over: NonNull<Completion>,
     thread: ThreadId,
-    /// What runs on its stack.
-    inside: Vec<NonNull<Header>>,
+    /// What runs on its stack, and what flushes know that by.
+    inside: Vec<(NonNull<Header>, Option<Colour>)>,
     /// The places under limits that this has.
     places: Vec<NonNull<Slot<Queued>>>,
     /// The pool of its worker, if it has one.
     worker: Option<(NonNull<()>, usize)>,
-    /// It would run what it waits for, if that lay in its pool.
-    helps: bool,
-    /// It must not be given up while that runs.
-    stays: bool,
     unparker: Unparker,
     /// It was given up.
     ends: bool,
 }
 
-// SAFETY: headers and slots are shared, and the pool is only compared.
+/// What one waits for.
+enum Target {
+    Item {
+        item: NonNull<Header>,
+        /// It would run that, if it lay in its pool.
+        helps: bool,
+        /// It must not be given up while that runs.
+        stays: bool,
+    },
+    /// What was queued there.
+    Queue {
+        queue: NonNull<Shared>,
+        /// The pools whose items it would run, if no worker can come for them.
+        helps: HashSet<(NonNull<()>, usize)>,
+    },
+}
+
+// SAFETY: headers, slots, queues and events are shared, and the pools are only compared.
 unsafe impl Send for Wait {}
 
-/// What may bring an item to its end.
+/// What may bring a wait to its end.
 enum Next {
     /// Nothing has to be done by those who are stuck, for all that is known.
     Something,
-    /// Who runs it.
+    /// Who runs the item.
     Runner,
     /// A worker of this pool.
     Worker(Arc<Group>, usize),
     /// The end of one that has a place in this slot, which is the queue's.
     Place { slot: NonNull<Slot<Queued>>, _queue: Arc<Shared> },
+    /// The end of all instances of these colours, or of one of them.
+    Colours(NonNull<Shared>, Awaited),
 }
 
 /// A place on the list, which is given up when it is dropped.
@@ -126,25 +150,48 @@ impl LongWaits {
     pub(crate) fn add<'a>(
         &'static self,
         item: Lent<'a>,
-        helps: bool,
-        stays: bool,
+        over: &'a Completion,
+        (helps, stays): (bool, bool),
+        unparker: Unparker,
+    ) -> Listed<'a> {
+        self.list(Target::Item { item: item.pointer(), helps, stays }, over, unparker)
+    }
+
+    /// The calling item has flushed `queue` for long. `helps`: the pools whose items it would run, if no
+    /// worker can come.
+    pub(crate) fn add_flush<'a>(
+        &'static self,
+        queue: &'a Shared,
+        over: &'a Completion,
+        helps: &[(Arc<Group>, usize)],
+        unparker: Unparker,
+    ) -> Listed<'a> {
+        let helps = helps.iter().map(|(group, pool)| (here::key(group), *pool)).collect();
+        self.list(Target::Queue { queue: NonNull::from(queue), helps }, over, unparker)
+    }
+
+    fn list<'a>(
+        &'static self,
+        target: Target,
+        over: &'a Completion,
         unparker: Unparker,
     ) -> Listed<'a> {
         let (mut inside, mut places) = (Vec::new(), Vec::new());
         current::any(|running| {
-            inside.extend(running.known());
-            let ticket = running.ticket().filter(|ticket| ticket.is_counted());
+            let ticket = running.ticket();
+            let colour = |ticket: &Ticket| (NonNull::from(&*ticket.link.shared), ticket.colour());
+            inside.extend(running.known().map(|item| (item, ticket.map(colour))));
+            let ticket = ticket.filter(|ticket| ticket.is_counted());
             places.extend(ticket.map(|ticket| NonNull::from(&*ticket.link.slot)));
             false
         });
         let wait = Wait {
-            item: item.pointer(),
+            target,
+            over: NonNull::from(over),
             thread: thread::current().id(),
             inside,
             places,
             worker: here::pool(),
-            helps,
-            stays,
             unparker,
             ends: false,
         };
@@ -179,17 +226,37 @@ impl LongWaits {
     /// Looks once. `own`: who is given up sooner than others.
     fn look(&self, own: u64) {
         let woken = {
-            // Before the lock, so that it is dropped after: with the last handles of queues and pools.
+            // Before the lock, so that they are dropped after: with the last handles of queues and pools.
             let nexts: Vec<Next>;
+            let flushed: Flushed;
             let mut list = self.list.lock();
-            nexts = list.waits.values().map(Wait::next).collect();
-            let given_up = Look::new(&list, &nexts).to_give_up(own);
-            given_up.and_then(|id| list.waits.get_mut(&id)).map(|wait| {
+            // SAFETY: who flushes one of them has it, and is on the list.
+            flushed = unsafe { Flushed::of(&list.flushed()) };
+            nexts = list.waits.values().map(|wait| wait.next(&flushed)).collect();
+            let (given_up, helpers) = {
+                let look = Look::new(&list, &nexts, &flushed);
+                (look.to_give_up(own), look.helpers)
+            };
+            let helpers = helpers.into_iter().filter_map(|id| list.waits.get(&id));
+            let mut woken: Vec<_> = helpers.map(|wait| wait.unparker.clone()).collect();
+            woken.extend(given_up.and_then(|id| list.waits.get_mut(&id)).map(|wait| {
                 wait.ends = true;
                 wait.unparker.clone()
-            })
+            }));
+            woken
         };
         woken.into_iter().for_each(|unparker| unparker.unpark());
+    }
+}
+
+impl List {
+    /// The queues that are flushed.
+    fn flushed(&self) -> HashSet<NonNull<Shared>> {
+        let queue = |wait: &Wait| match wait.target {
+            Target::Queue { queue, .. } => Some(queue),
+            Target::Item { .. } => None,
+        };
+        self.waits.values().filter_map(queue).collect()
     }
 }
 
@@ -200,11 +267,18 @@ impl Listed<'_> {
     }
 
     /// Sees to it that somebody looks who is stuck: the caller, or who is at it now. One of those who are
-    /// is woken then, to be given up: the caller maybe. `helps`: as it is now.
-    pub(crate) fn look(&self, helps: bool) {
-        let own = self.waits.list.lock().waits.get_mut(&self.id).map(|own| own.helps = helps);
-        debug_assert!(own.is_some(), "it is on the list");
+    /// is woken then, to be given up: the caller maybe.
+    pub(crate) fn look(&self) {
         self.waits.ask(self.id);
+    }
+
+    /// Whether it would run the item that it waits for, as it is now.
+    pub(crate) fn helps(&self, now: bool) {
+        let mut list = self.waits.list.lock();
+        let own = list.waits.get_mut(&self.id).map(|own| &mut own.target);
+        if let Some(Target::Item { helps, .. }) = own {
+            *helps = now;
+        }
     }
 }
 
@@ -227,11 +301,26 @@ impl Turn {
 }
 
 impl Wait {
-    fn next(&self) -> Next {
-        // SAFETY: who waits has it, and is on the list.
-        let item = unsafe { Lent::new(self.item) };
-        let now = item.state.snapshot();
-        if now.running() {
+    fn next(&self, flushed: &Flushed) -> Next {
+        // SAFETY: who waits has it, and is on the list. One that is to wake up goes on, whatever has become
+        // of the item since.
+        if unsafe { self.over.as_ref() }.is_complete() {
+            return Next::Something;
+        }
+        match self.target {
+            // SAFETY: as above.
+            Target::Item { item, .. } => Next::of(unsafe { Lent::new(item) }),
+            Target::Queue { queue, .. } => match flushed.flushes.get(&self.over) {
+                Some(awaited) => Next::Colours(queue, *awaited),
+                None => Next::Something,
+            },
+        }
+    }
+}
+
+impl Next {
+    fn of(item: Lent<'_>) -> Next {
+        if item.state.snapshot().running() {
             return Next::Runner;
         }
         let next = item.look(|job| {
@@ -247,160 +336,4 @@ impl Wait {
         });
         next.unwrap_or(Next::Something)
     }
-
-    /// Others who need one of these can't go on for as long as this one can't.
-    fn keeps(&self) -> impl Iterator<Item = Need> {
-        let items = self.inside.iter().copied().map(Need::Item);
-        let places = self.places.iter().copied().map(Need::Place);
-        items.chain(places).chain(self.worker.map(|(group, pool)| Need::Pool(group, pool)))
-    }
-}
-
-/// What one that waits needs.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Need {
-    /// The end of it.
-    Item(NonNull<Header>),
-    /// A worker of this pool.
-    Pool(NonNull<()>, usize),
-    /// A place in this slot.
-    Place(NonNull<Slot<Queued>>),
-}
-
-/// Who keeps a need from being met.
-struct Unmet {
-    /// It isn't met while so many are stuck who keep it. `None`: it may always be.
-    all: Option<usize>,
-    /// So many are.
-    stuck: usize,
-    /// One of them.
-    by: Option<usize>,
-    /// Who needs it, by their places in the look.
-    waits: Vec<usize>,
-}
-
-impl Unmet {
-    fn lasts(&self) -> bool {
-        self.all.is_some_and(|all| self.stuck >= all)
-    }
-}
-
-/// Who is stuck, found by following from those who aren't to those who wait for them.
-struct Look<'a> {
-    waits: Vec<(u64, &'a Wait)>,
-    nexts: &'a [Next],
-    needs: HashMap<Need, Unmet>,
-    /// By their places in the look.
-    stuck: Vec<bool>,
-    /// The last one of each thread: that one sleeps.
-    innermost: HashMap<ThreadId, usize>,
-}
-
-impl<'a> Look<'a> {
-    fn new(list: &'a List, nexts: &'a [Next]) -> Self {
-        let waits: Vec<_> = list.waits.iter().map(|(id, wait)| (*id, wait)).collect();
-        let innermost: HashMap<ThreadId, usize> =
-            waits.iter().enumerate().map(|(at, (_, wait))| (wait.thread, at)).collect();
-        let (needs, mut go_on) = needs(&waits, nexts);
-        let stuck = vec![true; waits.len()];
-        let mut look = Look { waits, nexts, needs, stuck, innermost };
-        for at in look.innermost.values().copied() {
-            for need in look.waits[at].1.keeps() {
-                if let Some(unmet) = look.needs.get_mut(&need) {
-                    unmet.stuck += 1;
-                    unmet.by = Some(at);
-                }
-            }
-        }
-        let met = look.needs.values().filter(|unmet| !unmet.lasts());
-        go_on.extend(met.flat_map(|unmet| &unmet.waits));
-        while let Some(at) = go_on.pop() {
-            let (_, wait) = look.waits[at];
-            if !std::mem::replace(&mut look.stuck[at], false) || !look.sleeps(at) {
-                continue;
-            }
-            for need in wait.keeps() {
-                let Some(unmet) = look.needs.get_mut(&need) else { continue };
-                let lasted = unmet.lasts();
-                unmet.stuck -= 1;
-                if lasted && !unmet.lasts() {
-                    go_on.extend(&unmet.waits);
-                }
-            }
-        }
-        look
-    }
-
-    fn sleeps(&self, at: usize) -> bool {
-        self.innermost[&self.waits[at].1.thread] == at
-    }
-
-    /// Which of those who are stuck runs what this one waits for.
-    fn runner(&self, at: usize) -> Option<usize> {
-        let unmet = self.needs.get(&Need::Item(self.waits[at].1.item))?;
-        unmet.by.filter(|by| self.stuck[*by])
-    }
-
-    /// Who is stuck, and given up: one that nobody of the others could help, else one of a circle;
-    /// `own` sooner than others.
-    fn to_give_up(&self, own: u64) -> Option<u64> {
-        let stuck = || (0..self.waits.len()).filter(|at| self.stuck[*at]);
-        if stuck().any(|at| self.waits[at].1.ends) {
-            // It is about to.
-            return None;
-        }
-        let own = stuck().find(|at| self.waits[*at].0 == own);
-        let first = own.or_else(|| stuck().next())?;
-        let may = |at: usize| {
-            let stays = self.waits[at].1.stays && matches!(self.nexts[at], Next::Runner);
-            self.sleeps(at) && !stays
-        };
-        let found =
-            own.into_iter().chain(stuck()).find(|at| may(*at) && self.runner(*at).is_none());
-        if let Some(at) = found {
-            return Some(self.waits[at].0);
-        }
-        // From one to the next, for so long that all that remains is a circle; then once around.
-        let mut at = first;
-        for _ in stuck() {
-            at = self.runner(at)?;
-        }
-        for _ in stuck() {
-            if may(at) {
-                return Some(self.waits[at].0);
-            }
-            at = self.runner(at)?;
-        }
-        None
-    }
-}
-
-/// What they need, and who of them will go on, for all that is known.
-fn needs(waits: &[(u64, &Wait)], nexts: &[Next]) -> (HashMap<Need, Unmet>, Vec<usize>) {
-    let mut needs = HashMap::<Need, Unmet>::new();
-    let mut go_on = Vec::new();
-    for (at, ((_, wait), next)) in waits.iter().zip(nexts).enumerate() {
-        let mut add = |need, all: &dyn Fn() -> Option<usize>| {
-            let unmet = needs.entry(need);
-            let new = || Unmet { all: all(), stuck: 0, by: None, waits: Vec::new() };
-            unmet.or_insert_with(new).waits.push(at);
-        };
-        match next {
-            Next::Something => go_on.push(at),
-            Next::Runner => add(Need::Item(wait.item), &|| Some(1)),
-            Next::Worker(..) if wait.helps => go_on.push(at),
-            Next::Worker(group, pool) => {
-                let pools = if group.soft { 0..group.pools.len() } else { *pool..*pool + 1 };
-                for pool in pools {
-                    add(Need::Pool(here::key(group), pool), &|| group.all_it_has(pool));
-                }
-            }
-            Next::Place { slot, .. } => add(Need::Place(*slot), &|| {
-                // SAFETY: it is a part of the queue, which is kept.
-                let slot = unsafe { slot.as_ref() };
-                (!slot.gate().frozen()).then(|| slot.sizes().0)
-            }),
-        }
-    }
-    (needs, go_on)
 }

@@ -13,13 +13,14 @@ use std::ptr;
 use std::sync::Arc;
 
 use corewise_sync::sys::current_cpu;
-use corewise_sync::{context, per_thread};
+use corewise_sync::{Completion, context, per_thread};
 
 use crate::attributes::{Class, QueueKind};
 use crate::claim::Claimed;
 use crate::current;
 use crate::item::{Job, Queued, Running};
 use crate::limiter::slot::Slot;
+use crate::link::{Link, Shared};
 use crate::policy::TakeBack;
 use crate::pool::group::Group;
 use crate::pool::here;
@@ -80,6 +81,40 @@ pub(crate) fn take_back_in_need(item: Lent<'_>, role: Role) -> bool {
     may && take_back_if(item, |job| allowed(waiter, job))
 }
 
+/// The pools with instances of a queue that the caller would run, if no worker can come for them.
+pub(crate) fn homes(queue: &Shared) -> Vec<(Arc<Group>, usize)> {
+    let waiter = needy();
+    let mut homes = Vec::new();
+    if waiter.waiter_may() {
+        queue.colours.each(|seat, link| {
+            if seat.tally.in_flight() > 0 && of_link(waiter, link).allowed() {
+                homes.push((Arc::clone(&link.group), link.pool));
+            }
+        });
+    }
+    homes
+}
+
+/// Whether the caller had better run something that the flush of a queue with this event waits for.
+pub(crate) fn is_called_for(queue: &Shared, over: &Completion) -> bool {
+    let homes = homes(queue);
+    let awaited = if homes.is_empty() { None } else { queue.colours.awaited_by(over) };
+    awaited.is_some_and(|awaited| {
+        homes.iter().any(|(group, pool)| group.calls_for(*pool, queue, awaited))
+    })
+}
+
+/// Runs one instance that the flush of a queue with this event waits for, where no worker could come for it
+/// while the caller was blocked. False where there is none, or it may not.
+pub(crate) fn run_awaited(queue: &Shared, over: &Completion) -> bool {
+    let homes = homes(queue);
+    let Some(awaited) = queue.colours.awaited_by(over).filter(|awaited| !awaited.any) else {
+        return false;
+    };
+    let mut taken = homes.iter().map(|(group, pool)| group.take_awaited(*pool, queue, awaited));
+    taken.find_map(|taken| taken).map(run).is_some()
+}
+
 /// Where it lies in the list of its pool.
 fn listed(item: Lent<'_>) -> bool {
     let waiter = waiter();
@@ -117,13 +152,14 @@ fn in_place(item: Lent<'_>, role: Role) -> bool {
         let ticket = job.ticket.as_ref().filter(|ticket| has_place_here(&ticket.link.slot))?;
         let here = at(waiter, ticket).allowed_in_place();
         let ordered = ticket.link.shared.kind == QueueKind::Ordered;
-        Some((here, ordered.then(|| job.label(item.table))))
+        let queue = || Arc::clone(&ticket.link.shared);
+        Some((here, ordered.then(|| (queue(), job.label(item.table)))))
     });
     let Some((here, ordered)) = found.flatten() else { return false };
-    if let Some(label) = ordered
+    if let Some((queue, label)) = ordered
         && role != Role::Part
     {
-        waits::for_order(item, label);
+        waits::for_order(item, &queue, label);
     }
     let Some(claimed) = item.claim() else { return false };
     if !here {
@@ -201,7 +237,11 @@ fn allowed(waiter: TakeBack, job: &Job) -> bool {
 
 /// What the ticket says beside.
 fn at(waiter: TakeBack, ticket: &Ticket) -> TakeBack {
-    let (group, pool) = (&ticket.link.group, ticket.link.pool);
+    of_link(waiter, &ticket.link)
+}
+
+fn of_link(waiter: TakeBack, link: &Link) -> TakeBack {
+    let (group, pool) = (&link.group, link.pool);
     TakeBack {
         own_pool: here::is_of(group, pool),
         near: current_cpu().is_some_and(|cpu| group.pools[pool].has_cpu(cpu)),

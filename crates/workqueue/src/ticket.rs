@@ -56,6 +56,11 @@ impl Ticket {
         self.link.0.stripe()
     }
 
+    /// What flushes know it by.
+    pub(crate) fn colour(&self) -> u8 {
+        self.link.0.colour()
+    }
+
     /// Its pool, and the stripe there, for who has to do with them when the instance may be over.
     pub(crate) fn home(&self) -> (Arc<Group>, usize, u32) {
         (Arc::clone(&self.link.group), self.link.pool, self.stripe())

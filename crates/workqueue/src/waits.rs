@@ -1,6 +1,7 @@
 //! Waits inside an item that can't end, or that defeat a rescuer: reported before they begin.
 
 use std::panic::Location;
+use std::ptr;
 
 use crate::current;
 use crate::error::quietly;
@@ -18,7 +19,8 @@ use crate::take_back::is_placed;
 pub(crate) fn for_queue(queue: &Shared, what: &'static str) {
     let location = Location::caller();
     current::any(|running| {
-        if running.ticket().is_some_and(|ticket| ticket.link.shared.id == queue.id) {
+        // By its place: numbers are those of some pools, and there may be others.
+        if running.ticket().is_some_and(|ticket| ptr::eq(&*ticket.link.shared, queue)) {
             never_ends(running, what, location, "waits for its own queue, and with it for itself");
         }
         false
@@ -107,14 +109,13 @@ pub(crate) fn for_item(item: &Header, what: &'static str) {
 /// # Panics
 /// Where it is behind others, which start only after the waiting item.
 #[track_caller]
-pub(crate) fn for_order(item: Lent<'_>, of: Label) {
+pub(crate) fn for_order(item: Lent<'_>, queue: &Shared, of: Label) {
     let location = Location::caller();
     current::any(|running| {
-        let Some(ticket) = running.ticket().filter(|ticket| ticket.link.shared.id == of.queue)
-        else {
+        if running.ticket().is_none_or(|ticket| !ptr::eq(&*ticket.link.shared, queue)) {
             return false;
-        };
-        let before = ticket.link.shared.before(item);
+        }
+        let before = queue.before(item);
         if before > 0 {
             let complaint = format!(
                 "waits for {}, queued at {}, which its ordered queue starts only after {before} \
@@ -174,6 +175,26 @@ pub(crate) fn in_vain(item: Lent<'_>) -> ! {
     current::with(|running| match running {
         Some(running) => never_ends(running, "a wait", location, &complaint),
         None => panic!("an item {complaint}: a wait at {location}"),
+    })
+}
+
+/// The current item flushes a queue, which can't come to its end: as [`in_vain`].
+///
+/// # Panics
+/// Always.
+#[cold]
+pub(crate) fn flush_in_vain(queue: &Shared, location: &Location<'_>) -> ! {
+    let (name, most) = (&queue.name, queue.pools.max_workers());
+    let complaint = format!(
+        "waits for all items of queue '{name}', of which some can't come to their end: they wait for this \
+         one, or are held back for others that do, or no worker can come for them, since all of its pool \
+         wait as well, and there may be {most} (PoolsBuilder::max_workers), and this stack is too small \
+         for them or they may not run here: flush outside of items, nest waits less deep, or raise \
+         max_workers"
+    );
+    current::with(|running| match running {
+        Some(running) => never_ends(running, "a flush", location, &complaint),
+        None => panic!("an item {complaint}: a flush at {location}"),
     })
 }
 

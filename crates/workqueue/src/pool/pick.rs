@@ -1,16 +1,30 @@
 //! Taking particular items out of a pool: a claimed one, one of a certain queue, all of a pool that
 //! nobody serves any more.
 
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use corewise_sync::fence::FencePolicy;
 
 use super::group::Group;
 use super::publication::Label;
+use super::stripe::Stripe;
 use crate::claim::Place;
+use crate::colours::Awaited;
 use crate::item::{Header, Queued, Running};
 use crate::link::Shared;
 use crate::table::Lent;
+
+/// Whether a flush of the queue waits for an item, which lies in a list whose lock is held.
+fn is_awaited(item: &Header, queue: &Shared, awaited: Awaited) -> bool {
+    // SAFETY: its slot is filled, and a claimant writes it only when the item is out of the list.
+    let ticket = unsafe { item.job() }.ticket.as_ref();
+    ticket
+        .is_some_and(|ticket| ptr::eq(&*ticket.link.shared, queue) && awaited.has(ticket.colour()))
+}
+
+/// How many items of a stripe are looked through for one that a flush waits for.
+const NEAR: usize = 64;
 
 impl<F: FencePolicy> Group<F> {
     /// Takes an item that the caller has claimed out of the list of a pool; `None` where it isn't
@@ -39,6 +53,52 @@ impl<F: FencePolicy> Group<F> {
             stripe.drain();
             // One that runs elsewhere, or is claimed, is somebody else's from here on: the next one.
             std::iter::from_fn(|| stripe.take_first(is_its)).find_map(Queued::start)
+        })
+    }
+
+    /// Shows the queue and the colour of each item that waits in a pool, and whether it is one of those that
+    /// [`Group::take_awaited`] looks at.
+    pub(crate) fn see_waiting(&self, index: usize, mut see: impl FnMut(&Shared, u8, bool)) {
+        for stripe in self.pools[index].stripes.iter() {
+            for (at, item) in stripe.lock().items().enumerate() {
+                // SAFETY: as in `take_for`.
+                if let Some(ticket) = unsafe { item.job() }.ticket.as_ref() {
+                    see(&ticket.link.shared, ticket.colour(), at < NEAR);
+                }
+            }
+        }
+    }
+
+    /// Whether [`Group::take_awaited`] finds an item, and no worker can come for it.
+    pub(crate) fn calls_for(&self, index: usize, queue: &Shared, awaited: Awaited) -> bool {
+        let found = |stripe: &Stripe<F>| {
+            stripe.lock().items().take(NEAR).any(|item| is_awaited(item, queue, awaited))
+        };
+        !awaited.any && self.is_short(index) && self.pools[index].stripes.iter().any(found)
+    }
+
+    /// Takes and starts an item that a flush of the queue waits for, for who flushes it. Only the oldest of
+    /// each stripe are looked at, so that all of them take no longer than there are items.
+    pub(crate) fn take_awaited(
+        &self,
+        index: usize,
+        queue: &Shared,
+        awaited: Awaited,
+    ) -> Option<Running> {
+        self.pools[index].stripes.iter().find_map(|stripe| {
+            let mut stripe = stripe.lock();
+            loop {
+                let found = {
+                    let mut near = stripe.items().take(NEAR);
+                    NonNull::from(near.find(|item| is_awaited(item, queue, awaited))?)
+                };
+                // SAFETY: it was found in the list, whose lock is held.
+                let queued = unsafe { stripe.remove(found) };
+                // One that runs elsewhere, or is claimed, is somebody else's: the next one.
+                if let Some(running) = queued.start() {
+                    return Some(running);
+                }
+            }
         })
     }
 

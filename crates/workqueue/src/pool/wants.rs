@@ -113,7 +113,7 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Whether a core of the pool is free and no worker can come for it (a moment ago).
-    fn is_short(&self, index: usize) -> bool {
+    pub(super) fn is_short(&self, index: usize) -> bool {
         self.pools[index].inner.lock().counts().is_short()
     }
 }

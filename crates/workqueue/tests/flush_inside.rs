@@ -1,0 +1,217 @@
+//! Items that flush or drain other queues: where no worker can come the flush runs what it waits for; where
+//! that can't be, it ends with a panic that says why. One that may still end is left alone.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::{Completion, Countdown};
+use corewise_topology::{AffinityScope, Machine};
+use corewise_workqueue::{PoolsBuilder, QueueBuilder, WorkerPools, Workqueue};
+
+fn pools(cpus: u32, max_workers: usize) -> PoolsBuilder {
+    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
+    let machine = machine.expect("a valid description");
+    WorkerPools::builder(&machine).max_workers(max_workers).stall_after(Duration::from_millis(20))
+}
+
+fn builder(name: &str) -> QueueBuilder {
+    Workqueue::builder(name).scope(AffinityScope::System)
+}
+
+fn queue(pools: &WorkerPools, name: &str) -> Workqueue {
+    builder(name).build(pools).expect("a queue")
+}
+
+/// A chain of so many levels, each of which is a queue of its own, and is flushed or drained.
+fn levels(pools: &WorkerPools, drain: bool, left: usize) -> usize {
+    if left == 0 {
+        return 0;
+    }
+    let (own, depth) = (pools.clone(), Arc::<AtomicUsize>::default());
+    let (level, says) = (queue(pools, "level"), Arc::clone(&depth));
+    let below = move || says.store(levels(&own, drain, left - 1) + 1, Ordering::SeqCst);
+    drop(level.spawn(below));
+    if drain {
+        level.drain()
+    } else {
+        level.flush()
+    };
+    depth.load(Ordering::SeqCst)
+}
+
+#[test]
+fn a_chain_of_flushes_goes_on_when_every_worker_waits() {
+    for (cpus, max_workers) in [(1, 1), (2, 2), (2, 3)] {
+        for drain in [false, true] {
+            let pools = pools(cpus, max_workers).build();
+            let (first, own) = (queue(&pools, "first"), pools.clone());
+            let depth = first.spawn(move || levels(&own, drain, 100));
+            assert_eq!(depth.join().unwrap(), 100, "{cpus} CPUs, {max_workers} workers");
+            pools.shutdown();
+        }
+    }
+}
+
+#[test]
+fn a_flush_at_the_cap_runs_all_that_it_waits_for_and_nothing_else() {
+    let pools = pools(1, 1).build();
+    let [first, other, flushed] = ["first", "other", "flushed"].map(|name| queue(&pools, name));
+    let item = first.spawn(move || {
+        let counts = [(); 2].map(|()| Arc::<AtomicUsize>::default());
+        let queue = |queue: &Workqueue, count: &Arc<AtomicUsize>| {
+            let count = Arc::clone(count);
+            drop(queue.spawn(move || count.fetch_add(1, Ordering::SeqCst)));
+        };
+        for at in 0..300 {
+            queue(&flushed, &counts[0]);
+            if at % 10 == 0 {
+                queue(&other, &counts[1]);
+            }
+        }
+        flushed.flush();
+        counts.map(|count| count.load(Ordering::SeqCst))
+    });
+    assert_eq!(item.join().expect("it goes on"), [300, 0]);
+    pools.shutdown();
+}
+
+#[test]
+fn items_that_flush_each_other_s_queue_are_found() {
+    for drain in [false, true] {
+        for several in [false, true] {
+            let all = [(); 2].map(|()| pools(1, 8).build());
+            let queues = [queue(&all[0], "one"), queue(&all[usize::from(several)], "two")];
+            let both = Arc::new(Countdown::new(2));
+            let (says, said) = mpsc::channel();
+            for at in 0..2 {
+                let (other, both, says) = (queues[1 - at].clone(), Arc::clone(&both), says.clone());
+                let waits = move || {
+                    both.done();
+                    both.wait();
+                    let flush = || if drain { other.drain() } else { other.flush() };
+                    let waited = catch_unwind(AssertUnwindSafe(flush));
+                    let text =
+                        |payload: Box<dyn std::any::Any + Send>| payload.downcast::<String>();
+                    says.send(waited.map_err(text)).expect("the test listens");
+                };
+                drop(queues[at].spawn(waits));
+            }
+            let given_up = (0..2).filter_map(|_| said.recv().expect("each ends").err());
+            let given_up: Vec<_> = given_up.map(|text| text.expect("text")).collect();
+            assert_eq!(given_up.len(), 1, "{given_up:?}");
+            assert!(given_up[0].contains("can't come to their end"), "{given_up:?}");
+            // Nothing of the drain is left.
+            queues.iter().for_each(|queue| assert_eq!(queue.spawn(|| 7).join().ok(), Some(7)));
+            all.iter().for_each(WorkerPools::shutdown);
+        }
+    }
+}
+
+#[test]
+fn a_flush_that_no_stack_holds_ends_with_a_panic_that_says_so() {
+    let thread = |worker: corewise_workqueue::WorkerThread| {
+        thread::Builder::new().stack_size(256 << 10).spawn(|| worker.run()).map(drop)
+    };
+    let pools = pools(1, 2).spawn_handler(thread).build();
+    let (first, own) = (queue(&pools, "first"), pools.clone());
+    let error = first.spawn(move || deep(&own, 400)).join().expect_err("no stack holds so many");
+    let message = error.message().expect("it panicked");
+    assert!(message.contains("waits for all items of queue 'level'"), "{message}");
+    assert!(message.contains("there may be 2"), "{message}");
+    assert_eq!(first.spawn(|| 7).join().unwrap(), 7);
+}
+
+/// As `levels`; a level hands on what the one below it panicked with.
+fn deep(pools: &WorkerPools, left: usize) {
+    if left == 0 {
+        return;
+    }
+    let (own, level) = (pools.clone(), queue(pools, "level"));
+    let below = level.spawn(move || deep(&own, left - 1));
+    level.flush();
+    below.join().unwrap_or_else(|error| error.resume());
+}
+
+#[test]
+fn a_flush_of_what_an_order_holds_back_for_who_flushes_is_found() {
+    let pools = pools(1, 8).build();
+    let ordered = builder("ordered").ordered().build(&pools).expect("a queue");
+    let other = queue(&pools, "other");
+    let (own, between) = (ordered.clone(), other.clone());
+    let item = ordered.spawn(move || {
+        let flushes = own.clone();
+        drop(own.spawn(|| ()));
+        // It waits for what comes after the item that waits for it.
+        between.spawn(move || flushes.flush()).join()
+    });
+    let ended = item.join();
+    let error = match ended {
+        Ok(inner) => inner.expect_err("one of them is given up"),
+        Err(error) => error,
+    };
+    assert!(error.message().unwrap().contains("this would never end"), "{error}");
+    ordered.flush();
+}
+
+#[test]
+fn an_item_may_flush_a_queue_of_the_same_number_of_other_pools() {
+    let all = [(); 2].map(|()| pools(1, 2).build());
+    let [one, other] = [queue(&all[0], "one"), queue(&all[1], "other")];
+    let runs = Arc::<AtomicUsize>::default();
+    let counts = Arc::clone(&runs);
+    let flushed = other.clone();
+    let item = one.spawn(move || {
+        let count = move || counts.fetch_add(1, Ordering::SeqCst);
+        drop(flushed.spawn(count));
+        flushed.flush();
+    });
+    item.join().expect("it isn't its own queue");
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
+/// Every kind of wait in items, all of which wait in the end for what only this thread does.
+#[test]
+fn waits_that_end_by_what_happens_outside_of_the_pools_are_left_alone() {
+    for max_workers in [2, 8] {
+        let pools = pools(2, max_workers).build();
+        let [one, two] = ["one", "two"].map(|name| queue(&pools, name));
+        let (give, take) = mpsc::channel();
+        let event = Arc::new(Completion::new());
+        let (mut reads, mut writes) = std::io::pipe().expect("a pipe");
+        let begun = Arc::new(Countdown::new(1));
+        let begins = Arc::clone(&begun);
+        let (waits, flushed) = (Arc::clone(&event), two.clone());
+        let item = one.spawn(move || {
+            let read = flushed.spawn(move || {
+                begins.done();
+                let mut byte = [0];
+                std::io::Read::read_exact(&mut reads, &mut byte).expect("it is written");
+                let taken: u8 = take.recv().expect("it is given");
+                waits.wait();
+                byte[0] + taken
+            });
+            flushed.flush();
+            flushed.drain();
+            read.join().unwrap()
+        });
+        let (own, waits) = (two.clone(), one.spawn(|| 1));
+        let beside = one.spawn(move || {
+            own.flush();
+            waits.join().unwrap()
+        });
+        begun.wait();
+        // They look around many times meanwhile.
+        let never = Completion::new();
+        assert!(!never.wait_timeout(Duration::from_millis(150)));
+        std::io::Write::write_all(&mut writes, &[1]).expect("it is read");
+        assert!(!never.wait_timeout(Duration::from_millis(150)));
+        give.send(2).expect("it is taken");
+        assert!(!never.wait_timeout(Duration::from_millis(150)));
+        event.complete();
+        assert_eq!((item.join().unwrap(), beside.join().unwrap()), (3, 1));
+        pools.shutdown();
+    }
+}
