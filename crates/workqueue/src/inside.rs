@@ -128,9 +128,8 @@ pub(crate) fn wait_for_queue(queue: &Shared, over: &Completion, location: &Locat
                 let Some(look_after) = look_after else { continue };
                 long.looks = patience > look_after;
                 if long.listed.is_none() && (long.looks || patience > LIST_AFTER) {
-                    let helps = homes(queue);
                     let waker = parker.unparker();
-                    long.listed = Some(long_waits().add_flush(queue, over, &helps, waker));
+                    long.listed = Some(long_waits().add_flush(queue, over, waker));
                 }
             }
             Slept::InVain => {
@@ -236,12 +235,15 @@ fn sleep_beside(
 ) -> Slept {
     let waker = parker.waker();
     let mut cx = Context::from_waker(&waker);
+    // Once, so that what the others are told is what it does: it depends on how deep this is.
+    let homes = homes(queue);
+    long.listed.iter().for_each(|listed| listed.helps_in(&homes));
     long.look();
     loop {
         if over.poll_complete(&mut cx) == Poll::Ready(()) {
             return Slept::Over;
         }
-        if is_called_for(queue, over) {
+        if is_called_for(queue, &homes, over) {
             return Slept::Called;
         }
         if long.ends() {

@@ -496,7 +496,12 @@ impl Running {
 
     /// Runs the instance on the stack of a waiter. Never unwinds. One that was handed over meanwhile is
     /// the caller's, which puts it back. And it [ends](Over::end) the one that has run.
-    pub(crate) fn run_once(self, shown: &Publication) -> (Option<Claimed>, Over) {
+    pub(crate) fn run_once(mut self, shown: &Publication) -> (Option<Claimed>, Over) {
+        if self.table.alone {
+            // Its run uses it up, and ends it.
+            self.run(shown, None);
+            return (None, Over { hold: None, ticket: self.job.ticket });
+        }
         self.run_only(shown);
         self.finish(false, shown)
     }

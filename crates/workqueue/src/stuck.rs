@@ -1,27 +1,9 @@
 //! Items that wait for each other in a way that can't end: found, and ended by a panic of one of them.
 //!
-//! An item that has waited for long says on a list what it waits for, which items run on its stack, and
-//! whose worker it has. From these it follows who is *stuck*: everybody on the list, but for those of
-//! whom it can be said that they will go on, and whoever waits for one of these, and so on. A waiter goes
-//! on where what it waits for
+//! Read `stuck/README.md` first: it says who is stuck, and why nobody else is taken for it.
 //!
-//! * is over, or has yet to come out of somebody's hands or a timer,
-//! * runs, and not on the stack of somebody who is stuck,
-//! * lies in a pool, and some worker of that, or of one that helps it out, isn't stuck or can still be made,
-//! * is held back, and one of those that are active under the same limit isn't stuck.
-//!
-//! Whoever isn't on the list may go on, for all that is known: so nobody is taken for stuck who isn't. All
-//! who are stuck have what keeps them so on the list, so nothing of it changes meanwhile; and the last of
-//! them to come onto it sees the others.
-//!
-//! The list is the process's, not that of some pools: a circle may go through several [`WorkerPools`].
-//! A look takes time that grows with what is on the list, and no more. One thread looks at a time, for
-//! all who have asked until then.
-//!
-//! Of those that wait on one stack, one inside the other, only the innermost says what runs there: the
-//! others go on after it, and nothing is counted twice.
-//!
-//! [`WorkerPools`]: crate::WorkerPools
+//! The list is the process's, not that of some pools: a circle may go through several
+//! [`WorkerPools`](crate::WorkerPools), and nothing else belongs to all of them.
 
 mod flushed;
 mod look;
@@ -76,8 +58,10 @@ struct Wait {
     /// Its event.
     over: NonNull<Completion>,
     thread: ThreadId,
-    /// What runs on its stack, and what flushes know that by.
-    inside: Vec<(NonNull<Header>, Option<Colour>)>,
+    /// What runs on its stack, but for what nobody has.
+    inside: Vec<NonNull<Header>>,
+    /// What flushes know all that by.
+    colours: Vec<Colour>,
     /// The places under limits that this has.
     places: Vec<NonNull<Slot<Queued>>>,
     /// The pool of its worker, if it has one.
@@ -157,16 +141,14 @@ impl LongWaits {
         self.list(Target::Item { item: item.pointer(), helps, stays }, over, unparker)
     }
 
-    /// The calling item has flushed `queue` for long. `helps`: the pools whose items it would run, if no
-    /// worker can come.
+    /// The calling item has flushed `queue` for long.
     pub(crate) fn add_flush<'a>(
         &'static self,
         queue: &'a Shared,
         over: &'a Completion,
-        helps: &[(Arc<Group>, usize)],
         unparker: Unparker,
     ) -> Listed<'a> {
-        let helps = helps.iter().map(|(group, pool)| (here::key(group), *pool)).collect();
+        let helps = HashSet::new();
         self.list(Target::Queue { queue: NonNull::from(queue), helps }, over, unparker)
     }
 
@@ -176,11 +158,12 @@ impl LongWaits {
         over: &'a Completion,
         unparker: Unparker,
     ) -> Listed<'a> {
-        let (mut inside, mut places) = (Vec::new(), Vec::new());
+        let (mut inside, mut colours, mut places) = (Vec::new(), Vec::new(), Vec::new());
         current::any(|running| {
             let ticket = running.ticket();
             let colour = |ticket: &Ticket| (NonNull::from(&*ticket.link.shared), ticket.colour());
-            inside.extend(running.known().map(|item| (item, ticket.map(colour))));
+            inside.extend(running.known());
+            colours.extend(ticket.map(colour));
             let ticket = ticket.filter(|ticket| ticket.is_counted());
             places.extend(ticket.map(|ticket| NonNull::from(&*ticket.link.slot)));
             false
@@ -190,6 +173,7 @@ impl LongWaits {
             over: NonNull::from(over),
             thread: thread::current().id(),
             inside,
+            colours,
             places,
             worker: here::pool(),
             unparker,
@@ -270,6 +254,15 @@ impl Listed<'_> {
     /// is woken then, to be given up: the caller maybe.
     pub(crate) fn look(&self) {
         self.waits.ask(self.id);
+    }
+
+    /// The pools whose items it would run for its flush, if no worker can come for them.
+    pub(crate) fn helps_in(&self, pools: &[(Arc<Group>, usize)]) {
+        let mut list = self.waits.list.lock();
+        let own = list.waits.get_mut(&self.id).map(|own| &mut own.target);
+        if let Some(Target::Queue { helps, .. }) = own {
+            *helps = pools.iter().map(|(group, pool)| (here::key(group), *pool)).collect();
+        }
     }
 
     /// Whether it would run the item that it waits for, as it is now.

@@ -95,9 +95,13 @@ pub(crate) fn homes(queue: &Shared) -> Vec<(Arc<Group>, usize)> {
     homes
 }
 
-/// Whether the caller had better run something that the flush of a queue with this event waits for.
-pub(crate) fn is_called_for(queue: &Shared, over: &Completion) -> bool {
-    let homes = homes(queue);
+/// Whether the caller had better run something that the flush of a queue with this event waits for, in one
+/// of its `homes`.
+pub(crate) fn is_called_for(
+    queue: &Shared,
+    homes: &[(Arc<Group>, usize)],
+    over: &Completion,
+) -> bool {
     let awaited = if homes.is_empty() { None } else { queue.colours.awaited_by(over) };
     awaited.is_some_and(|awaited| {
         homes.iter().any(|(group, pool)| group.calls_for(*pool, queue, awaited))

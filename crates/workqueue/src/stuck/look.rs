@@ -21,6 +21,8 @@ use crate::pool::here;
 enum Need {
     /// The end of it.
     Item(NonNull<Header>),
+    /// That the stack of this thread goes on.
+    Stack(ThreadId),
     /// A worker of this pool.
     Pool(NonNull<()>, usize),
     /// A place in this slot.
@@ -145,11 +147,12 @@ impl<'a> Look<'a> {
     /// What the colours wait for that somebody flushes.
     fn find_needs_of_colours(&mut self, flushed: &Flushed, nodes: &mut HashMap<Need, usize>) {
         let sleepers: Vec<_> = self.innermost.values().map(|at| self.waits[*at].1).collect();
-        for (item, colour) in sleepers.into_iter().flat_map(|wait| &wait.inside) {
-            let node = colour.and_then(|colour| nodes.get(&Need::Colour(colour)).copied());
-            if let Some(at) = node {
-                self.nodes[at].missing += 1;
-                self.add(at, Need::Item(*item), || Some(1));
+        for wait in sleepers {
+            for colour in &wait.colours {
+                if let Some(at) = nodes.get(&Need::Colour(*colour)).copied() {
+                    self.nodes[at].missing += 1;
+                    self.add(at, Need::Stack(wait.thread), || Some(1));
+                }
             }
         }
         for (colour, slot) in &flushed.held {
@@ -254,7 +257,7 @@ impl<'a> Look<'a> {
 
     fn find_runners(&mut self) {
         for at in self.innermost.values().copied().filter(|at| self.nodes[*at].stuck) {
-            let colours = self.waits[at].1.inside.iter().filter_map(|(_, colour)| *colour);
+            let colours = self.waits[at].1.colours.iter().copied();
             self.runners.extend(colours.map(|colour| (colour, at)));
         }
     }
@@ -322,9 +325,10 @@ impl Node {
 impl Wait {
     /// Others who need one of these can't go on for as long as this one can't.
     fn keeps(&self) -> impl Iterator<Item = Need> {
-        let items = self.inside.iter().map(|(item, _)| Need::Item(*item));
+        let items = self.inside.iter().copied().map(Need::Item);
         let places = self.places.iter().copied().map(Need::Place);
-        items.chain(places).chain(self.worker.map(|(group, pool)| Need::Pool(group, pool)))
+        let worker = self.worker.map(|(group, pool)| Need::Pool(group, pool));
+        items.chain(places).chain(worker).chain([Need::Stack(self.thread)])
     }
 
     /// The item that it would run.
