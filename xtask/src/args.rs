@@ -3,11 +3,15 @@
 use crate::steps;
 
 pub(crate) const HELP: &str = "\
-Runs every test of the project, and says at the end how many passed.
+Runs every test of the project, and says at the end how many passed; or a workload on a simulated
+machine.
 
 Usage: cargo xtask test [OPTIONS]
+       cargo xtask sim --costs FILE [--machine MACHINE] case=CASE runtime=RUNTIME ...
 
-Options:
+`cargo xtask sim --help` and docs/sim.md say more of the latter.
+
+Options of test:
       --only STEP  run this step alone; may be given several times
       --long       let torture, shuttle and fuzz tests run long (sets COREWISE_LONG=1)
       --list       name the steps and what they check
@@ -24,11 +28,15 @@ Examples:
   cargo xtask test --only fmt --only clippy  # before a commit
   cargo xtask test --only loom               # the model checker alone
   cargo xtask test --long                    # before a release
+  cargo xtask sim --costs docs/results/costs-intel-16cpu.toml --machine 'l3:1 core:16 pu:1' \\
+    case=storm/reused runtime=corewise/cache_shard workers=16 producers=2 items=100000 ring=4096 passes=1
 ";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     Test,
+    /// A program of its own takes the words that follow.
+    Sim,
     List,
     Help,
 }
@@ -39,18 +47,24 @@ pub(crate) struct Args {
     /// Names of steps; empty means all.
     pub(crate) only: Vec<String>,
     pub(crate) long: bool,
+    /// What the simulator is told.
+    pub(crate) words: Vec<String>,
 }
 
 impl Args {
     pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
-        let mut parsed = Args { task: Task::Help, only: Vec::new(), long: false };
+        let mut parsed =
+            Args { task: Task::Help, only: Vec::new(), long: false, words: Vec::new() };
         match args.next().as_deref() {
             Some("test") => parsed.task = Task::Test,
+            Some("sim") => {
+                return Ok(Args { task: Task::Sim, words: args.collect(), ..parsed });
+            }
             Some("-h" | "--help" | "help") => return Ok(parsed),
             Some(other) => {
-                return Err(format!("there is no task `{other}`; the one task is `test`"));
+                return Err(format!("there is no task `{other}`; the tasks are `test` and `sim`"));
             }
-            None => return Err("which task? The one task is `test`".into()),
+            None => return Err("which task? There are `test` and `sim`".into()),
         }
         while let Some(arg) = args.next() {
             match arg.as_str() {
@@ -95,7 +109,7 @@ mod tests {
     #[test]
     fn a_bare_test_runs_every_step() {
         let args = parse(&["test"]).unwrap();
-        assert_eq!(args, Args { task: Task::Test, only: vec![], long: false });
+        assert_eq!(args, Args { task: Task::Test, only: vec![], long: false, words: vec![] });
         assert!(steps::ALL.iter().all(|step| args.wants(step.name)));
     }
 
@@ -113,6 +127,12 @@ mod tests {
         assert!(parse(&["test", "--fast"]).unwrap_err().contains("--fast"));
         assert!(parse(&["tests"]).unwrap_err().contains("`test`"));
         assert!(parse(&[]).unwrap_err().contains("`test`"));
+    }
+
+    #[test]
+    fn all_that_follows_sim_is_the_simulators() {
+        let args = parse(&["sim", "--help", "case=storm"]).unwrap();
+        assert_eq!((args.task, args.words.len()), (Task::Sim, 2));
     }
 
     #[test]

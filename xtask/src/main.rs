@@ -1,9 +1,10 @@
-//! The project's own tasks. There is one: `cargo xtask test` runs every test.
+//! The project's own tasks: `cargo xtask test` runs every test, `cargo xtask sim` a workload on a simulated machine.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // a program for the terminal
 
 mod args;
 mod programs;
 mod run;
+mod sim;
 mod steps;
 mod tally;
 mod targets;
@@ -31,6 +32,13 @@ fn main() -> ExitCode {
             }
             ExitCode::SUCCESS
         }
+        Task::Sim => match sim::run(&args.words) {
+            Ok(code) => code,
+            Err(message) => {
+                eprintln!("xtask: {message}");
+                ExitCode::FAILURE
+            }
+        },
         Task::Test => match run::all(&args) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,

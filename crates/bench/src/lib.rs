@@ -38,6 +38,7 @@ pub mod rng;
 pub mod rounds;
 pub mod shutdown;
 pub mod stats;
+mod usage;
 pub mod words;
 pub mod workqueue;
 

@@ -3,46 +3,11 @@
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
-
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::stats::{median, percentile};
-
-/// What the process has used so far.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Usage {
-    cpu: Duration,
-    voluntary_switches: u64,
-    peak_rss: u64,
-}
-
-impl Usage {
-    fn now() -> Usage {
-        // SAFETY: all zeroes is a valid `rusage`: it holds integers only.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: the pointer is to a `rusage` that lives through the call. It can't fail with these
-        // arguments; if it did, the zeroes would be seen in the figures.
-        unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
-        let time = |time: libc::timeval| {
-            let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
-            seconds + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))
-        };
-        Usage {
-            cpu: time(usage.ru_utime) + time(usage.ru_stime),
-            voluntary_switches: u64::try_from(usage.ru_nvcsw).unwrap_or(0),
-            // The kernel gives kibibytes.
-            peak_rss: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
-        }
-    }
-}
-
-/// CPU time of the calling thread.
-pub(crate) fn thread_cpu() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
-    seconds + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0))
-}
+use crate::usage::Usage;
+pub(crate) use crate::usage::thread_cpu;
 
 /// Lets sleeps of this thread end when they should, and not up to 50 µs later.
 pub(crate) fn sleep_exactly() {

@@ -1,8 +1,8 @@
 //! Lets all threads of a workload go at once, when the last is in its place; or none.
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::thread::{self, ScopedJoinHandle};
 use corewise_sync::{Completion, Countdown};
-use std::thread::{self, ScopedJoinHandle};
 
 use crate::error::BenchError;
 

@@ -83,6 +83,11 @@ pub fn current_cpu() -> Option<u32> {
     system::current_cpu()
 }
 
+/// The description of the machine, in the words of `corewise topo --from`, where no Linux describes it: a simulated one.
+pub fn machine() -> Option<String> {
+    system::machine()
+}
+
 /// How many CPUs the process may use, its quota taken into account; at least 1.
 pub fn cpus() -> usize {
     system::cpus()

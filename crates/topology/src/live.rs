@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use corewise_sync::sys;
+
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
 use crate::facts::{Key, RawCpu, RawMachine};
@@ -12,6 +14,9 @@ use crate::{affinity, cgroup, quota, sysfs};
 const SYSTEM: &str = "/sys/devices/system";
 
 pub(crate) fn topology() -> Result<Topology, TopologyError> {
+    if let Some(description) = sys::machine() {
+        return described(&description).map(Topology::into_live);
+    }
     let mask = affinity::current_affinity()?;
     let mut raw = if has_sysfs() { sysfs::read(Path::new(SYSTEM))? } else { flat(mask.as_ref()) };
     if let Some(isolated) = cgroup::isolated() {
@@ -24,12 +29,25 @@ pub(crate) fn topology() -> Result<Topology, TopologyError> {
     }
 }
 
+/// The machine that a simulator is told to be.
+fn described(description: &str) -> Result<Topology, TopologyError> {
+    match description.split_once(':') {
+        Some(("sysfs", dir)) => Topology::from_sysfs(dir),
+        Some(("xml", file)) => Topology::from_xml(file),
+        Some(("synthetic", description)) => Topology::synthetic(description),
+        _ => Topology::synthetic(description),
+    }
+}
+
 fn has_sysfs() -> bool {
     Path::new(SYSTEM).join("cpu").is_dir()
 }
 
 /// What the system says now about the CPUs of a topology that was made by [`topology`].
 pub(crate) fn state(topology: &Topology) -> Result<Seen, TopologyError> {
+    if sys::machine().is_some() {
+        return Ok(Seen::default());
+    }
     let (running, isolated) =
         if has_sysfs() { sysfs::state(Path::new(SYSTEM))? } else { (None, None) };
     let isolated = match (isolated, cgroup::isolated()) {

@@ -216,6 +216,11 @@ impl Topology {
         Ok(self)
     }
 
+    /// The same machine as the one that the process runs on: a simulated one is.
+    pub(crate) fn into_live(self) -> Topology {
+        Topology { source: Source::Live, ..self }
+    }
+
     /// The same machine with these CPUs isolated instead of those that the source says.
     pub fn with_isolated(mut self, isolated: &CpuSet) -> Topology {
         self.isolated = self.cpu_set().intersection(isolated);

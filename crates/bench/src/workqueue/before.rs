@@ -10,10 +10,10 @@
 //! The kernel's was a list under `pool->lock` with the cache as its pod (`WQ_AFFN_CACHE`, the
 //! default before 7.1).
 
+use corewise_sync::thread;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::thread;
 
 use corewise_sync::{Completion, Condvar, Mutex, Unparker};
 use corewise_topology::{AffinityScope, CpuSet, Machine, Pods, current_cpu};

@@ -3,8 +3,8 @@
 //! No queue is faster than that with a worker that sleeps; one whose worker spins is, at the price
 //! of its CPU time.
 
+use corewise_sync::thread;
 use std::sync::Arc;
-use std::thread;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::{Completion, Mutex, Parker, Unparker};

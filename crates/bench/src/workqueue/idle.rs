@@ -1,7 +1,7 @@
 //! Nothing to do: what a runtime costs that has worked and is at rest.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use corewise_sync::{thread, time};
+use std::time::Duration;
 
 use crate::error::BenchError;
 use crate::line::Line;
@@ -28,9 +28,9 @@ pub fn run<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Line, 
     runtime.flush();
     thread::sleep(SETTLE);
     meter.pass(1, || {
-        let began = Instant::now();
+        let began = time::now();
         thread::sleep(Duration::from_millis(job.rest_ms));
-        Ok(began.elapsed())
+        Ok(time::now() - began)
     })?;
     let mut line = job.line();
     meter.finish_rest(&mut line);

@@ -1,6 +1,6 @@
 //! Tiny items from within a task: a million from one, and a tree of them.
 
-use std::time::Instant;
+use corewise_sync::time;
 
 use crate::error::BenchError;
 use crate::line::Line;
@@ -17,7 +17,7 @@ use crate::workqueue::tiny::{Countdown, Tiny};
 pub fn inside<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Line, BenchError> {
     let pass = |items: usize| {
         let countdown = Countdown::new(items);
-        let began = Instant::now();
+        let began = time::now();
         let own = runtime.clone();
         runtime.spawn(move || {
             for payload in 0..items as u64 {
@@ -26,7 +26,7 @@ pub fn inside<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Lin
             }
         });
         countdown.wait();
-        let took = began.elapsed();
+        let took = time::now() - began;
         runtime.flush();
         Ok(took)
     };
@@ -52,15 +52,15 @@ pub fn fan<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Line, 
     let mut makespans = Vec::with_capacity(job.items);
     let mut trees = |count: usize| {
         makespans.clear();
-        let began = Instant::now();
+        let began = time::now();
         let mut before = began;
         for _ in 0..count {
             tree(runtime);
-            let now = Instant::now();
+            let now = time::now();
             makespans.push(between(before, now));
             before = now;
         }
-        Ok(began.elapsed())
+        Ok(time::now() - began)
     };
     trees(job.items.div_ceil(10))?;
     for _ in 0..job.passes {

@@ -12,6 +12,8 @@
 
 use std::time::Instant;
 
+use corewise_sync::time;
+
 use corewise_sync::Parker;
 use corewise_topology::{CpuSet, Machine};
 
@@ -76,7 +78,7 @@ fn run_with<R: Signal>(
                 Ok(start.wait().then(|| submit(runtime, each, &wait)))
             })?;
             runtime.flush();
-            let end = Instant::now();
+            let end = time::now();
             let began = runs.iter().map(|run| run.began).min().unwrap_or(end);
             Ok(end - began)
         };
@@ -111,13 +113,13 @@ fn submit<R: Signal>(
     let parker = Parker::new();
     let item = runtime.item(parker.unparker());
     let (mut calls, mut latencies) = (Vec::with_capacity(items), Vec::with_capacity(items));
-    let began = Instant::now();
+    let began = time::now();
     let mut before = began;
     for _ in 0..items {
         runtime.queue(&item);
-        let queued = Instant::now();
+        let queued = time::now();
         wait(runtime, &item, &parker);
-        let ran = Instant::now();
+        let ran = time::now();
         calls.push(between(before, queued));
         latencies.push(between(before, ran));
         before = ran;

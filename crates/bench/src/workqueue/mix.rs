@@ -1,9 +1,9 @@
 //! Short items among some that block, in an open loop: each has a time at which it should begin,
 //! and its latency counts from there, however late the producer comes to it.
 
+use corewise_sync::{hint, thread, time};
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
 
@@ -30,10 +30,10 @@ pub fn run<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Line, 
     produce(job, runtime, first);
     let (mut short, mut producer) = (Vec::new(), Duration::ZERO);
     meter.pass(rest.len(), || {
-        let began = (Instant::now(), thread_cpu());
+        let began = (time::now(), thread_cpu());
         short = produce(job, runtime, rest);
         producer = thread_cpu() - began.1;
-        Ok(began.0.elapsed())
+        Ok(time::now() - began.0)
     })?;
     meter.exclude(producer);
     percentiles(&mut line, "short", &mut short, &[50.0, 90.0, 99.0, 99.9]);
@@ -71,11 +71,11 @@ fn produce<R: Spawn>(job: &Job, runtime: &R, plan: &[Planned]) -> Vec<u64> {
     // Relaxed: written by one item each, and read after all have counted down.
     let latencies: Arc<[AtomicU64]> = plan.iter().map(|_| AtomicU64::new(0)).collect();
     let countdown = Countdown::new(plan.len().max(1));
-    let mut intended = Instant::now();
+    let mut intended = time::now();
     for (number, planned) in plan.iter().enumerate() {
         intended += planned.gap;
         // By yielding, not by spinning: a worker that the system wakes on this CPU runs at once.
-        while Instant::now() < intended {
+        while time::now() < intended {
             thread::yield_now();
         }
         if planned.blocks {
@@ -90,11 +90,11 @@ fn produce<R: Spawn>(job: &Job, runtime: &R, plan: &[Planned]) -> Vec<u64> {
         } else {
             let latencies = Arc::clone(&latencies);
             runtime.spawn(move || {
-                let began = Instant::now();
-                while began.elapsed() < spin {
-                    std::hint::spin_loop();
+                let began = time::now();
+                while time::now() - began < spin {
+                    hint::spin_loop();
                 }
-                let latency = between(intended, Instant::now());
+                let latency = between(intended, time::now());
                 latencies[number].store(latency, Ordering::Relaxed);
                 countdown.count();
             });

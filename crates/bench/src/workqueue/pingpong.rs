@@ -1,7 +1,7 @@
 //! One item in flight, from outside: how long until it has run and its client goes on.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use corewise_sync::{thread, time};
+use std::time::Duration;
 
 use corewise_sync::Parker;
 use corewise_topology::{CpuSet, Machine};
@@ -53,17 +53,17 @@ fn client_thread<R: Signal>(
     let gap = Duration::from_micros(job.gap_us.into());
     let mut samples = Vec::with_capacity(job.items * job.passes);
     let mut pings = |count: usize| {
-        let began = Instant::now();
+        let began = time::now();
         for _ in 0..count {
             if !gap.is_zero() {
                 thread::sleep(gap);
             }
-            let before = Instant::now();
+            let before = time::now();
             runtime.queue(&item);
             parker.park();
-            samples.push(between(before, Instant::now()));
+            samples.push(between(before, time::now()));
         }
-        Ok(began.elapsed())
+        Ok(time::now() - began)
     };
     pings(job.items.div_ceil(10))?;
     for _ in 0..job.passes {

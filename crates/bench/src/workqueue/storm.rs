@@ -1,7 +1,6 @@
 //! Tiny items from outside, as many and as fast as the producers can.
 
-use std::thread;
-use std::time::Instant;
+use corewise_sync::{thread, time};
 
 use corewise_sync::Mutex;
 
@@ -72,13 +71,13 @@ fn storm<R: Runtime, M: Send>(
                 // Its own, and nobody else's: held throughout.
                 let made = made[number].lock();
                 Ok(start.wait().then(|| {
-                    let began = Instant::now();
+                    let began = time::now();
                     produce(shares[number], counts[number], &made);
                     began
                 }))
             })?;
             all.wait();
-            let end = Instant::now();
+            let end = time::now();
             runtime.flush();
             Ok(end - began.into_iter().min().unwrap_or(end))
         };

@@ -1,8 +1,8 @@
 //! One import path for all that a backend may replace: atomics, cells, locks, threads, the clock and
 //! the system.
 //!
-//! Three backends: `real` (the standard library and Linux), and the model checkers `loom` and
-//! `shuttle`, chosen by `--cfg loom` and `--cfg shuttle`. To add one: a folder here, a line at
+//! Four backends: `real` (the standard library and Linux), the model checkers `loom` and `shuttle`, and `sim`, a
+//! machine of many cores in virtual time; chosen by `--cfg loom`, `--cfg shuttle` and `--cfg sim`. To add one: a folder here, a line at
 //! `mod backend` below, and its name among `check-cfg` in the workspace's `Cargo.toml`. The crates above
 //! are compiled unchanged for each of them, so each exports:
 //!
@@ -10,7 +10,8 @@
 //! * `aside`: the same, for what decides nothing; where that would multiply schedules, std's;
 //! * `UnsafeCell` with `new`, `with`, `with_mut`, `into_inner`;
 //! * `lock`: `Mutex`, `MutexGuard`, `Condvar` as in `std::sync`, poison and all;
-//! * `thread`: `Builder`, `JoinHandle`, `Thread`, `ThreadId`, `current`, `spawn`, `yield_now`, `sleep`;
+//! * `thread`: `Builder`, `JoinHandle`, `Thread`, `ThreadId`, `current`, `spawn`, `yield_now`, `sleep`; but in loom
+//!   also `scope` with `Scope` and `ScopedJoinHandle`;
 //! * the macros `thread_local!`, `per_thread!` over it, and `constructor!` (a `const fn`, where its constructors are);
 //! * `spin_loop`, and the constants `IN_MODEL`, `EVERY_SCHEDULE` (explained below) and `SEQ_CST_IS_WEAK`;
 //! * `clock`: `now`, `precise`, `coarse`;
@@ -26,7 +27,8 @@
 
 #[cfg_attr(loom, path = "loom/mod.rs")]
 #[cfg_attr(shuttle, path = "shuttle/mod.rs")]
-#[cfg_attr(not(any(loom, shuttle)), path = "real/mod.rs")]
+#[cfg_attr(sim, path = "sim/mod.rs")]
+#[cfg_attr(not(any(loom, shuttle, sim)), path = "real/mod.rs")]
 pub(crate) mod backend;
 
 /// Atomic types, [`Ordering`](std::sync::atomic::Ordering) and fences: the standard library's, or the
@@ -57,6 +59,8 @@ pub mod thread {
     pub use super::backend::thread::{
         Builder, JoinHandle, Thread, ThreadId, current, sleep, spawn, yield_now,
     };
+    #[cfg(not(loom))]
+    pub use super::backend::thread::{Scope, ScopedJoinHandle, scope};
     pub use std::thread::Result;
 
     /// For `per_thread!`.

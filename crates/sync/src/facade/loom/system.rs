@@ -13,6 +13,10 @@ pub(crate) fn current_cpu() -> Option<u32> {
     None
 }
 
+pub(crate) fn machine() -> Option<String> {
+    None
+}
+
 pub(crate) fn cpus() -> usize {
     2
 }

@@ -91,6 +91,10 @@ pub(crate) fn current_cpu_by_call() -> Option<u32> {
     u32::try_from(rustix::thread::sched_getcpu()).ok()
 }
 
+pub(crate) fn machine() -> Option<String> {
+    None
+}
+
 pub(crate) fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, |cpus| cpus.get())
 }

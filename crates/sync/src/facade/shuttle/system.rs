@@ -18,6 +18,10 @@ pub(crate) fn current_cpu() -> Option<u32> {
     u32::try_from(choose(6)).ok()
 }
 
+pub(crate) fn machine() -> Option<String> {
+    None
+}
+
 pub(crate) fn cpus() -> usize {
     2
 }

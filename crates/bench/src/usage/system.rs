@@ -1,0 +1,40 @@
+//! What the process has used so far, by the system.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// What the process has used so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(crate) cpu: Duration,
+    pub(crate) voluntary_switches: u64,
+    pub(crate) peak_rss: u64,
+}
+
+impl Usage {
+    pub(crate) fn now() -> Usage {
+        // SAFETY: all zeroes is a valid `rusage`: it holds integers only.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: the pointer is to a `rusage` that lives through the call. It can't fail with these
+        // arguments; if it did, the zeroes would be seen in the figures.
+        unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
+        let time = |time: libc::timeval| {
+            let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
+            seconds + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))
+        };
+        Usage {
+            cpu: time(usage.ru_utime) + time(usage.ru_stime),
+            voluntary_switches: u64::try_from(usage.ru_nvcsw).unwrap_or(0),
+            // The kernel gives kibibytes.
+            peak_rss: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
+        }
+    }
+}
+
+/// CPU time of the calling thread.
+pub(crate) fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
+    seconds + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0))
+}

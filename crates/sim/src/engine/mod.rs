@@ -1,0 +1,342 @@
+//! The machine at work: which thread runs on which CPU, and what time it is there.
+//!
+//! Each CPU that runs a thread has a clock. The thread on the CPU whose clock shows the least goes on, for as long as
+//! that is so: so all accesses take place in the order of virtual time.
+
+mod scheduler;
+mod sleep;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::panic::Location;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::costs::Costs;
+use crate::lines::{Access, Lines};
+use crate::machine::{Machine, Mask};
+use crate::report::{Site, Tally};
+use crate::task::{Body, Policy, State, Thread, Tid};
+
+/// A moment of virtual time as a key that can be ordered.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct At(f64);
+
+impl Eq for At {}
+
+impl PartialOrd for At {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for At {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// A sleep's time is over.
+    Timer(Tid, u64),
+    /// A timer of the system goes off, if it wasn't set anew.
+    GoesOff(usize, u64),
+    /// An idle CPU has noticed that threads wait for it.
+    Resched(usize),
+    /// Idle CPUs look for threads that wait elsewhere.
+    Balance,
+}
+
+#[derive(Debug)]
+struct Cpu {
+    /// Its clock, while it runs a thread; when it fell idle, else.
+    now: f64,
+    current: Option<Tid>,
+    /// Those that wait for it.
+    queue: Vec<Tid>,
+    /// From then on the thread that runs gives way to the next.
+    give_way_at: f64,
+    /// A call is on its way to it while it is idle.
+    called: bool,
+    /// The mean of the times for which it was idle.
+    mean_idle: f64,
+    /// When all of its stores are seen.
+    stores_seen: f64,
+    /// CPU time that the thread which runs next has at least.
+    least_share: f64,
+    /// Time that it was busy.
+    busy: f64,
+}
+
+/// A timer of the system.
+#[derive(Debug, Default)]
+struct SystemTimer {
+    /// Distinguishes what it was set to from what it was set to before.
+    set: u64,
+    /// It has gone off since the last time that somebody waited.
+    off: bool,
+    waiter: Option<Tid>,
+}
+
+/// A whole simulated machine.
+pub(crate) struct Sim {
+    pub(crate) machine: Machine,
+    pub(crate) costs: Costs,
+    pub(crate) lines: Lines,
+    cpus: Vec<Cpu>,
+    pub(crate) threads: Vec<Thread>,
+    events: BinaryHeap<Reverse<(At, u64, Event)>>,
+    sequence: u64,
+    random: u64,
+    /// Sleepers by the address of their word, first come first woken.
+    sleepers: FxHashMap<usize, Vec<Tid>>,
+    /// The thread whose code runs just now.
+    running: Option<Tid>,
+    /// Up to then nobody else has anything to do.
+    horizon: f64,
+    /// Who allocated what, to tell a free elsewhere.
+    pub(crate) allocations: FxHashMap<usize, Tid>,
+    pub(crate) tally: Tally,
+    /// Moments that were marked, and what had been counted by then.
+    pub(crate) marks: Vec<(f64, Tally)>,
+    all: Mask,
+    timers: Vec<SystemTimer>,
+    waiting: usize,
+    balancing: bool,
+}
+
+impl Sim {
+    pub(crate) fn new(machine: Machine, costs: Costs, seed: u64) -> Sim {
+        let cpus = (0..machine.cpus())
+            .map(|_| Cpu {
+                now: 0.0,
+                current: None,
+                queue: Vec::new(),
+                give_way_at: f64::INFINITY,
+                called: false,
+                mean_idle: 1e6,
+                stores_seen: 0.0,
+                least_share: 0.0,
+                busy: 0.0,
+            })
+            .collect();
+        let (lines, all) = (Lines::new(machine.cpus()), Mask::first(machine.cpus()));
+        Sim {
+            machine,
+            costs,
+            lines,
+            cpus,
+            threads: Vec::new(),
+            events: BinaryHeap::new(),
+            sequence: 0,
+            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            sleepers: FxHashMap::default(),
+            running: None,
+            horizon: 0.0,
+            allocations: FxHashMap::default(),
+            tally: Tally::default(),
+            marks: Vec::new(),
+            all,
+            timers: Vec::new(),
+            waiting: 0,
+            balancing: false,
+        }
+    }
+
+    /// A number of the seed's sequence (xorshift64*).
+    pub(crate) fn random(&mut self) -> u64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A share between 0 and 1.
+    fn chance(&mut self) -> f64 {
+        (self.random() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    fn at(&mut self, time: f64, event: Event) {
+        self.sequence += 1;
+        self.events.push(Reverse((At(time), self.sequence, event)));
+        self.horizon = self.horizon.min(time);
+    }
+
+    /// All CPUs.
+    pub(crate) fn all(&self) -> Mask {
+        self.all
+    }
+
+    pub(crate) fn current(&self) -> Option<Tid> {
+        self.running
+    }
+
+    fn here(&self) -> usize {
+        let running = self.running.expect("called from a simulated thread");
+        self.threads[running.index()].cpu
+    }
+
+    /// The CPU of the thread that runs.
+    pub(crate) fn cpu(&self) -> usize {
+        self.here()
+    }
+
+    /// What its clock shows.
+    pub(crate) fn now(&self) -> f64 {
+        self.cpus[self.here()].now
+    }
+
+    /// CPU time of the thread that runs.
+    pub(crate) fn ran(&self) -> f64 {
+        let running = self.running.expect("called from a simulated thread");
+        let thread = &self.threads[running.index()];
+        thread.ran + (self.now() - thread.since)
+    }
+
+    /// Its time passes.
+    pub(crate) fn spend(&mut self, time: f64) {
+        let here = self.here();
+        self.cpus[here].now += time;
+    }
+
+    /// Whether another one has to go on first.
+    pub(crate) fn is_over(&self) -> bool {
+        self.now() > self.horizon
+    }
+
+    pub(crate) fn access(
+        &mut self,
+        address: usize,
+        kind: Access,
+        site: &'static Location<'static>,
+    ) {
+        let here = self.here();
+        let cpu = &mut self.cpus[here];
+        cpu.now += self.costs.around;
+        if kind == Access::Locked {
+            // A locked operation waits for the stores before it.
+            cpu.now = cpu.now.max(cpu.stores_seen);
+        }
+        let now = cpu.now;
+        let outcome = self.lines.access(&self.machine, &self.costs, here, address >> 6, kind, now);
+        cpu.now = outcome.until;
+        if kind == Access::Store {
+            cpu.stores_seen = cpu.stores_seen.max(outcome.seen);
+        }
+        self.tally.access(Site(site), outcome.from, outcome.until - now);
+    }
+
+    pub(crate) fn prefetch(&mut self, address: usize) {
+        let (here, now) = (self.here(), self.now());
+        self.lines.prefetch(&self.machine, &self.costs, here, address >> 6, now);
+        self.spend(self.costs.hit);
+    }
+
+    pub(crate) fn fence(&mut self) {
+        let here = self.here();
+        let cpu = &mut self.cpus[here];
+        cpu.now = cpu.now.max(cpu.stores_seen) + self.costs.fence;
+    }
+
+    pub(crate) fn membarrier(&mut self) {
+        let busy = self.cpus.iter().filter(|cpu| cpu.current.is_some()).count();
+        self.tally.membarriers += 1;
+        self.spend(self.costs.membarrier + self.costs.membarrier_each * (busy - 1) as f64);
+    }
+
+    pub(crate) fn spawn(
+        &mut self,
+        name: Option<Arc<str>>,
+        make: impl FnOnce(Tid) -> Box<Body>,
+    ) -> Tid {
+        let tid = Tid(u32::try_from(self.threads.len()).expect("fewer threads than that"));
+        let (cpu, affinity, policy, now, share) = match self.running {
+            Some(parent) => {
+                let parent = &self.threads[parent.index()];
+                (
+                    parent.cpu,
+                    parent.affinity,
+                    parent.policy,
+                    self.cpus[parent.cpu].now,
+                    parent.share,
+                )
+            }
+            None => (0, self.all, Policy::Normal, 0.0, 0.0),
+        };
+        let mut thread = Thread::new(name, cpu, affinity, policy);
+        thread.share = share;
+        thread.since = now;
+        thread.state = State::Asleep;
+        thread.body = Some(make(tid));
+        self.threads.push(thread);
+        self.tally.spawned += 1;
+        self.make_runnable(tid, now, self.running.is_some());
+        tid
+    }
+
+    /// The thread that goes on now, after all that comes before it: `None` where none ever will.
+    pub(crate) fn pick(&mut self) -> Option<Tid> {
+        loop {
+            // What the one before it left to be done.
+            if let Some(tid) = self.running.take() {
+                let at = self.threads[tid.index()].cpu;
+                let leaves = self.threads[tid.index()].state != State::Running
+                    || self.cpus[at].now >= self.cpus[at].give_way_at;
+                if leaves && self.cpus[at].current == Some(tid) {
+                    self.off(at);
+                }
+            }
+            let (mut first, mut second) = ((f64::INFINITY, 0), f64::INFINITY);
+            for (index, cpu) in self.cpus.iter().enumerate() {
+                if cpu.current.is_some() {
+                    if cpu.now < first.0 {
+                        second = first.0;
+                        first = (cpu.now, index);
+                    } else if cpu.now < second {
+                        second = cpu.now;
+                    }
+                }
+            }
+            let due = self.events.peek().map_or(f64::INFINITY, |Reverse((At(time), _, _))| *time);
+            if due.is_infinite() && first.0.is_infinite() {
+                return None;
+            }
+            if due <= first.0 {
+                let Some(Reverse((At(time), _, event))) = self.events.pop() else { continue };
+                self.happen(event, time);
+                continue;
+            }
+            let at = first.1;
+            let tid = self.cpus[at].current.expect("it runs one");
+            if self.cpus[at].now >= self.cpus[at].give_way_at {
+                self.off(at);
+                continue;
+            }
+            self.horizon = second.min(due).min(self.cpus[at].give_way_at);
+            self.running = Some(tid);
+            return Some(tid);
+        }
+    }
+
+    /// Busy time of all CPUs, until now.
+    pub(crate) fn busy(&self) -> f64 {
+        let running = self
+            .cpus
+            .iter()
+            .filter_map(|cpu| cpu.current.map(|tid| cpu.now - self.threads[tid.index()].since));
+        self.cpus.iter().map(|cpu| cpu.busy).sum::<f64>() + running.sum::<f64>()
+    }
+
+    /// Those that aren't done, for the message of a machine that stands still.
+    pub(crate) fn stuck(&self) -> String {
+        let left =
+            self.threads.iter().enumerate().filter(|(_, thread)| thread.state != State::Done);
+        let told = left.map(|(index, thread)| {
+            let name = thread.name.as_deref().unwrap_or("-");
+            format!("{index} {name} ({:?} on {:#x})", thread.state, thread.sleeps_on)
+        });
+        told.collect::<Vec<_>>().join(", ")
+    }
+}

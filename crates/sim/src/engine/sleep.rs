@@ -1,0 +1,143 @@
+//! Sleeping and waking: on words, until a time, for a thread's end, for a timer.
+
+use super::{Event, Sim, SystemTimer};
+use crate::task::{State, Tid, Woken};
+
+impl Sim {
+    /// The thread that runs falls asleep, on a word or until a time.
+    pub(crate) fn fall_asleep(&mut self, word: usize, until: Option<f64>) {
+        let tid = self.running.expect("called from a simulated thread");
+        let thread = &mut self.threads[tid.index()];
+        thread.state = State::Asleep;
+        thread.sleeps_on = word;
+        thread.sleep += 1;
+        let sleep = thread.sleep;
+        if word != 0 {
+            self.sleepers.entry(word).or_default().push(tid);
+        }
+        if let Some(until) = until {
+            self.at(until + self.costs.timer_slack, Event::Timer(tid, sleep));
+        }
+        self.horizon = f64::NEG_INFINITY;
+    }
+
+    /// Makes a timer: its number.
+    pub(crate) fn make_timer(&mut self) -> usize {
+        self.timers.push(SystemTimer::default());
+        self.timers.len() - 1
+    }
+
+    /// Sets it to go off after so many nanoseconds; `None`: never.
+    pub(crate) fn set_timer(&mut self, timer: usize, after: Option<u64>) {
+        self.spend(self.costs.syscall * 2.0);
+        self.timers[timer].set += 1;
+        let set = self.timers[timer].set;
+        if let Some(after) = after {
+            self.at(self.now() + after as f64, Event::GoesOff(timer, set));
+        }
+    }
+
+    /// Whether it has gone off, which is forgotten; else the thread that runs sleeps until it does.
+    pub(crate) fn await_timer(&mut self, timer: usize) -> bool {
+        self.spend(self.costs.syscall);
+        if std::mem::take(&mut self.timers[timer].off) {
+            return true;
+        }
+        self.timers[timer].waiter = self.running;
+        self.fall_asleep(0, None);
+        false
+    }
+
+    /// The waiter has been told that it went off.
+    pub(crate) fn forget_timer(&mut self, timer: usize) {
+        self.timers[timer].off = false;
+    }
+
+    /// CPU time of a thread, and whether it sleeps; `None` where it has ended.
+    pub(crate) fn reading(&self, tid: Tid) -> Option<(f64, bool)> {
+        let thread = self.threads.get(tid.index())?;
+        let run = match thread.state {
+            State::Done => return None,
+            State::Running => (self.cpus[thread.cpu].now - thread.since).max(0.0),
+            State::Runnable | State::Asleep => 0.0,
+        };
+        Some((thread.ran + run, thread.state == State::Asleep))
+    }
+
+    /// Wakes those that sleep on a word, up to `most`; the caller pays for each.
+    pub(crate) fn wake(&mut self, word: usize, most: usize) -> usize {
+        let Some(mut sleepers) = self.sleepers.remove(&word) else {
+            self.spend(self.costs.syscall);
+            return 0;
+        };
+        let rest = sleepers.split_off(most.min(sleepers.len()));
+        if !rest.is_empty() {
+            self.sleepers.insert(word, rest);
+        }
+        let woken = sleepers.len();
+        for (nth, tid) in sleepers.into_iter().enumerate() {
+            let now = self.now();
+            let before = self.cpus.iter().filter(|cpu| cpu.called).count();
+            self.rouse(tid, Woken::Called, now, true);
+            let called = self.cpus.iter().filter(|cpu| cpu.called).count() > before;
+            let whole = if called { self.costs.wake_call } else { self.costs.wake_call_here };
+            // One call wakes them all: its own part is paid once.
+            self.spend(if nth == 0 { whole } else { (whole - self.costs.syscall).max(0.0) });
+        }
+        woken
+    }
+
+    pub(super) fn rouse(&mut self, tid: Tid, why: Woken, now: f64, by_thread: bool) {
+        let thread = &mut self.threads[tid.index()];
+        let word = std::mem::take(&mut thread.sleeps_on);
+        thread.woken = why;
+        thread.sleep += 1;
+        if word != 0
+            && let Some(sleepers) = self.sleepers.get_mut(&word)
+        {
+            sleepers.retain(|sleeper| *sleeper != tid);
+            if sleepers.is_empty() {
+                self.sleepers.remove(&word);
+            }
+        }
+        self.make_runnable(tid, now, by_thread);
+    }
+
+    /// The thread that runs has ended.
+    pub(crate) fn end(&mut self) {
+        let tid = self.running.expect("called from a simulated thread");
+        self.threads[tid.index()].state = State::Done;
+        let joiners = std::mem::take(&mut self.threads[tid.index()].joiners);
+        for joiner in joiners {
+            let now = self.now();
+            self.rouse(joiner, Woken::Called, now, true);
+        }
+    }
+
+    /// Whether a thread has ended; else the one that runs is told when it does, and has to sleep.
+    pub(crate) fn join(&mut self, tid: Tid) -> bool {
+        if self.threads[tid.index()].state == State::Done {
+            return true;
+        }
+        let running = self.running.expect("called from a simulated thread");
+        self.threads[tid.index()].joiners.push(running);
+        self.fall_asleep(0, None);
+        false
+    }
+
+    pub(crate) fn yield_now(&mut self) {
+        let here = self.here();
+        self.spend(self.costs.yields);
+        if !self.cpus[here].queue.is_empty() {
+            // It lets each of the others go first.
+            let shares = self.cpus[here].queue.iter().map(|tid| self.threads[tid.index()].share);
+            let most = shares.fold(f64::NEG_INFINITY, f64::max);
+            let tid = self.running.expect("called from a simulated thread");
+            let thread = &mut self.threads[tid.index()];
+            let run = self.cpus[here].now - thread.since;
+            thread.share = (thread.share).max(most - run) + 1.0;
+            self.cpus[here].give_way_at = self.cpus[here].now;
+            self.horizon = f64::NEG_INFINITY;
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! A machine of many cores in virtual time: the third backend of `corewise-sync`'s facade.
+//!
+//! Code that takes its atomics, locks, threads and clock from the facade runs here unchanged when it is built with
+//! `--cfg sim`. Its threads are coroutines on one OS thread; each runs on a virtual CPU with a clock of its own, and
+//! the one whose clock shows the least goes on. What it does costs what [`Costs`] says: each access to a cache line by
+//! the CPU that had the line last, each sleep and wake-up by how long its CPU was idle. The same seed gives the same run.
+//!
+//! ```
+//! use std::time::Duration;
+//! use corewise_sim::{Costs, Machine, run, thread};
+//!
+//! let outcome = run(Machine::flat(4), Costs::sapphire_rapids_16(), 1, || {
+//!     let sleeper = thread::spawn(|| thread::sleep(Duration::from_secs(3600)));
+//!     sleeper.join().is_ok()
+//! });
+//! assert!(outcome.value);
+//! assert!(outcome.time >= Duration::from_secs(3600), "of virtual time");
+//! ```
+//!
+//! # What it can't tell
+//! Memory bandwidth, the size of caches, prefetchers but for the simplest stream, SMT siblings that share a core's
+//! units, frequency. The reference counts of `Arc` and data behind plain pointers are charged for only where the code says
+//! so ([`touch`]). The time of the instructions between two accesses is one number, [`Costs::around`].
+//!
+//! Memory is sequentially consistent here: what depends on a weaker order is for loom to check.
+
+mod calls;
+mod costs;
+mod engine;
+mod lines;
+mod local;
+mod machine;
+mod report;
+mod task;
+pub mod thread;
+
+pub use calls::{
+    Timer, access, affinity, allocated, burn, coarse_now, cpus, current, current_cpu, description,
+    fence, freed, futex_wait, futex_wake, is_simulated, mark, membarrier, name_of, now, prefetch,
+    process_time, reading, set_affinity, set_policy, spin_loop, stack, tally, thread_time, touch,
+};
+pub use costs::{AfterIdle, ByDistance, Costs};
+pub use lines::Access;
+pub use local::{AccessError, LocalKey};
+pub use machine::{Distance, Machine, Mask, Place};
+pub use report::{Site, SiteCount, Tally};
+pub use task::{Policy, Tid, Woken};
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How a simulation ended.
+#[derive(Debug)]
+pub struct Outcome<T> {
+    /// The value of its first thread's code.
+    pub value: T,
+    /// Virtual time from begin to end.
+    pub time: Duration,
+    /// CPU time of all threads.
+    pub busy: Duration,
+    /// What was counted.
+    pub tally: Tally,
+    /// What was counted between the two [marks](mark) that lie farthest apart, of the first and second, third and fourth
+    /// and so on.
+    pub between: Option<(Duration, Tally)>,
+    /// Cache lines that were touched.
+    pub lines: usize,
+}
+
+/// Runs `root` as the first thread of a machine, on its CPU 0, until it ends. Threads that are left then are
+/// forgotten as they are: nothing of theirs is dropped.
+///
+/// # Panics
+/// Where no thread can ever go on and the first one hasn't ended; where the first one panicked.
+pub fn run<T: 'static>(
+    machine: Machine,
+    costs: Costs,
+    seed: u64,
+    root: impl FnOnce() -> T + 'static,
+) -> Outcome<T> {
+    let mut sim = engine::Sim::new(machine, costs, seed);
+    let value = Rc::new(RefCell::new(None));
+    let result = Rc::clone(&value);
+    let whole = move || {
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(root));
+        let time = now();
+        *result.borrow_mut() = Some((outcome, time));
+    };
+    let first = sim.spawn(Some("main".into()), |tid| calls::body(tid, whole));
+    let ended = calls::drive(&mut sim, first);
+    let busy = sim.busy();
+    for thread in &mut sim.threads {
+        if let Some(body) = &mut thread.body {
+            // SAFETY: all its stack's values are leaked with it: nobody uses them again, since the simulation is over.
+            unsafe { body.force_reset() };
+        }
+    }
+    if let Err(stuck) = ended {
+        panic!("the simulated machine stands still: {stuck}");
+    }
+    let taken = value.borrow_mut().take();
+    let Some((outcome, time)) = taken else { unreachable!("it ran to its end") };
+    match outcome {
+        Ok(value) => Outcome {
+            value,
+            time: Duration::from_nanos(time),
+            busy: Duration::from_nanos(busy as u64),
+            between: longest(&sim.marks),
+            tally: sim.tally.clone(),
+            lines: sim.lines.len(),
+        },
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+fn longest(marks: &[(f64, Tally)]) -> Option<(Duration, Tally)> {
+    let spans = marks.chunks_exact(2).map(|pair| (pair[1].0 - pair[0].0, &pair[0].1, &pair[1].1));
+    let (time, from, to) = spans.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    Some((Duration::from_nanos(time as u64), to.since(from)))
+}

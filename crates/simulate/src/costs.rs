@@ -1,0 +1,114 @@
+//! The simulator's costs from a file that `corewise bench machine` wrote.
+
+use corewise_costs::{Costs as Measured, Distance, Figure, Target};
+use corewise_sim::{AfterIdle, ByDistance, Costs};
+
+/// Fitted, not measured: the instructions around an access, and an access to a line that is here. Most such accesses
+/// depend on nothing, and overlap with what is around them.
+const AROUND: f64 = 0.4;
+/// See above.
+const HIT: f64 = 0.3;
+
+/// The costs of a file.
+pub(crate) fn read(file: &str) -> Result<Costs, String> {
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+    let measured = Measured::read(&text).map_err(|error| format!("{file}: {error}"))?;
+    Ok(of(&measured))
+}
+
+fn of(measured: &Measured) -> Costs {
+    let transfer = |distance, figure: fn(&corewise_costs::Transfer) -> &Figure| {
+        measured.transfer(distance).map_or(90.0, |transfer| figure(transfer).p50)
+    };
+    let by = |figure: fn(&corewise_costs::Transfer) -> &Figure| ByDistance {
+        core: transfer(Distance::Smt, figure),
+        cache: transfer(Distance::Cache, figure),
+        node: transfer(Distance::Numa, figure),
+        far: transfer(Distance::System, figure),
+    };
+    let line = &measured.line;
+    let idle = |slept: f64| {
+        let wake = measured.wake(Distance::Cache, Target::Idle, slept)?;
+        let p99 = wake.latency_ns.p99.unwrap_or(wake.latency_ns.p90);
+        Some(AfterIdle { idle: wake.slept_us * 1000.0, p50: wake.latency_ns.p50, p99 })
+    };
+    let mut wake: Vec<AfterIdle> =
+        [5.0, 20.0, 50.0, 200.0, 1000.0, 5000.0].into_iter().filter_map(idle).collect();
+    wake.dedup_by(|later, earlier| later.idle <= earlier.idle);
+    let call = |distance| measured.wake(distance, Target::Idle, 20.0).map(|wake| wake.call_ns.p50);
+    let small = measured.allocator(64);
+    let malloc = small.map_or(20.0, |small| small.malloc_ns.p50);
+    let alone = measured.call.membarrier_alone_ns.map_or(200.0, |figure| figure.p50);
+    let all = measured.call.membarrier_all_ns.map_or(2000.0, |figure| figure.p50);
+    let most = measured.contended.iter().max_by_key(|contended| contended.cpus);
+    let cpus = measured.machine.as_ref().map_or(2, |machine| machine.cpu_count).max(2);
+    Costs {
+        around: AROUND,
+        hit: HIT,
+        locked: line.locked_ns.p50,
+        fence: line.fence_ns.p50,
+        modified: by(|transfer| &transfer.list_ns),
+        shared: by(|transfer| transfer.list_read_ns.as_ref().unwrap_or(&transfer.list_ns)),
+        prefetched: transfer(Distance::Cache, |transfer| &transfer.array_ns),
+        service: most.map_or(25.0, |most| most.each_ns.p50 / f64::from(most.cpus)),
+        spin_hint: measured.thread.spin_hint_ns.p50,
+        clock: measured.call.clock_ns.p50,
+        syscall: measured.call.bare_ns.p50,
+        yields: measured.call.yield_ns.p50,
+        switch: measured.switch.yield_ns.p50,
+        wake_call: call(Distance::Cache).unwrap_or(1500.0),
+        wake_call_here: call(Distance::Same).unwrap_or(700.0),
+        wake,
+        interrupt: measured
+            .wake(Distance::Cache, Target::Busy, 20.0)
+            .map_or(2000.0, |wake| wake.latency_ns.p50),
+        slice: measured.scheduler.slice_ns.p50,
+        wake_preemption: 0.0,
+        migration: 500_000.0,
+        balance: 4_000_000.0,
+        timer_slack: 50_000.0,
+        spawn: measured.thread.spawn_join_ns.p50 / 2.0,
+        malloc,
+        free: small.map_or(malloc, |small| small.free_ns.p50),
+        free_elsewhere: small
+            .and_then(|small| Some(small.free_elsewhere_ns.as_ref()?.p50))
+            .unwrap_or(malloc),
+        membarrier: alone,
+        membarrier_each: (all - alone).max(0.0) / f64::from(cpus - 1),
+    }
+}
+
+/// Changes costs, each change `NAME=NANOSECONDS`.
+pub(crate) fn change(costs: &mut Costs, changes: &[String]) -> Result<(), String> {
+    for change in changes {
+        let wrong = || format!("'{change}' is no cost: say NAME=NANOSECONDS");
+        let (name, value) = change.split_once('=').ok_or_else(wrong)?;
+        let value: f64 = value.parse().map_err(|_| wrong())?;
+        *place(costs, name).ok_or_else(|| format!("there is no cost '{name}'"))? = value;
+    }
+    Ok(())
+}
+
+fn place<'a>(costs: &'a mut Costs, name: &str) -> Option<&'a mut f64> {
+    Some(match name {
+        "around" => &mut costs.around,
+        "hit" => &mut costs.hit,
+        "locked" => &mut costs.locked,
+        "modified" => &mut costs.modified.cache,
+        "shared" => &mut costs.shared.cache,
+        "service" => &mut costs.service,
+        "spin_hint" => &mut costs.spin_hint,
+        "clock" => &mut costs.clock,
+        "syscall" => &mut costs.syscall,
+        "switch" => &mut costs.switch,
+        "interrupt" => &mut costs.interrupt,
+        "wake_call" => &mut costs.wake_call,
+        "wake_preemption" => &mut costs.wake_preemption,
+        "slice" => &mut costs.slice,
+        "migration" => &mut costs.migration,
+        "malloc" => &mut costs.malloc,
+        "free" => &mut costs.free,
+        "free_elsewhere" => &mut costs.free_elsewhere,
+        _ => return None,
+    })
+}

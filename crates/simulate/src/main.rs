@@ -1,0 +1,102 @@
+//! One run of a benchmark's workload on a simulated machine.
+//!
+//! `cargo xtask sim` builds it with `--cfg sim`, so that the product's crates and the workloads take the simulator's
+//! threads, clock and atomics, and gives it its words. It prints the benchmark's figures, and where the time went: the
+//! places in the code that waited for cache lines, with how often, and how far the lines came. `docs/sim.md` says how
+//! far the figures can be believed.
+//!
+//! * `costs.rs`: the costs from a file of `corewise bench machine`;
+//! * `allocator.rs`: allocations, which are charged for as well;
+//! * `told.rs`: what it prints.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program of its own")]
+
+mod allocator;
+mod costs;
+mod told;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use corewise_bench::process::Job as _;
+use corewise_bench::workqueue::job::Job;
+use corewise_bench::workqueue::run::run_own;
+use corewise_sim::{Machine, Place};
+use corewise_topology::Topology;
+
+/// Run one workload on a simulated machine
+#[derive(Debug, Parser)]
+struct Args {
+    /// The machine: a description in hwloc's language, xml:FILE or sysfs:DIR
+    #[arg(long, value_name = "MACHINE", default_value = "l3:1 core:16")]
+    machine: String,
+    /// What things cost there: a file that 'corewise bench machine' wrote
+    #[arg(long, value_name = "FILE")]
+    costs: String,
+    /// A cost that differs from the file: NAME=NANOSECONDS; may be given again
+    #[arg(long, value_name = "NAME=NS")]
+    cost: Vec<String>,
+    /// What chance begins with
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Tell of so many places in the code
+    #[arg(long, value_name = "N", default_value_t = 12)]
+    sites: usize,
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+    /// The run, as 'corewise bench --run workqueue' takes it
+    #[arg(value_name = "WORDS", required = true)]
+    words: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<(), String> {
+    if !cfg!(sim) {
+        return Err("this program has to be built for the simulator: 'cargo xtask sim' does".into());
+    }
+    let topology = topology(&args.machine)?;
+    let mut costs = costs::read(&args.costs)?;
+    costs::change(&mut costs, &args.cost)?;
+    let job = Job::from_words(&args.words).map_err(|error| error.to_string())?;
+    let machine = machine(&topology).described(&args.machine);
+    let began = std::time::Instant::now();
+    let outcome = corewise_sim::run(machine, costs, args.seed, move || run_own(&job, None));
+    let took = began.elapsed();
+    let line = match outcome.value {
+        Ok(Some(ref line)) => line.clone(),
+        Ok(None) => return Err("there is no such runtime here".into()),
+        Err(ref error) => return Err(error.to_string()),
+    };
+    told::tell(args, &line, &outcome, took);
+    Ok(())
+}
+
+fn topology(from: &str) -> Result<Topology, String> {
+    let read = match from.split_once(':') {
+        Some(("xml", file)) => Topology::from_xml(file),
+        Some(("sysfs", dir)) => Topology::from_sysfs(dir),
+        _ => Topology::synthetic(from),
+    };
+    read.map_err(|error| error.to_string())
+}
+
+/// The places of the CPUs that are online; what isn't known counts as the same.
+fn machine(topology: &Topology) -> Machine {
+    let cpus = topology.cpus().iter().filter(|cpu| cpu.online);
+    let place = |cpu: &corewise_topology::Cpu| Place {
+        core: cpu.core.unwrap_or(cpu.cpu),
+        llc: cpu.llc.unwrap_or(0),
+        node: cpu.node.unwrap_or(0),
+    };
+    Machine::new(cpus.map(place).collect())
+}
