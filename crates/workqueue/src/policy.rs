@@ -237,6 +237,16 @@ pub(crate) fn shares(limit: Option<usize>, pods: &[usize]) -> Vec<usize> {
     share.collect()
 }
 
+/// A worker serves the stripe of its CPU for so many items or, where these are long, for so long; then it
+/// looks whether another one is left alone. The line that it reads for that is written with each item there.
+pub(crate) const TURN_ITEMS: u64 = 64;
+pub(crate) const TURN: Duration = Duration::from_millis(1);
+
+/// Whether its turn is over, of so many items that took so long.
+pub(crate) fn turn_is_over(items: u64, took: Duration) -> bool {
+    items >= TURN_ITEMS || items > 0 && took >= TURN
+}
+
 /// How long a worker spins that has reason to: about what it costs to wake two halted CPUs, that of
 /// who waits for its item and, from there, its own.
 const SPIN: Duration = Duration::from_micros(100);
@@ -452,6 +462,20 @@ mod tests {
         assert_eq!(base(&set("0-3"), &home("4-63")), 4);
         assert_eq!(base(&set("0-3"), &home("5")), 1);
         assert_eq!(base(&set("0-3"), &home("")), 1);
+    }
+
+    #[test]
+    fn a_turn_is_over_after_many_items_or_a_long_one_and_never_before_the_first() {
+        for (items, took, over) in [
+            (0, Duration::ZERO, false),
+            (0, Duration::from_secs(1), false),
+            (1, TURN / 2, false),
+            (1, TURN, true),
+            (63, TURN / 2, false),
+            (64, Duration::ZERO, true),
+        ] {
+            assert_eq!(turn_is_over(items, took), over, "{items} items in {took:?}");
+        }
     }
 
     #[test]

@@ -199,31 +199,46 @@ impl<F: FencePolicy> Pool<F> {
         current_cpu().map_or(me.id as usize % stripes, |cpu| self.stripes.of(cpu) as usize)
     }
 
-    /// Takes and starts an item of the stripe of the CPU that `me` is on, whose lines are here; now and
-    /// then one that was left alone elsewhere, so that none starves.
+    /// Takes and starts an item of the stripe of the CPU that `me` is on, whose lines are here; in turn
+    /// with those of stripes that were left alone, so that none starves.
     #[inline(always)]
     fn start_at_home(&self, me: &Worker) -> Option<Running> {
         let home = self.home_of(me);
         if me.looks_around()
-            && let Some(running) = self.start_neglected(me, home)
+            && let Some(running) = self.start_by_turns(me, home)
         {
             return Some(running);
         }
         self.stripes.start_at(home)
     }
 
-    /// Takes and starts an item of a stripe that nobody has taken anything from since the last look at it.
+    /// Takes and starts an item of another stripe, if it is the turn of that: nobody had taken anything from
+    /// it since the last look at it.
     #[cold]
-    fn start_neglected(&self, me: &Worker, home: usize) -> Option<Running> {
+    fn start_by_turns(&self, me: &Worker, home: usize) -> Option<Running> {
         let stripes = self.stripes.len();
-        let look = me.next_look();
+        if !me.turn_is_over() {
+            let running = self.stripes.start_at(me.turn()?);
+            if running.is_none() {
+                me.gives_turn(None);
+            }
+            return running;
+        }
+        me.gives_turn(None);
+        let look = me.begins_turn();
         if stripes == 1 {
             return None;
         }
         // Each other one twice in a row: to remember, and to compare.
         let other = (home + 1 + (look / 2) as usize % (stripes - 1)) % stripes;
         let taken = self.stripes.iter().nth(other)?.taken();
-        (me.saw(taken) == taken && look % 2 == 1).then(|| self.stripes.start_at(other)).flatten()
+        let running = (me.saw(taken) == taken && look % 2 == 1)
+            .then(|| self.stripes.start_at(other))
+            .flatten();
+        if running.is_some() {
+            me.gives_turn(Some(other));
+        }
+        running
     }
 
     /// Takes and starts an item of any stripe; of any other, where there was none at home.

@@ -3,14 +3,16 @@
 use std::panic::Location;
 use std::sync::Arc;
 
-use corewise_sync::Mutex;
 use corewise_sync::fence::FullFence;
-use corewise_topology::AffinityScope;
+use corewise_sync::sys::current_cpu;
+use corewise_sync::{Mutex, time};
+use corewise_topology::{AffinityScope, CpuSet, pin_current_thread};
 
 use super::PoolSpec;
 use super::group::{Group, Setup, Step};
 use super::worker::Worker;
 use crate::item::{Job, Queued};
+use crate::policy;
 use crate::ticket::MaybeTicket;
 use crate::work::Work;
 
@@ -106,6 +108,30 @@ fn stepped_what_is_left_alone_on_another_cpu_is_taken_although_there_is_enough_o
     let log = log.lock();
     let of = |stripe| log.iter().filter(|n| **n == stripe).count();
     assert!(of(0) > 0 && of(1) > 0, "{} and {}", of(0), of(1));
+}
+
+#[test]
+fn stepped_a_stripe_has_its_turn_soon_where_the_items_of_another_one_are_long() {
+    let (group, log) = (group(1, 2), Log::default());
+    let [worker, _busy] = [group.enlist(0), group.enlist(0)];
+    for n in 0..400 {
+        push_on(&group, 0, n % 2, &log, n % 2);
+    }
+    // It stays on its CPU, whichever that is.
+    if let Some(cpu) = current_cpu() {
+        pin_current_thread(&CpuSet::from_iter([cpu])).unwrap();
+    }
+    for _ in 0..100 {
+        assert_eq!(group.step(&worker), Step::Again);
+        // As if the item had been so long.
+        let began = time::now();
+        while time::now().duration_since(began) < policy::TURN {
+            std::hint::spin_loop();
+        }
+    }
+    let log = log.lock();
+    let of = |stripe| log.iter().filter(|n| **n == stripe).count();
+    assert!(of(0) > 10 && of(1) > 10, "{} and {}", of(0), of(1));
 }
 
 #[test]

@@ -29,9 +29,6 @@ use crate::policy::{self, Counts, Manners};
 /// How long what is pushed on another CPU may gather before it is taken there once more, in
 /// nanoseconds: some pushes.
 const GATHER: u64 = 1_000;
-/// After so many items of its own CPU a worker looks whether those of another are left alone. The line
-/// that it reads for that is written with each item there.
-const LOOK_EVERY: u64 = 64;
 
 /// A worker of a pool.
 pub(crate) struct Worker {
@@ -64,8 +61,15 @@ pub(crate) struct Worker {
     searching: AtomicBool,
     /// O: how often it has looked at another stripe; as `searching`.
     looks: AtomicU32,
-    /// O: once it has run so many items it looks at another stripe again; as `searching`.
+    /// O: once it has run so many items its turn at a stripe may be over; 0: ask before each. As
+    /// `searching`.
     look_at: AtomicU64,
+    /// O: items that it had run when that turn began; as `searching`.
+    turn_items: AtomicU64,
+    /// O: when it began, in nanoseconds since `born`; as `searching`.
+    turn_began: AtomicU64,
+    /// O: the stripe whose turn it is, and one; 0: that of its CPU. As `searching`.
+    turn: AtomicU32,
     /// O: what it saw then; as `searching`.
     saw: AtomicU64,
     /// O: items that it had run when it last was out of work for so long that it went idle; as `searching`.
@@ -106,7 +110,10 @@ impl Worker {
             woken: AtomicBool::new(false),
             searching: AtomicBool::new(false),
             looks: AtomicU32::new(0),
-            look_at: AtomicU64::new(LOOK_EVERY),
+            look_at: AtomicU64::new(policy::TURN_ITEMS),
+            turn_items: AtomicU64::new(0),
+            turn_began: AtomicU64::new(0),
+            turn: AtomicU32::new(0),
             saw: AtomicU64::new(0),
             rose: AtomicU64::new(0),
             yielded: AtomicU64::new(0),
@@ -247,23 +254,53 @@ impl Worker {
         change(&self.manners, |manners| manners.learn(well));
     }
 
-    /// It is about to take something: whether to look first if the work of another CPU is left alone.
+    /// It is about to take something: whether its turn at the stripe of its CPU may be over.
     #[inline]
     pub(super) fn looks_around(&self) -> bool {
         self.ran.items() >= self.look_at.load(Ordering::Relaxed)
     }
 
-    /// It looks around in all stripes, or in one.
+    /// It looks around in all stripes.
     pub(super) fn has_looked(&self) {
-        self.look_at.store(self.ran.items() + LOOK_EVERY, Ordering::Relaxed);
+        // Where items are long the time counts.
+        if self.look_at.load(Ordering::Relaxed) != 0 {
+            self.look_at.store(self.ran.items() + policy::TURN_ITEMS, Ordering::Relaxed);
+        }
     }
 
-    /// It looks at a stripe: how often it has, so far.
-    pub(super) fn next_look(&self) -> u32 {
-        self.has_looked();
+    /// Whether its turn at a stripe is over.
+    pub(super) fn turn_is_over(&self) -> bool {
+        let items = self.ran.items() - self.turn_items.load(Ordering::Relaxed);
+        let took = self.age() - self.turn_began.load(Ordering::Relaxed);
+        policy::turn_is_over(items, Duration::from_nanos(took))
+    }
+
+    /// The stripe whose turn it is, if that isn't the one of its CPU.
+    pub(super) fn turn(&self) -> Option<usize> {
+        (self.turn.load(Ordering::Relaxed) as usize).checked_sub(1)
+    }
+
+    /// The turn of another stripe begins, or that of the one of its CPU. How often one has begun before.
+    pub(super) fn begins_turn(&self) -> u32 {
+        let (items, now) = (self.ran.items(), self.age());
+        let ran = items - self.turn_items.load(Ordering::Relaxed);
+        let long = ran < policy::TURN_ITEMS
+            || now - self.turn_began.load(Ordering::Relaxed) >= policy::TURN.as_nanos() as u64;
+        self.look_at.store(if long { 0 } else { items + policy::TURN_ITEMS }, Ordering::Relaxed);
+        self.turn_items.store(items, Ordering::Relaxed);
+        self.turn_began.store(now, Ordering::Relaxed);
         let looks = self.looks.load(Ordering::Relaxed);
         self.looks.store(looks.wrapping_add(1), Ordering::Relaxed);
         looks
+    }
+
+    /// It is that of this stripe, or of the one of its CPU.
+    pub(super) fn gives_turn(&self, stripe: Option<usize>) {
+        let turn = stripe.map_or(0, |stripe| stripe as u32 + 1);
+        self.turn.store(turn, Ordering::Relaxed);
+        if turn != 0 {
+            self.look_at.store(0, Ordering::Relaxed);
+        }
     }
 
     /// It sees this now: what it saw before.

@@ -91,6 +91,19 @@ impl Seen {
     }
 }
 
+/// After how long of computing an item no longer keeps others from starting. Where fewer items may run at
+/// once than there are CPUs, as under a CPU quota, one more is paid for by all: together they use up the
+/// quota before its period (mostly 100 ms) is over, and are stopped for the rest of it. So an item has to
+/// keep others waiting for longer than that.
+pub(crate) fn intensive_after(threshold: Duration, limited: bool) -> Duration {
+    match limited && !threshold.is_zero() {
+        true => threshold.max(QUOTA_PERIOD),
+        false => threshold,
+    }
+}
+
+const QUOTA_PERIOD: Duration = Duration::from_millis(100);
+
 /// Whether another worker may start in the place of one that has slept untold for so long, where so many
 /// of its pool have been found asleep before, and so many compute, of `base` that may. Those that were
 /// found asleep and have woken up compute too, beside their replacements: where the cores are all in use
@@ -287,6 +300,19 @@ mod tests {
 
     fn sample(at: u64, instance: u64, ran: u64, asleep: bool) -> Sample {
         Sample { at: ms(at), instance, thread: Some(Reading { ran: ms(ran), asleep }) }
+    }
+
+    #[test]
+    fn automatic_cpu_intensive_takes_a_quotas_period_where_fewer_items_run_than_there_are_cpus() {
+        let ms = Duration::from_millis;
+        for (threshold, limited, wanted) in [
+            (ms(10), false, ms(10)),
+            (ms(10), true, ms(100)),
+            (ms(500), true, ms(500)),
+            (Duration::ZERO, true, Duration::ZERO),
+        ] {
+            assert_eq!(intensive_after(threshold, limited), wanted, "{threshold:?} {limited}");
+        }
     }
 
     #[test]

@@ -166,6 +166,8 @@ impl Looker<'_> {
         let look = self.group.look(pool)?;
         *self.met = Met::Busy.max(*self.met);
         let Settings { cpu_intensive_after, stall_after, .. } = *self.settings;
+        let cpus = self.group.pools[pool].spec.cpus.len();
+        let cpu_intensive_after = policy::intensive_after(cpu_intensive_after, look.base < cpus);
         let items = self.group.pools[pool].ran().0;
         let Stuck { mut progress, mut ended, workers: mut seen } =
             before.unwrap_or_else(|| Stuck {
