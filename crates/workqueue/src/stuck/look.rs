@@ -339,3 +339,64 @@ impl Wait {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::ptr;
+
+    use corewise_sync::{Parker, thread};
+
+    use super::*;
+
+    /// It is only compared.
+    fn item(n: usize) -> NonNull<Header> {
+        let at = ptr::without_provenance_mut(n * align_of::<Header>());
+        NonNull::new(at).unwrap()
+    }
+
+    /// An item on a thread of its own that waits for another one.
+    fn wait(waits_for: usize, own: usize) -> Wait {
+        Wait {
+            target: Target::Item { item: item(waits_for), helps: false, stays: false },
+            over: NonNull::dangling(),
+            thread: thread::spawn(|| thread::current().id()).join().unwrap(),
+            inside: vec![(item(own), None)],
+            places: Vec::new(),
+            worker: None,
+            unparker: Parker::new().unparker(),
+            ends: false,
+        }
+    }
+
+    /// Who of those that wait for what runs is given up, when the one with the number `own` looks.
+    fn given_up<const N: usize>(waits: [Wait; N], own: u64) -> Option<u64> {
+        let list = List { waits: (1..).zip(waits).collect(), last: N as u64 };
+        Look::new(&list, &[const { Next::Runner }; N], &Flushed::default()).to_give_up(own)
+    }
+
+    #[test]
+    fn a_scope_is_not_given_up_while_its_part_runs_whoever_looks() {
+        for own in 1..=3 {
+            // The first one is the scope, the second one its part.
+            let target = Target::Item { item: item(2), helps: false, stays: true };
+            let scope = Wait { target, ..wait(2, 1) };
+            let given_up = given_up([scope, wait(3, 2), wait(1, 3)], own);
+            assert!(matches!(given_up, Some(2 | 3)), "{given_up:?}, where {own} looks");
+        }
+    }
+
+    #[test]
+    fn of_a_circle_nobody_else_is_given_up_before_the_one_that_was_has_gone() {
+        for own in 1..=2 {
+            assert_eq!(given_up([wait(2, 1), wait(1, 2)], own), Some(own));
+            let ends = Wait { ends: true, ..wait(2, 1) };
+            assert_eq!(given_up([ends, wait(1, 2)], own), None);
+        }
+    }
+
+    #[test]
+    fn who_waits_for_what_runs_elsewhere_is_not_stuck_nor_is_who_waits_for_that_one() {
+        assert_eq!(given_up([wait(9, 1), wait(1, 2)], 2), None);
+        assert_eq!(given_up([wait(9, 1), wait(1, 2), wait(4, 3), wait(3, 4)], 2), Some(3));
+    }
+}
