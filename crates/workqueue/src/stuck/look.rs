@@ -360,7 +360,8 @@ mod tests {
             target: Target::Item { item: item(waits_for), helps: false, stays: false },
             over: NonNull::dangling(),
             thread: thread::spawn(|| thread::current().id()).join().unwrap(),
-            inside: vec![(item(own), None)],
+            inside: vec![item(own)],
+            colours: Vec::new(),
             places: Vec::new(),
             worker: None,
             unparker: Parker::new().unparker(),
@@ -368,7 +369,7 @@ mod tests {
         }
     }
 
-    /// Who of those that wait for what runs is given up, when the one with the number `own` looks.
+    /// Of those that wait for a running item, the one that is given up when the one with the number `own` looks.
     fn given_up<const N: usize>(waits: [Wait; N], own: u64) -> Option<u64> {
         let list = List { waits: (1..).zip(waits).collect(), last: N as u64 };
         Look::new(&list, &[const { Next::Runner }; N], &Flushed::default()).to_give_up(own)
