@@ -351,7 +351,7 @@ mod tests {
     /// It is only compared.
     fn item(n: usize) -> NonNull<Header> {
         let at = ptr::without_provenance_mut(n * align_of::<Header>());
-        NonNull::new(at).unwrap()
+        NonNull::new(at).expect("not 0")
     }
 
     /// An item on a thread of its own that waits for another one.
@@ -359,7 +359,7 @@ mod tests {
         Wait {
             target: Target::Item { item: item(waits_for), helps: false, stays: false },
             over: NonNull::dangling(),
-            thread: thread::spawn(|| thread::current().id()).join().unwrap(),
+            thread: thread::spawn(|| thread::current().id()).join().expect("it ends"),
             inside: vec![item(own)],
             colours: Vec::new(),
             places: Vec::new(),
