@@ -320,8 +320,13 @@ impl Case {
         }
         self.log.push("close".to_string());
         self.check_claims(&up);
-        let mirror = up.mirror.clone();
+        let (mirror, life) = (up.mirror.clone(), up.life.clone());
         up.close();
+        if life.is_over() {
+            // It died while it closed: nobody has seen what it would have said of its parts.
+            self.log.push("it died meanwhile".to_string());
+            return self.after_kill();
+        }
         let in_sync = mirror.status().legs.iter().map(|leg| *leg == LegState::InSync).collect();
         self.heal();
         self.sure = Some(in_sync);

@@ -301,5 +301,6 @@ fn a_mirror_that_is_killed_as_it_is_made_and_loses_half_of_that_is_made_once_mor
 
 #[test]
 fn what_was_read_from_a_cache_outlives_a_second_kill_and_a_power_failure() {
-    all_runs(|rig| made(rig, &[false; 2]), &[Killed, Killed], 5);
+    let soon = if long() { 8 } else { 3 };
+    all_runs(|rig| made(rig, &[false; 2]), &[Killed, Killed], soon);
 }
