@@ -6,6 +6,7 @@
 //! [`WorkerPools`](crate::WorkerPools), and nothing else belongs to all of them.
 
 mod flushed;
+mod holders;
 mod look;
 
 use std::collections::{BTreeMap, HashSet};
@@ -26,6 +27,7 @@ use crate::pool::here;
 use crate::table::Lent;
 use crate::ticket::Ticket;
 use flushed::{Colour, Flushed};
+use holders::Holders;
 use look::Look;
 
 /// The waits that have lasted for long.
@@ -100,7 +102,7 @@ enum Next {
     /// A worker of this pool.
     Worker(Arc<Group>, usize),
     /// The end of one that has a place in this slot, which is the queue's.
-    Place { slot: NonNull<Slot<Queued>>, _queue: Arc<Shared> },
+    Place { slot: NonNull<Slot<Queued>>, queue: Arc<Shared> },
     /// The end of all instances of these colours, or of one of them.
     Colours(NonNull<Shared>, Awaited),
 }
@@ -213,12 +215,16 @@ impl LongWaits {
             // Before the lock, so that they are dropped after: with the last handles of queues and pools.
             let nexts: Vec<Next>;
             let flushed: Flushed;
+            let holders: Holders;
             let mut list = self.list.lock();
             // SAFETY: who flushes one of them has it, and is on the list.
             flushed = unsafe { Flushed::of(&list.flushed()) };
             nexts = list.waits.values().map(|wait| wait.next(&flushed)).collect();
+            let held = flushed.held.iter().map(|((queue, _), slot)| (*queue, *slot));
+            // SAFETY: as above, and `nexts` has the others.
+            holders = unsafe { Holders::of(&nexts, held) };
             let (given_up, helpers) = {
-                let look = Look::new(&list, &nexts, &flushed);
+                let look = Look::new(&list, &nexts, &flushed, &holders);
                 (look.to_give_up(own), look.helpers)
             };
             let helpers = helpers.into_iter().filter_map(|id| list.waits.get(&id));
@@ -320,7 +326,7 @@ impl Next {
             let Some(ticket) = job.ticket.as_ref() else { return Next::Something };
             let link = &ticket.link;
             if item.is_held() {
-                Next::Place { slot: NonNull::from(&*link.slot), _queue: Arc::clone(&link.shared) }
+                Next::Place { slot: NonNull::from(&*link.slot), queue: Arc::clone(&link.shared) }
             } else if link.shared.rescuer.is_some() {
                 Next::Something
             } else {

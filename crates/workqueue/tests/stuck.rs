@@ -2,7 +2,7 @@
 //! why, or a limit lets one more through; nobody waits for ever.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -44,6 +44,60 @@ fn by_scope(queue: &Workqueue, left: u32) -> u32 {
         queue.scope(|s| drop(s.spawn(|| depth = by_scope(queue, left - 1) + 1)));
     }
     depth
+}
+
+/// Both workers of a pool run items of a plain queue, one of which queues what takes the only place of the limited one;
+/// then each waits there, behind that.
+fn a_place_lies_in_the_full_pool(limited: &Workqueue, plain: &Workqueue, wait: fn(&Workqueue)) {
+    let both = Arc::new(Barrier::new(2));
+    let handles: Vec<_> = (0..2)
+        .map(|n| {
+            let (both, limited) = (Arc::clone(&both), limited.clone());
+            plain.spawn(move || {
+                both.wait();
+                if n == 0 {
+                    drop(limited.spawn(|| ()));
+                }
+                both.wait();
+                wait(&limited);
+            })
+        })
+        .collect();
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        // One after the other, and not by a wait that could run something here.
+        while !handles.iter().all(JoinHandle::is_finished) {
+            thread::yield_now();
+        }
+        let ended: Vec<_> = handles.into_iter().map(|handle| handle.join().is_ok()).collect();
+        let _ = tell.send(ended);
+    });
+    let ended = told.recv_timeout(Duration::from_secs(60)).expect("nobody waits for ever");
+    // At most one of the waits ends with a panic: that of an item which isn't the next to be let through.
+    assert!(ended.contains(&true), "the other one goes on");
+}
+
+#[test]
+fn a_wait_for_a_place_that_lies_in_the_full_pool_ends() {
+    for ordered in [true, false] {
+        let waits: [fn(&Workqueue); 3] = [
+            |queue| queue.spawn(|| ()).join().expect("it runs"),
+            |queue| queue.scope(|s| drop(s.spawn(|| ()))),
+            |queue| {
+                let work = Work::new(|| ());
+                assert!(queue.queue(&work));
+                work.flush();
+            },
+        ];
+        for wait in waits {
+            let pools = pools(2, 2).build();
+            let builder = Workqueue::builder("limited").scope(AffinityScope::System);
+            let builder = if ordered { builder.ordered() } else { builder.max_active(1) };
+            let limited = builder.build(&pools).expect("a queue");
+            a_place_lies_in_the_full_pool(&limited, &queue(&pools), wait);
+            pools.shutdown();
+        }
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::colours::Awaited;
 use crate::item::{Header, Queued, Running};
 use crate::link::Shared;
 use crate::table::Lent;
+use crate::ticket::Ticket;
 
 /// Whether a flush of the queue waits for an item, which lies in a list whose lock is held.
 fn is_awaited(item: &Header, queue: &Shared, awaited: Awaited) -> bool {
@@ -56,14 +57,14 @@ impl<F: FencePolicy> Group<F> {
         })
     }
 
-    /// Shows the queue and the colour of each item that waits in a pool, and whether it is one of those that
+    /// Shows each item that waits in a pool with its ticket, and whether it is one of those that
     /// [`Group::take_awaited`] looks at.
-    pub(crate) fn see_waiting(&self, index: usize, mut see: impl FnMut(&Shared, u8, bool)) {
+    pub(crate) fn see_waiting(&self, index: usize, mut see: impl FnMut(&Header, &Ticket, bool)) {
         for stripe in self.pools[index].stripes.iter() {
             for (at, item) in stripe.lock().items().enumerate() {
                 // SAFETY: as in `take_for`.
                 if let Some(ticket) = unsafe { item.job() }.ticket.as_ref() {
-                    see(&ticket.link.shared, ticket.colour(), at < NEAR);
+                    see(item, ticket, at < NEAR);
                 }
             }
         }

@@ -73,10 +73,10 @@ impl Flushed {
                 continue;
             }
             let mut lying = HashMap::new();
-            group.see_waiting(pool, |shared, colour, near| {
-                let queue = NonNull::from(shared);
+            group.see_waiting(pool, |_, ticket, near| {
+                let queue = NonNull::from(&*ticket.link.shared);
                 if queues.contains(&queue) {
-                    *lying.entry((queue, colour)).or_insert(false) |= near;
+                    *lying.entry((queue, ticket.colour())).or_insert(false) |= near;
                 }
             });
             let of_pool = lying.into_iter().map(|(colour, near)| {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use corewise_sync::thread::ThreadId;
 
 use super::flushed::{Colour, Flushed};
+use super::holders::Holders;
 use super::{List, Next, Target, Wait};
 use crate::item::{Header, Queued};
 use crate::limiter::slot::Slot;
@@ -77,7 +78,12 @@ pub(super) struct Look<'a> {
 }
 
 impl<'a> Look<'a> {
-    pub(super) fn new(list: &'a List, nexts: &'a [Next], flushed: &Flushed) -> Self {
+    pub(super) fn new(
+        list: &'a List,
+        nexts: &'a [Next],
+        flushed: &Flushed,
+        holders: &Holders,
+    ) -> Self {
         let waits: Vec<_> = list.waits.iter().map(|(id, wait)| (*id, wait)).collect();
         let innermost: HashMap<ThreadId, usize> =
             waits.iter().enumerate().map(|(at, (_, wait))| (wait.thread, at)).collect();
@@ -85,7 +91,7 @@ impl<'a> Look<'a> {
         let nodes = waits.iter().map(|_| node()).collect();
         let (needs, runners, helpers) = Default::default();
         let mut look = Look { waits, nexts, nodes, needs, innermost, runners, helpers };
-        look.find_needs(flushed);
+        look.find_needs(flushed, holders);
         look.find_keepers();
         look.go_on();
         look.find_runners();
@@ -113,7 +119,7 @@ impl<'a> Look<'a> {
         (at, at == next)
     }
 
-    fn find_needs(&mut self, flushed: &Flushed) {
+    fn find_needs(&mut self, flushed: &Flushed, holders: &Holders) {
         let nexts = self.nexts;
         let mut nodes = HashMap::new();
         // One who would run an item does that for all who wait for it.
@@ -142,6 +148,29 @@ impl<'a> Look<'a> {
             }
         }
         self.find_needs_of_colours(flushed, &mut nodes);
+        self.find_needs_of_places(holders, &mut nodes);
+    }
+
+    /// What those need that have a place and lie in a pool: a worker, and till then they keep the place.
+    fn find_needs_of_places(&mut self, holders: &Holders, nodes: &mut HashMap<Need, usize>) {
+        let helped: HashSet<_> = self.waits.iter().filter_map(|(_, wait)| wait.helps()).collect();
+        let helpers = self.helpers_of_colours();
+        for holder in &holders.lying {
+            let pool = (here::key(&holder.group), holder.pool);
+            let flushed = holder.near && helpers.contains_key(&(holder.colour, pool));
+            let place = Need::Place(holder.slot);
+            if flushed || helped.contains(&holder.item) || !self.needs.contains_key(&place) {
+                continue;
+            }
+            let need = Need::Lying(pool.0, pool.1);
+            let (node, new) = self.node_of(need, nodes);
+            if new {
+                self.nodes[node].missing = 1;
+                self.add_workers(node, &holder.group, holder.pool);
+            }
+            self.nodes.push(Node { missing: 1, stuck: true, is: Some(place) });
+            self.add(self.nodes.len() - 1, need, || Some(1));
+        }
     }
 
     /// What the colours wait for that somebody flushes.
@@ -372,7 +401,8 @@ mod tests {
     /// Of those that wait for a running item, the one that is given up when the one with the number `own` looks.
     fn given_up<const N: usize>(waits: [Wait; N], own: u64) -> Option<u64> {
         let list = List { waits: (1..).zip(waits).collect(), last: N as u64 };
-        Look::new(&list, &[const { Next::Runner }; N], &Flushed::default()).to_give_up(own)
+        let nexts = [const { Next::Runner }; N];
+        Look::new(&list, &nexts, &Flushed::default(), &Holders::default()).to_give_up(own)
     }
 
     #[test]
