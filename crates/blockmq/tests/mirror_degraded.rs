@@ -210,6 +210,26 @@ fn a_copy_of_a_leg_from_before_the_last_start_is_not_taken_for_the_leg() {
 }
 
 #[test]
+fn a_copy_of_a_leg_that_was_made_while_it_was_used_is_not_taken_for_the_leg_after_a_clean_stop() {
+    for n in 0..2 {
+        let legs = Legs::new(2).made();
+        let up = legs.open();
+        up.fill(3, 3);
+        let before = copy(&legs, n);
+        up.fill(4, 4);
+        up.close();
+        put_back(&legs, n, &before);
+        let error = legs.try_open(legs.disks.clone(), false).err().unwrap();
+        assert!(error.contains("is an older state of itself, and it had everything"), "{error}");
+        let parts = || legs.disks.iter().cloned().map(MirrorLeg::Here).collect();
+        let up = legs.open_with(parts(), |options| options.degraded = Degraded::Always).unwrap();
+        assert_eq!(up.resynced(), (vec![n], SIZE));
+        up.close();
+        assert!(legs.alike() && legs.data(n)[4 * REGION as usize] == 4);
+    }
+}
+
+#[test]
 fn parts_of_two_copies_of_a_mirror_that_were_both_used_are_not_put_together() {
     let legs = Legs::new(2).made();
     let before: Vec<_> = (0..2).map(|n| copy(&legs, n)).collect();

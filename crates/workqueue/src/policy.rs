@@ -242,6 +242,14 @@ pub(crate) fn shares(limit: Option<usize>, pods: &[usize]) -> Vec<usize> {
 pub(crate) const TURN_ITEMS: u64 = 64;
 pub(crate) const TURN: Duration = Duration::from_millis(1);
 
+/// After so many short items it looks at the clock again: items may have become long.
+pub(crate) const LOOK_ITEMS: u64 = TURN_ITEMS / 8;
+
+/// Whether items of which so many took so long are short: a turn has room for as many as it may.
+pub(crate) fn are_short(items: u64, took: Duration) -> bool {
+    items > 0 && took.as_nanos() < TURN.as_nanos() * u128::from(items) / u128::from(TURN_ITEMS)
+}
+
 /// Whether its turn is over, of so many items that took so long.
 pub(crate) fn turn_is_over(items: u64, took: Duration) -> bool {
     items >= TURN_ITEMS || items > 0 && took >= TURN
@@ -475,6 +483,19 @@ mod tests {
             (64, Duration::ZERO, true),
         ] {
             assert_eq!(turn_is_over(items, took), over, "{items} items in {took:?}");
+        }
+    }
+
+    #[test]
+    fn items_are_short_of_which_a_turn_has_room_for_all() {
+        for (items, took, short) in [
+            (0, Duration::ZERO, false),
+            (1, TURN / 128, true),
+            (1, TURN / 32, false),
+            (8, TURN / 16, true),
+            (8, TURN / 4, false),
+        ] {
+            assert_eq!(are_short(items, took), short, "{items} items in {took:?}");
         }
     }
 

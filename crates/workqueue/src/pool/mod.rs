@@ -218,7 +218,11 @@ impl<F: FencePolicy> Pool<F> {
     fn start_by_turns(&self, me: &Worker, home: usize) -> Option<Running> {
         let stripes = self.stripes.len();
         if !me.turn_is_over() {
-            let running = self.stripes.start_at(me.turn()?);
+            let Some(turn) = me.turn() else {
+                me.looks_later();
+                return None;
+            };
+            let running = self.stripes.start_at(turn);
             if running.is_none() {
                 me.gives_turn(None);
             }

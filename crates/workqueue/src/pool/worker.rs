@@ -110,7 +110,7 @@ impl Worker {
             woken: AtomicBool::new(false),
             searching: AtomicBool::new(false),
             looks: AtomicU32::new(0),
-            look_at: AtomicU64::new(policy::TURN_ITEMS),
+            look_at: AtomicU64::new(0),
             turn_items: AtomicU64::new(0),
             turn_began: AtomicU64::new(0),
             turn: AtomicU32::new(0),
@@ -264,7 +264,7 @@ impl Worker {
     pub(super) fn has_looked(&self) {
         // Where items are long the time counts.
         if self.look_at.load(Ordering::Relaxed) != 0 {
-            self.look_at.store(self.ran.items() + policy::TURN_ITEMS, Ordering::Relaxed);
+            self.look_at.store(self.ran.items() + policy::LOOK_ITEMS, Ordering::Relaxed);
         }
     }
 
@@ -273,6 +273,15 @@ impl Worker {
         let items = self.ran.items() - self.turn_items.load(Ordering::Relaxed);
         let took = self.age() - self.turn_began.load(Ordering::Relaxed);
         policy::turn_is_over(items, Duration::from_nanos(took))
+    }
+
+    /// Its turn isn't over: it looks at the clock again before the next item, or after some where they are short.
+    pub(super) fn looks_later(&self) {
+        let items = self.ran.items();
+        let ran = items - self.turn_items.load(Ordering::Relaxed);
+        let took = Duration::from_nanos(self.age() - self.turn_began.load(Ordering::Relaxed));
+        let next = if policy::are_short(ran, took) { items + policy::LOOK_ITEMS } else { 0 };
+        self.look_at.store(next, Ordering::Relaxed);
     }
 
     /// The stripe whose turn it is, if that isn't the one of its CPU.
@@ -286,7 +295,7 @@ impl Worker {
         let ran = items - self.turn_items.load(Ordering::Relaxed);
         let long = ran < policy::TURN_ITEMS
             || now - self.turn_began.load(Ordering::Relaxed) >= policy::TURN.as_nanos() as u64;
-        self.look_at.store(if long { 0 } else { items + policy::TURN_ITEMS }, Ordering::Relaxed);
+        self.look_at.store(if long { 0 } else { items + policy::LOOK_ITEMS }, Ordering::Relaxed);
         self.turn_items.store(items, Ordering::Relaxed);
         self.turn_began.store(now, Ordering::Relaxed);
         let looks = self.looks.load(Ordering::Relaxed);

@@ -82,6 +82,8 @@ pub(super) struct State {
     rounds: u32,
     /// A leg that is used has no head, or an older one.
     pub(super) unwritten: bool,
+    /// Bits were set since the heads were written: a leg may hold what its head doesn't tell of.
+    changed: bool,
     /// The timers that run.
     cleaning: bool,
     retrying: bool,
@@ -99,6 +101,7 @@ impl State {
             begun: None,
             rounds: 0,
             unwritten: true,
+            changed: false,
             cleaning: false,
             retrying: false,
             resyncing: None,
@@ -284,6 +287,9 @@ impl Inner {
             state.cleaning = false;
             self.clean(keeper, state, wishes & wish::SETTLE != 0);
         }
+        if wishes & wish::SETTLE != 0 && std::mem::take(&mut state.changed) {
+            self.part_from_copies(keeper, state);
+        }
         self.set_timers(keeper, state);
         drop(guard);
         // Behind the lock: who was left in the line has nobody else, where this was the last round.
@@ -345,6 +351,17 @@ impl Inner {
             state.head.whole = head.whole;
         }
         Ok(good & joining)
+    }
+
+    /// Part: at the end a copy of a leg that was made meanwhile becomes an old one. Two heads, since a leg is believed
+    /// whose head is as new as the last that all have: the second says that this is the first.
+    fn part_from_copies(&self, keeper: &Keeper, state: &mut State) {
+        for _ in 0..2 {
+            // Where it fails the copy is told from the leg no better than before.
+            if self.write_heads(keeper, state, 0).is_err() {
+                return;
+            }
+        }
     }
 
     /// Sends on the changes whose regions let them in, after it has set the bits that they lack.
@@ -418,6 +435,7 @@ impl Inner {
         regions: &[usize],
     ) -> Result<(), IoError> {
         let before = state.bits.clone();
+        state.changed = true;
         regions.iter().for_each(|&n| state.bits[n / 8] |= 1 << (n % 8));
         loop {
             let states = &self.legs.states;
