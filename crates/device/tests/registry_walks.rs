@@ -79,6 +79,76 @@ fn a_supplier_that_is_bound_again_while_its_object_is_dropped_is_not_unbound_und
     assert_eq!(rig.log.of("shutdown"), ["user", "base", "user", "base"]);
 }
 
+/// Counts the objects of "user", and asks as that of "base" is dropped whether there are any.
+struct Counting(Arc<AtomicUsize>, Arc<AtomicUsize>);
+
+enum Counted {
+    User(Arc<AtomicUsize>),
+    Base(Arc<AtomicUsize>, Arc<AtomicUsize>),
+}
+
+impl Driver for Counting {
+    fn name(&self) -> &str {
+        "test"
+    }
+    fn probe_type(&self) -> ProbeType {
+        ProbeType::ForceSynchronous
+    }
+    fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
+        let (users, found) = (self.0.clone(), self.1.clone());
+        Ok(Arc::new(match cx.name() {
+            "user" => {
+                users.fetch_add(1, Ordering::SeqCst);
+                Counted::User(users)
+            }
+            _ => Counted::Base(users, found),
+        }))
+    }
+}
+
+impl Bound for Counted {
+    fn shutdown(&self) -> Result<(), ShutdownError> {
+        Ok(())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        match self {
+            Counted::User(users) => drop(users.fetch_sub(1, Ordering::SeqCst)),
+            Counted::Base(users, found) => {
+                found.fetch_add(users.load(Ordering::SeqCst), Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_object_is_dropped_before_those_that_it_needs_whoever_unbinds_them() {
+    let rig = Rig::new("core:2 pu:1");
+    let (users, found) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    rig.manager.register(Arc::new(Counting(users, found.clone()))).unwrap();
+    let decls = vec![decl("base", &[]), decl("user", &["base"])];
+    rig.manager.bring_up(decls, &BringUpOptions::new()).unwrap();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !over.load(Ordering::SeqCst) {
+                    rig.manager.unbind("user").unwrap();
+                    rig.manager.bind("user").unwrap();
+                }
+            });
+        }
+        for _ in 0..500 {
+            rig.manager.unbind("base").unwrap();
+            rig.manager.bind("base").unwrap();
+        }
+        over.store(true, Ordering::SeqCst);
+    });
+    assert_eq!(found.load(Ordering::SeqCst), 0, "a user lived as its base was dropped");
+}
+
 /// Registers a child in its own probe, and fails when it is told to.
 struct Parent {
     manager: OnceLock<Weak<DeviceManager>>,

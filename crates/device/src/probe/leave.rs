@@ -43,7 +43,11 @@ impl Registry {
                         tracing::warn!(device = decl.name, %error, "unbinding a device failed");
                         failed.push((decl.name.clone(), error));
                     }
-                    self.step(|state, now, fx| state.devices.unbound(key, now, fx));
+                    self.step(|state, now, fx| {
+                        state.devices.unbound(key, now, fx);
+                        state.devices.drops(key);
+                    });
+                    self.step(|state, _, fx| state.devices.dropped(key, fx));
                 }
                 LeaveStep::Wait => {
                     context::blocking("unbinding a device", || {

@@ -234,8 +234,10 @@ impl Devices {
     /// Whether the device, or one that needs it, is in somebody's hands.
     fn runs_at_or_behind(&self, index: u32) -> bool {
         let runs = |i: u32| matches!(self.slot(i).phase, Phase::Probing(_) | Phase::Unbinding);
-        let mut feeds = self.slot(index).feeds.iter();
-        runs(index) || feeds.any(|&feed| runs(feed) && !self.is_in_circle(index, feed))
+        let in_hands = |feed: u32| {
+            self.slot(feed).dropping > 0 || runs(feed) && !self.is_in_circle(index, feed)
+        };
+        runs(index) || self.slot(index).feeds.iter().any(|&feed| in_hands(feed))
     }
 
     /// Mark: nothing new begins to use the device, nor does it begin anything.
@@ -285,6 +287,22 @@ impl Devices {
         fx.wake = true;
         if self.slot(key.index).stays_down {
             self.stay_down(key.index, now, fx);
+        }
+    }
+
+    /// Drops: the caller is about to drop the object of a device that it has unbound. Another walk waits for that
+    /// before it takes what the object may use.
+    pub(crate) fn drops(&mut self, key: Key) {
+        if self.live(key).is_some() {
+            self.slot_mut(key.index).dropping += 1;
+        }
+    }
+
+    /// Dropped: the object is gone.
+    pub(crate) fn dropped(&mut self, key: Key, fx: &mut Effects) {
+        if self.live(key).is_some() {
+            self.slot_mut(key.index).dropping -= 1;
+            fx.wake = true;
         }
     }
 

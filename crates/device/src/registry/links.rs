@@ -305,6 +305,7 @@ impl Slot {
             going: false,
             stays_down: false,
             unbinds: 0,
+            dropping: 0,
             by_probe: false,
             in_batch: None,
             in_turn: false,

@@ -134,6 +134,8 @@ struct Slot {
     stays_down: bool,
     /// How often it was unbound.
     unbinds: u64,
+    /// So many threads drop an object that it had.
+    dropping: u32,
     /// Its parent has registered it during its own probe, and takes it along when it goes.
     by_probe: bool,
     /// Its place in the bring-up in progress.
