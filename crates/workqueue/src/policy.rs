@@ -243,7 +243,7 @@ pub(crate) const TURN_ITEMS: u64 = 64;
 pub(crate) const TURN: Duration = Duration::from_millis(1);
 
 /// After so many short items it looks at the clock again: items may have become long.
-pub(crate) const LOOK_ITEMS: u64 = TURN_ITEMS / 8;
+pub(crate) const LOOK_ITEMS: u64 = TURN_ITEMS / 2;
 
 /// Whether items of which so many took so long are short: a turn has room for as many as it may.
 pub(crate) fn are_short(items: u64, took: Duration) -> bool {
