@@ -7,11 +7,13 @@
 //!
 //! * `costs.rs`: the costs from a file of `corewise bench machine`;
 //! * `allocator.rs`: allocations, which are charged for as well;
-//! * `told.rs`: what it prints.
+//! * `told.rs`: what it prints;
+//! * `check.rs`: the model beside a file of records.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program of its own")]
 
 mod allocator;
+mod check;
 mod costs;
 mod told;
 
@@ -45,8 +47,11 @@ struct Args {
     /// Print one line of JSON
     #[arg(long)]
     json: bool,
+    /// Simulate the runs of a file of records, and print the model beside what was measured
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "machine"])]
+    check: Option<String>,
     /// The run, as 'corewise bench --run workqueue' takes it
-    #[arg(value_name = "WORDS", required = true)]
+    #[arg(value_name = "WORDS", required_unless_present = "check")]
     words: Vec<String>,
 }
 
@@ -63,6 +68,9 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<(), String> {
     if !cfg!(sim) {
         return Err("this program has to be built for the simulator: 'cargo xtask sim' does".into());
+    }
+    if let Some(file) = &args.check {
+        return check::check(file, &args.costs, &args.cost);
     }
     let topology = topology(&args.machine)?;
     let mut costs = costs::read(&args.costs)?;
