@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, aside};
 use corewise_sync::context::{self, BlockingObserver, ObserverGuard};
 use corewise_sync::fence::FencePolicy;
 use corewise_sync::sys::{Tid, current_cpu};
@@ -60,18 +60,18 @@ pub(crate) struct Worker {
     /// a worker is shared.
     searching: AtomicBool,
     /// O: how often it has looked at another stripe; as `searching`.
-    looks: AtomicU32,
+    looks: aside::AtomicU32,
     /// O: once it has run so many items its turn at a stripe may be over; 0: ask before each. As
     /// `searching`.
-    look_at: AtomicU64,
+    look_at: aside::AtomicU64,
     /// O: items that it had run when that turn began; as `searching`.
-    turn_items: AtomicU64,
+    turn_items: aside::AtomicU64,
     /// O: when it began, in nanoseconds since `born`; as `searching`.
-    turn_began: AtomicU64,
+    turn_began: aside::AtomicU64,
     /// O: the stripe whose turn it is, and one; 0: that of its CPU. As `searching`.
-    turn: AtomicU32,
+    turn: aside::AtomicU32,
     /// O: what it saw then; as `searching`.
-    saw: AtomicU64,
+    saw: aside::AtomicU64,
     /// O: items that it had run when it last was out of work for so long that it went idle; as `searching`.
     rose: AtomicU64,
     /// O: items that it had run when it yielded last; as `searching`.
@@ -109,12 +109,12 @@ impl Worker {
             spins: AtomicBool::new(false),
             woken: AtomicBool::new(false),
             searching: AtomicBool::new(false),
-            looks: AtomicU32::new(0),
-            look_at: AtomicU64::new(0),
-            turn_items: AtomicU64::new(0),
-            turn_began: AtomicU64::new(0),
-            turn: AtomicU32::new(0),
-            saw: AtomicU64::new(0),
+            looks: aside::AtomicU32::new(0),
+            look_at: aside::AtomicU64::new(0),
+            turn_items: aside::AtomicU64::new(0),
+            turn_began: aside::AtomicU64::new(0),
+            turn: aside::AtomicU32::new(0),
+            saw: aside::AtomicU64::new(0),
             rose: AtomicU64::new(0),
             yielded: AtomicU64::new(0),
             yields: AtomicU32::new(0),
