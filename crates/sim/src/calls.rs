@@ -345,11 +345,10 @@ impl Timer {
 }
 
 /// An allocation was made: a global allocator says so.
-pub fn allocated(address: usize, bytes: usize) {
+pub fn allocated(address: usize) {
     engine(|sim| {
         let Some(tid) = sim.current() else { return };
         sim.tally.allocations += 1;
-        let _ = bytes;
         sim.allocations.insert(address, tid);
         let time = sim.costs.malloc;
         sim.spend(time);

@@ -1,4 +1,4 @@
-//! Who has which cache line, and what the next access to it costs.
+//! The CPUs that have each cache line, and the cost of the next access to it.
 
 use rustc_hash::FxHashMap;
 

@@ -1,7 +1,17 @@
-//! What the process has used so far: asked of the system, or of the simulator.
+//! CPU time and switches of the process so far: asked of the system, or of the simulator.
+
+use std::time::Duration;
 
 #[cfg_attr(sim, path = "simulated.rs")]
 #[cfg_attr(not(sim), path = "system.rs")]
 mod imp;
 
-pub(crate) use imp::{Usage, thread_cpu};
+pub(crate) use imp::thread_cpu;
+
+/// What the process has used so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(crate) cpu: Duration,
+    pub(crate) voluntary_switches: u64,
+    pub(crate) peak_rss: u64,
+}

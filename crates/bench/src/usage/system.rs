@@ -4,13 +4,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What the process has used so far.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Usage {
-    pub(crate) cpu: Duration,
-    pub(crate) voluntary_switches: u64,
-    pub(crate) peak_rss: u64,
-}
+use super::Usage;
 
 impl Usage {
     pub(crate) fn now() -> Usage {

@@ -96,7 +96,7 @@ pub(crate) struct Sim {
     running: Option<Tid>,
     /// Up to then nobody else has anything to do.
     horizon: f64,
-    /// Who allocated what, to tell a free elsewhere.
+    /// The thread that made each allocation, to tell a free elsewhere.
     pub(crate) allocations: FxHashMap<usize, Tid>,
     pub(crate) tally: Tally,
     /// Moments that were marked, and what had been counted by then.

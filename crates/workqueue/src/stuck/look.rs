@@ -17,6 +17,9 @@ use crate::limiter::slot::Slot;
 use crate::pool::group::Group;
 use crate::pool::here;
 
+/// The flush that would run the instances of a colour that lie in a pool.
+type Helpers = HashMap<(Colour, (NonNull<()>, usize)), u64>;
+
 /// What one that waits needs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Need {
@@ -147,14 +150,18 @@ impl<'a> Look<'a> {
                 (Next::Runner, Target::Queue { .. }) => unreachable!("a flush waits for colours"),
             }
         }
-        self.find_needs_of_colours(flushed, &mut nodes);
-        self.find_needs_of_places(holders, &mut nodes);
+        let helpers = self.helpers_of_colours();
+        self.find_needs_of_colours(flushed, &helpers, &mut nodes);
+        self.find_needs_of_places(holders, (&helped, &helpers), &mut nodes);
     }
 
     /// What those need that have a place and lie in a pool: a worker, and till then they keep the place.
-    fn find_needs_of_places(&mut self, holders: &Holders, nodes: &mut HashMap<Need, usize>) {
-        let helped: HashSet<_> = self.waits.iter().filter_map(|(_, wait)| wait.helps()).collect();
-        let helpers = self.helpers_of_colours();
+    fn find_needs_of_places(
+        &mut self,
+        holders: &Holders,
+        (helped, helpers): (&HashSet<NonNull<Header>>, &Helpers),
+        nodes: &mut HashMap<Need, usize>,
+    ) {
         for holder in &holders.lying {
             let pool = (here::key(&holder.group), holder.pool);
             let flushed = holder.near && helpers.contains_key(&(holder.colour, pool));
@@ -174,7 +181,12 @@ impl<'a> Look<'a> {
     }
 
     /// What the colours wait for that somebody flushes.
-    fn find_needs_of_colours(&mut self, flushed: &Flushed, nodes: &mut HashMap<Need, usize>) {
+    fn find_needs_of_colours(
+        &mut self,
+        flushed: &Flushed,
+        helpers: &Helpers,
+        nodes: &mut HashMap<Need, usize>,
+    ) {
         let sleepers: Vec<_> = self.innermost.values().map(|at| self.waits[*at].1).collect();
         for wait in sleepers {
             for colour in &wait.colours {
@@ -190,7 +202,6 @@ impl<'a> Look<'a> {
                 self.add_place(at, *slot);
             }
         }
-        let helpers = self.helpers_of_colours();
         for lying in &flushed.lying {
             let Some(at) = nodes.get(&Need::Colour(lying.colour)).copied() else { continue };
             let pool = (here::key(&lying.group), lying.pool);
@@ -212,7 +223,7 @@ impl<'a> Look<'a> {
     }
 
     /// Who would run what lies in a pool for a flush.
-    fn helpers_of_colours(&self) -> HashMap<(Colour, (NonNull<()>, usize)), u64> {
+    fn helpers_of_colours(&self) -> Helpers {
         let mut all = HashMap::new();
         for ((id, wait), next) in self.waits.iter().zip(self.nexts) {
             if let (Next::Colours(queue, awaited), Target::Queue { helps, .. }) =

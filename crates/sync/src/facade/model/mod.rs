@@ -3,6 +3,7 @@
 mod futex;
 pub(crate) mod pair;
 mod parker;
+pub(crate) mod system;
 
 pub(crate) use futex::FutexWord;
 pub(crate) use parker::ParkerToken;

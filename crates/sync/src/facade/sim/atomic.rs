@@ -97,8 +97,7 @@ macro_rules! atomic {
                 success: Ordering,
                 failure: Ordering,
             ) -> Result<$value, $value> {
-                self.charge(Access::Locked);
-                self.0.compare_exchange(current, new, success, failure)
+                self.compare_exchange(current, new, success, failure)
             }
 
             /// Writes what `f` makes of the value, in a loop of exchanges.

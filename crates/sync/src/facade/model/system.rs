@@ -1,0 +1,80 @@
+//! A system of which a model sees nothing: threads without a priority, and each wish is granted.
+
+use std::io;
+use std::time::Duration;
+
+use crate::sys::{Limits, Mask, Policy, RunState, Tid};
+
+/// The threads are the checker's.
+pub(crate) const KERNEL_THREADS: bool = false;
+
+pub(crate) fn machine() -> Option<String> {
+    None
+}
+
+pub(crate) fn cpus() -> usize {
+    2
+}
+
+pub(crate) fn affinity() -> Option<Mask> {
+    None
+}
+
+pub(crate) fn set_affinity(_thread: Option<Tid>, _mask: &Mask) -> io::Result<()> {
+    Ok(())
+}
+
+/// All have the same.
+pub(crate) fn tid() -> u32 {
+    1
+}
+
+pub(crate) fn run_state(_thread: Tid) -> Option<RunState> {
+    None
+}
+
+pub(crate) fn own_cpu_time() -> Option<Duration> {
+    None
+}
+
+pub(crate) fn niceness() -> i32 {
+    0
+}
+
+pub(crate) fn set_niceness(_nice: i32) -> io::Result<()> {
+    Ok(())
+}
+
+pub(crate) fn set_policy(_policy: Policy) -> io::Result<()> {
+    Ok(())
+}
+
+pub(crate) fn limits() -> Limits {
+    Limits { fifo: 0, nice: 0 }
+}
+
+pub(crate) fn wake_on_time() -> io::Result<()> {
+    Ok(())
+}
+
+pub(crate) fn stack() -> Option<(usize, usize)> {
+    None
+}
+
+/// There is none.
+#[derive(Debug)]
+pub(crate) enum Timer {}
+
+impl Timer {
+    pub(crate) fn new() -> io::Result<Timer> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) fn set(&self, _after: Duration) -> io::Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn wait(&self) -> io::Result<()> {
+        match *self {}
+    }
+}
