@@ -1,25 +1,19 @@
 //! What a run costs: CPU time, context switches, memory, allocations.
 
-use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
+
+use corewise_sync::sys;
 
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::stats::{median, percentile};
 use crate::usage::Usage;
-pub(crate) use crate::usage::thread_cpu;
+pub(crate) use crate::usage::{thread_cpu, threads};
 
 /// Lets sleeps of this thread end when they should, and not up to 50 µs later.
 pub(crate) fn sleep_exactly() {
     // Where that isn't allowed, sleeps are late by the slack, for all runtimes alike.
-    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-}
-
-/// How many threads this process has.
-pub(crate) fn threads() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("Threads:"))?;
-    line.trim().parse().ok()
+    let _ = sys::wake_on_time();
 }
 
 /// Gives how many allocations the process has made so far. A measuring program that installed a

@@ -16,6 +16,9 @@ use crate::line::Line;
 use crate::meter::Allocations;
 use crate::words::{self, BadJob};
 
+/// Why a simulated machine doesn't run what isn't made of `corewise_sync`.
+pub(crate) const NOT_SIMULATED: &str = "it waits for the system or the standard library itself, which a simulated machine has no part of";
+
 /// What a program may be asked to run, in words that it understands.
 pub trait Job: Clone {
     /// The name of its case, and who runs it.

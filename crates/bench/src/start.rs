@@ -28,10 +28,15 @@ impl Start {
         !self.aborted.load(Ordering::Relaxed)
     }
 
+    /// For the one who started them: waits until all are in their places.
+    pub(crate) fn all_ready(&self) {
+        self.ready.wait();
+    }
+
     /// For the one who started them: releases them when all are in their places. Nobody is where
     /// one said that it can't be.
     pub(crate) fn release(&self) {
-        self.ready.wait();
+        self.all_ready();
         self.go.complete();
     }
 

@@ -239,10 +239,34 @@ pub fn set_affinity(tid: Tid, mask: Mask) -> bool {
     set
 }
 
-/// Says how a thread is scheduled.
-pub fn set_policy(tid: Tid, policy: Policy) {
+/// Says how this thread is scheduled. False where the machine doesn't permit it.
+pub fn set_policy(policy: Policy) -> bool {
     turn();
-    engine(|sim| sim.set_policy(tid, policy));
+    let set = engine(|sim| {
+        let may = policy == Policy::Normal || sim.machine.has_real_time();
+        if may {
+            sim.set_policy(policy);
+        }
+        may
+    });
+    turn();
+    set.unwrap_or(false)
+}
+
+/// Whether threads may have real-time priorities.
+pub fn has_real_time() -> bool {
+    engine(|sim| sim.machine.has_real_time()).unwrap_or(false)
+}
+
+/// Timers of this thread aren't late from now on, nor those of threads that it starts later.
+pub fn wake_on_time() {
+    engine(|sim| {
+        let time = sim.costs.syscall;
+        sim.spend(time);
+        if let Some(tid) = sim.current() {
+            sim.threads[tid.index()].on_time = true;
+        }
+    });
 }
 
 /// Lets others that wait for this CPU run.
@@ -316,6 +340,22 @@ pub fn reading(tid: Tid) -> Option<(u64, bool)> {
         sim.reading(tid).map(|(ran, asleep)| (ran as u64, asleep))
     })
     .flatten()
+}
+
+/// For how long this thread could have run and waited for a CPU, in nanoseconds.
+pub fn run_delay() -> u64 {
+    turn();
+    engine(|sim| {
+        let time = sim.costs.syscall * 4.0;
+        sim.spend(time);
+        sim.current().map_or(0, |tid| sim.threads[tid.index()].waited as u64)
+    })
+    .unwrap_or(0)
+}
+
+/// How many threads there are.
+pub fn threads() -> usize {
+    engine(|sim| sim.threads()).unwrap_or(0)
 }
 
 /// A timer of the system, which is set by one thread while another one waits for it.
@@ -392,6 +432,25 @@ pub(crate) fn spawn(name: Option<Arc<str>>, run: impl FnOnce() + 'static) -> Opt
     });
     turn();
     tid
+}
+
+/// So long burns a thread of another program before it looks whether somebody else wants its CPU.
+const BURN: f64 = 500.0;
+
+/// Starts a thread of another program, which burns a CPU of these until the machine's end. What is told of the
+/// program's CPU time is without it.
+pub fn neighbour(cpus: Mask) {
+    turn();
+    let burn = || {
+        loop {
+            burn(BURN);
+        }
+    };
+    engine(|sim| {
+        let tid = sim.spawn(Some("neighbour".into()), |tid| body(tid, burn));
+        sim.make_foreign(tid, cpus);
+    });
+    turn();
 }
 
 /// Waits until a thread has ended.

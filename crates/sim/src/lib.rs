@@ -36,8 +36,9 @@ pub mod thread;
 
 pub use calls::{
     Timer, access, affinity, allocated, burn, coarse_now, cpus, current, current_cpu, description,
-    fence, freed, futex_wait, futex_wake, is_simulated, mark, membarrier, name_of, now, prefetch,
-    process_time, reading, set_affinity, set_policy, spin_loop, stack, tally, thread_time, touch,
+    fence, freed, futex_wait, futex_wake, has_real_time, is_simulated, mark, membarrier, name_of,
+    neighbour, now, prefetch, process_time, reading, run_delay, set_affinity, set_policy,
+    spin_loop, stack, tally, thread_time, threads, touch, wake_on_time,
 };
 pub use costs::{AfterIdle, ByDistance, Costs};
 pub use lines::Access;
@@ -57,7 +58,7 @@ pub struct Outcome<T> {
     pub value: T,
     /// Virtual time from begin to end.
     pub time: Duration,
-    /// CPU time of all threads.
+    /// CPU time of all threads, those of other programs left out.
     pub busy: Duration,
     /// What was counted.
     pub tally: Tally,

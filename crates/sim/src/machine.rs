@@ -51,6 +51,7 @@ pub struct Machine {
     places: Vec<Place>,
     distances: Vec<Distance>,
     description: Option<Arc<str>>,
+    real_time: bool,
 }
 
 impl Machine {
@@ -76,7 +77,7 @@ impl Machine {
                 });
             }
         }
-        Machine { places, distances, description: None }
+        Machine { places, distances, description: None, real_time: false }
     }
 
     /// So many cores under one cache, without SMT.
@@ -88,6 +89,16 @@ impl Machine {
     #[must_use]
     pub fn described(self, description: &str) -> Machine {
         Machine { description: Some(description.into()), ..self }
+    }
+
+    /// Its threads may have real-time priorities, which else are refused as to any user without rights.
+    #[must_use]
+    pub fn with_real_time(self, real_time: bool) -> Machine {
+        Machine { real_time, ..self }
+    }
+
+    pub(crate) fn has_real_time(&self) -> bool {
+        self.real_time
     }
 
     pub(crate) fn description(&self) -> Option<String> {

@@ -39,6 +39,16 @@ pub enum Policy {
     Fifo(u8),
 }
 
+impl Policy {
+    /// Who has more goes first: 0 is an ordinary thread's.
+    pub(crate) fn level(self) -> u8 {
+        match self {
+            Policy::Normal => 0,
+            Policy::Fifo(level) => level,
+        }
+    }
+}
+
 /// What a thread does just now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
@@ -84,10 +94,16 @@ pub(crate) struct Thread {
     pub(crate) cpu: usize,
     pub(crate) affinity: Mask,
     pub(crate) policy: Policy,
+    /// Of another program: its CPU time isn't this one's.
+    pub(crate) is_foreign: bool,
+    /// Its timers aren't late.
+    pub(crate) on_time: bool,
     /// CPU time that counts for its share.
     pub(crate) share: f64,
     /// CPU time.
     pub(crate) ran: f64,
+    /// Time in which it could have run and waited for a CPU.
+    pub(crate) waited: f64,
     /// When it last began to run or to wait.
     pub(crate) since: f64,
     /// The word on which it sleeps, 0 for none.
@@ -101,12 +117,7 @@ pub(crate) struct Thread {
 }
 
 impl Thread {
-    pub(crate) fn new(
-        name: Option<Arc<str>>,
-        cpu: usize,
-        affinity: Mask,
-        policy: Policy,
-    ) -> Thread {
+    pub(crate) fn new(name: Option<Arc<str>>, cpu: usize, affinity: Mask) -> Thread {
         Thread {
             name,
             body: None,
@@ -115,9 +126,12 @@ impl Thread {
             state: State::Runnable,
             cpu,
             affinity,
-            policy,
+            policy: Policy::Normal,
+            is_foreign: false,
+            on_time: false,
             share: 0.0,
             ran: 0.0,
+            waited: 0.0,
             since: 0.0,
             sleeps_on: 0,
             sleep: 0,

@@ -8,6 +8,7 @@
 //! * `costs.rs`: the costs from a file of `corewise bench machine`;
 //! * `allocator.rs`: allocations, which are charged for as well;
 //! * `told.rs`: what it prints;
+//! * `workload.rs`: the run that the words ask for;
 //! * `check.rs`: the model beside a file of records.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program of its own")]
@@ -16,15 +17,13 @@ mod allocator;
 mod check;
 mod costs;
 mod told;
+mod workload;
 
 use std::process::ExitCode;
 
 use clap::Parser;
-use corewise_bench::process::Job as _;
-use corewise_bench::workqueue::job::Job;
-use corewise_bench::workqueue::run::run_own;
-use corewise_sim::{Machine, Place};
-use corewise_topology::Topology;
+use corewise_sim::{Machine, Mask, Place};
+use corewise_topology::{CpuSet, Topology};
 
 /// Run one workload on a simulated machine
 #[derive(Debug, Parser)]
@@ -41,6 +40,15 @@ struct Args {
     /// What chance begins with
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Threads of other programs that burn a CPU each, wherever the scheduler puts them
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    neighbours: usize,
+    /// CPUs that a thread of another program burns, pinned to each: 0-3,8
+    #[arg(long, value_name = "CPUS")]
+    burn: Option<CpuSet>,
+    /// Permit real-time priorities, which an ordinary user isn't
+    #[arg(long)]
+    real_time: bool,
     /// Tell of so many places in the code
     #[arg(long, value_name = "N", default_value_t = 12)]
     sites: usize,
@@ -50,7 +58,8 @@ struct Args {
     /// Simulate the runs of a file of records, and print the model beside what was measured
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "machine"])]
     check: Option<String>,
-    /// The run, as 'corewise bench --run workqueue' takes it
+    /// The run, as 'corewise bench --run' takes it: the benchmark's name, workqueue unless another stands here,
+    /// and its words
     #[arg(value_name = "WORDS", required_unless_present = "check")]
     words: Vec<String>,
 }
@@ -75,10 +84,14 @@ fn run(args: &Args) -> Result<(), String> {
     let topology = topology(&args.machine)?;
     let mut costs = costs::read(&args.costs)?;
     costs::change(&mut costs, &args.cost)?;
-    let job = Job::from_words(&args.words).map_err(|error| error.to_string())?;
-    let machine = machine(&topology).described(&args.machine);
+    let run = workload::read(&args.words)?;
+    let machine = machine(&topology).described(&args.machine).with_real_time(args.real_time);
+    let neighbours = neighbours(args, machine.cpus())?;
     let began = std::time::Instant::now();
-    let outcome = corewise_sim::run(machine, costs, args.seed, move || run_own(&job, None));
+    let outcome = corewise_sim::run(machine, costs, args.seed, move || {
+        neighbours.into_iter().for_each(corewise_sim::neighbour);
+        run()
+    });
     let took = began.elapsed();
     let line = match outcome.value {
         Ok(Some(ref line)) => line.clone(),
@@ -87,6 +100,20 @@ fn run(args: &Args) -> Result<(), String> {
     };
     told::tell(args, &line, &outcome, took);
     Ok(())
+}
+
+/// The CPUs of each thread that others burn.
+fn neighbours(args: &Args, cpus: usize) -> Result<Vec<Mask>, String> {
+    let mut all = vec![Mask::first(cpus); args.neighbours];
+    for cpu in args.burn.iter().flat_map(CpuSet::iter) {
+        if cpu as usize >= cpus {
+            return Err(format!("there is no CPU {cpu} to burn: the machine has {cpus}"));
+        }
+        let mut mask = Mask::EMPTY;
+        mask.set(cpu as usize);
+        all.push(mask);
+    }
+    Ok(all)
 }
 
 fn topology(from: &str) -> Result<Topology, String> {

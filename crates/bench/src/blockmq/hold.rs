@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use corewise_blockmq::Queue;
 use corewise_sync::atomic::{AtomicBool, Ordering};
-use corewise_sync::{Mutex, Parker};
+use corewise_sync::{Mutex, Parker, time};
 use corewise_topology::Machine;
 
 use crate::blockmq::case::{Class, Hold};
@@ -86,13 +86,13 @@ fn repeat(
     let (mut held, mut resumed) = (Vec::new(), Vec::new());
     for _ in 0..job.items {
         gap();
-        let began = Instant::now();
+        let began = time::now();
         begin();
-        held.push(between(began, Instant::now()));
+        held.push(between(began, time::now()));
         // What the driver had is finished meanwhile.
         gap();
         first.ask();
-        let began = Instant::now();
+        let began = time::now();
         end();
         if load {
             resumed.push(between(began, first.wait(began)));
@@ -144,7 +144,7 @@ impl Run for Arc<First> {
     fn run(&self, queue: &Queue, hctx: usize) {
         queue.run(hctx);
         if self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::Relaxed) {
-            *self.at.lock() = Some(Instant::now());
+            *self.at.lock() = Some(time::now());
             self.told.unpark();
         }
     }

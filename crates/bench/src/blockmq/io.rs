@@ -2,7 +2,7 @@
 //! next where it completes.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use corewise_blockmq::drivers::{
     Direct, FileDriver, FileOptions, Memory, Null, NullOptions, OpenErrorKind,
@@ -13,7 +13,7 @@ use corewise_blockmq::{
 };
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::thread::{Builder, JoinHandle};
-use corewise_sync::time::Stamp;
+use corewise_sync::time::{self, Stamp};
 use corewise_sync::{Countdown, Mutex, Parker};
 use corewise_topology::{CpuSet, Machine};
 use corewise_workqueue::{WorkerPools, Workqueue};
@@ -226,7 +226,7 @@ impl Ready {
     fn pass(self) -> Result<Done, BenchError> {
         let Ready { shared, starters, plan } = self;
         shared.start.release();
-        let began = Instant::now();
+        let began = time::now();
         if plan.requests == u64::MAX {
             Parker::new().park_timeout(plan.length);
             shared.over.store(true, Ordering::Relaxed);
@@ -236,7 +236,7 @@ impl Ready {
         }
         shared.ended.wait();
         let mut done = std::mem::take(&mut *shared.done.lock());
-        done.took = began.elapsed();
+        done.took = time::now() - began;
         match shared.failed.load(Ordering::Relaxed) {
             true => Err(BenchError::WrongAnswer),
             false => Ok(done),

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use corewise_sync::sys;
+
 use crate::blockmq::case::{Case, Device};
 use crate::blockmq::job::Job;
 use crate::blockmq::{fio, hold, io, seqread, tags};
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::Allocations;
+use crate::process::{Job as _, NOT_SIMULATED};
 
 /// Runs a job. `None`: the runtime is none that the case has.
 ///
@@ -20,6 +23,9 @@ pub fn run_own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Lin
             seqread::run(job, seqread::Threads { threads, cost, class }, allocations)
         }
         Case::Io(load) => match job.runtime.as_str() {
+            _ if !sys::KERNEL_THREADS && (load.device == Device::File || job.runtime == "fio") => {
+                Ok(Some(job.cannot(NOT_SIMULATED)))
+            }
             "corewise" => io::run(job, load, allocations).map(Some),
             io::POLLING if load.device == Device::File => io::run(job, load, allocations).map(Some),
             "fio" => fio::run(job, load).map(Some),
@@ -40,7 +46,6 @@ mod tests {
     use crate::blockmq::case::{Class, Hold, Load, Mix};
     use crate::blockmq::disk::Disk;
     use crate::line::unit;
-    use crate::process::Job as _;
     use crate::words::Effort;
 
     fn check(case: Case, runtime: &str) -> Line {

@@ -1,8 +1,8 @@
 //! The published regression: what runs of a hardware queue cost where nothing is pending.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use corewise_sync::{Mutex, SpinLock};
+use corewise_sync::{Mutex, SpinLock, sys, time};
 use corewise_topology::Machine;
 
 use crate::blockmq::case::Class;
@@ -15,7 +15,7 @@ use crate::calls::priority;
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::{Allocations, Meter, percentiles};
-use crate::process::Job as _;
+use crate::process::{Job as _, NOT_SIMULATED};
 
 /// How long the stream runs before anything is measured: long enough for a thread to be interrupted while it has the
 /// lock. In a run in which that happens to nobody no convoy begins, and `before` loses nothing.
@@ -48,6 +48,7 @@ pub fn run(
     }
     Ok(Some(match job.runtime.as_str() {
         "corewise" => measure::<Fenced>(job, threads, allocations)?,
+        "before" if !sys::KERNEL_THREADS => job.cannot(NOT_SIMULATED),
         "before" => measure::<Under<PiMutex>>(job, threads, allocations)?,
         "spin" => measure::<Under<SpinLock<()>>>(job, threads, allocations)?,
         "mutex" => measure::<Under<Mutex<()>>>(job, threads, allocations)?,
@@ -70,9 +71,9 @@ fn measure<R: Run + Default>(
     let begin = |plan| Stream::begin(setup.queue(), R::default(), plan);
     if job.count {
         let pass = |reads: usize| {
-            let began = Instant::now();
+            let began = time::now();
             begin(Plan { reads: reads as u64, ..plan }).wait()?;
-            Ok(began.elapsed())
+            Ok(time::now() - began)
         };
         // What is allocated once is allocated here.
         pass(job.items)?;

@@ -1,14 +1,14 @@
 //! The null device of a run, the queue in front of it, and the threads of both.
 
-use std::hint::spin_loop;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use corewise_blockmq::drivers::{Null, NullOptions};
 use corewise_blockmq::{HwQueues, Queue};
-use corewise_sync::Parker;
 use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::hint::spin_loop;
+use corewise_sync::thread::{self, JoinHandle};
+use corewise_sync::{Parker, time};
 use corewise_topology::{CpuSet, Machine};
 use corewise_workqueue::{WorkerPools, Workqueue};
 
@@ -148,14 +148,14 @@ impl Urgent {
                 let (level, period, work) = URGENT;
                 let _ = priority::real_time(level);
                 sleep_exactly();
-                let (parker, mut next) = (Parker::new(), Instant::now());
+                let (parker, mut next) = (Parker::new(), time::now());
                 while !end.load(Ordering::Relaxed) {
-                    let began = Instant::now();
-                    while began.elapsed() < work {
+                    let began = time::now();
+                    while time::now() - began < work {
                         spin_loop();
                     }
                     next += period;
-                    parker.park_timeout(next.saturating_duration_since(Instant::now()));
+                    parker.park_timeout(next.saturating_duration_since(time::now()));
                 }
             };
             let thread = thread::Builder::new().name(format!("urgent/{cpu}")).spawn(body);

@@ -4,11 +4,11 @@
 //! on the completion threads, and nothing waits for another thread to be woken.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use corewise_blockmq::{AlignedBuf, BlockDevice, Buffer, Completed, Payload, Queue, Request};
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use corewise_sync::{CachePadded, Countdown, Mutex, Parker};
+use corewise_sync::{CachePadded, Countdown, Mutex, Parker, time};
 use corewise_topology::current_cpu;
 
 use crate::blockmq::recheck::Run;
@@ -90,12 +90,12 @@ impl<R: Run> Stream<R> {
     /// were begun, and in which time.
     pub fn watch(&self, length: Duration) -> (usize, Duration) {
         let begun = || self.next.load(Ordering::Relaxed);
-        let (before, began) = (begun(), Instant::now());
+        let (before, began) = (begun(), time::now());
         loop {
             Parker::new().park_timeout(length);
             let reads = begun() - before;
             if reads > 2 * u64::from(self.plan.in_flight) || self.failed.load(Ordering::Relaxed) {
-                return (reads as usize, began.elapsed());
+                return (reads as usize, time::now() - began);
             }
         }
     }
@@ -150,12 +150,12 @@ impl<R: Run> Lane<R> {
     /// Runs the hardware queue through which the read came, and goes on to the next.
     fn completed(self: Arc<Self>, done: Completed, hctx: usize, mut noted: Vec<u32>) {
         let stream = &self.0;
-        let began = stream.timed.load(Ordering::Relaxed).then(Instant::now);
+        let began = stream.timed.load(Ordering::Relaxed).then(time::now);
         stream.run.run(&stream.queue, hctx);
         if let Some(began) = began
             && noted.len() < noted.capacity()
         {
-            noted.push(u32::try_from(between(began, Instant::now())).unwrap_or(u32::MAX));
+            noted.push(u32::try_from(between(began, time::now())).unwrap_or(u32::MAX));
         }
         match (done.result, done.payload) {
             (Ok(()), Payload::One(Buffer::Aligned(buffer))) => self.read(buffer, noted),

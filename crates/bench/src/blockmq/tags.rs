@@ -1,10 +1,10 @@
 //! Who takes tags and gives them back, as submitters grow: a [`TagSet`] against a free list behind a mutex.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use corewise_blockmq::TagSet;
-use corewise_sync::{Condvar, Mutex, thread};
+use corewise_sync::{Condvar, Mutex, thread, time};
 
 use crate::blockmq::job::Job;
 use crate::error::BenchError;
@@ -117,24 +117,24 @@ fn measure<T: Tags>(
             if !start.wait() {
                 return Ok(None);
             }
-            let began = Instant::now();
+            let began = time::now();
             for n in 0..each {
                 if held.len() == in_flight as usize
                     && let Some(oldest) = held.pop_front()
                 {
                     tags.put(cpu, oldest);
                 }
-                let taken = (n % TIMED == 0).then(Instant::now);
+                let taken = (n % TIMED == 0).then(time::now);
                 held.push_back(tags.get(cpu));
                 if let Some(before) = taken {
-                    timed.push(between(before, Instant::now()));
+                    timed.push(between(before, time::now()));
                 }
                 if short && n % YIELDS == 0 {
                     thread::yield_now();
                 }
             }
             held.drain(..).for_each(|tag| tags.put(cpu, tag));
-            Ok(Some((began, Instant::now(), timed)))
+            Ok(Some((began, time::now(), timed)))
         })?;
         let began = all.iter().map(|one| one.0).min();
         let ended = all.iter().map(|one| one.1).max();

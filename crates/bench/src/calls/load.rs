@@ -1,10 +1,10 @@
 //! How often a called CPU is woken while calls come faster than it runs them.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use corewise_smp::Smp;
-use corewise_sync::Completion;
+use corewise_sync::{Completion, hint, time};
 use corewise_topology::{CpuSet, Machine};
 
 use crate::calls::case::Load;
@@ -101,9 +101,9 @@ fn clients(
         if !start.wait() {
             return Ok(None);
         }
-        let began = Instant::now();
+        let began = time::now();
         client(number)?;
-        Ok(Some((began, Instant::now())))
+        Ok(Some((began, time::now())))
     })?;
     let began = spans.iter().map(|(began, _)| *began).min();
     let ended = spans.iter().map(|(_, ended)| *ended).max();
@@ -112,9 +112,9 @@ fn clients(
 
 /// The called function.
 fn work() {
-    let until = Instant::now() + WORK;
-    while Instant::now() < until {
-        std::hint::spin_loop();
+    let until = time::now() + WORK;
+    while time::now() < until {
+        hint::spin_loop();
     }
 }
 

@@ -3,13 +3,12 @@
 
 use std::hint::black_box;
 use std::sync::RwLock;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::epoch::ReadMostly;
-use corewise_sync::fence;
+use corewise_sync::{fence, thread, time};
 use corewise_topology::{CpuSet, Machine};
 
 use crate::calls::job::Job;
@@ -134,13 +133,13 @@ fn read<'scope>(
         let batches = job.items.div_ceil(BATCH);
         let mut samples = Vec::with_capacity(batches);
         for number in 0..batches + batches.div_ceil(10) {
-            let before = Instant::now();
+            let before = time::now();
             if !shared.batch() {
                 return Err(BenchError::WrongAnswer);
             }
             // The first tenth warms up.
             if number >= batches.div_ceil(10) {
-                samples.push(between(before, Instant::now()));
+                samples.push(between(before, time::now()));
             }
         }
         Ok(samples)
@@ -165,9 +164,9 @@ fn write(
         if !gap.is_zero() {
             thread::sleep(gap);
         }
-        let before = Instant::now();
+        let before = time::now();
         shared.replace([number; 16]);
-        samples.push(between(before, Instant::now()));
+        samples.push(between(before, time::now()));
     }
     Ok(samples)
 }

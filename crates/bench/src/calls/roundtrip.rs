@@ -1,9 +1,9 @@
 //! One call and its answer, from a client that does nothing else meanwhile.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::{hint, thread, time};
 use corewise_topology::{CpuSet, Machine};
 
 use crate::calls::case::{Case, Pace};
@@ -88,20 +88,20 @@ fn client_thread<C: Caller>(
     let mut samples = Vec::with_capacity(job.items);
     let mut number = 0;
     let mut calls = |samples: &mut Vec<u64>, count: usize| {
-        let began = Instant::now();
+        let began = time::now();
         for _ in 0..count {
             if !gap.is_zero() {
                 thread::sleep(gap);
             }
             number += 1;
-            let before = Instant::now();
+            let before = time::now();
             let answer = caller.call(number);
-            samples.push(between(before, Instant::now()));
+            samples.push(between(before, time::now()));
             if answer != answers * (number + 1) {
                 return Err(BenchError::WrongAnswer);
             }
         }
-        Ok(began.elapsed())
+        Ok(time::now() - began)
     };
     calls(&mut samples, job.items.div_ceil(10))?;
     samples.clear();
@@ -114,7 +114,7 @@ fn burn(machine: &Machine, cpu: u32, over: &AtomicBool) {
     // Where it can't be pinned, neither can whom it would disturb, who says so.
     let _ = machine.pin_current_thread(&CpuSet::from_iter([cpu]));
     while !over.load(Ordering::Relaxed) {
-        std::hint::spin_loop();
+        hint::spin_loop();
     }
 }
 

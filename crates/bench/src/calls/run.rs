@@ -3,6 +3,7 @@
 //! A program's way: parse the words, make a [`Meter`], give the workload what makes the runtime,
 //! print the line. [`run_own`] does that for the runtimes of this crate.
 
+use corewise_sync::sys;
 use corewise_topology::Machine;
 
 use crate::calls::case::Case;
@@ -16,7 +17,7 @@ use crate::calls::variants::{Awaited, Many, One};
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::{Allocations, Meter};
-use crate::process::Job as _;
+use crate::process::{Job as _, NOT_SIMULATED};
 
 /// Runs a job on `corewise`, on the old design (`before`), or on a floor (`eventfd`, or `idle` for
 /// the held spans). `None`: the runtime is none of these.
@@ -30,11 +31,13 @@ pub fn run_own(job: &Job, allocations: Option<Allocations>) -> Result<Option<Lin
     let machine = &Machine::live()?;
     let meter = &mut Meter::new(job.count, allocations);
     let line = match (job.runtime.as_str(), job.case) {
+        ("arc_swap" | "rwlock", Case::Reads) if !sys::KERNEL_THREADS => job.cannot(NOT_SIMULATED),
         (_, Case::Reads) => match reads::run(job, machine)? {
             Some(line) => line,
             None => job.cannot("it has no such value"),
         },
         ("arc_swap" | "rwlock", _) => job.cannot("it is for reads"),
+        ("eventfd", _) if !sys::KERNEL_THREADS => job.cannot(NOT_SIMULATED),
         ("idle", Case::HeldSpan(way)) => held::run(job, machine, way, Waiter::Nobody)?,
         ("before", Case::HeldSpan(way)) => held::run(job, machine, way, Waiter::HoldsItsCore)?,
         ("corewise", Case::HeldSpan(way)) => held::run(job, machine, way, Waiter::GivesItBack)?,

@@ -10,9 +10,9 @@
 //! take the item back and run it, as waits of Corewise would: the kernel's `flush_work` doesn't.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use corewise_sync::{Countdown, context};
+use corewise_sync::{Countdown, context, time};
 use corewise_topology::Machine;
 use corewise_workqueue::{WorkerPools, Workqueue};
 
@@ -58,7 +58,7 @@ impl Twice {
 
 impl Devices for Twice {
     fn bring_up(&self, devices: Vec<Device>, how: How) -> Result<Duration, BenchError> {
-        let began = Instant::now();
+        let began = time::now();
         let all = Arc::new(Countdown::new(devices.len()));
         for device in devices {
             let (probes, second, all) = (self.probes.clone(), self.second, all.clone());
@@ -76,7 +76,7 @@ impl Devices for Twice {
             taken.map_err(|_| BenchError::Nothing { what: "queue that takes work" })?;
         }
         all.wait();
-        Ok(began.elapsed())
+        Ok(time::now() - began)
     }
 }
 

@@ -2,11 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use corewise_sync::Mutex;
-use corewise_sync::context;
+use corewise_sync::{Mutex, context, hint, thread, time};
 use corewise_topology::current_cpu;
 
 use crate::meter::{nanoseconds, sleep_exactly, thread_cpu};
@@ -75,20 +73,20 @@ fn burn(time: Duration) {
     let until = thread_cpu() + time;
     while thread_cpu() < until {
         for _ in 0..200 {
-            std::hint::spin_loop();
+            hint::spin_loop();
         }
     }
 }
 
 /// What a sleep of so long takes beyond its time, on this thread and a machine at rest: the middle of
 /// some.
-pub fn oversleep(time: Duration) -> Duration {
+pub fn oversleep(sleep: Duration) -> Duration {
     sleep_exactly();
     let mut over: Vec<Duration> = (0..21)
         .map(|_| {
-            let began = Instant::now();
-            thread::sleep(time);
-            began.elapsed().saturating_sub(time)
+            let began = time::now();
+            thread::sleep(sleep);
+            (time::now() - began).saturating_sub(sleep)
         })
         .collect();
     over.sort_unstable();
@@ -127,9 +125,9 @@ impl Device {
         }
         sleep_exactly();
         let mut cpus = BTreeSet::new();
-        let began = Instant::now();
+        let began = time::now();
         self.pattern.go_through(self.oversleep, || cpus.extend(current_cpu()));
-        let cost = nanoseconds(began.elapsed());
+        let cost = nanoseconds(time::now() - began);
         let mut noted = self.costs.noted.lock();
         noted.costs.push(cost);
         noted.cpus.append(&mut cpus);

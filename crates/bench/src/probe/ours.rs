@@ -1,11 +1,12 @@
 //! A device manager, which places each probe once.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use corewise_device::{
     Bound, BringUpOptions, DeviceDecl, DeviceManager, Driver, ProbeContext, ProbeError, ProbeType,
 };
+use corewise_sync::time;
 use corewise_topology::Machine;
 use corewise_workqueue::WorkerPools;
 
@@ -56,9 +57,9 @@ impl Devices for Managed {
             DeviceDecl::new(format!("fake{number}"), "fake").node(how.node).config(device)
         };
         let decls = devices.into_iter().enumerate().map(decl).collect();
-        let began = Instant::now();
+        let began = time::now();
         let up = manager.bring_up(decls, &BringUpOptions::new())?;
-        let took = began.elapsed();
+        let took = time::now() - began;
         match up.is_complete() {
             true => Ok(took),
             false => Err(BenchError::WrongAnswer),

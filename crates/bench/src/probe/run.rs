@@ -1,8 +1,9 @@
 //! One run: the devices of its case, brought up some times by the design that it names.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use corewise_sync::time;
 use corewise_topology::{CpuSet, Machine};
 
 use crate::error::BenchError;
@@ -114,9 +115,9 @@ struct Alone {
 
 /// The device alone, on this thread.
 fn alone(device: &Device) -> Alone {
-    let (began, cpu) = (Instant::now(), thread_cpu());
+    let (began, cpu) = (time::now(), thread_cpu());
     device.probe();
-    let alone = Alone { wall: began.elapsed(), cpu: thread_cpu() - cpu };
+    let alone = Alone { wall: time::now() - began, cpu: thread_cpu() - cpu };
     device.costs.take();
     alone
 }

@@ -1,8 +1,9 @@
 //! One run: a web is made and shut down, several times over.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use corewise_sync::time;
 use corewise_topology::Machine;
 
 use crate::error::BenchError;
@@ -47,19 +48,19 @@ where
         let pass = Arc::new(Pass::new(&web));
         let shut_down = prepare(&pass)?;
         let mut left: Option<R> = None;
-        let time = || -> Result<Duration, BenchError> {
+        let timed = || -> Result<Duration, BenchError> {
             let there = threads().unwrap_or(0);
-            let began = Instant::now();
+            let began = time::now();
             left = Some(shut_down()?);
-            let took = began.elapsed();
+            let took = time::now() - began;
             came = came.max(threads().unwrap_or(0).saturating_sub(there));
             Ok(took)
         };
         if number == 0 && job.passes > 1 {
-            time()?;
+            timed()?;
         } else {
             meter.pass(1, || {
-                let took = time()?;
+                let took = timed()?;
                 makespans.push(nanoseconds(took));
                 Ok(took)
             })?;

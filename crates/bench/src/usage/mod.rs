@@ -1,4 +1,4 @@
-//! CPU time and switches of the process so far: asked of the system, or of the simulator.
+//! CPU time, switches and threads of the process so far: asked of the system, or of the simulator.
 
 use std::time::Duration;
 
@@ -6,7 +6,8 @@ use std::time::Duration;
 #[cfg_attr(not(sim), path = "system.rs")]
 mod imp;
 
-pub(crate) use imp::thread_cpu;
+pub use imp::RunDelay;
+pub(crate) use imp::{thread_cpu, threads};
 
 /// What the process has used so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use corewise_sync::{Completion, Condvar, Mutex, Unparker};
+use corewise_sync::{Completion, Condvar, Mutex, Unparker, per_thread};
 use corewise_topology::{AffinityScope, CpuSet, Machine, Pods, current_cpu};
 
 use crate::error::BenchError;
@@ -78,9 +78,9 @@ impl State {
     }
 }
 
-thread_local! {
+per_thread! {
     /// The pool that this thread works for.
-    static MINE: RefCell<Option<Arc<Pool>>> = const { RefCell::new(None) };
+    static MINE: RefCell<Option<Arc<Pool>>> = RefCell::new(None);
 }
 
 impl LockedPools {
@@ -175,7 +175,7 @@ impl Pool {
             let is_pinned = result.is_ok();
             tell(result.map_err(BenchError::from));
             if is_pinned {
-                MINE.with_borrow_mut(|mine| *mine = Some(Arc::clone(&pool)));
+                MINE.with(|mine| *mine.borrow_mut() = Some(Arc::clone(&pool)));
                 pool.run();
             }
         });
@@ -277,7 +277,7 @@ impl Spawn for Handle {
     }
 
     fn blocking(f: impl FnOnce()) {
-        let Some(pool) = MINE.with_borrow(Option::clone) else { return f() };
+        let Some(pool) = MINE.with(|mine| mine.borrow().clone()) else { return f() };
         pool.block();
         f();
         pool.unblock();

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use corewise_sync::hint::spin_loop;
+use corewise_sync::hint::{computed, spin_loop};
 use corewise_sync::inbox::Inbox;
 use corewise_sync::sys::wake_on_time;
 use corewise_sync::thread::{Builder, JoinHandle, current};
@@ -31,6 +31,9 @@ use crate::request::{Op, caught};
 
 /// What is done on each completion thread when it begins: told its number.
 type AtStart = Arc<dyn Fn(usize) + Send + Sync>;
+
+/// About what a step of [`Cost::Work`] takes, for a machine that doesn't find out by itself.
+const STEP: Duration = Duration::from_nanos(1);
 
 /// What a request costs whoever completes it.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +58,7 @@ impl Cost {
                 for _ in 0..steps {
                     x = black_box(x.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1));
                 }
+                computed(STEP * steps);
             }
         }
     }

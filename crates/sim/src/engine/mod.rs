@@ -17,7 +17,7 @@ use crate::costs::Costs;
 use crate::lines::{Access, Lines};
 use crate::machine::{Machine, Mask};
 use crate::report::{Site, Tally};
-use crate::task::{Body, Policy, State, Thread, Tid};
+use crate::task::{Body, State, Thread, Tid};
 
 /// A moment of virtual time as a key that can be ordered.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -66,7 +66,7 @@ struct Cpu {
     stores_seen: f64,
     /// CPU time that the thread which runs next has at least.
     least_share: f64,
-    /// Time that it was busy.
+    /// Time that it was busy with threads of the program.
     busy: f64,
 }
 
@@ -252,21 +252,15 @@ impl Sim {
         make: impl FnOnce(Tid) -> Box<Body>,
     ) -> Tid {
         let tid = Tid(u32::try_from(self.threads.len()).expect("fewer threads than that"));
-        let (cpu, affinity, policy, now, share) = match self.running {
-            Some(parent) => {
-                let parent = &self.threads[parent.index()];
-                (
-                    parent.cpu,
-                    parent.affinity,
-                    parent.policy,
-                    self.cpus[parent.cpu].now,
-                    parent.share,
-                )
-            }
-            None => (0, self.all, Policy::Normal, 0.0, 0.0),
-        };
-        let mut thread = Thread::new(name, cpu, affinity, policy);
-        thread.share = share;
+        // It begins as an ordinary thread, whatever its parent is (SCHED_RESET_ON_FORK).
+        let mut thread = Thread::new(name, 0, self.all);
+        let mut now = 0.0;
+        if let Some(parent) = self.running {
+            let parent = &self.threads[parent.index()];
+            now = self.cpus[parent.cpu].now;
+            (thread.cpu, thread.affinity) = (parent.cpu, parent.affinity);
+            (thread.share, thread.on_time) = (parent.share, parent.on_time);
+        }
         thread.since = now;
         thread.state = State::Asleep;
         thread.body = Some(make(tid));
@@ -320,13 +314,19 @@ impl Sim {
         }
     }
 
-    /// Busy time of all CPUs, until now.
+    /// CPU time of all threads but those of other programs, until now.
     pub(crate) fn busy(&self) -> f64 {
-        let running = self
-            .cpus
-            .iter()
-            .filter_map(|cpu| cpu.current.map(|tid| cpu.now - self.threads[tid.index()].since));
+        let running = self.cpus.iter().filter_map(|cpu| {
+            let thread = &self.threads[cpu.current?.index()];
+            (!thread.is_foreign).then_some(cpu.now - thread.since)
+        });
         self.cpus.iter().map(|cpu| cpu.busy).sum::<f64>() + running.sum::<f64>()
+    }
+
+    /// How many threads there are, without those of other programs.
+    pub(crate) fn threads(&self) -> usize {
+        let own = |thread: &&Thread| thread.state != State::Done && !thread.is_foreign;
+        self.threads.iter().filter(own).count()
     }
 
     /// Those that aren't done, for the message of a machine that stands still.

@@ -147,9 +147,29 @@ impl Sim {
         true
     }
 
-    pub(crate) fn set_policy(&mut self, tid: Tid, policy: Policy) {
+    /// The thread that runs is scheduled so from now on.
+    pub(crate) fn set_policy(&mut self, policy: Policy) {
         self.spend(self.costs.syscall);
+        let (here, now) = (self.here(), self.now());
+        let tid = self.running.expect("called from a simulated thread");
         self.threads[tid.index()].policy = policy;
+        let queue = self.cpus[here].queue.iter();
+        let most = queue.map(|waiting| self.threads[waiting.index()].policy.level()).max();
+        let give_way = match most {
+            Some(level) if level > policy.level() => now,
+            Some(0) if policy == Policy::Normal => {
+                now.max(self.threads[tid.index()].since + self.costs.slice)
+            }
+            _ => f64::INFINITY,
+        };
+        self.cpus[here].give_way_at = give_way;
+        self.horizon = self.horizon.min(give_way);
+    }
+
+    /// A thread of another program: it runs on these CPUs only.
+    pub(crate) fn make_foreign(&mut self, tid: Tid, cpus: Mask) {
+        self.threads[tid.index()].is_foreign = true;
+        self.set_affinity(tid, cpus);
     }
 
     /// The thread that runs on `cpu` leaves it: it sleeps, has ended, or gives way.
@@ -161,7 +181,9 @@ impl Sim {
         thread.ran += run;
         thread.share += run;
         thread.since = now;
-        self.cpus[at].busy += run;
+        if !thread.is_foreign {
+            self.cpus[at].busy += run;
+        }
         let share = thread.share;
         let cpu = &mut self.cpus[at];
         cpu.least_share = cpu.least_share.max(share.min(cpu.least_share + run));
@@ -206,7 +228,9 @@ impl Sim {
         cpu.now += cost;
         cpu.current = Some(tid);
         let thread = &mut self.threads[tid.index()];
-        self.tally.waited(cpu.now - thread.since);
+        let waited = cpu.now - thread.since;
+        self.tally.waited(waited);
+        thread.waited += waited;
         thread.state = State::Running;
         thread.since = cpu.now;
         thread.cpu = at;

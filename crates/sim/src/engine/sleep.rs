@@ -1,7 +1,7 @@
 //! Sleeping and waking: on words, until a time, for a thread's end, for a timer.
 
 use super::{Event, Sim, SystemTimer};
-use crate::task::{State, Tid, Woken};
+use crate::task::{Policy, State, Tid, Woken};
 
 impl Sim {
     /// The thread that runs falls asleep, on a word or until a time.
@@ -12,11 +12,14 @@ impl Sim {
         thread.sleeps_on = word;
         thread.sleep += 1;
         let sleep = thread.sleep;
+        // The system is late on purpose only with ordinary threads that didn't ask it not to be.
+        let late = thread.policy == Policy::Normal && !thread.on_time;
         if word != 0 {
             self.sleepers.entry(word).or_default().push(tid);
         }
         if let Some(until) = until {
-            self.at(until + self.costs.timer_slack, Event::Timer(tid, sleep));
+            let slack = if late { self.costs.timer_slack } else { 0.0 };
+            self.at(until + slack, Event::Timer(tid, sleep));
         }
         self.horizon = f64::NEG_INFINITY;
     }

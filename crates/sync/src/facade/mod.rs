@@ -13,7 +13,7 @@
 //! * `thread`: `Builder`, `JoinHandle`, `Thread`, `ThreadId`, `current`, `spawn`, `yield_now`, `sleep`; but in loom
 //!   also `scope` with `Scope` and `ScopedJoinHandle`;
 //! * the macros `thread_local!`, `per_thread!` over it, and `constructor!` (a `const fn`, where its constructors are);
-//! * `spin_loop`, and the constants `IN_MODEL`, `EVERY_SCHEDULE` (explained below) and `SEQ_CST_IS_WEAK`;
+//! * `spin_loop`, `computed`, and the constants `IN_MODEL`, `EVERY_SCHEDULE` (explained below) and `SEQ_CST_IS_WEAK`;
 //! * `clock`: `now`, `precise`, `coarse`;
 //! * `system`: see [`crate::sys`], which documents each function;
 //! * how threads wait and order themselves: `FutexWord`, `ParkerToken`, `SpinLock`, `SpinLockGuard`, and
@@ -71,6 +71,10 @@ pub mod thread {
 /// Spin hints: the standard library's, or the backend's (a model checker's yield to the model).
 pub mod hint {
     pub use super::backend::spin_loop;
+
+    /// Says that the caller has computed for about so long and touched nothing that is shared. Nothing but on a simulated
+    /// machine, whose clock knows of accesses alone.
+    pub use super::backend::computed;
 
     /// Whether a model checker schedules the threads. There a thread that looks again and again, or gives up
     /// after some time, only costs schedules and shows nothing; and a panic is the model's verdict,

@@ -3,10 +3,9 @@
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 
 use corewise_sync::context::{BlockingObserver, ObserverGuard, observe};
-use corewise_sync::{Condvar, Mutex};
+use corewise_sync::{Condvar, Mutex, time};
 
 use crate::calls::case::Way;
 use crate::calls::priority::{self, RunDelay};
@@ -135,9 +134,9 @@ impl Ticker {
                 Ok(last.saturating_sub(before))
             }
             Ticker::Lock(lock) => {
-                let ready = Instant::now();
+                let ready = time::now();
                 lock.take();
-                let waited = between(ready, Instant::now());
+                let waited = between(ready, time::now());
                 lock.give_back();
                 Ok(waited)
             }

@@ -15,10 +15,10 @@
 
 mod core_hold;
 
-use std::thread;
 use std::time::{Duration, Instant};
 
 use corewise_smp::Smp;
+use corewise_sync::{hint, thread, time};
 use corewise_topology::{CpuSet, Machine};
 
 use crate::calls::case::Way;
@@ -123,7 +123,7 @@ impl Place<'_> {
         let made =
             pinned.map_err(BenchError::from).and_then(|_| ready().map_err(BenchError::Thread));
         match made {
-            Ok(made) => Ok(self.start.wait().then(|| (made, Instant::now() + self.length))),
+            Ok(made) => Ok(self.start.wait().then(|| (made, time::now() + self.length))),
             Err(error) => {
                 self.start.abort();
                 Err(error)
@@ -140,12 +140,12 @@ impl Place<'_> {
         let (mut longest, mut waits) = (0, Vec::new());
         let tick = Duration::from_micros(self.job.tick_us.into());
         let interval = Duration::from_millis(self.job.interval_ms.into());
-        let mut interval_ends = Instant::now() + interval;
-        while Instant::now() < until {
+        let mut interval_ends = time::now() + interval;
+        while time::now() < until {
             // What it is late by is the system's timer, which isn't what is asked here.
             thread::sleep(tick);
             longest = longest.max(ticker.waited().map_err(BenchError::Thread)?);
-            if Instant::now() >= interval_ends {
+            if time::now() >= interval_ends {
                 waits.push(std::mem::take(&mut longest));
                 interval_ends += interval;
             }
@@ -165,7 +165,7 @@ impl Place<'_> {
         let mut between = |(least, most): (u64, u64)| {
             Duration::from_micros(least + rng.next() % (most - least + 1))
         };
-        while Instant::now() < until {
+        while time::now() < until {
             thread::sleep(between(PAUSE_US));
             let window = between(WINDOW_US);
             let asleep = smp.call(self.cpu, move || thread::sleep(window));
@@ -186,9 +186,9 @@ impl Place<'_> {
             others.remove(self.cpu);
         }
         let (mut calls, mut number) = (0, 0u64);
-        while Instant::now() < until {
-            let work_ends = Instant::now() + WORK;
-            while Instant::now() < work_ends {
+        while time::now() < until {
+            let work_ends = time::now() + WORK;
+            while time::now() < work_ends {
                 number = std::hint::black_box(number + 1);
             }
             let answers = match waiter {
@@ -200,7 +200,7 @@ impl Place<'_> {
                     self.core.hold().map_err(BenchError::Thread)?;
                     let call = smp.call_many(&others, move |_| number);
                     while !call.is_complete() {
-                        std::hint::spin_loop();
+                        hint::spin_loop();
                     }
                     let answers = call.wait();
                     self.core.release().map_err(BenchError::Thread)?;

@@ -34,6 +34,10 @@ pub(crate) mod thread {
     }
 }
 
+/// See [`hint::computed`](crate::hint::computed).
+#[inline(always)]
+pub fn computed(_time: std::time::Duration) {}
+
 /// Declares thread-locals: `static NAME: Type = constant;`, any number. The checker's threads are
 /// coroutines on one OS thread, so theirs have to be used.
 #[macro_export]

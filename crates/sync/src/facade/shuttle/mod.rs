@@ -24,6 +24,10 @@ pub(crate) const EVERY_SCHEDULE: bool = false;
 /// Whether `SeqCst` accesses are taken for weaker ones than they are.
 pub(crate) const SEQ_CST_IS_WEAK: bool = false;
 
+/// See [`hint::computed`](crate::hint::computed).
+#[inline(always)]
+pub fn computed(_time: std::time::Duration) {}
+
 /// Declares thread-locals: `static NAME: Type = constant;`, any number. The checker's threads are
 /// coroutines on one OS thread, so theirs have to be used.
 #[macro_export]

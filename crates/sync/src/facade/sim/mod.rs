@@ -23,6 +23,11 @@ pub(crate) const EVERY_SCHEDULE: bool = false;
 /// Whether `SeqCst` accesses are taken for weaker ones than they are.
 pub(crate) const SEQ_CST_IS_WEAK: bool = false;
 
+/// See [`hint::computed`](crate::hint::computed).
+pub fn computed(time: std::time::Duration) {
+    corewise_sim::burn(time.as_nanos() as f64);
+}
+
 /// Declares thread-locals: `static NAME: Type = constant;`, any number. The simulator's threads are
 /// coroutines on one OS thread, so theirs have to be used.
 #[macro_export]

@@ -97,22 +97,24 @@ pub(crate) fn set_niceness(_nice: i32) -> io::Result<()> {
 }
 
 pub(crate) fn set_policy(policy: Policy) -> io::Result<()> {
-    let thread = corewise_sim::current().ok_or(io::ErrorKind::Unsupported)?;
-    corewise_sim::set_policy(
-        thread,
-        match policy {
-            Policy::Fifo(priority) => corewise_sim::Policy::Fifo(priority),
-            Policy::Ordinary => corewise_sim::Policy::Normal,
-        },
-    );
-    Ok(())
+    let policy = match policy {
+        Policy::Fifo(priority) => corewise_sim::Policy::Fifo(priority),
+        Policy::Ordinary => corewise_sim::Policy::Normal,
+    };
+    if corewise_sim::set_policy(policy) {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
 }
 
 pub(crate) fn limits() -> Limits {
-    Limits { fifo: 99, nice: 40 }
+    // All have the same niceness: nobody may ask for a better one.
+    Limits { fifo: if corewise_sim::has_real_time() { 99 } else { 0 }, nice: 0 }
 }
 
 pub(crate) fn wake_on_time() -> io::Result<()> {
+    corewise_sim::wake_on_time();
     Ok(())
 }
 
