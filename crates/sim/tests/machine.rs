@@ -11,7 +11,8 @@ use std::time::Duration;
 use corewise_sim::thread::sleep as rest;
 use corewise_sim::{
     Access, Costs, Machine, Mask, Policy, access, burn, current, current_cpu, futex_wait,
-    futex_wake, now, run, set_affinity, set_policy, sim_thread_local, spin_loop, thread, touch,
+    futex_wake, neighbour, now, process_time, run, set_affinity, set_policy, sim_thread_local,
+    spin_loop, thread, touch, wake_on_time,
 };
 
 fn costs() -> Costs {
@@ -158,13 +159,13 @@ fn a_thread_that_waits_for_its_cpu_gets_it_after_a_slice() {
 
 #[test]
 fn a_real_time_thread_takes_the_cpu_of_an_ordinary_one_at_once() {
-    let outcome = run(Machine::flat(2), costs(), 1, || {
+    let outcome = run(Machine::flat(2).with_real_time(true), costs(), 1, || {
         let word = Arc::new(AtomicU32::new(0));
         let urgent = {
             let word = Arc::clone(&word);
             thread::spawn(move || {
                 pin(1);
-                set_policy(current().expect("simulated"), Policy::Fifo(50));
+                assert!(set_policy(Policy::Fifo(50)));
                 while word.load(Ordering::SeqCst) == 0 {
                     futex_wait(word.as_ptr() as usize, || word.load(Ordering::SeqCst) == 0, None);
                 }
@@ -325,4 +326,84 @@ fn a_scope_ends_after_its_threads_which_may_borrow() {
         sum.into_inner()
     });
     assert_eq!(outcome.value, 3);
+}
+
+/// Starts an ordinary thread on CPU 1 that burns 10 ms; gives its end.
+fn burner() -> thread::JoinHandle<u64> {
+    thread::spawn(|| {
+        pin(1);
+        (0..1000).for_each(|_| burn(10_000.0));
+        now()
+    })
+}
+
+#[test]
+fn a_thread_begins_as_an_ordinary_one_also_where_its_parent_is_urgent() {
+    let outcome = run(Machine::flat(2).with_real_time(true), costs(), 1, || {
+        assert!(set_policy(Policy::Fifo(50)));
+        let (one, other) = (burner(), burner());
+        (one.join().expect("it ended well"), other.join().expect("it ended well"))
+    });
+    // Both share the CPU to the end; an urgent one would have had it first, for 10 ms.
+    let (one, other) = outcome.value;
+    assert!(one.abs_diff(other) < 5_000_000, "{one} {other}");
+}
+
+#[test]
+fn who_gives_its_priority_up_shares_its_cpu_with_those_that_wait() {
+    let outcome = run(Machine::flat(2).with_real_time(true), costs(), 1, || {
+        let urgent = thread::spawn(|| {
+            assert!(set_policy(Policy::Fifo(50)));
+            pin(1);
+            let waits = burner();
+            rest(Duration::from_micros(100));
+            burn(1_000_000.0);
+            assert!(set_policy(Policy::Normal));
+            (0..3000).for_each(|_| burn(10_000.0));
+            (waits, now())
+        });
+        let (waits, ended) = urgent.join().expect("it ended well");
+        (waits.join().expect("it ended well"), ended)
+    });
+    let (waited, ended) = outcome.value;
+    assert!(waited < ended, "{waited} {ended}");
+}
+
+#[test]
+fn a_real_time_priority_is_refused_where_the_machine_does_not_permit_it() {
+    let ask = || (set_policy(Policy::Fifo(1)), set_policy(Policy::Normal));
+    assert_eq!(run(Machine::flat(1), costs(), 1, ask).value, (false, true));
+    let permits = Machine::flat(1).with_real_time(true);
+    assert_eq!(run(permits, costs(), 1, ask).value, (true, true));
+}
+
+#[test]
+fn timers_are_late_by_the_slack_but_for_those_who_asked() {
+    let nap = || {
+        let began = now();
+        rest(Duration::from_millis(1));
+        now() - began
+    };
+    let outcome = run(Machine::flat(1), costs(), 1, move || {
+        let late = nap();
+        wake_on_time();
+        // Who asked has it for the threads that it starts, too.
+        let child = thread::spawn(nap).join().expect("it ended well");
+        (late, nap(), child)
+    });
+    let (late, on_time, child) = outcome.value;
+    assert!(late > 1_050_000 && on_time < 1_050_000 && child < 1_050_000, "{:?}", outcome.value);
+}
+
+#[test]
+fn neighbours_burn_their_cpus_and_not_the_programs_time() {
+    let outcome = run(Machine::flat(2), costs(), 1, || {
+        neighbour(only(1));
+        let burner = burner();
+        burner.join().expect("it ended well");
+        (now(), process_time())
+    });
+    let (time, used) = outcome.value;
+    assert!(time > 15_000_000, "it had half of the CPU: {time}");
+    assert!((10_000_000..12_000_000).contains(&used), "{used}");
 }
