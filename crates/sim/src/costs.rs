@@ -95,9 +95,11 @@ pub struct Costs {
     pub free: f64,
     /// See above.
     pub free_elsewhere: f64,
-    /// A membarrier call, and what it adds for each CPU that runs a thread.
+    /// A membarrier call where no other CPU runs a thread.
     pub membarrier: f64,
-    /// See above.
+    /// The same beside one that does: it is interrupted, and has to answer.
+    pub membarrier_one: f64,
+    /// What each further one adds.
     pub membarrier_each: f64,
 }
 
@@ -139,7 +141,8 @@ impl Costs {
             free: 21.0,
             free_elsewhere: 25.0,
             membarrier: 155.0,
-            membarrier_each: 1000.0,
+            membarrier_one: 2270.0,
+            membarrier_each: 470.0,
         }
     }
 

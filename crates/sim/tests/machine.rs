@@ -11,8 +11,8 @@ use std::time::Duration;
 use corewise_sim::thread::sleep as rest;
 use corewise_sim::{
     Access, Costs, Machine, Mask, Policy, access, burn, current, current_cpu, futex_wait,
-    futex_wake, neighbour, now, process_time, run, set_affinity, set_policy, sim_thread_local,
-    spin_loop, thread, touch, wake_on_time,
+    futex_wake, membarrier, neighbour, now, process_time, run, set_affinity, set_policy,
+    sim_thread_local, spin_loop, thread, touch, wake_on_time,
 };
 
 fn costs() -> Costs {
@@ -406,4 +406,20 @@ fn neighbours_burn_their_cpus_and_not_the_programs_time() {
     let (time, used) = outcome.value;
     assert!(time > 15_000_000, "it had half of the CPU: {time}");
     assert!((10_000_000..12_000_000).contains(&used), "{used}");
+}
+
+#[test]
+fn a_barrier_interrupts_each_cpu_that_runs_a_thread_and_waits_once() {
+    let barrier = |burners: usize| {
+        let outcome = run(Machine::flat(16), costs(), 1, move || {
+            (1..=burners).for_each(|cpu| neighbour(only(cpu)));
+            rest(Duration::from_millis(1));
+            let began = now();
+            membarrier();
+            now() - began
+        });
+        outcome.value as f64
+    };
+    let (alone, one, all) = (barrier(0), barrier(1), barrier(15));
+    assert!(one > 5.0 * alone && all < 10.0 * one, "{alone} {one} {all}");
 }

@@ -39,7 +39,8 @@ fn of(measured: &Measured) -> Costs {
     let small = measured.allocator(64);
     let malloc = small.map_or(20.0, |small| small.malloc_ns.p50);
     let alone = measured.call.membarrier_alone_ns.map_or(200.0, |figure| figure.p50);
-    let all = measured.call.membarrier_all_ns.map_or(2000.0, |figure| figure.p50);
+    let one = measured.call.membarrier_one_ns.map_or(2000.0, |figure| figure.p50);
+    let all = measured.call.membarrier_all_ns.map_or(one, |figure| figure.p50);
     let most = measured.contended.iter().max_by_key(|contended| contended.cpus);
     let cpus = measured.machine.as_ref().map_or(2, |machine| machine.cpu_count).max(2);
     Costs {
@@ -74,7 +75,9 @@ fn of(measured: &Measured) -> Costs {
             .and_then(|small| Some(small.free_elsewhere_ns.as_ref()?.p50))
             .unwrap_or(malloc),
         membarrier: alone,
-        membarrier_each: (all - alone).max(0.0) / f64::from(cpus - 1),
+        membarrier_one: one,
+        // The file's `all` is beside all CPUs but the caller's.
+        membarrier_each: (all - one).max(0.0) / f64::from(cpus.max(3) - 2),
     }
 }
 

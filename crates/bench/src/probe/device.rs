@@ -68,13 +68,19 @@ impl Pattern {
     }
 }
 
+/// Spin hints between two looks at the clock.
+const PAUSES: u32 = 200;
+/// About what one takes, for a machine that doesn't find out by itself.
+const PAUSE: Duration = Duration::from_nanos(40);
+
 /// Keeps the CPU until this thread has used so much of its time.
 fn burn(time: Duration) {
     let until = thread_cpu() + time;
     while thread_cpu() < until {
-        for _ in 0..200 {
-            hint::spin_loop();
+        for _ in 0..PAUSES {
+            std::hint::spin_loop();
         }
+        hint::computed(PAUSE * PAUSES);
     }
 }
 

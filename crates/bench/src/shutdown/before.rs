@@ -6,14 +6,15 @@
 //! the design is compared: an item waits for its own dependents, and not for all that was queued
 //! before the last of them; and devices are queued in an order that keeps dependencies whatever the
 //! order of their registration, so that what an item waits for was queued before it and 256 blocked
-//! ones can't be all there is. Devices that haven't opted in keep their order: each waits for the one
+//! ones can't be all there is. (For that the queue has one pod: those of several take turns at the limit, and what
+//! waits may be let through before what it waits for.) Devices that haven't opted in keep their order: each waits for the one
 //! before too.
 
 use std::sync::Arc;
 
 use corewise_device::Bound;
 use corewise_sync::{Completion, context};
-use corewise_topology::Machine;
+use corewise_topology::{AffinityScope, Machine};
 use corewise_workqueue::{WorkerPools, Workqueue};
 
 use crate::error::BenchError;
@@ -76,7 +77,8 @@ pub fn prepare(
     pass: &Arc<Pass>,
 ) -> Result<impl FnOnce() -> Result<Left, BenchError> + use<>, BenchError> {
     let pools = WorkerPools::new(machine);
-    let queue = Workqueue::builder("async").max_active(MAX_ACTIVE).build(&pools)?;
+    let queue = Workqueue::builder("async").scope(AffinityScope::System).max_active(MAX_ACTIVE);
+    let queue = queue.build(&pools)?;
     let before = Arc::new(Before::new(pass));
     let left = Left::of(pools);
     Ok(move || {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use corewise_sync::{hint, thread};
 
 /// About what ten steps of [`Work::Burn`] take, for a machine that doesn't find out by itself.
-const STEP: Duration = Duration::from_nanos(6);
+const STEP: Duration = Duration::from_nanos(8);
 
 /// What a device's callback does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

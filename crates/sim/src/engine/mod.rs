@@ -241,9 +241,14 @@ impl Sim {
     }
 
     pub(crate) fn membarrier(&mut self) {
-        let busy = self.cpus.iter().filter(|cpu| cpu.current.is_some()).count();
+        let others = self.cpus.iter().filter(|cpu| cpu.current.is_some()).count() - 1;
         self.tally.membarriers += 1;
-        self.spend(self.costs.membarrier + self.costs.membarrier_each * (busy - 1) as f64);
+        let costs = &self.costs;
+        let time = match others {
+            0 => costs.membarrier,
+            _ => costs.membarrier_one + costs.membarrier_each * (others - 1) as f64,
+        };
+        self.spend(time);
     }
 
     pub(crate) fn spawn(
