@@ -102,5 +102,7 @@ fn of(words: &str) -> String {
         "producers" => format!("{value} producers"),
         _ => value.to_owned(),
     });
-    named.collect::<Vec<_>>().join(" ")
+    let beside = words.strip_prefix("--neighbours ").and_then(|rest| rest.split(' ').next());
+    let beside = beside.map(|count| format!("beside {count} neighbours"));
+    named.chain(beside).collect::<Vec<_>>().join(" ")
 }

@@ -7,6 +7,7 @@
 //!
 //! * `costs.rs`: the costs from a file of `corewise bench machine`;
 //! * `allocator.rs`: allocations, which are charged for as well;
+//! * `chance.rs`: random numbers, which are the same in each run;
 //! * `told.rs`: what it prints;
 //! * `workload.rs`: the run that the words ask for;
 //! * `check.rs`: the model beside a file of records.
@@ -14,6 +15,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program of its own")]
 
 mod allocator;
+mod chance;
 mod check;
 mod costs;
 mod told;
