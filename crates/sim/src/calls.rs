@@ -113,6 +113,12 @@ pub fn access(address: usize, kind: Access, site: &'static Location<'static>) {
     engine(|sim| sim.access(address, kind, site));
 }
 
+/// The access before read this value: where it is a pointer, what it points to can't be asked for earlier.
+#[inline]
+pub fn loaded(value: usize) {
+    engine(|sim| sim.loaded(value));
+}
+
 /// An access to shared data that isn't atomic: each of its lines is charged for.
 #[track_caller]
 pub fn touch(address: usize, bytes: usize, kind: Access) {
@@ -143,11 +149,7 @@ pub fn membarrier() {
 /// A spin hint.
 pub fn spin_loop() {
     turn();
-    engine(|sim| {
-        let time = sim.costs.spin_hint;
-        sim.tally.spinning += time;
-        sim.spend(time);
-    });
+    engine(Sim::pause);
 }
 
 /// Computes for so long, in nanoseconds, and touches nothing.
@@ -173,7 +175,7 @@ pub fn coarse_now() -> u64 {
     turn();
     let now = engine(|sim| {
         let time = sim.costs.hit * 4.0;
-        sim.spend(time);
+        sim.work(time);
         sim.now() as u64 / 4_000_000 * 4_000_000
     });
     now.unwrap_or(0)
@@ -201,7 +203,7 @@ pub fn current_cpu() -> Option<usize> {
     turn();
     engine(|sim| {
         let time = sim.costs.hit;
-        sim.spend(time);
+        sim.work(time);
         sim.cpu()
     })
 }
@@ -391,7 +393,7 @@ pub fn allocated(address: usize) {
         sim.tally.allocations += 1;
         sim.allocations.insert(address, tid);
         let time = sim.costs.malloc;
-        sim.spend(time);
+        sim.work(time);
     });
 }
 
@@ -401,7 +403,7 @@ pub fn freed(address: usize) {
         let Some(tid) = sim.current() else { return };
         let own = sim.allocations.remove(&address).is_none_or(|by| by == tid);
         let time = if own { sim.costs.free } else { sim.costs.free_elsewhere };
-        sim.spend(time);
+        sim.work(time);
     });
 }
 

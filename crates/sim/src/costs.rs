@@ -45,6 +45,13 @@ pub struct AfterIdle {
 pub struct Costs {
     /// What stands around each access: the instructions between two of them. Fitted, not measured.
     pub around: f64,
+    /// How far ahead a core looks for lines that it will need, in time of the instructions between: the room that its
+    /// reorder buffer gives. Fitted, not measured.
+    pub window: f64,
+    /// Whether it looks beyond a locked operation that isn't done.
+    pub beyond_locked: bool,
+    /// By what share the system's part of a switch or a wake-up takes longer for each other CPU that is busy.
+    pub crowd: f64,
     /// A load or store of a line that is in the CPU's own cache.
     pub hit: f64,
     /// A locked operation on such a line; what the lock adds to one on another line.
@@ -108,6 +115,9 @@ impl Costs {
     pub fn sapphire_rapids_16() -> Costs {
         Costs {
             around: 1.5,
+            window: 40.0,
+            beyond_locked: true,
+            crowd: 0.0,
             hit: 1.2,
             locked: 8.5,
             fence: 8.5,

@@ -25,6 +25,8 @@ struct Line {
     modified: bool,
     /// The CPUs that have it.
     holders: Mask,
+    /// When it was written last: what was asked for before has to be asked for again.
+    written_at: f64,
     /// When it can be handed over again.
     free_at: f64,
     /// The last hand-over was for a locked operation.
@@ -33,15 +35,71 @@ struct Line {
     coming: Option<(u16, f64)>,
 }
 
-/// Streams of lines that follow each other, a CPU: the hardware's prefetcher knows as many.
-const STREAMS: usize = 4;
+/// Places in the code whose misses a core remembers.
+const STREAMS: usize = 32;
+/// The largest stride that its prefetcher sees, in lines.
+const STRIDE: usize = 4;
+
+/// Lines that one place in the code missed one after the other, at equal distances.
+#[derive(Debug, Clone, Copy)]
+struct Stream {
+    place: usize,
+    last: usize,
+    stride: isize,
+}
+
+/// The streams of a CPU, of which the oldest gives way.
+#[derive(Debug, Clone)]
+struct Streams {
+    known: [Stream; STREAMS],
+    next: usize,
+}
+
+impl Streams {
+    const fn new() -> Streams {
+        Streams { known: [Stream { place: 0, last: 0, stride: 0 }; STREAMS], next: 0 }
+    }
+
+    /// The line is missed: whether it was fetched ahead. That ends with a page, since the next one lies anywhere.
+    fn missed(&mut self, place: usize, line: usize) -> bool {
+        let Some(stream) = self.known.iter_mut().find(|stream| stream.place == place) else {
+            self.known[self.next] = Stream { place, last: line, stride: 0 };
+            self.next = (self.next + 1) % STREAMS;
+            return false;
+        };
+        let step = line as isize - stream.last as isize;
+        let goes_on = stream.stride != 0
+            && step % stream.stride == 0
+            && (1..=2).contains(&(step / stream.stride));
+        let ahead = goes_on && stream.last >> 6 == line >> 6;
+        if !goes_on {
+            stream.stride = if step.unsigned_abs() <= STRIDE { step } else { 0 };
+        }
+        stream.last = line;
+        ahead
+    }
+}
 
 /// The lines of a machine.
 #[derive(Debug)]
 pub(crate) struct Lines {
     lines: FxHashMap<usize, Line>,
     /// By CPU: the lines missed last.
-    streams: Vec<([usize; STREAMS], usize)>,
+    streams: Vec<Streams>,
+}
+
+/// An access to a line.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    pub(crate) cpu: usize,
+    pub(crate) line: usize,
+    pub(crate) kind: Access,
+    /// The place in the code.
+    pub(crate) place: usize,
+    /// When all that comes before it is done.
+    pub(crate) now: f64,
+    /// When the line was asked for: a core looks ahead.
+    pub(crate) issued: f64,
 }
 
 /// What an access came to.
@@ -57,7 +115,7 @@ pub(crate) struct Outcome {
 
 impl Lines {
     pub(crate) fn new(cpus: usize) -> Lines {
-        Lines { lines: FxHashMap::default(), streams: vec![([usize::MAX - 1; STREAMS], 0); cpus] }
+        Lines { lines: FxHashMap::default(), streams: vec![Streams::new(); cpus] }
     }
 
     /// How many lines were ever touched.
@@ -65,55 +123,40 @@ impl Lines {
         self.lines.len()
     }
 
-    fn follows(&mut self, cpu: usize, line: usize) -> bool {
-        let (streams, next) = &mut self.streams[cpu];
-        if let Some(stream) = streams.iter_mut().find(|last| **last + 1 == line) {
-            *stream = line;
-            return true;
-        }
-        streams[*next] = line;
-        *next = (*next + 1) % STREAMS;
-        false
-    }
-
-    /// An access of `cpu` to the line at `now`.
-    pub(crate) fn access(
-        &mut self,
-        machine: &Machine,
-        costs: &Costs,
-        cpu: usize,
-        line: usize,
-        kind: Access,
-        now: f64,
-    ) -> Outcome {
-        let alone = |entry: &Line| entry.modified && usize::from(entry.writer) == cpu;
+    /// An access to a line.
+    pub(crate) fn access(&mut self, machine: &Machine, costs: &Costs, asked: Asked) -> Outcome {
+        let Asked { cpu, line, kind, place, now, issued } = asked;
         let extra = if kind == Access::Locked { costs.locked } else { costs.hit };
-        let Some(entry) = self.lines.get(&line) else {
+        let Some(entry) = self.lines.get_mut(&line) else {
             // Memory that nobody touched: as a line that others only read.
-            let far = if self.follows(cpu, line) { costs.prefetched } else { costs.shared.cache };
+            let ahead = self.streams[cpu].missed(place, line);
+            let far = if ahead { costs.prefetched } else { costs.shared.cache };
             let mut holders = Mask::EMPTY;
             holders.set(cpu);
-            let modified = kind != Access::Load;
+            let arrives = (issued + far).max(now);
+            let until = if kind == Access::Store { now } else { arrives } + extra;
             let entry = Line {
                 writer: cpu as u16,
-                modified,
+                modified: kind != Access::Load,
                 holders,
+                written_at: until,
                 free_at: now,
                 locked: false,
                 coming: None,
             };
             self.lines.insert(line, entry);
-            let wait = if kind == Access::Store { 0.0 } else { far };
-            let until = now + wait + extra;
-            return Outcome { until, seen: until.max(now + far), from: Distance::Here };
+            return Outcome { until, seen: arrives + extra, from: Distance::Here };
         };
         let has = entry.holders.has(cpu);
-        if has && (kind == Access::Load || alone(entry)) {
+        if has && (kind == Access::Load || entry.modified && usize::from(entry.writer) == cpu) {
             let here = match entry.coming {
                 Some((to, at)) if usize::from(to) == cpu => at.max(now),
                 _ => now,
             };
             let until = here + extra;
+            if kind != Access::Load {
+                entry.written_at = until;
+            }
             return Outcome { until, seen: until, from: Distance::Here };
         }
         let (from, latency) = if entry.modified {
@@ -130,18 +173,17 @@ impl Lines {
             let from = if from == Distance::Here { Distance::Cache } else { from };
             (from, costs.shared.of(from))
         };
-        let ahead = kind == Access::Load && self.follows(cpu, line);
-        let Some(entry) = self.lines.get_mut(&line) else { unreachable!("it was there") };
-        let latency = if ahead { costs.prefetched } else { latency };
+        // What is still being written isn't fetched ahead for good.
+        let ahead = self.streams[cpu].missed(place, line) && entry.written_at + 2.0 * latency < now;
         // Locked operations that meet at a line follow each other faster than it could travel to and fro: a core that
         // has it does several. Measured with two to sixteen cores: 22 to 25 ns for one.
         let queued = kind == Access::Locked && entry.locked && entry.free_at > now;
         let arrives = if ahead {
-            now + latency
+            now + costs.prefetched
         } else if queued {
             entry.free_at + costs.service - extra
         } else {
-            (now + latency).max(entry.free_at + costs.service)
+            (issued.max(entry.written_at) + latency).max(entry.free_at + costs.service).max(now)
         };
         if !ahead {
             entry.free_at = if queued { arrives + extra } else { arrives };
@@ -158,9 +200,10 @@ impl Lines {
                 entry.writer = cpu as u16;
                 entry.holders = Mask::EMPTY;
                 entry.holders.set(cpu);
+                entry.written_at = arrives + extra;
             }
         }
-        let until = if kind == Access::Store { now + costs.hit } else { arrives + extra };
+        let until = if kind == Access::Store { now } else { arrives } + extra;
         Outcome { until, seen: arrives + extra, from }
     }
 
@@ -176,7 +219,8 @@ impl Lines {
         if self.lines.get(&line).is_some_and(|entry| entry.holders.has(cpu)) {
             return;
         }
-        let outcome = self.access(machine, costs, cpu, line, Access::Load, now);
+        let asked = Asked { cpu, line, kind: Access::Load, place: 1, now, issued: now };
+        let outcome = self.access(machine, costs, asked);
         if let Some(entry) = self.lines.get_mut(&line) {
             entry.coming = Some((cpu as u16, outcome.until));
         }
@@ -200,7 +244,7 @@ mod tests {
         now: f64,
     ) -> (f64, Distance) {
         let (machine, costs, lines) = world;
-        let outcome = lines.access(machine, costs, cpu, line, kind, now);
+        let outcome = lines.access(machine, costs, Asked { cpu, line, kind, place: 7, now, issued: now });
         (outcome.until - now, outcome.from)
     }
 

@@ -8,6 +8,10 @@ use corewise_sim::{AfterIdle, ByDistance, Costs};
 const AROUND: f64 = 0.4;
 /// See above.
 const HIT: f64 = 0.3;
+/// Fitted: how far ahead a core looks.
+const WINDOW: f64 = 40.0;
+/// Fitted: what each other busy CPU adds to the system's part of a switch.
+const CROWD: f64 = 0.0;
 
 /// The costs of a file.
 pub(crate) fn read(file: &str) -> Result<Costs, String> {
@@ -46,6 +50,9 @@ fn of(measured: &Measured) -> Costs {
     Costs {
         around: AROUND,
         hit: HIT,
+        window: WINDOW,
+        beyond_locked: true,
+        crowd: CROWD,
         locked: line.locked_ns.p50,
         fence: line.fence_ns.p50,
         modified: by(|transfer| &transfer.list_ns),
@@ -87,6 +94,10 @@ pub(crate) fn change(costs: &mut Costs, changes: &[String]) -> Result<(), String
         let wrong = || format!("'{change}' is no cost: say NAME=NANOSECONDS");
         let (name, value) = change.split_once('=').ok_or_else(wrong)?;
         let value: f64 = value.parse().map_err(|_| wrong())?;
+        if name == "beyond_locked" {
+            costs.beyond_locked = value != 0.0;
+            continue;
+        }
         *place(costs, name).ok_or_else(|| format!("there is no cost '{name}'"))? = value;
     }
     Ok(())
@@ -96,6 +107,8 @@ fn place<'a>(costs: &'a mut Costs, name: &str) -> Option<&'a mut f64> {
     Some(match name {
         "around" => &mut costs.around,
         "hit" => &mut costs.hit,
+        "window" => &mut costs.window,
+        "crowd" => &mut costs.crowd,
         "locked" => &mut costs.locked,
         "modified" => &mut costs.modified.cache,
         "shared" => &mut costs.shared.cache,

@@ -3,6 +3,7 @@
 //! Each CPU that runs a thread has a clock. The thread on the CPU whose clock shows the least goes on, for as long as
 //! that is so: so all accesses take place in the order of virtual time.
 
+mod ahead;
 mod scheduler;
 mod sleep;
 
@@ -13,8 +14,9 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use self::ahead::Ahead;
 use crate::costs::Costs;
-use crate::lines::{Access, Lines};
+use crate::lines::{Access, Asked, Lines};
 use crate::machine::{Machine, Mask};
 use crate::report::{Site, Tally};
 use crate::task::{Body, State, Thread, Tid};
@@ -68,6 +70,7 @@ struct Cpu {
     least_share: f64,
     /// Time that it was busy with threads of the program.
     busy: f64,
+    ahead: Ahead,
 }
 
 /// A timer of the system.
@@ -120,6 +123,7 @@ impl Sim {
                 stores_seen: 0.0,
                 least_share: 0.0,
                 busy: 0.0,
+                ahead: Ahead::default(),
             })
             .collect();
         let (lines, all) = (Lines::new(machine.cpus()), Mask::first(machine.cpus()));
@@ -195,10 +199,41 @@ impl Sim {
         thread.ran + (self.now() - thread.since)
     }
 
-    /// Its time passes.
+    /// Its time passes, and nothing after it begins before: calls of the system, pauses.
     pub(crate) fn spend(&mut self, time: f64) {
         let here = self.here();
-        self.cpus[here].now += time;
+        let cpu = &mut self.cpus[here];
+        cpu.now += time;
+        cpu.ahead.from(cpu.now);
+    }
+
+    /// Its time passes with instructions.
+    pub(crate) fn work(&mut self, time: f64) {
+        let here = self.here();
+        let cpu = &mut self.cpus[here];
+        cpu.now += time;
+        cpu.ahead.worked(time);
+    }
+
+    /// A pause of a loop that waits: the loop's end is a surprise.
+    pub(crate) fn pause(&mut self) {
+        let time = self.costs.spin_hint;
+        self.tally.spinning += time;
+        self.spend(time);
+        let here = self.here();
+        self.cpus[here].ahead.waits();
+    }
+
+    /// What was read just now: maybe where the next access goes.
+    pub(crate) fn loaded(&mut self, value: usize) {
+        let here = self.here();
+        self.cpus[here].ahead.loaded(value);
+    }
+
+    /// What the system's part of a switch or a wake-up takes with so many CPUs busy.
+    fn crowded(&self, time: f64) -> f64 {
+        let busy = self.cpus.iter().filter(|cpu| cpu.current.is_some()).count();
+        time * (1.0 + self.costs.crowd * busy.saturating_sub(1) as f64)
     }
 
     /// Whether another one has to go on first.
@@ -215,17 +250,29 @@ impl Sim {
         let here = self.here();
         let cpu = &mut self.cpus[here];
         cpu.now += self.costs.around;
-        if kind == Access::Locked {
+        cpu.ahead.worked(self.costs.around);
+        let locked = kind == Access::Locked;
+        let began = cpu.now;
+        if locked {
             // A locked operation waits for the stores before it.
             cpu.now = cpu.now.max(cpu.stores_seen);
         }
-        let now = cpu.now;
-        let outcome = self.lines.access(&self.machine, &self.costs, here, address >> 6, kind, now);
+        let alone = locked && !self.costs.beyond_locked;
+        let issued =
+            if alone { cpu.now } else { cpu.ahead.issued(began, self.costs.window, address) };
+        let place = std::ptr::from_ref(site).addr();
+        let asked = Asked { cpu: here, line: address >> 6, kind, place, now: cpu.now, issued };
+        let outcome = self.lines.access(&self.machine, &self.costs, asked);
         cpu.now = outcome.until;
         if kind == Access::Store {
             cpu.stores_seen = cpu.stores_seen.max(outcome.seen);
         }
-        self.tally.access(Site(site), outcome.from, outcome.until - now);
+        let extra = if locked { self.costs.locked } else { self.costs.hit };
+        cpu.ahead.accessed(extra, outcome.until - began - extra, outcome.until);
+        if alone {
+            cpu.ahead.from(outcome.until);
+        }
+        self.tally.access(Site(site), outcome.from, outcome.until - began);
     }
 
     pub(crate) fn prefetch(&mut self, address: usize) {
@@ -238,6 +285,7 @@ impl Sim {
         let here = self.here();
         let cpu = &mut self.cpus[here];
         cpu.now = cpu.now.max(cpu.stores_seen) + self.costs.fence;
+        cpu.ahead.from(cpu.now);
     }
 
     pub(crate) fn membarrier(&mut self) {

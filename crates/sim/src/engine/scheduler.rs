@@ -101,7 +101,7 @@ impl Sim {
     /// A draw of the time until a CPU that was idle for `idle` runs a thread.
     pub(super) fn latency(&mut self, idle: f64, own: bool) -> f64 {
         if own {
-            return self.costs.switch;
+            return self.crowded(self.costs.switch);
         }
         let (p50, p99) = self.costs.after_idle(idle);
         let chance = self.chance();
@@ -200,7 +200,8 @@ impl Sim {
                 self.enqueue(tid, target, now, None);
             }
         }
-        self.next(at, self.costs.switch);
+        let switch = self.crowded(self.costs.switch);
+        self.next(at, switch);
     }
 
     /// The next of those that wait for a CPU runs, from `cost` after its clock; where none waits it falls idle.
@@ -220,7 +221,12 @@ impl Sim {
             let (a, b) = (rank(a), rank(b));
             a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(one.cmp(other))
         });
-        let Some((index, _)) = best else { return };
+        let Some((index, _)) = best else {
+            // Half a switch, to what runs when nothing does.
+            self.cpus[at].now += cost / 2.0;
+            self.cpus[at].busy += cost / 2.0;
+            return;
+        };
         let tid = self.cpus[at].queue.remove(index);
         self.waiting -= 1;
         let others = !self.cpus[at].queue.is_empty();
@@ -228,11 +234,13 @@ impl Sim {
         cpu.now += cost;
         cpu.current = Some(tid);
         let thread = &mut self.threads[tid.index()];
+        cpu.ahead.from(cpu.now);
         let waited = cpu.now - thread.since;
         self.tally.waited(waited);
         thread.waited += waited;
         thread.state = State::Running;
-        thread.since = cpu.now;
+        // The switch is on its account.
+        thread.since = cpu.now - cost;
         thread.cpu = at;
         let fifo = matches!(thread.policy, Policy::Fifo(_));
         cpu.give_way_at = if others && !fifo { cpu.now + self.costs.slice } else { f64::INFINITY };
@@ -295,7 +303,9 @@ impl Sim {
                     let cpu = &mut self.cpus[at];
                     cpu.mean_idle += (idle.min(2e6) - cpu.mean_idle) / 8.0;
                     cpu.now = cpu.now.max(now);
-                    self.next(at, 0.0);
+                    let switch = self.costs.switch / 2.0;
+                    self.cpus[at].now -= switch;
+                    self.next(at, switch);
                 }
             }
             Event::Balance => {

@@ -84,6 +84,7 @@ impl Sim {
             self.rouse(tid, Woken::Called, now, true);
             let called = self.cpus.iter().filter(|cpu| cpu.called).count() > before;
             let whole = if called { self.costs.wake_call } else { self.costs.wake_call_here };
+            let whole = self.crowded(whole);
             // One call wakes them all: its own part is paid once.
             self.spend(if nth == 0 { whole } else { (whole - self.costs.syscall).max(0.0) });
         }

@@ -5,7 +5,7 @@ use std::panic::Location;
 use std::sync::atomic as real;
 pub(crate) use std::sync::atomic::Ordering;
 
-use corewise_sim::{Access, access};
+use corewise_sim::{Access, access, loaded};
 
 /// A fence: only a `SeqCst` one costs anything on the machines that are simulated.
 pub fn fence(order: Ordering) {
@@ -18,6 +18,45 @@ pub fn fence(order: Ordering) {
 /// A `SeqCst` store is a locked exchange.
 fn stored(order: Ordering) -> Access {
     if order == Ordering::SeqCst { Access::Locked } else { Access::Store }
+}
+
+/// What a value may point to.
+trait Pointing {
+    fn address(&self) -> Option<usize> {
+        None
+    }
+}
+
+impl Pointing for u8 {}
+impl Pointing for u16 {}
+impl Pointing for u32 {}
+impl Pointing for bool {}
+
+impl Pointing for u64 {
+    fn address(&self) -> Option<usize> {
+        usize::try_from(*self).ok()
+    }
+}
+
+impl Pointing for usize {
+    fn address(&self) -> Option<usize> {
+        Some(*self)
+    }
+}
+
+impl<T> Pointing for *mut T {
+    fn address(&self) -> Option<usize> {
+        Some(self.addr())
+    }
+}
+
+/// Tells the machine what was read.
+#[inline]
+fn read<V: Pointing>(value: V) -> V {
+    if let Some(address) = value.address() {
+        loaded(address);
+    }
+    value
 }
 
 macro_rules! atomic {
@@ -52,7 +91,7 @@ macro_rules! atomic {
             #[track_caller]
             pub fn load(&self, order: Ordering) -> $value {
                 self.charge(Access::Load);
-                self.0.load(order)
+                read(self.0.load(order))
             }
 
             /// Writes.
@@ -66,7 +105,7 @@ macro_rules! atomic {
             #[track_caller]
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
                 self.charge(Access::Locked);
-                self.0.swap(value, order)
+                read(self.0.swap(value, order))
             }
 
             /// Writes where `current` was there.
