@@ -38,6 +38,7 @@ fn figures(costs: &Costs) -> Vec<Figure> {
     ];
     for one in costs.distance.values() {
         all.extend([one.one_way_ns, one.locked_ns, one.list_ns, one.array_ns]);
+        all.extend(one.array_locked_ns);
         all.extend(one.list_read_ns);
     }
     all.extend(costs.contended.iter().map(|one| one.each_ns));

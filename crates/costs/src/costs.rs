@@ -195,6 +195,10 @@ pub struct Transfer {
     pub list_ns: Figure,
     /// The same where all addresses are known at once: an array. Loads overlap.
     pub array_ns: Figure,
+    /// As [`Transfer::array_ns`], an atomic addition to each: whether a core asks for lines that it
+    /// needs after a locked operation before that is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array_locked_ns: Option<Figure>,
     /// A load as of [`Transfer::list_ns`], of a line that a third CPU has read already. Needs three
     /// CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -225,6 +229,9 @@ pub struct Calls {
     pub clock_ns: Figure,
     /// Which CPU a thread is on (`sched_getcpu`), mostly without a call.
     pub getcpu_ns: Figure,
+    /// The first write to a page of anonymous memory, which the system gives then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault_ns: Option<Figure>,
     /// `membarrier`, private expedited, of a process with no other thread that runs. Nothing where
     /// the system doesn't have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -23,6 +23,7 @@ fn full() -> Costs {
     costs.line.load_memory_ns = Figure { p10: 90.0, p50: 100.125, p90: 300.0, p99: Some(4e6) };
     let mut far = costs.distance[&Distance::Cache].clone();
     far.list_read_ns = Some(Figure::exactly(77.0));
+    far.array_locked_ns = Some(Figure::exactly(17.0));
     for distance in [Distance::Smt, Distance::Numa, Distance::System] {
         costs.distance.insert(distance, far.clone());
     }

@@ -387,24 +387,13 @@ impl Timer {
 }
 
 /// An allocation was made: a global allocator says so.
-pub fn allocated(address: usize) {
-    engine(|sim| {
-        let Some(tid) = sim.current() else { return };
-        sim.tally.allocations += 1;
-        sim.allocations.insert(address, tid);
-        let time = sim.costs.malloc;
-        sim.work(time);
-    });
+pub fn allocated(address: usize, bytes: usize) {
+    engine(|sim| sim.allocated(address, bytes));
 }
 
 /// An allocation was given back.
 pub fn freed(address: usize) {
-    engine(|sim| {
-        let Some(tid) = sim.current() else { return };
-        let own = sim.allocations.remove(&address).is_none_or(|by| by == tid);
-        let time = if own { sim.costs.free } else { sim.costs.free_elsewhere };
-        sim.work(time);
-    });
+    engine(|sim| sim.freed(address));
 }
 
 /// Marks a moment: how many voluntary switches there were until then. [`Outcome::between`](crate::Outcome) has what was

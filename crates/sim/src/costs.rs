@@ -96,6 +96,8 @@ pub struct Costs {
     pub timer_slack: f64,
     /// To create a thread, for its creator.
     pub spawn: f64,
+    /// The first touch of a page, which the system gives then.
+    pub fault: f64,
     /// An allocation.
     pub malloc: f64,
     /// To free it in the thread that made it, and in another one.
@@ -147,6 +149,7 @@ impl Costs {
             balance: 4_000_000.0,
             timer_slack: 50_000.0,
             spawn: 15_000.0,
+            fault: 700.0,
             malloc: 25.0,
             free: 21.0,
             free_elsewhere: 25.0,

@@ -30,6 +30,7 @@ mod engine;
 mod lines;
 mod local;
 mod machine;
+mod memory;
 mod report;
 mod task;
 pub mod thread;

@@ -54,6 +54,8 @@ pub struct Tally {
     pub membarriers: u64,
     /// Allocations.
     pub allocations: u64,
+    /// Pages that the system gave for them.
+    pub faults: u64,
     /// Nanoseconds that threads which could run waited for a CPU.
     pub waiting: f64,
     /// Nanoseconds of spin hints.
@@ -106,6 +108,7 @@ impl Tally {
             spawned: self.spawned - earlier.spawned,
             membarriers: self.membarriers - earlier.membarriers,
             allocations: self.allocations - earlier.allocations,
+            faults: self.faults - earlier.faults,
             waiting: self.waiting - earlier.waiting,
             spinning: self.spinning - earlier.spinning,
         }

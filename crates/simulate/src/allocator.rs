@@ -12,7 +12,7 @@ unsafe impl GlobalAlloc for Charged {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as the caller says.
         let block = unsafe { System.alloc(layout) };
-        corewise_sim::allocated(block.addr());
+        corewise_sim::allocated(block.addr(), layout.size());
         block
     }
 

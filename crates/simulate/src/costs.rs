@@ -10,8 +10,10 @@ const AROUND: f64 = 0.4;
 const HIT: f64 = 0.3;
 /// Fitted: how far ahead a core looks.
 const WINDOW: f64 = 40.0;
+/// Fitted where a file doesn't have it: the first touch of a page.
+const FAULT: f64 = 700.0;
 /// Fitted: what each other busy CPU adds to the system's part of a switch.
-const CROWD: f64 = 0.0;
+const CROWD: f64 = 0.05;
 
 /// The costs of a file.
 pub(crate) fn read(file: &str) -> Result<Costs, String> {
@@ -31,13 +33,18 @@ fn of(measured: &Measured) -> Costs {
         far: transfer(Distance::System, figure),
     };
     let line = &measured.line;
+    // Locked operations on lines of which none waits for another one: where they overlap, they cost a fraction of a miss.
+    let overlaps = measured.transfer(Distance::Cache).is_some_and(|transfer| {
+        let together = transfer.array_locked_ns;
+        together.is_some_and(|together| together.p50 < transfer.list_ns.p50 / 2.0)
+    });
     let idle = |slept: f64| {
         let wake = measured.wake(Distance::Cache, Target::Idle, slept)?;
         let p99 = wake.latency_ns.p99.unwrap_or(wake.latency_ns.p90);
         Some(AfterIdle { idle: wake.slept_us * 1000.0, p50: wake.latency_ns.p50, p99 })
     };
     let mut wake: Vec<AfterIdle> =
-        [5.0, 20.0, 50.0, 200.0, 1000.0, 5000.0].into_iter().filter_map(idle).collect();
+        [1.0, 5.0, 20.0, 50.0, 200.0, 1000.0, 5000.0].into_iter().filter_map(idle).collect();
     wake.dedup_by(|later, earlier| later.idle <= earlier.idle);
     let call = |distance| measured.wake(distance, Target::Idle, 20.0).map(|wake| wake.call_ns.p50);
     let small = measured.allocator(64);
@@ -51,7 +58,7 @@ fn of(measured: &Measured) -> Costs {
         around: AROUND,
         hit: HIT,
         window: WINDOW,
-        beyond_locked: true,
+        beyond_locked: overlaps,
         crowd: CROWD,
         locked: line.locked_ns.p50,
         fence: line.fence_ns.p50,
@@ -76,6 +83,7 @@ fn of(measured: &Measured) -> Costs {
         balance: 4_000_000.0,
         timer_slack: 50_000.0,
         spawn: measured.thread.spawn_join_ns.p50 / 2.0,
+        fault: measured.call.fault_ns.map_or(FAULT, |figure| figure.p50),
         malloc,
         free: small.map_or(malloc, |small| small.free_ns.p50),
         free_elsewhere: small
@@ -108,6 +116,7 @@ fn place<'a>(costs: &'a mut Costs, name: &str) -> Option<&'a mut f64> {
         "around" => &mut costs.around,
         "hit" => &mut costs.hit,
         "window" => &mut costs.window,
+        "fault" => &mut costs.fault,
         "crowd" => &mut costs.crowd,
         "locked" => &mut costs.locked,
         "modified" => &mut costs.modified.cache,

@@ -39,12 +39,13 @@ fn counts(tally: &Tally) {
     };
     println!("  line transfers {}, wake-ups {}", tally.transfers(), by(&tally.wakes));
     println!(
-        "  switches {}, of these preempted {}, moved {}; threads made {}; allocations {}; membarriers {}",
+        "  switches {}, of these preempted {}, moved {}; threads made {}; allocations {}, new pages {}; membarriers {}",
         tally.switches,
         tally.preemptions,
         tally.migrations,
         tally.spawned,
         tally.allocations,
+        tally.faults,
         tally.membarriers,
     );
     println!(

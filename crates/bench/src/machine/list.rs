@@ -29,6 +29,8 @@ const LEAST: usize = 5;
 pub(super) struct Lists {
     pub(super) list: Figure,
     pub(super) array: Figure,
+    /// The same by atomic additions.
+    pub(super) array_locked: Figure,
     /// Where there is a third CPU.
     pub(super) list_read: Option<Figure>,
 }
@@ -83,6 +85,12 @@ impl List {
         sum
     }
 
+    /// Adds to each line by its number.
+    fn add(&self) -> u64 {
+        let add = |&at: &u32| self.nodes[at as usize].value.fetch_add(1, Ordering::Relaxed);
+        self.order.iter().map(add).sum()
+    }
+
     /// Reads each line by its number: no load waits for another.
     fn sweep(&self) -> u64 {
         let value = |&at: &u32| self.nodes[at as usize].value.load(Ordering::Relaxed);
@@ -128,13 +136,18 @@ pub(super) fn measure(
     let parts = u32::try_from(distances * chosen.len()).unwrap_or(u32::MAX).max(1);
     let each = (lab.budget(ALL) / parts).min(lab.budget(EACH));
     let list = List::new();
-    let mut samples = [Vec::new(), Vec::new(), Vec::new()];
+    let mut samples = [const { Vec::new() }; 4];
     for pair in chosen {
         let of_pair = one(lab, &list, pair, pairs.third(pair), each)?;
         samples.iter_mut().zip(of_pair).for_each(|(all, some)| all.extend(some));
     }
-    let [by_list, by_array, read] = samples;
-    Ok(Lists { list: figure(&by_list)?, array: figure(&by_array)?, list_read: Figure::of(&read) })
+    let [by_list, by_array, locked, read] = samples;
+    Ok(Lists {
+        list: figure(&by_list)?,
+        array: figure(&by_array)?,
+        array_locked: figure(&locked)?,
+        list_read: Figure::of(&read),
+    })
 }
 
 /// The first CPU of the pair reads what the second one wrote.
@@ -144,7 +157,7 @@ fn one(
     (reader, writer): (u32, u32),
     third: Option<u32>,
     budget: Duration,
-) -> Result<[Vec<f64>; 3], BenchError> {
+) -> Result<[Vec<f64>; 4], BenchError> {
     let turn = &Apart(AtomicU32::new(OURS));
     thread::scope(|scope| {
         let writer = lab.start(scope, writer, || serve(&turn.0, WRITER, || list.write()))?;
@@ -154,7 +167,7 @@ fn one(
         let third = third.map(|cpu| lab.start(scope, cpu, move || serve(&turn.0, READER, read)));
         let has_third = matches!(third, Some(Ok(_)));
         let samples = lab.on(reader, || {
-            let mut samples = [Vec::new(), Vec::new(), Vec::new()];
+            let mut samples = [const { Vec::new() }; 4];
             let timed = |read: fn(&List) -> u64| {
                 let before = Instant::now();
                 std::hint::black_box(read(list));
@@ -169,10 +182,12 @@ fn one(
                 samples[0].push(timed(List::follow));
                 have(&turn.0, WRITER);
                 samples[1].push(timed(List::sweep));
+                have(&turn.0, WRITER);
+                samples[2].push(timed(List::add));
                 if has_third {
                     have(&turn.0, WRITER);
                     have(&turn.0, READER);
-                    samples[2].push(timed(List::follow));
+                    samples[3].push(timed(List::follow));
                 }
             }
             samples

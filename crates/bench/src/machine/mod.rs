@@ -153,6 +153,7 @@ fn transfers(
                 locked_ns: pooled(|rally| &rally.locked)?,
                 list_ns: lists.list,
                 array_ns: lists.array,
+                array_locked_ns: Some(lists.array_locked),
                 list_read_ns: lists.list_read,
             },
         );

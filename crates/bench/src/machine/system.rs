@@ -51,10 +51,65 @@ pub(super) fn calls(lab: &Lab<'_>, cpu: u32, cpus: &[u32]) -> Result<Calls, Benc
             // SAFETY: it takes nothing, and gives a number.
             black_box(unsafe { libc::sched_getcpu() });
         })?,
+        fault_ns: Some(faults(lab, cpu)?),
         membarrier_alone_ns: beside(&[])?,
         membarrier_one_ns: if others.is_empty() { None } else { beside(&others[..1])? },
         membarrier_all_ns: if others.is_empty() { None } else { beside(&others)? },
     })
+}
+
+/// First writes to pages of memory that the system hasn't given yet.
+fn faults(lab: &Lab<'_>, cpu: u32) -> Result<Figure, BenchError> {
+    const PAGES: usize = 256;
+    let samples = lab.on(cpu, || {
+        let end = Instant::now() + lab.budget(EACH);
+        let mut samples = Vec::new();
+        while samples.len() < 9 || Instant::now() < end {
+            let Ok(memory) = Pages::new(PAGES) else { break };
+            let before = Instant::now();
+            memory.touch();
+            samples.push(lab.since(before) / PAGES as f64);
+        }
+        samples
+    })?;
+    figure(&samples)
+}
+
+/// Pages of memory that nothing was written to.
+struct Pages {
+    start: *mut u8,
+    count: usize,
+}
+
+impl Pages {
+    const BYTES: usize = 4096;
+
+    fn new(count: usize) -> std::io::Result<Pages> {
+        use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+        let bytes = count * Pages::BYTES;
+        let (may, kind) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: memory that nobody had, at an address that the system chooses.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, may, kind)? };
+        let pages = Pages { start: start.cast(), count };
+        // Where the system has no larger ones, it refuses, and gives small ones anyway.
+        // SAFETY: its own memory, which stays what it was.
+        let _ = unsafe { madvise(start, bytes, Advice::LinuxNoHugepage) };
+        Ok(pages)
+    }
+
+    fn touch(&self) {
+        for page in 0..self.count {
+            // SAFETY: within the mapping, which is writable.
+            unsafe { self.start.add(page * Pages::BYTES).write_volatile(1) };
+        }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` with as many bytes; nothing refers to it any more.
+        let _ = unsafe { rustix::mm::munmap(self.start.cast(), self.count * Pages::BYTES) };
+    }
 }
 
 /// Whether the system did it.

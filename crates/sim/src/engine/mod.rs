@@ -18,6 +18,7 @@ use self::ahead::Ahead;
 use crate::costs::Costs;
 use crate::lines::{Access, Asked, Lines};
 use crate::machine::{Machine, Mask};
+use crate::memory::Memory;
 use crate::report::{Site, Tally};
 use crate::task::{Body, State, Thread, Tid};
 
@@ -99,8 +100,7 @@ pub(crate) struct Sim {
     running: Option<Tid>,
     /// Up to then nobody else has anything to do.
     horizon: f64,
-    /// The thread that made each allocation, to tell a free elsewhere.
-    pub(crate) allocations: FxHashMap<usize, Tid>,
+    pub(crate) memory: Memory,
     pub(crate) tally: Tally,
     /// Moments that were marked, and what had been counted by then.
     pub(crate) marks: Vec<(f64, Tally)>,
@@ -139,7 +139,7 @@ impl Sim {
             sleepers: FxHashMap::default(),
             running: None,
             horizon: 0.0,
-            allocations: FxHashMap::default(),
+            memory: Memory::default(),
             tally: Tally::default(),
             marks: Vec::new(),
             all,

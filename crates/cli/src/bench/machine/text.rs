@@ -90,6 +90,11 @@ fn tables(costs: &Costs) -> Vec<(&'static str, Rows)> {
         between.push((format!("{words}: of an array"), transfer.array_ns));
         between.extend(
             transfer
+                .array_locked_ns
+                .map(|locked| (format!("{words}: of an array, atomic operations"), locked)),
+        );
+        between.extend(
+            transfer
                 .list_read_ns
                 .map(|read| (format!("{words}: of a list, read by a third"), read)),
         );
@@ -103,6 +108,7 @@ fn tables(costs: &Costs) -> Vec<(&'static str, Rows)> {
         ("getcpu", call.getcpu_ns),
     ]);
     for (what, figure) in [
+        ("the first write to a page", call.fault_ns),
         ("membarrier, alone", call.membarrier_alone_ns),
         ("membarrier, one other CPU runs", call.membarrier_one_ns),
         ("membarrier, all CPUs run", call.membarrier_all_ns),
