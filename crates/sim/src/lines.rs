@@ -244,7 +244,8 @@ mod tests {
         now: f64,
     ) -> (f64, Distance) {
         let (machine, costs, lines) = world;
-        let outcome = lines.access(machine, costs, Asked { cpu, line, kind, place: 7, now, issued: now });
+        let outcome =
+            lines.access(machine, costs, Asked { cpu, line, kind, place: 7, now, issued: now });
         (outcome.until - now, outcome.from)
     }
 

@@ -1,8 +1,18 @@
-//! The model beside what was measured: a file of records, each simulated by a process of its own.
+//! The model beside what was measured: a file of records, each run simulated with several seeds.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use serde::Deserialize;
+use serde_json::Value;
+
+/// Seeds of each run: a contended run differs from seed to seed as it does from one time to the next on a real machine.
+const SEEDS: u64 = 3;
+/// Two figures lie apart where one is larger than the other by this factor.
+const APART: f64 = 1.15;
 
 /// A file of records.
 #[derive(Debug, Deserialize)]
@@ -25,6 +35,37 @@ struct Record {
     fitted: bool,
 }
 
+impl Record {
+    fn run(&self) -> Run<'_> {
+        Run { machine: &self.machine, words: &self.words }
+    }
+
+    /// Its words but for the ones that begin so.
+    fn but(&self, keys: &[&str]) -> String {
+        let stays = |word: &&str| !keys.iter().any(|key| word.starts_with(key));
+        self.words.split(' ').filter(stays).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// What is simulated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Run<'a> {
+    machine: &'a str,
+    words: &'a str,
+}
+
+/// A record, and what the model says.
+struct Compared<'a> {
+    record: &'a Record,
+    simulated: f64,
+}
+
+impl Compared<'_> {
+    fn ratio(&self) -> f64 {
+        self.simulated / self.record.measured
+    }
+}
+
 /// Simulates each run of the file, and prints what was measured, what the model says, and the ratio.
 ///
 /// # Errors
@@ -32,65 +73,127 @@ struct Record {
 pub(crate) fn check(file: &str, costs: &str, changes: &[String]) -> Result<(), String> {
     let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
     let records: Records = toml::from_str(&text).map_err(|error| format!("{file}: {error}"))?;
-    let mut last: Option<(String, serde_json::Value)> = None;
-    let mut ratios = Vec::new();
+    let runs: BTreeSet<Run<'_>> = records.record.iter().map(Record::run).collect();
+    let lines = simulate_all(&runs.into_iter().collect::<Vec<_>>(), costs, changes)?;
+    let mut all = Vec::new();
     println!("{:>12} {:>12} {:>6}  run", "measured", "simulated", "ratio");
     for record in &records.record {
-        let run = format!("{} {}", record.machine, record.words);
-        let line = match last.take().filter(|(done, _)| *done == run) {
-            Some((_, line)) => line,
-            None => simulate(record, costs, changes)?,
-        };
-        let simulated = line["metrics"][&record.metric].as_f64();
-        let simulated = simulated.ok_or_else(|| format!("{run}: no {}", record.metric))?;
-        last = Some((run, line));
-        let ratio = simulated / record.measured;
+        let of_run = &lines[&record.run()];
+        let figures = of_run.iter().map(|line| line["metrics"][&record.metric].as_f64());
+        let figures: Option<Vec<f64>> = figures.collect();
+        let mut figures =
+            figures.ok_or_else(|| format!("{}: no {}", record.words, record.metric))?;
+        figures.sort_by(f64::total_cmp);
+        let compared = Compared { record, simulated: figures[figures.len() / 2] };
         println!(
-            "{:>12.4e} {simulated:>12.4e} {ratio:>6.2}  {} on {}, {}{} ({})",
+            "{:>12.4e} {:>12.4e} {:>6.2}  {} on {}, {}{} ({})",
             record.measured,
+            compared.simulated,
+            compared.ratio(),
             of(&record.words),
             record.machine,
             record.metric,
             if record.fitted { ", fitted" } else { "" },
             record.source,
         );
-        if !record.fitted {
-            ratios.push((ratio, record.metric.ends_with("p99")));
-        }
+        all.push(compared);
     }
+    near(&all);
+    order(&all);
+    Ok(())
+}
+
+/// How many lie near.
+fn near(all: &[Compared<'_>]) {
+    let counts = |one: &&Compared<'_>| !one.record.fitted && !one.record.metric.ends_with("p99");
+    let ratios: Vec<f64> = all.iter().filter(counts).map(Compared::ratio).collect();
     let within = |most: f64| {
-        let near = |ratio: &f64| (1.0 / most..=most).contains(ratio);
-        let figures: Vec<f64> =
-            ratios.iter().filter(|(_, tail)| !tail).map(|(ratio, _)| *ratio).collect();
-        100 * figures.iter().filter(|ratio| near(ratio)).count() / figures.len().max(1)
+        let count = ratios.iter().filter(|ratio| (1.0 / most..=most).contains(*ratio)).count();
+        100 * count / ratios.len().max(1)
     };
     println!(
-        "Of rates and medians that nothing was fitted by, {} % lie within 15 %, {} % within 30 %, {} % within a \
+        "Of {} rates and medians that nothing was fitted by, {} % lie within 15 %, {} % within 30 %, {} % within a \
          factor of 2",
+        ratios.len(),
         within(1.15),
         within(1.30),
         within(2.0)
     );
-    Ok(())
 }
 
-fn simulate(record: &Record, costs: &str, changes: &[String]) -> Result<serde_json::Value, String> {
+/// How many pairs that were measured apart the model has in the same order.
+fn order(all: &[Compared<'_>]) {
+    let told = |what: &str, same: &dyn Fn(&Record) -> String| {
+        let mut groups: BTreeMap<String, Vec<&Compared<'_>>> = BTreeMap::new();
+        for one in all {
+            groups.entry(same(one.record)).or_default().push(one);
+        }
+        let (mut right, mut pairs) = (0, 0);
+        for group in groups.values() {
+            for (at, one) in group.iter().enumerate() {
+                for other in &group[at + 1..] {
+                    let measured = one.record.measured / other.record.measured;
+                    if (1.0 / APART..=APART).contains(&measured) {
+                        continue;
+                    }
+                    pairs += 1;
+                    let simulated = one.simulated / other.simulated;
+                    right += usize::from((measured > 1.0) == (simulated > 1.0));
+                }
+            }
+        }
+        println!("Of {pairs} pairs of {what} more than 15 % apart, {right} are in the right order");
+    };
+    told("scopes", &|record| {
+        format!("{} {} {}", record.machine, record.metric, record.but(&["runtime="]))
+    });
+    told("numbers of CPUs", &|record| format!("{} {}", record.metric, record.but(&["workers="])));
+}
+
+type Lines<'a> = BTreeMap<Run<'a>, Vec<Value>>;
+
+/// The lines of the benchmark, by run: each seed's. As many processes at once as there are CPUs.
+fn simulate_all<'a>(
+    runs: &[Run<'a>],
+    costs: &str,
+    changes: &[String],
+) -> Result<Lines<'a>, String> {
+    let (next, lines) = (AtomicUsize::new(0), Mutex::new(Ok(Lines::new())));
+    let each = || {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(run) = runs.get(number / SEEDS as usize) else { return };
+            let seed = number as u64 % SEEDS + 1;
+            let outcome = simulate(*run, seed, costs, changes);
+            let mut lines = lines.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            match (&mut *lines, outcome) {
+                (Ok(lines), Ok(line)) => lines.entry(*run).or_default().push(line),
+                (Err(_), _) => return,
+                (failed, Err(error)) => *failed = Err(error),
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let cpus = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        (0..cpus).for_each(|_| drop(scope.spawn(each)));
+    });
+    lines.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn simulate(run: Run<'_>, seed: u64, costs: &str, changes: &[String]) -> Result<Value, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
-    command.args(["--json", "--costs", costs, "--machine", &record.machine]);
+    command.args(["--json", "--costs", costs, "--machine", run.machine]);
+    command.args(["--seed", &seed.to_string()]);
     for change in changes {
         command.args(["--cost", change]);
     }
-    command.args(record.words.split(' '));
+    command.args(run.words.split(' '));
     let output = command.output().map_err(|error| error.to_string())?;
     if !output.status.success() {
-        return Err(format!(
-            "{}: {}",
-            record.words,
-            String::from_utf8_lossy(&output.stderr).trim()
-        ));
+        return Err(format!("{}: {}", run.words, String::from_utf8_lossy(&output.stderr).trim()));
     }
-    serde_json::from_slice(&output.stdout).map_err(|error| format!("{}: {error}", record.words))
+    serde_json::from_slice(&output.stdout).map_err(|error| format!("{}: {error}", run.words))
 }
 
 /// The words that tell runs apart.
