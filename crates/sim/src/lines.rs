@@ -287,15 +287,31 @@ mod tests {
     }
 
     #[test]
-    fn an_array_is_fetched_ahead_and_a_list_is_not() {
+    fn lines_at_a_stride_are_fetched_ahead_until_their_page_ends_and_others_are_not() {
         let mut world = setup();
-        for line in 0..200 {
+        for line in 0..1024 {
             cost(&mut world, 15, line, Access::Store, 0.0);
         }
-        let array: f64 = (0..100).map(|line| cost(&mut world, 0, line, Access::Load, 1e6).0).sum();
-        let list: f64 =
-            (0..50).map(|n| cost(&mut world, 0, 100 + n * 37 % 100, Access::Load, 2e6).0).sum();
-        assert!(array / 100.0 < 8.0 && list / 50.0 > 80.0, "{array} {list}");
+        let stride: f64 =
+            (0..64).map(|n| cost(&mut world, 0, n * 4, Access::Load, 1e6).0).sum::<f64>() / 64.0;
+        let scattered: f64 =
+            (0..64).map(|n| cost(&mut world, 0, 512 + n * 37 % 512, Access::Load, 2e6).0).sum();
+        assert!(stride < 15.0 && scattered / 64.0 > 80.0, "{stride} {scattered}");
+    }
+
+    #[test]
+    fn a_line_that_was_asked_for_early_is_here_early_unless_it_was_written_since() {
+        let mut world = setup();
+        let (machine, costs, lines) = &mut world;
+        let mut access = |cpu, kind, issued, now| {
+            let asked = Asked { cpu, line: 900, kind, place: 7, now, issued };
+            lines.access(machine, costs, asked).until - now
+        };
+        access(15, Access::Locked, 0.0, 0.0);
+        assert!(access(0, Access::Locked, 1000.0, 1090.0) < 10.0, "it came meanwhile");
+        access(15, Access::Locked, 2000.0, 2000.0);
+        let late = access(0, Access::Load, 2000.0, 2100.0);
+        assert!(late > 80.0, "that of before was lost again: {late}");
     }
 
     #[test]

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use serde::Deserialize;
@@ -158,16 +157,15 @@ fn simulate_all<'a>(
     costs: &str,
     changes: &[String],
 ) -> Result<Lines<'a>, String> {
-    let (next, lines) = (AtomicUsize::new(0), Mutex::new(Ok(Lines::new())));
+    let todo = Mutex::new(runs.iter().flat_map(|run| (1..=SEEDS).map(|seed| (*run, seed))));
+    let lines = Mutex::new(Ok(Lines::new()));
+    let next = || todo.lock().unwrap_or_else(PoisonError::into_inner).next();
     let each = || {
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(run) = runs.get(number / SEEDS as usize) else { return };
-            let seed = number as u64 % SEEDS + 1;
-            let outcome = simulate(*run, seed, costs, changes);
-            let mut lines = lines.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        while let Some((run, seed)) = next() {
+            let outcome = simulate(run, seed, costs, changes);
+            let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
             match (&mut *lines, outcome) {
-                (Ok(lines), Ok(line)) => lines.entry(*run).or_default().push(line),
+                (Ok(lines), Ok(line)) => lines.entry(run).or_default().push(line),
                 (Err(_), _) => return,
                 (failed, Err(error)) => *failed = Err(error),
             }
@@ -177,7 +175,7 @@ fn simulate_all<'a>(
         let cpus = thread::available_parallelism().map_or(1, std::num::NonZero::get);
         (0..cpus).for_each(|_| drop(scope.spawn(each)));
     });
-    lines.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+    lines.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn simulate(run: Run<'_>, seed: u64, costs: &str, changes: &[String]) -> Result<Value, String> {

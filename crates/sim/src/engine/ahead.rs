@@ -94,3 +94,52 @@ impl Ahead {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: f64 = 40.0;
+
+    /// The time of so many misses of 100 ns each, at addresses that `next` gives: whether each was read in the line before.
+    fn misses(count: usize, work: f64, list: bool) -> f64 {
+        let (mut ahead, mut now) = (Ahead::default(), 0.0);
+        for number in 0..count {
+            let address = 0x10_0000 + number * 4096;
+            now += work;
+            ahead.worked(work);
+            let issued = ahead.issued(now, WINDOW, address);
+            let until = now.max(issued + 100.0);
+            ahead.accessed(0.0, until - now, until);
+            now = until;
+            if list {
+                ahead.loaded(address + 4096 + 1);
+            }
+        }
+        now
+    }
+
+    #[test]
+    fn misses_overlap_as_far_as_the_window_reaches() {
+        let array = misses(100, 4.0, false);
+        assert!((1000.0..1600.0).contains(&array), "ten at once: {array}");
+        let far = misses(100, 50.0, false);
+        assert!(far > 9_000.0, "the next one is out of sight: {far}");
+    }
+
+    #[test]
+    fn a_list_costs_a_miss_each() {
+        let list = misses(100, 4.0, true);
+        assert!(list > 9_900.0, "{list}");
+    }
+
+    #[test]
+    fn nothing_is_asked_for_before_a_barrier_or_the_end_of_a_wait() {
+        let mut ahead = Ahead::default();
+        ahead.from(1000.0);
+        assert_eq!(ahead.issued(1001.0, WINDOW, 0x20_0000), 1000.0);
+        ahead.waits();
+        ahead.accessed(1.0, 100.0, 1200.0);
+        assert_eq!(ahead.issued(1201.0, WINDOW, 0x30_0000), 1200.0);
+    }
+}
