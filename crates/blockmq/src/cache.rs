@@ -116,7 +116,7 @@ impl<N: Node> Cache<N> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use corewise_sync::inbox::{HasLink, Link};
 

@@ -151,7 +151,7 @@ impl<F: AsymmetricPolicy> fmt::Debug for RunGate<F> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 pub(crate) mod tests {
     use super::*;
 

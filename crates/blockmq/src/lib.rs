@@ -78,32 +78,23 @@
 //! threads, a mirror's record) completes with [`IoErrorKind::Gone`]; what a [`Delay`](drivers::Delay) holds goes on at
 //! once; and nobody looks for requests that are [late](QueueBuilder::timeout).
 
-#[cfg(not(loom))]
 mod complete;
-#[cfg(not(loom))]
 mod device;
-#[cfg(not(loom))]
 mod driver;
-#[cfg(not(loom))]
 pub mod drivers;
-#[cfg(not(loom))]
 mod error;
-#[cfg(not(loom))]
 mod queue;
-#[cfg(not(loom))]
 mod request;
 
 mod bell;
 mod cache;
 mod depth;
 mod end;
-#[cfg(not(loom))]
 mod flush;
 mod flusher;
 mod gate;
 mod geometry;
 mod grace;
-#[cfg(not(loom))]
 mod hctx;
 mod hotplug;
 mod leg_states;
@@ -111,55 +102,37 @@ mod run_state;
 mod runner;
 
 mod ctx;
-#[cfg(not(loom))]
 mod limits;
 mod map;
-#[cfg(not(loom))]
 mod merge;
-#[cfg(not(loom))]
 mod pending;
-#[cfg(not(loom))]
 mod plug;
-#[cfg(not(loom))]
 mod policy;
 mod regions;
-#[cfg(not(loom))]
 mod sched;
-#[cfg(not(loom))]
 mod split;
-#[cfg(not(loom))]
 mod stats;
 mod tags;
 mod timeout;
 mod usage;
 mod wait_queue;
 
-#[cfg(not(loom))]
 pub use complete::{Completer, CompleterStats, RqAffinity};
-#[cfg(not(loom))]
 pub use device::{BlockDevice, BlockDeviceExt};
-#[cfg(not(loom))]
 pub use driver::{Dispatch, Driver, Started};
-#[cfg(not(loom))]
 pub use error::{IoError, IoErrorKind};
 pub use geometry::Geometry;
 pub use map::HwQueues;
-#[cfg(not(loom))]
 pub use plug::Plug;
-#[cfg(not(loom))]
 pub use queue::{Queue, QueueBuilder};
-#[cfg(not(loom))]
 pub use request::{
     AlignedBuf, Buffer, BufferPool, Completed, Flags, Held, Op, PartDone, Payload, Request,
     Segment, Segments, Whole,
 };
 pub use runner::Ran;
-#[cfg(not(loom))]
 pub use sched::{Deadline, IoScheduler};
-#[cfg(not(loom))]
 pub use stats::{DiskStats, HctxStats, IoStats, OpStats};
 pub use tags::TagSet;
-#[cfg(not(loom))]
 pub use timeout::{TimedOut, TimerReturn};
 
 /// The protocol types of the queue, each small enough to be model-checked: for that purpose, and

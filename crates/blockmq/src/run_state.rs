@@ -198,7 +198,7 @@ impl<F: AsymmetricPolicy> fmt::Debug for RunState<F> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

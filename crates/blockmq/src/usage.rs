@@ -243,7 +243,7 @@ impl<F: AsymmetricPolicy> Usage<F> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::sync::Arc;
 

@@ -64,7 +64,7 @@ impl fmt::Debug for Cancel {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

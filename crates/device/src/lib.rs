@@ -129,8 +129,6 @@
 //! `src/counters/README.md`, `src/shutdown/README.md` and
 //! `src/handoff/README.md`.
 
-#![cfg_attr(loom, allow(dead_code, reason = "what uses it needs worker pools"))]
-
 mod decl;
 mod graph;
 
@@ -145,25 +143,15 @@ mod driver;
 mod error;
 mod shutdown_done;
 
-// What follows needs worker pools and the clock; the model checker looks at the counters alone.
-#[cfg(not(loom))]
 mod event;
-#[cfg(not(loom))]
 mod history;
-#[cfg(not(loom))]
 mod placement;
-#[cfg(not(loom))]
 mod probe;
-#[cfg(not(loom))]
 mod record;
-#[cfg(not(loom))]
 mod registry;
-#[cfg(not(loom))]
 mod shutdown;
 
-#[cfg(not(loom))]
 mod manager;
-#[cfg(not(loom))]
 mod watch;
 
 pub use cancel::Cancel;
@@ -174,17 +162,11 @@ pub use error::Error;
 pub use graph::{DeviceId, Graph, GraphError};
 pub use shutdown_done::ShutdownDone;
 
-#[cfg(not(loom))]
 pub use event::{Event, Observer};
-#[cfg(not(loom))]
 pub use history::History;
-#[cfg(not(loom))]
 pub use manager::DeviceManager;
-#[cfg(not(loom))]
 pub use probe::{BringUp, BringUpOptions, DeviceReport, ProbeOutcome};
-#[cfg(not(loom))]
 pub use registry::{Awaited, DeviceInfo, DeviceState, Need, Pending, PendingState, ProbeCost};
-#[cfg(not(loom))]
 pub use shutdown::{
     Behind, HangPolicy, Overdue, Remaining, RemainingState, ShutdownMode, ShutdownOptions,
     ShutdownReport,

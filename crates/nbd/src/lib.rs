@@ -18,27 +18,21 @@
 //! `NO_HOLE`, several connections to one export. Not spoken: TLS, structured replies, block status,
 //! extended headers; clients are told so and go on without.
 
-#[cfg(not(loom))]
 mod connection;
-#[cfg(not(loom))]
 mod error;
-#[cfg(not(loom))]
 mod export;
 pub mod handshake;
 pub mod load;
-#[cfg(not(loom))]
+#[cfg(loom)]
+#[doc(hidden)]
+pub mod model;
 mod negotiate;
 pub mod policy;
 pub mod reply;
-#[cfg(not(loom))]
 mod server;
-#[cfg(not(loom))]
 mod session;
 pub mod wire;
 
-#[cfg(not(loom))]
 pub use error::Error;
-#[cfg(not(loom))]
 pub use export::Export;
-#[cfg(not(loom))]
 pub use server::{DrainReport, Endpoint, ExportStatus, FlushOutcome, Listener, Options, Server};

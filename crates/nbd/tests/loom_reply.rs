@@ -4,8 +4,9 @@
 
 use std::sync::Arc;
 
+use corewise_nbd::model::ReleaseBlindly;
 use corewise_nbd::reply::{
-    Patience, Posted, Ran, ReleaseBlindly, ReleaseChecked, ReleasePolicy, ReplyPath, Sent, Sink,
+    Patience, Posted, Ran, ReleaseChecked, ReleasePolicy, ReplyPath, Sent, Sink,
 };
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::inbox::{Batch, HasLink, Link};

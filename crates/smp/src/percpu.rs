@@ -136,7 +136,7 @@ impl<T: fmt::Debug> fmt::Debug for PerCpu<T> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::sync::Mutex;
 

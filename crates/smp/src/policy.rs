@@ -75,7 +75,7 @@ pub(crate) fn next_report(limit: Duration, told: u32) -> Duration {
     limit.saturating_mul(1_u32.checked_shl(told).unwrap_or(u32::MAX))
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -230,7 +230,7 @@ impl Counter {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::panic::Location;

@@ -358,7 +358,7 @@ impl fmt::Debug for TargetState {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::panic::Location;
 

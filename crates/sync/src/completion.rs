@@ -270,7 +270,7 @@ impl Countdown {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::Arc;

@@ -378,7 +378,7 @@ fn observer() -> Option<Rc<dyn BlockingObserver>> {
     OBSERVER.try_with(|o| o.borrow().clone()).ok().flatten()
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

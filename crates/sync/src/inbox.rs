@@ -18,6 +18,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use crate::atomic::{AtomicPtr, Ordering};
+use crate::facade::backend::Witness;
 
 mod closable;
 
@@ -35,9 +36,8 @@ pub struct Link {
     /// P: as `next`; the node before it, in a list only. Of a shared node (`Arc`) it is null while that
     /// is in no inbox or list, and only then, so that it can't be pushed twice.
     prev: AtomicPtr<()>,
-    /// P: as `next`; there loom reports it where the accesses to `next` aren't ordered.
-    #[cfg(loom)]
-    witness: crate::cell::UnsafeCell<()>,
+    /// Of the accesses to both.
+    witness: Witness,
 }
 
 impl Link {
@@ -47,36 +47,31 @@ impl Link {
         Link {
             next: AtomicPtr::new(ptr::null_mut()),
             prev: AtomicPtr::new(ptr::null_mut()),
-            #[cfg(loom)]
-            witness: crate::cell::UnsafeCell::new(()),
+            witness: Witness::new(),
         }
     }
 
     #[inline]
     pub(crate) fn next(&self) -> *mut () {
-        #[cfg(loom)]
-        self.witness.with(|_| ());
+        self.witness.reads();
         self.next.load(Ordering::Relaxed)
     }
 
     #[inline]
     pub(crate) fn set_next(&self, next: *mut ()) {
-        #[cfg(loom)]
-        self.witness.with_mut(|_| ());
+        self.witness.writes();
         self.next.store(next, Ordering::Relaxed);
     }
 
     #[inline]
     pub(crate) fn prev(&self) -> *mut () {
-        #[cfg(loom)]
-        self.witness.with(|_| ());
+        self.witness.reads();
         self.prev.load(Ordering::Relaxed)
     }
 
     #[inline]
     pub(crate) fn set_prev(&self, prev: *mut ()) {
-        #[cfg(loom)]
-        self.witness.with_mut(|_| ());
+        self.witness.writes();
         self.prev.store(prev, Ordering::Relaxed);
     }
 }
@@ -329,7 +324,7 @@ impl<N: Node> fmt::Debug for Batch<N> {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
 pub(crate) mod tests {
     use super::*;
 

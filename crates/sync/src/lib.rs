@@ -8,7 +8,7 @@
 //!   code runs under the [loom](https://docs.rs/loom) model checker when built with `--cfg loom`,
 //!   and in the random schedules of [shuttle](https://docs.rs/shuttle) with `--cfg shuttle`. The
 //!   clock is there too ([`time`]), and the system ([`sys`]). One folder of `facade/` is one backend.
-//! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`], [`Signal`], [`SpinLock`], [`Throttle`],
+//! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`], [`Signal`], [`SpinLock`], [`Swap`], [`Throttle`],
 //!   [`inbox`], [`list`], [`epoch`].
 //! * **The execution context** ([`context`]): atomic sections, [`context::might_block`], blocking
 //!   regions and the placement token of the running task.
@@ -33,7 +33,7 @@ pub mod spin;
 pub mod sys;
 pub mod time;
 
-#[cfg(any(loom, shuttle))]
+#[doc(hidden)]
 pub mod model;
 
 mod clean;
@@ -47,6 +47,10 @@ mod throttle;
 pub use clean::CleanAt;
 pub use completion::{Completion, Countdown};
 pub use crossbeam_utils::CachePadded;
+pub use facade::backend::Swap;
+/// Declares thread-locals: `static NAME: Type = constant;`, any number. They are the backend's: those of the
+/// system would be shared by threads that are coroutines.
+pub use facade::backend::per_thread;
 pub use facade::{atomic, cell, hint, thread};
 pub use lock::{Condvar, Mutex, MutexGuard};
 pub use parker::{Parker, Unparker};

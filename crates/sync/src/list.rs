@@ -257,7 +257,7 @@ impl<N: Node> fmt::Debug for Iter<'_, N> {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
 mod tests {
     use std::sync::Arc;
 

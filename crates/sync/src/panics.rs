@@ -23,7 +23,7 @@ pub fn discard(payload: Box<dyn Any + Send>) {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

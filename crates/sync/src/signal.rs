@@ -321,7 +321,7 @@ impl fmt::Debug for Signal {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::Parker;

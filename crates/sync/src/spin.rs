@@ -151,7 +151,7 @@ fn outwait(tries: u32) {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -89,7 +89,7 @@ fn in_span(running: &Running) {
     span.in_scope(|| uncalled.call());
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

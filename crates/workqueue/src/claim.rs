@@ -335,27 +335,3 @@ impl Drop for Claimed {
         Claimed(self.0).end(true);
     }
 }
-
-#[cfg(loom)]
-impl Header {
-    /// For models that have to fail: touches the slot as its next queuer does, as soon as the item has
-    /// started, and doesn't wait for those who look.
-    pub(crate) fn fill_hastily(&self) {
-        if !self.state.snapshot().pending() {
-            self.fill_nothing();
-        }
-    }
-}
-
-#[cfg(loom)]
-impl Lent<'_> {
-    /// A broken [`Lent::try_claim`], for models that have to fail: it doesn't look whether the
-    /// queuer has filled the slot yet. Touches the slot as a claimant does, and gives it back.
-    pub(crate) fn claim_hastily(self) {
-        let now = self.state.snapshot();
-        if now.pending() && !now.claimed() && self.state.claim(now) {
-            self.touch_job();
-            self.state.unclaim();
-        }
-    }
-}

@@ -36,8 +36,6 @@ use corewise_sync::{Completion, Mutex};
 
 use crate::link::Link;
 use crate::seat::{Owned, Seat, Tied};
-#[cfg(any(test, loom))]
-use crate::tally::Tally;
 use crate::tally::{COLOURS, Care, Careful, Found};
 
 /// The colours that a flush waits for.
@@ -130,21 +128,7 @@ impl<C: Care, L: Tied> Colours<C, L> {
         self.current.load(Ordering::Relaxed) as u8
     }
 
-    /// Counts an instance in; its colour.
-    #[cfg(any(test, loom))]
-    pub(crate) fn count(&self, tally: &Tally, stripe: u32) -> u8 {
-        let colour = self.colour();
-        tally.came(stripe, colour).enter();
-        colour
-    }
-
-    /// Waits for every instance that was queued before the call. May block.
-    #[cfg(any(test, loom))]
-    pub(crate) fn flush(&self) {
-        self.flush_by(|event| event.wait());
-    }
-
-    /// The same; `wait` waits for an event.
+    /// Waits for every instance that was queued before the call; `wait` waits for an event. May block.
     #[track_caller]
     pub(crate) fn flush_by(&self, mut wait: impl FnMut(&Completion)) {
         loop {
@@ -254,9 +238,10 @@ pub(crate) fn complete_all(events: Vec<Arc<Completion>>) {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tally::Tally;
 
     type Alone = Colours<Careful, ()>;
     /// Which the test's colours keep.

@@ -194,7 +194,7 @@ impl fmt::Display for JoinError {
 
 impl std::error::Error for JoinError {}
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

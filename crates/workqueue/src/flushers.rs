@@ -60,7 +60,7 @@ impl Flushers {
     }
 
     /// How many wait.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.waiting.lock().as_ref().map_or(0, |waiting| waiting.0.len())
     }

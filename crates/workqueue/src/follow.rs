@@ -165,7 +165,7 @@ fn wait(watch: &mut Watch, stop: &OwnedFd, reminder: Option<&Reminder>) -> io::R
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle, miri))))]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
     use corewise_topology::Topology;

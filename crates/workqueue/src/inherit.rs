@@ -24,7 +24,7 @@ pub(crate) fn wake_on_time() {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

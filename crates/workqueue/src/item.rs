@@ -72,7 +72,7 @@ pub(crate) struct Header {
     /// is filled a popper may copy its bits, under the lock of the container that the item lies in,
     /// and a waiter that looks at it; and the claimant may write it once the item lies in none and
     /// nobody looks.
-    job: UnsafeCell<MaybeUninit<Job>>,
+    pub(crate) job: UnsafeCell<MaybeUninit<Job>>,
 }
 
 // SAFETY: `job` is written by a queuer between its `pend` and the push, and by a claimant that has
@@ -166,18 +166,6 @@ impl Header {
         self.state.outwait_lookers();
         // SAFETY: as the caller says.
         self.job.with_mut(|slot| change(unsafe { (*slot).assume_init_mut() }))
-    }
-
-    /// Lets loom see a read of the slot.
-    #[cfg(loom)]
-    pub(crate) fn touch_job(&self) {
-        self.job.with(|_| ());
-    }
-
-    /// Lets loom see a write of the slot.
-    #[cfg(loom)]
-    pub(crate) fn fill_nothing(&self) {
-        self.job.with_mut(|_| ());
     }
 
     /// Fills the job slot.
@@ -644,7 +632,7 @@ impl ItemRef {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::work::Work;

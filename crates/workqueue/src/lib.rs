@@ -67,7 +67,7 @@ mod item;
 mod limiter;
 mod link;
 mod links;
-#[cfg(loom)]
+#[cfg(any(test, loom))]
 #[doc(hidden)]
 pub mod model;
 mod on_end;
@@ -86,7 +86,6 @@ mod stall;
 mod stats;
 mod stuck;
 mod submit;
-mod swap;
 mod table;
 mod take_back;
 mod tally;

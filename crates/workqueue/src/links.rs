@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::sys::current_cpu;
+use corewise_sync::{CachePadded, Swap};
 use corewise_topology::Topology;
 
 use crate::groups::Lease;
@@ -18,7 +18,6 @@ use crate::part::Part;
 use crate::pool::here;
 use crate::pools::WorkerPools;
 use crate::seat::{self, Entry};
-use crate::swap::Swap;
 
 /// Where an instance is asked to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +53,7 @@ pub(crate) struct Links {
 
 /// Which CPU's entry is for whom. It never changes: other attributes have another one. Who follows an
 /// old one comes to an entry all the same.
-struct Plan {
+pub(crate) struct Plan {
     /// I: the pools.
     lease: Arc<Lease>,
     /// I: a CPU of each pool.
@@ -68,7 +67,7 @@ struct Plan {
 }
 
 #[derive(Default)]
-struct NodePools {
+pub(crate) struct NodePools {
     pools: Vec<usize>,
     /// A: rotates the start, so that remote work doesn't pile up on the node's first pod. A hint.
     next: CachePadded<AtomicUsize>,
@@ -80,7 +79,7 @@ impl Links {
         Self::of_plan(shared, Plan::new(pools, lease))
     }
 
-    fn of_plan(shared: &Arc<Shared>, plan: Plan) -> Links {
+    pub(crate) fn of_plan(shared: &Arc<Shared>, plan: Plan) -> Links {
         let plan = Arc::new(plan);
         let links = Links {
             shared: Arc::clone(shared),
@@ -229,13 +228,17 @@ impl Plan {
                 }
             }
         }
-        Plan {
-            lease: Arc::clone(lease),
-            cpus: cpus.into(),
-            by_cpu: by_cpu.into(),
-            by_node: by_node.into(),
-            rotor: CachePadded::new(AtomicUsize::new(0)),
-        }
+        Self::of(lease, cpus.into(), by_cpu.into(), by_node.into())
+    }
+
+    pub(crate) fn of(
+        lease: &Arc<Lease>,
+        cpus: Box<[u32]>,
+        by_cpu: Box<[Option<usize>]>,
+        by_node: Box<[NodePools]>,
+    ) -> Plan {
+        let rotor = CachePadded::new(AtomicUsize::new(0));
+        Plan { lease: Arc::clone(lease), cpus, by_cpu, by_node, rotor }
     }
 
     fn of_node(&self, node: Option<u32>, bound: bool) -> usize {
@@ -297,20 +300,4 @@ impl Plan {
 /// One more than the highest number of a node.
 pub(crate) fn nodes(topology: &Topology) -> usize {
     topology.nodes().iter().map(|node| node.node as usize + 1).max().unwrap_or(0)
-}
-
-#[cfg(loom)]
-impl Links {
-    /// A model's: pool `n` is that of CPU `n`.
-    pub(crate) fn by_hand(shared: &Arc<Shared>, lease: &Arc<Lease>) -> Links {
-        let pools = 0..lease.group.pools.len();
-        let plan = Plan {
-            lease: Arc::clone(lease),
-            cpus: pools.clone().map(|pool| pool as u32).collect(),
-            by_cpu: pools.map(Some).collect(),
-            by_node: Box::default(),
-            rotor: CachePadded::new(AtomicUsize::new(0)),
-        };
-        Self::of_plan(shared, plan)
-    }
 }

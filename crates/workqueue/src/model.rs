@@ -1,5 +1,8 @@
-//! Doors into the protocols for the models in `tests/loom_*.rs`: thin, and only under `--cfg loom`.
+//! Doors into the protocols for the models in `tests/loom_*.rs`: thin, and only there for them and for unit tests.
 
+mod broken;
+mod by_hand;
+mod futures;
 mod limiter;
 
 use std::mem::ManuallyDrop;
@@ -8,7 +11,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use corewise_sync::Parker;
-use corewise_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_topology::{AffinityScope, CpuSet, Machine};
@@ -18,36 +21,39 @@ use crate::carry::Carry;
 use crate::claim::Claimed;
 use crate::colours::Colours;
 use crate::cover::Covers;
-use crate::future_state::{FutureState, Paused};
 use crate::groups::Lease;
 use crate::item::{Job, Queued};
 use crate::limiter::CountedBy;
 use crate::link::{Shared, Traits};
-use crate::links::{Links, Place};
+use crate::links::{Links, Place, Plan};
 use crate::policy::Home;
 use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Setup, Step};
 use crate::pool::publication::Publication;
 use crate::pool::worker::Worker;
 use crate::pools::WorkerPools;
-use crate::seat::{Entry, Kept, Seat, Tied, leave};
+use crate::seat::{Entered, Entry, Kept, Seat, Tied, leave};
 use crate::submit::{Queueing, push};
 use crate::take_back::{Role, take_back_if};
 use crate::tally::Tally;
 pub use crate::tally::{Care, Careful};
 use crate::ticket::MaybeTicket;
 use crate::timekeeper::alarm::Alarm;
-use crate::waiting::Waiting;
 use crate::work::Work;
 
+pub use futures::{FutureModel, WaitingModel};
 pub use limiter::{SlotModel, Token};
 
 /// Pools whose workers are driven by the model's threads.
-pub struct PoolModel<F: FencePolicy>(Arc<Group<F>>);
+pub struct PoolModel<F: FencePolicy> {
+    group: Arc<Group<F>>,
+    /// Its workers drain the inboxes wrongly.
+    late: bool,
+}
 
 impl<F: FencePolicy> Clone for PoolModel<F> {
     fn clone(&self) -> Self {
-        PoolModel(Arc::clone(&self.0))
+        PoolModel { group: Arc::clone(&self.group), late: self.late }
     }
 }
 
@@ -55,27 +61,27 @@ impl<F: FencePolicy> Clone for PoolModel<F> {
 pub struct ModelWorker<F: FencePolicy> {
     group: Arc<Group<F>>,
     worker: Arc<Worker>,
+    late: bool,
 }
 
 impl<F: FencePolicy> PoolModel<F> {
     /// Soft pools of `cpus` CPUs each, which may have as many workers as `enlist` is called for.
     pub fn new(pools: usize, cpus: u32) -> Self {
         let specs = PoolSpec::by_hand(pools, cpus);
-        PoolModel(Arc::new(Group::new(Setup::by_hand(AffinityScope::System), specs)))
+        let group = Group::new(Setup::by_hand(AffinityScope::System), specs);
+        PoolModel { group: Arc::new(group), late: false }
     }
 
     /// One more worker of a pool. Enlist as many as the pool has CPUs, or it would make threads.
     pub fn enlist(&self, pool: usize) -> ModelWorker<F> {
-        ModelWorker { group: Arc::clone(&self.0), worker: self.0.enlist(pool) }
+        let worker = self.group.enlist(pool);
+        ModelWorker { group: Arc::clone(&self.group), worker, late: self.late }
     }
 
     /// As [`PoolModel::new`], but who empties an inbox says only after that that the list has
     /// something: for models that have to fail.
     pub fn draining_late(pools: usize, cpus: u32) -> Self {
-        let mut group =
-            Group::new(Setup::by_hand(AffinityScope::System), PoolSpec::by_hand(pools, cpus));
-        group.drain_late();
-        PoolModel(Arc::new(group))
+        PoolModel { late: true, ..PoolModel::new(pools, cpus) }
     }
 
     /// Queues an item on a pool; false where it was pending.
@@ -87,7 +93,7 @@ impl<F: FencePolicy> PoolModel<F> {
     pub fn push_from(&self, cpu: u32, pool: usize, work: &Work) -> bool {
         match pend(work) {
             Some(queued) => {
-                self.0.push(pool, self.0.pools[pool].stripe_of(cpu), queued);
+                self.group.push(pool, self.group.pools[pool].stripe_of(cpu), queued);
                 true
             }
             None => false,
@@ -98,7 +104,7 @@ impl<F: FencePolicy> PoolModel<F> {
 impl<F: FencePolicy> PoolModel<F> {
     /// The machine has come to this epoch: so many CPUs of each pod can be used.
     pub fn follow(&self, epoch: u64, cpus: &[u32]) {
-        self.0.follow_to(epoch, None, |spec| Home {
+        self.group.follow_to(epoch, None, |spec| Home {
             cpus: CpuSet::full(cpus[spec.pod as usize]),
             away: false,
         });
@@ -106,12 +112,12 @@ impl<F: FencePolicy> PoolModel<F> {
 
     /// Takes no more work.
     pub fn close(&self) {
-        self.0.close();
+        self.group.close();
     }
 
     /// Whether no worker is left, searches, idles or blocks, and nothing waits for one.
     pub fn is_deserted(&self, pool: usize) -> bool {
-        let (total, idle, blocked, waiting) = self.0.pools[pool].sizes();
+        let (total, idle, blocked, waiting) = self.group.pools[pool].sizes();
         (total, idle, blocked, waiting) == (0, 0, 0, 0)
     }
 }
@@ -127,7 +133,7 @@ impl<F: FencePolicy> ModelWorker<F> {
     /// once, so that it leaves where it may.
     pub fn work_impatiently(&self) {
         loop {
-            match self.group.step(&self.worker) {
+            match self.one_step() {
                 Step::Again => {}
                 Step::Park { .. } => match self.group.idle_timed_out(&self.worker) {
                     Step::Exit => return,
@@ -138,6 +144,13 @@ impl<F: FencePolicy> ModelWorker<F> {
                 Step::Exit => return,
             }
         }
+    }
+
+    fn one_step(&self) -> Step {
+        if self.late {
+            self.group.drain_late();
+        }
+        self.group.step(&self.worker)
     }
 
     /// Its item begins to block.
@@ -166,7 +179,7 @@ impl<F: FencePolicy> ModelWorker<F> {
 
     /// One step; doesn't park.
     pub fn step(&self) {
-        self.group.step(&self.worker);
+        self.one_step();
         self.worker.carry.stops();
     }
 
@@ -225,7 +238,7 @@ impl<F: FencePolicy> ModelWorker<F> {
 
     fn work(&self, done: impl Fn() -> bool, spins: bool) {
         while !done() {
-            match self.group.step(&self.worker) {
+            match self.one_step() {
                 Step::Again => {}
                 Step::Park { .. } => {
                     if !(spins && self.worker.try_park()) {
@@ -264,8 +277,13 @@ impl QueueModel {
             },
             places,
         );
-        let lease = Arc::new(Lease { group: Arc::clone(&model.0) });
-        let links = Arc::new(Links::by_hand(&shared, &lease));
+        let lease = Arc::new(Lease { group: Arc::clone(&model.group) });
+        // Pool n is that of CPU n.
+        let cpus = 0..lease.group.pools.len();
+        let by_cpu = cpus.clone().map(Some).collect();
+        let cpus = cpus.map(|pool| pool as u32).collect();
+        let plan = Plan::of(&lease, cpus, by_cpu, Box::default());
+        let links = Arc::new(Links::of_plan(&shared, plan));
         QueueModel { pools: model, links }
     }
 
@@ -303,7 +321,7 @@ impl QueueModel {
 
     /// Whether nothing is queued.
     pub fn is_empty(&self, pool: usize) -> bool {
-        self.pools.0.pools[pool].sizes().3 == 0
+        self.pools.group.pools[pool].sizes().3 == 0
     }
 }
 
@@ -474,6 +492,13 @@ unsafe impl Send for ModelPools {}
 // SAFETY: as above.
 unsafe impl Sync for ModelPools {}
 
+impl ModelPools {
+    #[allow(clippy::arc_with_non_send_sync, reason = "it is what the model shares")]
+    fn new() -> Arc<ModelPools> {
+        Arc::new(ModelPools(Arc::new(UnsafeCell::new(false))))
+    }
+}
+
 impl Drop for ModelPools {
     fn drop(&mut self) {
         // SAFETY: this is what the model is to show.
@@ -517,16 +542,27 @@ impl<C: Care> LinksModel<C> {
 
     /// What a change of attributes does.
     pub fn change(&self) {
-        let pools = Arc::new(ModelPools(Arc::new(UnsafeCell::new(false))));
+        let pools = ModelPools::new();
         let link = ModelLink { queue: Arc::clone(&self.queue), pools };
         let seat = self.queue.colours.fill(1, link);
         self.entry.publish(Some((seat, 0)));
         self.queue.colours.retire_all_but(&[seat]);
     }
 
+    /// Pick, Enter and Validate.
+    fn enters(&self) -> Entered<'_, ModelLink<C>> {
+        let colours = &self.queue.colours;
+        loop {
+            let picked = colours.pick(&self.entry).expect("there is a link");
+            if let Some(entered) = colours.enter(picked) {
+                return entered;
+            }
+        }
+    }
+
     /// Queues an instance.
     pub fn queue(&self) -> ModelTicket<C> {
-        let entered = self.queue.colours.enter_at(&self.entry).expect("there is a link");
+        let entered = self.enters();
         assert!(ptr::eq(&*entered.link().queue, &*self.queue));
         ModelTicket(entered.keep())
     }
@@ -559,7 +595,7 @@ impl<C: Care> LinksModel<C> {
     /// Queues an instance by `push`, after which the pools are looked at. `covered`: as they have to
     /// be.
     pub fn push(&self, covered: bool, push: impl FnOnce(ModelTicket<C>)) {
-        let entered = self.queue.colours.enter_at(&self.entry).expect("there is a link");
+        let entered = self.enters();
         let link = entered.link();
         // SAFETY: as in product code: the copy isn't dropped, and covered during the push.
         let pools = ManuallyDrop::new(unsafe { ptr::read(&raw const link.pools) });
@@ -589,7 +625,7 @@ impl<C: Care> Drop for LinksModel<C> {
 /// is over. No other order helps it.
 pub fn cover_two_in_turn() {
     let covers = Arc::<Covers>::default();
-    let [first, second] = [(); 2].map(|()| Arc::new(ModelPools(Arc::new(UnsafeCell::new(false)))));
+    let [first, second] = [(); 2].map(|()| ModelPools::new());
     let over = Arc::new(AtomicUsize::new(0));
     // SAFETY: the copies aren't dropped, and covered where they are used.
     let copies = [&first, &second].map(|pools| ManuallyDrop::new(unsafe { ptr::read(pools) }));
@@ -689,121 +725,3 @@ impl<F: FencePolicy> AlarmModel<F> {
         self.0.rest(None);
     }
 }
-
-/// A spawned future without its pool: who may touch it.
-pub struct FutureModel {
-    state: FutureState,
-    /// P: belongs to who moved `state` out of idle; loom reports two accesses at once.
-    polls: UnsafeCell<u32>,
-    /// A: how often it ended.
-    ended: AtomicU32,
-    /// A: the pending bit of its item: cleared before a poll.
-    pending: AtomicU32,
-}
-
-/// The futures that wait, which the end of a queue cancels.
-pub struct WaitingModel(Waiting<Arc<FutureModel>>);
-
-impl WaitingModel {
-    /// Nobody waits.
-    #[allow(clippy::new_without_default)]
-    pub fn new() -> Self {
-        WaitingModel(Waiting::new(1))
-    }
-
-    /// What the queue's end does, after it has closed the queue.
-    pub fn close(&self) {
-        for future in self.0.close() {
-            if future.state.close() {
-                future.look();
-            }
-        }
-    }
-}
-
-impl FutureModel {
-    /// Nobody's.
-    #[allow(clippy::new_without_default)]
-    pub fn new() -> Self {
-        FutureModel {
-            state: FutureState::new(),
-            polls: UnsafeCell::new(0),
-            ended: AtomicU32::new(0),
-            pending: AtomicU32::new(0),
-        }
-    }
-
-    /// What a worker does; the future is pending still.
-    pub fn poll(&self) {
-        if self.state.begin() {
-            self.touch();
-            if self.state.pause() == Paused::Stopped {
-                self.end();
-            }
-        }
-    }
-
-    /// A wake-up that the queue accepts.
-    pub fn wake(&self) {
-        self.pending.fetch_or(1, Ordering::AcqRel);
-    }
-
-    /// What a worker does with one that was woken, which waits again and takes a seat where it has
-    /// none. `look`: as it has to be.
-    pub fn poll_and_sit(self: &Arc<Self>, list: &WaitingModel, sit: bool, look: bool) {
-        self.pending.fetch_and(0, Ordering::AcqRel);
-        if !self.state.begin() {
-            return;
-        }
-        self.touch();
-        if sit && list.0.sit(0, Arc::clone(self)).is_err() {
-            self.state.close();
-        }
-        match self.state.pause() {
-            Paused::Waits => {}
-            Paused::Closed if look => self.look(),
-            Paused::Closed => {}
-            Paused::Stopped => self.end(),
-        }
-    }
-
-    fn look(&self) {
-        if self.pending.load(Ordering::Acquire) == 0 {
-            self.stop();
-        }
-    }
-
-    /// What a worker does; the future is ready.
-    pub fn poll_ready(&self) {
-        if self.state.begin() {
-            self.touch();
-            self.state.finish();
-            self.end();
-        }
-    }
-
-    /// What an abort does, or a wake-up that the queue refuses.
-    pub fn stop(&self) {
-        if self.state.stop() {
-            self.end();
-        }
-    }
-
-    /// How often it ended.
-    pub fn ended(&self) -> u32 {
-        self.ended.load(Ordering::Relaxed)
-    }
-
-    fn end(&self) {
-        self.touch();
-        self.ended.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn touch(&self) {
-        // SAFETY: the caller owns the future, which is what the model is to show.
-        self.polls.with_mut(|polls| unsafe { *polls += 1 });
-    }
-}
-
-// SAFETY: as `FutureTask`: `polls` is touched by the future's owner alone.
-unsafe impl Sync for FutureModel {}

@@ -128,7 +128,7 @@ impl<C: FnOnce() + Send> Alone for Once<C> {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle)), target_pointer_width = "64"))]
+#[cfg(all(test, target_pointer_width = "64"))]
 mod tests {
     use super::*;
 

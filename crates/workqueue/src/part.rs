@@ -33,7 +33,7 @@ impl<W, T> Deref for Part<W, T> {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

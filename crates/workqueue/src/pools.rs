@@ -229,7 +229,7 @@ impl PoolsBuilder {
         self
     }
 
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
     pub(crate) fn keeper(mut self, keeper: &Arc<Timekeeper>) -> Self {
         self.keeper = Some(Arc::clone(keeper));
         self

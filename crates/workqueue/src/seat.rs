@@ -10,6 +10,7 @@ use std::sync::Arc;
 use corewise_sync::atomic::{AtomicPtr, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::fence::{FencePolicy, FullFence};
+use corewise_sync::hint;
 
 use crate::carry::Carry;
 use crate::colours::{Colours, Members, complete_all};
@@ -51,7 +52,7 @@ impl<L> Seat<L> {
     pub(crate) unsafe fn link(&self) -> &L {
         // SAFETY: as the caller says.
         let link = self.link.with(|link| unsafe { (*link).as_ref() });
-        if cfg!(any(loom, debug_assertions)) {
+        if hint::EVERY_SCHEDULE || cfg!(debug_assertions) {
             return link.expect("a link is there for those who may ask");
         }
         // SAFETY: as the caller says.
@@ -201,16 +202,6 @@ impl<C: Care, L: Tied> Colours<C, L> {
         carry.take_over(picked.at.place()).then_some(Entered { place, colour, seats: PhantomData })
     }
 
-    /// Pick, Enter and Validate; `None` where the CPU has no link.
-    #[cfg(loom)]
-    pub(crate) fn enter_at<'a>(&'a self, entry: &'a Entry<L>) -> Option<Entered<'a, L>> {
-        loop {
-            if let Some(entered) = self.enter(self.pick(entry)?) {
-                return Some(entered);
-            }
-        }
-    }
-
     /// Retract.
     #[cold]
     pub(crate) fn retract(&self, entered: Entered<'_, L>) {
@@ -356,21 +347,4 @@ pub(crate) unsafe fn leave<C: Care, L: Tied, S: AsRef<Colours<C, L>> + ?Sized>(
         let shared = of(unsafe { seat.link() });
         (*shared).as_ref().leave_watched(at, pair, many, colour);
     }
-}
-
-#[cfg(any(test, loom))]
-impl<C: Care, L: Tied> Colours<C, L> {
-    /// Leave, for who keeps the colours anyway.
-    pub(crate) fn leave(&self, seat: NonNull<Seat<L>>, stripe: u32, colour: u8) {
-        // SAFETY: the caller's instance is in flight.
-        let pair = unsafe { seat.as_ref() }.tally.pair(stripe, colour);
-        if !pair.leave::<C>(1) {
-            self.leave_watched(seat, pair, 1, colour);
-        }
-    }
-}
-
-#[cfg(any(test, loom))]
-impl Tied for () {
-    fn collected(&self) {}
 }

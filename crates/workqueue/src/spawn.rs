@@ -141,7 +141,7 @@ pub(crate) fn spawn(
     corewise_sync::thread::Builder::new().name(name).spawn(body)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, channel};

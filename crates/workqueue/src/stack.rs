@@ -29,7 +29,7 @@ pub(crate) fn left() -> Option<StackLeft> {
     (left <= size).then_some(StackLeft { left, size })
 }
 
-#[cfg(all(test, not(any(loom, shuttle, miri))))]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
 

@@ -12,10 +12,10 @@ mod look;
 use std::collections::{BTreeMap, HashSet};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use corewise_sync::thread::{self, ThreadId};
-use corewise_sync::{Completion, Mutex, MutexGuard, Unparker, context};
+use corewise_sync::{Completion, Mutex, MutexGuard, Unparker, context, hint};
 
 use crate::colours::Awaited;
 use crate::current;
@@ -116,19 +116,10 @@ pub(crate) struct Listed<'a> {
 }
 
 /// The list of the process.
-#[cfg(not(any(loom, shuttle)))]
 pub(crate) fn long_waits() -> &'static LongWaits {
-    static LONG: LongWaits = LongWaits {
-        list: Mutex::new(List { waits: BTreeMap::new(), last: 0 }),
-        turn: Mutex::new(Turn { looking: false, asked: false }),
-    };
-    &LONG
-}
-
-/// A model has no time, so that no wait in it is long; and nothing in it outlives an execution.
-#[cfg(any(loom, shuttle))]
-pub(crate) fn long_waits() -> &'static LongWaits {
-    Box::leak(Box::default())
+    static LONG: LazyLock<LongWaits> = LazyLock::new(LongWaits::default);
+    // A model has no time, so that no wait in it is long; and nothing in it outlives an execution.
+    if hint::IN_MODEL { Box::leak(Box::default()) } else { &LONG }
 }
 
 impl LongWaits {

@@ -306,7 +306,7 @@ where
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle)), target_pointer_width = "64"))]
+#[cfg(all(test, target_pointer_width = "64"))]
 mod tests {
     use super::*;
 

@@ -230,15 +230,12 @@ impl Drop for MaybeTicket {
 
 /// Seat, stripe, colour and whether counted: all in one word. The stripe is in the lowest bits, which
 /// a seat's alignment leaves free, the others in the highest, which no address in user space has.
-#[cfg(all(
-    target_pointer_width = "64",
-    any(target_arch = "x86_64", target_arch = "aarch64"),
-    not(any(loom, shuttle))
-))]
+#[cfg(all(target_pointer_width = "64", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod word {
     use std::ptr;
 
-    use corewise_sync::atomic::AtomicPtr;
+    use corewise_sync::atomic::aside::AtomicPtr;
+    use corewise_sync::hint;
 
     use super::*;
     use crate::seat::{ADDRESS_BITS, STRIPES};
@@ -249,7 +246,7 @@ mod word {
     const SEAT: usize = (1 << ADDRESS_BITS) - STRIPES;
 
     const _: () = assert!(COLOURS << COLOUR <= COUNTED);
-    const _: () = assert!(size_of::<MaybeTicket>() == 8);
+    const _: () = assert!(size_of::<MaybeTicket>() == 8 || hint::IN_MODEL);
 
     pub(super) struct Word(
         /// A: null without a ticket. Changed by `count` alone, before the instance is pushed; read at
@@ -331,12 +328,10 @@ mod word {
     }
 }
 
-/// The same in pieces: where addresses may have other bits, and in models, where each look at an
-/// atomic makes them longer.
+/// The same in pieces: where addresses may have other bits.
 #[cfg(not(all(
     target_pointer_width = "64",
-    any(target_arch = "x86_64", target_arch = "aarch64"),
-    not(any(loom, shuttle))
+    any(target_arch = "x86_64", target_arch = "aarch64")
 )))]
 mod word {
     use corewise_sync::atomic::AtomicBool;

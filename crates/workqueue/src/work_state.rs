@@ -409,7 +409,7 @@ impl fmt::Debug for WorkState {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -2,10 +2,8 @@
 //! this file has the protocol.
 
 mod activity;
-#[cfg(not(loom))]
 pub(crate) mod policy;
 
 pub use activity::Activity;
 
-#[cfg(not(loom))]
 mod follow;

@@ -218,7 +218,7 @@ fn lowest(bits: u64, most: u32) -> u64 {
     bits ^ rest
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

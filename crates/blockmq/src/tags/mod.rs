@@ -262,5 +262,5 @@ impl<const MARKS: bool> fmt::Debug for TagSet<MARKS> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;

@@ -8,10 +8,7 @@ mod watch;
 pub use tag_state::{Release, TagState};
 pub use watch::Watch;
 
-#[cfg(not(loom))]
 pub(crate) use late::{TagSlot, Timeouts};
-#[cfg(not(loom))]
 pub use late::{TimedOut, TimerReturn};
 
-#[cfg(not(loom))]
 mod late;

@@ -166,7 +166,7 @@ impl<N> fmt::Debug for TagState<N> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -108,7 +108,7 @@ impl Counters {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 mod tests {
     use super::*;

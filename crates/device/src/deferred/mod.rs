@@ -134,7 +134,7 @@ impl<D> Lists<D> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -91,11 +91,8 @@ impl<T> Handoff<T> {
     /// Makes it fit for the next call, by who has it to himself.
     pub fn reset(&mut self) {
         self.phase.store(CALLED, Ordering::Relaxed);
-        // What nobody wanted. The model checker's lock has no `get_mut`.
-        #[cfg(not(loom))]
+        // What nobody wanted.
         drop(self.result.get_mut().take());
-        #[cfg(loom)]
-        drop(self.result.lock().take());
     }
 
     fn change(&self, from: u8, to: u8) -> Result<u8, u8> {
@@ -114,7 +111,7 @@ impl<T> fmt::Debug for Handoff<T> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -12,7 +12,7 @@
 //!
 //! Guard letters are those of [`corewise_sync`].
 
-mod right_state;
+pub(crate) mod right_state;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -20,8 +20,6 @@ use std::marker::PhantomData;
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::inbox::{Batch, Inbox, Node};
 
-#[cfg(loom)]
-pub use right_state::ReleaseBlindly;
 pub use right_state::{FlushRight, ReleaseChecked, ReleasePolicy};
 
 /// Where replies go: owned by whoever holds the flush right.

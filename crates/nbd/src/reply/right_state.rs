@@ -5,7 +5,7 @@ use std::fmt;
 use corewise_sync::atomic::{AtomicU32, Ordering};
 
 /// Nobody sends.
-const FREE: u32 = 0;
+pub(crate) const FREE: u32 = 0;
 /// Somebody sends, and has taken everything that was posted before its last BeginRound.
 const HELD: u32 = 1;
 /// Somebody sends (or is about to begin), and something was posted since: it has to take once more.
@@ -16,7 +16,7 @@ const AGAIN: u32 = 2;
 pub struct FlushRight {
     /// A: `FREE`, `HELD` or `AGAIN`. Changed by read-modify-writes only, so all steps stand in one
     /// order.
-    word: AtomicU32,
+    pub(crate) word: AtomicU32,
 }
 
 impl FlushRight {
@@ -99,7 +99,7 @@ pub trait ReleasePolicy: sealed::Sealed + Send + Sync + 'static {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ReleaseChecked;
 
-mod sealed {
+pub(crate) mod sealed {
     /// Keeps others from being made.
     pub trait Sealed {}
 }
@@ -112,23 +112,7 @@ impl ReleasePolicy for ReleaseChecked {
     }
 }
 
-/// Lets go without looking: only for the model that has to fail.
-#[cfg(loom)]
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ReleaseBlindly;
-
-#[cfg(loom)]
-impl sealed::Sealed for ReleaseBlindly {}
-
-#[cfg(loom)]
-impl ReleasePolicy for ReleaseBlindly {
-    fn release(right: &FlushRight) -> bool {
-        right.word.swap(FREE, Ordering::Release);
-        true
-    }
-}
-
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -45,7 +45,7 @@ pub(crate) fn rank(here: Option<(u32, Place)>, to: u32, place: Place) -> Rank {
     (nearness, to.wrapping_sub(own))
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

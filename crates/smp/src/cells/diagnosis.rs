@@ -193,7 +193,7 @@ impl Diagnosis {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::cells::kinds::{Class, Ended, Role};

@@ -130,7 +130,7 @@ impl SpinHabit {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -12,15 +12,19 @@
 //! * `lock`: `Mutex`, `MutexGuard`, `Condvar` as in `std::sync`, poison and all;
 //! * `thread`: `Builder`, `JoinHandle`, `Thread`, `ThreadId`, `current`, `spawn`, `yield_now`, `sleep`; but in loom
 //!   also `scope` with `Scope` and `ScopedJoinHandle`;
-//! * the macros `thread_local!`, `per_thread!` over it, and `constructor!` (a `const fn`, where its constructors are);
+//! * the macros `per_thread!`, and `constructor!` (a `const fn`, where its constructors are);
 //! * `spin_loop`, `computed`, and the constants `IN_MODEL`, `EVERY_SCHEDULE` (explained below) and `SEQ_CST_IS_WEAK`;
+//! * `Witness`, which is told of accesses to what is atomic without need; it counts where orders are checked;
 //! * `clock`: `now`, `precise`, `coarse`;
 //! * `system`: see [`crate::sys`], which documents each function;
-//! * how threads wait and order themselves: `FutexWord`, `ParkerToken`, `SpinLock`, `SpinLockGuard`, and
+//! * how threads wait and order themselves: `FutexWord`, `ParkerToken`, `SpinLock`, `SpinLockGuard`, `Swap`, and
 //!   `pair`, the asymmetric fences. The folder `word` has them over `system::futex` and
 //!   `system::barrier`, for a backend whose threads can sleep on a word; `model` over its own `lock`, for
 //!   one that can't. A backend takes one of the two with a `mod` line;
-//! * `weakened`: fences that aren't there, for models that have to fail; empty but in loom.
+//! * `weakened`: fences that aren't there, for models that have to fail; empty but in loom;
+//! * `testing`: what models are written with; empty but in checkers.
+//!
+//! All but loom take what is the same for them from `usual.rs`.
 //!
 //! A backend stands below all other crates of Corewise, topology included: its machine, if it has one, is
 //! told to it as plain numbers.
@@ -40,8 +44,9 @@ pub mod atomic {
     };
     pub use std::sync::atomic::{Ordering, compiler_fence};
 
-    /// The same, for what decides nothing: counters, marks for who looks from outside, experience. Where every
-    /// schedule is looked at they are no part of it: they would multiply the schedules, and show nothing.
+    /// The same, for what decides nothing: counters, marks for who looks from outside, experience, and words that
+    /// the accesses to others order. Where every schedule is looked at they are no part of it: they would multiply
+    /// the schedules, and show nothing.
     pub mod aside {
         pub use super::super::backend::aside::{
             AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence,
@@ -62,10 +67,6 @@ pub mod thread {
     #[cfg(not(loom))]
     pub use super::backend::thread::{Scope, ScopedJoinHandle, scope};
     pub use std::thread::Result;
-
-    /// For `per_thread!`.
-    #[doc(hidden)]
-    pub use super::backend::thread_local;
 }
 
 /// Spin hints: the standard library's, or the backend's (a model checker's yield to the model).

@@ -115,7 +115,7 @@ impl<N: Node> fmt::Debug for ClosableInbox<N> {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
 mod tests {
     use super::super::tests::item;
     use super::*;

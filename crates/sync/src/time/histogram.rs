@@ -187,7 +187,7 @@ impl fmt::Display for Latencies {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -63,7 +63,7 @@ impl Stamp {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::time::Duration;

@@ -108,7 +108,7 @@ impl<T: Hold, F: FencePolicy> Limiter<T, F> {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
 mod stepped {
     //! The slots stepped by hand, over numbers instead of work items.
 

@@ -25,8 +25,6 @@ use crate::idle::Idle;
 use crate::item::{Queued, Running};
 use crate::spawn::Spawner;
 use crate::threads::Threads;
-#[cfg(any(test, loom))]
-use crate::timekeeper::Settings;
 use crate::timekeeper::Timekeeper;
 
 /// What one step of a worker did.
@@ -57,25 +55,6 @@ pub(crate) struct Setup {
     pub(crate) keeper: Arc<Timekeeper>,
     /// What a niceness of 0 stands for: that of who made the pools.
     pub(crate) niceness: i32,
-}
-
-#[cfg(any(test, loom))]
-impl Setup {
-    /// Soft, with workers and a timekeeper that are driven by hand.
-    pub(crate) fn by_hand(scope: AffinityScope) -> Setup {
-        Setup {
-            scope,
-            soft: true,
-            concurrency: None,
-            pinning: Pinning::Nowhere,
-            idle: Idle::Sleep,
-            idle_timeout: Duration::ZERO,
-            spawner: Spawner::default(),
-            threads: Threads::new(usize::MAX),
-            keeper: Timekeeper::by_hand(Settings::default()),
-            niceness: crate::inherit::niceness(),
-        }
-    }
 }
 
 /// The pools of one set of attributes, one a pod.
@@ -242,12 +221,6 @@ impl<F: FencePolicy> Group<F> {
             self.settle(index, &mut inner, false)
         };
         self.perform(index, action);
-    }
-
-    /// One bounded step of a worker: take something and run it, or go idle.
-    #[cfg(any(test, loom))]
-    pub(crate) fn step(self: &Arc<Self>, me: &Arc<Worker>) -> Step {
-        if self.works(me) { Step::Again } else { self.go_idle(me) }
     }
 
     /// One bounded step of a worker that takes something and runs it; false where there is nothing for
@@ -658,10 +631,8 @@ impl<F: FencePolicy> Group<F> {
                 if inner.counts.total > 0 {
                     continue;
                 }
-                inner.counts.total = 1;
                 inner.counts.searching = true;
-                self.publish(index, &inner);
-                let worker = inner.enroll(index);
+                let worker = self.hire(index, &mut inner);
                 let seated = inner.seat(worker.id, &self.threads);
                 debug_assert!(seated, "each pool may have its first one");
                 worker
@@ -694,12 +665,10 @@ impl<F: FencePolicy> Group<F> {
         running.run(&me.shown, Some(&me.carry))
     }
 
-    /// A worker driven by hand instead of by a thread of its own: for stepped tests and models.
-    #[cfg(any(test, loom))]
-    pub(crate) fn enlist(self: &Arc<Self>, index: usize) -> Arc<Worker> {
-        let mut inner = self.pools[index].inner.lock();
+    /// One more worker, whose thread the caller sees to.
+    pub(crate) fn hire(&self, index: usize, inner: &mut Inner) -> Arc<Worker> {
         inner.counts.total += 1;
-        self.publish(index, &inner);
+        self.publish(index, inner);
         inner.enroll(index)
     }
 }

@@ -19,13 +19,13 @@ pub(crate) mod pins;
 pub(crate) mod publication;
 mod regions;
 mod stats;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod stepped;
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
 mod stepped_closing;
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
 mod stepped_dying;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod stepped_follow;
 mod stripe;
 pub(crate) mod wants;
@@ -67,33 +67,17 @@ pub(crate) struct PoolSpec {
     pub(crate) near: Vec<usize>,
 }
 
-#[cfg(any(test, loom))]
-impl PoolSpec {
-    /// `pools` pods of `cpus` CPUs each, which make no threads beyond one a CPU: for tests and models
-    /// that drive their workers by hand.
-    pub(crate) fn by_hand(pools: usize, cpus: u32) -> Vec<PoolSpec> {
-        let spec = |pod: usize| PoolSpec {
-            pod: u32::try_from(pod).unwrap_or(u32::MAX),
-            cpus: CpuSet::full(cpus),
-            node: None,
-            max: 0,
-            near: (0..pools).filter(|other| *other != pod).collect(),
-        };
-        (0..pools).map(spec).collect()
-    }
-}
-
 /// The pool of one pod.
 pub(crate) struct Pool<F: FencePolicy> {
     /// I: where it is.
     pub(crate) spec: PoolSpec,
     /// What was pushed and not taken.
-    stripes: Stripes<F>,
+    pub(crate) stripes: Stripes<F>,
     /// A: mirror of `inner` for pushes and for workers that take.
     word: CachePadded<Word>,
     /// L: is the lock; guards the idle workers and the counts. Locks of stripes are taken under it,
     /// never the other way round.
-    inner: CachePadded<Mutex<Inner>>,
+    pub(crate) inner: CachePadded<Mutex<Inner>>,
     /// L: waited on with `inner`: once it is closed, told of each worker that leaves.
     left: Condvar,
     /// Where its workers run now. Never locked together with `inner`.
@@ -123,7 +107,7 @@ pub(super) struct Inner {
     /// The pod has no CPU that can be used.
     away: bool,
     /// Those who wait for an item of this pool, and could run it.
-    wants: Wants,
+    pub(crate) wants: Wants,
     /// The pod has no share of what may run at once: it takes what is for it alone.
     aside: bool,
 }

@@ -152,17 +152,4 @@ impl<F: FencePolicy> Group<F> {
             drop(refused);
         }
     }
-
-    /// For models that have to fail, see [`PoolModel::draining_late`](crate::model::PoolModel).
-    #[cfg(loom)]
-    pub(crate) fn drain_late(&mut self) {
-        self.pools.iter_mut().for_each(|pool| pool.stripes.drain_late());
-    }
-
-    /// For models that have to fail: takes an item under the lock, and starts it after.
-    #[cfg(loom)]
-    pub(crate) fn start_unlocked(&self, index: usize) -> Option<Running> {
-        let queued = self.pools[index].stripes.at(0).lock().pop()?;
-        queued.start()
-    }
 }

@@ -255,7 +255,7 @@ impl Drop for Arrived<'_> {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
 mod tests {
     use std::sync::{Arc, mpsc};
 

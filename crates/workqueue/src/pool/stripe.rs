@@ -10,7 +10,7 @@ use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::fence::FencePolicy;
 use corewise_sync::inbox::Inbox;
 use corewise_sync::list::List;
-use corewise_sync::{CachePadded, SpinLock, SpinLockGuard};
+use corewise_sync::{CachePadded, SpinLock, SpinLockGuard, hint};
 use corewise_topology::CpuSet;
 
 use crate::claim::Place;
@@ -20,7 +20,7 @@ use crate::item::{Header, Queued, Running};
 const MOST: usize = 16;
 
 /// The stripes of one pool.
-pub(super) struct Stripes<F: FencePolicy> {
+pub(crate) struct Stripes<F: FencePolicy> {
     /// I: at least one.
     stripes: Box<[Stripe<F>]>,
     /// I: by CPU, the stripe of what is queued there. CPUs beyond it: their number, wrapped.
@@ -28,13 +28,11 @@ pub(super) struct Stripes<F: FencePolicy> {
 }
 
 /// A part of what waits in a pool: what was queued from one of its CPUs.
-pub(super) struct Stripe<F: FencePolicy> {
+pub(crate) struct Stripe<F: FencePolicy> {
     /// A: what was pushed and isn't in the list yet. On a line that pushes write and workers seldom.
     inbox: CachePadded<Inbox<Queued>>,
     /// On a line that pushes don't touch.
     lane: CachePadded<Lane>,
-    #[cfg(loom)]
-    late: bool,
     fence: PhantomData<F>,
 }
 
@@ -50,7 +48,7 @@ struct Lane {
 }
 
 /// A stripe whose lock is held.
-pub(super) struct Held<'a, F: FencePolicy> {
+pub(crate) struct Held<'a, F: FencePolicy> {
     stripe: &'a Stripe<F>,
     list: SpinLockGuard<'a, List<Queued>>,
 }
@@ -73,8 +71,6 @@ impl<F: FencePolicy> Stripes<F> {
                 listed: AtomicBool::new(false),
                 taken: AtomicU64::new(0),
             }),
-            #[cfg(loom)]
-            late: false,
             fence: PhantomData,
         };
         Stripes { stripes: (0..many).map(stripe).collect(), by_cpu: by_cpu.into() }
@@ -96,14 +92,14 @@ impl<F: FencePolicy> Stripes<F> {
 
     /// The stripe with this number, of what a push said.
     #[inline]
-    pub(super) fn at(&self, stripe: u32) -> &Stripe<F> {
+    pub(crate) fn at(&self, stripe: u32) -> &Stripe<F> {
         let stripe = stripe as usize;
         // What `of` gave is in range.
         let stripe = if stripe < self.stripes.len() { stripe } else { stripe % self.stripes.len() };
         &self.stripes[stripe]
     }
 
-    pub(super) fn iter(&self) -> std::slice::Iter<'_, Stripe<F>> {
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, Stripe<F>> {
         self.stripes.iter()
     }
 
@@ -158,12 +154,6 @@ impl<F: FencePolicy> Stripes<F> {
         })
     }
 
-    /// For models that have to fail.
-    #[cfg(loom)]
-    pub(super) fn drain_late(&mut self) {
-        self.stripes.iter_mut().for_each(|stripe| stripe.late = true);
-    }
-
     /// Items taken from the lists so far, by anybody.
     pub(super) fn taken(&self) -> u64 {
         self.stripes.iter().map(Stripe::taken).sum()
@@ -198,18 +188,8 @@ impl<F: FencePolicy> Stripe<F> {
         self.lane.taken.load(Ordering::Relaxed)
     }
 
-    /// For models that have to fail: Drain says that the list has something after it has emptied the
-    /// inbox.
     #[inline]
-    fn drains_late(&self) -> bool {
-        #[cfg(loom)]
-        return self.late;
-        #[cfg(not(loom))]
-        false
-    }
-
-    #[inline]
-    pub(super) fn lock(&self) -> Held<'_, F> {
+    pub(crate) fn lock(&self) -> Held<'_, F> {
         Held { stripe: self, list: self.lane.list.lock() }
     }
 }
@@ -218,24 +198,35 @@ impl<F: FencePolicy> Held<'_, F> {
     /// Drain: moves what was pushed to the end of the list.
     #[inline]
     pub(super) fn drain(&mut self) {
-        let Stripe { inbox, lane, .. } = self.stripe;
-        if inbox.is_empty() {
-            return;
+        if self.has_pushed() {
+            // Before the inbox is emptied: whoever finds it empty then reads this. Nobody else empties it
+            // meanwhile, so it becomes true.
+            self.says_listed();
+            self.empties_inbox();
         }
-        // Before the inbox is emptied: whoever finds it empty then reads this. Nobody else empties it
-        // meanwhile, so it becomes true.
-        if !self.stripe.drains_late() {
-            lane.listed.store(true, Ordering::Relaxed);
-        }
-        self.list.append(inbox, |item| item.set_place(Place::Listed));
-        if self.stripe.drains_late() {
-            lane.listed.store(true, Ordering::Relaxed);
-        }
+    }
+
+    /// Whether the inbox has something.
+    #[inline]
+    pub(crate) fn has_pushed(&self) -> bool {
+        !self.stripe.inbox.is_empty()
+    }
+
+    /// Says that the list has something.
+    #[inline]
+    pub(crate) fn says_listed(&self) {
+        self.stripe.lane.listed.store(true, Ordering::Relaxed);
+    }
+
+    /// Moves what the inbox has to the end of the list.
+    #[inline]
+    pub(crate) fn empties_inbox(&mut self) {
+        self.list.append(&self.stripe.inbox, |item| item.set_place(Place::Listed));
     }
 
     /// Takes the oldest item out.
     #[inline]
-    pub(super) fn pop(&mut self) -> Option<Queued> {
+    pub(crate) fn pop(&mut self) -> Option<Queued> {
         if self.list.is_empty() {
             // The list alone is older than all of the inbox.
             self.drain();
@@ -267,11 +258,10 @@ impl<F: FencePolicy> Held<'_, F> {
     /// It is in the list.
     pub(super) unsafe fn remove(&mut self, item: NonNull<Header>) -> Queued {
         // In a model that has to fail it may have left: that is found without undefined behaviour.
-        #[cfg(loom)]
-        assert!(
-            self.list.iter().any(|listed| NonNull::from(listed) == item),
-            "run or cancelled, once: it isn't in the list any more"
-        );
+        if hint::EVERY_SCHEDULE {
+            let listed = self.list.iter().any(|listed| NonNull::from(listed) == item);
+            assert!(listed, "run or cancelled, once: it isn't in the list any more");
+        }
         // SAFETY: as the caller says.
         let queued = unsafe { self.list.remove(item) };
         self.one_less();

@@ -28,7 +28,7 @@ unsafe impl Send for Want {}
 
 /// The list, which the pool's lock guards.
 #[derive(Default)]
-pub(super) struct Wants {
+pub(crate) struct Wants {
     wants: Vec<Want>,
     last: u64,
 }
@@ -36,6 +36,13 @@ pub(super) struct Wants {
 impl Wants {
     pub(super) fn is_empty(&self) -> bool {
         self.wants.is_empty()
+    }
+
+    /// One more, with this number.
+    pub(crate) fn add(&mut self, item: Lent<'_>, unparker: Unparker) -> u64 {
+        self.last += 1;
+        self.wants.push(Want { id: self.last, item: item.pointer(), unparker, called: false });
+        self.last
     }
 
     /// Call: one whose item lies in a list, unless one was called who hasn't answered.
@@ -75,21 +82,8 @@ impl<F: FencePolicy> Group<F> {
         item: Lent<'a>,
         unparker: Unparker,
     ) -> Wanted<'a, F> {
-        let id = self.change_wants(pool, |wants| {
-            wants.last += 1;
-            let id = wants.last;
-            wants.wants.push(Want { id, item: item.pointer(), unparker, called: false });
-            id
-        });
+        let id = self.change_wants(pool, |wants| wants.add(item, unparker));
         Wanted { group: self, pool, id, item }
-    }
-
-    /// A broken Want, for models that have to fail: it comes onto the list, and settles nothing.
-    #[cfg(loom)]
-    pub(crate) fn want_hastily(&self, pool: usize, item: Lent<'_>, unparker: Unparker) {
-        let (id, item) = (0, item.pointer());
-        let want = Want { id, item, unparker, called: false };
-        self.pools[pool].inner.lock().wants.wants.push(want);
     }
 
     fn change_wants<R>(self: &Arc<Self>, index: usize, change: impl FnOnce(&mut Wants) -> R) -> R {

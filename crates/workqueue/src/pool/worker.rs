@@ -344,9 +344,9 @@ impl Worker {
         self.spins.store(quick, Ordering::Relaxed);
     }
 
-    /// Whether it spins and is quick (a moment ago). In a model none does.
+    /// Whether it spins and is quick (a moment ago). In a model of every schedule none does.
     pub(super) fn is_awake(&self) -> bool {
-        cfg!(not(loom)) && self.spins.load(Ordering::Relaxed)
+        !hint::EVERY_SCHEDULE && self.spins.load(Ordering::Relaxed)
     }
 
     /// Whether it has been woken; it doesn't sleep.

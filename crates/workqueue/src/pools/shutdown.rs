@@ -261,7 +261,7 @@ fn of_rescuer(rescuer: &Rescuer) -> String {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::stall::Doing;

@@ -380,7 +380,7 @@ impl Wait {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
 mod tests {
     use std::ptr;
 

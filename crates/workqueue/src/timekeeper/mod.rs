@@ -9,11 +9,11 @@ pub(crate) mod delayed;
 mod heap;
 mod hogs;
 mod policy;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod stepped;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod stepped_delayed;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod stepped_rescue;
 mod watch;
 
@@ -23,10 +23,10 @@ use std::io;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-#[cfg(any(test, loom))]
+#[cfg(test)]
 use corewise_sync::atomic::AtomicU64;
 use corewise_sync::atomic::{AtomicBool, Ordering};
-use corewise_sync::{CleanAt, Mutex, time};
+use corewise_sync::{CleanAt, Mutex, hint, time};
 
 use crate::beside::{Beside, Limit};
 use crate::error::{quietly, shielded};
@@ -86,7 +86,7 @@ impl fmt::Debug for Settings {
 enum Clock {
     Real(Instant),
     /// A: driven by hand, in nanoseconds.
-    #[cfg(any(test, loom))]
+    #[cfg(test)]
     ByHand(AtomicU64),
 }
 
@@ -94,7 +94,7 @@ impl Clock {
     fn now(&self) -> Duration {
         match self {
             Clock::Real(origin) => time::now().saturating_duration_since(*origin),
-            #[cfg(any(test, loom))]
+            #[cfg(test)]
             Clock::ByHand(now) => Duration::from_nanos(now.load(Ordering::Relaxed)),
         }
     }
@@ -131,8 +131,7 @@ struct State {
 enum Thread {
     /// Nobody needed it yet.
     None,
-    /// The clock is driven by hand.
-    #[cfg(any(test, loom))]
+    /// None is made: somebody does by hand what it would.
     ByHand,
     Made(Arc<Beside>),
     /// It has to end, or has ended, if there was one.
@@ -154,19 +153,20 @@ fn not_made(error: io::Error) -> bool {
 }
 
 impl Timekeeper {
-    /// Starts no thread: whoever needs it first does.
+    /// Starts no thread: whoever needs it first does. (A model of every schedule has a model of its own for it.)
     pub(crate) fn new(settings: Settings) -> Arc<Timekeeper> {
-        Self::with(settings, Clock::Real(time::now()), Thread::None)
+        let thread = if hint::EVERY_SCHEDULE { Thread::ByHand } else { Thread::None };
+        Self::with(settings, Clock::Real(time::now()), thread)
     }
 
     /// Without a thread, and with a clock that stands still until it is [advanced](Self::advance).
-    #[cfg(any(test, loom))]
+    #[cfg(test)]
     pub(crate) fn by_hand(settings: Settings) -> Arc<Timekeeper> {
         Self::with(settings, Clock::ByHand(AtomicU64::new(0)), Thread::ByHand)
     }
 
     /// Without a thread, and with made-up figures of the workers' threads.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
     pub(crate) fn with_times(settings: Settings, times: watch::ByHand) -> Arc<Timekeeper> {
         let keeper = Self::by_hand(settings);
         *keeper.watch.lock() = Watch::new(ThreadTimes::by_hand(times));
@@ -175,7 +175,7 @@ impl Timekeeper {
 
     /// Moves the clock that is driven by hand, and does what is due then. Whether there will be
     /// anything to do later.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
     pub(crate) fn advance(self: &Arc<Self>, by: Duration) -> bool {
         if let Clock::ByHand(now) = &self.clock {
             let by = u64::try_from(by.as_nanos()).expect("a test's time");

@@ -260,7 +260,7 @@ impl Looker<'_> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 pub(super) type ByHand = Box<dyn FnMut(&Worker) -> Option<Reading> + Send>;
 
 /// Where the figures of workers' threads come from: `/proc`, whose files stay open between looks.
@@ -269,18 +269,18 @@ pub(super) struct ThreadTimes {
     /// By number of the thread.
     open: HashMap<u32, CpuTime>,
     /// A test's figures instead.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
     by_hand: Option<ByHand>,
 }
 
 impl ThreadTimes {
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
     pub(super) fn by_hand(read: ByHand) -> ThreadTimes {
         ThreadTimes { by_hand: Some(read), ..ThreadTimes::default() }
     }
 
     fn read(&mut self, worker: &Worker) -> Option<Reading> {
-        #[cfg(all(test, not(loom)))]
+        #[cfg(test)]
         if let Some(read) = &mut self.by_hand {
             return read(worker);
         }

@@ -3,16 +3,19 @@
 #[path = "../model/mod.rs"]
 mod model;
 pub(crate) mod system;
+pub(crate) mod testing;
 pub(crate) mod weakened;
+mod witness;
 
 pub use ::loom::cell::UnsafeCell;
 pub use ::loom::hint::spin_loop;
 pub(crate) use ::loom::sync as lock;
 pub(crate) use ::loom::sync::atomic;
-pub use ::loom::thread_local;
+pub use ::loom::thread_local as per_thread;
 pub(crate) use model::{FutexWord, ParkerToken, pair};
-pub use model::{SpinLock, SpinLockGuard};
+pub use model::{SpinLock, SpinLockGuard, Swap};
 pub(crate) use std::sync::atomic as aside;
+pub(crate) use witness::Witness;
 
 /// See [`hint::IN_MODEL`](crate::hint::IN_MODEL).
 pub(crate) const IN_MODEL: bool = true;
@@ -37,15 +40,6 @@ pub(crate) mod thread {
 /// See [`hint::computed`](crate::hint::computed).
 #[inline(always)]
 pub fn computed(_time: std::time::Duration) {}
-
-/// Declares thread-locals: `static NAME: Type = constant;`, any number. The checker's threads are
-/// coroutines on one OS thread, so theirs have to be used.
-#[macro_export]
-macro_rules! per_thread {
-    ($($(#[$attribute:meta])* static $name:ident: $type:ty = $init:expr;)*) => {
-        $crate::thread::thread_local! { $($(#[$attribute])* static $name: $type = $init;)* }
-    };
-}
 
 /// Loom's constructors aren't `const`.
 macro_rules! constructor {

@@ -1,12 +1,16 @@
 //! How threads wait and order themselves in a model: by the checker's locks and fences, which it can follow.
 
 mod futex;
+mod must_fail;
 pub(crate) mod pair;
 mod parker;
+mod swap;
 pub(crate) mod system;
 
 pub(crate) use futex::FutexWord;
+pub use must_fail::must_fail;
 pub(crate) use parker::ParkerToken;
+pub use swap::Swap;
 
 /// In a model: the mutex.
 pub type SpinLock<T> = crate::Mutex<T>;

@@ -11,45 +11,36 @@ mod cpu_time;
 ))]
 mod rseq;
 pub(crate) mod system;
+#[path = "../usual.rs"]
+mod usual;
 #[path = "../word/mod.rs"]
 mod word;
 
+pub use crate::real_per_thread as per_thread;
 pub use cell::UnsafeCell;
 pub use std::hint::spin_loop;
 pub(crate) use std::sync as lock;
 pub(crate) use std::sync::atomic;
 pub(crate) use std::sync::atomic as aside;
 pub(crate) use std::thread;
-pub use std::thread_local;
+pub(crate) use usual::{EVERY_SCHEDULE, SEQ_CST_IS_WEAK, Witness, constructor, weakened};
 pub(crate) use word::{FutexWord, ParkerToken, pair};
-pub use word::{SpinLock, SpinLockGuard};
+pub use word::{SpinLock, SpinLockGuard, Swap};
 
 /// See [`hint::IN_MODEL`](crate::hint::IN_MODEL).
 pub(crate) const IN_MODEL: bool = false;
-/// See [`hint::EVERY_SCHEDULE`](crate::hint::EVERY_SCHEDULE).
-pub(crate) const EVERY_SCHEDULE: bool = false;
-/// Whether `SeqCst` accesses are taken for weaker ones than they are.
-pub(crate) const SEQ_CST_IS_WEAK: bool = false;
 
 /// See [`hint::computed`](crate::hint::computed).
 #[inline(always)]
 pub fn computed(_time: std::time::Duration) {}
 
-/// Declares thread-locals: `static NAME: Type = constant;`, any number.
+#[doc(hidden)]
 #[macro_export]
-macro_rules! per_thread {
+macro_rules! real_per_thread {
     ($($(#[$attribute:meta])* static $name:ident: $type:ty = $init:expr;)*) => {
-        $crate::thread::thread_local! { $($(#[$attribute])* static $name: $type = const { $init };)* }
+        ::std::thread_local! { $($(#[$attribute])* static $name: $type = const { $init };)* }
     };
 }
-
-/// A `const fn`.
-macro_rules! constructor {
-    ($(#[$attribute:meta])* $visible:vis fn $($rest:tt)*) => {
-        $(#[$attribute])* $visible const fn $($rest)*
-    };
-}
-pub(crate) use constructor;
 
 /// The clock. See [`crate::time`].
 pub(crate) mod clock {
@@ -80,5 +71,5 @@ pub(crate) mod clock {
     }
 }
 
-/// No fence is missing.
-pub(crate) mod weakened {}
+/// What is tested here needs no more than the standard library.
+pub(crate) mod testing {}

@@ -5,45 +5,27 @@ pub(crate) mod atomic;
 mod cell;
 pub(crate) mod lock;
 pub(crate) mod system;
+#[path = "../usual.rs"]
+mod usual;
 #[path = "../word/mod.rs"]
 mod word;
 
 pub(crate) use atomic as aside;
 pub use cell::UnsafeCell;
-pub use corewise_sim::sim_thread_local as thread_local;
+pub use corewise_sim::sim_thread_local as per_thread;
 pub use corewise_sim::spin_loop;
 pub(crate) use corewise_sim::thread;
+pub(crate) use usual::{EVERY_SCHEDULE, SEQ_CST_IS_WEAK, Witness, constructor, weakened};
 pub(crate) use word::{FutexWord, ParkerToken, pair};
-pub use word::{SpinLock, SpinLockGuard};
+pub use word::{SpinLock, SpinLockGuard, Swap};
 
 /// See [`hint::IN_MODEL`](crate::hint::IN_MODEL): its threads run as a machine's do.
 pub(crate) const IN_MODEL: bool = false;
-/// See [`hint::EVERY_SCHEDULE`](crate::hint::EVERY_SCHEDULE).
-pub(crate) const EVERY_SCHEDULE: bool = false;
-/// Whether `SeqCst` accesses are taken for weaker ones than they are.
-pub(crate) const SEQ_CST_IS_WEAK: bool = false;
 
 /// See [`hint::computed`](crate::hint::computed).
 pub fn computed(time: std::time::Duration) {
     corewise_sim::burn(time.as_nanos() as f64);
 }
-
-/// Declares thread-locals: `static NAME: Type = constant;`, any number. The simulator's threads are
-/// coroutines on one OS thread, so theirs have to be used.
-#[macro_export]
-macro_rules! per_thread {
-    ($($(#[$attribute:meta])* static $name:ident: $type:ty = $init:expr;)*) => {
-        $crate::thread::thread_local! { $($(#[$attribute])* static $name: $type = $init;)* }
-    };
-}
-
-/// A `const fn`.
-macro_rules! constructor {
-    ($(#[$attribute:meta])* $visible:vis fn $($rest:tt)*) => {
-        $(#[$attribute])* $visible const fn $($rest)*
-    };
-}
-pub(crate) use constructor;
 
 /// The virtual clock.
 pub(crate) mod clock {
@@ -73,5 +55,5 @@ pub(crate) mod clock {
     }
 }
 
-/// No fence is missing.
-pub(crate) mod weakened {}
+/// What is tested here needs no more than the standard library.
+pub(crate) mod testing {}

@@ -4,9 +4,11 @@
 mod futex;
 pub(crate) mod pair;
 mod parker;
+mod swap;
 
 pub(crate) use futex::FutexWord;
 pub(crate) use parker::ParkerToken;
+pub use swap::Swap;
 
 /// What product code takes: [`Spin`](crate::spin::Spin). Models take the facade's mutex instead: to spin costs
 /// them many more schedules, and shows nothing about who uses the lock.

@@ -1,0 +1,29 @@
+//! For models in loom.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub use super::model::must_fail;
+
+/// Runs `model` in every interleaving with at most so many preemptions. A store and a load that pass each other need
+/// one on each side; the full space of three threads is mostly too large.
+pub fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}
+
+/// Runs `model`, which has to fail with a message that contains `what`: its own assertion's, or that of a cell that
+/// is touched by two. For what ends in a deadlock there is [`must_fail`].
+///
+/// # Panics
+/// Where the model passes, or fails for another reason.
+pub fn must_panic(what: &str, model: impl FnOnce()) {
+    let failed = catch_unwind(AssertUnwindSafe(model));
+    let payload = failed.expect_err("the model had to fail, and passed");
+    let message = payload
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| payload.downcast_ref::<&str>().copied())
+        .unwrap_or_default();
+    assert!(message.contains(what), "failed for another reason: {message}");
+}

@@ -1,0 +1,100 @@
+//! What unit tests and models drive by hand, in place of threads.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::fence::FencePolicy;
+use corewise_topology::{AffinityScope, CpuSet};
+
+use crate::colours::Colours;
+use crate::idle::Idle;
+use crate::inherit;
+use crate::pool::PoolSpec;
+use crate::pool::group::{Group, Setup, Step};
+use crate::pool::pins::Pinning;
+use crate::pool::worker::Worker;
+use crate::seat::{Seat, Tied};
+use crate::spawn::Spawner;
+use crate::tally::{Care, Tally};
+use crate::threads::Threads;
+use crate::timekeeper::{Settings, Timekeeper};
+
+impl Setup {
+    /// Soft, with workers and a timekeeper that are driven by hand.
+    pub(crate) fn by_hand(scope: AffinityScope) -> Setup {
+        Setup {
+            scope,
+            soft: true,
+            concurrency: None,
+            pinning: Pinning::Nowhere,
+            idle: Idle::Sleep,
+            idle_timeout: Duration::ZERO,
+            spawner: Spawner::default(),
+            threads: Threads::new(usize::MAX),
+            keeper: Timekeeper::by_hand(Settings::default()),
+            niceness: inherit::niceness(),
+        }
+    }
+}
+
+/// Where the clock stands still and nobody makes a thread for it.
+#[cfg(not(test))]
+impl Timekeeper {
+    fn by_hand(settings: Settings) -> Arc<Timekeeper> {
+        Timekeeper::new(settings)
+    }
+}
+
+impl PoolSpec {
+    /// `pools` pods of `cpus` CPUs each, which make no threads beyond one a CPU.
+    pub(crate) fn by_hand(pools: usize, cpus: u32) -> Vec<PoolSpec> {
+        let spec = |pod: usize| PoolSpec {
+            pod: u32::try_from(pod).unwrap_or(u32::MAX),
+            cpus: CpuSet::full(cpus),
+            node: None,
+            max: 0,
+            near: (0..pools).filter(|other| *other != pod).collect(),
+        };
+        (0..pools).map(spec).collect()
+    }
+}
+
+impl<F: FencePolicy> Group<F> {
+    /// A worker without a thread of its own.
+    pub(crate) fn enlist(self: &Arc<Self>, index: usize) -> Arc<Worker> {
+        self.hire(index, &mut self.pools[index].inner.lock())
+    }
+
+    /// One bounded step of a worker: take something and run it, or go idle.
+    pub(crate) fn step(self: &Arc<Self>, me: &Arc<Worker>) -> Step {
+        if self.works(me) { Step::Again } else { self.go_idle(me) }
+    }
+}
+
+impl<C: Care, L: Tied> Colours<C, L> {
+    /// Counts an instance in; its colour.
+    pub(crate) fn count(&self, tally: &Tally, stripe: u32) -> u8 {
+        let colour = self.colour();
+        tally.came(stripe, colour).enter();
+        colour
+    }
+
+    /// Waits for every instance that was queued before the call. May block.
+    pub(crate) fn flush(&self) {
+        self.flush_by(|event| event.wait());
+    }
+
+    /// Leave, for who keeps the colours anyway.
+    pub(crate) fn leave(&self, seat: NonNull<Seat<L>>, stripe: u32, colour: u8) {
+        // SAFETY: the caller's instance is in flight.
+        let pair = unsafe { seat.as_ref() }.tally.pair(stripe, colour);
+        if !pair.leave::<C>(1) {
+            self.leave_watched(seat, pair, 1, colour);
+        }
+    }
+}
+
+impl Tied for () {
+    fn collected(&self) {}
+}

@@ -1,0 +1,127 @@
+//! Doors into spawned futures: who touches one, and who cancels those that wait.
+
+use std::sync::Arc;
+
+use corewise_sync::atomic::{AtomicU32, Ordering};
+use corewise_sync::cell::UnsafeCell;
+
+use crate::future_state::{FutureState, Paused};
+use crate::waiting::Waiting;
+
+/// A spawned future without its pool: who may touch it.
+pub struct FutureModel {
+    state: FutureState,
+    /// P: belongs to who moved `state` out of idle; loom reports two accesses at once.
+    polls: UnsafeCell<u32>,
+    /// A: how often it ended.
+    ended: AtomicU32,
+    /// A: the pending bit of its item: cleared before a poll.
+    pending: AtomicU32,
+}
+
+/// The futures that wait, which the end of a queue cancels.
+pub struct WaitingModel(Waiting<Arc<FutureModel>>);
+
+impl WaitingModel {
+    /// Nobody waits.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
+        WaitingModel(Waiting::new(1))
+    }
+
+    /// What the queue's end does, after it has closed the queue.
+    pub fn close(&self) {
+        for future in self.0.close() {
+            if future.state.close() {
+                future.look();
+            }
+        }
+    }
+}
+
+impl FutureModel {
+    /// Nobody's.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
+        FutureModel {
+            state: FutureState::new(),
+            polls: UnsafeCell::new(0),
+            ended: AtomicU32::new(0),
+            pending: AtomicU32::new(0),
+        }
+    }
+
+    /// What a worker does; the future is pending still.
+    pub fn poll(&self) {
+        if self.state.begin() {
+            self.touch();
+            if self.state.pause() == Paused::Stopped {
+                self.end();
+            }
+        }
+    }
+
+    /// A wake-up that the queue accepts.
+    pub fn wake(&self) {
+        self.pending.fetch_or(1, Ordering::AcqRel);
+    }
+
+    /// What a worker does with one that was woken, which waits again and takes a seat where it has
+    /// none. `look`: as it has to be.
+    pub fn poll_and_sit(self: &Arc<Self>, list: &WaitingModel, sit: bool, look: bool) {
+        self.pending.fetch_and(0, Ordering::AcqRel);
+        if !self.state.begin() {
+            return;
+        }
+        self.touch();
+        if sit && list.0.sit(0, Arc::clone(self)).is_err() {
+            self.state.close();
+        }
+        match self.state.pause() {
+            Paused::Waits => {}
+            Paused::Closed if look => self.look(),
+            Paused::Closed => {}
+            Paused::Stopped => self.end(),
+        }
+    }
+
+    fn look(&self) {
+        if self.pending.load(Ordering::Acquire) == 0 {
+            self.stop();
+        }
+    }
+
+    /// What a worker does; the future is ready.
+    pub fn poll_ready(&self) {
+        if self.state.begin() {
+            self.touch();
+            self.state.finish();
+            self.end();
+        }
+    }
+
+    /// What an abort does, or a wake-up that the queue refuses.
+    pub fn stop(&self) {
+        if self.state.stop() {
+            self.end();
+        }
+    }
+
+    /// How often it ended.
+    pub fn ended(&self) -> u32 {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    fn end(&self) {
+        self.touch();
+        self.ended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn touch(&self) {
+        // SAFETY: the caller owns the future, which is what the model is to show.
+        self.polls.with_mut(|polls| unsafe { *polls += 1 });
+    }
+}
+
+// SAFETY: as `FutureTask`: `polls` is touched by the future's owner alone.
+unsafe impl Sync for FutureModel {}
