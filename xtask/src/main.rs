@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)] // a program for the terminal
 
 mod args;
+mod backend;
 mod programs;
 mod run;
 mod sim;

@@ -2,10 +2,7 @@
 
 use std::process::{Command, ExitCode};
 
-use crate::workspace;
-
-/// What Cargo is told to build for the simulator.
-pub(crate) const FLAGS: (&str, &str) = ("RUSTFLAGS", "--cfg sim");
+use crate::{backend, workspace};
 
 /// Builds the program where it has to be, and gives it the words.
 ///
@@ -15,11 +12,11 @@ pub(crate) const FLAGS: (&str, &str) = ("RUSTFLAGS", "--cfg sim");
 pub(crate) fn run(words: &[String]) -> Result<ExitCode, String> {
     let root = workspace::root()?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
+    let mut command = Command::new(cargo);
+    backend::build_for(&mut command, "sim", &workspace::target(&root));
+    let status = command
         .args(["run", "--quiet", "--locked", "--release", "--package", "corewise-simulate", "--"])
         .args(words)
-        .env(FLAGS.0, FLAGS.1)
-        .env("CARGO_TARGET_DIR", workspace::target(&root).join("sim"))
         .status()
         .map_err(|error| format!("cargo couldn't be started: {error}"))?;
     let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);

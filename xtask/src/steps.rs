@@ -1,5 +1,6 @@
 //! The steps of `cargo xtask test`, in the order in which they are run: quick ones first.
 
+use crate::backend;
 use crate::programs;
 use crate::run::Run;
 use crate::targets;
@@ -95,13 +96,9 @@ fn models(run: &mut Run, checker: &str, adapt: fn(&mut Command)) -> Result<(), S
     for package in &packages {
         args.extend(["-p", package]);
     }
-    // Other flags mean other builds of everything: they have a folder of their own, or each run
-    // would throw the other's away.
-    let target = run.target().join(checker);
-    let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    let target = run.target().to_path_buf();
     run.tests(&args, |command| {
-        command.env("CARGO_TARGET_DIR", target);
-        command.env("RUSTFLAGS", format!("{flags} --cfg {checker}").trim_start());
+        backend::build_for(command, checker, &target);
         adapt(command);
     })
 }

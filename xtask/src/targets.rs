@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::backend;
 use crate::run::Run;
-use crate::sim;
 
 /// Each with the packages that are checked for it.
 const TARGETS: &[(&str, &[&str])] = &[
@@ -42,10 +42,10 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
         run.count_passed();
     }
     // The simulator is one, too: the same code behind another backend of the facade.
-    let folder = run.target().join("sim");
+    let target = run.target().to_path_buf();
     run.cargo(&["check", "--locked", "-p", "corewise-simulate"], |command| {
-        command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_TARGET_DIR", folder);
-        command.env(sim::FLAGS.0, sim::FLAGS.1);
+        backend::build_for(command, "sim", &target);
+        command.env("CARGO_PROFILE_DEV_DEBUG", "0");
     })?;
     run.count_passed();
     Ok(())

@@ -5,7 +5,6 @@ pub(crate) mod clock;
 mod cpu_time;
 #[path = "../model/mod.rs"]
 mod model;
-pub(crate) mod schedules;
 pub(crate) mod system;
 pub(crate) mod testing;
 #[path = "../usual.rs"]

@@ -1,7 +1,8 @@
 //! For scenarios in shuttle.
 
+pub mod schedules;
+
 pub use super::model::must_fail;
-pub use super::schedules;
 
 /// A number below `below`, which must not be 0: part of the schedule, so that the same seed chooses
 /// the same again. Only inside a shuttle execution.
