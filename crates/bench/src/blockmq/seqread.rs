@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use corewise_sync::{Mutex, SpinLock, sys, time};
+use corewise_sync::{Mutex, SpinLock, time};
 use corewise_topology::Machine;
 
 use crate::blockmq::case::Class;
@@ -15,7 +15,7 @@ use crate::calls::priority;
 use crate::error::BenchError;
 use crate::line::Line;
 use crate::meter::{Allocations, Meter, percentiles};
-use crate::process::{Job as _, NOT_SIMULATED};
+use crate::process::Job as _;
 
 /// How long the stream runs before anything is measured: long enough for a thread to be interrupted while it has the
 /// lock. In a run in which that happens to nobody no convoy begins, and `before` loses nothing.
@@ -48,7 +48,6 @@ pub fn run(
     }
     Ok(Some(match job.runtime.as_str() {
         "corewise" => measure::<Fenced>(job, threads, allocations)?,
-        "before" if !sys::KERNEL_THREADS => job.cannot(NOT_SIMULATED),
         "before" => measure::<Under<PiMutex>>(job, threads, allocations)?,
         "spin" => measure::<Under<SpinLock<()>>>(job, threads, allocations)?,
         "mutex" => measure::<Under<Mutex<()>>>(job, threads, allocations)?,

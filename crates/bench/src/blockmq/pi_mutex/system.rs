@@ -1,6 +1,4 @@
-//! A mutex that inherits priorities: what a spinlock of the kernel is on PREEMPT_RT.
-//!
-//! `PTHREAD_PRIO_INHERIT`, that is `FUTEX_LOCK_PI`: the kernel's own `rt_mutex` stands behind it, with
+//! The system's: `PTHREAD_PRIO_INHERIT`, that is `FUTEX_LOCK_PI`. The kernel's own `rt_mutex` stands behind it, with
 //! its queue by priority, its boost, its hand-over to the first waiter, and its short spin while the
 //! owner runs. It is the very code that `rtlock` has there.
 

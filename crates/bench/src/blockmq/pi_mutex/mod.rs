@@ -1,0 +1,7 @@
+//! A mutex that inherits priorities: what a spinlock of the kernel is on PREEMPT_RT.
+
+#[cfg_attr(sim, path = "simulated.rs")]
+#[cfg_attr(not(sim), path = "system.rs")]
+mod imp;
+
+pub use imp::{PiGuard, PiMutex};
