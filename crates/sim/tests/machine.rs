@@ -423,3 +423,32 @@ fn a_barrier_interrupts_each_cpu_that_runs_a_thread_and_waits_once() {
     let (alone, one, all) = (barrier(0), barrier(1), barrier(15));
     assert!(one > 5.0 * alone && all < 10.0 * one, "{alone} {one} {all}");
 }
+
+#[test]
+fn who_woke_first_goes_first_however_little_the_other_has_run() {
+    let outcome = run(Machine::flat(2).with_real_time(true), costs(), 1, || {
+        let at = |until: u64| rest(Duration::from_nanos(until.saturating_sub(now())));
+        let has_run = thread::spawn(move || {
+            pin(1);
+            (0..500).for_each(|_| burn(10_000.0));
+            at(7_000_000);
+            now()
+        });
+        let has_slept = thread::spawn(move || {
+            pin(1);
+            at(10_000_000);
+            now()
+        });
+        // Nobody gets the CPU meanwhile, and both want it at its end.
+        let urgent = thread::spawn(move || {
+            pin(1);
+            assert!(set_policy(Policy::Fifo(50)));
+            at(6_000_000);
+            (0..600).for_each(|_| burn(10_000.0));
+        });
+        urgent.join().expect("it ended well");
+        (has_run.join().expect("it ended well"), has_slept.join().expect("it ended well"))
+    });
+    let (first, second) = outcome.value;
+    assert!(11_000_000 < first && first < second, "{first} {second}");
+}

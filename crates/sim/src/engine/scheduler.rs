@@ -52,8 +52,8 @@ impl Sim {
         thread.state = State::Runnable;
         thread.since = now;
         thread.cpu = target;
-        // A sleeper doesn't save up.
-        thread.share = thread.share.max(least - self.costs.slice / 2.0);
+        // A sleeper doesn't save up: since EEVDF it comes in where those that run are.
+        thread.share = thread.share.max(least);
         let (share, policy) = (thread.share, thread.policy);
         self.cpus[target].queue.push(tid);
         self.waiting += 1;
