@@ -7,7 +7,8 @@ Runs every test of the project, and says at the end how many passed; or a worklo
 machine.
 
 Usage: cargo xtask test [OPTIONS]
-       cargo xtask sim --costs FILE [--machine MACHINE] case=CASE runtime=RUNTIME ...
+       cargo xtask sim [--machine MACHINE] [--costs FILE] --workload NAME ...
+       cargo xtask sim check | counts
 
 `cargo xtask sim --help` and docs/sim.md say more of the latter.
 
@@ -28,8 +29,7 @@ Examples:
   cargo xtask test --only fmt --only clippy  # before a commit
   cargo xtask test --only loom               # the model checker alone
   cargo xtask test --long                    # before a release
-  cargo xtask sim --costs docs/results/costs-intel-16cpu.toml --machine 'l3:1 core:16 pu:1' \\
-    case=storm/reused runtime=corewise/cache_shard workers=16 producers=2 items=100000 ring=4096 passes=1
+  cargo xtask sim --machine 'l3:1 core:72' --workload storm
 ";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,13 @@
-//! A workload on a simulated machine: the program `corewise-simulate`, built with `--cfg sim`.
+//! Workloads on a simulated machine: the program `corewise-simulate`, built with `--cfg sim`.
 
 use std::process::{Command, ExitCode};
 
+use crate::run::Run;
 use crate::{backend, workspace};
+
+/// What Cargo is told to do.
+const WORDS: [&str; 7] =
+    ["run", "--quiet", "--locked", "--profile=sim", "--package", "corewise-simulate", "--"];
 
 /// Builds the program where it has to be, and gives it the words.
 ///
@@ -15,10 +20,24 @@ pub(crate) fn run(words: &[String]) -> Result<ExitCode, String> {
     let mut command = Command::new(cargo);
     backend::build_for(&mut command, "sim", &workspace::target(&root));
     let status = command
-        .args(["run", "--quiet", "--locked", "--release", "--package", "corewise-simulate", "--"])
+        .args(WORDS)
         .args(words)
         .status()
         .map_err(|error| format!("cargo couldn't be started: {error}"))?;
     let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
     Ok(ExitCode::from(code))
+}
+
+/// Compares what some runs count with what was recorded.
+///
+/// # Errors
+///
+/// They count more, or the program couldn't be built.
+pub(crate) fn counts(run: &mut Run) -> Result<(), String> {
+    let target = run.target().to_path_buf();
+    run.cargo(&[&WORDS[..], &["counts"]].concat(), |command| {
+        backend::build_for(command, "sim", &target);
+    })?;
+    run.count_passed();
+    Ok(())
 }

@@ -3,6 +3,7 @@
 use crate::backend;
 use crate::programs;
 use crate::run::Run;
+use crate::sim;
 use crate::targets;
 use crate::workspace;
 use std::process::Command;
@@ -43,6 +44,11 @@ pub(crate) const ALL: &[Step] = &[
             |_| {},
         )
     }),
+    step(
+        "counts",
+        "on a simulated machine no more lines bounce, and no more threads wake, than were recorded",
+        sim::counts,
+    ),
     step("targets", "the product compiles for musl, aarch64 and 32 bits", targets::check),
     step("doc", "the documentation builds without a warning", |run| {
         // Libraries: the program and the facade have one name, so their pages would collide.

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::backend;
 use crate::run::Run;
 
 /// Each with the packages that are checked for it.
@@ -41,13 +40,6 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
         })?;
         run.count_passed();
     }
-    // The simulator is one, too: the same code behind another backend of the facade.
-    let target = run.target().to_path_buf();
-    run.cargo(&["check", "--locked", "-p", "corewise-simulate"], |command| {
-        backend::build_for(command, "sim", &target);
-        command.env("CARGO_PROFILE_DEV_DEBUG", "0");
-    })?;
-    run.count_passed();
     Ok(())
 }
 

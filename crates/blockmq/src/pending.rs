@@ -4,6 +4,7 @@ use std::fmt;
 use std::iter;
 use std::sync::Arc;
 
+use corewise_sync::hint;
 use corewise_sync::inbox::{HasLink, Link};
 use corewise_sync::time::Stamp;
 
@@ -87,6 +88,7 @@ impl Pending {
     /// Uses a box from the cache again.
     pub(crate) fn refill(&mut self, rq: Request) {
         self.rq = Some(rq);
+        hint::writes(&self.rq);
         (self.counted, self.post_flush) = (true, false);
         self.uses = self.uses.wrapping_add(1);
         self.clock_in();
@@ -117,6 +119,7 @@ impl Pending {
     #[inline]
     pub(crate) fn begin(&mut self, hctx: &Hctx, tag: u32) {
         self.tag = tag;
+        hint::reads(&self.rq);
         if self.weight != 0 {
             self.started = Stamp::precise();
         }
@@ -180,6 +183,7 @@ impl Pending {
     /// As `answer`, for who has just read the clock.
     pub(crate) fn answer_at(&mut self, result: Result<(), IoError>, now: Option<Stamp>) {
         self.count(result.is_ok(), now);
+        hint::writes(&self.rq);
         let result = result.map_err(|error| self.log(error));
         self.rq_mut().finish(result);
         // What it still owns goes now, not when the box is used again.

@@ -110,7 +110,17 @@ pub fn is_simulated() -> bool {
 #[inline]
 pub fn access(address: usize, kind: Access, site: &'static Location<'static>) {
     turn();
-    engine(|sim| sim.access(address, kind, site));
+    engine(|sim| sim.access(address, 1, kind, site));
+}
+
+/// The parts of some bytes that lie in one line each: address and length.
+pub(crate) fn lines_of(address: usize, bytes: usize) -> impl Iterator<Item = (usize, usize)> {
+    let (mut at, end) = (address, address + bytes);
+    std::iter::from_fn(move || {
+        let from = at;
+        at = ((at | 63) + 1).min(end);
+        (from < end).then_some((from, at - from))
+    })
 }
 
 /// The access before read this value: where it is a pointer, what it points to can't be asked for earlier.
@@ -123,8 +133,9 @@ pub fn loaded(value: usize) {
 #[track_caller]
 pub fn touch(address: usize, bytes: usize, kind: Access) {
     let site = Location::caller();
-    for line in (address >> 6)..=((address + bytes.max(1) - 1) >> 6) {
-        access(line << 6, kind, site);
+    for (at, bytes) in lines_of(address, bytes) {
+        turn();
+        engine(|sim| sim.access(at, bytes, kind, site));
     }
 }
 
@@ -150,6 +161,16 @@ pub fn membarrier() {
 pub fn spin_loop() {
     turn();
     engine(Sim::pause);
+}
+
+/// The moment, for [`lock_waited`]: costs nothing. 0 outside of a simulation.
+pub fn moment() -> f64 {
+    engine(|sim| sim.now()).unwrap_or(0.0)
+}
+
+/// This thread has waited for a lock since then.
+pub fn lock_waited(since: f64) {
+    engine(|sim| sim.tally.lock_waits += sim.now() - since);
 }
 
 /// Computes for so long, in nanoseconds, and touches nothing.
@@ -386,14 +407,18 @@ impl Timer {
     }
 }
 
-/// An allocation was made: a global allocator says so.
+/// An allocation was made: a global allocator says so. Who asks for memory fills it.
+#[track_caller]
 pub fn allocated(address: usize, bytes: usize) {
-    engine(|sim| sim.allocated(address, bytes));
+    let site = Location::caller();
+    engine(|sim| sim.allocated(address, bytes, site));
 }
 
-/// An allocation was given back.
+/// An allocation was given back: the allocator writes its link into it.
+#[track_caller]
 pub fn freed(address: usize) {
-    engine(|sim| sim.freed(address));
+    let site = Location::caller();
+    engine(|sim| sim.freed(address, site));
 }
 
 /// Marks a moment: how many voluntary switches there were until then. [`Outcome::between`](crate::Outcome) has what was

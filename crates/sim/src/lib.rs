@@ -32,20 +32,21 @@ mod local;
 mod machine;
 mod memory;
 mod report;
+mod sharing;
 mod task;
 pub mod thread;
 
 pub use calls::{
     Timer, access, affinity, allocated, burn, coarse_now, cpus, current, current_cpu, description,
-    fence, freed, futex_wait, futex_wake, has_real_time, is_simulated, loaded, mark, membarrier,
-    name_of, neighbour, now, prefetch, process_time, reading, run_delay, set_affinity, set_policy,
-    spin_loop, stack, tally, thread_time, threads, touch, wake_on_time,
+    fence, freed, futex_wait, futex_wake, has_real_time, is_simulated, loaded, lock_waited, mark,
+    membarrier, moment, name_of, neighbour, now, prefetch, process_time, reading, run_delay,
+    set_affinity, set_policy, spin_loop, stack, tally, thread_time, threads, touch, wake_on_time,
 };
 pub use costs::{AfterIdle, ByDistance, Costs};
 pub use lines::Access;
 pub use local::{AccessError, LocalKey};
 pub use machine::{Distance, Machine, Mask, Place};
-pub use report::{Site, SiteCount, Tally};
+pub use report::{Pair, PairCount, Site, SiteCount, Tally};
 pub use task::{Policy, Tid, Woken};
 
 use std::cell::RefCell;

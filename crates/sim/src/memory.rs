@@ -5,12 +5,16 @@ use std::panic::Location;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::calls::lines_of;
 use crate::engine::Sim;
 use crate::lines::Access;
 use crate::task::Tid;
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
+/// Bytes up to which new memory counts as written by who asked for it: of more, it is a buffer, and seldom written
+/// at once.
+const WRITTEN: usize = 4096;
 /// Where the lines of the arenas' locks are: at no address of the program.
 const ARENAS: usize = 1 << 60;
 
@@ -36,7 +40,12 @@ impl Memory {
 
 impl Sim {
     /// The thread that runs has got a block.
-    pub(crate) fn allocated(&mut self, address: usize, bytes: usize) {
+    pub(crate) fn allocated(
+        &mut self,
+        address: usize,
+        bytes: usize,
+        site: &'static Location<'static>,
+    ) {
         let Some(tid) = self.current() else { return };
         self.tally.allocations += 1;
         self.memory.made.insert(address, tid);
@@ -52,11 +61,17 @@ impl Sim {
                 self.spend(self.costs.fault);
             }
         }
+        if bytes <= WRITTEN {
+            for (at, bytes) in lines_of(address, bytes) {
+                self.access(at, bytes, Access::Store, site);
+            }
+        }
     }
 
-    /// It has given one back.
-    pub(crate) fn freed(&mut self, address: usize) {
+    /// It has given one back, into which the allocator writes its link.
+    pub(crate) fn freed(&mut self, address: usize, site: &'static Location<'static>) {
         let Some(tid) = self.current() else { return };
+        self.access(address, 8, Access::Store, site);
         match self.memory.made.remove(&address) {
             Some(other) if other != tid => {
                 self.work(self.costs.free_elsewhere);
@@ -68,8 +83,7 @@ impl Sim {
     }
 
     /// Locks the arena of a thread.
-    #[track_caller]
     fn arena(&mut self, of: Tid) {
-        self.access(ARENAS + of.index() * PAGE, Access::Locked, Location::caller());
+        self.access(ARENAS + of.index() * PAGE, 4, Access::Locked, Location::caller());
     }
 }

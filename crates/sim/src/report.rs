@@ -1,6 +1,7 @@
 //! Where the time went: line transfers by place in the code and distance, wake-ups, switches, waits.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::panic::Location;
 
 use rustc_hash::FxHashMap;
@@ -8,8 +9,15 @@ use rustc_hash::FxHashMap;
 use crate::machine::Distance;
 
 /// A place in the code that touches shared memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Site(pub &'static Location<'static>);
+
+impl Hash for Site {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Each access looks itself up: the file's name would cost more than all the rest.
+        (u64::from(self.0.line()) << 32 | u64::from(self.0.column())).hash(state);
+    }
+}
 
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -26,13 +34,55 @@ pub struct SiteCount {
     pub accesses: [u64; 5],
     /// Nanoseconds that they took.
     pub time: f64,
+    /// Of these, the accesses whose line was elsewhere.
+    pub waited: f64,
 }
 
 impl SiteCount {
+    fn add(&mut self, from: Distance, time: f64) {
+        self.accesses[from as usize] += 1;
+        self.time += time;
+        if from != Distance::Here {
+            self.waited += time;
+        }
+    }
+
+    /// Adds another place's.
+    pub fn sum(&mut self, other: &SiteCount) {
+        for (sum, count) in self.accesses.iter_mut().zip(other.accesses) {
+            *sum += count;
+        }
+        self.time += other.time;
+        self.waited += other.waited;
+    }
+
+    fn since(&self, earlier: &SiteCount) -> SiteCount {
+        let accesses = std::array::from_fn(|at| self.accesses[at] - earlier.accesses[at]);
+        SiteCount { accesses, time: self.time - earlier.time, waited: self.waited - earlier.waited }
+    }
+
     /// Accesses whose line was elsewhere.
     pub fn transfers(&self) -> u64 {
         self.accesses[1..].iter().sum()
     }
+}
+
+/// A place that took a line, and the place that had it last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Pair {
+    /// Took it.
+    pub site: Site,
+    /// Had it: wrote to it last, or read it since the CPU of `site` wrote to it.
+    pub from: Site,
+}
+
+/// What a pair of places did.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct PairCount {
+    /// Transfers and their time.
+    pub count: SiteCount,
+    /// Of the transfers, those of false sharing: `from`'s CPU had written none of the words that `site` took the line for.
+    pub apart: u64,
 }
 
 /// All that is counted.
@@ -40,6 +90,8 @@ impl SiteCount {
 pub struct Tally {
     /// By place in the code.
     pub sites: FxHashMap<Site, SiteCount>,
+    /// Transfers of lines that were written to, by who took them from whom.
+    pub pairs: FxHashMap<Pair, PairCount>,
     /// Wake-ups by the distance between the CPUs of waker and woken.
     pub wakes: [u64; 5],
     /// Threads that left a CPU, and of those, the ones that would have gone on.
@@ -60,13 +112,22 @@ pub struct Tally {
     pub waiting: f64,
     /// Nanoseconds of spin hints.
     pub spinning: f64,
+    /// Nanoseconds of waits for mutexes, asleep or not.
+    pub lock_waits: f64,
+    /// Nanoseconds of switches from one thread to another.
+    pub switching: f64,
 }
 
 impl Tally {
     pub(crate) fn access(&mut self, site: Site, from: Distance, time: f64) {
         let count = self.sites.entry(site).or_default();
-        count.accesses[from as usize] += 1;
-        count.time += time;
+        count.add(from, time);
+    }
+
+    pub(crate) fn pair(&mut self, pair: Pair, apart: bool, from: Distance, time: f64) {
+        let of = self.pairs.entry(pair).or_default();
+        of.count.add(from, time);
+        of.apart += u64::from(apart);
     }
 
     pub(crate) fn wake(&mut self, distance: Distance) {
@@ -82,25 +143,22 @@ impl Tally {
         self.sites.values().map(SiteCount::transfers).sum()
     }
 
-    /// The places that took most time first.
-    pub fn hottest(&self) -> Vec<(Site, SiteCount)> {
-        let mut sites: Vec<_> = self.sites.iter().map(|(site, count)| (*site, *count)).collect();
-        sites.sort_by(|(a_site, a), (b_site, b)| {
-            b.time.total_cmp(&a.time).then_with(|| a_site.to_string().cmp(&b_site.to_string()))
-        });
-        sites
-    }
-
     /// What was counted since `earlier`, which is an older copy of it.
     pub fn since(&self, earlier: &Tally) -> Tally {
         let mut sites = FxHashMap::default();
         for (site, count) in &self.sites {
             let before = earlier.sites.get(site).copied().unwrap_or_default();
-            let accesses = std::array::from_fn(|at| count.accesses[at] - before.accesses[at]);
-            sites.insert(*site, SiteCount { accesses, time: count.time - before.time });
+            sites.insert(*site, count.since(&before));
+        }
+        let mut pairs = FxHashMap::default();
+        for (pair, of) in &self.pairs {
+            let before = earlier.pairs.get(pair).copied().unwrap_or_default();
+            let count = of.count.since(&before.count);
+            pairs.insert(*pair, PairCount { count, apart: of.apart - before.apart });
         }
         Tally {
             sites,
+            pairs,
             wakes: std::array::from_fn(|at| self.wakes[at] - earlier.wakes[at]),
             switches: self.switches - earlier.switches,
             preemptions: self.preemptions - earlier.preemptions,
@@ -111,6 +169,8 @@ impl Tally {
             faults: self.faults - earlier.faults,
             waiting: self.waiting - earlier.waiting,
             spinning: self.spinning - earlier.spinning,
+            lock_waits: self.lock_waits - earlier.lock_waits,
+            switching: self.switching - earlier.switching,
         }
     }
 }

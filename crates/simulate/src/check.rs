@@ -48,9 +48,9 @@ impl Record {
 
 /// What is simulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Run<'a> {
-    machine: &'a str,
-    words: &'a str,
+pub(crate) struct Run<'a> {
+    pub(crate) machine: &'a str,
+    pub(crate) words: &'a str,
 }
 
 /// A record, and what the model says.
@@ -73,7 +73,7 @@ pub(crate) fn check(file: &str, costs: &str, changes: &[String]) -> Result<(), S
     let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
     let records: Records = toml::from_str(&text).map_err(|error| format!("{file}: {error}"))?;
     let runs: BTreeSet<Run<'_>> = records.record.iter().map(Record::run).collect();
-    let lines = simulate_all(&runs.into_iter().collect::<Vec<_>>(), costs, changes)?;
+    let lines = simulate_all(&runs.into_iter().collect::<Vec<_>>(), SEEDS, costs, changes)?;
     let mut all = Vec::new();
     println!("{:>12} {:>12} {:>6}  run", "measured", "simulated", "ratio");
     for record in &records.record {
@@ -152,15 +152,16 @@ fn order(all: &[Compared<'_>]) {
     told("numbers of CPUs", &|record| format!("{} {}", record.metric, record.but(&["workers="])));
 }
 
-type Lines<'a> = BTreeMap<Run<'a>, Vec<Value>>;
+pub(crate) type Lines<'a> = BTreeMap<Run<'a>, Vec<Value>>;
 
 /// The lines of the benchmark, by run: each seed's. As many processes at once as there are CPUs.
-fn simulate_all<'a>(
+pub(crate) fn simulate_all<'a>(
     runs: &[Run<'a>],
+    seeds: u64,
     costs: &str,
     changes: &[String],
 ) -> Result<Lines<'a>, String> {
-    let todo = Mutex::new(runs.iter().flat_map(|run| (1..=SEEDS).map(|seed| (*run, seed))));
+    let todo = Mutex::new(runs.iter().flat_map(|run| (1..=seeds).map(move |seed| (*run, seed))));
     let lines = Mutex::new(Ok(Lines::new()));
     let next = || todo.lock().unwrap_or_else(PoisonError::into_inner).next();
     let each = || {

@@ -8,37 +8,100 @@
 //! * `costs.rs`: the costs from a file of `corewise bench machine`;
 //! * `allocator.rs`: allocations, which are charged for as well;
 //! * `chance.rs`: random numbers, which are the same in each run;
-//! * `told.rs`: what it prints;
+//! * `names.rs`, `structs.rs`: the type and field that a place in the code touches;
+//! * `account.rs`: an item's share of what was counted; `told.rs`: what is printed of it;
 //! * `workload.rs`: the run that the words ask for;
-//! * `check.rs`: the model beside a file of records.
+//! * `check.rs`: the model beside a file of records;
+//! * `counts.rs`: line transfers and wake-ups beside those that were recorded.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program of its own")]
 
+mod account;
 mod allocator;
 mod chance;
 mod check;
 mod costs;
+mod counts;
+mod names;
+mod structs;
 mod told;
 mod workload;
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
-use clap::Parser;
+use clap::{Args, Parser, Subcommand};
 use corewise_sim::{Machine, Mask, Place};
 use corewise_topology::{CpuSet, Topology};
 
-/// Run one workload on a simulated machine
+/// Run workloads on a simulated machine
 #[derive(Debug, Parser)]
-struct Args {
-    /// The machine: a description in hwloc's language, xml:FILE or sysfs:DIR
-    #[arg(long, value_name = "MACHINE", default_value = "l3:1 core:16")]
-    machine: String,
+#[command(
+    bin_name = "cargo xtask sim",
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = format!("Workloads:\n{}", workload::list())
+)]
+struct Words {
+    #[command(subcommand)]
+    task: Option<Task>,
+    #[command(flatten)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Simulate the runs of a file of records, and print the model beside what was measured
+    Check {
+        /// The records
+        #[arg(value_name = "FILE", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/sapphire-rapids-16.toml"))]
+        records: String,
+        #[command(flatten)]
+        costs: Costs,
+    },
+    /// Count line transfers and wake-ups of some runs, and fail where there are more than were recorded
+    Counts {
+        /// What was recorded
+        #[arg(value_name = "FILE", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/counts.toml"))]
+        recorded: String,
+        /// Record what is counted now
+        #[arg(long)]
+        renew: bool,
+    },
+}
+
+/// Costs of a machine that is known well.
+const COSTS: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/costs-intel-16cpu.toml");
+
+#[derive(Debug, Args)]
+struct Costs {
     /// What things cost there: a file that 'corewise bench machine' wrote
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", default_value = COSTS, hide_default_value = true)]
     costs: String,
     /// A cost that differs from the file: NAME=NANOSECONDS; may be given again
     #[arg(long, value_name = "NAME=NS")]
     cost: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct What {
+    /// The machine: a description in hwloc's language, xml:FILE or sysfs:DIR
+    #[arg(long, value_name = "MACHINE", default_value = "l3:1 core:16")]
+    machine: String,
+    #[command(flatten)]
+    costs: Costs,
+    /// A workload of the list below, or the beginning of its name; may be given again
+    #[arg(long, value_name = "NAME")]
+    workload: Vec<String>,
+    /// On what it runs, as 'corewise bench' says it: corewise/cpu, corewise/cache_shard, before ...
+    #[arg(long, value_name = "NAME", default_value = "corewise")]
+    runtime: String,
+    /// Threads that queue from outside
+    #[arg(long, value_name = "N")]
+    producers: Option<u64>,
+    /// Items of a run
+    #[arg(long, value_name = "N")]
+    items: Option<u64>,
     /// What chance begins with
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -51,23 +114,19 @@ struct Args {
     /// Permit real-time priorities, which an ordinary user isn't
     #[arg(long)]
     real_time: bool,
-    /// Tell of so many places in the code
+    /// Tell of so many fields, and of so many pairs of them
     #[arg(long, value_name = "N", default_value_t = 12)]
-    sites: usize,
-    /// Print one line of JSON
+    fields: usize,
+    /// Print one line of JSON for each workload: the benchmark's figures and an item's share of all that was counted
     #[arg(long)]
     json: bool,
-    /// Simulate the runs of a file of records, and print the model beside what was measured
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "machine"])]
-    check: Option<String>,
-    /// The run, as 'corewise bench --run' takes it: the benchmark's name, workqueue unless another stands here,
-    /// and its words
-    #[arg(value_name = "WORDS", required_unless_present = "check")]
+    /// Other numbers of the workload; without --workload the whole run, as 'corewise bench --run' takes it
+    #[arg(value_name = "KEY=VALUE", required_unless_present = "workload")]
     words: Vec<String>,
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
+    match run(&Words::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -76,21 +135,71 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: &Args) -> Result<(), String> {
+fn run(words: &Words) -> Result<(), String> {
     if !cfg!(sim) {
         return Err("this program has to be built for the simulator: 'cargo xtask sim' does".into());
     }
-    if let Some(file) = &args.check {
-        return check::check(file, &args.costs, &args.cost);
+    match &words.task {
+        Some(Task::Check { records, costs }) => check::check(records, &costs.costs, &costs.cost),
+        Some(Task::Counts { recorded, renew: true }) => counts::renew(recorded, COSTS),
+        Some(Task::Counts { recorded, renew: false }) => counts::compare(recorded, COSTS),
+        None => simulate(&words.what),
     }
-    let topology = topology(&args.machine)?;
-    let mut costs = costs::read(&args.costs)?;
-    costs::change(&mut costs, &args.cost)?;
-    let run = workload::read(&args.words)?;
-    let machine = machine(&topology).described(&args.machine).with_real_time(args.real_time);
-    let neighbours = neighbours(args, machine.cpus())?;
+}
+
+fn simulate(what: &What) -> Result<(), String> {
+    let (topology, description) = topology(&what.machine)?;
+    let machine = machine(&topology).described(&description).with_real_time(what.real_time);
+    let mut costs = costs::read(&what.costs.costs)?;
+    costs::change(&mut costs, &what.costs.cost)?;
+    let numbers = [("producers", what.producers), ("items", what.items)];
+    let numbers = numbers.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?)));
+    let changes: Vec<String> = numbers.chain(what.words.iter().cloned()).collect();
+    if what.workload.is_empty() {
+        return one(what, machine, costs, &what.words);
+    }
+    if let [workload] = &what.workload[..] {
+        let words = workload::named(workload, &what.runtime, machine.cpus(), &changes)?;
+        return one(what, machine, costs, &words);
+    }
+    for (nth, workload) in what.workload.iter().enumerate() {
+        if nth > 0 && !what.json {
+            println!();
+        }
+        alone(workload)?;
+    }
+    Ok(())
+}
+
+/// The same with one of its workloads, in a process of its own: what one leaves behind is nothing to the next.
+fn alone(workload: &str) -> Result<(), String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(program);
+    let mut args = std::env::args_os().skip(1);
+    while let Some(arg) = args.next() {
+        if arg == "--workload" {
+            args.next();
+        } else if !arg.to_string_lossy().starts_with("--workload=") {
+            command.arg(arg);
+        }
+    }
+    let status = command.args(["--workload", workload]).status();
+    match status.map_err(|error| error.to_string())? {
+        status if status.success() => Ok(()),
+        _ => Err(format!("the run of '{workload}' failed")),
+    }
+}
+
+fn one(
+    what: &What,
+    machine: Machine,
+    costs: corewise_sim::Costs,
+    words: &[String],
+) -> Result<(), String> {
+    let run = workload::read(words)?;
+    let neighbours = neighbours(what, machine.cpus())?;
     let began = std::time::Instant::now();
-    let outcome = corewise_sim::run(machine, costs, args.seed, move || {
+    let outcome = corewise_sim::run(machine, costs, what.seed, move || {
         neighbours.into_iter().for_each(corewise_sim::neighbour);
         run()
     });
@@ -100,14 +209,14 @@ fn run(args: &Args) -> Result<(), String> {
         Ok(None) => return Err("there is no such runtime here".into()),
         Err(ref error) => return Err(error.to_string()),
     };
-    told::tell(args, &line, &outcome, took);
+    told::tell(what, words, &line, &outcome, took);
     Ok(())
 }
 
 /// The CPUs of each thread that others burn.
-fn neighbours(args: &Args, cpus: usize) -> Result<Vec<Mask>, String> {
-    let mut all = vec![Mask::first(cpus); args.neighbours];
-    for cpu in args.burn.iter().flat_map(CpuSet::iter) {
+fn neighbours(what: &What, cpus: usize) -> Result<Vec<Mask>, String> {
+    let mut all = vec![Mask::first(cpus); what.neighbours];
+    for cpu in what.burn.iter().flat_map(CpuSet::iter) {
         if cpu as usize >= cpus {
             return Err(format!("there is no CPU {cpu} to burn: the machine has {cpus}"));
         }
@@ -118,13 +227,24 @@ fn neighbours(args: &Args, cpus: usize) -> Result<Vec<Mask>, String> {
     Ok(all)
 }
 
-fn topology(from: &str) -> Result<Topology, String> {
+/// The topology, and the description that the machine's threads find.
+fn topology(from: &str) -> Result<(Topology, String), String> {
     let read = match from.split_once(':') {
         Some(("xml", file)) => Topology::from_xml(file),
         Some(("sysfs", dir)) => Topology::from_sysfs(dir),
-        _ => Topology::synthetic(from),
+        _ => {
+            let threads = format!("{from} pu:1");
+            return match Topology::synthetic(from) {
+                Ok(topology) => Ok((topology, from.to_owned())),
+                // The language wants the last level to be the hardware threads.
+                Err(error) => match Topology::synthetic(&threads) {
+                    Ok(topology) => Ok((topology, threads)),
+                    Err(_) => Err(error.to_string()),
+                },
+            };
+        }
     };
-    read.map_err(|error| error.to_string())
+    read.map(|topology| (topology, from.to_owned())).map_err(|error| error.to_string())
 }
 
 /// The places of the CPUs that are online; what isn't known counts as the same.

@@ -2,68 +2,169 @@
 
 use std::time::Duration;
 
-use corewise_bench::line::Line;
-use corewise_sim::{Distance, Outcome, Tally};
+use corewise_bench::line::{Line, unit};
+use corewise_sim::{Distance, Outcome};
+use serde_json::json;
 
-use crate::Args;
+use crate::What;
+use crate::account::{Account, Between, ByDistance, Field, items, sum};
 
 /// Prints the line of the benchmark, and where the time went.
-pub(crate) fn tell<T>(args: &Args, line: &Line, outcome: &Outcome<T>, took: Duration) {
-    if args.json {
-        println!("{}", line.to_json());
-        return;
-    }
-    println!("{} {} on '{}'", line.case, line.runtime, args.machine);
-    if let Some(why) = &line.unsupported {
-        println!("  not run: {why}");
-    }
-    for (metric, value) in &line.metrics {
-        println!("  {metric:24} {value:.1}");
-    }
+pub(crate) fn tell<T>(
+    what: &What,
+    words: &[String],
+    line: &Line,
+    outcome: &Outcome<T>,
+    took: Duration,
+) {
     let whole = (outcome.time, outcome.tally.clone());
     let (time, tally) = outcome.between.clone().unwrap_or(whole);
+    let account = Account::of(&tally, time, items(line, words), line);
+    if what.json {
+        let mut object =
+            serde_json::to_value(line).expect("strings and numbers can always be written");
+        object["machine"] = json!(what.machine);
+        object["an_item"] = json!(account);
+        println!("{object}");
+        return;
+    }
+    println!("{} {} on '{}'", line.case, line.runtime, what.machine);
+    if let Some(why) = &line.unsupported {
+        println!("  not run: {why}");
+        return;
+    }
+    // Memory is the simulator's own.
+    for (metric, value) in line.metrics.iter().filter(|(metric, _)| *metric != "peak_rss") {
+        println!("  {metric:24} {:>14} {}", short(*value), unit(metric).unwrap_or_default());
+    }
     println!(
-        "In the measured {time:.1?}, simulated in {took:.1?}, {} lines touched:",
-        outcome.lines
+        "\nIn {time:.1?} of virtual time, simulated in {took:.1?}: {} items, {} cache lines. An item's share:",
+        account.items, outcome.lines
     );
-    counts(&tally);
-    places(&tally, args.sites);
+    shares(&account);
+    fields(&account.fields, what.fields);
+    pairs(&account.pairs, what.fields);
 }
 
-fn counts(tally: &Tally) {
-    let by = |counts: &[u64; 5]| {
-        let told = Distance::ALL.iter().zip(counts).filter(|(_, count)| **count > 0);
-        told.map(|(distance, count)| format!("{count} {}", distance.word()))
-            .collect::<Vec<_>>()
-            .join(", ")
+fn shares(account: &Account) {
+    let by = |counts: &ByDistance| {
+        let near_first =
+            Distance::ALL.iter().filter_map(|d| Some((d.word(), counts.get(d.word())?)));
+        let told: Vec<String> =
+            near_first.map(|(word, count)| format!("{} {word}", short(*count))).collect();
+        if told.is_empty() { String::new() } else { format!(": {}", told.join(", ")) }
     };
-    println!("  line transfers {}, wake-ups {}", tally.transfers(), by(&tally.wakes));
+    let count = |what: &str, counts: &ByDistance| {
+        println!("  {what:24} {:>14}{}", short(sum(counts)), by(counts));
+    };
+    count("line transfers", &account.transfers);
+    count("wake-ups", &account.wakeups);
+    let also = |what: &str, value: f64| println!("  {what:24} {:>14}", short(value));
     println!(
-        "  switches {}, of these preempted {}, moved {}; threads made {}; allocations {}, new pages {}; membarriers {}",
-        tally.switches,
-        tally.preemptions,
-        tally.migrations,
-        tally.spawned,
-        tally.allocations,
-        tally.faults,
-        tally.membarriers,
+        "  {:24} {:>14}: {} preempted; {} moved to another CPU",
+        "switches",
+        short(account.switches),
+        short(account.preemptions),
+        short(account.migrations)
     );
-    println!(
-        "  waited for a CPU {:.1?}, spun {:.1?}",
-        Duration::from_nanos(tally.waiting as u64),
-        Duration::from_nanos(tally.spinning as u64)
-    );
+    also("allocations", account.allocations);
+    if account.faults > 0.0 {
+        also("new pages", account.faults);
+    }
+    if account.membarriers > 0.0 {
+        also("membarriers", account.membarriers);
+    }
+    let time = &account.time;
+    let nanos = |what: &str, value: f64| println!("  {what:24} {:>14} ns", short(value));
+    if let Some(cpu) = time.cpu {
+        nanos("CPU time, of which", cpu);
+    }
+    nanos("  waiting for lines", time.lines);
+    nanos("  spinning", time.spinning);
+    nanos("  switching threads", time.switching);
+    nanos("waiting for mutexes", time.locks);
+    nanos("waiting for a CPU", time.waiting_for_a_cpu);
 }
 
-fn places(tally: &Tally, most: usize) {
-    println!("  {:>12} {:>10} {:>10}  place", "time", "accesses", "elsewhere");
-    for (site, count) in tally.hottest().into_iter().take(most) {
-        let time = Duration::from_nanos(count.time as u64);
-        let accesses: u64 = count.accesses.iter().sum();
+/// The distances that occur, from near to far.
+fn distances<'a>(counts: impl Iterator<Item = &'a ByDistance>) -> Vec<&'static str> {
+    let all: Vec<&ByDistance> = counts.collect();
+    let occurs = |word: &&str| all.iter().any(|counts| counts.contains_key(word));
+    Distance::ALL.iter().map(|distance| distance.word()).filter(occurs).collect()
+}
+
+fn fields(fields: &[Field], most: usize) {
+    let columns = distances(fields.iter().map(|field| &field.transfers));
+    println!("\nLines that came from another CPU, by the field that they were taken for, an item:");
+    println!("  {:>9} {:>9}{}  field", "ns", "accesses", heads(&columns));
+    for field in fields.iter().take(most).filter(|field| sum(&field.transfers) > 0.0) {
         println!(
-            "  {:>12} {accesses:>10} {:>10}  {site}",
-            format!("{time:.1?}"),
-            count.transfers()
+            "  {:>9} {:>9}{}  {}",
+            short(field.nanoseconds),
+            short(field.accesses),
+            cells(&columns, &field.transfers),
+            field.name
         );
+    }
+}
+
+fn pairs(pairs: &[Between], most: usize) {
+    let columns = distances(pairs.iter().map(|pair| &pair.transfers));
+    println!(
+        "\nThe same by the field that was touched last where they came from. False: nothing had been written \
+         there that this one was after:"
+    );
+    println!("  {:>9}{} {:>9}  field <- last", "ns", heads(&columns), "false");
+    for pair in pairs.iter().take(most) {
+        println!(
+            "  {:>9}{} {:>9}  {} <- {}",
+            short(pair.nanoseconds),
+            cells(&columns, &pair.transfers),
+            short(pair.false_sharing),
+            pair.by,
+            pair.from
+        );
+    }
+}
+
+fn heads(columns: &[&str]) -> String {
+    columns.iter().map(|word| format!(" {word:>9}")).collect()
+}
+
+fn cells(columns: &[&str], counts: &ByDistance) -> String {
+    columns
+        .iter()
+        .map(|word| format!(" {:>9}", short(counts.get(word).copied().unwrap_or(0.0))))
+        .collect()
+}
+
+/// Three digits and more: `0`, `0.0123`, `4.56`, `789`, `1 234 567`.
+fn short(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        ..0.1 => format!("{value:.4}"),
+        ..10.0 => format!("{value:.2}"),
+        ..1000.0 => format!("{value:.1}"),
+        _ => {
+            let digits = format!("{value:.0}");
+            let groups: Vec<&str> = digits
+                .as_bytes()
+                .rchunks(3)
+                .rev()
+                .map(|group| std::str::from_utf8(group).unwrap_or_default())
+                .collect();
+            groups.join(" ")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_digits_and_thousands_apart() {
+        let shown = [0.0, 0.0123, 4.561, 78.9, 1_234_567.0, 999.96].map(short);
+        assert_eq!(shown, ["0", "0.0123", "4.56", "78.9", "1 234 567", "1000.0"]);
     }
 }

@@ -1,9 +1,15 @@
-//! The workload that is run: a benchmark's, in the words of `corewise bench --run`.
+//! The workload that is run: a benchmark's, by its case's name or in the words of `corewise bench --run`.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::str::FromStr;
 
 use corewise_bench::BenchError;
 use corewise_bench::line::Line;
 use corewise_bench::process::Job;
+use corewise_bench::words::Effort;
 use corewise_bench::{blockmq, calls, probe, shutdown, workqueue};
+use corewise_topology::CpuSet;
 
 /// What the machine's first thread does. `None`: there is no such runtime.
 pub(crate) type Run = Box<dyn FnOnce() -> Result<Option<Line>, BenchError>>;
@@ -35,6 +41,103 @@ fn of<J: Job + 'static>(words: &[String]) -> Result<Run, String> {
     Ok(Box::new(move || job.run_own(None)))
 }
 
+/// Items of a run that isn't told how many: enough for figures that no longer change, in some seconds.
+const ITEMS: u64 = 100_000;
+
+/// The words of a workload that is asked for by name: the benchmark's short run, one pass, with what is changed of it
+/// (`key=value`).
+///
+/// # Errors
+/// No benchmark has such a workload.
+pub(crate) fn named(
+    workload: &str,
+    runtime: &str,
+    cpus: usize,
+    changes: &[String],
+) -> Result<Vec<String>, String> {
+    let online = CpuSet::full(cpus as u32);
+    let quick = Effort::Quick;
+    let words = workqueue_case(workload)
+        .map(|case| ("workqueue", words(workqueue::job::Job::new(case, runtime, &online, quick))))
+        .or_else(|| {
+            let case = case(workload, calls(cpus))?;
+            Some(("calls", words(calls::job::Job::new(case, runtime, &online, quick))))
+        })
+        .or_else(|| {
+            let case = case(workload, blockmq::case::Case::all(blockmq::case::Class::Ordinary))?;
+            Some(("blockmq", words(blockmq::job::Job::new(case, runtime, quick))))
+        })
+        .or_else(|| {
+            let case = case(workload, probe::case::Case::all())?;
+            Some(("probe", words(probe::job::Job::new(case, runtime, quick))))
+        })
+        .or_else(|| {
+            let case = case(workload, shutdown::case::Case::all())?;
+            Some(("shutdown", words(shutdown::job::Job::new(case, runtime, quick))))
+        });
+    let (benchmark, mut words) = words.ok_or_else(|| {
+        format!("there is no workload '{workload}': 'cargo xtask sim --help' lists them")
+    })?;
+    for change in changes {
+        let (key, value) =
+            change.split_once('=').ok_or_else(|| format!("'{change}' is no KEY=VALUE"))?;
+        words.insert(key.to_owned(), value.to_owned());
+    }
+    let words = words.into_iter().map(|(key, value)| format!("{key}={value}"));
+    Ok(std::iter::once(benchmark.to_owned()).chain(words).collect())
+}
+
+/// The names of all workloads, by benchmark.
+pub(crate) fn list() -> String {
+    let row =
+        |benchmark: &str, names: Vec<String>| format!("  {benchmark:10} {}\n", names.join(" "));
+    let class = blockmq::case::Class::Ordinary;
+    [
+        row("workqueue", names(workqueue::case::Case::all())),
+        row("calls", names(calls(4))),
+        row("blockmq", names(blockmq::case::Case::all(class))),
+        row("probe", names(probe::case::Case::all())),
+        row("shutdown", names(shutdown::case::Case::all())),
+    ]
+    .concat()
+}
+
+fn calls(cpus: usize) -> Vec<calls::case::Case> {
+    calls::case::Case::all(cpus, calls::case::Way::Lock)
+}
+
+fn names(cases: Vec<impl Display>) -> Vec<String> {
+    cases.iter().map(ToString::to_string).collect()
+}
+
+/// The case of a name, or the first whose name begins with it.
+fn case<C: FromStr + Display>(name: &str, all: Vec<C>) -> Option<C> {
+    let begins =
+        |case: &C| case.to_string().strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
+    name.parse().ok().or_else(|| all.into_iter().find(begins))
+}
+
+fn workqueue_case(name: &str) -> Option<workqueue::case::Case> {
+    case(name, workqueue::case::Case::all())
+}
+
+/// The words of a run, by key: of one pass, and not too many items.
+fn words(job: impl Job) -> BTreeMap<String, String> {
+    let words = job.to_words();
+    let pairs = words.iter().filter_map(|word| word.split_once('='));
+    pairs
+        .map(|(key, value)| {
+            let least = |most: u64| value.parse().map_or(most, |items: u64| items.min(most));
+            let value = match key {
+                "items" => least(ITEMS).to_string(),
+                "passes" => least(1).to_string(),
+                _ => value.to_owned(),
+            };
+            (key.to_owned(), value)
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,5 +163,33 @@ mod tests {
         assert!(unknown.contains("'nbd'") && unknown.contains("blockmq"), "{unknown}");
         let wrong = problem("calls case=idle runtime=corewise").expect("not one of its cases");
         assert!(wrong.contains("idle"), "{wrong}");
+    }
+
+    #[test]
+    fn every_workload_that_is_listed_can_be_asked_for_by_its_name() {
+        for line in list().lines() {
+            let mut names = line.split_whitespace();
+            let benchmark = names.next().expect("the benchmark");
+            for name in names {
+                let words = named(name, "corewise", 4, &[]).expect(name);
+                assert_eq!(words[0], benchmark, "{name}");
+                assert!(words.contains(&format!("case={name}")), "{words:?}");
+                assert!(read(&words).is_ok(), "{words:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_beginning_of_a_name_will_do_and_numbers_can_be_changed() {
+        let changes = ["producers=7".to_owned(), "items=12".to_owned()];
+        let words = named("storm", "corewise/cpu", 72, &changes).expect("there is one");
+        for word in
+            ["case=storm/reused", "runtime=corewise/cpu", "workers=72", "producers=7", "items=12"]
+        {
+            assert!(words.contains(&word.to_owned()), "{word}: {words:?}");
+        }
+        assert!(
+            named("storms", "corewise", 4, &[]).expect_err("there is none").contains("'storms'")
+        );
     }
 }

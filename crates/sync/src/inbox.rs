@@ -213,6 +213,7 @@ impl<N: Node> Inbox<N> {
     /// # Panics
     /// Where the node is an `Arc` whose target is in an inbox already.
     #[inline]
+    #[track_caller]
     pub fn push(&self, node: N) -> bool {
         let raw = node.into_raw();
         // SAFETY: `raw` was given up just now and nobody can take it back before the exchange
@@ -236,6 +237,7 @@ impl<N: Node> Inbox<N> {
     }
 
     /// Takes everything, first come first. Lock-free; any context.
+    #[track_caller]
     pub fn take(&self) -> Batch<N> {
         let mut newest = self.take_newest();
         let mut first = None;
@@ -252,6 +254,7 @@ impl<N: Node> Inbox<N> {
 
     /// Takes everything: the node pushed last, whose `next` is the one before, and so on.
     #[inline]
+    #[track_caller]
     pub(crate) fn take_newest(&self) -> Option<NonNull<N::Target>> {
         if self.is_empty() {
             return None;
@@ -264,6 +267,7 @@ impl<N: Node> Inbox<N> {
     /// Whether nothing is in it (a moment ago). A protocol that decides to sleep on the answer puts a
     /// `SeqCst` read-modify-write or a full fence before the call.
     #[inline]
+    #[track_caller]
     pub fn is_empty(&self) -> bool {
         self.head.load(Ordering::SeqCst).is_null()
     }

@@ -8,6 +8,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
+use crate::hint;
 use crate::inbox::{Inbox, Link, NOBODY, Node};
 
 /// The list. Dropping it drops what is in it.
@@ -126,7 +127,7 @@ impl<N: Node> List<N> {
         let first = self.first?;
         self.first = NonNull::new(Self::link(&first).next().cast());
         match self.first {
-            Some(next) => prefetch(next),
+            Some(next) => hint::prefetch(next.as_ptr()),
             None => self.last = None,
         }
         self.len -= 1;
@@ -181,23 +182,6 @@ impl<N: Node> List<N> {
         // reference doesn't outlive the function that asks for it.
         unsafe { N::link(*node) }
     }
-}
-
-/// Asks for a node that is wanted soon.
-#[inline]
-fn prefetch<T>(node: NonNull<T>) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let at = node.as_ptr().cast::<i8>();
-        // SAFETY: a prefetch of any address is harmless.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(at);
-            _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(64));
-        }
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = node;
 }
 
 /// What `prev` says: never null, see [`Link`].

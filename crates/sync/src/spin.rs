@@ -47,6 +47,7 @@ impl<T> Spin<T> {
 
     /// Takes the lock; may sleep.
     #[inline]
+    #[track_caller]
     pub fn lock(&self) -> SpinGuard<'_, T> {
         if !self.take() {
             self.lock_slowly();
@@ -56,6 +57,7 @@ impl<T> Spin<T> {
 
     /// Takes the lock if it is free; never waits.
     #[inline]
+    #[track_caller]
     pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
         self.take().then(|| SpinGuard { lock: self })
     }
@@ -63,6 +65,7 @@ impl<T> Spin<T> {
     /// No swap: where it is taken already it isn't written, and loom would take a write that changes nothing
     /// for one that may come after the holder's last.
     #[inline]
+    #[track_caller]
     fn take(&self) -> bool {
         // Acquire pairs with the Release of who held it before.
         let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
@@ -70,6 +73,7 @@ impl<T> Spin<T> {
     }
 
     #[cold]
+    #[track_caller]
     fn lock_slowly(&self) {
         let mut tries = 0;
         loop {

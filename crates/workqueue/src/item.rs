@@ -26,7 +26,7 @@ use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::inbox::{Link as Hook, Node};
-use corewise_sync::{thread, time};
+use corewise_sync::{hint, thread, time};
 use tracing::Span;
 
 /// What an instance carries along, beside its hold on the item.
@@ -378,6 +378,7 @@ pub(crate) struct Running {
 impl Running {
     #[inline]
     pub(crate) fn new(item: ItemRef, job: Job) -> Running {
+        hint::reads(&item.header().table);
         Running { table: item.header().table, item, job, outer: Cell::new(ptr::null()) }
     }
 

@@ -6,6 +6,7 @@
 use std::panic::Location;
 use std::ptr::NonNull;
 
+use corewise_sync::hint;
 use tracing::Span;
 
 use crate::around::Spawner;
@@ -104,6 +105,7 @@ impl<C> Once<C> {
     #[inline]
     #[expect(clippy::boxed_local, reason = "what is moved is the closure, not all of the item")]
     fn take(self: Box<Self>) -> C {
+        hint::reads(&self.closure);
         self.closure
     }
 }

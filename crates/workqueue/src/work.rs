@@ -5,8 +5,8 @@ use std::mem;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::{Mutex, hint};
 
 use crate::claim::Claimed;
 use crate::flushers::Flushers;
@@ -289,6 +289,7 @@ impl Work {
 
 impl<C: Fn() + Send + Sync> Runs for Whole<C> {
     fn run(&self) {
+        hint::reads(&self.function);
         (self.function)();
     }
 }

@@ -17,9 +17,10 @@ use rustc_hash::FxHashMap;
 use self::ahead::Ahead;
 use crate::costs::Costs;
 use crate::lines::{Access, Asked, Lines};
-use crate::machine::{Machine, Mask};
+use crate::machine::{Distance, Machine, Mask};
 use crate::memory::Memory;
-use crate::report::{Site, Tally};
+use crate::report::{Pair, Site, Tally};
+use crate::sharing::{self, Sharing};
 use crate::task::{Body, State, Thread, Tid};
 
 /// A moment of virtual time as a key that can be ordered.
@@ -89,6 +90,7 @@ pub(crate) struct Sim {
     pub(crate) machine: Machine,
     pub(crate) costs: Costs,
     pub(crate) lines: Lines,
+    sharing: Sharing,
     cpus: Vec<Cpu>,
     pub(crate) threads: Vec<Thread>,
     events: BinaryHeap<Reverse<(At, u64, Event)>>,
@@ -131,6 +133,7 @@ impl Sim {
             machine,
             costs,
             lines,
+            sharing: Sharing::default(),
             cpus,
             threads: Vec::new(),
             events: BinaryHeap::new(),
@@ -244,9 +247,11 @@ impl Sim {
     pub(crate) fn access(
         &mut self,
         address: usize,
+        bytes: usize,
         kind: Access,
         site: &'static Location<'static>,
     ) {
+        let (line, site) = (address >> 6, Site(site));
         let here = self.here();
         let cpu = &mut self.cpus[here];
         cpu.now += self.costs.around;
@@ -260,8 +265,8 @@ impl Sim {
         let alone = locked && !self.costs.beyond_locked;
         let issued =
             if alone { cpu.now } else { cpu.ahead.issued(began, self.costs.window, address) };
-        let place = std::ptr::from_ref(site).addr();
-        let asked = Asked { cpu: here, line: address >> 6, kind, place, now: cpu.now, issued };
+        let place = std::ptr::from_ref(site.0).addr();
+        let asked = Asked { cpu: here, line, kind, place, now: cpu.now, issued };
         let outcome = self.lines.access(&self.machine, &self.costs, asked);
         cpu.now = outcome.until;
         if kind == Access::Store {
@@ -272,7 +277,20 @@ impl Sim {
         if alone {
             cpu.ahead.from(outcome.until);
         }
-        self.tally.access(Site(site), outcome.from, outcome.until - began);
+        let (came, took) = (outcome.from != Distance::Here, outcome.until - began);
+        self.tally.access(site, outcome.from, took);
+        if !came && kind == Access::Load {
+            return;
+        }
+        let words = sharing::words(address, bytes);
+        if came && let Some((from, apart)) = self.sharing.holder(line, here, words) {
+            self.tally.pair(Pair { site, from }, apart, outcome.from, took);
+        }
+        if kind == Access::Load {
+            self.sharing.read(line, site);
+        } else {
+            self.sharing.wrote(line, here, words, came, site);
+        }
     }
 
     pub(crate) fn prefetch(&mut self, address: usize) {

@@ -232,6 +232,7 @@ impl Sim {
         let others = !self.cpus[at].queue.is_empty();
         let cpu = &mut self.cpus[at];
         cpu.now += cost;
+        self.tally.switching += cost;
         cpu.current = Some(tid);
         let thread = &mut self.threads[tid.index()];
         cpu.ahead.from(cpu.now);

@@ -13,7 +13,8 @@
 //! * `thread`: `Builder`, `JoinHandle`, `Thread`, `ThreadId`, `current`, `spawn`, `yield_now`, `sleep`; but in loom
 //!   also `scope` with `Scope` and `ScopedJoinHandle`;
 //! * the macros `per_thread!`, and `constructor!` (a `const fn`, where its constructors are);
-//! * `spin_loop`, `computed`, and the constants `IN_MODEL`, `EVERY_SCHEDULE` (explained below) and `SEQ_CST_IS_WEAK`;
+//! * `spin_loop`, `computed`, `prefetch`, `reads`, `writes`, and the constants `IN_MODEL`, `EVERY_SCHEDULE` (explained
+//!   below) and `SEQ_CST_IS_WEAK`;
 //! * `Witness`, which is told of accesses to what is atomic without need; it counts where orders are checked;
 //! * `clock`: `now`, `precise`, `coarse`;
 //! * `system`: see [`crate::sys`], which documents each function;
@@ -72,6 +73,16 @@ pub mod thread {
 /// Spin hints: the standard library's, or the backend's (a model checker's yield to the model).
 pub mod hint {
     pub use super::backend::spin_loop;
+
+    /// Asks for the two cache lines from an address on, which are needed soon. The address may be any.
+    pub use super::backend::prefetch;
+
+    /// Tells the simulated machine that plain data is read here which another CPU may have written. Nothing
+    /// elsewhere. Cells and atomics say so by themselves, and new memory counts as written by who allocated it.
+    pub use super::backend::reads;
+
+    /// As [`reads`], for a write.
+    pub use super::backend::writes;
 
     /// Says that the caller has computed for about so long and touched nothing that is shared. Nothing but on a simulated
     /// machine, whose clock knows of accesses alone.

@@ -13,7 +13,7 @@ pub(crate) use ::loom::sync as lock;
 pub(crate) use ::loom::sync::atomic;
 pub use ::loom::thread_local as per_thread;
 pub(crate) use model::{FutexWord, ParkerToken, pair};
-pub use model::{SpinLock, SpinLockGuard, Swap};
+pub use model::{SpinLock, SpinLockGuard, Swap, computed, prefetch, reads, writes};
 pub(crate) use std::sync::atomic as aside;
 pub(crate) use witness::Witness;
 
@@ -36,10 +36,6 @@ pub(crate) mod thread {
         yield_now();
     }
 }
-
-/// See [`hint::computed`](crate::hint::computed).
-#[inline(always)]
-pub fn computed(_time: std::time::Duration) {}
 
 /// Loom's constructors aren't `const`.
 macro_rules! constructor {

@@ -2,6 +2,7 @@
 
 mod cell;
 mod cpu_time;
+mod prefetch;
 #[cfg(all(
     target_os = "linux",
     target_env = "gnu",
@@ -11,6 +12,8 @@ mod cpu_time;
 ))]
 mod rseq;
 pub(crate) mod system;
+#[path = "../untold.rs"]
+mod untold;
 #[path = "../usual.rs"]
 mod usual;
 #[path = "../word/mod.rs"]
@@ -18,21 +21,19 @@ mod word;
 
 pub use crate::real_per_thread as per_thread;
 pub use cell::UnsafeCell;
+pub use prefetch::prefetch;
 pub use std::hint::spin_loop;
 pub(crate) use std::sync as lock;
 pub(crate) use std::sync::atomic;
 pub(crate) use std::sync::atomic as aside;
 pub(crate) use std::thread;
+pub use untold::{computed, reads, writes};
 pub(crate) use usual::{EVERY_SCHEDULE, SEQ_CST_IS_WEAK, Witness, constructor, weakened};
 pub(crate) use word::{FutexWord, ParkerToken, pair};
 pub use word::{SpinLock, SpinLockGuard, Swap};
 
 /// See [`hint::IN_MODEL`](crate::hint::IN_MODEL).
 pub(crate) const IN_MODEL: bool = false;
-
-/// See [`hint::computed`](crate::hint::computed).
-#[inline(always)]
-pub fn computed(_time: std::time::Duration) {}
 
 #[doc(hidden)]
 #[macro_export]

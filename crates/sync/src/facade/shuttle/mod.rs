@@ -18,15 +18,11 @@ pub(crate) use ::shuttle::thread;
 pub use ::shuttle::thread_local as per_thread;
 pub use cell::UnsafeCell;
 pub(crate) use model::{FutexWord, ParkerToken, pair};
-pub use model::{SpinLock, SpinLockGuard, Swap};
+pub use model::{SpinLock, SpinLockGuard, Swap, computed, prefetch, reads, writes};
 pub(crate) use usual::{EVERY_SCHEDULE, SEQ_CST_IS_WEAK, Witness, constructor, weakened};
 
 /// See [`hint::IN_MODEL`](crate::hint::IN_MODEL).
 pub(crate) const IN_MODEL: bool = true;
-
-/// See [`hint::computed`](crate::hint::computed).
-#[inline(always)]
-pub fn computed(_time: std::time::Duration) {}
 
 /// A wait with a limit may reach it at any moment, and then the clock moves on to that point.
 pub(crate) mod deadline {

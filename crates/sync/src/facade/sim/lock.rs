@@ -55,7 +55,9 @@ impl<T: ?Sized> Mutex<T> {
     #[track_caller]
     pub(crate) fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         if !self.take() {
+            let began = corewise_sim::moment();
             self.lock_slowly();
+            corewise_sim::lock_waited(began);
         }
         Ok(MutexGuard { mutex: self, site: Location::caller() })
     }

@@ -5,6 +5,7 @@ pub(crate) mod atomic;
 mod cell;
 pub(crate) mod lock;
 pub(crate) mod system;
+mod touch;
 #[path = "../usual.rs"]
 mod usual;
 #[path = "../word/mod.rs"]
@@ -15,6 +16,7 @@ pub use cell::UnsafeCell;
 pub use corewise_sim::sim_thread_local as per_thread;
 pub use corewise_sim::spin_loop;
 pub(crate) use corewise_sim::thread;
+pub use touch::{prefetch, reads, writes};
 pub(crate) use usual::{EVERY_SCHEDULE, SEQ_CST_IS_WEAK, Witness, constructor, weakened};
 pub(crate) use word::{FutexWord, ParkerToken, pair};
 pub use word::{SpinLock, SpinLockGuard, Swap};

@@ -1,0 +1,193 @@
+//! Where the time of a run went: an item's share of each thing that was counted, by type and field.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use corewise_bench::line::Line;
+use corewise_sim::{Distance, Site, SiteCount, Tally};
+use serde::Serialize;
+
+use crate::names::Names;
+
+/// How often, by distance: those from which nothing came are left out.
+pub(crate) type ByDistance = BTreeMap<&'static str, f64>;
+
+/// An item's share of what a run did.
+#[derive(Debug, Serialize)]
+pub(crate) struct Account {
+    /// Items of the pass that is told of.
+    pub(crate) items: f64,
+    /// Virtual time of that pass.
+    pub(crate) nanoseconds: f64,
+    /// Lines that came from another CPU, by how far.
+    pub(crate) transfers: ByDistance,
+    /// Threads that were woken, by how far their CPU is from the waker's.
+    pub(crate) wakeups: ByDistance,
+    /// Nanoseconds by what they were spent on.
+    pub(crate) time: Time,
+    /// Threads that left their CPU, and of those, the ones that would have gone on.
+    pub(crate) switches: f64,
+    /// See above.
+    pub(crate) preemptions: f64,
+    /// Threads that were taken to another CPU while they waited for one.
+    pub(crate) migrations: f64,
+    pub(crate) allocations: f64,
+    /// Pages that the system had to give.
+    pub(crate) faults: f64,
+    pub(crate) membarriers: f64,
+    /// Types' fields, those that were waited for longest first.
+    pub(crate) fields: Vec<Field>,
+    /// Who took lines from whom, those that were waited for longest first.
+    pub(crate) pairs: Vec<Between>,
+}
+
+/// Nanoseconds an item.
+#[derive(Debug, Serialize)]
+pub(crate) struct Time {
+    /// CPU time, where the benchmark tells it: the next four are part of it.
+    pub(crate) cpu: Option<f64>,
+    /// Waits for cache lines.
+    pub(crate) lines: f64,
+    /// Spin hints; those of spin locks too.
+    pub(crate) spinning: f64,
+    /// Switches from one thread to another.
+    pub(crate) switching: f64,
+    /// Waits for mutexes; no CPU time while the thread sleeps.
+    pub(crate) locks: f64,
+    /// Threads that could run waited for a CPU: no CPU time.
+    pub(crate) waiting_for_a_cpu: f64,
+}
+
+/// What the accesses to one field came to, an item.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Field {
+    /// `crate::Type.field`, or `file:line`.
+    pub(crate) name: String,
+    pub(crate) accesses: f64,
+    pub(crate) transfers: ByDistance,
+    /// Waited for those.
+    pub(crate) nanoseconds: f64,
+}
+
+/// Lines that went from one field's last access to another one's, an item.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Between {
+    /// Took them.
+    pub(crate) by: String,
+    /// Had them last.
+    pub(crate) from: String,
+    pub(crate) transfers: ByDistance,
+    /// Of these, false sharing: the CPU that had the line had written none of the words that it was taken for.
+    pub(crate) false_sharing: f64,
+    pub(crate) nanoseconds: f64,
+}
+
+impl Account {
+    /// Of a tally over so many items, in so much virtual time.
+    pub(crate) fn of(tally: &Tally, time: Duration, items: f64, line: &Line) -> Account {
+        let each = |count: u64| count as f64 / items;
+        let (mut fields, mut pairs) = (BTreeMap::new(), BTreeMap::new());
+        let mut called = Called::default();
+        for (site, count) in &tally.sites {
+            let sum: &mut SiteCount = fields.entry(called.name(*site)).or_default();
+            sum.sum(count);
+        }
+        for (pair, of) in &tally.pairs {
+            let names = (called.name(pair.site), called.name(pair.from));
+            let sum: &mut (SiteCount, u64) = pairs.entry(names).or_default();
+            sum.0.sum(&of.count);
+            sum.1 += of.apart;
+        }
+        let mut all = SiteCount::default();
+        fields.values().for_each(|count| all.sum(count));
+        let fields = fields.into_iter().map(|(name, count)| Field {
+            name,
+            accesses: each(count.accesses.iter().sum()),
+            transfers: by_distance(&count.accesses, items, Distance::Core),
+            nanoseconds: count.waited / items,
+        });
+        let pairs = pairs.into_iter().map(|((by, from), (count, apart))| Between {
+            by,
+            from,
+            transfers: by_distance(&count.accesses, items, Distance::Core),
+            false_sharing: each(apart),
+            nanoseconds: count.waited / items,
+        });
+        let (mut fields, mut pairs): (Vec<_>, Vec<_>) = (fields.collect(), pairs.collect());
+        // By name where they are equal: the sort is stable, and the maps have an order.
+        fields.sort_by(|a, b| b.nanoseconds.total_cmp(&a.nanoseconds));
+        pairs.sort_by(|a, b| b.nanoseconds.total_cmp(&a.nanoseconds));
+        Account {
+            items,
+            nanoseconds: time.as_nanos() as f64,
+            transfers: by_distance(&all.accesses, items, Distance::Core),
+            wakeups: by_distance(&tally.wakes, items, Distance::Here),
+            time: Time {
+                cpu: line.metrics.get("cpu_per_item").copied(),
+                lines: all.waited / items,
+                spinning: tally.spinning / items,
+                switching: tally.switching / items,
+                locks: tally.lock_waits / items,
+                waiting_for_a_cpu: tally.waiting / items,
+            },
+            switches: each(tally.switches),
+            preemptions: each(tally.preemptions),
+            migrations: each(tally.migrations),
+            allocations: each(tally.allocations),
+            faults: each(tally.faults),
+            membarriers: each(tally.membarriers),
+            fields,
+            pairs,
+        }
+    }
+}
+
+/// The items of one pass: as many as the benchmark's CPU time was divided by, else those of its words, else 1.
+pub(crate) fn items(line: &Line, words: &[String]) -> f64 {
+    let number = |key: &str| {
+        words.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('=')?.parse::<f64>().ok())
+    };
+    let passes = number("passes").unwrap_or(1.0);
+    let metric = |name: &str| line.metrics.get(name).filter(|value| **value > 0.0);
+    let told = metric("cpu_seconds").zip(metric("cpu_per_item"));
+    let all = told.map(|(seconds, each)| (seconds * 1e9 / each).round() / passes);
+    all.or(number("items")).unwrap_or(1.0).max(1.0)
+}
+
+pub(crate) fn by_distance(counts: &[u64; 5], items: f64, from: Distance) -> ByDistance {
+    let counted = Distance::ALL.iter().zip(counts).filter(|(d, count)| **d >= from && **count > 0);
+    counted.map(|(distance, count)| (distance.word(), *count as f64 / items)).collect()
+}
+
+/// The sum over all distances.
+pub(crate) fn sum(counts: &ByDistance) -> f64 {
+    counts.values().sum()
+}
+
+/// The names of places that were asked for.
+#[derive(Debug, Default)]
+struct Called {
+    names: Names,
+    known: BTreeMap<String, String>,
+}
+
+impl Called {
+    fn name(&mut self, site: Site) -> String {
+        let place = site.0;
+        let known = self.known.entry(place.to_string());
+        let names = &mut self.names;
+        let name = || {
+            if place.file() == crate::allocator::FILE {
+                return "(allocator)".to_owned();
+            }
+            if place.file().ends_with("sim/src/memory.rs") {
+                return "(allocator's lock)".to_owned();
+            }
+            let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+            let named = names.of(&root, place.file(), place.line(), place.column());
+            named.unwrap_or_else(|| site.to_string())
+        };
+        known.or_insert_with(name).clone()
+    }
+}
