@@ -1,4 +1,4 @@
-//! An allocator whose calls the simulated threads pay for, and which puts small values of theirs into memory of its own.
+//! An allocator whose calls the simulated threads pay for, and which puts what they ask for into memory of its own.
 //!
 //! Whether two values share a cache line depends on where they lie. In the system's allocator that depends on all that was
 //! allocated before, down to the length of the program's arguments; here it depends on what the simulated threads do,
@@ -32,8 +32,12 @@ const STEP: usize = 16;
 const BESIDE: usize = 8;
 /// The least that it gives out, with that.
 const LEAST: usize = 32;
-/// Larger ones, with that, are the system's.
+/// Larger ones, with that, come in powers of two.
 const LARGEST: usize = 4096;
+/// Larger ones than that power are the system's.
+const LAST_POWER: u32 = 26;
+/// Sizes that blocks are kept apart by.
+const CLASSES: usize = LARGEST / STEP + 1 + LAST_POWER as usize - LARGEST.ilog2() as usize;
 /// Alignments that blocks are kept apart by: of all that is smaller, a line, and `CachePadded`.
 const ALIGNS: [usize; 3] = [STEP, 64, 128];
 
@@ -48,28 +52,33 @@ struct Arena {
     /// Bytes given out so far.
     used: usize,
     /// What was freed, by alignment and size.
-    free: [[Option<NonNull<Free>>; LARGEST / STEP + 1]; ALIGNS.len()],
+    free: [[Option<NonNull<Free>>; CLASSES]; ALIGNS.len()],
 }
 
-/// The place of blocks of a layout in [`Arena::free`]; `None` where they are the system's.
-fn class(layout: Layout) -> Option<(usize, usize)> {
+/// The place of blocks of a layout in [`Arena::free`], and how large they are; `None` where they are the system's.
+fn class(layout: Layout) -> Option<(usize, usize, usize)> {
     let align = ALIGNS.iter().position(|align| layout.align() <= *align)?;
-    let size = (layout.size() + BESIDE).max(LEAST).div_ceil(STEP);
-    (size <= LARGEST / STEP).then_some((align, size))
+    let size = (layout.size().checked_add(BESIDE)?).max(LEAST).next_multiple_of(STEP);
+    if size <= LARGEST {
+        return Some((align, size / STEP, size - BESIDE));
+    }
+    let power = size.next_power_of_two();
+    let nth = (power.ilog2() - LARGEST.ilog2()) as usize;
+    (power <= 1 << LAST_POWER).then_some((align, LARGEST / STEP + nth, power - BESIDE))
 }
 
 impl Arena {
     const fn new() -> Arena {
-        let free = [[None; LARGEST / STEP + 1]; ALIGNS.len()];
+        let free = [[None; CLASSES]; ALIGNS.len()];
         Arena { begin: ptr::null_mut(), used: 0, free }
     }
 
     /// Null where the block has to be the system's.
     fn take(&mut self, layout: Layout) -> *mut u8 {
-        let Some((align, size)) = class(layout) else { return ptr::null_mut() };
-        if let Some(block) = self.free[align][size] {
+        let Some((align, class, size)) = class(layout) else { return ptr::null_mut() };
+        if let Some(block) = self.free[align][class] {
             // SAFETY: `put` wrote it, and nobody has had it since.
-            self.free[align][size] = unsafe { block.as_ref() }.next;
+            self.free[align][class] = unsafe { block.as_ref() }.next;
             return block.as_ptr().cast();
         }
         if self.begin.is_null() {
@@ -81,7 +90,7 @@ impl Arena {
             }
         }
         let at = (self.used + BESIDE).next_multiple_of(ALIGNS[align]);
-        let end = at + size * STEP - BESIDE;
+        let end = at + size;
         if end > SPACE {
             return ptr::null_mut();
         }
@@ -94,11 +103,11 @@ impl Arena {
     fn put(&mut self, block: *mut u8, layout: Layout) -> bool {
         let within = !self.begin.is_null()
             && (self.begin.addr()..self.begin.addr() + SPACE).contains(&block.addr());
-        let (true, Some((align, size))) = (within, class(layout)) else { return false };
+        let (true, Some((align, class, _))) = (within, class(layout)) else { return false };
         let block = block.cast::<Free>();
         // SAFETY: the caller gives the block up, which has 16 bytes at least, at a multiple of 16.
-        unsafe { block.write(Free { next: self.free[align][size] }) };
-        self.free[align][size] = NonNull::new(block);
+        unsafe { block.write(Free { next: self.free[align][class] }) };
+        self.free[align][class] = NonNull::new(block);
         true
     }
 }
@@ -149,7 +158,9 @@ mod tests {
     #[test]
     fn blocks_fit_their_layout_lie_apart_and_are_used_again() {
         let (mut arena, mut blocks) = (Arena::new(), Vec::new());
-        for (size, align) in [(1, 1), (24, 8), (40, 16), (64, 64), (200, 128), (24, 8), (4088, 1)] {
+        for (size, align) in
+            [(1, 1), (24, 8), (40, 16), (64, 64), (200, 128), (24, 8), (4088, 1), (5000, 64)]
+        {
             let layout = Layout::from_size_align(size, align).expect("valid");
             let block = arena.take(layout);
             assert!(!block.is_null() && block.addr().is_multiple_of(align));
@@ -163,7 +174,7 @@ mod tests {
             assert!(arena.put(*block, *layout));
             assert_eq!(arena.take(*layout), *block, "the last one freed");
         }
-        let large = Layout::from_size_align(4097, 1).expect("valid");
+        let large = Layout::from_size_align(1 << LAST_POWER, 1).expect("valid");
         assert!(arena.take(large).is_null());
     }
 }

@@ -182,7 +182,12 @@ pub(crate) fn simulate_all<'a>(
     lines.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn simulate(run: Run<'_>, seed: u64, costs: &str, changes: &[String]) -> Result<Value, String> {
+pub(crate) fn simulate(
+    run: Run<'_>,
+    seed: u64,
+    costs: &str,
+    changes: &[String],
+) -> Result<Value, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
     command.args(["--json", "--costs", costs, "--machine", run.machine]);

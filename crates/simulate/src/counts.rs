@@ -77,6 +77,7 @@ struct Field {
 /// A run failed, or counts more than was recorded.
 pub(crate) fn compare(file: &str, costs: &str) -> Result<(), String> {
     let recorded = read(file)?;
+    steady(&recorded, costs)?;
     let mut worse = Vec::new();
     for (was, seeds) in recorded.iter().zip(all(&recorded, costs)?) {
         let is = fold(&seeds, mean);
@@ -93,6 +94,22 @@ pub(crate) fn compare(file: &str, costs: &str) -> Result<(), String> {
         "{}\nIf that is what the change is to cost, record it: 'cargo xtask sim counts --renew'",
         worse.join("\n")
     ))
+}
+
+/// The first run is the same, bit by bit, whatever the program's arguments are: they are allocated before it begins.
+fn steady(recorded: &[Run], costs: &str) -> Result<(), String> {
+    let Some(first) = recorded.first() else { return Ok(()) };
+    let longer = format!("--fields 1000000000000 {}", first.words);
+    let lines = [first.words.as_str(), &longer].map(|words| {
+        let asked = check::Run { words, ..first.asked() };
+        check::simulate(asked, 1, costs, &[])
+    });
+    let [one, other] = lines;
+    if one? == other? {
+        return Ok(());
+    }
+    Err("a run counts something else where the program has another argument: see allocator.rs"
+        .into())
 }
 
 /// Writes what the runs count into the file.
