@@ -41,3 +41,16 @@ pub(crate) fn counts(run: &mut Run) -> Result<(), String> {
     run.count_passed();
     Ok(())
 }
+
+/// Simulates each workload, small.
+///
+/// # Errors
+///
+/// One doesn't end, or not twice with the same figures; or the program couldn't be built.
+pub(crate) fn workloads(run: &mut Run) -> Result<(), String> {
+    let target = run.target().to_path_buf();
+    let package = ["--package", "corewise-simulate", "--test", "workloads"];
+    run.tests(&[&["test", "--locked", "--profile=sim"][..], &package].concat(), |command| {
+        backend::build_for(command, "sim", &target);
+    })
+}

@@ -49,6 +49,11 @@ pub(crate) const ALL: &[Step] = &[
         "on a simulated machine no more lines bounce, and no more threads wake, than were recorded",
         sim::counts,
     ),
+    step(
+        "workloads",
+        "each workload of the benchmarks ends on a simulated machine, twice with the same figures",
+        sim::workloads,
+    ),
     step("targets", "the product compiles for musl, aarch64 and 32 bits", targets::check),
     step("doc", "the documentation builds without a warning", |run| {
         // Libraries: the program and the facade have one name, so their pages would collide.
