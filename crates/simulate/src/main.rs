@@ -38,7 +38,6 @@ use corewise_topology::{CpuSet, Topology};
 #[command(
     bin_name = "cargo xtask sim",
     args_conflicts_with_subcommands = true,
-    subcommand_negates_reqs = true,
     after_help = format!("Workloads:\n{}", workload::list())
 )]
 struct Words {
@@ -75,7 +74,7 @@ const COSTS: &str =
 
 #[derive(Debug, Args)]
 struct Costs {
-    /// What things cost there: a file that 'corewise bench machine' wrote
+    /// What things cost there: a file that 'corewise bench machine' wrote [default: those of an Intel machine of 16 CPUs]
     #[arg(long, value_name = "FILE", default_value = COSTS, hide_default_value = true)]
     costs: String,
     /// A cost that differs from the file: NAME=NANOSECONDS; may be given again
@@ -121,7 +120,7 @@ struct What {
     #[arg(long)]
     json: bool,
     /// Other numbers of the workload; without --workload the whole run, as 'corewise bench --run' takes it
-    #[arg(value_name = "KEY=VALUE", required_unless_present = "workload")]
+    #[arg(value_name = "KEY=VALUE")]
     words: Vec<String>,
 }
 
@@ -155,6 +154,11 @@ fn simulate(what: &What) -> Result<(), String> {
     let numbers = [("producers", what.producers), ("items", what.items)];
     let numbers = numbers.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?)));
     let changes: Vec<String> = numbers.chain(what.words.iter().cloned()).collect();
+    if what.workload.is_empty() && what.words.is_empty() {
+        return Err(
+            "what shall run? Say '--workload storm', or another one that --help lists".into()
+        );
+    }
     if what.workload.is_empty() {
         return one(what, machine, costs, &what.words);
     }

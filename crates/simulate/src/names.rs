@@ -261,14 +261,15 @@ fn bound(
         if let Some(found) = bound(name, &inner, around, structs, depth) {
             return Some(found);
         }
-        if !is(token, name) {
+        if !binds(token, name) {
             continue;
         }
         let rest = &tokens[index + 1..];
         match rest.first() {
             // `name: Type`, of a parameter or a `let`.
             Some(TokenTree::Punct(colon))
-                if colon.as_char() == ':'
+                if is(token, name)
+                    && colon.as_char() == ':'
                     && !matches!(index.checked_sub(1).map(|b| &tokens[b]),
                         Some(TokenTree::Punct(p)) if p.as_char() == '.') =>
             {
@@ -298,14 +299,25 @@ fn bound(
     None
 }
 
-/// Whether these are a closure's tokens that takes this name alone.
+/// Whether a pattern is this name, or a tuple with it.
+fn binds(pattern: &TokenTree, name: &str) -> bool {
+    match pattern {
+        TokenTree::Group(group) => {
+            group.delimiter() == Delimiter::Parenthesis
+                && group.stream().into_iter().any(|token| is(&token, name))
+        }
+        _ => is(pattern, name),
+    }
+}
+
+/// Whether these are a closure's tokens whose one argument binds this name.
 fn is_closure_of(name: &str, tokens: &[TokenTree]) -> bool {
     let bar =
         |token: &TokenTree| matches!(token, TokenTree::Punct(punct) if punct.as_char() == '|');
     let mut taken =
         tokens.iter().filter(|token| !matches!(token, TokenTree::Punct(p) if p.as_char() == '&'));
     taken.next().is_some_and(bar)
-        && taken.next().is_some_and(|token| is(token, name))
+        && taken.next().is_some_and(|token| binds(token, name))
         && taken.next().is_some_and(bar)
 }
 
@@ -349,7 +361,9 @@ impl<F> Drop for Held<'_, F> {
 }
 impl Wrapped {
     fn c(&self) { self.0.load(Relaxed); self.1.taken.load(Relaxed); for lane in &self.1 { lane.listed.load(Relaxed); }
-        self.1.listed.iter().map(|over| over.load(Relaxed)); }
+        self.1.listed.iter().map(|over| over.load(Relaxed));
+        for (n, each) in self.1.listed.iter().enumerate() { each.swap(1); }
+        self.1.listed.iter().map(|(n, pair)| pair.load(n)); }
     fn e(&self, wrapped: &Wrapped) { wrapped.reset(); let word = unsafe { &(*wrapped).0.inner }; word.swap(0, Relaxed); }
     fn d(&self) { unknown().load(Relaxed); self.what.load(Relaxed); }
 }
@@ -383,6 +397,8 @@ impl Wrapped {
             ("self.1.taken.load", 0, "Lane.taken"),
             ("lane.listed.load", 2, "Lane.listed"),
             ("over.load", 0, "Lane.listed"),
+            ("each.swap", 0, "Lane.listed"),
+            ("pair.load", 0, "Lane.listed"),
             ("wrapped.reset", 0, "Wrapped"),
             ("word.swap", 0, "Wrapped.0"),
         ] {
