@@ -38,6 +38,8 @@ pub struct AfterIdle {
     pub p50: f64,
     /// Its 99th percentile.
     pub p99: f64,
+    /// The call that wakes it.
+    pub call: f64,
 }
 
 /// What things cost on a machine, in nanoseconds.
@@ -76,8 +78,8 @@ pub struct Costs {
     pub yields: f64,
     /// From one thread of a CPU to the next.
     pub switch: f64,
-    /// The call that wakes a thread on another CPU that is idle.
-    pub wake_call: f64,
+    /// What a thread runs longer that runs on a CPU which was idle for long: nothing is in its caches. Fitted.
+    pub cold: f64,
     /// The call that wakes a thread on a CPU that runs one, or on its own.
     pub wake_call_here: f64,
     /// Until a woken thread runs, by how long its CPU was idle. Ordered by that.
@@ -132,15 +134,15 @@ impl Costs {
             syscall: 154.0,
             yields: 374.0,
             switch: 1150.0,
-            wake_call: 1480.0,
+            cold: 0.0,
             wake_call_here: 690.0,
             wake: vec![
-                AfterIdle { idle: 0.0, p50: 4000.0, p99: 20_000.0 },
-                AfterIdle { idle: 20_000.0, p50: 6500.0, p99: 31_700.0 },
-                AfterIdle { idle: 50_000.0, p50: 7200.0, p99: 35_000.0 },
-                AfterIdle { idle: 200_000.0, p50: 15_400.0, p99: 700_000.0 },
-                AfterIdle { idle: 1_000_000.0, p50: 26_800.0, p99: 1_000_000.0 },
-                AfterIdle { idle: 5_000_000.0, p50: 37_200.0, p99: 1_300_000.0 },
+                AfterIdle { idle: 0.0, p50: 4000.0, p99: 20_000.0, call: 1480.0 },
+                AfterIdle { idle: 20_000.0, p50: 6500.0, p99: 31_700.0, call: 1480.0 },
+                AfterIdle { idle: 50_000.0, p50: 7200.0, p99: 35_000.0, call: 1480.0 },
+                AfterIdle { idle: 200_000.0, p50: 15_400.0, p99: 700_000.0, call: 1480.0 },
+                AfterIdle { idle: 1_000_000.0, p50: 26_800.0, p99: 1_000_000.0, call: 1480.0 },
+                AfterIdle { idle: 5_000_000.0, p50: 37_200.0, p99: 1_300_000.0, call: 1480.0 },
             ],
             interrupt: 2000.0,
             slice: 2_800_000.0,
@@ -160,15 +162,21 @@ impl Costs {
     }
 
     /// Until a thread runs on a CPU that was idle for so long: the median, and the 99th percentile.
-    pub(crate) fn after_idle(&self, idle: f64) -> (f64, f64) {
+    pub(crate) fn after_idle(&self, idle: f64) -> AfterIdle {
         let Some(next) = self.wake.iter().position(|entry| entry.idle >= idle) else {
-            return self.wake.last().map_or((0.0, 0.0), |last| (last.p50, last.p99));
+            let nothing = AfterIdle { idle: 0.0, p50: 0.0, p99: 0.0, call: 0.0 };
+            return self.wake.last().copied().unwrap_or(nothing);
         };
         let (to, from) = (self.wake[next], self.wake[next.saturating_sub(1)]);
         let share =
             if to.idle > from.idle { (idle - from.idle) / (to.idle - from.idle) } else { 1.0 };
-        let between = |from: f64, to: f64| from + (to - from) * share;
-        (between(from.p50, to.p50), between(from.p99, to.p99))
+        let between = |of: fn(&AfterIdle) -> f64| of(&from) + (of(&to) - of(&from)) * share;
+        AfterIdle {
+            idle,
+            p50: between(|entry| entry.p50),
+            p99: between(|entry| entry.p99),
+            call: between(|entry| entry.call),
+        }
     }
 }
 
@@ -179,10 +187,10 @@ mod tests {
     #[test]
     fn the_cost_of_a_wake_up_lies_between_those_measured() {
         let costs = Costs::sapphire_rapids_16();
-        assert_eq!(costs.after_idle(20_000.0).0, 6500.0);
-        let (p50, _) = costs.after_idle(600_000.0);
+        assert_eq!(costs.after_idle(20_000.0).p50, 6500.0);
+        let p50 = costs.after_idle(600_000.0).p50;
         assert!(p50 > 15_400.0 && p50 < 26_800.0);
-        assert_eq!(costs.after_idle(1e12).0, 37_200.0, "the last one measured, beyond it");
-        assert_eq!(costs.after_idle(0.0).0, 4000.0);
+        assert_eq!(costs.after_idle(1e12).p50, 37_200.0, "the last one measured, beyond it");
+        assert_eq!(costs.after_idle(0.0).p50, 4000.0);
     }
 }

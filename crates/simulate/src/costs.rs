@@ -8,6 +8,8 @@ use corewise_sim::{AfterIdle, ByDistance, Costs};
 const AROUND: f64 = 0.4;
 /// See above.
 const HIT: f64 = 0.3;
+/// Fitted: how much longer a thread runs on a CPU that was idle for long.
+const COLD: f64 = 6_000.0;
 /// Fitted: how far ahead a core looks.
 const WINDOW: f64 = 40.0;
 /// Fitted where a file doesn't have it: the first touch of a page.
@@ -41,7 +43,12 @@ fn of(measured: &Measured) -> Costs {
     let idle = |slept: f64| {
         let wake = measured.wake(Distance::Cache, Target::Idle, slept)?;
         let p99 = wake.latency_ns.p99.unwrap_or(wake.latency_ns.p90);
-        Some(AfterIdle { idle: wake.slept_us * 1000.0, p50: wake.latency_ns.p50, p99 })
+        Some(AfterIdle {
+            idle: wake.slept_us * 1000.0,
+            p50: wake.latency_ns.p50,
+            p99,
+            call: wake.call_ns.p50,
+        })
     };
     let mut wake: Vec<AfterIdle> =
         [1.0, 5.0, 20.0, 50.0, 200.0, 1000.0, 5000.0].into_iter().filter_map(idle).collect();
@@ -71,7 +78,7 @@ fn of(measured: &Measured) -> Costs {
         syscall: measured.call.bare_ns.p50,
         yields: measured.call.yield_ns.p50,
         switch: measured.switch.yield_ns.p50,
-        wake_call: call(Distance::Cache).unwrap_or(1500.0),
+        cold: COLD,
         wake_call_here: call(Distance::Same).unwrap_or(700.0),
         wake,
         interrupt: measured
@@ -127,7 +134,7 @@ fn place<'a>(costs: &'a mut Costs, name: &str) -> Option<&'a mut f64> {
         "syscall" => &mut costs.syscall,
         "switch" => &mut costs.switch,
         "interrupt" => &mut costs.interrupt,
-        "wake_call" => &mut costs.wake_call,
+        "cold" => &mut costs.cold,
         "wake_preemption" => &mut costs.wake_preemption,
         "slice" => &mut costs.slice,
         "migration" => &mut costs.migration,

@@ -1,15 +1,20 @@
 //! The scheduler: which CPU a thread is put on, when it gives way, and who goes next. As Linux's, in the rough.
 
 use super::{Event, Sim};
+use crate::costs::AfterIdle;
 use crate::machine::{Distance, Mask};
 use crate::task::{Policy, State, Tid, Woken};
 
+/// After so long a CPU that was idle is cold, in nanoseconds.
+const COOLS: f64 = 500_000.0;
+
 impl Sim {
-    /// Puts a thread that slept or is new on a CPU. The caller's CPU is `now`'s.
-    pub(super) fn make_runnable(&mut self, tid: Tid, now: f64, by_thread: bool) {
+    /// Puts a thread that slept or is new on a CPU. The caller's CPU is `now`'s. For how long that CPU was idle, if it
+    /// was called for that.
+    pub(super) fn make_runnable(&mut self, tid: Tid, now: f64, by_thread: bool) -> Option<f64> {
         let waker = by_thread.then(|| self.here());
         let target = self.choose(tid, waker);
-        self.enqueue(tid, target, now, waker);
+        self.enqueue(tid, target, now, waker)
     }
 
     /// The CPU on which a thread that wakes shall run: its last one if that is idle, else an idle one near it, else
@@ -44,7 +49,14 @@ impl Sim {
         nearest.map_or(home, |(_, cpu)| cpu)
     }
 
-    pub(super) fn enqueue(&mut self, tid: Tid, target: usize, now: f64, waker: Option<usize>) {
+    /// See [`Sim::make_runnable`].
+    pub(super) fn enqueue(
+        &mut self,
+        tid: Tid,
+        target: usize,
+        now: f64,
+        waker: Option<usize>,
+    ) -> Option<f64> {
         let from = waker.unwrap_or(target);
         self.tally.wake(self.machine.distance(from, target));
         let least = self.cpus[target].least_share;
@@ -58,13 +70,14 @@ impl Sim {
         self.cpus[target].queue.push(tid);
         self.waiting += 1;
         let Some(current) = self.cpus[target].current else {
-            if !self.cpus[target].called {
-                self.cpus[target].called = true;
-                let idle = (now - self.cpus[target].now).max(0.0);
-                let latency = self.latency(idle, waker == Some(target));
-                self.at(now + latency, Event::Resched(target));
+            if self.cpus[target].called {
+                return None;
             }
-            return;
+            self.cpus[target].called = true;
+            let idle = (now - self.cpus[target].now).max(0.0);
+            let latency = self.latency(idle, waker == Some(target));
+            self.at(now + latency, Event::Resched(target));
+            return Some(idle);
         };
         let runs = &self.threads[current.index()];
         let run_now = (self.cpus[target].now - runs.since).max(0.0);
@@ -89,6 +102,7 @@ impl Sim {
             self.horizon = self.horizon.min(give_way);
         }
         self.start_balancing(now);
+        None
     }
 
     pub(super) fn start_balancing(&mut self, now: f64) {
@@ -103,7 +117,7 @@ impl Sim {
         if own {
             return self.crowded(self.costs.switch);
         }
-        let (p50, p99) = self.costs.after_idle(idle);
+        let AfterIdle { p50, p99, .. } = self.costs.after_idle(idle);
         let chance = self.chance();
         // Most lie near the median; one in fifty lies on the way to the 99th percentile and beyond.
         if chance < 0.98 {
@@ -307,6 +321,8 @@ impl Sim {
                     let switch = self.costs.switch / 2.0;
                     self.cpus[at].now -= switch;
                     self.next(at, switch);
+                    // Its caches are cold.
+                    self.cpus[at].now += self.costs.cold * (idle / COOLS).min(1.0);
                 }
             }
             Event::Balance => {

@@ -80,10 +80,10 @@ impl Sim {
         let woken = sleepers.len();
         for (nth, tid) in sleepers.into_iter().enumerate() {
             let now = self.now();
-            let before = self.cpus.iter().filter(|cpu| cpu.called).count();
-            self.rouse(tid, Woken::Called, now, true);
-            let called = self.cpus.iter().filter(|cpu| cpu.called).count() > before;
-            let whole = if called { self.costs.wake_call } else { self.costs.wake_call_here };
+            let whole = match self.rouse(tid, Woken::Called, now, true) {
+                Some(idle) => self.costs.after_idle(idle).call,
+                None => self.costs.wake_call_here,
+            };
             let whole = self.crowded(whole);
             // One call wakes them all: its own part is paid once.
             self.spend(if nth == 0 { whole } else { (whole - self.costs.syscall).max(0.0) });
@@ -91,7 +91,8 @@ impl Sim {
         woken
     }
 
-    pub(super) fn rouse(&mut self, tid: Tid, why: Woken, now: f64, by_thread: bool) {
+    /// See [`Sim::make_runnable`].
+    pub(super) fn rouse(&mut self, tid: Tid, why: Woken, now: f64, by_thread: bool) -> Option<f64> {
         let thread = &mut self.threads[tid.index()];
         let word = std::mem::take(&mut thread.sleeps_on);
         thread.woken = why;
@@ -104,7 +105,7 @@ impl Sim {
                 self.sleepers.remove(&word);
             }
         }
-        self.make_runnable(tid, now, by_thread);
+        self.make_runnable(tid, now, by_thread)
     }
 
     /// The thread that runs has ended.
