@@ -85,10 +85,17 @@ pub(crate) struct Between {
 
 impl Account {
     /// Of a tally over so many items, in so much virtual time.
-    pub(crate) fn of(tally: &Tally, time: Duration, items: f64, line: &Line) -> Account {
+    /// `named`: the sources are read for the names of fields; else each is told as the place in the code.
+    pub(crate) fn of(
+        tally: &Tally,
+        time: Duration,
+        items: f64,
+        line: &Line,
+        named: bool,
+    ) -> Account {
         let each = |count: u64| count as f64 / items;
         let (mut fields, mut pairs) = (BTreeMap::new(), BTreeMap::new());
-        let mut called = Called::default();
+        let mut called = Called { names: named.then(Names::default), ..Called::default() };
         for (site, count) in &tally.sites {
             let sum: &mut SiteCount = fields.entry(called.name(*site)).or_default();
             sum.sum(count);
@@ -168,7 +175,8 @@ pub(crate) fn sum(counts: &ByDistance) -> f64 {
 /// The names of places that were asked for.
 #[derive(Debug, Default)]
 struct Called {
-    names: Names,
+    /// Those of fields, if they are wanted.
+    names: Option<Names>,
     known: BTreeMap<String, String>,
 }
 
@@ -185,7 +193,9 @@ impl Called {
                 return "(allocator's lock)".to_owned();
             }
             let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-            let named = names.of(&root, place.file(), place.line(), place.column());
+            let named = names
+                .as_mut()
+                .and_then(|names| names.of(&root, place.file(), place.line(), place.column()));
             named.unwrap_or_else(|| site.to_string())
         };
         known.or_insert_with(name).clone()

@@ -190,7 +190,7 @@ pub(crate) fn simulate(
 ) -> Result<Value, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
-    command.args(["--json", "--costs", costs, "--machine", run.machine]);
+    command.args(["--json", "--fields", "0", "--costs", costs, "--machine", run.machine]);
     command.args(["--seed", &seed.to_string()]);
     for change in changes {
         command.args(["--cost", change]);

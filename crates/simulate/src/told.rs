@@ -19,7 +19,7 @@ pub(crate) fn tell<T>(
 ) {
     let whole = (outcome.time, outcome.tally.clone());
     let (time, tally) = outcome.between.clone().unwrap_or(whole);
-    let account = Account::of(&tally, time, items(line, words), line);
+    let account = Account::of(&tally, time, items(line, words), line, what.fields > 0);
     if what.json {
         let mut object =
             serde_json::to_value(line).expect("strings and numbers can always be written");
