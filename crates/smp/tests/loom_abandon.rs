@@ -7,11 +7,11 @@ use loom::thread;
 
 #[test]
 fn loom_every_waiter_ends_when_the_owner_is_dropped() {
-    let machine = Machine::synthetic("core:1 pu:1").unwrap();
     let mut builder = loom::model::Builder::new();
     // Three threads; see loom_push_wake.rs.
     builder.preemption_bound = Some(3);
-    builder.check(move || {
+    builder.check(|| {
+        let machine = Machine::synthetic("core:1 pu:1").unwrap();
         let (smp, mut targets) = Smp::stepped(&machine);
         let target = targets.pop().unwrap();
         let callers = [(); 2].map(|()| {

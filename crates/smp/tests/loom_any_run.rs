@@ -16,8 +16,8 @@ fn model(f: impl Fn() + Send + Sync + 'static) {
 
 #[test]
 fn loom_a_call_to_any_is_accepted_while_one_of_two_stays_and_runs_where_it_was() {
-    let machine = Machine::synthetic("core:2 pu:1").unwrap();
-    model(move || {
+    model(|| {
+        let machine = Machine::synthetic("core:2 pu:1").unwrap();
         let (smp, mut targets) = Smp::stepped(&machine);
         let caller = {
             let smp = smp.clone();
@@ -44,8 +44,8 @@ unsafe impl Sync for Plain {}
 
 #[test]
 fn loom_a_function_that_borrows_is_over_when_its_caller_goes_on() {
-    let machine = Machine::synthetic("core:1 pu:1").unwrap();
-    model(move || {
+    model(|| {
+        let machine = Machine::synthetic("core:1 pu:1").unwrap();
         let (smp, mut targets) = Smp::stepped(&machine);
         let mut target = targets.pop().unwrap();
         let runner = thread::spawn(move || target.run());

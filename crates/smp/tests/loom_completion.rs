@@ -21,8 +21,8 @@ unsafe impl Sync for Plain {}
 
 #[test]
 fn loom_the_handler_sees_what_came_before_and_the_waiter_what_it_wrote() {
-    let machine = Machine::synthetic("core:1 pu:1").unwrap();
-    model(move || {
+    model(|| {
+        let machine = Machine::synthetic("core:1 pu:1").unwrap();
         let (smp, mut targets) = Smp::stepped(&machine);
         let mut target = targets.pop().unwrap();
         let plain = Arc::new(Plain(UnsafeCell::new(0)));
@@ -51,8 +51,8 @@ fn loom_the_handler_sees_what_came_before_and_the_waiter_what_it_wrote() {
 
 #[test]
 fn loom_the_last_of_many_completes_and_every_answer_is_seen() {
-    let machine = Machine::synthetic("core:2 pu:1").unwrap();
-    model(move || {
+    model(|| {
+        let machine = Machine::synthetic("core:2 pu:1").unwrap();
         let (smp, targets) = Smp::stepped(&machine);
         let call = smp.call_all(|cpu| cpu + 10);
         let runners: Vec<_> = targets
@@ -73,8 +73,8 @@ fn loom_the_last_of_many_completes_and_every_answer_is_seen() {
 
 #[test]
 fn loom_an_answer_that_nobody_waits_for_is_dropped_once() {
-    let machine = Machine::synthetic("core:1 pu:1").unwrap();
-    model(move || {
+    model(|| {
+        let machine = Machine::synthetic("core:1 pu:1").unwrap();
         let (smp, mut targets) = Smp::stepped(&machine);
         let mut target = targets.pop().unwrap();
         let value = Arc::new(());
@@ -92,8 +92,8 @@ fn loom_an_answer_that_nobody_waits_for_is_dropped_once() {
 
 #[test]
 fn loom_the_answers_of_many_that_nobody_waits_for_are_dropped_once() {
-    let machine = Machine::synthetic("core:2 pu:1").unwrap();
-    model(move || {
+    model(|| {
+        let machine = Machine::synthetic("core:2 pu:1").unwrap();
         let (smp, targets) = Smp::stepped(&machine);
         let value = Arc::new(());
         let answer = Arc::clone(&value);

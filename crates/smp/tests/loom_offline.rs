@@ -16,8 +16,9 @@ fn builder() -> loom::model::Builder {
 
 /// A caller calls CPU 0 while it is taken out. Whatever the order: the call was refused, or it has
 /// run by the time that the CPU is declared dead and its loop has returned.
-fn offline_against_push(machine: &Machine, call: fn(&Smp) -> Option<Call<u32>>) {
-    let (smp, mut targets) = Smp::stepped(machine);
+fn offline_against_push(call: fn(&Smp) -> Option<Call<u32>>) {
+    let machine = Machine::synthetic("core:1 pu:1").unwrap();
+    let (smp, mut targets) = Smp::stepped(&machine);
     let mut target = targets.pop().expect("the machine has one CPU");
     let runner = thread::spawn(move || {
         target.run();
@@ -42,23 +43,21 @@ fn offline_against_push(machine: &Machine, call: fn(&Smp) -> Option<Call<u32>>) 
 
 #[test]
 fn loom_a_call_beside_a_leaving_cpu_is_refused_or_runs() {
-    let machine = Machine::synthetic("core:1 pu:1").unwrap();
-    builder().check(move || offline_against_push(&machine, |smp| smp.call(0, || 7).ok()));
+    builder().check(|| offline_against_push(|smp| smp.call(0, || 7).ok()));
 }
 
 #[test]
 fn loom_where_the_look_is_no_part_of_the_push_the_model_fails() {
-    let machine = Machine::synthetic("core:1 pu:1").unwrap();
     let failed = catch_unwind(AssertUnwindSafe(|| {
-        builder().check(move || offline_against_push(&machine, |smp| smp.call_unguarded(0, || 7)));
+        builder().check(|| offline_against_push(|smp| smp.call_unguarded(0, || 7)));
     }));
     assert!(failed.is_err(), "a look that isn't part of the push must lose a call in some order");
 }
 
 #[test]
 fn loom_two_calls_of_which_one_is_urgent_both_run_before_the_cpu_is_dead() {
-    let machine = Machine::synthetic("core:1 pu:1").unwrap();
-    builder().check(move || {
+    builder().check(|| {
+        let machine = Machine::synthetic("core:1 pu:1").unwrap();
         let (smp, mut targets) = Smp::stepped(&machine);
         let mut target = targets.pop().unwrap();
         smp.call_nowait(0, || ()).unwrap();

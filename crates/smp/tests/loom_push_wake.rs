@@ -15,8 +15,8 @@ fn model(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
 
 #[test]
 fn loom_no_waiter_is_lost_behind_a_push_that_found_the_queue_full_or_empty() {
-    let machine = Machine::synthetic("core:1 pu:1").unwrap();
-    model(3, move || {
+    model(3, || {
+        let machine = Machine::synthetic("core:1 pu:1").unwrap();
         let (smp, mut targets) = Smp::stepped(&machine);
         let mut target = targets.pop().unwrap();
         let runner = thread::spawn(move || target.run());
@@ -30,8 +30,8 @@ fn loom_no_waiter_is_lost_behind_a_push_that_found_the_queue_full_or_empty() {
 
 #[test]
 fn loom_no_waiter_is_lost_with_two_callers_and_a_target_that_parks() {
-    let machine = Machine::synthetic("core:1 pu:1").unwrap();
-    model(2, move || {
+    model(2, || {
+        let machine = Machine::synthetic("core:1 pu:1").unwrap();
         let (smp, mut targets) = Smp::stepped(&machine);
         let mut target = targets.pop().unwrap();
         let runner = thread::spawn(move || target.run());
@@ -59,8 +59,8 @@ fn loom_no_waiter_is_lost_with_two_callers_and_a_target_that_parks() {
 fn loom_a_target_that_sleeps_without_having_said_so_sleeps_for_ever() {
     let test = "loom_a_target_that_sleeps_without_having_said_so_sleeps_for_ever";
     corewise_sync::model::must_fail(test, || {
-        let machine = Machine::synthetic("core:1 pu:1").unwrap();
-        model(3, move || {
+        model(3, || {
+            let machine = Machine::synthetic("core:1 pu:1").unwrap();
             let (smp, mut targets) = Smp::stepped(&machine);
             let mut target = targets.pop().unwrap();
             let runner = thread::spawn(move || target.run_unannounced());

@@ -3,7 +3,7 @@
 //!
 //! Three things live here, and nothing else:
 //!
-//! * **The facade** ([`atomic`], [`cell`], [`thread`], [`hint`], [`Mutex`], [`Condvar`], [`fence`]).
+//! * **The facade** ([`atomic`], [`cell`], [`thread`], [`hint`], [`Mutex`], [`RwLock`], [`Condvar`], [`fence`]).
 //!   Product code takes its primitives from here, never from `std::sync::atomic`, so that the same
 //!   code runs under the [loom](https://docs.rs/loom) model checker when built with `--cfg loom`,
 //!   and in the random schedules of [shuttle](https://docs.rs/shuttle) with `--cfg shuttle`. The
@@ -52,7 +52,7 @@ pub use facade::backend::Swap;
 /// system would be shared by threads that are coroutines.
 pub use facade::backend::per_thread;
 pub use facade::{atomic, cell, hint, thread};
-pub use lock::{Condvar, Mutex, MutexGuard};
+pub use lock::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use parker::{Parker, Unparker};
 pub use signal::Signal;
 pub use spin::{SpinLock, SpinLockGuard};

@@ -1,4 +1,4 @@
-//! `Mutex` and `Condvar` without poisoning.
+//! `Mutex`, `RwLock` and `Condvar` without poisoning.
 //!
 //! A panic in user code never spreads through a lock: Corewise catches panics where user code is
 //! called, and never calls user code while it holds one of its own locks.
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::facade::backend::{constructor, lock as imp};
 
-pub use imp::MutexGuard;
+pub use imp::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
 /// A mutual-exclusion lock that sleeps. Taking it in an atomic section is a design error there, but
 /// isn't reported: short critical sections on slow paths are left to the caller's judgment.
@@ -57,6 +57,40 @@ impl<T: ?Sized> Mutex<T> {
     pub fn get_mut(&mut self) -> &mut T {
         match self.0.get_mut() {
             Ok(value) => value,
+            Err(poisoned) => poisoned.into_inner(),
+        }
+    }
+}
+
+/// A lock that sleeps, for many readers or one writer.
+#[derive(Debug)]
+pub struct RwLock<T>(imp::RwLock<T>);
+
+impl<T> RwLock<T> {
+    constructor! {
+        /// A new lock, which nobody holds.
+        pub fn new(value: T) -> Self {
+            RwLock(imp::RwLock::new(value))
+        }
+    }
+
+    /// Takes the lock for reading, along with others that read; may sleep. A thread that reads already may not ask
+    /// again: it might wait for a writer that waits for it.
+    #[inline]
+    #[track_caller]
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        match self.0.read() {
+            Ok(guard) => guard,
+            Err(poisoned) => poisoned.into_inner(),
+        }
+    }
+
+    /// Takes the lock alone; may sleep.
+    #[inline]
+    #[track_caller]
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        match self.0.write() {
+            Ok(guard) => guard,
             Err(poisoned) => poisoned.into_inner(),
         }
     }

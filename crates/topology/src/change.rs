@@ -6,7 +6,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use corewise_sync::{Mutex, MutexGuard};
 
 use crate::cpuset::CpuSet;
 use crate::machine::Masks;
@@ -163,7 +165,6 @@ impl Listeners {
     }
 
     fn lock(&self) -> MutexGuard<'_, Told> {
-        // Nothing that could panic runs under it.
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+        self.told.lock()
     }
 }

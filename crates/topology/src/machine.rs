@@ -5,7 +5,9 @@
 //! a change is told: `machine.md`.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
+
+use corewise_sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use crate::affinity;
 use crate::change::{Change, Listeners, Subscription};
@@ -291,12 +293,12 @@ impl Machine {
 
     fn state(&self) -> RwLockReadGuard<'_, State> {
         // A reader's closure may panic; that leaves the state as it was.
-        self.inner.state.read().unwrap_or_else(PoisonError::into_inner)
+        self.inner.state.read()
     }
 
     /// One refresh at a time.
     pub(crate) fn refreshing(&self) -> MutexGuard<'_, ()> {
-        self.inner.refreshing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.refreshing.lock()
     }
 
     /// Changes what the masks are derived from, unless that would leave no usable CPU where there
@@ -307,7 +309,7 @@ impl Machine {
         &self,
         edit: impl FnOnce(&mut Given) -> CpuSet,
     ) -> Result<(bool, Option<Arc<Change>>), TopologyError> {
-        let mut state = self.inner.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.inner.state.write();
         let mut given = state.given.clone();
         let gone = edit(&mut given);
         let mut after = Masks::derive(&given, state.masks.epoch);

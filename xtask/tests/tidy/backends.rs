@@ -11,7 +11,8 @@ const BACKENDS: [&str; 3] = ["loom", "shuttle", "sim"];
 const WITH_MODELS: [&str; 3] = ["smp", "workqueue", "nbd"];
 
 /// The crates that run unchanged on each backend.
-const UNCHANGED: [&str; 7] = ["sync", "topology", "smp", "workqueue", "device", "blockmq", "nbd"];
+pub(crate) const UNCHANGED: [&str; 7] =
+    ["sync", "topology", "smp", "workqueue", "device", "blockmq", "nbd"];
 
 /// The lines that ask which backend it is: an attribute, or `cfg!`.
 fn backend_named(file: &SourceFile) -> Vec<Finding> {

@@ -1,5 +1,6 @@
 //! Rules about single Rust files.
 
+use crate::backends::UNCHANGED;
 use crate::files::SourceFile;
 use crate::lexer::{Line, words};
 use crate::{Finding, hold, lines_found};
@@ -69,8 +70,8 @@ fn facade_only(file: &SourceFile) -> Vec<Finding> {
     let Some(name) = file.product_crate().filter(|name| !others.contains(name)) else {
         return Vec::new();
     };
-    // The crates with protocols of their own. Topology's machine stands behind the standard lock.
-    let has_protocols = ["workqueue", "smp", "device", "blockmq", "nbd"].contains(&name);
+    // The crates that run on each backend.
+    let has_protocols = UNCHANGED.contains(&name);
     let swapped = if has_protocols {
         &["atomic", "Mutex", "Condvar", "RwLock", "Barrier", "UnsafeCell"][..]
     } else {
@@ -123,8 +124,9 @@ fn facade_only_can_fail() {
     assert_eq!(found(path, "use std::cell::{Cell, UnsafeCell};\n"), [1]);
     assert!(found(path, "use std::sync::OnceLock;\nuse std::cell::Cell;\n").is_empty());
     assert!(found("crates/sync/src/a.rs", "use std::sync::atomic;\n").is_empty());
-    assert!(found("crates/topology/src/a.rs", "use std::sync::RwLock;\n").is_empty());
-    assert_eq!(found("crates/topology/src/a.rs", "use std::sync::atomic;\n"), [1]);
+    assert_eq!(found("crates/topology/src/a.rs", "use std::sync::RwLock;\n"), [1]);
+    assert!(found("crates/timeline/src/a.rs", "use std::sync::RwLock;\n").is_empty());
+    assert_eq!(found("crates/timeline/src/a.rs", "use std::sync::atomic;\n"), [1]);
 }
 
 /// True when a comment with one of `marks` stands on the line itself or above it, with at most a

@@ -9,7 +9,7 @@
 //! * `atomic`: `AtomicBool`, `AtomicPtr`, `AtomicU8` to `AtomicU64`, `AtomicUsize`, `fence`;
 //! * `aside`: the same, for what decides nothing; where that would multiply schedules, std's;
 //! * `UnsafeCell` with `new`, `with`, `with_mut`, `into_inner`;
-//! * `lock`: `Mutex`, `MutexGuard`, `Condvar` as in `std::sync`, poison and all;
+//! * `lock`: `Mutex`, `RwLock`, their guards and `Condvar` as in `std::sync`, poison and all;
 //! * `thread`: `Builder`, `JoinHandle`, `Thread`, `ThreadId`, `current`, `spawn`, `yield_now`, `sleep`; but in loom
 //!   also `scope` with `Scope` and `ScopedJoinHandle`;
 //! * the macros `per_thread!`, and `constructor!` (a `const fn`, where its constructors are);

@@ -1,5 +1,7 @@
 //! Locks as the standard library makes them of a word, for simulated threads.
 
+mod readers;
+
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -10,6 +12,8 @@ use std::time::Duration;
 use corewise_sim::{Access, futex_wait, futex_wake, spin_loop};
 
 use super::atomic::{AtomicU32, Ordering};
+pub(crate) use readers::RwLock;
+pub use readers::{RwLockReadGuard, RwLockWriteGuard};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
