@@ -73,7 +73,10 @@ pub(crate) fn check(file: &str, costs: &str, changes: &[String]) -> Result<(), S
     let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
     let records: Records = toml::from_str(&text).map_err(|error| format!("{file}: {error}"))?;
     let runs: BTreeSet<Run<'_>> = records.record.iter().map(Record::run).collect();
-    let lines = simulate_all(&runs.into_iter().collect::<Vec<_>>(), SEEDS, costs, changes)?;
+    let costs = ["--fields", "0", "--costs", costs].map(str::to_owned);
+    let changes = changes.iter().flat_map(|change| ["--cost".to_owned(), change.clone()]);
+    let with: Vec<String> = costs.into_iter().chain(changes).collect();
+    let lines = simulate_all(&runs.into_iter().collect::<Vec<_>>(), SEEDS, &with)?;
     let mut all = Vec::new();
     println!("{:>12} {:>12} {:>6}  run", "measured", "simulated", "ratio");
     for record in &records.record {
@@ -158,15 +161,14 @@ pub(crate) type Lines<'a> = BTreeMap<Run<'a>, Vec<Value>>;
 pub(crate) fn simulate_all<'a>(
     runs: &[Run<'a>],
     seeds: u64,
-    costs: &str,
-    changes: &[String],
+    with: &[String],
 ) -> Result<Lines<'a>, String> {
     let todo = Mutex::new(runs.iter().flat_map(|run| (1..=seeds).map(move |seed| (*run, seed))));
     let lines = Mutex::new(Ok(Lines::new()));
     let next = || todo.lock().unwrap_or_else(PoisonError::into_inner).next();
     let each = || {
         while let Some((run, seed)) = next() {
-            let outcome = simulate(run, seed, costs, changes);
+            let outcome = simulate(run, seed, with);
             let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
             match (&mut *lines, outcome) {
                 (Ok(lines), Ok(line)) => lines.entry(run).or_default().push(line),
@@ -182,19 +184,11 @@ pub(crate) fn simulate_all<'a>(
     lines.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(crate) fn simulate(
-    run: Run<'_>,
-    seed: u64,
-    costs: &str,
-    changes: &[String],
-) -> Result<Value, String> {
+pub(crate) fn simulate(run: Run<'_>, seed: u64, with: &[String]) -> Result<Value, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
-    command.args(["--json", "--fields", "0", "--costs", costs, "--machine", run.machine]);
+    command.args(with).args(["--json", "--machine", run.machine]);
     command.args(["--seed", &seed.to_string()]);
-    for change in changes {
-        command.args(["--cost", change]);
-    }
     command.args(run.words.split(' '));
     let output = command.output().map_err(|error| error.to_string())?;
     if !output.status.success() {

@@ -99,10 +99,12 @@ pub(crate) fn compare(file: &str, costs: &str) -> Result<(), String> {
 /// The first run is the same, bit by bit, whatever the program's arguments are: they are allocated before it begins.
 fn steady(recorded: &[Run], costs: &str) -> Result<(), String> {
     let Some(first) = recorded.first() else { return Ok(()) };
-    let longer = format!("--fields 1000000000000 {}", first.words);
-    let lines = [first.words.as_str(), &longer].map(|words| {
-        let asked = check::Run { words, ..first.asked() };
-        check::simulate(asked, 1, costs, &[])
+    let lines = ["1", "1000000000000"].map(|fields| {
+        check::simulate(
+            first.asked(),
+            1,
+            &["--costs", costs, "--fields", fields].map(str::to_owned),
+        )
     });
     let [one, other] = lines;
     if one? == other? {
@@ -146,7 +148,7 @@ fn written(text: &mut String, run: &Run) {
 /// What the runs count now, each by seed.
 fn all(runs: &[Run], costs: &str) -> Result<Vec<Vec<Run>>, String> {
     let asked: Vec<check::Run<'_>> = runs.iter().map(Run::asked).collect();
-    let lines = check::simulate_all(&asked, SEEDS, costs, &[])?;
+    let lines = check::simulate_all(&asked, SEEDS, &["--costs", costs].map(str::to_owned))?;
     runs.iter()
         .map(|run| lines[&run.asked()].iter().map(|line| counted(run, line)).collect())
         .collect()
