@@ -51,7 +51,7 @@ pub(crate) const ALL: &[Step] = &[
     ),
     step(
         "workloads",
-        "each workload of the benchmarks ends on a simulated machine, twice with the same figures",
+        "each workload of the benchmarks ends on a simulated machine",
         sim::workloads,
     ),
     step("targets", "the product compiles for musl, aarch64 and 32 bits", targets::check),
@@ -84,7 +84,7 @@ pub(crate) const ALL: &[Step] = &[
         "the rules of workqueue, devices and block layer, in thousands of random schedules",
         |run| {
             models(run, "shuttle", |command| {
-                command.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
+                command.env("CARGO_PROFILE_MODEL_DEBUG_ASSERTIONS", "true");
             })
         },
     ),
@@ -103,7 +103,7 @@ const fn step(
 fn models(run: &mut Run, checker: &str, adapt: fn(&mut Command)) -> Result<(), String> {
     let packages = workspace::packages_with_models(run.root(), checker)?;
     let tests = format!("{checker}_*");
-    let mut args = vec!["test", "--locked", "--no-fail-fast", "--release", "--test", &tests];
+    let mut args = vec!["test", "--locked", "--no-fail-fast", "--profile=model", "--test", &tests];
     for package in &packages {
         args.extend(["-p", package]);
     }

@@ -55,12 +55,19 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// CPUs of a machine at most.
+    pub const MOST_CPUS: usize = 1024;
+
     /// From the place of each CPU.
     ///
     /// # Panics
-    /// Where there is no CPU, or there are more than 1 024.
+    /// Where there is no CPU, or there are more than [`Machine::MOST_CPUS`].
     pub fn new(places: Vec<Place>) -> Machine {
-        assert!((1..=1024).contains(&places.len()), "a machine of {} CPUs", places.len());
+        assert!(
+            (1..=Machine::MOST_CPUS).contains(&places.len()),
+            "a machine of {} CPUs",
+            places.len()
+        );
         let mut distances = Vec::with_capacity(places.len() * places.len());
         for (one, from) in places.iter().enumerate() {
             for (other, to) in places.iter().enumerate() {

@@ -79,6 +79,14 @@ pub(crate) fn check(file: &str, costs: &str, changes: &[String]) -> Result<(), S
     let lines = simulate_all(&runs.into_iter().collect::<Vec<_>>(), SEEDS, &with)?;
     let mut all = Vec::new();
     println!("{:>12} {:>12} {:>6}  run", "measured", "simulated", "ratio");
+    if let Some(record) =
+        records.record.iter().find(|one| !one.measured.is_normal() || one.measured < 0.0)
+    {
+        return Err(format!(
+            "{file}: {}: {} was measured as {}, which is no number above 0",
+            record.words, record.metric, record.measured
+        ));
+    }
     for record in &records.record {
         let of_run = &lines[&record.run()];
         let figures = of_run.iter().map(|line| line["metrics"][&record.metric].as_f64());
@@ -105,12 +113,14 @@ pub(crate) fn check(file: &str, costs: &str, changes: &[String]) -> Result<(), S
     Ok(())
 }
 
-/// How many lie near: of rates, times and CPU times, not of counts and tails.
-fn near(all: &[Compared<'_>]) {
+/// Whether it is a rate, a time or CPU time, no count and no tail, and nothing was fitted by it.
+fn counts(one: &&Compared<'_>) -> bool {
     let left_out = ["p99", "threads", "_switches", "wakeups_per_1000"];
-    let counts = |one: &&Compared<'_>| {
-        !one.record.fitted && !left_out.iter().any(|end| one.record.metric.ends_with(end))
-    };
+    !one.record.fitted && !left_out.iter().any(|end| one.record.metric.ends_with(end))
+}
+
+/// How many lie near.
+fn near(all: &[Compared<'_>]) {
     let ratios: Vec<f64> = all.iter().filter(counts).map(Compared::ratio).collect();
     let within = |most: f64| {
         let count = ratios.iter().filter(|ratio| (1.0 / most..=most).contains(*ratio)).count();
@@ -130,13 +140,15 @@ fn near(all: &[Compared<'_>]) {
 fn order(all: &[Compared<'_>]) {
     let told = |what: &str, same: &dyn Fn(&Record) -> String| {
         let mut groups: BTreeMap<String, Vec<&Compared<'_>>> = BTreeMap::new();
-        for one in all {
+        for one in all.iter().filter(counts) {
             groups.entry(same(one.record)).or_default().push(one);
         }
         let (mut right, mut pairs) = (0, 0);
         for group in groups.values() {
             for (at, one) in group.iter().enumerate() {
-                for other in &group[at + 1..] {
+                for other in
+                    group[at + 1..].iter().filter(|other| other.record.run() != one.record.run())
+                {
                     let measured = one.record.measured / other.record.measured;
                     if (1.0 / APART..=APART).contains(&measured) {
                         continue;

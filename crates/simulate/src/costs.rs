@@ -21,6 +21,9 @@ const CROWD: f64 = 0.05;
 pub(crate) fn read(file: &str) -> Result<Costs, String> {
     let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
     let measured = Measured::read(&text).map_err(|error| format!("{file}: {error}"))?;
+    if measured.scheduler.slice_ns.p50 < 1000.0 {
+        return Err(format!("{file}: scheduler.slice_ns: a slice lasts a microsecond at least"));
+    }
     Ok(of(&measured))
 }
 
@@ -103,17 +106,28 @@ fn of(measured: &Measured) -> Costs {
     }
 }
 
+/// The costs that can be changed.
+const NAMES: &str = "around hit window fault crowd locked beyond_locked modified shared service spin_hint clock syscall \
+                     switch interrupt cold wake_preemption slice migration malloc free free_elsewhere";
+/// The largest cost: a second.
+const MOST: f64 = 1e9;
+
 /// Changes costs, each change `NAME=NANOSECONDS`.
 pub(crate) fn change(costs: &mut Costs, changes: &[String]) -> Result<(), String> {
     for change in changes {
         let wrong = || format!("'{change}' is no cost: say NAME=NANOSECONDS");
         let (name, value) = change.split_once('=').ok_or_else(wrong)?;
         let value: f64 = value.parse().map_err(|_| wrong())?;
+        let least = if name == "slice" { 1000.0 } else { 0.0 };
+        if !(least..=MOST).contains(&value) {
+            return Err(format!("'{change}': say a number from {least} to {MOST}"));
+        }
         if name == "beyond_locked" {
             costs.beyond_locked = value != 0.0;
             continue;
         }
-        *place(costs, name).ok_or_else(|| format!("there is no cost '{name}'"))? = value;
+        *place(costs, name)
+            .ok_or_else(|| format!("there is no cost '{name}': those are {NAMES}"))? = value;
     }
     Ok(())
 }

@@ -148,7 +148,7 @@ fn run(words: &Words) -> Result<(), String> {
 
 fn simulate(what: &What) -> Result<(), String> {
     let (topology, description) = topology(&what.machine)?;
-    let machine = machine(&topology).described(&description).with_real_time(what.real_time);
+    let machine = machine(&topology)?.described(&description).with_real_time(what.real_time);
     let mut costs = costs::read(&what.costs.costs)?;
     costs::change(&mut costs, &what.costs.cost)?;
     let numbers = [("producers", what.producers), ("items", what.items)];
@@ -180,6 +180,7 @@ fn alone(workload: &str) -> Result<(), String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
     let mut args = std::env::args_os().skip(1);
+    command.args(["--workload", workload]);
     while let Some(arg) = args.next() {
         if arg == "--workload" {
             args.next();
@@ -187,7 +188,7 @@ fn alone(workload: &str) -> Result<(), String> {
             command.arg(arg);
         }
     }
-    let status = command.args(["--workload", workload]).status();
+    let status = command.status();
     match status.map_err(|error| error.to_string())? {
         status if status.success() => Ok(()),
         _ => Err(format!("the run of '{workload}' failed")),
@@ -210,15 +211,21 @@ fn one(
     let took = began.elapsed();
     let line = match outcome.value {
         Ok(Some(ref line)) => line.clone(),
-        Ok(None) => return Err("there is no such runtime here".into()),
+        Ok(None) => return Err(format!("there is no such runtime here: {}", words.join(" "))),
         Err(ref error) => return Err(error.to_string()),
     };
     told::tell(what, words, &line, &outcome, took);
     Ok(())
 }
 
+/// As many threads of other programs at most.
+const MOST_NEIGHBOURS: usize = 10_000;
+
 /// The CPUs of each thread that others burn.
 fn neighbours(what: &What, cpus: usize) -> Result<Vec<Mask>, String> {
+    if what.neighbours > MOST_NEIGHBOURS {
+        return Err(format!("--neighbours {}: at most {MOST_NEIGHBOURS}", what.neighbours));
+    }
     let mut all = vec![Mask::first(cpus); what.neighbours];
     for cpu in what.burn.iter().flat_map(CpuSet::iter) {
         if cpu as usize >= cpus {
@@ -252,12 +259,19 @@ fn topology(from: &str) -> Result<(Topology, String), String> {
 }
 
 /// The places of the CPUs that are online; what isn't known counts as the same.
-fn machine(topology: &Topology) -> Machine {
-    let cpus = topology.cpus().iter().filter(|cpu| cpu.online);
+///
+/// # Errors
+/// There are more CPUs than the simulator knows.
+fn machine(topology: &Topology) -> Result<Machine, String> {
+    let cpus: Vec<_> = topology.cpus().iter().filter(|cpu| cpu.online).collect();
+    if cpus.is_empty() || cpus.len() > Machine::MOST_CPUS {
+        let most = Machine::MOST_CPUS;
+        return Err(format!("a machine of {} CPUs: 1 to {most} can be simulated", cpus.len()));
+    }
     let place = |cpu: &corewise_topology::Cpu| Place {
         core: cpu.core.unwrap_or(cpu.cpu),
         llc: cpu.llc.unwrap_or(0),
         node: cpu.node.unwrap_or(0),
     };
-    Machine::new(cpus.map(place).collect())
+    Ok(Machine::new(cpus.into_iter().map(place).collect()))
 }

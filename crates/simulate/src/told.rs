@@ -33,8 +33,9 @@ pub(crate) fn tell<T>(
         println!("  not run: {why}");
         return;
     }
-    // Memory is the simulator's own.
-    for (metric, value) in line.metrics.iter().filter(|(metric, _)| *metric != "peak_rss") {
+    // Memory is the simulator's own; switches are among an item's shares.
+    let shown = |metric: &str| !["peak_rss", "voluntary_switches"].contains(&metric);
+    for (metric, value) in line.metrics.iter().filter(|(metric, _)| shown(metric)) {
         println!("  {metric:24} {:>14} {}", short(*value), unit(metric).unwrap_or_default());
     }
     println!(
@@ -111,7 +112,7 @@ fn fields(fields: &[Field], most: usize) {
 fn pairs(pairs: &[Between], most: usize) {
     let columns = distances(pairs.iter().map(|pair| &pair.transfers));
     println!(
-        "\nThe same by the field that was touched last where they came from. False: nothing had been written \
+        "\nThe same by the field that was touched last where they came from, where one was. False: nothing had been written \
          there that this one was after:"
     );
     println!("  {:>9}{} {:>9}  field <- last", "ns", heads(&columns), "false");

@@ -104,7 +104,7 @@ fn loom_pool_who_sleeps_as_the_searcher_is_not_woken() {
 /// Two workers that search before they sleep, of one pool or of two; the first item waits for the
 /// second.
 fn search_while_the_first_waits(new: fn() -> PoolModel<FullFence>, pools: [usize; 2]) {
-    bounded(2).check(move || {
+    bounded(bounded::once_or_twice()).check(move || {
         let model = new();
         let second_ran = Arc::new(Completion::new());
         let (waits, rings) = (Arc::clone(&second_ran), Arc::clone(&second_ran));
