@@ -407,7 +407,7 @@ impl Timer {
     }
 }
 
-/// An allocation was made: a global allocator says so. Who asks for memory fills it.
+/// An allocation was made: a global allocator says so. The caller of the allocator fills it.
 #[track_caller]
 pub fn allocated(address: usize, bytes: usize) {
     let site = Location::caller();

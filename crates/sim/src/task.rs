@@ -40,7 +40,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Who has more goes first: 0 is an ordinary thread's.
+    /// A thread that has more goes first: 0 is an ordinary thread's.
     pub(crate) fn level(self) -> u8 {
         match self {
             Policy::Normal => 0,

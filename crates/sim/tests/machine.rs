@@ -387,7 +387,7 @@ fn timers_are_late_by_the_slack_but_for_those_who_asked() {
     let outcome = run(Machine::flat(1), costs(), 1, move || {
         let late = nap();
         wake_on_time();
-        // Who asked has it for the threads that it starts, too.
+        // A thread that asked has it for the threads that it starts, too.
         let child = thread::spawn(nap).join().expect("it ended well");
         (late, nap(), child)
     });

@@ -1,4 +1,4 @@
-//! Who took a line from whom, and whether for what was written there.
+//! The places between which a line went, and whether the words that were written there were wanted.
 
 use std::panic::Location;
 use std::sync::Arc;

@@ -38,7 +38,7 @@ pub(crate) struct Account {
     pub(crate) membarriers: f64,
     /// Types' fields, those that were waited for longest first.
     pub(crate) fields: Vec<Field>,
-    /// Who took lines from whom, those that were waited for longest first.
+    /// Lines by the field that took them and the one that had them, those that were waited for longest first.
     pub(crate) pairs: Vec<Between>,
 }
 
@@ -168,7 +168,7 @@ pub(crate) fn by_distance(counts: &[u64; 5], items: f64, from: Distance) -> ByDi
 }
 
 /// The sum over all distances.
-pub(crate) fn sum(counts: &ByDistance) -> f64 {
+pub(crate) fn sum<K>(counts: &BTreeMap<K, f64>) -> f64 {
     counts.values().sum()
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// Seeds of each run: a contended run differs from seed to seed as it does from one time to the next on a real machine.
@@ -70,8 +71,7 @@ impl Compared<'_> {
 /// # Errors
 /// The file can't be read, or a run failed.
 pub(crate) fn check(file: &str, costs: &str, changes: &[String]) -> Result<(), String> {
-    let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
-    let records: Records = toml::from_str(&text).map_err(|error| format!("{file}: {error}"))?;
+    let records: Records = read(file)?;
     let runs: BTreeSet<Run<'_>> = records.record.iter().map(Record::run).collect();
     let costs = ["--fields", "0", "--costs", costs].map(str::to_owned);
     let changes = changes.iter().flat_map(|change| ["--cost".to_owned(), change.clone()]);
@@ -111,6 +111,15 @@ pub(crate) fn check(file: &str, costs: &str, changes: &[String]) -> Result<(), S
     near(&all);
     order(&all);
     Ok(())
+}
+
+/// What a file says.
+///
+/// # Errors
+/// It can't be read, or says something else.
+pub(crate) fn read<T: DeserializeOwned>(file: &str) -> Result<T, String> {
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+    toml::from_str(&text).map_err(|error| format!("{file}: {error}"))
 }
 
 /// Whether it is a rate, a time or CPU time, no count and no tail, and nothing was fitted by it.

@@ -106,9 +106,6 @@ fn of(measured: &Measured) -> Costs {
     }
 }
 
-/// The costs that can be changed.
-const NAMES: &str = "around hit window fault crowd locked beyond_locked modified shared service spin_hint clock syscall \
-                     switch interrupt cold wake_preemption slice migration malloc free free_elsewhere";
 /// The largest cost: a second.
 const MOST: f64 = 1e9;
 
@@ -126,35 +123,39 @@ pub(crate) fn change(costs: &mut Costs, changes: &[String]) -> Result<(), String
             costs.beyond_locked = value != 0.0;
             continue;
         }
-        *place(costs, name)
-            .ok_or_else(|| format!("there is no cost '{name}': those are {NAMES}"))? = value;
+        let place = PLACES.iter().find(|(known, _)| *known == name).ok_or_else(|| {
+            let known: Vec<&str> = PLACES.iter().map(|(known, _)| *known).collect();
+            format!("there is no cost '{name}': those are beyond_locked {}", known.join(" "))
+        })?;
+        *place.1(costs) = value;
     }
     Ok(())
 }
 
-fn place<'a>(costs: &'a mut Costs, name: &str) -> Option<&'a mut f64> {
-    Some(match name {
-        "around" => &mut costs.around,
-        "hit" => &mut costs.hit,
-        "window" => &mut costs.window,
-        "fault" => &mut costs.fault,
-        "crowd" => &mut costs.crowd,
-        "locked" => &mut costs.locked,
-        "modified" => &mut costs.modified.cache,
-        "shared" => &mut costs.shared.cache,
-        "service" => &mut costs.service,
-        "spin_hint" => &mut costs.spin_hint,
-        "clock" => &mut costs.clock,
-        "syscall" => &mut costs.syscall,
-        "switch" => &mut costs.switch,
-        "interrupt" => &mut costs.interrupt,
-        "cold" => &mut costs.cold,
-        "wake_preemption" => &mut costs.wake_preemption,
-        "slice" => &mut costs.slice,
-        "migration" => &mut costs.migration,
-        "malloc" => &mut costs.malloc,
-        "free" => &mut costs.free,
-        "free_elsewhere" => &mut costs.free_elsewhere,
-        _ => return None,
-    })
-}
+/// Where a cost stands.
+type Place = fn(&mut Costs) -> &mut f64;
+
+/// The costs that can be changed, by name.
+const PLACES: &[(&str, Place)] = &[
+    ("around", |costs| &mut costs.around),
+    ("hit", |costs| &mut costs.hit),
+    ("window", |costs| &mut costs.window),
+    ("fault", |costs| &mut costs.fault),
+    ("crowd", |costs| &mut costs.crowd),
+    ("locked", |costs| &mut costs.locked),
+    ("modified", |costs| &mut costs.modified.cache),
+    ("shared", |costs| &mut costs.shared.cache),
+    ("service", |costs| &mut costs.service),
+    ("spin_hint", |costs| &mut costs.spin_hint),
+    ("clock", |costs| &mut costs.clock),
+    ("syscall", |costs| &mut costs.syscall),
+    ("switch", |costs| &mut costs.switch),
+    ("interrupt", |costs| &mut costs.interrupt),
+    ("cold", |costs| &mut costs.cold),
+    ("wake_preemption", |costs| &mut costs.wake_preemption),
+    ("slice", |costs| &mut costs.slice),
+    ("migration", |costs| &mut costs.migration),
+    ("malloc", |costs| &mut costs.malloc),
+    ("free", |costs| &mut costs.free),
+    ("free_elsewhere", |costs| &mut costs.free_elsewhere),
+];

@@ -140,8 +140,8 @@ fn run(words: &Words) -> Result<(), String> {
     }
     match &words.task {
         Some(Task::Check { records, costs }) => check::check(records, &costs.costs, &costs.cost),
-        Some(Task::Counts { recorded, renew: true }) => counts::renew(recorded, COSTS),
-        Some(Task::Counts { recorded, renew: false }) => counts::compare(recorded, COSTS),
+        Some(Task::Counts { recorded, renew: true }) => counts::renew(recorded),
+        Some(Task::Counts { recorded, renew: false }) => counts::compare(recorded),
         None => simulate(&words.what),
     }
 }

@@ -4,15 +4,12 @@
 
 use std::process::Command;
 
-const COSTS: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/costs-intel-16cpu.toml");
-
 const FOUR: &str = "l3:1 core:4 pu:1";
 
 /// What a run of the program prints, as one line of JSON.
 fn simulate(machine: &str, words: &str) -> serde_json::Value {
     let mut command = Command::new(env!("CARGO_BIN_EXE_corewise-simulate"));
-    command.args(["--json", "--fields", "0", "--costs", COSTS, "--machine", machine]);
+    command.args(["--json", "--fields", "0", "--machine", machine]);
     command.args(words.split_whitespace());
     let output = command.output().expect("it can be started");
     let said = String::from_utf8_lossy(&output.stderr);

@@ -15,7 +15,7 @@ impl<T> Swap<T> {
         Swap { value: arc_swap::ArcSwap::new(value) }
     }
 
-    /// The value of this moment. Whoever replaces it doesn't wait for readers: the value lives for
+    /// The value of this moment. A writer that replaces it doesn't wait for readers: the value lives for
     /// as long as it is read. Never blocks.
     #[inline]
     pub fn load(&self) -> impl Deref<Target = Arc<T>> {
