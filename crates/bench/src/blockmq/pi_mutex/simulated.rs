@@ -3,11 +3,12 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::marker::PhantomData;
 use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use corewise_sync::{Parker, SpinLock, Unparker, hint};
+
+use super::PiGuard;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -48,7 +49,7 @@ impl PiMutex {
             self.lock_slowly();
         }
         self.owner_runs.store(true, Ordering::Relaxed);
-        PiGuard { mutex: self, stays: PhantomData }
+        PiGuard::new(self)
     }
 
     fn take(&self) -> bool {
@@ -76,7 +77,8 @@ impl PiMutex {
         parker.park();
     }
 
-    fn unlock(&self) {
+    /// Gives it back. The calling thread has it.
+    pub(super) fn unlock(&self) {
         if self.word.compare_exchange(HELD, FREE, Ordering::Release, Ordering::Relaxed).is_ok() {
             return;
         }
@@ -90,20 +92,5 @@ impl PiMutex {
         if let Some(next) = next {
             next.unpark();
         }
-    }
-}
-
-/// Holds the mutex until it is dropped.
-#[derive(Debug)]
-pub struct PiGuard<'m> {
-    mutex: &'m PiMutex,
-    /// Only who took it may give it back.
-    stays: PhantomData<*const ()>,
-}
-
-impl Drop for PiGuard<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.mutex.unlock();
     }
 }

@@ -3,9 +3,10 @@
 //! owner runs. It is the very code that `rtlock` has there.
 
 use std::io;
-use std::marker::PhantomData;
 
 use corewise_sync::cell::UnsafeCell;
+
+use super::PiGuard;
 
 /// The mutex. It guards nothing but what is done meanwhile.
 pub struct PiMutex {
@@ -55,7 +56,14 @@ impl PiMutex {
         // SAFETY: the mutex was made by `new`, and lives as long as `self`.
         let code = self.raw.with_mut(|raw| unsafe { libc::pthread_mutex_lock(raw) });
         assert!(code == 0, "the mutex can't be taken: {}", io::Error::from_raw_os_error(code));
-        PiGuard { mutex: self, stays: PhantomData }
+        PiGuard::new(self)
+    }
+
+    /// Gives it back. The calling thread has it: a guard, which isn't Send, calls this.
+    #[inline]
+    pub(super) fn unlock(&self) {
+        // SAFETY: this thread took it.
+        self.raw.with_mut(|raw| unsafe { libc::pthread_mutex_unlock(raw) });
     }
 }
 
@@ -69,22 +77,6 @@ impl Drop for PiMutex {
 impl std::fmt::Debug for PiMutex {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PiMutex").finish_non_exhaustive()
-    }
-}
-
-/// Holds the mutex until it is dropped.
-#[derive(Debug)]
-pub struct PiGuard<'m> {
-    mutex: &'m PiMutex,
-    /// Only who took it may give it back.
-    stays: PhantomData<*const ()>,
-}
-
-impl Drop for PiGuard<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        // SAFETY: this thread took it, for a guard isn't Send.
-        self.mutex.raw.with_mut(|raw| unsafe { libc::pthread_mutex_unlock(raw) });
     }
 }
 
