@@ -233,10 +233,14 @@ impl Sim {
         self.cpus[here].ahead.loaded(value);
     }
 
+    /// CPUs that run a thread, beside one.
+    fn busy_others(&self) -> usize {
+        self.cpus.iter().filter(|cpu| cpu.current.is_some()).count().saturating_sub(1)
+    }
+
     /// What the system's part of a switch or a wake-up takes with so many CPUs busy.
     fn crowded(&self, time: f64) -> f64 {
-        let busy = self.cpus.iter().filter(|cpu| cpu.current.is_some()).count();
-        time * (1.0 + self.costs.crowd * busy.saturating_sub(1) as f64)
+        time * (1.0 + self.costs.crowd * self.busy_others() as f64)
     }
 
     /// Whether another one has to go on first.
@@ -307,7 +311,7 @@ impl Sim {
     }
 
     pub(crate) fn membarrier(&mut self) {
-        let others = self.cpus.iter().filter(|cpu| cpu.current.is_some()).count() - 1;
+        let others = self.busy_others();
         self.tally.membarriers += 1;
         let costs = &self.costs;
         let time = match others {
