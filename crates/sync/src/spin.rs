@@ -146,7 +146,7 @@ impl<T: fmt::Debug> fmt::Debug for SpinGuard<'_, T> {
 /// at first, then yields, since the other may have the same CPU, and then sleeps for 50 us each time,
 /// since it may have a lower priority too. In a model it yields.
 #[cold]
-fn outwait(tries: u32) {
+pub(crate) fn outwait(tries: u32) {
     match tries {
         _ if hint::IN_MODEL => thread::yield_now(),
         ..LOOKS => hint::spin_loop(),

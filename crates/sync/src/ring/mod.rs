@@ -1,0 +1,411 @@
+//! A bounded ring of pointers: many append, many take in batches, and each pointer stays in its cell until the moment
+//! at which it is taken.
+//!
+//! An appender owns the tail for three instructions; an appender that finds it owned, or the ring full, is told so at
+//! once and puts its item elsewhere. A taker *reserves* positions, which moves one word, and then takes each cell by
+//! itself. So what a taker has reserved and not taken yet can still be taken by everybody: by name
+//! ([`Ring::take_this`]), by a look ([`Ring::look`]), or as a leftover ([`Ring::sweep`]). Nobody ever waits for a
+//! preempted appender or taker. `README.md` beside this file names the steps and argues them.
+//!
+//! Models: `tests/loom_ring.rs`.
+
+mod look;
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::ptr::{self, NonNull};
+
+use crossbeam_utils::CachePadded;
+
+use crate::atomic::{AtomicPtr, AtomicU64, Ordering};
+use crate::fence::FencePolicy;
+use crate::{hint, spin};
+
+pub use look::Look;
+
+/// Beside the tail's position: an appender fills cells from there on.
+const BUSY: u64 = 1;
+/// Beside a pointer: somebody looks at the item, and nobody may take it.
+const HELD: usize = 1;
+/// Bytes of a cache line, and cells in one.
+const LINE: usize = 64;
+const CELLS: usize = LINE / size_of::<*mut ()>();
+
+/// The ring. It holds plain pointers and touches nothing that they point to: the taker of one owns what its appender
+/// owned, and sees what the appender had written. Dropping it drops nothing.
+///
+/// Every method may be called in any context and by any thread; none blocks, but for what [`Ring::outwait`] and
+/// [`Ring::take`] say.
+pub struct Ring<T, F> {
+    /// A: the position that the next item gets, times two, and `BUSY`. On a line that appenders write.
+    tail: CachePadded<AtomicU64>,
+    /// On a line that appenders don't touch.
+    takers: CachePadded<Takers>,
+    /// A: null, an item, or an item and `HELD`.
+    cells: Box<[AtomicPtr<T>]>,
+    /// I: the index in `cells` of the cell of position 0, which begins a cache line.
+    first: usize,
+    /// I: the number of cells that positions go round, less one.
+    mask: usize,
+    fence: PhantomData<F>,
+}
+
+struct Takers {
+    /// A: positions that were reserved so far. Never beyond the tail's.
+    head: AtomicU64,
+    /// A: all cells of positions below it are empty for good. Whatever was written here once stays true, so it is
+    /// written by plain stores, and may go back.
+    low: AtomicU64,
+}
+
+impl<T, F: FencePolicy> Ring<T, F> {
+    /// An empty ring of so many cells. Its memory is zeroed by the allocator, so that pages which are never used
+    /// cost nothing.
+    ///
+    /// # Panics
+    /// Where `capacity` is no power of two.
+    pub fn new(capacity: usize) -> Ring<T, F> {
+        const { assert!(align_of::<T>() > HELD, "the lowest bit of a pointer has to be free") };
+        assert!(capacity.is_power_of_two(), "a ring has a power of two of cells, not {capacity}");
+        let cells: Box<[AtomicPtr<T>]> = if hint::IN_MODEL {
+            (0..capacity).map(|_| AtomicPtr::new(ptr::null_mut())).collect()
+        } else {
+            // SAFETY: outside of models an `AtomicPtr` has the representation of a pointer, and a null pointer to a
+            // sized type is all zeros.
+            unsafe { Box::new_zeroed_slice(capacity + CELLS - 1).assume_init() }
+        };
+        let first = if hint::IN_MODEL { 0 } else { cells.as_ptr().align_offset(LINE) };
+        Ring {
+            tail: CachePadded::new(AtomicU64::new(0)),
+            takers: CachePadded::new(Takers { head: AtomicU64::new(0), low: AtomicU64::new(0) }),
+            // An allocator that can't say where a line begins costs speed alone.
+            first: if first < CELLS { first } else { 0 },
+            cells,
+            mask: capacity - 1,
+            fence: PhantomData,
+        }
+    }
+
+    /// How many items it has room for.
+    pub fn capacity(&self) -> usize {
+        self.mask + 1
+    }
+
+    #[inline]
+    fn cell(&self, at: u64) -> &AtomicPtr<T> {
+        &self.cells[self.first + (at as usize & self.mask)]
+    }
+
+    /// Begin: takes the tail, for an append. `None`: another appender has it, the ring is full, or another was faster;
+    /// put the item elsewhere, don't wait. It is one locked operation, and orders like a full fence: a protocol
+    /// with sleepers does its Check (does anybody sleep?) between this and [`Begun::fill`]. That is enough since a
+    /// worker doesn't park while [`waits`](Ring::waits), which the tail's being taken makes true.
+    ///
+    /// Between this and the end of what it returns there is no user code, no system call and no wait.
+    #[inline]
+    pub fn begin(&self) -> Option<Begun<'_, T, F>> {
+        // Acquire pairs with Publish: the look at the cell sees what earlier appenders filled it with.
+        let tail = self.tail.load(Ordering::Acquire);
+        let next = tail >> 1;
+        if tail & BUSY != 0 || !self.cell(next).load(Ordering::Relaxed).is_null() {
+            return None;
+        }
+        // SeqCst pairs with the sleeper's read-modify-write of its own word. Acquire is part of it: this appender's
+        // Publish says for the earlier ones too what they have filled.
+        let (success, failure) = (Ordering::SeqCst, Ordering::Relaxed);
+        self.tail.compare_exchange(tail, tail | BUSY, success, failure).ok()?;
+        F::implied(); // pairs with the fence of who goes to sleep
+        Some(Begun { ring: self, next, own_thread: PhantomData })
+    }
+
+    /// Whether an item lies here that nobody has reserved, or an append is under way. A worker that parks on the answer
+    /// publishes that it sleeps before, by a `SeqCst` read-modify-write and [`FencePolicy::implied`], and
+    /// **doesn't park while it is true**: it looks for work again, and where there is none, lets the appender end
+    /// ([`Ring::outwait`]). What was reserved and not taken is told by [`Ring::left`], to be asked afterwards, since that
+    /// is the way that items go.
+    #[inline]
+    pub fn waits(&self) -> bool {
+        // The head first: it never passes the tail, so if they are equal then all was reserved at that moment.
+        let head = self.takers.head.load(Ordering::SeqCst);
+        self.tail.load(Ordering::SeqCst) != head << 1
+    }
+
+    /// Waits until no append is under way (a moment ago). It spins, yields, then sleeps for 50 us each time, as
+    /// [`Spin`](spin::Spin) does: an appender has three stores to go, but may have been preempted.
+    #[inline]
+    pub fn outwait(&self) {
+        let mut tries = 0;
+        // Acquire pairs with Publish.
+        while self.tail.load(Ordering::Acquire) & BUSY != 0 {
+            spin::outwait(tries);
+            tries = tries.saturating_add(1);
+        }
+    }
+
+    /// How many positions nobody has reserved (a moment ago). Some may be empty already.
+    #[inline]
+    pub fn len(&self) -> u64 {
+        let head = self.takers.head.load(Ordering::Relaxed);
+        (self.tail.load(Ordering::Relaxed) >> 1).saturating_sub(head)
+    }
+
+    /// Whether [`len`](Ring::len) is 0: a hint, nobody may park on it.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many positions were reserved so far. Where it stands still nobody has come by.
+    #[inline]
+    pub fn reserved(&self) -> u64 {
+        self.takers.head.load(Ordering::Relaxed)
+    }
+
+    /// Reserve: makes the oldest positions the caller's, as many as `most` says of how many there are (at least 1; not asked
+    /// where there are none). From a line of cells (8) on, a batch is cut so that the next begins a line. The items are on
+    /// their way into the cache when it returns; each is still to be [taken](Ring::take).
+    ///
+    /// # Errors
+    /// Another taker was faster. Nothing was reserved.
+    #[inline]
+    pub fn reserve(&self, most: impl FnOnce(u64) -> u64) -> Result<Reserved, Lost> {
+        // In this order, though none is needed: an old tail only means fewer.
+        let first = self.takers.head.load(Ordering::Relaxed);
+        // Acquire pairs with Publish: the cells below are filled.
+        let there = (self.tail.load(Ordering::Acquire) >> 1).saturating_sub(first);
+        if there == 0 {
+            return Ok(Reserved::default());
+        }
+        let most = most(there).min(there);
+        let line = CELLS as u64;
+        let end = first + if most < line { most } else { most - (first + most) % line };
+        // Release pairs with the Acquire of who looks for leftovers: cells below the head are filled for it too.
+        let (success, failure) = (Ordering::Release, Ordering::Relaxed);
+        if self.takers.head.compare_exchange(first, end, success, failure).is_err() {
+            return Err(Lost);
+        }
+        if !hint::IN_MODEL {
+            (first..end).for_each(|at| hint::prefetch(self.cell(at).load(Ordering::Relaxed)));
+        }
+        Ok(Reserved { first, next: first, end })
+    }
+
+    /// Take: what lies at this position, which the caller has reserved. `None`: it is a hole, since another has taken it
+    /// by name, or as a leftover. A taker that is so late that the cell is used again gets what lies there now, which nobody
+    /// else has. Waits, as [`outwait`](Ring::outwait) does, while somebody looks at it.
+    #[inline]
+    pub fn take(&self, at: u64) -> Option<NonNull<T>> {
+        let cell = self.cell(at);
+        let mut there = cell.load(Ordering::Relaxed);
+        let mut tries = 0;
+        loop {
+            let item = NonNull::new(there)?;
+            if item.addr().get() & HELD != 0 {
+                spin::outwait(tries);
+                tries = tries.saturating_add(1);
+                there = cell.load(Ordering::Relaxed);
+                continue;
+            }
+            // Acquire pairs with Fill: the item is seen as it was appended. And with LetBe: who looked is through.
+            let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
+            match cell.compare_exchange(there, ptr::null_mut(), success, failure) {
+                Ok(_) => return Some(item),
+                Err(now) => there = now,
+            }
+        }
+    }
+
+    /// Takes the item that was appended last, while nobody has reserved it and fewer than half of the cells' number wait:
+    /// so an item is passed by no more than that. Leaves a hole.
+    #[inline]
+    pub fn newest(&self) -> Option<NonNull<T>> {
+        let head = self.takers.head.load(Ordering::Relaxed);
+        // Acquire pairs with Publish.
+        let tail = self.tail.load(Ordering::Acquire) >> 1;
+        let near = head < tail && tail - head < self.capacity() as u64 / 2;
+        if near { self.take(tail - 1) } else { None }
+    }
+
+    /// Find: takes this very item out of this cell, whose number [`Begun::cell`] told. False: it isn't there, since another
+    /// has taken it, or its appender hasn't filled the cell yet. Waits as [`take`](Ring::take) does.
+    ///
+    /// The caller sees to it that the item can't be appended anew meanwhile, which would be another instance.
+    pub fn take_this(&self, cell: u32, item: NonNull<T>) -> bool {
+        let cell = self.cell(u64::from(cell));
+        let held = item.as_ptr().map_addr(|address| address | HELD);
+        let mut tries = 0;
+        loop {
+            // Acquire as in `take`.
+            let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
+            match cell.compare_exchange(item.as_ptr(), ptr::null_mut(), success, failure) {
+                Ok(_) => return true,
+                Err(there) if there == held => spin::outwait(tries),
+                Err(_) => return false,
+            }
+            tries = tries.saturating_add(1);
+        }
+    }
+
+    /// Sweep: takes the oldest leftover, an item that another has reserved and not taken. Waits as [`take`](Ring::take) does.
+    pub fn sweep(&self) -> Option<NonNull<T>> {
+        let among = self.leftovers();
+        let (mut empty, mut found) = (among.end, None);
+        for at in among {
+            found = self.take(at);
+            if found.is_some() {
+                empty = at + 1;
+                break;
+            }
+        }
+        if self.takers.low.load(Ordering::Relaxed) < empty {
+            self.takers.low.store(empty, Ordering::Relaxed);
+        }
+        found
+    }
+
+    /// The position of the oldest leftover: what a [`sweep`](Ring::sweep) would find (a moment ago). It reads one line,
+    /// unless a batch is under way, or was left.
+    ///
+    /// For a worker that parks on the answer: what was reserved before the caller found that nothing
+    /// [waits](Ring::waits), and not taken yet, is seen.
+    pub fn left(&self) -> Option<u64> {
+        let is_full = |at: &u64| !self.cell(*at).load(Ordering::Relaxed).is_null();
+        self.leftovers().find(is_full)
+    }
+
+    /// The positions among which leftovers may be.
+    #[inline]
+    fn leftovers(&self) -> Range<u64> {
+        let low = self.takers.low.load(Ordering::Relaxed);
+        // Acquire pairs with Reserve: a cell below that is seen empty was emptied.
+        let head = self.takers.head.load(Ordering::Acquire);
+        if low < head { self.not_gone_round(low)..head } else { head..head }
+    }
+
+    /// Positions from here on, but for those whose cells have been used anew since.
+    #[inline]
+    fn not_gone_round(&self, from: u64) -> u64 {
+        // Acquire pairs with Publish, for `look`. An old one only means more positions.
+        let tail = self.tail.load(Ordering::Acquire) >> 1;
+        from.max(tail.saturating_sub(self.capacity() as u64))
+    }
+
+    /// Says that all positions that these have given out are empty: the caller has taken each, or found it to be a hole. To
+    /// be called at a batch's end. The positions of a batch that is left stay where leftovers are looked for.
+    #[inline]
+    pub fn over(&self, of: &Reserved) {
+        let low = &self.takers.low;
+        if of.first < of.next && low.load(Ordering::Relaxed) == of.first {
+            low.store(of.next, Ordering::Relaxed);
+        }
+    }
+
+    /// Fill.
+    #[inline]
+    pub(crate) fn fill(&self, at: u64, item: NonNull<T>) {
+        // Release pairs with the Acquire of Take, Find and Hold.
+        self.cell(at).store(item.as_ptr(), Ordering::Release);
+    }
+
+    /// Publish: gives the tail back, which is at this position from now on.
+    #[inline]
+    pub(crate) fn publish(&self, next: u64) {
+        // Release pairs with the Acquire of Reserve, and of the next Begin.
+        self.tail.store(next << 1, Ordering::Release);
+    }
+}
+
+impl<T, F: FencePolicy> fmt::Debug for Ring<T, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (waiting, left) = (self.len(), self.left().is_some());
+        f.debug_struct("Ring").field("waiting", &waiting).field("left", &left).finish()
+    }
+}
+
+/// The tail of a [`Ring`], taken for an append. Dropping it publishes what was filled so far, and gives the tail back.
+/// Until then all other appenders are turned away, and no worker parks: fill it at once.
+#[must_use = "nobody else can append meanwhile"]
+pub struct Begun<'a, T, F: FencePolicy> {
+    ring: &'a Ring<T, F>,
+    /// The position of the cell that is filled next. It is empty.
+    next: u64,
+    /// It is ended by who began it.
+    own_thread: PhantomData<*mut ()>,
+}
+
+impl<T, F: FencePolicy> Begun<'_, T, F> {
+    /// The number of the cell that is filled next, below the capacity. Cells follow each other.
+    #[inline]
+    pub fn cell(&self) -> u32 {
+        (self.next as usize & self.ring.mask) as u32
+    }
+
+    /// Fill and Publish: appends this item.
+    #[inline]
+    pub fn fill(mut self, item: NonNull<T>) {
+        self.ring.fill(self.next, item);
+        self.next += 1;
+    }
+
+    /// Appends this item, and keeps the tail for another one behind it; all are published together, by the last
+    /// [`fill`](Begun::fill) or by the drop. `None`: the ring is full behind this one, and it is published.
+    #[inline]
+    pub fn put(mut self, item: NonNull<T>) -> Option<Self> {
+        self.ring.fill(self.next, item);
+        self.next += 1;
+        let full = !self.ring.cell(self.next).load(Ordering::Relaxed).is_null();
+        if full { None } else { Some(self) }
+    }
+}
+
+impl<T, F: FencePolicy> Drop for Begun<'_, T, F> {
+    #[inline]
+    fn drop(&mut self) {
+        self.ring.publish(self.next);
+    }
+}
+
+impl<T, F: FencePolicy> fmt::Debug for Begun<'_, T, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Begun").field("next", &self.next).finish()
+    }
+}
+
+/// Positions of a [`Ring`] that are one taker's to [take](Ring::take): an iterator, oldest first. Plain numbers:
+/// dropping it leaves the items in their cells, as leftovers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reserved {
+    first: u64,
+    next: u64,
+    end: u64,
+}
+
+impl Iterator for Reserved {
+    type Item = u64;
+
+    #[inline]
+    fn next(&mut self) -> Option<u64> {
+        let at = self.next;
+        if at == self.end {
+            return None;
+        }
+        self.next += 1;
+        Some(at)
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = (self.end - self.next) as usize;
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Reserved {}
+
+/// Another taker reserved positions at the same moment, and was faster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lost;
+
+#[cfg(test)]
+mod tests;

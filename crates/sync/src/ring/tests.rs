@@ -1,0 +1,369 @@
+//! The ring on one thread, alone and against a plain model; and on real threads.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use super::*;
+use crate::fence::FullFence;
+
+type Plain = Ring<u64, FullFence>;
+
+/// Items that are told apart by where they lie.
+struct Items(Vec<u64>);
+
+impl Items {
+    fn new(many: usize) -> Items {
+        Items((0..many as u64).collect())
+    }
+    fn at(&self, number: usize) -> NonNull<u64> {
+        NonNull::from(&self.0[number])
+    }
+    fn number(&self, item: NonNull<u64>) -> usize {
+        (0..self.0.len()).find(|&number| self.at(number) == item).expect("one of the items")
+    }
+}
+
+fn append(ring: &Plain, item: NonNull<u64>) -> bool {
+    ring.begin().map(|begun| begun.fill(item)).is_some()
+}
+
+fn looks(ring: &Plain, items: &Items) -> Vec<usize> {
+    let mut seen = Vec::new();
+    let none = ring.look(|item| {
+        seen.push(items.number(item));
+        Look::Next
+    });
+    assert!(none.is_none());
+    seen
+}
+
+#[test]
+fn items_are_taken_in_the_order_in_which_they_were_appended_and_a_full_ring_says_so() {
+    let (ring, items) = (Plain::new(4), Items::new(6));
+    for round in 0..3 {
+        (0..4).for_each(|number| assert!(append(&ring, items.at(number)), "round {round}"));
+        assert!(!append(&ring, items.at(4)), "it is full");
+        assert_eq!((ring.len(), ring.waits()), (4, true));
+        let batch = ring.reserve(|there| there - 1).expect("nobody else is here");
+        assert_eq!((batch.len(), ring.len(), ring.reserved()), (3, 1, 4 * round + 3));
+        let taken: Vec<_> = batch.map(|at| items.number(ring.take(at).expect("full"))).collect();
+        assert_eq!(taken, [0, 1, 2]);
+        let last = ring.reserve(|_| 9).expect("nobody else is here");
+        assert_eq!(last.map(|at| ring.take(at)).collect::<Vec<_>>(), [Some(items.at(3))]);
+        assert!(!ring.waits() && ring.reserve(|_| unreachable!("none is there")).is_ok());
+    }
+}
+
+#[test]
+fn while_an_append_is_under_way_others_are_turned_away_and_a_worker_is_told_to_stay_awake() {
+    let (ring, items) = (Plain::new(4), Items::new(1));
+    let begun = ring.begin().expect("nobody else is here");
+    assert!(ring.begin().is_none());
+    assert!(ring.waits() && ring.is_empty(), "there is nothing yet, but don't park");
+    drop(begun);
+    assert!(!ring.waits(), "given back without an item");
+    assert!(append(&ring, items.at(0)) && ring.waits());
+}
+
+#[test]
+fn many_are_appended_in_one_go_until_a_cell_is_not_empty() {
+    let (ring, items) = (Plain::new(4), Items::new(4));
+    assert!(append(&ring, items.at(0)));
+    let (mut begun, mut cells) = (ring.begin(), Vec::new());
+    let mut numbers = 1..;
+    while let Some(room) = begun {
+        cells.push(room.cell());
+        begun = room.put(items.at(numbers.next().unwrap()));
+        assert_eq!(ring.len(), if begun.is_some() { 1 } else { 4 }, "one Publish");
+    }
+    assert_eq!(cells, [1, 2, 3]);
+    assert_eq!(looks(&ring, &items), [0, 1, 2, 3]);
+    let ring = Plain::new(4);
+    let begun = ring.begin().and_then(|begun| begun.put(items.at(0)));
+    drop(begun.and_then(|begun| begun.put(items.at(1))));
+    assert_eq!(looks(&ring, &items), [0, 1], "the drop publishes what was filled");
+}
+
+#[test]
+fn what_a_taker_leaves_is_swept_and_fills_the_ring_until_then() {
+    let (ring, items) = (Plain::new(4), Items::new(5));
+    (0..4).for_each(|number| assert!(append(&ring, items.at(number))));
+    let mut batch = ring.reserve(|_| 3).expect("nobody else is here");
+    assert_eq!(batch.next().and_then(|at| ring.take(at)), Some(items.at(0)));
+    assert_eq!(ring.left(), Some(1));
+    assert!(append(&ring, items.at(4)), "the first cell is empty again");
+    assert!(!append(&ring, items.at(0)), "a leftover is in the way");
+    assert_eq!(ring.sweep(), Some(items.at(1)));
+    assert_eq!(batch.next().and_then(|at| ring.take(at)), None, "it is a hole");
+    assert_eq!(ring.sweep(), Some(items.at(2)));
+    assert_eq!((ring.sweep(), ring.left()), (None, None));
+    assert_eq!(looks(&ring, &items), [3, 4], "nobody has reserved these");
+}
+
+#[test]
+fn a_batch_that_is_over_leaves_nothing_to_look_for() {
+    let (ring, items) = (Plain::new(4), Items::new(4));
+    (0..4).for_each(|number| assert!(append(&ring, items.at(number))));
+    let mut first = ring.reserve(|_| 2).expect("nobody else is here");
+    let mut second = ring.reserve(|_| 2).expect("nobody else is here");
+    assert!(second.by_ref().all(|at| ring.take(at).is_some()));
+    ring.over(&second);
+    assert_eq!(ring.takers.low.load(Relaxed), 0, "the first one's are still in their cells");
+    assert!(first.by_ref().all(|at| ring.take(at).is_some()));
+    ring.over(&first);
+    assert_eq!(ring.takers.low.load(Relaxed), 2);
+    assert_eq!((ring.sweep(), ring.takers.low.load(Relaxed)), (None, 4));
+    ring.over(&Reserved::default());
+    ring.over(&first);
+    assert_eq!(ring.takers.low.load(Relaxed), 4);
+}
+
+#[test]
+fn the_newest_is_taken_while_few_wait() {
+    let (ring, items) = (Plain::new(8), Items::new(8));
+    (0..3).for_each(|number| assert!(append(&ring, items.at(number))));
+    assert_eq!(ring.newest(), Some(items.at(2)));
+    assert_eq!(ring.newest(), None, "the last one's cell is a hole");
+    assert!(append(&ring, items.at(3)));
+    assert_eq!(ring.newest(), None, "half of the cells' number has been passed");
+    assert_eq!(ring.reserve(|_| 4).map(|batch| batch.len()), Ok(4));
+    assert!(append(&ring, items.at(4)));
+    assert_eq!(ring.reserve(|_| 1).map(|batch| batch.len()), Ok(1));
+    assert_eq!(ring.newest(), None, "another has reserved it");
+}
+
+#[test]
+fn a_long_batch_ends_at_the_end_of_a_line_of_cells() {
+    let (ring, items) = (Plain::new(64), Items::new(1));
+    let address = ring.cell(0) as *const _ as usize;
+    assert!(address.is_multiple_of(LINE));
+    (0..64).for_each(|_| assert!(append(&ring, items.at(0))));
+    let sizes = [7, 32, 9, 8, 12].map(|most| ring.reserve(|_| most).expect("alone").len());
+    assert_eq!(sizes, [7, 25, 8, 8, 8]);
+}
+
+#[test]
+fn one_that_is_looked_at_is_not_taken_until_it_is_let_be() {
+    let (ring, items) = (Plain::new(4), Items::new(2));
+    (0..2).for_each(|number| assert!(append(&ring, items.at(number))));
+    let taken = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        ring.look(|item| {
+            scope.spawn(|| {
+                let took = ring.take_this(0, items.at(0)) || ring.take_this(1, items.at(1));
+                taken.fetch_add(usize::from(took), Relaxed);
+            });
+            scope.spawn(|| {
+                let mut batch = ring.reserve(|_| 1).expect("the only one that reserves");
+                let took = batch.next().and_then(|at| ring.take(at));
+                taken.fetch_add(usize::from(took.is_some()), Relaxed);
+            });
+            (0..64).for_each(|_| std::thread::yield_now());
+            assert!(ring.cell(0).load(Relaxed) != item.as_ptr(), "it is held");
+            assert!(!ring.cell(0).load(Relaxed).is_null(), "and there");
+            Look::Stop
+        });
+    });
+    assert_eq!(taken.load(Relaxed) + looks(&ring, &items).len(), 2, "each is taken once, or there");
+    assert_eq!(ring.look(|_| Look::Take).is_some(), taken.load(Relaxed) < 2);
+}
+
+#[test]
+fn a_look_that_panics_lets_the_item_be() {
+    let (ring, items) = (Plain::new(4), Items::new(1));
+    assert!(append(&ring, items.at(0)));
+    let look = || ring.look(|_| panic!("as it may"));
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(look)).expect_err("it has panicked");
+    assert!(ring.take_this(0, items.at(0)));
+}
+
+#[test]
+#[should_panic(expected = "a power of two of cells, not 6")]
+fn a_ring_has_a_power_of_two_of_cells() {
+    let _ = Plain::new(6);
+}
+
+/// What the ring is to be: its positions, one after the other.
+struct Model {
+    capacity: usize,
+    cells: Vec<Option<usize>>,
+    head: usize,
+}
+
+impl Model {
+    fn append(&mut self, item: usize) -> bool {
+        let round = self.cells.len().checked_sub(self.capacity);
+        let full = round.is_some_and(|before| self.cells[before].is_some());
+        if !full {
+            self.cells.push(Some(item));
+        }
+        !full
+    }
+    fn items(&self) -> Vec<usize> {
+        self.cells.iter().copied().flatten().collect()
+    }
+    /// What lies in this position's cell: its own item, or that of the same cell some rounds later.
+    fn take(&mut self, at: usize) -> Option<usize> {
+        self.cells[at..].iter_mut().step_by(self.capacity).find_map(Option::take)
+    }
+    fn left(&self) -> Option<usize> {
+        self.cells[..self.head].iter().position(Option::is_some)
+    }
+}
+
+/// Numbers by chance, the same each time.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % bound as u64) as usize
+    }
+}
+
+#[test]
+fn any_sequence_of_operations_does_what_a_plain_queue_would() {
+    for seed in 1..=if cfg!(miri) { 3 } else { 200 } {
+        let mut chance = Chance(0x9E37_79B9_7F4A_7C15 ^ seed);
+        let capacity = 1 << chance.below(5);
+        let (ring, items) = (Plain::new(capacity), Items::new(2 * capacity));
+        let mut model = Model { capacity, cells: Vec::new(), head: 0 };
+        let mut free: VecDeque<_> = (0..2 * capacity).collect();
+        let mut batches: Vec<Reserved> = Vec::new();
+        for _ in 0..400 {
+            let took = match chance.below(10) {
+                0..3 => {
+                    let item = free[0];
+                    let appended = append(&ring, items.at(item));
+                    assert_eq!(appended, model.append(item));
+                    if appended {
+                        free.pop_front();
+                    }
+                    None
+                }
+                3 => {
+                    let (mut begun, mut many) = (ring.begin(), chance.below(capacity + 1));
+                    while let Some(room) = begun.take().filter(|_| many > 0) {
+                        let item = free.pop_front().expect("more items than cells");
+                        assert_eq!(room.cell() as usize, model.cells.len() % capacity);
+                        assert!(model.append(item));
+                        begun = room.put(items.at(item));
+                        many -= 1;
+                    }
+                    None
+                }
+                4 => {
+                    let most = 1 + chance.below(12);
+                    let batch = ring.reserve(|_| most as u64).expect("alone");
+                    let there = model.cells.len() - model.head;
+                    assert!(batch.len() <= most.min(there) && (batch.len() > 0 || there == 0));
+                    model.head += batch.len();
+                    batches.push(batch);
+                    None
+                }
+                5 if !batches.is_empty() => {
+                    let which = chance.below(batches.len());
+                    match batches[which].next() {
+                        Some(at) => Some((ring.take(at), model.take(at as usize))),
+                        None => {
+                            ring.over(&batches.swap_remove(which));
+                            None
+                        }
+                    }
+                }
+                6 if !batches.is_empty() => {
+                    // Left to who sweeps.
+                    batches.swap_remove(chance.below(batches.len()));
+                    None
+                }
+                7 => Some((ring.sweep(), model.left().and_then(|at| model.cells[at].take()))),
+                8 => {
+                    let item = chance.below(items.0.len());
+                    let at = model.cells.iter().position(|there| *there == Some(item));
+                    let cell = at.unwrap_or_else(|| chance.below(capacity)) % capacity;
+                    let took = ring.take_this(cell as u32, items.at(item));
+                    let there = at.and_then(|at| model.cells[at].take());
+                    Some((took.then_some(items.at(item)), there))
+                }
+                _ if chance.below(2) == 0 => {
+                    let wanted = chance.below(items.0.len());
+                    let is_wanted = |item| items.number(item) == wanted;
+                    let took =
+                        ring.look(|item| if is_wanted(item) { Look::Take } else { Look::Next });
+                    let at = model.cells.iter().position(|there| *there == Some(wanted));
+                    Some((took, at.and_then(|at| model.cells[at].take())))
+                }
+                _ => {
+                    let waiting = model.cells.len() - model.head;
+                    let near = waiting > 0 && waiting < capacity / 2;
+                    let newest = model.cells.last_mut().filter(|_| near);
+                    Some((ring.newest(), newest.and_then(Option::take)))
+                }
+            };
+            if let Some((took, expected)) = took {
+                assert_eq!(took.map(|item| items.number(item)), expected);
+                free.extend(expected);
+            }
+            let waiting = model.cells.len() - model.head;
+            assert_eq!((ring.len(), ring.waits()), (waiting as u64, waiting > 0));
+            assert_eq!(ring.left(), model.left().map(|at| at as u64));
+            assert_eq!(looks(&ring, &items), model.items());
+            let low = ring.takers.low.load(Relaxed) as usize;
+            assert!(low <= model.head && model.cells[..low].iter().all(Option::is_none));
+        }
+    }
+}
+
+#[test]
+fn nothing_is_lost_or_doubled_between_many_appenders_takers_and_sweepers() {
+    const EACH: usize = if cfg!(miri) { 100 } else { 20_000 };
+    let (ring, items) = (Plain::new(8), Items::new(2 * EACH));
+    let taken: Vec<_> = (0..2 * EACH).map(|_| AtomicUsize::new(0)).collect();
+    let left = AtomicUsize::new(2 * EACH);
+    let first = items.at(0).addr().get();
+    let took = |item: NonNull<u64>| {
+        taken[(item.addr().get() - first) / size_of::<u64>()].fetch_add(1, Relaxed);
+        left.fetch_sub(1, Relaxed);
+    };
+    let items = &items;
+    std::thread::scope(|scope| {
+        for appender in 0..2 {
+            let addresses: Vec<_> = (0..EACH)
+                .map(|n| std::sync::atomic::AtomicPtr::new(items.at(2 * n + appender).as_ptr()))
+                .collect();
+            let ring = &ring;
+            scope.spawn(move || {
+                for address in addresses {
+                    let item = NonNull::new(address.into_inner()).expect("an item's");
+                    while !append(ring, item) {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+        for taker in 0..2 {
+            let (ring, took, left) = (&ring, &took, &left);
+            scope.spawn(move || {
+                let mut rounds = taker;
+                while left.load(Relaxed) > 0 {
+                    rounds += 1;
+                    let Ok(mut batch) = ring.reserve(|_| 1 + rounds % 7) else { continue };
+                    // Some batches are left in the middle.
+                    let run = if rounds % 3 == 0 { 1 } else { batch.len() };
+                    batch.by_ref().take(run).filter_map(|at| ring.take(at)).for_each(took);
+                    if batch.len() == 0 {
+                        ring.over(&batch);
+                    }
+                    if run == 0 || rounds % 5 == 0 {
+                        ring.sweep().into_iter().for_each(took);
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+    });
+    assert!(taken.iter().all(|times| times.load(Relaxed) == 1));
+    assert!(!ring.waits() && ring.sweep().is_none());
+}
