@@ -35,85 +35,41 @@
 //!   is queued from there.) An ordered queue orders what comes from all CPUs.
 //! * A panic in an item is caught: the worker, the pool and the queue go on.
 //!
-//! The protocols and their proofs: `src/pool/README.md`, `src/work_state.md`, `src/links.md`,
-//! `src/colours.rs`, `src/limiter/README.md`, `src/timekeeper/README.md`, `src/future_state.rs`.
+//! The protocols and their proofs: `src/pool/README.md`, `src/task/state.md`, `src/pwq/README.md`,
+//! `src/pwq/flush.rs`, `src/pwq/limit.md`, `src/timekeeper/README.md`, `src/spawn/future_state.rs`.
 #![doc = include_str!("guide.md")]
 
-mod around;
 mod attributes;
-mod below;
-mod beside;
-mod block;
-mod builder;
-mod carried;
-mod carry;
-mod claim;
-mod colours;
-mod control;
-mod cover;
-mod current;
-mod delayed;
 mod dump;
 mod error;
-mod flushers;
-mod follow;
-mod future;
-mod future_state;
-mod groups;
-mod idle;
-mod inherit;
-mod inside;
-mod item;
-mod limiter;
-mod link;
-mod links;
 #[cfg(any(test, loom))]
 #[doc(hidden)]
 pub mod model;
-mod on_end;
-mod once;
-mod part;
-mod policy;
 mod pool;
 mod pools;
+mod pwq;
 mod queue;
-mod rescuer;
-mod scoped;
-mod seat;
 mod spawn;
-mod stack;
-mod stall;
-mod stats;
-mod stuck;
-mod submit;
-mod table;
-mod take_back;
-mod tally;
 mod task;
-mod threads;
-mod ticket;
 mod timekeeper;
-mod waiting;
-mod waits;
-mod work;
-mod work_state;
+mod wait;
 
 pub use attributes::{Attributes, QueueKind};
-pub use block::block_in_place;
-pub use builder::QueueBuilder;
 pub use dump::{Dump, LinkDump, PoolDump, QueueDump, RunningDump, ScopeDump, SlotDump, SlotPlace};
 pub use error::{BuildError, JoinError, PanicPayload};
-pub use idle::Idle;
-pub use on_end::EndNotice;
+pub use pool::idle::Idle;
+pub use pool::spawn::WorkerThread;
 pub use pools::{
     DEFAULT_IDLE_TIMEOUT, DEFAULT_MAX_THREADS, DEFAULT_MAX_WORKERS, PoolsBuilder, StillRunning,
     Unfinished, WorkerPools,
 };
 pub use queue::Workqueue;
-pub use scoped::{Scope, ScopedJoinHandle};
-pub use spawn::WorkerThread;
-pub use stall::{Doing, ItemReport, StallReport};
-pub use stats::{PoolReport, QueueStats};
-pub use task::JoinHandle;
+pub use queue::builder::QueueBuilder;
+pub use queue::end::EndNotice;
+pub use queue::stats::{PoolReport, QueueStats};
+pub use spawn::join::JoinHandle;
+pub use spawn::scope::{Scope, ScopedJoinHandle};
+pub use spawn::work::Work;
+pub use timekeeper::stall::{Doing, ItemReport, StallReport};
 pub use timekeeper::{DEFAULT_CPU_INTENSIVE_AFTER, DEFAULT_STALL_AFTER};
-pub use work::Work;
+pub use wait::block::block_in_place;

@@ -11,14 +11,14 @@ use corewise_topology::{AffinityScope, Machine, Pods};
 
 use super::{Dump, LinkDump, PoolDump, QueueDump, RunningDump, ScopeDump, SlotDump, SlotPlace};
 use crate::attributes::{Class, QueueKind};
-use crate::carried::Carried;
-use crate::limiter::CountedBy;
-use crate::limiter::policy::UNLIMITED;
-use crate::link::{Link, Shared};
 use crate::pool::group::Group;
 use crate::pool::worker::Worker;
-use crate::seat::Seat;
-use crate::stats::{PoolReport, QueueStats};
+use crate::pwq::carried::Carried;
+use crate::pwq::limit::CountedBy;
+use crate::pwq::limit_policy::UNLIMITED;
+use crate::pwq::slot::Seat;
+use crate::pwq::{Link, Shared};
+use crate::queue::stats::{PoolReport, QueueStats};
 
 /// Where a pool is in the dump: by its group's address and its place in the group.
 type PoolIds = HashMap<(usize, usize), usize>;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use corewise_topology::{AffinityScope, CpuQuota, CpuSet, Pod};
 
 use crate::attributes::QueueKind;
-use crate::stats::{PoolReport, QueueStats};
+use crate::queue::stats::{PoolReport, QueueStats};
 
 /// What [`WorkerPools::dump`](crate::WorkerPools::dump) found. [`Display`](std::fmt::Display) writes
 /// it as tables for people; `{:80}` wraps them at 80 columns instead of 100.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use corewise_sync::Unparker;
 use corewise_sync::fence::FencePolicy;
 
-use crate::item::{Header, Running};
 use crate::pool::group::Group;
-use crate::table::Lent;
+use crate::task::header::{Header, Running};
+use crate::task::vtable::Lent;
 
 impl<F: FencePolicy> Group<F> {
     /// A Drain that says that the list has something after it has emptied the inbox.

@@ -7,17 +7,17 @@ use std::time::Duration;
 use corewise_sync::fence::FencePolicy;
 use corewise_topology::{AffinityScope, CpuSet};
 
-use crate::colours::Colours;
-use crate::idle::Idle;
-use crate::inherit;
 use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Setup, Step};
+use crate::pool::idle::Idle;
+use crate::pool::inherit;
 use crate::pool::pins::Pinning;
+use crate::pool::spawn::Spawner;
+use crate::pool::thread_limit::Threads;
 use crate::pool::worker::Worker;
-use crate::seat::{Seat, Tied};
-use crate::spawn::Spawner;
-use crate::tally::{Care, Tally};
-use crate::threads::Threads;
+use crate::pwq::counts::{Care, Tally};
+use crate::pwq::flush::Colours;
+use crate::pwq::slot::{Seat, Tied};
 use crate::timekeeper::{Settings, Timekeeper};
 
 impl Setup {

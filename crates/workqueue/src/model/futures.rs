@@ -5,8 +5,8 @@ use std::sync::Arc;
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::cell::UnsafeCell;
 
-use crate::future_state::{FutureState, Paused};
-use crate::waiting::Waiting;
+use crate::pwq::waiting::Waiting;
+use crate::spawn::future_state::{FutureState, Paused};
 
 /// A spawned future without its pool: who may touch it.
 pub struct FutureModel {

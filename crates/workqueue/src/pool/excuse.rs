@@ -13,7 +13,7 @@ use super::group::Group;
 use super::publication::Shown;
 use super::worker::Worker;
 use super::{Action, Inner, PoolStats};
-use crate::policy::Counts;
+use crate::pool::policy::Counts;
 
 /// Why a worker is excused; a bit each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use super::group::Group;
 use super::pins::Refused;
 use super::{Action, PoolSpec};
 use crate::attributes::Class;
-use crate::policy::{self, Home, Wants};
+use crate::pool::policy::{self, Home, Wants};
 
 impl<F: FencePolicy> Group<F> {
     /// The machine has these masks now: moves the workers of each pool to where they belong. An older

@@ -21,10 +21,10 @@ use super::worker::{self, Worker};
 use super::{Action, Inner, Pool, PoolSpec, PoolStats};
 use crate::attributes::{Class, PoolKey};
 use crate::error::quietly;
-use crate::idle::Idle;
-use crate::item::{Queued, Running};
-use crate::spawn::Spawner;
-use crate::threads::Threads;
+use crate::pool::idle::Idle;
+use crate::pool::spawn::Spawner;
+use crate::pool::thread_limit::Threads;
+use crate::task::header::{Queued, Running};
 use crate::timekeeper::Timekeeper;
 
 /// What one step of a worker did.

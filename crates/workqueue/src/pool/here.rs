@@ -11,8 +11,8 @@ use corewise_sync::per_thread;
 use super::group::Group;
 use super::publication::Publication;
 use super::worker::Worker;
-use crate::carry::Carry;
-use crate::link::Link;
+use crate::pwq::Link;
+use crate::pwq::deferred::Carry;
 
 per_thread! {
     static HERE: Cell<Here> = Cell::new(Here::NOBODY);

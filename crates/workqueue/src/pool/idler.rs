@@ -13,8 +13,8 @@ use corewise_sync::{hint, thread, time};
 
 use super::group::{Group, Step};
 use super::worker::Worker;
-use crate::idle::Idle;
-use crate::policy::{Habit, IdleEnd, Shares, is_quick, made_way_well};
+use crate::pool::idle::Idle;
+use crate::pool::policy::{Habit, IdleEnd, Shares, is_quick, made_way_well};
 
 /// How often the token is looked at before the first yield: some us, in which most of the work comes
 /// that comes to a spinning worker.

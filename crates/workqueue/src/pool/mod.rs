@@ -13,11 +13,16 @@ pub(crate) mod excuse;
 mod follow;
 pub(crate) mod group;
 pub(crate) mod here;
+pub(crate) mod idle;
 mod idler;
+pub(crate) mod inherit;
 mod pick;
 pub(crate) mod pins;
+pub(crate) mod policy;
 pub(crate) mod publication;
 mod regions;
+pub(crate) mod service_thread;
+pub(crate) mod spawn;
 mod stats;
 #[cfg(test)]
 mod stepped;
@@ -28,6 +33,7 @@ mod stepped_dying;
 #[cfg(test)]
 mod stepped_follow;
 mod stripe;
+pub(crate) mod thread_limit;
 pub(crate) mod wants;
 pub(crate) mod word;
 pub(crate) mod worker;
@@ -42,8 +48,8 @@ use corewise_sync::sys::current_cpu;
 use corewise_sync::{CachePadded, Condvar, Mutex, Unparker, thread};
 use corewise_topology::CpuSet;
 
-use crate::item::Running;
-use crate::policy::Counts;
+use crate::pool::policy::Counts;
+use crate::task::header::Running;
 use choice::Candidate;
 use pins::{Pinning, Pins};
 pub(crate) use stats::PoolStats;

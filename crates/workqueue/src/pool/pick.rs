@@ -9,12 +9,12 @@ use corewise_sync::fence::FencePolicy;
 use super::group::Group;
 use super::publication::Label;
 use super::stripe::Stripe;
-use crate::claim::Place;
-use crate::colours::Awaited;
-use crate::item::{Header, Queued, Running};
-use crate::link::Shared;
-use crate::table::Lent;
-use crate::ticket::Ticket;
+use crate::pwq::Shared;
+use crate::pwq::flush::Awaited;
+use crate::pwq::ticket::Ticket;
+use crate::task::claim::Place;
+use crate::task::header::{Header, Queued, Running};
+use crate::task::vtable::Lent;
 
 /// Whether a flush of the queue waits for an item, which lies in a list whose lock is held.
 fn is_awaited(item: &Header, queue: &Shared, awaited: Awaited) -> bool {

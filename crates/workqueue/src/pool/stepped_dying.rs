@@ -15,7 +15,7 @@ use super::group::{Group, Setup, Step};
 use super::pins::Pinning;
 use super::stepped::{Log, group, park, push};
 use super::worker::{Alive, Worker};
-use crate::spawn::Spawner;
+use crate::pool::spawn::Spawner;
 
 /// As where a panic unwinds through the worker's body.
 fn die(group: &Arc<Group<FullFence>>, worker: &Arc<Worker>) {

@@ -7,7 +7,7 @@ use corewise_topology::{CpuSet, Machine};
 
 use super::group::{Group, Step};
 use super::stepped::{Log, group, park, push};
-use crate::policy::{self, Wants};
+use crate::pool::policy::{self, Wants};
 
 /// The group's pods are those of `machine`, of so many CPUs each.
 fn follow(group: &Arc<Group>, machine: &Machine, pods: &[CpuSet]) {

@@ -13,8 +13,8 @@ use corewise_sync::list::List;
 use corewise_sync::{CachePadded, SpinLock, SpinLockGuard, hint};
 use corewise_topology::CpuSet;
 
-use crate::claim::Place;
-use crate::item::{Header, Queued, Running};
+use crate::task::claim::Place;
+use crate::task::header::{Header, Queued, Running};
 
 /// The most stripes of a pool. Whoever is about to park looks at each.
 const MOST: usize = 16;

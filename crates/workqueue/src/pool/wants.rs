@@ -10,8 +10,8 @@ use corewise_sync::fence::FencePolicy;
 
 use super::group::Group;
 use super::{Inner, Pool};
-use crate::item::Header;
-use crate::table::Lent;
+use crate::task::header::Header;
+use crate::task::vtable::Lent;
 
 /// One that waits.
 struct Want {

@@ -5,7 +5,7 @@
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
 
-use crate::policy::Counts;
+use crate::pool::policy::Counts;
 
 /// A push has to wake (or make) a worker of this pool.
 const WAKE: u32 = 1;

@@ -20,11 +20,11 @@ use super::idler::Idler;
 use super::pins::OwnCpu;
 use super::publication::Publication;
 use super::stats::Ran;
-use crate::carry::Carry;
 use crate::error::shielded;
-use crate::inherit;
-use crate::link::Link;
-use crate::policy::{self, Counts, Manners};
+use crate::pool::inherit;
+use crate::pool::policy::{self, Counts, Manners};
+use crate::pwq::Link;
+use crate::pwq::deferred::Carry;
 
 /// How long what is pushed on another CPU may gather before it is taken there once more, in
 /// nanoseconds: some pushes.

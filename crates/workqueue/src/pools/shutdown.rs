@@ -9,13 +9,13 @@ use corewise_sync::sys::Tid;
 use corewise_sync::{context, hint, time};
 
 use super::WorkerPools;
-use crate::beside::Limit;
-use crate::current;
 use crate::error::quietly;
 use crate::pool::ending::Waited;
 use crate::pool::group::Group;
-use crate::rescuer::Rescuer;
-use crate::stall::ItemReport;
+use crate::pool::service_thread::Limit;
+use crate::pools::rescuer::Rescuer;
+use crate::task::current;
+use crate::timekeeper::stall::ItemReport;
 
 /// The pools aren't shut down: this is what was left when the time was up. See
 /// [`WorkerPools::shutdown_timeout`]. [`Display`](fmt::Display) writes it as some lines of text.
@@ -264,7 +264,7 @@ fn of_rescuer(rescuer: &Rescuer) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stall::Doing;
+    use crate::timekeeper::stall::Doing;
 
     #[test]
     fn what_was_just_seen_to_run_is_shown_without_a_time() {

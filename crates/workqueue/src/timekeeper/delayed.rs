@@ -1,6 +1,6 @@
 //! Timers of delayed items: set, taken back, fired, and cancelled with their queue or pools.
 //!
-//! The heap is a container as the lists of pools are (`../work_state.md`): an instance is in it while
+//! The heap is a container as the lists of pools are (`../task/state.md`): an instance is in it while
 //! its place says `Timer`, and goes in and out under the lock of `state`. Its claimant takes it out
 //! by the handle that the item keeps. Who pops it claims it under the lock, since it gets another
 //! ticket; or lets go of it where somebody else has claimed it.
@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use super::heap::Handle;
 use super::{Timekeeper, not_made};
-use crate::claim::{Claimed, Place};
 use crate::error::shielded;
-use crate::item::Queued;
-use crate::links;
+use crate::pwq::table;
 use crate::queue::Workqueue;
-use crate::work::Work;
+use crate::spawn::work::Work;
+use crate::task::claim::{Claimed, Place};
+use crate::task::header::Queued;
 
 /// An instance whose timer runs. It has no ticket: no flush of a queue waits for it.
 pub(crate) struct Delayed {
@@ -25,7 +25,7 @@ pub(crate) struct Delayed {
     pub(crate) work: Work,
     /// Where it will be queued.
     pub(crate) queue: Workqueue,
-    pub(crate) place: links::Place,
+    pub(crate) place: table::Place,
 }
 
 /// What an item knows of its timer. It says nothing once that has fired, and then keeps nothing of the
@@ -63,7 +63,7 @@ impl Armed {
 /// outside the lock.
 struct Popped {
     claimed: Option<Claimed>,
-    delayed: (Work, Workqueue, links::Place),
+    delayed: (Work, Workqueue, table::Place),
 }
 
 impl Delayed {
@@ -87,7 +87,7 @@ impl Popped {
         self.with_claimed(|claimed, _, _| claimed.cancel());
     }
 
-    fn with_claimed(self, end: impl FnOnce(Claimed, &Workqueue, links::Place)) {
+    fn with_claimed(self, end: impl FnOnce(Claimed, &Workqueue, table::Place)) {
         let (work, queue, place) = self.delayed;
         // It may be the item's last handle. While the instance is claimed that frees nothing: who ends
         // the instance does. Else the user's destructor runs here, and the other timers are to go on.

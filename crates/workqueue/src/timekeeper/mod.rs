@@ -9,6 +9,7 @@ pub(crate) mod delayed;
 mod heap;
 mod hogs;
 mod policy;
+pub(crate) mod stall;
 #[cfg(test)]
 mod stepped;
 #[cfg(test)]
@@ -28,15 +29,15 @@ use corewise_sync::atomic::AtomicU64;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::{CleanAt, Mutex, hint, time};
 
-use crate::beside::{Beside, Limit};
 use crate::error::{quietly, shielded};
-use crate::follow::Reminder;
-use crate::inherit;
-use crate::link::Shared;
 use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
-use crate::rescuer::Rescuer;
-use crate::stall::StallReport;
+use crate::pool::inherit;
+use crate::pool::service_thread::{Beside, Limit};
+use crate::pools::follow::Reminder;
+use crate::pools::rescuer::Rescuer;
+use crate::pwq::Shared;
+use crate::timekeeper::stall::StallReport;
 use alarm::Alarm;
 use delayed::Delayed;
 use heap::Heap;

@@ -10,15 +10,15 @@ use corewise_sync::sys::Reading;
 use corewise_topology::AffinityScope;
 
 use super::{Settings, Timekeeper};
-use crate::follow::Reminder;
-use crate::item::{Job, Queued};
 use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Setup, Step};
+use crate::pool::spawn::Spawner;
 use crate::pool::worker::Worker;
-use crate::spawn::Spawner;
-use crate::stall::{Doing, StallReport};
-use crate::ticket::MaybeTicket;
-use crate::work::Work;
+use crate::pools::follow::Reminder;
+use crate::pwq::ticket::MaybeTicket;
+use crate::spawn::work::Work;
+use crate::task::header::{Job, Queued};
+use crate::timekeeper::stall::{Doing, StallReport};
 
 const MS: Duration = Duration::from_millis(1);
 

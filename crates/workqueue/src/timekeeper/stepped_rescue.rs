@@ -9,13 +9,13 @@ use corewise_sync::{Completion, Mutex};
 use corewise_topology::{AffinityScope, Machine};
 
 use super::{Settings, Timekeeper};
-use crate::builder::QueueBuilder;
-use crate::links::Place;
 use crate::pool::publication::Publication;
 use crate::pools::WorkerPools;
+use crate::pools::rescuer::Call;
+use crate::pwq::table::Place;
 use crate::queue::Workqueue;
-use crate::rescuer::Call;
-use crate::task::JoinHandle;
+use crate::queue::builder::QueueBuilder;
+use crate::spawn::join::JoinHandle;
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -12,11 +12,11 @@ use super::hogs::Hogs;
 use super::policy::{
     self, Calls, Ended, Met, Pace, Progress, REMIND_EVERY, RETRY_AFTER, Sample, Seen, TICK, Verdict,
 };
-use crate::follow::Reminder;
 use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::pool::publication::Shown;
 use crate::pool::worker::Worker;
+use crate::pools::follow::Reminder;
 
 /// The files of how many threads stay open at rest, at most.
 const KEPT_OPEN: usize = 64;

@@ -1,0 +1,763 @@
+//! The decisions of a pool, as pure functions of plain numbers: who is woken, when a thread is
+//! made, when work may leave its pod. The mechanism (`pool/`) asks; nothing here touches a thread.
+
+use std::time::Duration;
+
+use corewise_topology::{CpuSet, Masks};
+
+use crate::pool::idle::Idle;
+
+/// How deep items that were taken back may be nested on one stack, while there are workers to be had.
+/// Whoever waits deeper blocks, and another worker starts with an empty stack.
+const TAKE_BACK_DEPTH: u32 = 32;
+/// How much of a stack an item is to have at least that is taken back in need: where it is small, a
+/// quarter of it.
+const STACK_RESERVE: usize = 256 << 10;
+
+/// What is left of a thread's stack, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StackLeft {
+    pub(crate) left: usize,
+    /// Of so many.
+    pub(crate) size: usize,
+}
+
+impl StackLeft {
+    fn is_half(self) -> bool {
+        self.left >= self.size / 2
+    }
+
+    fn is_enough(self) -> bool {
+        self.left >= STACK_RESERVE.min(self.size / 4)
+    }
+}
+
+/// What the decision depends on whether a waiter runs the queued item that it waits for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct TakeBack {
+    /// It must not block now, and nobody knows whether the item does.
+    pub(crate) atomic: bool,
+    /// It has told its pool that it blocks: another worker has its core.
+    pub(crate) blocking: bool,
+    /// So many items that were taken back are on its stack already.
+    pub(crate) depth: u32,
+    /// What is left of that stack, where it matters and is known.
+    pub(crate) stack: Option<StackLeft>,
+    /// It would wait for a worker that can't come: see [`Counts::is_short`].
+    pub(crate) need: bool,
+    /// It is a worker of the pool that the item lies in.
+    pub(crate) own_pool: bool,
+    /// It is on a CPU of that pool.
+    pub(crate) near: bool,
+    /// The item is for the pool's own threads alone: because it must not leave its pod (other threads
+    /// may be moved at any time), or for their niceness.
+    pub(crate) only_own: bool,
+    /// The item is for the pool's bottom-half worker alone.
+    pub(crate) bottom_half: bool,
+}
+
+impl TakeBack {
+    /// What can be said before it is known which item it is.
+    pub(crate) fn waiter_may(&self) -> bool {
+        let shallow = self.depth < TAKE_BACK_DEPTH;
+        if self.need {
+            return !self.atomic && self.stack.map_or(shallow, StackLeft::is_enough);
+        }
+        !self.atomic && !self.blocking && shallow && self.stack.is_none_or(StackLeft::is_half)
+    }
+
+    pub(crate) fn allowed(&self) -> bool {
+        self.waiter_may() && self.placed()
+    }
+
+    /// Whether it is where the item may run.
+    pub(crate) fn placed(&self) -> bool {
+        let near = self.near || self.need;
+        (self.own_pool || near && !self.only_own) && !self.bottom_half
+    }
+
+    /// Whether it runs one that is held back in its own place. Nobody else is to be woken for that, so
+    /// it needn't be near.
+    pub(crate) fn allowed_in_place(&self) -> bool {
+        let placed = self.own_pool || !self.only_own;
+        self.waiter_may() && placed && !self.bottom_half
+    }
+}
+
+/// What a pool's decisions depend on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Counts {
+    /// Worker threads, of any state, including one that is being made.
+    pub(crate) total: usize,
+    /// Parked, waiting for work.
+    pub(crate) idle: usize,
+    /// Inside a blocking region: they hold no core.
+    pub(crate) blocked: usize,
+    /// Runs an item that isn't counted: of a CPU-intensive queue, or caught by the timekeeper.
+    pub(crate) intensive: usize,
+    /// A worker was woken (or made) for work and hasn't taken any yet. At most one at a time (two
+    /// where a blocker has handed on): it wakes the next one itself if there is more.
+    pub(crate) searching: bool,
+    /// How many workers may hold a core at once: the CPUs of the pod.
+    pub(crate) base: usize,
+    /// How many threads there may be.
+    pub(crate) max: usize,
+}
+
+impl Counts {
+    /// Workers that hold a core, or are about to.
+    pub(crate) fn active(&self) -> usize {
+        self.total - self.idle - self.blocked - self.intensive
+    }
+
+    /// Whether a push should wake (or make) a worker of this pool. Asked by every push, through the
+    /// published word.
+    pub(crate) fn wake_on_push(&self) -> bool {
+        !self.searching && self.has_core() && (self.idle > 0 || self.total < self.max)
+    }
+
+    /// Whether the pod can't take more work now, so that it may overflow to another. A searching
+    /// worker is an answer that is on its way: not saturated.
+    pub(crate) fn saturated(&self) -> bool {
+        !self.searching && !self.wake_on_push()
+    }
+
+    /// Whether a core is free, and no worker can come for it: who waits for an item of this pool had better
+    /// run it.
+    pub(crate) fn is_short(&self) -> bool {
+        self.saturated() && self.has_core()
+    }
+
+    /// Whether an active worker may take an item: not where the pod's cores are all taken by
+    /// others. That happens after a blocking region ended while its replacement runs: one of
+    /// them goes idle.
+    pub(crate) fn may_take(&self) -> bool {
+        self.active() <= self.base
+    }
+
+    /// Whether one more worker would have a core.
+    pub(crate) fn has_core(&self) -> bool {
+        self.active() < self.base
+    }
+
+    /// Whether a worker that starts an item, or is about to block, should make a spare one first:
+    /// the kernel's manager rule, so that no push ever has to (but the very first).
+    pub(crate) fn wants_spare(&self) -> bool {
+        self.idle == 0 && !self.searching && self.has_core() && self.total < self.max
+    }
+
+    /// Whether a worker that is about to block names another searcher for the work that waits, although
+    /// one is on its way: that one may come from a CPU that has yet to wake up, and the blocker's is
+    /// free now.
+    pub(crate) fn hands_on(&self) -> bool {
+        self.searching && self.idle > 0 && self.has_core()
+    }
+
+    /// Whether an idle worker is more than the pod's cores need, so that it may leave after a
+    /// while.
+    pub(crate) fn surplus(&self) -> bool {
+        self.total - self.blocked - self.intensive > self.base && self.idle > 1
+    }
+}
+
+/// How many workers each pool may have beyond those that may hold a core, however many threads the
+/// others have: so that some items that wait for others of their pool never keep it from these.
+const SPARE_WORKERS: usize = 8;
+
+/// Whether one more thread may be made where there are so many, of `most`, for a pool that has so many
+/// `workers` with it, `base` of which may hold a core.
+pub(crate) fn may_have_thread(threads: usize, most: usize, workers: usize, base: usize) -> bool {
+    threads < most || workers <= base.saturating_add(SPARE_WORKERS)
+}
+
+/// Which of the machine's CPUs the pools of some queues are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wants<'a> {
+    /// Whatever is there for general work.
+    Housekeeping,
+    /// These, isolated or not.
+    These(&'a CpuSet),
+    /// Each CPU has its own pool, isolated or not: bound work runs where it was queued.
+    Own,
+}
+
+/// Where the workers of a pool run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Home {
+    pub(crate) cpus: CpuSet,
+    /// These are not CPUs of the pod: it has none that can be used.
+    pub(crate) away: bool,
+}
+
+/// Where the workers of a pod run, as the machine is now: on the pod's CPUs that can be used and are
+/// wanted. A pod that has none of these borrows from all that are wanted; queues whose CPUs are all
+/// gone, and bound work whose CPU is, from those for general work. The kernel's rules
+/// (`wq_calc_pod_cpumask`, `unbind_workers`).
+pub(crate) fn home(pod: &CpuSet, wants: Wants<'_>, masks: &Masks) -> Home {
+    let (wanted, otherwise) = match wants {
+        Wants::Housekeeping => (masks.housekeeping.clone(), None),
+        Wants::These(cpus) => (cpus.intersection(&masks.online), None),
+        Wants::Own => (masks.online.clone(), Some(&masks.housekeeping)),
+    };
+    let own = pod.intersection(&wanted);
+    if !own.is_empty() {
+        return Home { cpus: own, away: false };
+    }
+    let elsewhere = match otherwise {
+        Some(cpus) => cpus.clone(),
+        None if wanted.is_empty() => masks.housekeeping.clone(),
+        None => wanted,
+    };
+    Home { cpus: elsewhere, away: true }
+}
+
+/// How many workers of a pod may hold a core at once: as many as it has CPUs; where it borrows CPUs,
+/// no more than the pod would have, and at least one.
+pub(crate) fn base(pod: &CpuSet, home: &Home) -> usize {
+    pod.len().min(home.cpus.len()).max(1)
+}
+
+/// How many workers of each pod may hold a core at once, where the pods together are to keep to a
+/// `limit`: a CPU quota, or what the user says. `pods`: how many each may have without ([`base`]).
+///
+/// Each gets its share by its CPUs: together just the limit, and at least one, since what is rounded off
+/// one pod goes to another. A pod that gets none still runs what is for it alone, one item at a time; but
+/// work that may run anywhere is for the others.
+pub(crate) fn shares(limit: Option<usize>, pods: &[usize]) -> Vec<usize> {
+    let total: usize = pods.iter().sum();
+    let Some(limit) = limit.map(|limit| limit.max(1)).filter(|limit| *limit < total) else {
+        return pods.to_vec();
+    };
+    let mut before = 0;
+    let share = pods.iter().map(|pod| {
+        let from = before * limit / total;
+        before += pod;
+        before * limit / total - from
+    });
+    share.collect()
+}
+
+/// A worker serves the stripe of its CPU for so many items or, where these are long, for so long; then it
+/// looks whether another one is left alone. The line that it reads for that is written with each item there.
+pub(crate) const TURN_ITEMS: u64 = 64;
+pub(crate) const TURN: Duration = Duration::from_millis(1);
+
+/// After so many short items it looks at the clock again: items may have become long.
+pub(crate) const LOOK_ITEMS: u64 = TURN_ITEMS / 2;
+
+/// Whether items of which so many took so long are short: a turn has room for as many as it may.
+pub(crate) fn are_short(items: u64, took: Duration) -> bool {
+    items > 0 && took.as_nanos() < TURN.as_nanos() * u128::from(items) / u128::from(TURN_ITEMS)
+}
+
+/// Whether its turn is over, of so many items that took so long.
+pub(crate) fn turn_is_over(items: u64, took: Duration) -> bool {
+    items >= TURN_ITEMS || items > 0 && took >= TURN
+}
+
+/// How long a worker spins that has reason to: about what it costs to wake two halted CPUs, that of
+/// who waits for its item and, from there, its own.
+const SPIN: Duration = Duration::from_micros(100);
+/// A sleep that was over so soon would have been no sleep for one who spins: the time until it was
+/// woken, and as much again until it ran.
+const SHORT_SLEEP: Duration = Duration::from_micros(100);
+/// How many short sleeps in a row are reason enough to spin, at first and at most.
+const PROOF: u32 = 2;
+const MOST_PROOF: u32 = 256;
+/// What runs for no longer than that, until the next pause, is better handed to a worker that spins
+/// on another CPU than to one that sleeps on this: then the waiter's CPU isn't halted meanwhile.
+const SHORT_RUN: Duration = Duration::from_micros(10);
+
+/// How an idle time of a worker ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IdleEnd {
+    /// It found work while it spun.
+    Spun,
+    /// It was woken, after so long since it ran out of work. `spun`: it had spun in vain before.
+    Slept { for_so_long: Duration, spun: bool, from_here: bool },
+}
+
+/// Whether something pays that is done before a worker sleeps: it is tried after some short sleeps in
+/// a row, and goes on for as long as it does well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Proof {
+    /// Short sleeps in a row.
+    short: u32,
+    /// So many are wanted.
+    wanted: u32,
+}
+
+impl Proof {
+    const NEW: Proof = Proof { short: 0, wanted: PROOF };
+
+    fn is_given(self) -> bool {
+        self.short >= self.wanted
+    }
+
+    /// It has slept, for a short time that tells for it, or not so.
+    fn slept(&mut self, short: bool) {
+        self.short = if short { self.short + 1 } else { 0 };
+    }
+
+    /// It was tried, and did well or was in vain.
+    fn tried(&mut self, well: bool) {
+        *self = match well {
+            true => Proof { short: PROOF, wanted: PROOF },
+            false => Proof { short: 0, wanted: (self.wanted * 2).min(MOST_PROOF) },
+        };
+    }
+}
+
+/// Whether a worker spins before it sleeps: only while that pays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Habit(Proof);
+
+impl Habit {
+    pub(crate) const NEW: Habit = Habit(Proof::NEW);
+
+    /// How long it spins now.
+    pub(crate) fn budget(self, idle: Idle) -> Duration {
+        match idle {
+            Idle::Sleep => Duration::ZERO,
+            Idle::Hybrid if self.0.is_given() => SPIN,
+            Idle::Hybrid => Duration::ZERO,
+            Idle::Busy(time) => time,
+        }
+    }
+
+    /// What the last idle time tells. Who was woken from its own CPU (`from_here`) could not have
+    /// spun there at that time.
+    pub(crate) fn learn(&mut self, end: IdleEnd) {
+        match end {
+            IdleEnd::Spun => self.0.tried(true),
+            IdleEnd::Slept { spun: true, .. } => self.0.tried(false),
+            IdleEnd::Slept { for_so_long, from_here, .. } => {
+                self.0.slept(!from_here && for_so_long <= SHORT_SLEEP);
+            }
+        }
+    }
+}
+
+/// Whether a worker whose work comes from its own CPU yields once before it sleeps: then who queues
+/// goes on without a system call to wake it, and what is queued meanwhile is one batch. Only while
+/// that pays; else it would wait for the CPU while its work waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shares(Proof);
+
+impl Shares {
+    pub(crate) const NEW: Shares = Shares(Proof::NEW);
+
+    pub(crate) fn pays(self) -> bool {
+        self.0.is_given()
+    }
+
+    /// It has slept, for so long.
+    pub(crate) fn slept(&mut self, for_so_long: Duration, from_here: bool) {
+        self.0.slept(from_here && for_so_long <= SHORT_SLEEP);
+    }
+
+    /// It has yielded, and that was well or not.
+    pub(crate) fn learn(&mut self, well: bool) {
+        self.0.tried(well);
+    }
+}
+
+/// Whether it was well to make way for so long, where the work that was queued meanwhile took so long.
+pub(crate) fn made_way_well(waited: Duration, run: Duration) -> bool {
+    waited <= SHORT_SLEEP || run >= waited / 8
+}
+
+/// Whether a worker that spins, and whose last run was so long, is the one to be given work.
+pub(crate) fn is_quick(run: Duration) -> bool {
+    run <= SHORT_RUN
+}
+
+/// Whether a worker that finds nothing yields its CPU and looks again before it goes idle: where it has
+/// run one item after the other, whoever queues them may be waiting for this very CPU. If the worker
+/// parked instead, the next push would wake it, and it would take the CPU from the queuer for each item.
+pub(crate) fn yields_before_idle(streak: u64, yields: u32) -> bool {
+    streak >= STREAM && yields < 3
+}
+
+/// So many items one after the other are a stream.
+const STREAM: u64 = 16;
+
+/// Whether a worker does something for the sake of others before it takes what was queued on another CPU:
+/// where that paid the last time; and each time that it didn't, not for twice as many times. It makes way
+/// (yields once) in the middle of a stream, which pays where it brings something that was queued on its own
+/// CPU; it lets what is queued there gather, which pays where more than one item does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Manners {
+    /// So many times not now.
+    not_now: u8,
+    /// And so many after the next time in vain.
+    patience: u8,
+}
+
+impl Manners {
+    pub(crate) const NEW: Manners = Manners { not_now: 0, patience: 0 };
+
+    pub(crate) fn makes_way(&mut self, streak: u64) -> bool {
+        self.is_time() && streak >= STREAM
+    }
+
+    pub(crate) fn is_time(&mut self) -> bool {
+        let now = self.not_now == 0;
+        self.not_now = self.not_now.saturating_sub(1);
+        now
+    }
+
+    /// It has, and that was well, or not.
+    pub(crate) fn learn(&mut self, well: bool) {
+        self.patience = if well { 0 } else { self.patience.saturating_mul(2) | 1 };
+        self.not_now = self.patience;
+    }
+
+    /// In one word.
+    pub(crate) fn to_bits(self) -> u32 {
+        u32::from_be_bytes([0, 0, self.not_now, self.patience])
+    }
+
+    pub(crate) fn from_bits(bits: u32) -> Manners {
+        let [_, _, not_now, patience] = bits.to_be_bytes();
+        Manners { not_now, patience }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use corewise_topology::Machine;
+
+    fn set(list: &str) -> CpuSet {
+        list.parse().unwrap()
+    }
+
+    /// 8 CPUs; 6 and 7 are isolated, `offline` are offline.
+    fn masks(offline: &str) -> Masks {
+        let machine = Machine::synthetic("core:8 pu:1").unwrap();
+        machine.set_isolated(&set("6-7"));
+        for cpu in &set(offline) {
+            machine.set_online(cpu, false).unwrap();
+        }
+        machine.masks()
+    }
+
+    #[test]
+    fn workers_run_on_the_usable_cpus_of_their_pod_or_on_all_that_are_wanted() {
+        let these = set("2,4-7");
+        for (pod, wants, offline, cpus, away) in [
+            ("0-3", Wants::Housekeeping, "", "0-3", false),
+            ("0-3", Wants::Housekeeping, "1-2", "0,3", false),
+            ("0-3", Wants::Housekeeping, "0-3", "4-5", true),
+            ("4-7", Wants::Housekeeping, "", "4-5", false),
+            ("6-7", Wants::Housekeeping, "", "0-5", true),
+            ("4-7", Wants::These(&these), "", "4-7", false),
+            ("0-3", Wants::These(&these), "2", "4-7", true),
+            ("0-3", Wants::These(&these), "2,4-7", "0-1,3", true),
+            ("6", Wants::Own, "", "6", false),
+            ("1", Wants::Own, "1", "0,2-5", true),
+        ] {
+            let found = home(&set(pod), wants, &masks(offline));
+            let wanted = Home { cpus: set(cpus), away };
+            assert_eq!(found, wanted, "{pod} {wants:?} without {offline}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_borrows_cpus_takes_no_more_of_them_than_it_had() {
+        let home = |cpus| Home { cpus: set(cpus), away: true };
+        assert_eq!(base(&set("0-3"), &home("4-63")), 4);
+        assert_eq!(base(&set("0-3"), &home("5")), 1);
+        assert_eq!(base(&set("0-3"), &home("")), 1);
+    }
+
+    #[test]
+    fn a_turn_is_over_after_many_items_or_a_long_one_and_never_before_the_first() {
+        for (items, took, over) in [
+            (0, Duration::ZERO, false),
+            (0, Duration::from_secs(1), false),
+            (1, TURN / 2, false),
+            (1, TURN, true),
+            (63, TURN / 2, false),
+            (64, Duration::ZERO, true),
+        ] {
+            assert_eq!(turn_is_over(items, took), over, "{items} items in {took:?}");
+        }
+    }
+
+    #[test]
+    fn items_are_short_of_which_a_turn_has_room_for_all() {
+        for (items, took, short) in [
+            (0, Duration::ZERO, false),
+            (1, TURN / 128, true),
+            (1, TURN / 32, false),
+            (8, TURN / 16, true),
+            (8, TURN / 4, false),
+        ] {
+            assert_eq!(are_short(items, took), short, "{items} items in {took:?}");
+        }
+    }
+
+    #[test]
+    fn pods_share_a_limit_by_their_cpus() {
+        for (limit, pods, wanted) in [
+            (None, &[4, 4][..], &[4, 4][..]),
+            (Some(8), &[4, 4], &[4, 4]),
+            (Some(99), &[4, 4], &[4, 4]),
+            (Some(1), &[2], &[1]),
+            (Some(3), &[8], &[3]),
+            (Some(2), &[4, 4, 4, 4], &[0, 1, 0, 1]),
+            (Some(6), &[4, 4, 4, 4], &[1, 2, 1, 2]),
+            (Some(8), &[4, 4, 4, 4], &[2, 2, 2, 2]),
+            (Some(5), &[1, 9], &[0, 5]),
+            (Some(3), &[1; 6], &[0, 1, 0, 1, 0, 1]),
+            (Some(0), &[2, 2], &[0, 1]),
+        ] {
+            assert_eq!(shares(limit, pods), wanted, "{limit:?} of {pods:?}");
+        }
+        let many: Vec<usize> = (0..200).map(|n| 1 + n * 7 % 13).collect();
+        let total: usize = many.iter().sum();
+        for limit in 1..=total {
+            let shares = shares(Some(limit), &many);
+            assert!(shares.iter().zip(&many).all(|(share, pod)| share <= pod));
+            assert_eq!(shares.iter().sum::<usize>(), limit);
+        }
+    }
+
+    fn counts(total: usize, idle: usize, blocked: usize) -> Counts {
+        Counts { total, idle, blocked, intensive: 0, searching: false, base: 2, max: 4 }
+    }
+
+    #[test]
+    fn a_waiter_runs_an_item_itself_only_where_its_placement_allows_that() {
+        let near = TakeBack { near: true, ..TakeBack::default() };
+        let own = TakeBack { own_pool: true, ..TakeBack::default() };
+        assert!(near.allowed() && own.allowed());
+        assert!(!TakeBack::default().allowed(), "the waiter is elsewhere");
+        assert!(
+            !TakeBack { only_own: true, ..near }.allowed(),
+            "it may be moved away, and has another niceness"
+        );
+        assert!(TakeBack { only_own: true, ..own }.allowed());
+        for may in [near, own] {
+            assert!(!TakeBack { atomic: true, ..may }.allowed());
+            assert!(!TakeBack { blocking: true, ..may }.allowed());
+            assert!(!TakeBack { bottom_half: true, ..may }.allowed());
+            assert!(TakeBack { depth: TAKE_BACK_DEPTH - 1, ..may }.allowed());
+            assert!(!TakeBack { depth: TAKE_BACK_DEPTH, ..may }.allowed(), "the stack has an end");
+            let stack = Some(StackLeft { left: (1 << 20) - 1, size: 2 << 20 });
+            assert!(!TakeBack { stack, ..may }.allowed(), "half of it is used");
+        }
+    }
+
+    #[test]
+    fn a_waiter_for_whom_no_worker_can_come_runs_an_item_wherever_it_is_as_long_as_its_stack_lasts()
+    {
+        let need = TakeBack { need: true, depth: 1000, ..TakeBack::default() };
+        let stack = |left, size| TakeBack { stack: Some(StackLeft { left, size }), ..need };
+        let enough = stack(STACK_RESERVE, 2 << 20);
+        assert!(enough.allowed(), "it needn't be near");
+        assert!(TakeBack { blocking: true, ..enough }.allowed());
+        assert!(!stack(STACK_RESERVE - 1, 2 << 20).allowed());
+        assert!(stack(16 << 10, 64 << 10).allowed() && !stack((16 << 10) - 1, 64 << 10).allowed());
+        assert!(!need.allowed(), "a stack that isn't known has an end too");
+        assert!(TakeBack { depth: TAKE_BACK_DEPTH - 1, ..need }.allowed());
+        assert!(!TakeBack { only_own: true, ..enough }.allowed());
+        assert!(TakeBack { only_own: true, own_pool: true, ..enough }.allowed());
+        assert!(!TakeBack { atomic: true, ..enough }.allowed());
+        assert!(!TakeBack { bottom_half: true, ..enough }.allowed());
+    }
+
+    #[test]
+    fn a_pool_is_short_where_a_core_is_free_and_no_worker_can_come() {
+        assert!(counts(4, 0, 3).is_short());
+        assert!(!counts(4, 0, 2).is_short(), "both cores are taken");
+        assert!(!counts(4, 1, 3).is_short(), "one is idle");
+        assert!(!counts(3, 0, 3).is_short(), "one can be made");
+        assert!(!Counts { searching: true, ..counts(4, 0, 3) }.is_short(), "one is on its way");
+    }
+
+    #[test]
+    fn a_cold_pool_makes_its_first_worker_on_the_first_push() {
+        assert!(counts(0, 0, 0).wake_on_push());
+    }
+
+    #[test]
+    fn a_worker_in_the_middle_of_a_stream_yields_a_few_times_before_it_goes_idle() {
+        assert!(yields_before_idle(16, 0) && yields_before_idle(1_000, 2));
+        assert!(!yields_before_idle(1_000, 3) && !yields_before_idle(15, 0));
+    }
+
+    #[test]
+    fn a_worker_makes_way_again_and_again_where_that_brings_work_and_ever_less_where_it_does_not() {
+        let mut manners = Manners::NEW;
+        assert!(!manners.makes_way(15), "no stream");
+        for _ in 0..10 {
+            assert!(manners.makes_way(16));
+            manners.learn(true);
+        }
+        let mut between = Vec::new();
+        for _ in 0..10 {
+            let mut not = 0;
+            while !manners.makes_way(16) {
+                not += 1;
+            }
+            between.push(not);
+            manners.learn(false);
+            assert_eq!(Manners::from_bits(manners.to_bits()), manners);
+        }
+        assert_eq!(between, [0, 1, 3, 7, 15, 31, 63, 127, 255, 255]);
+    }
+
+    #[test]
+    fn one_searcher_at_a_time() {
+        let searching = Counts { searching: true, ..counts(1, 0, 0) };
+        assert!(!searching.wake_on_push());
+        assert!(!searching.saturated(), "its searcher will see to it");
+        assert!(!searching.wants_spare());
+    }
+
+    #[test]
+    fn a_pool_whose_cores_are_all_taken_is_saturated_even_with_idle_workers() {
+        let full = counts(3, 1, 0);
+        assert!(!full.wake_on_push());
+        assert!(full.saturated());
+    }
+
+    #[test]
+    fn a_blocked_worker_makes_room_for_another() {
+        assert!(counts(2, 0, 1).wants_spare());
+        assert!(counts(3, 1, 1).wake_on_push());
+    }
+
+    #[test]
+    fn who_blocks_hands_on_what_a_searcher_is_yet_to_come_for() {
+        let searching = |total, idle| Counts { searching: true, ..counts(total, idle, 1) };
+        assert!(searching(3, 1).hands_on());
+        assert!(!searching(2, 0).hands_on(), "there is nobody");
+        assert!(!searching(4, 1).hands_on(), "the other core is taken too");
+        assert!(!counts(3, 1, 1).hands_on(), "nobody searches: as everywhere");
+    }
+
+    #[test]
+    fn a_pool_has_some_threads_whatever_the_others_have_and_more_where_there_is_room() {
+        assert!(may_have_thread(511, 512, 100, 4) && !may_have_thread(512, 512, 100, 4));
+        assert!(may_have_thread(900, 512, 12, 4) && !may_have_thread(900, 512, 13, 4));
+        assert!(may_have_thread(0, 0, 1, 1));
+    }
+
+    #[test]
+    fn nothing_is_made_beyond_the_maximum() {
+        assert!(!counts(4, 0, 4).wants_spare());
+        assert!(!counts(4, 0, 4).wake_on_push());
+        assert!(counts(4, 0, 4).saturated(), "so its work may go elsewhere");
+    }
+
+    #[test]
+    fn after_a_blocking_region_the_surplus_worker_takes_nothing() {
+        assert!(!counts(3, 0, 0).may_take());
+        assert!(counts(2, 0, 0).may_take());
+    }
+
+    #[test]
+    fn an_idle_worker_leaves_only_while_another_stays_idle_and_the_cores_are_covered() {
+        assert!(counts(4, 2, 0).surplus());
+        assert!(!counts(4, 1, 0).surplus());
+        assert!(!counts(4, 2, 2).surplus());
+    }
+
+    fn slept(us: u64) -> IdleEnd {
+        let for_so_long = Duration::from_micros(us);
+        IdleEnd::Slept { for_so_long, spun: false, from_here: false }
+    }
+
+    fn spins(habit: Habit) -> bool {
+        !habit.budget(Idle::Hybrid).is_zero()
+    }
+
+    #[test]
+    fn a_worker_spins_after_two_short_sleeps_and_as_long_as_that_pays() {
+        let mut habit = Habit::NEW;
+        assert!(!spins(habit));
+        habit.learn(slept(60));
+        assert!(!spins(habit));
+        habit.learn(slept(60));
+        assert!(spins(habit));
+        for _ in 0..10 {
+            habit.learn(IdleEnd::Spun);
+            assert!(spins(habit));
+        }
+    }
+
+    #[test]
+    fn a_worker_does_not_spin_where_sleeps_are_long_or_its_own_cpu_wakes_it() {
+        let mut habit = Habit::NEW;
+        for us in [60, 600, 60, 600] {
+            habit.learn(slept(us));
+            assert!(!spins(habit));
+        }
+        let for_so_long = Duration::from_micros(4);
+        for _ in 0..10 {
+            habit.learn(IdleEnd::Slept { for_so_long, spun: false, from_here: true });
+            assert!(!spins(habit));
+        }
+    }
+
+    #[test]
+    fn each_spin_in_vain_doubles_the_proof_that_is_wanted_until_one_pays() {
+        let for_so_long = Duration::from_micros(600);
+        let mut habit = Habit::NEW;
+        let mut proofs = Vec::new();
+        for _ in 0..9 {
+            let mut proof = 0;
+            while !spins(habit) {
+                habit.learn(slept(60));
+                proof += 1;
+            }
+            proofs.push(proof);
+            habit.learn(IdleEnd::Slept { for_so_long, spun: true, from_here: false });
+        }
+        assert_eq!(proofs, [2, 4, 8, 16, 32, 64, 128, 256, 256]);
+        habit.learn(IdleEnd::Spun);
+        assert!(spins(habit));
+    }
+
+    #[test]
+    fn who_is_to_sleep_never_spins_and_who_is_to_be_busy_always_does() {
+        let time = Duration::from_millis(3);
+        let sure = Habit(Proof { short: 9, ..Proof::NEW });
+        assert_eq!(sure.budget(Idle::Sleep), Duration::ZERO);
+        assert_eq!(Habit::NEW.budget(Idle::Busy(time)), time);
+    }
+
+    #[test]
+    fn a_worker_makes_way_once_its_own_cpu_has_woken_it_soon_twice() {
+        let soon = Duration::from_micros(4);
+        let mut shares = Shares::NEW;
+        shares.slept(soon, true);
+        shares.slept(soon, false);
+        assert!(!shares.pays(), "another CPU did");
+        shares.slept(soon, true);
+        shares.slept(Duration::from_micros(600), true);
+        assert!(!shares.pays(), "not soon");
+        shares.slept(soon, true);
+        shares.slept(soon, true);
+        assert!(shares.pays());
+        shares.learn(true);
+        assert!(shares.pays());
+        shares.learn(false);
+        (0..3).for_each(|_| shares.slept(soon, true));
+        assert!(!shares.pays());
+        shares.slept(soon, true);
+        assert!(shares.pays(), "twice the proof");
+    }
+
+    #[test]
+    fn to_make_way_is_well_where_work_came_soon_or_much_of_it() {
+        let us = Duration::from_micros;
+        assert!(made_way_well(us(3), us(1)));
+        assert!(made_way_well(us(3000), us(500)));
+        assert!(!made_way_well(us(3000), us(1)), "one item waited for the CPU");
+    }
+}

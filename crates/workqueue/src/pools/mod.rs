@@ -1,0 +1,684 @@
+//! The handle that owns the worker pools of a machine.
+
+pub(crate) mod follow;
+pub(crate) mod groups;
+pub(crate) mod rescuer;
+mod shutdown;
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::{CleanAt, Mutex};
+use corewise_topology::{
+    AffinityScope, CpuSet, DEFAULT_SHARD_SIZE, Machine, Masks, Pods, Subscription,
+};
+
+use crate::attributes::{Class, PoolKey};
+use crate::dump::Dump;
+use crate::error::BuildError;
+use crate::pool::PoolSpec;
+use crate::pool::group::{Group, Setup};
+use crate::pool::idle::Idle;
+use crate::pool::inherit;
+use crate::pool::pins::Pinning;
+use crate::pool::spawn::{Spawner, WorkerThread};
+use crate::pool::thread_limit::Threads;
+use crate::pools::follow::Follower;
+use crate::pools::groups::{Closed, Groups, Lease};
+use crate::pools::rescuer::Rescuer;
+use crate::pwq::Shared;
+use crate::pwq::cover::Covers;
+use crate::pwq::limit::UsableCpus;
+use crate::pwq::table::nodes;
+use crate::queue::stats::PoolReport;
+use crate::timekeeper::stall::StallReport;
+use crate::timekeeper::{Settings, Timekeeper};
+
+pub use shutdown::{StillRunning, Unfinished};
+
+/// Threads that one pool may have, blocked ones included.
+pub const DEFAULT_MAX_WORKERS: usize = 256;
+/// Threads that all pools may have together, beside some for each pool in any case: as many as tokio
+/// has for what blocks. More keep no disk busier; each costs some 30 KiB, and containers often may have
+/// a few thousand.
+pub const DEFAULT_MAX_THREADS: usize = 512;
+/// How long a worker that its pod doesn't need stays idle before it leaves. Whoever parked last is
+/// woken first, so that this is a worker which wasn't needed all that time, whatever the others did; one
+/// a CPU may stay. To make another one takes some 30 us.
+pub const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The worker pools of one machine. Queues with equal attributes share pools, as in the kernel.
+///
+/// A cheap handle. When the last one is gone, and the last [`Workqueue`](crate::Workqueue) built on
+/// it, the workers run what is still queued and leave; nobody waits for them, so a drop can't
+/// deadlock. [`WorkerPools::shutdown`] does the same and waits.
+#[derive(Clone)]
+pub struct WorkerPools {
+    inner: Arc<Inner>,
+}
+
+// As for `Workqueue`.
+impl std::panic::UnwindSafe for WorkerPools {}
+impl std::panic::RefUnwindSafe for WorkerPools {}
+
+struct Inner {
+    machine: Machine,
+    pods: Pods,
+    concurrency: Option<usize>,
+    max_workers: usize,
+    threads: Arc<Threads>,
+    idle: Idle,
+    idle_timeout: Duration,
+    spawner: Spawner,
+    keeper: Arc<Timekeeper>,
+    /// L: is the lock; guards the groups made so far, and whether they are closed.
+    groups: Mutex<Groups>,
+    /// I: who is in the middle of a push.
+    covers: Arc<Covers>,
+    power_efficient: bool,
+    own_cpus: bool,
+    /// I: that of the thread that made the pools.
+    niceness: i32,
+    /// A: number of the queue made last; only its uniqueness matters, so Relaxed.
+    last_queue: AtomicU64,
+    /// L: is the lock; guards the list of the queues. Not taken together with that of `groups`.
+    queues: Mutex<Queues>,
+    /// I: has the pools follow the machine.
+    _following: Subscription,
+    /// I: drives a live machine, where that was asked for.
+    follower: Option<Follower>,
+}
+
+/// The queues that there are.
+#[derive(Default)]
+struct Queues {
+    /// By number. Those that are gone are taken out now and then.
+    all: Vec<Weak<Shared>>,
+    clean_at: CleanAt,
+    frozen: bool,
+    closed: bool,
+}
+
+impl Queues {
+    fn alive(&self) -> Vec<Arc<Shared>> {
+        self.all.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// Sets up [`WorkerPools`]; see the constants of this module for the defaults.
+#[derive(Debug)]
+pub struct PoolsBuilder {
+    machine: Machine,
+    shard_size: u32,
+    concurrency: Option<usize>,
+    max_workers: usize,
+    max_threads: usize,
+    idle: Idle,
+    idle_timeout: Duration,
+    spawner: Spawner,
+    time: Settings,
+    /// A test's own.
+    keeper: Option<Arc<Timekeeper>>,
+    power_efficient: bool,
+    own_cpus: bool,
+    follow: bool,
+}
+
+impl PoolsBuilder {
+    /// How many cores a shard aims for (scope `cache_shard`); 0 counts as 1. Default
+    /// [`DEFAULT_SHARD_SIZE`](corewise_topology::DEFAULT_SHARD_SIZE).
+    pub fn shard_size(mut self, cores: u32) -> Self {
+        self.shard_size = cores;
+        self
+    }
+
+    /// How many items the pools of a set of attributes run at once, of those that hold a core (what
+    /// blocks, or computes for long, isn't counted): divided among their pods by CPUs, at most one a CPU. A
+    /// pod that gets none runs only what is asked for by its CPUs or node, one item at a time, and so
+    /// does each pod of a strict queue. 0 counts as 1.
+    ///
+    /// Default: as many as they have CPUs or, where the process has a CPU quota, as that is worth,
+    /// whichever is less; it follows the [`Machine`]. With more threads than that the quota would be used
+    /// up before its period is over, and whatever runs or is queued then waits for the next one. A
+    /// number of your own holds whatever the quota is: `usize::MAX` is all CPUs.
+    pub fn concurrency(mut self, items: usize) -> Self {
+        self.concurrency = Some(items);
+        self
+    }
+
+    /// How many threads one pool may have, those that block included; at least one a CPU of the
+    /// pod. Default [`DEFAULT_MAX_WORKERS`].
+    pub fn max_workers(mut self, threads: usize) -> Self {
+        self.max_workers = threads;
+        self
+    }
+
+    /// How many worker threads all pools may have together, those that block included. Whatever this
+    /// says, each pool may have eight more than may hold a core. At the limit, what waits for a thread
+    /// waits until an item that blocks is over; that is logged once, and asked for again each second.
+    /// Default [`DEFAULT_MAX_THREADS`].
+    pub fn max_threads(mut self, threads: usize) -> Self {
+        self.max_threads = threads;
+        self
+    }
+
+    /// What a worker that finds no work does before it sleeps: at once, after it has looked out for
+    /// work while that pays, or after a time of your choice. Default: [`Idle::Hybrid`].
+    pub fn idle(mut self, idle: Idle) -> Self {
+        self.idle = idle;
+        self
+    }
+
+    /// How long a worker that its pod doesn't need stays idle before its thread ends. Default
+    /// [`DEFAULT_IDLE_TIMEOUT`].
+    pub fn idle_timeout(mut self, timeout: Duration) -> Self {
+        self.idle_timeout = timeout;
+        self
+    }
+
+    /// Whether bound queues that are
+    /// [`power_efficient`](crate::QueueBuilder::power_efficient) are made unbound, so that idle CPUs
+    /// stay asleep: the kernel's `workqueue.power_efficient`. Default: no.
+    pub fn power_efficient(mut self, power_efficient: bool) -> Self {
+        self.power_efficient = power_efficient;
+        self
+    }
+
+    /// Whether a pool's first worker on each CPU is pinned to that CPU alone, and is the one that is
+    /// woken by what is queued from there. Else the kernel moves each worker freely among the CPUs of
+    /// its pod. Default: yes.
+    ///
+    /// Where who queues then waits, on the same CPU, an item takes some 4 us and not the 50 us that it
+    /// takes to wake another CPU that has been halted and to be woken by it. What it costs: who goes
+    /// on computing shares its CPU with the worker until the item is over, also where others are idle
+    /// (the scheduler mostly lets the worker go first); and a real-time thread that never pauses keeps
+    /// the worker of its CPU from running, with what it has been woken for. Isolate the CPUs of such
+    /// threads, or say no.
+    pub fn own_cpus(mut self, own_cpus: bool) -> Self {
+        self.own_cpus = own_cpus;
+        self
+    }
+
+    /// How long an item may compute without a pause before other work may start beside it, as if its
+    /// queue were [CPU-intensive](crate::QueueBuilder::cpu_intensive): then it is counted and, where
+    /// its function is caught often, logged. Looked at only while work waits for a core, and first
+    /// after 100 us, since an item that sleeps without saying so is found by two looks that far apart;
+    /// while there are no such items the looks get rarer, up to this time and to 10 ms (and at least
+    /// to 1 ms). A look takes the timekeeper's thread some 10 us. Default
+    /// [`DEFAULT_CPU_INTENSIVE_AFTER`](crate::DEFAULT_CPU_INTENSIVE_AFTER). Zero: never, and items
+    /// that block without saying so aren't looked for either.
+    pub fn cpu_intensive_after(mut self, time: Duration) -> Self {
+        self.time.cpu_intensive_after = time;
+        self
+    }
+
+    /// After how long a pool that has work waiting, and of which no worker takes anything, is
+    /// reported as stalled: in the log, and to [`on_stall`](PoolsBuilder::on_stall). It is reported
+    /// again each time that it has lasted so long once more. Default
+    /// [`DEFAULT_STALL_AFTER`](crate::DEFAULT_STALL_AFTER); zero: never.
+    pub fn stall_after(mut self, time: Duration) -> Self {
+        self.time.stall_after = time;
+        self
+    }
+
+    /// What is called with the report of each stall, beside the log. It runs on the timekeeper's
+    /// thread (`cw-time`), which does nothing else meanwhile: it should be quick. A panic in it is
+    /// logged. It is dropped with the pools.
+    pub fn on_stall(mut self, callback: impl Fn(&StallReport) + Send + Sync + 'static) -> Self {
+        self.time.on_stall = Some(Arc::new(callback));
+        self
+    }
+
+    #[cfg(test)]
+    pub(crate) fn keeper(mut self, keeper: &Arc<Timekeeper>) -> Self {
+        self.keeper = Some(Arc::clone(keeper));
+        self
+    }
+
+    /// How worker threads are made: `handler` gets each worker that wants a thread, and has to call
+    /// its [`run`](WorkerThread::run) on one, now or soon. Default: `std::thread::Builder`, with the
+    /// worker's name.
+    ///
+    /// It is called on the thread that finds that a worker is wanted: one that queues, one that
+    /// builds a queue, a worker, or the timekeeper; no lock is held. Where it fails, panics, or
+    /// drops the worker, the pool goes on with the workers that it has, and asks again when one of
+    /// them has taken work, and every second while work waits. It makes no other threads: not the
+    /// timekeeper's, and not the rescuers'. [`WorkerPools::shutdown`] waits until the workers have
+    /// left their pools, and not for the end of these threads.
+    ///
+    /// The handler is dropped with the last worker, on that worker's thread or where the pools are.
+    pub fn spawn_handler(
+        mut self,
+        handler: impl Fn(WorkerThread) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.spawner = Spawner::by(handler);
+        self
+    }
+
+    /// Whether the pools look after their machine, where that is the one that this process runs on:
+    /// a thread `cw-follow` sleeps until the kernel says that CPUs went offline or came online, or
+    /// that the process's cpuset was written, and calls
+    /// [`Machine::refresh`](corewise_topology::Machine::refresh). Whoever listens to the machine is
+    /// told on that thread. [`WorkerPools::shutdown`] ends and joins it. Default: no; the pools follow
+    /// their machine all the same, when somebody changes or refreshes it.
+    ///
+    /// What the kernel doesn't announce is logged once; see [`Watch`](corewise_topology::Watch). That is so
+    /// in most containers. There the thread looks too while work has to wait for a core, each second.
+    pub fn follow(mut self, follow: bool) -> Self {
+        self.follow = follow;
+        self
+    }
+
+    /// Makes the handle. Starts no thread (the first queue of a set of attributes does), but the one
+    /// of [`PoolsBuilder::follow`]. Where that is refused a warning is logged.
+    pub fn build(mut self) -> WorkerPools {
+        let pods = self.machine.pods(self.shard_size);
+        let inner = Arc::new_cyclic(|pools: &Weak<Inner>| {
+            let follower = self.follow.then(|| follow_actively(&self.machine, pools)).flatten();
+            self.time.reminder = follower.as_ref().and_then(Follower::reminder).cloned();
+            Inner {
+                _following: follow_passively(&self.machine, pools),
+                follower,
+                machine: self.machine,
+                pods,
+                concurrency: self.concurrency,
+                max_workers: self.max_workers,
+                threads: Threads::new(self.max_threads),
+                idle: self.idle,
+                idle_timeout: self.idle_timeout,
+                spawner: self.spawner,
+                keeper: self.keeper.unwrap_or_else(|| Timekeeper::new(self.time)),
+                groups: Mutex::new(Groups::default()),
+                covers: Arc::default(),
+                power_efficient: self.power_efficient,
+                own_cpus: self.own_cpus,
+                niceness: inherit::niceness(),
+                last_queue: AtomicU64::new(0),
+                queues: Mutex::new(Queues::default()),
+            }
+        });
+        WorkerPools { inner }
+    }
+}
+
+/// The pools do what the machine's changes ask for, on the thread that changes it.
+fn follow_passively(machine: &Machine, pools: &Weak<Inner>) -> Subscription {
+    let pools = Weak::clone(pools);
+    machine.on_change(move |change| {
+        if let Some(pools) = pools.upgrade() {
+            pools.follow(&change.after);
+        }
+    })
+}
+
+/// A thread that has the machine look at itself.
+fn follow_actively(machine: &Machine, pools: &Weak<Inner>) -> Option<Follower> {
+    if machine.is_synthetic() {
+        return None;
+    }
+    let pools = Weak::clone(pools);
+    let repin = move || {
+        if let Some(pools) = pools.upgrade() {
+            pools.groups().iter().for_each(|group| group.repin());
+        }
+    };
+    let started = Follower::start(machine, repin);
+    started
+        .inspect_err(|error| {
+            tracing::warn!(%error, "the pools don't learn by themselves when CPUs come or go");
+        })
+        .ok()
+}
+
+impl WorkerPools {
+    /// Pools for a machine, with the defaults.
+    pub fn new(machine: &Machine) -> WorkerPools {
+        Self::builder(machine).build()
+    }
+
+    /// Pools for a machine, to be set up.
+    pub fn builder(machine: &Machine) -> PoolsBuilder {
+        PoolsBuilder {
+            machine: machine.clone(),
+            shard_size: DEFAULT_SHARD_SIZE,
+            concurrency: None,
+            max_workers: DEFAULT_MAX_WORKERS,
+            max_threads: DEFAULT_MAX_THREADS,
+            idle: Idle::default(),
+            idle_timeout: DEFAULT_IDLE_TIMEOUT,
+            spawner: Spawner::default(),
+            time: Settings::default(),
+            keeper: None,
+            power_efficient: false,
+            own_cpus: true,
+            follow: false,
+        }
+    }
+
+    /// The machine they are for.
+    pub fn machine(&self) -> &Machine {
+        &self.inner.machine
+    }
+
+    /// How many threads one pool may have, where the others have none: see
+    /// [`PoolsBuilder::max_workers`] and [`PoolsBuilder::max_threads`].
+    pub fn max_workers(&self) -> usize {
+        self.inner.max_workers.min(self.inner.threads.most())
+    }
+
+    /// The machine's pods, as these pools are cut.
+    pub fn pods(&self) -> &Pods {
+        &self.inner.pods
+    }
+
+    /// The state of each pool, in the order of scope and pod.
+    pub fn report(&self) -> Vec<PoolReport> {
+        let groups: Vec<_> = self.inner.groups.lock().used().collect();
+        let mut report: Vec<_> = groups.iter().flat_map(|g| PoolReport::of(g)).collect();
+        report.sort_by_key(|p| (p.scope, p.strict, p.pod));
+        report
+    }
+
+    /// Everything about the pools and their queues, for people and programs that look on. It may be
+    /// asked for at any time, also after [`WorkerPools::shutdown`], and delays nobody: it takes each
+    /// pool's lock for a moment. Allocates; not for an atomic section.
+    pub fn dump(&self) -> Dump {
+        let groups = self.inner.groups();
+        let queues = self.queues();
+        Dump::new(
+            &self.inner.machine,
+            &self.inner.pods,
+            &groups,
+            &queues,
+            &self.inner.keeper.armed(),
+        )
+    }
+
+    /// A number for a queue: 1, 2, ...
+    pub(crate) fn next_queue(&self) -> u64 {
+        self.inner.last_queue.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Holds back, on each freezable queue, what isn't active already: what is pending stays so,
+    /// what was let through to a pool runs to its end. Queues that are made later are frozen too.
+    /// Doesn't wait: ask [`WorkerPools::is_freezing`]. The kernel's `freeze_workqueues_begin`.
+    pub fn freeze(&self) {
+        self.set_frozen(true);
+    }
+
+    /// Whether the active instances of frozen queues aren't all over yet.
+    pub fn is_freezing(&self) -> bool {
+        self.queues().iter().any(|queue| queue.is_frozen() && queue.active() > 0)
+    }
+
+    /// Ends a [`WorkerPools::freeze`]: what was held back goes, in order.
+    pub fn thaw(&self) {
+        self.set_frozen(false);
+    }
+
+    fn set_frozen(&self, frozen: bool) {
+        // Under the lock, so that a freeze and a thaw at once leave all queues the same.
+        let freezable: Vec<_> = {
+            let mut queues = self.inner.queues.lock();
+            queues.frozen = frozen;
+            let all = queues.alive().into_iter().filter(|queue| queue.freezable);
+            all.inspect(|queue| queue.set_frozen(frozen)).collect()
+        };
+        freezable.iter().for_each(|queue| queue.settle());
+    }
+
+    /// Makes a queue known.
+    pub(crate) fn register(&self, queue: &Arc<Shared>) {
+        let mut queues = self.inner.queues.lock();
+        let Queues { all, clean_at, .. } = &mut *queues;
+        clean_at.before_one_more(all, Vec::len, |all| all.retain(|one| one.strong_count() > 0));
+        all.push(Arc::downgrade(queue));
+        self.inner.keeper.know(queue);
+        if queues.frozen && queue.freezable {
+            queue.set_frozen(true);
+        }
+        if queues.closed {
+            // It got its pools just before the shutdown, which doesn't see it.
+            queue.close();
+            queue.cancel_waiting();
+        }
+    }
+
+    /// The queues that there are, by number.
+    pub(crate) fn queues(&self) -> Vec<Arc<Shared>> {
+        self.inner.queues.lock().alive()
+    }
+
+    /// A rescuer for a queue, and a timekeeper that calls it.
+    pub(crate) fn rescuer(&self, queue: &str) -> io::Result<Rescuer> {
+        self.inner.keeper.will_call()?;
+        Rescuer::start(queue, self.inner.niceness)
+    }
+
+    pub(crate) fn keeper(&self) -> &Arc<Timekeeper> {
+        &self.inner.keeper
+    }
+
+    pub(crate) fn covers(&self) -> &Arc<Covers> {
+        &self.inner.covers
+    }
+
+    pub(crate) fn is_power_efficient(&self) -> bool {
+        self.inner.power_efficient
+    }
+
+    /// The CPUs that a queue which asked for `cpus` may use now.
+    pub(crate) fn usable_cpus(&self, cpus: Option<&CpuSet>) -> UsableCpus {
+        let machine = &self.inner.machine;
+        let usable = match cpus {
+            Some(cpus) => cpus.intersection(&machine.online()),
+            None => machine.housekeeping(),
+        };
+        let topology = machine.topology();
+        let mut by_node = vec![0; nodes(topology)];
+        for node in topology.nodes() {
+            by_node[node.node as usize] = node.cpus.intersection(&usable).len();
+        }
+        UsableCpus { by_node, total: usable.len() }
+    }
+
+    /// Ends the pools that no queue uses any more. They stay until then, for the next queue that has
+    /// such attributes.
+    pub(crate) fn reap(&self) {
+        self.inner.groups.lock().reap();
+    }
+
+    /// The pools for these attributes: those that are there, or new ones with a first worker each.
+    /// They stay for as long as somebody has the lease.
+    pub(crate) fn lease(&self, name: &str, key: PoolKey) -> Result<Arc<Lease>, BuildError> {
+        let shut_down = |_: Closed| BuildError::ShutDown { queue: name.into() };
+        if let Some(lease) = self.inner.groups.lock().lease(&key).map_err(shut_down)? {
+            return Ok(lease);
+        }
+        // With no lock held: a spawn handler is the user's.
+        let group = self.new_group(name, &key)?;
+        let started = group.start();
+        let mut groups = self.inner.groups.lock();
+        let lease = match started {
+            Err(error) => {
+                groups.retire(&group);
+                let reason = error.to_string();
+                return Err(BuildError::Threads { queue: name.into(), reason });
+            }
+            Ok(()) => match groups.lease(&key) {
+                Ok(None) => groups.insert(key, &group),
+                // Somebody else was faster.
+                Ok(Some(lease)) => {
+                    groups.retire(&group);
+                    return Ok(lease);
+                }
+                Err(closed) => {
+                    groups.retire(&group);
+                    return Err(shut_down(closed));
+                }
+            },
+        };
+        drop(groups);
+        self.inner.keeper.look_after(&group);
+        // What the machine became meanwhile. From here on the group is among those that are told, by
+        // `Inner::follow`.
+        group.follow(&self.inner.machine.masks());
+        Ok(lease)
+    }
+
+    /// Pools without workers yet.
+    fn new_group(&self, name: &str, key: &PoolKey) -> Result<Arc<Group>, BuildError> {
+        let specs = self.inner.specs(key);
+        if specs.is_empty() {
+            return Err(BuildError::NoCpus {
+                queue: name.into(),
+                asked: key.cpus.as_ref().map_or_else(String::new, CpuSet::to_string),
+                possible: self.inner.machine.topology().allowed().to_string(),
+            });
+        }
+        let setup = Setup {
+            scope: key.scope,
+            soft: !key.strict,
+            concurrency: self.inner.concurrency,
+            pinning: match self.inner.machine.is_synthetic() {
+                true => Pinning::Nowhere,
+                false if self.inner.own_cpus => Pinning::Cpu,
+                false => Pinning::Pod,
+            },
+            idle: self.inner.idle,
+            idle_timeout: self.inner.idle_timeout,
+            spawner: self.inner.spawner.clone(),
+            threads: Arc::clone(&self.inner.threads),
+            keeper: Arc::clone(&self.inner.keeper),
+            niceness: self.inner.niceness,
+        };
+        let group = Arc::new(Group::new(setup, specs).of_key(key));
+        group.follow(&self.inner.machine.masks());
+        Ok(group)
+    }
+}
+
+impl Inner {
+    /// The machine has changed.
+    fn follow(&self, masks: &Masks) {
+        for group in self.groups() {
+            group.follow(masks);
+        }
+        let queues = self.queues.lock().alive();
+        for queue in queues {
+            queue.divide_again();
+            queue.settle();
+        }
+    }
+
+    fn groups(&self) -> Vec<Arc<Group>> {
+        self.groups.lock().all()
+    }
+
+    /// A pool for each pod that has any of the CPUs, online or not.
+    fn specs(&self, key: &PoolKey) -> Vec<PoolSpec> {
+        let max = if key.class == Class::BottomHalf { 1 } else { self.max_workers };
+        let mut specs: Vec<PoolSpec> = self
+            .pods
+            .scope(key.scope)
+            .iter()
+            .filter_map(|pod| {
+                let cpus = match &key.cpus {
+                    Some(cpus) => pod.cpus.intersection(cpus),
+                    None => pod.cpus.clone(),
+                };
+                (!cpus.is_empty()).then_some(PoolSpec {
+                    pod: pod.pod,
+                    cpus,
+                    node: pod.node,
+                    max,
+                    near: Vec::new(),
+                })
+            })
+            .collect();
+        let places: Vec<_> = specs.iter().map(|spec| self.place(spec)).collect();
+        for (index, spec) in specs.iter_mut().enumerate() {
+            spec.near = nearest(&places, index);
+        }
+        specs
+    }
+
+    /// Node and last-level cache of a pod.
+    fn place(&self, spec: &PoolSpec) -> (Option<u32>, Option<u32>) {
+        let first = spec.cpus.first();
+        let llc = first.and_then(|cpu| self.pods.pod_of(AffinityScope::Cache, cpu));
+        (spec.node, llc)
+    }
+
+    fn close(&self) -> Vec<Arc<Group>> {
+        // Frozen queues too: what they hold back runs, as everything that is queued.
+        let queues = {
+            let mut queues = self.queues.lock();
+            queues.closed = true;
+            queues.alive()
+        };
+        for queue in &queues {
+            queue.close();
+            queue.settle();
+        }
+        let all = {
+            let mut groups = self.groups.lock();
+            groups.closed = true;
+            groups.all()
+        };
+        self.keeper.close();
+        // With no lock held: what has no worker is cancelled, and that runs the user's destructors.
+        for group in &all {
+            group.close();
+        }
+        for queue in &queues {
+            queue.cancel_waiting();
+        }
+        all
+    }
+}
+
+/// The other pods, nearest first: same cache, same node, then by distance in number, so that each
+/// pod starts its search at another one.
+fn nearest(places: &[(Option<u32>, Option<u32>)], from: usize) -> Vec<usize> {
+    let (node, llc) = places[from];
+    let mut others: Vec<usize> = (0..places.len()).filter(|&other| other != from).collect();
+    others.sort_by_key(|&other| {
+        let (other_node, other_llc) = places[other];
+        (other_llc != llc, other_node != node, (other + places.len() - from) % places.len())
+    });
+    others
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl fmt::Debug for WorkerPools {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerPools").field("pools", &self.report()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_pod_shares_the_cache_then_the_node() {
+        let places = [
+            (Some(0), Some(0)),
+            (Some(1), Some(2)),
+            (Some(0), Some(1)),
+            (Some(0), Some(0)),
+            (Some(1), Some(2)),
+        ];
+        assert_eq!(nearest(&places, 0), [3, 2, 1, 4]);
+        assert_eq!(nearest(&places, 4), [1, 0, 2, 3]);
+    }
+}

@@ -1,0 +1,151 @@
+//! The rescuer of a queue: a thread that runs the queue's work where no worker can, so that the queue
+//! always makes progress. The kernel's `rescuer_thread`.
+//!
+//! The timekeeper calls it where work waits, a core is free, and no thread can be made: after 10 ms,
+//! then each 100 ms. It takes items of its own queue only, never counts among the workers of a pool,
+//! and stops when the pool has a worker again. After 16 items it turns to the next pool that called.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use corewise_sync::{Mutex, Parker};
+
+use crate::pool::group::Group;
+use crate::pool::inherit;
+use crate::pool::publication::{Label, Publication};
+use crate::pool::service_thread::{Beside, Limit};
+use crate::pwq::Shared;
+
+/// How many items it runs for a pool before it turns to the next: the kernel's `RESCUER_BATCH`.
+const BATCH: usize = 16;
+
+/// The rescuer of one queue. Its thread ends with the queue.
+pub(crate) struct Rescuer {
+    desk: Arc<Desk>,
+    thread: Beside,
+}
+
+/// What the thread shares.
+struct Desk {
+    parker: Parker,
+    /// What it runs.
+    shown: Publication,
+    /// L: is the lock; guards the calls.
+    calls: Mutex<Calls>,
+}
+
+#[derive(Default)]
+struct Calls {
+    /// The pools that called, each once. While they wait they keep the queue.
+    waiting: VecDeque<Call>,
+    over: bool,
+}
+
+/// A pool in which work of the queue waits.
+pub(crate) struct Call {
+    pub(crate) queue: Arc<Shared>,
+    pub(crate) group: Arc<Group>,
+    pub(crate) pool: usize,
+}
+
+impl Rescuer {
+    /// Starts the thread; it sleeps until it is called.
+    pub(crate) fn start(queue: &str, niceness: i32) -> io::Result<Rescuer> {
+        let (parker, shown) = (Parker::new(), Publication::new());
+        let desk = Arc::new(Desk { parker, shown, calls: Mutex::default() });
+        let its = Arc::clone(&desk);
+        let run = move || {
+            inherit::run_anywhere(niceness);
+            its.run();
+        };
+        // A thread's name must not hold a NUL; a queue's may.
+        let thread = Beside::spawn(format!("cw-r-{queue}").replace('\0', "?"), run)?;
+        Ok(Rescuer { desk, thread })
+    }
+
+    /// Calls the rescuer of a queue to a pool.
+    pub(crate) fn call(queue: &Arc<Shared>, group: &Arc<Group>, pool: usize) {
+        let Some(rescuer) = &queue.rescuer else { return };
+        let desk = &rescuer.desk;
+        {
+            let mut calls = desk.calls.lock();
+            let same = |call: &Call| call.pool == pool && Arc::ptr_eq(&call.group, group);
+            if calls.over || calls.waiting.iter().any(same) {
+                return;
+            }
+            let (queue, group) = (Arc::clone(queue), Arc::clone(group));
+            calls.waiting.push_back(Call { queue, group, pool });
+        }
+        queue.mayday();
+        desk.parker.unparker().unpark();
+    }
+
+    /// Ends the thread once it has done what it was called for, and waits for it, unless it is the
+    /// calling one; false where the time is up first. May block.
+    pub(crate) fn end(&self, limit: Limit) -> bool {
+        self.stop();
+        self.thread.wait(limit)
+    }
+
+    /// Its thread's name.
+    pub(crate) fn name(&self) -> &str {
+        self.thread.name()
+    }
+
+    /// What it runs (a moment ago).
+    pub(crate) fn runs(&self) -> Option<Label> {
+        Some(self.desk.shown.read()?.label)
+    }
+
+    /// The thread ends with what it was called for. Doesn't wait.
+    pub(crate) fn stop(&self) {
+        self.desk.calls.lock().over = true;
+        self.desk.parker.unparker().unpark();
+    }
+}
+
+impl Drop for Rescuer {
+    /// With the queue, maybe on the rescuer's own thread: doesn't wait.
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Desk {
+    fn run(&self) {
+        loop {
+            let (call, over) = {
+                let mut calls = self.calls.lock();
+                (calls.waiting.pop_front(), calls.over)
+            };
+            match call {
+                Some(call) => {
+                    if call.turn(&self.shown) {
+                        self.calls.lock().waiting.push_back(call);
+                    }
+                }
+                None if over => return,
+                None => self.parker.park(),
+            }
+        }
+    }
+}
+
+impl Call {
+    /// Runs up to 16 items; true where the pool still needs it.
+    pub(crate) fn turn(&self, shown: &Publication) -> bool {
+        for _ in 0..BATCH {
+            if !self.group.is_helpless(self.pool) {
+                return false;
+            }
+            let Some(mut running) = self.group.take_for(self.pool, &self.queue) else {
+                return false;
+            };
+            let _placed = self.group.pools[self.pool].placement().enter();
+            let ran = running.run(shown, None);
+            (0..ran).for_each(|_| self.queue.rescued());
+        }
+        self.group.is_helpless(self.pool)
+    }
+}

@@ -1,0 +1,333 @@
+//! What is counted of a queue's instances on one of its links: how many came, and how many are over.
+//!
+//! In stripes, one a CPU of the pod, so that CPUs that queue at once write no line in common; and who
+//! ends an instance writes another line than who queues. Both counts only grow. The steps have the
+//! names of `flush.rs`.
+
+use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::{CachePadded, hint};
+
+/// How many colours: enough that flushes from many threads don't queue up behind one another, and as
+/// many as fit on the lines. Fewer under loom, which has a limit on atomics, and under shuttle, so
+/// that they run out.
+pub(crate) const COLOURS: usize = if hint::IN_MODEL { 3 } else { 14 };
+
+/// A flush waits for this pair of counts: who would make them equal tells it.
+const WATCHED: u64 = 1;
+/// The link takes nothing new, and is collected once all is over: who ends the last looks for that.
+const RETIRED: u64 = 1 << 1;
+/// One instance, in a count that has marks.
+const ONE: u64 = 1 << 2;
+
+/// How the counts are read and left: as product code does, or, in models that have to fail, not.
+#[allow(unreachable_pub, reason = "models name it")]
+pub trait Care: Send + Sync + 'static {
+    /// Whether Count reads those that are over before those that came.
+    const OVER_FIRST: bool;
+    /// Whether Leave looks for who watches.
+    const LOOKS: bool;
+    /// Whether a queuer reads its entry again (`README.md`).
+    const VALIDATES: bool;
+    /// Whether the two sides of Validate are ordered.
+    const ORDERED: bool;
+}
+
+/// What product code does.
+#[derive(Debug)]
+#[allow(unreachable_pub, reason = "models name it")]
+pub struct Careful;
+
+impl Care for Careful {
+    const OVER_FIRST: bool = true;
+    const LOOKS: bool = true;
+    const VALIDATES: bool = true;
+    const ORDERED: bool = true;
+}
+
+/// The counts of one link.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    stripes: Box<[Stripe]>,
+    /// A: statistics: instances ever queued here on links that are gone. Written under the lock of the
+    /// colours.
+    before: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Stripe {
+    came: CachePadded<Came>,
+    over: CachePadded<Over>,
+}
+
+#[derive(Debug)]
+struct Came {
+    /// A: of those that came, those that Retracted.
+    undone: AtomicU64,
+    /// A: statistics: instances that were queued and not counted in, since they took another's place over.
+    again: AtomicU64,
+    /// A: instances ever counted in, by colour.
+    by_colour: [AtomicU64; COLOURS],
+}
+
+#[derive(Debug)]
+struct Over {
+    /// A: instances counted in here that are over, by colour, and the marks, which change under the
+    /// lock of the queue's colours.
+    by_colour: [AtomicU64; COLOURS],
+}
+
+/// What a flush found of one pair of counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// All that came are over.
+    Drained,
+    /// Not all are, and it is watched from now on.
+    Watched,
+    /// As it was before.
+    WatchedBefore,
+}
+
+impl Tally {
+    /// With so many stripes; at least one.
+    pub(crate) fn new(stripes: usize) -> Tally {
+        let stripe = || Stripe {
+            came: CachePadded::new(Came {
+                undone: AtomicU64::new(0),
+                again: AtomicU64::new(0),
+                by_colour: std::array::from_fn(|_| AtomicU64::new(0)),
+            }),
+            over: CachePadded::new(Over { by_colour: std::array::from_fn(|_| AtomicU64::new(0)) }),
+        };
+        let stripes = (0..stripes.max(1)).map(|_| stripe()).collect();
+        Tally { stripes, before: AtomicU64::new(0) }
+    }
+
+    /// How many.
+    pub(crate) fn stripes(&self) -> usize {
+        self.stripes.len()
+    }
+
+    #[inline]
+    fn stripe(&self, stripe: u32) -> &Stripe {
+        let stripes = self.stripes.len();
+        // Where there is one, or it is one of them, as always in product code but for tests'
+        // CPUs: no division.
+        let stripe = stripe as usize;
+        &self.stripes[if stripe < stripes { stripe } else { stripe % stripes }]
+    }
+
+    /// The count that an instance is to Enter.
+    #[inline]
+    pub(crate) fn came(&self, stripe: u32, colour: u8) -> CameIn<'_> {
+        CameIn(&self.stripe(stripe).came.by_colour[colour as usize])
+    }
+
+    /// What came here will Leave, and never was queued.
+    pub(crate) fn undo(&self, stripe: u32) {
+        // Release: see `queued`.
+        self.stripe(stripe).came.undone.fetch_add(1, Ordering::Release);
+    }
+
+    /// What Leave needs of a stripe. It is all that it touches: the tally may be gone once it has
+    /// left.
+    #[inline]
+    pub(crate) fn pair(&self, stripe: u32, colour: u8) -> Pair<'_> {
+        let stripe = self.stripe(stripe);
+        let colour = colour as usize;
+        Pair { came: &stripe.came.by_colour[colour], over: &stripe.over.by_colour[colour] }
+    }
+
+    /// Under the lock of the colours: from now on who ends the last instance looks for that.
+    pub(crate) fn retire(&self) {
+        for stripe in &self.stripes {
+            for over in &stripe.over.by_colour {
+                over.fetch_or(RETIRED, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Under the lock: it was collected.
+    pub(crate) fn recycle(&self) {
+        // A model of every schedule has no statistics: each access makes it longer.
+        if !hint::EVERY_SCHEDULE {
+            self.before.store(self.queued(), Ordering::Relaxed);
+        }
+        for stripe in &self.stripes {
+            for over in &stripe.over.by_colour {
+                over.fetch_and(!RETIRED, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether it was retired, and not collected since. Under the lock.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.stripes[0].over.by_colour[0].load(Ordering::Relaxed) & RETIRED != 0
+    }
+
+    /// Whether all that came is over. Of a retired link's it stays so, but for queuers that Retract.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.stripes.iter().all(Stripe::is_quiet)
+    }
+
+    /// Count, and Announce where something is in flight: under the lock of the colours, for each pair
+    /// of counts.
+    pub(crate) fn watch<C: Care>(&self, mut found: impl FnMut(usize, Found)) {
+        for stripe in &self.stripes {
+            for colour in 0..COLOURS {
+                found(colour, stripe.watch::<C>(colour));
+            }
+        }
+    }
+
+    /// Instances queued and not over (a moment ago), with what workers carry. Not less than there are.
+    pub(crate) fn in_flight(&self) -> u64 {
+        // Those that are over first: else one that comes and goes in between would hide another.
+        let of_stripe = |stripe: &Stripe| {
+            let over = stripe.over();
+            stripe.came() - over
+        };
+        self.stripes.iter().map(of_stripe).sum()
+    }
+
+    /// Instances that are over, but for what workers carry.
+    pub(crate) fn over(&self) -> u64 {
+        self.stripes.iter().map(Stripe::over).sum()
+    }
+
+    /// Instances ever counted in, also those that Retracted.
+    pub(crate) fn ever_came(&self) -> u64 {
+        self.stripes.iter().map(Stripe::came).sum()
+    }
+
+    /// So many were queued here without having been counted in.
+    pub(crate) fn queued_again(&self, stripe: u32, many: u64) {
+        self.stripe(stripe).came.again.fetch_add(many, Ordering::Relaxed);
+    }
+
+    /// Instances ever queued so, but for what workers haven't told.
+    pub(crate) fn again(&self) -> u64 {
+        self.stripes.iter().map(|stripe| stripe.came.again.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Instances ever queued here, but for what workers haven't told.
+    pub(crate) fn queued(&self) -> u64 {
+        // The retracted first: each is among those that came.
+        let undone = |stripe: &Stripe| stripe.came.undone.load(Ordering::Acquire);
+        self.stripes
+            .iter()
+            .map(|stripe| (undone(stripe), stripe.came()))
+            .fold(self.again(), |queued, (undone, came)| queued + came.saturating_sub(undone))
+    }
+
+    /// Of those, the ones of the link that is there now.
+    pub(crate) fn queued_on_link(&self) -> u64 {
+        self.queued().saturating_sub(self.before.load(Ordering::Relaxed))
+    }
+}
+
+impl Stripe {
+    fn over(&self) -> u64 {
+        self.over.by_colour.iter().map(|over| over.load(Ordering::Acquire) / ONE).sum()
+    }
+
+    fn came(&self) -> u64 {
+        self.came.by_colour.iter().map(|came| came.load(Ordering::Relaxed)).sum()
+    }
+
+    fn is_quiet(&self) -> bool {
+        // Acquire: whoever finds it quiet sees what those that are over did. They first: each is among
+        // those that came. These SeqCst: see `README.md`.
+        let over = self.over();
+        let came = self.came.by_colour.iter().map(|came| came.load(Ordering::SeqCst));
+        let came: u64 = came.sum();
+        over == came
+    }
+
+    fn watch<C: Care>(&self, colour: usize) -> Found {
+        let (came, over) = (&self.came.by_colour[colour], &self.over.by_colour[colour]);
+        let early = if C::OVER_FIRST { None } else { Some(came.load(Ordering::SeqCst)) };
+        // Count. Those that are over first: each of them is among those that came, which are read
+        // after. SeqCst: see `enter`.
+        let now = over.load(Ordering::Acquire);
+        if now / ONE == early.unwrap_or_else(|| came.load(Ordering::SeqCst)) {
+            return Found::Drained;
+        }
+        if now & WATCHED != 0 {
+            return Found::WatchedBefore;
+        }
+        // Announce. Who leaves after this sees it.
+        let now = over.fetch_or(WATCHED, Ordering::AcqRel);
+        // Count again: those that left before that.
+        if now / ONE == came.load(Ordering::SeqCst) {
+            over.fetch_and(!WATCHED, Ordering::Relaxed);
+            return Found::Drained;
+        }
+        Found::Watched
+    }
+}
+
+/// The count of those of one colour that came on one stripe, for Enter.
+#[derive(Clone, Copy)]
+pub(crate) struct CameIn<'a>(&'a AtomicU64);
+
+impl CameIn<'_> {
+    /// Counts an instance in.
+    #[inline]
+    pub(crate) fn enter(self) {
+        // Enter (`limit.md`). SeqCst: pairs with who closes the limiter's gate and then looks
+        // at the counts.
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// The counts of one colour on one stripe, for Leave.
+#[derive(Clone, Copy)]
+pub(crate) struct Pair<'a> {
+    came: &'a AtomicU64,
+    over: &'a AtomicU64,
+}
+
+impl Pair<'_> {
+    /// Counts so many instances out; true where they are. Else somebody watches, and these would be the
+    /// last: they are in flight still, and [`Pair::leave_watched`] has to follow, under the lock of the
+    /// colours.
+    #[inline]
+    pub(crate) fn leave<C: Care>(self, many: u64) -> bool {
+        let mut now = self.over.load(Ordering::Relaxed);
+        loop {
+            // Look: in the same word as Leave, so that no fence is needed.
+            if C::LOOKS && now & (WATCHED | RETIRED) != 0 && self.is_last(many) {
+                return false;
+            }
+            // Leave. Release: who sees the instance over sees it counted in, and what it did. Each is
+            // a read-modify-write, so they all are seen by who sees the last. The last access:
+            // whoever sees this may take the memory.
+            let next = now + many * ONE;
+            match self.over.compare_exchange_weak(now, next, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(seen) => now = seen,
+            }
+        }
+    }
+
+    /// Whether the caller's instances are the last in flight of their colour. Once all others are over,
+    /// it isn't told otherwise: it sees at least those come that are over, and its own.
+    #[cold]
+    fn is_last(self, many: u64) -> bool {
+        let over = self.over.load(Ordering::Acquire);
+        over / ONE + many == self.came.load(Ordering::Acquire)
+    }
+
+    /// Counts so many out, under the lock of the colours. True where that drained a pair that is
+    /// watched: it isn't any more.
+    pub(crate) fn leave_watched(self, many: u64) -> bool {
+        // Acquire: this thread tells the flush in the name of all that were over before.
+        let old = self.over.fetch_add(many * ONE, Ordering::AcqRel);
+        // Another may have come since this one looked, and is the last then.
+        let drained = old & WATCHED != 0 && old / ONE + many == self.came.load(Ordering::Acquire);
+        if drained {
+            self.over.fetch_and(!WATCHED, Ordering::Relaxed);
+        }
+        drained
+    }
+}

@@ -1,0 +1,368 @@
+//! One place where instances are counted against a maximum, and those beyond it are held back.
+//!
+//! Read `limit.md` beside this file first: the comments here use its names for the steps.
+
+use std::collections::{HashMap, VecDeque};
+use std::marker::PhantomData;
+
+use corewise_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use corewise_sync::fence::{FencePolicy, FullFence};
+use corewise_sync::{Mutex, MutexGuard};
+
+use super::limit_policy::UNLIMITED;
+
+/// There is a maximum.
+const LIMITED: u32 = 1;
+/// Instances are held back, or somebody is about to push some that were.
+const HELD: u32 = 1 << 1;
+/// Nothing is let through until the thaw.
+const FROZEN: u32 = 1 << 2;
+/// Only what the queue's own items queue is accepted.
+const DRAINING: u32 = 1 << 3;
+/// Nothing is accepted any more.
+const CLOSED: u32 = 1 << 4;
+
+/// What a slot can hold back, and in what.
+pub(crate) trait Hold: Sized + Send {
+    /// A list, first in, first out, whose items can be taken out of its middle too.
+    type List: Default + Send;
+    /// Appends.
+    fn append(self, list: &mut Self::List);
+    /// Takes out the oldest that nobody else has claimed; drops those that somebody has from the
+    /// list.
+    fn take(list: &mut Self::List) -> Option<Self>;
+    /// How many are in there.
+    fn len(list: &Self::List) -> usize;
+}
+
+/// A reading of a slot's gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gate(u32);
+
+impl Gate {
+    /// Nothing to be asked: no limit, and nothing out of the ordinary.
+    #[inline]
+    pub(crate) fn open(self) -> bool {
+        self.0 == 0
+    }
+    /// Only chained work is accepted.
+    pub(crate) fn draining(self) -> bool {
+        self.0 & DRAINING != 0
+    }
+    /// Nothing is accepted.
+    pub(crate) fn closed(self) -> bool {
+        self.0 & CLOSED != 0
+    }
+    pub(crate) fn frozen(self) -> bool {
+        self.0 & FROZEN != 0
+    }
+    /// Whether one may try to get through without the lock: nobody is before it.
+    fn unobstructed(self) -> bool {
+        self.0 & (HELD | FROZEN) == 0
+    }
+    fn limited(self) -> bool {
+        self.0 & LIMITED != 0
+    }
+}
+
+/// How an instance got through without waiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Admission {
+    /// There is no limit: it isn't counted.
+    Free,
+    /// It is counted, and has to be [`put`](Slot::put) back.
+    Counted,
+    /// It has to be held back.
+    Wait,
+}
+
+/// A slot: how many are active, how many may be, and those that wait.
+pub(crate) struct Slot<T: Hold, F: FencePolicy = FullFence> {
+    /// A: bits; written under the lock of `inner`, read by everybody who queues.
+    gate: AtomicU32,
+    /// A: instances that are counted: let through and not over.
+    active: AtomicUsize,
+    /// A: how many may be; written under the lock of `inner`. 0 while frozen.
+    max: AtomicUsize,
+    /// L: is the lock; guards those that are held back, and what the gate mirrors.
+    inner: Mutex<Inner<T>>,
+    fence: PhantomData<F>,
+}
+
+struct Inner<T: Hold> {
+    /// By link; none of them is empty.
+    held: HashMap<usize, T::List>,
+    /// The links that have something here, whose turn it is first.
+    ring: VecDeque<usize>,
+    /// How often an instance came to be held, or ceased to be: two equal readings mean that the
+    /// same ones were held all the while.
+    moves: u64,
+    /// Somebody pushes what was held: the only one who does, so that the order is kept.
+    moving: bool,
+    limit: usize,
+    frozen: bool,
+    draining: bool,
+    closed: bool,
+}
+
+impl<T: Hold, F: FencePolicy> Slot<T, F> {
+    pub(crate) fn new(limit: usize) -> Self {
+        let inner = Inner {
+            held: HashMap::new(),
+            ring: VecDeque::new(),
+            moves: 0,
+            moving: false,
+            limit,
+            frozen: false,
+            draining: false,
+            closed: false,
+        };
+        Slot {
+            gate: AtomicU32::new(inner.gate()),
+            active: AtomicUsize::new(0),
+            max: AtomicUsize::new(limit),
+            inner: Mutex::new(inner),
+            fence: PhantomData,
+        }
+    }
+
+    /// What stands in the way. The caller has counted its instance in, in its link, before: whoever
+    /// changes the gate looks at those counts afterwards, and one of the two sees the other. Both
+    /// accesses of both sides are `SeqCst`, so no fence is needed (but for loom, which takes
+    /// `SeqCst` accesses for weaker ones).
+    #[inline]
+    pub(crate) fn gate(&self) -> Gate {
+        F::implied();
+        Gate(self.gate.load(Ordering::SeqCst))
+    }
+
+    /// The same where nothing depends on it yet: a hint.
+    #[inline]
+    pub(crate) fn glance(&self) -> Gate {
+        Gate(self.gate.load(Ordering::Relaxed))
+    }
+
+    /// Tries to get an instance through that read `gate`, without the lock.
+    #[inline]
+    pub(crate) fn admit(&self, gate: Gate) -> Admission {
+        if !gate.unobstructed() {
+            Admission::Wait
+        } else if !gate.limited() {
+            Admission::Free
+        } else if self.try_get() {
+            Admission::Counted
+        } else {
+            Admission::Wait
+        }
+    }
+
+    /// Holds an instance back, behind the older ones of its link; gets it through, by `push`, as
+    /// soon as it may be: maybe at once.
+    pub(crate) fn hold(&self, link: usize, item: T, push: &mut dyn FnMut(T)) {
+        let mut inner = self.inner.lock();
+        inner.append(link, item);
+        // Announce; `move_on` has the fence and looks again.
+        self.publish(&inner);
+        self.move_on(inner, push);
+    }
+
+    /// A counted instance is over: the next one may go.
+    #[inline]
+    pub(crate) fn put(&self, push: &mut dyn FnMut(T)) {
+        // Give. Release: what this instance did is seen by the one that gets its place.
+        self.active.fetch_sub(1, Ordering::Release);
+        // Pairs with the fence in `move_on`.
+        F::full();
+        // Look.
+        if self.gate.load(Ordering::Relaxed) & HELD != 0 {
+            self.move_on(self.inner.lock(), push);
+        }
+    }
+
+    /// Lend: a place beyond the maximum, to be [`put`](Slot::put) back, for an instance that the holder of
+    /// another place waits for.
+    pub(crate) fn lend(&self) {
+        // Relaxed: nobody gave this place up. Who looks for one meanwhile finds one less, as it has to.
+        self.active.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Shows `see` a link's held instances, under the lock; `None` where there are none.
+    pub(crate) fn see_held<R>(&self, link: usize, see: impl FnOnce(&T::List) -> R) -> Option<R> {
+        self.inner.lock().held.get(&link).map(see)
+    }
+
+    /// Calls `f` with a link's held instances, under the lock: for who has claimed one of them.
+    pub(crate) fn with_held<R>(&self, link: usize, f: impl FnOnce(&mut T::List) -> R) -> R {
+        let mut inner = self.inner.lock();
+        let mut list = inner.held.remove(&link).unwrap_or_default();
+        let result = f(&mut list);
+        inner.moves += 1;
+        if T::len(&list) == 0 {
+            inner.ring.retain(|other| *other != link);
+        } else {
+            inner.held.insert(link, list);
+        }
+        self.publish(&inner);
+        result
+    }
+
+    /// Changes the maximum. What is active beyond a lower one goes on; where it rises, `settle` has
+    /// to follow.
+    pub(crate) fn set_limit(&self, limit: usize) {
+        self.change(|inner| inner.limit = limit);
+    }
+
+    /// Lets nothing through from now on, or lets it through again: then `settle` has to follow.
+    pub(crate) fn set_frozen(&self, frozen: bool) {
+        self.change(|inner| inner.frozen = frozen);
+    }
+
+    /// Whether only chained work is accepted.
+    pub(crate) fn set_draining(&self, draining: bool) {
+        self.change(|inner| inner.draining = draining);
+    }
+
+    /// Accepts nothing from now on; what is held back goes on to be let through, whether it is frozen
+    /// or not: `settle` has to follow.
+    pub(crate) fn close(&self) {
+        self.change(|inner| inner.closed = true);
+    }
+
+    /// Lets those through that may go. A step of its own, since `push` may come to user code (a
+    /// handler that makes threads), and so is called without any lock.
+    pub(crate) fn settle(&self, push: &mut dyn FnMut(T)) {
+        self.move_on(self.inner.lock(), push);
+    }
+
+    /// How many are counted as active, how many may be ([`UNLIMITED`]: any number), and how many
+    /// are held back (a moment ago).
+    pub(crate) fn sizes(&self) -> (usize, usize, usize) {
+        let inner = self.inner.lock();
+        let held = inner.held.values().map(T::len).sum();
+        (self.active.load(Ordering::Relaxed), inner.limit, held)
+    }
+
+    /// How many are held back, and how often that has changed.
+    pub(crate) fn held(&self) -> (usize, u64) {
+        let inner = self.inner.lock();
+        (inner.held.values().map(T::len).sum(), inner.moves)
+    }
+
+    fn change(&self, edit: impl FnOnce(&mut Inner<T>)) {
+        let mut inner = self.inner.lock();
+        edit(&mut inner);
+        self.publish(&inner);
+    }
+
+    /// Mirrors what the lock guards. SeqCst: see `gate`; the fence that follows is for loom.
+    fn publish(&self, inner: &Inner<T>) {
+        let max = if inner.stopped() { 0 } else { inner.limit };
+        self.max.store(max, Ordering::Relaxed);
+        let gate = inner.gate();
+        if self.gate.load(Ordering::Relaxed) != gate {
+            self.gate.store(gate, Ordering::SeqCst);
+        }
+    }
+
+    /// Lets those through that may go, in turn by link. One thread at a time pushes, outside of the
+    /// lock; who comes meanwhile leaves it to that one, which looks again under the lock.
+    fn move_on<'a>(&'a self, mut inner: MutexGuard<'a, Inner<T>>, push: &mut dyn FnMut(T)) {
+        if inner.moving {
+            return;
+        }
+        // Pairs with the fence in `put`: either that one reads HELD, or `try_get` here finds what it
+        // gave back.
+        F::full();
+        loop {
+            let next = self.next(&mut inner);
+            inner.moving = next.is_some();
+            self.publish(&inner);
+            let Some(item) = next else { return };
+            drop(inner);
+            push(item);
+            inner = self.inner.lock();
+        }
+    }
+
+    /// The next one that may go, with a place taken for it.
+    fn next(&self, inner: &mut Inner<T>) -> Option<T> {
+        if inner.ring.is_empty() || !self.try_get() {
+            return None;
+        }
+        let next = inner.next();
+        if next.is_none() {
+            // All of them were claimed. Nobody has to look: who missed the place meanwhile has yet
+            // to take the lock.
+            self.active.fetch_sub(1, Ordering::Release);
+        }
+        next
+    }
+
+    /// Takes a place. Acquire pairs with the Release of `put`.
+    fn try_get(&self) -> bool {
+        let max = self.max.load(Ordering::Relaxed);
+        let mut now = self.active.load(Ordering::Relaxed);
+        while now < max {
+            let next = now + 1;
+            match self.active.compare_exchange_weak(now, next, Ordering::Acquire, Ordering::Relaxed)
+            {
+                Ok(_) => return true,
+                Err(seen) => now = seen,
+            }
+        }
+        false
+    }
+}
+
+impl<T: Hold> Inner<T> {
+    /// Nothing is let through. A closed queue can't be frozen: it only has its end before it.
+    fn stopped(&self) -> bool {
+        self.frozen && !self.closed
+    }
+
+    fn gate(&self) -> u32 {
+        let mut gate = 0;
+        let bits = [
+            (self.limit != UNLIMITED, LIMITED),
+            (self.moving || !self.ring.is_empty(), HELD),
+            (self.stopped(), FROZEN),
+            (self.draining, DRAINING),
+            (self.closed, CLOSED),
+        ];
+        for (set, bit) in bits {
+            if set {
+                gate |= bit;
+            }
+        }
+        gate
+    }
+
+    fn append(&mut self, link: usize, item: T) {
+        let list = self.held.entry(link).or_default();
+        if T::len(list) == 0 {
+            self.ring.push_back(link);
+        }
+        item.append(list);
+        self.moves += 1;
+    }
+
+    /// The oldest of the link whose turn it is.
+    fn next(&mut self) -> Option<T> {
+        self.moves += 1;
+        while let Some(link) = self.ring.pop_front() {
+            let Some(list) = self.held.get_mut(&link) else { continue };
+            let item = T::take(list);
+            if T::len(list) == 0 {
+                self.held.remove(&link);
+            } else {
+                // Round robin: the other links first.
+                self.ring.push_back(link);
+            }
+            if item.is_some() {
+                return item;
+            }
+        }
+        None
+    }
+}

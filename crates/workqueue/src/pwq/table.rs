@@ -1,0 +1,303 @@
+//! The table of a queue's links: which of its pools the work of a CPU, or of a node, goes to.
+//!
+//! Read `README.md` beside this file first. Who names a CPU, or no place at all, reads the CPU's entry.
+//! Who names a node, or is on a CPU that has no link, finds by the plan a CPU that has one.
+
+use std::sync::Arc;
+
+use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::sys::current_cpu;
+use corewise_sync::{CachePadded, Swap};
+use corewise_topology::Topology;
+
+use crate::pool::here;
+use crate::pools::WorkerPools;
+use crate::pools::groups::Lease;
+use crate::pwq::limit_slot::{Gate, Slot};
+use crate::pwq::part::Part;
+use crate::pwq::slot::{self, Entry};
+use crate::pwq::{Link, Shared};
+use crate::task::header::Queued;
+
+/// Where an instance is asked to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In the pod of the CPU that queues it.
+    Here,
+    /// As `Here`, for the CPU that queued it some time ago.
+    From(u32),
+    /// In the pod of this CPU.
+    Cpu(u32),
+    /// In a pod of this node; `None`: as `Here`.
+    Node(Option<u32>),
+}
+
+/// A queuer, on a link of the queue.
+pub(crate) type Entered<'a> = slot::Entered<'a, Link>;
+
+/// What a queuer has Picked.
+pub(crate) type Picked<'a> = slot::Picked<'a, Link>;
+
+/// The links of a queue. Its end is that of the queue's last handle.
+pub(crate) struct Links {
+    /// I: the queue.
+    shared: Arc<Shared>,
+    /// I: a slot of the queue's limiter: what is closed, or drained, is so in all of them.
+    slot: Part<Shared, Slot<Queued>>,
+    /// I: by the number of the CPU, online or not.
+    entries: Box<[Entry<Link>]>,
+    plan: Swap<Plan>,
+    /// I: work is for the CPU that queues it, whatever that is for.
+    bound: bool,
+}
+
+/// Which CPU's entry is for whom. It never changes: other attributes have another one. Who follows an
+/// old one comes to an entry all the same.
+pub(crate) struct Plan {
+    /// I: the pools.
+    lease: Arc<Lease>,
+    /// I: a CPU of each pool.
+    cpus: Box<[u32]>,
+    /// I: the pool of each CPU, by number; `None` where the queue has none there.
+    by_cpu: Box<[Option<usize>]>,
+    /// I: the pools of each node, by number.
+    by_node: Box<[NodePools]>,
+    /// A: where work goes whose CPU says nothing; a hint, so Relaxed.
+    rotor: CachePadded<AtomicUsize>,
+}
+
+#[derive(Default)]
+pub(crate) struct NodePools {
+    pools: Vec<usize>,
+    /// A: rotates the start, so that remote work doesn't pile up on the node's first pod. A hint.
+    next: CachePadded<AtomicUsize>,
+}
+
+impl Links {
+    /// Joins a queue with the pools of a lease.
+    pub(crate) fn new(shared: &Arc<Shared>, pools: &WorkerPools, lease: &Arc<Lease>) -> Links {
+        Self::of_plan(shared, Plan::new(pools, lease))
+    }
+
+    pub(crate) fn of_plan(shared: &Arc<Shared>, plan: Plan) -> Links {
+        let plan = Arc::new(plan);
+        let links = Links {
+            shared: Arc::clone(shared),
+            slot: Part::of(shared, |shared| shared.limiter.slot(0)),
+            entries: plan.by_cpu.iter().map(|_| Entry::new()).collect(),
+            plan: Swap::new(Arc::clone(&plan)),
+            bound: shared.kind.per_cpu(),
+        };
+        links.follow(&plan);
+        links
+    }
+
+    /// Joins the queue with the pools of another lease, instead of those that it had. One at a time.
+    pub(crate) fn replace(&self, pools: &WorkerPools, lease: &Arc<Lease>) {
+        let plan = Arc::new(Plan::new(pools, lease));
+        self.follow(&plan);
+        self.plan.store(plan);
+    }
+
+    fn follow(&self, plan: &Plan) {
+        // Fill.
+        let seats = 0..plan.lease.group.pools.len();
+        let seats = seats.map(|pool| Link::seated(&self.shared, &plan.lease, pool));
+        let seats: Vec<_> = seats.collect();
+        // Publish.
+        for ((cpu, entry), pool) in self.entries.iter().enumerate().zip(&plan.by_cpu) {
+            entry.publish(
+                pool.map(|pool| (seats[pool], plan.lease.group.pools[pool].stripe_of(cpu as u32))),
+            );
+        }
+        // Retire.
+        self.shared.colours.retire_all_but(&seats);
+    }
+
+    /// What stands in the way of all that is queued: a hint.
+    #[inline]
+    pub(crate) fn glance(&self) -> Gate {
+        self.slot.glance()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Picks for work that is asked to run at `place`: what can be known before anything is written.
+    #[inline(always)]
+    pub(crate) fn pick(&self, place: Place) -> Option<Picked<'_>> {
+        let cpu = match place {
+            Place::Here => current_cpu()?,
+            Place::From(cpu) | Place::Cpu(cpu) => cpu,
+            Place::Node(_) => return None,
+        };
+        self.shared.colours.pick(self.entries.get(cpu as usize)?)
+    }
+
+    /// Enters a link for work that is asked to run at `place`, and was picked for so.
+    #[inline(always)]
+    pub(crate) fn enter<'a>(&'a self, place: Place, picked: Option<Picked<'a>>) -> Entered<'a> {
+        match picked.and_then(|picked| self.enter_picked(picked)) {
+            Some(entered) if self.is_for(place, &entered) => entered,
+            near => self.enter_slowly(place, near),
+        }
+    }
+
+    #[inline(always)]
+    fn enter_picked<'a>(&'a self, picked: Picked<'a>) -> Option<Entered<'a>> {
+        let colours = &self.shared.colours;
+        let taken_over = here::with_carry(|carry| colours.take_over(carry, &picked));
+        taken_over.flatten().or_else(|| colours.enter(picked))
+    }
+
+    /// Not where none of the pod's CPUs is for this work: it queues from isolated ones, or the pod has no
+    /// share of a CPU quota.
+    #[inline]
+    fn is_for(&self, place: Place, entered: &Entered<'_>) -> bool {
+        let link = entered.link();
+        self.bound
+            || match place {
+                Place::Cpu(_) => true,
+                Place::Node(_) => !link.away(),
+                Place::Here | Place::From(_) => !link.away_or_aside(),
+            }
+    }
+
+    /// Where it isn't as it nearly always is. `near`: what was entered is not for this work.
+    #[cold]
+    #[inline(never)]
+    fn enter_slowly<'a>(&'a self, place: Place, near: Option<Entered<'a>>) -> Entered<'a> {
+        match near.or_else(|| self.enter_near(place)) {
+            Some(entered) if self.is_for(place, &entered) => entered,
+            near => {
+                near.into_iter().for_each(|entered| self.shared.colours.retract(entered));
+                self.enter_by_plan(place)
+            }
+        }
+    }
+
+    fn enter_near(&self, place: Place) -> Option<Entered<'_>> {
+        loop {
+            // Again where the entry was another one meanwhile.
+            if let Some(entered) = self.shared.colours.enter(self.pick(place)?) {
+                return Some(entered);
+            }
+        }
+    }
+
+    fn enter_by_plan(&self, place: Place) -> Entered<'_> {
+        loop {
+            let plan = self.plan.load();
+            let pool = match place {
+                Place::Node(node) => plan.of_node(node, self.bound),
+                _ => plan.any(),
+            };
+            if let Some(entered) = self.enter_near(Place::Cpu(plan.cpus[pool])) {
+                return entered;
+            }
+            // An old plan, and an entry that is another one's meanwhile.
+            corewise_sync::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        self.shared.colours.close();
+    }
+}
+
+impl Plan {
+    fn new(pools: &WorkerPools, lease: &Arc<Lease>) -> Plan {
+        let topology = pools.machine().topology();
+        let group = &lease.group;
+        let mut by_cpu = vec![None; topology.cpu_set().last().map_or(0, |last| last as usize + 1)];
+        let mut by_node: Vec<NodePools> = Vec::new();
+        by_node.resize_with(nodes(topology), NodePools::default);
+        let mut cpus = Vec::new();
+        for (index, pool) in group.pools.iter().enumerate() {
+            let pod = &pools.pods().scope(group.scope)[pool.spec.pod as usize];
+            cpus.push(pod.cpus.first().unwrap_or(0));
+            for cpu in pod.cpus.iter() {
+                by_cpu[cpu as usize] = Some(index);
+            }
+            for node in topology.nodes() {
+                if node.cpus.intersects(&pool.spec.cpus) {
+                    by_node[node.node as usize].pools.push(index);
+                }
+            }
+        }
+        Self::of(lease, cpus.into(), by_cpu.into(), by_node.into())
+    }
+
+    pub(crate) fn of(
+        lease: &Arc<Lease>,
+        cpus: Box<[u32]>,
+        by_cpu: Box<[Option<usize>]>,
+        by_node: Box<[NodePools]>,
+    ) -> Plan {
+        let rotor = CachePadded::new(AtomicUsize::new(0));
+        Plan { lease: Arc::clone(lease), cpus, by_cpu, by_node, rotor }
+    }
+
+    fn of_node(&self, node: Option<u32>, bound: bool) -> usize {
+        let Some(on_node) = node.and_then(|n| self.by_node.get(n as usize)) else {
+            return self.here(bound);
+        };
+        match &on_node.pools[..] {
+            [] => self.here(bound),
+            [only] if !self.away(*only) => *only,
+            several => {
+                let here = self.here(bound);
+                if several.contains(&here) {
+                    return here;
+                }
+                let has_cpus = |pool| !self.away(pool);
+                let found = self.in_turn(&on_node.next, several.len(), |n| several[n], has_cpus);
+                found.unwrap_or(here)
+            }
+        }
+    }
+
+    fn here(&self, bound: bool) -> usize {
+        let own = current_cpu().and_then(|cpu| self.by_cpu.get(cpu as usize).copied().flatten());
+        let own = own.filter(|&pool| bound || !self.away_or_aside(pool));
+        own.unwrap_or_else(|| self.any())
+    }
+
+    /// Each pool in turn whose pod has a CPU that can be used, and a share; each, where none has. The
+    /// kernel's `wq_select_unbound_cpu`.
+    fn any(&self) -> usize {
+        let (rotor, pools) = (&self.rotor, self.cpus.len());
+        let found = self.in_turn(rotor, pools, |n| n, |pool| !self.away_or_aside(pool));
+        found.unwrap_or_else(|| rotor.load(Ordering::Relaxed) % pools)
+    }
+
+    /// The next of so many pools that will do.
+    fn in_turn(
+        &self,
+        rotor: &AtomicUsize,
+        n: usize,
+        pool: impl Fn(usize) -> usize,
+        will_do: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
+        (0..n).map(|_| pool(rotor.fetch_add(1, Ordering::Relaxed) % n)).find(|&pool| will_do(pool))
+    }
+
+    /// Whether no CPU of a pool's pod can be used, or it has no share of what may run (a moment ago).
+    fn away_or_aside(&self, pool: usize) -> bool {
+        let reading = self.lease.group.pools[pool].reading();
+        reading.away() || reading.aside()
+    }
+
+    /// Whether no CPU of a pool's pod can be used (a moment ago).
+    fn away(&self, pool: usize) -> bool {
+        self.lease.group.pools[pool].reading().away()
+    }
+}
+
+/// One more than the highest number of a node.
+pub(crate) fn nodes(topology: &Topology) -> usize {
+    topology.nodes().iter().map(|node| node.node as usize + 1).max().unwrap_or(0)
+}

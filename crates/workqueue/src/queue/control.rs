@@ -1,0 +1,339 @@
+//! What can be done to a queue as a whole while work flows: other attributes, another maximum,
+//! freezing, draining, the end.
+
+use std::mem;
+use std::panic::Location;
+
+use corewise_sync::atomic::{Ordering, fence};
+use corewise_sync::{Mutex, MutexGuard};
+use corewise_topology::CpuSet;
+
+use crate::attributes::{Attributes, PoolKey, QueueKind};
+use crate::error::BuildError;
+use crate::pwq::limit_policy::{MAX_ACTIVE_LIMIT, UNLIMITED, effective};
+use crate::pwq::{Limit, Shared};
+use crate::queue::Workqueue;
+use crate::queue::submit::push;
+use crate::wait;
+use crate::wait::messages;
+
+/// The state that changes of a queue have to agree on.
+#[derive(Debug)]
+pub(crate) struct Control {
+    /// L: is the lock, held while a change of attributes is committed; guards what they are now.
+    pub(crate) attributes: Mutex<Attributes>,
+    /// L: is the lock; guards how many drains are under way.
+    drains: Mutex<usize>,
+    /// L: is the lock; guards the queue below, once there is one. Taken before that of `attributes`.
+    below: Mutex<Option<Workqueue>>,
+}
+
+impl Control {
+    /// The lock of the queue below.
+    pub(crate) fn below(&self) -> MutexGuard<'_, Option<Workqueue>> {
+        self.below.lock()
+    }
+
+    pub(crate) fn new(attributes: Attributes) -> Self {
+        Control {
+            attributes: Mutex::new(attributes),
+            drains: Mutex::new(0),
+            below: Mutex::new(None),
+        }
+    }
+}
+
+impl Workqueue {
+    /// What the queue is.
+    pub fn kind(&self) -> QueueKind {
+        self.shared().kind
+    }
+
+    /// Its attributes now: change what you like in them, and give them to
+    /// [`Workqueue::set_attributes`]. Takes a short lock.
+    pub fn attributes(&self) -> Attributes {
+        self.control().attributes.lock().clone()
+    }
+
+    /// Changes the attributes while work flows, all of them or, where that fails, none. What is
+    /// queued from then on goes to the new pools; what was queued before runs where it is, under
+    /// the old ones. Nothing is lost and nothing runs twice; an ordered queue keeps its order.
+    ///
+    /// Everything is prepared first: the pools, with a first worker for each pod where they are
+    /// new. So it may block, though not on the queue's work: an item may call it.
+    ///
+    /// # Errors
+    /// [`BuildError::Fixed`] for a bound or bottom-half queue, whose attributes are what they are
+    /// (but see [`Workqueue::set_max_active`]); [`BuildError::Conflict`] for a maximum above 1 on an
+    /// ordered queue; else as [`QueueBuilder::build`](crate::QueueBuilder::build). The queue is then
+    /// as it was.
+    pub fn set_attributes(&self, attributes: &Attributes) -> Result<(), BuildError> {
+        let shared = self.shared();
+        let queue = || shared.name.clone();
+        if shared.kind.per_cpu() {
+            return Err(BuildError::Fixed { queue: queue(), kind: shared.kind.name() });
+        }
+        if shared.kind == QueueKind::Ordered && attributes.max_active > 1 {
+            let with = shared.kind.name();
+            return Err(BuildError::Conflict { queue: queue(), asked: "max_active", with });
+        }
+        // Prepare: with no lock held, since it may come to a spawn handler, which is the user's.
+        let key = PoolKey::of(shared.kind, attributes);
+        let lease = shared.pools.lease(&shared.name, key.clone())?;
+        // Commit: from here on nothing fails.
+        let mut current = self.control().attributes.lock();
+        if key != PoolKey::of(shared.kind, &current) {
+            // Who has Entered an old link queues on the old pools, which that keeps open.
+            self.links().replace(&shared.pools, &lease);
+        }
+        shared.set_max_active(attributes.max_active, attributes.cpus.as_ref());
+        *current = attributes.clone();
+        drop(current);
+        drop(lease);
+        shared.settle();
+        shared.warn_of_cut(attributes.max_active);
+        self.tell_below();
+        // The former pools may have been this queue's only.
+        shared.pools.reap();
+        Ok(())
+    }
+
+    /// Changes how many instances may be active at once; see
+    /// [`QueueBuilder::max_active`](crate::QueueBuilder::max_active). Where it rises, instances that
+    /// are held back go at once; where it falls, what is active goes on. A limit given to a queue
+    /// that had none counts what is queued from then on. Bound queues too. Takes short locks.
+    ///
+    /// # Errors
+    /// [`BuildError::Conflict`] on an ordered queue (but for 0 and 1) and on a bottom-half one (but
+    /// for 0).
+    pub fn set_max_active(&self, max_active: usize) -> Result<(), BuildError> {
+        let shared = self.shared();
+        let most = match shared.kind {
+            QueueKind::Ordered => 1,
+            QueueKind::BottomHalf => 0,
+            QueueKind::Unbound | QueueKind::Bound => usize::MAX,
+        };
+        if max_active > most {
+            let (queue, with) = (shared.name.clone(), shared.kind.name());
+            return Err(BuildError::Conflict { queue, asked: "max_active", with });
+        }
+        let mut current = self.control().attributes.lock();
+        current.max_active = max_active;
+        shared.set_max_active(max_active, current.cpus.as_ref());
+        drop(current);
+        shared.settle();
+        shared.warn_of_cut(max_active);
+        Ok(())
+    }
+
+    /// Waits until the queue is empty, and meanwhile accepts only what its own running items queue:
+    /// chains of work come to their end, others are refused, with a warning. Afterwards it accepts
+    /// everything again. Where chains don't end it warns after 10 rounds, and after each 100.
+    ///
+    /// Delayed items whose time hasn't come aren't waited for, and are refused if it comes
+    /// meanwhile. May block. On a frozen queue it waits for the thaw. It says nothing about the queue
+    /// [`below`](Workqueue::below), on which block devices run.
+    ///
+    /// # Panics
+    /// As [`Workqueue::flush`].
+    #[track_caller]
+    pub fn drain(&self) {
+        let shared = self.shared();
+        messages::for_queue(shared, "Workqueue::drain");
+        let _draining = self.begin_drain();
+        self.drain_rounds();
+    }
+
+    /// Only what its own items queue is accepted until what this gives is dropped.
+    fn begin_drain(&self) -> Draining<'_> {
+        let mut drains = self.control().drains.lock();
+        *drains += 1;
+        self.shared().limiter.slots().for_each(|slot| slot.set_draining(true));
+        Draining(self)
+    }
+
+    /// Drains the queue, and accepts nothing from then on: `queue` returns false, a spawned closure
+    /// is cancelled. The other handles remain, of a queue that is no more. Dropping the last handle
+    /// without it leaves queued work to run.
+    ///
+    /// Delayed items whose time hasn't come are cancelled, and those who wait for them are told (the
+    /// kernel leaves them to the caller). So are spawned futures that wait to be woken: they are
+    /// dropped by the calling thread. May block, as [`Workqueue::drain`].
+    ///
+    /// # Panics
+    /// As [`Workqueue::flush`].
+    #[track_caller]
+    pub fn destroy(&self) {
+        let shared = self.shared();
+        messages::for_queue(shared, "Workqueue::destroy");
+        let draining = self.begin_drain();
+        self.drain_rounds();
+        // It goes from draining to closed.
+        mem::forget(draining);
+        shared.close();
+        // After it was closed: who sets a timer looks at that afterwards.
+        shared.pools.keeper().cancel_of(shared.id);
+        shared.settle();
+        shared.cancel_waiting();
+        // What slipped in with a chain that ended at the last moment.
+        self.drain_rounds();
+    }
+
+    /// Instances that were let through to a pool and aren't over (a moment ago): what `max_active`
+    /// limits.
+    pub fn active(&self) -> u64 {
+        self.shared().active()
+    }
+
+    /// Instances that are held back (a moment ago): by `max_active`, by the order of an ordered
+    /// queue, or by a freeze.
+    pub fn held(&self) -> u64 {
+        self.shared().held()
+    }
+
+    /// Whether [`WorkerPools::freeze`](crate::WorkerPools::freeze) holds its work back now.
+    pub fn is_frozen(&self) -> bool {
+        self.shared().is_frozen()
+    }
+
+    #[track_caller]
+    fn drain_rounds(&self) {
+        let shared = self.shared();
+        let mut rounds = 0_u32;
+        loop {
+            shared.flush();
+            if shared.is_empty() {
+                return;
+            }
+            rounds += 1;
+            if rounds == 10 || rounds.is_multiple_of(100) {
+                tracing::warn!(
+                    queue = shared.name,
+                    rounds,
+                    "drained again and again: its items keep queueing more on it"
+                );
+            }
+        }
+    }
+}
+
+/// A drain that is under way: also where the wait is given up it ends.
+struct Draining<'a>(&'a Workqueue);
+
+impl Drop for Draining<'_> {
+    fn drop(&mut self) {
+        let mut drains = self.0.control().drains.lock();
+        *drains -= 1;
+        if *drains == 0 {
+            self.0.shared().limiter.slots().for_each(|slot| slot.set_draining(false));
+        }
+    }
+}
+
+impl Shared {
+    /// Waits for all that was queued before the call. May block.
+    #[track_caller]
+    pub(crate) fn flush(&self) {
+        let location = Location::caller();
+        self.colours.flush_by(|event| wait::wait_for_queue(self, event, location));
+    }
+
+    /// Nothing is queued and nothing runs: true of one moment during the call, where nothing is
+    /// queued from outside.
+    fn is_empty(&self) -> bool {
+        // An item may queue another on a link that was looked at already, and end before its own is.
+        // Then the number of those ever queued has changed.
+        let before = self.counts();
+        // Pairs with the Release of the ends that it saw: what those items queued is seen below.
+        fence(Ordering::Acquire);
+        let after = self.counts();
+        before.0 == 0 && before == after
+    }
+
+    /// Divides the maximum among the slots, by the CPUs of `cpus` that can be used now. `settle` has
+    /// to follow, and [`Shared::warn_of_cut`] once the caller's locks are released.
+    pub(crate) fn set_max_active(&self, max_active: usize, cpus: Option<&CpuSet>) {
+        let mut limit = self.limit.lock();
+        *limit = Limit { max_active: effective(max_active), cpus: cpus.cloned() };
+        self.divide(&limit);
+    }
+
+    /// Says so where a maximum is more than there can be. With no lock held: a subscriber is the
+    /// user's code.
+    pub(crate) fn warn_of_cut(&self, max_active: usize) {
+        if max_active > MAX_ACTIVE_LIMIT {
+            tracing::warn!(
+                queue = self.name,
+                max_active,
+                "max_active is more than {MAX_ACTIVE_LIMIT}: cut to that"
+            );
+        }
+    }
+
+    /// The same maximum, where other CPUs can be used now.
+    pub(crate) fn divide_again(&self) {
+        let limit = self.limit.lock();
+        if limit.max_active != UNLIMITED {
+            self.divide(&limit);
+        }
+    }
+
+    /// Under the lock of `limit`, so that the last word stands.
+    fn divide(&self, limit: &Limit) {
+        let Limit { max_active, cpus } = limit;
+        let usable = match *max_active {
+            UNLIMITED => Default::default(),
+            _ => self.pools.usable_cpus(cpus.as_ref()),
+        };
+        self.limiter.set_max_active(*max_active, &usable);
+    }
+
+    /// Instances that were let through and aren't over (a moment ago). On a frozen queue 0 is sure.
+    pub(crate) fn active(&self) -> u64 {
+        let held = || {
+            let of_slot = self.limiter.slots().map(|slot| slot.held());
+            of_slot.fold((0, 0), |sum, slot| (sum.0 + slot.0 as u64, sum.1 + slot.1))
+        };
+        // Pairs with the queuers' Enter and ReadGate: who read the gate before it was closed by a
+        // freeze, which came before this, is counted below.
+        fence(Ordering::SeqCst);
+        let mut before = held();
+        for _ in 0..4 {
+            let in_flight = self.totals().in_flight;
+            let after = held();
+            // One that is cancelled between two readings would be taken for one that is held and
+            // not in flight, and hide an active one.
+            if after == before {
+                return in_flight.saturating_sub(after.0);
+            }
+            before = after;
+        }
+        // They come and go too fast to tell.
+        self.totals().in_flight.saturating_sub(before.0).max(1)
+    }
+
+    /// Instances that are held back (a moment ago).
+    pub(crate) fn held(&self) -> u64 {
+        self.limiter.slots().map(|slot| slot.sizes().2 as u64).sum()
+    }
+
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.limiter.slots().any(|slot| slot.gate().frozen())
+    }
+
+    /// Holds everything back that isn't active, or lets it go: then `settle` has to follow.
+    pub(crate) fn set_frozen(&self, frozen: bool) {
+        self.limiter.slots().for_each(|slot| slot.set_frozen(frozen));
+    }
+
+    /// Accepts nothing more; what is held back goes on to be let through: `settle` has to follow.
+    pub(crate) fn close(&self) {
+        self.limiter.slots().for_each(|slot| slot.close());
+    }
+
+    /// Lets those through that may go since the limiter was changed. No lock is held: it may have to
+    /// make threads.
+    pub(crate) fn settle(&self) {
+        self.limiter.settle(&mut push);
+    }
+}

@@ -1,0 +1,169 @@
+//! Queueing an item some time later.
+
+use std::panic::Location;
+use std::time::Duration;
+
+use corewise_sync::sys::current_cpu;
+
+use crate::pwq::table::Place;
+use crate::pwq::ticket::MaybeTicket;
+use crate::queue::Workqueue;
+use crate::spawn::work::Work;
+use crate::task::claim::{self, Claimed};
+use crate::task::header::{Job, Queued};
+use crate::timekeeper::delayed::Delayed;
+
+impl Workqueue {
+    /// Queues an item after `delay`, on the pod of the CPU that this is called on now. A delay of
+    /// zero: at once, as [`Workqueue::queue`], with no timer. False where the item is pending
+    /// already (queued, or its timer runs) or disabled, the queue was destroyed or the pools were
+    /// shut down, or the first timer of all finds no thread for it (which is logged).
+    ///
+    /// From here on it is pending: it can't be queued a second time, [`Work::flush`] waits for it,
+    /// and [`Work::cancel`] takes it back. A flush of the queue doesn't wait for it before its time
+    /// has come. A queue that is drained then refuses it, which cancels it. [`Workqueue::destroy`]
+    /// and [`WorkerPools::shutdown`](crate::WorkerPools::shutdown) cancel it at once; else the timer
+    /// keeps the queue and the pools. In all cases those who wait for it are told.
+    ///
+    /// Any context. It takes one lock that all timers of the pools share, in O(log n) of their number.
+    #[track_caller]
+    pub fn queue_delayed(&self, work: &Work, delay: Duration) -> bool {
+        self.delay(place_of(None), work, delay, Location::caller())
+    }
+
+    /// As [`Workqueue::queue_delayed`], on the pod of `cpu`; see [`Workqueue::queue_on`].
+    #[track_caller]
+    pub fn queue_delayed_on(&self, cpu: u32, work: &Work, delay: Duration) -> bool {
+        self.delay(place_of(Some(cpu)), work, delay, Location::caller())
+    }
+
+    /// Has an item run after `delay`, on this queue, whatever it is at: where its timer runs it is
+    /// set anew, where it is queued, also elsewhere, it is taken out. A delay of zero: it is queued
+    /// at once. True where it was pending; that instance then goes on as this one, and who flushes it
+    /// waits for this one. False where it was idle, and also where it could not be queued, for the
+    /// reasons that [`Workqueue::queue_delayed`] has: an instance that is pending elsewhere then stays
+    /// as it is. With a delay of zero a queue that is being drained refuses it too.
+    ///
+    /// Any context. It waits for no work, only, yielding, for others' short steps with the same item.
+    #[track_caller]
+    pub fn mod_delayed(&self, work: &Work, delay: Duration) -> bool {
+        self.modify(place_of(None), work, delay, Location::caller())
+    }
+
+    /// As [`Workqueue::mod_delayed`], on the pod of `cpu`; see [`Workqueue::queue_on`].
+    #[track_caller]
+    pub fn mod_delayed_on(&self, cpu: u32, work: &Work, delay: Duration) -> bool {
+        self.modify(place_of(Some(cpu)), work, delay, Location::caller())
+    }
+
+    fn delay(
+        &self,
+        place: Place,
+        work: &Work,
+        delay: Duration,
+        site: &'static Location<'static>,
+    ) -> bool {
+        if delay.is_zero() {
+            return self.submit_at(place, work, site);
+        }
+        if self.is_closed() || !work.header().state.pend() {
+            return false;
+        }
+        let item = work.hold();
+        // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
+        let queued = unsafe { Queued::new(item, Job { ticket: MaybeTicket::none(), site }) };
+        match self.arm(place, work, delay, queued) {
+            Ok(()) => true,
+            // Where somebody has claimed it meanwhile, it was queued, and is theirs.
+            Err(queued) => !queued.refuse(),
+        }
+    }
+
+    fn modify(
+        &self,
+        place: Place,
+        work: &Work,
+        delay: Duration,
+        site: &'static Location<'static>,
+    ) -> bool {
+        // What is pending elsewhere stays there where this queue won't have it.
+        if self.refuses(delay) {
+            return false;
+        }
+        loop {
+            if let Some(mut claimed) = work.lent().claim() {
+                claimed.with_job(|job| job.site = site);
+                self.replace(place, work, delay, claimed);
+                return true;
+            }
+            if self.delay(place, work, delay, site) || !work.is_pending() {
+                return false;
+            }
+            // Somebody else has queued it between the two: that is what is to be modified.
+        }
+    }
+
+    /// Whether it takes nothing that comes after a while.
+    fn refuses(&self, delay: Duration) -> bool {
+        if delay.is_zero() {
+            return self.links().refuses_at_once(false);
+        }
+        self.is_closed() || !self.shared().pools.keeper().takes_timers()
+    }
+
+    /// Puts a claimed instance into this queue, after a while. Where that was closed just now, it is
+    /// cancelled, as all that was there.
+    fn replace(&self, place: Place, work: &Work, delay: Duration, mut claimed: Claimed) {
+        if delay.is_zero() {
+            self.place(place, claimed);
+        } else if self.is_closed() {
+            claimed.cancel();
+        } else {
+            let ticket = claimed.with_job(|job| job.ticket.take());
+            let queued = claimed.release();
+            if let Err(queued) = self.arm(place, work, delay, queued) {
+                // Cancelled, unless somebody has claimed it.
+                drop(queued);
+            }
+            // After it lies somewhere: this may let others through, and who claims it would wait.
+            drop(ticket);
+        }
+    }
+
+    fn arm(
+        &self,
+        place: Place,
+        work: &Work,
+        delay: Duration,
+        queued: Queued,
+    ) -> Result<(), Queued> {
+        let (work, queue) = (work.clone(), self.clone());
+        let delayed = Delayed { queued, work, queue, place };
+        self.shared().pools.keeper().arm(delay, delayed).map_err(|delayed| delayed.queued)
+    }
+}
+
+/// The remembered place: the CPU that is asked for, or that this runs on.
+fn place_of(cpu: Option<u32>) -> Place {
+    match cpu {
+        Some(cpu) => Place::Cpu(cpu),
+        None => current_cpu().map_or(Place::Here, Place::From),
+    }
+}
+
+impl Work {
+    /// Where its timer runs, has it fire now; then [`flush`](Work::flush)es it: true if there
+    /// was an instance to wait for. May block.
+    #[track_caller]
+    pub fn flush_delayed(&self) -> bool {
+        let header = self.header();
+        let now = header.state.snapshot();
+        let mut armed = None;
+        if now.pending() && header.place(now.seq()) == claim::Place::Timer {
+            armed = self.aside().timer.lock().take();
+        }
+        let armed = armed.map(|armed| armed.fire()).is_some();
+        // It may have run before the flush looked: it was waited for all the same.
+        self.flush() || armed
+    }
+}

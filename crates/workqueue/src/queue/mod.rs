@@ -1,0 +1,285 @@
+//! The workqueue: where work is handed in.
+
+mod below;
+pub(crate) mod builder;
+pub(crate) mod control;
+mod delayed;
+pub(crate) mod end;
+pub(crate) mod stats;
+pub(crate) mod submit;
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+
+use crate::attributes::Attributes;
+use crate::pwq::Shared;
+use crate::pwq::table::{Links, Place};
+use crate::queue::builder::QueueBuilder;
+use crate::queue::control::Control;
+use crate::queue::stats::QueueStats;
+use crate::queue::submit::Queueing;
+use crate::spawn::join::{JoinHandle, Task};
+use crate::spawn::work::Work;
+use crate::task::claim::Claimed;
+use crate::task::header::Header;
+use crate::task::vtable::ItemRef;
+use crate::wait::messages;
+
+/// A workqueue: work that is handed in runs on a worker of a pool, as a rule in the pod that it was
+/// queued from; see [`QueueBuilder`] for the kinds there are.
+///
+/// A cheap handle: clones are the same queue. Dropping it leaves queued work to run, and thaws it
+/// where it was frozen.
+#[derive(Clone)]
+pub struct Workqueue {
+    inner: Arc<Inner>,
+}
+
+// What a panic interrupts in there is whole: no lock is held where users' code runs.
+impl std::panic::UnwindSafe for Workqueue {}
+impl std::panic::RefUnwindSafe for Workqueue {}
+
+struct Inner {
+    shared: Arc<Shared>,
+    control: Control,
+    /// The links that it queues on now.
+    links: Links,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.set_frozen(false);
+        self.shared.settle();
+    }
+}
+
+impl Workqueue {
+    /// A queue to be set up; the name stands in reports.
+    pub fn builder(name: impl Into<String>) -> QueueBuilder {
+        QueueBuilder::new(name.into())
+    }
+
+    pub(crate) fn new(shared: Arc<Shared>, attributes: Attributes, links: Links) -> Workqueue {
+        let control = Control::new(attributes);
+        Workqueue { inner: Arc::new(Inner { shared, control, links }) }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.inner.shared
+    }
+
+    pub(crate) fn control(&self) -> &Control {
+        &self.inner.control
+    }
+
+    pub(crate) fn links(&self) -> &Links {
+        &self.inner.links
+    }
+
+    /// The queue's name.
+    pub fn name(&self) -> &str {
+        &self.inner.shared.name
+    }
+
+    /// Queues an item on the pod of the CPU that this is called on. False where it was pending
+    /// already or is disabled, or where the queue doesn't take it: it is being drained, it was
+    /// destroyed, or the pools were shut down. Where `max_active` is reached the item is queued all
+    /// the same, and held back. What was written before the call, also before one that
+    /// returned false because the item was pending, is seen by the run that follows.
+    ///
+    /// Any context. It waits for no work. It is lock-free where the pod's workers are busy, or one
+    /// of them looks for work already; where one has to be woken it holds the pool's lock for some
+    /// dozen instructions, a lock that sleeps where two meet. Where the pod has room and no
+    /// worker left to wake, as after the system refused a thread, it makes one. Where items are held
+    /// back it takes the lock of their list.
+    ///
+    /// A call at the same time as a shutdown may return true and have the item cancelled: those who
+    /// flush it are told, and it can be queued elsewhere.
+    #[track_caller]
+    pub fn queue(&self, work: &Work) -> bool {
+        self.submit(Place::Here, work, Location::caller())
+    }
+
+    /// As [`Workqueue::queue`], on the pod of `cpu`. A CPU that the queue doesn't have: on any pod.
+    #[track_caller]
+    pub fn queue_on(&self, cpu: u32, work: &Work) -> bool {
+        self.submit_at(Place::Cpu(cpu), work, Location::caller())
+    }
+
+    /// As [`Workqueue::queue`], on a pod of `node`: on the caller's own if that lies there, else on
+    /// each in turn. An unknown node, or one without usable CPUs: as `queue`. The kernel's
+    /// `queue_work_node`, but for the turn: that one takes the node's first CPU, and with it
+    /// always the same shard.
+    #[track_caller]
+    pub fn queue_node(&self, node: Option<u32>, work: &Work) -> bool {
+        self.submit_at(Place::Node(node), work, Location::caller())
+    }
+
+    /// Runs a closure on the queue: as [`Workqueue::queue`], with one allocation. After
+    /// [`WorkerPools::shutdown`](crate::WorkerPools::shutdown) the closure is dropped, and the handle says that it was cancelled.
+    #[track_caller]
+    pub fn spawn<T, C>(&self, closure: C) -> JoinHandle<T>
+    where
+        C: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        self.spawn_at(Place::Here, closure, Location::caller())
+    }
+
+    /// As [`Workqueue::spawn`], on the pod of `cpu`; see [`Workqueue::queue_on`].
+    #[track_caller]
+    pub fn spawn_on<T, C>(&self, cpu: u32, closure: C) -> JoinHandle<T>
+    where
+        C: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        self.spawn_at(Place::Cpu(cpu), closure, Location::caller())
+    }
+
+    /// As [`Workqueue::spawn`], on a pod of `node`; see [`Workqueue::queue_node`].
+    #[track_caller]
+    pub fn spawn_node<T, C>(&self, node: Option<u32>, closure: C) -> JoinHandle<T>
+    where
+        C: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        self.spawn_at(Place::Node(node), closure, Location::caller())
+    }
+
+    /// Waits for everything that was queued before the call, and not for what is queued later. May
+    /// block; on a worker the pool starts other work meanwhile.
+    ///
+    /// An item that another thread is about to queue (its call hasn't returned, although the item
+    /// is pending) may count as queued later; [`Work::flush`] waits for that one too.
+    ///
+    /// # Panics
+    /// Called from an item of the same queue, or from one that such an item waits for on the same stack: it
+    /// would wait for that item. In an item, where it is found that it would never end: what is flushed
+    /// waits for that item, or no worker can come for it and this stack can't hold it.
+    #[track_caller]
+    pub fn flush(&self) {
+        messages::for_queue(&self.inner.shared, "Workqueue::flush");
+        self.inner.shared.flush();
+    }
+
+    /// What the queue has done so far.
+    pub fn stats(&self) -> QueueStats {
+        QueueStats::of(&self.inner.shared)
+    }
+
+    fn spawn_at<T, C>(
+        &self,
+        place: Place,
+        closure: C,
+        site: &'static Location<'static>,
+    ) -> JoinHandle<T>
+    where
+        C: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let (item, handle) = Task::make(closure);
+        if let Err(item) = self.submit_new(place, item, site) {
+            // Nobody else has it.
+            item.cancelled();
+            item.header().state.give_up();
+        }
+        handle
+    }
+
+    /// Queues an item that was just made. Gives it back where the queue doesn't take it. What it calls
+    /// isn't generic, and so compiled once, here, whoever calls.
+    #[inline(always)]
+    pub(crate) fn submit_new(
+        &self,
+        place: Place,
+        item: ItemRef,
+        site: &'static Location<'static>,
+    ) -> Result<(), ItemRef> {
+        match place {
+            Place::Here => self.submit_new_here(item, site),
+            _ => self.submit_new_at(place, item, site),
+        }
+    }
+
+    fn submit_new_here(
+        &self,
+        item: ItemRef,
+        site: &'static Location<'static>,
+    ) -> Result<(), ItemRef> {
+        self.inner.links.queue_new(Place::Here, item, site)
+    }
+
+    fn submit_new_at(
+        &self,
+        place: Place,
+        item: ItemRef,
+        site: &'static Location<'static>,
+    ) -> Result<(), ItemRef> {
+        self.inner.links.queue_new(place, item, site)
+    }
+
+    /// Queues an item, wherever that is: [`Workqueue::queue`] has the short way for itself.
+    pub(crate) fn submit_at(
+        &self,
+        place: Place,
+        work: &Work,
+        site: &'static Location<'static>,
+    ) -> bool {
+        self.submit(place, work, site)
+    }
+
+    #[inline(always)]
+    fn submit(&self, place: Place, work: &Work, site: &'static Location<'static>) -> bool {
+        let links = &self.inner.links;
+        links.queue(place, work.header(), || work.hold(), site, false) == Queueing::Queued
+    }
+
+    /// Queues the item that `item` gives, whose header is `header`. Compiled once, whatever the item.
+    pub(crate) fn submit_with(
+        &self,
+        place: Place,
+        header: &Header,
+        item: &dyn Fn() -> ItemRef,
+        site: &'static Location<'static>,
+    ) -> bool {
+        self.try_submit(place, header, item, site, false) == Queueing::Queued
+    }
+
+    /// As `submit_with`, and says why not. `accepted`: it is part of what was accepted before, which
+    /// a drain waits for.
+    pub(crate) fn try_submit(
+        &self,
+        place: Place,
+        header: &Header,
+        item: &dyn Fn() -> ItemRef,
+        site: &'static Location<'static>,
+        accepted: bool,
+    ) -> Queueing {
+        self.inner.links.queue(place, header, item, site, accepted)
+    }
+}
+
+impl Workqueue {
+    /// Puts a claimed instance into the queue, as the same instance. False where that is refused: it
+    /// is cancelled then.
+    pub(crate) fn place(&self, place: Place, claimed: Claimed) -> bool {
+        self.inner.links.place(place, claimed)
+    }
+
+    /// Whether it takes nothing any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.inner.links.is_closed()
+    }
+}
+
+impl fmt::Debug for Workqueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Workqueue")
+            .field("name", &self.inner.shared.name)
+            .field("kind", &self.inner.shared.kind)
+            .field("attributes", &self.inner.control.attributes)
+            .field("stats", &self.stats())
+            .finish()
+    }
+}

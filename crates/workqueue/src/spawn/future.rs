@@ -1,0 +1,355 @@
+//! Futures on a queue: a work item that polls, and whose waker queues it again.
+//!
+//! The item's pending bit is what a waker needs: any number of wake-ups before the poll become one
+//! poll that sees all of them, and a wake-up during the poll is accepted and polls once more after.
+//! So there is no queue of woken tasks beside the workqueue, and a woken future waits its turn among
+//! the queue's other items.
+
+use std::any::Any;
+use std::future::Future;
+use std::panic::{self, AssertUnwindSafe, Location};
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+
+use corewise_sync::cell::UnsafeCell;
+use corewise_sync::sys::current_cpu;
+use corewise_sync::{Completion, Mutex};
+use tracing::Span;
+
+use crate::error::{JoinError, shielded};
+use crate::pwq::table::Place;
+use crate::pwq::waiting::{Seat, Waits, stop_in_turn};
+use crate::queue::Workqueue;
+use crate::queue::submit::Queueing;
+use crate::spawn::future_state::{FutureState, Paused};
+use crate::spawn::join::{JoinHandle, Outcome};
+use crate::task::current;
+use crate::task::header::{Header, Running};
+use crate::task::run::Spawner;
+use crate::task::vtable::{Item, ItemRef, Runs, Table};
+
+impl Workqueue {
+    /// Polls a future on the queue until it is ready; the handle yields its value. One allocation.
+    ///
+    /// Each poll is one work item: it runs on a worker thread, and counts as queued and as running
+    /// like any other. The future's home is the pod of the CPU that this is called on: whoever wakes
+    /// it, it is polled there (by a soft queue elsewhere while that pod is saturated), near what it
+    /// touched before.
+    ///
+    /// Works with futures of any runtime that need no driver of their own. Those of tokio's I/O and
+    /// timers want to be created and polled inside a tokio context: see `Handle::enter` there.
+    ///
+    /// * [`Workqueue::flush`] waits for a poll that is queued, not for the future's end: a future
+    ///   that waits for something isn't queued.
+    /// * A poll that blocks holds up its worker as any item does: wrap it in
+    ///   [`block_in_place`](crate::block_in_place).
+    /// * A future that waits when the pools are [shut down](crate::WorkerPools::shutdown), or the
+    ///   queue [destroyed](Workqueue::destroy), is cancelled then: it is dropped, and the handle says
+    ///   [`JoinError::Cancelled`]. Where a poll of it is queued at that moment, that one still takes
+    ///   place.
+    /// * The future is dropped before its handle is woken: on the worker that polled it last; where
+    ///   it is [aborted](JoinHandle::abort) between two polls, by the thread that aborts it; where
+    ///   it is cancelled, by the thread that shuts the pools down or destroys the queue, or that
+    ///   wakes it at that moment.
+    /// * It keeps the queue, and with it the pools, until it is dropped.
+    ///
+    /// ```
+    /// # use corewise_topology::Machine;
+    /// # use corewise_workqueue::{WorkerPools, Workqueue};
+    /// # let pools = WorkerPools::new(&Machine::live()?);
+    /// let queue = Workqueue::builder("futures").build(&pools)?;
+    /// let half = queue.spawn(|| 21);
+    /// let whole = queue.spawn_future(async move { half.await.map(|n| 2 * n) });
+    /// assert_eq!(whole.join()??, 42);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn spawn_future<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.spawn_future_at(current_cpu().map_or(Place::Here, Place::From), future)
+    }
+
+    /// As [`Workqueue::spawn_future`], on the pod of `cpu`; see [`Workqueue::queue_on`].
+    #[track_caller]
+    pub fn spawn_future_on<F>(&self, cpu: u32, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.spawn_future_at(Place::Cpu(cpu), future)
+    }
+
+    /// As [`Workqueue::spawn_future`], on pods of `node`; see [`Workqueue::queue_node`]. Polls may
+    /// take place on different pods of the node.
+    #[track_caller]
+    pub fn spawn_future_node<F>(&self, node: Option<u32>, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.spawn_future_at(Place::Node(node), future)
+    }
+
+    #[track_caller]
+    fn spawn_future_at<F>(&self, place: Place, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let site = Location::caller();
+        let task = Arc::new_cyclic(|me| FutureTask {
+            header: Header::new(Table::polled::<FutureTask<F>, F>()),
+            state: FutureState::new(),
+            future: UnsafeCell::new(Some(future)),
+            seat: UnsafeCell::new(None),
+            value: Mutex::new(None),
+            done: Completion::new(),
+            queue: self.clone(),
+            place,
+            site,
+            spawner: Spawner::current(),
+            me: Weak::clone(me),
+        });
+        task.queue(false);
+        JoinHandle::counted(task)
+    }
+}
+
+/// A future, and the item that polls it.
+#[repr(C)]
+struct FutureTask<F: Future> {
+    header: Header,
+    state: FutureState,
+    /// P: belongs to who moved `state` out of `IDLE`, until he moves it back. Pinned: it is polled
+    /// and dropped where it lies, and never moved out.
+    future: UnsafeCell<Option<F>>,
+    /// P: as `future`: where the queue knows it as one that waits.
+    seat: UnsafeCell<Option<Seat>>,
+    /// L: is the lock; guards the value until the handle takes it.
+    value: Mutex<Option<Result<F::Output, JoinError>>>,
+    done: Completion,
+    /// I: where it is queued when it is woken.
+    queue: Workqueue,
+    place: Place,
+    /// I: the source line that spawned it.
+    site: &'static Location<'static>,
+    spawner: Spawner,
+    /// I: the task itself, for its wakers. Weak: a future that nobody can wake any more is dropped.
+    me: Weak<Self>,
+}
+
+// SAFETY: `future` and `seat` are touched by their owner alone, of whom `FutureState` makes at most one at a time,
+// with acquire and release at each change of hands, so `F: Send` is enough; the value is behind a
+// lock, so `F::Output: Send` is enough. The other fields are `Sync`.
+unsafe impl<F: Future + Send> Sync for FutureTask<F> where F::Output: Send {}
+
+impl<F> FutureTask<F>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    /// Queues a poll. `accepted`: the future was before, so that a drain lets it come to its end.
+    fn queue(self: &Arc<Self>, accepted: bool) {
+        if self.state.is_over() {
+            return;
+        }
+        let item = || ItemRef::counted(Arc::clone(self));
+        let queueing = self.queue.try_submit(self.place, &self.header, &item, self.site, accepted);
+        // Pending already: that poll sees what this wake-up is about.
+        if queueing == Queueing::Refused {
+            stop_in_turn(Arc::clone(self) as Arc<dyn Waits>);
+        }
+    }
+
+    /// Ends it, now or after the poll that is under way.
+    fn stop(&self) {
+        if self.state.stop() {
+            self.end(Err(JoinError::Cancelled));
+        }
+    }
+
+    /// After a poll that returned `Pending`, by the future's owner: has the queue's end find it. Where
+    /// that came already, the end of the poll will see it.
+    fn sit(&self) {
+        self.seat.with_mut(|seat| {
+            // SAFETY: the caller owns the future.
+            let seat = unsafe { &mut *seat };
+            if seat.is_some() {
+                return;
+            }
+            // It is polled for this link: most often always the same.
+            let pod =
+                current::with(|job| job.and_then(Running::ticket).map(|ticket| ticket.link.pool));
+            let me: Weak<dyn Waits> = Weak::clone(&self.me) as _;
+            match self.queue.shared().waiting.sit(pod.unwrap_or(0), me) {
+                Ok(taken) => *seat = Some(taken),
+                Err(_) => {
+                    self.state.close();
+                }
+            }
+        });
+    }
+
+    /// It is closed, and waits: whether no poll is to come.
+    fn is_left(&self) -> bool {
+        !self.header.state.snapshot().pending()
+    }
+
+    /// Drops the future and gives the value to the handle; by the future's owner.
+    fn end(&self, value: Result<F::Output, JoinError>) {
+        self.leave();
+        shielded("dropping a spawned future", || {
+            // SAFETY: the caller owns the future. It is dropped in place.
+            self.future.with_mut(|slot| unsafe { *slot = None });
+        });
+        *self.value.lock() = Some(value);
+        self.done.complete();
+    }
+}
+
+impl<F: Future> FutureTask<F> {
+    /// By the future's owner: it doesn't wait any more.
+    fn leave(&self) {
+        // SAFETY: the caller owns the future.
+        let seat = self.seat.with_mut(|seat| unsafe { (*seat).take() });
+        if let Some(seat) = seat {
+            drop(self.queue.shared().waiting.leave(seat));
+        }
+    }
+}
+
+impl<F> Waits for FutureTask<F>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn shut(&self) -> bool {
+        self.state.close() && self.is_left()
+    }
+
+    fn stop(&self) {
+        FutureTask::stop(self);
+    }
+}
+
+impl<F> Runs for FutureTask<F>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn run(&self) {
+        // Somebody holds the task while it runs, so it can be upgraded.
+        let Some(me) = self.me.upgrade() else { return };
+        if !self.state.begin() {
+            return;
+        }
+        let waker = Waker::from(me);
+        let mut cx = Context::from_waker(&waker);
+        let polled = panic::catch_unwind(AssertUnwindSafe(|| {
+            self.future.with_mut(|slot| {
+                // SAFETY: `begin` made this worker the owner.
+                let future = unsafe { &mut *slot }.as_mut().expect("it isn't over, so it is there");
+                // SAFETY: the task lies in an `Arc` and is never moved, nor is the future moved out
+                // of it: `end` drops it in place, and so does the task's own drop.
+                unsafe { Pin::new_unchecked(future) }.poll(&mut cx)
+            })
+        }));
+        let value = match polled {
+            Ok(Poll::Pending) => {
+                self.sit();
+                match self.state.pause() {
+                    Paused::Waits => return,
+                    Paused::Closed => {
+                        if self.is_left() {
+                            self.stop();
+                        }
+                        return;
+                    }
+                    // It was stopped meanwhile.
+                    Paused::Stopped => Err(JoinError::Cancelled),
+                }
+            }
+            Ok(Poll::Ready(value)) => {
+                self.state.finish();
+                Ok(value)
+            }
+            Err(payload) => {
+                self.state.finish();
+                Err(JoinError::panicked(payload))
+            }
+        };
+        self.end(value);
+    }
+}
+
+// SAFETY: `repr(C)`; the header comes first, and is made in `spawn_future_at` only.
+unsafe impl<F> Item for FutureTask<F>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn cancelled(&self) {
+        self.stop();
+    }
+
+    fn panicked(&self, payload: Box<dyn Any + Send>) {
+        // Not the future's own, which `run` catches: it wasn't polled.
+        if self.state.stop() {
+            self.end(Err(JoinError::panicked(payload)));
+        } else {
+            corewise_sync::panics::discard(payload);
+        }
+    }
+
+    fn spawner(&self) -> Option<&Span> {
+        self.spawner.span()
+    }
+}
+
+impl<F> Wake for FutureTask<F>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn wake(self: Arc<Self>) {
+        self.queue(true);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.queue(true);
+    }
+}
+
+impl<F: Future> Drop for FutureTask<F> {
+    fn drop(&mut self) {
+        self.leave();
+        // Nobody can wake it any more, and nobody waits for it. The last waker may be dropped
+        // anywhere: a destructor's panic ends here.
+        shielded("dropping a spawned future", || {
+            // SAFETY: nobody else has the task. The future is dropped in place.
+            self.future.with_mut(|slot| unsafe { *slot = None });
+        });
+    }
+}
+
+impl<F> Outcome<F::Output> for FutureTask<F>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn done(&self) -> &Completion {
+        &self.done
+    }
+
+    fn take(&self) -> Option<Result<F::Output, JoinError>> {
+        self.value.lock().take()
+    }
+
+    fn abort(&self) {
+        self.stop();
+    }
+}

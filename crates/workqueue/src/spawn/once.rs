@@ -1,0 +1,147 @@
+//! A closure that runs once and has no handle: the cheapest way to have something run.
+//!
+//! Nobody but the pool knows such an item: it can't be claimed, flushed or queued again, so it is
+//! pending from its making to its end, and its state word is never changed. Its run uses it up.
+
+use std::panic::Location;
+use std::ptr::NonNull;
+
+use corewise_sync::hint;
+use tracing::Span;
+
+use crate::pwq::table::Place;
+use crate::queue::Workqueue;
+use crate::task::header::Header;
+use crate::task::run::Spawner;
+use crate::task::vtable::{Alone, Item, ItemRef, Table};
+
+impl Workqueue {
+    /// Runs a closure on the queue, once, and forgets it: as [`Workqueue::spawn`], for less, where
+    /// nobody wants to wait for it. One allocation, which the worker frees before it calls the closure.
+    ///
+    /// The closure runs on a worker thread of the queue, near the CPU that this is called on, and is
+    /// dropped there. If it panics, that is logged. [`Workqueue::flush`] waits for it. Also from
+    /// inside items. Any context, as [`Workqueue::queue`].
+    ///
+    /// # Errors
+    /// The closure, where the queue doesn't take it: it is being drained, it was destroyed, or the
+    /// pools were shut down. Where that happens after the call, while the closure waits for a worker,
+    /// it is dropped without having run, by whoever ends the queue.
+    ///
+    /// ```
+    /// # use corewise_topology::Machine;
+    /// # use corewise_workqueue::{WorkerPools, Workqueue};
+    /// # let pools = WorkerPools::new(&Machine::live()?);
+    /// let queue = Workqueue::builder("log").build(&pools)?;
+    /// let taken = queue.execute(|| println!("written in a while"));
+    /// assert!(taken.is_ok());
+    /// queue.flush();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    #[inline]
+    pub fn execute<C: FnOnce() + Send + 'static>(&self, closure: C) -> Result<(), C> {
+        self.execute_at(Place::Here, closure, Location::caller())
+    }
+
+    /// As [`Workqueue::execute`], on the pod of `cpu`; see [`Workqueue::queue_on`].
+    ///
+    /// # Errors
+    /// As [`Workqueue::execute`].
+    #[track_caller]
+    pub fn execute_on<C>(&self, cpu: u32, closure: C) -> Result<(), C>
+    where
+        C: FnOnce() + Send + 'static,
+    {
+        self.execute_at(Place::Cpu(cpu), closure, Location::caller())
+    }
+
+    /// As [`Workqueue::execute`], on a pod of `node`; see [`Workqueue::queue_node`].
+    ///
+    /// # Errors
+    /// As [`Workqueue::execute`].
+    #[track_caller]
+    pub fn execute_node<C>(&self, node: Option<u32>, closure: C) -> Result<(), C>
+    where
+        C: FnOnce() + Send + 'static,
+    {
+        self.execute_at(Place::Node(node), closure, Location::caller())
+    }
+
+    #[inline]
+    fn execute_at<C: FnOnce() + Send + 'static>(
+        &self,
+        place: Place,
+        closure: C,
+        site: &'static Location<'static>,
+    ) -> Result<(), C> {
+        // Before the closure is moved: a subscriber that panics in there leaves that to be dropped as
+        // ever.
+        let spawner = Spawner::current();
+        // Memory first, so that the item is made where it lies: a copy would wait for its own stores.
+        let room = Box::new_uninit();
+        let header = Header::alone(Table::alone::<Once<C>, C>());
+        let once = Box::write(room, Once { header, closure, spawner });
+        let once = NonNull::from(Box::leak(once));
+        // SAFETY: it was made pending, and is handed over.
+        let item = unsafe { ItemRef::kept(once.cast()) };
+        self.submit_new(place, item, site).map_err(|_| {
+            // SAFETY: it came back, so that nobody else has it; it was leaked above.
+            unsafe { Box::from_raw(once.as_ptr()) }.take()
+        })
+    }
+}
+
+/// What a run touches lies together.
+#[repr(C)]
+struct Once<C> {
+    header: Header,
+    closure: C,
+    spawner: Spawner,
+}
+
+impl<C> Once<C> {
+    /// Takes the closure out, and frees the rest.
+    #[inline]
+    #[expect(clippy::boxed_local, reason = "what is moved is the closure, not all of the item")]
+    fn take(self: Box<Self>) -> C {
+        hint::reads(&self.closure);
+        self.closure
+    }
+}
+
+// SAFETY: the closure is touched by who has all of the item, to run or drop it; `C: Send` is enough for
+// that. The other fields are `Sync`.
+unsafe impl<C: Send> Sync for Once<C> {}
+
+// SAFETY: `repr(C)`; the header comes first, and is made in `execute_at` only.
+unsafe impl<C: FnOnce() + Send> Item for Once<C> {
+    fn spawner(&self) -> Option<&Span> {
+        self.spawner.span()
+    }
+}
+
+impl<C: FnOnce() + Send> Alone for Once<C> {
+    #[inline]
+    fn run(self: Box<Self>) {
+        // The item is gone before the closure is called: what that queues has its memory.
+        let closure = self.take();
+        closure();
+    }
+}
+
+#[cfg(all(test, target_pointer_width = "64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closure_of_two_words_takes_80_bytes() {
+        fn size<C>(_: &C) -> usize {
+            size_of::<Once<C>>()
+        }
+        let (one, other) = (Box::new(1_u64), Box::new(2_u64));
+        let closure = move || drop((one, other));
+        assert_eq!(size_of_val(&closure), 16);
+        assert!(size(&closure) <= 80, "{} bytes", size(&closure));
+    }
+}

@@ -1,0 +1,598 @@
+//! Scoped spawns: closures that borrow from the stack of the one who waits for them.
+//!
+//! What makes that sound is one count, [`Shared::left`]. Each [`Member`] of the scope stands for one:
+//! the body, and each closure from its spawn until it is over. [`Workqueue::scope`] doesn't return,
+//! by whichever way, before the count is 0. So what a closure borrows, all of which outlives
+//! `'scope`, is there while the closure is.
+//!
+//! A worker may hold the *task* for a moment longer, an `Arc` whose type names borrows that are over.
+//! It must then hold nothing of `'scope`: neither the closure (consumed by its run, before the member
+//! is dropped) nor the value (taken by the handle, or dropped by whichever of worker and handle comes
+//! second; a handle that is forgotten keeps the task for ever, and nobody drops the value).
+//!
+//! `tests/scoped.rs` runs under Miri too, as far as that is quick enough:
+//!
+//! ```text
+//! MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks" \
+//!     cargo +nightly miri test -p corewise-workqueue --test scoped -- --skip many --skip deeper
+//! ```
+
+use std::any::Any;
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::{self, AssertUnwindSafe, Location};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::{Completion, Mutex, panics, thread};
+use tracing::Span;
+
+use crate::error::{JoinError, shielded};
+use crate::pwq::table::Place;
+use crate::queue::Workqueue;
+use crate::task::header::Header;
+use crate::task::run::Spawner;
+use crate::task::vtable::{Item, ItemRef, Lent, Runs, Table};
+use crate::wait;
+use crate::wait::messages;
+use crate::wait::take_back::{Role, take_back};
+
+/// Where closures are spawned that may borrow; see [`Workqueue::scope`].
+pub struct Scope<'scope, 'env: 'scope> {
+    shared: Arc<Shared>,
+    /// Invariant, so that a scope can't be taken for one that lives shorter or longer.
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+/// Waits for the value of a closure that was spawned in a scope. Dropping it lets the closure run on;
+/// the scope waits for it in any case.
+pub struct ScopedJoinHandle<'scope, T> {
+    task: Arc<dyn Outcome<T> + 'scope>,
+    shared: &'scope Shared,
+}
+
+impl Workqueue {
+    /// Runs `body`, which may spawn closures on this queue that borrow what outlives the call, and
+    /// waits for all of them. `std::thread::scope`, on workers.
+    ///
+    /// * The body runs on the calling thread; the closures run on workers of the queue, as those of
+    ///   [`Workqueue::spawn`] do, or on the calling thread. They may spawn more in the same scope, and open scopes of their
+    ///   own, on this queue or another.
+    /// * It returns when every closure has run, also where the body or a closure panics. Nobody
+    ///   cancels a scoped closure: one that the queue doesn't take, because the pools are shut down,
+    ///   runs on the calling thread at the end.
+    /// * At its end the calling thread takes closures back that no worker has started, and runs them
+    ///   itself, under the rules of [`JoinHandle::join`](crate::JoinHandle::join). Then it waits. It
+    ///   may block; on a worker the pool starts other work meanwhile. So a scope inside an item of the
+    ///   same queue, on its only worker, goes on; also where the queue is ordered or its `max_active`
+    ///   is reached: closures that are held back run in the place of the item that waits for them.
+    /// * Outside of such an item, on a frozen queue, it waits for the thaw.
+    ///
+    /// # Panics
+    /// With the first panic that nobody has seen: the body's, or that of a closure whose handle
+    /// wasn't [joined](ScopedJoinHandle::join). The others are dropped.
+    ///
+    /// ```
+    /// # use corewise_topology::Machine;
+    /// # use corewise_workqueue::{WorkerPools, Workqueue};
+    /// # let pools = WorkerPools::new(&Machine::live()?);
+    /// let queue = Workqueue::builder("halves").build(&pools)?;
+    /// let numbers: Vec<u64> = (1..=1000).collect();
+    /// let (left, right) = numbers.split_at(500);
+    /// let sum = queue.scope(|s| {
+    ///     let left = s.spawn(|| left.iter().sum::<u64>());
+    ///     right.iter().sum::<u64>() + left.join().expect("no panic")
+    /// });
+    /// assert_eq!(sum, 500_500);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn scope<'env, R>(
+        &self,
+        body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
+    ) -> R {
+        let shared = Arc::new(Shared::new(self.clone()));
+        let member = Member(Arc::clone(&shared));
+        let scope = Scope { shared, scope: PhantomData, env: PhantomData };
+        let result = panic::catch_unwind(AssertUnwindSafe(|| body(&scope)));
+        drop(member);
+        // Nothing in these two unwinds.
+        scope.shared.take_back();
+        scope.shared.wait();
+        match result {
+            Ok(value) => match scope.shared.panic.lock().take() {
+                None => value,
+                Some(payload) => panic::resume_unwind(payload),
+            },
+            Err(payload) => {
+                scope.shared.panicked(payload);
+                let first = scope.shared.panic.lock().take();
+                panic::resume_unwind(first.expect("one was left there just now"))
+            }
+        }
+    }
+}
+
+impl<'scope> Scope<'scope, '_> {
+    /// Runs a closure on the scope's queue; see [`Workqueue::spawn`]. It may borrow whatever outlives
+    /// the scope. If it panics the handle says so, and if the handle isn't joined the scope does.
+    #[track_caller]
+    pub fn spawn<T, C>(&'scope self, closure: C) -> ScopedJoinHandle<'scope, T>
+    where
+        C: FnOnce() -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        self.spawn_at(Place::Here, closure)
+    }
+
+    /// As [`Scope::spawn`], on the pod of `cpu`; see [`Workqueue::queue_on`].
+    #[track_caller]
+    pub fn spawn_on<T, C>(&'scope self, cpu: u32, closure: C) -> ScopedJoinHandle<'scope, T>
+    where
+        C: FnOnce() -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        self.spawn_at(Place::Cpu(cpu), closure)
+    }
+
+    /// As [`Scope::spawn`], on a pod of `node`; see [`Workqueue::queue_node`].
+    #[track_caller]
+    pub fn spawn_node<T, C>(
+        &'scope self,
+        node: Option<u32>,
+        closure: C,
+    ) -> ScopedJoinHandle<'scope, T>
+    where
+        C: FnOnce() -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        self.spawn_at(Place::Node(node), closure)
+    }
+
+    /// The queue that it spawns on.
+    pub fn queue(&self) -> &Workqueue {
+        &self.shared.queue
+    }
+
+    #[track_caller]
+    fn spawn_at<T, C>(&'scope self, place: Place, closure: C) -> ScopedJoinHandle<'scope, T>
+    where
+        C: FnOnce() -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        let task = Arc::new(ScopedTask {
+            header: Header::new(Table::counted::<ScopedTask<C, T>, C>()),
+            slot: Mutex::new(Slot {
+                stage: Stage::Waiting(closure, self.shared.member()),
+                detached: false,
+            }),
+            done: Completion::new(),
+            spawner: Spawner::current(),
+        });
+        let item = Arc::clone(&task) as Arc<dyn ScopedItem + 'scope>;
+        // SAFETY: only the lifetime changes. `task` holds a member of the scope until its closure is
+        // over, and the scope waits for its members: until then all of `'scope` is alive. After that
+        // whoever has the item finds nothing of `'scope` in it: see the module's text.
+        let item: Arc<dyn ScopedItem> = unsafe { std::mem::transmute(item) };
+        let open = self.shared.remember(item);
+        // SAFETY: as above.
+        let hold = || unsafe { ItemRef::counted_for_a_while(Arc::clone(&task)) };
+        let site = Location::caller();
+        if !open || !self.shared.queue.submit_with(place, task.header(), &hold, site) {
+            // Fresh, so it wasn't pending: the queue is closed.
+            task.cancelled();
+        }
+        ScopedJoinHandle { task, shared: &self.shared }
+    }
+}
+
+impl<T> ScopedJoinHandle<'_, T> {
+    /// Waits for the value. May block; on a worker the pool starts other work meanwhile. A closure
+    /// that still waits for a worker may be run by this call, as with
+    /// [`JoinHandle::join`](crate::JoinHandle::join); one that
+    /// the queue didn't take, because the pools are shut down, runs in here.
+    ///
+    /// # Errors
+    /// [`JoinError::Panicked`] with the closure's panic. The scope doesn't panic with it then.
+    #[track_caller]
+    pub fn join(self) -> Result<T, JoinError> {
+        if !self.is_finished() {
+            messages::for_item(self.task.header(), "ScopedJoinHandle::join");
+            take_back(lent(&self.task), Role::Part);
+            wait::wait(lent(&self.task), self.task.done(), Role::Part);
+        }
+        self.task.run_returned(self.shared);
+        self.task.take().expect("a handle is joined once")
+    }
+
+    /// Whether it is over, so that [`ScopedJoinHandle::join`] won't block.
+    pub fn is_finished(&self) -> bool {
+        self.task.is_finished()
+    }
+}
+
+impl<T> Drop for ScopedJoinHandle<'_, T> {
+    fn drop(&mut self) {
+        self.task.detach(self.shared);
+    }
+}
+
+/// What the members of a scope share.
+struct Shared {
+    queue: Workqueue,
+    /// A: members that are left; 0 only once the body is over.
+    left: AtomicUsize,
+    /// `left` is 0.
+    none_left: Completion,
+    /// L: is the lock; guards the first panic that nobody has seen.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    /// L: is the lock; guards the spawned tasks that may not be over.
+    spawned: Mutex<Spawned>,
+}
+
+struct Spawned {
+    tasks: Vec<Arc<dyn ScopedItem>>,
+    /// Look for tasks that are over when there are this many.
+    prune_at: usize,
+    /// The scope has waited, and runs what the queue has returned. Nothing is queued any more.
+    closed: bool,
+}
+
+/// One of those that the scope waits for.
+struct Member(Arc<Shared>);
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // AcqRel: what this member did is seen by the scope, through the last of them.
+        if self.0.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.none_left.complete();
+        }
+    }
+}
+
+impl Shared {
+    fn new(queue: Workqueue) -> Self {
+        Shared {
+            queue,
+            left: AtomicUsize::new(1),
+            none_left: Completion::new(),
+            panic: Mutex::new(None),
+            spawned: Mutex::new(Spawned { tasks: Vec::new(), prune_at: 64, closed: false }),
+        }
+    }
+
+    /// Counts one more in. The caller is, or runs inside, a member itself.
+    fn member(self: &Arc<Self>) -> Member {
+        // Relaxed: the count can't be 0 here, and what follows is released by the member's drop.
+        self.left.fetch_add(1, Ordering::Relaxed);
+        Member(Arc::clone(self))
+    }
+
+    /// Notes a task down before it is queued; false where nothing may be queued any more.
+    fn remember(&self, task: Arc<dyn ScopedItem>) -> bool {
+        let over: Vec<_>;
+        let mut spawned = self.spawned.lock();
+        if spawned.tasks.len() >= spawned.prune_at {
+            over = spawned.tasks.extract_if(.., |task| task.is_over()).collect();
+            spawned.prune_at = (2 * spawned.tasks.len()).max(64);
+        } else {
+            over = Vec::new();
+        }
+        spawned.tasks.push(task);
+        let open = !spawned.closed;
+        drop(spawned);
+        drop(over);
+        open
+    }
+
+    /// Runs what hasn't started yet, as far as it may run here, newest first: workers take the oldest.
+    /// Never unwinds.
+    fn take_back(&self) {
+        let mut others = Vec::new();
+        loop {
+            // By itself: the guard is not to be held while the task runs.
+            let Some(task) = self.spawned.lock().tasks.pop() else { break };
+            if !task.is_over() {
+                let ran = panic::catch_unwind(AssertUnwindSafe(|| {
+                    take_back(lent(&task), Role::Part);
+                }));
+                ran.unwrap_or_else(|payload| self.panicked(payload));
+            }
+            if !task.is_over() {
+                others.push(task);
+            }
+        }
+        self.spawned.lock().tasks.append(&mut others);
+    }
+
+    /// Waits for each of those that are known, in an item: where nobody can run one, it does so itself.
+    /// Never unwinds.
+    fn wait_inside(&self) {
+        let mut over = Vec::new();
+        loop {
+            // By itself: the guard is not to be held while the task runs.
+            let Some(task) = self.spawned.lock().tasks.pop() else { break };
+            let waited = panic::catch_unwind(AssertUnwindSafe(|| {
+                wait::wait(lent(&task), task.done(), Role::Part);
+            }));
+            if let Err(payload) = waited {
+                self.panicked(payload);
+                match lent(&task).claim() {
+                    Some(claimed) => claimed.cancel(),
+                    // It has begun meanwhile, and borrows from here: it is waited for again, and seen to be.
+                    None if !task.done().is_complete() => {
+                        self.spawned.lock().tasks.push(task);
+                        thread::yield_now();
+                        continue;
+                    }
+                    None => {}
+                }
+                task.give_up();
+            }
+            over.push(task);
+        }
+        self.spawned.lock().tasks.append(&mut over);
+    }
+
+    /// Waits until no member is left, then runs what the queue returned. Never unwinds.
+    fn wait(&self) {
+        if wait::is_here() {
+            self.wait_inside();
+        }
+        while !self.none_left.is_complete() {
+            // The wait reports to a `tracing` subscriber where it is made in an atomic section, and
+            // that may panic.
+            let waited = panic::catch_unwind(AssertUnwindSafe(|| self.none_left.wait()));
+            if let Err(payload) = waited {
+                self.panicked(payload);
+                thread::yield_now();
+            }
+        }
+        self.spawned.lock().closed = true;
+        loop {
+            // By itself: the guard is not to be held while the task runs.
+            let task = self.spawned.lock().tasks.pop();
+            match task {
+                // A subscriber may panic here too, and the other tasks must not be left behind.
+                Some(task) => {
+                    let ran = panic::catch_unwind(AssertUnwindSafe(|| task.run_returned(self)));
+                    ran.unwrap_or_else(|payload| self.panicked(payload));
+                }
+                None => return,
+            }
+        }
+    }
+
+    /// A panic that nobody has seen: the first is kept.
+    fn panicked(&self, payload: Box<dyn Any + Send>) {
+        let another = {
+            let mut first = self.panic.lock();
+            if first.is_some() { Some(payload) } else { first.replace(payload) }
+        };
+        another.into_iter().for_each(panics::discard);
+    }
+}
+
+/// The item, for who holds a count of it.
+fn lent<I: Item + ?Sized>(task: &Arc<I>) -> Lent<'_> {
+    // SAFETY: a count is a hold, and what `Arc::as_ptr` gives is what holds are made of.
+    unsafe { Lent::new(NonNull::new_unchecked(Arc::as_ptr(task).cast_mut()).cast()) }
+}
+
+/// The scope's view of a task.
+trait ScopedItem: Item {
+    /// Whether it has run to its end, or never will.
+    fn is_over(&self) -> bool;
+    /// Runs it on the calling thread where the queue has returned it.
+    fn run_returned(&self, shared: &Shared);
+    /// It is over, or was returned by the queue.
+    fn done(&self) -> &Completion;
+    /// It can't be run: it is dropped, where the queue has returned it.
+    fn give_up(&self);
+}
+
+/// The handle's view of a task.
+trait Outcome<T>: ScopedItem {
+    fn is_finished(&self) -> bool;
+    /// The value, once.
+    fn take(&self) -> Option<Result<T, JoinError>>;
+    /// The handle is gone: nobody takes the value.
+    fn detach(&self, shared: &Shared);
+}
+
+enum Stage<C, T> {
+    /// In the queue, or about to be.
+    Waiting(C, Member),
+    /// The queue doesn't run it: the scope will, or who joins it.
+    Returned(C),
+    Running,
+    Value(Result<T, JoinError>),
+    Gone,
+}
+
+struct Slot<C, T> {
+    stage: Stage<C, T>,
+    /// The handle was dropped.
+    detached: bool,
+}
+
+#[repr(C)]
+struct ScopedTask<C, T> {
+    header: Header,
+    /// L: is the lock; guards the closure, then the value.
+    slot: Mutex<Slot<C, T>>,
+    done: Completion,
+    spawner: Spawner,
+}
+
+impl<C, T> ScopedTask<C, T>
+where
+    C: FnOnce() -> T + Send,
+    T: Send,
+{
+    /// Takes the closure where `which` accepts the stage.
+    fn take_closure(&self, which: fn(&Stage<C, T>) -> bool) -> Stage<C, T> {
+        let stage = &mut self.slot.lock().stage;
+        if which(stage) { std::mem::replace(stage, Stage::Running) } else { Stage::Gone }
+    }
+
+    /// Calls the closure, and leaves its value to the handle.
+    fn call(&self, closure: C, shared: &Shared) {
+        let value = panic::catch_unwind(AssertUnwindSafe(closure)).map_err(JoinError::panicked);
+        let unwanted = {
+            let mut slot = self.slot.lock();
+            if slot.detached {
+                slot.stage = Stage::Gone;
+                Some(value)
+            } else {
+                slot.stage = Stage::Value(value);
+                None
+            }
+        };
+        self.done.complete();
+        if let Some(value) = unwanted {
+            unseen(value, shared);
+        }
+    }
+}
+
+/// Drops a value that nobody takes; a panic goes to the scope.
+fn unseen<T>(value: Result<T, JoinError>, shared: &Shared) {
+    match value {
+        Err(JoinError::Panicked(payload)) => shared.panicked(payload.into_inner()),
+        value => shielded("dropping a scoped closure's value", || drop(value)),
+    }
+}
+
+impl<C, T> Runs for ScopedTask<C, T>
+where
+    C: FnOnce() -> T + Send,
+    T: Send,
+{
+    fn run(&self) {
+        let waiting = |stage: &Stage<C, T>| matches!(stage, Stage::Waiting(..));
+        if let Stage::Waiting(closure, member) = self.take_closure(waiting) {
+            self.call(closure, &member.0);
+            // Last, and in a frame that was given nothing of `'scope`: from here on it may be over.
+            drop(member);
+        }
+    }
+}
+
+// SAFETY: `repr(C)`; the header comes first, and is made in `spawn_at` only.
+unsafe impl<C, T> Item for ScopedTask<C, T>
+where
+    C: FnOnce() -> T + Send,
+    T: Send,
+{
+    fn cancelled(&self) {
+        let member = {
+            let mut slot = self.slot.lock();
+            match std::mem::replace(&mut slot.stage, Stage::Gone) {
+                Stage::Waiting(closure, member) => {
+                    slot.stage = Stage::Returned(closure);
+                    member
+                }
+                other => {
+                    slot.stage = other;
+                    return;
+                }
+            }
+        };
+        // Who joins it runs it.
+        self.done.complete();
+        drop(member);
+    }
+
+    fn panicked(&self, payload: Box<dyn Any + Send>) {
+        // Not the closure's own, which `run` catches: it may not have run.
+        self.cancelled();
+        panics::discard(payload);
+    }
+
+    fn spawner(&self) -> Option<&Span> {
+        self.spawner.span()
+    }
+}
+
+impl<C, T> ScopedItem for ScopedTask<C, T>
+where
+    C: FnOnce() -> T + Send,
+    T: Send,
+{
+    fn is_over(&self) -> bool {
+        // Not where it runs: the scope waits for it, and is seen to.
+        self.done.is_complete() && !matches!(self.slot.lock().stage, Stage::Returned(_))
+    }
+
+    fn run_returned(&self, shared: &Shared) {
+        let returned = |stage: &Stage<C, T>| matches!(stage, Stage::Returned(_));
+        if let Stage::Returned(closure) = self.take_closure(returned) {
+            self.call(closure, shared);
+        }
+    }
+
+    fn done(&self) -> &Completion {
+        &self.done
+    }
+
+    fn give_up(&self) {
+        let closure = {
+            let stage = &mut self.slot.lock().stage;
+            match stage {
+                Stage::Returned(_) => std::mem::replace(stage, Stage::Gone),
+                _ => return,
+            }
+        };
+        shielded("dropping a scoped closure that can't run", || drop(closure));
+    }
+}
+
+impl<C, T> Outcome<T> for ScopedTask<C, T>
+where
+    C: FnOnce() -> T + Send,
+    T: Send,
+{
+    fn is_finished(&self) -> bool {
+        matches!(self.slot.lock().stage, Stage::Value(_) | Stage::Gone)
+    }
+
+    fn take(&self) -> Option<Result<T, JoinError>> {
+        let mut slot = self.slot.lock();
+        match std::mem::replace(&mut slot.stage, Stage::Gone) {
+            Stage::Value(value) => Some(value),
+            other => {
+                slot.stage = other;
+                None
+            }
+        }
+    }
+
+    fn detach(&self, shared: &Shared) {
+        let value = {
+            self.slot.lock().detached = true;
+            self.take()
+        };
+        if let Some(value) = value {
+            unseen(value, shared);
+        }
+    }
+}
+
+impl fmt::Debug for Scope<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let left = self.shared.left.load(Ordering::Relaxed);
+        f.debug_struct("Scope")
+            .field("queue", &self.shared.queue.name())
+            .field("left", &left)
+            .finish()
+    }
+}
+
+impl<T> fmt::Debug for ScopedJoinHandle<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScopedJoinHandle").field("finished", &self.is_finished()).finish()
+    }
+}

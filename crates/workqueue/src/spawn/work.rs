@@ -1,0 +1,322 @@
+//! The reusable work item.
+
+use std::fmt;
+use std::mem;
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::{Mutex, hint};
+
+use crate::task::claim::Claimed;
+use crate::task::flushers::Flushers;
+use crate::task::header::{Header, Queued};
+use crate::task::vtable::{Item, ItemRef, Lent, Reusable, Runs, Table};
+use crate::timekeeper::delayed::Armed;
+use crate::wait;
+use crate::wait::messages;
+use crate::wait::take_back::{Role, take_back};
+
+/// A function that can be queued again and again without allocating: the kernel's `work_struct`.
+///
+/// * While it is pending, queueing it again does nothing and says so: any number of triggers before
+///   the run become one run that sees all of them.
+/// * The pending mark is cleared just before the function starts, so queueing it during its own run
+///   is accepted, and it runs once more after.
+/// * It never runs on two workers at once, whichever queues it is queued on.
+///
+/// Cloning makes another handle of the same item. The item may be dropped by its own function.
+///
+/// ```
+/// use corewise_topology::Machine;
+/// use corewise_workqueue::{Work, WorkerPools, Workqueue};
+///
+/// let pools = WorkerPools::new(&Machine::live()?);
+/// let queue = Workqueue::builder("flush").build(&pools)?;
+/// let work = Work::new(|| println!("flushed"));
+/// assert!(queue.queue(&work));
+/// work.flush();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Work {
+    /// The header of a [`Whole`], by a pointer to all of it.
+    item: NonNull<Header>,
+}
+
+// As for `Workqueue`.
+impl std::panic::UnwindSafe for Work {}
+impl std::panic::RefUnwindSafe for Work {}
+
+// SAFETY: a handle is a reference to a `Whole`, which is `Send + Sync`, as its function is.
+unsafe impl Send for Work {}
+// SAFETY: as above.
+unsafe impl Sync for Work {}
+
+/// What an instance doesn't touch: of its handles, and of those who wait for it.
+pub(crate) struct Aside {
+    /// A: how many handles there are. While it is queued or runs the item is kept by its state word, and
+    /// no handle is counted for that.
+    handles: AtomicUsize,
+    /// Who waits for it.
+    pub(crate) flushers: Flushers,
+    /// L: is the lock; guards where its timer is, which says nothing once that has fired. Taken last.
+    pub(crate) timer: Mutex<Option<Armed>>,
+}
+
+/// A line, so that what an instance touches of a small item lies on one: its header, and a function
+/// that is a pointer. On x86-64 and aarch64.
+#[repr(C, align(64))]
+struct Whole<C> {
+    header: Header,
+    function: C,
+    aside: Aside,
+}
+
+impl Clone for Work {
+    #[inline]
+    fn clone(&self) -> Self {
+        // Relaxed, as in `Arc`: the caller has a handle, so nothing depends on the order.
+        let handles = self.aside().handles.fetch_add(1, Ordering::Relaxed);
+        // So many handles were forgotten that the count is about to wrap: as `Arc`, no way out.
+        if handles > isize::MAX as usize {
+            std::process::abort();
+        }
+        Work { item: self.item }
+    }
+}
+
+impl Drop for Work {
+    #[inline]
+    fn drop(&mut self) {
+        // AcqRel: what was done by each handle comes before Orphan.
+        if self.aside().handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.last_handle_is_gone();
+        }
+    }
+}
+
+impl Work {
+    /// An item that runs `function`. The function runs on a worker thread of the queue, or on the
+    /// thread that [flushes](Work::flush) it, and is dropped where the last handle is: on that
+    /// thread, if that is while it runs. It may block,
+    /// best inside [`blocking`](corewise_sync::context::blocking). If it panics, the panic is
+    /// logged and the item, its worker and its queue go on.
+    pub fn new<C: Fn() + Send + Sync + 'static>(function: C) -> Work {
+        let aside = Aside {
+            handles: AtomicUsize::new(1),
+            flushers: Flushers::default(),
+            timer: Mutex::new(None),
+        };
+        let header = Header::new(Table::reusable::<Whole<C>, C>());
+        Work { item: NonNull::from(Box::leak(Box::new(Whole { header, function, aside }))).cast() }
+    }
+
+    /// Orphan.
+    #[cold]
+    fn last_handle_is_gone(&self) {
+        let table = self.header().table;
+        if self.header().state.orphan() {
+            // SAFETY: it was leaked in `new`; there is no handle and no instance, nor will there be.
+            unsafe { (table.release)(self.item) };
+        }
+    }
+
+    #[inline]
+    pub(crate) fn header(&self) -> &Header {
+        // SAFETY: a handle keeps the item.
+        unsafe { self.item.as_ref() }
+    }
+
+    #[inline]
+    pub(crate) fn aside(&self) -> &Aside {
+        self.lent().aside().expect("it is reusable")
+    }
+
+    /// Whether it is queued and has not started (a moment ago). It may be running as well.
+    pub fn is_pending(&self) -> bool {
+        self.header().state.snapshot().pending()
+    }
+
+    /// Whether a worker runs it (a moment ago).
+    pub fn is_running(&self) -> bool {
+        self.header().state.snapshot().running()
+    }
+
+    /// Waits until the instance that was queued last has run: true if it had to wait. Instances
+    /// queued later aren't waited for. May block; on a worker the pool starts other work
+    /// meanwhile. An item that still waits for a worker may be run by this call, as with
+    /// [`JoinHandle::join`](crate::JoinHandle::join).
+    ///
+    /// # Panics
+    /// Called from the item's own function, or from an item that this one waits for on the same stack: it
+    /// would wait for itself. Also, in an item of an ordered queue, for one that is queued there behind
+    /// others, which come after the waiting item.
+    #[track_caller]
+    pub fn flush(&self) -> bool {
+        messages::for_item(self.header(), "Work::flush");
+        take_back(self.lent(), Role::Waits) || self.flush_only(Role::Waits)
+    }
+
+    /// The item, for who claims an instance of it.
+    pub(crate) fn lent(&self) -> Lent<'_> {
+        // SAFETY: a handle keeps the item; the pointer is one to all of it.
+        unsafe { Lent::new(self.item) }
+    }
+
+    /// The queue's hold on the item, once the caller has made it pending.
+    #[inline]
+    pub(crate) fn hold(&self) -> ItemRef {
+        debug_assert!(self.header().state.snapshot().pending());
+        // SAFETY: the caller has made it pending, and queues it.
+        unsafe { ItemRef::kept(self.item) }
+    }
+}
+
+impl Work {
+    /// Takes the pending instance back: it won't run, and those who flush it are told. True where
+    /// there was one. An instance that runs goes on: see [`Work::cancel_sync`].
+    ///
+    /// Any context: it waits for no work, only, yielding, for others' short steps with the same item
+    /// (a call of `queue` that is under way).
+    pub fn cancel(&self) -> bool {
+        self.lent().claim().map(Claimed::cancel).is_some()
+    }
+
+    /// Takes the pending instance back and waits until the running one, if any, is over. While it
+    /// waits the item is disabled, so it ends also where the item queues itself. True where an
+    /// instance was pending. May block; on a worker the pool starts other work meanwhile.
+    ///
+    /// Neither may what the item waits for call it.
+    ///
+    /// # Panics
+    /// Called from the item itself: it would wait for its own end, for ever.
+    #[track_caller]
+    pub fn cancel_sync(&self) -> bool {
+        messages::for_item(self.header(), "Work::cancel_sync");
+        let disabled = self.count_up();
+        let was_pending = self.cancel();
+        self.flush_only(Role::Ends);
+        if disabled {
+            self.enable();
+        }
+        was_pending
+    }
+
+    /// Takes the pending instance back, and has every later queueing refused, until the item has been
+    /// enabled as often as it was disabled. An attempt to queue it meanwhile returns false and
+    /// leaves no trace. True where an instance was pending. Any context, as [`Work::cancel`].
+    ///
+    /// The depth goes to 65 535; beyond that it isn't counted, which is logged.
+    pub fn disable(&self) -> bool {
+        self.count_up();
+        self.cancel()
+    }
+
+    /// As [`Work::disable`]; then waits until the running instance, if any, is over. May block. Not
+    /// from the item itself.
+    #[track_caller]
+    pub fn disable_sync(&self) -> bool {
+        messages::for_item(self.header(), "Work::disable_sync");
+        let was_pending = self.disable();
+        self.flush_only(Role::Ends);
+        was_pending
+    }
+
+    /// Takes one [`Work::disable`] back: true where the item can be queued now. What was refused or
+    /// cancelled meanwhile isn't made up for. Any context.
+    ///
+    /// More often than it was disabled: that is logged, and changes nothing.
+    pub fn enable(&self) -> bool {
+        self.header().state.enable().unwrap_or_else(|| {
+            tracing::warn!(
+                item = self.header().name(),
+                "a work item was enabled more often than it was disabled"
+            );
+            0
+        }) == 0
+    }
+
+    /// Whether queueing it is refused (a moment ago).
+    pub fn is_disabled(&self) -> bool {
+        self.header().state.snapshot().depth() > 0
+    }
+
+    /// Counts a disable; false where the counter is full.
+    fn count_up(&self) -> bool {
+        let counted = self.header().state.disable().is_some();
+        if !counted {
+            tracing::warn!(
+                item = self.header().name(),
+                "a work item is disabled 65535 times over; one more isn't counted"
+            );
+        }
+        counted
+    }
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Work").field(&self.header().state).finish()
+    }
+}
+
+impl Aside {
+    /// Takes the item off its timer, under the lock of whatever holds it there; `None` where it has
+    /// left already. Called by its claimant where its place is [`Place::Timer`](crate::task::claim::Place).
+    pub(crate) fn unshelve(&self) -> Option<Queued> {
+        let armed = self.timer.lock().take();
+        armed?.disarm()
+    }
+
+    /// The time until its timer fires, where one runs (a moment ago).
+    pub(crate) fn fires_in(&self) -> Option<Duration> {
+        // The lock of the timers comes before this one.
+        let armed = self.timer.lock().clone();
+        armed?.left()
+    }
+}
+
+impl Work {
+    /// As [`Work::flush`], without a try to run it.
+    #[track_caller]
+    pub(crate) fn flush_only(&self, role: Role) -> bool {
+        let over = self.aside().flushers.join(&self.header().state);
+        let waits = over.is_some();
+        over.into_iter().for_each(|over| wait::wait(self.lent(), &over, role));
+        waits
+    }
+}
+
+impl<C: Fn() + Send + Sync> Runs for Whole<C> {
+    fn run(&self) {
+        hint::reads(&self.function);
+        (self.function)();
+    }
+}
+
+// SAFETY: that is where it is.
+unsafe impl<C: Fn() + Send + Sync> Reusable for Whole<C> {
+    const ASIDE: usize = mem::offset_of!(Self, aside);
+}
+
+// SAFETY: `repr(C)`; the header comes first, and is made in `Work::new` only.
+unsafe impl<C: Fn() + Send + Sync> Item for Whole<C> {}
+
+#[cfg(all(test, target_pointer_width = "64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_item_whose_function_is_two_words_takes_two_lines_and_runs_on_the_first() {
+        fn size<C>(_: &C) -> (usize, usize) {
+            (size_of::<Whole<C>>(), mem::offset_of!(Whole<C>, function))
+        }
+        let (one, other) = (Box::new(1_u64), Box::new(2_u64));
+        let function = move || assert!(one < other);
+        assert_eq!(size_of_val(&function), 16);
+        let (size, offset) = size(&function);
+        assert!(size <= 128 && offset <= 56, "{size} bytes, the function at {offset}");
+        let work = Work::new(function);
+        assert_eq!(work.item.as_ptr() as usize % 64, 0);
+    }
+}

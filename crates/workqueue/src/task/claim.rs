@@ -1,0 +1,337 @@
+//! Taking a pending instance back: to cancel it, to run it on the spot, or to put it elsewhere. The
+//! kernel's `try_to_grab_pending`.
+//!
+//! Read `state.md` beside this file first: the comments here use its names for the steps, and
+//! it says why nobody else touches a claimed instance.
+
+use std::mem;
+use std::ptr::NonNull;
+
+use corewise_sync::inbox::Node;
+use corewise_sync::thread;
+
+use crate::error::shielded;
+use crate::pwq::ticket::Ticket;
+use crate::queue::submit::push;
+use crate::spawn::work::Aside;
+use crate::task::flushers;
+use crate::task::header::{Header, Job, Queued, Running};
+use crate::task::state::{Seq, Snapshot};
+use crate::task::vtable::{ItemRef, Lent};
+
+/// Where a pending instance lies. Changed only by who holds it, or under the lock of the container
+/// that it goes into or comes out of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Place {
+    /// In no container: its queuer is about to fill it in, or its popper has left it to its claimant.
+    Nowhere = 0,
+    /// On its way from one hand or container to another.
+    Moving = 1,
+    /// In the inbox of its link's pool, or about to be.
+    Pushed = 5,
+    /// In the list of its link's pool.
+    Listed = 2,
+    /// Held back by its queue's limiter.
+    Held = 3,
+    /// Its timer runs; [`Aside::unshelve`] knows where.
+    Timer = 4,
+}
+
+impl Place {
+    /// The lowest bits of the place's word.
+    pub(crate) fn from_bits(word: u64) -> Place {
+        match word & 7 {
+            0 => Place::Nowhere,
+            1 => Place::Moving,
+            2 => Place::Listed,
+            3 => Place::Held,
+            4 => Place::Timer,
+            _ => Place::Pushed,
+        }
+    }
+}
+
+/// Why there is nothing to claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// Nothing is pending.
+    NotPending,
+    /// Somebody is in the middle of a short step with it: a queuer between Pend and Push, or another
+    /// claimant. Try again: the kernel's `-EAGAIN`.
+    Busy,
+}
+
+impl Header {
+    /// Whether the pending instance lies in a pool, for anybody to take it (a moment ago).
+    pub(crate) fn may_be_taken_back(&self) -> bool {
+        let now = self.state.snapshot();
+        now.pending()
+            && !now.running()
+            && !now.claimed()
+            && matches!(self.place(now.seq()), Place::Pushed | Place::Listed)
+    }
+
+    /// Whether the pending instance is in somebody's hands, or a timer has it (a moment ago).
+    pub(crate) fn is_on_its_way(&self) -> bool {
+        let now = self.state.snapshot();
+        let placed =
+            || matches!(self.place(now.seq()), Place::Pushed | Place::Listed | Place::Held);
+        now.pending() && !now.running() && (now.claimed() || !placed())
+    }
+
+    /// Whether the pending instance is held back (a moment ago).
+    pub(crate) fn is_held(&self) -> bool {
+        let now = self.state.snapshot();
+        now.pending() && self.place(now.seq()) == Place::Held
+    }
+}
+
+impl Lent<'_> {
+    /// Claims the pending instance, whatever it lies in; `None` where nothing is pending. Waits,
+    /// yielding, for others' short steps. Takes short locks.
+    pub(crate) fn claim(self) -> Option<Claimed> {
+        loop {
+            match self.try_claim() {
+                Ok(claimed) => return Some(claimed),
+                Err(Refused::NotPending) => return None,
+                Err(Refused::Busy) => thread::yield_now(),
+            }
+        }
+    }
+
+    /// As [`Lent::claim`], but doesn't wait for who is about to queue, start or claim it.
+    pub(crate) fn try_claim(self) -> Result<Claimed, Refused> {
+        loop {
+            // Look.
+            let now = self.state.snapshot();
+            if !now.pending() {
+                return Err(Refused::NotPending);
+            }
+            if now.claimed() || !now.again() && self.place(now.seq()) == Place::Nowhere {
+                return Err(Refused::Busy);
+            }
+            // Claim.
+            if self.state.claim(now) {
+                return Ok(self.detach(now));
+            }
+        }
+    }
+
+    /// Shows the pending instance to `see`, where it lies in its pool or is held back. What `see` may do:
+    /// see [`Lent::claim_if`].
+    pub(crate) fn look<R>(self, see: impl FnOnce(&Job) -> R) -> Option<R> {
+        let placed = |seq| matches!(self.place(seq), Place::Pushed | Place::Listed | Place::Held);
+        let seq = self.peek(placed)?;
+        // SAFETY: as in `claim_if`.
+        let seen = placed(seq).then(|| see(unsafe { self.job() }));
+        // LookAway.
+        self.state.look_away();
+        seen
+    }
+
+    /// Peek, where the instance is pending, doesn't run, and its place is `placed`. The instance's number:
+    /// the place is to be looked at once more.
+    fn peek(self, placed: impl Fn(Seq) -> bool) -> Option<Seq> {
+        loop {
+            let now = self.state.snapshot();
+            if !now.pending() || now.running() || now.claimed() || !placed(now.seq()) {
+                return None;
+            }
+            if self.state.peek(now) {
+                return Some(now.seq());
+            }
+        }
+    }
+
+    /// Claims the pending instance where it lies in its pool and `wanted` says so, for a waiter that
+    /// would rather run it than wait. While `wanted` looks at it the instance may start, but not end. It
+    /// is brief, takes no lock and calls no code of the user's: who ends the instance waits for it.
+    pub(crate) fn claim_if(self, wanted: impl FnOnce(&Job) -> bool) -> Option<Claimed> {
+        let in_pool = |seq| matches!(self.place(seq), Place::Pushed | Place::Listed);
+        let seq = self.peek(in_pool)?;
+        // It may have been put elsewhere before Peek, but not after. SAFETY: it was placed, so the slot
+        // is filled, and nobody writes it while we look.
+        let taken = in_pool(seq) && wanted(unsafe { self.job() });
+        if !taken {
+            // LookAway.
+            self.state.look_away();
+            return None;
+        }
+        // Claim, or LookAway.
+        self.state.claim_looked_at().then(|| self.detach(self.state.snapshot()))
+    }
+
+    /// Takes the instance that the caller has just claimed out of the container that it lies in.
+    fn detach(self, was: Snapshot) -> Claimed {
+        let claimed = Claimed(self.pointer());
+        // Handed over: its popper has taken it out, and it lies in the slot alone.
+        while !was.again() {
+            // Find. The place is read anew, and what it says is checked under the container's lock.
+            let found = match self.place(was.seq()) {
+                Place::Nowhere => break,
+                Place::Moving => None,
+                // The inbox is emptied too: nobody else may look at it for long.
+                Place::Pushed | Place::Listed => claimed.job().ticket.as_ref().and_then(|ticket| {
+                    let link = &ticket.link;
+                    link.group.unlist(link.pool, ticket.stripe(), self)
+                }),
+                Place::Held => {
+                    claimed.job().ticket.as_ref().and_then(|ticket| ticket.link.release(self))
+                }
+                Place::Timer => self.aside().and_then(Aside::unshelve),
+            };
+            match found {
+                // The handle is given up: the claim stands for the instance.
+                Some(queued) => {
+                    queued.into_raw();
+                    break;
+                }
+                None => thread::yield_now(),
+            }
+        }
+        claimed
+    }
+}
+
+/// A pending instance that is the caller's alone: in no container, and nobody else starts or takes
+/// it. Dropping it cancels the instance: it is then over without having run.
+pub(crate) struct Claimed(pub(crate) NonNull<Header>);
+
+// SAFETY: it stands for an `ItemRef`, which is `Send`.
+unsafe impl Send for Claimed {}
+
+impl Claimed {
+    pub(crate) fn header(&self) -> &Header {
+        // SAFETY: the instance holds the item, and with it the header; the claimant alone gives that
+        // up.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// The hold of the instance, for who ends it or takes it out of the slot.
+    fn into_hold(self) -> ItemRef {
+        let item = self.0;
+        mem::forget(self);
+        // SAFETY: the claim stands for the hold, and is given up; the pointer is one to the whole item.
+        unsafe { ItemRef::kept(item) }
+    }
+
+    /// What the instance carries along.
+    pub(crate) fn job(&self) -> &Job {
+        // SAFETY: the slot is filled and the claimant's; it is written through `&mut self` only.
+        unsafe { self.header().job() }
+    }
+
+    /// What the instance carries along, to be changed: its ticket where it goes to another queue.
+    pub(crate) fn with_job<R>(&mut self, change: impl FnOnce(&mut Job) -> R) -> R {
+        // SAFETY: as above; it lies in no container, so nobody else looks at it.
+        unsafe { self.header().with_job(change) }
+    }
+
+    /// Ends the instance as if it had never been queued: who flushes it goes on, the item itself isn't
+    /// told.
+    pub(crate) fn refuse(self) {
+        self.end(false);
+    }
+
+    /// Ends the instance without running it: whoever waits for it is told.
+    pub(crate) fn cancel(self) {
+        drop(self);
+    }
+
+    /// Starts the instance, to be run on this thread. `None` where another instance of the item
+    /// runs: its worker runs this one too, right after.
+    pub(crate) fn run(self) -> Option<Running> {
+        // SAFETY: the slot is filled and ours; the copy is kept only where the slot then counts as
+        // empty.
+        let job = unsafe { self.header().copy_job() };
+        let runs = self.header().state.run_claimed();
+        let item = self.into_hold();
+        // SAFETY: the instance runs, so nobody takes the job out of the slot again.
+        runs.then(|| Running::new(item, unsafe { job.assume_init() }))
+    }
+
+    /// Starts the instance that `finish` left to its caller, which still runs the item.
+    pub(crate) fn restart(self) -> Running {
+        // SAFETY: the slot is filled and ours, and counts as empty from `restart` on.
+        let job = unsafe { self.header().copy_job().assume_init() };
+        self.header().state.restart();
+        Running::new(self.into_hold(), job)
+    }
+
+    /// Gives the claim up: the caller is about to put the instance into a container. Until it lies
+    /// there others who claim it wait.
+    pub(crate) fn release(self) -> Queued {
+        let header = self.0;
+        mem::forget(self);
+        // SAFETY: the item is pending and in no container: the handle is the only one.
+        let queued = unsafe { Queued::from_raw(header) };
+        // Before the claim ends: a claimant that comes after takes Nowhere for a queuer at work.
+        queued.set_place(Place::Moving);
+        queued.header().state.unclaim();
+        queued
+    }
+
+    /// Lend: to its pool, past its queue's limit, where it was held back. The caller's thread runs an item
+    /// that has a place in the same slot, and doesn't use it before this instance is over.
+    pub(crate) fn let_through(self) {
+        if let Some(ticket) = self.job().ticket.as_ref() {
+            ticket.lend();
+        }
+        push(self.release());
+    }
+
+    /// Back into the list of the pool that it was queued on.
+    pub(crate) fn requeue(self) {
+        let home = self.job().ticket.as_ref().map(Ticket::home);
+        let queued = self.release();
+        match home {
+            Some((group, pool, stripe)) => group.push(pool, stripe, queued),
+            // Only in models of a pool alone.
+            None => drop(queued),
+        }
+    }
+}
+
+impl Claimed {
+    /// Ends the instance; `told`: so that it counts as cancelled, else as never queued.
+    fn end(self, told: bool) {
+        // SAFETY: the slot is filled and ours; it counts as empty from the steps below on.
+        let Job { ticket, .. } = unsafe { self.header().copy_job().assume_init() };
+        let item = self.into_hold();
+        if let Some(ticket) = ticket.as_ref() {
+            if told { ticket.cancelled() } else { ticket.withdraw() }
+        }
+        let tell = || shielded("cancelling a work item", || item.cancelled());
+        let table = item.header().table;
+        let (last, ended) = if table.once {
+            // As if it ran, so that it stays, and nobody waits for the claim, while the item is told.
+            let alone = item.header().state.run_claimed();
+            debug_assert!(alone, "it is queued once");
+            if told {
+                tell();
+            }
+            let (finished, ended) = item.finish(false);
+            (finished.last, ended)
+        } else {
+            let (last, ended) = item.cancel();
+            // One that its state word kept may be gone; such items have nobody to tell.
+            if told && table.is_counted() {
+                tell();
+            }
+            (last, ended)
+        };
+        flushers::wake(ended);
+        if let Some(hold) = table.hold(item, last) {
+            hold.release();
+        }
+        // Last: after a flush of the queue the instance is over in every respect.
+        drop(ticket);
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        Claimed(self.0).end(true);
+    }
+}

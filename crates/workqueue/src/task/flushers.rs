@@ -1,0 +1,74 @@
+//! Those who wait for an instance of a reusable item: `Work::flush` and its kin.
+//!
+//! Read `state.md` first: the comments here use its names for the steps.
+
+use std::sync::Arc;
+
+use corewise_sync::{Completion, Mutex};
+
+use crate::task::state::{Seq, Snapshot, WorkState};
+
+/// The waiters of one item.
+#[derive(Default)]
+pub(crate) struct Flushers {
+    /// L: is the lock; guards those who wait, each for the instance of its number. Never taken by who
+    /// has given up what keeps the item alive. In a box, since most items have none: so they are small.
+    waiting: Mutex<Option<Box<Waiting>>>,
+}
+
+/// Those who wait, each for the instance of its number.
+#[derive(Default)]
+struct Waiting(Vec<(Seq, Arc<Completion>)>);
+
+impl Flushers {
+    /// The end of the instance queued last; `None` where there is none to wait for.
+    pub(crate) fn join(&self, state: &WorkState) -> Option<Arc<Completion>> {
+        let mut lock = self.waiting.lock();
+        let waiting = &mut lock.get_or_insert_default().0;
+        // Announce. Under the lock: an instance whose end comes after the announcement sees it, and
+        // takes this lock before it ends.
+        let now = state.announce_flusher();
+        if !now.pending() && !now.running() {
+            if waiting.is_empty() {
+                state.clear_flushers();
+            }
+            return None;
+        }
+        let event = Arc::new(Completion::new());
+        // Where nothing is pending it is the instance that runs: whatever its number, it isn't the
+        // number of one that is pending when it ends.
+        waiting.push((now.seq(), Arc::clone(&event)));
+        Some(event)
+    }
+
+    /// Collect: the caller is about to end an instance. Takes out those who have nothing left to wait
+    /// for then: all but those who wait for an instance that is pending, and `outlasts` this. The word
+    /// to end the instance by: if that has moved, others may have come.
+    pub(crate) fn collect(
+        &self,
+        state: &WorkState,
+        outlasts: bool,
+        ended: &mut Vec<Arc<Completion>>,
+    ) -> Snapshot {
+        let mut lock = self.waiting.lock();
+        let waiting = &mut lock.get_or_insert_default().0;
+        let now = state.flushers_seen();
+        let stays = |target| outlasts && now.pending() && target == now.seq();
+        let over = waiting.extract_if(.., |(target, _)| !stays(*target));
+        ended.extend(over.map(|(_, event)| event));
+        if waiting.is_empty() { state.clear_flushers() } else { now }
+    }
+
+    /// How many wait.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.lock().as_ref().map_or(0, |waiting| waiting.0.len())
+    }
+}
+
+/// They go on.
+pub(crate) fn wake(ended: Vec<Arc<Completion>>) {
+    for event in ended {
+        event.complete();
+    }
+}

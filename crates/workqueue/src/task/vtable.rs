@@ -1,0 +1,381 @@
+//! What the pool knows of an item: a thin pointer to its header, which names a table of functions.
+//!
+//! An item is a struct whose first field is its [`Header`]. Whoever has a pointer to the one has a
+//! pointer to the other, and the table says what the other is.
+
+use std::any::Any;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use tracing::Span;
+
+use crate::error::{panic_message, shielded};
+use crate::spawn::work::Aside;
+use crate::task::header::Header;
+
+/// Something that a pool carries.
+///
+/// # Safety
+/// It is `repr(C)`, and its first field is its [`Header`], made with a [`Table`] of this very type.
+pub(crate) unsafe trait Item: Send + Sync {
+    #[inline]
+    fn header(&self) -> &Header {
+        // SAFETY: the header is the first field of a `repr(C)` struct.
+        unsafe { &*std::ptr::from_ref(self).cast::<Header>() }
+    }
+    /// It won't be run: tell those who wait.
+    fn cancelled(&self) {}
+    /// Its run panicked. Not called of one that is [`Alone`].
+    fn panicked(&self, payload: Box<dyn Any + Send>) {
+        log_panic(self.header().name(), payload);
+    }
+    /// The span that it was spawned in, where that is known.
+    fn spawner(&self) -> Option<&Span> {
+        None
+    }
+}
+
+/// An item that outlives its runs.
+pub(crate) trait Runs: Item {
+    /// Runs the user's function; may panic.
+    fn run(&self);
+}
+
+/// An item that can be queued again and again, flushed, and set on a timer.
+///
+/// # Safety
+/// An [`Aside`] is that many bytes from its beginning.
+pub(crate) unsafe trait Reusable: Runs {
+    /// Where the part is that its instances don't touch.
+    const ASIDE: usize;
+}
+
+/// An item that nobody but the pool ever has, and that is used up by its run.
+pub(crate) trait Alone: Item {
+    /// Runs the user's function; may panic.
+    fn run(self: Box<Self>);
+}
+
+/// Says that a run panicked, where there is nobody else to tell.
+pub(crate) fn log_panic(item: &str, payload: Box<dyn Any + Send>) {
+    tracing::error!(item, message = panic_message(payload.as_ref()), "a work item panicked");
+}
+
+/// The functions of one type of items. Each gets the header of a live item of that type, by a pointer
+/// to the whole item.
+pub(crate) struct Table {
+    /// The name of the user's function, for reports.
+    pub(crate) name: fn() -> &'static str,
+    run: unsafe fn(NonNull<Header>),
+    cancelled: unsafe fn(NonNull<Header>),
+    panicked: unsafe fn(NonNull<Header>, Box<dyn Any + Send>),
+    spawner: unsafe fn(NonNull<Header>) -> Option<NonNull<Span>>,
+    /// Gives up one hold on the item: a count of its `Arc`, or all of it.
+    pub(crate) release: unsafe fn(NonNull<Header>),
+    /// Its state word keeps it: who ends the last instance frees it, if nobody has it any more.
+    kept: bool,
+    /// See [`Reusable::ASIDE`]; 0 where there is none.
+    aside: usize,
+    /// It is queued once, when it is made.
+    pub(crate) once: bool,
+    /// Its run uses it up.
+    pub(crate) alone: bool,
+    /// Its run polls a future, and doesn't wait for what isn't ready.
+    pub(crate) polls: bool,
+}
+
+/// What tables are made of.
+struct Tables<I, C>(PhantomData<(I, C)>);
+
+impl<I: Item, C> Tables<I, C> {
+    /// Of items that live in a `Box`, and are kept by their state word.
+    const fn kept(run: unsafe fn(NonNull<Header>)) -> Table {
+        Table {
+            name: std::any::type_name::<C>,
+            run,
+            cancelled: cancelled::<I>,
+            panicked: panicked::<I>,
+            spawner: spawner::<I>,
+            release: free::<I>,
+            kept: true,
+            aside: 0,
+            once: false,
+            alone: false,
+            polls: false,
+        }
+    }
+}
+
+impl<I: Runs, C> Tables<I, C> {
+    const KEPT: Table = Self::kept(run::<I>);
+    const ONCE: Table = Table { once: true, ..Self::KEPT };
+    const COUNTED: Table = Table { release: release_count::<I>, kept: false, ..Self::KEPT };
+    const POLLED: Table = Table { polls: true, ..Self::COUNTED };
+}
+
+impl<I: Reusable, C> Tables<I, C> {
+    const REUSABLE: Table = Table { aside: I::ASIDE, ..Self::KEPT };
+}
+
+impl<I: Alone, C> Tables<I, C> {
+    const ALONE: Table = Table { alone: true, ..Self::kept(use_up::<I>) };
+}
+
+impl Table {
+    /// Of items that live in an `Arc`, whose function is a `C`.
+    pub(crate) fn counted<I: Runs, C>() -> &'static Table {
+        &Tables::<I, C>::COUNTED
+    }
+
+    /// Of items that live in an `Arc`, and poll a future, which is a `C`.
+    pub(crate) fn polled<I: Runs, C>() -> &'static Table {
+        &Tables::<I, C>::POLLED
+    }
+
+    /// Of items that live in a `Box`, are kept by their state word, and can be queued again and again.
+    pub(crate) fn reusable<I: Reusable, C>() -> &'static Table {
+        &Tables::<I, C>::REUSABLE
+    }
+
+    /// Of items that live in a `Box`, are kept by their state word, and are queued once, by who makes
+    /// them.
+    pub(crate) fn once<I: Runs, C>() -> &'static Table {
+        &Tables::<I, C>::ONCE
+    }
+
+    /// Of items that live in a `Box`, are queued once, by who makes them, and are used up by that run.
+    pub(crate) fn alone<I: Alone, C>() -> &'static Table {
+        &Tables::<I, C>::ALONE
+    }
+
+    /// Its items live in an `Arc`.
+    pub(crate) fn is_counted(&self) -> bool {
+        !self.kept
+    }
+
+    /// What is left to give up of an item whose instance is over. `last`: no instance is left, and
+    /// nobody has the item.
+    #[inline]
+    pub(crate) fn hold(&self, item: ItemRef, last: bool) -> Option<Hold> {
+        (last || !self.kept).then_some(Hold { item: item.0, release: self.release })
+    }
+}
+
+/// The item of a header.
+///
+/// # Safety
+/// The header is the one of a live `I`, and the pointer was made from one to the whole item.
+unsafe fn item<'a, I: Item>(header: NonNull<Header>) -> &'a I {
+    // SAFETY: as the caller says; the header is the item's first field.
+    unsafe { header.cast::<I>().as_ref() }
+}
+
+/// # Safety
+/// As [`item`].
+unsafe fn run<I: Runs>(header: NonNull<Header>) {
+    // SAFETY: as the caller says.
+    unsafe { item::<I>(header) }.run();
+}
+
+/// # Safety
+/// As [`free`].
+unsafe fn use_up<I: Alone>(header: NonNull<Header>) {
+    // SAFETY: the item was leaked from a `Box`, and is the caller's, who gives it up.
+    unsafe { Box::from_raw(header.cast::<I>().as_ptr()) }.run();
+}
+
+/// # Safety
+/// As [`item`].
+unsafe fn cancelled<I: Item>(header: NonNull<Header>) {
+    // SAFETY: as the caller says.
+    unsafe { item::<I>(header) }.cancelled();
+}
+
+/// # Safety
+/// As [`item`].
+unsafe fn panicked<I: Item>(header: NonNull<Header>, payload: Box<dyn Any + Send>) {
+    // SAFETY: as the caller says.
+    unsafe { item::<I>(header) }.panicked(payload);
+}
+
+/// # Safety
+/// As [`item`].
+unsafe fn spawner<I: Item>(header: NonNull<Header>) -> Option<NonNull<Span>> {
+    // SAFETY: as the caller says.
+    unsafe { item::<I>(header) }.spawner().map(NonNull::from)
+}
+
+/// Gives up a count of the `Arc` that the item lives in.
+///
+/// # Safety
+/// As [`item`], of an `I` that lives in an `Arc`; the caller has a count of it, and gives it up.
+pub(crate) unsafe fn release_count<I>(header: NonNull<Header>) {
+    // SAFETY: the hold is a count of the `Arc` that `ItemRef::counted` was given.
+    drop(unsafe { Arc::from_raw(header.cast::<I>().as_ptr()) });
+}
+
+/// Frees an item that lives in a `Box`.
+///
+/// # Safety
+/// As [`item`], of an `I` that was leaked from a `Box`; nobody else has it.
+pub(crate) unsafe fn free<I>(header: NonNull<Header>) {
+    // SAFETY: the item was leaked from a `Box`, and nobody has it any more, or ever will.
+    drop(unsafe { Box::from_raw(header.cast::<I>().as_ptr()) });
+}
+
+/// An item that somebody has a hold on: its header, by a pointer to all of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Lent<'a> {
+    item: NonNull<Header>,
+    hold: PhantomData<&'a Header>,
+}
+
+impl<'a> Lent<'a> {
+    /// # Safety
+    /// It is the header of an item, by a pointer to the whole item, as its hold was made of. Somebody
+    /// has a hold for as long as this lives.
+    #[inline]
+    pub(crate) unsafe fn new(item: NonNull<Header>) -> Lent<'a> {
+        Lent { item, hold: PhantomData }
+    }
+
+    /// The pointer to the whole item.
+    #[inline]
+    pub(crate) fn pointer(self) -> NonNull<Header> {
+        self.item
+    }
+
+    /// What its instances don't touch, of one that is [`Reusable`].
+    #[inline]
+    pub(crate) fn aside(self) -> Option<&'a Aside> {
+        let offset = self.table.aside;
+        // SAFETY: the item is of its table's type, which says where that part lies; the pointer is one
+        // to all of the item, which the hold keeps.
+        (offset != 0).then(|| unsafe { self.item.byte_add(offset).cast::<Aside>().as_ref() })
+    }
+}
+
+impl Deref for Lent<'_> {
+    type Target = Header;
+
+    #[inline]
+    fn deref(&self) -> &Header {
+        // SAFETY: the hold keeps the item in place.
+        unsafe { self.item.as_ref() }
+    }
+}
+
+/// What is left to give up of an item. The user's destructors may run then.
+pub(crate) struct Hold {
+    item: NonNull<Header>,
+    release: unsafe fn(NonNull<Header>),
+}
+
+impl Hold {
+    /// Gives it up. A panic in there is no business of the caller's. Called by few runs: an item that is
+    /// used up needs none, and most reusable ones outlast theirs.
+    #[inline(never)]
+    pub(crate) fn release(self) {
+        // SAFETY: `Table::hold` has made it of an item that is still held, with its own table's
+        // function; it is given up once.
+        shielded("dropping a work item's function", || unsafe { (self.release)(self.item) });
+    }
+}
+
+/// The pool's pointer to an item, of whatever type: the hold of one instance on it, which is given up
+/// by [`Table::hold`] only: forgetting it leaks.
+pub(crate) struct ItemRef(NonNull<Header>);
+
+// SAFETY: it stands for an `Arc` or a `Box` of an item, and items are `Send + Sync`.
+unsafe impl Send for ItemRef {}
+// SAFETY: as above.
+unsafe impl Sync for ItemRef {}
+
+impl ItemRef {
+    /// An item whose header has the table of [`Table::counted`].
+    #[inline]
+    pub(crate) fn counted<I: Item + 'static>(item: Arc<I>) -> ItemRef {
+        // SAFETY: it may be kept for ever.
+        unsafe { ItemRef::counted_for_a_while(item) }
+    }
+
+    /// As `counted`, for an item that may name what doesn't live for ever.
+    ///
+    /// # Safety
+    /// Whoever gets the hold, runs the item, or drops it, at whatever time, touches nothing then whose
+    /// life has ended.
+    #[inline]
+    pub(crate) unsafe fn counted_for_a_while<I: Item>(item: Arc<I>) -> ItemRef {
+        // SAFETY: `Arc::into_raw` never returns null.
+        ItemRef(unsafe { NonNull::new_unchecked(Arc::into_raw(item).cast_mut()) }.cast())
+    }
+
+    /// The item of an instance that was given up with [`ItemRef::into_pointer`], or that its state word
+    /// keeps.
+    ///
+    /// # Safety
+    /// The caller has made the item pending, or been given what was given up, and hands that over. The
+    /// pointer is one to the whole item.
+    #[inline]
+    pub(crate) unsafe fn kept(item: NonNull<Header>) -> ItemRef {
+        ItemRef(item)
+    }
+
+    /// The header, by a pointer to the whole item.
+    #[inline]
+    pub(crate) fn pointer(&self) -> NonNull<Header> {
+        self.0
+    }
+
+    /// Gives the hold up to whoever gets the pointer.
+    #[inline]
+    pub(crate) fn into_pointer(self) -> NonNull<Header> {
+        self.0
+    }
+
+    #[inline]
+    pub(crate) fn header(&self) -> &Header {
+        // SAFETY: the hold keeps the item in place.
+        unsafe { self.0.as_ref() }
+    }
+
+    #[inline]
+    fn table(&self) -> &'static Table {
+        self.header().table
+    }
+
+    /// Runs the user's function; may panic.
+    ///
+    /// # Safety
+    /// It is the run of an instance that the caller has started. An item that is [`Alone`] is gone after
+    /// it, and was there until now.
+    #[inline]
+    pub(crate) unsafe fn run(&self, table: &Table) {
+        // SAFETY: the item is alive, and of its table's type; the pointer is one to all of it, as it was
+        // leaked. Who runs one that is alone gives it up.
+        unsafe { (table.run)(self.0) }
+    }
+
+    pub(crate) fn cancelled(&self) {
+        // SAFETY: as in `run`.
+        unsafe { (self.table().cancelled)(self.0) }
+    }
+
+    pub(crate) fn panicked(&self, payload: Box<dyn Any + Send>) {
+        // SAFETY: as in `run`.
+        unsafe { (self.table().panicked)(self.0, payload) }
+    }
+
+    pub(crate) fn spawner(&self) -> Option<&Span> {
+        // SAFETY: as in `run`; the span is a part of the item, which this hold keeps.
+        unsafe { (self.table().spawner)(self.0).map(|span| span.as_ref()) }
+    }
+
+    /// The item, for as long as it is held.
+    pub(crate) fn lent(&self) -> Lent<'_> {
+        // SAFETY: the hold keeps the item; the pointer is one to all of it.
+        unsafe { Lent::new(self.0) }
+    }
+}

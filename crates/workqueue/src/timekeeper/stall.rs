@@ -1,0 +1,153 @@
+//! What the watchdog reports: a pool whose work doesn't get on.
+
+use std::fmt;
+use std::panic::Location;
+use std::time::Duration;
+
+use crate::pool::excuse::Excuse;
+use crate::pool::group::Group;
+use crate::pool::publication::Label;
+use crate::pool::worker::Worker;
+use crate::pwq::Shared;
+use crate::queue::stats::PoolReport;
+
+/// How many of the items that wait a report names.
+const WAITING: usize = 8;
+
+/// A pool that has had work waiting for a long time, and of which no worker took anything.
+/// [`Display`](fmt::Display) writes it as some lines of text.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct StallReport {
+    /// For how long nothing was taken.
+    pub stalled_for: Duration,
+    /// The pool.
+    pub pool: PoolReport,
+    /// What its workers are at.
+    pub running: Vec<ItemReport>,
+    /// The items that have waited longest, eight at the most.
+    pub waiting: Vec<ItemReport>,
+}
+
+/// An item that a worker runs, or that waits for one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ItemReport {
+    /// The name of its queue; empty where the queue is gone.
+    pub queue: String,
+    /// Its function: the name that the compiler gives it.
+    pub function: &'static str,
+    /// Where it was queued.
+    pub site: &'static Location<'static>,
+    /// The kernel's number of the worker's thread, for a debugger or `/proc`.
+    pub thread: Option<u32>,
+    /// What it does, as far as that is known.
+    pub doing: Doing,
+}
+
+/// What an item does, as far as the pool knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Doing {
+    /// It waits for a worker.
+    Waiting,
+    /// It runs, and holds a core.
+    Running,
+    /// It is inside a blocking region, as it has said.
+    Blocked,
+    /// It sleeps, and hadn't said so; found by the watchdog.
+    BlockedUntold,
+    /// It computes for long: its queue says so, or the watchdog has found it.
+    CpuIntensive,
+}
+
+impl Doing {
+    pub(crate) fn of(worker: &Worker) -> Doing {
+        if worker.is_excused(Excuse::Region) {
+            Doing::Blocked
+        } else if worker.is_excused(Excuse::Asleep) {
+            Doing::BlockedUntold
+        } else if worker.is_excused(Excuse::Declared) || worker.is_excused(Excuse::Intensive) {
+            Doing::CpuIntensive
+        } else {
+            Doing::Running
+        }
+    }
+}
+
+impl ItemReport {
+    /// Of what a worker runs; `queue` gives a queue's name by its number.
+    pub(crate) fn of(
+        worker: &Worker,
+        label: Label,
+        queue: impl FnOnce(u64) -> String,
+    ) -> ItemReport {
+        let (thread, doing) = (worker.tid(), Doing::of(worker));
+        ItemReport { thread, doing, ..Self::waiting(label, queue) }
+    }
+
+    /// Of what waits.
+    fn waiting(label: Label, queue: impl FnOnce(u64) -> String) -> ItemReport {
+        ItemReport {
+            queue: queue(label.queue),
+            function: (label.name)(),
+            site: label.site,
+            thread: None,
+            doing: Doing::Waiting,
+        }
+    }
+}
+
+impl StallReport {
+    pub(crate) fn of(
+        group: &Group,
+        pool: usize,
+        stalled_for: Duration,
+        queue: impl Fn(u64) -> Option<std::sync::Arc<Shared>>,
+    ) -> StallReport {
+        let name = |id| queue(id).map_or_else(String::new, |queue| queue.name.clone());
+        StallReport {
+            stalled_for,
+            pool: PoolReport::of_pool(group, pool),
+            running: (group.running(pool).iter())
+                .map(|(worker, shown)| ItemReport::of(worker, shown.label, name))
+                .collect(),
+            waiting: (group.waiting_items(pool, WAITING).into_iter())
+                .map(|label| ItemReport::waiting(label, name))
+                .collect(),
+        }
+    }
+}
+
+impl fmt::Display for ItemReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ItemReport { queue, function, site, .. } = self;
+        let doing = match self.doing {
+            Doing::Waiting => "waits",
+            Doing::Running => "runs",
+            Doing::Blocked => "is blocked",
+            Doing::BlockedUntold => "is blocked and hadn't said so",
+            Doing::CpuIntensive => "computes",
+        };
+        write!(f, "{function}, queued on '{queue}' at {site}, {doing}")?;
+        match self.thread {
+            Some(thread) => write!(f, " (thread {thread})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for StallReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PoolReport { scope, pod, cpus, workers, idle, blocked, waiting, .. } = &self.pool;
+        write!(
+            f,
+            "the pool of pod {pod} of scope {scope} (CPUs {cpus}) has taken no work for \
+             {:.1?}; {waiting} items wait; {workers} workers, of which {idle} idle and {blocked} \
+             blocked",
+            self.stalled_for
+        )?;
+        let items = self.running.iter().chain(&self.waiting);
+        items.into_iter().try_for_each(|item| write!(f, "\n  {item}"))
+    }
+}

@@ -1,0 +1,238 @@
+//! Waits inside an item that can't end, or that defeat a rescuer: reported before they begin.
+
+use std::panic::Location;
+use std::ptr;
+
+use crate::error::quietly;
+use crate::pool::publication::Label;
+use crate::pwq::Shared;
+use crate::task::current;
+use crate::task::header::{Header, Job, Running};
+use crate::task::vtable::{Lent, Table};
+use crate::wait::take_back::is_placed;
+
+/// Somebody is about to wait for everything in a queue: `what` is the call.
+///
+/// # Panics
+/// Where an item of that queue runs on this thread: it would wait for itself.
+#[track_caller]
+pub(crate) fn for_queue(queue: &Shared, what: &'static str) {
+    let location = Location::caller();
+    current::any(|running| {
+        // By its place: numbers are those of some pools, and there may be others.
+        if running.ticket().is_some_and(|ticket| ptr::eq(&*ticket.link.shared, queue)) {
+            never_ends(running, what, location, "waits for its own queue, and with it for itself");
+        }
+        false
+    });
+    current::with(|running| {
+        let Some((own_item, ticket)) = running.and_then(|own| Some((own, own.ticket()?))) else {
+            return;
+        };
+        if ticket.link.shared.rescuer.is_some() && queue.rescuer.is_none() {
+            without_rescuer(own_item, what, location, queue);
+        }
+    });
+}
+
+/// The kernel's `check_flush_dependency`.
+#[cold]
+fn without_rescuer(running: &Running, what: &str, location: &Location<'_>, queue: &Shared) {
+    tracing::warn!(
+        target: "corewise_workqueue",
+        queue = running.job.queue_name(),
+        function = running.name(),
+        site = %running.job.site,
+        "a work item of a queue with a rescuer waits for queue '{}', which has none: {what} at \
+         {location}; where no thread can be made it waits for ever",
+        queue.name
+    );
+}
+
+/// Somebody is about to wait for this pending instance, which a worker has to run: as above. What is to
+/// be reported, when nobody looks at the instance any more.
+pub(crate) fn for_instance(instance: &Job, table: &Table) -> Option<UnsafeWait> {
+    let queue = &instance.ticket.as_ref()?.link.shared;
+    if queue.rescuer.is_some() {
+        return None;
+    }
+    current::with(|running| {
+        let own = running.and_then(Running::ticket)?;
+        own.link.shared.rescuer.as_ref()?;
+        Some(UnsafeWait { queue: queue.name.clone(), of: instance.label(table) })
+    })
+}
+
+/// The current item, of a queue with a rescuer, is about to wait for an item of one without.
+pub(crate) struct UnsafeWait {
+    queue: String,
+    of: Label,
+}
+
+impl UnsafeWait {
+    #[cold]
+    pub(crate) fn report(self) {
+        let UnsafeWait { queue, of } = self;
+        current::with(|running| {
+            let Some(running) = running else { return };
+            tracing::warn!(
+                target: "corewise_workqueue",
+                queue = running.job.queue_name(),
+                function = running.name(),
+                site = %running.job.site,
+                "a work item of a queue with a rescuer waits for an item of queue '{queue}', which \
+                 has none: {} queued at {}; where no thread can be made it waits for ever",
+                (of.name)(),
+                of.site,
+            );
+        });
+    }
+}
+
+/// Somebody is about to wait for an item.
+///
+/// # Panics
+/// Where it runs on this thread: it would wait for itself.
+#[track_caller]
+pub(crate) fn for_item(item: &Header, what: &'static str) {
+    let location = Location::caller();
+    current::any(|running| {
+        if running.is(item) {
+            never_ends(running, what, location, "waits for itself");
+        }
+        false
+    });
+}
+
+/// An item of an ordered queue is about to wait for one that is held back there, maybe behind others.
+///
+/// # Panics
+/// Where it is behind others, which start only after the waiting item.
+#[track_caller]
+pub(crate) fn for_order(item: Lent<'_>, queue: &Shared, of: Label) {
+    let location = Location::caller();
+    current::any(|running| {
+        if running.ticket().is_none_or(|ticket| !ptr::eq(&*ticket.link.shared, queue)) {
+            return false;
+        }
+        let before = queue.before(item);
+        if before > 0 {
+            let complaint = format!(
+                "waits for {}, queued at {}, which its ordered queue starts only after {before} \
+                 other(s), and those only when the waiting item is over: wait in the order of \
+                 queueing, or outside of the queue's items",
+                (of.name)(),
+                of.site,
+            );
+            never_ends(running, "a wait", location, &complaint);
+        }
+        true
+    });
+}
+
+/// The current item waits for one that can't come to its end: all who could help wait as well.
+///
+/// # Panics
+/// Always.
+#[cold]
+#[track_caller]
+pub(crate) fn in_vain(item: Lent<'_>) -> ! {
+    let location = Location::caller();
+    let seen = item.look(|job| {
+        let ticket = job.ticket.as_ref();
+        let most = ticket.map_or(0, |ticket| ticket.link.shared.pools.max_workers());
+        let placed = ticket.is_none_or(is_placed);
+        (job.site, job.queue_name().to_owned(), most, placed, item.is_held())
+    });
+    let name = item.name();
+    let complaint = match seen {
+        Some((site, queue, .., true)) => format!(
+            "waits for {name}, queued on '{queue}' at {site}, which the queue's limit or order holds \
+             back for items that wait for this one: wait outside of the queue's items, or raise its \
+             max_active"
+        ),
+        Some((site, queue, most, placed, false)) => {
+            let (cause, remedy) = match placed {
+                true => (
+                    "what is left of this stack is too little to run it here",
+                    "raise max_workers, or give the workers more stack (RUST_MIN_STACK)",
+                ),
+                false => (
+                    "it may not run here, since its queue is bound, strict, a bottom half's, or of \
+                     another niceness, and this is no worker of its pool",
+                    "raise max_workers, or wait for it in items of its own queue and CPU (more stack \
+                     does not help)",
+                ),
+            };
+            format!(
+                "waits for {name}, queued on '{queue}' at {site}, for which no worker can come: all \
+                 of its pool wait as well, for each other, and there may be {most} \
+                 (PoolsBuilder::max_workers); and {cause}: nest waits less deep, {remedy}"
+            )
+        }
+        None => format!("waits for {name}, which runs and waits for this one"),
+    };
+    current::with(|running| match running {
+        Some(running) => never_ends(running, "a wait", location, &complaint),
+        None => panic!("an item {complaint}: a wait at {location}"),
+    })
+}
+
+/// The current item flushes a queue, which can't come to its end: as [`in_vain`].
+///
+/// # Panics
+/// Always.
+#[cold]
+pub(crate) fn flush_in_vain(queue: &Shared, location: &Location<'_>) -> ! {
+    let (name, most) = (&queue.name, queue.pools.max_workers());
+    let complaint = format!(
+        "waits for all items of queue '{name}', of which some can't come to their end: they wait for this \
+         one, or are held back for others that do, or no worker can come for them, since all of its pool \
+         wait as well, and there may be {most} (PoolsBuilder::max_workers), and this stack is too small \
+         for them or they may not run here: flush outside of items, nest waits less deep, or raise \
+         max_workers"
+    );
+    current::with(|running| match running {
+        Some(running) => never_ends(running, "a flush", location, &complaint),
+        None => panic!("an item {complaint}: a flush at {location}"),
+    })
+}
+
+/// Reports a wait that can't end, and ends it by a panic, which is the waiting item's.
+#[cold]
+fn never_ends(running: &Running, what: &str, location: &Location<'_>, complaint: &str) -> ! {
+    let (queue, function, site) = (running.job.queue_name(), running.name(), running.job.site);
+    quietly(|| {
+        tracing::error!(
+            target: "corewise_workqueue",
+            queue,
+            function,
+            site = %site,
+            "a work item {complaint}: {what} at {location}; this would never end"
+        );
+    });
+    panic!(
+        "work item {function} of queue '{queue}', queued at {site}, {complaint}: {what} at \
+         {location}; this would never end"
+    );
+}
+
+/// A future is polled inside an item that is no future, and its closure can't start before that
+/// item is over.
+#[cold]
+pub(crate) fn polled_inside(instance: Label) {
+    current::with(|running| {
+        let Some(running) = running else { return };
+        tracing::error!(
+            target: "corewise_workqueue",
+            queue = running.job.queue_name(),
+            function = running.name(),
+            site = %running.job.site,
+            "a work item polls the JoinHandle of {}, queued at {}, which its queue's limit or order \
+             holds back until that item is over: if it blocks on the future it never ends; join the \
+             handle, or await it in spawn_future",
+            (instance.name)(),
+            instance.site,
+        );
+    });
+}

@@ -1,0 +1,52 @@
+//! How much is left of the calling thread's stack.
+
+use std::cell::Cell;
+
+use corewise_sync::{per_thread, sys};
+
+use crate::pool::policy::StackLeft;
+
+/// The lowest address of a thread's stack, and how many bytes it has.
+type Bounds = Option<(usize, usize)>;
+
+per_thread! {
+    /// Once they were asked for.
+    static BOUNDS: Cell<Option<Bounds>> = Cell::new(None);
+}
+
+/// What is left of this thread's stack; `None` where that isn't known, as on one that somebody has
+/// switched to. Asks the system once a thread.
+pub(crate) fn left() -> Option<StackLeft> {
+    let known = BOUNDS.try_with(|known| {
+        if known.get().is_none() {
+            known.set(Some(sys::stack()));
+        }
+        known.get().flatten()
+    });
+    let (lowest, size) = known.ok().flatten()?;
+    let here = 0_u8;
+    let left = (&raw const here).addr().checked_sub(lowest)?;
+    (left <= size).then_some(StackLeft { left, size })
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_knows_the_size_of_its_stack_and_what_deeper_calls_leave_of_it() {
+        #[inline(never)]
+        fn deeper(bytes: usize) -> Option<StackLeft> {
+            let room = std::hint::black_box([0_u8; 16 << 10]);
+            let left = if bytes == 0 { left() } else { deeper(bytes - room.len()) };
+            std::hint::black_box(&room);
+            left
+        }
+        let thread = std::thread::Builder::new().stack_size(1 << 20);
+        let known = thread.spawn(|| (left(), deeper(256 << 10))).expect("a thread").join();
+        let (Some(here), Some(deep)) = known.expect("no panic") else { panic!("not known") };
+        assert!((1 << 20..=2 << 20).contains(&here.size), "{here:?}");
+        assert!(here.left <= here.size && here.left > here.size - (64 << 10), "{here:?}");
+        assert!(deep.left + (256 << 10) <= here.left, "{deep:?} of {here:?}");
+    }
+}

@@ -1,0 +1,329 @@
+//! Items that wait for each other in a way that can't end: found, and ended by a panic of one of them.
+//!
+//! Read `README.md` first: it says who is stuck, and why nobody else is taken for it.
+//!
+//! The list is the process's, not that of some pools: a circle may go through several
+//! [`WorkerPools`](crate::WorkerPools), and nothing else belongs to all of them.
+
+mod flushed;
+mod holders;
+mod look;
+
+use std::collections::{BTreeMap, HashSet};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::{Arc, LazyLock};
+
+use corewise_sync::thread::{self, ThreadId};
+use corewise_sync::{Completion, Mutex, MutexGuard, Unparker, context, hint};
+
+use crate::pool::group::Group;
+use crate::pool::here;
+use crate::pwq::Shared;
+use crate::pwq::flush::Awaited;
+use crate::pwq::limit_slot::Slot;
+use crate::pwq::ticket::Ticket;
+use crate::task::current;
+use crate::task::header::{Header, Queued};
+use crate::task::vtable::Lent;
+use flushed::{Colour, Flushed};
+use holders::Holders;
+use look::Look;
+
+/// The waits that have lasted for long.
+#[derive(Default)]
+pub(crate) struct LongWaits {
+    /// L: is the lock; guards the list. Locks of pools and limiters are taken under it.
+    list: Mutex<List>,
+    /// L: is the lock; guards whose turn it is to look.
+    turn: Mutex<Turn>,
+}
+
+#[derive(Default)]
+struct List {
+    /// By their numbers, which grow.
+    waits: BTreeMap<u64, Wait>,
+    last: u64,
+}
+
+#[derive(Default)]
+struct Turn {
+    /// Somebody looks.
+    looking: bool,
+    /// Somebody has asked for a look that hasn't begun.
+    asked: bool,
+}
+
+/// One that waits. What it points to is there for as long as it is on the list.
+struct Wait {
+    target: Target,
+    /// Its event.
+    over: NonNull<Completion>,
+    thread: ThreadId,
+    /// What runs on its stack, but for what nobody has.
+    inside: Vec<NonNull<Header>>,
+    /// What flushes know all that by.
+    colours: Vec<Colour>,
+    /// The places under limits that this has.
+    places: Vec<NonNull<Slot<Queued>>>,
+    /// The pool of its worker, if it has one.
+    worker: Option<(NonNull<()>, usize)>,
+    unparker: Unparker,
+    /// It was given up.
+    ends: bool,
+}
+
+/// What one waits for.
+enum Target {
+    Item {
+        item: NonNull<Header>,
+        /// It would run that, if it lay in its pool.
+        helps: bool,
+        /// It must not be given up while that runs.
+        stays: bool,
+    },
+    /// What was queued there.
+    Queue {
+        queue: NonNull<Shared>,
+        /// The pools whose items it would run, if no worker can come for them.
+        helps: HashSet<(NonNull<()>, usize)>,
+    },
+}
+
+// SAFETY: headers, slots, queues and events are shared, and the pools are only compared.
+unsafe impl Send for Wait {}
+
+/// What may bring a wait to its end.
+enum Next {
+    /// Nothing has to be done by those who are stuck, for all that is known.
+    Something,
+    /// Who runs the item.
+    Runner,
+    /// A worker of this pool.
+    Worker(Arc<Group>, usize),
+    /// The end of one that has a place in this slot, which is the queue's.
+    Place { slot: NonNull<Slot<Queued>>, queue: Arc<Shared> },
+    /// The end of all instances of these colours, or of one of them.
+    Colours(NonNull<Shared>, Awaited),
+}
+
+/// A place on the list, which is given up when it is dropped.
+pub(crate) struct Listed<'a> {
+    waits: &'static LongWaits,
+    id: u64,
+    /// What is waited for.
+    item: PhantomData<Lent<'a>>,
+}
+
+/// The list of the process.
+pub(crate) fn long_waits() -> &'static LongWaits {
+    static LONG: LazyLock<LongWaits> = LazyLock::new(LongWaits::default);
+    // A model has no time, so that no wait in it is long; and nothing in it outlives an execution.
+    if hint::IN_MODEL { Box::leak(Box::default()) } else { &LONG }
+}
+
+impl LongWaits {
+    /// The calling item has waited for `item` for long. `helps`: it would run it, if no worker can come.
+    pub(crate) fn add<'a>(
+        &'static self,
+        item: Lent<'a>,
+        over: &'a Completion,
+        (helps, stays): (bool, bool),
+        unparker: Unparker,
+    ) -> Listed<'a> {
+        self.list(Target::Item { item: item.pointer(), helps, stays }, over, unparker)
+    }
+
+    /// The calling item has flushed `queue` for long.
+    pub(crate) fn add_flush<'a>(
+        &'static self,
+        queue: &'a Shared,
+        over: &'a Completion,
+        unparker: Unparker,
+    ) -> Listed<'a> {
+        let helps = HashSet::new();
+        self.list(Target::Queue { queue: NonNull::from(queue), helps }, over, unparker)
+    }
+
+    fn list<'a>(
+        &'static self,
+        target: Target,
+        over: &'a Completion,
+        unparker: Unparker,
+    ) -> Listed<'a> {
+        let (mut inside, mut colours, mut places) = (Vec::new(), Vec::new(), Vec::new());
+        current::any(|running| {
+            let ticket = running.ticket();
+            let colour = |ticket: &Ticket| (NonNull::from(&*ticket.link.shared), ticket.colour());
+            inside.extend(running.known());
+            colours.extend(ticket.map(colour));
+            let ticket = ticket.filter(|ticket| ticket.is_counted());
+            places.extend(ticket.map(|ticket| NonNull::from(&*ticket.link.slot)));
+            false
+        });
+        let wait = Wait {
+            target,
+            over: NonNull::from(over),
+            thread: thread::current().id(),
+            inside,
+            colours,
+            places,
+            worker: here::pool(),
+            unparker,
+            ends: false,
+        };
+        let mut list = self.lock();
+        list.last += 1;
+        let id = list.last;
+        list.waits.insert(id, wait);
+        Listed { waits: self, id, item: PhantomData }
+    }
+
+    /// Somebody may look meanwhile: then the caller's pool is told that it sleeps.
+    fn lock(&self) -> MutexGuard<'_, List> {
+        let free = self.list.try_lock();
+        free.unwrap_or_else(|| context::blocking("a look at long waits", || self.list.lock()))
+    }
+
+    /// A look begins after this: the caller's, or that of somebody who is at it now.
+    fn ask(&self, own: u64) {
+        {
+            let mut turn = self.turn.lock();
+            turn.asked = true;
+            if turn.looking {
+                return;
+            }
+            turn.looking = true;
+        }
+        while self.turn.lock().goes_on() {
+            self.look(own);
+        }
+    }
+
+    /// Looks once. `own`: who is given up sooner than others.
+    fn look(&self, own: u64) {
+        let woken = {
+            // Before the lock, so that they are dropped after: with the last handles of queues and pools.
+            let nexts: Vec<Next>;
+            let flushed: Flushed;
+            let holders: Holders;
+            let mut list = self.list.lock();
+            // SAFETY: who flushes one of them has it, and is on the list.
+            flushed = unsafe { Flushed::of(&list.flushed()) };
+            nexts = list.waits.values().map(|wait| wait.next(&flushed)).collect();
+            let held = flushed.held.iter().map(|((queue, _), slot)| (*queue, *slot));
+            // SAFETY: as above, and `nexts` has the others.
+            holders = unsafe { Holders::of(&nexts, held) };
+            let (given_up, helpers) = {
+                let look = Look::new(&list, &nexts, &flushed, &holders);
+                (look.to_give_up(own), look.helpers)
+            };
+            let helpers = helpers.into_iter().filter_map(|id| list.waits.get(&id));
+            let mut woken: Vec<_> = helpers.map(|wait| wait.unparker.clone()).collect();
+            woken.extend(given_up.and_then(|id| list.waits.get_mut(&id)).map(|wait| {
+                wait.ends = true;
+                wait.unparker.clone()
+            }));
+            woken
+        };
+        woken.into_iter().for_each(|unparker| unparker.unpark());
+    }
+}
+
+impl List {
+    /// The queues that are flushed.
+    fn flushed(&self) -> HashSet<NonNull<Shared>> {
+        let queue = |wait: &Wait| match wait.target {
+            Target::Queue { queue, .. } => Some(queue),
+            Target::Item { .. } => None,
+        };
+        self.waits.values().filter_map(queue).collect()
+    }
+}
+
+impl Listed<'_> {
+    /// Whether the caller was given up: its wait can't end.
+    pub(crate) fn ends(&self) -> bool {
+        self.waits.list.lock().waits.get(&self.id).is_some_and(|wait| wait.ends)
+    }
+
+    /// Sees to it that somebody looks who is stuck: the caller, or who is at it now. One of those who are
+    /// is woken then, to be given up: the caller maybe.
+    pub(crate) fn look(&self) {
+        self.waits.ask(self.id);
+    }
+
+    /// The pools whose items it would run for its flush, if no worker can come for them.
+    pub(crate) fn helps_in(&self, pools: &[(Arc<Group>, usize)]) {
+        let mut list = self.waits.list.lock();
+        let own = list.waits.get_mut(&self.id).map(|own| &mut own.target);
+        if let Some(Target::Queue { helps, .. }) = own {
+            *helps = pools.iter().map(|(group, pool)| (here::key(group), *pool)).collect();
+        }
+    }
+
+    /// Whether it would run the item that it waits for, as it is now.
+    pub(crate) fn helps(&self, now: bool) {
+        let mut list = self.waits.list.lock();
+        let own = list.waits.get_mut(&self.id).map(|own| &mut own.target);
+        if let Some(Target::Item { helps, .. }) = own {
+            *helps = now;
+        }
+    }
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        let own = self.waits.lock().waits.remove(&self.id);
+        if own.is_some_and(|own| own.ends) {
+            // Nobody else was given up meanwhile, whoever asked.
+            self.waits.ask(self.id);
+        }
+    }
+}
+
+impl Turn {
+    /// Whether who looks has to look again.
+    fn goes_on(&mut self) -> bool {
+        self.looking = std::mem::take(&mut self.asked);
+        self.looking
+    }
+}
+
+impl Wait {
+    fn next(&self, flushed: &Flushed) -> Next {
+        // SAFETY: who waits has it, and is on the list. One that is to wake up goes on, whatever has become
+        // of the item since.
+        if unsafe { self.over.as_ref() }.is_complete() {
+            return Next::Something;
+        }
+        match self.target {
+            // SAFETY: as above.
+            Target::Item { item, .. } => Next::of(unsafe { Lent::new(item) }),
+            Target::Queue { queue, .. } => match flushed.flushes.get(&self.over) {
+                Some(awaited) => Next::Colours(queue, *awaited),
+                None => Next::Something,
+            },
+        }
+    }
+}
+
+impl Next {
+    fn of(item: Lent<'_>) -> Next {
+        if item.state.snapshot().running() {
+            return Next::Runner;
+        }
+        let next = item.look(|job| {
+            let Some(ticket) = job.ticket.as_ref() else { return Next::Something };
+            let link = &ticket.link;
+            if item.is_held() {
+                Next::Place { slot: NonNull::from(&*link.slot), queue: Arc::clone(&link.shared) }
+            } else if link.shared.rescuer.is_some() {
+                Next::Something
+            } else {
+                Next::Worker(Arc::clone(&link.group), link.pool)
+            }
+        });
+        next.unwrap_or(Next::Something)
+    }
+}

@@ -1,0 +1,280 @@
+//! Taking an item back: a waiter that finds the item that it waits for still in its pool's list runs
+//! it itself, where its placement allows that, instead of sleeping until a worker has.
+//!
+//! It saves two wake-ups, and it is what keeps a chain of items that wait for each other going with
+//! few threads. A waiter never runs anything but what it waits for: an unrelated item could wait for
+//! something further down on the same stack. The decision is [`TakeBack`]; the claim is that of
+//! `../task/state.md`, so that an item which is taken back runs once, whoever else wants it. Where it is
+//! queued again while it runs here, that instance goes back to its pool: the waiter doesn't wait for
+//! it.
+
+use std::cell::Cell;
+use std::ptr;
+use std::sync::Arc;
+
+use corewise_sync::sys::current_cpu;
+use corewise_sync::{Completion, context, per_thread};
+
+use crate::attributes::{Class, QueueKind};
+use crate::pool::group::Group;
+use crate::pool::here;
+use crate::pool::policy::TakeBack;
+use crate::pwq::limit_slot::Slot;
+use crate::pwq::ticket::Ticket;
+use crate::pwq::{Link, Shared};
+use crate::task::claim::Claimed;
+use crate::task::current;
+use crate::task::header::{Job, Queued, Running};
+use crate::task::vtable::Lent;
+use crate::wait::messages;
+use crate::wait::stack;
+
+per_thread! {
+    /// How many items that were taken back run on this thread's stack.
+    static DEPTH: Cell<u32> = Cell::new(0);
+}
+
+/// What an instance is to who waits for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Another item.
+    Waits,
+    /// A part of what runs here, a closure of its scope: order is nothing to it.
+    Part,
+    /// It was cancelled, and isn't to be run.
+    Ends,
+}
+
+/// Runs the pending instance of the item that the caller is about to wait for, if that is allowed.
+/// True where it ran: it is over now.
+///
+/// # Panics
+/// Where the caller's item is of an ordered queue, and the instance can't start before that is over.
+#[track_caller]
+pub(crate) fn take_back(item: Lent<'_>, role: Role) -> bool {
+    role != Role::Ends && (listed(item) || in_place(item, role))
+}
+
+/// Where the pending instance lies, if the caller would run it while no worker can come for it.
+pub(crate) fn in_need(item: Lent<'_>, role: Role) -> Option<(Arc<Group>, usize)> {
+    let waiter = needy();
+    if role == Role::Ends || !waiter.waiter_may() {
+        return None;
+    }
+    let home = item.look(|job| {
+        let ticket = job.ticket.as_ref().filter(|ticket| at(waiter, ticket).allowed())?;
+        Some((Arc::clone(&ticket.link.group), ticket.link.pool))
+    });
+    home.flatten()
+}
+
+/// Whether the caller is where an instance may run for which no worker can come.
+pub(crate) fn is_placed(ticket: &Ticket) -> bool {
+    at(needy(), ticket).placed()
+}
+
+/// As [`take_back`], where no worker could come for the instance while the caller was blocked: then it
+/// doesn't matter how deep that is, as long as there is a stack, and where the caller is.
+pub(crate) fn take_back_in_need(item: Lent<'_>, role: Role) -> bool {
+    let waiter = needy();
+    let may = role != Role::Ends && waiter.waiter_may();
+    may && take_back_if(item, |job| allowed(waiter, job))
+}
+
+/// The pools with instances of a queue that the caller would run, if no worker can come for them.
+pub(crate) fn homes(queue: &Shared) -> Vec<(Arc<Group>, usize)> {
+    let waiter = needy();
+    let mut homes = Vec::new();
+    if waiter.waiter_may() {
+        queue.colours.each(|seat, link| {
+            if seat.tally.in_flight() > 0 && of_link(waiter, link).allowed() {
+                homes.push((Arc::clone(&link.group), link.pool));
+            }
+        });
+    }
+    homes
+}
+
+/// Whether the caller had better run something that the flush of a queue with this event waits for, in one
+/// of its `homes`.
+pub(crate) fn is_called_for(
+    queue: &Shared,
+    homes: &[(Arc<Group>, usize)],
+    over: &Completion,
+) -> bool {
+    let awaited = if homes.is_empty() { None } else { queue.colours.awaited_by(over) };
+    awaited.is_some_and(|awaited| {
+        homes.iter().any(|(group, pool)| group.calls_for(*pool, queue, awaited))
+    })
+}
+
+/// Runs one instance that the flush of a queue with this event waits for, where no worker could come for it
+/// while the caller was blocked. False where there is none, or it may not.
+pub(crate) fn run_awaited(queue: &Shared, over: &Completion) -> bool {
+    let homes = homes(queue);
+    let Some(awaited) = queue.colours.awaited_by(over).filter(|awaited| !awaited.any) else {
+        return false;
+    };
+    let mut taken = homes.iter().map(|(group, pool)| group.take_awaited(*pool, queue, awaited));
+    taken.find_map(|taken| taken).map(run).is_some()
+}
+
+/// Where it lies in the list of its pool.
+fn listed(item: Lent<'_>) -> bool {
+    let waiter = waiter();
+    if !waiter.waiter_may() {
+        return false;
+    }
+    let mut unsafe_wait = None;
+    let ran = take_back_if(item, |job| {
+        let allowed = allowed(waiter, job);
+        if !allowed {
+            unsafe_wait = messages::for_instance(job, item.table);
+        }
+        allowed
+    });
+    if let Some(wait) = unsafe_wait {
+        wait.report();
+    }
+    ran
+}
+
+/// Where an instance is held back, and an item on this stack has a place under the same limit (or is
+/// what a freeze lets come to its end): that one might have the very place that the instance needs, and
+/// doesn't use it while it waits. So the instance runs in that place: here, or where that isn't allowed on
+/// a worker of its pool, to which the place is lent. True where it ran: it is over now.
+///
+/// # Panics
+/// Where that would break the order of an ordered queue, and it is no part.
+#[track_caller]
+fn in_place(item: Lent<'_>, role: Role) -> bool {
+    if !item.is_held() {
+        return false;
+    }
+    let waiter = waiter();
+    let found = item.look(|job| {
+        let ticket = job.ticket.as_ref().filter(|ticket| has_place_here(&ticket.link.slot))?;
+        let here = at(waiter, ticket).allowed_in_place();
+        let ordered = ticket.link.shared.kind == QueueKind::Ordered;
+        let queue = || Arc::clone(&ticket.link.shared);
+        Some((here, ordered.then(|| (queue(), job.label(item.table)))))
+    });
+    let Some((here, ordered)) = found.flatten() else { return false };
+    if let Some((queue, label)) = ordered
+        && role != Role::Part
+    {
+        messages::for_order(item, &queue, label);
+    }
+    let Some(claimed) = item.claim() else { return false };
+    if !here {
+        claimed.let_through();
+        return false;
+    }
+    claimed.run().map(run).is_some()
+}
+
+/// Lets a held instance through, of which it was found that all who have its places wait, and for that
+/// wait: false where it isn't held, or where an order forbids it.
+pub(crate) fn lend(item: Lent<'_>) -> bool {
+    let shared = item.look(|job| {
+        let ticket = job.ticket.as_ref().filter(|_| item.is_held())?;
+        Some(Arc::clone(&ticket.link.shared))
+    });
+    let Some(queue) = shared.flatten() else { return false };
+    if queue.kind == QueueKind::Ordered && queue.before(item) > 0 {
+        return false;
+    }
+    item.claim().map(Claimed::let_through).is_some()
+}
+
+/// Whether an item on this stack has a place in this slot.
+fn has_place_here(slot: &Slot<Queued>) -> bool {
+    let same = |other: &Ticket| ptr::eq(&*other.link.slot, slot);
+    current::any(|running| running.ticket().is_some_and(same))
+}
+
+/// A handle is polled as a future: says so where that is bound to hang, if it is blocked on.
+pub(crate) fn polled(item: Lent<'_>) {
+    let blocks = current::with(|running| running.is_some_and(|running| !running.table.polls));
+    if !blocks || !item.is_held() {
+        return;
+    }
+    let stuck = item.look(|job| {
+        let ticket = job.ticket.as_ref()?;
+        has_place_here(&ticket.link.slot).then(|| job.label(item.table))
+    });
+    if let Some(label) = stuck.flatten() {
+        messages::polled_inside(label);
+    }
+}
+
+/// What is known without the item.
+fn waiter() -> TakeBack {
+    let depth = DEPTH.with(Cell::get);
+    TakeBack {
+        atomic: context::in_atomic_section(),
+        blocking: context::is_blocking(),
+        depth,
+        // At the top it is what it is, as for a worker's next item.
+        stack: if depth > 0 { stack::left() } else { None },
+        ..TakeBack::default()
+    }
+}
+
+/// The same of one for whom no worker can come.
+fn needy() -> TakeBack {
+    TakeBack { need: true, stack: stack::left(), ..waiter() }
+}
+
+/// The part of it that a model checks. `wanted`: see [`Lent::claim_if`].
+pub(crate) fn take_back_if(item: Lent<'_>, wanted: impl FnOnce(&Job) -> bool) -> bool {
+    let Some(running) = item.claim_if(wanted).and_then(|claimed| claimed.run()) else {
+        return false;
+    };
+    run(running);
+    true
+}
+
+fn allowed(waiter: TakeBack, job: &Job) -> bool {
+    job.ticket.as_ref().is_some_and(|ticket| at(waiter, ticket).allowed())
+}
+
+/// What the ticket says beside.
+fn at(waiter: TakeBack, ticket: &Ticket) -> TakeBack {
+    of_link(waiter, &ticket.link)
+}
+
+fn of_link(waiter: TakeBack, link: &Link) -> TakeBack {
+    let (group, pool) = (&link.group, link.pool);
+    TakeBack {
+        own_pool: here::is_of(group, pool),
+        near: current_cpu().is_some_and(|cpu| group.pools[pool].has_cpu(cpu)),
+        only_own: !group.soft || group.nice != 0,
+        bottom_half: group.class == Class::BottomHalf,
+        ..waiter
+    }
+}
+
+/// Runs a started instance on the waiter's stack, as a worker of its pool would.
+fn run(running: Running) {
+    let depth = DEPTH.with(|depth| depth.replace(depth.get() + 1));
+    let _placed = running.job.ticket.as_ref().map(|ticket| {
+        ticket.taken_back();
+        ticket.link.group.pools[ticket.link.pool].placement().enter()
+    });
+    let (next, over) = here::with_shown(|shown| {
+        let ended = running.run_once(shown);
+        // What waits goes on.
+        current::with(|waits| {
+            if let Some(running) = waits {
+                shown.starts(running.label());
+            }
+        });
+        ended
+    });
+    DEPTH.with(|cell| cell.set(depth));
+    if let Some(claimed) = next {
+        claimed.requeue();
+    }
+    over.end();
+}
