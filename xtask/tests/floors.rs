@@ -36,6 +36,13 @@ struct Entry {
     floor: Floor,
     #[serde(default)]
     imports: Vec<String>,
+    /// Held by the tidy test of rooms.
+    #[serde(default, rename = "rooms")]
+    _rooms: Vec<String>,
+    #[serde(default, rename = "circle")]
+    _circle: usize,
+    #[serde(default, rename = "against")]
+    _against: usize,
 }
 
 type Floors = BTreeMap<String, Entry>;

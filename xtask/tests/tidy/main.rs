@@ -5,6 +5,7 @@ mod backends;
 mod files;
 mod guards;
 mod lexer;
+mod rooms;
 mod rust;
 mod text;
 mod whole;
