@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::heap::Handle;
+use corewise_sync::heap::Handle;
+
 use super::{Timekeeper, not_made};
 use crate::error::shielded;
 use crate::pwq::table;

@@ -6,7 +6,6 @@
 
 pub(crate) mod alarm;
 pub(crate) mod delayed;
-mod heap;
 mod hogs;
 mod policy;
 pub(crate) mod stall;
@@ -27,6 +26,7 @@ use std::time::{Duration, Instant};
 #[cfg(test)]
 use corewise_sync::atomic::AtomicU64;
 use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::heap::Heap;
 use corewise_sync::{CleanAt, Mutex, hint, time};
 
 use crate::error::{quietly, shielded};
@@ -40,7 +40,6 @@ use crate::pwq::Shared;
 use crate::timekeeper::stall::StallReport;
 use alarm::Alarm;
 use delayed::Delayed;
-use heap::Heap;
 use policy::RETRY_AFTER;
 use watch::{Found, ThreadTimes, Watch};
 

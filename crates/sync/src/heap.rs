@@ -9,14 +9,27 @@ use std::time::Duration;
 /// A timer that was set. It says nothing once the timer has fired or was taken out: slots are used
 /// again under another number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Handle {
+pub struct Handle {
     slot: usize,
     generation: u64,
 }
 
-/// The timers. A moment is the time since some origin that is the caller's business.
+/// Timers, each with a value. A moment is the time since some origin that is the caller's business.
+///
+/// ```
+/// use std::time::Duration;
+/// use corewise_sync::heap::Heap;
+///
+/// let mut timers = Heap::default();
+/// let late = timers.insert(Duration::from_secs(2), "late");
+/// timers.insert(Duration::from_secs(1), "early");
+/// assert_eq!(timers.first(), Some(Duration::from_secs(1)));
+/// assert_eq!(timers.pop_due(Duration::from_secs(1)), Some("early"));
+/// assert_eq!(timers.remove(late), Some("late"));
+/// assert!(timers.is_empty());
+/// ```
 #[derive(Debug)]
-pub(crate) struct Heap<T> {
+pub struct Heap<T> {
     /// Slots, the earliest first: each is no later than its two children, `2n + 1` and `2n + 2`.
     order: Vec<usize>,
     slots: Vec<Slot<T>>,
@@ -49,7 +62,7 @@ impl<T> Default for Heap<T> {
 
 impl<T> Heap<T> {
     /// Sets a timer.
-    pub(crate) fn insert(&mut self, deadline: Duration, value: T) -> Handle {
+    pub fn insert(&mut self, deadline: Duration, value: T) -> Handle {
         let generation = self.set;
         self.set += 1;
         let place = self.order.len();
@@ -70,7 +83,7 @@ impl<T> Heap<T> {
     }
 
     /// When a timer fires; `None` where it has, or was taken out.
-    pub(crate) fn deadline(&self, handle: Handle) -> Option<Duration> {
+    pub fn deadline(&self, handle: Handle) -> Option<Duration> {
         self.entry(handle).map(|entry| entry.deadline)
     }
 
@@ -80,23 +93,23 @@ impl<T> Heap<T> {
     }
 
     /// Takes a timer out; `None` where it has fired, or was taken out before.
-    pub(crate) fn remove(&mut self, handle: Handle) -> Option<T> {
+    pub fn remove(&mut self, handle: Handle) -> Option<T> {
         let entry = self.entry(handle)?;
         Some(self.take(entry.place))
     }
 
     /// Takes out the earliest timer, if it is due.
-    pub(crate) fn pop_due(&mut self, now: Duration) -> Option<T> {
+    pub fn pop_due(&mut self, now: Duration) -> Option<T> {
         (self.first()? <= now).then(|| self.take(0))
     }
 
     /// The earliest deadline.
-    pub(crate) fn first(&self) -> Option<Duration> {
+    pub fn first(&self) -> Option<Duration> {
         Some(self.key(*self.order.first()?).0)
     }
 
     /// The timers that `which` says yes to; in no order. O(n).
-    pub(crate) fn handles(&self, which: impl Fn(&T) -> bool) -> Vec<Handle> {
+    pub fn handles(&self, which: impl Fn(&T) -> bool) -> Vec<Handle> {
         let picked = |slot: &&Slot<T>| slot.entry.as_ref().is_some_and(|e| which(&e.value));
         (self.slots.iter().enumerate())
             .filter(|(_, slot)| picked(slot))
@@ -105,14 +118,18 @@ impl<T> Heap<T> {
     }
 
     /// The timers that are set, in no order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().filter_map(|slot| slot.entry.as_ref().map(|entry| &entry.value))
     }
 
     /// How many timers are set.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.order.len()
+    }
+
+    /// Whether none is set.
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
     }
 
     /// What the order goes by.
