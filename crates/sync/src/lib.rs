@@ -9,7 +9,7 @@
 //!   and in the random schedules of [shuttle](https://docs.rs/shuttle) with `--cfg shuttle`. The
 //!   clock is there too ([`time`]), and the system ([`sys`]). One folder of `facade/` is one backend.
 //! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`], [`Signal`], [`SpinLock`], [`Swap`], [`Throttle`],
-//!   [`inbox`], [`list`], [`ring`], [`heap`], [`epoch`].
+//!   [`inbox`], [`list`], [`ring`], [`hazard`], [`heap`], [`epoch`].
 //! * **The execution context** ([`context`]): atomic sections, [`context::might_block`], blocking
 //!   regions and the placement token of the running task.
 //!
@@ -26,6 +26,7 @@
 pub mod context;
 pub mod epoch;
 pub mod fence;
+pub mod hazard;
 pub mod heap;
 pub mod inbox;
 pub mod list;

@@ -14,6 +14,7 @@ use corewise_sync::Parker;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::fence::{FencePolicy, FullFence};
+use corewise_sync::hazard::Hazards;
 use corewise_topology::{AffinityScope, CpuSet, Machine};
 
 use crate::attributes::QueueKind;
@@ -26,7 +27,6 @@ use crate::pools::WorkerPools;
 use crate::pools::groups::Lease;
 use crate::pwq::counts::Tally;
 pub use crate::pwq::counts::{Care, Careful};
-use crate::pwq::cover::Covers;
 use crate::pwq::deferred::Carry;
 use crate::pwq::flush::Colours;
 use crate::pwq::limit::CountedBy;
@@ -471,7 +471,7 @@ pub struct LinksModel<C: Care> {
 /// What its links have in common.
 struct ModelQueue<C: Care> {
     colours: Colours<C, ModelLink<C>>,
-    covers: Arc<Covers>,
+    hazards: Arc<Hazards>,
     /// A: how many links were collected, and how many queues are gone.
     ended: Arc<[AtomicUsize; 2]>,
 }
@@ -508,7 +508,7 @@ impl Drop for ModelPools {
 
 impl<C: Care> Drop for ModelLink<C> {
     fn drop(&mut self) {
-        self.queue.covers.give_up(Arc::clone(&self.pools) as _);
+        self.queue.hazards.retire(Arc::clone(&self.pools) as _);
     }
 }
 
@@ -533,8 +533,8 @@ impl<C: Care> Drop for ModelQueue<C> {
 impl<C: Care> LinksModel<C> {
     /// A queue with a link. `ended`: how many links were collected, and how many queues are gone.
     pub fn new(ended: &Arc<[AtomicUsize; 2]>) -> Self {
-        let (colours, covers, ended) = (Colours::new(), Arc::default(), Arc::clone(ended));
-        let queue = ModelQueue { colours, covers, ended };
+        let (colours, hazards, ended) = (Colours::new(), Arc::default(), Arc::clone(ended));
+        let queue = ModelQueue { colours, hazards, ended };
         let model = LinksModel { queue: Arc::new(queue), entry: Entry::new() };
         model.change();
         model
@@ -592,12 +592,12 @@ impl<C: Care> LinksModel<C> {
         ModelCarrier(Carry::new())
     }
 
-    /// Queues an instance by `push`, after which the pools are looked at. `covered`: as they have to
-    /// be.
-    pub fn push(&self, covered: bool, push: impl FnOnce(ModelTicket<C>)) {
+    /// Queues an instance by `push`, after which the pools are looked at. `protected`: as they
+    /// have to be.
+    pub fn push(&self, protected: bool, push: impl FnOnce(ModelTicket<C>)) {
         let entered = self.enters();
         let link = entered.link();
-        // SAFETY: as in product code: the copy isn't dropped, and covered during the push.
+        // SAFETY: as in product code: the copy isn't dropped, and protected during the push.
         let pools = ManuallyDrop::new(unsafe { ptr::read(&raw const link.pools) });
         let cell = Arc::clone(&pools.0);
         let ticket = ModelTicket(entered.keep());
@@ -606,7 +606,11 @@ impl<C: Care> LinksModel<C> {
             // SAFETY: this is what the model is to show.
             assert!(!cell.with(|gone| unsafe { *gone }), "the pools are there");
         };
-        if covered { self.queue.covers.mine().during(&pools, push) } else { push(&pools) }
+        if !protected {
+            return push(&pools);
+        }
+        // SAFETY: it isn't kept.
+        unsafe { self.queue.hazards.own() }.protect(&pools, push);
     }
 
     /// Waits for what was queued before.
@@ -619,34 +623,6 @@ impl<C: Care> Drop for LinksModel<C> {
     fn drop(&mut self) {
         self.queue.colours.close();
     }
-}
-
-/// A queuer that pushes twice, to two pools, against who gives the first ones up once the instance there
-/// is over. No other order helps it.
-pub fn cover_two_in_turn() {
-    let covers = Arc::<Covers>::default();
-    let [first, second] = [(); 2].map(|()| ModelPools::new());
-    let over = Arc::new(AtomicUsize::new(0));
-    // SAFETY: the copies aren't dropped, and covered where they are used.
-    let copies = [&first, &second].map(|pools| ManuallyDrop::new(unsafe { ptr::read(pools) }));
-    let queuer = {
-        let (covers, over) = (Arc::clone(&covers), Arc::clone(&over));
-        corewise_sync::thread::spawn(move || {
-            for pools in copies {
-                let cell = Arc::clone(&pools.0);
-                covers.mine().during(&pools, |_| {
-                    over.fetch_add(1, Ordering::Release);
-                    // SAFETY: this is what the model is to show.
-                    assert!(!cell.with(|gone| unsafe { *gone }), "the pools are there");
-                });
-            }
-        })
-    };
-    if over.load(Ordering::Acquire) > 0 {
-        covers.give_up(first);
-    }
-    queuer.join().expect("it ends");
-    drop(second);
 }
 
 /// An instance.

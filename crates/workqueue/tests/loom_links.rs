@@ -8,7 +8,7 @@ use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::model::must_fail;
 use corewise_sync::thread;
 use corewise_workqueue::model::{
-    Care, Careful, LinksModel, LooksNowhere, ReadsAgainInNoOrder, TrustsTheEntry, cover_two_in_turn,
+    Care, Careful, LinksModel, LooksNowhere, ReadsAgainInNoOrder, TrustsTheEntry,
 };
 
 fn check(model: impl Fn(&Arc<[AtomicUsize; 2]>) -> usize + Send + Sync + 'static) {
@@ -113,12 +113,12 @@ fn loom_links_the_later_of_two_instances_collects() {
 
 /// The instance is over before its queuer is back from the push, while the attributes change twice: the
 /// second one gives up what the first left in limbo.
-fn push_against_changes(covered: bool) {
+fn push_against_changes(protected: bool) {
     check(move |ended| {
         let queue = Arc::new(LinksModel::<Careful>::new(ended));
         let queuer = {
             let queue = Arc::clone(&queue);
-            thread::spawn(move || queue.push(covered, |ticket| ticket.end()))
+            thread::spawn(move || queue.push(protected, |ticket| ticket.end()))
         };
         queue.change();
         queue.change();
@@ -133,20 +133,13 @@ fn loom_links_the_pools_stay_until_the_push_is_over() {
 }
 
 #[test]
-fn loom_links_who_pushes_uncovered_touches_pools_that_are_gone() {
-    must_fail("loom_links_who_pushes_uncovered_touches_pools_that_are_gone", || {
+fn loom_links_who_pushes_unprotected_touches_pools_that_are_gone() {
+    must_fail("loom_links_who_pushes_unprotected_touches_pools_that_are_gone", || {
         push_against_changes(false);
     });
 }
 
-/// Who gives pools up may find the queuer's cell with what that covers next: it has to learn from that
-/// too that the first push is over.
-#[test]
-fn loom_links_what_is_covered_next_says_that_the_push_before_is_over() {
-    loom::model(cover_two_in_turn);
-}
-
-/// As above, with a worker that ends the instance as soon as it is pushed.
+/// With a worker that ends the instance as soon as it is pushed.
 #[test]
 fn loom_links_the_pools_stay_whoever_ends_the_instance() {
     check(|ended| {

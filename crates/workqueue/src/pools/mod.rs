@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::hazard::Hazards;
 use corewise_sync::{CleanAt, Mutex};
 use corewise_topology::{
     AffinityScope, CpuSet, DEFAULT_SHARD_SIZE, Machine, Masks, Pods, Subscription,
@@ -30,7 +31,6 @@ use crate::pools::follow::Follower;
 use crate::pools::groups::{Closed, Groups, Lease};
 use crate::pools::rescuer::Rescuer;
 use crate::pwq::Shared;
-use crate::pwq::cover::Covers;
 use crate::pwq::limit::UsableCpus;
 use crate::pwq::table::nodes;
 use crate::queue::stats::PoolReport;
@@ -77,7 +77,7 @@ struct Inner {
     /// L: is the lock; guards the groups made so far, and whether they are closed.
     groups: Mutex<Groups>,
     /// I: who is in the middle of a push.
-    covers: Arc<Covers>,
+    hazards: Arc<Hazards>,
     power_efficient: bool,
     own_cpus: bool,
     /// I: that of the thread that made the pools.
@@ -292,7 +292,7 @@ impl PoolsBuilder {
                 spawner: self.spawner,
                 keeper: self.keeper.unwrap_or_else(|| Timekeeper::new(self.time)),
                 groups: Mutex::new(Groups::default()),
-                covers: Arc::default(),
+                hazards: Arc::default(),
                 power_efficient: self.power_efficient,
                 own_cpus: self.own_cpus,
                 niceness: inherit::niceness(),
@@ -462,8 +462,8 @@ impl WorkerPools {
         &self.inner.keeper
     }
 
-    pub(crate) fn covers(&self) -> &Arc<Covers> {
-        &self.inner.covers
+    pub(crate) fn hazards(&self) -> &Arc<Hazards> {
+        &self.inner.hazards
     }
 
     pub(crate) fn is_power_efficient(&self) -> bool {

@@ -7,7 +7,6 @@
 
 pub(crate) mod carried;
 pub(crate) mod counts;
-pub(crate) mod cover;
 pub(crate) mod deferred;
 pub(crate) mod flush;
 pub(crate) mod limit;
@@ -25,6 +24,7 @@ use std::sync::{Arc, Weak};
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::fence::FullFence;
+use corewise_sync::hazard::Hazards;
 use corewise_sync::{CachePadded, Mutex};
 use corewise_topology::{AffinityScope, CpuSet};
 
@@ -36,7 +36,6 @@ use crate::pools::WorkerPools;
 use crate::pools::groups::Lease;
 use crate::pools::rescuer::Rescuer;
 use crate::pwq::carried::Carried;
-use crate::pwq::cover::Covers;
 use crate::pwq::flush::Colours;
 use crate::pwq::limit::{CountedBy, Limiter};
 use crate::pwq::limit_policy::UNLIMITED;
@@ -77,7 +76,7 @@ pub(crate) struct Shared {
     /// What links that are gone had counted.
     former: Counters,
     /// The pools'.
-    pub(crate) covers: Arc<Covers>,
+    pub(crate) hazards: Arc<Hazards>,
     /// Keeps the pools open for as long as anything is queued, or can be.
     pub(crate) pools: WorkerPools,
 }
@@ -122,7 +121,7 @@ impl Shared {
             limit: Mutex::new(Limit { max_active: UNLIMITED, cpus: None }),
             waiting: Waiting::new(pools.pods().scope(AffinityScope::CacheShard).len()),
             former: Counters::default(),
-            covers: Arc::clone(pools.covers()),
+            hazards: Arc::clone(pools.hazards()),
             pools: pools.clone(),
         })
     }
@@ -329,7 +328,7 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         // Who has pushed what was queued here may not be back yet.
-        self.shared.covers.give_up(Arc::clone(&self.group) as _);
+        self.shared.hazards.retire(Arc::clone(&self.group) as _);
     }
 }
 

@@ -8,11 +8,11 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use corewise_sync::fence::FullFence;
+use corewise_sync::hazard::Hazard;
 use corewise_sync::list::List;
 
 use crate::pool::Pool;
 use crate::pool::group::Group;
-use crate::pwq::cover::Mine;
 use crate::pwq::limit_slot::{Admission, Gate, Hold, Slot};
 use crate::pwq::table::{self, Links};
 use crate::pwq::ticket::Ticket;
@@ -53,7 +53,7 @@ impl Links {
             return Queueing::Refused;
         }
         // Pick.
-        let (picked, mine) = (self.pick(place), self.shared().covers.mine());
+        let (picked, hazard) = (self.pick(place), self.shared().hazard());
         if !header.state.pend() {
             return Queueing::Pending;
         }
@@ -67,7 +67,7 @@ impl Links {
             Queued::new(item(), Job { ticket: Ticket::new(entered.keep()).into(), site })
         };
         if gate.open() {
-            way.push(mine, queued);
+            way.push(hazard, queued);
             return Queueing::Queued;
         }
         self.shared().pass(gate, queued, accepted)
@@ -86,7 +86,7 @@ impl Links {
             return Err(item);
         }
         // Enter and ReadGate, as in `queue`.
-        let (picked, mine) = (self.pick(place), self.shared().covers.mine());
+        let (picked, hazard) = (self.pick(place), self.shared().hazard());
         let entered = self.enter(place, picked);
         let way = Way::of(entered.link(), entered.stripe());
         let gate = way.gate();
@@ -94,7 +94,7 @@ impl Links {
         let queued =
             unsafe { Queued::new(item, Job { ticket: Ticket::new(entered.keep()).into(), site }) };
         if gate.open() {
-            way.push(mine, queued);
+            way.push(hazard, queued);
         } else if self.shared().refuses(gate, false) {
             return Err(queued.take_new());
         } else {
@@ -117,7 +117,7 @@ impl Links {
         let old = claimed.with_job(|job| job.ticket.replace(Ticket::new(entered.keep()).into()));
         let queued = claimed.release();
         let queueing = if gate.open() {
-            way.push(self.shared().covers.mine(), queued);
+            way.push(self.shared().hazard(), queued);
             Queueing::Queued
         } else {
             self.shared().pass(gate, queued, false)
@@ -147,7 +147,7 @@ impl Links {
 struct Way {
     /// The queue's, which the caller has a handle of.
     slot: NonNull<Slot<Queued>>,
-    /// An `Arc`'s, not counted: the instance keeps it, and then the cover.
+    /// An `Arc`'s, not counted: the instance keeps it, and then the hazard pointer.
     group: *const Group,
     /// One of the group's.
     at: NonNull<Pool<FullFence>>,
@@ -171,13 +171,13 @@ impl Way {
         unsafe { self.slot.as_ref() }.gate()
     }
 
-    /// Cover and Push.
+    /// Protect and Push.
     #[inline(always)]
-    fn push(self, mine: Mine, queued: Queued) {
+    fn push(self, hazard: Hazard, queued: Queued) {
         // SAFETY: the copy isn't dropped. The instance that was Entered keeps the link, and that the
-        // group, until the push, during which it is covered.
+        // group, until the push, during which it is protected.
         let group = ManuallyDrop::new(unsafe { Arc::from_raw(self.group) });
-        mine.during(&group, |group| {
+        hazard.protect(&group, |group| {
             // SAFETY: it is the group's.
             let at = unsafe { self.at.as_ref() };
             group.push_to(at, self.pool, self.stripe, queued);
@@ -215,6 +215,13 @@ impl Hold for Queued {
 }
 
 impl Shared {
+    /// The calling thread's, for the push.
+    #[inline(always)]
+    fn hazard(&self) -> Hazard {
+        // SAFETY: a queuer doesn't keep it.
+        unsafe { self.hazards.own() }
+    }
+
     /// Past a gate that isn't open. The queue is this one.
     #[cold]
     #[inline(never)]
@@ -234,10 +241,10 @@ impl Shared {
         let (way, line) = (Way::of(&ticket.link, ticket.stripe()), ticket.link.line());
         // SAFETY: it is the queue's.
         match unsafe { way.slot.as_ref() }.admit(gate) {
-            Admission::Free => way.push(self.covers.mine(), queued),
+            Admission::Free => way.push(self.hazard(), queued),
             Admission::Counted => {
                 queued.count();
-                way.push(self.covers.mine(), queued);
+                way.push(self.hazard(), queued);
             }
             // SAFETY: as above.
             Admission::Wait => unsafe { way.slot.as_ref() }.hold(line, queued, &mut push),
