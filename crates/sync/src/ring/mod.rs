@@ -18,7 +18,8 @@ use std::ptr::{self, NonNull};
 
 use crossbeam_utils::CachePadded;
 
-use crate::atomic::{AtomicPtr, AtomicU64, Ordering};
+use crate::atomic::Ordering;
+use crate::facade::backend::interleaved::{AtomicPtr, AtomicU64};
 use crate::fence::FencePolicy;
 use crate::{hint, spin};
 
@@ -310,7 +311,7 @@ impl<T, F: FencePolicy> Ring<T, F> {
 
     /// Publish: gives the tail back, which is at this position from now on.
     #[inline]
-    pub(crate) fn publish(&self, next: u64) {
+    fn publish(&self, next: u64) {
         // Release pairs with the Acquire of Reserve, and of the next Begin.
         self.tail.store(next << 1, Ordering::Release);
     }
@@ -329,7 +330,7 @@ impl<T, F: FencePolicy> fmt::Debug for Ring<T, F> {
 pub struct Begun<'a, T, F: FencePolicy> {
     ring: &'a Ring<T, F>,
     /// The position of the cell that is filled next. It is empty.
-    next: u64,
+    pub(crate) next: u64,
     /// It is ended by who began it.
     own_thread: PhantomData<*mut ()>,
 }

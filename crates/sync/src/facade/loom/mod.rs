@@ -1,5 +1,6 @@
 //! Loom: every interleaving, and every value that a weak ordering allows.
 
+pub(crate) mod interleaved;
 #[path = "../model/mod.rs"]
 mod model;
 pub(crate) mod system;

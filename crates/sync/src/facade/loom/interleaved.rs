@@ -1,0 +1,57 @@
+//! Atomics of which loom tries every order of accesses.
+//!
+//! Loom remembers one access of an object, the last. So where one thread loads a word, and another loads it and then
+//! writes it, the second load hides the first: the write before the first load is never tried. Here each access is announced
+//! by a write to a word beside, which every thread writes and nobody reads; loads still see all old values that they may.
+//! It multiplies schedules: for small models of words that some threads only read.
+
+use std::sync::atomic::Ordering;
+
+use loom::sync::atomic as usual;
+
+macro_rules! interleaved {
+    ($name:ident $(<$generic:ident>)?, $value:ty) => {
+        /// As the standard library's, what of it is in use.
+        pub(crate) struct $name $(<$generic>)? {
+            /// A: as its user says.
+            word: usual::$name $(<$generic>)?,
+            /// A: orders nothing.
+            announced: usual::AtomicU8,
+        }
+
+        impl $(<$generic>)? $name $(<$generic>)? {
+            pub(crate) fn new(value: $value) -> Self {
+                Self { word: usual::$name::new(value), announced: usual::AtomicU8::new(0) }
+            }
+
+            fn announced(&self) -> &usual::$name $(<$generic>)? {
+                self.announced.fetch_add(0, Ordering::Relaxed);
+                &self.word
+            }
+
+            #[track_caller]
+            pub(crate) fn load(&self, order: Ordering) -> $value {
+                self.announced().load(order)
+            }
+
+            #[track_caller]
+            pub(crate) fn store(&self, value: $value, order: Ordering) {
+                self.announced().store(value, order);
+            }
+
+            #[track_caller]
+            pub(crate) fn compare_exchange(
+                &self,
+                current: $value,
+                new: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                self.announced().compare_exchange(current, new, success, failure)
+            }
+        }
+    };
+}
+
+interleaved!(AtomicU64, u64);
+interleaved!(AtomicPtr<T>, *mut T);
