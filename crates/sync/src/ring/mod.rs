@@ -106,14 +106,14 @@ impl<T, F: FencePolicy> Ring<T, F> {
     /// Between this and the end of what it returns there is no user code, no system call and no wait.
     #[inline]
     pub fn begin(&self) -> Option<Begun<'_, T, F>> {
-        // Acquire pairs with Publish: the look at the cell sees what earlier appenders filled it with.
+        // Acquire pairs with Publish: the look at the cell sees what earlier appenders filled it with, and this appender's
+        // Publish says for them too what they have filled.
         let tail = self.tail.load(Ordering::Acquire);
         let next = tail >> 1;
         if tail & BUSY != 0 || !self.cell(next).load(Ordering::Relaxed).is_null() {
             return None;
         }
-        // SeqCst pairs with the sleeper's read-modify-write of its own word. Acquire is part of it: this appender's
-        // Publish says for the earlier ones too what they have filled.
+        // SeqCst pairs with the sleeper's read-modify-write of its own word.
         let (success, failure) = (Ordering::SeqCst, Ordering::Relaxed);
         self.tail.compare_exchange(tail, tail | BUSY, success, failure).ok()?;
         F::implied(); // pairs with the fence of who goes to sleep
@@ -127,7 +127,8 @@ impl<T, F: FencePolicy> Ring<T, F> {
     /// is the way that items go.
     #[inline]
     pub fn waits(&self) -> bool {
-        // The head first: it never passes the tail, so if they are equal then all was reserved at that moment.
+        // The head never passes the tail: where they are equal all was reserved that had been appended until then. What
+        // comes later is for its appender to tell.
         let head = self.takers.head.load(Ordering::SeqCst);
         self.tail.load(Ordering::SeqCst) != head << 1
     }
@@ -287,8 +288,8 @@ impl<T, F: FencePolicy> Ring<T, F> {
     /// Positions from here on, but for those whose cells have been used anew since.
     #[inline]
     fn not_gone_round(&self, from: u64) -> u64 {
-        // Acquire pairs with Publish, for `look`. An old one only means more positions.
-        let tail = self.tail.load(Ordering::Acquire) >> 1;
+        // An old one only means more positions.
+        let tail = self.tail.load(Ordering::Relaxed) >> 1;
         from.max(tail.saturating_sub(self.capacity() as u64))
     }
 
