@@ -3,11 +3,14 @@
 //! Loom remembers one access of an object, the last. So where one thread loads a word, and another loads it and then
 //! writes it, the second load hides the first: the write before the first load is never tried. Here each access is announced
 //! by a write to a word beside, which every thread writes and nobody reads; loads still see all old values that they may.
-//! It multiplies schedules: for small models of words that some threads only read.
+//! It multiplies schedules, so it happens only in models that ask for it, by [`every_order`](super::testing::every_order).
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use loom::sync::atomic as usual;
+
+/// A: whether accesses are announced. Of the process: the models of one file all ask, or none.
+pub(super) static ASKED: AtomicBool = AtomicBool::new(false);
 
 macro_rules! interleaved {
     ($name:ident $(<$generic:ident>)?, $value:ty) => {
@@ -25,7 +28,9 @@ macro_rules! interleaved {
             }
 
             fn announced(&self) -> &usual::$name $(<$generic>)? {
-                self.announced.fetch_add(0, Ordering::Relaxed);
+                if ASKED.load(Ordering::Relaxed) {
+                    self.announced.fetch_add(0, Ordering::Relaxed);
+                }
                 &self.word
             }
 

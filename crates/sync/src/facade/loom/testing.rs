@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
 
 pub use super::model::must_fail;
 use crate::fence::FencePolicy;
@@ -14,6 +15,13 @@ pub fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(model);
+}
+
+/// As [`bounded`], and in every order of the accesses to words of the facade's `interleaved` kind. Loom leaves some out by
+/// itself: see there. All models of a file use it, or none.
+pub fn every_order(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    super::interleaved::ASKED.store(true, Ordering::Relaxed);
+    bounded(preemptions, model);
 }
 
 /// Runs `model`, which has to fail with a message that contains `what`: its own assertion's, or that of a cell that
