@@ -31,7 +31,7 @@ fn dump_until(pools: &WorkerPools, seen: impl Fn(&Dump) -> bool) -> Dump {
 }
 
 #[test]
-fn a_dump_of_pools_without_a_queue_has_the_scopes_and_says_that_nothing_is_there() {
+fn a_dump_of_pools_without_a_queue_has_the_scopes() {
     let dump = two_nodes().dump();
     assert_eq!(dump.pools, []);
     assert_eq!(dump.queues, []);
@@ -49,15 +49,6 @@ fn a_dump_of_pools_without_a_queue_has_the_scopes_and_says_that_nothing_is_there
         ]
     );
     assert_eq!(dump.scopes.iter().filter(|scope| scope.default).count(), 1);
-    let text = dump.to_string();
-    for part in [
-        "  cache_shard (default): 4 pods\n    pod_cpus [0]=0-5 [1]=6-11 [2]=12-17 [3]=18-23\n",
-        "    pod_node [0-1]=0 [2-3]=1\n    cpu_pod  [0-5]=0 [6-11]=1 [12-17]=2 [18-23]=3\n",
-        "none yet: the first queue makes them",
-        "nothing was queued yet",
-    ] {
-        assert!(text.contains(part), "no {part:?} in\n{text}");
-    }
 }
 
 #[test]
@@ -92,7 +83,7 @@ fn counters_of_queues_links_and_pools_add_up() {
     for link in &first_dump.links {
         assert_eq!(dump.pools[link.pool].state.ran, link.stats.queued);
     }
-    assert!(dump.pools.iter().all(|pool| pool.links == 1), "{dump}");
+    assert!(dump.pools.iter().all(|pool| pool.links == 1), "{dump:?}");
     pools.shutdown();
     assert_eq!(pools.dump().queues.len(), 2, "it can be asked for after the shutdown");
     drop((first, second));
@@ -115,7 +106,7 @@ fn a_new_link_has_counted_nothing_whatever_was_counted_in_its_place() {
     let [moves] = &dump.queues[..] else { unreachable!() };
     assert_eq!((moves.stats.queued, moves.stats.completed), (2, 2));
     for link in &moves.links {
-        assert_eq!((link.stats.queued, link.stats.completed), (0, 0), "{dump}");
+        assert_eq!((link.stats.queued, link.stats.completed), (0, 0), "{dump:?}");
     }
 }
 
@@ -132,7 +123,7 @@ fn what_is_queued_and_not_over_is_in_flight() {
     starts.recv().unwrap();
     let waiting = queue.spawn(|| ());
     let dump = pools.dump();
-    assert_eq!(dump.queues[0].in_flight, 2, "{dump}");
+    assert_eq!(dump.queues[0].in_flight, 2, "{dump:?}");
     assert_eq!((dump.queues[0].stats.queued, dump.queues[0].stats.completed), (2, 0));
     drop(release);
     running.join().unwrap();
@@ -157,7 +148,7 @@ fn what_a_worker_has_run_is_over_while_the_next_item_runs() {
     drop(start);
     starts.recv().unwrap();
     let (dump, stats) = (pools.dump(), queue.stats());
-    assert_eq!(dump.queues[0].in_flight, 1, "{dump}");
+    assert_eq!(dump.queues[0].in_flight, 1, "{dump:?}");
     assert_eq!((stats.queued, stats.completed, queue.active()), (7, 6, 1));
     drop(release);
     queue.flush();
@@ -177,14 +168,11 @@ fn what_a_worker_runs_is_shown_with_its_function_and_the_line_that_queued_it() {
     let handle = queue.spawn(move || released.recv().is_ok());
     let line = line!() - 1;
     let dump = dump_until(&pools, |dump| !dump.running.is_empty());
-    let [running] = &dump.running[..] else { panic!("{dump}") };
+    let [running] = &dump.running[..] else { panic!("{dump:?}") };
     assert_eq!((running.queue, running.pool, running.instance), (1, 0, 1));
     assert!(running.site.starts_with(&format!("{}:{line}:", file!())), "{}", running.site);
     assert!(running.function.contains("what_a_worker_runs_is_shown"), "{}", running.function);
     assert!(running.thread.is_some());
-    let text = dump.to_string();
-    assert!(text.contains("  slow: pool 0, worker "), "{text}");
-    assert!(text.contains(&format!("    queued at {}:{line}:", file!())), "{text}");
     let mut others = pools.dump();
     others.retain_queues(|name| name == "other");
     assert_eq!(others.running, []);
@@ -228,14 +216,8 @@ fn kinds_priorities_and_limits_of_queues_are_shown_and_who_is_held_back() {
     assert_eq!(queue("ordered").in_flight, 2);
     let pool_of = |name: &str| &dump.pools[queue(name).links[0].pool];
     assert_eq!((pool_of("limited").nice, pool_of("bound").kind.name()), (5, "bound"));
-    let text = dump.to_string();
-    for part in
-        ["Active instances", "  ordered  the queue           1/1     1\n", "general freezable"]
-    {
-        assert!(text.contains(part), "no {part:?} in\n{text}");
-    }
     pools.freeze();
-    assert!(pools.dump().to_string().contains("general frozen"));
+    assert!(pools.dump().queues.iter().all(|queue| queue.frozen == (queue.name == "ordered")));
     pools.thaw();
     drop(release);
     first.join().unwrap();
@@ -263,15 +245,15 @@ fn started_cancelled_and_run_time_are_counted_where_the_queue_is_timed() {
         let stats = &queue.stats;
         (stats.queued, queue.started(), queue.running, stats.completed, stats.cancelled)
     };
-    assert_eq!(numbers(&dump, 0), (2, 1, 1, 0, 0), "{dump}");
-    assert_eq!(numbers(&dump, 1), (1, 0, 0, 0, 0), "{dump}");
+    assert_eq!(numbers(&dump, 0), (2, 1, 1, 0, 0), "{dump:?}");
+    assert_eq!(numbers(&dump, 1), (1, 0, 0, 0, 0), "{dump:?}");
     assert!(work.cancel());
     drop(release);
     first.join().unwrap();
     waiting.join().unwrap();
     let dump = dump_until(&pools, |dump| dump.running.is_empty());
     timed.flush();
-    assert_eq!(numbers(&dump, 0), (2, 1, 0, 2, 1), "{dump}");
+    assert_eq!(numbers(&dump, 0), (2, 1, 0, 2, 1), "{dump:?}");
     assert_eq!(timed.stats().cancelled, 1);
     assert!(timed.stats().run_time > Duration::ZERO);
     assert_eq!(other.stats().run_time, Duration::ZERO);
@@ -291,7 +273,6 @@ fn delayed_items_and_the_rescuer_of_a_queue_are_shown() {
         (queue.rescuer, queue.delayed, queue.in_flight, queue.stats.queued)
     };
     assert_eq!((shown(0), shown(1)), ((true, 1, 0, 0), (false, 0, 0, 0)));
-    assert!(dump.to_string().contains("general rescuer"), "{dump}");
     assert!(work.cancel());
     assert_eq!(pools.dump().queues[0].delayed, 0);
     drop(plain);
@@ -313,36 +294,6 @@ fn the_cpu_time_of_a_pool_grows_with_its_work_and_keeps_that_of_workers_that_lef
     let dump = pools.dump();
     assert_eq!(dump.pools[0].state.workers, 0);
     assert!(spent(&dump) >= live, "{:?} became {:?}", live, spent(&dump));
-}
-
-#[test]
-fn the_text_keeps_its_width_on_a_large_machine_and_shows_no_control_characters() {
-    let pools = WorkerPools::new(&Machine::synthetic("numa:8 l3:8 core:8 pu:1").unwrap());
-    let queue = Workqueue::builder("nasty\x1b[2J\nname").build(&pools).unwrap();
-    let long = Workqueue::builder("a name that is longer than any table has room for").ordered();
-    let long = long.freezable().high_priority().strict(true).timed(true).build(&pools).unwrap();
-    let (release, released) = channel::<()>();
-    let running = long.spawn(move || released.recv().is_ok());
-    queue.spawn(|| ()).join().unwrap();
-    queue.flush();
-    let dump = dump_until(&pools, |dump| dump.running.iter().any(|running| running.queue == 2));
-    for width in [60, 80, 100, 120] {
-        let text = format!("{dump:width$}");
-        for line in text.lines() {
-            assert!(line.chars().count() <= width, "{width}: {line:?}");
-            assert_eq!(line, line.trim_end());
-        }
-        assert!(text.lines().any(|line| line.ends_with(" 0-63")), "all pools of a queue: {text}");
-        let whole = width == 60 || text.contains("nasty\u{fffd}[2J\u{fffd}name");
-        assert!(!text.contains('\x1b') && whole, "{text}");
-        // Nothing of a table is lost where it is narrow.
-        for column in ["CPU time", "overflowed", "rescued", "idle/workers"] {
-            assert!(text.contains(column), "{width}: {text}");
-        }
-    }
-    drop(release);
-    running.join().unwrap();
-    pools.shutdown();
 }
 
 #[test]

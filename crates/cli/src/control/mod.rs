@@ -9,6 +9,7 @@ pub(crate) mod disks;
 pub(crate) mod document;
 pub(crate) mod mirrors;
 pub(crate) mod place;
+pub(crate) mod queues;
 
 use serde::{Deserialize, Serialize};
 

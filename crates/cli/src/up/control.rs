@@ -26,6 +26,7 @@ use crate::control::devices;
 use crate::control::disks::{self, Disks};
 use crate::control::document::Document;
 use crate::control::place::{self, Found};
+use crate::control::queues;
 use crate::control::{Answer, LONGEST_QUESTION, Question, VERSION, Who, matches};
 
 /// Clients at once.
@@ -472,7 +473,7 @@ fn dump(about: &About, question: &Question) -> Result<Answer, String> {
         let width = width.min(1000);
         let devices = devices.as_deref().map(|all| devices::text(all, width)).unwrap_or_default();
         let disks = disks.as_deref().map(|all| disks::text(all, width)).unwrap_or_default();
-        format!("{dump:width$}{devices}{disks}")
+        format!("{}{devices}{disks}", queues::text(&dump, width))
     });
     Ok(Answer { dump: Some(Document::from(&dump)), devices, disks, text, ..Answer::default() })
 }

@@ -5,7 +5,6 @@
 //! those of one dump lie close together. In the spirit of the kernel's `wq_dump.py`.
 
 mod collect;
-mod text;
 
 use std::time::Duration;
 
@@ -14,8 +13,7 @@ use corewise_topology::{AffinityScope, CpuQuota, CpuSet, Pod};
 use crate::attributes::QueueKind;
 use crate::queue::stats::{PoolReport, QueueStats};
 
-/// What [`WorkerPools::dump`](crate::WorkerPools::dump) found. [`Display`](std::fmt::Display) writes
-/// it as tables for people; `{:80}` wraps them at 80 columns instead of 100.
+/// What [`WorkerPools::dump`](crate::WorkerPools::dump) found. `corewise dump` writes it as tables.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Dump {

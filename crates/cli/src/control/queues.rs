@@ -1,4 +1,4 @@
-//! A dump as tables for people.
+//! What worker pools and their queues were found at, as tables for people.
 //!
 //! Sections begin with a line that isn't indented. Tables that are too wide go on below, beside the
 //! same names; long lists are wrapped, and cut where they would fill the screen.
@@ -6,13 +6,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use corewise_topology::CpuSet;
+use corewise::topology::CpuSet;
+use corewise::workqueue::{Dump, LinkDump, QueueDump, QueueKind, ScopeDump, SlotPlace};
 
-use super::{Dump, LinkDump, QueueDump, ScopeDump, SlotPlace};
-use crate::attributes::QueueKind;
-
-/// The width where the formatter says none.
-const DEFAULT_WIDTH: usize = 100;
 /// So many lines of a list are written: a machine of 512 CPUs has as many pods of scope `cpu`.
 const LIST_LINES: usize = 4;
 /// So many rows of a list that may be as long as there are queues times pools.
@@ -26,25 +22,29 @@ fn names(width: usize) -> usize {
     (width / 5).clamp(13, 33) - 1
 }
 
-impl fmt::Display for Dump {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width = f.width().unwrap_or(DEFAULT_WIDTH).max(60);
-        self.scopes(f, width)?;
-        self.pools(f, width)?;
-        self.queues(f, width)?;
-        self.links(f, width)?;
-        self.running(f, width)
-    }
+/// A dump in lines of at most `width` characters, 60 at the least.
+pub(crate) fn text(dump: &Dump, width: usize) -> impl fmt::Display {
+    let width = width.max(60);
+    fmt::from_fn(move |f| {
+        let tables = Tables(dump);
+        tables.scopes(f, width)?;
+        tables.pools(f, width)?;
+        tables.queues(f, width)?;
+        tables.links(f, width)?;
+        tables.running(f, width)
+    })
 }
 
-impl Dump {
+struct Tables<'a>(&'a Dump);
+
+impl Tables<'_> {
     fn scopes(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
         writeln!(f, "Affinity scopes")?;
-        let (cpus, general) = (&self.cpus, &self.housekeeping);
+        let (cpus, general) = (&self.0.cpus, &self.0.housekeeping);
         write!(f, "  usable CPUs {cpus}, for general work {general}")?;
-        self.cpu_quota.map_or(Ok(()), |quota| write!(f, ", CPU quota {quota}"))?;
-        writeln!(f, ", epoch {}", self.epoch)?;
-        for scope in &self.scopes {
+        self.0.cpu_quota.map_or(Ok(()), |quota| write!(f, ", CPU quota {quota}"))?;
+        writeln!(f, ", epoch {}", self.0.epoch)?;
+        for scope in &self.0.scopes {
             let default = if scope.default { " (default)" } else { "" };
             let plural = if scope.pods.len() == 1 { "pod" } else { "pods" };
             writeln!(f, "  {}{default}: {} {plural}", scope.scope, scope.pods.len())?;
@@ -70,7 +70,7 @@ impl Dump {
             "caught",
             "CPU time",
         ]);
-        for pool in &self.pools {
+        for pool in &self.0.pools {
             let s = &pool.state;
             let kind = match pool.kind {
                 QueueKind::Unbound => String::new(),
@@ -101,7 +101,7 @@ impl Dump {
             ]);
         }
         state.write(f, width, "none yet: the first queue makes them")?;
-        if self.pools.is_empty() {
+        if self.0.pools.is_empty() {
             return Ok(());
         }
         writeln!(f)?;
@@ -111,7 +111,7 @@ impl Dump {
     fn queues(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
         writeln!(f, "\nQueues")?;
         let mut what = Table::new(["queue", "id", "kind", "scope", "nice", "max", "CPUs"]);
-        for queue in &self.queues {
+        for queue in &self.0.queues {
             let cpus = queue.cpus.as_ref().map_or("general".to_string(), ToString::to_string);
             let marks = [
                 (queue.strict && queue.kind == QueueKind::Unbound, " strict"),
@@ -131,7 +131,7 @@ impl Dump {
             ]);
         }
         what.write(f, width, "none")?;
-        if self.queues.is_empty() {
+        if self.0.queues.is_empty() {
             return Ok(());
         }
         writeln!(f)?;
@@ -154,7 +154,7 @@ impl Dump {
             "mayday",
             "rescued",
         ]);
-        for queue in &self.queues {
+        for queue in &self.0.queues {
             let stats = &queue.stats;
             let name = fit(&queue.name, names(width));
             done.row([
@@ -186,13 +186,14 @@ impl Dump {
     /// Only where there are limits, or something is held back.
     fn slots(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
         let mut table = Table::new(["queue", "counted for", "active/max", "held"]).keys(2);
-        for queue in &self.queues {
+        for queue in &self.0.queues {
             for slot in &queue.slots {
                 let place = match slot.place {
                     SlotPlace::Queue => "the queue".to_string(),
                     SlotPlace::Node(node) => format!("node {node}"),
                     SlotPlace::NoNode => "no node".to_string(),
                     SlotPlace::Pod(pod) => format!("pod {pod}"),
+                    other => format!("{other:?}"),
                 };
                 let max = slot.max.map_or("any".to_string(), |max| max.to_string());
                 table.row([
@@ -215,7 +216,7 @@ impl Dump {
         writeln!(f, "\nQueues by pool")?;
         // Used or not: the pods of these pools, above, say where the work of each CPU goes.
         let mut pools = Table::new(["queue", "pools"]);
-        for queue in &self.queues {
+        for queue in &self.0.queues {
             let its = queue.links.iter().filter_map(|link| u32::try_from(link.pool).ok());
             let its: CpuSet = its.collect();
             pools.row([fit(&queue.name, names(width)), its.to_string()]);
@@ -227,7 +228,7 @@ impl Dump {
         let mut table =
             Table::new(["queue", "pool", "queued", "completed", "in flight", "overflowed"]).keys(2);
         let mut links: Vec<(&QueueDump, &LinkDump)> = Vec::new();
-        for queue in &self.queues {
+        for queue in &self.0.queues {
             let used = queue.links.iter().filter(|link| link.stats.queued > 0);
             links.extend(used.map(|link| (queue, link)));
         }
@@ -248,11 +249,11 @@ impl Dump {
     /// What runs, three lines each: names of functions are long.
     fn running(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
         writeln!(f, "\nRunning")?;
-        if self.running.is_empty() {
+        if self.0.running.is_empty() {
             return writeln!(f, "  nothing");
         }
-        for running in self.running.iter().take(ROWS) {
-            let queue = self.queues.iter().find(|queue| queue.id == running.queue);
+        for running in self.0.running.iter().take(ROWS) {
+            let queue = self.0.queues.iter().find(|queue| queue.id == running.queue);
             let queue = queue.map_or("-", |queue| queue.name.as_str());
             let thread = running.thread.map_or(String::new(), |tid| format!(" (thread {tid})"));
             let (queue, pool) = (printable(&fit(queue, names(width))), running.pool);
@@ -260,7 +261,7 @@ impl Dump {
             writeln!(f, "    {}", fit(running.function, width - 4))?;
             writeln!(f, "    queued at {}", fit(&running.site, width - 14))?;
         }
-        and_more(f, self.running.len())
+        and_more(f, self.0.running.len())
     }
 }
 
@@ -419,4 +420,108 @@ fn is_number(cell: &str, last: bool) -> bool {
     let number = cell.strip_suffix(" s").unwrap_or(cell);
     let plain = |c: char| c.is_ascii_digit() || c == '.' || !last && matches!(c, '/' | '-');
     number.chars().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use corewise::topology::{CpuQuota, Machine};
+    use corewise::workqueue::{WorkerPools, Workqueue};
+
+    use super::*;
+
+    fn two_nodes() -> WorkerPools {
+        WorkerPools::new(&Machine::synthetic("numa:2 l3:1 core:12 pu:1").unwrap())
+    }
+
+    #[track_caller]
+    fn has(text: &str, parts: &[&str]) {
+        for part in parts {
+            assert!(text.contains(part), "no {part:?} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn pools_without_a_queue_show_their_scopes_and_say_that_nothing_is_there() {
+        has(
+            &text(&two_nodes().dump(), 100).to_string(),
+            &[
+                "  cache_shard (default): 4 pods\n    pod_cpus [0]=0-5 [1]=6-11 [2]=12-17 [3]=18-23\n",
+                "    pod_node [0-1]=0 [2-3]=1\n    cpu_pod  [0-5]=0 [6-11]=1 [12-17]=2 [18-23]=3\n",
+                "none yet: the first queue makes them",
+                "nothing was queued yet",
+            ],
+        );
+    }
+
+    #[test]
+    fn marks_limits_and_what_is_held_back_are_shown() {
+        let pools = two_nodes();
+        let ordered = Workqueue::builder("ordered").ordered().freezable().build(&pools).unwrap();
+        let _careful = Workqueue::builder("careful").rescuer().build(&pools).unwrap();
+        let (release, released) = channel::<()>();
+        let first = ordered.spawn_on(0, move || released.recv().is_ok());
+        let second = ordered.spawn_on(23, || ());
+        let parts = ["Active instances", "  ordered  the queue           1/1     1\n"];
+        has(&text(&pools.dump(), 100).to_string(), &parts);
+        has(&text(&pools.dump(), 100).to_string(), &["general freezable", "general rescuer"]);
+        pools.freeze();
+        has(&text(&pools.dump(), 100).to_string(), &["general frozen"]);
+        pools.thaw();
+        drop(release);
+        first.join().unwrap();
+        second.join().unwrap();
+    }
+
+    #[test]
+    fn the_quota_is_shown_where_there_is_one() {
+        let machine = Machine::synthetic("core:4 pu:1").unwrap();
+        let pools = WorkerPools::new(&machine);
+        assert!(!text(&pools.dump(), 100).to_string().contains("quota"));
+        machine
+            .set_cpu_quota(CpuQuota::new(Duration::from_millis(150), Duration::from_millis(100)));
+        has(&text(&pools.dump(), 100).to_string(), &["CPU quota 1.5 CPUs (150ms in each 100ms)"]);
+    }
+
+    #[test]
+    fn the_text_keeps_its_width_on_a_large_machine_and_shows_no_control_characters() {
+        let pools = WorkerPools::new(&Machine::synthetic("numa:8 l3:8 core:8 pu:1").unwrap());
+        let queue = Workqueue::builder("nasty\x1b[2J\nname").build(&pools).unwrap();
+        let long =
+            Workqueue::builder("a name that is longer than any table has room for").ordered();
+        let long = long.freezable().high_priority().strict(true).timed(true).build(&pools).unwrap();
+        let (release, released) = channel::<()>();
+        let running = long.spawn(move || released.recv().is_ok());
+        queue.spawn(|| ()).join().unwrap();
+        queue.flush();
+        let dump = loop {
+            let dump = pools.dump();
+            if dump.running.iter().any(|running| running.queue == 2) {
+                break dump;
+            }
+            std::thread::yield_now();
+        };
+        for width in [60, 80, 100, 120] {
+            let text = text(&dump, width).to_string();
+            for line in text.lines() {
+                assert!(line.chars().count() <= width, "{width}: {line:?}");
+                assert_eq!(line, line.trim_end());
+            }
+            has(&text, &[": pool ", ", worker ", "    queued at crates/cli/"]);
+            assert!(
+                text.lines().any(|line| line.ends_with(" 0-63")),
+                "all pools of a queue: {text}"
+            );
+            let whole = width == 60 || text.contains("nasty\u{fffd}[2J\u{fffd}name");
+            assert!(!text.contains('\x1b') && whole, "{text}");
+            // Nothing of a table is lost where it is narrow.
+            for column in ["CPU time", "overflowed", "rescued", "idle/workers"] {
+                assert!(text.contains(column), "{width}: {text}");
+            }
+        }
+        drop(release);
+        running.join().unwrap();
+        pools.shutdown();
+    }
 }
