@@ -8,7 +8,6 @@
 //!
 //! * `atomic`: `AtomicBool`, `AtomicPtr`, `AtomicU8` to `AtomicU64`, `AtomicUsize`, `fence`;
 //! * `aside`: the same, for what decides nothing; where that would multiply schedules, std's;
-//! * `interleaved`: `AtomicPtr`, `AtomicU64` again, for words of which a checker isn't to leave out any order of accesses;
 //! * `UnsafeCell` with `new`, `with`, `with_mut`, `into_inner`;
 //! * `lock`: `Mutex`, `RwLock`, their guards and `Condvar` as in `std::sync`, poison and all;
 //! * `thread`: `Builder`, `JoinHandle`, `Thread`, `ThreadId`, `current`, `spawn`, `yield_now`, `sleep`; but in loom

@@ -18,8 +18,7 @@ use std::ptr::{self, NonNull};
 
 use crossbeam_utils::CachePadded;
 
-use crate::atomic::Ordering;
-use crate::facade::backend::interleaved::{AtomicPtr, AtomicU64};
+use crate::atomic::{AtomicPtr, AtomicU64, Ordering};
 use crate::fence::FencePolicy;
 use crate::{hint, spin};
 

@@ -1,6 +1,6 @@
 //! Loom: every interleaving, and every value that a weak ordering allows.
 
-pub(crate) mod interleaved;
+pub(crate) mod atomic;
 #[path = "../model/mod.rs"]
 mod model;
 pub(crate) mod system;
@@ -11,7 +11,6 @@ mod witness;
 pub use ::loom::cell::UnsafeCell;
 pub use ::loom::hint::spin_loop;
 pub(crate) use ::loom::sync as lock;
-pub(crate) use ::loom::sync::atomic;
 pub use ::loom::thread_local as per_thread;
 pub(crate) use model::{FutexWord, ParkerToken, pair};
 pub use model::{SpinLock, SpinLockGuard, Swap, computed, prefetch, reads, writes};

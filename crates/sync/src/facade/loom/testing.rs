@@ -17,10 +17,10 @@ pub fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// As [`bounded`], and in every order of the accesses to words of the facade's `interleaved` kind. Loom leaves some out by
-/// itself: see there. All models of a file use it, or none.
+/// As [`bounded`], and in every order of the accesses to atomics: loom leaves some out by itself, where a word is only read
+/// by one thread, and read and then written by another. It multiplies schedules. All models of a file use it, or none.
 pub fn every_order(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
-    super::interleaved::ASKED.store(true, Ordering::Relaxed);
+    super::atomic::ASKED.store(true, Ordering::Relaxed);
     bounded(preemptions, model);
 }
 

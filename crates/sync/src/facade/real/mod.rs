@@ -26,7 +26,6 @@ pub use std::hint::spin_loop;
 pub(crate) use std::sync as lock;
 pub(crate) use std::sync::atomic;
 pub(crate) use std::sync::atomic as aside;
-pub(crate) use std::sync::atomic as interleaved;
 pub(crate) use std::thread;
 pub use untold::{computed, reads, writes};
 pub(crate) use usual::{EVERY_SCHEDULE, SEQ_CST_IS_WEAK, Witness, constructor, weakened};

@@ -14,7 +14,6 @@ pub use ::shuttle::hint::spin_loop;
 pub(crate) use ::shuttle::sync as lock;
 pub(crate) use ::shuttle::sync::atomic;
 pub(crate) use ::shuttle::sync::atomic as aside;
-pub(crate) use ::shuttle::sync::atomic as interleaved;
 pub(crate) use ::shuttle::thread;
 pub use ::shuttle::thread_local as per_thread;
 pub use cell::UnsafeCell;

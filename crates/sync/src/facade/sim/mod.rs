@@ -12,7 +12,6 @@ mod usual;
 mod word;
 
 pub(crate) use atomic as aside;
-pub(crate) use atomic as interleaved;
 pub use cell::UnsafeCell;
 pub use corewise_sim::sim_thread_local as per_thread;
 pub use corewise_sim::spin_loop;

@@ -1,0 +1,88 @@
+//! Loom's atomics; for models that ask for it, every order of their accesses.
+//!
+//! Loom remembers one access of an object, the last. So where one thread only loads a word, and another loads it and then
+//! writes it, the second load hides the first: the write before the first load may never be tried. In a model that asks
+//! ([`every_order`](super::testing::every_order)) each access is announced by a write to a word beside, which nobody
+//! reads; loads still see all old values that they may. It multiplies schedules.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool as Plain, Ordering};
+
+use ::loom::sync::atomic as usual;
+pub use ::loom::sync::atomic::fence;
+
+/// A: whether accesses are announced. Of the process: all models of a file ask, or none.
+pub(super) static ASKED: Plain = Plain::new(false);
+
+macro_rules! announced {
+    ($($name:ident $(<$generic:ident>)?: $value:ty),*) => {
+        $(
+            /// As the standard library's.
+            pub struct $name $(<$generic>)? {
+                /// A: as its user says.
+                word: usual::$name $(<$generic>)?,
+                /// A: orders nothing.
+                beside: Option<usual::AtomicU8>,
+            }
+
+            impl $(<$generic>)? $name $(<$generic>)? {
+                /// With this value.
+                #[track_caller]
+                pub fn new(value: $value) -> Self {
+                    Self::from(usual::$name::new(value))
+                }
+
+                /// The value.
+                #[track_caller]
+                pub fn into_inner(self) -> $value {
+                    self.word.into_inner()
+                }
+            }
+
+            impl $(<$generic>)? From<usual::$name $(<$generic>)?> for $name $(<$generic>)? {
+                #[track_caller]
+                fn from(word: usual::$name $(<$generic>)?) -> Self {
+                    let asked = ASKED.load(Ordering::Relaxed);
+                    $name { word, beside: asked.then(usual::AtomicU8::default) }
+                }
+            }
+
+            impl $(<$generic>)? Default for $name $(<$generic>)? {
+                #[track_caller]
+                fn default() -> Self {
+                    Self::from(usual::$name::default())
+                }
+            }
+
+            /// Each access begins with this.
+            impl $(<$generic>)? Deref for $name $(<$generic>)? {
+                type Target = usual::$name $(<$generic>)?;
+
+                #[track_caller]
+                fn deref(&self) -> &Self::Target {
+                    if let Some(beside) = &self.beside {
+                        beside.fetch_add(0, Ordering::Relaxed);
+                    }
+                    &self.word
+                }
+            }
+
+            impl $(<$generic>)? fmt::Debug for $name $(<$generic>)? {
+                fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    self.word.fmt(f)
+                }
+            }
+        )*
+    };
+}
+
+announced! {
+    AtomicBool: bool,
+    AtomicPtr<T>: *mut T,
+    AtomicU8: u8,
+    AtomicU16: u16,
+    AtomicU32: u32,
+    AtomicU64: u64,
+    AtomicUsize: usize
+}
