@@ -259,20 +259,29 @@ impl<T, F: FencePolicy> Ring<T, F> {
                 break;
             }
         }
-        if self.takers.low.load(Ordering::Relaxed) < empty {
-            self.takers.low.store(empty, Ordering::Relaxed);
-        }
+        self.is_empty_below(empty);
         found
     }
 
     /// The position of the oldest leftover: what a [`sweep`](Ring::sweep) would find (a moment ago). It reads one line,
-    /// unless a batch is under way, or was left.
+    /// unless a batch is under way, or was left, or ended before an older one; then it looks at each cell once.
     ///
     /// For a worker that parks on the answer: what was reserved before the caller found that nothing
     /// [waits](Ring::waits), and not taken yet, is seen.
     pub fn left(&self) -> Option<u64> {
+        let among = self.leftovers();
         let is_full = |at: &u64| !self.cell(*at).load(Ordering::Relaxed).is_null();
-        self.leftovers().find(is_full)
+        let left = among.clone().find(is_full);
+        self.is_empty_below(left.unwrap_or(among.end));
+        left
+    }
+
+    /// Remembers that all cells of positions below this one are empty for good.
+    #[inline]
+    fn is_empty_below(&self, to: u64) {
+        if self.takers.low.load(Ordering::Relaxed) < to {
+            self.takers.low.store(to, Ordering::Relaxed);
+        }
     }
 
     /// The positions among which leftovers may be.

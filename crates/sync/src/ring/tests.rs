@@ -112,7 +112,7 @@ fn a_batch_that_is_over_leaves_nothing_to_look_for() {
     assert!(first.by_ref().all(|at| ring.take(at).is_some()));
     ring.over(&first);
     assert_eq!(ring.takers.low.load(Relaxed), 2);
-    assert_eq!((ring.sweep(), ring.takers.low.load(Relaxed)), (None, 4));
+    assert_eq!((ring.left(), ring.takers.low.load(Relaxed)), (None, 4), "each cell once");
     ring.over(&Reserved::default());
     ring.over(&first);
     assert_eq!(ring.takers.low.load(Relaxed), 4);
