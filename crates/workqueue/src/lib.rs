@@ -36,12 +36,13 @@
 //! * A panic in an item is caught: the worker, the pool and the queue go on.
 //!
 //! The protocols and their proofs: `src/pool/README.md`, `src/task/state.md`, `src/pwq/README.md`,
-//! `src/pwq/flush.rs`, `src/pwq/limit.md`, `src/timekeeper/README.md`, `src/spawn/future_state.rs`.
+//! `src/pwq/flush.rs`, `src/pwq/limit.md`, `src/timekeeper/README.md`, `src/queue/future_state.rs`.
 #![doc = include_str!("guide.md")]
 
 mod attributes;
 mod dump;
 mod error;
+mod handle;
 #[cfg(any(test, loom))]
 #[doc(hidden)]
 pub mod model;
@@ -49,7 +50,6 @@ mod pool;
 mod pools;
 mod pwq;
 mod queue;
-mod spawn;
 mod task;
 mod timekeeper;
 mod wait;
@@ -57,19 +57,20 @@ mod wait;
 pub use attributes::{Attributes, QueueKind};
 pub use dump::{Dump, LinkDump, PoolDump, QueueDump, RunningDump, ScopeDump, SlotDump, SlotPlace};
 pub use error::{BuildError, JoinError, PanicPayload};
+pub use handle::join::JoinHandle;
+pub use handle::work::Work;
 pub use pool::idle::Idle;
+pub use pool::report::PoolReport;
 pub use pool::spawn::WorkerThread;
 pub use pools::{
     DEFAULT_IDLE_TIMEOUT, DEFAULT_MAX_THREADS, DEFAULT_MAX_WORKERS, PoolsBuilder, StillRunning,
     Unfinished, WorkerPools,
 };
+pub use pwq::stats::QueueStats;
 pub use queue::Workqueue;
 pub use queue::builder::QueueBuilder;
 pub use queue::end::EndNotice;
-pub use queue::stats::{PoolReport, QueueStats};
-pub use spawn::join::JoinHandle;
-pub use spawn::scope::{Scope, ScopedJoinHandle};
-pub use spawn::work::Work;
+pub use queue::scope::{Scope, ScopedJoinHandle};
 pub use timekeeper::stall::{Doing, ItemReport, StallReport};
 pub use timekeeper::{DEFAULT_CPU_INTENSIVE_AFTER, DEFAULT_STALL_AFTER};
 pub use wait::block::block_in_place;

@@ -12,13 +12,15 @@ use corewise_topology::{AffinityScope, Machine, Pods};
 use super::{Dump, LinkDump, PoolDump, QueueDump, RunningDump, ScopeDump, SlotDump, SlotPlace};
 use crate::attributes::{Class, QueueKind};
 use crate::pool::group::Group;
+use crate::pool::report::PoolReport;
 use crate::pool::worker::Worker;
+use crate::pwq::Link;
 use crate::pwq::carried::Carried;
 use crate::pwq::limit::CountedBy;
 use crate::pwq::limit_policy::UNLIMITED;
+use crate::pwq::queue_core::Shared;
 use crate::pwq::slot::Seat;
-use crate::pwq::{Link, Shared};
-use crate::queue::stats::{PoolReport, QueueStats};
+use crate::pwq::stats::QueueStats;
 
 /// Where a pool is in the dump: by its group's address and its place in the group.
 type PoolIds = HashMap<(usize, usize), usize>;
@@ -158,7 +160,7 @@ impl QueueDump {
             dump.links.extend(LinkDump::new(seat, link, &carried, ids));
         });
         dump.slots = slots(queue, &pods);
-        dump.stats = QueueStats::of(queue);
+        dump.stats = queue.stats();
         dump.in_flight = dump.links.iter().map(|link| link.in_flight).sum();
         dump.links.sort_by_key(|link| link.pool);
         dump
@@ -192,7 +194,7 @@ impl LinkDump {
         let pool = *ids.get(&(Arc::as_ptr(&link.group) as usize, link.pool))?;
         Some(LinkDump {
             pool,
-            stats: QueueStats::of_link(link, seat, carried),
+            stats: link.stats(seat, carried),
             in_flight: carried.in_flight(seat),
         })
     }

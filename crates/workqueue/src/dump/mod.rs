@@ -11,7 +11,8 @@ use std::time::Duration;
 use corewise_topology::{AffinityScope, CpuQuota, CpuSet, Pod};
 
 use crate::attributes::QueueKind;
-use crate::queue::stats::{PoolReport, QueueStats};
+use crate::pool::report::PoolReport;
+use crate::pwq::stats::QueueStats;
 
 /// What [`WorkerPools::dump`](crate::WorkerPools::dump) found. `corewise dump` writes it as tables.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -21,6 +21,7 @@ pub(crate) mod pins;
 pub(crate) mod policy;
 pub(crate) mod publication;
 mod regions;
+pub(crate) mod report;
 pub(crate) mod service_thread;
 pub(crate) mod spawn;
 mod stats;

@@ -11,9 +11,9 @@ use corewise_topology::{AffinityScope, CpuSet, pin_current_thread};
 use super::PoolSpec;
 use super::group::{Group, Setup, Step};
 use super::worker::Worker;
+use crate::handle::work::Work;
 use crate::pool::policy;
 use crate::pwq::ticket::MaybeTicket;
-use crate::spawn::work::Work;
 use crate::task::header::{Job, Queued};
 
 pub(super) type Log = Arc<Mutex<Vec<u32>>>;

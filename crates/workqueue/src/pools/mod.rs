@@ -25,15 +25,15 @@ use crate::pool::group::{Group, Setup};
 use crate::pool::idle::Idle;
 use crate::pool::inherit;
 use crate::pool::pins::Pinning;
+use crate::pool::report::PoolReport;
 use crate::pool::spawn::{Spawner, WorkerThread};
 use crate::pool::thread_limit::Threads;
 use crate::pools::follow::Follower;
 use crate::pools::groups::{Closed, Groups, Lease};
 use crate::pools::rescuer::Rescuer;
-use crate::pwq::Shared;
 use crate::pwq::limit::UsableCpus;
+use crate::pwq::queue_core::Shared;
 use crate::pwq::table::nodes;
-use crate::queue::stats::PoolReport;
 use crate::timekeeper::stall::StallReport;
 use crate::timekeeper::{Settings, Timekeeper};
 

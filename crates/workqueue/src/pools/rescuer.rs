@@ -15,7 +15,7 @@ use crate::pool::group::Group;
 use crate::pool::inherit;
 use crate::pool::publication::{Label, Publication};
 use crate::pool::service_thread::{Beside, Limit};
-use crate::pwq::Shared;
+use crate::pwq::queue_core::Shared;
 
 /// How many items it runs for a pool before it turns to the next: the kernel's `RESCUER_BATCH`.
 const BATCH: usize = 16;

@@ -231,7 +231,7 @@ impl WorkerPools {
             }
         }
         running.sort_by_key(|item| std::cmp::Reverse(item.for_at_least));
-        let open: u64 = queues.iter().map(|queue| queue.totals().in_flight).sum();
+        let open: u64 = queues.iter().map(|queue| queue.stats().in_flight()).sum();
         let by_rescuers = queues.iter().filter_map(|queue| queue.rescuer.as_ref()?.runs());
         let waiting = open.saturating_sub((running.len() + here + by_rescuers.count()) as u64);
         Unfinished { waited, running, waiting, threads }

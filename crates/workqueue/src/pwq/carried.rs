@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use crate::pool::Pool;
 use crate::pool::group::Group;
+use crate::pwq::Link;
+use crate::pwq::queue_core::Shared;
 use crate::pwq::slot::Seat;
-use crate::pwq::{Link, Shared};
 
 /// What the workers that may run a queue's work carry (a moment ago), by the seat's address.
 pub(crate) struct Carried(BTreeMap<usize, OfSeat>);

@@ -13,10 +13,11 @@ use corewise_topology::Topology;
 use crate::pool::here;
 use crate::pools::WorkerPools;
 use crate::pools::groups::Lease;
+use crate::pwq::Link;
 use crate::pwq::limit_slot::{Gate, Slot};
 use crate::pwq::part::Part;
+use crate::pwq::queue_core::Shared;
 use crate::pwq::slot::{self, Entry};
-use crate::pwq::{Link, Shared};
 use crate::task::header::Queued;
 
 /// Where an instance is asked to run.

@@ -9,11 +9,12 @@ use std::time::Duration;
 use corewise_sync::atomic::Ordering;
 
 use crate::pool::group::Group;
+use crate::pwq::Link;
 use crate::pwq::counts::Careful;
 use crate::pwq::deferred::Carry;
+use crate::pwq::queue_core::Shared;
 use crate::pwq::slot::{Kept, Seat, leave};
-use crate::pwq::{Link, Shared};
-use crate::queue::submit::push;
+use crate::pwq::submit::push;
 use word::Word;
 
 /// The link of a ticket.

@@ -3,7 +3,7 @@
 //! A future takes a seat when a poll first returns `Pending`, and keeps it until it ends: one that is
 //! ready at once never comes here. The end closes the list and tells everybody on it; who comes for a
 //! seat later finds it closed, under the same lock, and ends by itself. What happens between a poll,
-//! a wake-up and the end is in `../spawn/future_state.rs`.
+//! a wake-up and the end is in `../queue/future_state.rs`.
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use corewise_sync::{CachePadded, Mutex, per_thread};
 
 use crate::error::shielded;
-use crate::pwq::Shared;
+use crate::pwq::queue_core::Shared;
 
 /// Who waits, by the pod of its poll, so that pods don't meet here.
 pub(crate) struct Waiting<T> {

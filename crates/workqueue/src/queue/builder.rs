@@ -6,8 +6,8 @@ use crate::attributes::{Attributes, HIGH_PRIORITY, PoolKey, QueueKind};
 use crate::error::BuildError;
 use crate::pools::WorkerPools;
 use crate::pwq::limit::CountedBy;
+use crate::pwq::queue_core::{Shared, Traits};
 use crate::pwq::table::{Links, nodes};
-use crate::pwq::{Shared, Traits};
 use crate::queue::Workqueue;
 
 /// Sets up a [`Workqueue`].

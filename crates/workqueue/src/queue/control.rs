@@ -4,16 +4,11 @@
 use std::mem;
 use std::panic::Location;
 
-use corewise_sync::atomic::{Ordering, fence};
 use corewise_sync::{Mutex, MutexGuard};
-use corewise_topology::CpuSet;
 
 use crate::attributes::{Attributes, PoolKey, QueueKind};
 use crate::error::BuildError;
-use crate::pwq::limit_policy::{MAX_ACTIVE_LIMIT, UNLIMITED, effective};
-use crate::pwq::{Limit, Shared};
 use crate::queue::Workqueue;
-use crate::queue::submit::push;
 use crate::wait;
 use crate::wait::messages;
 
@@ -44,6 +39,13 @@ impl Control {
 }
 
 impl Workqueue {
+    /// Waits for all that was queued before the call. May block.
+    #[track_caller]
+    pub(super) fn flush_all(&self) {
+        let (shared, location) = (self.shared(), Location::caller());
+        shared.colours.flush_by(|event| wait::wait_for_queue(shared, event, location));
+    }
+
     /// What the queue is.
     pub fn kind(&self) -> QueueKind {
         self.shared().kind
@@ -201,7 +203,7 @@ impl Workqueue {
         let shared = self.shared();
         let mut rounds = 0_u32;
         loop {
-            shared.flush();
+            self.flush_all();
             if shared.is_empty() {
                 return;
             }
@@ -227,113 +229,5 @@ impl Drop for Draining<'_> {
         if *drains == 0 {
             self.0.shared().limiter.slots().for_each(|slot| slot.set_draining(false));
         }
-    }
-}
-
-impl Shared {
-    /// Waits for all that was queued before the call. May block.
-    #[track_caller]
-    pub(crate) fn flush(&self) {
-        let location = Location::caller();
-        self.colours.flush_by(|event| wait::wait_for_queue(self, event, location));
-    }
-
-    /// Nothing is queued and nothing runs: true of one moment during the call, where nothing is
-    /// queued from outside.
-    fn is_empty(&self) -> bool {
-        // An item may queue another on a link that was looked at already, and end before its own is.
-        // Then the number of those ever queued has changed.
-        let before = self.counts();
-        // Pairs with the Release of the ends that it saw: what those items queued is seen below.
-        fence(Ordering::Acquire);
-        let after = self.counts();
-        before.0 == 0 && before == after
-    }
-
-    /// Divides the maximum among the slots, by the CPUs of `cpus` that can be used now. `settle` has
-    /// to follow, and [`Shared::warn_of_cut`] once the caller's locks are released.
-    pub(crate) fn set_max_active(&self, max_active: usize, cpus: Option<&CpuSet>) {
-        let mut limit = self.limit.lock();
-        *limit = Limit { max_active: effective(max_active), cpus: cpus.cloned() };
-        self.divide(&limit);
-    }
-
-    /// Says so where a maximum is more than there can be. With no lock held: a subscriber is the
-    /// user's code.
-    pub(crate) fn warn_of_cut(&self, max_active: usize) {
-        if max_active > MAX_ACTIVE_LIMIT {
-            tracing::warn!(
-                queue = self.name,
-                max_active,
-                "max_active is more than {MAX_ACTIVE_LIMIT}: cut to that"
-            );
-        }
-    }
-
-    /// The same maximum, where other CPUs can be used now.
-    pub(crate) fn divide_again(&self) {
-        let limit = self.limit.lock();
-        if limit.max_active != UNLIMITED {
-            self.divide(&limit);
-        }
-    }
-
-    /// Under the lock of `limit`, so that the last word stands.
-    fn divide(&self, limit: &Limit) {
-        let Limit { max_active, cpus } = limit;
-        let usable = match *max_active {
-            UNLIMITED => Default::default(),
-            _ => self.pools.usable_cpus(cpus.as_ref()),
-        };
-        self.limiter.set_max_active(*max_active, &usable);
-    }
-
-    /// Instances that were let through and aren't over (a moment ago). On a frozen queue 0 is sure.
-    pub(crate) fn active(&self) -> u64 {
-        let held = || {
-            let of_slot = self.limiter.slots().map(|slot| slot.held());
-            of_slot.fold((0, 0), |sum, slot| (sum.0 + slot.0 as u64, sum.1 + slot.1))
-        };
-        // Pairs with the queuers' Enter and ReadGate: who read the gate before it was closed by a
-        // freeze, which came before this, is counted below.
-        fence(Ordering::SeqCst);
-        let mut before = held();
-        for _ in 0..4 {
-            let in_flight = self.totals().in_flight;
-            let after = held();
-            // One that is cancelled between two readings would be taken for one that is held and
-            // not in flight, and hide an active one.
-            if after == before {
-                return in_flight.saturating_sub(after.0);
-            }
-            before = after;
-        }
-        // They come and go too fast to tell.
-        self.totals().in_flight.saturating_sub(before.0).max(1)
-    }
-
-    /// Instances that are held back (a moment ago).
-    pub(crate) fn held(&self) -> u64 {
-        self.limiter.slots().map(|slot| slot.sizes().2 as u64).sum()
-    }
-
-    pub(crate) fn is_frozen(&self) -> bool {
-        self.limiter.slots().any(|slot| slot.gate().frozen())
-    }
-
-    /// Holds everything back that isn't active, or lets it go: then `settle` has to follow.
-    pub(crate) fn set_frozen(&self, frozen: bool) {
-        self.limiter.slots().for_each(|slot| slot.set_frozen(frozen));
-    }
-
-    /// Accepts nothing more; what is held back goes on to be let through: `settle` has to follow.
-    pub(crate) fn close(&self) {
-        self.limiter.slots().for_each(|slot| slot.close());
-    }
-
-    /// Lets those through that may go since the limiter was changed. No lock is held: it may have to
-    /// make threads.
-    pub(crate) fn settle(&self) {
-        self.limiter.settle(&mut push);
     }
 }

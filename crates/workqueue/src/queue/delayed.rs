@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use corewise_sync::sys::current_cpu;
 
+use crate::handle::work::Work;
 use crate::pwq::table::Place;
 use crate::pwq::ticket::MaybeTicket;
 use crate::queue::Workqueue;
-use crate::spawn::work::Work;
-use crate::task::claim::{self, Claimed};
+use crate::task::claim::Claimed;
 use crate::task::header::{Job, Queued};
 use crate::timekeeper::delayed::Delayed;
 
@@ -148,22 +148,5 @@ fn place_of(cpu: Option<u32>) -> Place {
     match cpu {
         Some(cpu) => Place::Cpu(cpu),
         None => current_cpu().map_or(Place::Here, Place::From),
-    }
-}
-
-impl Work {
-    /// Where its timer runs, has it fire now; then [`flush`](Work::flush)es it: true if there
-    /// was an instance to wait for. May block.
-    #[track_caller]
-    pub fn flush_delayed(&self) -> bool {
-        let header = self.header();
-        let now = header.state.snapshot();
-        let mut armed = None;
-        if now.pending() && header.place(now.seq()) == claim::Place::Timer {
-            armed = self.aside().timer.lock().take();
-        }
-        let armed = armed.map(|armed| armed.fire()).is_some();
-        // It may have run before the flush looked: it was waited for all the same.
-        self.flush() || armed
     }
 }

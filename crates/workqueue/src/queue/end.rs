@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use crate::error::shielded;
-use crate::pwq::Shared;
+use crate::pwq::queue_core::Shared;
 use crate::pwq::waiting::{Seat, Waits};
 use crate::queue::Workqueue;
 

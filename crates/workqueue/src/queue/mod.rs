@@ -5,22 +5,24 @@ pub(crate) mod builder;
 pub(crate) mod control;
 mod delayed;
 pub(crate) mod end;
-pub(crate) mod stats;
-pub(crate) mod submit;
+mod execute;
+pub(crate) mod future;
+pub(crate) mod future_state;
+pub(crate) mod scope;
 
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
 use crate::attributes::Attributes;
-use crate::pwq::Shared;
+use crate::handle::join::{JoinHandle, Task};
+use crate::handle::work::Work;
+use crate::pwq::queue_core::Shared;
+use crate::pwq::stats::QueueStats;
+use crate::pwq::submit::Queueing;
 use crate::pwq::table::{Links, Place};
 use crate::queue::builder::QueueBuilder;
 use crate::queue::control::Control;
-use crate::queue::stats::QueueStats;
-use crate::queue::submit::Queueing;
-use crate::spawn::join::{JoinHandle, Task};
-use crate::spawn::work::Work;
 use crate::task::claim::Claimed;
 use crate::task::header::Header;
 use crate::task::vtable::ItemRef;
@@ -160,12 +162,12 @@ impl Workqueue {
     #[track_caller]
     pub fn flush(&self) {
         messages::for_queue(&self.inner.shared, "Workqueue::flush");
-        self.inner.shared.flush();
+        self.flush_all();
     }
 
     /// What the queue has done so far.
     pub fn stats(&self) -> QueueStats {
-        QueueStats::of(&self.inner.shared)
+        self.inner.shared.stats()
     }
 
     fn spawn_at<T, C>(

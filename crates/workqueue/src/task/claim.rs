@@ -11,9 +11,8 @@ use corewise_sync::inbox::Node;
 use corewise_sync::thread;
 
 use crate::error::shielded;
+use crate::pwq::submit::push;
 use crate::pwq::ticket::Ticket;
-use crate::queue::submit::push;
-use crate::spawn::work::Aside;
 use crate::task::flushers;
 use crate::task::header::{Header, Job, Queued, Running};
 use crate::task::state::{Seq, Snapshot};
@@ -34,7 +33,7 @@ pub(crate) enum Place {
     Listed = 2,
     /// Held back by its queue's limiter.
     Held = 3,
-    /// Its timer runs; [`Aside::unshelve`] knows where.
+    /// Its timer runs; [`Lent::unshelve`] knows where.
     Timer = 4,
 }
 
@@ -179,7 +178,7 @@ impl Lent<'_> {
                 Place::Held => {
                     claimed.job().ticket.as_ref().and_then(|ticket| ticket.link.release(self))
                 }
-                Place::Timer => self.aside().and_then(Aside::unshelve),
+                Place::Timer => self.unshelve(),
             };
             match found {
                 // The handle is given up: the claim stands for the instance.

@@ -636,7 +636,7 @@ impl ItemRef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spawn::work::Work;
+    use crate::handle::work::Work;
 
     fn pend(work: &Work) -> Queued {
         assert!(work.header().state.pend());

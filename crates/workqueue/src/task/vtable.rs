@@ -8,12 +8,15 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::atomic::AtomicUsize;
 
 use tracing::Span;
 
 use crate::error::{panic_message, shielded};
-use crate::spawn::work::Aside;
-use crate::task::header::Header;
+use crate::task::flushers::Flushers;
+use crate::task::header::{Header, Queued};
 
 /// Something that a pool carries.
 ///
@@ -50,6 +53,20 @@ pub(crate) trait Runs: Item {
 pub(crate) unsafe trait Reusable: Runs {
     /// Where the part is that its instances don't touch.
     const ASIDE: usize;
+    /// Takes the item off its timer, under the lock of whatever holds it there; `None` where it has left
+    /// already. Called by its claimant where its place is [`Place::Timer`](crate::task::claim::Place).
+    fn unshelve(&self) -> Option<Queued>;
+    /// The time until its timer fires, where one runs (a moment ago).
+    fn fires_in(&self) -> Option<Duration>;
+}
+
+/// What an instance doesn't touch: of its handles, and of those who wait for it.
+pub(crate) struct Aside {
+    /// A: how many handles there are. While it is queued or runs the item is kept by its state word, and
+    /// no handle is counted for that.
+    pub(crate) handles: AtomicUsize,
+    /// Who waits for it.
+    pub(crate) flushers: Flushers,
 }
 
 /// An item that nobody but the pool ever has, and that is used up by its run.
@@ -78,6 +95,8 @@ pub(crate) struct Table {
     kept: bool,
     /// See [`Reusable::ASIDE`]; 0 where there is none.
     aside: usize,
+    unshelve: unsafe fn(NonNull<Header>) -> Option<Queued>,
+    fires_in: unsafe fn(NonNull<Header>) -> Option<Duration>,
     /// It is queued once, when it is made.
     pub(crate) once: bool,
     /// Its run uses it up.
@@ -101,6 +120,8 @@ impl<I: Item, C> Tables<I, C> {
             release: free::<I>,
             kept: true,
             aside: 0,
+            unshelve: nothing,
+            fires_in: nothing,
             once: false,
             alone: false,
             polls: false,
@@ -116,7 +137,8 @@ impl<I: Runs, C> Tables<I, C> {
 }
 
 impl<I: Reusable, C> Tables<I, C> {
-    const REUSABLE: Table = Table { aside: I::ASIDE, ..Self::KEPT };
+    const REUSABLE: Table =
+        Table { aside: I::ASIDE, unshelve: unshelve::<I>, fires_in: fires_in::<I>, ..Self::KEPT };
 }
 
 impl<I: Alone, C> Tables<I, C> {
@@ -207,6 +229,25 @@ unsafe fn spawner<I: Item>(header: NonNull<Header>) -> Option<NonNull<Span>> {
     unsafe { item::<I>(header) }.spawner().map(NonNull::from)
 }
 
+/// Of an item that has no timer.
+unsafe fn nothing<T>(_: NonNull<Header>) -> Option<T> {
+    None
+}
+
+/// # Safety
+/// As [`item`].
+unsafe fn unshelve<I: Reusable>(header: NonNull<Header>) -> Option<Queued> {
+    // SAFETY: as the caller says.
+    unsafe { item::<I>(header) }.unshelve()
+}
+
+/// # Safety
+/// As [`item`].
+unsafe fn fires_in<I: Reusable>(header: NonNull<Header>) -> Option<Duration> {
+    // SAFETY: as the caller says.
+    unsafe { item::<I>(header) }.fires_in()
+}
+
 /// Gives up a count of the `Arc` that the item lives in.
 ///
 /// # Safety
@@ -250,10 +291,31 @@ impl<'a> Lent<'a> {
     /// What its instances don't touch, of one that is [`Reusable`].
     #[inline]
     pub(crate) fn aside(self) -> Option<&'a Aside> {
+        // SAFETY: the hold keeps it.
+        self.beside().map(|aside| unsafe { aside.as_ref() })
+    }
+
+    /// The same, by a pointer to all of the item.
+    #[inline]
+    pub(crate) fn beside(self) -> Option<NonNull<Aside>> {
         let offset = self.table.aside;
         // SAFETY: the item is of its table's type, which says where that part lies; the pointer is one
         // to all of the item, which the hold keeps.
-        (offset != 0).then(|| unsafe { self.item.byte_add(offset).cast::<Aside>().as_ref() })
+        (offset != 0).then(|| unsafe { self.item.byte_add(offset).cast() })
+    }
+}
+
+impl Lent<'_> {
+    /// See [`Reusable::unshelve`].
+    pub(crate) fn unshelve(self) -> Option<Queued> {
+        // SAFETY: the item is of its table's type, and the hold keeps it.
+        unsafe { (self.table.unshelve)(self.item) }
+    }
+
+    /// See [`Reusable::fires_in`].
+    pub(crate) fn fires_in(self) -> Option<Duration> {
+        // SAFETY: as above.
+        unsafe { (self.table.fires_in)(self.item) }
     }
 }
 

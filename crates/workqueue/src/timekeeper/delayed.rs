@@ -13,9 +13,9 @@ use corewise_sync::heap::Handle;
 
 use super::{Timekeeper, not_made};
 use crate::error::shielded;
+use crate::handle::work::Work;
 use crate::pwq::table;
 use crate::queue::Workqueue;
-use crate::spawn::work::Work;
 use crate::task::claim::{Claimed, Place};
 use crate::task::header::Queued;
 
@@ -130,7 +130,7 @@ impl Timekeeper {
             let deadline = self.now().saturating_add(after);
             let first = state.timers.first().is_none_or(|first| deadline < first);
             let handle = state.timers.insert(deadline, delayed);
-            *work.aside().timer.lock() = Some(Armed { keeper: Arc::downgrade(self), handle });
+            *work.timer().lock() = Some(Armed { keeper: Arc::downgrade(self), handle });
             work.header().set_place(Place::Timer);
             first
         };

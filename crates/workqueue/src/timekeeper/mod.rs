@@ -36,7 +36,7 @@ use crate::pool::inherit;
 use crate::pool::service_thread::{Beside, Limit};
 use crate::pools::follow::Reminder;
 use crate::pools::rescuer::Rescuer;
-use crate::pwq::Shared;
+use crate::pwq::queue_core::Shared;
 use crate::timekeeper::stall::StallReport;
 use alarm::Alarm;
 use delayed::Delayed;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::pool::publication::Label;
+use crate::pool::report::PoolReport;
 use crate::pool::worker::Worker;
-use crate::pwq::Shared;
-use crate::queue::stats::PoolReport;
+use crate::pwq::queue_core::Shared;
 
 /// How many of the items that wait a report names.
 const WAITING: usize = 8;

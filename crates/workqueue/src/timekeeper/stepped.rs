@@ -10,13 +10,13 @@ use corewise_sync::sys::Reading;
 use corewise_topology::AffinityScope;
 
 use super::{Settings, Timekeeper};
+use crate::handle::work::Work;
 use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Setup, Step};
 use crate::pool::spawn::Spawner;
 use crate::pool::worker::Worker;
 use crate::pools::follow::Reminder;
 use crate::pwq::ticket::MaybeTicket;
-use crate::spawn::work::Work;
 use crate::task::header::{Job, Queued};
 use crate::timekeeper::stall::{Doing, StallReport};
 

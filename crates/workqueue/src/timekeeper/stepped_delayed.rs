@@ -9,10 +9,10 @@ use corewise_sync::context::Placement;
 use corewise_topology::{AffinityScope, Machine};
 
 use super::{Settings, Timekeeper};
+use crate::handle::work::Work;
 use crate::pools::WorkerPools;
 use crate::queue::Workqueue;
 use crate::queue::builder::QueueBuilder;
-use crate::spawn::work::Work;
 
 const SEC: Duration = Duration::from_secs(1);
 

@@ -9,13 +9,13 @@ use corewise_sync::{Completion, Mutex};
 use corewise_topology::{AffinityScope, Machine};
 
 use super::{Settings, Timekeeper};
+use crate::handle::join::JoinHandle;
 use crate::pool::publication::Publication;
 use crate::pools::WorkerPools;
 use crate::pools::rescuer::Call;
 use crate::pwq::table::Place;
 use crate::queue::Workqueue;
 use crate::queue::builder::QueueBuilder;
-use crate::spawn::join::JoinHandle;
 
 const MS: Duration = Duration::from_millis(1);
 

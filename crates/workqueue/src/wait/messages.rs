@@ -5,7 +5,7 @@ use std::ptr;
 
 use crate::error::quietly;
 use crate::pool::publication::Label;
-use crate::pwq::Shared;
+use crate::pwq::queue_core::Shared;
 use crate::task::current;
 use crate::task::header::{Header, Job, Running};
 use crate::task::vtable::{Lent, Table};

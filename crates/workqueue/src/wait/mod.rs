@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use corewise_sync::{Completion, Parker, context};
 
-use crate::pwq::Shared;
+use crate::pwq::queue_core::Shared;
 use crate::task::current;
 use crate::task::header::Running;
 use crate::task::vtable::Lent;
@@ -27,8 +27,6 @@ use crate::wait::stuck::{Listed, long_waits};
 use crate::wait::take_back::{
     Role, homes, in_need, is_called_for, lend, run_awaited, take_back, take_back_in_need,
 };
-
-use crate::spawn::work::Aside;
 
 /// How long a waiter sleeps before others see it wait.
 const LIST_AFTER: Duration = Duration::from_millis(10);
@@ -64,7 +62,7 @@ pub(crate) fn wait(item: Lent<'_>, over: &Completion, role: Role) {
     loop {
         // Until it is anywhere nobody can be told of it.
         let soon = item.is_on_its_way().then(|| {
-            let timer = item.aside().and_then(Aside::fires_in);
+            let timer = item.fires_in();
             timer.unwrap_or_default().saturating_add(LATE)
         });
         let limit = soon.map_or(patience, |soon| soon.min(patience));

@@ -11,9 +11,9 @@ use corewise_sync::Completion;
 
 use crate::pool::group::Group;
 use crate::pool::here;
-use crate::pwq::Shared;
 use crate::pwq::flush::Awaited;
 use crate::pwq::limit_slot::Slot;
+use crate::pwq::queue_core::Shared;
 use crate::task::header::Queued;
 
 /// The instances of a queue that have a colour.

@@ -11,8 +11,8 @@ use super::Next;
 use super::flushed::Colour;
 use crate::pool::group::Group;
 use crate::pool::here;
-use crate::pwq::Shared;
 use crate::pwq::limit_slot::Slot;
+use crate::pwq::queue_core::Shared;
 use crate::task::header::{Header, Queued};
 
 /// An item that has a place and lies in a pool.

@@ -19,9 +19,9 @@ use corewise_sync::{Completion, Mutex, MutexGuard, Unparker, context, hint};
 
 use crate::pool::group::Group;
 use crate::pool::here;
-use crate::pwq::Shared;
 use crate::pwq::flush::Awaited;
 use crate::pwq::limit_slot::Slot;
+use crate::pwq::queue_core::Shared;
 use crate::pwq::ticket::Ticket;
 use crate::task::current;
 use crate::task::header::{Header, Queued};

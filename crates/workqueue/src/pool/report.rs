@@ -1,69 +1,9 @@
-//! What queues and pools have done, as plain numbers.
-
-use std::time::Duration;
+//! What a pool is at and has done, as plain numbers.
 
 use corewise_sync::atomic::Ordering;
 use corewise_topology::{AffinityScope, CpuSet};
 
-use crate::pool::group::Group;
-use crate::pwq::carried::Carried;
-use crate::pwq::slot::Seat;
-use crate::pwq::{Link, Shared, Totals};
-
-/// Counters of one queue. Read while work flows they are each true, of slightly different moments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct QueueStats {
-    /// Instances ever queued.
-    pub queued: u64,
-    /// Instances that are over: run, or cancelled.
-    pub completed: u64,
-    /// Of those, cancelled.
-    pub cancelled: u64,
-    /// How long instances have run, blocked times included; 0 unless the queue is
-    /// [timed](crate::QueueBuilder::timed).
-    pub run_time: Duration,
-    /// Instances that ran away from the pod they were queued on.
-    pub overflowed: u64,
-    /// Times that an instance was found to compute for long, so that other work was started beside
-    /// it.
-    pub cpu_intensive: u64,
-    /// Times that an instance was found to sleep without having said so, so that other work was
-    /// started in its place.
-    pub blocked_untold: u64,
-    /// Times that its rescuer was called.
-    pub maydays: u64,
-    /// Instances that were run by its rescuer.
-    pub rescued: u64,
-    /// Instances that were run by who waited for them, instead of by a worker.
-    pub taken_back: u64,
-}
-
-impl QueueStats {
-    pub(crate) fn of(queue: &Shared) -> QueueStats {
-        queue.totals().into()
-    }
-
-    pub(crate) fn of_link(link: &Link, seat: &Seat<Link>, carried: &Carried) -> QueueStats {
-        link.totals(seat, carried).into()
-    }
-}
-
-impl From<Totals> for QueueStats {
-    fn from(totals: Totals) -> QueueStats {
-        QueueStats {
-            queued: totals.queued,
-            completed: totals.queued.saturating_sub(totals.in_flight),
-            cancelled: totals.cancelled,
-            run_time: Duration::from_nanos(totals.run_ns),
-            overflowed: totals.overflowed,
-            cpu_intensive: totals.cpu_intensive,
-            blocked_untold: totals.blocked_untold,
-            maydays: totals.maydays,
-            rescued: totals.rescued,
-            taken_back: totals.taken_back,
-        }
-    }
-}
+use super::group::Group;
 
 /// The state of one pool.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -18,12 +18,12 @@ use corewise_sync::{Completion, Mutex};
 use tracing::Span;
 
 use crate::error::{JoinError, shielded};
+use crate::handle::join::{JoinHandle, Outcome};
+use crate::pwq::submit::Queueing;
 use crate::pwq::table::Place;
 use crate::pwq::waiting::{Seat, Waits, stop_in_turn};
 use crate::queue::Workqueue;
-use crate::queue::submit::Queueing;
-use crate::spawn::future_state::{FutureState, Paused};
-use crate::spawn::join::{JoinHandle, Outcome};
+use crate::queue::future_state::{FutureState, Paused};
 use crate::task::current;
 use crate::task::header::{Header, Running};
 use crate::task::run::Spawner;

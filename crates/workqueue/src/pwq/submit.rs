@@ -13,10 +13,11 @@ use corewise_sync::list::List;
 
 use crate::pool::Pool;
 use crate::pool::group::Group;
+use crate::pwq::Link;
 use crate::pwq::limit_slot::{Admission, Gate, Hold, Slot};
+use crate::pwq::queue_core::Shared;
 use crate::pwq::table::{self, Links};
 use crate::pwq::ticket::Ticket;
-use crate::pwq::{Link, Shared};
 use crate::task::claim::{Claimed, Place};
 use crate::task::current;
 use crate::task::header::{Header, Job, Queued, Running};

@@ -8,10 +8,10 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{Mutex, hint};
 
-use crate::task::claim::Claimed;
+use crate::task::claim::{Claimed, Place};
 use crate::task::flushers::Flushers;
 use crate::task::header::{Header, Queued};
-use crate::task::vtable::{Item, ItemRef, Lent, Reusable, Runs, Table};
+use crate::task::vtable::{Aside, Item, ItemRef, Lent, Reusable, Runs, Table};
 use crate::timekeeper::delayed::Armed;
 use crate::wait;
 use crate::wait::messages;
@@ -52,15 +52,12 @@ unsafe impl Send for Work {}
 // SAFETY: as above.
 unsafe impl Sync for Work {}
 
-/// What an instance doesn't touch: of its handles, and of those who wait for it.
-pub(crate) struct Aside {
-    /// A: how many handles there are. While it is queued or runs the item is kept by its state word, and
-    /// no handle is counted for that.
-    handles: AtomicUsize,
-    /// Who waits for it.
-    pub(crate) flushers: Flushers,
+/// What a work item has beside its header and its function.
+#[repr(C)]
+struct Beside {
+    aside: Aside,
     /// L: is the lock; guards where its timer is, which says nothing once that has fired. Taken last.
-    pub(crate) timer: Mutex<Option<Armed>>,
+    timer: Mutex<Option<Armed>>,
 }
 
 /// A line, so that what an instance touches of a small item lies on one: its header, and a function
@@ -69,7 +66,7 @@ pub(crate) struct Aside {
 struct Whole<C> {
     header: Header,
     function: C,
-    aside: Aside,
+    beside: Beside,
 }
 
 impl Clone for Work {
@@ -102,13 +99,10 @@ impl Work {
     /// best inside [`blocking`](corewise_sync::context::blocking). If it panics, the panic is
     /// logged and the item, its worker and its queue go on.
     pub fn new<C: Fn() + Send + Sync + 'static>(function: C) -> Work {
-        let aside = Aside {
-            handles: AtomicUsize::new(1),
-            flushers: Flushers::default(),
-            timer: Mutex::new(None),
-        };
+        let aside = Aside { handles: AtomicUsize::new(1), flushers: Flushers::default() };
+        let beside = Beside { aside, timer: Mutex::new(None) };
         let header = Header::new(Table::reusable::<Whole<C>, C>());
-        Work { item: NonNull::from(Box::leak(Box::new(Whole { header, function, aside }))).cast() }
+        Work { item: NonNull::from(Box::leak(Box::new(Whole { header, function, beside }))).cast() }
     }
 
     /// Orphan.
@@ -130,6 +124,14 @@ impl Work {
     #[inline]
     pub(crate) fn aside(&self) -> &Aside {
         self.lent().aside().expect("it is reusable")
+    }
+
+    /// The lock of where its timer is.
+    pub(crate) fn timer(&self) -> &Mutex<Option<Armed>> {
+        let beside = self.lent().beside().expect("it is reusable").cast::<Beside>();
+        // SAFETY: a work item's aside is the first field of a `Beside`, which is `repr(C)`; the pointer is
+        // one to all of the item, which a handle keeps.
+        &unsafe { beside.as_ref() }.timer
     }
 
     /// Whether it is queued and has not started (a moment ago). It may be running as well.
@@ -260,22 +262,6 @@ impl fmt::Debug for Work {
     }
 }
 
-impl Aside {
-    /// Takes the item off its timer, under the lock of whatever holds it there; `None` where it has
-    /// left already. Called by its claimant where its place is [`Place::Timer`](crate::task::claim::Place).
-    pub(crate) fn unshelve(&self) -> Option<Queued> {
-        let armed = self.timer.lock().take();
-        armed?.disarm()
-    }
-
-    /// The time until its timer fires, where one runs (a moment ago).
-    pub(crate) fn fires_in(&self) -> Option<Duration> {
-        // The lock of the timers comes before this one.
-        let armed = self.timer.lock().clone();
-        armed?.left()
-    }
-}
-
 impl Work {
     /// As [`Work::flush`], without a try to run it.
     #[track_caller]
@@ -284,6 +270,23 @@ impl Work {
         let waits = over.is_some();
         over.into_iter().for_each(|over| wait::wait(self.lent(), &over, role));
         waits
+    }
+}
+
+impl Work {
+    /// Where its timer runs, has it fire now; then [`flush`](Work::flush)es it: true if there
+    /// was an instance to wait for. May block.
+    #[track_caller]
+    pub fn flush_delayed(&self) -> bool {
+        let header = self.header();
+        let now = header.state.snapshot();
+        let mut armed = None;
+        if now.pending() && header.place(now.seq()) == Place::Timer {
+            armed = self.timer().lock().take();
+        }
+        let armed = armed.map(|armed| armed.fire()).is_some();
+        // It may have run before the flush looked: it was waited for all the same.
+        self.flush() || armed
     }
 }
 
@@ -296,7 +299,18 @@ impl<C: Fn() + Send + Sync> Runs for Whole<C> {
 
 // SAFETY: that is where it is.
 unsafe impl<C: Fn() + Send + Sync> Reusable for Whole<C> {
-    const ASIDE: usize = mem::offset_of!(Self, aside);
+    const ASIDE: usize = mem::offset_of!(Self, beside);
+
+    fn unshelve(&self) -> Option<Queued> {
+        let armed = self.beside.timer.lock().take();
+        armed?.disarm()
+    }
+
+    fn fires_in(&self) -> Option<Duration> {
+        // The lock of the timers comes before this one.
+        let armed = self.beside.timer.lock().clone();
+        armed?.left()
+    }
 }
 
 // SAFETY: `repr(C)`; the header comes first, and is made in `Work::new` only.

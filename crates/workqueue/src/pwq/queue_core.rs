@@ -1,0 +1,265 @@
+//! What all pool_workqueues of a queue have in common: the queue itself, without its handles.
+
+use std::ptr;
+use std::sync::{Arc, Weak};
+
+use corewise_sync::Mutex;
+use corewise_sync::atomic::{Ordering, fence};
+use corewise_sync::hazard::Hazards;
+use corewise_topology::{AffinityScope, CpuSet};
+
+use crate::attributes::QueueKind;
+use crate::pool::excuse::Excuse;
+use crate::pools::WorkerPools;
+use crate::pools::rescuer::Rescuer;
+use crate::pwq::carried::Carried;
+use crate::pwq::flush::Colours;
+use crate::pwq::limit::{CountedBy, Limiter};
+use crate::pwq::limit_policy::{MAX_ACTIVE_LIMIT, UNLIMITED, effective};
+use crate::pwq::stats::{Counters, QueueStats};
+use crate::pwq::submit::push;
+use crate::pwq::waiting::{Waiting, Waits};
+use crate::task::header::Queued;
+use crate::task::vtable::Lent;
+
+/// What all links of a queue have in common, former links included.
+pub(crate) struct Shared {
+    /// I: number of the queue in its worker pools, never used again; not 0.
+    pub(crate) id: u64,
+    /// I: the name for reports.
+    pub(crate) name: String,
+    /// I: what it is.
+    pub(crate) kind: QueueKind,
+    /// I: whether a freeze of the pools holds its work back.
+    pub(crate) freezable: bool,
+    /// I: whether its items aren't counted for the cores that they compute on.
+    pub(crate) cpu_intensive: bool,
+    /// I: whether it is counted how long its items run.
+    pub(crate) timed: bool,
+    /// I: whether it is the queue below another one, which takes work also while it is drained.
+    pub(crate) is_below: bool,
+    /// I: who runs its work where no worker can.
+    pub(crate) rescuer: Option<Rescuer>,
+    pub(crate) colours: Colours,
+    /// Who may be active, and who waits.
+    pub(crate) limiter: Limiter<Queued>,
+    /// L: is the lock, held while the limiter is told; guards what it was told to divide.
+    pub(crate) limit: Mutex<Limit>,
+    /// The futures that wait to be woken.
+    pub(crate) waiting: Waiting<Weak<dyn Waits>>,
+    /// What links that are gone had counted.
+    pub(crate) former: Counters,
+    /// The pools'.
+    pub(crate) hazards: Arc<Hazards>,
+    /// Keeps the pools open for as long as anything is queued, or can be.
+    pub(crate) pools: WorkerPools,
+}
+
+/// How many instances of a queue may be active, and which CPUs they are divided by.
+pub(crate) struct Limit {
+    /// [`UNLIMITED`] where there is none.
+    pub(crate) max_active: usize,
+    /// As in the attributes.
+    pub(crate) cpus: Option<CpuSet>,
+}
+
+/// What a queue is, for good.
+pub(crate) struct Traits {
+    pub(crate) kind: QueueKind,
+    pub(crate) freezable: bool,
+    pub(crate) cpu_intensive: bool,
+    pub(crate) timed: bool,
+    pub(crate) is_below: bool,
+    pub(crate) rescuer: Option<Rescuer>,
+}
+
+impl Shared {
+    /// A queue with a new number. `counted_by`, `places`: see [`Limiter::new`].
+    pub(crate) fn new(
+        name: String,
+        pools: &WorkerPools,
+        Traits { kind, freezable, cpu_intensive, timed, is_below, rescuer }: Traits,
+        (counted_by, places): (CountedBy, usize),
+    ) -> Arc<Shared> {
+        Arc::new(Shared {
+            id: pools.next_queue(),
+            name,
+            kind,
+            freezable,
+            cpu_intensive,
+            timed,
+            is_below,
+            rescuer,
+            colours: Colours::new(),
+            limiter: Limiter::new(counted_by, places),
+            limit: Mutex::new(Limit { max_active: UNLIMITED, cpus: None }),
+            waiting: Waiting::new(pools.pods().scope(AffinityScope::CacheShard).len()),
+            former: Counters::default(),
+            hazards: Arc::clone(pools.hazards()),
+            pools: pools.clone(),
+        })
+    }
+
+    /// The timekeeper found an instance that keeps a core from others. It doesn't know by which
+    /// link it came, so it is counted here.
+    pub(crate) fn caught(&self, why: Excuse) {
+        let counter = match why {
+            Excuse::Asleep => &self.former.blocked_untold,
+            _ => &self.former.cpu_intensive,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many come before an item that is held back, of an ordered queue.
+    pub(crate) fn before(&self, item: Lent<'_>) -> usize {
+        let (slot, line) = (self.limiter.slot(0), self.limiter.line_of(0));
+        let before = slot.see_held(line, |held| {
+            let first = held.iter().take_while(|held| !ptr::eq(*held, &*item));
+            first.filter(|held| !held.state.snapshot().claimed()).count()
+        });
+        before.unwrap_or(0)
+    }
+
+    /// Its rescuer was called.
+    pub(crate) fn mayday(&self) {
+        self.former.maydays.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Its rescuer has run an instance.
+    pub(crate) fn rescued(&self) {
+        self.former.rescued.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The counters of all links, former ones included, and the instances in flight. Each is true,
+    /// of slightly different moments.
+    pub(crate) fn stats(&self) -> QueueStats {
+        let carried = Carried::of(self);
+        let mut stats = QueueStats::default();
+        // All under one lock: what a link has counted goes to `former` when it is collected.
+        let members = self.colours.members.lock();
+        for (seat, link) in members.all() {
+            // In this order: what is in flight then is among those that were queued.
+            let in_flight = carried.in_flight(seat);
+            stats.add(carried.queued(seat, seat.tally.queued()), in_flight);
+            link.into_iter().for_each(|link| link.counters.add_to(&mut stats));
+        }
+        self.former.add_to(&mut stats);
+        stats
+    }
+
+    /// Instances queued and not over, and those ever queued. What workers carry counts as not over: that
+    /// none is in flight is sure, and that some are may be true for a moment longer.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let members = self.colours.members.lock();
+        members.all().fold((0, 0), |(in_flight, queued), (seat, _)| {
+            (in_flight + seat.tally.in_flight(), queued + seat.tally.queued())
+        })
+    }
+}
+
+impl Shared {
+    /// Nothing is queued and nothing runs: true of one moment during the call, where nothing is
+    /// queued from outside.
+    pub(crate) fn is_empty(&self) -> bool {
+        // An item may queue another on a link that was looked at already, and end before its own is.
+        // Then the number of those ever queued has changed.
+        let before = self.counts();
+        // Pairs with the Release of the ends that it saw: what those items queued is seen below.
+        fence(Ordering::Acquire);
+        let after = self.counts();
+        before.0 == 0 && before == after
+    }
+
+    /// Divides the maximum among the slots, by the CPUs of `cpus` that can be used now. `settle` has
+    /// to follow, and [`Shared::warn_of_cut`] once the caller's locks are released.
+    pub(crate) fn set_max_active(&self, max_active: usize, cpus: Option<&CpuSet>) {
+        let mut limit = self.limit.lock();
+        *limit = Limit { max_active: effective(max_active), cpus: cpus.cloned() };
+        self.divide(&limit);
+    }
+
+    /// Says so where a maximum is more than there can be. With no lock held: a subscriber is the
+    /// user's code.
+    pub(crate) fn warn_of_cut(&self, max_active: usize) {
+        if max_active > MAX_ACTIVE_LIMIT {
+            tracing::warn!(
+                queue = self.name,
+                max_active,
+                "max_active is more than {MAX_ACTIVE_LIMIT}: cut to that"
+            );
+        }
+    }
+
+    /// The same maximum, where other CPUs can be used now.
+    pub(crate) fn divide_again(&self) {
+        let limit = self.limit.lock();
+        if limit.max_active != UNLIMITED {
+            self.divide(&limit);
+        }
+    }
+
+    /// Under the lock of `limit`, so that the last word stands.
+    fn divide(&self, limit: &Limit) {
+        let Limit { max_active, cpus } = limit;
+        let usable = match *max_active {
+            UNLIMITED => Default::default(),
+            _ => self.pools.usable_cpus(cpus.as_ref()),
+        };
+        self.limiter.set_max_active(*max_active, &usable);
+    }
+
+    /// Instances that were let through and aren't over (a moment ago). On a frozen queue 0 is sure.
+    pub(crate) fn active(&self) -> u64 {
+        let held = || {
+            let of_slot = self.limiter.slots().map(|slot| slot.held());
+            of_slot.fold((0, 0), |sum, slot| (sum.0 + slot.0 as u64, sum.1 + slot.1))
+        };
+        // Pairs with the queuers' Enter and ReadGate: who read the gate before it was closed by a
+        // freeze, which came before this, is counted below.
+        fence(Ordering::SeqCst);
+        let mut before = held();
+        for _ in 0..4 {
+            let in_flight = self.stats().in_flight();
+            let after = held();
+            // One that is cancelled between two readings would be taken for one that is held and
+            // not in flight, and hide an active one.
+            if after == before {
+                return in_flight.saturating_sub(after.0);
+            }
+            before = after;
+        }
+        // They come and go too fast to tell.
+        self.stats().in_flight().saturating_sub(before.0).max(1)
+    }
+
+    /// Instances that are held back (a moment ago).
+    pub(crate) fn held(&self) -> u64 {
+        self.limiter.slots().map(|slot| slot.sizes().2 as u64).sum()
+    }
+
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.limiter.slots().any(|slot| slot.gate().frozen())
+    }
+
+    /// Holds everything back that isn't active, or lets it go: then `settle` has to follow.
+    pub(crate) fn set_frozen(&self, frozen: bool) {
+        self.limiter.slots().for_each(|slot| slot.set_frozen(frozen));
+    }
+
+    /// Accepts nothing more; what is held back goes on to be let through: `settle` has to follow.
+    pub(crate) fn close(&self) {
+        self.limiter.slots().for_each(|slot| slot.close());
+    }
+
+    /// Lets those through that may go since the limiter was changed. No lock is held: it may have to
+    /// make threads.
+    pub(crate) fn settle(&self) {
+        self.limiter.settle(&mut push);
+    }
+}
+
+impl AsRef<Colours> for Shared {
+    fn as_ref(&self) -> &Colours {
+        &self.colours
+    }
+}

@@ -1,0 +1,95 @@
+//! What a queue has done.
+
+use std::time::Duration;
+
+use corewise_sync::atomic::{AtomicU64, Ordering};
+
+/// Counters of one queue. Read while work flows they are each true, of slightly different moments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QueueStats {
+    /// Instances ever queued.
+    pub queued: u64,
+    /// Instances that are over: run, or cancelled.
+    pub completed: u64,
+    /// Of those, cancelled.
+    pub cancelled: u64,
+    /// How long instances have run, blocked times included; 0 unless the queue is
+    /// [timed](crate::QueueBuilder::timed).
+    pub run_time: Duration,
+    /// Instances that ran away from the pod they were queued on.
+    pub overflowed: u64,
+    /// Times that an instance was found to compute for long, so that other work was started beside
+    /// it.
+    pub cpu_intensive: u64,
+    /// Times that an instance was found to sleep without having said so, so that other work was
+    /// started in its place.
+    pub blocked_untold: u64,
+    /// Times that its rescuer was called.
+    pub maydays: u64,
+    /// Instances that were run by its rescuer.
+    pub rescued: u64,
+    /// Instances that were run by who waited for them, instead of by a worker.
+    pub taken_back: u64,
+}
+
+impl QueueStats {
+    /// Instances queued and not over, of one reading.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.queued - self.completed
+    }
+
+    /// Adds instances that were queued, of which so many aren't over.
+    pub(crate) fn add(&mut self, queued: u64, in_flight: u64) {
+        self.queued += queued;
+        self.completed += queued.saturating_sub(in_flight);
+    }
+}
+
+/// Counters of a link.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    /// A: statistics: instances queued here that ran in another pod.
+    pub(crate) overflowed: AtomicU64,
+    /// A: statistics: instances found to compute for long.
+    pub(crate) cpu_intensive: AtomicU64,
+    /// A: statistics: instances found asleep.
+    pub(crate) blocked_untold: AtomicU64,
+    /// A: statistics: calls for the rescuer.
+    pub(crate) maydays: AtomicU64,
+    /// A: statistics: instances run by the rescuer.
+    pub(crate) rescued: AtomicU64,
+    /// A: statistics: instances queued here that were cancelled.
+    pub(crate) cancelled: AtomicU64,
+    /// A: statistics: nanoseconds that instances queued here have run, where the queue is timed.
+    pub(crate) run_ns: AtomicU64,
+    /// A: statistics: instances queued here that were run by who waited for them.
+    pub(crate) taken_back: AtomicU64,
+}
+
+impl Counters {
+    /// Adds what was counted here.
+    pub(crate) fn add_to(&self, stats: &mut QueueStats) {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        stats.overflowed += read(&self.overflowed);
+        stats.cpu_intensive += read(&self.cpu_intensive);
+        stats.blocked_untold += read(&self.blocked_untold);
+        stats.maydays += read(&self.maydays);
+        stats.rescued += read(&self.rescued);
+        stats.cancelled += read(&self.cancelled);
+        stats.run_time += Duration::from_nanos(read(&self.run_ns));
+        stats.taken_back += read(&self.taken_back);
+    }
+
+    /// Adds what a link has counted, which is gone.
+    pub(crate) fn keep(&self, of: &Counters) {
+        let counters = [
+            (&self.overflowed, &of.overflowed),
+            (&self.cancelled, &of.cancelled),
+            (&self.run_ns, &of.run_ns),
+            (&self.taken_back, &of.taken_back),
+        ];
+        for (kept, counter) in counters {
+            kept.fetch_add(counter.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+}
