@@ -230,6 +230,9 @@ unsafe fn spawner<I: Item>(header: NonNull<Header>) -> Option<NonNull<Span>> {
 }
 
 /// Of an item that has no timer.
+///
+/// # Safety
+/// As [`item`].
 unsafe fn nothing<T>(_: NonNull<Header>) -> Option<T> {
     None
 }
