@@ -105,6 +105,19 @@ impl PoolKey {
     }
 }
 
+/// Where an instance is asked to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum At {
+    /// In the pod of the CPU that queues it.
+    Here,
+    /// As `Here`, for the CPU that queued it some time ago.
+    From(u32),
+    /// In the pod of this CPU.
+    Cpu(u32),
+    /// In a pod of this node; `None`: as `Here`.
+    Node(Option<u32>),
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

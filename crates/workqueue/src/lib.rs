@@ -40,7 +40,6 @@
 #![doc = include_str!("guide.md")]
 
 mod attributes;
-mod dump;
 mod error;
 mod handle;
 #[cfg(any(test, loom))]
@@ -50,27 +49,29 @@ mod pool;
 mod pools;
 mod pwq;
 mod queue;
+mod report;
 mod task;
 mod timekeeper;
 mod wait;
 
 pub use attributes::{Attributes, QueueKind};
-pub use dump::{Dump, LinkDump, PoolDump, QueueDump, RunningDump, ScopeDump, SlotDump, SlotPlace};
 pub use error::{BuildError, JoinError, PanicPayload};
 pub use handle::join::JoinHandle;
 pub use handle::work::Work;
 pub use pool::idle::Idle;
-pub use pool::report::PoolReport;
 pub use pool::spawn::WorkerThread;
 pub use pools::{
     DEFAULT_IDLE_TIMEOUT, DEFAULT_MAX_THREADS, DEFAULT_MAX_WORKERS, PoolsBuilder, StillRunning,
     Unfinished, WorkerPools,
 };
-pub use pwq::stats::QueueStats;
 pub use queue::Workqueue;
 pub use queue::builder::QueueBuilder;
 pub use queue::end::EndNotice;
 pub use queue::scope::{Scope, ScopedJoinHandle};
+pub use report::{
+    Dump, LinkDump, PoolDump, PoolReport, QueueDump, QueueStats, RunningDump, ScopeDump, SlotDump,
+    SlotPlace,
+};
 pub use timekeeper::stall::{Doing, ItemReport, StallReport};
 pub use timekeeper::{DEFAULT_CPU_INTENSIVE_AFTER, DEFAULT_STALL_AFTER};
 pub use wait::block::block_in_place;

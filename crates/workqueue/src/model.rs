@@ -17,6 +17,7 @@ use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_sync::hazard::Hazards;
 use corewise_topology::{AffinityScope, CpuSet, Machine};
 
+use crate::attributes::At;
 use crate::attributes::QueueKind;
 use crate::handle::work::Work;
 use crate::pool::PoolSpec;
@@ -34,7 +35,7 @@ use crate::pwq::limit::CountedBy;
 use crate::pwq::queue_core::{Shared, Traits};
 use crate::pwq::slot::{Entered, Entry, Kept, Seat, Tied, leave};
 use crate::pwq::submit::{Queueing, push};
-use crate::pwq::table::{Links, Place, Plan};
+use crate::pwq::table::{Links, Plan};
 use crate::pwq::ticket::MaybeTicket;
 use crate::task::claim::Claimed;
 use crate::task::header::{Job, Queued};
@@ -296,7 +297,7 @@ impl QueueModel {
     pub fn queue(&self, pool: usize, work: &Work) -> bool {
         let item = || work.hold();
         let header = work.header();
-        let (place, site) = (Place::Cpu(pool as u32), Location::caller());
+        let (place, site) = (At::Cpu(pool as u32), Location::caller());
         let queueing = self.links.queue(place, header, item, site, false);
         queueing == Queueing::Queued
     }

@@ -42,12 +42,11 @@ impl<F: FencePolicy> Group<F> {
 
     /// Takes and starts the oldest item of a queue (of one of the stripes), for who runs it without
     /// being a worker of the pool: a rescuer.
-    pub(crate) fn take_for(&self, index: usize, queue: &Shared) -> Option<Running> {
+    pub(crate) fn take_for(&self, index: usize, queue: u64) -> Option<Running> {
         let is_its = |item: &Header| {
             // SAFETY: the item is in the list, whose lock we hold: its slot is filled, and a claimant
             // writes it only when the item is out of here.
-            let job = unsafe { item.job() };
-            job.ticket.as_ref().is_some_and(|ticket| ticket.link.shared.id == queue.id)
+            unsafe { item.job() }.label(item.table).queue == queue
         };
         self.pools[index].stripes.iter().find_map(|stripe| {
             let mut stripe = stripe.lock();

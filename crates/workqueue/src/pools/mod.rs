@@ -1,8 +1,7 @@
 //! The handle that owns the worker pools of a machine.
 
-pub(crate) mod follow;
+mod dump;
 pub(crate) mod groups;
-pub(crate) mod rescuer;
 mod shutdown;
 
 use std::fmt;
@@ -14,26 +13,23 @@ use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::hazard::Hazards;
 use corewise_sync::{CleanAt, Mutex};
 use corewise_topology::{
-    AffinityScope, CpuSet, DEFAULT_SHARD_SIZE, Machine, Masks, Pods, Subscription,
+    AffinityScope, CpuSet, DEFAULT_SHARD_SIZE, Machine, Masks, Pods, Subscription, Topology,
 };
 
 use crate::attributes::{Class, PoolKey};
-use crate::dump::Dump;
 use crate::error::BuildError;
 use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Setup};
 use crate::pool::idle::Idle;
 use crate::pool::inherit;
 use crate::pool::pins::Pinning;
-use crate::pool::report::PoolReport;
 use crate::pool::spawn::{Spawner, WorkerThread};
 use crate::pool::thread_limit::Threads;
-use crate::pools::follow::Follower;
 use crate::pools::groups::{Closed, Groups, Lease};
-use crate::pools::rescuer::Rescuer;
-use crate::pwq::limit::UsableCpus;
-use crate::pwq::queue_core::Shared;
-use crate::pwq::table::nodes;
+use crate::report::PoolReport;
+use crate::timekeeper::follow::Follower;
+use crate::timekeeper::registered::Registered;
+use crate::timekeeper::rescuer::Rescuer;
 use crate::timekeeper::stall::StallReport;
 use crate::timekeeper::{Settings, Timekeeper};
 
@@ -92,18 +88,30 @@ struct Inner {
     follower: Option<Follower>,
 }
 
+/// The CPUs that a queue may use now: on each node by number, and in all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct UsableCpus {
+    pub(crate) by_node: Vec<usize>,
+    pub(crate) total: usize,
+}
+
+/// One more than the highest number of a node.
+pub(crate) fn nodes(topology: &Topology) -> usize {
+    topology.nodes().iter().map(|node| node.node as usize + 1).max().unwrap_or(0)
+}
+
 /// The queues that there are.
 #[derive(Default)]
 struct Queues {
     /// By number. Those that are gone are taken out now and then.
-    all: Vec<Weak<Shared>>,
+    all: Vec<Weak<dyn Registered>>,
     clean_at: CleanAt,
     frozen: bool,
     closed: bool,
 }
 
 impl Queues {
-    fn alive(&self) -> Vec<Arc<Shared>> {
+    fn alive(&self) -> Vec<Arc<dyn Registered>> {
         self.all.iter().filter_map(Weak::upgrade).collect()
     }
 }
@@ -377,24 +385,9 @@ impl WorkerPools {
     /// The state of each pool, in the order of scope and pod.
     pub fn report(&self) -> Vec<PoolReport> {
         let groups: Vec<_> = self.inner.groups.lock().used().collect();
-        let mut report: Vec<_> = groups.iter().flat_map(|g| PoolReport::of(g)).collect();
+        let mut report: Vec<_> = groups.iter().flat_map(|g| g.reports()).collect();
         report.sort_by_key(|p| (p.scope, p.strict, p.pod));
         report
-    }
-
-    /// Everything about the pools and their queues, for people and programs that look on. It may be
-    /// asked for at any time, also after [`WorkerPools::shutdown`], and delays nobody: it takes each
-    /// pool's lock for a moment. Allocates; not for an atomic section.
-    pub fn dump(&self) -> Dump {
-        let groups = self.inner.groups();
-        let queues = self.queues();
-        Dump::new(
-            &self.inner.machine,
-            &self.inner.pods,
-            &groups,
-            &queues,
-            &self.inner.keeper.armed(),
-        )
     }
 
     /// A number for a queue: 1, 2, ...
@@ -424,20 +417,20 @@ impl WorkerPools {
         let freezable: Vec<_> = {
             let mut queues = self.inner.queues.lock();
             queues.frozen = frozen;
-            let all = queues.alive().into_iter().filter(|queue| queue.freezable);
+            let all = queues.alive().into_iter().filter(|queue| queue.is_freezable());
             all.inspect(|queue| queue.set_frozen(frozen)).collect()
         };
         freezable.iter().for_each(|queue| queue.settle());
     }
 
     /// Makes a queue known.
-    pub(crate) fn register(&self, queue: &Arc<Shared>) {
+    pub(crate) fn register(&self, queue: Arc<dyn Registered>) {
         let mut queues = self.inner.queues.lock();
         let Queues { all, clean_at, .. } = &mut *queues;
         clean_at.before_one_more(all, Vec::len, |all| all.retain(|one| one.strong_count() > 0));
-        all.push(Arc::downgrade(queue));
-        self.inner.keeper.know(queue);
-        if queues.frozen && queue.freezable {
+        all.push(Arc::downgrade(&queue));
+        self.inner.keeper.know(&queue);
+        if queues.frozen && queue.is_freezable() {
             queue.set_frozen(true);
         }
         if queues.closed {
@@ -448,7 +441,7 @@ impl WorkerPools {
     }
 
     /// The queues that there are, by number.
-    pub(crate) fn queues(&self) -> Vec<Arc<Shared>> {
+    pub(crate) fn queues(&self) -> Vec<Arc<dyn Registered>> {
         self.inner.queues.lock().alive()
     }
 

@@ -13,8 +13,8 @@ use crate::error::quietly;
 use crate::pool::ending::Waited;
 use crate::pool::group::Group;
 use crate::pool::service_thread::Limit;
-use crate::pools::rescuer::Rescuer;
 use crate::task::current;
+use crate::timekeeper::rescuer::Rescuer;
 use crate::timekeeper::stall::ItemReport;
 
 /// The pools aren't shut down: this is what was left when the time was up. See
@@ -168,7 +168,7 @@ impl WorkerPools {
         }
         left?;
         let queues = self.queues();
-        let rescuers = || queues.iter().filter_map(|queue| queue.rescuer.as_ref());
+        let rescuers = || queues.iter().filter_map(|queue| queue.rescuer());
         let by_item = own.is_some() || current::with(|job| job.is_some());
         if !by_item {
             // Their last items may let held ones through, which are run.
@@ -207,8 +207,8 @@ impl WorkerPools {
     ) -> Unfinished {
         let queues = self.queues();
         let name = |id| {
-            let queue = queues.iter().find(|queue| queue.id == id);
-            queue.map_or_else(String::new, |queue| queue.name.clone())
+            let queue = queues.iter().find(|queue| queue.id() == id);
+            queue.map_or_else(String::new, |queue| queue.name().to_owned())
         };
         let own = Tid::current().number();
         let (mut running, mut here) = (Vec::new(), 0);
@@ -231,8 +231,8 @@ impl WorkerPools {
             }
         }
         running.sort_by_key(|item| std::cmp::Reverse(item.for_at_least));
-        let open: u64 = queues.iter().map(|queue| queue.stats().in_flight()).sum();
-        let by_rescuers = queues.iter().filter_map(|queue| queue.rescuer.as_ref()?.runs());
+        let open: u64 = queues.iter().map(|queue| queue.in_flight()).sum();
+        let by_rescuers = queues.iter().filter_map(|queue| queue.rescuer()?.runs());
         let waiting = open.saturating_sub((running.len() + here + by_rescuers.count()) as u64);
         Unfinished { waited, running, waiting, threads }
     }

@@ -6,6 +6,7 @@
 use corewise_sync::CachePadded;
 use corewise_sync::fence::{FencePolicy, FullFence};
 
+use crate::pools::UsableCpus;
 use crate::pwq::limit_policy::{UNLIMITED, node_max};
 use crate::pwq::limit_slot::{Hold, Slot};
 
@@ -19,13 +20,6 @@ pub(crate) enum CountedBy {
     Pool,
     /// All together, and one at a time: ordered queues.
     Queue,
-}
-
-/// The CPUs that a queue may use now: on each node by number, and in all.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct UsableCpus {
-    pub(crate) by_node: Vec<usize>,
-    pub(crate) total: usize,
 }
 
 /// The slots of a queue. They are the queue's for its whole life, whatever its attributes.

@@ -11,16 +11,19 @@ use corewise_topology::{AffinityScope, CpuSet};
 use crate::attributes::QueueKind;
 use crate::pool::excuse::Excuse;
 use crate::pools::WorkerPools;
-use crate::pools::rescuer::Rescuer;
 use crate::pwq::carried::Carried;
 use crate::pwq::flush::Colours;
 use crate::pwq::limit::{CountedBy, Limiter};
 use crate::pwq::limit_policy::{MAX_ACTIVE_LIMIT, UNLIMITED, effective};
-use crate::pwq::stats::{Counters, QueueStats};
+use crate::pwq::report;
+use crate::pwq::stats::Counters;
 use crate::pwq::submit::push;
 use crate::pwq::waiting::{Waiting, Waits};
+use crate::report::{QueueDump, QueueStats};
 use crate::task::header::Queued;
 use crate::task::vtable::Lent;
+use crate::timekeeper::registered::Registered;
+use crate::timekeeper::rescuer::Rescuer;
 
 /// What all links of a queue have in common, former links included.
 pub(crate) struct Shared {
@@ -100,16 +103,6 @@ impl Shared {
         })
     }
 
-    /// The timekeeper found an instance that keeps a core from others. It doesn't know by which
-    /// link it came, so it is counted here.
-    pub(crate) fn caught(&self, why: Excuse) {
-        let counter = match why {
-            Excuse::Asleep => &self.former.blocked_untold,
-            _ => &self.former.cpu_intensive,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// How many come before an item that is held back, of an ordered queue.
     pub(crate) fn before(&self, item: Lent<'_>) -> usize {
         let (slot, line) = (self.limiter.slot(0), self.limiter.line_of(0));
@@ -118,16 +111,6 @@ impl Shared {
             first.filter(|held| !held.state.snapshot().claimed()).count()
         });
         before.unwrap_or(0)
-    }
-
-    /// Its rescuer was called.
-    pub(crate) fn mayday(&self) {
-        self.former.maydays.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Its rescuer has run an instance.
-    pub(crate) fn rescued(&self) {
-        self.former.rescued.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The counters of all links, former ones included, and the instances in flight. Each is true,
@@ -155,9 +138,7 @@ impl Shared {
             (in_flight + seat.tally.in_flight(), queued + seat.tally.queued())
         })
     }
-}
 
-impl Shared {
     /// Nothing is queued and nothing runs: true of one moment during the call, where nothing is
     /// queued from outside.
     pub(crate) fn is_empty(&self) -> bool {
@@ -190,14 +171,6 @@ impl Shared {
         }
     }
 
-    /// The same maximum, where other CPUs can be used now.
-    pub(crate) fn divide_again(&self) {
-        let limit = self.limit.lock();
-        if limit.max_active != UNLIMITED {
-            self.divide(&limit);
-        }
-    }
-
     /// Under the lock of `limit`, so that the last word stands.
     fn divide(&self, limit: &Limit) {
         let Limit { max_active, cpus } = limit;
@@ -208,8 +181,66 @@ impl Shared {
         self.limiter.set_max_active(*max_active, &usable);
     }
 
-    /// Instances that were let through and aren't over (a moment ago). On a frozen queue 0 is sure.
-    pub(crate) fn active(&self) -> u64 {
+    /// Instances that are held back (a moment ago).
+    pub(crate) fn held(&self) -> u64 {
+        self.limiter.slots().map(|slot| slot.sizes().2 as u64).sum()
+    }
+}
+
+impl Registered for Shared {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn rescuer(&self) -> Option<&Rescuer> {
+        self.rescuer.as_ref()
+    }
+
+    fn is_freezable(&self) -> bool {
+        self.freezable
+    }
+
+    fn in_flight(&self) -> u64 {
+        self.stats().in_flight()
+    }
+
+    fn cancel_waiting(&self) {
+        Shared::cancel_waiting(self);
+    }
+
+    fn dump(&self, pool: &dyn Fn(usize, usize) -> Option<usize>) -> QueueDump {
+        report::of(self, pool)
+    }
+
+    fn caught(&self, why: Excuse) {
+        let counter = match why {
+            Excuse::Asleep => &self.former.blocked_untold,
+            _ => &self.former.cpu_intensive,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn mayday(&self) {
+        self.former.maydays.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn rescued(&self) {
+        self.former.rescued.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn is_frozen(&self) -> bool {
+        self.limiter.slots().any(|slot| slot.gate().frozen())
+    }
+
+    fn set_frozen(&self, frozen: bool) {
+        self.limiter.slots().for_each(|slot| slot.set_frozen(frozen));
+    }
+
+    fn active(&self) -> u64 {
         let held = || {
             let of_slot = self.limiter.slots().map(|slot| slot.held());
             of_slot.fold((0, 0), |sum, slot| (sum.0 + slot.0 as u64, sum.1 + slot.1))
@@ -232,28 +263,18 @@ impl Shared {
         self.stats().in_flight().saturating_sub(before.0).max(1)
     }
 
-    /// Instances that are held back (a moment ago).
-    pub(crate) fn held(&self) -> u64 {
-        self.limiter.slots().map(|slot| slot.sizes().2 as u64).sum()
+    fn divide_again(&self) {
+        let limit = self.limit.lock();
+        if limit.max_active != UNLIMITED {
+            self.divide(&limit);
+        }
     }
 
-    pub(crate) fn is_frozen(&self) -> bool {
-        self.limiter.slots().any(|slot| slot.gate().frozen())
-    }
-
-    /// Holds everything back that isn't active, or lets it go: then `settle` has to follow.
-    pub(crate) fn set_frozen(&self, frozen: bool) {
-        self.limiter.slots().for_each(|slot| slot.set_frozen(frozen));
-    }
-
-    /// Accepts nothing more; what is held back goes on to be let through: `settle` has to follow.
-    pub(crate) fn close(&self) {
+    fn close(&self) {
         self.limiter.slots().for_each(|slot| slot.close());
     }
 
-    /// Lets those through that may go since the limiter was changed. No lock is held: it may have to
-    /// make threads.
-    pub(crate) fn settle(&self) {
+    fn settle(&self) {
         self.limiter.settle(&mut push);
     }
 }

@@ -1,49 +1,10 @@
-//! What a queue has done.
+//! What a queue counts.
 
 use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
 
-/// Counters of one queue. Read while work flows they are each true, of slightly different moments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct QueueStats {
-    /// Instances ever queued.
-    pub queued: u64,
-    /// Instances that are over: run, or cancelled.
-    pub completed: u64,
-    /// Of those, cancelled.
-    pub cancelled: u64,
-    /// How long instances have run, blocked times included; 0 unless the queue is
-    /// [timed](crate::QueueBuilder::timed).
-    pub run_time: Duration,
-    /// Instances that ran away from the pod they were queued on.
-    pub overflowed: u64,
-    /// Times that an instance was found to compute for long, so that other work was started beside
-    /// it.
-    pub cpu_intensive: u64,
-    /// Times that an instance was found to sleep without having said so, so that other work was
-    /// started in its place.
-    pub blocked_untold: u64,
-    /// Times that its rescuer was called.
-    pub maydays: u64,
-    /// Instances that were run by its rescuer.
-    pub rescued: u64,
-    /// Instances that were run by who waited for them, instead of by a worker.
-    pub taken_back: u64,
-}
-
-impl QueueStats {
-    /// Instances queued and not over, of one reading.
-    pub(crate) fn in_flight(&self) -> u64 {
-        self.queued - self.completed
-    }
-
-    /// Adds instances that were queued, of which so many aren't over.
-    pub(crate) fn add(&mut self, queued: u64, in_flight: u64) {
-        self.queued += queued;
-        self.completed += queued.saturating_sub(in_flight);
-    }
-}
+use crate::report::QueueStats;
 
 /// Counters of a link.
 #[derive(Debug, Default)]

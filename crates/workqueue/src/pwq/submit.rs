@@ -11,12 +11,13 @@ use corewise_sync::fence::FullFence;
 use corewise_sync::hazard::Hazard;
 use corewise_sync::list::List;
 
+use crate::attributes::At;
 use crate::pool::Pool;
 use crate::pool::group::Group;
 use crate::pwq::Link;
 use crate::pwq::limit_slot::{Admission, Gate, Hold, Slot};
 use crate::pwq::queue_core::Shared;
-use crate::pwq::table::{self, Links};
+use crate::pwq::table::Links;
 use crate::pwq::ticket::Ticket;
 use crate::task::claim::{Claimed, Place};
 use crate::task::current;
@@ -44,7 +45,7 @@ impl Links {
     #[inline(always)]
     pub(crate) fn queue(
         &self,
-        place: table::Place,
+        place: At,
         header: &Header,
         item: impl FnOnce() -> ItemRef,
         site: &'static Location<'static>,
@@ -79,7 +80,7 @@ impl Links {
     #[inline(always)]
     pub(crate) fn queue_new(
         &self,
-        place: table::Place,
+        place: At,
         item: ItemRef,
         site: &'static Location<'static>,
     ) -> Result<(), ItemRef> {
@@ -106,7 +107,7 @@ impl Links {
 
     /// Puts a claimed instance here, wherever it was: the same instance, counted here from now on.
     /// Where the queue doesn't take it, it is cancelled; then false.
-    pub(crate) fn place(&self, place: table::Place, mut claimed: Claimed) -> bool {
+    pub(crate) fn place(&self, place: At, mut claimed: Claimed) -> bool {
         if self.refuses_at_once(false) {
             claimed.cancel();
             return false;

@@ -8,30 +8,17 @@ use std::sync::Arc;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::sys::current_cpu;
 use corewise_sync::{CachePadded, Swap};
-use corewise_topology::Topology;
 
+use crate::attributes::At;
 use crate::pool::here;
-use crate::pools::WorkerPools;
 use crate::pools::groups::Lease;
+use crate::pools::{WorkerPools, nodes};
 use crate::pwq::Link;
 use crate::pwq::limit_slot::{Gate, Slot};
 use crate::pwq::part::Part;
 use crate::pwq::queue_core::Shared;
 use crate::pwq::slot::{self, Entry};
 use crate::task::header::Queued;
-
-/// Where an instance is asked to run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// In the pod of the CPU that queues it.
-    Here,
-    /// As `Here`, for the CPU that queued it some time ago.
-    From(u32),
-    /// In the pod of this CPU.
-    Cpu(u32),
-    /// In a pod of this node; `None`: as `Here`.
-    Node(Option<u32>),
-}
 
 /// A queuer, on a link of the queue.
 pub(crate) type Entered<'a> = slot::Entered<'a, Link>;
@@ -127,18 +114,18 @@ impl Links {
 
     /// Picks for work that is asked to run at `place`: what can be known before anything is written.
     #[inline(always)]
-    pub(crate) fn pick(&self, place: Place) -> Option<Picked<'_>> {
+    pub(crate) fn pick(&self, place: At) -> Option<Picked<'_>> {
         let cpu = match place {
-            Place::Here => current_cpu()?,
-            Place::From(cpu) | Place::Cpu(cpu) => cpu,
-            Place::Node(_) => return None,
+            At::Here => current_cpu()?,
+            At::From(cpu) | At::Cpu(cpu) => cpu,
+            At::Node(_) => return None,
         };
         self.shared.colours.pick(self.entries.get(cpu as usize)?)
     }
 
     /// Enters a link for work that is asked to run at `place`, and was picked for so.
     #[inline(always)]
-    pub(crate) fn enter<'a>(&'a self, place: Place, picked: Option<Picked<'a>>) -> Entered<'a> {
+    pub(crate) fn enter<'a>(&'a self, place: At, picked: Option<Picked<'a>>) -> Entered<'a> {
         match picked.and_then(|picked| self.enter_picked(picked)) {
             Some(entered) if self.is_for(place, &entered) => entered,
             near => self.enter_slowly(place, near),
@@ -155,20 +142,20 @@ impl Links {
     /// Not where none of the pod's CPUs is for this work: it queues from isolated ones, or the pod has no
     /// share of a CPU quota.
     #[inline]
-    fn is_for(&self, place: Place, entered: &Entered<'_>) -> bool {
+    fn is_for(&self, place: At, entered: &Entered<'_>) -> bool {
         let link = entered.link();
         self.bound
             || match place {
-                Place::Cpu(_) => true,
-                Place::Node(_) => !link.away(),
-                Place::Here | Place::From(_) => !link.away_or_aside(),
+                At::Cpu(_) => true,
+                At::Node(_) => !link.away(),
+                At::Here | At::From(_) => !link.away_or_aside(),
             }
     }
 
     /// Where it isn't as it nearly always is. `near`: what was entered is not for this work.
     #[cold]
     #[inline(never)]
-    fn enter_slowly<'a>(&'a self, place: Place, near: Option<Entered<'a>>) -> Entered<'a> {
+    fn enter_slowly<'a>(&'a self, place: At, near: Option<Entered<'a>>) -> Entered<'a> {
         match near.or_else(|| self.enter_near(place)) {
             Some(entered) if self.is_for(place, &entered) => entered,
             near => {
@@ -178,7 +165,7 @@ impl Links {
         }
     }
 
-    fn enter_near(&self, place: Place) -> Option<Entered<'_>> {
+    fn enter_near(&self, place: At) -> Option<Entered<'_>> {
         loop {
             // Again where the entry was another one meanwhile.
             if let Some(entered) = self.shared.colours.enter(self.pick(place)?) {
@@ -187,14 +174,14 @@ impl Links {
         }
     }
 
-    fn enter_by_plan(&self, place: Place) -> Entered<'_> {
+    fn enter_by_plan(&self, place: At) -> Entered<'_> {
         loop {
             let plan = self.plan.load();
             let pool = match place {
-                Place::Node(node) => plan.of_node(node, self.bound),
+                At::Node(node) => plan.of_node(node, self.bound),
                 _ => plan.any(),
             };
-            if let Some(entered) = self.enter_near(Place::Cpu(plan.cpus[pool])) {
+            if let Some(entered) = self.enter_near(At::Cpu(plan.cpus[pool])) {
                 return entered;
             }
             // An old plan, and an entry that is another one's meanwhile.
@@ -296,9 +283,4 @@ impl Plan {
     fn away(&self, pool: usize) -> bool {
         self.lease.group.pools[pool].reading().away()
     }
-}
-
-/// One more than the highest number of a node.
-pub(crate) fn nodes(topology: &Topology) -> usize {
-    topology.nodes().iter().map(|node| node.node as usize + 1).max().unwrap_or(0)
 }

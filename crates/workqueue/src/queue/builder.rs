@@ -1,13 +1,16 @@
 //! Sets up a [`Workqueue`].
 
+use std::sync::Arc;
+
 use corewise_topology::{AffinityScope, CpuSet};
 
 use crate::attributes::{Attributes, HIGH_PRIORITY, PoolKey, QueueKind};
 use crate::error::BuildError;
 use crate::pools::WorkerPools;
+use crate::pools::nodes;
 use crate::pwq::limit::CountedBy;
 use crate::pwq::queue_core::{Shared, Traits};
-use crate::pwq::table::{Links, nodes};
+use crate::pwq::table::Links;
 use crate::queue::Workqueue;
 
 /// Sets up a [`Workqueue`].
@@ -247,7 +250,7 @@ impl QueueBuilder {
         let shared = Shared::new(self.name, pools, traits, counted_by);
         shared.set_max_active(attributes.max_active, attributes.cpus.as_ref());
         let links = Links::new(&shared, pools, &lease);
-        pools.register(&shared);
+        pools.register(Arc::clone(&shared) as _);
         shared.warn_of_cut(attributes.max_active);
         Ok(Workqueue::new(shared, attributes, links))
     }

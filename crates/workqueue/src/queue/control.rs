@@ -9,6 +9,7 @@ use corewise_sync::{Mutex, MutexGuard};
 use crate::attributes::{Attributes, PoolKey, QueueKind};
 use crate::error::BuildError;
 use crate::queue::Workqueue;
+use crate::timekeeper::registered::Registered;
 use crate::wait;
 use crate::wait::messages;
 

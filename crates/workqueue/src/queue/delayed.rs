@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use corewise_sync::sys::current_cpu;
 
+use crate::attributes::At;
 use crate::handle::work::Work;
-use crate::pwq::table::Place;
 use crate::pwq::ticket::MaybeTicket;
 use crate::queue::Workqueue;
 use crate::task::claim::Claimed;
@@ -58,7 +58,7 @@ impl Workqueue {
 
     fn delay(
         &self,
-        place: Place,
+        place: At,
         work: &Work,
         delay: Duration,
         site: &'static Location<'static>,
@@ -81,7 +81,7 @@ impl Workqueue {
 
     fn modify(
         &self,
-        place: Place,
+        place: At,
         work: &Work,
         delay: Duration,
         site: &'static Location<'static>,
@@ -113,7 +113,7 @@ impl Workqueue {
 
     /// Puts a claimed instance into this queue, after a while. Where that was closed just now, it is
     /// cancelled, as all that was there.
-    fn replace(&self, place: Place, work: &Work, delay: Duration, mut claimed: Claimed) {
+    fn replace(&self, place: At, work: &Work, delay: Duration, mut claimed: Claimed) {
         if delay.is_zero() {
             self.place(place, claimed);
         } else if self.is_closed() {
@@ -130,23 +130,18 @@ impl Workqueue {
         }
     }
 
-    fn arm(
-        &self,
-        place: Place,
-        work: &Work,
-        delay: Duration,
-        queued: Queued,
-    ) -> Result<(), Queued> {
-        let (work, queue) = (work.clone(), self.clone());
-        let delayed = Delayed { queued, work, queue, place };
-        self.shared().pools.keeper().arm(delay, delayed).map_err(|delayed| delayed.queued)
+    fn arm(&self, place: At, work: &Work, delay: Duration, queued: Queued) -> Result<(), Queued> {
+        let delayed = Delayed { queued, to: self.destination(), at: place };
+        let set = |armed| *work.timer().lock() = Some(armed);
+        let keeper = self.shared().pools.keeper();
+        keeper.arm(delay, work.lent(), delayed, set).map_err(|delayed| delayed.queued)
     }
 }
 
 /// The remembered place: the CPU that is asked for, or that this runs on.
-fn place_of(cpu: Option<u32>) -> Place {
+fn place_of(cpu: Option<u32>) -> At {
     match cpu {
-        Some(cpu) => Place::Cpu(cpu),
-        None => current_cpu().map_or(Place::Here, Place::From),
+        Some(cpu) => At::Cpu(cpu),
+        None => current_cpu().map_or(At::Here, At::From),
     }
 }

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use corewise_sync::hint;
 use tracing::Span;
 
-use crate::pwq::table::Place;
+use crate::attributes::At;
 use crate::queue::Workqueue;
 use crate::task::header::Header;
 use crate::task::run::Spawner;
@@ -41,7 +41,7 @@ impl Workqueue {
     #[track_caller]
     #[inline]
     pub fn execute<C: FnOnce() + Send + 'static>(&self, closure: C) -> Result<(), C> {
-        self.execute_at(Place::Here, closure, Location::caller())
+        self.execute_at(At::Here, closure, Location::caller())
     }
 
     /// As [`Workqueue::execute`], on the pod of `cpu`; see [`Workqueue::queue_on`].
@@ -53,7 +53,7 @@ impl Workqueue {
     where
         C: FnOnce() + Send + 'static,
     {
-        self.execute_at(Place::Cpu(cpu), closure, Location::caller())
+        self.execute_at(At::Cpu(cpu), closure, Location::caller())
     }
 
     /// As [`Workqueue::execute`], on a pod of `node`; see [`Workqueue::queue_node`].
@@ -65,13 +65,13 @@ impl Workqueue {
     where
         C: FnOnce() + Send + 'static,
     {
-        self.execute_at(Place::Node(node), closure, Location::caller())
+        self.execute_at(At::Node(node), closure, Location::caller())
     }
 
     #[inline]
     fn execute_at<C: FnOnce() + Send + 'static>(
         &self,
-        place: Place,
+        place: At,
         closure: C,
         site: &'static Location<'static>,
     ) -> Result<(), C> {

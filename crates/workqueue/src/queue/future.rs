@@ -17,10 +17,10 @@ use corewise_sync::sys::current_cpu;
 use corewise_sync::{Completion, Mutex};
 use tracing::Span;
 
+use crate::attributes::At;
 use crate::error::{JoinError, shielded};
 use crate::handle::join::{JoinHandle, Outcome};
 use crate::pwq::submit::Queueing;
-use crate::pwq::table::Place;
 use crate::pwq::waiting::{Seat, Waits, stop_in_turn};
 use crate::queue::Workqueue;
 use crate::queue::future_state::{FutureState, Paused};
@@ -70,7 +70,7 @@ impl Workqueue {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        self.spawn_future_at(current_cpu().map_or(Place::Here, Place::From), future)
+        self.spawn_future_at(current_cpu().map_or(At::Here, At::From), future)
     }
 
     /// As [`Workqueue::spawn_future`], on the pod of `cpu`; see [`Workqueue::queue_on`].
@@ -80,7 +80,7 @@ impl Workqueue {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        self.spawn_future_at(Place::Cpu(cpu), future)
+        self.spawn_future_at(At::Cpu(cpu), future)
     }
 
     /// As [`Workqueue::spawn_future`], on pods of `node`; see [`Workqueue::queue_node`]. Polls may
@@ -91,11 +91,11 @@ impl Workqueue {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        self.spawn_future_at(Place::Node(node), future)
+        self.spawn_future_at(At::Node(node), future)
     }
 
     #[track_caller]
-    fn spawn_future_at<F>(&self, place: Place, future: F) -> JoinHandle<F::Output>
+    fn spawn_future_at<F>(&self, place: At, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
@@ -134,7 +134,7 @@ struct FutureTask<F: Future> {
     done: Completion,
     /// I: where it is queued when it is woken.
     queue: Workqueue,
-    place: Place,
+    place: At,
     /// I: the source line that spawned it.
     site: &'static Location<'static>,
     spawner: Spawner,

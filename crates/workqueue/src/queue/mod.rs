@@ -14,18 +14,21 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
+use crate::attributes::At;
 use crate::attributes::Attributes;
 use crate::handle::join::{JoinHandle, Task};
 use crate::handle::work::Work;
 use crate::pwq::queue_core::Shared;
-use crate::pwq::stats::QueueStats;
 use crate::pwq::submit::Queueing;
-use crate::pwq::table::{Links, Place};
+use crate::pwq::table::Links;
 use crate::queue::builder::QueueBuilder;
 use crate::queue::control::Control;
+use crate::report::QueueStats;
 use crate::task::claim::Claimed;
 use crate::task::header::Header;
 use crate::task::vtable::ItemRef;
+use crate::timekeeper::delayed::Destination;
+use crate::timekeeper::registered::Registered;
 use crate::wait::messages;
 
 /// A workqueue: work that is handed in runs on a worker of a pool, as a rule in the pod that it was
@@ -56,6 +59,20 @@ impl Drop for Inner {
     }
 }
 
+impl Destination for Inner {
+    fn id(&self) -> u64 {
+        self.shared.id
+    }
+
+    fn is_closed(&self) -> bool {
+        self.links.is_closed()
+    }
+
+    fn take(&self, at: At, claimed: Claimed) {
+        self.links.place(at, claimed);
+    }
+}
+
 impl Workqueue {
     /// A queue to be set up; the name stands in reports.
     pub fn builder(name: impl Into<String>) -> QueueBuilder {
@@ -73,6 +90,11 @@ impl Workqueue {
 
     pub(crate) fn control(&self) -> &Control {
         &self.inner.control
+    }
+
+    /// The queue, for a timer.
+    fn destination(&self) -> Arc<dyn Destination> {
+        Arc::clone(&self.inner) as _
     }
 
     pub(crate) fn links(&self) -> &Links {
@@ -100,13 +122,13 @@ impl Workqueue {
     /// flush it are told, and it can be queued elsewhere.
     #[track_caller]
     pub fn queue(&self, work: &Work) -> bool {
-        self.submit(Place::Here, work, Location::caller())
+        self.submit(At::Here, work, Location::caller())
     }
 
     /// As [`Workqueue::queue`], on the pod of `cpu`. A CPU that the queue doesn't have: on any pod.
     #[track_caller]
     pub fn queue_on(&self, cpu: u32, work: &Work) -> bool {
-        self.submit_at(Place::Cpu(cpu), work, Location::caller())
+        self.submit_at(At::Cpu(cpu), work, Location::caller())
     }
 
     /// As [`Workqueue::queue`], on a pod of `node`: on the caller's own if that lies there, else on
@@ -115,7 +137,7 @@ impl Workqueue {
     /// always the same shard.
     #[track_caller]
     pub fn queue_node(&self, node: Option<u32>, work: &Work) -> bool {
-        self.submit_at(Place::Node(node), work, Location::caller())
+        self.submit_at(At::Node(node), work, Location::caller())
     }
 
     /// Runs a closure on the queue: as [`Workqueue::queue`], with one allocation. After
@@ -126,7 +148,7 @@ impl Workqueue {
         C: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        self.spawn_at(Place::Here, closure, Location::caller())
+        self.spawn_at(At::Here, closure, Location::caller())
     }
 
     /// As [`Workqueue::spawn`], on the pod of `cpu`; see [`Workqueue::queue_on`].
@@ -136,7 +158,7 @@ impl Workqueue {
         C: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        self.spawn_at(Place::Cpu(cpu), closure, Location::caller())
+        self.spawn_at(At::Cpu(cpu), closure, Location::caller())
     }
 
     /// As [`Workqueue::spawn`], on a pod of `node`; see [`Workqueue::queue_node`].
@@ -146,7 +168,7 @@ impl Workqueue {
         C: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        self.spawn_at(Place::Node(node), closure, Location::caller())
+        self.spawn_at(At::Node(node), closure, Location::caller())
     }
 
     /// Waits for everything that was queued before the call, and not for what is queued later. May
@@ -172,7 +194,7 @@ impl Workqueue {
 
     fn spawn_at<T, C>(
         &self,
-        place: Place,
+        place: At,
         closure: C,
         site: &'static Location<'static>,
     ) -> JoinHandle<T>
@@ -194,12 +216,12 @@ impl Workqueue {
     #[inline(always)]
     pub(crate) fn submit_new(
         &self,
-        place: Place,
+        place: At,
         item: ItemRef,
         site: &'static Location<'static>,
     ) -> Result<(), ItemRef> {
         match place {
-            Place::Here => self.submit_new_here(item, site),
+            At::Here => self.submit_new_here(item, site),
             _ => self.submit_new_at(place, item, site),
         }
     }
@@ -209,12 +231,12 @@ impl Workqueue {
         item: ItemRef,
         site: &'static Location<'static>,
     ) -> Result<(), ItemRef> {
-        self.inner.links.queue_new(Place::Here, item, site)
+        self.inner.links.queue_new(At::Here, item, site)
     }
 
     fn submit_new_at(
         &self,
-        place: Place,
+        place: At,
         item: ItemRef,
         site: &'static Location<'static>,
     ) -> Result<(), ItemRef> {
@@ -224,7 +246,7 @@ impl Workqueue {
     /// Queues an item, wherever that is: [`Workqueue::queue`] has the short way for itself.
     pub(crate) fn submit_at(
         &self,
-        place: Place,
+        place: At,
         work: &Work,
         site: &'static Location<'static>,
     ) -> bool {
@@ -232,7 +254,7 @@ impl Workqueue {
     }
 
     #[inline(always)]
-    fn submit(&self, place: Place, work: &Work, site: &'static Location<'static>) -> bool {
+    fn submit(&self, place: At, work: &Work, site: &'static Location<'static>) -> bool {
         let links = &self.inner.links;
         links.queue(place, work.header(), || work.hold(), site, false) == Queueing::Queued
     }
@@ -240,7 +262,7 @@ impl Workqueue {
     /// Queues the item that `item` gives, whose header is `header`. Compiled once, whatever the item.
     pub(crate) fn submit_with(
         &self,
-        place: Place,
+        place: At,
         header: &Header,
         item: &dyn Fn() -> ItemRef,
         site: &'static Location<'static>,
@@ -252,7 +274,7 @@ impl Workqueue {
     /// a drain waits for.
     pub(crate) fn try_submit(
         &self,
-        place: Place,
+        place: At,
         header: &Header,
         item: &dyn Fn() -> ItemRef,
         site: &'static Location<'static>,
@@ -265,7 +287,7 @@ impl Workqueue {
 impl Workqueue {
     /// Puts a claimed instance into the queue, as the same instance. False where that is refused: it
     /// is cancelled then.
-    pub(crate) fn place(&self, place: Place, claimed: Claimed) -> bool {
+    pub(crate) fn place(&self, place: At, claimed: Claimed) -> bool {
         self.inner.links.place(place, claimed)
     }
 

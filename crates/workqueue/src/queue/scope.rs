@@ -28,8 +28,8 @@ use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{Completion, Mutex, panics, thread};
 use tracing::Span;
 
+use crate::attributes::At;
 use crate::error::{JoinError, shielded};
-use crate::pwq::table::Place;
 use crate::queue::Workqueue;
 use crate::task::header::Header;
 use crate::task::run::Spawner;
@@ -124,7 +124,7 @@ impl<'scope> Scope<'scope, '_> {
         C: FnOnce() -> T + Send + 'scope,
         T: Send + 'scope,
     {
-        self.spawn_at(Place::Here, closure)
+        self.spawn_at(At::Here, closure)
     }
 
     /// As [`Scope::spawn`], on the pod of `cpu`; see [`Workqueue::queue_on`].
@@ -134,7 +134,7 @@ impl<'scope> Scope<'scope, '_> {
         C: FnOnce() -> T + Send + 'scope,
         T: Send + 'scope,
     {
-        self.spawn_at(Place::Cpu(cpu), closure)
+        self.spawn_at(At::Cpu(cpu), closure)
     }
 
     /// As [`Scope::spawn`], on a pod of `node`; see [`Workqueue::queue_node`].
@@ -148,7 +148,7 @@ impl<'scope> Scope<'scope, '_> {
         C: FnOnce() -> T + Send + 'scope,
         T: Send + 'scope,
     {
-        self.spawn_at(Place::Node(node), closure)
+        self.spawn_at(At::Node(node), closure)
     }
 
     /// The queue that it spawns on.
@@ -157,7 +157,7 @@ impl<'scope> Scope<'scope, '_> {
     }
 
     #[track_caller]
-    fn spawn_at<T, C>(&'scope self, place: Place, closure: C) -> ScopedJoinHandle<'scope, T>
+    fn spawn_at<T, C>(&'scope self, place: At, closure: C) -> ScopedJoinHandle<'scope, T>
     where
         C: FnOnce() -> T + Send + 'scope,
         T: Send + 'scope,

@@ -12,21 +12,28 @@ use std::time::Duration;
 use corewise_sync::heap::Handle;
 
 use super::{Timekeeper, not_made};
+use crate::attributes::At;
 use crate::error::shielded;
-use crate::handle::work::Work;
-use crate::pwq::table;
-use crate::queue::Workqueue;
 use crate::task::claim::{Claimed, Place};
 use crate::task::header::Queued;
+use crate::task::vtable::Lent;
 
 /// An instance whose timer runs. It has no ticket: no flush of a queue waits for it.
 pub(crate) struct Delayed {
     pub(crate) queued: Queued,
-    /// The item; the queued instance holds it too, for as long as it isn't claimed.
-    pub(crate) work: Work,
     /// Where it will be queued.
-    pub(crate) queue: Workqueue,
-    pub(crate) place: table::Place,
+    pub(crate) to: Arc<dyn Destination>,
+    pub(crate) at: At,
+}
+
+/// Where a delayed instance goes when its time has come: a queue, by a handle of it.
+pub(crate) trait Destination: Send + Sync {
+    /// The queue's number.
+    fn id(&self) -> u64;
+    /// Whether it takes nothing any more.
+    fn is_closed(&self) -> bool;
+    /// Queues it; where the queue doesn't take it, it is cancelled.
+    fn take(&self, at: At, claimed: Claimed);
 }
 
 /// What an item knows of its timer. It says nothing once that has fired, and then keeps nothing of the
@@ -64,39 +71,29 @@ impl Armed {
 /// outside the lock.
 struct Popped {
     claimed: Option<Claimed>,
-    delayed: (Work, Workqueue, table::Place),
+    to: Arc<dyn Destination>,
+    at: At,
 }
 
 impl Delayed {
     /// Under the lock, for one that was just popped.
     fn popped(self) -> Popped {
-        let Delayed { queued, work, queue, place } = self;
-        Popped { claimed: queued.claim(), delayed: (work, queue, place) }
+        let Delayed { queued, to, at } = self;
+        Popped { claimed: queued.claim(), to, at }
     }
 }
 
 impl Popped {
     /// Never unwinds.
     fn queue(self) {
-        self.with_claimed(|claimed, queue, place| {
-            queue.place(place, claimed);
-        });
+        let Popped { claimed, to, at } = self;
+        // Where the queue refuses it that is logged, and the subscriber is user code.
+        shielded("ending a delay", || claimed.into_iter().for_each(|claimed| to.take(at, claimed)));
     }
 
     /// Never unwinds.
     fn cancel(self) {
-        self.with_claimed(|claimed, _, _| claimed.cancel());
-    }
-
-    fn with_claimed(self, end: impl FnOnce(Claimed, &Workqueue, table::Place)) {
-        let (work, queue, place) = self.delayed;
-        // It may be the item's last handle. While the instance is claimed that frees nothing: who ends
-        // the instance does. Else the user's destructor runs here, and the other timers are to go on.
-        shielded("dropping a delayed work item", || drop(work));
-        if let Some(claimed) = self.claimed {
-            // Where the queue refuses it that is logged, and the subscriber is user code.
-            shielded("ending a delay", || end(claimed, &queue, place));
-        }
+        shielded("ending a delay", || self.claimed.map_or((), Claimed::cancel));
     }
 }
 
@@ -111,14 +108,16 @@ impl Timekeeper {
     }
 
     /// Sets a timer. Gives the instance back where the pools are closed, or no thread can be made.
+    /// `set` notes down where the timer of the item is.
     pub(crate) fn arm(
         self: &Arc<Self>,
         after: Duration,
+        item: Lent<'_>,
         delayed: Delayed,
+        set: impl FnOnce(Armed),
     ) -> Result<(), Box<Delayed>> {
         // Set.
-        let work = delayed.work.clone();
-        let (queue, id) = (delayed.queue.clone(), delayed.queue.shared().id);
+        let to = Arc::clone(&delayed.to);
         let first = {
             let mut state = self.state.lock();
             let there = if state.closed { Ok(false) } else { self.is_there(&mut state) };
@@ -130,17 +129,17 @@ impl Timekeeper {
             let deadline = self.now().saturating_add(after);
             let first = state.timers.first().is_none_or(|first| deadline < first);
             let handle = state.timers.insert(deadline, delayed);
-            *work.timer().lock() = Some(Armed { keeper: Arc::downgrade(self), handle });
-            work.header().set_place(Place::Timer);
+            set(Armed { keeper: Arc::downgrade(self), handle });
+            item.set_place(Place::Timer);
             first
         };
         if first {
             // Ring.
             self.alarm.ring();
         }
-        if queue.is_closed() {
+        if to.is_closed() {
             // Who closed it may have cancelled its timers before this one was set.
-            self.cancel_of(id);
+            self.cancel_of(to.id());
         }
         Ok(())
     }
@@ -158,14 +157,14 @@ impl Timekeeper {
     pub(crate) fn armed(&self) -> HashMap<u64, usize> {
         let mut armed = HashMap::new();
         for delayed in self.state.lock().timers.iter() {
-            *armed.entry(delayed.queue.shared().id).or_default() += 1;
+            *armed.entry(delayed.to.id()).or_default() += 1;
         }
         armed
     }
 
     /// Cancels the delayed items of a queue.
     pub(crate) fn cancel_of(&self, queue: u64) {
-        self.cancel_if(|delayed| delayed.queue.shared().id == queue);
+        self.cancel_if(|delayed| delayed.to.id() == queue);
     }
 
     /// Cancels all delayed items.

@@ -6,8 +6,11 @@
 
 pub(crate) mod alarm;
 pub(crate) mod delayed;
+pub(crate) mod follow;
 mod hogs;
 mod policy;
+pub(crate) mod registered;
+pub(crate) mod rescuer;
 pub(crate) mod stall;
 #[cfg(test)]
 mod stepped;
@@ -34,9 +37,9 @@ use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::pool::inherit;
 use crate::pool::service_thread::{Beside, Limit};
-use crate::pools::follow::Reminder;
-use crate::pools::rescuer::Rescuer;
-use crate::pwq::queue_core::Shared;
+use crate::timekeeper::follow::Reminder;
+use crate::timekeeper::registered::Registered;
+use crate::timekeeper::rescuer::Rescuer;
 use crate::timekeeper::stall::StallReport;
 use alarm::Alarm;
 use delayed::Delayed;
@@ -124,7 +127,7 @@ struct State {
     refused: Option<Duration>,
     timers: Heap<Delayed>,
     /// For their names in reports, and their counters.
-    queues: BTreeMap<u64, Weak<Shared>>,
+    queues: BTreeMap<u64, Weak<dyn Registered>>,
     clean_at: CleanAt,
 }
 
@@ -216,16 +219,17 @@ impl Timekeeper {
     }
 
     /// From here on this queue is known by its number.
-    pub(crate) fn know(&self, queue: &Arc<Shared>) {
+    pub(crate) fn know(&self, queue: &Arc<dyn Registered>) {
         let mut state = self.state.lock();
         let State { queues, clean_at, .. } = &mut *state;
-        let clean =
-            |all: &mut BTreeMap<_, Weak<Shared>>| all.retain(|_, one| one.strong_count() > 0);
+        let clean = |all: &mut BTreeMap<_, Weak<dyn Registered>>| {
+            all.retain(|_, one| one.strong_count() > 0)
+        };
         clean_at.before_one_more(queues, BTreeMap::len, clean);
-        queues.insert(queue.id, Arc::downgrade(queue));
+        queues.insert(queue.id(), Arc::downgrade(queue));
     }
 
-    fn queue(&self, id: u64) -> Option<Arc<Shared>> {
+    fn queue(&self, id: u64) -> Option<Arc<dyn Registered>> {
         // No other is upgraded: it could be the last handle, which must not be dropped under the
         // lock.
         let state = self.state.lock();
@@ -349,7 +353,7 @@ impl Timekeeper {
                     queue.caught(why);
                 }
                 let Some(hits) = hits else { return };
-                let name = queue.as_ref().map_or("", |queue| &queue.name);
+                let name = queue.as_ref().map_or("", |queue| queue.name());
                 let (function, site) = ((shown.label.name)(), shown.label.site);
                 if why == Excuse::Asleep {
                     tracing::warn!(
@@ -365,6 +369,7 @@ impl Timekeeper {
             }
             Found::Mayday { group, pool } => {
                 for queue in group.waiting_queues(pool) {
+                    let queue: Arc<dyn Registered> = queue;
                     Rescuer::call(&queue, &group, pool);
                 }
             }

@@ -2,14 +2,15 @@
 
 use std::fmt;
 use std::panic::Location;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::pool::publication::Label;
-use crate::pool::report::PoolReport;
 use crate::pool::worker::Worker;
-use crate::pwq::queue_core::Shared;
+use crate::report::PoolReport;
+use crate::timekeeper::registered::Registered;
 
 /// How many of the items that wait a report names.
 const WAITING: usize = 8;
@@ -103,12 +104,12 @@ impl StallReport {
         group: &Group,
         pool: usize,
         stalled_for: Duration,
-        queue: impl Fn(u64) -> Option<std::sync::Arc<Shared>>,
+        queue: impl Fn(u64) -> Option<Arc<dyn Registered>>,
     ) -> StallReport {
-        let name = |id| queue(id).map_or_else(String::new, |queue| queue.name.clone());
+        let name = |id| queue(id).map_or_else(String::new, |queue| queue.name().to_owned());
         StallReport {
             stalled_for,
-            pool: PoolReport::of_pool(group, pool),
+            pool: group.report(pool),
             running: (group.running(pool).iter())
                 .map(|(worker, shown)| ItemReport::of(worker, shown.label, name))
                 .collect(),

@@ -15,9 +15,9 @@ use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Setup, Step};
 use crate::pool::spawn::Spawner;
 use crate::pool::worker::Worker;
-use crate::pools::follow::Reminder;
 use crate::pwq::ticket::MaybeTicket;
 use crate::task::header::{Job, Queued};
+use crate::timekeeper::follow::Reminder;
 use crate::timekeeper::stall::{Doing, StallReport};
 
 const MS: Duration = Duration::from_millis(1);
@@ -94,7 +94,7 @@ impl Bench {
     }
 
     fn caught(&self) -> u64 {
-        crate::PoolReport::of_pool(&self.group, 0).caught
+        self.group.report(0).caught
     }
 }
 
@@ -160,7 +160,7 @@ fn stepped_an_item_that_blocks_without_telling_gets_a_replacement() {
         assert_eq!(Doing::of(&running[0].0), Doing::BlockedUntold);
         assert_eq!(bench.group.step(&next), Step::Again);
     });
-    let report = crate::PoolReport::of_pool(&bench.group, 0);
+    let report = bench.group.report(0);
     assert_eq!((report.blocked, report.caught), (0, 1));
 }
 

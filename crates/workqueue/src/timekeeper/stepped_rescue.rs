@@ -9,13 +9,13 @@ use corewise_sync::{Completion, Mutex};
 use corewise_topology::{AffinityScope, Machine};
 
 use super::{Settings, Timekeeper};
+use crate::attributes::At;
 use crate::handle::join::JoinHandle;
 use crate::pool::publication::Publication;
 use crate::pools::WorkerPools;
-use crate::pools::rescuer::Call;
-use crate::pwq::table::Place;
 use crate::queue::Workqueue;
 use crate::queue::builder::QueueBuilder;
+use crate::timekeeper::rescuer::Call;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -62,11 +62,11 @@ impl Stuck {
 
     /// What the timekeeper would call the queue's rescuer with.
     fn call(&self, queue: &Workqueue) -> Call {
-        let (links, place) = (queue.links(), Place::Here);
+        let (links, place) = (queue.links(), At::Here);
         let entered = links.enter(place, links.pick(place));
         let (group, pool) = (Arc::clone(&entered.link().group), entered.link().pool);
         queue.shared().colours.retract(entered);
-        Call { queue: Arc::clone(queue.shared()), group, pool }
+        Call { queue: Arc::clone(queue.shared()) as _, group, pool }
     }
 
     fn end(mut self) {

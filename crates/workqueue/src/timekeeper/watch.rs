@@ -16,7 +16,7 @@ use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::pool::publication::Shown;
 use crate::pool::worker::Worker;
-use crate::pools::follow::Reminder;
+use crate::timekeeper::follow::Reminder;
 
 /// The files of how many threads stay open at rest, at most.
 const KEPT_OPEN: usize = 64;

@@ -1,18 +1,94 @@
-//! Everything about worker pools and their queues at one moment, as plain data.
+//! What is told of worker pools and their queues, as plain data.
 //!
-//! Collected by reading: nothing stops for it. It holds one lock at a time, that of a pool or of a
+//! A dump is collected by reading: nothing stops for it. It holds one lock at a time, that of a pool or of a
 //! list, for as long as it takes to copy a few numbers; each figure is true of its own moment, and
 //! those of one dump lie close together. In the spirit of the kernel's `wq_dump.py`.
-
-mod collect;
 
 use std::time::Duration;
 
 use corewise_topology::{AffinityScope, CpuQuota, CpuSet, Pod};
 
 use crate::attributes::QueueKind;
-use crate::pool::report::PoolReport;
-use crate::pwq::stats::QueueStats;
+
+/// Counters of one queue. Read while work flows they are each true, of slightly different moments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QueueStats {
+    /// Instances ever queued.
+    pub queued: u64,
+    /// Instances that are over: run, or cancelled.
+    pub completed: u64,
+    /// Of those, cancelled.
+    pub cancelled: u64,
+    /// How long instances have run, blocked times included; 0 unless the queue is
+    /// [timed](crate::QueueBuilder::timed).
+    pub run_time: Duration,
+    /// Instances that ran away from the pod they were queued on.
+    pub overflowed: u64,
+    /// Times that an instance was found to compute for long, so that other work was started beside
+    /// it.
+    pub cpu_intensive: u64,
+    /// Times that an instance was found to sleep without having said so, so that other work was
+    /// started in its place.
+    pub blocked_untold: u64,
+    /// Times that its rescuer was called.
+    pub maydays: u64,
+    /// Instances that were run by its rescuer.
+    pub rescued: u64,
+    /// Instances that were run by who waited for them, instead of by a worker.
+    pub taken_back: u64,
+}
+
+impl QueueStats {
+    /// Instances queued and not over, of one reading.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.queued - self.completed
+    }
+
+    /// Adds instances that were queued, of which so many aren't over.
+    pub(crate) fn add(&mut self, queued: u64, in_flight: u64) {
+        self.queued += queued;
+        self.completed += queued.saturating_sub(in_flight);
+    }
+}
+
+/// The state of one pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolReport {
+    /// The scope that its pod is of.
+    pub scope: AffinityScope,
+    /// Whether its queues are strict.
+    pub strict: bool,
+    /// Its pod.
+    pub pod: u32,
+    /// Its node, where the pod lies in one.
+    pub node: Option<u32>,
+    /// The CPUs that its workers run on now.
+    pub cpus: CpuSet,
+    /// Whether these are not its pod's: none of those can be used now.
+    pub away: bool,
+    /// How many of its workers may hold a core at once: its CPUs, or its share of what
+    /// [`concurrency`](crate::PoolsBuilder::concurrency) or the CPU quota gives.
+    pub concurrency: usize,
+    /// Worker threads.
+    pub workers: usize,
+    /// Of those, parked.
+    pub idle: usize,
+    /// Of those, inside a blocking region.
+    pub blocked: usize,
+    /// Items that wait for a worker; those pushed since a worker looked last aren't counted.
+    pub waiting: usize,
+    /// Items that its workers have run.
+    pub ran: u64,
+    /// Of those, items taken over from a saturated pod.
+    pub taken_over: u64,
+    /// Parked workers woken.
+    pub wakeups: u64,
+    /// Threads made.
+    pub threads_made: u64,
+    /// Times that a worker was found to keep a core from others: its item computed for long, or
+    /// slept without saying so.
+    pub caught: u64,
+}
 
 /// What [`WorkerPools::dump`](crate::WorkerPools::dump) found. `corewise dump` writes it as tables.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

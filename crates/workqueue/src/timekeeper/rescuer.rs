@@ -15,7 +15,7 @@ use crate::pool::group::Group;
 use crate::pool::inherit;
 use crate::pool::publication::{Label, Publication};
 use crate::pool::service_thread::{Beside, Limit};
-use crate::pwq::queue_core::Shared;
+use crate::timekeeper::registered::Registered;
 
 /// How many items it runs for a pool before it turns to the next: the kernel's `RESCUER_BATCH`.
 const BATCH: usize = 16;
@@ -44,7 +44,7 @@ struct Calls {
 
 /// A pool in which work of the queue waits.
 pub(crate) struct Call {
-    pub(crate) queue: Arc<Shared>,
+    pub(crate) queue: Arc<dyn Registered>,
     pub(crate) group: Arc<Group>,
     pub(crate) pool: usize,
 }
@@ -65,8 +65,8 @@ impl Rescuer {
     }
 
     /// Calls the rescuer of a queue to a pool.
-    pub(crate) fn call(queue: &Arc<Shared>, group: &Arc<Group>, pool: usize) {
-        let Some(rescuer) = &queue.rescuer else { return };
+    pub(crate) fn call(queue: &Arc<dyn Registered>, group: &Arc<Group>, pool: usize) {
+        let Some(rescuer) = queue.rescuer() else { return };
         let desk = &rescuer.desk;
         {
             let mut calls = desk.calls.lock();
@@ -139,7 +139,7 @@ impl Call {
             if !self.group.is_helpless(self.pool) {
                 return false;
             }
-            let Some(mut running) = self.group.take_for(self.pool, &self.queue) else {
+            let Some(mut running) = self.group.take_for(self.pool, self.queue.id()) else {
                 return false;
             };
             let _placed = self.group.pools[self.pool].placement().enter();

@@ -1,0 +1,83 @@
+//! What is told of a queue.
+
+use std::sync::Arc;
+
+use corewise_topology::AffinityScope;
+
+use crate::attributes::QueueKind;
+use crate::pwq::carried::Carried;
+use crate::pwq::limit::CountedBy;
+use crate::pwq::limit_policy::UNLIMITED;
+use crate::pwq::queue_core::Shared;
+use crate::report::{LinkDump, QueueDump, QueueStats, SlotDump, SlotPlace};
+use crate::timekeeper::registered::Registered;
+
+/// See [`Registered::dump`].
+pub(crate) fn of(queue: &Shared, id: &dyn Fn(usize, usize) -> Option<usize>) -> QueueDump {
+    let (max_active, cpus) = {
+        let limit = queue.limit.lock();
+        (limit.max_active, limit.cpus.clone())
+    };
+    let mut dump = QueueDump {
+        id: queue.id,
+        name: queue.name.clone(),
+        kind: queue.kind,
+        scope: AffinityScope::default(),
+        strict: false,
+        cpus,
+        nice: 0,
+        max_active: limit(max_active),
+        freezable: queue.freezable,
+        frozen: queue.is_frozen(),
+        stats: QueueStats::default(),
+        in_flight: 0,
+        running: 0,
+        delayed: 0,
+        timed: queue.timed,
+        rescuer: queue.rescuer.is_some(),
+        slots: Vec::new(),
+        links: Vec::new(),
+    };
+    if dump.kind == QueueKind::Ordered {
+        dump.max_active = Some(1);
+    }
+    let mut pods = Vec::new();
+    let carried = Carried::of(queue);
+    queue.colours.each(|seat, link| {
+        // The newest links come last: theirs are the attributes that hold.
+        (dump.scope, dump.strict, dump.nice) =
+            (link.group.scope, !link.group.soft, link.group.nice);
+        pods.push((link.pool, link.group.pools[link.pool].spec.pod));
+        if let Some(pool) = id(Arc::as_ptr(&link.group).addr(), link.pool) {
+            let (stats, in_flight) = (link.stats(seat, &carried), carried.in_flight(seat));
+            dump.links.push(LinkDump { pool, stats, in_flight });
+        }
+    });
+    dump.slots = slots(queue, &pods);
+    dump.stats = queue.stats();
+    dump.in_flight = dump.links.iter().map(|link| link.in_flight).sum();
+    dump.links.sort_by_key(|link| link.pool);
+    dump
+}
+
+fn limit(max: usize) -> Option<usize> {
+    (max != UNLIMITED).then_some(max)
+}
+
+/// Those that have a limit, or hold something back. `pods`: the pod of each pool, by its index.
+fn slots(queue: &Shared, pods: &[(usize, u32)]) -> Vec<SlotDump> {
+    let last = queue.limiter.slots().count().saturating_sub(1);
+    let slots = queue.limiter.slots().enumerate().filter_map(|(index, slot)| {
+        let (active, max, held) = slot.sizes();
+        let place = match queue.limiter.counted_by() {
+            CountedBy::Queue => SlotPlace::Queue,
+            CountedBy::Node if index == last => SlotPlace::NoNode,
+            CountedBy::Node => SlotPlace::Node(u32::try_from(index).ok()?),
+            CountedBy::Pool => {
+                SlotPlace::Pod(pods.iter().find(|(pool, _)| *pool == index).map(|(_, pod)| *pod)?)
+            }
+        };
+        (max != UNLIMITED || held > 0).then_some(SlotDump { place, active, max: limit(max), held })
+    });
+    slots.collect()
+}

@@ -1,0 +1,41 @@
+//! A queue, as its pools and their timekeeper know it: they lie below, and know nothing else of queues.
+
+use super::rescuer::Rescuer;
+use crate::pool::excuse::Excuse;
+use crate::report::QueueDump;
+
+/// What is asked of a queue from below.
+pub(crate) trait Registered: Send + Sync {
+    /// Its number in its worker pools, never used again; not 0.
+    fn id(&self) -> u64;
+    /// The name for reports.
+    fn name(&self) -> &str;
+    /// Who runs its work where no worker can.
+    fn rescuer(&self) -> Option<&Rescuer>;
+    /// The timekeeper found an instance that keeps a core from others.
+    fn caught(&self, why: Excuse);
+    /// Its rescuer was called.
+    fn mayday(&self);
+    /// Its rescuer has run an instance.
+    fn rescued(&self);
+    /// Whether a freeze of the pools holds its work back.
+    fn is_freezable(&self) -> bool;
+    /// Holds everything back that isn't active, or lets it go: then `settle` has to follow.
+    fn set_frozen(&self, frozen: bool);
+    /// Whether it is frozen now.
+    fn is_frozen(&self) -> bool;
+    /// Instances that were let through and aren't over (a moment ago). On a frozen queue 0 is sure.
+    fn active(&self) -> u64;
+    /// Instances that were queued and aren't over (a moment ago).
+    fn in_flight(&self) -> u64;
+    /// The same maximum, where other CPUs can be used now: then `settle` has to follow.
+    fn divide_again(&self);
+    /// Accepts nothing more; what is held back goes on to be let through: `settle` has to follow.
+    fn close(&self);
+    /// Lets those through that may go since one of these. No lock is held: it may have to make threads.
+    fn settle(&self);
+    /// Cancels the futures that wait to be woken: the queue takes nothing any more.
+    fn cancel_waiting(&self);
+    /// What is told of it. `pool` numbers its pools: by what stands for the group, and the place in there.
+    fn dump(&self, pool: &dyn Fn(usize, usize) -> Option<usize>) -> QueueDump;
+}
