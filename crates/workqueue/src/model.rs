@@ -29,13 +29,13 @@ use crate::pools::WorkerPools;
 use crate::pools::groups::Lease;
 use crate::pwq::counts::Tally;
 pub use crate::pwq::counts::{Care, Careful};
-use crate::pwq::deferred::Carry;
+use crate::pwq::deferred::DeferredEnds;
 use crate::pwq::flush::Colours;
 use crate::pwq::limit::CountedBy;
-use crate::pwq::queue_core::{Shared, Traits};
-use crate::pwq::slot::{Entered, Entry, Kept, Seat, Tied, leave};
+use crate::pwq::queue_core::{QueueCore, Traits};
+use crate::pwq::slot::{Entered, Entry, InSlot, Kept, PwqSlot, leave};
 use crate::pwq::submit::{Queueing, push};
-use crate::pwq::table::{Links, Plan};
+use crate::pwq::table::{Plan, PwqTable};
 use crate::pwq::ticket::MaybeTicket;
 use crate::task::claim::Claimed;
 use crate::task::header::{Job, Queued};
@@ -256,7 +256,7 @@ impl<F: FencePolicy> ModelWorker<F> {
 #[derive(Clone)]
 pub struct QueueModel {
     pools: PoolModel<FullFence>,
-    links: Arc<Links>,
+    table: Arc<PwqTable>,
 }
 
 impl QueueModel {
@@ -265,7 +265,7 @@ impl QueueModel {
         let model = PoolModel::new(pools, cpus);
         let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").expect("a valid description");
         let places = (CountedBy::Node, 1);
-        let shared = Shared::new(
+        let shared = QueueCore::new(
             "model".into(),
             &WorkerPools::new(&machine),
             Traits {
@@ -284,8 +284,8 @@ impl QueueModel {
         let by_cpu = cpus.clone().map(Some).collect();
         let cpus = cpus.map(|pool| pool as u32).collect();
         let plan = Plan::of(&lease, cpus, by_cpu, Box::default());
-        let links = Arc::new(Links::of_plan(&shared, plan));
-        QueueModel { pools: model, links }
+        let table = Arc::new(PwqTable::of_plan(&shared, plan));
+        QueueModel { pools: model, table }
     }
 
     /// As [`PoolModel::enlist`].
@@ -298,7 +298,7 @@ impl QueueModel {
         let item = || work.hold();
         let header = work.header();
         let (place, site) = (At::Cpu(pool as u32), Location::caller());
-        let queueing = self.links.queue(place, header, item, site, false);
+        let queueing = self.table.queue(place, header, item, site, false);
         queueing == Queueing::Queued
     }
 
@@ -310,14 +310,14 @@ impl QueueModel {
 
     /// How many instances may be active at once.
     pub fn set_max_active(&self, limit: usize) {
-        let slot = self.links.shared().limiter.slot(0);
+        let slot = self.table.shared().limiter.slot(0);
         slot.set_limit(limit);
         slot.settle(&mut push);
     }
 
     /// Waits for what was queued before.
     pub fn flush(&self) {
-        self.links.shared().colours.flush();
+        self.table.shared().colours.flush();
     }
 
     /// Whether nothing is queued.
@@ -420,11 +420,11 @@ careless!(
 /// The colours of a queue.
 pub struct FlushModel<C: Care> {
     colours: Colours<C, ()>,
-    /// I: a seat per pod, of these colours.
-    pods: Vec<NonNull<Seat<()>>>,
+    /// I: a slot per pod, of these colours.
+    pods: Vec<NonNull<PwqSlot<()>>>,
 }
 
-// SAFETY: seats are shared.
+// SAFETY: slots are shared.
 unsafe impl<C: Care> Send for FlushModel<C> {}
 // SAFETY: as above.
 unsafe impl<C: Care> Sync for FlushModel<C> {}
@@ -464,20 +464,20 @@ impl<C: Care> FlushModel<C> {
 }
 
 /// A queue's handle, with an entry for one CPU, and no pools.
-pub struct LinksModel<C: Care> {
+pub struct PwqModel<C: Care> {
     queue: Arc<ModelQueue<C>>,
-    entry: Entry<ModelLink<C>>,
+    entry: Entry<ModelPwq<C>>,
 }
 
-/// What its links have in common.
+/// What its pwqs have in common.
 struct ModelQueue<C: Care> {
-    colours: Colours<C, ModelLink<C>>,
+    colours: Colours<C, ModelPwq<C>>,
     hazards: Arc<Hazards>,
-    /// A: how many links were collected, and how many queues are gone.
+    /// A: how many pwqs were collected, and how many queues are gone.
     ended: Arc<[AtomicUsize; 2]>,
 }
 
-struct ModelLink<C: Care> {
+struct ModelPwq<C: Care> {
     queue: Arc<ModelQueue<C>>,
     pools: Arc<ModelPools>,
 }
@@ -507,20 +507,20 @@ impl Drop for ModelPools {
     }
 }
 
-impl<C: Care> Drop for ModelLink<C> {
+impl<C: Care> Drop for ModelPwq<C> {
     fn drop(&mut self) {
         self.queue.hazards.retire(Arc::clone(&self.pools) as _);
     }
 }
 
-impl<C: Care> Tied for ModelLink<C> {
+impl<C: Care> InSlot for ModelPwq<C> {
     fn collected(&self) {
         self.queue.ended[0].fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl<C: Care> AsRef<Colours<C, ModelLink<C>>> for ModelQueue<C> {
-    fn as_ref(&self) -> &Colours<C, ModelLink<C>> {
+impl<C: Care> AsRef<Colours<C, ModelPwq<C>>> for ModelQueue<C> {
+    fn as_ref(&self) -> &Colours<C, ModelPwq<C>> {
         &self.colours
     }
 }
@@ -531,12 +531,12 @@ impl<C: Care> Drop for ModelQueue<C> {
     }
 }
 
-impl<C: Care> LinksModel<C> {
-    /// A queue with a link. `ended`: how many links were collected, and how many queues are gone.
+impl<C: Care> PwqModel<C> {
+    /// A queue with a pwq. `ended`: how many pwqs were collected, and how many queues are gone.
     pub fn new(ended: &Arc<[AtomicUsize; 2]>) -> Self {
         let (colours, hazards, ended) = (Colours::new(), Arc::default(), Arc::clone(ended));
         let queue = ModelQueue { colours, hazards, ended };
-        let model = LinksModel { queue: Arc::new(queue), entry: Entry::new() };
+        let model = PwqModel { queue: Arc::new(queue), entry: Entry::new() };
         model.change();
         model
     }
@@ -544,17 +544,17 @@ impl<C: Care> LinksModel<C> {
     /// What a change of attributes does.
     pub fn change(&self) {
         let pools = ModelPools::new();
-        let link = ModelLink { queue: Arc::clone(&self.queue), pools };
-        let seat = self.queue.colours.fill(1, link);
-        self.entry.publish(Some((seat, 0)));
-        self.queue.colours.retire_all_but(&[seat]);
+        let pwq = ModelPwq { queue: Arc::clone(&self.queue), pools };
+        let slot = self.queue.colours.fill(1, pwq);
+        self.entry.publish(Some((slot, 0)));
+        self.queue.colours.retire_all_but(&[slot]);
     }
 
     /// Pick, Enter and Validate.
-    fn enters(&self) -> Entered<'_, ModelLink<C>> {
+    fn enters(&self) -> Entered<'_, ModelPwq<C>> {
         let colours = &self.queue.colours;
         loop {
-            let picked = colours.pick(&self.entry).expect("there is a link");
+            let picked = colours.pick(&self.entry).expect("there is a pwq");
             if let Some(entered) = colours.enter(picked) {
                 return entered;
             }
@@ -564,18 +564,18 @@ impl<C: Care> LinksModel<C> {
     /// Queues an instance.
     pub fn queue(&self) -> ModelTicket<C> {
         let entered = self.enters();
-        assert!(ptr::eq(&*entered.link().queue, &*self.queue));
+        assert!(ptr::eq(&*entered.pwq().queue, &*self.queue));
         ModelTicket(entered.keep())
     }
 
-    /// Queues an instance from inside one that this worker runs, by TakeOver if that can be. True where
+    /// Queues an instance from inside one that this worker runs, by Reuse if that can be. True where
     /// it was.
     pub fn queue_inside(&self, carrier: &ModelCarrier<C>) -> (ModelTicket<C>, bool) {
         let colours = &self.queue.colours;
-        let picked = colours.pick(&self.entry).expect("there is a link");
-        match colours.take_over(&carrier.0, &picked) {
+        let picked = colours.pick(&self.entry).expect("there is a pwq");
+        match colours.reuse(&carrier.0, &picked) {
             Some(entered) => {
-                assert!(ptr::eq(&*entered.link().queue, &*self.queue));
+                assert!(ptr::eq(&*entered.pwq().queue, &*self.queue));
                 (ModelTicket(entered.keep()), true)
             }
             None => (self.queue(), false),
@@ -585,21 +585,21 @@ impl<C: Care> LinksModel<C> {
     /// Whether nothing is in flight: what who closes the limiter's gate looks at after.
     pub fn is_empty(&self) -> bool {
         FullFence::full();
-        self.queue.colours.members.lock().all().all(|(seat, _)| seat.tally.in_flight() == 0)
+        self.queue.colours.members.lock().all().all(|(slot, _)| slot.tally.in_flight() == 0)
     }
 
     /// A worker of its own, which has nothing to do.
     pub fn carrier(&self) -> ModelCarrier<C> {
-        ModelCarrier(Carry::new())
+        ModelCarrier(DeferredEnds::new())
     }
 
     /// Queues an instance by `push`, after which the pools are looked at. `protected`: as they
     /// have to be.
     pub fn push(&self, protected: bool, push: impl FnOnce(ModelTicket<C>)) {
         let entered = self.enters();
-        let link = entered.link();
+        let pwq = entered.pwq();
         // SAFETY: as in product code: the copy isn't dropped, and protected during the push.
-        let pools = ManuallyDrop::new(unsafe { ptr::read(&raw const link.pools) });
+        let pools = ManuallyDrop::new(unsafe { ptr::read(&raw const pwq.pools) });
         let cell = Arc::clone(&pools.0);
         let ticket = ModelTicket(entered.keep());
         let push = |_: &Arc<ModelPools>| {
@@ -620,16 +620,16 @@ impl<C: Care> LinksModel<C> {
     }
 }
 
-impl<C: Care> Drop for LinksModel<C> {
+impl<C: Care> Drop for PwqModel<C> {
     fn drop(&mut self) {
         self.queue.colours.close();
     }
 }
 
 /// An instance.
-pub struct ModelTicket<C: Care>(Kept<ModelLink<C>>);
+pub struct ModelTicket<C: Care>(Kept<ModelPwq<C>>);
 
-// SAFETY: links are shared.
+// SAFETY: pwqs are shared.
 unsafe impl<C: Care> Send for ModelTicket<C> {}
 
 impl<C: Care> ModelTicket<C> {
@@ -641,17 +641,15 @@ impl<C: Care> ModelTicket<C> {
     /// It is over.
     pub fn end(self) {
         // SAFETY: it is in flight.
-        let link = unsafe { self.0.0.as_ref().link() };
-        assert_eq!(link.queue.ended[1].load(Ordering::Relaxed), 0, "the queue is there");
+        let pwq = unsafe { self.0.0.as_ref().pwq() };
+        assert_eq!(pwq.queue.ended[1].load(Ordering::Relaxed), 0, "the queue is there");
         // SAFETY: the place is this ticket's, which ends.
-        unsafe {
-            leave::<C, ModelLink<C>, ModelQueue<C>>(self.0, 1, |link| Arc::clone(&link.queue))
-        };
+        unsafe { leave::<C, ModelPwq<C>, ModelQueue<C>>(self.0, 1, |pwq| Arc::clone(&pwq.queue)) };
     }
 }
 
 /// What a worker carries.
-pub struct ModelCarrier<C: Care>(Carry<ModelLink<C>>);
+pub struct ModelCarrier<C: Care>(DeferredEnds<ModelPwq<C>>);
 
 impl<C: Care> ModelCarrier<C> {
     /// Pretends to carry so many more than it does: for models that have to fail.
@@ -666,12 +664,12 @@ impl<C: Care> ModelCarrier<C> {
 
     /// It starts this one.
     pub fn starts(&self, ticket: &ModelTicket<C>) {
-        self.0.before::<C, ModelQueue<C>>(Some(ticket.0), |link| Arc::clone(&link.queue));
+        self.0.before::<C, ModelQueue<C>>(Some(ticket.0), |pwq| Arc::clone(&pwq.queue));
     }
 
     /// It starts none.
     pub fn stops(&self) {
-        self.0.put_down::<C, ModelQueue<C>>(|link| Arc::clone(&link.queue));
+        self.0.count_out::<C, ModelQueue<C>>(|pwq| Arc::clone(&pwq.queue));
     }
 }
 

@@ -9,18 +9,18 @@ use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_sync::model::must_fail;
 use corewise_sync::thread;
-use corewise_workqueue::model::{Careful, LinksModel, ModelCarrier, ModelTicket};
+use corewise_workqueue::model::{Careful, ModelCarrier, ModelTicket, PwqModel};
 
-type Queue = LinksModel<Careful>;
+type Queue = PwqModel<Careful>;
 
-fn check(links: usize, model: impl Fn(Queue) + Send + Sync + 'static) {
+fn check(pwqs: usize, model: impl Fn(Queue) + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(move || {
         let ended = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
         model(Queue::new(&ended));
         let [collected, gone] = &*ended;
-        assert_eq!(collected.load(Ordering::Relaxed), links, "each link is collected, once");
+        assert_eq!(collected.load(Ordering::Relaxed), pwqs, "each pwq is collected, once");
         assert_eq!(gone.load(Ordering::Relaxed), 1, "and then the queue is gone");
     });
 }
@@ -170,7 +170,7 @@ fn two_over(queue: &Queue, pretends: bool) -> (ModelCarrier<Careful>, ModelTicke
     (carrier, third)
 }
 
-/// An item queues another from inside, and both are over, while the attributes change: the link that is
+/// An item queues another from inside, and both are over, while the attributes change: the pwq that is
 /// retired is the other one's too.
 fn queue_inside_against_a_change(pretends: bool) {
     check(2, move |queue| {

@@ -1,5 +1,5 @@
-//! Links: queueing while other attributes take a queue's links away, and the end of a queue.
-//! Nobody uses a link that is gone, each is collected once, and the queue goes with its last instance.
+//! PwqTable: queueing while other attributes take a queue's pwqs away, and the end of a queue.
+//! Nobody uses a pwq that is gone, each is collected once, and the queue goes with its last instance.
 #![cfg(loom)]
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::model::must_fail;
 use corewise_sync::thread;
 use corewise_workqueue::model::{
-    Care, Careful, LinksModel, LooksNowhere, ReadsAgainInNoOrder, TrustsTheEntry,
+    Care, Careful, LooksNowhere, PwqModel, ReadsAgainInNoOrder, TrustsTheEntry,
 };
 
 fn check(model: impl Fn(&Arc<[AtomicUsize; 2]>) -> usize + Send + Sync + 'static) {
@@ -16,9 +16,9 @@ fn check(model: impl Fn(&Arc<[AtomicUsize; 2]>) -> usize + Send + Sync + 'static
     builder.preemption_bound = Some(3);
     builder.check(move || {
         let ended = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
-        let links = model(&ended);
+        let pwqs = model(&ended);
         let [collected, gone] = &*ended;
-        assert_eq!(collected.load(Ordering::Relaxed), links, "each link is collected, once");
+        assert_eq!(collected.load(Ordering::Relaxed), pwqs, "each pwq is collected, once");
         assert_eq!(gone.load(Ordering::Relaxed), 1, "and then the queue is gone");
     });
 }
@@ -26,7 +26,7 @@ fn check(model: impl Fn(&Arc<[AtomicUsize; 2]>) -> usize + Send + Sync + 'static
 /// One that queues, and ends what it queued, while the attributes change so often.
 fn queue_against_changes<C: Care>(changes: usize) {
     check(move |ended| {
-        let queue = Arc::new(LinksModel::<C>::new(ended));
+        let queue = Arc::new(PwqModel::<C>::new(ended));
         let queuer = {
             let queue = Arc::clone(&queue);
             thread::spawn(move || queue.queue().end())
@@ -62,15 +62,15 @@ fn loom_links_who_reads_again_in_no_order_uses_a_link_that_is_gone() {
 }
 
 /// An instance that was queued here ends on another thread, against `then`; the handle goes last.
-fn last_instance_against<C: Care>(then: fn(&LinksModel<C>), links: usize) {
+fn last_instance_against<C: Care>(then: fn(&PwqModel<C>), pwqs: usize) {
     check(move |ended| {
-        let queue = LinksModel::<C>::new(ended);
+        let queue = PwqModel::<C>::new(ended);
         let ticket = queue.queue();
         let worker = thread::spawn(move || ticket.end());
         then(&queue);
         drop(queue);
         worker.join().unwrap();
-        links
+        pwqs
     });
 }
 
@@ -100,7 +100,7 @@ fn loom_links_where_the_last_one_does_not_look_the_queue_stays_for_ever() {
 #[test]
 fn loom_links_the_later_of_two_instances_collects() {
     check(|ended| {
-        let queue = LinksModel::<Careful>::new(ended);
+        let queue = PwqModel::<Careful>::new(ended);
         let tickets = [queue.queue(), queue.queue()];
         let workers = tickets.map(|ticket| thread::spawn(move || ticket.end()));
         drop(queue);
@@ -115,7 +115,7 @@ fn loom_links_the_later_of_two_instances_collects() {
 /// second one gives up what the first left in limbo.
 fn push_against_changes(protected: bool) {
     check(move |ended| {
-        let queue = Arc::new(LinksModel::<Careful>::new(ended));
+        let queue = Arc::new(PwqModel::<Careful>::new(ended));
         let queuer = {
             let queue = Arc::clone(&queue);
             thread::spawn(move || queue.push(protected, |ticket| ticket.end()))
@@ -143,7 +143,7 @@ fn loom_links_who_pushes_unprotected_touches_pools_that_are_gone() {
 #[test]
 fn loom_links_the_pools_stay_whoever_ends_the_instance() {
     check(|ended| {
-        let queue = LinksModel::<Careful>::new(ended);
+        let queue = PwqModel::<Careful>::new(ended);
         let changer = Arc::new(queue);
         let queue = Arc::clone(&changer);
         let other = thread::spawn(move || changer.change());

@@ -17,7 +17,7 @@ use crate::pool::thread_limit::Threads;
 use crate::pool::worker::Worker;
 use crate::pwq::counts::{Care, Tally};
 use crate::pwq::flush::Colours;
-use crate::pwq::slot::{Seat, Tied};
+use crate::pwq::slot::{InSlot, PwqSlot};
 use crate::timekeeper::{Settings, Timekeeper};
 
 impl Setup {
@@ -72,7 +72,7 @@ impl<F: FencePolicy> Group<F> {
     }
 }
 
-impl<C: Care, L: Tied> Colours<C, L> {
+impl<C: Care, L: InSlot> Colours<C, L> {
     /// Counts an instance in; its colour.
     pub(crate) fn count(&self, tally: &Tally, stripe: u32) -> u8 {
         let colour = self.colour();
@@ -86,15 +86,15 @@ impl<C: Care, L: Tied> Colours<C, L> {
     }
 
     /// Leave, for who keeps the colours anyway.
-    pub(crate) fn leave(&self, seat: NonNull<Seat<L>>, stripe: u32, colour: u8) {
+    pub(crate) fn leave(&self, slot: NonNull<PwqSlot<L>>, stripe: u32, colour: u8) {
         // SAFETY: the caller's instance is in flight.
-        let pair = unsafe { seat.as_ref() }.tally.pair(stripe, colour);
+        let pair = unsafe { slot.as_ref() }.tally.pair(stripe, colour);
         if !pair.leave::<C>(1) {
-            self.leave_watched(seat, pair, 1, colour);
+            self.leave_watched(slot, pair, 1, colour);
         }
     }
 }
 
-impl Tied for () {
+impl InSlot for () {
     fn collected(&self) {}
 }

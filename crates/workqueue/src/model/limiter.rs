@@ -37,10 +37,10 @@ impl<F: FencePolicy> SlotModel<F> {
         SlotModel { slot: Slot::new(effective(max)), out: Mutex::default() }
     }
 
-    /// As a queuer does with its instance, after it has counted it in its link.
-    pub fn queue(&self, link: usize, token: u32) {
+    /// As a queuer does with its instance, after it has counted it in its pwq.
+    pub fn queue(&self, pwq: usize, token: u32) {
         match self.slot.admit(self.slot.gate()) {
-            Admission::Wait => self.slot.hold(link, Token(token), &mut |t| self.push(t)),
+            Admission::Wait => self.slot.hold(pwq, Token(token), &mut |t| self.push(t)),
             Admission::Free | Admission::Counted => self.push(Token(token)),
         }
     }
@@ -67,8 +67,8 @@ impl<F: FencePolicy> SlotModel<F> {
     }
 
     /// Takes out one that is held back, if it still is.
-    pub fn cancel(&self, link: usize, token: u32) -> bool {
-        self.slot.with_held(link, |list| {
+    pub fn cancel(&self, pwq: usize, token: u32) -> bool {
+        self.slot.with_held(pwq, |list| {
             let position = list.iter().position(|t| t.0 == token);
             position.is_some_and(|position| list.remove(position).is_some())
         })

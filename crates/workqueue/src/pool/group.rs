@@ -246,7 +246,7 @@ impl<F: FencePolicy> Group<F> {
     fn looks_further(self: &Arc<Self>, me: &Arc<Worker>, shut: bool, aside: bool) -> bool {
         let pool = &self.pools[me.pool];
         if shut {
-            // PutDown.
+            // CountOut.
             me.carry.stops();
             if !self.may_take(me) {
                 return false;

@@ -8,11 +8,11 @@
 //! takes each pool's under its own.
 
 mod choice;
+pub(crate) mod current_worker;
 pub(crate) mod ending;
 pub(crate) mod excuse;
 mod follow;
 pub(crate) mod group;
-pub(crate) mod here;
 pub(crate) mod idle;
 mod idler;
 pub(crate) mod inherit;
@@ -311,7 +311,7 @@ impl Inner {
         here: Option<u32>,
         stripes: &Stripes<F>,
     ) -> Option<(Arc<Worker>, Option<u32>)> {
-        if self.idle.last().is_some_and(|worker| here::is(worker)) {
+        if self.idle.last().is_some_and(|worker| current_worker::is(worker)) {
             // It has gone onto the list just now.
             return self.idle.pop().map(|worker| (worker, None));
         }

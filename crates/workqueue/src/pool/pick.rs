@@ -10,18 +10,17 @@ use super::group::Group;
 use super::publication::Label;
 use super::stripe::Stripe;
 use crate::pwq::flush::Awaited;
-use crate::pwq::queue_core::Shared;
+use crate::pwq::queue_core::QueueCore;
 use crate::pwq::ticket::Ticket;
 use crate::task::claim::Place;
 use crate::task::header::{Header, Queued, Running};
 use crate::task::vtable::Lent;
 
 /// Whether a flush of the queue waits for an item, which lies in a list whose lock is held.
-fn is_awaited(item: &Header, queue: &Shared, awaited: Awaited) -> bool {
+fn is_awaited(item: &Header, queue: &QueueCore, awaited: Awaited) -> bool {
     // SAFETY: its slot is filled, and a claimant writes it only when the item is out of the list.
     let ticket = unsafe { item.job() }.ticket.as_ref();
-    ticket
-        .is_some_and(|ticket| ptr::eq(&*ticket.link.shared, queue) && awaited.has(ticket.colour()))
+    ticket.is_some_and(|ticket| ptr::eq(&*ticket.pwq.shared, queue) && awaited.has(ticket.colour()))
 }
 
 /// How many items of a stripe are looked through for one that a flush waits for.
@@ -33,7 +32,7 @@ impl<F: FencePolicy> Group<F> {
     pub(crate) fn unlist(&self, index: usize, stripe: u32, item: Lent<'_>) -> Option<Queued> {
         let mut stripe = self.pools[index].stripes.at(stripe).lock();
         stripe.drain();
-        // SAFETY: an item is made `Listed` under the lock of the stripe of its link's pool that its
+        // SAFETY: an item is made `Listed` under the lock of the stripe of its pwq's pool that its
         // ticket names. Who pops it starts it, hands it over, or says `Nowhere`, under the same lock.
         // It is claimed and wasn't handed over, so a `Listed` one is in the list.
         (item.place(item.state.snapshot().seq()) == Place::Listed)
@@ -70,7 +69,7 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Whether [`Group::take_awaited`] finds an item, and no worker can come for it.
-    pub(crate) fn calls_for(&self, index: usize, queue: &Shared, awaited: Awaited) -> bool {
+    pub(crate) fn calls_for(&self, index: usize, queue: &QueueCore, awaited: Awaited) -> bool {
         let found = |stripe: &Stripe<F>| {
             stripe.lock().items().take(NEAR).any(|item| is_awaited(item, queue, awaited))
         };
@@ -82,7 +81,7 @@ impl<F: FencePolicy> Group<F> {
     pub(crate) fn take_awaited(
         &self,
         index: usize,
-        queue: &Shared,
+        queue: &QueueCore,
         awaited: Awaited,
     ) -> Option<Running> {
         self.pools[index].stripes.iter().find_map(|stripe| {
@@ -115,13 +114,13 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// The queues with a rescuer whose items wait in a pool.
-    pub(crate) fn waiting_queues(&self, index: usize) -> Vec<Arc<Shared>> {
-        let mut queues: Vec<Arc<Shared>> = Vec::new();
+    pub(crate) fn waiting_queues(&self, index: usize) -> Vec<Arc<QueueCore>> {
+        let mut queues: Vec<Arc<QueueCore>> = Vec::new();
         for stripe in self.pools[index].stripes.iter() {
             for item in stripe.lock().items() {
                 // SAFETY: as in `take_for`.
                 let ticket = unsafe { item.job() }.ticket.as_ref();
-                let Some(queue) = ticket.map(|ticket| &ticket.link.shared) else { continue };
+                let Some(queue) = ticket.map(|ticket| &ticket.pwq.shared) else { continue };
                 if queue.rescuer.is_some() && queues.iter().all(|known| known.id != queue.id) {
                     queues.push(Arc::clone(queue));
                 }

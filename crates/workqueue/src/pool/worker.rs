@@ -13,9 +13,9 @@ use corewise_sync::sys::{Tid, current_cpu};
 use corewise_sync::{CachePadded, Parker, hint, thread, time};
 use corewise_topology::AffinityScope;
 
+use super::current_worker;
 use super::excuse::Excuse;
 use super::group::{Group, Step};
-use super::here;
 use super::idler::Idler;
 use super::pins::OwnCpu;
 use super::publication::Publication;
@@ -23,8 +23,8 @@ use super::stats::Ran;
 use crate::error::shielded;
 use crate::pool::inherit;
 use crate::pool::policy::{self, Counts, Manners};
-use crate::pwq::Link;
-use crate::pwq::deferred::Carry;
+use crate::pwq::Pwq;
+use crate::pwq::deferred::DeferredEnds;
 
 /// How long what is pushed on another CPU may gather before it is taken there once more, in
 /// nanoseconds: some pushes.
@@ -89,7 +89,7 @@ pub(crate) struct Worker {
     /// in one: Relaxed.
     blocked: AtomicU64,
     /// What it has run and not counted out: nothing, while it is idle or runs anything else.
-    pub(crate) carry: Carry<Link>,
+    pub(crate) carry: DeferredEnds<Pwq>,
     /// O: what came of letting it gather there, as bits of a [`Manners`]; as `searching`.
     gathers: AtomicU32,
     pub(crate) ran: Ran,
@@ -122,7 +122,7 @@ impl Worker {
             born: time::now(),
             emptied: AtomicU64::new(0),
             blocked: AtomicU64::new(0),
-            carry: Carry::new(),
+            carry: DeferredEnds::new(),
             gathers: AtomicU32::new(Manners::NEW.to_bits()),
             ran: Ran::default(),
         }
@@ -453,7 +453,7 @@ pub(super) fn start<F: FencePolicy>(
         set_nice(&its);
         let _placed = its.pools[pool].placement().enter();
         let _observed = worker.observe(&its);
-        let _here = here::enter(&worker, &its);
+        let _here = current_worker::enter(&worker, &its);
         worker.work(&its);
         mem::forget(alive);
     };

@@ -1,4 +1,4 @@
-//! What is counted of a queue's instances on one of its links: how many came, and how many are over.
+//! What is counted of a queue's instances on one of its pwqs: how many came, and how many are over.
 //!
 //! In stripes, one a CPU of the pod, so that CPUs that queue at once write no line in common; and who
 //! ends an instance writes another line than who queues. Both counts only grow. The steps have the
@@ -14,7 +14,7 @@ pub(crate) const COLOURS: usize = if hint::IN_MODEL { 3 } else { 14 };
 
 /// A flush waits for this pair of counts: who would make them equal tells it.
 const WATCHED: u64 = 1;
-/// The link takes nothing new, and is collected once all is over: who ends the last looks for that.
+/// The pwq takes nothing new, and is collected once all is over: who ends the last looks for that.
 const RETIRED: u64 = 1 << 1;
 /// One instance, in a count that has marks.
 const ONE: u64 = 1 << 2;
@@ -44,11 +44,11 @@ impl Care for Careful {
     const ORDERED: bool = true;
 }
 
-/// The counts of one link.
+/// The counts of one pwq.
 #[derive(Debug)]
 pub(crate) struct Tally {
     stripes: Box<[Stripe]>,
-    /// A: statistics: instances ever queued here on links that are gone. Written under the lock of the
+    /// A: statistics: instances ever queued here on pwqs that are gone. Written under the lock of the
     /// colours.
     before: AtomicU64,
 }
@@ -164,7 +164,7 @@ impl Tally {
         self.stripes[0].over.by_colour[0].load(Ordering::Relaxed) & RETIRED != 0
     }
 
-    /// Whether all that came is over. Of a retired link's it stays so, but for queuers that Retract.
+    /// Whether all that came is over. Of a retired pwq's it stays so, but for queuers that Retract.
     pub(crate) fn is_quiet(&self) -> bool {
         self.stripes.iter().all(Stripe::is_quiet)
     }
@@ -219,7 +219,7 @@ impl Tally {
             .fold(self.again(), |queued, (undone, came)| queued + came.saturating_sub(undone))
     }
 
-    /// Of those, the ones of the link that is there now.
+    /// Of those, the ones of the pwq that is there now.
     pub(crate) fn queued_on_link(&self) -> u64 {
         self.queued().saturating_sub(self.before.load(Ordering::Relaxed))
     }

@@ -1,12 +1,12 @@
 //! How a queue is flushed: instances are counted by colour, and a flush waits for the colours that
 //! were in use before it.
 //!
-//! The kernel's scheme (`flush_workqueue`), with the counts kept per link (queue and pod) and CPU
+//! The kernel's scheme (`flush_workqueue`), with the counts kept per pwq (queue and pod) and CPU
 //! (`counts.rs`), so that queueing on different CPUs shares no cache line. A flush moves the queue on to
 //! a colour that nobody uses, and waits until each other colour that was in use has drained. Work
 //! queued after it gets the new colour and isn't waited for.
 //!
-//! A *pair* is the two counts of one colour on one stripe of one link: how many came, and how many
+//! A *pair* is the two counts of one colour on one stripe of one pwq: how many came, and how many
 //! are over. It has drained where they are equal, those that are over read first: each of them is
 //! among those that came, which are read after, and so are all that were queued before the flush.
 //!
@@ -34,9 +34,9 @@ use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_sync::{Completion, Mutex};
 
-use crate::pwq::Link;
+use crate::pwq::Pwq;
 use crate::pwq::counts::{COLOURS, Care, Careful, Found};
-use crate::pwq::slot::{Owned, Seat, Tied};
+use crate::pwq::slot::{InSlot, Owned, PwqSlot};
 
 /// The colours that a flush waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,19 +72,19 @@ struct Waiter {
     event: Arc<Completion>,
 }
 
-/// The colours of one queue, and the seats of its links.
-pub(crate) struct Colours<C: Care = Careful, L: Tied = Link> {
+/// The colours of one queue, and the slots of its pwqs.
+pub(crate) struct Colours<C: Care = Careful, L: InSlot = Pwq> {
     /// A: the colour that new instances get; changed under the lock of `members`.
     current: AtomicU32,
-    /// L: is the lock; guards the seats, which of their pairs are watched, and the flushes under way.
+    /// L: is the lock; guards the slots, which of their pairs are watched, and the flushes under way.
     pub(crate) members: Mutex<Members<L>>,
     care: PhantomData<C>,
 }
 
-/// The queue's seats (`README.md`), and who waits for what is queued there.
-pub(crate) struct Members<L: Tied> {
-    /// Those with a link, oldest first, also of former attributes.
-    pub(crate) seats: Vec<Owned<L>>,
+/// The queue's slots (`README.md`), and who waits for what is queued there.
+pub(crate) struct Members<L: InSlot> {
+    /// Those with a pwq, oldest first, also of former attributes.
+    pub(crate) slots: Vec<Owned<L>>,
     pub(crate) spares: Vec<Owned<L>>,
     pub(crate) flushes: Flushes,
 }
@@ -96,13 +96,13 @@ pub(crate) struct Flushes {
     watched: [usize; COLOURS],
 }
 
-impl<C: Care, L: Tied> Colours<C, L> {
-    /// Colours of a queue that has no links yet.
+impl<C: Care, L: InSlot> Colours<C, L> {
+    /// Colours of a queue that has no pwqs yet.
     pub(crate) fn new() -> Self {
         Colours {
             current: AtomicU32::new(0),
             members: Mutex::new(Members {
-                seats: Vec::new(),
+                slots: Vec::new(),
                 spares: Vec::new(),
                 flushes: Flushes::default(),
             }),
@@ -110,12 +110,12 @@ impl<C: Care, L: Tied> Colours<C, L> {
         }
     }
 
-    /// Calls `see` with each seat that has a link, and that, under the lock.
-    pub(crate) fn each(&self, mut see: impl FnMut(&Seat<L>, &L)) {
-        for owned in &self.members.lock().seats {
-            let seat: &Seat<L> = owned.seat();
+    /// Calls `see` with each slot that has a pwq, and that, under the lock.
+    pub(crate) fn each(&self, mut see: impl FnMut(&PwqSlot<L>, &L)) {
+        for owned in &self.members.lock().slots {
+            let slot: &PwqSlot<L> = owned.slot();
             // SAFETY: it is on the list, whose lock is held.
-            see(seat, unsafe { seat.link() });
+            see(slot, unsafe { slot.pwq() });
         }
     }
 
@@ -181,15 +181,15 @@ impl<C: Care, L: Tied> Colours<C, L> {
     }
 }
 
-impl<L: Tied> Members<L> {
-    /// All seats, also those that have no link any more.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (&Seat<L>, Option<&L>)> {
-        let live = self.seats.iter().map(|owned| {
-            let seat: &Seat<L> = owned.seat();
+impl<L: InSlot> Members<L> {
+    /// All slots, also those that have no pwq any more.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&PwqSlot<L>, Option<&L>)> {
+        let live = self.slots.iter().map(|owned| {
+            let slot: &PwqSlot<L> = owned.slot();
             // SAFETY: it is on the list, whose lock is held.
-            (seat, Some(unsafe { seat.link() }))
+            (slot, Some(unsafe { slot.pwq() }))
         });
-        live.chain(self.spares.iter().map(|owned| (owned.seat(), None)))
+        live.chain(self.spares.iter().map(|owned| (owned.slot(), None)))
     }
 
     /// Watches each pair that hasn't drained; the colours of these, a bit each.
@@ -197,8 +197,8 @@ impl<L: Tied> Members<L> {
         // Pairs with the queuers' Enter and ReadGate. The accesses are SeqCst.
         FullFence::implied();
         let watched = &mut self.flushes.watched;
-        for owned in &self.seats {
-            owned.seat().tally.watch::<C>(|colour, found| {
+        for owned in &self.slots {
+            owned.slot().tally.watch::<C>(|colour, found| {
                 if found == Found::Watched {
                     watched[colour] += 1;
                 }
@@ -245,17 +245,17 @@ mod tests {
 
     type Alone = Colours<Careful, ()>;
     /// Which the test's colours keep.
-    type Place = NonNull<Seat<()>>;
+    type Place = NonNull<PwqSlot<()>>;
 
     fn colours<const N: usize>() -> (Arc<Alone>, [Place; N]) {
         let colours = Arc::new(Colours::new());
-        let seats = std::array::from_fn(|_| colours.fill(2, ()));
-        (colours, seats)
+        let slots = std::array::from_fn(|_| colours.fill(2, ()));
+        (colours, slots)
     }
 
-    fn tally(seat: &Place) -> &Tally {
+    fn tally(slot: &Place) -> &Tally {
         // SAFETY: the test's colours are there.
-        &unsafe { seat.as_ref() }.tally
+        &unsafe { slot.as_ref() }.tally
     }
 
     /// As a flush sees it.
@@ -265,18 +265,18 @@ mod tests {
 
     #[test]
     fn a_flush_of_an_empty_queue_returns_at_once() {
-        let (colours, [_, seat]) = colours();
+        let (colours, [_, slot]) = colours();
         colours.flush();
-        let colour = colours.count(tally(&seat), 0);
-        colours.leave(seat, 0, colour);
+        let colour = colours.count(tally(&slot), 0);
+        colours.leave(slot, 0, colour);
         colours.flush();
-        assert_eq!(tally(&seat).in_flight(), 0);
+        assert_eq!(tally(&slot).in_flight(), 0);
     }
 
     #[test]
     fn a_flush_waits_for_what_came_before_and_not_for_what_comes_later() {
-        let (colours, [seat]) = colours();
-        let before = colours.count(tally(&seat), 0);
+        let (colours, [slot]) = colours();
+        let before = colours.count(tally(&slot), 0);
         let flusher = {
             let colours = Arc::clone(&colours);
             std::thread::spawn(move || colours.flush())
@@ -284,11 +284,11 @@ mod tests {
         while colours.members.lock().flushes.waiters.is_empty() {
             std::thread::yield_now();
         }
-        let later = colours.count(tally(&seat), 0);
+        let later = colours.count(tally(&slot), 0);
         assert_ne!(before, later, "a flush under way moves the queue to another colour");
-        colours.leave(seat, 0, before);
+        colours.leave(slot, 0, before);
         flusher.join().unwrap();
-        assert_eq!(tally(&seat).in_flight(), 1, "the later instance is still there");
+        assert_eq!(tally(&slot).in_flight(), 1, "the later instance is still there");
     }
 
     #[test]
@@ -298,23 +298,23 @@ mod tests {
         let current = colours.fill(2, ());
         colours.retire_all_but(&[current]);
         assert_eq!(busy(&colours), 1 << last);
-        assert_eq!(colours.members.lock().seats.len(), 2, "something is in flight there");
+        assert_eq!(colours.members.lock().slots.len(), 2, "something is in flight there");
         colours.leave(former, 1, last);
         assert_eq!(busy(&colours), 0);
-        assert_eq!(colours.members.lock().seats.len(), 1, "the last one to leave collects it");
+        assert_eq!(colours.members.lock().slots.len(), 1, "the last one to leave collects it");
         colours.flush();
         assert_ne!(colours.fill(1, ()), former, "another size");
-        assert_eq!(colours.fill(2, ()), former, "a seat that was given up is used again");
+        assert_eq!(colours.fill(2, ()), former, "a slot that was given up is used again");
         assert!(!tally(&former).is_retired());
     }
 
     #[test]
     fn more_flushes_than_colours_all_end() {
-        let (colours, [seat]) = colours();
+        let (colours, [slot]) = colours();
         let mut flushers = Vec::new();
         let mut tickets = Vec::new();
         for n in 0..COLOURS + 4 {
-            tickets.push(colours.count(tally(&seat), 0));
+            tickets.push(colours.count(tally(&slot), 0));
             let shared = Arc::clone(&colours);
             flushers.push(std::thread::spawn(move || shared.flush()));
             while colours.members.lock().flushes.waiters.len() <= n {
@@ -326,7 +326,7 @@ mod tests {
             "some wait for a free colour"
         );
         for colour in tickets {
-            colours.leave(seat, 0, colour);
+            colours.leave(slot, 0, colour);
         }
         for flusher in flushers {
             flusher.join().unwrap();

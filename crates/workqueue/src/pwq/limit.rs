@@ -59,9 +59,9 @@ impl<T: Hold, F: FencePolicy> Limiter<T, F> {
         }
     }
 
-    /// What stands for a link among those that wait: with ordered queues they all wait in one line.
-    pub(crate) fn line_of(&self, link: usize) -> usize {
-        if self.counted_by == CountedBy::Queue { 0 } else { link }
+    /// What stands for a pwq among those that wait: with ordered queues they all wait in one line.
+    pub(crate) fn line_of(&self, pwq: usize) -> usize {
+        if self.counted_by == CountedBy::Queue { 0 } else { pwq }
     }
 
     /// By number.
@@ -122,9 +122,9 @@ mod stepped {
     }
 
     /// As a queuer does; what may go at once, or is let through by it, goes to `out`.
-    fn queue(slot: &Slot<u32>, link: usize, item: u32, out: &mut Vec<u32>) {
+    fn queue(slot: &Slot<u32>, pwq: usize, item: u32, out: &mut Vec<u32>) {
         match slot.admit(slot.gate()) {
-            Admission::Wait => slot.hold(link, item, &mut |item| out.push(item)),
+            Admission::Wait => slot.hold(pwq, item, &mut |item| out.push(item)),
             _ => out.push(item),
         }
     }

@@ -91,9 +91,9 @@ pub(crate) struct Slot<T: Hold, F: FencePolicy = FullFence> {
 }
 
 struct Inner<T: Hold> {
-    /// By link; none of them is empty.
+    /// By pwq; none of them is empty.
     held: HashMap<usize, T::List>,
-    /// The links that have something here, whose turn it is first.
+    /// The pwqs that have something here, whose turn it is first.
     ring: VecDeque<usize>,
     /// How often an instance came to be held, or ceased to be: two equal readings mean that the
     /// same ones were held all the while.
@@ -127,7 +127,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
         }
     }
 
-    /// What stands in the way. The caller has counted its instance in, in its link, before: whoever
+    /// What stands in the way. The caller has counted its instance in, in its pwq, before: whoever
     /// changes the gate looks at those counts afterwards, and one of the two sees the other. Both
     /// accesses of both sides are `SeqCst`, so no fence is needed (but for loom, which takes
     /// `SeqCst` accesses for weaker ones).
@@ -157,11 +157,11 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
         }
     }
 
-    /// Holds an instance back, behind the older ones of its link; gets it through, by `push`, as
+    /// Holds an instance back, behind the older ones of its pwq; gets it through, by `push`, as
     /// soon as it may be: maybe at once.
-    pub(crate) fn hold(&self, link: usize, item: T, push: &mut dyn FnMut(T)) {
+    pub(crate) fn hold(&self, pwq: usize, item: T, push: &mut dyn FnMut(T)) {
         let mut inner = self.inner.lock();
-        inner.append(link, item);
+        inner.append(pwq, item);
         // Announce; `move_on` has the fence and looks again.
         self.publish(&inner);
         self.move_on(inner, push);
@@ -187,21 +187,21 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
         self.active.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Shows `see` a link's held instances, under the lock; `None` where there are none.
-    pub(crate) fn see_held<R>(&self, link: usize, see: impl FnOnce(&T::List) -> R) -> Option<R> {
-        self.inner.lock().held.get(&link).map(see)
+    /// Shows `see` a pwq's held instances, under the lock; `None` where there are none.
+    pub(crate) fn see_held<R>(&self, pwq: usize, see: impl FnOnce(&T::List) -> R) -> Option<R> {
+        self.inner.lock().held.get(&pwq).map(see)
     }
 
-    /// Calls `f` with a link's held instances, under the lock: for who has claimed one of them.
-    pub(crate) fn with_held<R>(&self, link: usize, f: impl FnOnce(&mut T::List) -> R) -> R {
+    /// Calls `f` with a pwq's held instances, under the lock: for who has claimed one of them.
+    pub(crate) fn with_held<R>(&self, pwq: usize, f: impl FnOnce(&mut T::List) -> R) -> R {
         let mut inner = self.inner.lock();
-        let mut list = inner.held.remove(&link).unwrap_or_default();
+        let mut list = inner.held.remove(&pwq).unwrap_or_default();
         let result = f(&mut list);
         inner.moves += 1;
         if T::len(&list) == 0 {
-            inner.ring.retain(|other| *other != link);
+            inner.ring.retain(|other| *other != pwq);
         } else {
-            inner.held.insert(link, list);
+            inner.held.insert(pwq, list);
         }
         self.publish(&inner);
         result
@@ -265,7 +265,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
         }
     }
 
-    /// Lets those through that may go, in turn by link. One thread at a time pushes, outside of the
+    /// Lets those through that may go, in turn by pwq. One thread at a time pushes, outside of the
     /// lock; who comes meanwhile leaves it to that one, which looks again under the lock.
     fn move_on<'a>(&'a self, mut inner: MutexGuard<'a, Inner<T>>, push: &mut dyn FnMut(T)) {
         if inner.moving {
@@ -338,26 +338,26 @@ impl<T: Hold> Inner<T> {
         gate
     }
 
-    fn append(&mut self, link: usize, item: T) {
-        let list = self.held.entry(link).or_default();
+    fn append(&mut self, pwq: usize, item: T) {
+        let list = self.held.entry(pwq).or_default();
         if T::len(list) == 0 {
-            self.ring.push_back(link);
+            self.ring.push_back(pwq);
         }
         item.append(list);
         self.moves += 1;
     }
 
-    /// The oldest of the link whose turn it is.
+    /// The oldest of the pwq whose turn it is.
     fn next(&mut self) -> Option<T> {
         self.moves += 1;
-        while let Some(link) = self.ring.pop_front() {
-            let Some(list) = self.held.get_mut(&link) else { continue };
+        while let Some(pwq) = self.ring.pop_front() {
+            let Some(list) = self.held.get_mut(&pwq) else { continue };
             let item = T::take(list);
             if T::len(list) == 0 {
-                self.held.remove(&link);
+                self.held.remove(&pwq);
             } else {
-                // Round robin: the other links first.
-                self.ring.push_back(link);
+                // Round robin: the other pwqs first.
+                self.ring.push_back(pwq);
             }
             if item.is_some() {
                 return item;

@@ -1,10 +1,11 @@
 //! What joins one queue with one pool: the kernel's `pool_workqueue`.
 //!
-//! An instance that is queued holds a [`Ticket`](crate::pwq::ticket::Ticket): its link, and the colour that
+//! An instance that is queued holds a [`Ticket`](crate::pwq::ticket::Ticket): its pwq, and the colour that
 //! it is counted as.
-//! Everything that queueing writes (the link's reference count, the tally) lies on lines that only
+//! Everything that queueing writes (the pwq's reference count, the tally) lies on lines that only
 //! this queue on this pod uses: no line is shared by all CPUs.
 
+mod arc_field;
 pub(crate) mod carried;
 pub(crate) mod counts;
 pub(crate) mod deferred;
@@ -12,7 +13,6 @@ pub(crate) mod flush;
 pub(crate) mod limit;
 pub(crate) mod limit_policy;
 pub(crate) mod limit_slot;
-mod part;
 pub(crate) mod queue_core;
 mod report;
 pub(crate) mod slot;
@@ -32,11 +32,11 @@ use corewise_sync::fence::FullFence;
 use crate::pool::Pool;
 use crate::pool::group::Group;
 use crate::pools::groups::Lease;
-use crate::pwq::carried::Carried;
+use crate::pwq::arc_field::ArcField;
+use crate::pwq::carried::Deferred;
 use crate::pwq::limit_slot::Slot;
-use crate::pwq::part::Part;
-use crate::pwq::queue_core::Shared;
-use crate::pwq::slot::{Seat, Tied};
+use crate::pwq::queue_core::QueueCore;
+use crate::pwq::slot::{InSlot, PwqSlot};
 use crate::pwq::stats::Counters;
 use crate::pwq::ticket::Ticket;
 use crate::report::QueueStats;
@@ -44,55 +44,55 @@ use crate::task::claim::Place;
 use crate::task::header::{Header, Queued};
 use crate::task::vtable::Lent;
 
-/// How many stripes the counts of a link have at most.
+/// How many stripes the counts of a pwq have at most.
 const MAX_STRIPES: usize = 16;
 
 /// One queue on one pool.
-pub(crate) struct Link {
+pub(crate) struct Pwq {
     pub(crate) counters: CachePadded<Counters>,
     /// I: the queue.
-    pub(crate) shared: Arc<Shared>,
-    /// I: the pools of the queue's attributes, as they were when this link was made.
+    pub(crate) shared: Arc<QueueCore>,
+    /// I: the pools of the queue's attributes, as they were when this pwq was made.
     pub(crate) group: Arc<Group>,
     /// I: which of them.
     pub(crate) pool: usize,
     /// I: that one.
-    pub(crate) at: Part<Group, Pool<FullFence>>,
+    pub(crate) at: ArcField<Group, Pool<FullFence>>,
     /// I: the slot of the limiter that its instances are counted in.
-    pub(crate) slot: Part<Shared, Slot<Queued>>,
+    pub(crate) slot: ArcField<QueueCore, Slot<Queued>>,
     /// Keeps the pools open.
     _lease: Arc<Lease>,
 }
 
-impl Link {
-    /// Joins a queue with a pool. From here on flushes look at it. The seat is the queue's.
-    pub(crate) fn seated(
-        shared: &Arc<Shared>,
+impl Pwq {
+    /// Joins a queue with a pool. From here on flushes look at it. The slot is the queue's.
+    pub(crate) fn join(
+        shared: &Arc<QueueCore>,
         lease: &Arc<Lease>,
         pool: usize,
-    ) -> NonNull<Seat<Link>> {
+    ) -> NonNull<PwqSlot<Pwq>> {
         let group = &lease.group;
         let spec = &group.pools[pool].spec;
-        let link = Link {
+        let pwq = Pwq {
             counters: CachePadded::default(),
             shared: Arc::clone(shared),
             group: Arc::clone(group),
             pool,
-            at: Part::of(group, |group| &group.pools[pool]),
-            slot: Part::of(shared, |shared| {
+            at: ArcField::of(group, |group| &group.pools[pool]),
+            slot: ArcField::of(shared, |shared| {
                 shared.limiter.slot(shared.limiter.slot_of(pool, spec.node))
             }),
             _lease: Arc::clone(lease),
         };
-        shared.colours.fill(spec.cpus.len().clamp(1, MAX_STRIPES), link)
+        shared.colours.fill(spec.cpus.len().clamp(1, MAX_STRIPES), pwq)
     }
 
-    /// What was counted here, and on its seat since it has that.
-    pub(crate) fn stats(&self, seat: &Seat<Link>, carried: &Carried) -> QueueStats {
-        // In this order: see `Shared::stats`.
-        let in_flight = carried.in_flight(seat);
+    /// What was counted here, and on its slot since it has that.
+    pub(crate) fn stats(&self, slot: &PwqSlot<Pwq>, carried: &Deferred) -> QueueStats {
+        // In this order: see `QueueCore::stats`.
+        let in_flight = carried.in_flight(slot);
         let mut stats = QueueStats::default();
-        stats.add(carried.queued(seat, seat.tally.queued_on_link()), in_flight);
+        stats.add(carried.queued(slot, slot.tally.queued_on_link()), in_flight);
         self.counters.add_to(&mut stats);
         stats
     }
@@ -129,21 +129,21 @@ impl Link {
     pub(crate) fn release(&self, item: Lent<'_>) -> Option<Queued> {
         self.slot.with_held(self.line(), |held| {
             let here = item.place(item.state.snapshot().seq()) == Place::Held;
-            // SAFETY: an item is made `Held` under the slot's lock, in the list of its link's line,
+            // SAFETY: an item is made `Held` under the slot's lock, in the list of its pwq's line,
             // and who takes it out of that says otherwise under the same lock.
             here.then(|| unsafe { held.remove(item.pointer()) })
         })
     }
 }
 
-impl Drop for Link {
+impl Drop for Pwq {
     fn drop(&mut self) {
         // Who has pushed what was queued here may not be back yet.
         self.shared.hazards.retire(Arc::clone(&self.group) as _);
     }
 }
 
-impl Tied for Link {
+impl InSlot for Pwq {
     fn collected(&self) {
         self.shared.former.keep(&self.counters);
     }

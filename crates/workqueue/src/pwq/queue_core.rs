@@ -11,7 +11,7 @@ use corewise_topology::{AffinityScope, CpuSet};
 use crate::attributes::QueueKind;
 use crate::pool::excuse::Excuse;
 use crate::pools::WorkerPools;
-use crate::pwq::carried::Carried;
+use crate::pwq::carried::Deferred;
 use crate::pwq::flush::Colours;
 use crate::pwq::limit::{CountedBy, Limiter};
 use crate::pwq::limit_policy::{MAX_ACTIVE_LIMIT, UNLIMITED, effective};
@@ -25,8 +25,8 @@ use crate::task::vtable::Lent;
 use crate::timekeeper::registered::Registered;
 use crate::timekeeper::rescuer::Rescuer;
 
-/// What all links of a queue have in common, former links included.
-pub(crate) struct Shared {
+/// What all pwqs of a queue have in common, former pwqs included.
+pub(crate) struct QueueCore {
     /// I: number of the queue in its worker pools, never used again; not 0.
     pub(crate) id: u64,
     /// I: the name for reports.
@@ -50,7 +50,7 @@ pub(crate) struct Shared {
     pub(crate) limit: Mutex<Limit>,
     /// The futures that wait to be woken.
     pub(crate) waiting: Waiting<Weak<dyn Waits>>,
-    /// What links that are gone had counted.
+    /// What pwqs that are gone had counted.
     pub(crate) former: Counters,
     /// The pools'.
     pub(crate) hazards: Arc<Hazards>,
@@ -76,15 +76,15 @@ pub(crate) struct Traits {
     pub(crate) rescuer: Option<Rescuer>,
 }
 
-impl Shared {
+impl QueueCore {
     /// A queue with a new number. `counted_by`, `places`: see [`Limiter::new`].
     pub(crate) fn new(
         name: String,
         pools: &WorkerPools,
         Traits { kind, freezable, cpu_intensive, timed, is_below, rescuer }: Traits,
         (counted_by, places): (CountedBy, usize),
-    ) -> Arc<Shared> {
-        Arc::new(Shared {
+    ) -> Arc<QueueCore> {
+        Arc::new(QueueCore {
             id: pools.next_queue(),
             name,
             kind,
@@ -113,18 +113,18 @@ impl Shared {
         before.unwrap_or(0)
     }
 
-    /// The counters of all links, former ones included, and the instances in flight. Each is true,
+    /// The counters of all pwqs, former ones included, and the instances in flight. Each is true,
     /// of slightly different moments.
     pub(crate) fn stats(&self) -> QueueStats {
-        let carried = Carried::of(self);
+        let carried = Deferred::of(self);
         let mut stats = QueueStats::default();
-        // All under one lock: what a link has counted goes to `former` when it is collected.
+        // All under one lock: what a pwq has counted goes to `former` when it is collected.
         let members = self.colours.members.lock();
-        for (seat, link) in members.all() {
+        for (slot, pwq) in members.all() {
             // In this order: what is in flight then is among those that were queued.
-            let in_flight = carried.in_flight(seat);
-            stats.add(carried.queued(seat, seat.tally.queued()), in_flight);
-            link.into_iter().for_each(|link| link.counters.add_to(&mut stats));
+            let in_flight = carried.in_flight(slot);
+            stats.add(carried.queued(slot, slot.tally.queued()), in_flight);
+            pwq.into_iter().for_each(|pwq| pwq.counters.add_to(&mut stats));
         }
         self.former.add_to(&mut stats);
         stats
@@ -134,15 +134,15 @@ impl Shared {
     /// none is in flight is sure, and that some are may be true for a moment longer.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let members = self.colours.members.lock();
-        members.all().fold((0, 0), |(in_flight, queued), (seat, _)| {
-            (in_flight + seat.tally.in_flight(), queued + seat.tally.queued())
+        members.all().fold((0, 0), |(in_flight, queued), (slot, _)| {
+            (in_flight + slot.tally.in_flight(), queued + slot.tally.queued())
         })
     }
 
     /// Nothing is queued and nothing runs: true of one moment during the call, where nothing is
     /// queued from outside.
     pub(crate) fn is_empty(&self) -> bool {
-        // An item may queue another on a link that was looked at already, and end before its own is.
+        // An item may queue another on a pwq that was looked at already, and end before its own is.
         // Then the number of those ever queued has changed.
         let before = self.counts();
         // Pairs with the Release of the ends that it saw: what those items queued is seen below.
@@ -152,7 +152,7 @@ impl Shared {
     }
 
     /// Divides the maximum among the slots, by the CPUs of `cpus` that can be used now. `settle` has
-    /// to follow, and [`Shared::warn_of_cut`] once the caller's locks are released.
+    /// to follow, and [`QueueCore::warn_of_cut`] once the caller's locks are released.
     pub(crate) fn set_max_active(&self, max_active: usize, cpus: Option<&CpuSet>) {
         let mut limit = self.limit.lock();
         *limit = Limit { max_active: effective(max_active), cpus: cpus.cloned() };
@@ -187,7 +187,7 @@ impl Shared {
     }
 }
 
-impl Registered for Shared {
+impl Registered for QueueCore {
     fn id(&self) -> u64 {
         self.id
     }
@@ -209,7 +209,7 @@ impl Registered for Shared {
     }
 
     fn cancel_waiting(&self) {
-        Shared::cancel_waiting(self);
+        QueueCore::cancel_waiting(self);
     }
 
     fn dump(&self, pool: &dyn Fn(usize, usize) -> Option<usize>) -> QueueDump {
@@ -279,7 +279,7 @@ impl Registered for Shared {
     }
 }
 
-impl AsRef<Colours> for Shared {
+impl AsRef<Colours> for QueueCore {
     fn as_ref(&self) -> &Colours {
         &self.colours
     }

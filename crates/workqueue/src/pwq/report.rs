@@ -5,15 +5,15 @@ use std::sync::Arc;
 use corewise_topology::AffinityScope;
 
 use crate::attributes::QueueKind;
-use crate::pwq::carried::Carried;
+use crate::pwq::carried::Deferred;
 use crate::pwq::limit::CountedBy;
 use crate::pwq::limit_policy::UNLIMITED;
-use crate::pwq::queue_core::Shared;
+use crate::pwq::queue_core::QueueCore;
 use crate::report::{LinkDump, QueueDump, QueueStats, SlotDump, SlotPlace};
 use crate::timekeeper::registered::Registered;
 
 /// See [`Registered::dump`].
-pub(crate) fn of(queue: &Shared, id: &dyn Fn(usize, usize) -> Option<usize>) -> QueueDump {
+pub(crate) fn of(queue: &QueueCore, id: &dyn Fn(usize, usize) -> Option<usize>) -> QueueDump {
     let (max_active, cpus) = {
         let limit = queue.limit.lock();
         (limit.max_active, limit.cpus.clone())
@@ -42,21 +42,20 @@ pub(crate) fn of(queue: &Shared, id: &dyn Fn(usize, usize) -> Option<usize>) -> 
         dump.max_active = Some(1);
     }
     let mut pods = Vec::new();
-    let carried = Carried::of(queue);
-    queue.colours.each(|seat, link| {
+    let carried = Deferred::of(queue);
+    queue.colours.each(|slot, pwq| {
         // The newest links come last: theirs are the attributes that hold.
-        (dump.scope, dump.strict, dump.nice) =
-            (link.group.scope, !link.group.soft, link.group.nice);
-        pods.push((link.pool, link.group.pools[link.pool].spec.pod));
-        if let Some(pool) = id(Arc::as_ptr(&link.group).addr(), link.pool) {
-            let (stats, in_flight) = (link.stats(seat, &carried), carried.in_flight(seat));
+        (dump.scope, dump.strict, dump.nice) = (pwq.group.scope, !pwq.group.soft, pwq.group.nice);
+        pods.push((pwq.pool, pwq.group.pools[pwq.pool].spec.pod));
+        if let Some(pool) = id(Arc::as_ptr(&pwq.group).addr(), pwq.pool) {
+            let (stats, in_flight) = (pwq.stats(slot, &carried), carried.in_flight(slot));
             dump.links.push(LinkDump { pool, stats, in_flight });
         }
     });
     dump.slots = slots(queue, &pods);
     dump.stats = queue.stats();
-    dump.in_flight = dump.links.iter().map(|link| link.in_flight).sum();
-    dump.links.sort_by_key(|link| link.pool);
+    dump.in_flight = dump.links.iter().map(|pwq| pwq.in_flight).sum();
+    dump.links.sort_by_key(|pwq| pwq.pool);
     dump
 }
 
@@ -65,7 +64,7 @@ fn limit(max: usize) -> Option<usize> {
 }
 
 /// Those that have a limit, or hold something back. `pods`: the pod of each pool, by its index.
-fn slots(queue: &Shared, pods: &[(usize, u32)]) -> Vec<SlotDump> {
+fn slots(queue: &QueueCore, pods: &[(usize, u32)]) -> Vec<SlotDump> {
     let last = queue.limiter.slots().count().saturating_sub(1);
     let slots = queue.limiter.slots().enumerate().filter_map(|(index, slot)| {
         let (active, max, held) = slot.sizes();

@@ -6,7 +6,7 @@ use corewise_sync::atomic::{AtomicU64, Ordering};
 
 use crate::report::QueueStats;
 
-/// Counters of a link.
+/// Counters of a pwq.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     /// A: statistics: instances queued here that ran in another pod.
@@ -41,7 +41,7 @@ impl Counters {
         stats.taken_back += read(&self.taken_back);
     }
 
-    /// Adds what a link has counted, which is gone.
+    /// Adds what a pwq has counted, which is gone.
     pub(crate) fn keep(&self, of: &Counters) {
         let counters = [
             (&self.overflowed, &of.overflowed),

@@ -1,4 +1,4 @@
-//! How an instance gets from a queue to its pool: counted in its link, past the limiter's gate.
+//! How an instance gets from a queue to its pool: counted in its pwq, past the limiter's gate.
 //!
 //! The steps have the names of `../pwq/limit.md` and `../pwq/README.md`.
 
@@ -14,10 +14,10 @@ use corewise_sync::list::List;
 use crate::attributes::At;
 use crate::pool::Pool;
 use crate::pool::group::Group;
-use crate::pwq::Link;
+use crate::pwq::Pwq;
 use crate::pwq::limit_slot::{Admission, Gate, Hold, Slot};
-use crate::pwq::queue_core::Shared;
-use crate::pwq::table::Links;
+use crate::pwq::queue_core::QueueCore;
+use crate::pwq::table::PwqTable;
 use crate::pwq::ticket::Ticket;
 use crate::task::claim::{Claimed, Place};
 use crate::task::current;
@@ -36,7 +36,7 @@ pub(crate) enum Queueing {
     Refused,
 }
 
-impl Links {
+impl PwqTable {
     /// Queues the item that `item` gives, whose header is `header`. Where it isn't queued it is as if
     /// nobody had tried. `accepted`: it is part of what the queue has accepted before.
     ///
@@ -61,7 +61,7 @@ impl Links {
         }
         // Enter.
         let entered = self.enter(place, picked);
-        let way = Way::of(entered.link(), entered.stripe());
+        let way = Way::of(entered.pwq(), entered.stripe());
         // ReadGate.
         let gate = way.gate();
         // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
@@ -90,7 +90,7 @@ impl Links {
         // Enter and ReadGate, as in `queue`.
         let (picked, hazard) = (self.pick(place), self.shared().hazard());
         let entered = self.enter(place, picked);
-        let way = Way::of(entered.link(), entered.stripe());
+        let way = Way::of(entered.pwq(), entered.stripe());
         let gate = way.gate();
         // SAFETY: the item is pending, and new.
         let queued =
@@ -114,7 +114,7 @@ impl Links {
         }
         // Enter and ReadGate, as for a new one.
         let entered = self.enter(place, self.pick(place));
-        let way = Way::of(entered.link(), entered.stripe());
+        let way = Way::of(entered.pwq(), entered.stripe());
         let gate = way.gate();
         let old = claimed.with_job(|job| job.ticket.replace(Ticket::new(entered.keep()).into()));
         let queued = claimed.release();
@@ -144,8 +144,8 @@ impl Links {
     }
 }
 
-/// The way of a queuer that has Entered a link, with what it may touch also when its instance is over:
-/// the link may be gone then. Plain pointers, which stay in registers.
+/// The way of a queuer that has Entered a pwq, with what it may touch also when its instance is over:
+/// the pwq may be gone then. Plain pointers, which stay in registers.
 struct Way {
     /// The queue's, which the caller has a handle of.
     slot: NonNull<Slot<Queued>>,
@@ -161,9 +161,9 @@ struct Way {
 impl Way {
     /// Of an instance that is counted there, and wasn't pushed yet.
     #[inline(always)]
-    fn of(link: &Link, stripe: u32) -> Way {
-        let (slot, group) = (NonNull::from(&*link.slot), Arc::as_ptr(&link.group));
-        Way { slot, group, at: NonNull::from(&*link.at), pool: link.pool, stripe }
+    fn of(pwq: &Pwq, stripe: u32) -> Way {
+        let (slot, group) = (NonNull::from(&*pwq.slot), Arc::as_ptr(&pwq.group));
+        Way { slot, group, at: NonNull::from(&*pwq.at), pool: pwq.pool, stripe }
     }
 
     /// ReadGate.
@@ -176,7 +176,7 @@ impl Way {
     /// Protect and Push.
     #[inline(always)]
     fn push(self, hazard: Hazard, queued: Queued) {
-        // SAFETY: the copy isn't dropped. The instance that was Entered keeps the link, and that the
+        // SAFETY: the copy isn't dropped. The instance that was Entered keeps the pwq, and that the
         // group, until the push, during which it is protected.
         let group = ManuallyDrop::new(unsafe { Arc::from_raw(self.group) });
         hazard.protect(&group, |group| {
@@ -216,7 +216,7 @@ impl Hold for Queued {
     }
 }
 
-impl Shared {
+impl QueueCore {
     /// The calling thread's, for the push.
     #[inline(always)]
     fn hazard(&self) -> Hazard {
@@ -240,7 +240,7 @@ impl Shared {
     #[inline(never)]
     fn admit(&self, gate: Gate, queued: Queued) {
         let ticket = queued.ticket().expect("it was Entered");
-        let (way, line) = (Way::of(&ticket.link, ticket.stripe()), ticket.link.line());
+        let (way, line) = (Way::of(&ticket.pwq, ticket.stripe()), ticket.pwq.line());
         // SAFETY: it is the queue's.
         match unsafe { way.slot.as_ref() }.admit(gate) {
             Admission::Free => way.push(self.hazard(), queued),
@@ -278,7 +278,7 @@ impl Shared {
     pub(crate) fn runs_here(&self) -> bool {
         current::with(|job| {
             let ticket = job.and_then(Running::ticket);
-            ticket.is_some_and(|ticket| ptr::eq(&*ticket.link.shared, self))
+            ticket.is_some_and(|ticket| ptr::eq(&*ticket.pwq.shared, self))
         })
     }
 }

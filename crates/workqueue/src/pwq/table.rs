@@ -1,7 +1,7 @@
-//! The table of a queue's links: which of its pools the work of a CPU, or of a node, goes to.
+//! The table of a queue's pwqs: which of its pools the work of a CPU, or of a node, goes to.
 //!
 //! Read `README.md` beside this file first. Who names a CPU, or no place at all, reads the CPU's entry.
-//! Who names a node, or is on a CPU that has no link, finds by the plan a CPU that has one.
+//! Who names a node, or is on a CPU that has no pwq, finds by the plan a CPU that has one.
 
 use std::sync::Arc;
 
@@ -10,30 +10,30 @@ use corewise_sync::sys::current_cpu;
 use corewise_sync::{CachePadded, Swap};
 
 use crate::attributes::At;
-use crate::pool::here;
+use crate::pool::current_worker;
 use crate::pools::groups::Lease;
 use crate::pools::{WorkerPools, nodes};
-use crate::pwq::Link;
+use crate::pwq::Pwq;
+use crate::pwq::arc_field::ArcField;
 use crate::pwq::limit_slot::{Gate, Slot};
-use crate::pwq::part::Part;
-use crate::pwq::queue_core::Shared;
+use crate::pwq::queue_core::QueueCore;
 use crate::pwq::slot::{self, Entry};
 use crate::task::header::Queued;
 
-/// A queuer, on a link of the queue.
-pub(crate) type Entered<'a> = slot::Entered<'a, Link>;
+/// A queuer, on a pwq of the queue.
+pub(crate) type Entered<'a> = slot::Entered<'a, Pwq>;
 
 /// What a queuer has Picked.
-pub(crate) type Picked<'a> = slot::Picked<'a, Link>;
+pub(crate) type Picked<'a> = slot::Picked<'a, Pwq>;
 
-/// The links of a queue. Its end is that of the queue's last handle.
-pub(crate) struct Links {
+/// The pwqs of a queue. Its end is that of the queue's last handle.
+pub(crate) struct PwqTable {
     /// I: the queue.
-    shared: Arc<Shared>,
+    shared: Arc<QueueCore>,
     /// I: a slot of the queue's limiter: what is closed, or drained, is so in all of them.
-    slot: Part<Shared, Slot<Queued>>,
+    slot: ArcField<QueueCore, Slot<Queued>>,
     /// I: by the number of the CPU, online or not.
-    entries: Box<[Entry<Link>]>,
+    entries: Box<[Entry<Pwq>]>,
     plan: Swap<Plan>,
     /// I: work is for the CPU that queues it, whatever that is for.
     bound: bool,
@@ -61,23 +61,27 @@ pub(crate) struct NodePools {
     next: CachePadded<AtomicUsize>,
 }
 
-impl Links {
+impl PwqTable {
     /// Joins a queue with the pools of a lease.
-    pub(crate) fn new(shared: &Arc<Shared>, pools: &WorkerPools, lease: &Arc<Lease>) -> Links {
+    pub(crate) fn new(
+        shared: &Arc<QueueCore>,
+        pools: &WorkerPools,
+        lease: &Arc<Lease>,
+    ) -> PwqTable {
         Self::of_plan(shared, Plan::new(pools, lease))
     }
 
-    pub(crate) fn of_plan(shared: &Arc<Shared>, plan: Plan) -> Links {
+    pub(crate) fn of_plan(shared: &Arc<QueueCore>, plan: Plan) -> PwqTable {
         let plan = Arc::new(plan);
-        let links = Links {
+        let pwqs = PwqTable {
             shared: Arc::clone(shared),
-            slot: Part::of(shared, |shared| shared.limiter.slot(0)),
+            slot: ArcField::of(shared, |shared| shared.limiter.slot(0)),
             entries: plan.by_cpu.iter().map(|_| Entry::new()).collect(),
             plan: Swap::new(Arc::clone(&plan)),
             bound: shared.kind.per_cpu(),
         };
-        links.follow(&plan);
-        links
+        pwqs.follow(&plan);
+        pwqs
     }
 
     /// Joins the queue with the pools of another lease, instead of those that it had. One at a time.
@@ -89,17 +93,17 @@ impl Links {
 
     fn follow(&self, plan: &Plan) {
         // Fill.
-        let seats = 0..plan.lease.group.pools.len();
-        let seats = seats.map(|pool| Link::seated(&self.shared, &plan.lease, pool));
-        let seats: Vec<_> = seats.collect();
+        let slots = 0..plan.lease.group.pools.len();
+        let slots = slots.map(|pool| Pwq::join(&self.shared, &plan.lease, pool));
+        let slots: Vec<_> = slots.collect();
         // Publish.
         for ((cpu, entry), pool) in self.entries.iter().enumerate().zip(&plan.by_cpu) {
             entry.publish(
-                pool.map(|pool| (seats[pool], plan.lease.group.pools[pool].stripe_of(cpu as u32))),
+                pool.map(|pool| (slots[pool], plan.lease.group.pools[pool].stripe_of(cpu as u32))),
             );
         }
         // Retire.
-        self.shared.colours.retire_all_but(&seats);
+        self.shared.colours.retire_all_but(&slots);
     }
 
     /// What stands in the way of all that is queued: a hint.
@@ -108,7 +112,7 @@ impl Links {
         self.slot.glance()
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<QueueCore> {
         &self.shared
     }
 
@@ -123,7 +127,7 @@ impl Links {
         self.shared.colours.pick(self.entries.get(cpu as usize)?)
     }
 
-    /// Enters a link for work that is asked to run at `place`, and was picked for so.
+    /// Enters a pwq for work that is asked to run at `place`, and was picked for so.
     #[inline(always)]
     pub(crate) fn enter<'a>(&'a self, place: At, picked: Option<Picked<'a>>) -> Entered<'a> {
         match picked.and_then(|picked| self.enter_picked(picked)) {
@@ -135,7 +139,7 @@ impl Links {
     #[inline(always)]
     fn enter_picked<'a>(&'a self, picked: Picked<'a>) -> Option<Entered<'a>> {
         let colours = &self.shared.colours;
-        let taken_over = here::with_carry(|carry| colours.take_over(carry, &picked));
+        let taken_over = current_worker::with_carry(|carry| colours.reuse(carry, &picked));
         taken_over.flatten().or_else(|| colours.enter(picked))
     }
 
@@ -143,12 +147,12 @@ impl Links {
     /// share of a CPU quota.
     #[inline]
     fn is_for(&self, place: At, entered: &Entered<'_>) -> bool {
-        let link = entered.link();
+        let pwq = entered.pwq();
         self.bound
             || match place {
                 At::Cpu(_) => true,
-                At::Node(_) => !link.away(),
-                At::Here | At::From(_) => !link.away_or_aside(),
+                At::Node(_) => !pwq.away(),
+                At::Here | At::From(_) => !pwq.away_or_aside(),
             }
     }
 
@@ -190,7 +194,7 @@ impl Links {
     }
 }
 
-impl Drop for Links {
+impl Drop for PwqTable {
     fn drop(&mut self) {
         self.shared.colours.close();
     }

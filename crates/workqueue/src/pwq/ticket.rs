@@ -9,37 +9,37 @@ use std::time::Duration;
 use corewise_sync::atomic::Ordering;
 
 use crate::pool::group::Group;
-use crate::pwq::Link;
+use crate::pwq::Pwq;
 use crate::pwq::counts::Careful;
-use crate::pwq::deferred::Carry;
-use crate::pwq::queue_core::Shared;
-use crate::pwq::slot::{Kept, Seat, leave};
+use crate::pwq::deferred::DeferredEnds;
+use crate::pwq::queue_core::QueueCore;
+use crate::pwq::slot::{Kept, PwqSlot, leave};
 use crate::pwq::submit::push;
 use word::Word;
 
-/// The link of a ticket.
-pub(crate) struct OnSeat(Word);
+/// The pwq of a ticket.
+pub(crate) struct OfTicket(Word);
 
-impl Deref for OnSeat {
-    type Target = Link;
+impl Deref for OfTicket {
+    type Target = Pwq;
 
     #[inline]
-    fn deref(&self) -> &Link {
+    fn deref(&self) -> &Pwq {
         // SAFETY: it is part of a ticket, whose instance is in flight until that is dropped: so the
-        // link is there (`README.md`).
-        unsafe { self.0.seat().as_ref().link() }
+        // pwq is there (`README.md`).
+        unsafe { self.0.slot().as_ref().pwq() }
     }
 }
 
-/// Counts one instance in its queue, from queueing until dropped. Once it is dropped, the link, its
+/// Counts one instance in its queue, from queueing until dropped. Once it is dropped, the pwq, its
 /// pools and the queue may be gone.
 pub(crate) struct Ticket {
     /// I: where it was queued. It is there for as long as the ticket. The same word says the stripe and
     /// the colour, and whether it has a place in the limiter.
-    pub(crate) link: OnSeat,
+    pub(crate) pwq: OfTicket,
 }
 
-// SAFETY: a link is shared, and its seat too (`Seat`).
+// SAFETY: a pwq is shared, and its slot too (`PwqSlot`).
 unsafe impl Send for Ticket {}
 // SAFETY: as above.
 unsafe impl Sync for Ticket {}
@@ -47,41 +47,41 @@ unsafe impl Sync for Ticket {}
 impl Ticket {
     /// For the instance of a queuer, who has Entered it.
     #[inline]
-    pub(crate) fn new(place: Kept<Link>) -> Ticket {
-        Ticket { link: OnSeat(Word::new(place)) }
+    pub(crate) fn new(place: Kept<Pwq>) -> Ticket {
+        Ticket { pwq: OfTicket(Word::new(place)) }
     }
 
     /// The stripe of its pool that it lies in: that of the CPU that queued it.
     #[inline]
     pub(crate) fn stripe(&self) -> u32 {
-        self.link.0.stripe()
+        self.pwq.0.stripe()
     }
 
     /// What flushes know it by.
     pub(crate) fn colour(&self) -> u8 {
-        self.link.0.colour()
+        self.pwq.0.colour()
     }
 
     /// Its pool, and the stripe there, for who has to do with them when the instance may be over.
     pub(crate) fn home(&self) -> (Arc<Group>, usize, u32) {
-        (Arc::clone(&self.link.group), self.link.pool, self.stripe())
+        (Arc::clone(&self.pwq.group), self.pwq.pool, self.stripe())
     }
 
     /// It has a place in the limiter now, to be given back. Before it is pushed, by who lets it
     /// through.
     pub(crate) fn count(&self) {
-        self.link.0.count();
+        self.pwq.0.count();
     }
 
     /// Whether it has a place in the limiter.
     pub(crate) fn is_counted(&self) -> bool {
-        self.link.0.counted()
+        self.pwq.0.counted()
     }
 
     /// Lend: it gets a place in the limiter beyond the maximum, if it has none. As `count`, by its claimant.
     pub(crate) fn lend(&self) {
         if !self.is_counted() {
-            self.link.slot.lend();
+            self.pwq.slot.lend();
             self.count();
         }
     }
@@ -89,43 +89,43 @@ impl Ticket {
     /// The instance was never queued: the queue didn't take it.
     #[cold]
     pub(crate) fn withdraw(&self) {
-        // SAFETY: the seat is there for as long as the ticket.
-        unsafe { self.link.0.seat().as_ref() }.tally.undo(self.stripe());
+        // SAFETY: the slot is there for as long as the ticket.
+        unsafe { self.pwq.0.slot().as_ref() }.tally.undo(self.stripe());
     }
 
     /// The instance won't be run; counted.
     pub(crate) fn cancelled(&self) {
-        self.link.counters.cancelled.fetch_add(1, Ordering::Relaxed);
+        self.pwq.counters.cancelled.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The instance has run for so long, which its queue wants to know; counted.
     pub(crate) fn took(&self, took: Duration) {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.link.counters.run_ns.fetch_add(took, Ordering::Relaxed);
+        self.pwq.counters.run_ns.fetch_add(took, Ordering::Relaxed);
     }
 
     /// The instance runs away from its home pod; counted.
     pub(crate) fn overflowed(&self) {
-        self.link.counters.overflowed.fetch_add(1, Ordering::Relaxed);
+        self.pwq.counters.overflowed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Who waited for the instance runs it; counted.
     pub(crate) fn taken_back(&self) {
-        self.link.counters.taken_back.fetch_add(1, Ordering::Relaxed);
+        self.pwq.counters.taken_back.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 impl Ticket {
     #[inline]
-    fn kept(&self) -> Kept<Link> {
-        let word = &self.link.0;
-        (word.seat(), word.stripe(), word.colour())
+    fn kept(&self) -> Kept<Pwq> {
+        let word = &self.pwq.0;
+        (word.slot(), word.stripe(), word.colour())
     }
 
     /// The instance is over, and its worker carries it, unless the limiter has to know.
     #[inline]
-    fn carry(self, carry: &Carry<Link>) {
-        if self.link.0.counted() {
+    fn carry(self, carry: &DeferredEnds<Pwq>) {
+        if self.pwq.0.counted() {
             return;
         }
         let full = carry.add(self.kept());
@@ -136,11 +136,11 @@ impl Ticket {
     }
 }
 
-impl Carry<Link> {
-    /// See [`Carry::put_down`].
+impl DeferredEnds<Pwq> {
+    /// See [`Carry::count_out`].
     #[inline]
     pub(crate) fn stops(&self) {
-        self.put_down::<Careful, Shared>(|link| Arc::clone(&link.shared));
+        self.count_out::<Careful, QueueCore>(|pwq| Arc::clone(&pwq.shared));
     }
 
     /// Before the worker runs an instance, or does anything else with it. See [`Carry::before`].
@@ -148,8 +148,8 @@ impl Carry<Link> {
     pub(crate) fn starts(&self, next: Option<&Ticket>) {
         // Without a ticket only in models of a pool alone, where nothing is carried.
         if let Some(next) = next {
-            let next = (!next.link.0.counted()).then(|| next.kept());
-            self.before::<Careful, Shared>(next, |link| Arc::clone(&link.shared));
+            let next = (!next.pwq.0.counted()).then(|| next.kept());
+            self.before::<Careful, QueueCore>(next, |pwq| Arc::clone(&pwq.shared));
         }
     }
 }
@@ -157,13 +157,13 @@ impl Carry<Link> {
 impl Drop for Ticket {
     #[inline]
     fn drop(&mut self) {
-        let word = &self.link.0;
+        let word = &self.pwq.0;
         if word.counted() {
-            self.link.slot.put(&mut push);
+            self.pwq.slot.put(&mut push);
         }
         // SAFETY: it is the ticket's, which ends.
         unsafe {
-            leave::<Careful, Link, Shared>(self.kept(), 1, |link| Arc::clone(&link.shared));
+            leave::<Careful, Pwq, QueueCore>(self.kept(), 1, |pwq| Arc::clone(&pwq.shared));
         }
     }
 }
@@ -174,12 +174,12 @@ pub(crate) struct MaybeTicket(ManuallyDrop<Ticket>);
 impl MaybeTicket {
     /// For an instance that no queue counts.
     pub(crate) fn none() -> MaybeTicket {
-        MaybeTicket(ManuallyDrop::new(Ticket { link: OnSeat(Word::none()) }))
+        MaybeTicket(ManuallyDrop::new(Ticket { pwq: OfTicket(Word::none()) }))
     }
 
     #[inline]
     fn is_none(&self) -> bool {
-        self.0.link.0.is_none()
+        self.0.pwq.0.is_none()
     }
 
     /// The ticket.
@@ -190,7 +190,7 @@ impl MaybeTicket {
 
     /// The instance is over. Its worker carries it; without one it is counted out.
     #[inline]
-    pub(crate) fn end(mut self, carry: Option<&Carry<Link>>) {
+    pub(crate) fn end(mut self, carry: Option<&DeferredEnds<Pwq>>) {
         if let Some(carry) = carry
             && !self.is_none()
         {
@@ -229,8 +229,8 @@ impl Drop for MaybeTicket {
     }
 }
 
-/// Seat, stripe, colour and whether counted: all in one word. The stripe is in the lowest bits, which
-/// a seat's alignment leaves free, the others in the highest, which no address in user space has.
+/// PwqSlot, stripe, colour and whether counted: all in one word. The stripe is in the lowest bits, which
+/// a slot's alignment leaves free, the others in the highest, which no address in user space has.
 #[cfg(all(target_pointer_width = "64", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod word {
     use std::ptr;
@@ -244,7 +244,7 @@ mod word {
 
     const COLOUR: u32 = ADDRESS_BITS;
     const COUNTED: usize = 1 << 63;
-    const SEAT: usize = (1 << ADDRESS_BITS) - STRIPES;
+    const SLOT: usize = (1 << ADDRESS_BITS) - STRIPES;
 
     const _: () = assert!(COLOURS << COLOUR <= COUNTED);
     const _: () = assert!(size_of::<MaybeTicket>() == 8 || hint::IN_MODEL);
@@ -253,14 +253,14 @@ mod word {
         /// A: null without a ticket. Changed by `count` alone, before the instance is pushed; read at
         /// its end. The push orders them, so Relaxed; atomic only because the claimant of a held
         /// instance may look at the ticket meanwhile.
-        AtomicPtr<Seat<Link>>,
+        AtomicPtr<PwqSlot<Pwq>>,
     );
 
     impl Word {
         #[inline]
-        pub(super) fn new((seat, stripe, colour): Kept<Link>) -> Word {
+        pub(super) fn new((slot, stripe, colour): Kept<Pwq>) -> Word {
             let marks = stripe as usize | (colour as usize) << COLOUR;
-            Word(AtomicPtr::new(seat.as_ptr().map_addr(|address| address | marks)))
+            Word(AtomicPtr::new(slot.as_ptr().map_addr(|address| address | marks)))
         }
 
         pub(super) fn none() -> Word {
@@ -268,7 +268,7 @@ mod word {
         }
 
         #[inline]
-        fn load(&self) -> *mut Seat<Link> {
+        fn load(&self) -> *mut PwqSlot<Pwq> {
             self.0.load(Ordering::Relaxed)
         }
 
@@ -279,11 +279,11 @@ mod word {
 
         /// There is a ticket.
         #[inline]
-        pub(super) fn seat(&self) -> NonNull<Seat<Link>> {
-            let seat = self.load().map_addr(|address| address & SEAT);
-            debug_assert!(!seat.is_null(), "there is a ticket");
+        pub(super) fn slot(&self) -> NonNull<PwqSlot<Pwq>> {
+            let slot = self.load().map_addr(|address| address & SLOT);
+            debug_assert!(!slot.is_null(), "there is a ticket");
             // SAFETY: it is that of `new`.
-            unsafe { NonNull::new_unchecked(seat) }
+            unsafe { NonNull::new_unchecked(slot) }
         }
 
         #[inline]
@@ -312,14 +312,14 @@ mod word {
 
         #[test]
         fn a_word_says_what_it_was_made_of() {
-            let seat = NonNull::<Seat<Link>>::dangling();
+            let slot = NonNull::<PwqSlot<Pwq>>::dangling();
             for (stripe, colour) in [(0, 0), (STRIPES as u32 - 1, 0), (5, COLOURS as u8 - 1)] {
-                let word = Word::new((seat, stripe, colour));
+                let word = Word::new((slot, stripe, colour));
                 for counted in [false, true] {
                     assert!(!word.is_none());
                     assert_eq!(
-                        (word.seat(), word.stripe(), word.colour(), word.counted()),
-                        (seat, stripe, colour, counted)
+                        (word.slot(), word.stripe(), word.colour(), word.counted()),
+                        (slot, stripe, colour, counted)
                     );
                     word.count();
                 }
@@ -340,13 +340,13 @@ mod word {
     use super::*;
 
     pub(super) struct Word {
-        place: Option<Kept<Link>>,
+        place: Option<Kept<Pwq>>,
         /// A: as of the word above.
         counted: AtomicBool,
     }
 
     impl Word {
-        pub(super) fn new(place: Kept<Link>) -> Word {
+        pub(super) fn new(place: Kept<Pwq>) -> Word {
             Word { place: Some(place), counted: AtomicBool::new(false) }
         }
 
@@ -358,11 +358,11 @@ mod word {
             self.place.is_none()
         }
 
-        fn place(&self) -> Kept<Link> {
+        fn place(&self) -> Kept<Pwq> {
             self.place.expect("there is a ticket")
         }
 
-        pub(super) fn seat(&self) -> NonNull<Seat<Link>> {
+        pub(super) fn slot(&self) -> NonNull<PwqSlot<Pwq>> {
             self.place().0
         }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use corewise_sync::{CachePadded, Mutex, per_thread};
 
 use crate::error::shielded;
-use crate::pwq::queue_core::Shared;
+use crate::pwq::queue_core::QueueCore;
 
 /// Who waits, by the pod of its poll, so that pods don't meet here.
 pub(crate) struct Waiting<T> {
@@ -144,7 +144,7 @@ pub(crate) fn stop_in_turn(future: Arc<dyn Waits>) {
     let _ = DEPTH.try_with(|d| d.set(depth));
 }
 
-impl Shared {
+impl QueueCore {
     /// Cancels the futures that wait to be woken. The queue is closed. Their destructors run here,
     /// with no lock held.
     pub(crate) fn cancel_waiting(&self) {

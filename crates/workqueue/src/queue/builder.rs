@@ -9,8 +9,8 @@ use crate::error::BuildError;
 use crate::pools::WorkerPools;
 use crate::pools::nodes;
 use crate::pwq::limit::CountedBy;
-use crate::pwq::queue_core::{Shared, Traits};
-use crate::pwq::table::Links;
+use crate::pwq::queue_core::{QueueCore, Traits};
+use crate::pwq::table::PwqTable;
 use crate::queue::Workqueue;
 
 /// Sets up a [`Workqueue`].
@@ -83,7 +83,7 @@ impl QueueBuilder {
     }
 
     /// The queue below one with these attributes: see [`Workqueue::below`].
-    pub(crate) fn below(above: &Shared, attributes: Attributes) -> Self {
+    pub(crate) fn below(above: &QueueCore, attributes: Attributes) -> Self {
         let per_cpu = above.kind.per_cpu();
         let Attributes { scope, strict, cpus, nice, .. } = attributes;
         QueueBuilder {
@@ -247,12 +247,12 @@ impl QueueBuilder {
         };
         let Self { freezable, cpu_intensive, timed, is_below, .. } = self;
         let traits = Traits { kind, freezable, cpu_intensive, timed, is_below, rescuer };
-        let shared = Shared::new(self.name, pools, traits, counted_by);
+        let shared = QueueCore::new(self.name, pools, traits, counted_by);
         shared.set_max_active(attributes.max_active, attributes.cpus.as_ref());
-        let links = Links::new(&shared, pools, &lease);
+        let table = PwqTable::new(&shared, pools, &lease);
         pools.register(Arc::clone(&shared) as _);
         shared.warn_of_cut(attributes.max_active);
-        Ok(Workqueue::new(shared, attributes, links))
+        Ok(Workqueue::new(shared, attributes, table))
     }
 
     /// What it is to be, where that is possible.

@@ -86,8 +86,8 @@ impl Workqueue {
         // Commit: from here on nothing fails.
         let mut current = self.control().attributes.lock();
         if key != PoolKey::of(shared.kind, &current) {
-            // Who has Entered an old link queues on the old pools, which that keeps open.
-            self.links().replace(&shared.pools, &lease);
+            // Who has Entered an old pwq queues on the old pools, which that keeps open.
+            self.table().replace(&shared.pools, &lease);
         }
         shared.set_max_active(attributes.max_active, attributes.cpus.as_ref());
         *current = attributes.clone();

@@ -106,7 +106,7 @@ impl Workqueue {
     /// Whether it takes nothing that comes after a while.
     fn refuses(&self, delay: Duration) -> bool {
         if delay.is_zero() {
-            return self.links().refuses_at_once(false);
+            return self.table().refuses_at_once(false);
         }
         self.is_closed() || !self.shared().pools.keeper().takes_timers()
     }

@@ -4,14 +4,14 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use crate::error::shielded;
-use crate::pwq::queue_core::Shared;
+use crate::pwq::queue_core::QueueCore;
 use crate::pwq::waiting::{Seat, Waits};
 use crate::queue::Workqueue;
 
 /// Has a function called at the end of a queue, for as long as it isn't dropped: see [`Workqueue::on_end`].
 #[must_use = "dropping it has nobody told"]
 pub struct EndNotice {
-    queue: Weak<Shared>,
+    queue: Weak<QueueCore>,
     seat: Option<Seat>,
     /// The list has it weakly.
     _told: Arc<dyn Waits>,

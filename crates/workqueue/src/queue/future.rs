@@ -183,7 +183,7 @@ where
             }
             // It is polled for this link: most often always the same.
             let pod =
-                current::with(|job| job.and_then(Running::ticket).map(|ticket| ticket.link.pool));
+                current::with(|job| job.and_then(Running::ticket).map(|ticket| ticket.pwq.pool));
             let me: Weak<dyn Waits> = Weak::clone(&self.me) as _;
             match self.queue.shared().waiting.sit(pod.unwrap_or(0), me) {
                 Ok(taken) => *seat = Some(taken),

@@ -18,9 +18,9 @@ use crate::attributes::At;
 use crate::attributes::Attributes;
 use crate::handle::join::{JoinHandle, Task};
 use crate::handle::work::Work;
-use crate::pwq::queue_core::Shared;
+use crate::pwq::queue_core::QueueCore;
 use crate::pwq::submit::Queueing;
-use crate::pwq::table::Links;
+use crate::pwq::table::PwqTable;
 use crate::queue::builder::QueueBuilder;
 use crate::queue::control::Control;
 use crate::report::QueueStats;
@@ -46,10 +46,10 @@ impl std::panic::UnwindSafe for Workqueue {}
 impl std::panic::RefUnwindSafe for Workqueue {}
 
 struct Inner {
-    shared: Arc<Shared>,
+    shared: Arc<QueueCore>,
     control: Control,
-    /// The links that it queues on now.
-    links: Links,
+    /// The table that it queues on now.
+    table: PwqTable,
 }
 
 impl Drop for Inner {
@@ -65,11 +65,11 @@ impl Destination for Inner {
     }
 
     fn is_closed(&self) -> bool {
-        self.links.is_closed()
+        self.table.is_closed()
     }
 
     fn take(&self, at: At, claimed: Claimed) {
-        self.links.place(at, claimed);
+        self.table.place(at, claimed);
     }
 }
 
@@ -79,12 +79,16 @@ impl Workqueue {
         QueueBuilder::new(name.into())
     }
 
-    pub(crate) fn new(shared: Arc<Shared>, attributes: Attributes, links: Links) -> Workqueue {
+    pub(crate) fn new(
+        shared: Arc<QueueCore>,
+        attributes: Attributes,
+        table: PwqTable,
+    ) -> Workqueue {
         let control = Control::new(attributes);
-        Workqueue { inner: Arc::new(Inner { shared, control, links }) }
+        Workqueue { inner: Arc::new(Inner { shared, control, table }) }
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<QueueCore> {
         &self.inner.shared
     }
 
@@ -97,8 +101,8 @@ impl Workqueue {
         Arc::clone(&self.inner) as _
     }
 
-    pub(crate) fn links(&self) -> &Links {
-        &self.inner.links
+    pub(crate) fn table(&self) -> &PwqTable {
+        &self.inner.table
     }
 
     /// The queue's name.
@@ -231,7 +235,7 @@ impl Workqueue {
         item: ItemRef,
         site: &'static Location<'static>,
     ) -> Result<(), ItemRef> {
-        self.inner.links.queue_new(At::Here, item, site)
+        self.inner.table.queue_new(At::Here, item, site)
     }
 
     fn submit_new_at(
@@ -240,7 +244,7 @@ impl Workqueue {
         item: ItemRef,
         site: &'static Location<'static>,
     ) -> Result<(), ItemRef> {
-        self.inner.links.queue_new(place, item, site)
+        self.inner.table.queue_new(place, item, site)
     }
 
     /// Queues an item, wherever that is: [`Workqueue::queue`] has the short way for itself.
@@ -255,8 +259,8 @@ impl Workqueue {
 
     #[inline(always)]
     fn submit(&self, place: At, work: &Work, site: &'static Location<'static>) -> bool {
-        let links = &self.inner.links;
-        links.queue(place, work.header(), || work.hold(), site, false) == Queueing::Queued
+        let table = &self.inner.table;
+        table.queue(place, work.header(), || work.hold(), site, false) == Queueing::Queued
     }
 
     /// Queues the item that `item` gives, whose header is `header`. Compiled once, whatever the item.
@@ -280,7 +284,7 @@ impl Workqueue {
         site: &'static Location<'static>,
         accepted: bool,
     ) -> Queueing {
-        self.inner.links.queue(place, header, item, site, accepted)
+        self.inner.table.queue(place, header, item, site, accepted)
     }
 }
 
@@ -288,12 +292,12 @@ impl Workqueue {
     /// Puts a claimed instance into the queue, as the same instance. False where that is refused: it
     /// is cancelled then.
     pub(crate) fn place(&self, place: At, claimed: Claimed) -> bool {
-        self.inner.links.place(place, claimed)
+        self.inner.table.place(place, claimed)
     }
 
     /// Whether it takes nothing any more.
     pub(crate) fn is_closed(&self) -> bool {
-        self.inner.links.is_closed()
+        self.inner.table.is_closed()
     }
 }
 

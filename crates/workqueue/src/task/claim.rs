@@ -27,9 +27,9 @@ pub(crate) enum Place {
     Nowhere = 0,
     /// On its way from one hand or container to another.
     Moving = 1,
-    /// In the inbox of its link's pool, or about to be.
+    /// In the inbox of its pwq's pool, or about to be.
     Pushed = 5,
-    /// In the list of its link's pool.
+    /// In the list of its pwq's pool.
     Listed = 2,
     /// Held back by its queue's limiter.
     Held = 3,
@@ -172,11 +172,11 @@ impl Lent<'_> {
                 Place::Moving => None,
                 // The inbox is emptied too: nobody else may look at it for long.
                 Place::Pushed | Place::Listed => claimed.job().ticket.as_ref().and_then(|ticket| {
-                    let link = &ticket.link;
-                    link.group.unlist(link.pool, ticket.stripe(), self)
+                    let pwq = &ticket.pwq;
+                    pwq.group.unlist(pwq.pool, ticket.stripe(), self)
                 }),
                 Place::Held => {
-                    claimed.job().ticket.as_ref().and_then(|ticket| ticket.link.release(self))
+                    claimed.job().ticket.as_ref().and_then(|ticket| ticket.pwq.release(self))
                 }
                 Place::Timer => self.unshelve(),
             };

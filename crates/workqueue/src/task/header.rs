@@ -14,14 +14,14 @@ use std::sync::Arc;
 use crate::error::shielded;
 use crate::pool::group::Group;
 use crate::pool::publication::{Label, Publication};
-use crate::pwq::Link;
-use crate::pwq::deferred::Carry;
+use crate::pwq::Pwq;
+use crate::pwq::deferred::DeferredEnds;
 use crate::pwq::ticket::{MaybeTicket, Ticket};
 use crate::task::claim::{Claimed, Place};
 use crate::task::flushers;
 use crate::task::run;
 use crate::task::state::{Finished, Seq, Snapshot, WorkState};
-use crate::task::vtable::{Hold, ItemRef, Table, log_panic};
+use crate::task::vtable::{ItemRef, Reference, Table, log_panic};
 use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::cell::UnsafeCell;
@@ -41,7 +41,7 @@ pub(crate) struct Job {
 impl Job {
     /// The queue's name, for reports.
     pub(crate) fn queue_name(&self) -> &str {
-        self.ticket.as_ref().map_or("", |ticket| &ticket.link.shared.name)
+        self.ticket.as_ref().map_or("", |ticket| &ticket.pwq.shared.name)
     }
 
     /// What is shown of the instance, of an item with this table.
@@ -50,7 +50,7 @@ impl Job {
         Label {
             name: table.name,
             site: self.site,
-            queue: self.ticket.as_ref().map_or(0, |ticket| ticket.link.shared.id),
+            queue: self.ticket.as_ref().map_or(0, |ticket| ticket.pwq.shared.id),
         }
     }
 }
@@ -213,7 +213,7 @@ impl Queued {
         self.ticket().map(Ticket::home)
     }
 
-    /// It has a place in its link's slot of the limiter, which the end of the instance gives back.
+    /// It has a place in its pwq's slot of the limiter, which the end of the instance gives back.
     pub(crate) fn count(&self) {
         if let Some(ticket) = self.ticket() {
             ticket.count();
@@ -418,7 +418,7 @@ impl Running {
 
     /// Whether its queue says that its items compute for long.
     pub(crate) fn is_cpu_intensive(&self) -> bool {
-        self.ticket().is_some_and(|ticket| ticket.link.shared.cpu_intensive)
+        self.ticket().is_some_and(|ticket| ticket.pwq.shared.cpu_intensive)
     }
 
     /// The instance runs away from its home pod; counted.
@@ -433,7 +433,7 @@ impl Running {
     /// Where a worker's loop calls it, and by reference, so that nothing is copied; what is left is to be
     /// dropped.
     #[inline(always)]
-    pub(crate) fn run(&mut self, shown: &Publication, carry: Option<&Carry<Link>>) -> u64 {
+    pub(crate) fn run(&mut self, shown: &Publication, carry: Option<&DeferredEnds<Pwq>>) -> u64 {
         self.run_only(shown);
         let mut hold = None;
         if !self.table.alone {
@@ -499,7 +499,7 @@ impl Running {
     #[inline(always)]
     fn run_only(&self, shown: &Publication) {
         shown.starts(self.label());
-        let timed = self.ticket().is_some_and(|ticket| ticket.link.shared.timed);
+        let timed = self.ticket().is_some_and(|ticket| ticket.pwq.shared.timed);
         let ran = if timed { self.run_timed() } else { run::run(self) };
         if let Err(payload) = ran {
             self.panicked(payload);
@@ -569,7 +569,7 @@ impl Drop for Uncalled<'_> {
         if table.alone {
             // SAFETY: it wasn't used up, and isn't touched any more.
             let item = unsafe { ItemRef::kept(item.pointer()) };
-            table.hold(item, true).into_iter().for_each(Hold::release);
+            table.hold(item, true).into_iter().for_each(Reference::release);
         }
     }
 }
@@ -577,7 +577,7 @@ impl Drop for Uncalled<'_> {
 /// An instance that has run.
 #[must_use]
 pub(crate) struct Over {
-    hold: Option<Hold>,
+    hold: Option<Reference>,
     ticket: MaybeTicket,
 }
 

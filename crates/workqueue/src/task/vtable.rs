@@ -180,8 +180,8 @@ impl Table {
     /// What is left to give up of an item whose instance is over. `last`: no instance is left, and
     /// nobody has the item.
     #[inline]
-    pub(crate) fn hold(&self, item: ItemRef, last: bool) -> Option<Hold> {
-        (last || !self.kept).then_some(Hold { item: item.0, release: self.release })
+    pub(crate) fn hold(&self, item: ItemRef, last: bool) -> Option<Reference> {
+        (last || !self.kept).then_some(Reference { item: item.0, release: self.release })
     }
 }
 
@@ -333,12 +333,12 @@ impl Deref for Lent<'_> {
 }
 
 /// What is left to give up of an item. The user's destructors may run then.
-pub(crate) struct Hold {
+pub(crate) struct Reference {
     item: NonNull<Header>,
     release: unsafe fn(NonNull<Header>),
 }
 
-impl Hold {
+impl Reference {
     /// Gives it up. A panic in there is no business of the caller's. Called by few runs: an item that is
     /// used up needs none, and most reusable ones outlast theirs.
     #[inline(never)]

@@ -62,9 +62,9 @@ impl Stuck {
 
     /// What the timekeeper would call the queue's rescuer with.
     fn call(&self, queue: &Workqueue) -> Call {
-        let (links, place) = (queue.links(), At::Here);
-        let entered = links.enter(place, links.pick(place));
-        let (group, pool) = (Arc::clone(&entered.link().group), entered.link().pool);
+        let (table, place) = (queue.table(), At::Here);
+        let entered = table.enter(place, table.pick(place));
+        let (group, pool) = (Arc::clone(&entered.pwq().group), entered.pwq().pool);
         queue.shared().colours.retract(entered);
         Call { queue: Arc::clone(queue.shared()) as _, group, pool }
     }

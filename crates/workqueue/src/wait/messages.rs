@@ -5,7 +5,7 @@ use std::ptr;
 
 use crate::error::quietly;
 use crate::pool::publication::Label;
-use crate::pwq::queue_core::Shared;
+use crate::pwq::queue_core::QueueCore;
 use crate::task::current;
 use crate::task::header::{Header, Job, Running};
 use crate::task::vtable::{Lent, Table};
@@ -16,11 +16,11 @@ use crate::wait::take_back::is_placed;
 /// # Panics
 /// Where an item of that queue runs on this thread: it would wait for itself.
 #[track_caller]
-pub(crate) fn for_queue(queue: &Shared, what: &'static str) {
+pub(crate) fn for_queue(queue: &QueueCore, what: &'static str) {
     let location = Location::caller();
     current::any(|running| {
         // By its place: numbers are those of some pools, and there may be others.
-        if running.ticket().is_some_and(|ticket| ptr::eq(&*ticket.link.shared, queue)) {
+        if running.ticket().is_some_and(|ticket| ptr::eq(&*ticket.pwq.shared, queue)) {
             never_ends(running, what, location, "waits for its own queue, and with it for itself");
         }
         false
@@ -29,7 +29,7 @@ pub(crate) fn for_queue(queue: &Shared, what: &'static str) {
         let Some((own_item, ticket)) = running.and_then(|own| Some((own, own.ticket()?))) else {
             return;
         };
-        if ticket.link.shared.rescuer.is_some() && queue.rescuer.is_none() {
+        if ticket.pwq.shared.rescuer.is_some() && queue.rescuer.is_none() {
             without_rescuer(own_item, what, location, queue);
         }
     });
@@ -37,7 +37,7 @@ pub(crate) fn for_queue(queue: &Shared, what: &'static str) {
 
 /// The kernel's `check_flush_dependency`.
 #[cold]
-fn without_rescuer(running: &Running, what: &str, location: &Location<'_>, queue: &Shared) {
+fn without_rescuer(running: &Running, what: &str, location: &Location<'_>, queue: &QueueCore) {
     tracing::warn!(
         target: "corewise_workqueue",
         queue = running.job.queue_name(),
@@ -52,13 +52,13 @@ fn without_rescuer(running: &Running, what: &str, location: &Location<'_>, queue
 /// Somebody is about to wait for this pending instance, which a worker has to run: as above. What is to
 /// be reported, when nobody looks at the instance any more.
 pub(crate) fn for_instance(instance: &Job, table: &Table) -> Option<UnsafeWait> {
-    let queue = &instance.ticket.as_ref()?.link.shared;
+    let queue = &instance.ticket.as_ref()?.pwq.shared;
     if queue.rescuer.is_some() {
         return None;
     }
     current::with(|running| {
         let own = running.and_then(Running::ticket)?;
-        own.link.shared.rescuer.as_ref()?;
+        own.pwq.shared.rescuer.as_ref()?;
         Some(UnsafeWait { queue: queue.name.clone(), of: instance.label(table) })
     })
 }
@@ -109,10 +109,10 @@ pub(crate) fn for_item(item: &Header, what: &'static str) {
 /// # Panics
 /// Where it is behind others, which start only after the waiting item.
 #[track_caller]
-pub(crate) fn for_order(item: Lent<'_>, queue: &Shared, of: Label) {
+pub(crate) fn for_order(item: Lent<'_>, queue: &QueueCore, of: Label) {
     let location = Location::caller();
     current::any(|running| {
-        if running.ticket().is_none_or(|ticket| !ptr::eq(&*ticket.link.shared, queue)) {
+        if running.ticket().is_none_or(|ticket| !ptr::eq(&*ticket.pwq.shared, queue)) {
             return false;
         }
         let before = queue.before(item);
@@ -140,7 +140,7 @@ pub(crate) fn in_vain(item: Lent<'_>) -> ! {
     let location = Location::caller();
     let seen = item.look(|job| {
         let ticket = job.ticket.as_ref();
-        let most = ticket.map_or(0, |ticket| ticket.link.shared.pools.max_workers());
+        let most = ticket.map_or(0, |ticket| ticket.pwq.shared.pools.max_workers());
         let placed = ticket.is_none_or(is_placed);
         (job.site, job.queue_name().to_owned(), most, placed, item.is_held())
     });
@@ -183,7 +183,7 @@ pub(crate) fn in_vain(item: Lent<'_>) -> ! {
 /// # Panics
 /// Always.
 #[cold]
-pub(crate) fn flush_in_vain(queue: &Shared, location: &Location<'_>) -> ! {
+pub(crate) fn flush_in_vain(queue: &QueueCore, location: &Location<'_>) -> ! {
     let (name, most) = (&queue.name, queue.pools.max_workers());
     let complaint = format!(
         "waits for all items of queue '{name}', of which some can't come to their end: they wait for this \

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use corewise_sync::{Completion, Parker, context};
 
-use crate::pwq::queue_core::Shared;
+use crate::pwq::queue_core::QueueCore;
 use crate::task::current;
 use crate::task::header::Running;
 use crate::task::vtable::Lent;
@@ -106,7 +106,7 @@ pub(crate) fn wait(item: Lent<'_>, over: &Completion, role: Role) {
 ///
 /// # Panics
 /// Where it is found that the wait can't end. `location` is told as its place.
-pub(crate) fn wait_for_queue(queue: &Shared, over: &Completion, location: &Location<'_>) {
+pub(crate) fn wait_for_queue(queue: &QueueCore, over: &Completion, location: &Location<'_>) {
     if !is_here() || context::in_atomic_section() {
         return over.wait();
     }
@@ -150,7 +150,7 @@ pub(crate) fn wait_for_queue(queue: &Shared, over: &Completion, location: &Locat
 fn look_after() -> Option<Duration> {
     let keeper = current::with(|running| {
         let ticket = running.and_then(Running::ticket)?;
-        Some(Arc::clone(&ticket.link.group.keeper))
+        Some(Arc::clone(&ticket.pwq.group.keeper))
     });
     let stall = keeper?.stall_after();
     Some(stall.map_or(LOOK_AFTER, |stall| stall.min(LOOK_AFTER)))
@@ -231,7 +231,7 @@ fn sleep(
 
 /// The same of one who flushes a queue.
 fn sleep_beside(
-    queue: &Shared,
+    queue: &QueueCore,
     over: &Completion,
     parker: &Parker,
     limit: Duration,

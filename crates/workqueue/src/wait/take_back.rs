@@ -16,12 +16,12 @@ use corewise_sync::sys::current_cpu;
 use corewise_sync::{Completion, context, per_thread};
 
 use crate::attributes::{Class, QueueKind};
+use crate::pool::current_worker;
 use crate::pool::group::Group;
-use crate::pool::here;
 use crate::pool::policy::TakeBack;
-use crate::pwq::Link;
+use crate::pwq::Pwq;
 use crate::pwq::limit_slot::Slot;
-use crate::pwq::queue_core::Shared;
+use crate::pwq::queue_core::QueueCore;
 use crate::pwq::ticket::Ticket;
 use crate::task::claim::Claimed;
 use crate::task::current;
@@ -64,7 +64,7 @@ pub(crate) fn in_need(item: Lent<'_>, role: Role) -> Option<(Arc<Group>, usize)>
     }
     let home = item.look(|job| {
         let ticket = job.ticket.as_ref().filter(|ticket| at(waiter, ticket).allowed())?;
-        Some((Arc::clone(&ticket.link.group), ticket.link.pool))
+        Some((Arc::clone(&ticket.pwq.group), ticket.pwq.pool))
     });
     home.flatten()
 }
@@ -83,13 +83,13 @@ pub(crate) fn take_back_in_need(item: Lent<'_>, role: Role) -> bool {
 }
 
 /// The pools with instances of a queue that the caller would run, if no worker can come for them.
-pub(crate) fn homes(queue: &Shared) -> Vec<(Arc<Group>, usize)> {
+pub(crate) fn homes(queue: &QueueCore) -> Vec<(Arc<Group>, usize)> {
     let waiter = needy();
     let mut homes = Vec::new();
     if waiter.waiter_may() {
-        queue.colours.each(|seat, link| {
-            if seat.tally.in_flight() > 0 && of_link(waiter, link).allowed() {
-                homes.push((Arc::clone(&link.group), link.pool));
+        queue.colours.each(|pwq_slot, pwq| {
+            if pwq_slot.tally.in_flight() > 0 && of_link(waiter, pwq).allowed() {
+                homes.push((Arc::clone(&pwq.group), pwq.pool));
             }
         });
     }
@@ -99,7 +99,7 @@ pub(crate) fn homes(queue: &Shared) -> Vec<(Arc<Group>, usize)> {
 /// Whether the caller had better run something that the flush of a queue with this event waits for, in one
 /// of its `homes`.
 pub(crate) fn is_called_for(
-    queue: &Shared,
+    queue: &QueueCore,
     homes: &[(Arc<Group>, usize)],
     over: &Completion,
 ) -> bool {
@@ -111,7 +111,7 @@ pub(crate) fn is_called_for(
 
 /// Runs one instance that the flush of a queue with this event waits for, where no worker could come for it
 /// while the caller was blocked. False where there is none, or it may not.
-pub(crate) fn run_awaited(queue: &Shared, over: &Completion) -> bool {
+pub(crate) fn run_awaited(queue: &QueueCore, over: &Completion) -> bool {
     let homes = homes(queue);
     let Some(awaited) = queue.colours.awaited_by(over).filter(|awaited| !awaited.any) else {
         return false;
@@ -154,10 +154,10 @@ fn in_place(item: Lent<'_>, role: Role) -> bool {
     }
     let waiter = waiter();
     let found = item.look(|job| {
-        let ticket = job.ticket.as_ref().filter(|ticket| has_place_here(&ticket.link.slot))?;
+        let ticket = job.ticket.as_ref().filter(|ticket| has_place_here(&ticket.pwq.slot))?;
         let here = at(waiter, ticket).allowed_in_place();
-        let ordered = ticket.link.shared.kind == QueueKind::Ordered;
-        let queue = || Arc::clone(&ticket.link.shared);
+        let ordered = ticket.pwq.shared.kind == QueueKind::Ordered;
+        let queue = || Arc::clone(&ticket.pwq.shared);
         Some((here, ordered.then(|| (queue(), job.label(item.table)))))
     });
     let Some((here, ordered)) = found.flatten() else { return false };
@@ -179,7 +179,7 @@ fn in_place(item: Lent<'_>, role: Role) -> bool {
 pub(crate) fn lend(item: Lent<'_>) -> bool {
     let shared = item.look(|job| {
         let ticket = job.ticket.as_ref().filter(|_| item.is_held())?;
-        Some(Arc::clone(&ticket.link.shared))
+        Some(Arc::clone(&ticket.pwq.shared))
     });
     let Some(queue) = shared.flatten() else { return false };
     if queue.kind == QueueKind::Ordered && queue.before(item) > 0 {
@@ -190,7 +190,7 @@ pub(crate) fn lend(item: Lent<'_>) -> bool {
 
 /// Whether an item on this stack has a place in this slot.
 fn has_place_here(slot: &Slot<Queued>) -> bool {
-    let same = |other: &Ticket| ptr::eq(&*other.link.slot, slot);
+    let same = |other: &Ticket| ptr::eq(&*other.pwq.slot, slot);
     current::any(|running| running.ticket().is_some_and(same))
 }
 
@@ -202,7 +202,7 @@ pub(crate) fn polled(item: Lent<'_>) {
     }
     let stuck = item.look(|job| {
         let ticket = job.ticket.as_ref()?;
-        has_place_here(&ticket.link.slot).then(|| job.label(item.table))
+        has_place_here(&ticket.pwq.slot).then(|| job.label(item.table))
     });
     if let Some(label) = stuck.flatten() {
         messages::polled_inside(label);
@@ -242,13 +242,13 @@ fn allowed(waiter: TakeBack, job: &Job) -> bool {
 
 /// What the ticket says beside.
 fn at(waiter: TakeBack, ticket: &Ticket) -> TakeBack {
-    of_link(waiter, &ticket.link)
+    of_link(waiter, &ticket.pwq)
 }
 
-fn of_link(waiter: TakeBack, link: &Link) -> TakeBack {
-    let (group, pool) = (&link.group, link.pool);
+fn of_link(waiter: TakeBack, pwq: &Pwq) -> TakeBack {
+    let (group, pool) = (&pwq.group, pwq.pool);
     TakeBack {
-        own_pool: here::is_of(group, pool),
+        own_pool: current_worker::is_of(group, pool),
         near: current_cpu().is_some_and(|cpu| group.pools[pool].has_cpu(cpu)),
         only_own: !group.soft || group.nice != 0,
         bottom_half: group.class == Class::BottomHalf,
@@ -261,9 +261,9 @@ fn run(running: Running) {
     let depth = DEPTH.with(|depth| depth.replace(depth.get() + 1));
     let _placed = running.job.ticket.as_ref().map(|ticket| {
         ticket.taken_back();
-        ticket.link.group.pools[ticket.link.pool].placement().enter()
+        ticket.pwq.group.pools[ticket.pwq.pool].placement().enter()
     });
-    let (next, over) = here::with_shown(|shown| {
+    let (next, over) = current_worker::with_shown(|shown| {
         let ended = running.run_once(shown);
         // What waits goes on.
         current::with(|waits| {

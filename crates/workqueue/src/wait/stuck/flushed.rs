@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 use corewise_sync::Completion;
 
+use crate::pool::current_worker;
 use crate::pool::group::Group;
-use crate::pool::here;
 use crate::pwq::flush::Awaited;
 use crate::pwq::limit_slot::Slot;
-use crate::pwq::queue_core::Shared;
+use crate::pwq::queue_core::QueueCore;
 use crate::task::header::Queued;
 
 /// The instances of a queue that have a colour.
-pub(super) type Colour = (NonNull<Shared>, u8);
+pub(super) type Colour = (NonNull<QueueCore>, u8);
 
 /// What was seen of the queues that are flushed.
 #[derive(Default)]
@@ -44,7 +44,7 @@ pub(super) struct Lying {
 impl Flushed {
     /// # Safety
     /// The queues are there until it is dropped.
-    pub(super) unsafe fn of(queues: &HashSet<NonNull<Shared>>) -> Flushed {
+    pub(super) unsafe fn of(queues: &HashSet<NonNull<QueueCore>>) -> Flushed {
         let mut flushed = Flushed::default();
         let mut pools = HashMap::new();
         let mut lines = HashSet::new();
@@ -52,18 +52,18 @@ impl Flushed {
             // SAFETY: as the caller says.
             let shared = unsafe { queue.as_ref() };
             flushed.flushes.extend(shared.colours.awaited());
-            shared.colours.each(|seat, link| {
-                if seat.tally.in_flight() == 0 {
+            shared.colours.each(|pwq_slot, pwq| {
+                if pwq_slot.tally.in_flight() == 0 {
                     return;
                 }
-                let slot = NonNull::from(&*link.slot);
-                if lines.insert((slot, link.line())) {
-                    let colours = link.colours_held();
+                let slot = NonNull::from(&*pwq.slot);
+                if lines.insert((slot, pwq.line())) {
+                    let colours = pwq.colours_held();
                     flushed.held.extend(colours.into_iter().map(|held| ((*queue, held), slot)));
                 }
                 if shared.rescuer.is_none() {
-                    let key = (here::key(&link.group), link.pool);
-                    pools.entry(key).or_insert_with(|| Arc::clone(&link.group));
+                    let key = (current_worker::key(&pwq.group), pwq.pool);
+                    pools.entry(key).or_insert_with(|| Arc::clone(&pwq.group));
                 }
             });
         }
@@ -74,7 +74,7 @@ impl Flushed {
             }
             let mut lying = HashMap::new();
             group.see_waiting(pool, |_, ticket, near| {
-                let queue = NonNull::from(&*ticket.link.shared);
+                let queue = NonNull::from(&*ticket.pwq.shared);
                 if queues.contains(&queue) {
                     *lying.entry((queue, ticket.colour())).or_insert(false) |= near;
                 }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use super::Next;
 use super::flushed::Colour;
+use crate::pool::current_worker;
 use crate::pool::group::Group;
-use crate::pool::here;
 use crate::pwq::limit_slot::Slot;
-use crate::pwq::queue_core::Shared;
+use crate::pwq::queue_core::QueueCore;
 use crate::task::header::{Header, Queued};
 
 /// An item that has a place and lies in a pool.
@@ -41,7 +41,7 @@ impl Holders {
     /// The queues are there until it is dropped.
     pub(super) unsafe fn of(
         nexts: &[Next],
-        also: impl Iterator<Item = (NonNull<Shared>, NonNull<Slot<Queued>>)>,
+        also: impl Iterator<Item = (NonNull<QueueCore>, NonNull<Slot<Queued>>)>,
     ) -> Holders {
         let place = |next: &Next| match next {
             Next::Place { slot, queue } => Some((NonNull::from(&**queue), *slot)),
@@ -57,10 +57,10 @@ impl Holders {
             if shared.rescuer.is_some() {
                 continue;
             }
-            shared.colours.each(|seat, link| {
-                if seat.tally.in_flight() > 0 && slots.contains(&NonNull::from(&*link.slot)) {
-                    let key = (here::key(&link.group), link.pool);
-                    pools.entry(key).or_insert_with(|| Arc::clone(&link.group));
+            shared.colours.each(|pwq_slot, pwq| {
+                if pwq_slot.tally.in_flight() > 0 && slots.contains(&NonNull::from(&*pwq.slot)) {
+                    let key = (current_worker::key(&pwq.group), pwq.pool);
+                    pools.entry(key).or_insert_with(|| Arc::clone(&pwq.group));
                 }
             });
         }
@@ -68,13 +68,13 @@ impl Holders {
         for ((_, pool), group) in pools {
             if group.all_it_has(pool).is_some() {
                 group.see_waiting(pool, |item, ticket, near| {
-                    let link = &ticket.link;
-                    let slot = NonNull::from(&*link.slot);
+                    let pwq = &ticket.pwq;
+                    let slot = NonNull::from(&*pwq.slot);
                     if ticket.is_counted() && slots.contains(&slot) {
                         holders.lying.push(Holder {
                             slot,
                             item: NonNull::from(item),
-                            colour: (NonNull::from(&*link.shared), ticket.colour()),
+                            colour: (NonNull::from(&*pwq.shared), ticket.colour()),
                             group: Arc::clone(&group),
                             pool,
                             near,

@@ -12,8 +12,8 @@ use corewise_sync::thread::ThreadId;
 use super::flushed::{Colour, Flushed};
 use super::holders::Holders;
 use super::{List, Next, Target, Wait};
+use crate::pool::current_worker;
 use crate::pool::group::Group;
-use crate::pool::here;
 use crate::pwq::limit_slot::Slot;
 use crate::task::header::{Header, Queued};
 
@@ -163,7 +163,7 @@ impl<'a> Look<'a> {
         nodes: &mut HashMap<Need, usize>,
     ) {
         for holder in &holders.lying {
-            let pool = (here::key(&holder.group), holder.pool);
+            let pool = (current_worker::key(&holder.group), holder.pool);
             let flushed = holder.near && helpers.contains_key(&(holder.colour, pool));
             let place = Need::Place(holder.slot);
             if flushed || helped.contains(&holder.item) || !self.needs.contains_key(&place) {
@@ -204,7 +204,7 @@ impl<'a> Look<'a> {
         }
         for lying in &flushed.lying {
             let Some(at) = nodes.get(&Need::Colour(lying.colour)).copied() else { continue };
-            let pool = (here::key(&lying.group), lying.pool);
+            let pool = (current_worker::key(&lying.group), lying.pool);
             if lying.near
                 && let Some(id) = helpers.get(&(lying.colour, pool))
             {
@@ -240,7 +240,7 @@ impl<'a> Look<'a> {
     fn add_workers(&mut self, at: usize, group: &Arc<Group>, pool: usize) {
         let pools = if group.soft { 0..group.pools.len() } else { pool..pool + 1 };
         for pool in pools {
-            self.add(at, Need::Pool(here::key(group), pool), || group.all_it_has(pool));
+            self.add(at, Need::Pool(current_worker::key(group), pool), || group.all_it_has(pool));
         }
     }
 

@@ -17,11 +17,11 @@ use std::sync::{Arc, LazyLock};
 use corewise_sync::thread::{self, ThreadId};
 use corewise_sync::{Completion, Mutex, MutexGuard, Unparker, context, hint};
 
+use crate::pool::current_worker;
 use crate::pool::group::Group;
-use crate::pool::here;
 use crate::pwq::flush::Awaited;
 use crate::pwq::limit_slot::Slot;
-use crate::pwq::queue_core::Shared;
+use crate::pwq::queue_core::QueueCore;
 use crate::pwq::ticket::Ticket;
 use crate::task::current;
 use crate::task::header::{Header, Queued};
@@ -84,7 +84,7 @@ enum Target {
     },
     /// What was queued there.
     Queue {
-        queue: NonNull<Shared>,
+        queue: NonNull<QueueCore>,
         /// The pools whose items it would run, if no worker can come for them.
         helps: HashSet<(NonNull<()>, usize)>,
     },
@@ -102,9 +102,9 @@ enum Next {
     /// A worker of this pool.
     Worker(Arc<Group>, usize),
     /// The end of one that has a place in this slot, which is the queue's.
-    Place { slot: NonNull<Slot<Queued>>, queue: Arc<Shared> },
+    Place { slot: NonNull<Slot<Queued>>, queue: Arc<QueueCore> },
     /// The end of all instances of these colours, or of one of them.
-    Colours(NonNull<Shared>, Awaited),
+    Colours(NonNull<QueueCore>, Awaited),
 }
 
 /// A place on the list, which is given up when it is dropped.
@@ -137,7 +137,7 @@ impl LongWaits {
     /// The calling item has flushed `queue` for long.
     pub(crate) fn add_flush<'a>(
         &'static self,
-        queue: &'a Shared,
+        queue: &'a QueueCore,
         over: &'a Completion,
         unparker: Unparker,
     ) -> Listed<'a> {
@@ -154,11 +154,11 @@ impl LongWaits {
         let (mut inside, mut colours, mut places) = (Vec::new(), Vec::new(), Vec::new());
         current::any(|running| {
             let ticket = running.ticket();
-            let colour = |ticket: &Ticket| (NonNull::from(&*ticket.link.shared), ticket.colour());
+            let colour = |ticket: &Ticket| (NonNull::from(&*ticket.pwq.shared), ticket.colour());
             inside.extend(running.known());
             colours.extend(ticket.map(colour));
             let ticket = ticket.filter(|ticket| ticket.is_counted());
-            places.extend(ticket.map(|ticket| NonNull::from(&*ticket.link.slot)));
+            places.extend(ticket.map(|ticket| NonNull::from(&*ticket.pwq.slot)));
             false
         });
         let wait = Wait {
@@ -168,7 +168,7 @@ impl LongWaits {
             inside,
             colours,
             places,
-            worker: here::pool(),
+            worker: current_worker::pool(),
             unparker,
             ends: false,
         };
@@ -232,7 +232,7 @@ impl LongWaits {
 
 impl List {
     /// The queues that are flushed.
-    fn flushed(&self) -> HashSet<NonNull<Shared>> {
+    fn flushed(&self) -> HashSet<NonNull<QueueCore>> {
         let queue = |wait: &Wait| match wait.target {
             Target::Queue { queue, .. } => Some(queue),
             Target::Item { .. } => None,
@@ -258,7 +258,8 @@ impl Listed<'_> {
         let mut list = self.waits.list.lock();
         let own = list.waits.get_mut(&self.id).map(|own| &mut own.target);
         if let Some(Target::Queue { helps, .. }) = own {
-            *helps = pools.iter().map(|(group, pool)| (here::key(group), *pool)).collect();
+            *helps =
+                pools.iter().map(|(group, pool)| (current_worker::key(group), *pool)).collect();
         }
     }
 
@@ -315,13 +316,13 @@ impl Next {
         }
         let next = item.look(|job| {
             let Some(ticket) = job.ticket.as_ref() else { return Next::Something };
-            let link = &ticket.link;
+            let pwq = &ticket.pwq;
             if item.is_held() {
-                Next::Place { slot: NonNull::from(&*link.slot), queue: Arc::clone(&link.shared) }
-            } else if link.shared.rescuer.is_some() {
+                Next::Place { slot: NonNull::from(&*pwq.slot), queue: Arc::clone(&pwq.shared) }
+            } else if pwq.shared.rescuer.is_some() {
                 Next::Something
             } else {
-                Next::Worker(Arc::clone(&link.group), link.pool)
+                Next::Worker(Arc::clone(&pwq.group), pwq.pool)
             }
         });
         next.unwrap_or(Next::Something)

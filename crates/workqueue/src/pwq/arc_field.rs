@@ -5,24 +5,24 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Derefs to the part, and keeps the whole.
-pub(crate) struct Part<W, T> {
+pub(crate) struct ArcField<W, T> {
     part: NonNull<T>,
     _whole: Arc<W>,
 }
 
 // SAFETY: it stands for an `Arc` of the whole, and a reference to a `T`.
-unsafe impl<W: Send + Sync, T: Sync> Send for Part<W, T> {}
+unsafe impl<W: Send + Sync, T: Sync> Send for ArcField<W, T> {}
 // SAFETY: as above.
-unsafe impl<W: Send + Sync, T: Sync> Sync for Part<W, T> {}
+unsafe impl<W: Send + Sync, T: Sync> Sync for ArcField<W, T> {}
 
-impl<W, T> Part<W, T> {
+impl<W, T> ArcField<W, T> {
     /// What `find` finds in the whole.
     pub(crate) fn of(whole: &Arc<W>, find: impl FnOnce(&W) -> &T) -> Self {
-        Part { part: NonNull::from(find(whole)), _whole: Arc::clone(whole) }
+        ArcField { part: NonNull::from(find(whole)), _whole: Arc::clone(whole) }
     }
 }
 
-impl<W, T> Deref for Part<W, T> {
+impl<W, T> Deref for ArcField<W, T> {
     type Target = T;
 
     #[inline]
@@ -40,7 +40,7 @@ mod tests {
     #[test]
     fn a_part_keeps_the_whole() {
         let whole = Arc::new([Box::new(1), Box::new(2)]);
-        let part = Part::of(&whole, |all| &*all[1]);
+        let part = ArcField::of(&whole, |all| &*all[1]);
         let seen = Arc::downgrade(&whole);
         drop(whole);
         assert_eq!((*part, seen.strong_count()), (2, 1));

@@ -11,27 +11,27 @@ use corewise_sync::per_thread;
 use super::group::Group;
 use super::publication::Publication;
 use super::worker::Worker;
-use crate::pwq::Link;
-use crate::pwq::deferred::Carry;
+use crate::pwq::Pwq;
+use crate::pwq::deferred::DeferredEnds;
 
 per_thread! {
-    static HERE: Cell<Here> = Cell::new(Here::NOBODY);
+    static HERE: Cell<Current> = Cell::new(Current::NOBODY);
 }
 
 #[derive(Clone, Copy)]
-struct Here {
+struct Current {
     worker: *const Worker,
     /// Only compared.
     group: *const (),
 }
 
-impl Here {
-    const NOBODY: Here = Here { worker: ptr::null(), group: ptr::null() };
+impl Current {
+    const NOBODY: Current = Current { worker: ptr::null(), group: ptr::null() };
 }
 
 /// The calling thread is this worker's until the guard is dropped.
 pub(super) fn enter<'a, F: FencePolicy>(worker: &'a Worker, group: &Arc<Group<F>>) -> Guard<'a> {
-    let here = Here { worker, group: Arc::as_ptr(group).cast() };
+    let here = Current { worker, group: Arc::as_ptr(group).cast() };
     HERE.with(|cell| cell.set(here));
     Guard(PhantomData)
 }
@@ -41,19 +41,19 @@ pub(super) struct Guard<'a>(PhantomData<&'a Worker>);
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        HERE.with(|cell| cell.set(Here::NOBODY));
+        HERE.with(|cell| cell.set(Current::NOBODY));
     }
 }
 
 #[inline]
-fn here() -> Here {
+fn current() -> Current {
     // A thread that is about to end has no worker any more.
-    HERE.try_with(Cell::get).unwrap_or(Here::NOBODY)
+    HERE.try_with(Cell::get).unwrap_or(Current::NOBODY)
 }
 
 /// Whether the calling thread is a worker of this pool.
 pub(crate) fn is_of<F: FencePolicy>(group: &Arc<Group<F>>, pool: usize) -> bool {
-    let Here { worker, group: own } = here();
+    let Current { worker, group: own } = current();
     // SAFETY: where it isn't null, the guard further up this stack borrows the worker.
     let worker = unsafe { worker.as_ref() };
     worker.is_some_and(|worker| worker.pool == pool) && own == Arc::as_ptr(group).cast()
@@ -66,7 +66,7 @@ pub(crate) fn key<F: FencePolicy>(group: &Arc<Group<F>>) -> NonNull<()> {
 
 /// The pool whose worker the calling thread is, if it is one: its group, and its index in there.
 pub(crate) fn pool() -> Option<(NonNull<()>, usize)> {
-    let Here { worker, group } = here();
+    let Current { worker, group } = current();
     // SAFETY: as above.
     let worker = unsafe { worker.as_ref() }?;
     Some((NonNull::new(group.cast_mut())?, worker.pool))
@@ -74,21 +74,21 @@ pub(crate) fn pool() -> Option<(NonNull<()>, usize)> {
 
 /// Whether the calling thread is this worker's.
 pub(super) fn is(worker: &Worker) -> bool {
-    ptr::eq(here().worker, worker)
+    ptr::eq(current().worker, worker)
 }
 
 /// Calls `f` with what the calling thread carries, if it is a worker's.
 #[inline]
-pub(crate) fn with_carry<R>(f: impl FnOnce(&Carry<Link>) -> R) -> Option<R> {
+pub(crate) fn with_carry<R>(f: impl FnOnce(&DeferredEnds<Pwq>) -> R) -> Option<R> {
     // SAFETY: as above; `f` runs inside that frame.
-    unsafe { here().worker.as_ref() }.map(|worker| f(&worker.carry))
+    unsafe { current().worker.as_ref() }.map(|worker| f(&worker.carry))
 }
 
 /// Calls `f` with the place where the calling thread says what it runs; with one that nobody reads
 /// where it is no worker.
 pub(crate) fn with_shown<R>(f: impl FnOnce(&Publication) -> R) -> R {
     // SAFETY: as above; `f` runs inside that frame.
-    match unsafe { here().worker.as_ref() } {
+    match unsafe { current().worker.as_ref() } {
         Some(worker) => f(&worker.shown),
         None => f(&Publication::new()),
     }
