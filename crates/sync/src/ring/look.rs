@@ -21,7 +21,8 @@ pub enum Look {
 impl<T, F: FencePolicy> Ring<T, F> {
     /// Shows `see` each item, oldest first, reserved or not, and gives out the one that it says [`Look::Take`] of. While
     /// `see` has an item nobody takes it, so it may be read there and isn't freed; takers of just that one wait. So
-    /// `see` is short, calls no user code and takes nothing from this ring. What comes or goes meanwhile may be shown, or not, or twice.
+    /// `see` is short, calls no user code and takes nothing from this ring. An item that comes or
+    /// goes meanwhile may be shown, or not, or twice.
     /// Waits, as [`outwait`](Ring::outwait) does, where somebody else looks at the same item.
     pub fn look(&self, mut see: impl FnMut(NonNull<T>) -> Look) -> Option<NonNull<T>> {
         // Relaxed: below any value that was ever written here nothing lies.

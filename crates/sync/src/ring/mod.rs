@@ -3,7 +3,7 @@
 //!
 //! An appender owns the tail for three instructions; an appender that finds it owned, or the ring full, is told so at
 //! once and puts its item elsewhere. A taker *reserves* positions, which moves one word, and then takes each cell by
-//! itself. So what a taker has reserved and not taken yet can still be taken by everybody: by name
+//! itself. So everybody can still take the items that a taker has reserved and not taken yet: by name
 //! ([`Ring::take_this`]), by a look ([`Ring::look`]), or as a leftover ([`Ring::sweep`]). Nobody ever waits for a
 //! preempted appender or taker. `README.md` beside this file names the steps and argues them.
 //!
@@ -54,7 +54,7 @@ pub struct Ring<T, F> {
 struct Takers {
     /// A: positions that were reserved so far. Never beyond the tail's.
     head: AtomicU64,
-    /// A: all cells of positions below it are empty for good. Whatever was written here once stays true, so it is
+    /// A: all cells of positions below it are empty for good. A value that was written here once stays true, so it is
     /// written by plain stores, and may go back.
     low: AtomicU64,
 }
@@ -122,12 +122,12 @@ impl<T, F: FencePolicy> Ring<T, F> {
     /// Whether an item lies here that nobody has reserved, or an append is under way. A worker that parks on the answer
     /// publishes that it sleeps before, by a `SeqCst` read-modify-write and [`FencePolicy::implied`], and
     /// **doesn't park while it is true**: it looks for work again, and where there is none, lets the appender end
-    /// ([`Ring::outwait`]). What was reserved and not taken is told by [`Ring::left`], to be asked afterwards, since that
+    /// ([`Ring::outwait`]). [`Ring::left`] tells of items that were reserved and not taken; it is to be asked afterwards, since that
     /// is the way that items go.
     #[inline]
     pub fn waits(&self) -> bool {
-        // The head never passes the tail: where they are equal all was reserved that had been appended until then. What
-        // comes later is for its appender to tell.
+        // The head never passes the tail: where they are equal all was reserved that had been appended until then. An
+        // appender that comes later sees that the caller sleeps.
         let head = self.takers.head.load(Ordering::SeqCst);
         self.tail.load(Ordering::SeqCst) != head << 1
     }
@@ -208,7 +208,7 @@ impl<T, F: FencePolicy> Ring<T, F> {
                 there = cell.load(Ordering::Relaxed);
                 continue;
             }
-            // Acquire pairs with Fill: the item is seen as it was appended. And with LetBe: who looked is through.
+            // Acquire pairs with Fill: the item is seen as it was appended. And with LetBe: the reads of a look at it are over.
             let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
             match cell.compare_exchange(there, ptr::null_mut(), success, failure) {
                 Ok(_) => return Some(item),
@@ -266,8 +266,8 @@ impl<T, F: FencePolicy> Ring<T, F> {
     /// The position of the oldest leftover: what a [`sweep`](Ring::sweep) would find (a moment ago). It reads one line,
     /// unless a batch is under way, or was left, or ended before an older one; then it looks at each cell once.
     ///
-    /// For a worker that parks on the answer: what was reserved before the caller found that nothing
-    /// [waits](Ring::waits), and not taken yet, is seen.
+    /// A worker may park on the answer: it tells of any item that was reserved before the caller found that nothing
+    /// [waits](Ring::waits), and that wasn't taken since.
     pub fn left(&self) -> Option<u64> {
         let among = self.leftovers();
         let is_full = |at: &u64| !self.cell(*at).load(Ordering::Relaxed).is_null();
