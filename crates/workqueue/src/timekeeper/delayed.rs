@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use corewise_sync::heap::Handle;
 
-use super::{Timekeeper, not_made};
+use super::Timekeeper;
 use crate::attributes::At;
 use crate::error::shielded;
 use crate::task::claim::{Claimed, Place};
@@ -100,11 +100,7 @@ impl Popped {
 impl Timekeeper {
     /// Whether a timer could be set now: not where the pools are closed, or no thread can be made.
     pub(crate) fn takes_timers(self: &Arc<Self>) -> bool {
-        let there = {
-            let mut state = self.state.lock();
-            if state.closed { Ok(false) } else { self.is_there(&mut state) }
-        };
-        there.unwrap_or_else(not_made)
+        self.staffed(|state| !state.closed).is_some()
     }
 
     /// Sets a timer. Gives the instance back where the pools are closed, or no thread can be made.
@@ -119,13 +115,9 @@ impl Timekeeper {
         // Set.
         let to = Arc::clone(&delayed.to);
         let first = {
-            let mut state = self.state.lock();
-            let there = if state.closed { Ok(false) } else { self.is_there(&mut state) };
-            if !matches!(there, Ok(true)) {
-                drop(state);
-                there.unwrap_or_else(not_made);
+            let Some(mut state) = self.staffed(|state| !state.closed) else {
                 return Err(Box::new(delayed));
-            }
+            };
             let deadline = self.now().saturating_add(after);
             let first = state.timers.first().is_none_or(|first| deadline < first);
             let handle = state.timers.insert(deadline, delayed);

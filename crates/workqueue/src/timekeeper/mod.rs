@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use corewise_sync::atomic::AtomicU64;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::heap::Heap;
-use corewise_sync::{CleanAt, Mutex, hint, time};
+use corewise_sync::{CleanAt, Mutex, MutexGuard, hint, time};
 
 use crate::error::{quietly, shielded};
 use crate::pool::excuse::Excuse;
@@ -106,8 +106,10 @@ impl Clock {
 /// The timekeeper of some worker pools.
 pub(crate) struct Timekeeper {
     alarm: Alarm,
-    /// I: real, or driven by hand; then there is no thread either.
+    /// I: real, or driven by hand.
     clock: Clock,
+    /// I: no thread is made: somebody does by hand what it would.
+    by_hand: bool,
     settings: Settings,
     /// A: whether any queue has, or had, a rescuer.
     calls: AtomicBool,
@@ -120,7 +122,10 @@ pub(crate) struct Timekeeper {
 }
 
 struct State {
-    thread: Thread,
+    /// Once somebody needed it.
+    thread: Option<Arc<Beside>>,
+    /// It has to end, or has ended, if there was one.
+    over: bool,
     /// The pools were closed: no more timers.
     closed: bool,
     /// When the system refused a thread, if it did.
@@ -131,41 +136,22 @@ struct State {
     clean_at: CleanAt,
 }
 
-enum Thread {
-    /// Nobody needed it yet.
-    None,
-    /// None is made: somebody does by hand what it would.
-    ByHand,
-    Made(Arc<Beside>),
-    /// It has to end, or has ended, if there was one.
-    Over(Option<Arc<Beside>>),
-}
-
 impl fmt::Debug for Timekeeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Timekeeper").field("settings", &self.settings).finish_non_exhaustive()
     }
 }
 
-/// The timekeeper's thread was refused: it isn't there. With no lock held.
-fn not_made(error: io::Error) -> bool {
-    quietly(|| {
-        tracing::error!(%error, "no thread for the timekeeper: nobody notices work that is stuck");
-    });
-    false
-}
-
 impl Timekeeper {
     /// Starts no thread: whoever needs it first does. (A model of every schedule has a model of its own for it.)
     pub(crate) fn new(settings: Settings) -> Arc<Timekeeper> {
-        let thread = if hint::EVERY_SCHEDULE { Thread::ByHand } else { Thread::None };
-        Self::with(settings, Clock::Real(time::now()), thread)
+        Self::with(settings, Clock::Real(time::now()), hint::EVERY_SCHEDULE)
     }
 
     /// Without a thread, and with a clock that stands still until it is [advanced](Self::advance).
     #[cfg(test)]
     pub(crate) fn by_hand(settings: Settings) -> Arc<Timekeeper> {
-        Self::with(settings, Clock::ByHand(AtomicU64::new(0)), Thread::ByHand)
+        Self::with(settings, Clock::ByHand(AtomicU64::new(0)), true)
     }
 
     /// Without a thread, and with made-up figures of the workers' threads.
@@ -193,9 +179,10 @@ impl Timekeeper {
         }
     }
 
-    fn with(settings: Settings, clock: Clock, thread: Thread) -> Arc<Timekeeper> {
+    fn with(settings: Settings, clock: Clock, by_hand: bool) -> Arc<Timekeeper> {
         let state = State {
-            thread,
+            thread: None,
+            over: false,
             closed: false,
             refused: None,
             timers: Heap::default(),
@@ -205,6 +192,7 @@ impl Timekeeper {
         Arc::new(Timekeeper {
             alarm: Alarm::new(),
             clock,
+            by_hand,
             settings,
             calls: AtomicBool::new(false),
             niceness: inherit::niceness(),
@@ -260,43 +248,56 @@ impl Timekeeper {
         }
     }
 
-    /// Wakes the thread, or makes it; true where it is there.
+    /// Wakes the thread, or makes it.
     #[cold]
-    fn wake(self: &Arc<Self>) -> bool {
-        let there = {
-            let mut state = self.state.lock();
-            self.is_there(&mut state)
-        };
-        let there = there.unwrap_or_else(not_made);
-        if there {
+    fn wake(self: &Arc<Self>) {
+        if self.staffed(|_| true).is_some() {
             self.alarm.ring();
         } else {
             // Whoever asks next tries again.
             self.alarm.lower(|| false);
         }
-        there
     }
 
-    /// Makes the thread where nobody has; whether there is one. Under the lock, so the caller logs
-    /// the error, by [`not_made`], once that is released.
-    fn is_there(self: &Arc<Self>, state: &mut State) -> io::Result<bool> {
-        let may = state.refused.is_none_or(|when| self.may_retry(when));
-        if matches!(state.thread, Thread::None) && may {
-            let its = Arc::clone(self);
-            let run = move || {
-                inherit::run_anywhere(its.niceness);
-                inherit::wake_on_time();
-                its.run();
-            };
-            match Beside::spawn("cw-time".into(), run) {
-                Ok(thread) => state.thread = Thread::Made(Arc::new(thread)),
-                Err(error) => {
-                    state.refused = Some(self.now());
-                    return Err(error);
-                }
+    /// The state, where it is as is `wanted` and the thread is there, which is made if nobody has. That it can't be is
+    /// logged, with no lock held.
+    fn staffed(
+        self: &Arc<Self>,
+        wanted: impl FnOnce(&State) -> bool,
+    ) -> Option<MutexGuard<'_, State>> {
+        let mut state = self.state.lock();
+        if state.over || !wanted(&state) {
+            return None;
+        }
+        if self.by_hand || state.thread.is_some() {
+            return Some(state);
+        }
+        if state.refused.is_some_and(|when| !self.may_retry(when)) {
+            return None;
+        }
+        let its = Arc::clone(self);
+        let run = move || {
+            inherit::run_anywhere(its.niceness);
+            inherit::wake_on_time();
+            its.run();
+        };
+        match Beside::spawn("cw-time".into(), run) {
+            Ok(thread) => {
+                state.thread = Some(Arc::new(thread));
+                Some(state)
+            }
+            Err(error) => {
+                state.refused = Some(self.now());
+                drop(state);
+                quietly(|| {
+                    tracing::error!(
+                        %error,
+                        "no thread for the timekeeper: nobody notices work that is stuck"
+                    );
+                });
+                None
             }
         }
-        Ok(!matches!(state.thread, Thread::None | Thread::Over(_)))
     }
 
     /// The thread's body.
@@ -314,10 +315,7 @@ impl Timekeeper {
     }
 
     fn is_over(&self) -> bool {
-        let (over, closed) = {
-            let state = self.state.lock();
-            (matches!(state.thread, Thread::Over(_)), state.closed)
-        };
+        let State { over, closed, .. } = *self.state.lock();
         over || closed && !self.watch.lock().any_left()
     }
 
@@ -395,11 +393,8 @@ impl Timekeeper {
     pub(crate) fn will_call(self: &Arc<Self>) -> io::Result<()> {
         // Relaxed: a pool that misses it makes a thread now, and is looked at once that has failed.
         self.calls.store(true, Ordering::Relaxed);
-        let there = {
-            let mut state = self.state.lock();
-            if state.closed { Ok(true) } else { self.is_there(&mut state) }
-        };
-        if there.unwrap_or_else(not_made) {
+        let closed = self.state.lock().closed;
+        if closed || self.staffed(|_| true).is_some() {
             return Ok(());
         }
         Err(io::Error::other("no thread for the timekeeper, which would call the rescuer"))
@@ -423,13 +418,8 @@ impl Timekeeper {
     pub(crate) fn end(&self, limit: Limit) -> Result<(), String> {
         let thread = {
             let mut state = self.state.lock();
-            let thread = match std::mem::replace(&mut state.thread, Thread::Over(None)) {
-                Thread::Made(thread) => Some(thread),
-                Thread::Over(thread) => thread,
-                _ => None,
-            };
-            state.thread = Thread::Over(thread.clone());
-            thread
+            state.over = true;
+            state.thread.clone()
         };
         self.alarm.ring();
         match thread {

@@ -129,24 +129,24 @@ pub(crate) fn replaces(
 const NOTHING_ENDS: Duration = Duration::from_millis(100);
 const MOST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// When an item of a pool was seen to have ended last.
+/// Since when a count stands still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ended {
-    items: u64,
-    at: Duration,
+pub(crate) struct Still {
+    count: u64,
+    since: Duration,
 }
 
-impl Ended {
-    pub(crate) fn first(now: Duration, items: u64) -> Ended {
-        Ended { items, at: now }
+impl Still {
+    pub(crate) fn first(now: Duration, count: u64) -> Still {
+        Still { count, since: now }
     }
 
-    /// So many have ended by now: for how long none has.
-    pub(crate) fn look(&mut self, now: Duration, items: u64) -> Duration {
-        if items != self.items {
-            *self = Ended::first(now, items);
+    /// So much is counted by now: for how long it has been that.
+    pub(crate) fn look(&mut self, now: Duration, count: u64) -> Duration {
+        if count != self.count {
+            *self = Still::first(now, count);
         }
-        now.saturating_sub(self.at)
+        now.saturating_sub(self.since)
     }
 }
 
@@ -227,10 +227,8 @@ impl Pace {
 /// What is remembered of a pool between looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// Items ever taken from its list.
-    taken: u64,
-    /// When that was first seen, with work waiting.
-    since: Duration,
+    /// Since when no item is taken, with work waiting.
+    untaken: Still,
     /// When rescuers were called last, if they were.
     called: Option<Duration>,
     /// When a stall was reported last, if one was.
@@ -248,7 +246,7 @@ pub(crate) struct Calls {
 
 impl Progress {
     pub(crate) fn first(now: Duration, taken: u64) -> Progress {
-        Progress { taken, since: now, called: None, reported: None }
+        Progress { untaken: Still::first(now, taken), called: None, reported: None }
     }
 
     /// The next look, at a pool with work waiting. `helpless`: it has no worker for it and can't
@@ -260,11 +258,7 @@ impl Progress {
         helpless: bool,
         stall: Duration,
     ) -> Calls {
-        if taken != self.taken {
-            // Rescuers that are at it keep being called at the same pace.
-            *self = Progress { called: self.called, ..Progress::first(now, taken) };
-        }
-        let still = now.saturating_sub(self.since);
+        let still = self.untaken.look(now, taken);
         let mut calls = Calls::default();
         if !helpless {
             self.called = None;
@@ -275,7 +269,8 @@ impl Progress {
             self.called = Some(now);
             calls.mayday = true;
         }
-        let due = now.saturating_sub(self.reported.unwrap_or(self.since)) >= stall;
+        let due =
+            now.saturating_sub(self.untaken.since.max(self.reported.unwrap_or_default())) >= stall;
         if !stall.is_zero() && due {
             self.reported = Some(now);
             calls.stalled = Some(still);
@@ -409,7 +404,7 @@ mod tests {
         let replaces = |slept, nothing| replaces(ms(slept), ms(nothing), 100, (0, 2));
         assert!(replaces(100, 100) && replaces(500, 100));
         assert!(!replaces(99, 500) && !replaces(500, 99));
-        let mut ended = Ended::first(ms(10), 7);
+        let mut ended = Still::first(ms(10), 7);
         assert_eq!([20, 30].map(|at| ended.look(ms(at), 7)), [ms(10), ms(20)]);
         assert_eq!([40, 50].map(|at| ended.look(ms(at), 8)), [ms(0), ms(10)]);
     }

@@ -10,7 +10,7 @@ use corewise_sync::sys::{CpuTime, Reading, Tid};
 use super::Settings;
 use super::hogs::Hogs;
 use super::policy::{
-    self, Calls, Ended, Met, Pace, Progress, REMIND_EVERY, RETRY_AFTER, Sample, Seen, TICK, Verdict,
+    self, Calls, Met, Pace, Progress, REMIND_EVERY, RETRY_AFTER, Sample, Seen, Still, TICK, Verdict,
 };
 use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
@@ -47,7 +47,7 @@ struct Watched {
 /// A pool that has work and no worker for it.
 struct Stuck {
     progress: Progress,
-    ended: Ended,
+    ended: Still,
     /// By number.
     workers: HashMap<u32, Seen>,
 }
@@ -172,7 +172,7 @@ impl Looker<'_> {
         let Stuck { mut progress, mut ended, workers: mut seen } =
             before.unwrap_or_else(|| Stuck {
                 progress: Progress::first(self.now, look.taken),
-                ended: Ended::first(self.now, items),
+                ended: Still::first(self.now, items),
                 workers: HashMap::new(),
             });
 
