@@ -333,8 +333,10 @@ fn the_second_is_run_while_the_first_waits<F: FencePolicy>(
     });
 }
 
+/// Also where the second push finds the searcher overdue, and names the other worker: two search then, either of which
+/// may be late, and the second item is left to neither.
 #[test]
-fn loom_pool_the_searcher_wakes_the_next_one() {
+fn loom_pool_the_searcher_or_a_push_that_finds_it_overdue_wakes_the_next_one() {
     the_second_is_run_while_the_first_waits::<FullFence>(
         || PoolModel::new(1, 2),
         [0, 0],

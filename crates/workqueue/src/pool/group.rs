@@ -5,6 +5,7 @@
 //! place that publishes, fences, re-checks and decides. Its decision is carried out after the lock
 //! is released.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use super::{Action, Inner, Pool, PoolSpec, PoolStats};
 use crate::attributes::{Class, PoolKey};
 use crate::error::quietly;
 use crate::pool::idle::Idle;
+use crate::pool::policy;
 use crate::pool::spawn::Spawner;
 use crate::pool::thread_limit::Threads;
 use crate::task::header::{Queued, Running};
@@ -176,9 +178,27 @@ impl<F: FencePolicy> Group<F> {
     fn see_to(self: &Arc<Self>, index: usize, reading: Reading) {
         if reading.wake() || reading.closed() || reading.wanted() {
             self.push_slow(index);
+        } else if reading.searching() {
+            self.leave_to_searcher(index);
         } else if reading.saturated() {
             self.no_room(index);
         }
+    }
+
+    /// Overdue: names another searcher, where that is due.
+    fn leave_to_searcher(self: &Arc<Self>, index: usize) {
+        let pool = &self.pools[index];
+        if !policy::is_overdue(pool.left_to_searcher.one_more()) {
+            return;
+        }
+        let action = {
+            let mut inner = pool.inner.lock();
+            match inner.counts.hands_on() && pool.has_waiting() {
+                true => self.recruit(index, &mut inner),
+                false => Action::None,
+            }
+        };
+        self.perform(index, action);
     }
 
     /// Queues what was accepted long ago and held back until now: a closed pool whose workers have
@@ -358,6 +378,7 @@ impl<F: FencePolicy> Group<F> {
             return false;
         }
         if me.begin_searching(&mut inner.counts) {
+            self.pools[me.pool].left_to_searcher.begin(0);
             self.publish(me.pool, &inner);
         }
         true
@@ -483,7 +504,9 @@ impl<F: FencePolicy> Group<F> {
     /// Names a searcher: an idle worker, or one to be made. No fence and no re-check after: it
     /// looks for itself, under the lock.
     pub(super) fn recruit(&self, index: usize, inner: &mut Inner) -> Action {
-        inner.counts.searching = true;
+        if !mem::replace(&mut inner.counts.searching, true) {
+            self.pools[index].left_to_searcher.begin(1);
+        }
         let here = current_cpu();
         let action = match inner.choose(here, &self.pools[index].stripes) {
             Some((worker, moves_to)) => {

@@ -56,7 +56,7 @@ use pins::{Pinning, Pins};
 pub(crate) use stats::PoolStats;
 use stripe::Stripes;
 use wants::Wants;
-use word::{Reading, Rest, Word};
+use word::{Left, Reading, Rest, Word};
 use worker::Worker;
 
 /// Where a pool is, and how big it may get.
@@ -82,6 +82,8 @@ pub(crate) struct Pool<F: FencePolicy> {
     pub(crate) stripes: Stripes<F>,
     /// A: mirror of `inner` for pushes and for workers that take.
     word: CachePadded<Word>,
+    /// What pushes have left to the searcher: on a line that they write while there is one.
+    left_to_searcher: CachePadded<Left>,
     /// L: is the lock; guards the idle workers and the counts. Locks of stripes are taken under it,
     /// never the other way round.
     pub(crate) inner: CachePadded<Mutex<Inner>>,
@@ -141,6 +143,7 @@ impl<F: FencePolicy> Pool<F> {
         let counts = Counts { base, max: spec.max.max(base), ..Counts::default() };
         Pool {
             stripes: Stripes::new(&spec.cpus),
+            left_to_searcher: CachePadded::default(),
             word: CachePadded::new(Word::new(Reading::of(&counts, Rest::default()))),
             inner: CachePadded::new(Mutex::new(Inner {
                 idle: Vec::new(),

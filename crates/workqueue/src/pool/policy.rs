@@ -146,9 +146,9 @@ impl Counts {
         self.idle == 0 && !self.searching && self.has_core() && self.total < self.max
     }
 
-    /// Whether a worker that is about to block names another searcher for the work that waits, although
-    /// one is on its way: that one may come from a CPU that has yet to wake up, and the blocker's is
-    /// free now.
+    /// Whether another searcher may be named for the work that waits, although one is on its way: that one may come
+    /// from a CPU that has yet to wake up, or wait there behind another thread. A worker that is about to block does
+    /// it, since its CPU is free now, and a push that finds the searcher [overdue](is_overdue).
     pub(crate) fn hands_on(&self) -> bool {
         self.searching && self.idle > 0 && self.has_core()
     }
@@ -158,6 +158,13 @@ impl Counts {
     pub(crate) fn surplus(&self) -> bool {
         self.total - self.blocked - self.intensive > self.base && self.idle > 1
     }
+}
+
+/// Whether a searcher is overdue that so many pushes were left to: another one is named then, if there is an idle one.
+/// Each time that they have doubled: so nothing waits for the one that waits for its CPU, and a storm of pushes names
+/// a few.
+pub(crate) fn is_overdue(pushes: u32) -> bool {
+    pushes > 1 && pushes.is_power_of_two()
 }
 
 /// How many workers each pool may have beyond those that may hold a core, however many threads the
@@ -616,6 +623,12 @@ mod tests {
         assert!(!searching.wake_on_push());
         assert!(!searching.saturated(), "its searcher will see to it");
         assert!(!searching.wants_spare());
+    }
+
+    #[test]
+    fn a_searcher_is_overdue_each_time_that_what_is_left_to_it_has_doubled() {
+        let overdue: Vec<u32> = (0..=20).filter(|pushes| is_overdue(*pushes)).collect();
+        assert_eq!(overdue, [2, 4, 8, 16]);
     }
 
     #[test]

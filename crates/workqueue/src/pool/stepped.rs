@@ -68,11 +68,10 @@ fn stepped_a_push_leaves_the_one_that_searches_alone_and_no_other_searches() {
     assert!(group.works(&workers[1]), "it takes what was pushed");
     assert!(group.begin_search(&workers[1]) && group.begin_search(&workers[1]), "still it");
     push(&group, 0, &log, 1);
+    assert!(!workers[0].take_wake());
     push(&group, 0, &log, 2);
-    assert!(group.works(&workers[1]));
-    assert!(workers[0].take_wake(), "there is more");
-    assert!(!group.begin_search(&workers[1]), "the other one is the searcher now");
-    assert!(group.works(&workers[0]));
+    assert!(workers[0].take_wake(), "the searcher is overdue");
+    assert!(group.works(&workers[1]) && group.works(&workers[0]));
     park(&group, &workers[0]);
     assert!(group.begin_search(&workers[1]));
     park(&group, &workers[1]);
@@ -135,7 +134,33 @@ fn stepped_a_stripe_has_its_turn_soon_where_the_items_of_another_one_are_long() 
 }
 
 #[test]
-fn stepped_one_push_wakes_one_worker_and_that_one_wakes_the_next() {
+fn stepped_a_push_wakes_another_worker_where_what_is_left_to_the_searcher_has_doubled() {
+    let (group, log) = (group(1, 5), Log::default());
+    let workers: Vec<_> = (0..5).map(|_| group.enlist(0)).collect();
+    for worker in &workers {
+        park(&group, worker);
+    }
+    let woken = |n| {
+        push(&group, 0, &log, n);
+        workers.iter().filter(|worker| worker.take_wake()).count()
+    };
+    let woken: Vec<_> = (1..=8).map(woken).collect();
+    assert_eq!(woken, [1, 1, 0, 1, 0, 0, 0, 1]);
+    // The first that comes wakes the last one that is left, and pushes count anew for that.
+    assert_eq!(group.step(&workers[4]), Step::Again);
+    assert_eq!(workers.iter().filter(|worker| worker.take_wake()).count(), 1);
+    for n in 9..20 {
+        push(&group, 0, &log, n);
+    }
+    assert!(workers.iter().all(|worker| !worker.take_wake()), "nobody is idle");
+    for n in 0..18 {
+        assert_eq!(group.step(&workers[n % 5]), Step::Again);
+    }
+    assert_eq!(log.lock().len(), 19);
+}
+
+#[test]
+fn stepped_a_worker_that_was_woken_wakes_the_next_where_there_is_more() {
     let (group, log) = (group(1, 3), Log::default());
     let workers: Vec<_> = (0..3).map(|_| group.enlist(0)).collect();
     for worker in &workers {
@@ -145,12 +170,14 @@ fn stepped_one_push_wakes_one_worker_and_that_one_wakes_the_next() {
     push(&group, 0, &log, 1);
     push(&group, 0, &log, 2);
     let awake: Vec<_> = workers.iter().map(|w| w.take_wake()).collect();
-    assert_eq!(awake, [false, false, true], "one searcher, the one that parked last");
+    assert_eq!(
+        awake,
+        [false, true, true],
+        "a searcher, the one that parked last, and the next at the second push"
+    );
     assert_eq!(group.step(&workers[2]), Step::Again);
-    assert!(workers[1].take_wake(), "there was more, so it woke the next");
-    assert!(!workers[0].take_wake());
+    assert!(workers[0].take_wake(), "there was more, so it woke the next");
     assert_eq!(group.step(&workers[1]), Step::Again);
-    assert!(workers[0].take_wake());
     assert_eq!(group.step(&workers[0]), Step::Again);
     assert_eq!(*log.lock(), [0, 1, 2]);
 }

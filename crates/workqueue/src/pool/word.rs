@@ -23,6 +23,8 @@ const REFUSED: u32 = 1 << 5;
 const WANTED: u32 = 1 << 6;
 /// The pod has no share of what may run at once: work that may run anywhere is for others.
 const ASIDE: u32 = 1 << 7;
+/// A searcher is under way: a push counts what it leaves to that one.
+const SEARCHING: u32 = 1 << 8;
 
 /// A decoded reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +36,7 @@ impl Reading {
             (counts.wake_on_push(), WAKE),
             (counts.saturated(), SATURATED),
             (!counts.may_take(), CROWDED),
+            (counts.searching, SEARCHING),
             (rest.closed, CLOSED),
             (rest.away, AWAY),
             (rest.aside, ASIDE),
@@ -61,6 +64,9 @@ impl Reading {
     pub(crate) fn wanted(self) -> bool {
         self.0 & WANTED != 0
     }
+    pub(crate) fn searching(self) -> bool {
+        self.0 & SEARCHING != 0
+    }
     pub(crate) fn aside(self) -> bool {
         self.0 & ASIDE != 0
     }
@@ -71,7 +77,7 @@ impl Reading {
     /// Whoever has pushed has to see to something.
     #[inline]
     pub(crate) fn concerns_pusher(self) -> bool {
-        self.0 & (WAKE | CLOSED | SATURATED) != 0
+        self.0 & (WAKE | CLOSED | SATURATED | SEARCHING) != 0
     }
     /// A worker that has taken an item has to see to something: another worker is to be named or
     /// made, or the system to be asked for a thread again.
@@ -119,3 +125,29 @@ impl Word {
         old
     }
 }
+
+/// How much is left to the searcher that is under way.
+#[derive(Debug, Default)]
+pub(crate) struct Left {
+    /// A: pushes since it was named. A hint: who reads too little or too much names a searcher too few or too many, so
+    /// Relaxed.
+    pushes: AtomicU32,
+}
+
+impl Left {
+    /// Under the pool's lock: a searcher is named, for so many pushes.
+    pub(super) fn begin(&self, pushes: u32) {
+        self.pushes.store(pushes, Ordering::Relaxed);
+    }
+
+    /// One more is left to it: how many there are. Once there are many nobody writes any more.
+    pub(super) fn one_more(&self) -> u32 {
+        match self.pushes.load(Ordering::Relaxed) {
+            many @ MANY.. => many,
+            _ => self.pushes.fetch_add(1, Ordering::Relaxed) + 1,
+        }
+    }
+}
+
+/// More than so many aren't counted: a storm's producers write one line for each.
+const MANY: u32 = 65;
