@@ -4,12 +4,14 @@
 //! `following.md` has the steps by name.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use corewise_sync::fence::FencePolicy;
 use corewise_topology::{CpuQuota, Masks};
 
 use super::group::Group;
 use super::pins::Refused;
+use super::worker::Worker;
 use super::{Action, PoolSpec};
 use crate::attributes::Class;
 use crate::pool::policy::{self, Home, Wants};
@@ -58,6 +60,21 @@ impl<F: FencePolicy> Group<F> {
             self.perform(index, action);
         }
         refused.into_iter().for_each(Refused::log);
+    }
+
+    /// Late: the calling worker could have run for so long, and was kept from its CPU. Roam, where that helps: whether it
+    /// roams from now on.
+    pub(super) fn was_late(&self, me: &Worker, late: Duration) -> bool {
+        let pool = &self.pools[me.pool];
+        if !policy::is_late(late) || me.own_cpu.get().is_none() {
+            return false;
+        }
+        let counts = pool.inner.lock().counts;
+        let roams = policy::roams(counts);
+        if roams {
+            pool.pins.roam(&me.own_cpu);
+        }
+        roams
     }
 
     /// Pins all workers again to where they are pinned already; see [`Pins::set`](super::pins::Pins).

@@ -4,6 +4,7 @@
 //! was pushed. Else on the idle list, as one that is parked: who wakes it leaves the token of its
 //! parker, and makes a system call only where it sleeps; that is no part of the pool's protocol.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use corewise_sync::{hint, thread, time};
 use super::group::{Group, Step};
 use super::worker::Worker;
 use crate::pool::idle::Idle;
-use crate::pool::policy::{Habit, IdleEnd, Shares, is_quick, made_way_well};
+use crate::pool::policy::{self, Habit, IdleEnd, Shares, is_quick, made_way_well};
 
 /// How often the token is looked at before the first yield: some us, in which most of the work comes
 /// that comes to a spinning worker.
@@ -43,6 +44,12 @@ pub(super) struct Idler {
     found: u32,
     /// No other thread wanted its CPU when it yielded last.
     alone: bool,
+    /// The longest that others kept it from its CPU lately.
+    late: Duration,
+    /// Items that it had run when it ran out of work last.
+    ran: u64,
+    /// Since when it roams, if it does.
+    roams: Option<Instant>,
 }
 
 impl Idler {
@@ -59,6 +66,9 @@ impl Idler {
             searched: None,
             found: 0,
             alone: true,
+            late: Duration::ZERO,
+            ran: 0,
+            roams: None,
         }
     }
 
@@ -69,6 +79,34 @@ impl Idler {
         worker: &Arc<Worker>,
         group: &Arc<Group<F>>,
     ) -> Step {
+        self.may_settle(worker, group);
+        let step = self.search(worker, group);
+        self.may_roam(worker, group);
+        step
+    }
+
+    /// Settle, where it roams and has run enough, or for long enough.
+    fn may_settle<F: FencePolicy>(&mut self, worker: &Worker, group: &Group<F>) {
+        let items = worker.ran.items();
+        let ran = items - mem::replace(&mut self.ran, items);
+        if let Some(since) = self.roams
+            && policy::settles(ran, time::now().duration_since(since))
+        {
+            self.roams = None;
+            if worker.own_cpu.roams() {
+                group.pools[worker.pool].pins.settle(&worker.own_cpu);
+            }
+        }
+    }
+
+    /// Roam, where it was late.
+    fn may_roam<F: FencePolicy>(&mut self, worker: &Worker, group: &Group<F>) {
+        if group.was_late(worker, mem::take(&mut self.late)) {
+            self.roams = Some(time::now());
+        }
+    }
+
+    fn search<F: FencePolicy>(&mut self, worker: &Arc<Worker>, group: &Arc<Group<F>>) -> Step {
         let budget = self.habit.budget(self.idle);
         if budget.is_zero() {
             return group.go_idle(worker);
@@ -90,9 +128,29 @@ impl Idler {
     }
 
     /// Waits until the worker is woken; false where a surplus worker's time ran out first.
-    pub(super) fn wait(&mut self, worker: &Worker, limit: Option<Duration>) -> bool {
+    pub(super) fn wait<F: FencePolicy>(
+        &mut self,
+        worker: &Worker,
+        group: &Group<F>,
+        limit: Option<Duration>,
+    ) -> bool {
+        let woken = self.waits(worker, limit);
+        self.may_roam(worker, group);
+        woken
+    }
+
+    /// Parks; whether it was woken.
+    fn parks(&mut self, worker: &Worker, limit: Option<Duration>) -> bool {
+        let woken = worker.park(limit);
+        if woken {
+            self.late = worker.woken_for();
+        }
+        woken
+    }
+
+    fn waits(&mut self, worker: &Worker, limit: Option<Duration>) -> bool {
         if self.idle == Idle::Sleep {
-            return worker.park(limit);
+            return self.parks(worker, limit);
         }
         let (searched, began) = match self.searched.take() {
             Some(began) => (true, began),
@@ -122,7 +180,7 @@ impl Idler {
                 return true;
             }
         }
-        let woken = worker.park(limit);
+        let woken = self.parks(worker, limit);
         let ended = time::now();
         let from_here = current_cpu().is_some_and(|cpu| worker.was_woken_from(cpu));
         let for_so_long = ended.duration_since(began);
@@ -155,7 +213,7 @@ impl Idler {
         work: impl Fn() -> bool,
         calls: impl Fn() -> bool,
     ) -> bool {
-        let mut looks = FIRST_LOOKS;
+        let (mut looks, mut last) = (FIRST_LOOKS, began);
         loop {
             for _ in 0..if self.alone { looks } else { 1 } {
                 if work() {
@@ -168,7 +226,10 @@ impl Idler {
                 return false;
             }
             thread::yield_now();
-            self.alone = time::now().duration_since(looked) <= ALONE;
+            let now = time::now();
+            self.alone = now.duration_since(looked) <= ALONE;
+            self.late = self.late.max(now.duration_since(last));
+            last = now;
             if work() || calls() {
                 return true;
             }

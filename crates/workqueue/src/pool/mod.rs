@@ -336,11 +336,14 @@ impl Inner {
         Some((self.idle.remove(choice.position), choice.moves_to))
     }
 
-    /// Whether the worker that has a CPU alone sleeps in an item.
+    /// Whether the worker that has a CPU alone sleeps in an item. Not where any roams: others use these CPUs too, and the
+    /// scheduler knows better which is free.
     fn is_away(&self, cpu: u32) -> bool {
         let counts = &self.counts;
+        let workers = || self.workers.values().map(|member| &member.worker);
         counts.blocked + counts.intensive > 0
-            && self.workers.values().any(|m| m.worker.own_cpu.is(cpu) && m.worker.is_asleep())
+            && workers().any(|worker| worker.own_cpu.is(cpu) && worker.is_asleep())
+            && !workers().any(|worker| worker.own_cpu.roams())
     }
 
     /// The counts as the policy should see them.

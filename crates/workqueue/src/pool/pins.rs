@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use corewise_sync::sys::Tid;
+use corewise_sync::sys::{Tid, current_cpu};
 use corewise_topology::{CpuSet, TopologyError, pin_thread};
 
 use crate::error::quietly;
@@ -23,7 +23,8 @@ pub(crate) enum Pinning {
     Cpu,
 }
 
-/// The CPU that a worker is pinned to alone, if it is.
+/// The CPU that a worker is pinned to alone, if it is. It is given one where it arrives, by Move and by Settle; it gives
+/// it up by Roam, see `README.md`.
 #[derive(Debug)]
 pub(super) struct OwnCpu {
     /// A: the CPU's number, or `NO_CPU`. Set under the lock of `Pins`; a hint for who chooses a
@@ -32,13 +33,20 @@ pub(super) struct OwnCpu {
     /// A: it has been given to another worker, and the thread is pinned to it still. Set under the lock of
     /// `Pins`; the thread looks now and then, so Relaxed.
     left: AtomicBool,
+    /// A: it gave its CPU up since others keep it from that, and is given none until it settles. Written under the lock
+    /// of `Pins`; the worker looks now and then, so Relaxed.
+    roams: AtomicBool,
 }
 
 const NO_CPU: u32 = u32::MAX;
 
 impl OwnCpu {
     pub(super) fn none() -> OwnCpu {
-        OwnCpu { cpu: AtomicU32::new(NO_CPU), left: AtomicBool::new(false) }
+        OwnCpu {
+            cpu: AtomicU32::new(NO_CPU),
+            left: AtomicBool::new(false),
+            roams: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn get(&self) -> Option<u32> {
@@ -49,7 +57,13 @@ impl OwnCpu {
         self.get() == Some(cpu)
     }
 
+    /// Whether it gave one up. Asked by the worker itself.
+    pub(super) fn roams(&self) -> bool {
+        self.roams.load(Ordering::Relaxed)
+    }
+
     fn set(&self, cpu: Option<u32>) {
+        self.roams.store(false, Ordering::Relaxed);
         self.cpu.store(cpu.unwrap_or(NO_CPU), Ordering::Relaxed);
     }
 }
@@ -154,12 +168,13 @@ impl Pins {
     #[inline]
     pub(super) fn come_back(&self, own: &OwnCpu) {
         if own.left.load(Ordering::Relaxed) {
-            self.widen(own);
+            self.renew(own);
         }
     }
 
+    /// Pins the calling thread to what it is to be pinned to now.
     #[cold]
-    fn widen(&self, own: &OwnCpu) {
+    fn renew(&self, own: &OwnCpu) {
         let refused = {
             let inner = self.pins.lock();
             let thread = inner.threads.iter().find(|thread| ptr::eq(&*thread.own, own));
@@ -167,6 +182,32 @@ impl Pins {
         };
         // It may be within an item.
         refused.into_iter().for_each(|refused| quietly(|| refused.log()));
+    }
+
+    /// Roam: the calling thread gives its CPU up, and may use all now. It goes to nobody for that alone.
+    pub(super) fn roam(&self, own: &OwnCpu) {
+        {
+            let _inner = self.pins.lock();
+            own.set(None);
+            own.roams.store(true, Ordering::Relaxed);
+        }
+        self.renew(own);
+    }
+
+    /// Settle: the calling thread, which roams, has the CPU alone that it is on, if nobody else has.
+    pub(super) fn settle(&self, own: &OwnCpu) {
+        let Some(cpu) = current_cpu() else { return };
+        let free = {
+            let inner = self.pins.lock();
+            let free = inner.free().any(|free| free == cpu);
+            if free {
+                own.set(Some(cpu));
+            }
+            free
+        };
+        if free {
+            self.renew(own);
+        }
     }
 
     /// Pins the threads again to what they were pinned to.
@@ -198,10 +239,15 @@ impl Inner {
     fn hand_out(&mut self) -> Vec<Thread> {
         let keeps = |cpu| self.alone && self.cpus.contains(cpu);
         for thread in &self.threads {
-            thread.own.set(thread.own.get().filter(|&cpu| keeps(cpu)));
+            if thread.own.get().is_some_and(|cpu| !keeps(cpu)) {
+                thread.own.set(None);
+            }
         }
         let free: Vec<u32> = self.free().collect();
-        let without = self.threads.iter().filter(|thread| thread.own.get().is_none());
+        let without = self.threads.iter().filter(|thread| {
+            let own = &thread.own;
+            own.get().is_none() && !own.roams()
+        });
         let give = |(thread, cpu): (&Thread, u32)| {
             thread.own.set(Some(cpu));
             thread.clone()
@@ -333,6 +379,35 @@ mod tests {
         inner.alone = false;
         assert_eq!(inner.hand_over(&threads[2], 4).len(), 0, "nobody's alone");
         assert_eq!(own(&threads), [Some(5), Some(4), None]);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "it doesn't know the system call")]
+    fn who_roams_gets_no_cpu_until_it_settles_or_moves_in_and_its_own_goes_to_others() {
+        let here = current_cpu().expect("a test's thread is on a CPU");
+        let (pins, threads) = on(&format!("{here},1000"), 2);
+        let (mine, other) = (&threads[usize::from(!threads[0].is(here))], Some(1000));
+        let rest = |own: &Arc<OwnCpu>| threads.iter().find(|it| !Arc::ptr_eq(it, own)).cloned();
+        pins.roam(mine);
+        assert!(mine.roams() && mine.get().is_none());
+        pins.pins.lock().hand_out();
+        assert!(mine.get().is_none() && rest(mine).is_some_and(|it| it.get() == other));
+        // Whatever CPU the test is on by now.
+        corewise_topology::pin_current_thread(&CpuSet::from_iter([here])).expect("it is on it");
+        pins.settle(mine);
+        assert!(mine.is(here) && !mine.roams());
+        pins.roam(mine);
+        let third = Arc::new(OwnCpu::none());
+        let thread = Thread { tid: Tid::current(), own: Arc::clone(&third) };
+        let mut inner = pins.pins.lock();
+        inner.threads.push(thread);
+        inner.hand_out();
+        assert!(third.is(here), "who arrives gets what is free");
+        drop(inner);
+        pins.settle(mine);
+        assert!(mine.roams(), "it isn't free any more");
+        pins.pins.lock().hand_over(mine, 1000);
+        assert!(mine.is(1000) && !mine.roams());
     }
 
     #[test]

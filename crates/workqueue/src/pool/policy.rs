@@ -167,6 +167,28 @@ pub(crate) fn is_overdue(pushes: u32) -> bool {
     pushes > 1 && pushes.is_power_of_two()
 }
 
+/// Whether a worker was kept from its CPU by others that could have run for so long, since it was woken or looked out
+/// for work last.
+pub(crate) fn is_late(late: Duration) -> bool {
+    late > LATE
+}
+
+/// A wake-up of a CPU that slept deeply takes less, mostly; a slice behind another thread more.
+const LATE: Duration = Duration::from_micros(150);
+
+/// Whether a worker that was late gives up the CPU that it has alone. Only where another one may be free for it, as far
+/// as its pool knows, beside the one that it has now; else it would wait there too, and away from the lines that it knows.
+pub(crate) fn roams(counts: Counts) -> bool {
+    counts.base >= counts.active() + 2
+}
+
+/// Whether a worker that has roamed for so long has a CPU alone again, after it has run so many items without going
+/// idle. Where those are many, they and what queues them are worth finding again, and others leave it that CPU; and
+/// others don't disturb for ever.
+pub(crate) fn settles(items: u64, roamed: Duration) -> bool {
+    items >= TURN_ITEMS || roamed >= Duration::from_secs(1)
+}
+
 /// How many workers each pool may have beyond those that may hold a core, however many threads the
 /// others have: so that some items that wait for others of their pool never keep it from these.
 const SPARE_WORKERS: usize = 8;
@@ -623,6 +645,17 @@ mod tests {
         assert!(!searching.wake_on_push());
         assert!(!searching.saturated(), "its searcher will see to it");
         assert!(!searching.wants_spare());
+    }
+
+    #[test]
+    fn a_worker_roams_that_was_kept_from_its_cpu_where_another_may_be_free() {
+        let of = |total, idle, base| Counts { base, ..counts(total, idle, 0) };
+        assert!(is_late(LATE + Duration::from_nanos(1)) && !is_late(LATE));
+        assert!(roams(of(4, 3, 4)) && roams(of(4, 2, 4)));
+        assert!(!roams(of(4, 1, 4)), "one other CPU, which somebody has");
+        assert!(!roams(of(2, 1, 2)));
+        let ms = Duration::from_millis;
+        assert!(settles(64, ms(0)) && !settles(63, ms(999)) && settles(1, ms(1000)));
     }
 
     #[test]

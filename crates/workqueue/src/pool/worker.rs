@@ -50,6 +50,8 @@ pub(crate) struct Worker {
     /// A: the CPU that it was woken from last, and one; 0 where that isn't known. A hint, written
     /// before `woken`: Relaxed.
     waker: AtomicU32,
+    /// A: when it was woken for work, in nanoseconds since `born`; 0 once it has asked. Written before `woken`: Relaxed.
+    woken_at: AtomicU64,
     /// A: it spins, and does what comes quickly. A hint: Relaxed.
     spins: AtomicBool,
     /// A: somebody took it off the idle list. Set under the pool's lock before the unpark, taken
@@ -106,6 +108,7 @@ impl Worker {
             tid: AtomicU32::new(0),
             excuses: AtomicU32::new(0),
             waker: AtomicU32::new(0),
+            woken_at: AtomicU64::new(0),
             spins: AtomicBool::new(false),
             woken: AtomicBool::new(false),
             searching: AtomicBool::new(false),
@@ -138,6 +141,7 @@ impl Worker {
         // A model's threads are on no CPU, and each atomic operation makes it longer.
         if let Some(cpu) = from {
             self.waker.store(cpu.wrapping_add(1), Ordering::Relaxed);
+            self.woken_at.store(self.age(), Ordering::Relaxed);
         }
         self.woken.store(true, Ordering::Relaxed);
     }
@@ -188,6 +192,17 @@ impl Worker {
         }
         self.emptied.store(at, Ordering::Relaxed);
         at != began
+    }
+
+    /// How long ago it was woken for work. Asked by the worker itself, once.
+    pub(super) fn woken_for(&self) -> Duration {
+        match self.woken_at.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            at => {
+                self.woken_at.store(0, Ordering::Relaxed);
+                Duration::from_nanos(self.age().saturating_sub(at))
+            }
+        }
     }
 
     /// Nanoseconds since it was made.
@@ -387,7 +402,7 @@ impl Worker {
             group.pools[self.pool].pins.come_back(&self.own_cpu);
             let mut step = idler.rest(self, group);
             while let Step::Park { surplus } = step {
-                if idler.wait(self, surplus.then_some(group.idle_timeout)) {
+                if idler.wait(self, group, surplus.then_some(group.idle_timeout)) {
                     break;
                 }
                 step = group.idle_timed_out(self);
