@@ -3,7 +3,7 @@
 //! Written only under the pool's lock, read by every push without it. See `README.md` for the
 //! protocol.
 
-use corewise_sync::atomic::{AtomicU32, Ordering};
+use corewise_sync::atomic::{AtomicU32, Ordering, aside};
 
 use crate::pool::policy::Counts;
 
@@ -131,7 +131,7 @@ impl Word {
 pub(crate) struct Left {
     /// A: pushes since it was named. A hint: who reads too little or too much names a searcher too few or too many, so
     /// Relaxed.
-    pushes: AtomicU32,
+    pushes: aside::AtomicU32,
 }
 
 impl Left {
@@ -149,5 +149,5 @@ impl Left {
     }
 }
 
-/// More than so many aren't counted: a storm's producers write one line for each.
-const MANY: u32 = 65;
+/// More than so many aren't counted: a storm's producers write one line for each, and wake more than tiny items pay.
+const MANY: u32 = 9;
