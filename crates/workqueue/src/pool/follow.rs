@@ -62,15 +62,15 @@ impl<F: FencePolicy> Group<F> {
         refused.into_iter().for_each(Refused::log);
     }
 
-    /// Late: the calling worker could have run for so long, and was kept from its CPU. Roam, where that helps: whether it
-    /// roams from now on.
-    pub(super) fn was_late(&self, me: &Worker, late: Duration) -> bool {
+    /// Late: the calling worker could have run for so long, and was kept from its CPU, after it had run so many items in a
+    /// row. Roam, where that helps: whether it roams from now on.
+    pub(super) fn was_late(&self, me: &Worker, late: Duration, items: u64) -> bool {
         let pool = &self.pools[me.pool];
         if !policy::is_late(late) || me.own_cpu.get().is_none() {
             return false;
         }
         let counts = pool.inner.lock().counts;
-        let roams = policy::roams(counts);
+        let roams = policy::roams(counts, items);
         if roams {
             pool.pins.roam(&me.own_cpu);
         }

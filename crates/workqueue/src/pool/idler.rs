@@ -48,6 +48,8 @@ pub(super) struct Idler {
     late: Duration,
     /// Items that it had run when it ran out of work last.
     ran: u64,
+    /// How many of them in a row then.
+    run: u64,
     /// Since when it roams, if it does.
     roams: Option<Instant>,
 }
@@ -68,6 +70,7 @@ impl Idler {
             alone: true,
             late: Duration::ZERO,
             ran: 0,
+            run: 0,
             roams: None,
         }
     }
@@ -88,9 +91,9 @@ impl Idler {
     /// Settle, where it roams and has run enough, or for long enough.
     fn may_settle<F: FencePolicy>(&mut self, worker: &Worker, group: &Group<F>) {
         let items = worker.ran.items();
-        let ran = items - mem::replace(&mut self.ran, items);
+        self.run = items - mem::replace(&mut self.ran, items);
         if let Some(since) = self.roams
-            && policy::settles(ran, time::now().duration_since(since))
+            && policy::settles(self.run, time::now().duration_since(since))
         {
             self.roams = None;
             if worker.own_cpu.roams() {
@@ -101,7 +104,7 @@ impl Idler {
 
     /// Roam, where it was late.
     fn may_roam<F: FencePolicy>(&mut self, worker: &Worker, group: &Group<F>) {
-        if group.was_late(worker, mem::take(&mut self.late)) {
+        if group.was_late(worker, mem::take(&mut self.late), self.run) {
             self.roams = Some(time::now());
         }
     }

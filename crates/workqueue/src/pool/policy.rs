@@ -178,8 +178,10 @@ const LATE: Duration = Duration::from_micros(150);
 
 /// Whether a worker that was late gives up the CPU that it has alone. Only where another one may be free for it, as far
 /// as its pool knows, beside the one that it has now; else it would wait there too, and away from the lines that it knows.
-pub(crate) fn roams(counts: Counts) -> bool {
-    counts.base >= counts.active() + 2
+/// And not where it had run so many items before it slept that it would [settle](settles): who queues a stream of them on
+/// its CPU is who kept it from that.
+pub(crate) fn roams(counts: Counts, items: u64) -> bool {
+    counts.base >= counts.active() + 2 && items < TURN_ITEMS
 }
 
 /// Whether a worker that has roamed for so long has a CPU alone again, after it has run so many items without going
@@ -651,9 +653,10 @@ mod tests {
     fn a_worker_roams_that_was_kept_from_its_cpu_where_another_may_be_free() {
         let of = |total, idle, base| Counts { base, ..counts(total, idle, 0) };
         assert!(is_late(LATE + Duration::from_nanos(1)) && !is_late(LATE));
-        assert!(roams(of(4, 3, 4)) && roams(of(4, 2, 4)));
-        assert!(!roams(of(4, 1, 4)), "one other CPU, which somebody has");
-        assert!(!roams(of(2, 1, 2)));
+        assert!(roams(of(4, 3, 4), 0) && roams(of(4, 2, 4), 63));
+        assert!(!roams(of(4, 1, 4), 0), "one other CPU, which somebody has");
+        assert!(!roams(of(2, 1, 2), 0));
+        assert!(!roams(of(4, 3, 4), 64), "a stream");
         let ms = Duration::from_millis;
         assert!(settles(64, ms(0)) && !settles(63, ms(999)) && settles(1, ms(1000)));
     }
