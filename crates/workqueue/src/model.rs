@@ -30,10 +30,11 @@ use crate::pools::groups::Lease;
 use crate::pwq::counts::Tally;
 pub use crate::pwq::counts::{Care, Careful};
 use crate::pwq::deferred::DeferredEnds;
+use crate::pwq::enter::{Entered, leave};
 use crate::pwq::flush::Colours;
 use crate::pwq::limit::CountedBy;
 use crate::pwq::queue_core::{QueueCore, Traits};
-use crate::pwq::slot::{Entered, Entry, InSlot, Kept, PwqSlot, leave};
+use crate::pwq::slot::{Entry, InSlot, Kept, PwqSlot};
 use crate::pwq::submit::{Queueing, push};
 use crate::pwq::table::{Plan, PwqTable};
 use crate::pwq::ticket::MaybeTicket;
@@ -573,7 +574,7 @@ impl<C: Care> PwqModel<C> {
     pub fn queue_inside(&self, carrier: &ModelCarrier<C>) -> (ModelTicket<C>, bool) {
         let colours = &self.queue.colours;
         let picked = colours.pick(&self.entry).expect("there is a pwq");
-        match colours.reuse(&carrier.0, &picked) {
+        match carrier.0.reuse(&picked) {
             Some(entered) => {
                 assert!(ptr::eq(&*entered.pwq().queue, &*self.queue));
                 (ModelTicket(entered.keep()), true)

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use corewise_sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::pwq::counts::Care;
+use crate::pwq::enter::{Entered, Picked, leave};
 use crate::pwq::flush::Colours;
-use crate::pwq::slot::{InSlot, Kept, PwqSlot, leave};
+use crate::pwq::slot::{InSlot, Kept, PwqSlot};
 
 /// The most that is carried, or taken over without a word to the queue.
 const MOST: u64 = 64;
@@ -80,14 +81,14 @@ impl<L: InSlot> DeferredEnds<L> {
     /// Reuse: an instance that is queued from inside gets the place of one that is carried, if that is
     /// the one which it would get by Enter. One stays.
     #[inline]
-    #[must_use]
-    pub(crate) fn reuse(&self, kept: Kept<L>) -> bool {
+    pub(crate) fn reuse<'a>(&self, picked: &Picked<'a, L>) -> Option<Entered<'a, L>> {
+        let entered = picked.entered();
         let what = self.what.load(Ordering::Relaxed);
-        let takes = part(what, MANY) > 1 && self.is_of(kept);
+        let takes = part(what, MANY) > 1 && self.is_of(entered.place());
         if takes {
             self.what.store(what - (1 << MANY) + (1 << AGAIN), Ordering::Release);
         }
-        takes
+        takes.then_some(entered)
     }
 
     /// The worker is about to run an instance: CountOut, unless that is of the same pair. `None`: of none.

@@ -34,8 +34,7 @@ use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_sync::{Completion, Mutex};
 
-use crate::pwq::Pwq;
-use crate::pwq::counts::{COLOURS, Care, Careful, Found};
+use crate::pwq::counts::{COLOURS, Care, Found};
 use crate::pwq::slot::{InSlot, Owned, PwqSlot};
 
 /// The colours that a flush waits for.
@@ -73,7 +72,7 @@ struct Waiter {
 }
 
 /// The colours of one queue, and the slots of its pwqs.
-pub(crate) struct Colours<C: Care = Careful, L: InSlot = Pwq> {
+pub(crate) struct Colours<C: Care, L: InSlot> {
     /// A: the colour that new instances get; changed under the lock of `members`.
     current: AtomicU32,
     /// L: is the lock; guards the slots, which of their pairs are watched, and the flushes under way.
@@ -242,6 +241,8 @@ pub(crate) fn complete_all(events: Vec<Arc<Completion>>) {
 mod tests {
     use super::*;
     use crate::pwq::counts::Tally;
+
+    use crate::pwq::counts::Careful;
 
     type Alone = Colours<Careful, ()>;
     /// Which the test's colours keep.

@@ -9,6 +9,7 @@ mod arc_field;
 pub(crate) mod carried;
 pub(crate) mod counts;
 pub(crate) mod deferred;
+pub(crate) mod enter;
 pub(crate) mod flush;
 pub(crate) mod limit;
 pub(crate) mod limit_policy;

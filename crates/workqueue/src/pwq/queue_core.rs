@@ -9,16 +9,19 @@ use corewise_sync::hazard::Hazards;
 use corewise_topology::{AffinityScope, CpuSet};
 
 use crate::attributes::QueueKind;
+use crate::error::shielded;
 use crate::pool::excuse::Excuse;
 use crate::pools::WorkerPools;
+use crate::pwq::Pwq;
 use crate::pwq::carried::Deferred;
+use crate::pwq::counts::Careful;
 use crate::pwq::flush::Colours;
 use crate::pwq::limit::{CountedBy, Limiter};
 use crate::pwq::limit_policy::{MAX_ACTIVE_LIMIT, UNLIMITED, effective};
 use crate::pwq::report;
 use crate::pwq::stats::Counters;
 use crate::pwq::submit::push;
-use crate::pwq::waiting::{Waiting, Waits};
+use crate::pwq::waiting::{Waiting, Waits, stop_in_turn};
 use crate::report::{QueueDump, QueueStats};
 use crate::task::header::Queued;
 use crate::task::vtable::Lent;
@@ -43,7 +46,7 @@ pub(crate) struct QueueCore {
     pub(crate) is_below: bool,
     /// I: who runs its work where no worker can.
     pub(crate) rescuer: Option<Rescuer>,
-    pub(crate) colours: Colours,
+    pub(crate) colours: Colours<Careful, Pwq>,
     /// Who may be active, and who waits.
     pub(crate) limiter: Limiter<Queued>,
     /// L: is the lock, held while the limiter is told; guards what it was told to divide.
@@ -209,7 +212,16 @@ impl Registered for QueueCore {
     }
 
     fn cancel_waiting(&self) {
-        QueueCore::cancel_waiting(self);
+        for future in self.waiting.close() {
+            // As in `stop_in_turn`.
+            shielded("dropping a spawned future", || {
+                if let Some(future) = Weak::upgrade(&future)
+                    && future.shut()
+                {
+                    stop_in_turn(future);
+                }
+            });
+        }
     }
 
     fn dump(&self, pool: &dyn Fn(usize, usize) -> Option<usize>) -> QueueDump {
@@ -279,8 +291,8 @@ impl Registered for QueueCore {
     }
 }
 
-impl AsRef<Colours> for QueueCore {
-    fn as_ref(&self) -> &Colours {
+impl AsRef<Colours<Careful, Pwq>> for QueueCore {
+    fn as_ref(&self) -> &Colours<Careful, Pwq> {
         &self.colours
     }
 }

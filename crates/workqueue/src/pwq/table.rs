@@ -1,8 +1,9 @@
 //! The table of a queue's pwqs: which of its pools the work of a CPU, or of a node, goes to.
 //!
-//! Read `README.md` beside this file first. Who names a CPU, or no place at all, reads the CPU's entry.
+//! Read `README.md` and `limit.md` beside this file first: the comments here use their names for the steps. Who names a CPU, or no place at all, reads the CPU's entry.
 //! Who names a node, or is on a CPU that has no pwq, finds by the plan a CPU that has one.
 
+use std::panic::Location;
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
@@ -15,16 +16,21 @@ use crate::pools::groups::Lease;
 use crate::pools::{WorkerPools, nodes};
 use crate::pwq::Pwq;
 use crate::pwq::arc_field::ArcField;
+use crate::pwq::enter;
 use crate::pwq::limit_slot::{Gate, Slot};
 use crate::pwq::queue_core::QueueCore;
-use crate::pwq::slot::{self, Entry};
-use crate::task::header::Queued;
+use crate::pwq::slot::Entry;
+use crate::pwq::submit::{Queueing, Way};
+use crate::pwq::ticket::Ticket;
+use crate::task::claim::Claimed;
+use crate::task::header::{Header, Job, Queued};
+use crate::task::vtable::ItemRef;
 
 /// A queuer, on a pwq of the queue.
-pub(crate) type Entered<'a> = slot::Entered<'a, Pwq>;
+pub(crate) type Entered<'a> = enter::Entered<'a, Pwq>;
 
 /// What a queuer has Picked.
-pub(crate) type Picked<'a> = slot::Picked<'a, Pwq>;
+pub(crate) type Picked<'a> = enter::Picked<'a, Pwq>;
 
 /// The pwqs of a queue. Its end is that of the queue's last handle.
 pub(crate) struct PwqTable {
@@ -139,8 +145,8 @@ impl PwqTable {
     #[inline(always)]
     fn enter_picked<'a>(&'a self, picked: Picked<'a>) -> Option<Entered<'a>> {
         let colours = &self.shared.colours;
-        let taken_over = current_worker::with_carry(|carry| colours.reuse(carry, &picked));
-        taken_over.flatten().or_else(|| colours.enter(picked))
+        let reused = current_worker::with_carry(|carry| carry.reuse(&picked));
+        reused.flatten().or_else(|| colours.enter(picked))
     }
 
     /// Not where none of the pod's CPUs is for this work: it queues from isolated ones, or the pod has no
@@ -191,6 +197,114 @@ impl PwqTable {
             // An old plan, and an entry that is another one's meanwhile.
             corewise_sync::thread::yield_now();
         }
+    }
+}
+
+impl PwqTable {
+    /// Queues the item that `item` gives, whose header is `header`. Where it isn't queued it is as if
+    /// nobody had tried. `accepted`: it is part of what the queue has accepted before.
+    ///
+    /// Each read-modify-write in there keeps the processor from what follows until it is through. So
+    /// what can be read before it is.
+    #[inline(always)]
+    pub(crate) fn queue(
+        &self,
+        place: At,
+        header: &Header,
+        item: impl FnOnce() -> ItemRef,
+        site: &'static Location<'static>,
+        accepted: bool,
+    ) -> Queueing {
+        if self.refuses_at_once(accepted) {
+            return Queueing::Refused;
+        }
+        // Pick.
+        let (picked, hazard) = (self.pick(place), self.shared().hazard());
+        if !header.state.pend() {
+            return Queueing::Pending;
+        }
+        // Enter.
+        let entered = self.enter(place, picked);
+        let way = Way::of(entered.pwq(), entered.stripe());
+        // ReadGate.
+        let gate = way.gate();
+        // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
+        let queued = unsafe {
+            Queued::new(item(), Job { ticket: Ticket::new(entered.keep()).into(), site })
+        };
+        if gate.open() {
+            way.push(hazard, queued);
+            return Queueing::Queued;
+        }
+        self.shared().pass(gate, queued, accepted)
+    }
+
+    /// Queues an item that was made pending, just now, and that nobody else knows of. Gives it back where
+    /// the queue doesn't take it.
+    #[inline(always)]
+    pub(crate) fn queue_new(
+        &self,
+        place: At,
+        item: ItemRef,
+        site: &'static Location<'static>,
+    ) -> Result<(), ItemRef> {
+        if self.refuses_at_once(false) {
+            return Err(item);
+        }
+        // Enter and ReadGate, as in `queue`.
+        let (picked, hazard) = (self.pick(place), self.shared().hazard());
+        let entered = self.enter(place, picked);
+        let way = Way::of(entered.pwq(), entered.stripe());
+        let gate = way.gate();
+        // SAFETY: the item is pending, and new.
+        let queued =
+            unsafe { Queued::new(item, Job { ticket: Ticket::new(entered.keep()).into(), site }) };
+        if gate.open() {
+            way.push(hazard, queued);
+        } else if self.shared().refuses(gate, false) {
+            return Err(queued.take_new());
+        } else {
+            self.shared().admit(gate, queued);
+        }
+        Ok(())
+    }
+
+    /// Puts a claimed instance here, wherever it was: the same instance, counted here from now on.
+    /// Where the queue doesn't take it, it is cancelled; then false.
+    pub(crate) fn place(&self, place: At, mut claimed: Claimed) -> bool {
+        if self.refuses_at_once(false) {
+            claimed.cancel();
+            return false;
+        }
+        // Enter and ReadGate, as for a new one.
+        let entered = self.enter(place, self.pick(place));
+        let way = Way::of(entered.pwq(), entered.stripe());
+        let gate = way.gate();
+        let old = claimed.with_job(|job| job.ticket.replace(Ticket::new(entered.keep()).into()));
+        let queued = claimed.release();
+        let queueing = if gate.open() {
+            way.push(self.shared().hazard(), queued);
+            Queueing::Queued
+        } else {
+            self.shared().pass(gate, queued, false)
+        };
+        // After it lies somewhere: this may let others through, and who claims it would wait. Also
+        // itself, where it waits for its own old place.
+        drop(old);
+        queueing == Queueing::Queued
+    }
+
+    /// Whether the queue takes nothing any more. All slots of the limiter are closed at once, and when
+    /// the pools are, before them.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.glance().closed()
+    }
+
+    /// Whether the queue doesn't take it: asked before anything is changed. All slots are closed, or
+    /// drained, at once.
+    #[inline]
+    pub(crate) fn refuses_at_once(&self, accepted: bool) -> bool {
+        self.shared().refuses(self.glance(), accepted)
     }
 }
 

@@ -12,8 +12,9 @@ use crate::pool::group::Group;
 use crate::pwq::Pwq;
 use crate::pwq::counts::Careful;
 use crate::pwq::deferred::DeferredEnds;
+use crate::pwq::enter::leave;
 use crate::pwq::queue_core::QueueCore;
-use crate::pwq::slot::{Kept, PwqSlot, leave};
+use crate::pwq::slot::{Kept, PwqSlot};
 use crate::pwq::submit::push;
 use word::Word;
 

@@ -6,12 +6,11 @@
 //! a wake-up and the end is in `../queue/future_state.rs`.
 
 use std::cell::{Cell, RefCell};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use corewise_sync::{CachePadded, Mutex, per_thread};
 
 use crate::error::shielded;
-use crate::pwq::queue_core::QueueCore;
 
 /// Who waits, by the pod of its poll, so that pods don't meet here.
 pub(crate) struct Waiting<T> {
@@ -142,23 +141,6 @@ pub(crate) fn stop_in_turn(future: Arc<dyn Waits>) {
         next = LATER.try_with(|later| later.borrow_mut().pop()).ok().flatten();
     }
     let _ = DEPTH.try_with(|d| d.set(depth));
-}
-
-impl QueueCore {
-    /// Cancels the futures that wait to be woken. The queue is closed. Their destructors run here,
-    /// with no lock held.
-    pub(crate) fn cancel_waiting(&self) {
-        for future in self.waiting.close() {
-            // As in `stop_in_turn`.
-            shielded("dropping a spawned future", || {
-                if let Some(future) = Weak::upgrade(&future)
-                    && future.shut()
-                {
-                    stop_in_turn(future);
-                }
-            });
-        }
-    }
 }
 
 #[cfg(test)]

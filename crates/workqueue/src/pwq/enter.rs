@@ -1,0 +1,217 @@
+//! How a queuer comes to a slot and is counted there, how it leaves, and when a pwq is collected.
+//!
+//! Read `README.md` beside this file first: the comments here use its names for the steps and states.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use corewise_sync::atomic::Ordering;
+use corewise_sync::fence::{FencePolicy, FullFence};
+
+use crate::pwq::counts::{CameIn, Care, Pair};
+use crate::pwq::flush::{Colours, Members, complete_all};
+use crate::pwq::slot::{Entry, InSlot, Kept, Owned, PwqSlot};
+
+/// The accesses around it are SeqCst, which loom takes for weaker ones.
+#[inline]
+fn order<C: Care>() {
+    if C::ORDERED {
+        FullFence::implied();
+    }
+}
+
+impl<C: Care, L: InSlot> Colours<C, L> {
+    /// Fill: a slot for a pwq, that flushes look at from here on.
+    pub(crate) fn fill(&self, stripes: usize, pwq: L) -> NonNull<PwqSlot<L>> {
+        let mut members = self.members.lock();
+        let fits = |spare: &Owned<L>| spare.slot().tally.stripes() == stripes;
+        let owned = match members.spares.iter().position(fits) {
+            Some(position) => members.spares.swap_remove(position),
+            None => Owned::new(stripes),
+        };
+        owned.fill(pwq);
+        let slot = owned.0;
+        members.slots.push(owned);
+        slot
+    }
+
+    /// Pick; `None` where the CPU has no pwq. The entry names slots of these colours. It writes nothing.
+    #[inline]
+    pub(crate) fn pick<'a>(&'a self, entry: &'a Entry<L>) -> Option<Picked<'a, L>> {
+        // Acquire: the slot is seen whole.
+        let place = entry.place.load(Ordering::Acquire);
+        let (slot, stripe) = Entry::split(place)?;
+        let colour = self.colour();
+        // SAFETY: entries name slots of these colours, which are freed with them.
+        let came = unsafe { slot.as_ref() }.tally.came(stripe, colour);
+        Some(Picked { entry, came, at: Entered { place, colour, slots: PhantomData } })
+    }
+
+    /// Enter and Validate; `None` where the entry is another one meanwhile.
+    #[inline]
+    pub(crate) fn enter<'a>(&'a self, picked: Picked<'a, L>) -> Option<Entered<'a, L>> {
+        // Enter.
+        picked.came.enter();
+        order::<C>();
+        // Validate.
+        let again = picked.entry.place.load(Ordering::SeqCst);
+        if again != picked.at.place && C::VALIDATES {
+            self.retract(picked.at);
+            return None;
+        }
+        Some(picked.at)
+    }
+
+    /// Retract.
+    #[cold]
+    pub(crate) fn retract(&self, entered: Entered<'_, L>) {
+        let (slot, stripe, colour) = entered.keep();
+        // SAFETY: slots of these colours are freed with them.
+        let tally = &unsafe { slot.as_ref() }.tally;
+        tally.undo(stripe);
+        let pair = tally.pair(stripe, colour);
+        if !pair.leave::<C>(1) {
+            self.leave_watched(slot, pair, 1, colour);
+        }
+    }
+
+    /// Leave, where somebody may watch, and these are the last. The caller has a reference to the colours
+    /// beside that of the pwq's.
+    #[cold]
+    pub(crate) fn leave_watched(
+        &self,
+        slot: NonNull<PwqSlot<L>>,
+        pair: Pair<'_>,
+        many: u64,
+        colour: u8,
+    ) {
+        let (drained, gone) = {
+            let mut members = self.members.lock();
+            let drained = pair.leave_watched(many);
+            let drained =
+                if drained { members.flushes.drained(colour as usize) } else { Vec::new() };
+            (drained, members.collect_if_quiet(slot))
+        };
+        complete_all(drained);
+        drop(gone);
+    }
+
+    /// Retire: all slots but `live`, whose entries have been published instead.
+    pub(crate) fn retire_all_but(&self, live: &[NonNull<PwqSlot<L>>]) {
+        let gone: Vec<_> = {
+            let mut members = self.members.lock();
+            let old = members.slots.iter().filter(|owned| !live.contains(&owned.0));
+            let old: Vec<_> = old.map(|owned| owned.0).collect();
+            old.iter().for_each(|slot| {
+                // SAFETY: it is on the list, whose lock is held.
+                unsafe { slot.as_ref() }.tally.retire();
+            });
+            order::<C>();
+            old.into_iter().map(|slot| members.collect_if_quiet(slot)).collect()
+        };
+        drop(gone);
+    }
+
+    /// The last handle is gone: nobody queues any more.
+    pub(crate) fn close(&self) {
+        self.retire_all_but(&[]);
+    }
+}
+
+impl<L: InSlot> Members<L> {
+    /// Collect, where it is retired and quiet. The pwq is to be dropped with no lock held: it may have
+    /// the last reference to the queue.
+    #[must_use]
+    pub(crate) fn collect_if_quiet(&mut self, slot: NonNull<PwqSlot<L>>) -> Option<L> {
+        let quiet = |owned: &Owned<L>| {
+            let tally = &owned.slot().tally;
+            owned.0 == slot && tally.is_retired() && tally.is_quiet()
+        };
+        let position = self.slots.iter().position(quiet)?;
+        let owned = self.slots.remove(position);
+        let pwq = owned.empty();
+        pwq.iter().for_each(InSlot::collected);
+        owned.slot().tally.recycle();
+        self.spares.push(owned);
+        pwq
+    }
+}
+
+/// What a queuer has Picked: nothing of it is to be trusted before it has Entered and Validated.
+pub(crate) struct Picked<'a, L> {
+    entry: &'a Entry<L>,
+    came: CameIn<'a>,
+    /// Where it is once it has Validated.
+    at: Entered<'a, L>,
+}
+
+impl<'a, L> Picked<'a, L> {
+    /// A place in these counts, which the caller has in some other way.
+    #[inline]
+    pub(super) fn entered(&self) -> Entered<'a, L> {
+        let Entered { place, colour, slots } = self.at;
+        Entered { place, colour, slots }
+    }
+}
+
+/// A queuer that has Validated. It has a place in the counts for its instance, which is a ticket's once
+/// that was [kept](Entered::keep); else it has to [Retract](Colours::retract). Two words, so that it is
+/// handed on in registers.
+#[must_use]
+pub(crate) struct Entered<'a, L> {
+    /// As in the entry.
+    place: *mut PwqSlot<L>,
+    colour: u8,
+    /// They are there for as long as the handle that was queued by.
+    slots: PhantomData<&'a PwqSlot<L>>,
+}
+
+impl<L> Entered<'_, L> {
+    #[inline]
+    pub(crate) fn pwq(&self) -> &L {
+        let (slot, ..) = self.place();
+        // SAFETY: it has Validated, and its place isn't kept: nobody else is given one.
+        unsafe { slot.as_ref().pwq() }
+    }
+
+    #[inline]
+    pub(crate) fn stripe(&self) -> u32 {
+        self.place().1
+    }
+
+    /// Hands over its place in the counts, to be given back by [`leave`].
+    #[inline]
+    pub(crate) fn keep(self) -> Kept<L> {
+        self.place()
+    }
+
+    #[inline]
+    pub(super) fn place(&self) -> Kept<L> {
+        let (slot, stripe) = Entry::parts(self.place);
+        // SAFETY: the entry was split before.
+        (unsafe { NonNull::new_unchecked(slot) }, stripe, self.colour)
+    }
+}
+
+/// Leave: so many instances of a pair are over. `of` is called while they aren't, where the colours are
+/// needed after.
+///
+/// # Safety
+/// So many such places were [kept](Entered::keep), and aren't used again.
+#[inline]
+pub(crate) unsafe fn leave<C: Care, L: InSlot, S: AsRef<Colours<C, L>> + ?Sized>(
+    (at, stripe, colour): Kept<L>,
+    many: u64,
+    of: impl FnOnce(&L) -> Arc<S>,
+) {
+    // SAFETY: they aren't over, so the slot is there; what lives on is a pair of references to
+    // atomics, which aren't touched after Leave.
+    let slot = unsafe { at.as_ref() };
+    let pair = slot.tally.pair(stripe, colour);
+    if !pair.leave::<C>(many) {
+        // SAFETY: still in flight.
+        let shared = of(unsafe { slot.pwq() });
+        (*shared).as_ref().leave_watched(at, pair, many, colour);
+    }
+}
