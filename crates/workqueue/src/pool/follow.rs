@@ -62,19 +62,25 @@ impl<F: FencePolicy> Group<F> {
         refused.into_iter().for_each(Refused::log);
     }
 
-    /// Late: the calling worker could have run for so long, and was kept from its CPU, after it had run so many items in a
-    /// row. Roam, where that helps: whether it roams from now on.
-    pub(super) fn was_late(&self, me: &Worker, late: Duration, items: u64) -> bool {
-        let pool = &self.pools[me.pool];
-        if !policy::is_late(late) || me.own_cpu.get().is_none() {
-            return false;
+    /// Late: the calling worker could have run for so long, and was kept from its CPU. Roam, where that helps.
+    pub(super) fn was_late(&self, me: &Worker, late: Duration) {
+        let pins = &self.pools[me.pool].pins;
+        if policy::is_late(late) && me.own_cpu.get().is_some() {
+            pins.was_late(self.keeper.now());
         }
-        let counts = pool.inner.lock().counts;
-        let roams = policy::roams(counts, items);
-        if roams {
-            pool.pins.roam(&me.own_cpu);
+    }
+
+    /// The calling worker goes idle. Settle, where it has roamed for so long and that is enough.
+    pub(super) fn may_settle(&self, me: &Worker, streamed: bool, roamed: Duration) -> bool {
+        let pins = &self.pools[me.pool].pins;
+        if streamed {
+            pins.has_streamed(self.keeper.now());
         }
-        roams
+        let settles = me.own_cpu.roams() && policy::settles(streamed, roamed);
+        if settles {
+            pins.settle(&me.own_cpu);
+        }
+        settles
     }
 
     /// Pins all workers again to where they are pinned already; see [`Pins::set`](super::pins::Pins).

@@ -48,8 +48,8 @@ pub(super) struct Idler {
     late: Duration,
     /// Items that it had run when it ran out of work last.
     ran: u64,
-    /// How many of them in a row then.
-    run: u64,
+    /// When it was given work last.
+    began: Instant,
     /// Since when it roams, if it does.
     roams: Option<Instant>,
 }
@@ -70,7 +70,7 @@ impl Idler {
             alone: true,
             late: Duration::ZERO,
             ran: 0,
-            run: 0,
+            began: time::now(),
             roams: None,
         }
     }
@@ -84,28 +84,21 @@ impl Idler {
     ) -> Step {
         self.may_settle(worker, group);
         let step = self.search(worker, group);
-        self.may_roam(worker, group);
+        group.was_late(worker, mem::take(&mut self.late));
         step
     }
 
-    /// Settle, where it roams and has run enough, or for long enough.
+    /// Settle, where it roams and that is worth it, or it has for long enough.
     fn may_settle<F: FencePolicy>(&mut self, worker: &Worker, group: &Group<F>) {
-        let items = worker.ran.items();
-        self.run = items - mem::replace(&mut self.ran, items);
-        if let Some(since) = self.roams
-            && policy::settles(self.run, time::now().duration_since(since))
-        {
+        let (now, items) = (time::now(), worker.ran.items());
+        let took = now.duration_since(mem::replace(&mut self.began, now));
+        let streamed = policy::is_stream(items - mem::replace(&mut self.ran, items), took);
+        if !worker.own_cpu.roams() {
             self.roams = None;
-            if worker.own_cpu.roams() {
-                group.pools[worker.pool].pins.settle(&worker.own_cpu);
-            }
         }
-    }
-
-    /// Roam, where it was late.
-    fn may_roam<F: FencePolicy>(&mut self, worker: &Worker, group: &Group<F>) {
-        if group.was_late(worker, mem::take(&mut self.late), self.run) {
-            self.roams = Some(time::now());
+        let roamed = self.roams.map_or(Duration::ZERO, |since| now.duration_since(since));
+        if group.may_settle(worker, streamed, roamed) || self.roams.is_none() {
+            self.roams = worker.own_cpu.roams().then_some(now);
         }
     }
 
@@ -138,7 +131,7 @@ impl Idler {
         limit: Option<Duration>,
     ) -> bool {
         let woken = self.waits(worker, limit);
-        self.may_roam(worker, group);
+        group.was_late(worker, mem::take(&mut self.late));
         woken
     }
 
@@ -147,6 +140,7 @@ impl Idler {
         let woken = worker.park(limit);
         if woken {
             self.late = worker.woken_for();
+            self.began = time::now();
         }
         woken
     }

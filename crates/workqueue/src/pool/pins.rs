@@ -4,13 +4,15 @@
 
 use std::ptr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use corewise_sync::Mutex;
-use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use corewise_sync::sys::{Tid, current_cpu};
 use corewise_topology::{CpuSet, TopologyError, pin_thread};
 
 use crate::error::quietly;
+use crate::pool::policy;
 
 /// Where the threads of pools are pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +59,13 @@ impl OwnCpu {
         self.get() == Some(cpu)
     }
 
-    /// Whether it gave one up. Asked by the worker itself.
+    /// Under the lock of `Pins`: it roams.
+    fn give_up(&self) {
+        self.set(None);
+        self.roams.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it gave one up (a moment ago).
     pub(super) fn roams(&self) -> bool {
         self.roams.load(Ordering::Relaxed)
     }
@@ -76,6 +84,8 @@ pub(super) struct Pins {
     /// them is pinned: so a thread is pinned to what was set last, and none that has ended. Nothing
     /// else is locked under it.
     pins: Mutex<Inner>,
+    /// A: when the last stream of tiny items ended, as the timekeeper tells the time, in nanoseconds. A hint: Relaxed.
+    streamed: AtomicU64,
 }
 
 struct Inner {
@@ -114,7 +124,7 @@ impl Refused {
 impl Pins {
     pub(super) fn new(cpus: CpuSet, pinning: Pinning) -> Pins {
         let inner = Inner { cpus, alone: pinning == Pinning::Cpu, threads: Vec::new() };
-        Pins { pinning, pins: Mutex::new(inner) }
+        Pins { pinning, pins: Mutex::new(inner), streamed: AtomicU64::new(0) }
     }
 
     /// Arrive: pins the calling thread, a worker of the pool, now and at each change until the guard
@@ -125,7 +135,11 @@ impl Pins {
             let thread = Thread { tid, own: Arc::clone(own) };
             let refused = {
                 let mut inner = self.pins.lock();
-                thread.own.set(inner.free().find(|free| Some(*free) == cpu));
+                if inner.any_roams() {
+                    thread.own.give_up();
+                } else {
+                    thread.own.set(inner.free().find(|free| Some(*free) == cpu));
+                }
                 inner.threads.push(thread.clone());
                 inner.hand_out();
                 inner.pin(&thread)
@@ -184,14 +198,29 @@ impl Pins {
         refused.into_iter().for_each(|refused| quietly(|| refused.log()));
     }
 
-    /// Roam: the calling thread gives its CPU up, and may use all now. It goes to nobody for that alone.
-    pub(super) fn roam(&self, own: &OwnCpu) {
-        {
-            let _inner = self.pins.lock();
-            own.set(None);
-            own.roams.store(true, Ordering::Relaxed);
+    /// A stream has ended at this moment.
+    pub(super) fn has_streamed(&self, now: Duration) {
+        let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        self.streamed.store(now, Ordering::Relaxed);
+    }
+
+    /// A thread was kept from its CPU: Roam, where that helps.
+    pub(super) fn was_late(&self, now: Duration) {
+        let streamed = Duration::from_nanos(self.streamed.load(Ordering::Relaxed));
+        let cpus = self.pins.lock().cpus.len();
+        if policy::roams(cpus, now.saturating_sub(streamed)) {
+            self.roam();
         }
-        self.renew(own);
+    }
+
+    /// Roam: all threads give their CPUs up, and may use all now.
+    fn roam(&self) {
+        let refused = {
+            let inner = self.pins.lock();
+            inner.threads.iter().for_each(|thread| thread.own.give_up());
+            inner.pin_all()
+        };
+        refused.into_iter().for_each(Refused::log);
     }
 
     /// Settle: the calling thread, which roams, has the CPU alone that it is on, if nobody else has.
@@ -228,6 +257,10 @@ impl Pins {
 }
 
 impl Inner {
+    fn any_roams(&self) -> bool {
+        self.threads.iter().any(|thread| thread.own.roams())
+    }
+
     /// The CPUs that no thread has alone.
     fn free(&self) -> impl Iterator<Item = u32> {
         let taken = |cpu| self.threads.iter().any(|thread| thread.own.is(cpu));
@@ -383,27 +416,24 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "it doesn't know the system call")]
-    fn who_roams_gets_no_cpu_until_it_settles_or_moves_in_and_its_own_goes_to_others() {
+    fn who_roams_gets_no_cpu_until_it_settles_or_moves_in() {
         let here = current_cpu().expect("a test's thread is on a CPU");
         let (pins, threads) = on(&format!("{here},1000"), 2);
-        let (mine, other) = (&threads[usize::from(!threads[0].is(here))], Some(1000));
-        let rest = |own: &Arc<OwnCpu>| threads.iter().find(|it| !Arc::ptr_eq(it, own)).cloned();
-        pins.roam(mine);
-        assert!(mine.roams() && mine.get().is_none());
-        pins.pins.lock().hand_out();
-        assert!(mine.get().is_none() && rest(mine).is_some_and(|it| it.get() == other));
+        let mine = &threads[0];
+        pins.roam();
+        assert!(threads.iter().all(|own| own.roams() && own.get().is_none()));
+        assert!(pins.pins.lock().hand_out().is_empty());
         // Whatever CPU the test is on by now.
         corewise_topology::pin_current_thread(&CpuSet::from_iter([here])).expect("it is on it");
         pins.settle(mine);
         assert!(mine.is(here) && !mine.roams());
-        pins.roam(mine);
         let third = Arc::new(OwnCpu::none());
-        let thread = Thread { tid: Tid::current(), own: Arc::clone(&third) };
-        let mut inner = pins.pins.lock();
-        inner.threads.push(thread);
-        inner.hand_out();
-        assert!(third.is(here), "who arrives gets what is free");
-        drop(inner);
+        let _arrived = pins.arrive(&third, Some(1000));
+        assert!(third.roams(), "as long as any does");
+        pins.roam();
+        corewise_topology::pin_current_thread(&CpuSet::from_iter([here])).expect("it is on it");
+        pins.settle(&third);
+        assert!(third.is(here));
         pins.settle(mine);
         assert!(mine.roams(), "it isn't free any more");
         pins.pins.lock().hand_over(mine, 1000);
