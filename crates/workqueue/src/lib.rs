@@ -69,10 +69,10 @@ pub use handle::join::JoinHandle;
 pub use handle::work::Work;
 pub use pool::idle::Idle;
 pub use pool::spawn::WorkerThread;
-pub use pools::{
-    DEFAULT_IDLE_TIMEOUT, DEFAULT_MAX_THREADS, DEFAULT_MAX_WORKERS, PoolsBuilder, StillRunning,
-    Unfinished, WorkerPools,
+pub use pools::builder::{
+    DEFAULT_IDLE_TIMEOUT, DEFAULT_MAX_THREADS, DEFAULT_MAX_WORKERS, PoolsBuilder,
 };
+pub use pools::{StillRunning, Unfinished, WorkerPools};
 pub use queue::Workqueue;
 pub use queue::builder::QueueBuilder;
 pub use queue::end::EndNotice;

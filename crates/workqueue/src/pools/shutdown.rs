@@ -85,7 +85,7 @@ impl WorkerPools {
     /// nothing runs once this has returned, unless a work item called it. May block.
     ///
     /// An item that never returns is waited for for ever, and so is what is queued behind it: what is
-    /// left is logged each time that [`stall_after`](super::PoolsBuilder::stall_after) has passed.
+    /// left is logged each time that [`stall_after`](crate::PoolsBuilder::stall_after) has passed.
     /// [`WorkerPools::shutdown_timeout`] has a limit.
     #[track_caller]
     pub fn shutdown(&self) {

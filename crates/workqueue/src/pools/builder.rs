@@ -1,0 +1,281 @@
+//! Sets up [`WorkerPools`].
+
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use corewise_sync::Mutex;
+use corewise_sync::atomic::AtomicU64;
+use corewise_topology::{DEFAULT_SHARD_SIZE, Machine, Subscription};
+
+use super::{Inner, Queues, WorkerPools};
+use crate::pool::idle::Idle;
+use crate::pool::inherit;
+use crate::pool::spawn::{Spawner, WorkerThread};
+use crate::pool::thread_limit::Threads;
+use crate::pools::groups::Groups;
+use crate::timekeeper::follow::Follower;
+use crate::timekeeper::stall::StallReport;
+use crate::timekeeper::{Settings, Timekeeper};
+
+/// Threads that one pool may have, blocked ones included.
+pub const DEFAULT_MAX_WORKERS: usize = 256;
+/// Threads that all pools may have together, beside some for each pool in any case: as many as tokio
+/// has for what blocks. More keep no disk busier; each costs some 30 KiB, and containers often may have
+/// a few thousand.
+pub const DEFAULT_MAX_THREADS: usize = 512;
+/// How long a worker that its pod doesn't need stays idle before it leaves. Whoever parked last is
+/// woken first, so that this is a worker which wasn't needed all that time, whatever the others did; one
+/// a CPU may stay. To make another one takes some 30 us.
+pub const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Sets up [`WorkerPools`]; see the constants of this module for the defaults.
+#[derive(Debug)]
+pub struct PoolsBuilder {
+    machine: Machine,
+    shard_size: u32,
+    concurrency: Option<usize>,
+    max_workers: usize,
+    max_threads: usize,
+    idle: Idle,
+    idle_timeout: Duration,
+    spawner: Spawner,
+    time: Settings,
+    /// A test's own.
+    keeper: Option<Arc<Timekeeper>>,
+    power_efficient: bool,
+    own_cpus: bool,
+    follow: bool,
+}
+
+impl PoolsBuilder {
+    /// How many cores a shard aims for (scope `cache_shard`); 0 counts as 1. Default
+    /// [`DEFAULT_SHARD_SIZE`](corewise_topology::DEFAULT_SHARD_SIZE).
+    pub fn shard_size(mut self, cores: u32) -> Self {
+        self.shard_size = cores;
+        self
+    }
+
+    /// How many items the pools of a set of attributes run at once, of those that hold a core (what
+    /// blocks, or computes for long, isn't counted): divided among their pods by CPUs, at most one a CPU. A
+    /// pod that gets none runs only what is asked for by its CPUs or node, one item at a time, and so
+    /// does each pod of a strict queue. 0 counts as 1.
+    ///
+    /// Default: as many as they have CPUs or, where the process has a CPU quota, as that is worth,
+    /// whichever is less; it follows the [`Machine`]. With more threads than that the quota would be used
+    /// up before its period is over, and whatever runs or is queued then waits for the next one. A
+    /// number of your own holds whatever the quota is: `usize::MAX` is all CPUs.
+    pub fn concurrency(mut self, items: usize) -> Self {
+        self.concurrency = Some(items);
+        self
+    }
+
+    /// How many threads one pool may have, those that block included; at least one a CPU of the
+    /// pod. Default [`DEFAULT_MAX_WORKERS`].
+    pub fn max_workers(mut self, threads: usize) -> Self {
+        self.max_workers = threads;
+        self
+    }
+
+    /// How many worker threads all pools may have together, those that block included. Whatever this
+    /// says, each pool may have eight more than may hold a core. At the limit, what waits for a thread
+    /// waits until an item that blocks is over; that is logged once, and asked for again each second.
+    /// Default [`DEFAULT_MAX_THREADS`].
+    pub fn max_threads(mut self, threads: usize) -> Self {
+        self.max_threads = threads;
+        self
+    }
+
+    /// What a worker that finds no work does before it sleeps: at once, after it has looked out for
+    /// work while that pays, or after a time of your choice. Default: [`Idle::Hybrid`].
+    pub fn idle(mut self, idle: Idle) -> Self {
+        self.idle = idle;
+        self
+    }
+
+    /// How long a worker that its pod doesn't need stays idle before its thread ends. Default
+    /// [`DEFAULT_IDLE_TIMEOUT`].
+    pub fn idle_timeout(mut self, timeout: Duration) -> Self {
+        self.idle_timeout = timeout;
+        self
+    }
+
+    /// Whether bound queues that are
+    /// [`power_efficient`](crate::QueueBuilder::power_efficient) are made unbound, so that idle CPUs
+    /// stay asleep: the kernel's `workqueue.power_efficient`. Default: no.
+    pub fn power_efficient(mut self, power_efficient: bool) -> Self {
+        self.power_efficient = power_efficient;
+        self
+    }
+
+    /// Whether a pool's first worker on each CPU is pinned to that CPU alone, and is the one that is
+    /// woken by what is queued from there. Else the kernel moves each worker freely among the CPUs of
+    /// its pod. Default: yes.
+    ///
+    /// Where who queues then waits, on the same CPU, an item takes some 4 us and not the 50 us that it
+    /// takes to wake another CPU that has been halted and to be woken by it. What it costs: who goes
+    /// on computing shares its CPU with the worker until the item is over, also where others are idle
+    /// (the scheduler mostly lets the worker go first); and a real-time thread that never pauses keeps
+    /// the worker of its CPU from running, with what it has been woken for. Isolate the CPUs of such
+    /// threads, or say no.
+    pub fn own_cpus(mut self, own_cpus: bool) -> Self {
+        self.own_cpus = own_cpus;
+        self
+    }
+
+    /// How long an item may compute without a pause before other work may start beside it, as if its
+    /// queue were [CPU-intensive](crate::QueueBuilder::cpu_intensive): then it is counted and, where
+    /// its function is caught often, logged. Looked at only while work waits for a core, and first
+    /// after 100 us, since an item that sleeps without saying so is found by two looks that far apart;
+    /// while there are no such items the looks get rarer, up to this time and to 10 ms (and at least
+    /// to 1 ms). A look takes the timekeeper's thread some 10 us. Default
+    /// [`DEFAULT_CPU_INTENSIVE_AFTER`](crate::DEFAULT_CPU_INTENSIVE_AFTER). Zero: never, and items
+    /// that block without saying so aren't looked for either.
+    pub fn cpu_intensive_after(mut self, time: Duration) -> Self {
+        self.time.cpu_intensive_after = time;
+        self
+    }
+
+    /// After how long a pool that has work waiting, and of which no worker takes anything, is
+    /// reported as stalled: in the log, and to [`on_stall`](PoolsBuilder::on_stall). It is reported
+    /// again each time that it has lasted so long once more. Default
+    /// [`DEFAULT_STALL_AFTER`](crate::DEFAULT_STALL_AFTER); zero: never.
+    pub fn stall_after(mut self, time: Duration) -> Self {
+        self.time.stall_after = time;
+        self
+    }
+
+    /// What is called with the report of each stall, beside the log. It runs on the timekeeper's
+    /// thread (`cw-time`), which does nothing else meanwhile: it should be quick. A panic in it is
+    /// logged. It is dropped with the pools.
+    pub fn on_stall(mut self, callback: impl Fn(&StallReport) + Send + Sync + 'static) -> Self {
+        self.time.on_stall = Some(Arc::new(callback));
+        self
+    }
+
+    #[cfg(test)]
+    pub(crate) fn keeper(mut self, keeper: &Arc<Timekeeper>) -> Self {
+        self.keeper = Some(Arc::clone(keeper));
+        self
+    }
+
+    /// How worker threads are made: `handler` gets each worker that wants a thread, and has to call
+    /// its [`run`](WorkerThread::run) on one, now or soon. Default: `std::thread::Builder`, with the
+    /// worker's name.
+    ///
+    /// It is called on the thread that finds that a worker is wanted: one that queues, one that
+    /// builds a queue, a worker, or the timekeeper; no lock is held. Where it fails, panics, or
+    /// drops the worker, the pool goes on with the workers that it has, and asks again when one of
+    /// them has taken work, and every second while work waits. It makes no other threads: not the
+    /// timekeeper's, and not the rescuers'. [`WorkerPools::shutdown`] waits until the workers have
+    /// left their pools, and not for the end of these threads.
+    ///
+    /// The handler is dropped with the last worker, on that worker's thread or where the pools are.
+    pub fn spawn_handler(
+        mut self,
+        handler: impl Fn(WorkerThread) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.spawner = Spawner::by(handler);
+        self
+    }
+
+    /// Whether the pools look after their machine, where that is the one that this process runs on:
+    /// a thread `cw-follow` sleeps until the kernel says that CPUs went offline or came online, or
+    /// that the process's cpuset was written, and calls
+    /// [`Machine::refresh`](corewise_topology::Machine::refresh). Whoever listens to the machine is
+    /// told on that thread. [`WorkerPools::shutdown`] ends and joins it. Default: no; the pools follow
+    /// their machine all the same, when somebody changes or refreshes it.
+    ///
+    /// What the kernel doesn't announce is logged once; see [`Watch`](corewise_topology::Watch). That is so
+    /// in most containers. There the thread looks too while work has to wait for a core, each second.
+    pub fn follow(mut self, follow: bool) -> Self {
+        self.follow = follow;
+        self
+    }
+
+    /// Makes the handle. Starts no thread (the first queue of a set of attributes does), but the one
+    /// of [`PoolsBuilder::follow`]. Where that is refused a warning is logged.
+    pub fn build(mut self) -> WorkerPools {
+        let pods = self.machine.pods(self.shard_size);
+        let inner = Arc::new_cyclic(|pools: &Weak<Inner>| {
+            let follower = self.follow.then(|| follow_actively(&self.machine, pools)).flatten();
+            self.time.reminder = follower.as_ref().and_then(Follower::reminder).cloned();
+            Inner {
+                _following: follow_passively(&self.machine, pools),
+                follower,
+                machine: self.machine,
+                pods,
+                concurrency: self.concurrency,
+                max_workers: self.max_workers,
+                threads: Threads::new(self.max_threads),
+                idle: self.idle,
+                idle_timeout: self.idle_timeout,
+                spawner: self.spawner,
+                keeper: self.keeper.unwrap_or_else(|| Timekeeper::new(self.time)),
+                groups: Mutex::new(Groups::default()),
+                hazards: Arc::default(),
+                power_efficient: self.power_efficient,
+                own_cpus: self.own_cpus,
+                niceness: inherit::niceness(),
+                last_queue: AtomicU64::new(0),
+                queues: Mutex::new(Queues::default()),
+            }
+        });
+        WorkerPools { inner }
+    }
+}
+
+/// The pools do what the machine's changes ask for, on the thread that changes it.
+fn follow_passively(machine: &Machine, pools: &Weak<Inner>) -> Subscription {
+    let pools = Weak::clone(pools);
+    machine.on_change(move |change| {
+        if let Some(pools) = pools.upgrade() {
+            pools.follow(&change.after);
+        }
+    })
+}
+
+/// A thread that has the machine look at itself.
+fn follow_actively(machine: &Machine, pools: &Weak<Inner>) -> Option<Follower> {
+    if machine.is_synthetic() {
+        return None;
+    }
+    let pools = Weak::clone(pools);
+    let repin = move || {
+        if let Some(pools) = pools.upgrade() {
+            pools.groups().iter().for_each(|group| group.repin());
+        }
+    };
+    let started = Follower::start(machine, repin);
+    started
+        .inspect_err(|error| {
+            tracing::warn!(%error, "the pools don't learn by themselves when CPUs come or go");
+        })
+        .ok()
+}
+
+impl WorkerPools {
+    /// Pools for a machine, with the defaults.
+    pub fn new(machine: &Machine) -> WorkerPools {
+        Self::builder(machine).build()
+    }
+
+    /// Pools for a machine, to be set up.
+    pub fn builder(machine: &Machine) -> PoolsBuilder {
+        PoolsBuilder {
+            machine: machine.clone(),
+            shard_size: DEFAULT_SHARD_SIZE,
+            concurrency: None,
+            max_workers: DEFAULT_MAX_WORKERS,
+            max_threads: DEFAULT_MAX_THREADS,
+            idle: Idle::default(),
+            idle_timeout: DEFAULT_IDLE_TIMEOUT,
+            spawner: Spawner::default(),
+            time: Settings::default(),
+            keeper: None,
+            power_efficient: false,
+            own_cpus: true,
+            follow: false,
+        }
+    }
+}
