@@ -34,8 +34,8 @@ pub(crate) struct Choice {
 /// `away`: it sleeps in an item, and what is queued meanwhile would wait for other CPUs to wake up. One
 /// that has another CPU moves only if there is no other.
 ///
-/// Figures on two CPUs: without who spins coming first, the kernel's test 0.71 to 0.90; without the move, mix/50/hint 1.5 of the
-/// CPU time and of the short items' p50.
+/// Provisional figures, on two loaded CPUs: without preference for a worker that spins, the kernel's test makes 0.90 [0.71..1.13];
+/// without the move, mix/50/hint takes 1.5 of the CPU time and of the short items' p50.
 pub(crate) fn choose(
     idle: usize,
     candidate: impl Fn(usize) -> Candidate,

@@ -376,8 +376,8 @@ impl Habit {
 
 /// Whether a worker whose work comes from its own CPU yields once before it sleeps: then who queues
 /// goes on without a system call to wake it, and what is queued meanwhile is one batch. Only while
-/// that pays; else it would wait for the CPU while its work waits. (Without it, on two CPUs: the kernel's test 0.82 to 0.93, a hot
-/// ping-pong 1.7 of the CPU time.)
+/// that pays; else it would wait for the CPU while its work waits. (Provisional, without it, on two loaded CPUs: the kernel's test
+/// makes 0.82 to 0.93, a hot ping-pong takes 1.60 [0.98..2.61] of the time.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shares(Proof);
 
@@ -404,16 +404,16 @@ pub(crate) fn made_way_well(waited: Duration, run: Duration) -> bool {
     waited <= SHORT_SLEEP || run >= waited / 8
 }
 
-/// Whether a worker that spins, and whose last run was so long, is the one to be given work. (Without it, on 16 simulated CPUs:
-/// mix/50/hint 1.27 of the CPU time, the p99.9 of its short items 227 us for 26.)
+/// Whether a worker that spins, and whose last run was so long, is the one to be given work. (Provisional, without
+/// it, on 16 simulated CPUs, one seed: mix/50/hint takes 1.27 of the CPU time, the p99.9 of its short items is 227 us for 26.)
 pub(crate) fn is_quick(run: Duration) -> bool {
     run <= SHORT_RUN
 }
 
 /// Whether a worker that finds nothing yields its CPU and looks again before it goes idle: where it has
 /// run one item after the other, whoever queues them may be waiting for this very CPU. If the worker
-/// parked instead, the next push would wake it, and it would take the CPU from the queuer for each item. (Without it, on two
-/// CPUs: a hot ping-pong 1.5 of the CPU time, the kernel's test 0.79 to 1.0.)
+/// parked instead, the next push would wake it, and it would take the CPU from the queuer for each item. (Provisional,
+/// without it, on two loaded CPUs: a hot ping-pong takes 1.5 of the CPU time, the kernel's test makes 1.01 [0.83..1.24].)
 pub(crate) fn yields_before_idle(streak: u64, yields: u32) -> bool {
     streak >= STREAM && yields < 3
 }
