@@ -162,24 +162,29 @@ impl<F: FencePolicy> Group<F> {
         queued: Queued,
     ) {
         // Push. A SeqCst read-modify-write.
-        pool.stripes.at(stripe).push(queued);
+        let first = pool.stripes.at(stripe).push(queued);
         // Pairs with the one in `publish`: either Check below reads what a worker published before
         // it went idle, or that worker's Recheck reads our push.
         F::implied();
         // Check.
         let reading = pool.reading();
         if reading.concerns_pusher() {
-            self.see_to(index, reading);
+            self.see_to(index, reading, first);
         }
     }
 
-    /// What Check has found: something was left in a pool, with a full fence between.
+    /// What Check has found: something was left in a pool, with a full fence between. `first`: nothing lay before it
+    /// where it was left.
     #[inline(never)]
-    fn see_to(self: &Arc<Self>, index: usize, reading: Reading) {
+    fn see_to(self: &Arc<Self>, index: usize, reading: Reading, first: bool) {
         if reading.wake() || reading.closed() || reading.wanted() {
             self.push_slow(index);
         } else if reading.searching() {
-            self.leave_to_searcher(index);
+            // The searcher comes for the first one. Counted is only what finds that it hasn't come yet: one item at a
+            // time writes no line for that.
+            if !first {
+                self.leave_to_searcher(index);
+            }
         } else if reading.saturated() {
             self.no_room(index);
         }
@@ -378,7 +383,7 @@ impl<F: FencePolicy> Group<F> {
             return false;
         }
         if me.begin_searching(&mut inner.counts) {
-            self.pools[me.pool].left_to_searcher.begin(0);
+            self.pools[me.pool].left_to_searcher.begin();
             self.publish(me.pool, &inner);
         }
         true
@@ -505,7 +510,7 @@ impl<F: FencePolicy> Group<F> {
     /// looks for itself, under the lock.
     pub(super) fn recruit(&self, index: usize, inner: &mut Inner) -> Action {
         if !mem::replace(&mut inner.counts.searching, true) {
-            self.pools[index].left_to_searcher.begin(1);
+            self.pools[index].left_to_searcher.begin();
         }
         let here = current_cpu();
         let action = match inner.choose(here, &self.pools[index].stripes) {

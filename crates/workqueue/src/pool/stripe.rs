@@ -161,11 +161,11 @@ impl<F: FencePolicy> Stripes<F> {
 }
 
 impl<F: FencePolicy> Stripe<F> {
-    /// Push. The fence that follows it belongs to it, see `README.md`.
+    /// Push: true where nothing that was pushed lay here. The fence that follows it belongs to it, see `README.md`.
     #[inline]
-    pub(super) fn push(&self, queued: Queued) {
+    pub(super) fn push(&self, queued: Queued) -> bool {
         queued.set_place(Place::Pushed);
-        self.inbox.push(queued);
+        self.inbox.push(queued)
     }
 
     /// Whether anything waits in it (a moment ago). The inbox first: what leaves it is in the list

@@ -135,9 +135,11 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// Under the pool's lock: a searcher is named, for so many pushes.
-    pub(super) fn begin(&self, pushes: u32) {
-        self.pushes.store(pushes, Ordering::Relaxed);
+    /// Under the pool's lock: a searcher is named, for one push.
+    pub(super) fn begin(&self) {
+        if self.pushes.load(Ordering::Relaxed) != 1 {
+            self.pushes.store(1, Ordering::Relaxed);
+        }
     }
 
     /// One more is left to it: how many there are. Once there are many nobody writes any more.
