@@ -67,8 +67,8 @@ fn used_in_turn(protected: bool) {
     drop(second);
 }
 
-/// Who retires something may find the thread's slot with what that protects next: it has to learn from that that the
-/// first use is over.
+/// A thread that retires something may find in the other's slot what that protects next: it has to learn from it that
+/// the first use is over.
 #[test]
 fn loom_hazard_what_is_protected_next_says_that_the_use_before_is_over() {
     loom::model(|| used_in_turn(true));

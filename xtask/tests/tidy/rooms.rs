@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What floors.toml says of a crate's rooms.
 #[derive(Clone, Debug, Deserialize)]
 struct Rooms {
-    /// In reading order: each one may import from those before it. What no room is named after (`lib.rs`,
-    /// and what is there for tests alone) may import everything, and nobody imports it.
+    /// In reading order: each one may import from those before it. A file outside of all rooms (`lib.rs`,
+    /// and those for tests alone) may import everything, and nobody imports it.
     rooms: Vec<String>,
     /// How many files the largest circle has.
     circle: usize,

@@ -82,15 +82,16 @@ impl Idler {
         worker: &Arc<Worker>,
         group: &Arc<Group<F>>,
     ) -> Step {
-        self.may_settle(worker, group);
-        let step = self.search(worker, group);
+        let now = time::now();
+        self.may_settle(worker, group, now);
+        let step = self.search(worker, group, now);
         group.was_late(worker, mem::take(&mut self.late));
         step
     }
 
     /// Settle, where it roams and that is worth it, or it has for long enough.
-    fn may_settle<F: FencePolicy>(&mut self, worker: &Worker, group: &Group<F>) {
-        let (now, items) = (time::now(), worker.ran.items());
+    fn may_settle<F: FencePolicy>(&mut self, worker: &Worker, group: &Group<F>, now: Instant) {
+        let items = worker.ran.items();
         let took = now.duration_since(mem::replace(&mut self.began, now));
         let streamed = policy::is_stream(items - mem::replace(&mut self.ran, items), took);
         if !worker.own_cpu.roams() {
@@ -102,12 +103,16 @@ impl Idler {
         }
     }
 
-    fn search<F: FencePolicy>(&mut self, worker: &Arc<Worker>, group: &Arc<Group<F>>) -> Step {
+    fn search<F: FencePolicy>(
+        &mut self,
+        worker: &Arc<Worker>,
+        group: &Arc<Group<F>>,
+        began: Instant,
+    ) -> Step {
         let budget = self.habit.budget(self.idle);
         if budget.is_zero() {
             return group.go_idle(worker);
         }
-        let began = time::now();
         self.ran_until(began);
         if self.quick && group.begin_search(worker) {
             let pool = &group.pools[worker.pool];

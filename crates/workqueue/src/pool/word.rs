@@ -23,7 +23,7 @@ const REFUSED: u32 = 1 << 5;
 const WANTED: u32 = 1 << 6;
 /// The pod has no share of what may run at once: work that may run anywhere is for others.
 const ASIDE: u32 = 1 << 7;
-/// A searcher is under way: a push counts what it leaves to that one.
+/// A searcher is under way: a push that finds something before it counts what it leaves to that one.
 const SEARCHING: u32 = 1 << 8;
 
 /// A decoded reading.
@@ -129,8 +129,8 @@ impl Word {
 /// How much is left to the searcher that is under way.
 #[derive(Debug, Default)]
 pub(crate) struct Left {
-    /// A: pushes since it was named. A hint: who reads too little or too much names a searcher too few or too many, so
-    /// Relaxed.
+    /// A: one, and the pushes since it was named that found something before them. A hint: a count that is off names a
+    /// searcher too few or too many, so Relaxed.
     pushes: aside::AtomicU32,
 }
 

@@ -24,8 +24,8 @@ pub const DEFAULT_MAX_WORKERS: usize = 256;
 /// has for what blocks. More keep no disk busier; each costs some 30 KiB, and containers often may have
 /// a few thousand.
 pub const DEFAULT_MAX_THREADS: usize = 512;
-/// How long a worker that its pod doesn't need stays idle before it leaves. Whoever parked last is
-/// woken first, so that this is a worker which wasn't needed all that time, whatever the others did; one
+/// How long a worker that its pod doesn't need stays idle before it leaves. The worker that parked
+/// last is woken first, so that this is one which wasn't needed all that time, whatever the others did; one
 /// a CPU may stay. To make another one takes some 30 us.
 pub const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -182,7 +182,7 @@ impl PoolsBuilder {
     /// Whether the pools look after their machine, where that is the one that this process runs on:
     /// a thread `cw-follow` sleeps until the kernel says that CPUs went offline or came online, or
     /// that the process's cpuset was written, and calls
-    /// [`Machine::refresh`](corewise_topology::Machine::refresh). Whoever listens to the machine is
+    /// [`Machine::refresh`](corewise_topology::Machine::refresh). Listeners of the machine are
     /// told on that thread. [`WorkerPools::shutdown`] ends and joins it. Default: no; the pools follow
     /// their machine all the same, when somebody changes or refreshes it.
     ///

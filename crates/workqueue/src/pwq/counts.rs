@@ -220,7 +220,7 @@ impl Tally {
     }
 
     /// Of those, the ones of the pwq that is there now.
-    pub(crate) fn queued_on_link(&self) -> u64 {
+    pub(crate) fn queued_on_pwq(&self) -> u64 {
         self.queued().saturating_sub(self.before.load(Ordering::Relaxed))
     }
 }

@@ -93,7 +93,7 @@ impl Pwq {
         // In this order: see `QueueCore::stats`.
         let in_flight = carried.in_flight(slot);
         let mut stats = QueueStats::default();
-        stats.add(carried.queued(slot, slot.tally.queued_on_link()), in_flight);
+        stats.add(carried.queued(slot, slot.tally.queued_on_pwq()), in_flight);
         self.counters.add_to(&mut stats);
         stats
     }
@@ -139,7 +139,7 @@ impl Pwq {
 
 impl Drop for Pwq {
     fn drop(&mut self) {
-        // Who has pushed what was queued here may not be back yet.
+        // A queuer that has pushed an instance of this pwq may not be back yet.
         self.shared.hazards.retire(Arc::clone(&self.group) as _);
     }
 }

@@ -47,7 +47,7 @@ pub(crate) struct QueueCore {
     /// I: who runs its work where no worker can.
     pub(crate) rescuer: Option<Rescuer>,
     pub(crate) colours: Colours<Careful, Pwq>,
-    /// Who may be active, and who waits.
+    /// Which instances may be active, and which are held back.
     pub(crate) limiter: Limiter<Queued>,
     /// L: is the lock, held while the limiter is told; guards what it was told to divide.
     pub(crate) limit: Mutex<Limit>,

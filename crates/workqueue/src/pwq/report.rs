@@ -48,8 +48,8 @@ pub(crate) fn of(queue: &QueueCore, id: &dyn Fn(usize, usize) -> Option<usize>) 
         (dump.scope, dump.strict, dump.nice) = (pwq.group.scope, !pwq.group.soft, pwq.group.nice);
         pods.push((pwq.pool, pwq.group.pools[pwq.pool].spec.pod));
         if let Some(pool) = id(Arc::as_ptr(&pwq.group).addr(), pwq.pool) {
-            let (stats, in_flight) = (pwq.stats(slot, &carried), carried.in_flight(slot));
-            dump.links.push(LinkDump { pool, stats, in_flight });
+            let stats = pwq.stats(slot, &carried);
+            dump.links.push(LinkDump { pool, stats, in_flight: stats.in_flight() });
         }
     });
     dump.slots = slots(queue, &pods);

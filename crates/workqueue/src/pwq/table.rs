@@ -1,7 +1,8 @@
 //! The table of a queue's pwqs: which of its pools the work of a CPU, or of a node, goes to.
 //!
-//! Read `README.md` and `limit.md` beside this file first: the comments here use their names for the steps. Who names a CPU, or no place at all, reads the CPU's entry.
-//! Who names a node, or is on a CPU that has no pwq, finds by the plan a CPU that has one.
+//! Read `README.md` and `limit.md` beside this file first: the comments here use their names for the steps.
+//! A queuer that names a CPU, or no place at all, reads the CPU's entry. One that names a node, or is on a CPU that has no pwq,
+//! finds by the plan a CPU that has one.
 
 use std::panic::Location;
 use std::sync::Arc;

@@ -86,7 +86,7 @@ impl Workqueue {
         // Commit: from here on nothing fails.
         let mut current = self.control().attributes.lock();
         if key != PoolKey::of(shared.kind, &current) {
-            // Who has Entered an old pwq queues on the old pools, which that keeps open.
+            // A queuer that has Entered an old pwq queues on the old pools, which that pwq keeps open.
             self.table().replace(&shared.pools, &lease);
         }
         shared.set_max_active(attributes.max_active, attributes.cpus.as_ref());
