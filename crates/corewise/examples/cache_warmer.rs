@@ -4,7 +4,7 @@
 //! `cargo run --release -p corewise --example cache_warmer -- [--synthetic SPEC] [--mib N]`
 //!
 //! Linux puts a page on the node of the CPU that touches it first. So a cache that is filled by
-//! whoever happens to run ends up anywhere; one that is filled through `spawn_node` lies where its
+//! whoever happens to run ends up anywhere; one that is filled through `spawn_at(At::Node(n), ..)` lies where its
 //! readers are. On a described machine (`--synthetic 'numa:2 l3:2 core:8 pu:1'`) the placement is the
 //! same, but its CPUs don't exist, so the times mean nothing.
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use corewise::prelude::*;
 use corewise::sync::context::Placement;
+use corewise::workqueue::At;
 
 /// Words in a chunk: 1 MiB.
 const CHUNK: usize = (1 << 20) / size_of::<u64>();
@@ -55,9 +56,10 @@ struct Pass {
 /// Runs `each` on every chunk of a part, on workers of its node.
 fn pass(queue: &Workqueue, part: &mut Part, each: impl Fn(&mut [u64]) + Sync) -> Pass {
     let (begin, node, each) = (Instant::now(), part.node, &each);
+    let at = node.map_or(At::Here, At::Node);
     let workers = queue.scope(|s| {
         let run = |chunk| {
-            s.spawn_node(node, move || {
+            s.spawn_at(at, move || {
                 each(chunk);
                 let near = Placement::current().is_some_and(|at| node.is_none() || at.node == node);
                 near.then(|| std::thread::current().id())

@@ -10,7 +10,7 @@ use corewise_smp::{CallTarget, Smp, Step};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::context::{self, AtomicSection};
 use corewise_topology::{CpuSet, Machine};
-use corewise_workqueue::{WorkerPools, Workqueue};
+use corewise_workqueue::{At, WorkerPools, Workqueue};
 
 fn machine() -> Machine {
     Machine::synthetic("core:4 pu:1").expect("a valid description")
@@ -153,7 +153,7 @@ fn rule_15_what_has_to_block_on_a_cpu_goes_to_its_workqueue() {
     let (inner, back) = (Arc::clone(&queue), smp.clone());
     // A handler must not wait, but may queue what does.
     let item = smp.call(1, move || {
-        inner.spawn_on(1, move || {
+        inner.spawn_at(At::Cpu(1), move || {
             let sum = back.call(2, || 40).unwrap().wait().unwrap() + 2;
             (sum, context::violations())
         })

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use corewise_sync::sys::current_cpu;
 use corewise_topology::{AffinityScope, CpuSet};
 
 /// The niceness of high-priority queues: the kernel's `HIGHPRI_NICE_LEVEL`, the least that there is.
@@ -105,17 +106,30 @@ impl PoolKey {
     }
 }
 
-/// Where an instance is asked to run.
+/// Where work is asked to run: the argument of [`Workqueue::queue_at`](crate::Workqueue::queue_at) and its like. Where
+/// the queue has no pod there, work goes to any that it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum At {
+#[non_exhaustive]
+pub enum At {
     /// In the pod of the CPU that queues it.
     Here,
-    /// As `Here`, for the CPU that queued it some time ago.
-    From(u32),
-    /// In the pod of this CPU.
+    /// In the pod of this CPU, also where the pod has no share of a CPU quota.
     Cpu(u32),
-    /// In a pod of this node; `None`: as `Here`.
-    Node(Option<u32>),
+    /// As `Here`, for a thread that is on this CPU: elsewhere, where the pod has no share of a CPU quota.
+    Near(u32),
+    /// In a pod of this node: the caller's own if that lies there, else each in turn. (The kernel's `queue_work_node`
+    /// takes the node's first CPU, and with it always the same shard.) A node without CPUs that can be used: as `Here`.
+    Node(u32),
+}
+
+impl At {
+    /// For work that comes later: `Here` is the CPU that the caller is on now.
+    pub(crate) fn settled(self) -> At {
+        match self {
+            At::Here => current_cpu().map_or(At::Here, At::Near),
+            at => at,
+        }
+    }
 }
 
 #[cfg(test)]

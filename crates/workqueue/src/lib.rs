@@ -63,7 +63,7 @@ mod task;
 mod timekeeper;
 mod wait;
 
-pub use attributes::{Attributes, QueueKind};
+pub use attributes::{At, Attributes, QueueKind};
 pub use error::{BuildError, JoinError, PanicPayload};
 pub use handle::join::JoinHandle;
 pub use handle::work::Work;

@@ -7,7 +7,7 @@ use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::context::Placement;
 use corewise_sync::{Completion, Mutex};
 use corewise_topology::{AffinityScope, CpuSet, Machine};
-use corewise_workqueue::{Attributes, BuildError, QueueKind, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{At, Attributes, BuildError, QueueKind, Work, WorkerPools, Workqueue};
 
 fn pools(description: &str) -> WorkerPools {
     WorkerPools::new(&Machine::synthetic(description).expect("a valid description"))
@@ -24,7 +24,7 @@ fn with(queue: &Workqueue, edit: impl FnOnce(&mut Attributes)) -> Attributes {
 
 fn pod_of(queue: &Workqueue, cpu: u32) -> Option<u32> {
     queue
-        .spawn_on(cpu, || Placement::current().and_then(|placed| placed.pod))
+        .spawn_at(At::Cpu(cpu), || Placement::current().and_then(|placed| placed.pod))
         .join()
         .expect("no panic")
 }
@@ -85,10 +85,10 @@ fn changes_while_work_flows_lose_nothing_and_double_nothing() {
                 for n in 0..each {
                     let ran = Arc::clone(&ran);
                     let cpu = ((thread + n) % 16) as u32;
-                    drop(queue.spawn_on(cpu, move || {
+                    drop(queue.spawn_at(At::Cpu(cpu), move || {
                         ran.fetch_add(1, Ordering::Relaxed);
                     }));
-                    assert!(queue.queue_on(cpu, &own));
+                    assert!(queue.queue_at(At::Cpu(cpu), &own));
                     own.flush();
                 }
                 left.fetch_sub(1, Ordering::SeqCst);
@@ -121,7 +121,7 @@ fn an_ordered_queue_keeps_its_order_across_changes() {
     let each = 2_000_usize;
     for (n, scope) in (0..each).zip(AffinityScope::ALL.into_iter().cycle()) {
         let log = Arc::clone(&log);
-        drop(queue.spawn_on((n % 16) as u32, move || log.lock().push(n)));
+        drop(queue.spawn_at(At::Cpu((n % 16) as u32), move || log.lock().push(n)));
         if n % 20 == 0 {
             queue.set_attributes(&with(&queue, |a| a.scope = scope)).unwrap();
         }
@@ -168,7 +168,7 @@ fn a_change_that_fails_leaves_everything_as_it_was() {
     let gate = Arc::new(Completion::new());
     for _ in 0..4 {
         let gate = Arc::clone(&gate);
-        drop(queue.spawn_on(0, move || gate.wait()));
+        drop(queue.spawn_at(At::Cpu(0), move || gate.wait()));
     }
     assert_eq!((queue.active(), queue.held()), (4, 0), "the maximum too");
     gate.complete();
@@ -215,7 +215,7 @@ fn old_links_die_when_their_items_end_and_unused_pools_after_them() {
     let queue = Workqueue::builder("old").scope(AffinityScope::Cpu).build(&pools).unwrap();
     let (inside, gate) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let (says, waits) = (Arc::clone(&inside), Arc::clone(&gate));
-    let old = queue.spawn_on(3, move || {
+    let old = queue.spawn_at(At::Cpu(3), move || {
         says.complete();
         waits.wait();
         Placement::current().and_then(|placed| placed.pod)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use corewise_sync::context::Placement;
 use corewise_sync::{Completion, Countdown};
 use corewise_topology::{AffinityScope, CpuSet, Machine, current_cpu, pin_current_thread};
-use corewise_workqueue::{PoolReport, QueueBuilder, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{At, PoolReport, QueueBuilder, Work, WorkerPools, Workqueue};
 
 fn set(list: &str) -> CpuSet {
     list.parse().unwrap()
@@ -56,7 +56,7 @@ fn own_pod() -> Option<u32> {
 
 /// The pod whose pool runs work that is queued for a CPU.
 fn pod_of_run(queue: &Workqueue, cpu: u32) -> Option<u32> {
-    queue.spawn_on(cpu, own_pod).join().unwrap()
+    queue.spawn_at(At::Cpu(cpu), own_pod).join().unwrap()
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn cpu_down_what_was_queued_for_it_still_runs() {
     // The CPU's only worker is busy when the rest is queued, and when the CPU goes.
     let (gate, started) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let (waits, rings) = (Arc::clone(&gate), Arc::clone(&started));
-    let busy = queue.spawn_on(5, move || {
+    let busy = queue.spawn_at(At::Cpu(5), move || {
         rings.complete();
         // Without telling the pool: it keeps its place.
         while !waits.is_complete() {
@@ -99,7 +99,7 @@ fn cpu_down_what_was_queued_for_it_still_runs() {
         }
     });
     started.wait();
-    let waiting: Vec<_> = (0..3).map(|_| queue.spawn_on(5, own_pod)).collect();
+    let waiting: Vec<_> = (0..3).map(|_| queue.spawn_at(At::Cpu(5), own_pod)).collect();
     offline(&machine, "5");
     gate.complete();
     busy.join().unwrap();
@@ -116,7 +116,7 @@ fn all_workers_of_a_pod_whose_last_cpu_leaves_lose_affinity_and_may_run_anywhere
     assert_eq!(places(&pools), ["0-3", "7"]);
     offline(&machine, "7");
     assert_eq!(places(&pools), ["0-3", "0-3 away"]);
-    assert!(queue.spawn_on(6, || ()).join().is_ok());
+    assert!(queue.spawn_at(At::Cpu(6), || ()).join().is_ok());
     online(&machine, "5");
     assert_eq!(places(&pools), ["0-3", "5"], "and its workers come home");
 }
@@ -157,7 +157,7 @@ fn a_cpuset_that_is_narrowed_and_widened_moves_the_workers() {
     let queue = queue(&pools, |b| b.scope(AffinityScope::Numa));
     machine.set_allowed(&set("0-1")).unwrap();
     assert_eq!(places(&pools), ["0-1", "0-1 away"]);
-    assert!(queue.spawn_on(5, || ()).join().is_ok());
+    assert!(queue.spawn_at(At::Cpu(5), || ()).join().is_ok());
     machine.set_allowed(&set("0-7")).unwrap();
     assert_eq!(places(&pools), ["0-3", "4-7"]);
 }
@@ -212,7 +212,7 @@ fn work_without_a_place_goes_round_the_pods_that_have_cpus() {
         assert!(set("3-4,6-7").contains(pod), "pod {pod}");
     }
     for _ in 0..4 {
-        let pod = queue.spawn_node(Some(1), own_pod).join().unwrap().unwrap();
+        let pod = queue.spawn_at(At::Node(1), own_pod).join().unwrap().unwrap();
         assert!(set("4,6-7").contains(pod), "pod {pod}");
     }
 }
@@ -268,7 +268,7 @@ fn max_active_is_divided_anew_among_the_nodes_that_have_cpus() {
         })
         .collect();
     for work in &works {
-        assert!(queue.queue_on(0, work));
+        assert!(queue.queue_at(At::Cpu(0), work));
     }
     // Half of the maximum is node 0's: as many run, and wait.
     half.wait();

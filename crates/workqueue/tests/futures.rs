@@ -9,7 +9,7 @@ use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::context::Placement;
 use corewise_sync::{Completion, Mutex, Parker};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{JoinError, WorkerPools, Workqueue};
+use corewise_workqueue::{At, JoinError, WorkerPools, Workqueue};
 
 #[path = "support/spin.rs"]
 mod spin;
@@ -320,16 +320,16 @@ fn a_future_stays_on_the_pod_it_was_spawned_on_whoever_wakes_it() {
     let pod = || Placement::current().and_then(|placed| placed.pod);
     let event = Arc::new(Completion::new());
     let wait = happened(&event);
-    let handle = queue.spawn_future_on(3, async move {
+    let handle = queue.spawn_future_at(At::Cpu(3), async move {
         let before = pod();
         wait.await;
         (before, pod())
     });
     queue.flush();
     let wakes = Arc::clone(&event);
-    queue.spawn_on(1, move || wakes.complete()).join().unwrap();
+    queue.spawn_at(At::Cpu(1), move || wakes.complete()).join().unwrap();
     assert_eq!(handle.join().unwrap(), (Some(3), Some(3)));
-    let node = queue.spawn_future_node(Some(1), async {
+    let node = queue.spawn_future_at(At::Node(1), async {
         yield_times(3).await;
         Placement::current().and_then(|placed| placed.node)
     });

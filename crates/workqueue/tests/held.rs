@@ -8,7 +8,9 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{Completion, Mutex};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{JoinError, QueueBuilder, Work, WorkerPools, Workqueue, block_in_place};
+use corewise_workqueue::{
+    At, JoinError, QueueBuilder, Work, WorkerPools, Workqueue, block_in_place,
+};
 
 fn pools(cpus: u32) -> WorkerPools {
     let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
@@ -37,7 +39,7 @@ fn inside<T: Send + 'static>(
     body: impl FnOnce(&Workqueue) -> T + Send + 'static,
 ) -> Result<T, JoinError> {
     let own = queue.clone();
-    queue.spawn_on(0, move || body(&own)).join()
+    queue.spawn_at(At::Cpu(0), move || body(&own)).join()
 }
 
 /// A `Work` that counts its runs.
@@ -57,7 +59,7 @@ fn an_item_joins_what_it_has_spawned_on_its_own_limited_queue() {
     let pools = pools(2);
     for queue in one_at_a_time(&pools) {
         let sum = inside(&queue, |queue| {
-            let handles: Vec<_> = (0..10).map(|n| queue.spawn_on(0, move || n)).collect();
+            let handles: Vec<_> = (0..10).map(|n| queue.spawn_at(At::Cpu(0), move || n)).collect();
             handles.into_iter().map(|handle| handle.join().unwrap()).sum::<u32>()
         });
         assert_eq!(sum.unwrap(), 45);
@@ -73,7 +75,7 @@ fn an_item_flushes_what_it_has_queued_on_its_own_limited_queue() {
         let (work, runs) = counting();
         let flushed = work.clone();
         inside(&queue, move |queue| {
-            assert!(queue.queue_on(0, &flushed));
+            assert!(queue.queue_at(At::Cpu(0), &flushed));
             flushed.flush()
         })
         .unwrap();
@@ -91,7 +93,7 @@ fn what_waits_may_be_further_up_the_stack() {
         let between = other.clone();
         let value = inside(&queue, move |queue| {
             let queue = queue.clone();
-            let between = between.spawn(move || queue.spawn_on(0, || 4).join().unwrap());
+            let between = between.spawn(move || queue.spawn_at(At::Cpu(0), || 4).join().unwrap());
             between.join().unwrap()
         });
         assert_eq!(value.unwrap(), 4);
@@ -105,7 +107,7 @@ fn an_item_that_may_not_run_what_it_waits_for_lends_it_its_place() {
         let own = queue.clone();
         let deep = inside(&queue, move |queue| {
             let here = thread::current().id();
-            let other = queue.spawn_on(0, move || thread::current().id() != here);
+            let other = queue.spawn_at(At::Cpu(0), move || thread::current().id() != here);
             block_in_place(|| other.join().unwrap())
         });
         assert!(deep.unwrap(), "another worker ran it");
@@ -115,7 +117,7 @@ fn an_item_that_may_not_run_what_it_waits_for_lends_it_its_place() {
                 return 0;
             }
             let own = queue.clone();
-            queue.spawn_on(0, move || depth(&own, left - 1)).join().unwrap() + 1
+            queue.spawn_at(At::Cpu(0), move || depth(&own, left - 1)).join().unwrap() + 1
         }
         assert_eq!(inside(&own, |queue| depth(queue, 200)).unwrap(), 200);
         queue.flush();
@@ -157,19 +159,19 @@ fn bound_work_for_another_cpu_stays_on_that_also_where_a_limit_holds_it_back() {
     let queue = Workqueue::builder("test").bound().max_active(1).build(&pools).expect("a queue");
     let (started, gate) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let (says, waits) = (Arc::clone(&started), Arc::clone(&gate));
-    let first = queue.spawn_on(1, move || {
+    let first = queue.spawn_at(At::Cpu(1), move || {
         says.complete();
         waits.wait();
     });
     started.wait();
     let (opens, scoped) = (Arc::clone(&gate), queue.clone());
     let pod = || corewise_sync::context::Placement::current().and_then(|at| at.pod);
-    let pods = queue.spawn_on(0, move || {
+    let pods = queue.spawn_at(At::Cpu(0), move || {
         let own = scoped.clone();
-        let joined = scoped.spawn_on(1, pod);
+        let joined = scoped.spawn_at(At::Cpu(1), pod);
         scoped.scope(|s| {
-            let other = s.spawn_on(1, pod);
-            let opener = own.spawn_on(0, move || opens.complete());
+            let other = s.spawn_at(At::Cpu(1), pod);
+            let opener = own.spawn_at(At::Cpu(0), move || opens.complete());
             opener.join().unwrap();
             [other.join().unwrap(), joined.join().unwrap()]
         })
@@ -266,9 +268,9 @@ fn an_item_waits_for_a_delayed_one_of_its_own_limited_queue() {
         let (work, runs) = counting();
         let delayed = work.clone();
         inside(&queue, move |queue| {
-            assert!(queue.queue_delayed_on(0, &delayed, Duration::from_millis(5)));
+            assert!(queue.queue_delayed_at(At::Cpu(0), &delayed, Duration::from_millis(5)));
             assert!(delayed.flush());
-            assert!(queue.queue_delayed_on(0, &delayed, Duration::from_secs(3600)));
+            assert!(queue.queue_delayed_at(At::Cpu(0), &delayed, Duration::from_secs(3600)));
             assert!(delayed.flush_delayed());
         })
         .unwrap();

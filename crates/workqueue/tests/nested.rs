@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{JoinHandle, QueueBuilder, Work, WorkerPools, Workqueue, block_in_place};
+use corewise_workqueue::{
+    At, JoinHandle, QueueBuilder, Work, WorkerPools, Workqueue, block_in_place,
+};
 
 /// Pools of at most so many workers each.
 fn pools(cpus: u32, max_workers: usize) -> WorkerPools {
@@ -62,7 +64,8 @@ fn by_turns(queue: &Workqueue, left: u32) -> u32 {
         return 0;
     }
     let own = queue.clone();
-    queue.spawn_on(left % 2, move || by_turns(&own, left - 1)).join().expect("no panic") + 1
+    queue.spawn_at(At::Cpu(left % 2), move || by_turns(&own, left - 1)).join().expect("no panic")
+        + 1
 }
 
 fn by_delay(queue: &Workqueue, left: u32) -> u32 {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::context::Placement;
 use corewise_topology::{AffinityScope, CpuQuota, Machine};
-use corewise_workqueue::{JoinHandle, WorkerPools, Workqueue};
+use corewise_workqueue::{At, JoinHandle, WorkerPools, Workqueue};
 
 /// Milliseconds in each 100.
 fn quota(millis: u64) -> Option<CpuQuota> {
@@ -116,7 +116,7 @@ fn more_pods_than_the_quota_has_cpus_run_no_more_than_it_is_worth_but_what_is_fo
     for pod in 0..4 {
         let tell = tell.clone();
         let own = move || tell.send(Placement::current().unwrap().pod).unwrap();
-        assert!(queue.execute_on(2 * pod, own).is_ok());
+        assert!(queue.execute_at(At::Cpu(2 * pod), own).is_ok());
     }
     let mut ran = std::collections::HashSet::new();
     while ran.len() < 2 {

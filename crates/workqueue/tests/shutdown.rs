@@ -7,7 +7,7 @@ use std::time::Duration;
 use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{Doing, StallReport, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{At, Doing, StallReport, Work, WorkerPools, Workqueue};
 
 fn pools(cpus: u32) -> WorkerPools {
     let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
@@ -90,7 +90,7 @@ fn items_of_two_pods_may_both_shut_down() {
         let both = Arc::new(Barrier::new(2));
         let items = [0, 1].map(|cpu| {
             let (pools, both) = (pools.clone(), Arc::clone(&both));
-            queue.spawn_on(cpu, move || {
+            queue.spawn_at(At::Cpu(cpu), move || {
                 both.wait();
                 pools.shutdown();
             })

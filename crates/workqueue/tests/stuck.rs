@@ -9,7 +9,7 @@ use std::time::Duration;
 use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{JoinError, JoinHandle, PoolsBuilder, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{At, JoinError, JoinHandle, PoolsBuilder, Work, WorkerPools, Workqueue};
 
 fn pools(cpus: u32, max_workers: usize) -> PoolsBuilder {
     let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
@@ -167,15 +167,16 @@ fn a_wait_for_what_may_only_run_elsewhere_is_not_blamed_on_the_stack() {
     let pools = pools(2, 1).build();
     let bound = Workqueue::builder("bound").bound().build(&pools).expect("a queue");
     let (there, back) = (bound.clone(), bound.clone());
-    let item = bound.spawn_on(0, move || {
-        let other = there.spawn_on(1, move || back.spawn_on(0, || 4).join().unwrap());
+    let item = bound.spawn_at(At::Cpu(0), move || {
+        let other =
+            there.spawn_at(At::Cpu(1), move || back.spawn_at(At::Cpu(0), || 4).join().unwrap());
         other.join()
     });
     let error = item.join().expect("it was told").expect_err("CPU 0 has no worker for it");
     let message = error.message().expect("it panicked");
     assert!(message.contains("it may not run here"), "{message}");
     assert!(!message.contains("RUST_MIN_STACK"), "{message}");
-    assert_eq!(bound.spawn_on(0, || 7).join().unwrap(), 7);
+    assert_eq!(bound.spawn_at(At::Cpu(0), || 7).join().unwrap(), 7);
     pools.shutdown();
 }
 
@@ -265,10 +266,10 @@ fn limited_queues_whose_items_wait_for_each_other_s_queue_let_one_more_through()
         let both = Arc::new(corewise_sync::Countdown::new(2));
         let item = |own: &Workqueue, other: &Workqueue| {
             let (other, both) = (other.clone(), Arc::clone(&both));
-            own.spawn_on(0, move || {
+            own.spawn_at(At::Cpu(0), move || {
                 both.done();
                 both.wait();
-                other.spawn_on(0, || 4).join().unwrap()
+                other.spawn_at(At::Cpu(0), || 4).join().unwrap()
             })
         };
         let [one, two] = &queues;
@@ -291,8 +292,8 @@ fn an_item_on_another_worker_may_wait_for_what_its_own_waiter_s_limit_holds_back
     ] {
         let limited = limited.build(&pools).expect("a queue");
         let (between, own) = (other.clone(), limited.clone());
-        let value = limited.spawn_on(0, move || {
-            let between = between.spawn(move || own.spawn_on(0, || 4).join().unwrap());
+        let value = limited.spawn_at(At::Cpu(0), move || {
+            let between = between.spawn(move || own.spawn_at(At::Cpu(0), || 4).join().unwrap());
             between.join().unwrap()
         });
         assert_eq!(value.join().unwrap(), 4);

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use corewise_sync::{Countdown, context, time};
 use corewise_topology::Machine;
-use corewise_workqueue::{WorkerPools, Workqueue};
+use corewise_workqueue::{At, WorkerPools, Workqueue};
 
 use crate::error::BenchError;
 use crate::probe::device::Device;
@@ -72,7 +72,8 @@ impl Devices for Twice {
                 placed();
                 all.done();
             };
-            let taken = self.asynchronous.execute_node(how.node, run);
+            let at = how.node.map_or(At::Here, At::Node);
+            let taken = self.asynchronous.execute_at(at, run);
             taken.map_err(|_| BenchError::Nothing { what: "queue that takes work" })?;
         }
         all.wait();
@@ -84,8 +85,8 @@ impl Devices for Twice {
 fn probe(probes: &Workqueue, second: Second, node: Option<u32>, device: Device) {
     let Some(node) = node else { return device.probe() };
     let placed = match second {
-        Second::On(cpu) => probes.spawn_on(cpu, move || device.probe()),
-        Second::Near => probes.spawn_node(Some(node), move || device.probe()),
+        Second::On(cpu) => probes.spawn_at(At::Cpu(cpu), move || device.probe()),
+        Second::Near => probes.spawn_at(At::Node(node), move || device.probe()),
     };
     // What it says has no meaning here: fake devices don't fail.
     let _ = context::blocking("flush_work", || placed.join());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::fence::Asymmetric;
 use corewise_sync::sys::current_cpu;
-use corewise_workqueue::{Work, Workqueue};
+use corewise_workqueue::{At, Work, Workqueue};
 
 use super::Hctx;
 use super::alone;
@@ -92,26 +92,23 @@ impl Hctx {
             Background::Workers { wq, work, .. } => {
                 // Queue: false means that it is queued already, and will run after this moment; or that there are no
                 // workers any more.
-                match self.cpu_for_run(core) {
-                    Some(cpu) => wq.queue_on(cpu, work),
-                    None => wq.queue(work),
-                };
+                wq.queue_at(self.place_for_run(core), work);
                 self.unless_alone(core);
             }
             Background::ByHand { wanted } => wanted.store(true, Ordering::Release),
         }
     }
 
-    /// Where a worker is to run it: here (`None`), if here is one of ours; else one of ours in turn; else anywhere.
-    fn cpu_for_run(&self, core: &Core) -> Option<u32> {
+    /// Where a worker is to run it: here, if here is one of ours; else one of ours in turn; else anywhere.
+    fn place_for_run(&self, core: &Core) -> At {
         let layout = &core.layout;
         let here = current_cpu().and_then(|cpu| layout.map.known(cpu));
         if here.is_some_and(|slot| layout.hctx_of(slot) == self.index) {
-            return None;
+            return At::Here;
         }
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let slot = slot_for_run(layout.slots_of(self.index), |slot| layout.is_online(slot), turn)?;
-        Some(layout.map.cpus()[slot])
+        let slot = slot_for_run(layout.slots_of(self.index), |slot| layout.is_online(slot), turn);
+        slot.map_or(At::Here, |slot| At::Cpu(layout.map.cpus()[slot]))
     }
 
     /// Ask, behind Queue: where no worker comes any more, the queue is run here.

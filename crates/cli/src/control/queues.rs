@@ -427,7 +427,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use corewise::topology::{CpuQuota, Machine};
-    use corewise::workqueue::{WorkerPools, Workqueue};
+    use corewise::workqueue::{At, WorkerPools, Workqueue};
 
     use super::*;
 
@@ -461,8 +461,8 @@ mod tests {
         let ordered = Workqueue::builder("ordered").ordered().freezable().build(&pools).unwrap();
         let _careful = Workqueue::builder("careful").rescuer().build(&pools).unwrap();
         let (release, released) = channel::<()>();
-        let first = ordered.spawn_on(0, move || released.recv().is_ok());
-        let second = ordered.spawn_on(23, || ());
+        let first = ordered.spawn_at(At::Cpu(0), move || released.recv().is_ok());
+        let second = ordered.spawn_at(At::Cpu(23), || ());
         let parts = ["Active instances", "  ordered  the queue           1/1     1\n"];
         has(&text(&pools.dump(), 100).to_string(), &parts);
         has(&text(&pools.dump(), 100).to_string(), &["general freezable", "general rescuer"]);

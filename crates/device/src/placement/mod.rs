@@ -15,7 +15,7 @@ use corewise_sync::context::{self, Placement};
 use corewise_sync::sys::current_cpu;
 use corewise_sync::time;
 use corewise_topology::{AffinityScope, Machine, Masks};
-use corewise_workqueue::{BuildError, WorkerPools, Workqueue};
+use corewise_workqueue::{At, BuildError, WorkerPools, Workqueue};
 use pace::Pace;
 use policy::{Asker, Candidate, Path, Place};
 use std::collections::HashMap;
@@ -78,7 +78,9 @@ impl Placer {
     /// QueueAt: what was chosen may have changed by now; the pod's workers have followed that.
     fn queue_at(&self, (place, cpu): Choice, f: impl FnOnce(Option<u32>) + Send + 'static) {
         match (place, cpu) {
-            (Place::Near, Some(cpu)) => drop(self.queue.execute_on(cpu, move || f(Some(cpu)))),
+            (Place::Near, Some(cpu)) => {
+                drop(self.queue.execute_at(At::Cpu(cpu), move || f(Some(cpu))))
+            }
             _ => drop(self.queue.execute(move || f(None))),
         }
     }
@@ -95,7 +97,7 @@ impl Placer {
             (Place::Near, Some(cpu)) => {
                 // `f` catches the panics of what it calls, and tells when it is dropped unused, so
                 // that there is no result to lose here (rule 9).
-                let _ = self.queue.spawn_on(cpu, move || f(Some(cpu))).join();
+                let _ = self.queue.spawn_at(At::Cpu(cpu), move || f(Some(cpu))).join();
             }
             _ => {
                 drop(waits);

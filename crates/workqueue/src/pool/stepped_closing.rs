@@ -5,6 +5,7 @@ use std::sync::Arc;
 use corewise_sync::Completion;
 use corewise_topology::{AffinityScope, Machine};
 
+use crate::attributes::At;
 use crate::timekeeper::{Settings, Timekeeper};
 use crate::{Work, WorkerPools, Workqueue};
 
@@ -20,7 +21,7 @@ fn what_was_held_back_can_be_cancelled_also_in_closed_pools_whose_workers_are_bu
     let (started, go) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let (says, waits) = (Arc::clone(&started), Arc::clone(&go));
     // Without telling the pool, so that no other worker starts.
-    let busy = plain.spawn_on(0, move || {
+    let busy = plain.spawn_at(At::Cpu(0), move || {
         says.complete();
         while !waits.is_complete() {
             std::thread::yield_now();
@@ -28,7 +29,7 @@ fn what_was_held_back_can_be_cancelled_also_in_closed_pools_whose_workers_are_bu
     });
     started.wait();
     let (active, held) = (Work::new(|| ()), Work::new(|| ()));
-    assert!(limited.queue_on(0, &active) && limited.queue_on(0, &held));
+    assert!(limited.queue_at(At::Cpu(0), &active) && limited.queue_at(At::Cpu(0), &held));
     assert_eq!((limited.active(), limited.held()), (1, 1));
     let shutdown = {
         let pools = pools.clone();

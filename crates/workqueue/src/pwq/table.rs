@@ -128,7 +128,7 @@ impl PwqTable {
     pub(crate) fn pick(&self, place: At) -> Option<Picked<'_>> {
         let cpu = match place {
             At::Here => current_cpu()?,
-            At::From(cpu) | At::Cpu(cpu) => cpu,
+            At::Near(cpu) | At::Cpu(cpu) => cpu,
             At::Node(_) => return None,
         };
         self.shared.colours.pick(self.entries.get(cpu as usize)?)
@@ -159,7 +159,7 @@ impl PwqTable {
             || match place {
                 At::Cpu(_) => true,
                 At::Node(_) => !pwq.away(),
-                At::Here | At::From(_) => !pwq.away_or_aside(),
+                At::Here | At::Near(_) => !pwq.away_or_aside(),
             }
     }
 
@@ -348,8 +348,8 @@ impl Plan {
         Plan { lease: Arc::clone(lease), cpus, by_cpu, by_node, rotor }
     }
 
-    fn of_node(&self, node: Option<u32>, bound: bool) -> usize {
-        let Some(on_node) = node.and_then(|n| self.by_node.get(n as usize)) else {
+    fn of_node(&self, node: u32, bound: bool) -> usize {
+        let Some(on_node) = self.by_node.get(node as usize) else {
             return self.here(bound);
         };
         match &on_node.pools[..] {

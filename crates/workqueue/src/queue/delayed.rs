@@ -3,8 +3,6 @@
 use std::panic::Location;
 use std::time::Duration;
 
-use corewise_sync::sys::current_cpu;
-
 use crate::attributes::At;
 use crate::handle::work::Work;
 use crate::pwq::ticket::MaybeTicket;
@@ -28,13 +26,26 @@ impl Workqueue {
     /// Any context. It takes one lock that all timers of the pools share, in O(log n) of their number.
     #[track_caller]
     pub fn queue_delayed(&self, work: &Work, delay: Duration) -> bool {
-        self.delay(place_of(None), work, delay, Location::caller())
+        self.queue_delayed_at(At::Here, work, delay)
     }
 
-    /// As [`Workqueue::queue_delayed`], on the pod of `cpu`; see [`Workqueue::queue_on`].
+    /// As [`Workqueue::queue_delayed`], at a place of the caller's choice.
     #[track_caller]
-    pub fn queue_delayed_on(&self, cpu: u32, work: &Work, delay: Duration) -> bool {
-        self.delay(place_of(Some(cpu)), work, delay, Location::caller())
+    pub fn queue_delayed_at(&self, at: At, work: &Work, delay: Duration) -> bool {
+        if delay.is_zero() {
+            return self.queue_at(at, work);
+        }
+        if self.is_closed() || !work.header().state.pend() {
+            return false;
+        }
+        let (item, site) = (work.hold(), Location::caller());
+        // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
+        let queued = unsafe { Queued::new(item, Job { ticket: MaybeTicket::none(), site }) };
+        match self.arm(at, work, delay, queued) {
+            Ok(()) => true,
+            // Where somebody has claimed it meanwhile, it was queued, and is theirs.
+            Err(queued) => !queued.refuse(),
+        }
     }
 
     /// Has an item run after `delay`, on this queue, whatever it is at: where its timer runs it is
@@ -47,45 +58,13 @@ impl Workqueue {
     /// Any context. It waits for no work, only, yielding, for others' short steps with the same item.
     #[track_caller]
     pub fn mod_delayed(&self, work: &Work, delay: Duration) -> bool {
-        self.modify(place_of(None), work, delay, Location::caller())
+        self.mod_delayed_at(At::Here, work, delay)
     }
 
-    /// As [`Workqueue::mod_delayed`], on the pod of `cpu`; see [`Workqueue::queue_on`].
+    /// As [`Workqueue::mod_delayed`], at a place of the caller's choice.
     #[track_caller]
-    pub fn mod_delayed_on(&self, cpu: u32, work: &Work, delay: Duration) -> bool {
-        self.modify(place_of(Some(cpu)), work, delay, Location::caller())
-    }
-
-    fn delay(
-        &self,
-        place: At,
-        work: &Work,
-        delay: Duration,
-        site: &'static Location<'static>,
-    ) -> bool {
-        if delay.is_zero() {
-            return self.submit_at(place, work, site);
-        }
-        if self.is_closed() || !work.header().state.pend() {
-            return false;
-        }
-        let item = work.hold();
-        // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
-        let queued = unsafe { Queued::new(item, Job { ticket: MaybeTicket::none(), site }) };
-        match self.arm(place, work, delay, queued) {
-            Ok(()) => true,
-            // Where somebody has claimed it meanwhile, it was queued, and is theirs.
-            Err(queued) => !queued.refuse(),
-        }
-    }
-
-    fn modify(
-        &self,
-        place: At,
-        work: &Work,
-        delay: Duration,
-        site: &'static Location<'static>,
-    ) -> bool {
+    pub fn mod_delayed_at(&self, at: At, work: &Work, delay: Duration) -> bool {
+        let site = Location::caller();
         // What is pending elsewhere stays there where this queue won't have it.
         if self.refuses(delay) {
             return false;
@@ -93,10 +72,10 @@ impl Workqueue {
         loop {
             if let Some(mut claimed) = work.lent().claim() {
                 claimed.with_job(|job| job.site = site);
-                self.replace(place, work, delay, claimed);
+                self.replace(at, work, delay, claimed);
                 return true;
             }
-            if self.delay(place, work, delay, site) || !work.is_pending() {
+            if self.queue_delayed_at(at, work, delay) || !work.is_pending() {
                 return false;
             }
             // Somebody else has queued it between the two: that is what is to be modified.
@@ -113,15 +92,15 @@ impl Workqueue {
 
     /// Puts a claimed instance into this queue, after a while. Where that was closed just now, it is
     /// cancelled, as all that was there.
-    fn replace(&self, place: At, work: &Work, delay: Duration, mut claimed: Claimed) {
+    fn replace(&self, at: At, work: &Work, delay: Duration, mut claimed: Claimed) {
         if delay.is_zero() {
-            self.place(place, claimed);
+            self.place(at, claimed);
         } else if self.is_closed() {
             claimed.cancel();
         } else {
             let ticket = claimed.with_job(|job| job.ticket.take());
             let queued = claimed.release();
-            if let Err(queued) = self.arm(place, work, delay, queued) {
+            if let Err(queued) = self.arm(at, work, delay, queued) {
                 // Cancelled, unless somebody has claimed it.
                 drop(queued);
             }
@@ -130,18 +109,10 @@ impl Workqueue {
         }
     }
 
-    fn arm(&self, place: At, work: &Work, delay: Duration, queued: Queued) -> Result<(), Queued> {
-        let delayed = Delayed { queued, to: self.destination(), at: place };
+    fn arm(&self, at: At, work: &Work, delay: Duration, queued: Queued) -> Result<(), Queued> {
+        let delayed = Delayed { queued, to: self.destination(), at: at.settled() };
         let set = |armed| *work.timer().lock() = Some(armed);
         let keeper = self.shared().pools.keeper();
         keeper.arm(delay, work.lent(), delayed, set).map_err(|delayed| delayed.queued)
-    }
-}
-
-/// The remembered place: the CPU that is asked for, or that this runs on.
-fn place_of(cpu: Option<u32>) -> At {
-    match cpu {
-        Some(cpu) => At::Cpu(cpu),
-        None => current_cpu().map_or(At::Here, At::From),
     }
 }

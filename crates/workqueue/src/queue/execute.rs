@@ -41,40 +41,16 @@ impl Workqueue {
     #[track_caller]
     #[inline]
     pub fn execute<C: FnOnce() + Send + 'static>(&self, closure: C) -> Result<(), C> {
-        self.execute_at(At::Here, closure, Location::caller())
+        self.execute_at(At::Here, closure)
     }
 
-    /// As [`Workqueue::execute`], on the pod of `cpu`; see [`Workqueue::queue_on`].
+    /// As [`Workqueue::execute`], at a place of the caller's choice.
     ///
     /// # Errors
     /// As [`Workqueue::execute`].
     #[track_caller]
-    pub fn execute_on<C>(&self, cpu: u32, closure: C) -> Result<(), C>
-    where
-        C: FnOnce() + Send + 'static,
-    {
-        self.execute_at(At::Cpu(cpu), closure, Location::caller())
-    }
-
-    /// As [`Workqueue::execute`], on a pod of `node`; see [`Workqueue::queue_node`].
-    ///
-    /// # Errors
-    /// As [`Workqueue::execute`].
-    #[track_caller]
-    pub fn execute_node<C>(&self, node: Option<u32>, closure: C) -> Result<(), C>
-    where
-        C: FnOnce() + Send + 'static,
-    {
-        self.execute_at(At::Node(node), closure, Location::caller())
-    }
-
     #[inline]
-    fn execute_at<C: FnOnce() + Send + 'static>(
-        &self,
-        place: At,
-        closure: C,
-        site: &'static Location<'static>,
-    ) -> Result<(), C> {
+    pub fn execute_at<C: FnOnce() + Send + 'static>(&self, at: At, closure: C) -> Result<(), C> {
         // Before the closure is moved: a subscriber that panics in there leaves that to be dropped as
         // ever.
         let spawner = Spawner::current();
@@ -85,7 +61,7 @@ impl Workqueue {
         let once = NonNull::from(Box::leak(once));
         // SAFETY: it was made pending, and is handed over.
         let item = unsafe { ItemRef::kept(once.cast()) };
-        self.submit_new(place, item, site).map_err(|_| {
+        self.submit_new(at, item, Location::caller()).map_err(|_| {
             // SAFETY: it came back, so that nobody else has it; it was leaked above.
             unsafe { Box::from_raw(once.as_ptr()) }.take()
         })

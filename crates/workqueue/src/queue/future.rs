@@ -13,7 +13,6 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
 use corewise_sync::cell::UnsafeCell;
-use corewise_sync::sys::current_cpu;
 use corewise_sync::{Completion, Mutex};
 use tracing::Span;
 
@@ -70,32 +69,13 @@ impl Workqueue {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        self.spawn_future_at(current_cpu().map_or(At::Here, At::From), future)
+        self.spawn_future_at(At::Here, future)
     }
 
-    /// As [`Workqueue::spawn_future`], on the pod of `cpu`; see [`Workqueue::queue_on`].
+    /// As [`Workqueue::spawn_future`], at a place of the caller's choice. On a node, polls may take place in different
+    /// pods of it.
     #[track_caller]
-    pub fn spawn_future_on<F>(&self, cpu: u32, future: F) -> JoinHandle<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
-        self.spawn_future_at(At::Cpu(cpu), future)
-    }
-
-    /// As [`Workqueue::spawn_future`], on pods of `node`; see [`Workqueue::queue_node`]. Polls may
-    /// take place on different pods of the node.
-    #[track_caller]
-    pub fn spawn_future_node<F>(&self, node: Option<u32>, future: F) -> JoinHandle<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
-        self.spawn_future_at(At::Node(node), future)
-    }
-
-    #[track_caller]
-    fn spawn_future_at<F>(&self, place: At, future: F) -> JoinHandle<F::Output>
+    pub fn spawn_future_at<F>(&self, at: At, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
@@ -109,7 +89,7 @@ impl Workqueue {
             value: Mutex::new(None),
             done: Completion::new(),
             queue: self.clone(),
-            place,
+            place: at.settled(),
             site,
             spawner: Spawner::current(),
             me: Weak::clone(me),

@@ -129,19 +129,10 @@ impl Workqueue {
         self.submit(At::Here, work, Location::caller())
     }
 
-    /// As [`Workqueue::queue`], on the pod of `cpu`. A CPU that the queue doesn't have: on any pod.
+    /// As [`Workqueue::queue`], at a place of the caller's choice.
     #[track_caller]
-    pub fn queue_on(&self, cpu: u32, work: &Work) -> bool {
-        self.submit_at(At::Cpu(cpu), work, Location::caller())
-    }
-
-    /// As [`Workqueue::queue`], on a pod of `node`: on the caller's own if that lies there, else on
-    /// each in turn. An unknown node, or one without usable CPUs: as `queue`. The kernel's
-    /// `queue_work_node`, but for the turn: that one takes the node's first CPU, and with it
-    /// always the same shard.
-    #[track_caller]
-    pub fn queue_node(&self, node: Option<u32>, work: &Work) -> bool {
-        self.submit_at(At::Node(node), work, Location::caller())
+    pub fn queue_at(&self, at: At, work: &Work) -> bool {
+        self.submit(at, work, Location::caller())
     }
 
     /// Runs a closure on the queue: as [`Workqueue::queue`], with one allocation. After
@@ -152,27 +143,23 @@ impl Workqueue {
         C: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        self.spawn_at(At::Here, closure, Location::caller())
+        self.spawn_at(At::Here, closure)
     }
 
-    /// As [`Workqueue::spawn`], on the pod of `cpu`; see [`Workqueue::queue_on`].
+    /// As [`Workqueue::spawn`], at a place of the caller's choice.
     #[track_caller]
-    pub fn spawn_on<T, C>(&self, cpu: u32, closure: C) -> JoinHandle<T>
+    pub fn spawn_at<T, C>(&self, at: At, closure: C) -> JoinHandle<T>
     where
         C: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        self.spawn_at(At::Cpu(cpu), closure, Location::caller())
-    }
-
-    /// As [`Workqueue::spawn`], on a pod of `node`; see [`Workqueue::queue_node`].
-    #[track_caller]
-    pub fn spawn_node<T, C>(&self, node: Option<u32>, closure: C) -> JoinHandle<T>
-    where
-        C: FnOnce() -> T + Send + 'static,
-        T: Send + 'static,
-    {
-        self.spawn_at(At::Node(node), closure, Location::caller())
+        let (item, handle) = Task::make(closure);
+        if let Err(item) = self.submit_new(at, item, Location::caller()) {
+            // Nobody else has it.
+            item.cancelled();
+            item.header().state.give_up();
+        }
+        handle
     }
 
     /// Waits for everything that was queued before the call, and not for what is queued later. May
@@ -194,25 +181,6 @@ impl Workqueue {
     /// What the queue has done so far.
     pub fn stats(&self) -> QueueStats {
         self.inner.shared.stats()
-    }
-
-    fn spawn_at<T, C>(
-        &self,
-        place: At,
-        closure: C,
-        site: &'static Location<'static>,
-    ) -> JoinHandle<T>
-    where
-        C: FnOnce() -> T + Send + 'static,
-        T: Send + 'static,
-    {
-        let (item, handle) = Task::make(closure);
-        if let Err(item) = self.submit_new(place, item, site) {
-            // Nobody else has it.
-            item.cancelled();
-            item.header().state.give_up();
-        }
-        handle
     }
 
     /// Queues an item that was just made. Gives it back where the queue doesn't take it. What it calls
@@ -245,16 +213,6 @@ impl Workqueue {
         site: &'static Location<'static>,
     ) -> Result<(), ItemRef> {
         self.inner.table.queue_new(place, item, site)
-    }
-
-    /// Queues an item, wherever that is: [`Workqueue::queue`] has the short way for itself.
-    pub(crate) fn submit_at(
-        &self,
-        place: At,
-        work: &Work,
-        site: &'static Location<'static>,
-    ) -> bool {
-        self.submit(place, work, site)
     }
 
     #[inline(always)]

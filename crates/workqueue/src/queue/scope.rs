@@ -127,37 +127,9 @@ impl<'scope> Scope<'scope, '_> {
         self.spawn_at(At::Here, closure)
     }
 
-    /// As [`Scope::spawn`], on the pod of `cpu`; see [`Workqueue::queue_on`].
+    /// As [`Scope::spawn`], at a place of the caller's choice.
     #[track_caller]
-    pub fn spawn_on<T, C>(&'scope self, cpu: u32, closure: C) -> ScopedJoinHandle<'scope, T>
-    where
-        C: FnOnce() -> T + Send + 'scope,
-        T: Send + 'scope,
-    {
-        self.spawn_at(At::Cpu(cpu), closure)
-    }
-
-    /// As [`Scope::spawn`], on a pod of `node`; see [`Workqueue::queue_node`].
-    #[track_caller]
-    pub fn spawn_node<T, C>(
-        &'scope self,
-        node: Option<u32>,
-        closure: C,
-    ) -> ScopedJoinHandle<'scope, T>
-    where
-        C: FnOnce() -> T + Send + 'scope,
-        T: Send + 'scope,
-    {
-        self.spawn_at(At::Node(node), closure)
-    }
-
-    /// The queue that it spawns on.
-    pub fn queue(&self) -> &Workqueue {
-        &self.shared.queue
-    }
-
-    #[track_caller]
-    fn spawn_at<T, C>(&'scope self, place: At, closure: C) -> ScopedJoinHandle<'scope, T>
+    pub fn spawn_at<T, C>(&'scope self, at: At, closure: C) -> ScopedJoinHandle<'scope, T>
     where
         C: FnOnce() -> T + Send + 'scope,
         T: Send + 'scope,
@@ -180,11 +152,16 @@ impl<'scope> Scope<'scope, '_> {
         // SAFETY: as above.
         let hold = || unsafe { ItemRef::counted_for_a_while(Arc::clone(&task)) };
         let site = Location::caller();
-        if !open || !self.shared.queue.submit_with(place, task.header(), &hold, site) {
+        if !open || !self.shared.queue.submit_with(at, task.header(), &hold, site) {
             // Fresh, so it wasn't pending: the queue is closed.
             task.cancelled();
         }
         ScopedJoinHandle { task, shared: &self.shared }
+    }
+
+    /// The queue that it spawns on.
+    pub fn queue(&self) -> &Workqueue {
+        &self.shared.queue
     }
 }
 

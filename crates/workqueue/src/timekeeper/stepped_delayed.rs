@@ -9,6 +9,7 @@ use corewise_sync::context::Placement;
 use corewise_topology::{AffinityScope, Machine};
 
 use super::{Settings, Timekeeper};
+use crate::attributes::At;
 use crate::handle::work::Work;
 use crate::pools::WorkerPools;
 use crate::queue::Workqueue;
@@ -51,7 +52,7 @@ fn held(queue: &Workqueue, cpu: u32) -> Arc<Completion> {
     let (go, begun) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let (waits, says) = (Arc::clone(&go), Arc::clone(&begun));
     // It keeps its core: the clock stands still, so nobody finds that out.
-    drop(queue.spawn_on(cpu, move || {
+    drop(queue.spawn_at(At::Cpu(cpu), move || {
         says.complete();
         while !waits.is_complete() {
             std::thread::yield_now();
@@ -97,7 +98,7 @@ fn delayed_timers_fire_on_the_remembered_cpu() {
             let pod = Placement::current().and_then(|placed| placed.pod);
             says.store(pod.expect("a worker is placed"), Ordering::Relaxed);
         });
-        assert!(queue.queue_delayed_on(cpu, &work, SEC));
+        assert!(queue.queue_delayed_at(At::Cpu(cpu), &work, SEC));
         keeper.advance(SEC);
         work.flush();
         assert_eq!(pod.load(Ordering::Relaxed), cpu);
@@ -160,8 +161,8 @@ fn mod_delayed_steals_an_item_from_the_list() {
     let (queue, keeper) = queue();
     let go = held(&queue, 0);
     let (work, runs) = counting();
-    assert!(queue.queue_on(0, &work));
-    assert!(queue.mod_delayed_on(0, &work, SEC));
+    assert!(queue.queue_at(At::Cpu(0), &work));
+    assert!(queue.mod_delayed_at(At::Cpu(0), &work, SEC));
     go.complete();
     queue.flush();
     assert!(work.is_pending() && ran(&runs) == 0);
@@ -198,11 +199,11 @@ fn mod_delayed_steals_an_instance_that_was_handed_over() {
         says.complete();
         waits.wait();
     });
-    assert!(queue.queue_on(0, &work));
+    assert!(queue.queue_at(At::Cpu(0), &work));
     begun.wait();
     // Its own pod's next worker pops it, finds it running, and hands it over.
-    assert!(queue.queue_on(1, &work));
-    queue.spawn_on(1, || ()).join().expect("no panic");
+    assert!(queue.queue_at(At::Cpu(1), &work));
+    queue.spawn_at(At::Cpu(1), || ()).join().expect("no panic");
     assert!(queue.mod_delayed(&work, SEC));
     go.complete();
     queue.flush();

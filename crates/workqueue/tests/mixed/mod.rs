@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use corewise_sync::thread;
 use corewise_topology::Machine;
-use corewise_workqueue::{QueueKind, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{At, QueueKind, Work, WorkerPools, Workqueue};
 use ledger::{Entry, Gauge, Ledger, Order, Span};
 use tasks::Tasks;
 
@@ -164,7 +164,7 @@ impl World {
             }
             3 => {
                 let cpu = chance.below(self.size.0 + 1) as u32;
-                item.entry.queue(|| line.queue.queue_on(cpu, &item.work));
+                item.entry.queue(|| line.queue.queue_at(At::Cpu(cpu), &item.work));
             }
             4 => {
                 self.nomad.entry.queue(|| line.queue.queue(&self.nomad.work));
