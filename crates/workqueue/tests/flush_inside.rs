@@ -185,6 +185,37 @@ fn an_item_may_flush_a_queue_of_the_same_number_of_other_pools() {
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
+/// The rescuer is at one item of the queue, and another one lies in the pool whose worker waits for it all.
+#[test]
+fn a_flush_of_what_a_rescuer_will_run_is_left_alone_also_beside_one_of_what_nobody_can_run() {
+    let (full, roomy) = (pools(1, 1).build(), pools(1, 8).build());
+    // Who flushes them can't run what lies there.
+    let strict = |builder: QueueBuilder| builder.strict(true).build(&full).expect("a queue");
+    let (rescued, plain) = (strict(builder("rescued").rescuer()), strict(builder("plain")));
+    let other = queue(&roomy, "other");
+    let (go, goes) = mpsc::channel::<()>();
+    let (begins, begun) = mpsc::channel();
+    let (give, take) = mpsc::channel::<corewise_workqueue::JoinHandle<()>>();
+    let waits = plain.spawn(move || take.recv().expect("it is given").join().is_ok());
+    let first = rescued.spawn(move || {
+        begins.send(()).expect("the test listens");
+        goes.recv().expect("the test lets it go");
+    });
+    drop((first, rescued.spawn(|| ()), plain.spawn(|| ())));
+    let flushes = |queue: &Workqueue| {
+        let queue = queue.clone();
+        other.spawn(move || queue.flush())
+    };
+    let of_plain = flushes(&plain);
+    give.send(flushes(&rescued)).expect("it waits for that");
+    begun.recv().expect("the rescuer comes");
+    // They look around many times meanwhile.
+    assert!(!Completion::new().wait_timeout(Duration::from_millis(150)));
+    go.send(()).expect("it waits");
+    assert_eq!(waits.join().ok(), Some(true));
+    of_plain.join().expect("it is left alone");
+}
+
 /// Every kind of wait in items, all of which wait in the end for what only this thread does.
 #[test]
 fn waits_that_end_by_what_happens_outside_of_the_pools_are_left_alone() {

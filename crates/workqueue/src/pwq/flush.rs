@@ -27,7 +27,7 @@
 //! order, that model fails.
 
 use std::marker::PhantomData;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
@@ -160,13 +160,6 @@ impl<C: Care, L: InSlot> Colours<C, L> {
         }
     }
 
-    /// What the flushes under way wait for (a moment ago), by their events.
-    pub(crate) fn awaited(&self) -> Vec<(NonNull<Completion>, Awaited)> {
-        let members = self.members.lock();
-        let waiters = members.flushes.waiters.iter();
-        waiters.map(|waiter| (NonNull::from(&*waiter.event), waiter.awaited())).collect()
-    }
-
     /// What the flush with this event waits for (a moment ago); `None` where it is over.
     pub(crate) fn awaited_by(&self, event: &Completion) -> Option<Awaited> {
         let members = self.members.lock();
@@ -239,6 +232,8 @@ pub(crate) fn complete_all(events: Vec<Arc<Completion>>) {
 
 #[cfg(test)]
 mod tests {
+    use std::ptr::NonNull;
+
     use super::*;
     use crate::pwq::counts::Tally;
 

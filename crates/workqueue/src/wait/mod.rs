@@ -106,7 +106,7 @@ pub(crate) fn wait(item: Lent<'_>, over: &Completion, role: Role) {
 ///
 /// # Panics
 /// Where it is found that the wait can't end. `location` is told as its place.
-pub(crate) fn wait_for_queue(queue: &QueueCore, over: &Completion, location: &Location<'_>) {
+pub(crate) fn wait_for_queue(queue: &Arc<QueueCore>, over: &Completion, location: &Location<'_>) {
     if !is_here() || context::in_atomic_section() {
         return over.wait();
     }

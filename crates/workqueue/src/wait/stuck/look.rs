@@ -1,350 +1,275 @@
-//! Who of those on the list is stuck: found from those who aren't.
+//! Who of those on the list is stuck: read from the items, limits and pools, and what follows from that.
 //!
-//! In time that grows with what is on the list, and with what lies in the pools and lines that are seen:
-//! each need is met once, and each who waits goes on once.
+//! Each pool and each line of what is held back is seen once, and only pools are looked through for which no
+//! worker can come.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use corewise_sync::thread::ThreadId;
 
-use super::flushed::{Colour, Flushed};
-use super::holders::Holders;
-use super::{List, Next, Target, Wait};
+use super::graph::{Colour, Fact, Graph, PoolKey, Rule};
+use super::{Target, Wait};
 use crate::pool::current_worker;
 use crate::pool::group::Group;
 use crate::pwq::limit_slot::Slot;
+use crate::pwq::queue_core::QueueCore;
 use crate::task::header::{Header, Queued};
+use crate::task::vtable::Lent;
 
-/// The flush that would run the instances of a colour that lie in a pool.
-type Helpers = HashMap<(Colour, (NonNull<()>, usize)), u64>;
-
-/// What one that waits needs.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Need {
-    /// The end of it.
-    Item(NonNull<Header>),
-    /// That the stack of this thread goes on.
-    Stack(ThreadId),
-    /// A worker of this pool.
-    Pool(NonNull<()>, usize),
-    /// A place in this slot.
-    Place(NonNull<Slot<Queued>>),
-    /// The end of the instances of this colour.
-    Colour(Colour),
-    /// A worker for what lies in this pool.
-    Lying(NonNull<()>, usize),
-}
-
-/// Who keeps a need from being met.
+/// What is looked through: kept meanwhile, and dropped after the list's lock.
 #[derive(Default)]
-struct Unmet {
-    /// It isn't met while so many are stuck who keep it. `None`: it may always be.
-    all: Option<usize>,
-    /// So many are.
-    stuck: usize,
-    /// One of them.
-    by: Option<usize>,
-    /// Who needs it, by their places in the look.
-    needed_by: Vec<usize>,
+pub(super) struct Kept {
+    /// Those that are flushed, and those at whose limits somebody waits.
+    queues: HashMap<NonNull<QueueCore>, Arc<QueueCore>>,
+    /// Those from which a worker is needed.
+    pools: HashMap<PoolKey, Arc<Group>>,
 }
 
-impl Unmet {
-    fn lasts(&self) -> bool {
-        self.all.is_some_and(|all| self.stuck >= all)
-    }
+/// What somebody who waits would run, if no worker can come for it.
+#[derive(PartialEq, Eq, Hash)]
+enum Helped {
+    Item(NonNull<Header>),
+    /// Instances that lie in a pool, some of them near.
+    Lying(Colour, PoolKey),
 }
 
-/// One that waits or, behind all of these, a need that others make up.
-struct Node {
-    /// So many needs of its have to be met before it goes on.
-    missing: usize,
-    /// It doesn't go on, for all that is known.
-    stuck: bool,
-    /// The need that it is.
-    is: Option<Need>,
+/// What an item needs that doesn't run.
+enum Next {
+    /// A place in this slot, which is the queue's.
+    Place(NonNull<Slot<Queued>>, Arc<QueueCore>),
+    /// A worker of this pool.
+    Worker(Arc<Group>, usize),
 }
 
-/// Who is stuck, found by following from those who aren't to those who wait for them.
 pub(super) struct Look<'a> {
-    waits: Vec<(u64, &'a Wait)>,
-    nexts: &'a [Next],
-    nodes: Vec<Node>,
-    needs: HashMap<Need, Unmet>,
-    /// The last one of each thread: that one sleeps.
-    innermost: HashMap<ThreadId, usize>,
-    /// Who runs an instance of that colour and is stuck, if anybody is.
-    runners: HashMap<Colour, usize>,
+    waits: &'a BTreeMap<u64, Wait>,
+    graph: Graph,
+    /// The last wait on each stack: that one sleeps.
+    innermost: HashMap<ThreadId, u64>,
+    /// Whose wait does.
+    helped: HashMap<Helped, u64>,
     /// Who can run something for a flush now.
     pub(super) helpers: Vec<u64>,
 }
 
 impl<'a> Look<'a> {
-    pub(super) fn new(
-        list: &'a List,
-        nexts: &'a [Next],
-        flushed: &Flushed,
-        holders: &Holders,
-    ) -> Self {
-        let waits: Vec<_> = list.waits.iter().map(|(id, wait)| (*id, wait)).collect();
-        let innermost: HashMap<ThreadId, usize> =
-            waits.iter().enumerate().map(|(at, (_, wait))| (wait.thread, at)).collect();
-        let node = || Node { missing: 1, stuck: true, is: None };
-        let nodes = waits.iter().map(|_| node()).collect();
-        let (needs, runners, helpers) = Default::default();
-        let mut look = Look { waits, nexts, nodes, needs, innermost, runners, helpers };
-        look.find_needs(flushed, holders);
-        look.find_keepers();
-        look.go_on();
-        look.find_runners();
+    pub(super) fn new(waits: &'a BTreeMap<u64, Wait>, kept: &mut Kept) -> Look<'a> {
+        let mut look = Look::at(waits);
+        for (id, wait) in waits {
+            look.needs_of_wait(*id, wait, kept);
+        }
+        let queues: Vec<_> = kept.queues.values().cloned().collect();
+        for queue in queues {
+            look.needs_of_queue(&queue, kept);
+        }
+        for (pool, group) in &kept.pools {
+            look.needs_of_pool(*pool, group, &kept.queues);
+        }
+        look.graph.run();
         look
     }
 
-    fn sleeps(&self, at: usize) -> bool {
-        self.innermost.get(&self.waits[at].1.thread) == Some(&at)
-    }
-
-    /// This one needs that; `all`: how many keep it, if it isn't known yet.
-    fn add(&mut self, at: usize, need: Need, all: impl FnOnce() -> Option<usize>) {
-        let unmet = self.needs.entry(need);
-        let new = || Unmet { all: all(), ..Unmet::default() };
-        unmet.or_insert_with(new).needed_by.push(at);
-    }
-
-    /// The node of a need that others make up; and whether it is new.
-    fn node_of(&mut self, need: Need, nodes: &mut HashMap<Need, usize>) -> (usize, bool) {
-        let next = self.nodes.len();
-        let at = *nodes.entry(need).or_insert(next);
-        if at == next {
-            self.nodes.push(Node { missing: 0, stuck: true, is: Some(need) });
+    /// What the waits keep, and nothing that they need.
+    fn at(waits: &'a BTreeMap<u64, Wait>) -> Look<'a> {
+        let innermost: HashMap<_, _> = waits.iter().map(|(id, wait)| (wait.thread, *id)).collect();
+        let mut graph = Graph::default();
+        for id in innermost.values() {
+            for fact in &waits[id].keeps {
+                graph.after(*fact, Fact::Wait(*id));
+            }
         }
-        (at, at == next)
+        let helps = |(id, wait): (&u64, &Wait)| match wait.target {
+            Target::Item { item, helps: true, .. } => Some((Helped::Item(item), *id)),
+            _ => None,
+        };
+        let helped = waits.iter().filter_map(helps).collect();
+        Look { waits, graph, innermost, helped, helpers: Vec::new() }
     }
 
-    fn find_needs(&mut self, flushed: &Flushed, holders: &Holders) {
-        let nexts = self.nexts;
-        let mut nodes = HashMap::new();
-        // One who would run an item does that for all who wait for it.
-        let helped: HashSet<_> = self.waits.iter().filter_map(|(_, wait)| wait.helps()).collect();
-        for (at, next) in nexts.iter().enumerate() {
-            match (next, &self.waits[at].1.target) {
-                (Next::Something, _) => self.nodes[at].missing = 0,
-                (Next::Runner, Target::Item { item, .. }) => {
-                    self.add(at, Need::Item(*item), || Some(1));
-                }
-                (Next::Worker(..), Target::Item { item, .. }) if helped.contains(item) => {
-                    self.nodes[at].missing = 0;
-                }
-                (Next::Worker(group, pool), _) => self.add_workers(at, group, *pool),
-                (Next::Place { slot, .. }, _) => self.add_place(at, *slot),
-                (Next::Colours(queue, awaited), _) => {
-                    let mut many = 0;
-                    for colour in awaited.colours().map(|colour| (*queue, colour)) {
-                        self.node_of(Need::Colour(colour), &mut nodes);
-                        self.add(at, Need::Colour(colour), || Some(1));
-                        many += 1;
+    fn needs_of_wait(&mut self, id: u64, wait: &Wait, kept: &mut Kept) {
+        // SAFETY: who waits has it, and is on the list.
+        let over = unsafe { wait.over.as_ref() };
+        if over.is_complete() {
+            // It is to wake up, whatever has become of the item since.
+            return;
+        }
+        let end = Fact::Wait(id);
+        match &wait.target {
+            // SAFETY: as above.
+            Target::Item { item, .. } => self.needs_of_item(end, unsafe { Lent::new(*item) }, kept),
+            Target::Queue { queue, helps } => {
+                let Some(awaited) = queue.colours.awaited_by(over) else { return };
+                for colour in awaited.colours() {
+                    let colour = (NonNull::from(&**queue), colour);
+                    self.graph.after(end, Fact::Colour(colour));
+                    if !awaited.any {
+                        let helped = helps.iter().map(|pool| (Helped::Lying(colour, *pool), id));
+                        self.helped.extend(helped);
                     }
-                    self.nodes[at].missing = if awaited.any { 1 } else { many };
                 }
-                (Next::Runner, Target::Queue { .. }) => unreachable!("a flush waits for colours"),
+                if awaited.any {
+                    self.graph.rule(end, || Rule::Any);
+                }
+                kept.add_queue(Arc::clone(queue));
             }
-        }
-        let helpers = self.helpers_of_colours();
-        self.find_needs_of_colours(flushed, &helpers, &mut nodes);
-        self.find_needs_of_places(holders, (&helped, &helpers), &mut nodes);
-    }
-
-    /// What those need that have a place and lie in a pool: a worker, and till then they keep the place.
-    fn find_needs_of_places(
-        &mut self,
-        holders: &Holders,
-        (helped, helpers): (&HashSet<NonNull<Header>>, &Helpers),
-        nodes: &mut HashMap<Need, usize>,
-    ) {
-        for holder in &holders.lying {
-            let pool = (current_worker::key(&holder.group), holder.pool);
-            let flushed = holder.near && helpers.contains_key(&(holder.colour, pool));
-            let place = Need::Place(holder.slot);
-            if flushed || helped.contains(&holder.item) || !self.needs.contains_key(&place) {
-                continue;
-            }
-            let need = Need::Lying(pool.0, pool.1);
-            let (node, new) = self.node_of(need, nodes);
-            if new {
-                self.nodes[node].missing = 1;
-                self.add_workers(node, &holder.group, holder.pool);
-            }
-            self.nodes.push(Node { missing: 1, stuck: true, is: Some(place) });
-            self.add(self.nodes.len() - 1, need, || Some(1));
         }
     }
 
-    /// What the colours wait for that somebody flushes.
-    fn find_needs_of_colours(
-        &mut self,
-        flushed: &Flushed,
-        helpers: &Helpers,
-        nodes: &mut HashMap<Need, usize>,
-    ) {
-        let sleepers: Vec<_> = self.innermost.values().map(|at| self.waits[*at].1).collect();
-        for wait in sleepers {
-            for colour in &wait.colours {
-                if let Some(at) = nodes.get(&Need::Colour(*colour)).copied() {
-                    self.nodes[at].missing += 1;
-                    self.add(at, Need::Stack(wait.thread), || Some(1));
+    fn needs_of_item(&mut self, end: Fact, item: Lent<'_>, kept: &mut Kept) {
+        let pointer = item.pointer();
+        if item.state.snapshot().running() {
+            return self.graph.after(end, Fact::Item(pointer));
+        }
+        let next = item.look(|job| {
+            let pwq = &job.ticket.as_ref()?.pwq;
+            if item.is_held() {
+                Some(Next::Place(NonNull::from(&*pwq.slot), Arc::clone(&pwq.shared)))
+            } else {
+                let needs = pwq.shared.rescuer.is_none();
+                needs.then(|| Next::Worker(Arc::clone(&pwq.group), pwq.pool))
+            }
+        });
+        match next.flatten() {
+            Some(Next::Place(slot, queue)) => {
+                // SAFETY: it is a part of the queue.
+                self.needs_place(end, unsafe { slot.as_ref() });
+                kept.add_queue(queue);
+            }
+            Some(Next::Worker(group, pool)) => {
+                let pool = kept.add_pool(group, pool);
+                if !self.helped.contains_key(&Helped::Item(pointer)) {
+                    self.graph.after(end, Fact::Taken(pool));
                 }
             }
-        }
-        for (colour, slot) in &flushed.held {
-            if let Some(at) = nodes.get(&Need::Colour(*colour)).copied() {
-                self.nodes[at].missing += 1;
-                self.add_place(at, *slot);
-            }
-        }
-        for lying in &flushed.lying {
-            let Some(at) = nodes.get(&Need::Colour(lying.colour)).copied() else { continue };
-            let pool = (current_worker::key(&lying.group), lying.pool);
-            if lying.near
-                && let Some(id) = helpers.get(&(lying.colour, pool))
-            {
-                self.helpers.push(*id);
-                continue;
-            }
-            let need = Need::Lying(pool.0, pool.1);
-            let (node, new) = self.node_of(need, nodes);
-            if new {
-                self.nodes[node].missing = 1;
-                self.add_workers(node, &lying.group, lying.pool);
-            }
-            self.nodes[at].missing += 1;
-            self.add(at, need, || Some(1));
+            None => {}
         }
     }
 
-    /// Who would run what lies in a pool for a flush.
-    fn helpers_of_colours(&self) -> Helpers {
-        let mut all = HashMap::new();
-        for ((id, wait), next) in self.waits.iter().zip(self.nexts) {
-            if let (Next::Colours(queue, awaited), Target::Queue { helps, .. }) =
-                (next, &wait.target)
-                && !awaited.any
-            {
-                let colours = awaited.colours().map(|colour| (*queue, colour));
-                all.extend(colours.flat_map(|c| helps.iter().map(move |pool| ((c, *pool), *id))));
-            }
-        }
-        all
-    }
-
-    fn add_workers(&mut self, at: usize, group: &Arc<Group>, pool: usize) {
-        let pools = if group.soft { 0..group.pools.len() } else { pool..pool + 1 };
-        for pool in pools {
-            self.add(at, Need::Pool(current_worker::key(group), pool), || group.all_it_has(pool));
-        }
-    }
-
-    fn add_place(&mut self, at: usize, slot: NonNull<Slot<Queued>>) {
-        self.add(at, Need::Place(slot), || {
-            // SAFETY: it is a part of the queue, which is kept.
-            let slot = unsafe { slot.as_ref() };
-            (!slot.gate().frozen()).then(|| slot.sizes().0)
+    fn needs_place(&mut self, fact: Fact, slot: &Slot<Queued>) {
+        let place = Fact::Place(NonNull::from(slot));
+        self.graph.after(fact, place);
+        self.graph.rule(place, || match slot.gate().frozen() {
+            true => Rule::Free,
+            false => Rule::OneOf(slot.sizes().0),
         });
     }
 
-    /// Each is stuck, to begin with.
-    fn find_keepers(&mut self) {
-        let keeps = |at: usize| self.waits[at].1.keeps().map(move |need| (at, need));
-        let waits = self.innermost.values().copied().flat_map(keeps);
-        let nodes = self.nodes.iter().enumerate();
-        let made_up = nodes.filter_map(|(at, node)| Some((at, node.is?)));
-        for (at, need) in waits.chain(made_up) {
-            if let Some(unmet) = self.needs.get_mut(&need) {
-                unmet.stuck += 1;
-                unmet.by = Some(at);
+    /// What those need that are held back.
+    fn needs_of_queue(&mut self, queue: &Arc<QueueCore>, kept: &mut Kept) {
+        let mut lines = HashSet::new();
+        queue.colours.each(|pwq_slot, pwq| {
+            if pwq_slot.tally.in_flight() == 0 {
+                return;
             }
-        }
-    }
-
-    /// From those who go on to those who need them.
-    fn go_on(&mut self) {
-        let free = |at: &usize| self.nodes[*at].missing == 0;
-        let mut go_on: Vec<_> = (0..self.nodes.len()).filter(free).collect();
-        let met: Vec<_> = self.needs.values().filter(|unmet| !unmet.lasts()).collect();
-        for at in met.iter().flat_map(|unmet| &unmet.needed_by) {
-            self.nodes[*at].meets(*at, &mut go_on);
-        }
-        while let Some(at) = go_on.pop() {
-            if !std::mem::replace(&mut self.nodes[at].stuck, false) {
-                continue;
-            }
-            let (waits, made_up) = match self.nodes[at].is {
-                Some(need) => (None, Some(need)),
-                None => (self.sleeps(at).then(|| self.waits[at].1.keeps()), None),
-            };
-            for need in waits.into_iter().flatten().chain(made_up) {
-                let Some(unmet) = self.needs.get_mut(&need) else { continue };
-                let lasted = unmet.lasts();
-                unmet.stuck -= 1;
-                if lasted && !unmet.lasts() {
-                    for at in &unmet.needed_by {
-                        self.nodes[*at].meets(*at, &mut go_on);
-                    }
+            if lines.insert((NonNull::from(&*pwq.slot), pwq.line())) {
+                for colour in pwq.colours_held() {
+                    self.needs_place(Fact::Colour((NonNull::from(&**queue), colour)), &pwq.slot);
                 }
             }
+            if queue.rescuer.is_none() {
+                kept.add_pool(Arc::clone(&pwq.group), pwq.pool);
+            }
+        });
+    }
+
+    /// What those need of these queues that lie in a pool: a worker, and until then they keep their places.
+    fn needs_of_pool(
+        &mut self,
+        key: PoolKey,
+        group: &Arc<Group>,
+        queues: &HashMap<NonNull<QueueCore>, Arc<QueueCore>>,
+    ) {
+        let taken = Fact::Taken(key);
+        let others = if group.soft { 0..group.pools.len() } else { key.1..key.1 + 1 };
+        for pool in others {
+            let worker = Fact::Worker((key.0, pool));
+            self.graph.after(taken, worker);
+            let rule = || group.all_it_has(pool).map_or(Rule::Free, Rule::OneOf);
+            self.graph.rule(worker, rule);
+        }
+        self.graph.rule(taken, || Rule::Any);
+        if group.all_it_has(key.1).is_none() {
+            return;
+        }
+        let mut colours = HashMap::new();
+        let mut places = Vec::new();
+        group.see_waiting(key.1, |item, ticket, near| {
+            let (pwq, queue) = (&ticket.pwq, NonNull::from(&*ticket.pwq.shared));
+            let goes_on = pwq.shared.rescuer.is_some()
+                || self.helped.contains_key(&Helped::Item(NonNull::from(item)));
+            if goes_on || !queues.contains_key(&queue) {
+                return;
+            }
+            let colour = (queue, ticket.colour());
+            *colours.entry(colour).or_insert(false) |= near;
+            if ticket.is_counted() {
+                places.push((colour, Fact::Place(NonNull::from(&*pwq.slot))));
+            }
+        });
+        let helper = |colour| self.helped.get(&Helped::Lying(colour, key)).copied();
+        colours.retain(|colour, near| match helper(*colour).filter(|_| *near) {
+            Some(id) => {
+                self.helpers.push(id);
+                false
+            }
+            None => true,
+        });
+        places.retain(|(colour, _)| colours.contains_key(colour));
+        let colours = colours.into_keys().map(Fact::Colour);
+        for fact in colours.chain(places.into_iter().map(|(_, place)| place)) {
+            self.graph.after(fact, taken);
         }
     }
 
-    fn find_runners(&mut self) {
-        for at in self.innermost.values().copied().filter(|at| self.nodes[*at].stuck) {
-            let colours = self.waits[at].1.colours.iter().copied();
-            self.runners.extend(colours.map(|colour| (colour, at)));
-        }
+    fn is_stuck(&self, id: u64) -> bool {
+        self.graph.is_stuck(Fact::Wait(id))
     }
 
     /// Which of those who are stuck runs what this one waits for.
-    fn runner(&self, at: usize) -> Option<usize> {
-        match (&self.nexts[at], &self.waits[at].1.target) {
-            (Next::Colours(queue, awaited), _) => {
-                awaited.colours().find_map(|colour| self.runners.get(&(*queue, colour)).copied())
-            }
-            (_, Target::Item { item, .. }) => {
-                let unmet = self.needs.get(&Need::Item(*item))?;
-                unmet.by.filter(|by| self.nodes[*by].stuck)
-            }
-            (_, Target::Queue { .. }) => None,
-        }
+    fn runner(&self, id: u64) -> Option<u64> {
+        let stuck = |fact: &Fact| match fact {
+            Fact::Wait(by) if self.is_stuck(*by) => Some(*by),
+            _ => None,
+        };
+        let runner = |fact: &Fact| match fact {
+            Fact::Item(_) | Fact::Colour(_) => self.graph.kept_by(*fact).iter().find_map(stuck),
+            _ => None,
+        };
+        self.graph.kept_by(Fact::Wait(id)).iter().find_map(runner)
+    }
+
+    /// Whether it may be given up. It sleeps, and isn't a scope whose part runs.
+    fn may_end(&self, id: u64) -> bool {
+        let wait = &self.waits[&id];
+        let runs = |fact: &Fact| matches!(fact, Fact::Item(_));
+        let stays = matches!(wait.target, Target::Item { stays: true, .. })
+            && self.graph.kept_by(Fact::Wait(id)).iter().any(runs);
+        self.innermost.get(&wait.thread) == Some(&id) && !stays
     }
 
     /// Who is stuck, and given up: one that nobody of the others could help, else one of a circle;
     /// `own` sooner than others.
     pub(super) fn to_give_up(&self, own: u64) -> Option<u64> {
-        let stuck = || (0..self.waits.len()).filter(|at| self.nodes[*at].stuck);
-        if stuck().any(|at| self.waits[at].1.ends) {
+        let stuck: Vec<u64> = self.waits.keys().copied().filter(|id| self.is_stuck(*id)).collect();
+        if stuck.iter().any(|id| self.waits[id].ends) {
             // It is about to.
             return None;
         }
-        let own = stuck().find(|at| self.waits[*at].0 == own);
-        let first = own.or_else(|| stuck().next())?;
-        let may = |at: usize| {
-            let wait = self.waits[at].1;
-            let stays = matches!(wait.target, Target::Item { stays: true, .. })
-                && matches!(self.nexts[at], Next::Runner);
-            self.sleeps(at) && !stays
-        };
-        let found =
-            own.into_iter().chain(stuck()).find(|at| may(*at) && self.runner(*at).is_none());
-        if let Some(at) = found {
-            return Some(self.waits[at].0);
+        let own = stuck.contains(&own).then_some(own);
+        let alone = |id: &u64| self.may_end(*id) && self.runner(*id).is_none();
+        if let Some(found) = own.into_iter().chain(stuck.iter().copied()).find(alone) {
+            return Some(found);
         }
         // From one to the next, for so long that all that remains is a circle; then once around.
-        let mut at = first;
-        for _ in stuck() {
+        let mut at = own.or(stuck.first().copied())?;
+        for _ in &stuck {
             at = self.runner(at)?;
         }
-        for _ in stuck() {
-            if may(at) {
-                return Some(self.waits[at].0);
+        for _ in &stuck {
+            if self.may_end(at) {
+                return Some(at);
             }
             at = self.runner(at)?;
         }
@@ -352,31 +277,15 @@ impl<'a> Look<'a> {
     }
 }
 
-impl Node {
-    /// A need is met.
-    fn meets(&mut self, at: usize, go_on: &mut Vec<usize>) {
-        self.missing = self.missing.saturating_sub(1);
-        if self.missing == 0 {
-            go_on.push(at);
-        }
-    }
-}
-
-impl Wait {
-    /// Others who need one of these can't go on for as long as this one can't.
-    fn keeps(&self) -> impl Iterator<Item = Need> {
-        let items = self.inside.iter().copied().map(Need::Item);
-        let places = self.places.iter().copied().map(Need::Place);
-        let worker = self.worker.map(|(group, pool)| Need::Pool(group, pool));
-        items.chain(places).chain(worker).chain([Need::Stack(self.thread)])
+impl Kept {
+    fn add_queue(&mut self, queue: Arc<QueueCore>) {
+        self.queues.entry(NonNull::from(&*queue)).or_insert(queue);
     }
 
-    /// The item that it would run.
-    fn helps(&self) -> Option<NonNull<Header>> {
-        match self.target {
-            Target::Item { item, helps: true, .. } => Some(item),
-            _ => None,
-        }
+    fn add_pool(&mut self, group: Arc<Group>, pool: usize) -> PoolKey {
+        let key = (current_worker::key(&group), pool);
+        self.pools.entry(key).or_insert(group);
+        key
     }
 }
 
@@ -400,10 +309,7 @@ mod tests {
             target: Target::Item { item: item(waits_for), helps: false, stays: false },
             over: NonNull::dangling(),
             thread: thread::spawn(|| thread::current().id()).join().expect("it ends"),
-            inside: vec![item(own)],
-            colours: Vec::new(),
-            places: Vec::new(),
-            worker: None,
+            keeps: vec![Fact::Item(item(own))],
             unparker: Parker::new().unparker(),
             ends: false,
         }
@@ -411,9 +317,14 @@ mod tests {
 
     /// Of those that wait for a running item, the one that is given up when the one with the number `own` looks.
     fn given_up<const N: usize>(waits: [Wait; N], own: u64) -> Option<u64> {
-        let list = List { waits: (1..).zip(waits).collect(), last: N as u64 };
-        let nexts = [const { Next::Runner }; N];
-        Look::new(&list, &nexts, &Flushed::default(), &Holders::default()).to_give_up(own)
+        let waits = (1..).zip(waits).collect();
+        let mut look = Look::at(&waits);
+        for (id, wait) in &waits {
+            let Target::Item { item, .. } = wait.target else { unreachable!("they are items'") };
+            look.graph.after(Fact::Wait(*id), Fact::Item(item));
+        }
+        look.graph.run();
+        look.to_give_up(own)
     }
 
     #[test]

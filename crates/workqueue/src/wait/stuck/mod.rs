@@ -5,8 +5,7 @@
 //! The list is the process's, not that of some pools: a circle may go through several
 //! [`WorkerPools`](crate::WorkerPools), and nothing else belongs to all of them.
 
-mod flushed;
-mod holders;
+mod graph;
 mod look;
 
 use std::collections::{BTreeMap, HashSet};
@@ -19,16 +18,12 @@ use corewise_sync::{Completion, Mutex, MutexGuard, Unparker, context, hint};
 
 use crate::pool::current_worker;
 use crate::pool::group::Group;
-use crate::pwq::flush::Awaited;
-use crate::pwq::limit_slot::Slot;
 use crate::pwq::queue_core::QueueCore;
-use crate::pwq::ticket::Ticket;
 use crate::task::current;
-use crate::task::header::{Header, Queued};
+use crate::task::header::Header;
 use crate::task::vtable::Lent;
-use flushed::{Colour, Flushed};
-use holders::Holders;
-use look::Look;
+use graph::{Fact, PoolKey};
+use look::{Kept, Look};
 
 /// The waits that have lasted for long.
 #[derive(Default)]
@@ -60,14 +55,9 @@ struct Wait {
     /// Its event.
     over: NonNull<Completion>,
     thread: ThreadId,
-    /// What runs on its stack, but for what nobody has.
-    inside: Vec<NonNull<Header>>,
-    /// What flushes know all that by.
-    colours: Vec<Colour>,
-    /// The places under limits that this has.
-    places: Vec<NonNull<Slot<Queued>>>,
-    /// The pool of its worker, if it has one.
-    worker: Option<(NonNull<()>, usize)>,
+    /// The last wait on its stack keeps these: the end of what runs there, the places under limits that this
+    /// has, and its worker.
+    keeps: Vec<Fact>,
     unparker: Unparker,
     /// It was given up.
     ends: bool,
@@ -84,28 +74,14 @@ enum Target {
     },
     /// What was queued there.
     Queue {
-        queue: NonNull<QueueCore>,
+        queue: Arc<QueueCore>,
         /// The pools whose items it would run, if no worker can come for them.
-        helps: HashSet<(NonNull<()>, usize)>,
+        helps: HashSet<PoolKey>,
     },
 }
 
-// SAFETY: headers, slots, queues and events are shared, and the pools are only compared.
+// SAFETY: headers and events are shared, and what is kept is only compared.
 unsafe impl Send for Wait {}
-
-/// What may bring a wait to its end.
-enum Next {
-    /// Nothing has to be done by those who are stuck, for all that is known.
-    Something,
-    /// Who runs the item.
-    Runner,
-    /// A worker of this pool.
-    Worker(Arc<Group>, usize),
-    /// The end of one that has a place in this slot, which is the queue's.
-    Place { slot: NonNull<Slot<Queued>>, queue: Arc<QueueCore> },
-    /// The end of all instances of these colours, or of one of them.
-    Colours(NonNull<QueueCore>, Awaited),
-}
 
 /// A place on the list, which is given up when it is dropped.
 pub(crate) struct Listed<'a> {
@@ -137,12 +113,12 @@ impl LongWaits {
     /// The calling item has flushed `queue` for long.
     pub(crate) fn add_flush<'a>(
         &'static self,
-        queue: &'a QueueCore,
+        queue: &Arc<QueueCore>,
         over: &'a Completion,
         unparker: Unparker,
     ) -> Listed<'a> {
         let helps = HashSet::new();
-        self.list(Target::Queue { queue: NonNull::from(queue), helps }, over, unparker)
+        self.list(Target::Queue { queue: Arc::clone(queue), helps }, over, unparker)
     }
 
     fn list<'a>(
@@ -151,24 +127,23 @@ impl LongWaits {
         over: &'a Completion,
         unparker: Unparker,
     ) -> Listed<'a> {
-        let (mut inside, mut colours, mut places) = (Vec::new(), Vec::new(), Vec::new());
+        let mut keeps = Vec::from_iter(current_worker::pool().map(Fact::Worker));
         current::any(|running| {
-            let ticket = running.ticket();
-            let colour = |ticket: &Ticket| (NonNull::from(&*ticket.pwq.shared), ticket.colour());
-            inside.extend(running.known());
-            colours.extend(ticket.map(colour));
-            let ticket = ticket.filter(|ticket| ticket.is_counted());
-            places.extend(ticket.map(|ticket| NonNull::from(&*ticket.pwq.slot)));
+            keeps.extend(running.known().map(Fact::Item));
+            if let Some(ticket) = running.ticket() {
+                let pwq = &ticket.pwq;
+                keeps.push(Fact::Colour((NonNull::from(&*pwq.shared), ticket.colour())));
+                if ticket.is_counted() {
+                    keeps.push(Fact::Place(NonNull::from(&*pwq.slot)));
+                }
+            }
             false
         });
         let wait = Wait {
             target,
             over: NonNull::from(over),
             thread: thread::current().id(),
-            inside,
-            colours,
-            places,
-            worker: current_worker::pool(),
+            keeps,
             unparker,
             ends: false,
         };
@@ -202,20 +177,12 @@ impl LongWaits {
 
     /// Looks once. `own`: who is given up sooner than others.
     fn look(&self, own: u64) {
+        // Before the lock, so that it is dropped after: with the last handles of queues and pools.
+        let mut kept = Kept::default();
         let woken = {
-            // Before the lock, so that they are dropped after: with the last handles of queues and pools.
-            let nexts: Vec<Next>;
-            let flushed: Flushed;
-            let holders: Holders;
             let mut list = self.list.lock();
-            // SAFETY: who flushes one of them has it, and is on the list.
-            flushed = unsafe { Flushed::of(&list.flushed()) };
-            nexts = list.waits.values().map(|wait| wait.next(&flushed)).collect();
-            let held = flushed.held.iter().map(|((queue, _), slot)| (*queue, *slot));
-            // SAFETY: as above, and `nexts` has the others.
-            holders = unsafe { Holders::of(&nexts, held) };
             let (given_up, helpers) = {
-                let look = Look::new(&list, &nexts, &flushed, &holders);
+                let look = Look::new(&list.waits, &mut kept);
                 (look.to_give_up(own), look.helpers)
             };
             let helpers = helpers.into_iter().filter_map(|id| list.waits.get(&id));
@@ -227,17 +194,6 @@ impl LongWaits {
             woken
         };
         woken.into_iter().for_each(|unparker| unparker.unpark());
-    }
-}
-
-impl List {
-    /// The queues that are flushed.
-    fn flushed(&self) -> HashSet<NonNull<QueueCore>> {
-        let queue = |wait: &Wait| match wait.target {
-            Target::Queue { queue, .. } => Some(queue),
-            Target::Item { .. } => None,
-        };
-        self.waits.values().filter_map(queue).collect()
     }
 }
 
@@ -288,43 +244,5 @@ impl Turn {
     fn goes_on(&mut self) -> bool {
         self.looking = std::mem::take(&mut self.asked);
         self.looking
-    }
-}
-
-impl Wait {
-    fn next(&self, flushed: &Flushed) -> Next {
-        // SAFETY: who waits has it, and is on the list. One that is to wake up goes on, whatever has become
-        // of the item since.
-        if unsafe { self.over.as_ref() }.is_complete() {
-            return Next::Something;
-        }
-        match self.target {
-            // SAFETY: as above.
-            Target::Item { item, .. } => Next::of(unsafe { Lent::new(item) }),
-            Target::Queue { queue, .. } => match flushed.flushes.get(&self.over) {
-                Some(awaited) => Next::Colours(queue, *awaited),
-                None => Next::Something,
-            },
-        }
-    }
-}
-
-impl Next {
-    fn of(item: Lent<'_>) -> Next {
-        if item.state.snapshot().running() {
-            return Next::Runner;
-        }
-        let next = item.look(|job| {
-            let Some(ticket) = job.ticket.as_ref() else { return Next::Something };
-            let pwq = &ticket.pwq;
-            if item.is_held() {
-                Next::Place { slot: NonNull::from(&*pwq.slot), queue: Arc::clone(&pwq.shared) }
-            } else if pwq.shared.rescuer.is_some() {
-                Next::Something
-            } else {
-                Next::Worker(Arc::clone(&pwq.group), pwq.pool)
-            }
-        });
-        next.unwrap_or(Next::Something)
     }
 }

@@ -1,0 +1,111 @@
+//! What keeps what from coming about.
+//!
+//! Each fact counts those that keep it, and once enough of them have come about so does it. In time that grows
+//! with the facts and with what keeps them: each comes about once.
+
+use std::collections::HashMap;
+use std::ptr::NonNull;
+
+use crate::pwq::limit_slot::Slot;
+use crate::pwq::queue_core::QueueCore;
+use crate::task::header::{Header, Queued};
+
+/// What stands for a group of pools, and the pool's place in it.
+pub(super) type PoolKey = (NonNull<()>, usize);
+/// The instances of a queue that have a colour.
+pub(super) type Colour = (NonNull<QueueCore>, u8);
+
+/// What may come about. The pointers are only compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Fact {
+    /// The wait with this number ends.
+    Wait(u64),
+    /// The item that runs comes to its end.
+    Item(NonNull<Header>),
+    /// All instances of the colour come to their end.
+    Colour(Colour),
+    /// A place under a limit gets free.
+    Place(NonNull<Slot<Queued>>),
+    /// A worker of the pool itself gets free.
+    Worker(PoolKey),
+    /// A worker comes for what lies in the pool.
+    Taken(PoolKey),
+}
+
+/// How many of those that keep a fact have to come about before it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rule {
+    All,
+    Any,
+    /// One of these, of which there are so many, kept or not.
+    OneOf(usize),
+    /// None of them.
+    Free,
+}
+
+#[derive(Default)]
+pub(super) struct Graph {
+    nodes: HashMap<Fact, Node>,
+}
+
+#[derive(Default)]
+struct Node {
+    kept_by: Vec<Fact>,
+    keeps: Vec<Fact>,
+    /// [`Rule::All`], unless it was said.
+    rule: Option<Rule>,
+    /// So many have to come about yet.
+    missing: usize,
+}
+
+impl Graph {
+    /// `before` keeps `fact`.
+    pub(super) fn after(&mut self, fact: Fact, before: Fact) {
+        self.node(fact).kept_by.push(before);
+        self.node(before).keeps.push(fact);
+    }
+
+    /// The rule of a fact, if nobody has said it.
+    pub(super) fn rule(&mut self, fact: Fact, rule: impl FnOnce() -> Rule) {
+        self.node(fact).rule.get_or_insert_with(rule);
+    }
+
+    fn node(&mut self, fact: Fact) -> &mut Node {
+        self.nodes.entry(fact).or_default()
+    }
+
+    /// All that can come about does.
+    pub(super) fn run(&mut self) {
+        let mut comes = Vec::new();
+        for (fact, node) in &mut self.nodes {
+            let kept_by = node.kept_by.len();
+            node.missing = match node.rule.unwrap_or(Rule::All) {
+                Rule::All => kept_by,
+                Rule::Any => kept_by.min(1),
+                Rule::OneOf(all) => (kept_by + 1).saturating_sub(all),
+                Rule::Free => 0,
+            };
+            if node.missing == 0 {
+                comes.push(*fact);
+            }
+        }
+        while let Some(fact) = comes.pop() {
+            for kept in std::mem::take(&mut self.node(fact).keeps) {
+                let node = self.node(kept);
+                if node.missing == 1 {
+                    comes.push(kept);
+                }
+                node.missing = node.missing.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Whether it can't come about.
+    pub(super) fn is_stuck(&self, fact: Fact) -> bool {
+        self.nodes.get(&fact).is_some_and(|node| node.missing > 0)
+    }
+
+    pub(super) fn kept_by(&self, fact: Fact) -> &[Fact] {
+        self.nodes.get(&fact).map_or(&[], |node| &node.kept_by)
+    }
+}
