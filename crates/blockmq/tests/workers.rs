@@ -17,7 +17,7 @@ use corewise_blockmq::{
     Queue, Request, Started, TimedOut, TimerReturn, Whole,
 };
 use corewise_sync::{Completion, Mutex};
-use corewise_workqueue::{QueueBuilder, Work, Workqueue};
+use corewise_workqueue::{QueueBuilder, QueueKind, Work, Workqueue};
 
 use common::mirrors::{LEG, Legs, REGION, SIZE, Up, until_alike};
 use common::{Held, Rig, STALL, block, submit};
@@ -177,7 +177,7 @@ fn a_late_request_is_found_while_the_workqueue_is_drained() {
 #[test]
 fn an_item_may_wait_for_a_request_also_where_it_is_all_that_its_queue_runs_at_once() {
     let (rig, folder) = (Rig::live(), tempfile::tempdir().unwrap());
-    for set in [|q: QueueBuilder| q.ordered(), |q: QueueBuilder| q.max_active(1)] {
+    for set in [|q: QueueBuilder| q.kind(QueueKind::Ordered), |q: QueueBuilder| q.max_active(1)] {
         let wq = set(Workqueue::builder("narrow")).build(&rig.pools).unwrap();
         let narrow = Rig { machine: rig.machine.clone(), pools: rig.pools.clone(), wq: wq.clone() };
         let queues = [delay(&narrow, DELAY), file(&narrow, &folder)];

@@ -10,7 +10,7 @@ use corewise_smp::{CallTarget, Smp, Step};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::context::{self, AtomicSection};
 use corewise_topology::{CpuSet, Machine};
-use corewise_workqueue::{At, WorkerPools, Workqueue};
+use corewise_workqueue::{At, QueueKind, WorkerPools, Workqueue};
 
 fn machine() -> Machine {
     Machine::synthetic("core:4 pu:1").expect("a valid description")
@@ -149,7 +149,8 @@ fn rule_15_what_has_to_block_on_a_cpu_goes_to_its_workqueue() {
     let machine = machine();
     let smp = Smp::new(&machine).unwrap();
     let pools = WorkerPools::new(&machine);
-    let queue = Arc::new(Workqueue::builder("blocks").bound().build(&pools).unwrap());
+    let queue =
+        Arc::new(Workqueue::builder("blocks").kind(QueueKind::Bound).build(&pools).unwrap());
     let (inner, back) = (Arc::clone(&queue), smp.clone());
     // A handler must not wait, but may queue what does.
     let item = smp.call(1, move || {

@@ -39,11 +39,15 @@ pub enum QueueKind {
     /// Its work runs in the pod that it was queued on, as soon as a worker there is free.
     #[default]
     Unbound,
-    /// Unbound, and one instance at a time, in the order in which they were queued.
+    /// Unbound, and one instance at a time, in the order in which they were queued, wherever that was. Each runs in the
+    /// pod that it was queued on. It takes no [`max_active`](crate::QueueBuilder::max_active) above 1.
     Ordered,
-    /// Its work runs on the CPU that queued it.
+    /// Its work runs on the CPU that queued it, as the kernel's `WQ_PERCPU`. Its scope is that of a CPU, strictly, and
+    /// can't be changed. While its CPU is offline, work for it runs anywhere.
     Bound,
-    /// As bound, with one worker a CPU that runs one item after the other; they must not block.
+    /// As bound, with one worker a CPU that runs one item after the other, in order, each in an atomic section: items
+    /// must not block, and that is reported where they do. The kernel's `WQ_BH`. Of the options it takes
+    /// [`high_priority`](crate::QueueBuilder::high_priority) and [`timed`](crate::QueueBuilder::timed) only.
     BottomHalf,
 }
 
@@ -61,6 +65,15 @@ impl QueueKind {
     /// Whether its scope is that of a CPU, for ever.
     pub(crate) fn per_cpu(self) -> bool {
         matches!(self, QueueKind::Bound | QueueKind::BottomHalf)
+    }
+
+    /// How high its `max_active` may be set.
+    pub(crate) fn most_active(self) -> usize {
+        match self {
+            QueueKind::Ordered => 1,
+            QueueKind::BottomHalf => 0,
+            QueueKind::Unbound | QueueKind::Bound => usize::MAX,
+        }
     }
 }
 

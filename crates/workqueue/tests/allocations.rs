@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use corewise_topology::Machine;
-use corewise_workqueue::{QueueBuilder, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{QueueBuilder, QueueKind, Work, WorkerPools, Workqueue};
 
 /// Counts the allocations of the test's thread and of the workers, while that is wanted. Not those of
 /// the timekeeper, which allocates when it looks at a pool that has more work than it can take.
@@ -90,8 +90,8 @@ fn queueing_a_work_again_allocates_nothing_and_a_spawn_allocates_once() {
     let plain = build(|queue| queue);
     assert_eq!(again_and_again(&plain), 0, "a plain queue");
     assert_eq!(again_and_again(&build(|queue| queue.max_active(1))), 0, "held back and let go");
-    assert_eq!(again_and_again(&build(QueueBuilder::ordered)), 0, "an ordered queue");
-    assert_eq!(again_and_again(&build(QueueBuilder::bound)), 0, "a bound queue");
+    assert_eq!(again_and_again(&build(|q| q.kind(QueueKind::Ordered))), 0, "an ordered queue");
+    assert_eq!(again_and_again(&build(|q| q.kind(QueueKind::Bound))), 0, "a bound queue");
 
     let ran = Arc::new(AtomicUsize::new(0));
     let spawned = allocations(|| {

@@ -116,7 +116,8 @@ fn changes_while_work_flows_lose_nothing_and_double_nothing() {
 
 #[test]
 fn an_ordered_queue_keeps_its_order_across_changes() {
-    let queue = Workqueue::builder("ordered").ordered().build(&pools(MACHINE)).unwrap();
+    let queue =
+        Workqueue::builder("ordered").kind(QueueKind::Ordered).build(&pools(MACHINE)).unwrap();
     let log = Arc::new(Mutex::new(Vec::new()));
     let each = 2_000_usize;
     for (n, scope) in (0..each).zip(AffinityScope::ALL.into_iter().cycle()) {
@@ -198,7 +199,10 @@ fn a_spawn_handler_may_look_at_the_queue_whose_attributes_change() {
 #[test]
 fn only_unbound_queues_can_change() {
     let pools = pools(MACHINE);
-    for queue in [Workqueue::builder("b").bound(), Workqueue::builder("h").bottom_half()] {
+    for queue in [
+        Workqueue::builder("b").kind(QueueKind::Bound),
+        Workqueue::builder("h").kind(QueueKind::BottomHalf),
+    ] {
         let queue = queue.build(&pools).unwrap();
         let before = queue.attributes();
         assert_eq!((before.scope, before.strict), (AffinityScope::Cpu, true));

@@ -63,7 +63,7 @@ fn a_limit_an_order_and_a_freeze_hold_nothing_below() {
     let pools = pools();
     for set in [
         |q: QueueBuilder| q.max_active(1),
-        |q: QueueBuilder| q.ordered(),
+        |q: QueueBuilder| q.kind(QueueKind::Ordered),
         |q: QueueBuilder| q.freezable(),
     ] {
         let upper = build(&pools, set);
@@ -114,9 +114,9 @@ fn there_is_one_queue_below_of_the_same_kind_whose_attributes_follow() {
     assert!(same(&below) && same(&upper.below()) && same(&below.below()));
     assert_eq!(below.below().name(), "upper/below");
     let of = |set: fn(QueueBuilder) -> QueueBuilder| build(&pools, set).below().kind();
-    assert_eq!(of(QueueBuilder::ordered), QueueKind::Unbound);
-    assert_eq!(of(QueueBuilder::bound), QueueKind::Bound);
-    assert_eq!(of(|q| q.bottom_half().high_priority()), QueueKind::BottomHalf);
+    assert_eq!(of(|q| q.kind(QueueKind::Ordered)), QueueKind::Unbound);
+    assert_eq!(of(|q| q.kind(QueueKind::Bound)), QueueKind::Bound);
+    assert_eq!(of(|q| q.kind(QueueKind::BottomHalf).high_priority()), QueueKind::BottomHalf);
     assert_eq!(of(|q| q.rescuer().timed(true)), QueueKind::Unbound);
     let lowest = build(&pools, QueueBuilder::lowest);
     assert_eq!((lowest.name(), lowest.below().name()), ("upper", "upper"));
@@ -128,7 +128,7 @@ fn the_lowest_queue_is_refused_what_would_hold_it_up() {
     let pools = pools();
     for set in [
         |q: QueueBuilder| q.max_active(1),
-        |q: QueueBuilder| q.ordered(),
+        |q: QueueBuilder| q.kind(QueueKind::Ordered),
         |q: QueueBuilder| q.freezable(),
     ] {
         let error = set(Workqueue::builder("upper").lowest()).build(&pools).unwrap_err();

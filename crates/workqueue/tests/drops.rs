@@ -8,7 +8,7 @@ use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::context::{self, AtomicSection};
 use corewise_sync::{Completion, Mutex};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{QueueBuilder, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{QueueBuilder, QueueKind, Work, WorkerPools, Workqueue};
 
 fn pools(cpus: u32) -> WorkerPools {
     let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
@@ -154,7 +154,7 @@ fn the_pools_may_be_dropped_while_they_are_frozen() {
 #[test]
 fn an_ordered_queue_that_is_dropped_runs_what_it_holds_in_order() {
     let pools = pools(2);
-    let queue = builder().ordered().build(&pools).unwrap();
+    let queue = builder().kind(QueueKind::Ordered).build(&pools).unwrap();
     let gate = occupy(&queue);
     let (over, ended) = mpsc::channel();
     for name in ["a", "b", "c", "d"] {

@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{At, Dump, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{At, Dump, QueueKind, Work, WorkerPools, Workqueue};
 
 fn two_nodes() -> WorkerPools {
     WorkerPools::new(&Machine::synthetic("numa:2 l3:1 core:12 pu:1").unwrap())
@@ -186,8 +186,10 @@ fn what_a_worker_runs_is_shown_with_its_function_and_the_line_that_queued_it() {
 fn kinds_priorities_and_limits_of_queues_are_shown_and_who_is_held_back() {
     let pools = two_nodes();
     let _limited = Workqueue::builder("limited").max_active(3).nice(5).build(&pools).unwrap();
-    let ordered = Workqueue::builder("ordered").ordered().freezable().build(&pools).unwrap();
-    let _bound = Workqueue::builder("bound").bound().max_active(1).build(&pools).unwrap();
+    let ordered =
+        Workqueue::builder("ordered").kind(QueueKind::Ordered).freezable().build(&pools).unwrap();
+    let _bound =
+        Workqueue::builder("bound").kind(QueueKind::Bound).max_active(1).build(&pools).unwrap();
     let (release, released) = channel::<()>();
     let (started, starts) = channel();
     let first = ordered.spawn_at(At::Cpu(0), move || {

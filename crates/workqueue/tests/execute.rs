@@ -9,7 +9,7 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{Completion, Mutex, context};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{At, QueueBuilder, WorkerPools, Workqueue};
+use corewise_workqueue::{At, QueueBuilder, QueueKind, WorkerPools, Workqueue};
 
 fn pools(cpus: u32) -> WorkerPools {
     let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
@@ -194,7 +194,7 @@ fn what_waits_when_the_pools_are_shut_down_is_dropped_and_a_panic_in_there_is_sh
 #[test]
 fn an_ordered_queue_runs_them_in_order_one_at_a_time() {
     let pools = pools(2);
-    let queue = Workqueue::builder("ordered").ordered().build(&pools).unwrap();
+    let queue = Workqueue::builder("ordered").kind(QueueKind::Ordered).build(&pools).unwrap();
     let (seen, inside) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
     for n in 0..200 {
         let (seen, inside) = (Arc::clone(&seen), Arc::clone(&inside));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{Completion, Countdown};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{PoolsBuilder, QueueBuilder, WorkerPools, Workqueue};
+use corewise_workqueue::{PoolsBuilder, QueueBuilder, QueueKind, WorkerPools, Workqueue};
 
 fn pools(cpus: u32, max_workers: usize) -> PoolsBuilder {
     let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
@@ -151,7 +151,7 @@ fn deep(pools: &WorkerPools, left: usize) {
 #[test]
 fn a_flush_of_what_an_order_holds_back_for_who_flushes_is_found() {
     let pools = pools(1, 8).build();
-    let ordered = builder("ordered").ordered().build(&pools).expect("a queue");
+    let ordered = builder("ordered").kind(QueueKind::Ordered).build(&pools).expect("a queue");
     let other = queue(&pools, "other");
     let (own, between) = (ordered.clone(), other.clone());
     let item = ordered.spawn(move || {

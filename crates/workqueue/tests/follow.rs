@@ -9,7 +9,7 @@ use std::sync::Arc;
 use corewise_sync::context::Placement;
 use corewise_sync::{Completion, Countdown};
 use corewise_topology::{AffinityScope, CpuSet, Machine, current_cpu, pin_current_thread};
-use corewise_workqueue::{At, PoolReport, QueueBuilder, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{At, PoolReport, QueueBuilder, QueueKind, Work, WorkerPools, Workqueue};
 
 fn set(list: &str) -> CpuSet {
     list.parse().unwrap()
@@ -73,7 +73,7 @@ fn cpu_down_the_masks_of_its_pods_are_recomputed_and_cpu_up_they_are_as_before()
 #[test]
 fn cpu_down_a_bound_pool_loses_its_cpu_and_goes_on_and_cpu_up_it_is_bound_again() {
     let (machine, pools) = machine();
-    let queue = queue(&pools, QueueBuilder::bound);
+    let queue = queue(&pools, |q| q.kind(QueueKind::Bound));
     offline(&machine, "2");
     let place = pool(&pools, 2);
     assert_eq!((place.cpus, place.away), (set("0-1,3-7"), true));
@@ -146,7 +146,7 @@ fn isolated_cpus_are_left_by_general_work_and_not_by_queues_that_asked_for_them(
     assert_eq!(places(&pools), ["0-3", "4-7"]);
 
     let (machine, pools) = self::machine();
-    let _bound = queue(&pools, QueueBuilder::bound);
+    let _bound = queue(&pools, |q| q.kind(QueueKind::Bound));
     assert!(machine.set_isolated(&set("2")));
     assert_eq!(pool(&pools, 2).cpus, set("2"), "bound work runs where it was queued");
 }

@@ -9,7 +9,7 @@ use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::context::Placement;
 use corewise_sync::{Completion, Mutex, Parker};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{At, JoinError, WorkerPools, Workqueue};
+use corewise_workqueue::{At, JoinError, QueueKind, WorkerPools, Workqueue};
 
 #[path = "support/spin.rs"]
 mod spin;
@@ -242,7 +242,7 @@ fn an_aborted_closure_that_has_not_started_never_runs() {
 #[test]
 fn an_aborted_future_whose_poll_is_queued_leaves_the_queue() {
     let pools = WorkerPools::new(&Machine::synthetic("numa:1 l3:1 core:1 pu:1").unwrap());
-    let queue = Workqueue::builder("ordered").ordered().build(&pools).unwrap();
+    let queue = Workqueue::builder("ordered").kind(QueueKind::Ordered).build(&pools).unwrap();
     let (gate, started) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let busy = {
         let (gate, started) = (Arc::clone(&gate), Arc::clone(&started));

@@ -9,7 +9,7 @@ use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{Completion, Mutex};
 use corewise_topology::{AffinityScope, Machine};
 use corewise_workqueue::{
-    At, JoinError, QueueBuilder, Work, WorkerPools, Workqueue, block_in_place,
+    At, JoinError, QueueBuilder, QueueKind, Work, WorkerPools, Workqueue, block_in_place,
 };
 
 fn pools(cpus: u32) -> WorkerPools {
@@ -26,8 +26,8 @@ fn one_at_a_time(pools: &WorkerPools) -> [Workqueue; 4] {
     let strict = Workqueue::builder("test").scope(AffinityScope::Cpu).strict(true);
     [
         builder().max_active(1),
-        builder().ordered(),
-        Workqueue::builder("test").bound().max_active(1),
+        builder().kind(QueueKind::Ordered),
+        Workqueue::builder("test").kind(QueueKind::Bound).max_active(1),
         strict.max_active(1),
     ]
     .map(|builder| builder.build(pools).expect("a queue"))
@@ -156,7 +156,11 @@ fn while_a_place_is_lent_nobody_else_gets_one() {
 #[test]
 fn bound_work_for_another_cpu_stays_on_that_also_where_a_limit_holds_it_back() {
     let pools = pools(2);
-    let queue = Workqueue::builder("test").bound().max_active(1).build(&pools).expect("a queue");
+    let queue = Workqueue::builder("test")
+        .kind(QueueKind::Bound)
+        .max_active(1)
+        .build(&pools)
+        .expect("a queue");
     let (started, gate) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let (says, waits) = (Arc::clone(&started), Arc::clone(&gate));
     let first = queue.spawn_at(At::Cpu(1), move || {
@@ -183,7 +187,7 @@ fn bound_work_for_another_cpu_stays_on_that_also_where_a_limit_holds_it_back() {
 #[test]
 fn an_item_of_an_ordered_queue_waits_for_nothing_that_comes_after_others() {
     let pools = pools(1);
-    let queue = builder().ordered().build(&pools).expect("a queue");
+    let queue = builder().kind(QueueKind::Ordered).build(&pools).expect("a queue");
     let order = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&order);
     let line = line!() + 8;

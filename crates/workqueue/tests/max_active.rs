@@ -5,7 +5,7 @@ use std::sync::Arc;
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::{Completion, Countdown, Mutex};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{At, BuildError, QueueBuilder, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{At, BuildError, QueueBuilder, QueueKind, Work, WorkerPools, Workqueue};
 
 /// A queue on a machine; its workers are not pinned, so two cores are enough.
 fn queue(description: &str, set: impl FnOnce(QueueBuilder) -> QueueBuilder) -> Workqueue {
@@ -137,7 +137,8 @@ fn a_node_gets_at_least_min_active() {
 
 #[test]
 fn max_active_is_per_cpu_for_bound_queues() {
-    let queue = queue("numa:1 l3:1 core:2 pu:1", |queue| queue.bound().max_active(1));
+    let queue =
+        queue("numa:1 l3:1 core:2 pu:1", |queue| queue.kind(QueueKind::Bound).max_active(1));
     let gates = [occupy(&queue, 0, 2), occupy(&queue, 1, 2)];
     assert_eq!((queue.active(), queue.held()), (2, 2), "one on each CPU");
     gates.iter().for_each(|gate| gate.complete());
@@ -242,7 +243,7 @@ fn a_limit_for_a_queue_that_had_none_counts_what_comes_later() {
 
 #[test]
 fn the_maximum_of_an_ordered_queue_is_one() {
-    let queue = queue(FOUR_SHARDS, QueueBuilder::ordered);
+    let queue = queue(FOUR_SHARDS, |q| q.kind(QueueKind::Ordered));
     assert!(matches!(queue.set_max_active(2), Err(BuildError::Conflict { .. })));
     queue.set_max_active(1).unwrap();
     let gate = occupy(&queue, 0, 2);

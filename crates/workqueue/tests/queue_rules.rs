@@ -6,7 +6,7 @@ use std::sync::Arc;
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::context::{self, Placement};
 use corewise_sync::{Completion, Countdown, Mutex};
-use corewise_topology::{AffinityScope, Machine};
+use corewise_topology::{AffinityScope, CpuSet, Machine};
 use corewise_workqueue::{
     At, BuildError, JoinError, QueueBuilder, QueueKind, Work, WorkerPools, Workqueue,
 };
@@ -54,7 +54,7 @@ fn await_drain(queue: &Workqueue) {
 
 #[test]
 fn a_bound_queues_item_runs_on_the_cpu_that_queued_it() {
-    let queue = build(FOUR_CPUS, QueueBuilder::bound);
+    let queue = build(FOUR_CPUS, |q| q.kind(QueueKind::Bound));
     assert_eq!(queue.kind(), QueueKind::Bound);
     // Also while that CPU's worker is busy and the others are idle.
     let stop = Arc::new(AtomicBool::new(false));
@@ -74,7 +74,10 @@ fn a_bound_queues_item_runs_on_the_cpu_that_queued_it() {
 #[test]
 fn on_the_live_machine_a_bound_item_is_on_the_cpu_that_queued_it() {
     let machine = Machine::live().expect("it can be read");
-    let queue = Workqueue::builder("live").bound().build(&WorkerPools::new(&machine)).unwrap();
+    let queue = Workqueue::builder("live")
+        .kind(QueueKind::Bound)
+        .build(&WorkerPools::new(&machine))
+        .unwrap();
     for cpu in &machine.online() {
         let here = queue.spawn_at(At::Cpu(cpu), corewise_topology::current_cpu).join().unwrap();
         assert_eq!(here, Some(cpu));
@@ -83,7 +86,7 @@ fn on_the_live_machine_a_bound_item_is_on_the_cpu_that_queued_it() {
 
 #[test]
 fn a_bound_pool_starts_another_worker_when_its_running_one_blocks() {
-    let queue = build(FOUR_CPUS, QueueBuilder::bound);
+    let queue = build(FOUR_CPUS, |q| q.kind(QueueKind::Bound));
     let gate = occupy(&queue, 1);
     assert_eq!(queue.spawn_at(At::Cpu(1), pod).join().unwrap(), Some(1));
     gate.complete();
@@ -91,7 +94,7 @@ fn a_bound_pool_starts_another_worker_when_its_running_one_blocks() {
 
 #[test]
 fn a_bound_pool_runs_one_item_at_a_time() {
-    let queue = build(FOUR_CPUS, QueueBuilder::bound);
+    let queue = build(FOUR_CPUS, |q| q.kind(QueueKind::Bound));
     let inside = Arc::new(AtomicUsize::new(0));
     let items: Vec<_> = (0..200)
         .map(|_| {
@@ -109,7 +112,7 @@ fn a_bound_pool_runs_one_item_at_a_time() {
 #[test]
 fn bound_and_unbound_pools_of_a_cpu_do_not_interact() {
     let pools = pools("numa:1 l3:1 core:1 pu:1");
-    let bound = Workqueue::builder("bound").bound().build(&pools).unwrap();
+    let bound = Workqueue::builder("bound").kind(QueueKind::Bound).build(&pools).unwrap();
     let unbound = Workqueue::builder("unbound").scope(AffinityScope::Cpu).strict(true);
     let unbound = unbound.build(&pools).unwrap();
     let (inside, stop) = (Arc::new(Completion::new()), Arc::new(AtomicBool::new(false)));
@@ -147,7 +150,7 @@ fn an_unbound_queues_items_start_as_soon_as_possible() {
 
 #[test]
 fn a_bottom_half_queue_runs_its_items_in_order_one_at_a_time_on_their_cpu() {
-    let queue = build(FOUR_CPUS, QueueBuilder::bottom_half);
+    let queue = build(FOUR_CPUS, |q| q.kind(QueueKind::BottomHalf));
     let log = Arc::new(Mutex::new(Vec::new()));
     for n in 0..300 {
         let log = Arc::clone(&log);
@@ -162,7 +165,7 @@ fn a_bottom_half_queue_runs_its_items_in_order_one_at_a_time_on_their_cpu() {
 
 #[test]
 fn a_bottom_half_item_must_not_block_and_that_is_reported() {
-    let queue = build(FOUR_CPUS, QueueBuilder::bottom_half);
+    let queue = build(FOUR_CPUS, |q| q.kind(QueueKind::BottomHalf));
     let reported = queue.spawn(|| {
         assert!(context::in_atomic_section());
         context::blocking("test", || ());
@@ -174,7 +177,7 @@ fn a_bottom_half_item_must_not_block_and_that_is_reported() {
 #[test]
 fn a_bottom_half_pool_has_one_worker_also_while_that_one_blocks() {
     let pools = pools(FOUR_CPUS);
-    let queue = Workqueue::builder("bh").bottom_half().build(&pools).unwrap();
+    let queue = Workqueue::builder("bh").kind(QueueKind::BottomHalf).build(&pools).unwrap();
     let gate = occupy(&queue, 0);
     let second = queue.spawn_at(At::Cpu(0), || ());
     queue.spawn_at(At::Cpu(1), || ()).join().unwrap();
@@ -187,17 +190,17 @@ fn a_bottom_half_pool_has_one_worker_also_while_that_one_blocks() {
 #[test]
 fn a_bottom_half_queue_takes_no_option_but_high_priority() {
     let pools = pools(FOUR_CPUS);
-    let bh = || Workqueue::builder("bh").bottom_half();
+    let bh = || Workqueue::builder("bh").kind(QueueKind::BottomHalf);
     bh().high_priority().build(&pools).unwrap();
     let refused = [
         bh().max_active(1),
         bh().freezable(),
         bh().power_efficient(),
         bh().nice(3),
-        bh().ordered(),
-        bh().bound(),
         bh().scope(AffinityScope::Numa),
-        bh().strict(false),
+        bh().cpus(CpuSet::full(2)),
+        bh().cpu_intensive(),
+        bh().rescuer(),
     ];
     for queue in refused {
         let error = queue.clone().build(&pools).expect_err("it doesn't go together");
@@ -215,7 +218,7 @@ fn a_power_efficient_bound_queue_becomes_unbound_where_the_switch_is_on() {
     let machine = Machine::synthetic(FOUR_CPUS).unwrap();
     for (switch, kind) in [(false, QueueKind::Bound), (true, QueueKind::Unbound)] {
         let pools = WorkerPools::builder(&machine).power_efficient(switch).build();
-        let bound = Workqueue::builder("saves").bound();
+        let bound = Workqueue::builder("saves").kind(QueueKind::Bound);
         assert_eq!(bound.clone().power_efficient().build(&pools).unwrap().kind(), kind);
         assert_eq!(bound.build(&pools).unwrap().kind(), QueueKind::Bound, "it didn't ask for it");
     }
@@ -225,7 +228,7 @@ fn a_power_efficient_bound_queue_becomes_unbound_where_the_switch_is_on() {
 
 #[test]
 fn an_ordered_queue_runs_one_item_at_a_time_in_queueing_order_wherever_they_are_queued() {
-    let queue = build(FOUR_SHARDS, QueueBuilder::ordered);
+    let queue = build(FOUR_SHARDS, |q| q.kind(QueueKind::Ordered));
     let (log, inside) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
     for n in 0..2_000_u32 {
         let (log, inside) = (Arc::clone(&log), Arc::clone(&inside));
@@ -241,7 +244,7 @@ fn an_ordered_queue_runs_one_item_at_a_time_in_queueing_order_wherever_they_are_
 
 #[test]
 fn an_ordered_queues_item_that_blocks_keeps_the_next_ones_waiting() {
-    let queue = build(FOUR_SHARDS, QueueBuilder::ordered);
+    let queue = build(FOUR_SHARDS, |q| q.kind(QueueKind::Ordered));
     let gate = occupy(&queue, 0);
     let next = queue.spawn_at(At::Cpu(8), || ());
     assert_eq!((queue.active(), queue.held()), (1, 1));
@@ -250,14 +253,21 @@ fn an_ordered_queues_item_that_blocks_keeps_the_next_ones_waiting() {
 }
 
 #[test]
-fn an_ordered_queue_is_not_also_bound_and_has_no_other_maximum() {
+fn an_ordered_queue_has_no_other_maximum_and_a_bound_one_no_other_scope() {
     let pools = pools(FOUR_CPUS);
-    for queue in
-        [Workqueue::builder("o").ordered().bound(), Workqueue::builder("o").ordered().max_active(2)]
-    {
+    let ordered = || Workqueue::builder("o").kind(QueueKind::Ordered);
+    let bound = || Workqueue::builder("b").kind(QueueKind::Bound);
+    for queue in [ordered().max_active(2), bound().scope(AffinityScope::Numa)] {
         assert!(matches!(queue.build(&pools), Err(BuildError::Conflict { .. })));
     }
-    Workqueue::builder("o").ordered().max_active(1).build(&pools).unwrap();
+    ordered().max_active(1).build(&pools).unwrap();
+    bound().scope(AffinityScope::Cpu).build(&pools).unwrap();
+}
+
+#[test]
+fn a_queue_is_of_the_kind_that_was_asked_for_last() {
+    let queue = Workqueue::builder("o").kind(QueueKind::BottomHalf).kind(QueueKind::Ordered);
+    assert_eq!(queue.build(&pools(FOUR_CPUS)).unwrap().kind(), QueueKind::Ordered);
 }
 
 // Freezable.

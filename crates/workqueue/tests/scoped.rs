@@ -6,7 +6,7 @@ use std::sync::Arc;
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::{Completion, Mutex};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{JoinError, WorkerPools, Workqueue};
+use corewise_workqueue::{JoinError, QueueKind, WorkerPools, Workqueue};
 
 fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
     let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
@@ -262,7 +262,7 @@ fn scopes_nest_deeper_than_there_may_be_threads() {
 fn a_scope_inside_the_one_active_item_of_its_queue_goes_on() {
     let (pools, _queue) = queue(2);
     let builder = || Workqueue::builder("one").scope(AffinityScope::System);
-    let ordered = builder().ordered().build(&pools).unwrap();
+    let ordered = builder().kind(QueueKind::Ordered).build(&pools).unwrap();
     let limited = builder().max_active(1).build(&pools).unwrap();
     for queue in [ordered, limited] {
         let inner = queue.clone();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{At, Doing, StallReport, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{At, Doing, QueueKind, StallReport, Work, WorkerPools, Workqueue};
 
 fn pools(cpus: u32) -> WorkerPools {
     let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
@@ -144,7 +144,9 @@ const LONG: Duration = Duration::from_secs(3600);
 #[test]
 fn shutdown_timeout_names_what_is_left_and_goes_on_when_it_has_returned() {
     let pools = pools(2);
-    let queue = |name: &str| Workqueue::builder(name).ordered().build(&pools).expect("a queue");
+    let queue = |name: &str| {
+        Workqueue::builder(name).kind(QueueKind::Ordered).build(&pools).expect("a queue")
+    };
     let (told, untold) = (queue("told"), queue("untold"));
     let opens = hangs(&untold);
     let (gate, runs) = (Arc::new(Completion::new()), Arc::new(Completion::new()));

@@ -9,7 +9,9 @@ use std::time::Duration;
 use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{At, JoinError, JoinHandle, PoolsBuilder, Work, WorkerPools, Workqueue};
+use corewise_workqueue::{
+    At, JoinError, JoinHandle, PoolsBuilder, QueueKind, Work, WorkerPools, Workqueue,
+};
 
 fn pools(cpus: u32, max_workers: usize) -> PoolsBuilder {
     let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
@@ -92,7 +94,8 @@ fn a_wait_for_a_place_that_lies_in_the_full_pool_ends() {
         for wait in waits {
             let pools = pools(2, 2).build();
             let builder = Workqueue::builder("limited").scope(AffinityScope::System);
-            let builder = if ordered { builder.ordered() } else { builder.max_active(1) };
+            let builder =
+                if ordered { builder.kind(QueueKind::Ordered) } else { builder.max_active(1) };
             let limited = builder.build(&pools).expect("a queue");
             a_place_lies_in_the_full_pool(&limited, &queue(&pools), wait);
             pools.shutdown();
@@ -165,7 +168,7 @@ fn a_scope_whose_part_runs_elsewhere_and_waits_for_it_is_found() {
 #[test]
 fn a_wait_for_what_may_only_run_elsewhere_is_not_blamed_on_the_stack() {
     let pools = pools(2, 1).build();
-    let bound = Workqueue::builder("bound").bound().build(&pools).expect("a queue");
+    let bound = Workqueue::builder("bound").kind(QueueKind::Bound).build(&pools).expect("a queue");
     let (there, back) = (bound.clone(), bound.clone());
     let item = bound.spawn_at(At::Cpu(0), move || {
         let other =
@@ -258,8 +261,11 @@ fn limited_queues_whose_items_wait_for_each_other_s_queue_let_one_more_through()
     let build = || Workqueue::builder("limited").scope(AffinityScope::System);
     let pairs = [
         [build().max_active(1), build().max_active(1)],
-        [build().ordered(), build().ordered()],
-        [build().ordered(), Workqueue::builder("bound").bound().max_active(1)],
+        [build().kind(QueueKind::Ordered), build().kind(QueueKind::Ordered)],
+        [
+            build().kind(QueueKind::Ordered),
+            Workqueue::builder("bound").kind(QueueKind::Bound).max_active(1),
+        ],
     ];
     for pair in pairs {
         let queues = pair.map(|builder| builder.build(&pools).expect("a queue"));
@@ -287,8 +293,11 @@ fn an_item_on_another_worker_may_wait_for_what_its_own_waiter_s_limit_holds_back
     let pools = pools(2, 8).build();
     let other = queue(&pools);
     for limited in [
-        Workqueue::builder("bound").bound().max_active(1),
-        Workqueue::builder("ordered").scope(AffinityScope::Cpu).strict(true).ordered(),
+        Workqueue::builder("bound").kind(QueueKind::Bound).max_active(1),
+        Workqueue::builder("ordered")
+            .scope(AffinityScope::Cpu)
+            .strict(true)
+            .kind(QueueKind::Ordered),
     ] {
         let limited = limited.build(&pools).expect("a queue");
         let (between, own) = (other.clone(), limited.clone());

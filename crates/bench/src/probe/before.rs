@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use corewise_sync::{Countdown, context, time};
 use corewise_topology::Machine;
-use corewise_workqueue::{At, WorkerPools, Workqueue};
+use corewise_workqueue::{At, QueueKind, WorkerPools, Workqueue};
 
 use crate::error::BenchError;
 use crate::probe::device::Device;
@@ -51,7 +51,8 @@ impl Twice {
         let pools = WorkerPools::builder(machine).max_workers(4 * ASYNC_ACTIVE).build();
         let asynchronous = Workqueue::builder("async").max_active(ASYNC_ACTIVE).build(&pools)?;
         let probes = Workqueue::builder("probe");
-        let probes = if second == Second::Near { probes } else { probes.bound() }.build(&pools)?;
+        let probes = if second == Second::Near { probes } else { probes.kind(QueueKind::Bound) }
+            .build(&pools)?;
         Ok(Twice { pools, asynchronous, probes, second })
     }
 }

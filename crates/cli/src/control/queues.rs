@@ -458,7 +458,11 @@ mod tests {
     #[test]
     fn marks_limits_and_what_is_held_back_are_shown() {
         let pools = two_nodes();
-        let ordered = Workqueue::builder("ordered").ordered().freezable().build(&pools).unwrap();
+        let ordered = Workqueue::builder("ordered")
+            .kind(QueueKind::Ordered)
+            .freezable()
+            .build(&pools)
+            .unwrap();
         let _careful = Workqueue::builder("careful").rescuer().build(&pools).unwrap();
         let (release, released) = channel::<()>();
         let first = ordered.spawn_at(At::Cpu(0), move || released.recv().is_ok());
@@ -488,8 +492,8 @@ mod tests {
     fn the_text_keeps_its_width_on_a_large_machine_and_shows_no_control_characters() {
         let pools = WorkerPools::new(&Machine::synthetic("numa:8 l3:8 core:8 pu:1").unwrap());
         let queue = Workqueue::builder("nasty\x1b[2J\nname").build(&pools).unwrap();
-        let long =
-            Workqueue::builder("a name that is longer than any table has room for").ordered();
+        let long = Workqueue::builder("a name that is longer than any table has room for")
+            .kind(QueueKind::Ordered);
         let long = long.freezable().high_priority().strict(true).timed(true).build(&pools).unwrap();
         let (release, released) = channel::<()>();
         let running = long.spawn(move || released.recv().is_ok());

@@ -17,7 +17,7 @@ use crate::queue::Workqueue;
 ///
 /// | what | default |
 /// |---|---|
-/// | kind | unbound: work runs in the pod that it was queued on |
+/// | [`kind`](Self::kind) | [`QueueKind::Unbound`]: work runs in the pod that it was queued on |
 /// | [`scope`](Self::scope) | [`AffinityScope::CacheShard`] |
 /// | [`strict`](Self::strict) | no: an idle pod takes work over from a saturated one |
 /// | [`cpus`](Self::cpus) | whatever the machine has for general work, now and later |
@@ -30,15 +30,14 @@ use crate::queue::Workqueue;
 /// | [`timed`](Self::timed) | no |
 /// | [`lowest`](Self::lowest) | no |
 ///
-/// A queue is unbound unless it is made [`ordered`](Self::ordered), [`bound`](Self::bound) or
-/// [`bottom_half`](Self::bottom_half). What doesn't go together is refused by
-/// [`build`](Self::build).
+/// A kind doesn't take every option, which [`build`](Self::build) then says: see [`QueueKind`].
 #[derive(Debug, Clone)]
+#[must_use = "`build` makes the queue"]
 pub struct QueueBuilder {
     name: String,
-    kinds: Vec<QueueKind>,
+    kind: QueueKind,
     scope: Option<AffinityScope>,
-    strict: Option<bool>,
+    strict: bool,
     cpus: Option<CpuSet>,
     nice: i32,
     max_active: usize,
@@ -54,9 +53,9 @@ impl QueueBuilder {
     pub(crate) fn new(name: String) -> Self {
         QueueBuilder {
             name,
-            kinds: Vec::new(),
+            kind: QueueKind::Unbound,
             scope: None,
-            strict: None,
+            strict: false,
             cpus: None,
             nice: 0,
             max_active: 0,
@@ -71,7 +70,7 @@ impl QueueBuilder {
 
     /// For a queue that is made for a layer whose work others wait for, and for nothing else: it is its own queue
     /// [`below`](Workqueue::below), and takes work also while it is drained. Not for use with
-    /// [`max_active`](Self::max_active), [`ordered`](Self::ordered) or [`freezable`](Self::freezable), which
+    /// [`max_active`](Self::max_active), [`QueueKind::Ordered`] or [`freezable`](Self::freezable), which
     /// would hold up what is waited for. Default: no.
     pub fn lowest(mut self) -> Self {
         self.is_below = true;
@@ -87,10 +86,9 @@ impl QueueBuilder {
         let per_cpu = above.kind.per_cpu();
         let Attributes { scope, strict, cpus, nice, .. } = attributes;
         QueueBuilder {
-            kinds: if per_cpu { vec![above.kind] } else { Vec::new() },
-            // A queue of its kind has these by itself, and takes no others.
-            scope: (!per_cpu).then_some(scope),
-            strict: (!per_cpu).then_some(strict),
+            kind: if per_cpu { above.kind } else { QueueKind::Unbound },
+            scope: Some(scope),
+            strict,
             cpus,
             nice,
             cpu_intensive: above.cpu_intensive,
@@ -110,7 +108,7 @@ impl QueueBuilder {
     /// Strict: work never leaves the pod it was queued on. Default: soft, it may be taken over by
     /// an idle pod while its own is saturated.
     pub fn strict(mut self, strict: bool) -> Self {
-        self.strict = Some(strict);
+        self.strict = strict;
         self
     }
 
@@ -147,25 +145,9 @@ impl QueueBuilder {
         self
     }
 
-    /// Ordered: one instance at a time, in the order in which they were queued, wherever that was.
-    /// Each runs in the pod that it was queued on. It isn't for use with `max_active`.
-    pub fn ordered(mut self) -> Self {
-        self.kinds.push(QueueKind::Ordered);
-        self
-    }
-
-    /// Bound: work runs on the CPU that queues it, as the kernel's `WQ_PERCPU`. The scope is that of
-    /// a CPU, strictly, and can't be changed. While its CPU is offline, work for it runs anywhere.
-    pub fn bound(mut self) -> Self {
-        self.kinds.push(QueueKind::Bound);
-        self
-    }
-
-    /// Bottom half: as bound, with one worker a CPU that runs one item after the other, in order,
-    /// each in an atomic section: items must not block, and that is reported where they do. The
-    /// kernel's `WQ_BH`. Of the other options it takes [`high_priority`](Self::high_priority) only.
-    pub fn bottom_half(mut self) -> Self {
-        self.kinds.push(QueueKind::BottomHalf);
+    /// What the queue is. Default: [`QueueKind::Unbound`].
+    pub fn kind(mut self, kind: QueueKind) -> Self {
+        self.kind = kind;
         self
     }
 
@@ -221,10 +203,10 @@ impl QueueBuilder {
     /// the machine has none of the CPUs, [`BuildError::Threads`] where the system gives no
     /// thread, [`BuildError::ShutDown`] after [`WorkerPools::shutdown`].
     pub fn build(self, pools: &WorkerPools) -> Result<Workqueue, BuildError> {
-        let kind = self.kind(pools)?;
+        let kind = self.checked_kind(pools)?;
         let mut attributes = Attributes {
             scope: self.scope.unwrap_or_default(),
-            strict: self.strict.unwrap_or(false),
+            strict: self.strict,
             cpus: self.cpus,
             nice: self.nice,
             max_active: self.max_active,
@@ -255,57 +237,27 @@ impl QueueBuilder {
         Ok(Workqueue::new(shared, attributes, table))
     }
 
-    /// What it is to be, where that is possible.
-    fn kind(&self, pools: &WorkerPools) -> Result<QueueKind, BuildError> {
-        let conflict = |asked: &'static str, with: &'static str| {
-            Err(BuildError::Conflict { queue: self.name.clone(), asked, with })
-        };
-        let mut kind = QueueKind::Unbound;
-        for &asked in &self.kinds {
-            if kind != QueueKind::Unbound && kind != asked {
-                return conflict(asked.name(), kind.name());
-            }
-            kind = asked;
+    /// What it is to be, where that takes the other options.
+    fn checked_kind(&self, pools: &WorkerPools) -> Result<QueueKind, BuildError> {
+        let saves = self.power_efficient && self.kind == QueueKind::Bound;
+        let pods = self.scope.is_some_and(|scope| scope != AffinityScope::Cpu) && !saves;
+        let (bottom_half, lowest) = (self.kind == QueueKind::BottomHalf, self.is_below);
+        let conflicts = [
+            (self.kind.per_cpu() && pods, "scope", self.kind.name()),
+            (self.max_active > self.kind.most_active(), "max_active", self.kind.name()),
+            (bottom_half && ![0, HIGH_PRIORITY].contains(&self.nice), "nice", self.kind.name()),
+            (bottom_half && self.freezable, "freezable", self.kind.name()),
+            (bottom_half && self.power_efficient, "power_efficient", self.kind.name()),
+            (bottom_half && self.cpus.is_some(), "cpus", self.kind.name()),
+            (bottom_half && self.cpu_intensive, "cpu_intensive", self.kind.name()),
+            (bottom_half && self.rescuer, "rescuer", self.kind.name()),
+            (lowest && self.kind == QueueKind::Ordered, "lowest", self.kind.name()),
+            (lowest && self.max_active != 0, "lowest", "max_active"),
+            (lowest && self.freezable, "lowest", "freezable"),
+        ];
+        if let Some((_, asked, with)) = conflicts.into_iter().find(|(conflict, ..)| *conflict) {
+            return Err(BuildError::Conflict { queue: self.name.clone(), asked, with });
         }
-        if self.power_efficient && kind == QueueKind::Bound && pools.is_power_efficient() {
-            kind = QueueKind::Unbound;
-        }
-        if self.is_below {
-            let others = [
-                (self.max_active != 0, "max_active"),
-                (kind == QueueKind::Ordered, kind.name()),
-                (self.freezable, "freezable"),
-            ];
-            if let Some((_, with)) = others.into_iter().find(|(asked, _)| *asked) {
-                return conflict("lowest", with);
-            }
-        }
-        if self.max_active > 1 && kind == QueueKind::Ordered {
-            return conflict("max_active", kind.name());
-        }
-        if kind.per_cpu() && !(self.power_efficient && kind == QueueKind::Bound) {
-            if self.scope.is_some_and(|scope| scope != AffinityScope::Cpu) {
-                return conflict("scope", kind.name());
-            }
-            if self.strict == Some(false) {
-                return conflict("strict(false)", kind.name());
-            }
-        }
-        if kind == QueueKind::BottomHalf {
-            let nice = self.nice != 0 && self.nice != HIGH_PRIORITY;
-            let others = [
-                (self.max_active != 0, "max_active"),
-                (nice, "nice"),
-                (self.freezable, "freezable"),
-                (self.power_efficient, "power_efficient"),
-                (self.cpus.is_some(), "cpus"),
-                (self.cpu_intensive, "cpu_intensive"),
-                (self.rescuer, "rescuer"),
-            ];
-            if let Some((_, asked)) = others.into_iter().find(|(asked, _)| *asked) {
-                return conflict(asked, kind.name());
-            }
-        }
-        Ok(kind)
+        Ok(if saves && pools.is_power_efficient() { QueueKind::Unbound } else { self.kind })
     }
 }

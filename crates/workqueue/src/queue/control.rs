@@ -72,14 +72,11 @@ impl Workqueue {
     /// as it was.
     pub fn set_attributes(&self, attributes: &Attributes) -> Result<(), BuildError> {
         let shared = self.shared();
-        let queue = || shared.name.clone();
         if shared.kind.per_cpu() {
-            return Err(BuildError::Fixed { queue: queue(), kind: shared.kind.name() });
+            let (queue, kind) = (shared.name.clone(), shared.kind.name());
+            return Err(BuildError::Fixed { queue, kind });
         }
-        if shared.kind == QueueKind::Ordered && attributes.max_active > 1 {
-            let with = shared.kind.name();
-            return Err(BuildError::Conflict { queue: queue(), asked: "max_active", with });
-        }
+        self.takes_max_active(attributes.max_active)?;
         // Prepare: with no lock held, since it may come to a spawn handler, which is the user's.
         let key = PoolKey::of(shared.kind, attributes);
         let lease = shared.pools.lease(&shared.name, key.clone())?;
@@ -111,15 +108,7 @@ impl Workqueue {
     /// for 0).
     pub fn set_max_active(&self, max_active: usize) -> Result<(), BuildError> {
         let shared = self.shared();
-        let most = match shared.kind {
-            QueueKind::Ordered => 1,
-            QueueKind::BottomHalf => 0,
-            QueueKind::Unbound | QueueKind::Bound => usize::MAX,
-        };
-        if max_active > most {
-            let (queue, with) = (shared.name.clone(), shared.kind.name());
-            return Err(BuildError::Conflict { queue, asked: "max_active", with });
-        }
+        self.takes_max_active(max_active)?;
         let mut current = self.control().attributes.lock();
         current.max_active = max_active;
         shared.set_max_active(max_active, current.cpus.as_ref());
@@ -127,6 +116,15 @@ impl Workqueue {
         shared.settle();
         shared.warn_of_cut(max_active);
         Ok(())
+    }
+
+    fn takes_max_active(&self, max_active: usize) -> Result<(), BuildError> {
+        let kind = self.kind();
+        if max_active <= kind.most_active() {
+            return Ok(());
+        }
+        let (queue, with) = (self.name().to_owned(), kind.name());
+        Err(BuildError::Conflict { queue, asked: "max_active", with })
     }
 
     /// Waits until the queue is empty, and meanwhile accepts only what its own running items queue:

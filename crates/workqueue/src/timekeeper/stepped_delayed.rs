@@ -9,7 +9,7 @@ use corewise_sync::context::Placement;
 use corewise_topology::{AffinityScope, Machine};
 
 use super::{Settings, Timekeeper};
-use crate::attributes::At;
+use crate::attributes::{At, QueueKind};
 use crate::handle::work::Work;
 use crate::pools::WorkerPools;
 use crate::queue::Workqueue;
@@ -174,7 +174,8 @@ fn mod_delayed_steals_an_item_from_the_list() {
 #[test]
 fn mod_delayed_steals_an_item_that_is_held_back() {
     let (pools, keeper) = pools();
-    let ordered = Workqueue::builder("ordered").ordered().build(&pools).expect("a queue");
+    let ordered =
+        Workqueue::builder("ordered").kind(QueueKind::Ordered).build(&pools).expect("a queue");
     let other = builder().build(&pools).expect("a queue");
     let go = held(&ordered, 0);
     let (work, runs) = counting();

@@ -21,7 +21,7 @@ pub(crate) fn held<C: Chance>(
     match chance.below(5) {
         0 | 1 => {
             gauge.allow(1);
-            builder.scope(scope(chance)).strict(chance.one_in(3)).ordered()
+            builder.scope(scope(chance)).strict(chance.one_in(3)).kind(QueueKind::Ordered)
         }
         2 | 3 => {
             gauge.allow(most * slots(nodes));
@@ -29,7 +29,7 @@ pub(crate) fn held<C: Chance>(
         }
         _ => {
             gauge.allow(most * cpus);
-            builder.bound().max_active(max_active)
+            builder.kind(QueueKind::Bound).max_active(max_active)
         }
     }
 }
